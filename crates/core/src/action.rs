@@ -1,0 +1,320 @@
+//! Actions that a policy may ask for, and what became of them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::page::{PageRange, PageRef, PageSize};
+use crate::sample::SampleSource;
+use crate::tier::TierId;
+use crate::units::{Bytes, BytesPerSecond, Cycles, Nanos, PerSecond};
+
+/// Which proposal; unique within one run of one policy.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct OpId(pub u64);
+
+/// What a policy may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// Move a page to a faster tier.
+    Promote {
+        /// The page.
+        page: PageRef,
+        /// Where it lies.
+        from: TierId,
+        /// Where it should lie.
+        to: TierId,
+    },
+    /// Move a page to a slower tier.
+    Demote {
+        /// The page.
+        page: PageRef,
+        /// Where it lies.
+        from: TierId,
+        /// Where it should lie.
+        to: TierId,
+    },
+    /// Swap a page of a slower tier with one of a faster, when the faster is full.
+    Exchange {
+        /// The page to promote.
+        promote: PageRef,
+        /// The page to demote.
+        demote: PageRef,
+        /// The faster tier.
+        fast: TierId,
+        /// The slower tier.
+        slow: TierId,
+    },
+    /// Break a huge page into base pages.
+    Split {
+        /// The page.
+        page: PageRef,
+    },
+    /// Make base pages one huge page.
+    Collapse {
+        /// The pages.
+        range: PageRange,
+    },
+    /// Ask for hint faults on a range.
+    Arm {
+        /// The pages.
+        range: PageRange,
+    },
+    /// Ask a sampler for one sample in so many accesses.
+    SetPeriod {
+        /// The sampler.
+        source: SampleSource,
+        /// Accesses a sample.
+        period: u64,
+    },
+    /// Bound the migration traffic.
+    Throttle {
+        /// The bound.
+        limit: BytesPerSecond,
+    },
+}
+
+/// Actions of one kind, for accounts that are kept per kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ActionClass {
+    /// [`Action::Promote`]
+    Promote,
+    /// [`Action::Demote`]
+    Demote,
+    /// [`Action::Exchange`]
+    Exchange,
+    /// Everything that moves no page: split, collapse, arm, rates.
+    Other,
+}
+
+impl ActionClass {
+    /// Every class, in the order of its index.
+    pub const ALL: [Self; 4] = [Self::Promote, Self::Demote, Self::Exchange, Self::Other];
+
+    /// The class's place in per-class tables.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Promote => "promote",
+            Self::Demote => "demote",
+            Self::Exchange => "exchange",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl Action {
+    /// Its kind.
+    pub const fn class(&self) -> ActionClass {
+        match self {
+            Self::Promote { .. } => ActionClass::Promote,
+            Self::Demote { .. } => ActionClass::Demote,
+            Self::Exchange { .. } => ActionClass::Exchange,
+            _ => ActionClass::Other,
+        }
+    }
+    /// The page it is about, if it is about one (of an exchange: the promoted one).
+    pub const fn page(&self) -> Option<PageRef> {
+        match self {
+            Self::Promote { page, .. } | Self::Demote { page, .. } | Self::Split { page } => {
+                Some(*page)
+            }
+            Self::Exchange { promote, .. } => Some(*promote),
+            _ => None,
+        }
+    }
+}
+
+/// What a policy knows of how much a page is used: the evidence behind a proposal.
+///
+/// Rates are of memory accesses (last-level cache misses), extrapolated from
+/// samples; `samples` says how many samples the rates rest on, so that the
+/// economist can tell "rarely used" from "not looked at".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Heat {
+    /// Loads a second.
+    pub loads: PerSecond,
+    /// Stores a second.
+    pub stores: PerSecond,
+    /// Samples that the rates rest on.
+    pub samples: u32,
+    /// The time over which they were collected.
+    pub window: Nanos,
+}
+
+impl Heat {
+    /// Loads and stores a second.
+    pub fn accesses(&self) -> PerSecond {
+        self.loads + self.stores
+    }
+}
+
+/// Whether an action may be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Urgency {
+    /// An improvement: the economist may veto it.
+    Voluntary,
+    /// Memory must be freed now: it is priced and recorded, not vetoed.
+    Forced,
+}
+
+/// One action, asked for by a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// Its number, given by the plan.
+    pub op: OpId,
+    /// What is asked for.
+    pub action: Action,
+    /// The size of the page or pages.
+    pub page_size: PageSize,
+    /// Evidence about the page (of an exchange: the promoted one).
+    pub heat: Heat,
+    /// Evidence about the page an exchange demotes.
+    pub victim_heat: Heat,
+    /// Whether it may be refused.
+    pub urgency: Urgency,
+    /// Why, in the policy's words.
+    pub reason: Reason,
+}
+
+/// Why a policy proposed an action. A closed set, so that a plan can be made
+/// without allocating and counted by reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// A page in a slow tier is hot by its loads.
+    HotByLoads,
+    /// A page in a slow tier is hot by its stores.
+    WriteHeavy,
+    /// A cold page makes room for a hot one.
+    MakesRoom,
+    /// The tier is short of free memory, and the page is cold.
+    PressureCold,
+    /// The tier is short of free memory, and nothing in it is cold.
+    PressureNoneCold,
+    /// The tier is short of free memory; the page came first.
+    PressureOldest,
+}
+
+/// An ordered list of proposals. Reused from tick to tick, so that a policy
+/// allocates nothing once it has warmed up.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    proposals: Vec<Proposal>,
+    next: OpId,
+}
+
+impl Plan {
+    /// An empty plan.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty plan with room for `capacity` proposals.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { proposals: Vec::with_capacity(capacity), next: OpId(0) }
+    }
+
+    /// Adds an action about one page, and says under which number.
+    pub fn push(
+        &mut self,
+        action: Action,
+        page_size: PageSize,
+        heat: Heat,
+        urgency: Urgency,
+        reason: Reason,
+    ) -> OpId {
+        self.push_with_victim(action, page_size, heat, Heat::default(), urgency, reason)
+    }
+
+    /// Adds an exchange with the evidence about both pages.
+    pub fn push_with_victim(
+        &mut self,
+        action: Action,
+        page_size: PageSize,
+        heat: Heat,
+        victim_heat: Heat,
+        urgency: Urgency,
+        reason: Reason,
+    ) -> OpId {
+        let op = self.next;
+        self.next.0 += 1;
+        self.proposals.push(Proposal { op, action, page_size, heat, victim_heat, urgency, reason });
+        op
+    }
+
+    /// Forgets the proposals and keeps the numbering.
+    pub fn clear(&mut self) {
+        self.proposals.clear();
+    }
+
+    /// What was proposed, in order.
+    pub fn proposals(&self) -> &[Proposal] {
+        &self.proposals
+    }
+
+    /// Keeps the proposals that a judge lets pass.
+    pub fn retain(&mut self, keep: impl FnMut(&Proposal) -> bool) {
+        self.proposals.retain(keep);
+    }
+}
+
+/// Why an action was not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Abort {
+    /// The economist refused it.
+    Vetoed,
+    /// The page was written while it was copied.
+    Dirtied,
+    /// The page was touched while its demotion was under way: it is not cold.
+    Touched,
+    /// The page is pinned, locked or already being moved.
+    Busy,
+    /// The target tier has no room.
+    NoMemory,
+    /// The page is not where the proposal took it to be, or is gone.
+    Stale,
+    /// The migration budget of this tick is used up.
+    RateLimited,
+    /// This world cannot do it.
+    Unsupported,
+}
+
+/// What became of an action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Carried out.
+    Completed {
+        /// Processor time it took, everywhere together.
+        cost: Cycles,
+        /// Memory traffic it caused.
+        moved: Bytes,
+    },
+    /// Not carried out; the page lies where it lay.
+    Aborted(Abort),
+}
+
+impl Outcome {
+    /// Whether the action was carried out.
+    pub const fn is_completed(self) -> bool {
+        matches!(self, Self::Completed { .. })
+    }
+}
+
+/// A proposal with its outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    /// What was asked for.
+    pub proposal: Proposal,
+    /// What became of it.
+    pub outcome: Outcome,
+}

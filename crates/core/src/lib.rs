@@ -1,0 +1,46 @@
+//! The words every other room uses.
+//!
+//! `core` has no I/O and no clock: time enters as an argument, files enter as
+//! text. Policies, the economist and both worlds (simulated and live) speak in
+//! these types, so a bare number can never be bytes in one place and pages in
+//! another.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`units`] | quantities: [`Bytes`], [`Pages`], [`Nanos`], [`Cycles`], rates |
+//! | [`parse`] | the one parser for `256MiB`, `10ms`, `17.8GB/s`, `25%` |
+//! | [`tier`] | a memory with its own latency, bandwidth and capacity |
+//! | [`page`] | the unit of placement |
+//! | [`region`] | a mapped range of one address space, and its context |
+//! | [`sample`] | one observed access |
+//! | [`action`] | what a policy may ask for, and what became of it |
+//! | [`telemetry`] | what a world tells a policy about itself |
+//! | [`event`] | everything a policy is told, as data that can be recorded |
+//! | [`slots`] | dense per-page numbering across regions |
+//! | [`machine`] | machine files |
+
+pub mod action;
+pub mod event;
+pub mod machine;
+pub mod page;
+pub mod parse;
+pub mod region;
+pub mod sample;
+pub mod slots;
+pub mod telemetry;
+pub mod tier;
+pub mod units;
+
+pub use action::{
+    Abort, Action, ActionClass, Done, Heat, OpId, Outcome, Plan, Proposal, Reason, Urgency,
+};
+pub use event::Event;
+pub use machine::{Machine, MachineError};
+pub use page::{PageNo, PageRange, PageRef, PageSize};
+pub use parse::ParseUnitError;
+pub use region::{ContextId, Region, RegionId};
+pub use sample::{Access, FaultKind, Sample, SampleSource};
+pub use slots::SlotMap;
+pub use telemetry::{MAX_TIERS, Telemetry, TierTelemetry};
+pub use tier::{TierId, TierKind, TierSpec};
+pub use units::{Bytes, BytesPerSecond, Cycles, Frequency, Nanos, Pages, PerSecond};

@@ -1,0 +1,347 @@
+//! Machine files: TOML that describes processors, tiers and what the
+//! operating system's mechanisms cost, with the source of every number.
+//!
+//! ```toml
+//! schema = 1
+//! name = "two-tier"
+//! description = "an example"
+//!
+//! [cpu]
+//! cores = { value = 24, source = "HeMem §3" }
+//! clock = { value = "2.2GHz", source = "HeMem §3" }
+//! # …
+//! ```
+//!
+//! Unknown keys are fatal: a misspelt parameter that is silently replaced by a
+//! default gives results that look right.
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::str::FromStr;
+
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::tier::{TierKind, TierSpec};
+use crate::units::{Bytes, BytesPerSecond, Frequency, Nanos};
+
+/// A number together with where it comes from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sourced<T> {
+    /// The number.
+    pub value: T,
+    /// Where it comes from: a paper's section, a datasheet, a measurement's command.
+    pub source: String,
+}
+
+/// A machine, as described by its file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Machine {
+    /// Version of the file format; 1.
+    pub schema: u32,
+    /// What the machine is called.
+    pub name: String,
+    /// What it is, in a sentence.
+    pub description: String,
+    /// Its processors.
+    pub cpu: Cpu,
+    /// Its memories, fastest first.
+    #[serde(rename = "tier")]
+    pub tiers: Vec<TierFile>,
+    /// What the operating system's mechanisms cost on it.
+    pub costs: Costs,
+}
+
+/// Processors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Cpu {
+    /// Cores that programs may use.
+    pub cores: Sourced<u32>,
+    /// Nominal clock: the cycles in which actions are priced.
+    pub clock: Sourced<Frequency>,
+    /// Last-level cache, shared.
+    pub llc: Sourced<Bytes>,
+    /// Last-level cache hit latency.
+    pub llc_latency: Sourced<Nanos>,
+    /// Memory accesses one core keeps in flight when they do not depend on each other.
+    pub miss_slots: Sourced<f64>,
+}
+
+/// A tier's part of a machine file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TierFile {
+    /// What the tier is called.
+    pub name: String,
+    /// How it is reached.
+    pub kind: TierKind,
+    /// What it holds.
+    pub capacity: Sourced<Bytes>,
+    /// Idle latency of a random load.
+    pub read_latency: Sourced<Nanos>,
+    /// Idle latency of a random store that has to reach the device.
+    pub write_latency: Sourced<Nanos>,
+    /// Peak read bandwidth.
+    pub read_bandwidth: Sourced<BytesPerSecond>,
+    /// Peak write bandwidth.
+    pub write_bandwidth: Sourced<BytesPerSecond>,
+    /// Smallest amount the device moves.
+    pub granularity: Sourced<Bytes>,
+    /// Share of the peak bandwidth, 0 to 1, above which latency grows with load.
+    pub load_knee: Sourced<f64>,
+}
+
+/// What the mechanisms cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Costs {
+    /// A page fault that is resolved by the kernel alone.
+    pub kernel_fault: Sourced<Nanos>,
+    /// A page fault that is resolved in user space, without the page's content.
+    pub user_fault: Sourced<Nanos>,
+    /// Write-protecting or unprotecting one page, without the shootdown.
+    pub write_protect: Sourced<Nanos>,
+    /// A TLB shootdown: the initiator's fixed part.
+    pub shootdown: Sourced<Nanos>,
+    /// A TLB shootdown: what each further core pays.
+    pub shootdown_per_core: Sourced<Nanos>,
+    /// Bandwidth of one core that copies pages, where the tiers do not limit it.
+    pub copy_bandwidth: Sourced<BytesPerSecond>,
+    /// What the sampled core pays for one hardware sample.
+    pub sample: Sourced<Nanos>,
+}
+
+impl TierFile {
+    /// The tier as policies see it.
+    pub fn spec(&self) -> TierSpec {
+        TierSpec {
+            name: self.name.clone(),
+            kind: self.kind,
+            capacity: self.capacity.value,
+            read_latency: self.read_latency.value,
+            write_latency: self.write_latency.value,
+            read_bandwidth: self.read_bandwidth.value,
+            write_bandwidth: self.write_bandwidth.value,
+            granularity: self.granularity.value,
+        }
+    }
+}
+
+/// Why a machine file was refused. Names the file, the line and the field.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{file}:{line}: {}{message}", field.as_ref().map(|f| format!("field `{f}`: ")).unwrap_or_default())]
+pub struct MachineError {
+    /// The file, as the user named it.
+    pub file: String,
+    /// The line, counted from 1.
+    pub line: usize,
+    /// The field, with the table it stands in.
+    pub field: Option<String>,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl Machine {
+    /// Reads a machine file's text. `file` is only used in errors.
+    pub fn parse(file: &str, text: &str) -> Result<Self, MachineError> {
+        let at = |offset: usize, field: Option<String>, message: String| {
+            let offset = offset.min(text.len());
+            let line = text.as_bytes()[..offset].iter().filter(|&&b| b == b'\n').count() + 1;
+            MachineError {
+                file: file.to_owned(),
+                line,
+                field: field.or_else(|| field_at(text, line)),
+                message,
+            }
+        };
+        let machine: Self = toml::from_str(text).map_err(|e| {
+            let offset = e.span().map_or(text.len(), |s| s.start);
+            at(offset, None, e.message().trim().replace('\n', " "))
+        })?;
+        match machine.validate() {
+            Ok(()) => Ok(machine),
+            Err((field, message)) => {
+                let offset = find_field(text, &field).unwrap_or(0);
+                Err(at(offset, Some(field), message))
+            }
+        }
+    }
+
+    /// Checks what the types cannot: returns the field and what is wrong with it.
+    fn validate(&self) -> Result<(), (String, String)> {
+        let bad = |field: String, message: &str| Err((field, message.to_owned()));
+        if self.schema != 1 {
+            return bad("schema".into(), "this version reads schema 1 only");
+        }
+        if self.cpu.cores.value == 0 {
+            return bad("cpu.cores".into(), "must be at least 1");
+        }
+        if self.cpu.clock.value.get() <= 0.0 {
+            return bad("cpu.clock".into(), "must be above zero");
+        }
+        if self.cpu.miss_slots.value.is_nan() || self.cpu.miss_slots.value < 1.0 {
+            return bad("cpu.miss-slots".into(), "must be at least 1");
+        }
+        if self.tiers.len() < 2 || self.tiers.len() > crate::MAX_TIERS {
+            return bad("tier".into(), "a machine has two to eight tiers");
+        }
+        for (i, tier) in self.tiers.iter().enumerate() {
+            let field = |name: &str| format!("tier[{i}].{name}");
+            if tier.capacity.value.is_zero() {
+                return bad(field("capacity"), "must be above zero");
+            }
+            if tier.read_bandwidth.value.get() <= 0.0 {
+                return bad(field("read-bandwidth"), "must be above zero");
+            }
+            if tier.write_bandwidth.value.get() <= 0.0 {
+                return bad(field("write-bandwidth"), "must be above zero");
+            }
+            if tier.granularity.value.is_zero() {
+                return bad(field("granularity"), "must be above zero");
+            }
+            if !(0.0..1.0).contains(&tier.load_knee.value) {
+                return bad(field("load-knee"), "must be at least 0 and below 1");
+            }
+        }
+        if self.costs.copy_bandwidth.value.get() <= 0.0 {
+            return bad("costs.copy-bandwidth".into(), "must be above zero");
+        }
+        Ok(())
+    }
+}
+
+/// The key that stands on a line, with its table's name before it.
+fn field_at(text: &str, line: usize) -> Option<String> {
+    let mut table = String::new();
+    let mut tiers = 0usize;
+    for (number, content) in text.lines().enumerate().take(line) {
+        let content = content.trim();
+        if content == "[[tier]]" {
+            table = format!("tier[{tiers}].");
+            tiers += 1;
+        } else if let Some(name) = content.strip_prefix('[').and_then(|c| c.strip_suffix(']')) {
+            table = format!("{name}.");
+        } else if number + 1 == line {
+            let key = content.split_once('=')?.0.trim();
+            return (!key.is_empty() && !key.starts_with('#')).then(|| format!("{table}{key}"));
+        }
+    }
+    None
+}
+
+/// Where the line of a field begins.
+fn find_field(text: &str, field: &str) -> Option<usize> {
+    let mut offset = 0;
+    for (number, content) in text.split_inclusive('\n').enumerate() {
+        if field_at(text, number + 1).as_deref() == Some(field) {
+            return Some(offset);
+        }
+        offset += content.len();
+    }
+    None
+}
+
+/// A scalar of a machine file that is a quantity.
+trait Scalar: Sized {
+    const EXPECTED: &'static str;
+    fn from_text(_text: &str) -> Result<Self, String> {
+        Err(format!("expected {}", Self::EXPECTED))
+    }
+    fn from_number(_number: f64) -> Result<Self, String> {
+        Err(format!("expected {}", Self::EXPECTED))
+    }
+}
+
+macro_rules! text_scalar {
+    ($($type:ty => $expected:literal),*) => {$(
+        impl Scalar for $type {
+            const EXPECTED: &'static str = $expected;
+            fn from_text(text: &str) -> Result<Self, String> {
+                <$type>::from_str(text).map_err(|e| e.to_string())
+            }
+        }
+    )*};
+}
+text_scalar! {
+    Bytes => "an amount of memory such as \"192GiB\"",
+    Nanos => "a duration such as \"81ns\"",
+    BytesPerSecond => "a bandwidth such as \"39.4GB/s\"",
+    Frequency => "a frequency such as \"2.2GHz\""
+}
+impl Scalar for u32 {
+    const EXPECTED: &'static str = "a whole number";
+    fn from_number(number: f64) -> Result<Self, String> {
+        if number.fract() == 0.0 && (0.0..=f64::from(Self::MAX)).contains(&number) {
+            Ok(number as Self)
+        } else {
+            Err(format!("expected {}", Self::EXPECTED))
+        }
+    }
+}
+impl Scalar for f64 {
+    const EXPECTED: &'static str = "a number";
+    fn from_number(number: f64) -> Result<Self, String> {
+        if number.is_finite() { Ok(number) } else { Err("must be finite".into()) }
+    }
+}
+
+struct Value<T>(T);
+
+impl<'de, T: Scalar> Deserialize<'de> for Value<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct V<T>(PhantomData<T>);
+        impl<T: Scalar> Visitor<'_> for V<T> {
+            type Value = Value<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(T::EXPECTED)
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Value<T>, E> {
+                T::from_text(text).map(Value).map_err(E::custom)
+            }
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Value<T>, E> {
+                self.visit_f64(number as f64)
+            }
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Value<T>, E> {
+                self.visit_f64(number as f64)
+            }
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Value<T>, E> {
+                T::from_number(number).map(Value).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(V(PhantomData))
+    }
+}
+
+impl<'de, T: Scalar> Deserialize<'de> for Sourced<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct V<T>(PhantomData<T>);
+        impl<'de, T: Scalar> Visitor<'de> for V<T> {
+            type Value = Sourced<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{{ value = …, source = \"…\" }} with {}", T::EXPECTED)
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Sourced<T>, A::Error> {
+                let (mut value, mut source) = (None, None);
+                while let Some(key) = map.next_key::<String>()? {
+                    match key.as_str() {
+                        "value" => value = Some(map.next_value::<Value<T>>()?.0),
+                        "source" => source = Some(map.next_value::<String>()?),
+                        other => return Err(de::Error::unknown_field(other, &["value", "source"])),
+                    }
+                }
+                let source = source.ok_or_else(|| de::Error::missing_field("source"))?;
+                if source.trim().is_empty() {
+                    return Err(de::Error::custom("`source` must say where the number comes from"));
+                }
+                Ok(Sourced {
+                    value: value.ok_or_else(|| de::Error::missing_field("value"))?,
+                    source,
+                })
+            }
+        }
+        deserializer.deserialize_map(V(PhantomData))
+    }
+}

@@ -1,0 +1,201 @@
+//! The one parser for quantities that people write: `256MiB`, `10ms`,
+//! `17.8GB/s`, `2.2GHz`, `1000/s`.
+//!
+//! A number without a unit is refused, except zero: `--fast 256` is a mistake
+//! that must not mean 256 bytes. Decimal prefixes are powers of ten (`MB`),
+//! binary ones powers of two (`MiB`); a bare `K`, `M`, `G`, `T` is binary for
+//! memory, as every tool of this field has it.
+
+use core::str::FromStr;
+
+use thiserror::Error;
+
+use crate::units::{Bytes, BytesPerSecond, Frequency, Nanos, PerSecond};
+
+/// Why a text is not a quantity.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ParseUnitError {
+    /// The text does not begin with a number.
+    #[error("`{text}` is not a number with a unit (expected something like `{example}`)")]
+    NotANumber {
+        /// What was given.
+        text: String,
+        /// A text that would have been accepted.
+        example: &'static str,
+    },
+    /// The number has no unit.
+    #[error("`{text}` has no unit (expected something like `{example}`)")]
+    NoUnit {
+        /// What was given.
+        text: String,
+        /// A text that would have been accepted.
+        example: &'static str,
+    },
+    /// The unit is not one of this quantity.
+    #[error("`{unit}` in `{text}` is not a unit of this quantity (expected something like `{example}`)")]
+    UnknownUnit {
+        /// What was given.
+        text: String,
+        /// The part that was not understood.
+        unit: String,
+        /// A text that would have been accepted.
+        example: &'static str,
+    },
+    /// The value is negative or too large.
+    #[error("`{text}` is out of range")]
+    OutOfRange {
+        /// What was given.
+        text: String,
+    },
+}
+
+/// Splits `text` into its number and its unit's factor.
+fn quantity(
+    text: &str,
+    example: &'static str,
+    factor_of: impl Fn(&str) -> Option<f64>,
+) -> Result<f64, ParseUnitError> {
+    let trimmed = text.trim();
+    let split = trimmed
+        .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_'))
+        .unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(split);
+    let value: f64 = number
+        .replace('_', "")
+        .parse()
+        .map_err(|_| ParseUnitError::NotANumber { text: text.to_owned(), example })?;
+    let unit = unit.trim();
+    if unit.is_empty() {
+        return if value == 0.0 {
+            Ok(0.0)
+        } else {
+            Err(ParseUnitError::NoUnit { text: text.to_owned(), example })
+        };
+    }
+    let factor = factor_of(unit).ok_or_else(|| ParseUnitError::UnknownUnit {
+        text: text.to_owned(),
+        unit: unit.to_owned(),
+        example,
+    })?;
+    Ok(value * factor)
+}
+
+fn integer(text: &str, value: f64) -> Result<u64, ParseUnitError> {
+    // 2^63 keeps sums of two parsed amounts inside u64.
+    if (0.0..9.2e18).contains(&value) {
+        Ok(value.round() as u64)
+    } else {
+        Err(ParseUnitError::OutOfRange { text: text.to_owned() })
+    }
+}
+
+fn byte_factor(unit: &str) -> Option<f64> {
+    Some(match unit {
+        "B" => 1.0,
+        "KiB" | "K" | "k" => 1024.0,
+        "MiB" | "M" | "m" => 1_048_576.0,
+        "GiB" | "G" | "g" => 1_073_741_824.0,
+        "TiB" | "T" | "t" => 1_099_511_627_776.0,
+        "KB" | "kB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        "TB" => 1e12,
+        _ => return None,
+    })
+}
+
+impl FromStr for Bytes {
+    type Err = ParseUnitError;
+    fn from_str(text: &str) -> Result<Self, ParseUnitError> {
+        integer(text, quantity(text, "256MiB", byte_factor)?).map(Self)
+    }
+}
+
+impl FromStr for Nanos {
+    type Err = ParseUnitError;
+    fn from_str(text: &str) -> Result<Self, ParseUnitError> {
+        let value = quantity(text, "10ms", |unit| {
+            Some(match unit {
+                "ns" => 1.0,
+                "us" | "µs" => 1e3,
+                "ms" => 1e6,
+                "s" => 1e9,
+                "min" => 60e9,
+                "h" => 3600e9,
+                _ => return None,
+            })
+        })?;
+        integer(text, value).map(Self)
+    }
+}
+
+impl FromStr for BytesPerSecond {
+    type Err = ParseUnitError;
+    fn from_str(text: &str) -> Result<Self, ParseUnitError> {
+        quantity(text, "17.8GB/s", |unit| byte_factor(unit.strip_suffix("/s")?)).map(Self)
+    }
+}
+
+impl FromStr for PerSecond {
+    type Err = ParseUnitError;
+    fn from_str(text: &str) -> Result<Self, ParseUnitError> {
+        quantity(text, "1000/s", |unit| {
+            Some(match unit.strip_suffix("/s")? {
+                "" => 1.0,
+                "K" | "k" => 1e3,
+                "M" => 1e6,
+                "G" => 1e9,
+                _ => return None,
+            })
+        })
+        .map(Self)
+    }
+}
+
+impl FromStr for Frequency {
+    type Err = ParseUnitError;
+    fn from_str(text: &str) -> Result<Self, ParseUnitError> {
+        quantity(text, "2.2GHz", |unit| {
+            Some(match unit {
+                "Hz" => 1.0,
+                "kHz" => 1e3,
+                "MHz" => 1e6,
+                "GHz" => 1e9,
+                _ => return None,
+            })
+        })
+        .map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_quantity_reads_what_a_person_writes() {
+        assert_eq!("256MiB".parse(), Ok(Bytes::mib(256)));
+        assert_eq!("1.5 GiB".parse(), Ok(Bytes::mib(1536)));
+        assert_eq!("192GB".parse(), Ok(Bytes(192_000_000_000)));
+        assert_eq!("10ms".parse(), Ok(Nanos::millis(10)));
+        assert_eq!("17.8GB/s".parse(), Ok(BytesPerSecond(17.8e9)));
+        assert_eq!("2.2GHz".parse(), Ok(Frequency::ghz(2.2)));
+        assert_eq!("8K/s".parse(), Ok(PerSecond(8000.0)));
+        assert_eq!("0".parse(), Ok(Bytes::ZERO));
+    }
+
+    #[test]
+    fn a_number_without_a_unit_is_refused_rather_than_guessed() {
+        assert!(matches!("256".parse::<Bytes>(), Err(ParseUnitError::NoUnit { .. })));
+        assert!(matches!("10".parse::<Nanos>(), Err(ParseUnitError::NoUnit { .. })));
+    }
+
+    #[test]
+    fn nonsense_names_the_part_that_was_not_understood() {
+        assert!(matches!("MiB".parse::<Bytes>(), Err(ParseUnitError::NotANumber { .. })));
+        assert!(matches!("-1MiB".parse::<Bytes>(), Err(ParseUnitError::NotANumber { .. })));
+        let error = "5 parsecs".parse::<Bytes>().unwrap_err();
+        assert!(error.to_string().contains("parsecs"), "{error}");
+        assert!(matches!("99999999999TiB".parse::<Bytes>(), Err(ParseUnitError::OutOfRange { .. })));
+    }
+}

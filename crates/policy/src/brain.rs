@@ -1,0 +1,140 @@
+//! Policy and economist together: the one object that both worlds drive.
+//!
+//! A world calls these methods as events happen and carries out the plan that
+//! comes back; what the economist vetoed has already been reported to the
+//! policy and is not in the plan.
+
+use terrace_core::{
+    Abort, Bytes, Done, Event, FaultKind, Outcome, PageRange, PageRef, Plan, Region, Sample,
+    Telemetry, TierId,
+};
+use terrace_economics::{Decision, Economist};
+
+use crate::contract::{Footprint, Needs, Policy};
+
+/// A policy under an economist.
+pub struct Brain {
+    policy: Box<dyn Policy>,
+    economist: Economist,
+    /// Decisions of the last `tick` or `pressure`, in the order of the proposals.
+    decisions: Vec<Decision>,
+    vetoed: Vec<Done>,
+}
+
+impl Brain {
+    /// Puts a policy under an economist.
+    pub fn new(policy: Box<dyn Policy>, economist: Economist) -> Self {
+        Self { policy, economist, decisions: Vec::new(), vetoed: Vec::new() }
+    }
+
+    /// The policy's name.
+    pub fn name(&self) -> &'static str {
+        self.policy.name()
+    }
+    /// What the policy needs.
+    pub fn needs(&self) -> Needs {
+        self.policy.needs()
+    }
+    /// The economist, for its accounts.
+    pub fn economist(&self) -> &Economist {
+        &self.economist
+    }
+    /// The policy's own memory.
+    pub fn footprint(&self) -> Footprint {
+        self.policy.footprint()
+    }
+    /// The economist's decisions on the last plan, vetoed proposals included.
+    pub fn decisions(&self) -> &[Decision] {
+        &self.decisions
+    }
+
+    /// The program mapped a region.
+    pub fn alloc(&mut self, region: &Region) {
+        self.policy.alloc(region);
+    }
+    /// A page has to be placed.
+    pub fn fault(&mut self, page: PageRef, kind: FaultKind, telemetry: &Telemetry) -> TierId {
+        self.policy.fault(page, kind, telemetry)
+    }
+    /// Accesses were observed.
+    pub fn samples(&mut self, samples: &[Sample]) {
+        self.economist.observe(samples);
+        self.policy.samples(samples);
+    }
+    /// Pages were given back, or a whole region unmapped.
+    pub fn free(&mut self, range: PageRange, whole: bool) {
+        self.economist.forget(range);
+        self.policy.free(range, whole);
+    }
+
+    /// The policy's clock ticked; `plan` comes back with what may be done.
+    pub fn tick(&mut self, telemetry: &Telemetry, plan: &mut Plan) {
+        plan.clear();
+        self.policy.tick(telemetry, plan);
+        self.review(telemetry, plan);
+    }
+
+    /// A tier is short of memory; `plan` comes back with what may be done.
+    pub fn pressure(
+        &mut self,
+        tier: TierId,
+        bytes: Bytes,
+        telemetry: &Telemetry,
+        plan: &mut Plan,
+    ) {
+        plan.clear();
+        self.policy.pressure(tier, bytes, telemetry, plan);
+        self.review(telemetry, plan);
+    }
+
+    /// A planned action came to its end.
+    pub fn done(&mut self, done: &Done, telemetry: &Telemetry) {
+        self.economist.settle(done, telemetry);
+        self.policy.done(done);
+    }
+
+    /// Feeds one recorded event, and says whether `plan` was renewed by it.
+    pub fn replay(&mut self, event: &Event, plan: &mut Plan) -> bool {
+        match event {
+            Event::Alloc { region } => self.alloc(region),
+            Event::Fault { page, kind, telemetry } => {
+                self.fault(*page, *kind, telemetry);
+            }
+            Event::Samples { samples } => self.samples(samples),
+            Event::Discard { range } => self.free(*range, false),
+            Event::Free { region } => self.free(region.range(), true),
+            Event::Tick { telemetry } => {
+                self.tick(telemetry, plan);
+                return true;
+            }
+            Event::Pressure { tier, bytes, telemetry } => {
+                self.pressure(*tier, *bytes, telemetry, plan);
+                return true;
+            }
+            Event::Done(done) => self.done(done, &Telemetry::default()),
+        }
+        false
+    }
+
+    fn review(&mut self, telemetry: &Telemetry, plan: &mut Plan) {
+        self.decisions.clear();
+        self.vetoed.clear();
+        let (economist, decisions, vetoed) =
+            (&mut self.economist, &mut self.decisions, &mut self.vetoed);
+        plan.retain(|proposal| {
+            let decision = economist.decide(proposal, telemetry);
+            let passes = decision.passes;
+            decisions.push(decision);
+            if !passes {
+                vetoed.push(Done {
+                    proposal: *proposal,
+                    outcome: Outcome::Aborted(Abort::Vetoed),
+                });
+            }
+            passes
+        });
+        for done in self.vetoed.drain(..) {
+            self.policy.done(&done);
+        }
+    }
+}

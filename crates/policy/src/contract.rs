@@ -1,0 +1,98 @@
+//! The policy contract.
+//!
+//! Eight inputs, one output. `done` is an input because cost-aware policies
+//! (ARMS, Nomad) and every policy's own bookkeeping need to know what became
+//! of a proposal; `pressure` because a tier that must be brought in on access
+//! (compressed RAM, file) cannot take a page "instead of" the fast tier.
+
+use terrace_core::{
+    Bytes, Done, FaultKind, Nanos, PageRange, PageRef, PageSize, Plan, Region, Sample, Telemetry,
+    TierId,
+};
+
+/// At which page size a policy wants to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granularity {
+    /// Whatever size the region is placed in.
+    Any,
+    /// Only this size.
+    Only(PageSize),
+}
+
+/// What a policy needs of the world that it runs in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Needs {
+    /// Page sizes that it can handle.
+    pub granularity: Granularity,
+    /// Whether it decides by samples; a world need not sample for one that does not.
+    pub samples: bool,
+    /// Whether it tells loads from stores.
+    pub reads_and_writes: bool,
+    /// How often it wants to be ticked; `None` for never.
+    pub tick: Option<Nanos>,
+}
+
+/// Memory that a policy uses for its own state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// All of its state.
+    pub bytes: Bytes,
+    /// The pages that the state is about.
+    pub pages: u64,
+}
+
+impl Footprint {
+    /// State per page; zero without pages.
+    pub fn bytes_per_page(&self) -> f64 {
+        if self.pages == 0 { 0.0 } else { self.bytes.as_f64() / self.pages as f64 }
+    }
+}
+
+/// A memory-tiering policy.
+///
+/// A policy knows where each page lies from its own answers and from `done`:
+/// the answer to [`Policy::fault`] is binding (the world places the page
+/// there), and a migration has happened when `done` says that it completed.
+pub trait Policy: Send {
+    /// What people call it.
+    fn name(&self) -> &'static str;
+
+    /// What it needs of the world.
+    fn needs(&self) -> Needs;
+
+    /// The program mapped a region. No page of it is placed yet.
+    fn alloc(&mut self, region: &Region);
+
+    /// A page has to be placed, or a hint fault was taken. The answer must be
+    /// a tier that is byte-addressable (`telemetry.tier(t).addressable`) and,
+    /// for a page that is not placed yet, one that has room for the page;
+    /// where none has room, the fastest addressable tier (the world then
+    /// makes room by [`Policy::pressure`]).
+    ///
+    /// Runs while the program waits: it must not allocate.
+    fn fault(&mut self, page: PageRef, kind: FaultKind, telemetry: &Telemetry) -> TierId;
+
+    /// Accesses were observed.
+    fn samples(&mut self, samples: &[Sample]);
+
+    /// Pages were given back, or a whole region unmapped (`whole`): they lie
+    /// nowhere, and what was known of them is void. Ranges may hold pages that
+    /// were never placed.
+    fn free(&mut self, range: PageRange, whole: bool);
+
+    /// The policy's clock ticked: propose what improves placement.
+    fn tick(&mut self, telemetry: &Telemetry, plan: &mut Plan);
+
+    /// A tier is short of `bytes`: propose demotions out of it, coldest first,
+    /// with [`terrace_core::Urgency::Forced`], worth at least `bytes` if the
+    /// tier holds that much. Proposals already under way are not repeated.
+    ///
+    /// May run while the program waits: once warmed up it must not allocate.
+    fn pressure(&mut self, tier: TierId, bytes: Bytes, telemetry: &Telemetry, plan: &mut Plan);
+
+    /// A proposal came to its end, also when it was vetoed.
+    fn done(&mut self, done: &Done);
+
+    /// Memory used for the policy's own state.
+    fn footprint(&self) -> Footprint;
+}

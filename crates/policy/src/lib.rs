@@ -1,0 +1,24 @@
+//! The policy contract, and the policies.
+//!
+//! A policy turns events into proposed actions. It is pure: the same events
+//! give the same proposals, without a clock, a thread or a system call. It
+//! never touches a mapping; a world's engine carries out what the economist
+//! lets pass, and reports back.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`contract`] | trait [`Policy`], and what a policy [`Needs`] |
+//! | [`brain`] | policy and economist together: what both worlds drive |
+//! | [`first_touch`] | placement by first touch, no migration |
+//! | [`hemem`] | HeMem |
+//! | [`registry`] | policies by name |
+
+pub mod brain;
+pub mod contract;
+pub mod first_touch;
+pub mod hemem;
+pub mod registry;
+
+pub use brain::Brain;
+pub use contract::{Footprint, Granularity, Needs, Policy};
+pub use registry::{PolicyName, UnknownPolicy};
