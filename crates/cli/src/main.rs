@@ -1,3 +1,41 @@
-//! The `terrace` command.
+//! The `terrace` command: one file per verb, and what they share.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`args`] | the command line as data; help, man pages and completions come from it |
+//! | [`failure`] | errors: one line on stderr, and the exit code |
+//! | [`output`] | tables for people, JSON for programs |
+//! | [`progress`] | what long work shows on a terminal |
+//! | [`records`] | the file of decisions that `--record` writes and `why` reads |
+//! | [`run`] | run a program in less memory |
+//! | [`sim`], [`compare`], [`reproduce`] | simulated machines |
+//! | [`doctor`] | what this machine supports |
+//! | [`why`] | explain recorded decisions |
+//! | [`check`] | validate a file of ours |
+//! | [`completions`], [`man`] | generated from [`args`] |
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod args;
+mod check;
+mod completions;
+mod failure;
+mod man;
+mod output;
+mod records;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let outcome = match args::Cli::try_parse() {
+        Ok(cli) => cli.execute(),
+        Err(error) => args::explain(&error),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}

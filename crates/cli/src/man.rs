@@ -1,0 +1,90 @@
+//! `terrace man`: manual pages, generated from the definitions of the command
+//! line.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Command, CommandFactory};
+use serde::Serialize;
+
+use crate::args::Cli;
+use crate::failure::Failure;
+use crate::output;
+
+/// Write the manual pages into a directory, or the main one to stdout.
+///
+/// To install them: terrace man /usr/local/share/man/man1
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The directory; it is created where it is missing. Without it the main
+    /// page is printed, as for `terrace man | man -l -`.
+    dir: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Written {
+    files: Vec<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Page {
+    page: String,
+}
+
+impl Args {
+    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        match self.dir {
+            None => {
+                let page = render(command)?;
+                if json {
+                    output::print(&output::json("terrace.man", &Page { page })?)?;
+                } else {
+                    output::print(&page)?;
+                }
+            }
+            Some(dir) => {
+                let files = write_all(&command, &dir)?;
+                if json {
+                    output::print(&output::json("terrace.man", &Written { files })?)?;
+                } else {
+                    for file in files {
+                        output::print(&format!("{}\n", file.display()))?;
+                    }
+                }
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// One page for the command itself and one for each verb.
+fn write_all(command: &Command, dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let failed = |path: &Path, e: &dyn std::fmt::Display| {
+        Failure::failed(format!("{}: {e}", path.display()))
+    };
+    fs::create_dir_all(dir).map_err(|e| failed(dir, &e))?;
+    let mut files = Vec::new();
+    for verb in command.get_subcommands() {
+        let name = format!("terrace-{}", verb.get_name());
+        let path = dir.join(format!("{name}.1"));
+        // `name` heads the page; a verb alone would be taken for a command.
+        let page = render(verb.clone().display_name(name))?;
+        fs::write(&path, page).map_err(|e| failed(&path, &e))?;
+        files.push(path);
+    }
+    let path = dir.join("terrace.1");
+    fs::write(&path, render(command.clone())?).map_err(|e| failed(&path, &e))?;
+    files.push(path);
+    Ok(files)
+}
+
+fn render(command: Command) -> Result<String, Failure> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command)
+        .render(&mut page)
+        .map_err(|e| Failure::failed(format!("cannot write a manual page: {e}")))?;
+    Ok(String::from_utf8_lossy(&page).into_owned())
+}

@@ -1,0 +1,105 @@
+//! Tables for people, JSON for programs.
+
+use std::io::{self, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Version of every JSON document that the commands print. It grows when a
+/// field changes its meaning or goes away, not when one is added.
+pub(crate) const SCHEMA: u32 = 1;
+
+/// A JSON document of ours: what it is, in which version, then its fields.
+#[derive(Serialize)]
+struct Document<'a, T: Serialize> {
+    schema: u32,
+    kind: &'a str,
+    #[serde(flatten)]
+    body: &'a T,
+}
+
+/// A body as a JSON document (`kind` names it), with a line feed at its end.
+pub(crate) fn json<T: Serialize>(kind: &str, body: &T) -> Result<String, Failure> {
+    let document = Document { schema: SCHEMA, kind, body };
+    serde_json::to_string_pretty(&document)
+        .map(|text| text + "\n")
+        .map_err(|e| Failure::failed(format!("cannot write {kind} as JSON: {e}")))
+}
+
+/// Writes to stdout. A reader that went away is told apart from a full disk.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| match e.kind() {
+        io::ErrorKind::BrokenPipe => Failure::ReaderGone,
+        _ => Failure::failed(format!("stdout: {e}")),
+    })
+}
+
+/// A table: the first column is text, the others are aligned to the right.
+pub(crate) fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if i > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    lines(&table)
+}
+
+/// Lines of `name  value`, the values aligned to the left.
+pub(crate) fn facts(indent: &str, rows: &[(&str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    rows.iter()
+        .map(|(name, value)| {
+            let pad = " ".repeat(width - name.chars().count());
+            format!("{indent}{name}{pad}  {value}").trim_end().to_owned() + "\n"
+        })
+        .collect()
+}
+
+fn lines(table: &Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// A share as a percentage.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_of_numbers_end_at_the_same_place_whatever_their_unit() {
+        let text = table(
+            ["fault", "p50"],
+            &[["first touch".into(), "7 ns".into()], ["absent".into(), "12.5 µs".into()]],
+        );
+
+        let ends: Vec<_> = text.lines().map(|line| line.chars().count()).collect();
+        assert_eq!(ends, [ends[0]; 3], "ragged right edge:\n{text}");
+    }
+
+    #[test]
+    fn every_document_says_its_version_first() {
+        #[derive(Serialize)]
+        struct Body {
+            answer: u32,
+        }
+
+        let text = json("terrace.test", &Body { answer: 42 }).unwrap();
+
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["schema"], SCHEMA);
+        assert_eq!(value["kind"], "terrace.test");
+        assert_eq!(value["answer"], 42);
+    }
+}

@@ -1,0 +1,331 @@
+//! Recorded decisions: what `--record` writes and `terrace why` reads.
+//!
+//! JSON lines, so that a run that is cut short leaves everything that was
+//! written readable, and so that other tools need no library. The first line
+//! is the [`Header`]; every further line is a [`Record`].
+
+use std::io::{self, BufRead, Write};
+
+use serde::{Deserialize, Serialize};
+use terrace_core::{Frequency, PageNo, PageRef, PageSize, RegionId};
+use terrace_economics::{Decision, Mode};
+
+use crate::failure::Failure;
+
+/// Version of the format.
+pub(crate) const SCHEMA: u32 = 1;
+
+/// What the first line's `kind` is.
+const KIND: &str = "terrace.records";
+
+/// Where the decisions were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum World {
+    /// On a real program.
+    Live,
+    /// On a simulated machine.
+    Sim,
+}
+
+/// The first line: what was run, where, and under which rules.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Header {
+    /// Version of the format.
+    pub(crate) schema: u32,
+    /// Always [`KIND`]; tells the file from any other JSON.
+    pub(crate) kind: String,
+    /// Where the decisions were taken.
+    pub(crate) world: World,
+    /// The program with its arguments, or the simulated workload.
+    pub(crate) program: Vec<String>,
+    /// The policy's name.
+    pub(crate) policy: String,
+    /// What the economist did with its opinion.
+    pub(crate) economist: Mode,
+    /// The machine.
+    pub(crate) machine: MachineFacts,
+}
+
+/// What a reader needs to know of the machine to understand the numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MachineFacts {
+    /// What it is called: a machine file's name, or the processor's.
+    pub(crate) name: String,
+    /// The clock whose cycles are the currency.
+    pub(crate) clock: Frequency,
+    /// The tiers' names, fastest first: what the numbers of tiers mean.
+    pub(crate) tiers: Vec<String>,
+}
+
+impl Header {
+    /// A header of this version.
+    pub(crate) fn new(
+        world: World,
+        program: Vec<String>,
+        policy: String,
+        economist: Mode,
+        machine: MachineFacts,
+    ) -> Self {
+        Self { schema: SCHEMA, kind: KIND.to_owned(), world, program, policy, economist, machine }
+    }
+}
+
+/// Any line after the first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "kebab-case")]
+pub(crate) enum Record {
+    /// A region as it was from then on; needed to find a page by its address.
+    Region(RegionRecord),
+    /// A decision.
+    Decision {
+        /// The process it is about.
+        process: u32,
+        /// The decision itself.
+        decision: Box<Decision>,
+    },
+    /// Decisions that were taken faster than they could be written down.
+    Lost {
+        /// The process they were about.
+        process: u32,
+        /// How many.
+        count: u64,
+    },
+}
+
+/// Where a region lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RegionRecord {
+    /// The process it is in.
+    pub(crate) process: u32,
+    /// Its number.
+    pub(crate) region: RegionId,
+    /// The address of its first byte.
+    pub(crate) start: u64,
+    /// How many pages it has.
+    pub(crate) pages: u32,
+    /// Their size.
+    pub(crate) page_size: PageSize,
+}
+
+impl RegionRecord {
+    /// The page that an address lies in.
+    pub(crate) fn page_at(&self, address: u64) -> Option<PageRef> {
+        let page = address.checked_sub(self.start)? >> self.page_size.shift();
+        (page < u64::from(self.pages))
+            .then_some(PageRef { region: self.region, page: PageNo(page as u32) })
+    }
+
+    /// The address of a page's first byte.
+    pub(crate) fn address_of(&self, page: PageNo) -> u64 {
+        self.start + (u64::from(page.0) << self.page_size.shift())
+    }
+}
+
+/// Writes a file of recorded decisions.
+pub(crate) struct Writer<W: Write> {
+    out: W,
+    written: u64,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a file.
+    pub(crate) fn new(mut out: W, header: &Header) -> io::Result<Self> {
+        serde_json::to_writer(&mut out, header)?;
+        out.write_all(b"\n")?;
+        Ok(Self { out, written: 0 })
+    }
+
+    /// Appends a line.
+    pub(crate) fn write(&mut self, record: &Record) -> io::Result<()> {
+        serde_json::to_writer(&mut self.out, record)?;
+        self.out.write_all(b"\n")?;
+        self.written += u64::from(matches!(record, Record::Decision { .. }));
+        Ok(())
+    }
+
+    /// How many decisions were written.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Makes everything written so far visible to readers.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Reads a file of recorded decisions, line by line: files may be larger than memory.
+pub(crate) struct Reader<R: BufRead> {
+    lines: Lines<R>,
+    /// The file's first line.
+    pub(crate) header: Header,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Reads the header. `name` is the file's, for errors.
+    pub(crate) fn new(name: &str, input: R) -> Result<Self, Failure> {
+        let mut lines = Lines { name: name.to_owned(), input, number: 0, text: String::new() };
+        if !lines.advance()? {
+            return Err(lines.bad("the file is empty"));
+        }
+        if !is_header(&lines.text) {
+            return Err(lines.bad("not a file of recorded decisions (no header)"));
+        }
+        // The version is looked at before the rest, which may have changed with it.
+        let version = serde_json::from_str::<serde_json::Value>(&lines.text)
+            .ok()
+            .and_then(|header| header.get("schema")?.as_u64());
+        if version.is_some_and(|version| version != u64::from(SCHEMA)) {
+            let what = format!("field `schema`: this version reads schema {SCHEMA} only");
+            return Err(lines.bad(&what));
+        }
+        let header = serde_json::from_str(&lines.text).map_err(|e| lines.bad_json(&e))?;
+        Ok(Self { lines, header })
+    }
+}
+
+impl<R: BufRead> Iterator for Reader<R> {
+    type Item = Result<Record, Failure>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let lines = &mut self.lines;
+        loop {
+            match lines.advance() {
+                Ok(true) if lines.text.trim().is_empty() => {}
+                Ok(true) => {
+                    return Some(serde_json::from_str(&lines.text).map_err(|e| lines.bad_json(&e)));
+                }
+                Ok(false) => return None,
+                Err(failure) => return Some(Err(failure)),
+            }
+        }
+    }
+}
+
+/// A file's lines with their numbers, for errors that say where.
+struct Lines<R: BufRead> {
+    name: String,
+    input: R,
+    number: u64,
+    text: String,
+}
+
+impl<R: BufRead> Lines<R> {
+    /// Reads the next line into `text`; false at the end of the file.
+    fn advance(&mut self) -> Result<bool, Failure> {
+        self.text.clear();
+        self.number += 1;
+        match self.input.read_line(&mut self.text) {
+            Ok(length) => Ok(length > 0),
+            Err(e) => Err(self.bad(&e.to_string())),
+        }
+    }
+
+    fn bad(&self, what: &str) -> Failure {
+        Failure::bad_input(format!("{}:{}: {what}", self.name, self.number))
+    }
+
+    fn bad_json(&self, error: &serde_json::Error) -> Failure {
+        if error.is_eof() {
+            return self.bad("the line is cut off");
+        }
+        // serde_json appends its own position within the one line that it saw.
+        let text = error.to_string();
+        self.bad(text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what))
+    }
+}
+
+/// Whether a text is, or was meant to be, the first line of such a file.
+pub(crate) fn is_header(line: &str) -> bool {
+    line.trim_start().starts_with('{') && line.contains(&format!("\"{KIND}\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header::new(
+            World::Sim,
+            vec!["gups".into()],
+            "hemem".into(),
+            Mode::Shadow,
+            MachineFacts {
+                name: "m".into(),
+                clock: Frequency::ghz(2.2),
+                tiers: vec!["dram".into(), "nvm".into()],
+            },
+        )
+    }
+
+    fn region() -> Record {
+        Record::Region(RegionRecord {
+            process: 7,
+            region: RegionId(3),
+            start: 0x7f00_0000_0000,
+            pages: 4,
+            page_size: PageSize::Base,
+        })
+    }
+
+    fn error_of(text: &str) -> String {
+        let failure = match Reader::new("f", text.as_bytes()) {
+            Ok(reader) => reader.filter_map(Result::err).next(),
+            Err(failure) => Some(failure),
+        };
+        match failure {
+            Some(Failure::BadInput(message)) => message,
+            other => panic!("expected bad input, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_unchanged() {
+        let mut file = Vec::new();
+        let mut writer = Writer::new(&mut file, &header()).unwrap();
+        let lost = Record::Lost { process: 7, count: 2 };
+        writer.write(&region()).unwrap();
+        writer.write(&lost).unwrap();
+
+        let reader = Reader::new("f", file.as_slice()).unwrap();
+
+        assert_eq!(reader.header, header());
+        let records: Vec<_> = reader.map(Result::unwrap).collect();
+        assert_eq!(records, [region(), lost]);
+    }
+
+    #[test]
+    fn errors_name_the_file_and_the_line() {
+        let first = serde_json::to_string(&header()).unwrap();
+
+        assert_eq!(error_of(""), "f:1: the file is empty");
+        assert_eq!(error_of("{\"x\": 1}\n"), "f:1: not a file of recorded decisions (no header)");
+        assert_eq!(error_of(&first[..first.len() - 5]), "f:1: the line is cut off");
+        assert_eq!(error_of(&format!("{first}\n\n{{\"record\":\"de")), "f:3: the line is cut off");
+        assert!(
+            error_of(&format!("{first}\n{{\"record\":\"feast\"}}\n")).starts_with("f:2: unknown"),
+        );
+        assert_eq!(
+            error_of(&first.replace("\"schema\":1", "\"schema\":2")),
+            "f:1: field `schema`: this version reads schema 1 only"
+        );
+    }
+
+    #[test]
+    fn an_address_finds_its_page_only_inside_the_region() {
+        let Record::Region(region) = region() else { unreachable!() };
+
+        let last = region.page_at(region.start + 4 * 4096 - 1);
+        assert_eq!(last, Some(PageRef { region: RegionId(3), page: PageNo(3) }));
+        assert_eq!(region.page_at(region.start + 4 * 4096), None);
+        assert_eq!(region.page_at(region.start - 1), None);
+        assert_eq!(region.address_of(PageNo(3)), region.start + 3 * 4096);
+    }
+
+    #[test]
+    fn a_header_of_another_version_is_still_told_from_other_json() {
+        assert!(is_header("{\"schema\":9,\"kind\":\"terrace.records\"}"));
+        assert!(!is_header("{\"schema\":1,\"kind\":\"terrace.doctor\"}"));
+    }
+}
