@@ -41,8 +41,8 @@ pub enum Event {
     },
     /// The program unmapped a whole region; its number may be used again.
     Free {
-        /// What was unmapped.
-        region: Region,
+        /// All pages of the region.
+        range: PageRange,
     },
     /// The policy's clock ticked.
     Tick {
@@ -59,5 +59,10 @@ pub enum Event {
         telemetry: Box<Telemetry>,
     },
     /// An action came to its end.
-    Done(Done),
+    Done {
+        /// The action and what became of it.
+        done: Done,
+        /// The world's state: the economist settles its accounts by it.
+        telemetry: Box<Telemetry>,
+    },
 }

@@ -6,6 +6,7 @@
 
 use crate::page::{PageNo, PageRef};
 use crate::region::{Region, RegionId};
+use crate::units::Bytes;
 
 /// A run of slots that belongs to one region.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +39,13 @@ impl SlotMap {
     /// How many slots there are, used or not: the length of a state array.
     pub fn capacity(&self) -> usize {
         self.capacity as usize
+    }
+
+    /// Memory that the map itself uses, on the heap.
+    pub fn heap_bytes(&self) -> Bytes {
+        let bytes = (self.base_of.capacity() + self.pages_of.capacity()) * size_of::<u32>()
+            + self.runs.capacity() * size_of::<Run>();
+        Bytes(bytes as u64)
     }
 
     /// Gives a region its slots, and returns the first. A region that already

@@ -75,13 +75,7 @@ impl Brain {
     }
 
     /// A tier is short of memory; `plan` comes back with what may be done.
-    pub fn pressure(
-        &mut self,
-        tier: TierId,
-        bytes: Bytes,
-        telemetry: &Telemetry,
-        plan: &mut Plan,
-    ) {
+    pub fn pressure(&mut self, tier: TierId, bytes: Bytes, telemetry: &Telemetry, plan: &mut Plan) {
         plan.clear();
         self.policy.pressure(tier, bytes, telemetry, plan);
         self.review(telemetry, plan);
@@ -102,7 +96,7 @@ impl Brain {
             }
             Event::Samples { samples } => self.samples(samples),
             Event::Discard { range } => self.free(*range, false),
-            Event::Free { region } => self.free(region.range(), true),
+            Event::Free { range } => self.free(*range, true),
             Event::Tick { telemetry } => {
                 self.tick(telemetry, plan);
                 return true;
@@ -111,7 +105,7 @@ impl Brain {
                 self.pressure(*tier, *bytes, telemetry, plan);
                 return true;
             }
-            Event::Done(done) => self.done(done, &Telemetry::default()),
+            Event::Done { done, telemetry } => self.done(done, telemetry),
         }
         false
     }
@@ -126,10 +120,7 @@ impl Brain {
             let passes = decision.passes;
             decisions.push(decision);
             if !passes {
-                vetoed.push(Done {
-                    proposal: *proposal,
-                    outcome: Outcome::Aborted(Abort::Vetoed),
-                });
+                vetoed.push(Done { proposal: *proposal, outcome: Outcome::Aborted(Abort::Vetoed) });
             }
             passes
         });

@@ -15,10 +15,14 @@
 
 pub mod brain;
 pub mod contract;
+mod fifo;
 pub mod first_touch;
 pub mod hemem;
+mod regions;
 pub mod registry;
 
 pub use brain::Brain;
 pub use contract::{Footprint, Granularity, Needs, Policy};
+pub use first_touch::FirstTouch;
+pub use hemem::{HeMem, HeMemConfig};
 pub use registry::{PolicyName, UnknownPolicy};
