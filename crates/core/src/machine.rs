@@ -88,6 +88,11 @@ pub struct TierFile {
     pub read_bandwidth: Sourced<BytesPerSecond>,
     /// Peak write bandwidth.
     pub write_bandwidth: Sourced<BytesPerSecond>,
+    /// Peak of reads and writes together, for a device whose directions do not
+    /// share one bus (a CXL link). Without it reads and writes take turns: each
+    /// uses its share of the device's time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub combined_bandwidth: Option<Sourced<BytesPerSecond>>,
     /// Smallest amount the device moves.
     pub granularity: Sourced<Bytes>,
     /// Share of the peak bandwidth, 0 to 1, above which latency grows with load.
@@ -148,8 +153,7 @@ impl Machine {
     /// Reads a machine file's text. `file` is only used in errors.
     pub fn parse(file: &str, text: &str) -> Result<Self, MachineError> {
         let at = |offset: usize, field: Option<String>, message: String| {
-            let offset = offset.min(text.len());
-            let line = text.as_bytes()[..offset].iter().filter(|&&b| b == b'\n').count() + 1;
+            let line = text.char_indices().filter(|&(i, c)| i < offset && c == '\n').count() + 1;
             MachineError {
                 file: file.to_owned(),
                 line,
@@ -190,6 +194,12 @@ impl Machine {
         }
         for (i, tier) in self.tiers.iter().enumerate() {
             let field = |name: &str| format!("tier[{i}].{name}");
+            if self.tiers[..i].iter().any(|other| other.name == tier.name) {
+                return bad(field("name"), "another tier has this name");
+            }
+            if i == 0 && tier.kind != TierKind::ByteAddressable {
+                return bad(field("kind"), "the fastest tier must be byte-addressable");
+            }
             if tier.capacity.value.is_zero() {
                 return bad(field("capacity"), "must be above zero");
             }
@@ -198,6 +208,9 @@ impl Machine {
             }
             if tier.write_bandwidth.value.get() <= 0.0 {
                 return bad(field("write-bandwidth"), "must be above zero");
+            }
+            if tier.combined_bandwidth.as_ref().is_some_and(|b| b.value.get() <= 0.0) {
+                return bad(field("combined-bandwidth"), "must be above zero");
             }
             if tier.granularity.value.is_zero() {
                 return bad(field("granularity"), "must be above zero");
