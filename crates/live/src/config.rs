@@ -1,0 +1,169 @@
+//! What `terrace run` tells the preloaded library, through one environment
+//! variable: `TERRACE=fast=268435456;policy=hemem;…`.
+//!
+//! The library never reads a file for this: it may wake up in a process that
+//! has changed its root, dropped its rights or closed its descriptors. A value
+//! that it cannot read disables it with a message, and never harms the program.
+
+use core::fmt;
+use std::path::PathBuf;
+
+use terrace_core::Bytes;
+use terrace_economics::Mode;
+use terrace_policy::PolicyName;
+
+/// The variable's name.
+pub const VARIABLE: &str = "TERRACE";
+
+/// The configuration of one run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunConfig {
+    /// DRAM that managed memory may use.
+    pub fast: Bytes,
+    /// Which policy decides.
+    pub policy: PolicyName,
+    /// What the economist does with its opinion.
+    pub economist: Mode,
+    /// Directory for the statistics pages; it is the run's own.
+    pub dir: PathBuf,
+    /// Anonymous mappings of at least this size are managed.
+    pub min_region: Bytes,
+    /// Compressed pages beyond this amount go to the spill file, if there is one.
+    pub store_limit: Option<Bytes>,
+    /// File (created, unlinked at once) that takes what the store cannot.
+    pub spill: Option<PathBuf>,
+    /// The most the spill file may hold.
+    pub spill_size: Bytes,
+    /// Whether decisions are written to the ring for a recorder to drain.
+    pub record: bool,
+}
+
+impl RunConfig {
+    /// The smallest budget that the pager works with: below it, the pages that
+    /// one instruction and one system call touch at once may not fit.
+    pub const MIN_FAST: Bytes = Bytes::mib(1);
+    /// Default of [`RunConfig::min_region`].
+    pub const DEFAULT_MIN_REGION: Bytes = Bytes::kib(64);
+    /// Allocator requests of at least this size are taken over.
+    pub const LARGE_REQUEST: Bytes = Bytes::mib(1);
+
+    /// A run with defaults.
+    pub fn new(fast: Bytes, dir: PathBuf) -> Self {
+        Self {
+            fast,
+            policy: PolicyName::HeMem,
+            economist: Mode::Enforce,
+            dir,
+            min_region: Self::DEFAULT_MIN_REGION,
+            store_limit: None,
+            spill: None,
+            spill_size: Bytes::gib(64),
+            record: false,
+        }
+    }
+
+    /// The variable's value.
+    pub fn encode(&self) -> String {
+        let mut text = format!(
+            "fast={};policy={};economist={};dir={};min-region={};spill-size={};record={}",
+            self.fast.get(),
+            self.policy,
+            match self.economist {
+                Mode::Off => "off",
+                Mode::Shadow => "shadow",
+                Mode::Enforce => "enforce",
+            },
+            escape(&self.dir.to_string_lossy()),
+            self.min_region.get(),
+            self.spill_size.get(),
+            u8::from(self.record),
+        );
+        if let Some(limit) = self.store_limit {
+            text.push_str(&format!(";store-limit={}", limit.get()));
+        }
+        if let Some(spill) = &self.spill {
+            text.push_str(&format!(";spill={}", escape(&spill.to_string_lossy())));
+        }
+        text
+    }
+
+    /// Reads the variable's value.
+    pub fn decode(text: &str) -> Result<Self, BadConfig> {
+        let mut config = Self::new(Bytes::ZERO, PathBuf::new());
+        for item in text.split(';') {
+            let (key, value) =
+                item.split_once('=').ok_or_else(|| BadConfig(format!("`{item}` has no value")))?;
+            let number = || {
+                value.parse().map(Bytes).map_err(|_| {
+                    BadConfig(format!("`{value}` of `{key}` is not a number of bytes"))
+                })
+            };
+            match key {
+                "fast" => config.fast = number()?,
+                "min-region" => config.min_region = number()?,
+                "spill-size" => config.spill_size = number()?,
+                "store-limit" => config.store_limit = Some(number()?),
+                "policy" => config.policy = value.parse().map_err(|e| BadConfig(format!("{e}")))?,
+                "economist" => {
+                    config.economist = match value {
+                        "off" => Mode::Off,
+                        "shadow" => Mode::Shadow,
+                        "enforce" => Mode::Enforce,
+                        _ => return Err(BadConfig(format!("`{value}` is not a mode"))),
+                    }
+                }
+                "dir" => config.dir = PathBuf::from(unescape(value)),
+                "spill" => config.spill = Some(PathBuf::from(unescape(value))),
+                "record" => config.record = value == "1",
+                _ => return Err(BadConfig(format!("`{key}` is not known"))),
+            }
+        }
+        if config.fast < Self::MIN_FAST {
+            return Err(BadConfig(format!("a budget of {} is too small", config.fast)));
+        }
+        Ok(config)
+    }
+}
+
+/// Why the variable's value cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadConfig(pub String);
+
+impl fmt::Display for BadConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{VARIABLE}: {}", self.0)
+    }
+}
+
+impl core::error::Error for BadConfig {}
+
+/// Keeps the separators out of paths.
+fn escape(text: &str) -> String {
+    text.replace('%', "%25").replace(';', "%3B")
+}
+
+fn unescape(text: &str) -> String {
+    text.replace("%3B", ";").replace("%25", "%")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_run_writes_is_what_the_library_reads() {
+        let mut config = RunConfig::new(Bytes::mib(256), PathBuf::from("/tmp/a;b%c"));
+        config.spill = Some(PathBuf::from("/x=y"));
+        config.store_limit = Some(Bytes::mib(5));
+        config.record = true;
+        config.economist = Mode::Shadow;
+        assert_eq!(RunConfig::decode(&config.encode()), Ok(config));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_its_name() {
+        assert!(RunConfig::decode("fast=1").unwrap_err().0.contains("too small"));
+        assert!(RunConfig::decode("quick=1").unwrap_err().0.contains("quick"));
+        assert!(RunConfig::decode("").is_err());
+    }
+}

@@ -1,0 +1,59 @@
+//! What this kernel allows: asked by trying, not by version numbers.
+
+use crate::uffd::{OpenedBy, Uffd, feature};
+
+/// What userfaultfd can do here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UffdProbe {
+    /// How a handle that serves system calls' faults, too, was opened; or the
+    /// error number that refused it.
+    pub opened: Result<OpenedBy, i32>,
+    /// All features that the kernel has (0 if the handle was refused).
+    pub features: u64,
+    /// Whether a fork may be told to us (needs `CAP_SYS_PTRACE`).
+    pub fork_events: bool,
+}
+
+impl UffdProbe {
+    /// Tries.
+    pub fn run() -> Self {
+        let (handle, by) = match Uffd::open() {
+            Ok(opened) => opened,
+            Err(e) => return Self { opened: Err(e), features: 0, fork_events: false },
+        };
+        let features = handle.handshake(0).unwrap_or(0);
+        handle.close();
+        let fork_events = Uffd::open().is_ok_and(|(handle, _)| {
+            let ok = handle.handshake(feature::EVENT_FORK).is_ok();
+            handle.close();
+            ok
+        });
+        Self { opened: Ok(by), features, fork_events }
+    }
+
+    /// What the pager cannot do without.
+    pub const REQUIRED: u64 =
+        feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP | feature::MOVE;
+
+    /// Why programs cannot be managed here, or `Ok`.
+    pub fn usable(&self) -> Result<(), String> {
+        match self.opened {
+            Err(libc::ENOSYS) => Err("this kernel has no userfaultfd (CONFIG_USERFAULTFD)".into()),
+            Err(libc::EPERM) => Err("userfaultfd is refused: system calls on managed memory need \
+                 read access to /dev/userfaultfd, or vm.unprivileged_userfaultfd=1, or \
+                 CAP_SYS_PTRACE"
+                .into()),
+            Err(e) => {
+                Err(format!("userfaultfd is refused: {}", std::io::Error::from_raw_os_error(e)))
+            }
+            Ok(_) if self.features & Self::REQUIRED != Self::REQUIRED => {
+                Err("userfaultfd lacks UFFDIO_MOVE or its events (Linux 6.8 or newer is needed)"
+                    .into())
+            }
+            Ok(_) if !self.fork_events => Err("userfaultfd may not report forks here: a child of \
+                 the program would read zeros (CAP_SYS_PTRACE is needed)"
+                .into()),
+            Ok(_) => Ok(()),
+        }
+    }
+}

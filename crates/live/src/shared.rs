@@ -1,0 +1,318 @@
+//! The statistics page: one file a process, mapped shared, written by the
+//! pager with plain atomics and read by `terrace run` at any time — also after
+//! the process was killed.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use terrace_economics::Decision;
+
+use crate::histogram::Histogram;
+use crate::sys;
+
+const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
+/// Raised with every change of the layout.
+pub const VERSION: u32 = 1;
+/// Regions that the page has room for; the report shows the top of them.
+pub const REGIONS: usize = 256;
+/// Decisions that the ring holds; a reader that falls behind loses the oldest.
+pub const RING: usize = 4096;
+/// A serialised decision's room.
+const SLOT: usize = 504;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counters of one process.
+        #[repr(C)]
+        #[derive(Default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: AtomicU64,)*
+        }
+        /// Every counter's name, for reports.
+        pub const COUNTER_NAMES: &[&str] = &[$(stringify!($name)),*];
+        impl Counters {
+            /// Every counter's value, in the order of [`COUNTER_NAMES`].
+            pub fn values(&self) -> Vec<u64> {
+                vec![$(self.$name.load(Relaxed)),*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// DRAM budget, bytes.
+    budget_bytes,
+    /// Managed bytes mapped now.
+    mapped_bytes,
+    /// Most managed bytes mapped at once.
+    mapped_peak_bytes,
+    /// Managed bytes resident in DRAM now, uncompressed.
+    resident_bytes,
+    /// Most managed bytes resident at once.
+    resident_peak_bytes,
+    /// Pages now held compressed.
+    stored_pages,
+    /// Pages now held as one repeated word.
+    same_pages,
+    /// Bytes that the compressed pages' blobs use, without the allocator's overhead.
+    blob_bytes,
+    /// Bytes of memory that the store occupies, overhead included.
+    store_bytes,
+    /// Most of it at once.
+    store_peak_bytes,
+    /// Bytes now in the spill file.
+    spill_bytes,
+    /// Faults on memory never touched before.
+    faults_first_touch,
+    /// Faults on pages that had been compressed or spilled.
+    faults_absent,
+    /// Faults on pages that were about to be demoted, or armed on purpose.
+    faults_hint,
+    /// Faults that found the page already there.
+    faults_spurious,
+    /// Pages brought in from a slower tier.
+    promotions,
+    /// Pages that left for a slower tier.
+    demotions,
+    /// Demotions given up because the program touched the page in time.
+    demotions_cancelled,
+    /// Pages that could not be demoted (locked, pinned, shared with a child).
+    demotions_refused,
+    /// Pages armed for a hint fault.
+    armed,
+    /// Samples given to the policy.
+    samples,
+    /// Samples dropped because the queue was full.
+    samples_lost,
+    /// Pages compressed.
+    compressed,
+    /// Time spent compressing, ns.
+    compress_ns,
+    /// Pages decompressed.
+    decompressed,
+    /// Time spent decompressing, ns.
+    decompress_ns,
+    /// Pages that did not compress and are held as they are.
+    incompressible,
+    /// What a fault costs on top of our own service time, ns (measured at the start).
+    fault_overhead_ns,
+    /// Processor time used by Terrace's own threads, ns.
+    own_cpu_ns,
+    /// Forks served.
+    forks,
+    /// Bytes of policy state.
+    policy_bytes,
+    /// Pages that the policy's state is about.
+    policy_pages,
+    /// Times a fault had to make room itself because the background could not keep up.
+    direct_reclaims,
+    /// Clock of the machine at the start (CLOCK_MONOTONIC), ns.
+    started_ns,
+    /// The same at the last update, ns.
+    updated_ns,
+    /// Decisions written to the ring, ever.
+    decisions,
+}
+
+/// The economist's account of one class of action (see
+/// [`terrace_economics::Account`]; the order is that of `ActionClass::ALL`).
+#[repr(C)]
+#[derive(Default)]
+pub struct ClassCounters {
+    /// Proposals seen.
+    pub proposed: AtomicU64,
+    /// Refused.
+    pub vetoed: AtomicU64,
+    /// Carried out.
+    pub completed: AtomicU64,
+    /// Let pass but not carried out.
+    pub aborted: AtomicU64,
+    /// Predicted cost of what was carried out, cycles.
+    pub predicted_cost: AtomicU64,
+    /// What it cost, cycles.
+    pub realised_cost: AtomicU64,
+    /// Predicted benefit of what was carried out, cycles.
+    pub predicted_benefit: AtomicU64,
+    /// Benefit as far as it was observed, cycles.
+    pub realised_benefit: AtomicU64,
+}
+
+/// One region's line in the report.
+#[repr(C)]
+#[derive(Default)]
+pub struct RegionStats {
+    /// First address; 0 for an unused line.
+    pub start: AtomicU64,
+    /// Length in bytes.
+    pub len: AtomicU64,
+    /// Bytes resident now.
+    pub resident: AtomicU64,
+    /// Faults taken.
+    pub faults: AtomicU64,
+}
+
+/// How far the pager of a process has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// Everything fits: nothing is managed.
+    Dormant = 0,
+    /// Managing.
+    Active = 1,
+    /// Gave up; the program runs on plain memory.
+    Failed = 2,
+}
+
+#[repr(C)]
+struct Slot {
+    /// Sequence number of the decision in it plus one; 0 while it is written.
+    seq: AtomicU64,
+    bytes: [AtomicU64; SLOT / 8],
+}
+
+/// The page.
+#[repr(C)]
+pub struct ProcessPage {
+    magic: AtomicU64,
+    version: AtomicU32,
+    /// The process.
+    pub pid: AtomicU32,
+    /// [`State`].
+    pub state: AtomicU32,
+    _pad: AtomicU32,
+    /// Command name, sampler and failure message: NUL-padded text.
+    texts: [[AtomicU64; 16]; 3],
+    /// Counters.
+    pub counters: Counters,
+    /// The economist's accounts.
+    pub classes: [ClassCounters; 4],
+    /// Service time of faults: first touch, absent, hint.
+    pub latency: [Histogram; 3],
+    /// Regions.
+    pub regions: [RegionStats; REGIONS],
+    ring: [Slot; RING],
+}
+
+/// Which of the page's texts.
+#[derive(Clone, Copy, Debug)]
+pub enum Text {
+    /// The process's command name.
+    Command = 0,
+    /// The sampler in use, and why.
+    Sampler = 1,
+    /// Why the pager gave up.
+    Failure = 2,
+}
+
+impl ProcessPage {
+    /// Creates the file and maps it.
+    pub fn create(path: &Path) -> io::Result<&'static Self> {
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+        file.set_len(size_of::<Self>() as u64)?;
+        let page = Self::map(&file)?;
+        page.version.store(VERSION, Relaxed);
+        page.pid.store(std::process::id(), Relaxed);
+        page.magic.store(MAGIC, Release);
+        Ok(page)
+    }
+
+    /// Maps a file that a pager wrote.
+    pub fn open(path: &Path) -> io::Result<&'static Self> {
+        let file = File::options().read(true).write(true).open(path)?;
+        if file.metadata()?.len() != size_of::<Self>() as u64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a statistics page"));
+        }
+        let page = Self::map(&file)?;
+        if page.magic.load(Acquire) != MAGIC || page.version.load(Relaxed) != VERSION {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a statistics page of another version",
+            ));
+        }
+        Ok(page)
+    }
+
+    fn map(file: &File) -> io::Result<&'static Self> {
+        let at = sys::map_shared_file(file, size_of::<Self>())?;
+        // SAFETY: the mapping is as long as `Self`, page-aligned, never
+        // unmapped, and every field is an atomic integer, valid for any bytes.
+        Ok(unsafe { &*at.cast::<Self>() })
+    }
+
+    /// Writes one of the texts, cut at 127 bytes.
+    pub fn set_text(&self, which: Text, text: &str) {
+        let mut bytes = [0u8; 128];
+        let n = text.len().min(127);
+        bytes[..n].copy_from_slice(&text.as_bytes()[..n]);
+        for (word, chunk) in self.texts[which as usize].iter().zip(bytes.chunks_exact(8)) {
+            word.store(u64::from_ne_bytes(chunk.try_into().unwrap_or_default()), Relaxed);
+        }
+    }
+
+    /// Reads one of the texts.
+    pub fn text(&self, which: Text) -> String {
+        let bytes: Vec<u8> = self.texts[which as usize]
+            .iter()
+            .flat_map(|w| w.load(Relaxed).to_ne_bytes())
+            .take_while(|&b| b != 0)
+            .collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// How far the pager has come.
+    pub fn state(&self) -> State {
+        match self.state.load(Relaxed) {
+            1 => State::Active,
+            2 => State::Failed,
+            _ => State::Dormant,
+        }
+    }
+
+    /// Appends a decision to the ring. One writer at a time; does not allocate.
+    pub fn push_decision(&self, decision: &Decision) {
+        let mut bytes = [0u8; SLOT];
+        // A decision that does not fit is counted and left out; the reader
+        // sees the gap.
+        let seq = self.counters.decisions.fetch_add(1, Relaxed);
+        let Ok(_) = postcard::to_slice(decision, &mut bytes) else { return };
+        let slot = &self.ring[seq as usize % RING];
+        slot.seq.store(0, Release);
+        core::sync::atomic::fence(SeqCst);
+        for (word, chunk) in slot.bytes.iter().zip(bytes.chunks_exact(8)) {
+            word.store(u64::from_ne_bytes(chunk.try_into().unwrap_or_default()), Relaxed);
+        }
+        slot.seq.store(seq + 1, Release);
+    }
+
+    /// Reads the decisions since `*next` and moves it on; returns how many
+    /// were lost because the ring had come around.
+    pub fn drain_decisions(&self, next: &mut u64, mut take: impl FnMut(Decision)) -> u64 {
+        let end = self.counters.decisions.load(Acquire);
+        let mut lost = 0;
+        if end > *next + RING as u64 {
+            lost = end - RING as u64 - *next;
+            *next += lost;
+        }
+        while *next < end {
+            let slot = &self.ring[*next as usize % RING];
+            let before = slot.seq.load(Acquire);
+            let mut bytes = [0u8; SLOT];
+            for (word, chunk) in slot.bytes.iter().zip(bytes.chunks_exact_mut(8)) {
+                chunk.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+            }
+            core::sync::atomic::fence(SeqCst);
+            if before == *next + 1 && slot.seq.load(Acquire) == before {
+                match postcard::from_bytes(&bytes) {
+                    Ok(decision) => take(decision),
+                    Err(_) => lost += 1,
+                }
+            } else {
+                lost += 1;
+            }
+            *next += 1;
+        }
+        lost
+    }
+}

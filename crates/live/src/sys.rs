@@ -1,0 +1,151 @@
+//! The system calls of the live world, each wrapped once.
+//!
+//! Nothing here allocates or uses thread-local storage beyond `errno`: these
+//! run in threads on which the program depends.
+
+use core::sync::atomic::AtomicU32;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use libc::{c_int, c_long, c_void};
+
+/// Base page size. x86-64 has no other.
+pub const PAGE: usize = 4096;
+
+/// The last error number.
+pub fn errno() -> i32 {
+    // SAFETY: returns this thread's own variable.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Monotonic clock, ns.
+pub fn now() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes into `t`.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Processor time of the calling thread, ns.
+pub fn thread_cpu() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes into `t`.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// `mmap` straight to the kernel: the C library's is interposed by ourselves.
+///
+/// # Safety
+/// As of `mmap(2)`: with `MAP_FIXED` it replaces what is there.
+pub unsafe fn mmap(
+    at: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> Result<usize, i32> {
+    // SAFETY: the caller's.
+    let r = unsafe { libc::syscall(libc::SYS_mmap, at, len, prot, flags, fd, offset) };
+    if r == -1 { Err(errno()) } else { Ok(r as usize) }
+}
+
+/// `munmap` straight to the kernel.
+///
+/// # Safety
+/// As of `munmap(2)`: nothing may use the range afterwards.
+pub unsafe fn munmap(at: usize, len: usize) -> Result<(), i32> {
+    // SAFETY: the caller's.
+    let r = unsafe { libc::syscall(libc::SYS_munmap, at, len) };
+    if r == -1 { Err(errno()) } else { Ok(()) }
+}
+
+/// New private anonymous memory of our own, never managed; zeroed, not reserved.
+pub fn map_private(len: usize) -> Result<usize, i32> {
+    // SAFETY: a new mapping at an address of the kernel's choice harms nothing.
+    unsafe {
+        mmap(
+            0,
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    }
+}
+
+/// New memory that is shared with children.
+pub fn map_shared(len: usize) -> Result<usize, i32> {
+    // SAFETY: as above.
+    unsafe {
+        mmap(
+            0,
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    }
+}
+
+/// Maps a file's first `len` bytes shared.
+pub fn map_shared_file(file: &File, len: usize) -> io::Result<*mut c_void> {
+    // SAFETY: as above.
+    let at = unsafe {
+        mmap(0, len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    at.map(|a| a as *mut c_void).map_err(io::Error::from_raw_os_error)
+}
+
+/// `madvise` straight to the kernel.
+///
+/// # Safety
+/// As of `madvise(2)`: some advice discards content.
+pub unsafe fn madvise(at: usize, len: usize, advice: c_int) -> Result<(), i32> {
+    // SAFETY: the caller's.
+    let r = unsafe { libc::syscall(libc::SYS_madvise, at, len, advice) };
+    if r == -1 { Err(errno()) } else { Ok(()) }
+}
+
+/// Sleeps while the word has this value; at most `timeout_ns`, if given.
+/// `shared` for a word in memory that is shared between processes.
+pub fn futex_wait(word: &AtomicU32, value: u32, timeout_ns: Option<u64>, shared: bool) {
+    let t = timeout_ns.map(|ns| libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as c_long,
+    });
+    let timeout = t.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    let op = libc::FUTEX_WAIT | if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG };
+    // SAFETY: the word and the timeout outlive the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, value, timeout, 0, 0) };
+}
+
+/// Wakes all who sleep on the word.
+pub fn futex_wake(word: &AtomicU32, shared: bool) {
+    let op = libc::FUTEX_WAKE | if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG };
+    // SAFETY: the word outlives the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, i32::MAX, 0, 0, 0) };
+}
+
+/// Gives the processor to another thread.
+pub fn yield_now() {
+    // SAFETY: has no memory effects.
+    unsafe { libc::syscall(libc::SYS_sched_yield) };
+}
+
+/// Writes a message to standard error, in one system call and without allocating.
+pub fn complain(parts: &[&str]) {
+    let mut line = [0u8; 512];
+    let mut n = 0;
+    for part in ["terrace: "].iter().chain(parts).chain(&["\n"]) {
+        let take = part.len().min(line.len() - n);
+        line[n..n + take].copy_from_slice(&part.as_bytes()[..take]);
+        n += take;
+    }
+    // SAFETY: writes from a buffer of that length.
+    unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), n) };
+}

@@ -1,0 +1,220 @@
+//! userfaultfd: the few requests that we use, each wrapped once.
+//!
+//! Numbers and layouts are those of `linux/userfaultfd.h`; the `UFFDIO_MOVE`
+//! and `/dev/userfaultfd` parts are newer than the C headers of the systems we
+//! build on.
+
+use core::ffi::c_ulong;
+use std::ffi::CStr;
+
+use libc::c_int;
+
+use crate::sys::errno;
+
+const API: u64 = 0xaa;
+const UFFDIO_API: c_ulong = 0xc018_aa3f;
+const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
+const UFFDIO_UNREGISTER: c_ulong = 0x8010_aa01;
+const UFFDIO_WAKE: c_ulong = 0x8010_aa02;
+const UFFDIO_COPY: c_ulong = 0xc028_aa03;
+const UFFDIO_ZEROPAGE: c_ulong = 0xc020_aa04;
+const UFFDIO_MOVE: c_ulong = 0xc028_aa05;
+const USERFAULTFD_IOC_NEW: c_ulong = 0xaa00;
+const REGISTER_MISSING: u64 = 1;
+
+/// A handle's features.
+pub mod feature {
+    /// A fork of the process is told to us, with a handle for the child.
+    pub const EVENT_FORK: u64 = 1 << 1;
+    /// `mremap` is told to us.
+    pub const EVENT_REMAP: u64 = 1 << 2;
+    /// `madvise` that discards content is told to us.
+    pub const EVENT_REMOVE: u64 = 1 << 3;
+    /// `munmap` is told to us.
+    pub const EVENT_UNMAP: u64 = 1 << 6;
+    /// Faults are signals in the faulting thread.
+    pub const SIGBUS: u64 = 1 << 7;
+    /// Faults name the faulting thread.
+    pub const THREAD_ID: u64 = 1 << 8;
+    /// Writes can be tracked by the kernel alone.
+    pub const WP_ASYNC: u64 = 1 << 15;
+    /// Pages can be moved instead of copied.
+    pub const MOVE: u64 = 1 << 16;
+}
+
+/// What a read from the handle says.
+#[derive(Clone, Copy, Debug)]
+pub enum Message {
+    /// A thread waits for a page.
+    Fault {
+        /// The address, rounded down to the page.
+        page: usize,
+        /// Whether it wanted to write.
+        write: bool,
+    },
+    /// The process forked; the child's memory is served through this handle.
+    Fork {
+        /// The new handle's descriptor, in the reader's table.
+        child: c_int,
+    },
+    /// Mapped memory moved.
+    Remap {
+        /// From this address.
+        from: usize,
+        /// To this one.
+        to: usize,
+        /// So many bytes.
+        len: usize,
+    },
+    /// Content is discarded, the mapping stays.
+    Remove {
+        /// From this address.
+        start: usize,
+        /// Up to this one.
+        end: usize,
+    },
+    /// The mapping is gone.
+    Unmap {
+        /// From this address.
+        start: usize,
+        /// Up to this one.
+        end: usize,
+    },
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawMessage {
+    event: u8,
+    _reserved: [u8; 7],
+    arg: [u64; 3],
+}
+
+/// A userfaultfd. Copies name the same descriptor; nothing closes it implicitly,
+/// because a handle that goes away turns absent pages into zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uffd(c_int);
+
+/// How a handle was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenedBy {
+    /// Through `/dev/userfaultfd`.
+    Device,
+    /// Through the system call.
+    Syscall,
+}
+
+impl Uffd {
+    /// Opens a handle that also serves faults of system calls. Tries the
+    /// device first: it needs no privilege beyond its file mode.
+    pub fn open() -> Result<(Self, OpenedBy), i32> {
+        const DEVICE: &CStr = c"/dev/userfaultfd";
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+        // SAFETY: opens a path; no memory is involved.
+        let dev = unsafe { libc::open(DEVICE.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        if dev >= 0 {
+            // SAFETY: this request takes flags and returns a descriptor.
+            let fd = unsafe { libc::ioctl(dev, USERFAULTFD_IOC_NEW, flags) };
+            // SAFETY: our own descriptor.
+            unsafe { libc::close(dev) };
+            if fd >= 0 {
+                return Ok((Self(fd), OpenedBy::Device));
+            }
+        }
+        // SAFETY: takes flags and returns a descriptor.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+        if fd >= 0 { Ok((Self(fd as c_int), OpenedBy::Syscall)) } else { Err(errno()) }
+    }
+
+    /// Takes over a descriptor that the kernel made (a child's).
+    pub const fn from_raw(fd: c_int) -> Self {
+        Self(fd)
+    }
+
+    /// The descriptor.
+    pub const fn raw(self) -> c_int {
+        self.0
+    }
+
+    /// Closes the handle: its ranges become plain memory.
+    pub fn close(self) {
+        // SAFETY: closes a descriptor of ours.
+        unsafe { libc::close(self.0) };
+    }
+
+    fn ioctl<T>(self, request: c_ulong, arg: &mut T) -> Result<(), i32> {
+        // SAFETY: `arg` is the structure that the request reads and writes.
+        let r = unsafe { libc::ioctl(self.0, request, core::ptr::from_mut(arg)) };
+        if r == 0 { Ok(()) } else { Err(errno()) }
+    }
+
+    /// Agrees on features, and returns all that the kernel has.
+    pub fn handshake(self, features: u64) -> Result<u64, i32> {
+        let mut api = [API, features, 0];
+        self.ioctl(UFFDIO_API, &mut api)?;
+        Ok(api[1])
+    }
+
+    /// Asks for faults on missing pages of a range.
+    pub fn register(self, start: usize, len: usize) -> Result<(), i32> {
+        self.ioctl(UFFDIO_REGISTER, &mut [start as u64, len as u64, REGISTER_MISSING, 0])
+    }
+
+    /// Makes a range plain memory again.
+    pub fn unregister(self, start: usize, len: usize) -> Result<(), i32> {
+        self.ioctl(UFFDIO_UNREGISTER, &mut [start as u64, len as u64])
+    }
+
+    /// Lets the threads that wait for a page try again.
+    pub fn wake(self, start: usize, len: usize) -> Result<(), i32> {
+        self.ioctl(UFFDIO_WAKE, &mut [start as u64, len as u64])
+    }
+
+    /// Fills missing pages with copies, and wakes who waits for them. Returns
+    /// how many bytes were filled, with the error that stopped it, if any.
+    pub fn copy(self, to: usize, from: usize, len: usize) -> (usize, i32) {
+        let mut arg = [to as u64, from as u64, len as u64, 0, 0];
+        match self.ioctl(UFFDIO_COPY, &mut arg) {
+            Ok(()) => (len, 0),
+            // The fifth word is the amount, or a negated error number.
+            Err(e) => ((arg[4] as i64).max(0) as usize, e),
+        }
+    }
+
+    /// Fills a missing page with the shared zero page, and wakes who waits.
+    pub fn zero(self, to: usize, len: usize) -> Result<(), i32> {
+        self.ioctl(UFFDIO_ZEROPAGE, &mut [to as u64, len as u64, 0, 0])
+    }
+
+    /// Moves present pages to a missing place that is registered with this
+    /// handle, and wakes who waits there. The pages keep their frames: nothing
+    /// that is written meanwhile, by the program or by a device, is lost.
+    pub fn mv(self, to: usize, from: usize, len: usize) -> (usize, i32) {
+        let mut arg = [to as u64, from as u64, len as u64, 0, 0];
+        match self.ioctl(UFFDIO_MOVE, &mut arg) {
+            Ok(()) => (len, 0),
+            Err(e) => ((arg[4] as i64).max(0) as usize, e),
+        }
+    }
+
+    /// Reads one message; `None` if there is none.
+    pub fn read(self) -> Option<Message> {
+        let mut raw = RawMessage { event: 0, _reserved: [0; 7], arg: [0; 3] };
+        // SAFETY: reads one message into a structure of its size.
+        let n = unsafe {
+            libc::read(self.0, core::ptr::from_mut(&mut raw).cast(), size_of::<RawMessage>())
+        };
+        if n != size_of::<RawMessage>() as isize {
+            return None;
+        }
+        let [a, b, c] = raw.arg.map(|x| x as usize);
+        match raw.event {
+            0x12 => Some(Message::Fault { page: b & !(crate::sys::PAGE - 1), write: a & 1 != 0 }),
+            0x13 => Some(Message::Fork { child: a as u32 as c_int }),
+            0x14 => Some(Message::Remap { from: a, to: b, len: c }),
+            0x15 => Some(Message::Remove { start: a, end: b }),
+            0x16 => Some(Message::Unmap { start: a, end: b }),
+            _ => None,
+        }
+    }
+}
