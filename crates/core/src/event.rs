@@ -1,5 +1,9 @@
 //! Everything a policy is told, as data: so that what a policy saw can be
 //! recorded in one world and replayed in another.
+//!
+//! [`Event`] owns its data and is what a recording is read into. [`EventRef`]
+//! borrows: a world that records can do so where it must not allocate.
+//! Serialised, both look the same.
 
 use serde::{Deserialize, Serialize};
 
@@ -65,4 +69,82 @@ pub enum Event {
         /// The world's state: the economist settles its accounts by it.
         telemetry: Box<Telemetry>,
     },
+}
+
+/// One thing that happened in a world, borrowed from the call that told it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EventRef<'a> {
+    /// [`Event::Alloc`]
+    Alloc {
+        /// What was mapped.
+        region: &'a Region,
+    },
+    /// [`Event::Fault`]
+    Fault {
+        /// The page.
+        page: PageRef,
+        /// Why it faulted.
+        kind: FaultKind,
+        /// The world's state at that moment.
+        telemetry: &'a Telemetry,
+    },
+    /// [`Event::Samples`]
+    Samples {
+        /// In the order in which they were observed.
+        samples: &'a [Sample],
+    },
+    /// [`Event::Discard`]
+    Discard {
+        /// Which.
+        range: PageRange,
+    },
+    /// [`Event::Free`]
+    Free {
+        /// All pages of the region.
+        range: PageRange,
+    },
+    /// [`Event::Tick`]
+    Tick {
+        /// The world's state.
+        telemetry: &'a Telemetry,
+    },
+    /// [`Event::Pressure`]
+    Pressure {
+        /// Which.
+        tier: TierId,
+        /// How much has to be freed.
+        bytes: Bytes,
+        /// The world's state.
+        telemetry: &'a Telemetry,
+    },
+    /// [`Event::Done`]
+    Done {
+        /// The action and what became of it.
+        done: &'a Done,
+        /// The world's state.
+        telemetry: &'a Telemetry,
+    },
+}
+
+impl EventRef<'_> {
+    /// The event with its own copy of the data.
+    pub fn to_event(self) -> Event {
+        match self {
+            Self::Alloc { region } => Event::Alloc { region: *region },
+            Self::Fault { page, kind, telemetry } => {
+                Event::Fault { page, kind, telemetry: Box::new(*telemetry) }
+            }
+            Self::Samples { samples } => Event::Samples { samples: samples.to_vec() },
+            Self::Discard { range } => Event::Discard { range },
+            Self::Free { range } => Event::Free { range },
+            Self::Tick { telemetry } => Event::Tick { telemetry: Box::new(*telemetry) },
+            Self::Pressure { tier, bytes, telemetry } => {
+                Event::Pressure { tier, bytes, telemetry: Box::new(*telemetry) }
+            }
+            Self::Done { done, telemetry } => {
+                Event::Done { done: *done, telemetry: Box::new(*telemetry) }
+            }
+        }
+    }
 }

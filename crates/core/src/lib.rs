@@ -34,7 +34,7 @@ pub mod units;
 pub use action::{
     Abort, Action, ActionClass, Done, Heat, OpId, Outcome, Plan, Proposal, Reason, Urgency,
 };
-pub use event::Event;
+pub use event::{Event, EventRef};
 pub use machine::{Machine, MachineError};
 pub use page::{PageNo, PageRange, PageRef, PageSize};
 pub use parse::ParseUnitError;

@@ -3,28 +3,56 @@
 //! A world calls these methods as events happen and carries out the plan that
 //! comes back; what the economist vetoed has already been reported to the
 //! policy and is not in the plan.
+//!
+//! What a brain is told can be recorded ([`Brain::record`]) and fed to another
+//! brain later ([`Brain::replay`]): with the same policy and economist the
+//! same plans come out, in whichever world the recording was made.
 
 use terrace_core::{
-    Abort, Bytes, Done, Event, FaultKind, Outcome, PageRange, PageRef, Plan, Region, Sample,
-    Telemetry, TierId,
+    Abort, Bytes, Done, Event, EventRef, FaultKind, Outcome, PageRange, PageRef, Plan, Region,
+    Sample, Telemetry, TierId,
 };
 use terrace_economics::{Decision, Economist};
 
 use crate::contract::{Footprint, Needs, Policy};
 
+/// Receives everything that a brain is told, before the brain acts on it.
+///
+/// It is called where the world calls, during page faults too, so it is bound
+/// by the same rules there: a recorder for a live world copies into memory
+/// that it has prepared.
+pub type Recorder = Box<dyn FnMut(EventRef<'_>) + Send>;
+
 /// A policy under an economist.
+///
+/// All plans of one brain are made in one [`Plan`], or in one after the other:
+/// proposals are told apart by the numbers that it gives.
 pub struct Brain {
     policy: Box<dyn Policy>,
     economist: Economist,
     /// Decisions of the last `tick` or `pressure`, in the order of the proposals.
     decisions: Vec<Decision>,
     vetoed: Vec<Done>,
+    recorder: Option<Recorder>,
 }
 
 impl Brain {
     /// Puts a policy under an economist.
     pub fn new(policy: Box<dyn Policy>, economist: Economist) -> Self {
-        Self { policy, economist, decisions: Vec::new(), vetoed: Vec::new() }
+        Self { policy, economist, decisions: Vec::new(), vetoed: Vec::new(), recorder: None }
+    }
+
+    /// From now on tells a recorder what happens, or no longer. A recording
+    /// that is to be replayed begins before the first region is entered.
+    pub fn record(&mut self, recorder: Option<Recorder>) {
+        self.recorder = recorder;
+    }
+
+    #[inline]
+    fn tell(&mut self, event: EventRef<'_>) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder(event);
+        }
     }
 
     /// The policy's name.
@@ -50,25 +78,30 @@ impl Brain {
 
     /// The program mapped a region.
     pub fn alloc(&mut self, region: &Region) {
+        self.tell(EventRef::Alloc { region });
         self.policy.alloc(region);
     }
     /// A page has to be placed.
     pub fn fault(&mut self, page: PageRef, kind: FaultKind, telemetry: &Telemetry) -> TierId {
+        self.tell(EventRef::Fault { page, kind, telemetry });
         self.policy.fault(page, kind, telemetry)
     }
     /// Accesses were observed.
     pub fn samples(&mut self, samples: &[Sample]) {
+        self.tell(EventRef::Samples { samples });
         self.economist.observe(samples);
         self.policy.samples(samples);
     }
     /// Pages were given back, or a whole region unmapped.
     pub fn free(&mut self, range: PageRange, whole: bool) {
+        self.tell(if whole { EventRef::Free { range } } else { EventRef::Discard { range } });
         self.economist.forget(range);
         self.policy.free(range, whole);
     }
 
     /// The policy's clock ticked; `plan` comes back with what may be done.
     pub fn tick(&mut self, telemetry: &Telemetry, plan: &mut Plan) {
+        self.tell(EventRef::Tick { telemetry });
         plan.clear();
         self.policy.tick(telemetry, plan);
         self.review(telemetry, plan);
@@ -76,6 +109,7 @@ impl Brain {
 
     /// A tier is short of memory; `plan` comes back with what may be done.
     pub fn pressure(&mut self, tier: TierId, bytes: Bytes, telemetry: &Telemetry, plan: &mut Plan) {
+        self.tell(EventRef::Pressure { tier, bytes, telemetry });
         plan.clear();
         self.policy.pressure(tier, bytes, telemetry, plan);
         self.review(telemetry, plan);
@@ -83,6 +117,7 @@ impl Brain {
 
     /// A planned action came to its end.
     pub fn done(&mut self, done: &Done, telemetry: &Telemetry) {
+        self.tell(EventRef::Done { done, telemetry });
         self.economist.settle(done, telemetry);
         self.policy.done(done);
     }

@@ -11,6 +11,7 @@
 //! | [`brain`] | policy and economist together: what both worlds drive |
 //! | [`first_touch`] | placement by first touch, no migration |
 //! | [`hemem`] | HeMem |
+//! | [`recording`] | what a brain was told, as a file |
 //! | [`registry`] | policies by name |
 
 pub mod brain;
@@ -18,11 +19,13 @@ pub mod contract;
 mod fifo;
 pub mod first_touch;
 pub mod hemem;
+pub mod recording;
 mod regions;
 pub mod registry;
 
-pub use brain::Brain;
+pub use brain::{Brain, Recorder};
 pub use contract::{Footprint, Granularity, Needs, Policy};
 pub use first_touch::FirstTouch;
 pub use hemem::{HeMem, HeMemConfig};
+pub use recording::{EventReader, EventWriter, RecordingError};
 pub use registry::{PolicyName, UnknownPolicy};
