@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use terrace_economics::Mode;
 
 use crate::failure::Failure;
 use crate::output;
-use crate::{check, completions, man};
+use crate::{check, completions, man, run};
 
 /// Runs programs in less memory than they ask for, and simulates how memory
 /// tiers are best used.
@@ -28,6 +29,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Run(run::Args),
     Check(check::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -38,6 +40,7 @@ impl Cli {
     pub(crate) fn execute(self) -> Result<ExitCode, Failure> {
         let json = self.json;
         match self.verb {
+            Verb::Run(args) => args.execute(json),
             Verb::Check(args) => args.execute(json),
             Verb::Completions(args) => args.execute(json),
             Verb::Man(args) => args.execute(json),
@@ -74,13 +77,30 @@ fn summary(rendered: &str) -> String {
 /// A parser for one of a closed set of names, which help and completions list.
 pub(crate) fn one_of<T>(
     all: &'static [T],
-    name: fn(&T) -> &'static str,
+    name: fn(T) -> &'static str,
 ) -> impl TypedValueParser<Value = T>
 where
     T: Copy + Send + Sync + 'static,
 {
-    PossibleValuesParser::new(all.iter().map(name)).map(move |text| {
+    PossibleValuesParser::new(all.iter().copied().map(name)).map(move |text| {
         // The parser before has let only names of `all` pass.
-        *all.iter().find(|item| name(item) == text).unwrap_or(&all[0])
+        *all.iter().find(|item| name(**item) == text).unwrap_or(&all[0])
     })
+}
+
+/// The economist's modes.
+const MODES: [Mode; 3] = [Mode::Off, Mode::Shadow, Mode::Enforce];
+
+/// What a mode of the economist is called.
+pub(crate) fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Off => "off",
+        Mode::Shadow => "shadow",
+        Mode::Enforce => "enforce",
+    }
+}
+
+/// A parser for a mode of the economist.
+pub(crate) fn economist() -> impl TypedValueParser<Value = Mode> {
+    one_of(&MODES, mode_name)
 }

@@ -12,9 +12,8 @@ use crate::failure::Failure;
 use crate::output;
 
 /// Print the completion script of a shell.
-///
-/// For bash: terrace completions bash > /etc/bash_completion.d/terrace
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: terrace completions bash > /etc/bash_completion.d/terrace")]
 pub(crate) struct Args {
     /// The shell.
     shell: Shell,

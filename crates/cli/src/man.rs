@@ -13,9 +13,8 @@ use crate::failure::Failure;
 use crate::output;
 
 /// Write the manual pages into a directory, or the main one to stdout.
-///
-/// To install them: terrace man /usr/local/share/man/man1
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: terrace man /usr/local/share/man/man1")]
 pub(crate) struct Args {
     /// The directory; it is created where it is missing. Without it the main
     /// page is printed, as for `terrace man | man -l -`.

@@ -68,6 +68,19 @@ fn lines(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
+/// A count with its thousands set apart, as people read them.
+pub(crate) fn count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// A share as a percentage.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
@@ -86,6 +99,13 @@ mod tests {
 
         let ends: Vec<_> = text.lines().map(|line| line.chars().count()).collect();
         assert_eq!(ends, [ends[0]; 3], "ragged right edge:\n{text}");
+    }
+
+    #[test]
+    fn counts_are_grouped_by_thousands() {
+        assert_eq!(count(7), "7");
+        assert_eq!(count(1_000), "1 000");
+        assert_eq!(count(1_234_567), "1 234 567");
     }
 
     #[test]

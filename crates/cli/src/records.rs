@@ -52,8 +52,8 @@ pub(crate) struct Header {
 pub(crate) struct MachineFacts {
     /// What it is called: a machine file's name, or the processor's.
     pub(crate) name: String,
-    /// The clock whose cycles are the currency.
-    pub(crate) clock: Frequency,
+    /// The clock whose cycles are the currency; `None` where it is not known.
+    pub(crate) clock: Option<Frequency>,
     /// The tiers' names, fastest first: what the numbers of tiers mean.
     pub(crate) tiers: Vec<String>,
 }
@@ -253,7 +253,7 @@ mod tests {
             Mode::Shadow,
             MachineFacts {
                 name: "m".into(),
-                clock: Frequency::ghz(2.2),
+                clock: Some(Frequency::ghz(2.2)),
                 tiers: vec!["dram".into(), "nvm".into()],
             },
         )
@@ -271,7 +271,7 @@ mod tests {
 
     fn error_of(text: &str) -> String {
         let failure = match Reader::new("f", text.as_bytes()) {
-            Ok(reader) => reader.filter_map(Result::err).next(),
+            Ok(mut reader) => reader.find_map(Result::err),
             Err(failure) => Some(failure),
         };
         match failure {

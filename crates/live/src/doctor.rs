@@ -406,3 +406,83 @@ fn chosen(text: &str) -> String {
         .unwrap_or(text)
         .to_owned()
 }
+
+/// The oldest kernel with `UFFDIO_MOVE`.
+const MOVE_SINCE: (u32, u32) = (6, 8);
+/// The oldest kernel with `PAGEMAP_SCAN` and asynchronous write protection.
+const PAGEMAP_SCAN_SINCE: (u32, u32) = (6, 7);
+
+impl Facts {
+    /// What would keep `terrace run` from managing memory, as far as files can
+    /// tell; `None` if they speak of nothing. Where the machine itself can be
+    /// asked, [`crate::probe`] knows better.
+    pub fn obstacle(&self) -> Option<String> {
+        let files = &self.userfaultfd;
+        if files.unprivileged.is_none() && !files.device {
+            return Some("this kernel has no userfaultfd (CONFIG_USERFAULTFD)".into());
+        }
+        if self.kernel.version < MOVE_SINCE {
+            let (major, minor) = MOVE_SINCE;
+            return Some(format!(
+                "userfaultfd of Linux {} lacks UFFDIO_MOVE (Linux {major}.{minor} or newer is needed)",
+                self.kernel.release
+            ));
+        }
+        if !self.privileges.sys_ptrace {
+            return Some(if files.device_accessible || files.unprivileged == Some(true) {
+                "userfaultfd may not report forks here: a child of the program would read zeros \
+                 (CAP_SYS_PTRACE is needed)"
+                    .into()
+            } else {
+                "userfaultfd is refused to this user (CAP_SYS_PTRACE is needed)".into()
+            });
+        }
+        None
+    }
+
+    /// The ways to observe a program's accesses, best first, with what each
+    /// lacks here.
+    pub fn samplers(&self) -> Vec<SamplerSupport> {
+        vec![
+            SamplerSupport { name: "PEBS or IBS", missing: self.hardware_sampling_lacks() },
+            SamplerSupport {
+                name: "PAGEMAP_SCAN",
+                missing: (self.kernel.version < PAGEMAP_SCAN_SINCE).then(|| {
+                    let (major, minor) = PAGEMAP_SCAN_SINCE;
+                    format!("Linux {major}.{minor} or newer is needed")
+                }),
+            },
+            SamplerSupport { name: "faults", missing: self.obstacle() },
+        ]
+    }
+
+    fn hardware_sampling_lacks(&self) -> Option<String> {
+        // Above 2, perf events are for the privileged only.
+        const OWN_PROCESSES: i32 = 2;
+        let Some(paranoid) = self.perf.paranoid else {
+            return Some("this kernel has no perf events (CONFIG_PERF_EVENTS)".into());
+        };
+        if !self.perf.pmu && !self.perf.ibs {
+            let hint = if self.cpu.hypervisor { ": the virtual machine hides it" } else { "" };
+            return Some(format!("no hardware counter unit{hint}"));
+        }
+        if !self.perf.pebs && !self.perf.ibs {
+            return Some("the counter unit cannot sample loads precisely".into());
+        }
+        if paranoid > OWN_PROCESSES && !self.privileges.perfmon {
+            return Some(format!(
+                "kernel.perf_event_paranoid is {paranoid} ({OWN_PROCESSES} or CAP_PERFMON is needed)"
+            ));
+        }
+        None
+    }
+}
+
+/// A way to observe accesses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SamplerSupport {
+    /// What people call it.
+    pub name: &'static str,
+    /// What is missing for it here; `None` if nothing is.
+    pub missing: Option<String>,
+}

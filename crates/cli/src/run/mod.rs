@@ -1,2 +1,320 @@
-//! run
-pub(crate) mod program;
+//! `terrace run`: runs a program with a part of its memory in DRAM and the
+//! rest compressed.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`program`] | finds the program, and says why it could not be managed |
+//! | [`library`] | finds the library that is loaded into it |
+//! | [`child`] | starts it, hands signals on, waits |
+//! | [`recorder`] | reads its statistics pages, writes its decisions down |
+//! | [`report`], [`render`] | what the run used, did and cost |
+
+mod child;
+mod library;
+mod program;
+mod recorder;
+mod render;
+mod report;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Permissions};
+use std::io::BufWriter;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use terrace_core::{Bytes, Nanos};
+use terrace_economics::Mode;
+use terrace_live::config::{self, RunConfig};
+use terrace_live::doctor::Facts;
+use terrace_live::probe::UffdProbe;
+use terrace_policy::PolicyName;
+
+use self::child::{End, Running, Watch};
+use self::program::Program;
+use self::recorder::Recorder;
+use self::report::{Head, RunReport};
+use crate::args::{economist, mode_name, one_of};
+use crate::failure::Failure;
+use crate::output;
+use crate::records::{Header, MachineFacts, World};
+
+/// Run a program with at most so much of its memory in DRAM.
+///
+/// Large anonymous mappings and large allocations of the program are managed:
+/// the part that does not fit the budget is held compressed. The program's own
+/// exit status passes through. SIGUSR1 prints the report while it runs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: terrace run --fast 256MiB -- sort -S 1G big.txt")]
+pub(crate) struct Args {
+    /// DRAM that managed memory of each process may use, at least 1MiB.
+    #[arg(long, value_name = "SIZE")]
+    fast: Bytes,
+
+    /// Which policy decides what stays in DRAM.
+    #[arg(long, value_name = "NAME", default_value = "hemem",
+          value_parser = one_of(&PolicyName::ALL, PolicyName::name))]
+    policy: PolicyName,
+
+    /// What the economist does: nothing, price and record, or also refuse what does not pay.
+    #[arg(long, value_name = "MODE", default_value = "enforce", value_parser = economist())]
+    economist: Mode,
+
+    /// File that takes compressed pages beyond the store's limit; it is
+    /// created, and gone when the program ends.
+    #[arg(long, value_name = "FILE")]
+    spill: Option<PathBuf>,
+
+    /// The most that the spill file may hold.
+    #[arg(long, value_name = "SIZE", requires = "spill", default_value = "64GiB")]
+    spill_size: Bytes,
+
+    /// RAM that compressed pages may use before they go to the spill file.
+    #[arg(long, value_name = "SIZE", requires = "spill")]
+    store_limit: Option<Bytes>,
+
+    /// Anonymous mappings of at least this size are managed.
+    #[arg(long, value_name = "SIZE", default_value = "64KiB")]
+    min_region: Bytes,
+
+    /// Write the report to a file instead of stderr.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
+    /// Write every decision to a file, for `terrace why`.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+
+    /// Where memory cannot be managed, run the program unmanaged instead of failing.
+    #[arg(long)]
+    best_effort: bool,
+
+    /// Print neither a report nor warnings.
+    #[arg(long, short)]
+    quiet: bool,
+
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true,
+          value_name = "PROGRAM", value_hint = clap::ValueHint::CommandWithArguments)]
+    program: Vec<OsString>,
+}
+
+/// How often the decisions are drained.
+const DRAIN: Duration = Duration::from_millis(100);
+
+impl Args {
+    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        if self.fast < RunConfig::MIN_FAST {
+            let what = format!("--fast: the budget must be at least {}", RunConfig::MIN_FAST);
+            return Err(Failure::bad_input(what));
+        }
+        let program = Program::resolve(&self.program[0]).map_err(Failure::bad_input)?;
+        match UffdProbe::run().usable() {
+            Ok(()) => self.run_managed(&program, json),
+            Err(why) if self.best_effort => {
+                if !self.quiet {
+                    eprintln!("terrace: warning: running unmanaged: {why}");
+                }
+                self.run_unmanaged(&program, why, json)
+            }
+            Err(why) => Err(Failure::unsupported(format!(
+                "memory cannot be managed here: {why} (`terrace doctor` says more; \
+                 --best-effort runs the program unmanaged)"
+            ))),
+        }
+    }
+
+    fn run_managed(&self, program: &Program, json: bool) -> Result<ExitCode, Failure> {
+        let library = library::find()?;
+        let directory = run_directory()?;
+        let config = self.config(directory.path());
+        let mut command = self.command(program);
+        command.env(config::VARIABLE, config.encode());
+        command.env("LD_PRELOAD", library::preload_list(&library, std::env::var_os("LD_PRELOAD")));
+        let report_to = self.open_report()?;
+        let recorder = Recorder::new(directory.path(), self.open_record(&config)?)?;
+
+        let mut run = Run { args: self, json, started: Instant::now(), unmanaged: None, recorder };
+        let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
+        let (end, elapsed) = running
+            .wait(DRAIN, &mut run)
+            .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
+        let complete = run.recorder.finish();
+        run.publish(report_to, end, elapsed)?;
+        // A recording that is incomplete must not look complete; but the
+        // program's own failure is worth more than ours.
+        match complete {
+            Err(failure) if end == End::Exited(0) => Err(failure),
+            Err(failure) => {
+                failure.report();
+                Ok(end.exit_code())
+            }
+            Ok(()) => Ok(end.exit_code()),
+        }
+    }
+
+    fn run_unmanaged(
+        &self,
+        program: &Program,
+        why: String,
+        json: bool,
+    ) -> Result<ExitCode, Failure> {
+        let report_to = self.open_report()?;
+        let recorder = Recorder::none();
+        let mut run =
+            Run { args: self, json, started: Instant::now(), unmanaged: Some(why), recorder };
+        let running =
+            Running::start(&mut self.command(program)).map_err(|e| not_started(program, &e))?;
+        let (end, elapsed) = running
+            .wait(DRAIN, &mut run)
+            .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
+        run.publish(report_to, end, elapsed)?;
+        Ok(end.exit_code())
+    }
+
+    fn command(&self, program: &Program) -> Command {
+        use std::os::unix::process::CommandExt;
+
+        let mut command = Command::new(&program.path);
+        // A program may look at the name that it was called by.
+        command.arg0(&self.program[0]).args(&self.program[1..]);
+        command
+    }
+
+    fn config(&self, directory: &Path) -> RunConfig {
+        let mut config = RunConfig::new(self.fast, directory.to_owned());
+        config.policy = self.policy;
+        config.economist = self.economist;
+        config.min_region = self.min_region;
+        config.store_limit = self.store_limit;
+        // The program may change its directory before the file is made.
+        config.spill = self.spill.as_deref().map(absolute);
+        config.spill_size = self.spill_size;
+        config.record = self.record.is_some();
+        config
+    }
+
+    /// Opened before the program starts: what cannot be written is known at once.
+    fn open_report(&self) -> Result<Option<(PathBuf, File)>, Failure> {
+        let Some(path) = &self.report else { return Ok(None) };
+        let file = create("--report", path)?;
+        Ok(Some((path.clone(), file)))
+    }
+
+    fn open_record(
+        &self,
+        config: &RunConfig,
+    ) -> Result<Option<(PathBuf, Header, BufWriter<File>)>, Failure> {
+        let Some(path) = &self.record else { return Ok(None) };
+        let file = create("--record", path)?;
+        let mut tiers = vec!["dram".to_owned(), "compressed".to_owned()];
+        if config.spill.is_some() {
+            tiers.push("file".to_owned());
+        }
+        let machine =
+            MachineFacts { name: Facts::read(Path::new("/")).cpu.model, clock: None, tiers };
+        let header = Header::new(
+            World::Live,
+            self.shown(),
+            config.policy.name().to_owned(),
+            config.economist,
+            machine,
+        );
+        Ok(Some((path.clone(), header, BufWriter::new(file))))
+    }
+
+    /// The command line as text.
+    fn shown(&self) -> Vec<String> {
+        self.program.iter().map(|arg| arg.to_string_lossy().into_owned()).collect()
+    }
+}
+
+/// A run that is under way.
+struct Run<'a> {
+    args: &'a Args,
+    json: bool,
+    started: Instant,
+    unmanaged: Option<String>,
+    recorder: Recorder,
+}
+
+impl Run<'_> {
+    fn report_now(&mut self, end: Option<End>, elapsed: Duration) -> Result<String, Failure> {
+        let head = Head {
+            program: self.args.shown(),
+            end,
+            elapsed: Nanos(elapsed.as_nanos() as u64),
+            policy: self.args.policy.name().to_owned(),
+            economist: mode_name(self.args.economist).to_owned(),
+            budget: self.args.fast,
+            unmanaged: self.unmanaged.clone(),
+        };
+        let lost = self.recorder.lost();
+        let report = RunReport::collect(head, self.recorder.pages(), lost);
+        if self.json { output::json("terrace.run", &report) } else { Ok(render::render(&report)) }
+    }
+
+    /// The last report, when the program has ended.
+    fn publish(
+        &mut self,
+        to: Option<(PathBuf, File)>,
+        end: End,
+        elapsed: Duration,
+    ) -> Result<(), Failure> {
+        use std::io::Write;
+
+        let text = self.report_now(Some(end), elapsed)?;
+        if let Some((path, mut file)) = to {
+            file.write_all(text.as_bytes())
+                .map_err(|e| Failure::failed(format!("--report: {}: {e}", path.display())))?;
+        } else if !self.args.quiet {
+            eprint!("{text}");
+        }
+        Ok(())
+    }
+}
+
+impl Watch for Run<'_> {
+    fn poll(&mut self) {
+        self.recorder.drain();
+    }
+
+    /// Asked for by SIGUSR1, so printed even under `--quiet`.
+    fn report(&mut self) {
+        let elapsed = self.started.elapsed();
+        match self.report_now(None, elapsed) {
+            Ok(text) => eprint!("{text}"),
+            Err(failure) => {
+                failure.report();
+            }
+        }
+    }
+}
+
+fn not_started(program: &Program, error: &std::io::Error) -> Failure {
+    let path = program.path.display();
+    Failure::failed(format!("program `{path}` could not be started: {error}"))
+}
+
+fn create(option: &str, path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(|e| Failure::bad_input(format!("{option}: {}: {e}", path.display())))
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The run's own directory, for its user's eyes only. In memory where the
+/// system offers such a place: statistics pages are written all the time.
+fn run_directory() -> Result<TempDir, Failure> {
+    let parent = std::env::var_os("XDG_RUNTIME_DIR")
+        .filter(|path| fs::metadata(path).is_ok_and(|file| file.is_dir()))
+        .map_or_else(|| OsStr::new("/tmp").into(), PathBuf::from);
+    tempfile::Builder::new()
+        .prefix("terrace-")
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir_in(&parent)
+        .map_err(|e| Failure::failed(format!("{}: {e}", parent.display())))
+}

@@ -1,0 +1,193 @@
+//! Starts the program, hands signals on to it, and waits for it.
+//!
+//! The program must see what it would see without us: it keeps the terminal,
+//! the foreground process group and the signal dispositions that we were
+//! started with, and its exit status becomes ours.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::Cause;
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum End {
+    /// It exited with this status.
+    Exited(u8),
+    /// A signal killed it.
+    Killed(u8),
+}
+
+impl End {
+    fn of(status: ExitStatus) -> Self {
+        match status.code() {
+            Some(code) => Self::Exited(code as u8),
+            None => Self::Killed(status.signal().unwrap_or_default() as u8),
+        }
+    }
+
+    /// The status with which a shell would report it.
+    pub(crate) fn exit_code(self) -> ExitCode {
+        match self {
+            Self::Exited(code) => ExitCode::from(code),
+            Self::Killed(signal) => ExitCode::from(128 + signal),
+        }
+    }
+}
+
+/// What goes on while the program runs.
+pub(crate) trait Watch {
+    /// Called about every `interval`; never after the program has ended.
+    fn poll(&mut self);
+    /// Somebody sent us SIGUSR1.
+    fn report(&mut self);
+}
+
+/// A program that runs.
+pub(crate) struct Running {
+    child: Child,
+    /// Refers to this very process even after its number is used again.
+    handle: OwnedFd,
+    signals: SignalsInfo<WithOrigin>,
+    started: Instant,
+}
+
+enum Happened {
+    Ended(io::Result<ExitStatus>),
+    Signal { number: i32, from_terminal: bool },
+}
+
+impl Running {
+    /// Starts a program.
+    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+        // A signal that was ignored when we were started (nohup, or & in a
+        // script) must stay ignored in the program: a handler of ours would be
+        // reset to the default action there.
+        let ignored = ignored_signals()?;
+        let wanted = [SIGTERM, SIGHUP, SIGQUIT, SIGINT, SIGUSR1, SIGUSR2]
+            .into_iter()
+            .filter(|signal| ignored & (1 << (signal - 1)) == 0);
+        // Before the program starts, so that no signal finds us without handlers.
+        let signals = SignalsInfo::<WithOrigin>::new(wanted)?;
+        let started = Instant::now();
+        let mut child = command.spawn()?;
+        match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            Ok(handle) => Ok(Self { child, handle, signals, started }),
+            Err(error) => {
+                // A program that nobody can signal must not be left running.
+                child.kill()?;
+                child.wait()?;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Waits for the program's end; returns it with the time that it took.
+    pub(crate) fn wait(
+        mut self,
+        interval: Duration,
+        watch: &mut dyn Watch,
+    ) -> io::Result<(End, Duration)> {
+        let (sender, happened) = mpsc::channel();
+        let stop = self.signals.handle();
+        let signal_sender = sender.clone();
+        let mut signals = self.signals;
+        let signal_thread = thread::spawn(move || {
+            for origin in signals.forever() {
+                let happened = Happened::Signal {
+                    number: origin.signal,
+                    from_terminal: origin.cause == Cause::Kernel,
+                };
+                if signal_sender.send(happened).is_err() {
+                    break;
+                }
+            }
+        });
+        let waiter = thread::spawn(move || {
+            let status = self.child.wait();
+            // The receiver outlives us: it waits for exactly this.
+            let _ = sender.send(Happened::Ended(status));
+        });
+        let status = loop {
+            match happened.recv_timeout(interval) {
+                Ok(Happened::Ended(status)) => break status,
+                Ok(Happened::Signal { number: SIGUSR1, .. }) => watch.report(),
+                // A terminal signals the whole foreground group, the program
+                // included; a second one from us would be one too many.
+                Ok(Happened::Signal { from_terminal: true, .. }) => {}
+                Ok(Happened::Signal { number, .. }) => forward(&self.handle, number),
+                Err(RecvTimeoutError::Timeout) => watch.poll(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    break Err(io::Error::other("lost track of the program"));
+                }
+            }
+        };
+        let elapsed = self.started.elapsed();
+        stop.close();
+        let _ = (waiter.join(), signal_thread.join());
+        Ok((End::of(status?), elapsed))
+    }
+}
+
+fn forward(program: &OwnedFd, signal: i32) {
+    if let Some(signal) = Signal::from_named_raw(signal) {
+        // It may have ended in this moment; then there is nobody to tell.
+        let _ = rustix::process::pidfd_send_signal(program, signal);
+    }
+}
+
+/// The set of signals that we were started with ignored; bit n - 1 is signal n.
+fn ignored_signals() -> io::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    Ok(status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok())
+        .unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Count(u32);
+    impl Watch for Count {
+        fn poll(&mut self) {
+            self.0 += 1;
+        }
+        fn report(&mut self) {}
+    }
+
+    fn end_of(script: &str) -> End {
+        let running = Running::start(Command::new("/bin/sh").args(["-c", script])).unwrap();
+        running.wait(Duration::from_millis(5), &mut Count(0)).unwrap().0
+    }
+
+    #[test]
+    fn an_end_by_status_and_an_end_by_signal_are_told_apart() {
+        assert_eq!(end_of("exit 143"), End::Exited(143));
+        assert_eq!(end_of("kill -9 $$"), End::Killed(9));
+    }
+
+    #[test]
+    fn the_watch_is_polled_while_the_program_runs() {
+        let running = Running::start(Command::new("/bin/sleep").arg("0.2")).unwrap();
+        let mut count = Count(0);
+
+        let (_, elapsed) = running.wait(Duration::from_millis(5), &mut count).unwrap();
+
+        assert!(elapsed >= Duration::from_millis(200));
+        assert!(count.0 >= 5, "polled {} times in {elapsed:?}", count.0);
+    }
+}

@@ -1,0 +1,79 @@
+//! Finds the library that is loaded into the program.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// The library's file name.
+const NAME: &str = "libterrace_preload.so";
+
+/// Names the library explicitly, for packagers and tests.
+const OVERRIDE: &str = "TERRACE_PRELOAD";
+
+/// The library: where `TERRACE_PRELOAD` says, else beside this executable (a
+/// build directory), else in `../lib/terrace` (an installation).
+pub(crate) fn find() -> Result<PathBuf, Failure> {
+    let library = if let Some(path) = env::var_os(OVERRIDE) {
+        let path = PathBuf::from(path);
+        if !path.is_file() {
+            let what = format!("{OVERRIDE}: {}: no such file", path.display());
+            return Err(Failure::bad_input(what));
+        }
+        path
+    } else {
+        let executable = env::current_exe()
+            .map_err(|e| Failure::failed(format!("cannot tell where terrace is installed: {e}")))?;
+        let directory = executable.parent().unwrap_or(Path::new("/"));
+        beside(directory).into_iter().find(|path| path.is_file()).ok_or_else(|| {
+            Failure::failed(format!(
+                "{NAME} not found in {} or {}; {OVERRIDE} can name it",
+                directory.display(),
+                directory.join("../lib/terrace").display()
+            ))
+        })?
+    };
+    let library = std::path::absolute(&library).unwrap_or(library);
+    // The dynamic linker separates its list by either.
+    if library.as_os_str().as_bytes().iter().any(|b| matches!(b, b' ' | b':')) {
+        return Err(Failure::failed(format!(
+            "{}: the path contains a space or a colon, which the dynamic linker takes for \
+             a separator",
+            library.display()
+        )));
+    }
+    Ok(library)
+}
+
+fn beside(directory: &Path) -> [PathBuf; 2] {
+    [directory.join(NAME), directory.join("../lib/terrace").join(NAME)]
+}
+
+/// The value of `LD_PRELOAD`: ours first, whatever was wanted before after it.
+pub(crate) fn preload_list(library: &Path, before: Option<OsString>) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    if let Some(before) = before.filter(|before| !before.is_empty()) {
+        list.push(OsStr::new(":"));
+        list.push(before);
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_preloaded_before_still_is() {
+        let library = Path::new("/usr/lib/terrace/lib.so");
+
+        assert_eq!(preload_list(library, None), "/usr/lib/terrace/lib.so");
+        assert_eq!(preload_list(library, Some("".into())), "/usr/lib/terrace/lib.so");
+        assert_eq!(
+            preload_list(library, Some("/a.so /b.so".into())),
+            "/usr/lib/terrace/lib.so:/a.so /b.so"
+        );
+    }
+}

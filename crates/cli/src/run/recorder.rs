@@ -1,0 +1,138 @@
+//! Reads the statistics pages of a run's processes, and writes their
+//! decisions down while they run.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+
+use terrace_live::shared::ProcessPage;
+
+use crate::failure::Failure;
+use crate::records::{Header, Record, Writer};
+
+/// Watches a run directory. Processes come as the program forks and starts
+/// others; their pages stay when they end.
+pub(crate) struct Recorder {
+    directory: Option<PathBuf>,
+    /// By file name: each file is mapped once.
+    processes: BTreeMap<OsString, Process>,
+    file: Option<RecordFile>,
+}
+
+struct Process {
+    page: &'static ProcessPage,
+    /// The first decision that was not drained yet.
+    next: u64,
+}
+
+struct RecordFile {
+    path: PathBuf,
+    writer: Writer<BufWriter<File>>,
+    lost: u64,
+    /// The first error; after it nothing more is written.
+    failed: Option<io::Error>,
+}
+
+impl Recorder {
+    /// Watches a directory; writes decisions to a file, if one is given.
+    pub(crate) fn new(
+        directory: &Path,
+        file: Option<(PathBuf, Header, BufWriter<File>)>,
+    ) -> Result<Self, Failure> {
+        let file = match file {
+            None => None,
+            Some((path, header, out)) => match Writer::new(out, &header) {
+                Ok(writer) => Some(RecordFile { path, writer, lost: 0, failed: None }),
+                Err(e) => {
+                    return Err(Failure::failed(format!("--record: {}: {e}", path.display())));
+                }
+            },
+        };
+        Ok(Self { directory: Some(directory.to_owned()), processes: BTreeMap::new(), file })
+    }
+
+    /// Watches nothing: of a program that is not managed.
+    pub(crate) fn none() -> Self {
+        Self { directory: None, processes: BTreeMap::new(), file: None }
+    }
+
+    /// The pages of every process that there has been.
+    pub(crate) fn pages(&mut self) -> impl Iterator<Item = &'static ProcessPage> {
+        self.look_for_processes();
+        self.processes.values().map(|process| process.page)
+    }
+
+    /// Decisions that were lost; `None` without a recording.
+    pub(crate) fn lost(&self) -> Option<u64> {
+        self.file.as_ref().map(|file| file.lost)
+    }
+
+    /// Writes down what was decided since the last time.
+    pub(crate) fn drain(&mut self) {
+        if self.file.is_none() {
+            return;
+        }
+        self.look_for_processes();
+        let Some(file) = &mut self.file else { return };
+        for process in self.processes.values_mut() {
+            process.drain(file);
+        }
+        let flushed = file.writer.flush();
+        file.note(flushed);
+    }
+
+    /// Writes down the last decisions, and says whether all went well.
+    pub(crate) fn finish(&mut self) -> Result<(), Failure> {
+        self.drain();
+        match self.file.as_mut().and_then(|file| Some((&file.path, file.failed.take()?))) {
+            None => Ok(()),
+            Some((path, e)) => Err(Failure::failed(format!("--record: {}: {e}", path.display()))),
+        }
+    }
+
+    fn look_for_processes(&mut self) {
+        let Some(directory) = &self.directory else { return };
+        let Ok(entries) = fs::read_dir(directory) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            if self.processes.contains_key(&name) {
+                continue;
+            }
+            // A page that is being made is not valid yet; the next look finds it.
+            if let Ok(page) = ProcessPage::open(&entry.path()) {
+                self.processes.insert(name, Process { page, next: 0 });
+            }
+        }
+    }
+}
+
+impl Process {
+    fn drain(&mut self, file: &mut RecordFile) {
+        let process = self.page.pid.load(Relaxed);
+        let lost = self.page.drain_decisions(&mut self.next, |decision| {
+            file.write(&Record::Decision { process, decision: Box::new(decision) });
+        });
+        if lost > 0 {
+            file.lost += lost;
+            file.write(&Record::Lost { process, count: lost });
+        }
+    }
+}
+
+impl RecordFile {
+    fn write(&mut self, record: &Record) {
+        if self.failed.is_none() {
+            let written = self.writer.write(record);
+            self.note(written);
+        }
+    }
+
+    fn note(&mut self, result: io::Result<()>) {
+        if let Err(e) = result {
+            self.failed.get_or_insert(e);
+        }
+    }
+}

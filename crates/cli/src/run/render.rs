@@ -1,0 +1,452 @@
+//! The report of a run as people read it.
+
+use std::fmt::Write as _;
+
+use terrace_core::{Bytes, Cycles, Nanos};
+
+use super::child::End;
+use super::report::{Figures, ProcessReport, ProcessState, RunReport};
+use crate::output::{count, facts, percent, table};
+
+/// Regions that the report shows; JSON has them all.
+const TOP_REGIONS: usize = 8;
+/// Processes that the report shows; JSON has them all.
+const TOP_PROCESSES: usize = 12;
+
+/// The whole report.
+pub(crate) fn render(report: &RunReport) -> String {
+    let mut text = format!("terrace: {}\n", headline(report));
+    if let Some(why) = &report.unmanaged {
+        let _ = writeln!(text, "  not managed: {why}");
+        return text;
+    }
+    if report.processes.is_empty() {
+        text.push_str("  not managed: no process loaded terrace's library\n");
+        return text;
+    }
+    for process in &report.processes {
+        if let Some(failure) = &process.failure {
+            let _ = writeln!(
+                text,
+                "  process {} ({}) went on unmanaged: {failure}",
+                process.pid, process.command
+            );
+        }
+    }
+    text.push_str(&facts("  ", &summary(report)));
+    section(&mut text, &faults(&report.total));
+    section(&mut text, &accounts(&report.total));
+    section(&mut text, &regions(report));
+    if report.processes.len() > 1 {
+        section(&mut text, &processes(report));
+    }
+    text
+}
+
+fn section(text: &mut String, lines: &str) {
+    if !lines.is_empty() {
+        text.push('\n');
+        for line in lines.lines() {
+            let _ = writeln!(text, "  {line}");
+        }
+    }
+}
+
+fn headline(report: &RunReport) -> String {
+    let program = report.program.first().map_or("", |name| name.rsplit('/').next().unwrap_or(name));
+    let how = match report.end {
+        None => "has run for".to_owned(),
+        Some(End::Exited(0)) => "ended well after".to_owned(),
+        Some(End::Exited(status)) => format!("ended with status {status} after"),
+        Some(End::Killed(signal)) => format!("was killed by signal {signal} after"),
+    };
+    format!("{program} {how} {}", report.elapsed)
+}
+
+/// The part that answers the first questions: was the budget kept, and at what price.
+fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
+    let total = &report.total;
+    let mut rows = vec![
+        ("budget", budget(report)),
+        ("managed", format!("{} now, {} at most", total.mapped, total.mapped_peak)),
+        ("promotions", count(total.promotions)),
+        ("demotions", demotions(total)),
+        ("store", store(total)),
+    ];
+    if !total.store.spilled.is_zero() {
+        rows.push(("spill file", total.store.spilled.to_string()));
+    }
+    rows.extend([
+        ("waited for us", waited(total.waited, report.elapsed)),
+        ("our processors", waited(total.own_cpu, report.elapsed)),
+        (
+            "policy",
+            format!(
+                "{}, {} samples{}, {:.1} B a page",
+                report.policy,
+                count(total.samples),
+                lost(total.samples_lost),
+                total.policy_bytes_per_page(),
+            ),
+        ),
+        ("sampler", samplers(&report.processes)),
+        (
+            "economist",
+            format!(
+                "{}, {} decisions{}",
+                report.economist,
+                count(total.decisions),
+                lost(report.decisions_lost.unwrap_or(0)),
+            ),
+        ),
+    ]);
+    rows
+}
+
+fn lost(count: u64) -> String {
+    if count == 0 { String::new() } else { format!(" ({} lost)", crate::output::count(count)) }
+}
+
+fn budget(report: &RunReport) -> String {
+    let peak = report
+        .processes
+        .iter()
+        .map(|process| process.figures.resident_peak)
+        .max()
+        .unwrap_or(Bytes::ZERO);
+    let each = if report.processes.len() > 1 { " each" } else { "" };
+    let verdict = if report.budget_kept {
+        "kept".to_owned()
+    } else {
+        format!("exceeded by {}", percent(peak / report.budget - 1.0))
+    };
+    format!("{}{each}, {verdict}: {peak} resident at most", report.budget)
+}
+
+fn demotions(total: &Figures) -> String {
+    let mut text = count(total.demotions);
+    if total.demotions_cancelled > 0 {
+        let _ = write!(text, ", {} cancelled by a touch", count(total.demotions_cancelled));
+    }
+    if total.demotions_refused > 0 {
+        let _ = write!(text, ", {} refused", count(total.demotions_refused));
+    }
+    if total.direct_reclaims > 0 {
+        let _ = write!(text, ", {} while a fault waited", count(total.direct_reclaims));
+    }
+    text
+}
+
+fn store(total: &Figures) -> String {
+    let store = &total.store;
+    let ratio = store.ratio().map_or(String::new(), |ratio| format!(" at {ratio:.2} : 1"));
+    format!(
+        "{} pages compressed{ratio}, {} same-filled; {} + {} overhead, {} at most",
+        count(store.compressed_pages),
+        count(store.same_filled_pages),
+        store.compressed,
+        store.overhead(),
+        store.occupied_peak,
+    )
+}
+
+/// A time and its share of the run's. Several threads can wait at once, so the
+/// share may be above one.
+fn waited(time: Nanos, elapsed: Nanos) -> String {
+    if elapsed.is_zero() {
+        return time.to_string();
+    }
+    format!("{time}, {} of the run", percent(time / elapsed))
+}
+
+/// Each sampler that was used, once.
+fn samplers(processes: &[ProcessReport]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for process in processes {
+        if !process.sampler.is_empty() && !names.contains(&process.sampler.as_str()) {
+            names.push(&process.sampler);
+        }
+    }
+    if names.is_empty() { "none".to_owned() } else { names.join("; ") }
+}
+
+fn faults(total: &Figures) -> String {
+    let rows: Vec<_> = total
+        .faults
+        .iter()
+        .filter(|fault| fault.count > 0)
+        .map(|fault| {
+            [
+                fault.kind.to_owned(),
+                count(fault.count),
+                fault.p50.to_string(),
+                fault.p99.to_string(),
+                fault.p999.to_string(),
+                fault.max.to_string(),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(["faults", "count", "p50", "p99", "p99.9", "max"], &rows)
+}
+
+fn accounts(total: &Figures) -> String {
+    let rows: Vec<_> = total
+        .accounts
+        .iter()
+        .map(|line| {
+            [
+                line.class.name().to_owned(),
+                count(line.proposed),
+                count(line.vetoed),
+                count(line.completed),
+                count(line.aborted),
+                pair(line.predicted_cost, line.realised_cost),
+                pair(line.predicted_benefit, line.realised_benefit),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(
+        [
+            "actions",
+            "proposed",
+            "vetoed",
+            "completed",
+            "aborted",
+            "cost, cycles (realised)",
+            "benefit, cycles (realised)",
+        ],
+        &rows,
+    )
+}
+
+/// A predicted amount with the realised one.
+fn pair(predicted: Cycles, realised: Cycles) -> String {
+    let short = |cycles: Cycles| cycles.to_string().replace(" cycles", "").replace("cycles", "");
+    format!("{} ({})", short(predicted), short(realised))
+}
+
+fn regions(report: &RunReport) -> String {
+    let mut all: Vec<_> = report
+        .processes
+        .iter()
+        .flat_map(|process| process.regions.iter().map(move |region| (process, region)))
+        .collect();
+    if all.is_empty() {
+        return String::new();
+    }
+    all.sort_by_key(|(_, region)| std::cmp::Reverse(region.faults));
+    let rows: Vec<_> = all
+        .iter()
+        .take(TOP_REGIONS)
+        .map(|(process, region)| {
+            let end = region.start + region.length.get();
+            [
+                format!("{:x}-{end:x}", region.start),
+                process.pid.to_string(),
+                region.length.to_string(),
+                region.resident.to_string(),
+                count(region.faults),
+            ]
+        })
+        .collect();
+    table(["regions", "process", "mapped", "resident", "faults"], &rows)
+        + &more(all.len(), TOP_REGIONS)
+}
+
+fn processes(report: &RunReport) -> String {
+    let mut all: Vec<_> = report.processes.iter().collect();
+    all.sort_by_key(|process| std::cmp::Reverse(process.figures.mapped_peak));
+    let rows: Vec<_> = all
+        .iter()
+        .take(TOP_PROCESSES)
+        .map(|process| {
+            let faults: u64 = process.figures.faults.iter().map(|fault| fault.count).sum();
+            [
+                format!("{} {}", process.pid, process.command),
+                match process.state {
+                    ProcessState::Dormant => "not needed",
+                    ProcessState::Managed => "managed",
+                    ProcessState::Failed => "given up",
+                }
+                .to_owned(),
+                process.figures.mapped_peak.to_string(),
+                process.figures.resident_peak.to_string(),
+                count(faults),
+                process.figures.waited.to_string(),
+            ]
+        })
+        .collect();
+    table(["processes", "state", "mapped, most", "resident, most", "faults", "waited"], &rows)
+        + &more(all.len(), TOP_PROCESSES)
+}
+
+/// Says that a list goes on.
+fn more(all: usize, shown: usize) -> String {
+    if all > shown { format!("and {} more\n", all - shown) } else { String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::ActionClass;
+
+    use super::*;
+    use crate::run::report::{AccountReport, FaultReport, RegionReport, StoreReport};
+
+    fn figures() -> Figures {
+        Figures {
+            mapped: Bytes::gib(1),
+            mapped_peak: Bytes(Bytes::gib(1).get() + 12_582_912),
+            resident: Bytes::mib(250),
+            resident_peak: Bytes::mib(255),
+            faults: vec![
+                FaultReport {
+                    kind: "first-touch",
+                    count: 262_144,
+                    p50: Nanos(3_100),
+                    p99: Nanos(9_700),
+                    p999: Nanos(41_000),
+                    max: Nanos(1_250_000),
+                },
+                FaultReport {
+                    kind: "absent",
+                    count: 1_048_577,
+                    p50: Nanos(5_600),
+                    p99: Nanos(18_400),
+                    p999: Nanos(96_000),
+                    max: Nanos(7_340_000),
+                },
+                FaultReport {
+                    kind: "hint",
+                    count: 0,
+                    p50: Nanos::ZERO,
+                    p99: Nanos::ZERO,
+                    p999: Nanos::ZERO,
+                    max: Nanos::ZERO,
+                },
+            ],
+            faults_spurious: 4,
+            direct_reclaims: 17,
+            promotions: 1_048_577,
+            demotions: 1_248_001,
+            demotions_cancelled: 3_002,
+            demotions_refused: 0,
+            store: StoreReport {
+                compressed_pages: 190_000,
+                same_filled_pages: 8_000,
+                compressed: Bytes::mib(301),
+                occupied: Bytes::mib(322),
+                occupied_peak: Bytes::mib(330),
+                spilled: Bytes::ZERO,
+                compressions: 1_240_000,
+                compress_time: Nanos::seconds(6),
+                decompressions: 1_040_000,
+                decompress_time: Nanos::seconds(2),
+                incompressible: 12,
+            },
+            waited: Nanos::millis(9_120),
+            own_cpu: Nanos::millis(11_400),
+            samples: 1_310_721,
+            samples_lost: 0,
+            policy_bytes: Bytes(4_194_304),
+            policy_pages: 262_144,
+            decisions: 1_251_003,
+            accounts: vec![AccountReport {
+                class: ActionClass::Demote,
+                proposed: 1_251_003,
+                vetoed: 0,
+                completed: 1_248_001,
+                aborted: 3_002,
+                predicted_cost: Cycles(14_976_012_000),
+                realised_cost: Cycles(15_212_000_400),
+                predicted_benefit: Cycles(88_000_000_000),
+                realised_benefit: Cycles(61_500_000_000),
+            }],
+        }
+    }
+
+    fn process(pid: u32, command: &str) -> ProcessReport {
+        ProcessReport {
+            pid,
+            command: command.to_owned(),
+            state: ProcessState::Managed,
+            failure: None,
+            sampler: "refaults (no hardware sampling here)".to_owned(),
+            figures: figures(),
+            regions: vec![
+                RegionReport {
+                    start: 0x7f3a_4000_0000,
+                    length: Bytes::gib(1),
+                    resident: Bytes::mib(246),
+                    faults: 1_300_000,
+                },
+                RegionReport {
+                    start: 0x7f3a_3f40_0000,
+                    length: Bytes::mib(12),
+                    resident: Bytes::mib(4),
+                    faults: 10_721,
+                },
+            ],
+        }
+    }
+
+    fn report() -> RunReport {
+        RunReport {
+            program: vec!["/usr/bin/sort".into(), "big.txt".into()],
+            end: Some(End::Exited(0)),
+            elapsed: Nanos::millis(38_250),
+            policy: "hemem".into(),
+            economist: "enforce".into(),
+            budget: Bytes::mib(256),
+            budget_kept: true,
+            unmanaged: None,
+            total: figures(),
+            processes: vec![process(4711, "sort")],
+            decisions_lost: None,
+        }
+    }
+
+    #[test]
+    fn the_report_of_one_process_reads_as_agreed() {
+        let text = render(&report());
+
+        snapbox::assert_data_eq!(text, snapbox::file!["report-one.txt"].raw());
+    }
+
+    #[test]
+    fn the_report_of_a_family_shows_each_process_and_who_was_given_up() {
+        let mut report = report();
+        let mut other = process(4712, "gzip");
+        other.state = ProcessState::Failed;
+        other.failure = Some("userfaultfd: too many open files".into());
+        report.processes.push(other);
+        report.end = Some(End::Killed(15));
+        report.budget_kept = false;
+        report.processes[0].figures.resident_peak = Bytes::mib(270);
+        report.total.samples_lost = 12;
+        report.decisions_lost = Some(4);
+        report.total.store.spilled = Bytes::mib(64);
+
+        let text = render(&report);
+
+        snapbox::assert_data_eq!(text, snapbox::file!["report-family.txt"].raw());
+    }
+
+    #[test]
+    fn a_run_that_was_not_managed_says_so_and_no_figures() {
+        let mut report = report();
+        report.processes.clear();
+        report.unmanaged = Some("userfaultfd is refused".into());
+        report.end = None;
+
+        assert_eq!(
+            render(&report),
+            "terrace: sort has run for 38.2 s\n  not managed: userfaultfd is refused\n"
+        );
+    }
+}
