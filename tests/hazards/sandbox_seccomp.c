@@ -1,0 +1,43 @@
+/* The main thread locks itself into a filter that allows it little more than
+ * reading, writing and ending, as sandboxes do before they touch untrusted
+ * input. Faults are no system calls: memory must go on working. */
+#include "hazard.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+
+#define ALLOW(call)                                                            \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1),                     \
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+
+int main(void)
+{
+    size_t bytes = 6 * MIB;
+    unsigned char *at = map(bytes);
+    fill(at, bytes, 1);
+    churn();
+    int fd = temp_file();
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        ALLOW(read), ALLOW(write), ALLOW(lseek), ALLOW(exit_group), ALLOW(rt_sigreturn), ALLOW(futex),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    SYS(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == -1)
+        skip("seccomp filters are not allowed here");
+    CHECK(mmap(NULL, MIB, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == EPERM);
+    verify(at, bytes, 1);
+    fill(at, bytes, 2);
+    churn();
+    verify(at, bytes, 2);
+    churn();
+    write_all(fd, at, bytes);
+    SYS(lseek(fd, 0, SEEK_SET));
+    fill(at, bytes, 3);
+    churn();
+    read_all(fd, at, bytes);
+    churn();
+    verify(at, bytes, 2);
+    return 0;
+}

@@ -1,0 +1,33 @@
+/* A program reads and writes itself through /proc/self/mem, as debuggers and
+ * sandboxes do. */
+#include "hazard.h"
+
+int main(void)
+{
+    size_t bytes = 4 * MIB;
+    unsigned char *at = map(bytes), *copy = map(bytes), *fresh = map(MIB);
+    int fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+    if (fd == -1)
+        skip("/proc/self/mem cannot be opened");
+    fill(at, bytes, 1);
+    churn();
+    CHECK(SYS(pread(fd, copy, bytes, (off_t)(uintptr_t)at)) == (long)bytes);
+    verify(copy, bytes, 1);
+    CHECK(SYS(pread(fd, copy, MIB, (off_t)(uintptr_t)fresh)) == (long)MIB);
+    verify_zero(copy, MIB);
+    fill(copy, bytes, 2);
+    churn();
+    CHECK(SYS(pwrite(fd, copy, bytes, (off_t)(uintptr_t)at)) == (long)bytes);
+    churn();
+    verify(at, bytes, 2);
+    /* It may write what we may not: a read-only page changes under us. */
+    SYS(mprotect(at, MIB, PROT_READ));
+    churn();
+    fill(copy, PAGE, 3);
+    CHECK(SYS(pwrite(fd, copy, PAGE, (off_t)(uintptr_t)at + 64 * (off_t)PAGE)) == (long)PAGE);
+    verify(at, 64 * PAGE, 2);
+    verify(at + 64 * PAGE, PAGE, 3);
+    churn();
+    verify(at + 64 * PAGE, PAGE, 3);
+    return 0;
+}

@@ -1,0 +1,31 @@
+/* Threads come and go by the dozen, each with large memory of its own that it
+ * maps, evicts, checks and releases; thread stacks are ordinary ones. */
+#include "hazard.h"
+
+static void *worker(void *argument)
+{
+    uint64_t id = (uint64_t)(uintptr_t)argument;
+    size_t bytes = 512 * KIB;
+    unsigned char *mine = map(bytes), *heap = malloc(bytes);
+    CHECK(heap);
+    fill(mine, bytes, id);
+    fill_bytes(heap, bytes / 4, id + 1);
+    verify(mine, bytes, id);
+    verify_bytes(heap, bytes / 4, id + 1);
+    free(heap);
+    SYS(munmap(mine, bytes));
+    return NULL;
+}
+
+int main(void)
+{
+    enum { AT_ONCE = 24, GENERATIONS = 3 };
+    pthread_t thread[AT_ONCE];
+    for (int generation = 0; generation < GENERATIONS; generation++) {
+        for (uintptr_t i = 0; i < AT_ONCE; i++)
+            PTHREAD(pthread_create(&thread[i], NULL, worker, (void *)(i * 7 + 1)));
+        for (int i = 0; i < AT_ONCE; i++)
+            PTHREAD(pthread_join(thread[i], NULL));
+    }
+    return 0;
+}
