@@ -114,8 +114,7 @@ impl Fifo {
     }
 
     /// The pages, oldest first.
-    #[cfg(test)]
-    pub(crate) fn iter<'a>(&self, links: &'a Links) -> impl Iterator<Item = u32> + 'a {
+    pub(crate) fn iter(self, links: &Links) -> impl Iterator<Item = u32> {
         let mut at = self.oldest;
         core::iter::from_fn(move || {
             let slot = (at != NONE).then_some(at)?;

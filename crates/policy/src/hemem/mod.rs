@@ -15,20 +15,20 @@
 //! | `clock` | coolings, and what a halved counter says about time |
 //! | `state` | pages and lists, kept consistent |
 //! | `plan` | what is proposed |
+//! | `audit` | checks on the state |
 
+mod audit;
 mod clock;
 mod config;
 mod page;
 mod plan;
 mod state;
-#[cfg(test)]
-mod tests;
 
 pub use config::HeMemConfig;
 
 use terrace_core::{
     Abort, Access, Action, Bytes, Done, FaultKind, Nanos, OpId, Outcome, PageRange, PageRef,
-    PageSize, Plan, Region, Sample, Telemetry, TierId,
+    PageSize, Plan, Region, Sample, Telemetry, TierId, Urgency,
 };
 
 use crate::contract::{Footprint, Granularity, Needs, Policy};
@@ -236,8 +236,7 @@ impl Policy for HeMem {
             if abort == Abort::Vetoed {
                 self.vetoed += 1;
             }
-            if abort != Abort::Dirtied && done.proposal.urgency == terrace_core::Urgency::Voluntary
-            {
+            if abort != Abort::Dirtied && done.proposal.urgency == Urgency::Voluntary {
                 self.allowance = (self.allowance + traffic).min(self.most_allowance());
             }
         }

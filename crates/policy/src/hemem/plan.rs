@@ -21,6 +21,8 @@ struct Candidate {
 #[derive(PartialEq, Eq)]
 enum Next {
     Continue,
+    /// Nothing more from this list.
+    ListDone,
     /// This tier takes no more pages.
     TierDone,
     /// Nothing more may be proposed in this tick.
@@ -36,7 +38,14 @@ struct Limits {
     proposals: u32,
     /// Pages that may be found to have cooled since they were listed.
     refreshes: u32,
+    /// Pages of the list at hand that may still be found not hot enough.
+    refusals: u32,
 }
+
+/// Pages of one list that are compared in a tick with the coldest page of the
+/// faster tier without success, before we take it that none is hot enough.
+/// Each goes to the young end, so the others have their turn in later ticks.
+const REFUSALS: u32 = 64;
 
 impl HeMem {
     /// Proposes hot pages of slower tiers for faster ones.
@@ -46,6 +55,7 @@ impl HeMem {
             bytes: self.allowance.min(telemetry.migration_budget),
             proposals: self.proposal_cap,
             refreshes: self.state.config.sweep_pages,
+            refusals: REFUSALS,
         };
         let before = limits.bytes;
         let tiers = telemetry.tier_count;
@@ -57,6 +67,7 @@ impl HeMem {
                     if !telemetry.tier(from).addressable {
                         continue;
                     }
+                    limits.refusals = REFUSALS;
                     while let Some(slot) = self.state.oldest(from, class) {
                         match self.promote_one(
                             slot,
@@ -67,6 +78,7 @@ impl HeMem {
                             plan,
                         ) {
                             Next::Continue => {}
+                            Next::ListDone => break,
                             Next::TierDone => break 'tier,
                             Next::TickDone => break 'tick,
                         }
@@ -110,6 +122,11 @@ impl HeMem {
                 return Next::TierDone;
             };
             let Some(cold) = self.candidate(cold, telemetry) else { return Next::TickDone };
+            if !self.state.is_colder(cold.slot, hot.slot) {
+                limits.refusals -= 1;
+                self.state.relist(hot.slot);
+                return if limits.refusals == 0 { Next::ListDone } else { Next::Continue };
+            }
             if cold.size == hot.size && self.can_exchange {
                 if limits.bytes < bytes * 2 {
                     return Next::TickDone;

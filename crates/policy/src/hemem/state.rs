@@ -84,6 +84,21 @@ impl State {
         self.pages[slot as usize]
     }
 
+    /// How many slots there are.
+    pub(super) fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// The pages of a list, oldest first.
+    pub(super) fn list(&self, tier: TierId, class: Class) -> impl Iterator<Item = u32> {
+        self.lists[tier.index()][class as usize].iter(&self.links)
+    }
+
+    /// Whether the last cooling has reached every page.
+    pub(super) fn is_swept(&self) -> bool {
+        self.unswept == 0
+    }
+
     /// What a page's counters say, due coolings applied.
     pub(super) fn class(&self, slot: u32) -> Class {
         let mut page = self.page(slot);
@@ -197,7 +212,7 @@ impl State {
     }
 
     /// Moves a listed page to the young end of the list it now belongs to.
-    fn relist(&mut self, slot: u32) {
+    pub(super) fn relist(&mut self, slot: u32) {
         self.delist(slot);
         self.enlist(slot, self.page(slot).tier(), End::Young);
     }
@@ -251,6 +266,21 @@ impl State {
     }
 
     // --- evidence --------------------------------------------------------
+
+    /// Whether one page is so much colder than another that an exchange is
+    /// worth it.
+    pub(super) fn is_colder(&self, cold: u32, hot: u32) -> bool {
+        self.weight(cold) * u32::from(self.config.exchange_ratio) <= self.weight(hot)
+    }
+
+    /// How hot a page is, on a scale on which a page at either threshold has
+    /// the product of the two.
+    fn weight(&self, slot: u32) -> u32 {
+        let mut page = self.page(slot);
+        page.cool(self.clock.stamp());
+        u32::from(page.loads) * u32::from(self.config.hot_stores)
+            + u32::from(page.stores) * u32::from(self.config.hot_loads)
+    }
 
     /// The time in ticks, as pages store it.
     fn ticks(&self) -> u16 {

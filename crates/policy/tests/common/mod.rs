@@ -1,0 +1,292 @@
+//! A world small enough to be checked at every step: it knows the truth about
+//! placement, carries plans out and asserts that the policy never asks for
+//! something that the truth does not allow.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use terrace_core::{
+    Abort, Access, Action, Bytes, ContextId, Cycles, Done, FaultKind, Nanos, Outcome, PageNo,
+    PageRange, PageRef, PageSize, Plan, Proposal, Region, RegionId, Sample, SampleSource,
+    Telemetry, TierId, TierTelemetry, Urgency,
+};
+use terrace_policy::Policy;
+
+pub(crate) const DRAM: TierId = TierId(0);
+pub(crate) const SLOW: TierId = TierId(1);
+
+/// A tier of the toy world.
+#[derive(Clone, Copy)]
+pub(crate) struct Tier {
+    pub(crate) capacity: Bytes,
+    pub(crate) addressable: bool,
+}
+
+/// The toy world.
+pub(crate) struct Toy<P> {
+    pub(crate) policy: P,
+    pub(crate) tiers: Vec<Tier>,
+    pub(crate) placed: BTreeMap<PageRef, TierId>,
+    pub(crate) regions: BTreeMap<RegionId, Region>,
+    pub(crate) under_way: VecDeque<Proposal>,
+    pub(crate) now: Nanos,
+    pub(crate) sample_period: u64,
+    pub(crate) migration_budget: Bytes,
+    /// Migration traffic that was carried out.
+    pub(crate) migrated: Bytes,
+    plan: Plan,
+}
+
+pub(crate) fn page(region: u32, page: u32) -> PageRef {
+    PageRef { region: RegionId(region), page: PageNo(page) }
+}
+
+pub(crate) fn sample(page: PageRef, access: Access, weight: u16) -> Sample {
+    Sample { page, access, source: SampleSource::Pmu, weight }
+}
+
+impl<P: Policy> Toy<P> {
+    /// A world with tiers of so many huge pages; the last is addressable or not.
+    pub(crate) fn new(policy: P, huge_pages: &[u64], last_addressable: bool) -> Self {
+        let last = huge_pages.len() - 1;
+        let tier = |(i, &pages): (usize, &u64)| Tier {
+            capacity: PageSize::Huge.bytes() * pages,
+            addressable: i != last || last_addressable,
+        };
+        Self {
+            policy,
+            tiers: huge_pages.iter().enumerate().map(tier).collect(),
+            placed: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            under_way: VecDeque::new(),
+            now: Nanos::ZERO,
+            sample_period: 5_003,
+            migration_budget: Bytes::MAX,
+            migrated: Bytes::ZERO,
+            plan: Plan::new(),
+        }
+    }
+
+    pub(crate) fn telemetry(&self) -> Telemetry {
+        let mut telemetry = Telemetry {
+            now: self.now,
+            tier_count: self.tiers.len() as u8,
+            migration_budget: self.migration_budget,
+            migrated: self.migrated,
+            sample_period: self.sample_period,
+            ..Telemetry::default()
+        };
+        for (i, tier) in self.tiers.iter().enumerate() {
+            telemetry.tiers[i] = TierTelemetry {
+                capacity: tier.capacity,
+                free: tier.capacity - self.used(TierId(i as u8)),
+                addressable: tier.addressable,
+                ..TierTelemetry::default()
+            };
+        }
+        telemetry
+    }
+
+    pub(crate) fn used(&self, tier: TierId) -> Bytes {
+        self.placed.iter().filter(|&(_, &t)| t == tier).map(|(p, _)| self.size(*p).bytes()).sum()
+    }
+
+    pub(crate) fn size(&self, page: PageRef) -> PageSize {
+        self.regions[&page.region].page_size
+    }
+
+    fn has_room(&self, tier: TierId, size: PageSize) -> bool {
+        self.tiers[tier.index()].capacity - self.used(tier) >= size.bytes()
+    }
+
+    pub(crate) fn alloc(&mut self, id: u32, pages: u32, page_size: PageSize) -> Region {
+        let region = Region { id: RegionId(id), pages, page_size, context: ContextId::ANONYMOUS };
+        self.regions.insert(region.id, region);
+        self.policy.alloc(&region);
+        region
+    }
+
+    /// Allocates a region of huge pages and touches all of them in order.
+    pub(crate) fn alloc_and_touch(&mut self, id: u32, pages: u32) -> Region {
+        let region = self.alloc(id, pages, PageSize::Huge);
+        for page in region.range().pages() {
+            self.touch(page);
+        }
+        region
+    }
+
+    /// The program touches a page; says where it lies afterwards.
+    pub(crate) fn touch(&mut self, page: PageRef) -> TierId {
+        let kind = match self.placed.get(&page) {
+            None => FaultKind::FirstTouch(Access::Write),
+            Some(&tier) if !self.tiers[tier.index()].addressable => {
+                FaultKind::Absent(Access::Write)
+            }
+            Some(&tier) => return tier,
+        };
+        let size = self.size(page);
+        let tier = self.policy.fault(page, kind, &self.telemetry());
+        assert!(self.tiers[tier.index()].addressable, "a fault must be answered in place");
+        if !self.has_room(tier, size) {
+            let some_room = (0..self.tiers.len() as u8)
+                .map(TierId)
+                .any(|t| self.tiers[t.index()].addressable && self.has_room(t, size));
+            assert!(!some_room, "another addressable tier had room");
+            for _ in 0..100 {
+                if self.has_room(tier, size) {
+                    break;
+                }
+                self.pressure(tier, size.bytes());
+                self.complete_all();
+            }
+        }
+        assert!(self.has_room(tier, size), "pressure did not deliver");
+        self.placed.insert(page, tier);
+        tier
+    }
+
+    pub(crate) fn sample(&mut self, page: PageRef, access: Access, count: u32) {
+        for _ in 0..count {
+            self.policy.samples(&[sample(page, access, 1)]);
+        }
+    }
+
+    /// Lets 10 ms pass and ticks the policy; returns what it proposed.
+    pub(crate) fn tick(&mut self) -> Vec<Proposal> {
+        self.now += Nanos::millis(10);
+        self.plan.clear();
+        let telemetry = self.telemetry();
+        self.policy.tick(&telemetry, &mut self.plan);
+        self.accept()
+    }
+
+    /// Ticks, and carries everything out at once.
+    pub(crate) fn tick_and_complete(&mut self) -> Vec<Proposal> {
+        let proposals = self.tick();
+        self.complete_all();
+        proposals
+    }
+
+    pub(crate) fn pressure(&mut self, tier: TierId, bytes: Bytes) -> Vec<Proposal> {
+        self.plan.clear();
+        let telemetry = self.telemetry();
+        self.policy.pressure(tier, bytes, &telemetry, &mut self.plan);
+        let proposals = self.accept();
+        assert!(proposals.iter().all(|p| p.urgency == Urgency::Forced));
+        proposals
+    }
+
+    /// Checks a plan against the truth and takes it over.
+    fn accept(&mut self) -> Vec<Proposal> {
+        let mut busy: BTreeSet<PageRef> =
+            self.under_way.iter().flat_map(|p| moves(&p.action)).map(|(page, ..)| page).collect();
+        let proposals = self.plan.proposals().to_vec();
+        for proposal in &proposals {
+            for (page, from, to) in moves(&proposal.action) {
+                assert!(busy.insert(page), "{page} was proposed twice: {proposal:?}");
+                assert_eq!(self.placed.get(&page), Some(&from), "{page} does not lie there");
+                assert_ne!(from, to);
+                assert_eq!(proposal.page_size, self.size(page));
+            }
+            for heat in [proposal.heat, proposal.victim_heat] {
+                assert!(heat.loads.get().is_finite() && heat.loads.get() >= 0.0);
+                assert!(heat.stores.get().is_finite() && heat.stores.get() >= 0.0);
+            }
+        }
+        self.under_way.extend(&proposals);
+        proposals
+    }
+
+    /// Carries out everything under way, in order. Nothing may fail for want
+    /// of room: that would be a plan that exceeds a tier's capacity.
+    pub(crate) fn complete_all(&mut self) {
+        while let Some(proposal) = self.under_way.pop_front() {
+            let outcome = self.carry_out(&proposal);
+            assert!(outcome.is_completed(), "the plan exceeds a tier: {proposal:?}: {outcome:?}");
+            self.report(proposal, outcome);
+        }
+    }
+
+    /// Ends the oldest action under way with an abort.
+    pub(crate) fn abort_next(&mut self, abort: Abort) {
+        if let Some(proposal) = self.under_way.pop_front() {
+            self.report(proposal, Outcome::Aborted(abort));
+        }
+    }
+
+    /// Carries out one action, if the truth still allows it.
+    pub(crate) fn carry_out(&mut self, proposal: &Proposal) -> Outcome {
+        let moves: Vec<_> = moves(&proposal.action).collect();
+        if moves.iter().any(|(page, from, _)| self.placed.get(page) != Some(from)) {
+            return Outcome::Aborted(Abort::Stale);
+        }
+        if let [(_, _, to)] = moves[..]
+            && !self.has_room(to, proposal.page_size)
+        {
+            return Outcome::Aborted(Abort::NoMemory);
+        }
+        let traffic = proposal.page_size.bytes() * moves.len() as u64;
+        self.migrated += traffic;
+        for (page, _, to) in moves {
+            self.placed.insert(page, to);
+        }
+        Outcome::Completed { cost: Cycles(1_000), moved: traffic }
+    }
+
+    pub(crate) fn report(&mut self, proposal: Proposal, outcome: Outcome) {
+        self.policy.done(&Done { proposal, outcome });
+    }
+
+    pub(crate) fn discard(&mut self, range: PageRange) {
+        for page in range.pages() {
+            self.placed.remove(&page);
+        }
+        self.policy.free(range, false);
+    }
+
+    pub(crate) fn free(&mut self, id: u32) {
+        let Some(region) = self.regions.remove(&RegionId(id)) else { return };
+        for page in region.range().pages() {
+            self.placed.remove(&page);
+        }
+        self.policy.free(region.range(), true);
+    }
+
+    pub(crate) fn tier_of(&self, page: PageRef) -> Option<TierId> {
+        self.placed.get(&page).copied()
+    }
+
+    /// How many of some pages lie in DRAM.
+    pub(crate) fn in_dram(&self, pages: impl IntoIterator<Item = PageRef>) -> usize {
+        pages.into_iter().filter(|&p| self.tier_of(p) == Some(DRAM)).count()
+    }
+}
+
+/// The pages that an action moves, from where, to where.
+pub(crate) fn moves(action: &Action) -> impl Iterator<Item = (PageRef, TierId, TierId)> {
+    let pair = match *action {
+        Action::Promote { page, from, to } | Action::Demote { page, from, to } => {
+            [Some((page, from, to)), None]
+        }
+        Action::Exchange { promote, demote, fast, slow } => {
+            [Some((promote, slow, fast)), Some((demote, fast, slow))]
+        }
+        _ => [None, None],
+    };
+    pair.into_iter().flatten()
+}
+
+/// xorshift64*: samples that are the same in every run.
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
