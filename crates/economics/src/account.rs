@@ -1,0 +1,80 @@
+//! What was predicted and what came of it, per class of action.
+
+use serde::{Deserialize, Serialize};
+use terrace_core::Cycles;
+
+/// What one class of action was predicted to cost and bring, and did.
+///
+/// Benefits and harms are those of the program's own accesses. The value of
+/// freed memory is no part of them: it is earned, and counted, by the page that
+/// takes the place. So the accounts of all classes can be added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// Proposals seen.
+    pub proposed: u64,
+    /// Refused.
+    pub vetoed: u64,
+    /// Found not to pay, but let pass since the economist only watches.
+    pub would_veto: u64,
+    /// Let pass since they had to be.
+    pub forced: u64,
+    /// Let pass for the sake of what they teach.
+    pub explored: u64,
+    /// Carried out.
+    pub completed: u64,
+    /// Let pass but not carried out.
+    pub aborted: u64,
+    /// Carried out so long after their decision that the prediction was gone;
+    /// they are in the realised cost only.
+    pub unmatched: u64,
+    /// Predicted cost of what was carried out: processor time of the mechanism.
+    pub predicted_cost: Cycles,
+    /// What it cost.
+    pub realised_cost: Cycles,
+    /// Predicted benefit of what was carried out.
+    pub predicted_benefit: Cycles,
+    /// Benefit as far as it was observed afterwards, extrapolated from the
+    /// watched pages to all.
+    pub realised_benefit: Cycles,
+    /// Predicted loss of accesses to pages that went down.
+    pub predicted_harm: Cycles,
+    /// Regret: that loss as far as it was observed afterwards, extrapolated
+    /// from the watched pages to all.
+    pub realised_harm: Cycles,
+    /// Actions whose consequences were watched to the end.
+    pub judged: u64,
+    /// Predicted benefit of those that were expected to bring one.
+    pub judged_predicted_benefit: Cycles,
+    /// Their observed benefit.
+    pub judged_realised_benefit: Cycles,
+    /// Predicted harm of those that were expected to do some.
+    pub judged_predicted_harm: Cycles,
+    /// Their observed harm.
+    pub judged_realised_harm: Cycles,
+}
+
+impl Account {
+    /// Realised over predicted cost.
+    pub fn cost_ratio(&self) -> Option<f64> {
+        ratio(self.realised_cost, self.predicted_cost)
+    }
+
+    /// Realised over predicted benefit of the actions that were watched to the end.
+    pub fn benefit_ratio(&self) -> Option<f64> {
+        ratio(self.judged_realised_benefit, self.judged_predicted_benefit)
+    }
+
+    /// Realised over predicted harm of the actions that were watched to the end.
+    pub fn harm_ratio(&self) -> Option<f64> {
+        ratio(self.judged_realised_harm, self.judged_predicted_harm)
+    }
+
+    /// Cycles gained in all, as far as observed; negative if lost.
+    pub fn net(&self) -> f64 {
+        self.realised_benefit.as_f64() - self.realised_harm.as_f64() - self.realised_cost.as_f64()
+    }
+}
+
+fn ratio(realised: Cycles, predicted: Cycles) -> Option<f64> {
+    (!predicted.is_zero()).then(|| realised / predicted)
+}

@@ -1,0 +1,165 @@
+//! Everything that a model looks at besides the proposal.
+
+use serde::{Deserialize, Serialize};
+use terrace_core::{Bytes, Nanos, PageSize, Telemetry, TierId, TierTelemetry};
+
+use crate::calibration::{Calibration, TierCalibration};
+use crate::interval::{Interval, finite};
+
+/// No machine serves more accesses a second; bounds what a rate may claim.
+pub(crate) const RATE_MAX: f64 = 1e12;
+
+/// What the economist has learnt about one pair of tiers from decisions and
+/// outcomes so far. Without it a model is a function of proposal, telemetry
+/// and calibration alone.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Market {
+    /// How long a placement is expected to last, in seconds.
+    pub horizon: f64,
+    /// What a byte of the faster tier would earn with the pages that want to
+    /// come in, in cycles a second: the value of freed memory.
+    pub bid: Interval,
+    /// What a byte of the faster tier earns with the pages that would have to
+    /// go out, in cycles a second: what a newcomer displaces.
+    pub ask: Interval,
+    /// By which factor the mechanism's real cost differs from the calibrated.
+    pub correction: Interval,
+}
+
+/// Proposal-independent inputs of a model, with what all models derive from them.
+#[derive(Clone, Copy, Debug)]
+pub struct Conditions<'a> {
+    /// The world's state.
+    pub telemetry: &'a Telemetry,
+    /// The price list.
+    pub calibration: &'a Calibration,
+    /// What was learnt.
+    pub market: Market,
+    cycles_per_second: f64,
+    mlp: f64,
+}
+
+impl<'a> Conditions<'a> {
+    /// Puts the inputs together.
+    pub fn new(telemetry: &'a Telemetry, calibration: &'a Calibration, market: Market) -> Self {
+        let cycles_per_second = finite(calibration.clock.get()).clamp(0.0, RATE_MAX);
+        let mlp = parallelism(telemetry, calibration);
+        Self { telemetry, calibration, market, cycles_per_second, mlp }
+    }
+
+    /// A duration in cycles.
+    pub(crate) fn cycles(&self, duration: Nanos) -> f64 {
+        duration.as_secs() * self.cycles_per_second
+    }
+
+    /// A time in seconds in cycles.
+    pub(crate) fn cycles_in(&self, seconds: f64) -> f64 {
+        seconds * self.cycles_per_second
+    }
+
+    /// Cycles that an access loses which takes this long: misses in flight at
+    /// the same time share their latency.
+    pub(crate) fn access_cycles(&self, latency: Nanos) -> f64 {
+        self.cycles(latency) / self.mlp
+    }
+
+    /// A duration in seconds of a number of cycles; zero without a clock.
+    pub(crate) fn seconds(&self, cycles: f64) -> f64 {
+        if self.cycles_per_second > 0.0 { cycles / self.cycles_per_second } else { 0.0 }
+    }
+
+    /// How long a placement is expected to last, in seconds.
+    pub(crate) fn horizon(&self) -> f64 {
+        finite(self.market.horizon).clamp(1e-9, 1e10)
+    }
+
+    /// What a cycle of Terrace's own time costs the program: nothing on idle
+    /// processors, a cycle on busy ones.
+    pub(crate) fn cpu_price(&self) -> f64 {
+        let load = self.telemetry.cpu_load;
+        // Of an unreadable load we assume the worst.
+        if load.is_nan() { 1.0 } else { load.clamp(0.0, 1.0) }
+    }
+
+    /// Processors that run the program; at least one.
+    pub(crate) fn cpus(&self) -> f64 {
+        f64::from(self.calibration.cpus.max(1))
+    }
+
+    /// The least benefit that is worth a cycle of cost.
+    pub(crate) fn hurdle(&self) -> f64 {
+        1.0 + finite(self.calibration.parameters.hysteresis).clamp(0.0, 1e6)
+    }
+
+    /// Standard errors between expectation and bound.
+    pub(crate) fn z(&self) -> f64 {
+        finite(self.calibration.parameters.z).clamp(0.0, 1e3)
+    }
+
+    /// A tier's state. Of a tier that telemetry does not know: nothing of it,
+    /// not addressable; a forged or damaged record must not bring us down.
+    pub(crate) fn tier(&self, id: TierId) -> TierTelemetry {
+        self.telemetry.tiers.get(id.index()).copied().unwrap_or_default()
+    }
+
+    /// A tier's price list.
+    pub(crate) fn tier_calibration(&self, id: TierId) -> TierCalibration {
+        self.calibration.tiers.get(id.index()).copied().unwrap_or_default()
+    }
+
+    /// How short a tier is of free memory: 0 with ample room, 1 when full.
+    pub(crate) fn scarcity(&self, id: TierId) -> f64 {
+        let tier = self.tier(id);
+        let ample = finite(self.calibration.parameters.ample_free) * tier.capacity.as_f64();
+        if ample > 0.0 { (1.0 - tier.free.as_f64() / ample).clamp(0.0, 1.0) } else { 0.0 }
+    }
+
+    /// Whether a tier can take a page without giving one up.
+    pub(crate) fn has_room(&self, id: TierId, bytes: Bytes) -> bool {
+        self.tier(id).free >= bytes
+    }
+
+    /// Accesses a second of an average page of a tier, of which no more is
+    /// known than that it lies there.
+    pub(crate) fn mean_rate(&self, id: TierId, page: PageSize) -> f64 {
+        let tier = self.tier(id);
+        let used = tier.capacity.saturating_sub(tier.free).as_f64();
+        let pages = (used / page.bytes().as_f64()).max(1.0);
+        let reported = finite(tier.accesses.get());
+        let accesses = if reported > 0.0 { reported } else { self.most_accesses(id) };
+        (accesses / pages).min(RATE_MAX)
+    }
+
+    /// The most accesses a second that the processors can have served by a tier.
+    pub(crate) fn most_accesses(&self, id: TierId) -> f64 {
+        let latency = self.tier(id).read_latency.max(Nanos(1)).as_secs();
+        (self.cpus() * finite(self.calibration.mlp.high).max(1.0) / latency).min(RATE_MAX)
+    }
+}
+
+/// Accesses in flight per processor.
+///
+/// By Little's law, accesses a second times their latency are the accesses in
+/// flight. Spread over the busy processors this is a lower bound of the
+/// parallelism of misses, as a processor also computes. Between that bound and
+/// the calibrated maximum the geometric mean is the guess that is wrong by the
+/// smallest factor.
+fn parallelism(telemetry: &Telemetry, calibration: &Calibration) -> f64 {
+    let mlp = calibration.mlp;
+    let most = finite(mlp.high).clamp(1.0, 1e6);
+    let least = finite(mlp.low).clamp(1.0, most);
+    let in_flight: f64 = telemetry
+        .tiers
+        .iter()
+        .take(usize::from(telemetry.tier_count))
+        .filter(|t| t.addressable)
+        .map(|t| finite(t.accesses.get()).clamp(0.0, RATE_MAX) * t.read_latency.as_secs())
+        .sum();
+    let busy = finite(telemetry.cpu_load).clamp(0.0, 1.0) * f64::from(calibration.cpus.max(1));
+    let observed = if busy > 0.0 { in_flight / busy } else { 0.0 };
+    if observed > least {
+        (observed.min(most) * most).sqrt()
+    } else {
+        finite(mlp.expected).clamp(least, most)
+    }
+}

@@ -1,0 +1,100 @@
+//! What the economist decided about a proposal, and why.
+
+use serde::{Deserialize, Serialize};
+use terrace_core::{Action, Heat, Nanos, OpId, PageSize, PerSecond, Proposal, Reason, Urgency};
+
+use crate::interval::Interval;
+use crate::ledger::{Ledger, MAX_TERMS, Term};
+use crate::mode::Verdict;
+
+/// What the economist decided about a proposal, and why. Holds everything that
+/// its explanation needs, and no memory of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// The proposal's number.
+    pub op: OpId,
+    /// When.
+    pub at: Nanos,
+    /// What was proposed.
+    pub action: Action,
+    /// The page's size.
+    pub page_size: PageSize,
+    /// The policy's reason.
+    pub reason: Reason,
+    /// Whether it could be refused.
+    pub urgency: Urgency,
+    /// The policy's evidence.
+    pub heat: Heat,
+    /// The policy's evidence about the page that an exchange demotes.
+    pub victim_heat: Heat,
+    /// The items; `None` past the last.
+    pub terms: [Option<Term>; MAX_TERMS],
+    /// All costs together, in cycles.
+    pub cost: Interval,
+    /// All benefits together, in cycles.
+    pub benefit: Interval,
+    /// The least benefit that was asked for a cycle of cost.
+    pub hurdle: f64,
+    /// The access rate of the page (of an exchange: the promoted one) at which
+    /// the decision would turn; `None` if no rate turns it.
+    pub flip: Option<PerSecond>,
+    /// What it came to.
+    pub verdict: Verdict,
+    /// Whether it may be carried out.
+    pub passes: bool,
+}
+
+impl Decision {
+    /// A decision without a price.
+    pub(crate) fn unpriced(proposal: &Proposal, at: Nanos, verdict: Verdict) -> Self {
+        // Off knows nothing to say; a missing model is an unknown price.
+        let price = if verdict == Verdict::Unpriced { Interval::UNKNOWN } else { Interval::ZERO };
+        Self {
+            op: proposal.op,
+            at,
+            action: proposal.action,
+            page_size: proposal.page_size,
+            reason: proposal.reason,
+            urgency: proposal.urgency,
+            heat: proposal.heat,
+            victim_heat: proposal.victim_heat,
+            terms: [None; MAX_TERMS],
+            cost: price,
+            benefit: price,
+            hurdle: 1.0,
+            flip: None,
+            verdict,
+            passes: verdict.passes(),
+        }
+    }
+
+    /// A decision on a price.
+    pub(crate) fn priced(
+        proposal: &Proposal,
+        at: Nanos,
+        ledger: &Ledger,
+        hurdle: f64,
+        flip: Option<PerSecond>,
+        verdict: Verdict,
+    ) -> Self {
+        Self {
+            terms: *ledger.terms(),
+            cost: ledger.cost,
+            benefit: ledger.benefit,
+            hurdle,
+            flip,
+            ..Self::unpriced(proposal, at, verdict)
+        }
+    }
+
+    /// By how many cycles the action surely pays: the least benefit less the
+    /// expected cost times the hurdle. It pays if this is above zero.
+    pub fn margin(&self) -> f64 {
+        self.benefit.low - self.hurdle * self.cost.expected
+    }
+
+    /// Whether it was priced at all.
+    pub const fn is_priced(&self) -> bool {
+        !matches!(self.verdict, Verdict::Off | Verdict::Unpriced)
+    }
+}

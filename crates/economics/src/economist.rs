@@ -1,0 +1,462 @@
+//! Prices actions, decides, and keeps the accounts.
+
+use terrace_core::{
+    Action, ActionClass, Bytes, Cycles, Done, MAX_TIERS, Nanos, OpId, Outcome, PageRange, PageSize,
+    Proposal, Sample, Telemetry, TierId, Urgency,
+};
+
+use crate::access::{self, Saving};
+use crate::account::Account;
+use crate::calibration::Calibration;
+use crate::conditions::{Conditions, Market};
+use crate::correction::Correction;
+use crate::decision::Decision;
+use crate::heat::Rates;
+use crate::interval::Interval;
+use crate::ledger::Ledger;
+use crate::mode::{Mode, Verdict};
+use crate::model;
+use crate::quote::Quote;
+use crate::watch::{Direction, Move, Watches};
+
+/// Predictions that wait for their outcome. More actions under way than this,
+/// and the oldest predictions are lost (and counted).
+const PENDING: usize = 4096;
+
+/// Places of the watch table that are looked at for each decision or outcome:
+/// 256 of them find every watch that has ended.
+const SWEEP: usize = 4;
+
+/// Prices actions and keeps the accounts.
+///
+/// Pure in the sense of the project: what it says follows from what it was
+/// told, without a clock, a thread or a system call. Allocates only in
+/// [`Economist::new`], about 300 KiB; next to nothing when it is off.
+#[derive(Clone, Debug)]
+pub struct Economist {
+    mode: Mode,
+    calibration: Calibration,
+    accounts: [Account; 4],
+    corrections: [Correction; 4],
+    /// By tier: what those who want in offer, and those who may have to go earn.
+    bids: [Quote; MAX_TIERS],
+    asks: [Quote; MAX_TIERS],
+    outflows: [Outflow; MAX_TIERS],
+    pending: Box<[Option<Pending>]>,
+    watches: Watches,
+    /// Refusals for want of evidence, by class.
+    undecided: [u32; 4],
+    /// The last proposal whose offers are already in the prices.
+    surveyed: Option<OpId>,
+    now: Nanos,
+    sample_period: u64,
+}
+
+/// A prediction that waits for its outcome.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    op: OpId,
+    /// Processor time as calibrated, and as predicted with what was learnt.
+    calibrated: f32,
+    predicted: f32,
+    gain: f32,
+    harm: f32,
+    /// What each access of the page that goes up gains, or of the one that goes
+    /// down loses.
+    load: f32,
+    store: f32,
+    touch: f32,
+    horizon: f32,
+}
+
+/// Bytes that left a tier, forgotten exponentially.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outflow {
+    bytes: f64,
+    last: Nanos,
+}
+
+impl Outflow {
+    fn add(&mut self, bytes: Bytes, lifetime: Nanos, now: Nanos) {
+        self.bytes = self.rate(lifetime, now) * lifetime.as_secs() + bytes.as_f64();
+        self.last = now;
+    }
+
+    /// Bytes a second.
+    fn rate(&self, lifetime: Nanos, now: Nanos) -> f64 {
+        let age = now.saturating_sub(self.last).as_secs() / lifetime.as_secs();
+        self.bytes * (-age).exp() / lifetime.as_secs()
+    }
+}
+
+impl Economist {
+    /// An economist with its prices.
+    pub fn new(mode: Mode, calibration: Calibration) -> Self {
+        let priced = mode != Mode::Off;
+        let pending = if priced { PENDING } else { 0 };
+        Self {
+            mode,
+            calibration,
+            accounts: Default::default(),
+            corrections: Default::default(),
+            bids: Default::default(),
+            asks: Default::default(),
+            outflows: Default::default(),
+            pending: vec![None; pending].into_boxed_slice(),
+            watches: Watches::new(priced),
+            undecided: [0; 4],
+            surveyed: None,
+            now: Nanos::ZERO,
+            sample_period: 0,
+        }
+    }
+
+    /// What it does with its opinion.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Its prices.
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+
+    /// The account of a class of action.
+    pub fn account(&self, class: ActionClass) -> &Account {
+        &self.accounts[class.index()]
+    }
+
+    /// All accounts, in the order of [`ActionClass::ALL`].
+    pub fn accounts(&self) -> &[Account; 4] {
+        &self.accounts
+    }
+
+    /// By which factor the real cost of a class of action differs from the
+    /// calibrated, as far as outcomes tell. Applied to its prices.
+    pub fn correction(&self, class: ActionClass) -> Interval {
+        self.corrections[class.index()].factor(self.calibration.cost_spread)
+    }
+
+    /// Looks at a whole plan before its proposals are decided one by one: the
+    /// promotions at its end are what the room is for that the demotions at its
+    /// beginning make. To be called on every tick, also with an empty plan: it
+    /// is also how the economist learns the time.
+    pub fn survey(&mut self, proposals: &[Proposal], telemetry: &Telemetry) {
+        if self.mode == Mode::Off {
+            return;
+        }
+        self.advance(telemetry);
+        for proposal in proposals {
+            self.take_offers(proposal, telemetry);
+            self.surveyed = Some(proposal.op);
+        }
+    }
+
+    /// Prices a proposal and says whether it passes. Does not allocate.
+    pub fn decide(&mut self, proposal: &Proposal, telemetry: &Telemetry) -> Decision {
+        let class = proposal.action.class();
+        self.accounts[class.index()].proposed += 1;
+        if self.mode == Mode::Off {
+            return Decision::unpriced(proposal, telemetry.now, Verdict::Off);
+        }
+        self.advance(telemetry);
+        if self.surveyed.is_none_or(|last| proposal.op > last) {
+            self.take_offers(proposal, telemetry);
+        }
+        let Some((fast, slow)) = ladder(&proposal.action) else {
+            return Decision::unpriced(proposal, telemetry.now, Verdict::Unpriced);
+        };
+        let market = self.market(fast, slow, proposal.page_size, class, telemetry);
+        let calibration = self.calibration;
+        let conditions = Conditions::new(telemetry, &calibration, market);
+        let Some(ledger) = model::price(proposal, &conditions) else {
+            return Decision::unpriced(proposal, telemetry.now, Verdict::Unpriced);
+        };
+        let verdict = self.judge(proposal, &ledger, conditions.hurdle());
+        if verdict.passes() {
+            self.expect(proposal, &ledger, (fast, slow), &conditions);
+        }
+        let flip = model::flip(proposal, &ledger, &conditions);
+        Decision::priced(proposal, telemetry.now, &ledger, conditions.hurdle(), flip, verdict)
+    }
+
+    /// Accesses were observed: refines what carried-out actions brought. A few
+    /// nanoseconds a sample; does not allocate.
+    pub fn observe(&mut self, samples: &[Sample]) {
+        self.watches.observe(samples, self.sample_period, self.now, &mut self.accounts);
+    }
+
+    /// Pages were given back: what was being observed about them ends.
+    pub fn forget(&mut self, range: PageRange) {
+        self.watches.forget(range, &mut self.accounts);
+    }
+
+    /// An action came to its end.
+    pub fn settle(&mut self, done: &Done, telemetry: &Telemetry) {
+        let (proposal, class) = (&done.proposal, done.proposal.action.class());
+        if self.mode != Mode::Off {
+            self.advance(telemetry);
+        }
+        let pending = self.take_pending(proposal.op);
+        let account = &mut self.accounts[class.index()];
+        let Outcome::Completed { cost, .. } = done.outcome else {
+            // A veto is an end as well, but counted where it was decided.
+            let vetoed = Outcome::Aborted(terrace_core::Abort::Vetoed);
+            account.aborted += u64::from(done.outcome != vetoed);
+            return;
+        };
+        account.completed += 1;
+        account.realised_cost += cost;
+        if self.mode == Mode::Off || class == ActionClass::Other {
+            return;
+        }
+        let Some(pending) = pending else {
+            account.unmatched += 1;
+            return;
+        };
+        account.predicted_cost += Cycles::from_f64(f64::from(pending.predicted));
+        account.predicted_benefit += Cycles::from_f64(f64::from(pending.gain));
+        account.predicted_harm += Cycles::from_f64(f64::from(pending.harm));
+        self.corrections[class.index()].outcome(f64::from(pending.calibrated), cost);
+        let bytes = proposal.page_size.bytes();
+        if let Action::Demote { from: tier, .. } | Action::Exchange { fast: tier, .. } =
+            proposal.action
+            && let Some(outflow) = self.outflows.get_mut(tier.index())
+        {
+            outflow.add(bytes, idle(&self.calibration), self.now);
+        }
+        self.watch(proposal, &pending);
+    }
+
+    /// Judges everything that is still being watched by the time it had: for
+    /// the report at the end of a run.
+    pub fn finish(&mut self, now: Nanos) {
+        self.now = self.now.max(now);
+        self.watches.finish(self.now, &mut self.accounts);
+    }
+
+    /// What was learnt that bears on moves of pages of `page` between two tiers.
+    pub fn market(
+        &self,
+        fast: TierId,
+        slow: TierId,
+        page: PageSize,
+        class: ActionClass,
+        telemetry: &Telemetry,
+    ) -> Market {
+        let mut market = Market {
+            horizon: self.horizon(fast, telemetry),
+            bid: Interval::UNKNOWN,
+            ask: Interval::UNKNOWN,
+            correction: self.correction(class),
+        };
+        let conditions = Conditions::new(telemetry, &self.calibration, market);
+        let (lifetime, z) = (idle(&self.calibration), conditions.z());
+        let quote = |quotes: &[Quote; MAX_TIERS], ignorance| {
+            quotes
+                .get(fast.index())
+                .copied()
+                .unwrap_or_default()
+                .price(ignorance, z, lifetime, self.now)
+        };
+        let bid = quote(&self.bids, unknown_bid(fast, slow, page, &conditions));
+        let ask = quote(&self.asks, unknown_ask(fast, slow, page, &conditions));
+        market.bid = bid;
+        market.ask = ask;
+        market
+    }
+
+    /// How long a placement in a tier lasts, in seconds: until the page is no
+    /// longer in use, until the tier's turnover takes it away, until the end of
+    /// the program; the rates at which these come add up.
+    fn horizon(&self, tier: TierId, telemetry: &Telemetry) -> f64 {
+        let lifetime = idle(&self.calibration);
+        let capacity = telemetry.tiers.get(tier.index()).map_or(0.0, |t| t.capacity.as_f64());
+        let outflow = self.outflows.get(tier.index()).map_or(0.0, |o| o.rate(lifetime, self.now));
+        let turnover = if capacity > 0.0 { outflow / capacity } else { 0.0 };
+        let exit =
+            self.calibration.parameters.exit.map_or(0.0, |exit| 1.0 / exit.max(Nanos(1)).as_secs());
+        1.0 / (1.0 / lifetime.as_secs() + turnover + exit)
+    }
+
+    /// Whether it pays, and what follows from that.
+    fn judge(&mut self, proposal: &Proposal, ledger: &Ledger, hurdle: f64) -> Verdict {
+        let class = proposal.action.class().index();
+        let account = &mut self.accounts[class];
+        if proposal.urgency == Urgency::Forced {
+            account.forced += 1;
+            return Verdict::Forced;
+        }
+        if ledger.margin(hurdle) > 0.0 {
+            return Verdict::Passed;
+        }
+        if self.mode == Mode::Shadow {
+            account.would_veto += 1;
+            return Verdict::ShadowVeto;
+        }
+        // It would pay if things are as expected; only the evidence is thin.
+        let explore = self.calibration.parameters.explore;
+        if explore > 0 && ledger.benefit.expected > hurdle * ledger.cost.expected {
+            let turn = self.undecided[class].is_multiple_of(explore);
+            self.undecided[class] = self.undecided[class].wrapping_add(1);
+            if turn {
+                account.explored += 1;
+                return Verdict::Explored;
+            }
+        }
+        account.vetoed += 1;
+        Verdict::Vetoed
+    }
+
+    /// Enters what a proposal's pages would earn in the faster tier into its prices.
+    fn take_offers(&mut self, proposal: &Proposal, telemetry: &Telemetry) {
+        let Some((fast, slow)) = ladder(&proposal.action) else { return };
+        if fast.index() >= MAX_TIERS || slow.index() >= MAX_TIERS {
+            return;
+        }
+        let market = Market {
+            horizon: self.horizon(fast, telemetry),
+            bid: Interval::ZERO,
+            ask: Interval::ZERO,
+            correction: Interval::exact(1.0),
+        };
+        let conditions = Conditions::new(telemetry, &self.calibration, market);
+        let (page, bytes) = (proposal.page_size, proposal.page_size.bytes());
+        let earns = |heat, tier| {
+            let rates = Rates::of(heat, tier, page, &conditions);
+            access::density(&rates, slow, fast, bytes, &conditions)
+        };
+        let (z, now) = (conditions.z(), self.now);
+        if let Action::Promote { .. } | Action::Exchange { .. } = proposal.action {
+            self.bids[fast.index()].offer(earns(&proposal.heat, slow), z, now);
+        }
+        if let Action::Demote { .. } = proposal.action {
+            self.asks[fast.index()].offer(earns(&proposal.heat, fast), z, now);
+        }
+        if let Action::Exchange { .. } = proposal.action {
+            self.asks[fast.index()].offer(earns(&proposal.victim_heat, fast), z, now);
+        }
+    }
+
+    fn advance(&mut self, telemetry: &Telemetry) {
+        // Replays and outcomes may come with older or no telemetry.
+        self.now = self.now.max(telemetry.now);
+        if telemetry.sample_period > 0 {
+            self.sample_period = telemetry.sample_period;
+        }
+        self.watches.sweep(SWEEP, self.now, &mut self.accounts);
+    }
+
+    /// Keeps a prediction until its outcome.
+    fn expect(
+        &mut self,
+        proposal: &Proposal,
+        ledger: &Ledger,
+        (fast, slow): (TierId, TierId),
+        conditions: &Conditions<'_>,
+    ) {
+        let Saving { load, store, touch } =
+            access::saving(slow, fast, proposal.page_size.bytes(), conditions);
+        let correction = conditions.market.correction.expected;
+        let place = proposal.op.0 as usize % PENDING;
+        self.pending[place] = Some(Pending {
+            op: proposal.op,
+            calibrated: ledger.processor as f32,
+            predicted: (ledger.processor * correction) as f32,
+            gain: ledger.gain as f32,
+            harm: ledger.harm as f32,
+            load: load as f32,
+            store: store as f32,
+            touch: touch as f32,
+            horizon: (conditions.horizon() * 1e9) as f32,
+        });
+    }
+
+    fn take_pending(&mut self, op: OpId) -> Option<Pending> {
+        if self.pending.is_empty() {
+            return None;
+        }
+        let place = &mut self.pending[op.0 as usize % PENDING];
+        if place.as_ref().is_some_and(|p| p.op == op) { place.take() } else { None }
+    }
+
+    /// Watches the pages of an action that was carried out.
+    fn watch(&mut self, proposal: &Proposal, pending: &Pending) {
+        let each = Saving {
+            load: f64::from(pending.load),
+            store: f64::from(pending.store),
+            touch: f64::from(pending.touch),
+        };
+        let class = proposal.action.class();
+        let horizon = Nanos::from_f64(f64::from(pending.horizon));
+        let (gain, harm) = (f64::from(pending.gain), f64::from(pending.harm));
+        let mut begin = |page, direction, predicted| {
+            let watched = Move { page, class, direction, predicted, each, horizon };
+            self.watches.moved(proposal.op, watched, self.now, &mut self.accounts);
+        };
+        match proposal.action {
+            // Loads may gain where stores lose; what is observed is the balance.
+            Action::Promote { page, .. } => begin(page, Direction::Up, gain - harm),
+            Action::Demote { page, .. } => begin(page, Direction::Down, harm - gain),
+            Action::Exchange { promote, demote, .. } => {
+                begin(promote, Direction::Up, gain);
+                begin(demote, Direction::Down, harm);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The two tiers of an action that moves pages, the faster first.
+fn ladder(action: &Action) -> Option<(TierId, TierId)> {
+    match *action {
+        Action::Promote { from, to, .. } => Some((to, from)),
+        Action::Demote { from, to, .. } => Some((from, to)),
+        Action::Exchange { fast, slow, .. } => Some((fast, slow)),
+        _ => None,
+    }
+}
+
+fn idle(calibration: &Calibration) -> Nanos {
+    calibration.parameters.idle.max(Nanos(1))
+}
+
+/// What is known of the value of free memory before anybody asked for it: the
+/// best page outside is at least as hot as the average one outside, if that is
+/// measured, and at most takes every access that the processors can make.
+fn unknown_bid(
+    fast: TierId,
+    slow: TierId,
+    page: PageSize,
+    conditions: &Conditions<'_>,
+) -> Interval {
+    let density = |rate| density_at(rate, fast, slow, page, conditions);
+    let mean = density(conditions.mean_rate(slow, page));
+    let most = density(conditions.most_accesses(slow));
+    let measured = conditions.tier(slow).accesses.get() > 0.0;
+    Interval::new(if measured { mean } else { 0.0 }, (mean * most).sqrt(), most)
+}
+
+/// What is known of the worth of the least useful resident before anybody
+/// proposed to demote one: it is between nothing and that of the average.
+fn unknown_ask(
+    fast: TierId,
+    slow: TierId,
+    page: PageSize,
+    conditions: &Conditions<'_>,
+) -> Interval {
+    let mean = density_at(conditions.mean_rate(fast, page), fast, slow, page, conditions);
+    Interval::new(0.0, mean / 2.0, mean)
+}
+
+fn density_at(
+    rate: f64,
+    fast: TierId,
+    slow: TierId,
+    page: PageSize,
+    conditions: &Conditions<'_>,
+) -> f64 {
+    let rates =
+        Rates { loads: Interval::exact(rate), stores: Interval::ZERO, confidence: 1.0, floor: 0.0 };
+    access::density(&rates, slow, fast, page.bytes(), conditions).expected
+}

@@ -1,0 +1,197 @@
+//! Decisions in words.
+
+use core::fmt;
+
+use terrace_core::{Action, Cycles, Heat, Nanos, PerSecond, TierId};
+
+use crate::decision::Decision;
+use crate::interval::{AMOUNT_MAX, Interval};
+
+/// A decision as text for people; see [`Decision::explain`].
+#[derive(Clone, Copy, Debug)]
+pub struct Explanation<'a, S> {
+    decision: &'a Decision,
+    tiers: &'a [S],
+}
+
+impl Decision {
+    /// The decision as text: a headline, the evidence, and the ledger's items,
+    /// one a line, without a line feed at the end. `tiers` are the tiers'
+    /// names, fastest first; a tier without one is called by its number.
+    pub fn explain<'a, S: AsRef<str>>(&'a self, tiers: &'a [S]) -> Explanation<'a, S> {
+        Explanation { decision: self, tiers }
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.explain::<&str>(&[]).fmt(f)
+    }
+}
+
+impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let d = self.decision;
+        self.subject(f)?;
+        write!(f, " ({:?}): {}", d.reason, d.verdict.name())?;
+        if !d.is_priced() {
+            return Ok(());
+        }
+        let pays = d.margin() > 0.0;
+        write!(
+            f,
+            "  benefit {}, cost {}; {}",
+            WithRange(d.benefit),
+            WithRange(d.cost),
+            Turn { decision: d, pays },
+        )?;
+        write!(
+            f,
+            "\n    rule:     least benefit {} {} {} x expected cost {} = {}",
+            amount(d.benefit.low),
+            if pays { ">" } else { "<=" },
+            d.hurdle,
+            amount(d.cost.expected),
+            amount(d.hurdle * d.cost.expected),
+        )?;
+        write!(f, "\n    evidence: {}", Evidence(&d.heat))?;
+        if matches!(d.action, Action::Exchange { .. }) {
+            write!(f, "\n    victim:   {}", Evidence(&d.victim_heat))?;
+        }
+        for term in d.terms.iter().flatten() {
+            let sign = if term.kind.is_benefit() { '+' } else { '-' };
+            let cycles = term.cycles();
+            write!(
+                f,
+                "\n    {sign} {:<17} {:>13}  {}",
+                term.kind.name(),
+                amount(cycles.expected).to_string(),
+                Range(cycles),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl<S: AsRef<str>> Explanation<'_, S> {
+    fn tier(&self, id: TierId) -> Tier<'_> {
+        Tier { name: self.tiers.get(id.index()).map(AsRef::as_ref), id }
+    }
+
+    /// Which action on which page.
+    fn subject(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.decision.action {
+            Action::Promote { page, from, to } => {
+                write!(f, "promote {page} {}<-{}", self.tier(to), self.tier(from))
+            }
+            Action::Demote { page, from, to } => {
+                write!(f, "demote {page} {}->{}", self.tier(from), self.tier(to))
+            }
+            Action::Exchange { promote, demote, fast, slow } => write!(
+                f,
+                "exchange {promote} {}<-{} with {demote}",
+                self.tier(fast),
+                self.tier(slow)
+            ),
+            Action::Split { page } => write!(f, "split {page}"),
+            Action::Collapse { range } => {
+                write!(f, "collapse {} pages at {}:{}", range.count, range.region.0, range.start.0)
+            }
+            Action::Arm { range } => {
+                write!(f, "arm {} pages at {}:{}", range.count, range.region.0, range.start.0)
+            }
+            Action::SetPeriod { source, period } => {
+                write!(f, "sample one in {period} accesses by {source:?}")
+            }
+            Action::Throttle { limit } => write!(f, "limit migration to {limit}"),
+        }
+    }
+}
+
+/// A tier by its name, or by its number.
+struct Tier<'a> {
+    name: Option<&'a str>,
+    id: TierId,
+}
+
+impl fmt::Display for Tier<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name {
+            Some(name) => f.write_str(name),
+            None => write!(f, "tier{}", self.id.0),
+        }
+    }
+}
+
+/// At which rate the decision would be another.
+struct Turn<'a> {
+    decision: &'a Decision,
+    pays: bool,
+}
+
+impl fmt::Display for Turn<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let now = if self.pays { "pays" } else { "does not pay" };
+        let Some(flip) = self.decision.flip else {
+            return write!(f, "{now} at any access rate");
+        };
+        let side = |above| if above { "above" } else { "below" };
+        let above_now = self.decision.heat.accesses() > flip;
+        if self.pays {
+            write!(f, "would not pay {} {}", side(!above_now), accesses(flip))
+        } else {
+            write!(f, "would pay {} {}", side(!above_now), accesses(flip))
+        }
+    }
+}
+
+/// What a policy knew of a page.
+struct Evidence<'a>(&'a Heat);
+
+impl fmt::Display for Evidence<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let heat = self.0;
+        let plural = if heat.samples == 1 { "" } else { "s" };
+        write!(
+            f,
+            "{} sample{plural} in {}: {} loads, {} stores",
+            heat.samples,
+            Nanos::from_f64(heat.window.as_f64()),
+            heat.loads,
+            heat.stores,
+        )
+    }
+}
+
+/// An amount with its bounds.
+struct WithRange(Interval);
+
+impl fmt::Display for WithRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", amount(self.0.expected), Range(self.0))
+    }
+}
+
+/// The bounds of an amount.
+struct Range(Interval);
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.high >= AMOUNT_MAX {
+            write!(f, "[{}, unknown]", amount(self.0.low))
+        } else {
+            write!(f, "[{}, {}]", amount(self.0.low), amount(self.0.high))
+        }
+    }
+}
+
+fn amount(cycles: f64) -> Cycles {
+    Cycles::from_f64(cycles)
+}
+
+/// `812 accesses/s`, `1.20 K accesses/s`.
+fn accesses(rate: PerSecond) -> String {
+    let text = rate.to_string();
+    text.strip_suffix("/s")
+        .map_or_else(|| text.clone(), |number| format!("{} accesses/s", number.trim_end()))
+}

@@ -1,0 +1,68 @@
+//! What the economist does with its opinion, and what it came to.
+
+use serde::{Deserialize, Serialize};
+
+/// What the economist does with its opinion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Nothing is priced.
+    Off,
+    /// Prices and records, lets everything pass.
+    Shadow,
+    /// Refuses voluntary actions that do not pay.
+    #[default]
+    Enforce,
+}
+
+impl Mode {
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Shadow => "shadow",
+            Self::Enforce => "enforce",
+        }
+    }
+}
+
+/// What became of a proposal at the economist's desk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The economist is off: passes, not priced.
+    Off,
+    /// There is no model for this action: passes, its price is unknown.
+    Unpriced,
+    /// Pays, and passes.
+    Passed,
+    /// Had to be done whether it pays or not: priced, and passes.
+    Forced,
+    /// Does not surely pay, but passes once in a while for the sake of what
+    /// its outcome teaches (see [`Parameters::explore`](crate::Parameters::explore)).
+    Explored,
+    /// Does not pay; passes because the economist only watches.
+    ShadowVeto,
+    /// Does not pay, and is refused.
+    Vetoed,
+}
+
+impl Verdict {
+    /// Whether the action may be carried out.
+    pub const fn passes(self) -> bool {
+        !matches!(self, Self::Vetoed)
+    }
+
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "PASSED (economist off)",
+            Self::Unpriced => "PASSED (not priced)",
+            Self::Passed => "PASSED",
+            Self::Forced => "FORCED",
+            Self::Explored => "PASSED (exploring)",
+            Self::ShadowVeto => "PASSED (would be vetoed)",
+            Self::Vetoed => "VETOED",
+        }
+    }
+}
