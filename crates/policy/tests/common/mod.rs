@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use terrace_core::{
-    Abort, Access, Action, Bytes, ContextId, Cycles, Done, FaultKind, Nanos, Outcome, PageNo,
+    Abort, Access, Action, Bytes, ContextId, Cycles, Done, FaultKind, Nanos, OpId, Outcome, PageNo,
     PageRange, PageRef, PageSize, Plan, Proposal, Region, RegionId, Sample, SampleSource,
     Telemetry, TierId, TierTelemetry, Urgency,
 };
@@ -32,6 +32,8 @@ pub(crate) struct Toy<P> {
     pub(crate) now: Nanos,
     pub(crate) sample_period: u64,
     pub(crate) migration_budget: Bytes,
+    /// Pages that were freed since a proposal about them was made: it is void.
+    void: BTreeSet<(OpId, PageRef)>,
     /// Migration traffic that was carried out.
     pub(crate) migrated: Bytes,
     plan: Plan,
@@ -59,6 +61,7 @@ impl<P: Policy> Toy<P> {
             placed: BTreeMap::new(),
             regions: BTreeMap::new(),
             under_way: VecDeque::new(),
+            void: BTreeSet::new(),
             now: Nanos::ZERO,
             sample_period: 5_003,
             migration_budget: Bytes::MAX,
@@ -176,10 +179,30 @@ impl<P: Policy> Toy<P> {
         proposals
     }
 
+    /// Pages about which a proposal is under way.
+    pub(crate) fn busy(&self) -> impl Iterator<Item = PageRef> {
+        let pages = |p: &Proposal| {
+            let op = p.op;
+            moves(&p.action).map(move |(page, ..)| (op, page))
+        };
+        self.under_way
+            .iter()
+            .flat_map(pages)
+            .filter(|about| !self.void.contains(about))
+            .map(|a| a.1)
+    }
+
+    fn make_void(&mut self, range: PageRange) {
+        for proposal in &self.under_way {
+            for (page, ..) in moves(&proposal.action).filter(|&(page, ..)| range.contains(page)) {
+                self.void.insert((proposal.op, page));
+            }
+        }
+    }
+
     /// Checks a plan against the truth and takes it over.
     fn accept(&mut self) -> Vec<Proposal> {
-        let mut busy: BTreeSet<PageRef> =
-            self.under_way.iter().flat_map(|p| moves(&p.action)).map(|(page, ..)| page).collect();
+        let mut busy: BTreeSet<PageRef> = self.busy().collect();
         let proposals = self.plan.proposals().to_vec();
         for proposal in &proposals {
             for (page, from, to) in moves(&proposal.action) {
@@ -217,7 +240,8 @@ impl<P: Policy> Toy<P> {
     /// Carries out one action, if the truth still allows it.
     pub(crate) fn carry_out(&mut self, proposal: &Proposal) -> Outcome {
         let moves: Vec<_> = moves(&proposal.action).collect();
-        if moves.iter().any(|(page, from, _)| self.placed.get(page) != Some(from)) {
+        let op = proposal.op;
+        if moves.iter().any(|(page, ..)| self.void.contains(&(op, *page))) {
             return Outcome::Aborted(Abort::Stale);
         }
         if let [(_, _, to)] = moves[..]
@@ -238,6 +262,7 @@ impl<P: Policy> Toy<P> {
     }
 
     pub(crate) fn discard(&mut self, range: PageRange) {
+        self.make_void(range);
         for page in range.pages() {
             self.placed.remove(&page);
         }
@@ -246,6 +271,7 @@ impl<P: Policy> Toy<P> {
 
     pub(crate) fn free(&mut self, id: u32) {
         let Some(region) = self.regions.remove(&RegionId(id)) else { return };
+        self.make_void(region.range());
         for page in region.range().pages() {
             self.placed.remove(&page);
         }
@@ -263,7 +289,7 @@ impl<P: Policy> Toy<P> {
 }
 
 /// The pages that an action moves, from where, to where.
-pub(crate) fn moves(action: &Action) -> impl Iterator<Item = (PageRef, TierId, TierId)> {
+pub(crate) fn moves(action: &Action) -> impl Iterator<Item = (PageRef, TierId, TierId)> + use<> {
     let pair = match *action {
         Action::Promote { page, from, to } | Action::Demote { page, from, to } => {
             [Some((page, from, to)), None]

@@ -1,0 +1,208 @@
+//! What holds under any sequence of events, for every policy.
+//!
+//! The toy world asserts while it runs: no page is proposed twice while under
+//! way, every proposal names the tier that the page really lies in, a fault is
+//! answered with a tier that has room if one has, and pressure delivers.
+
+mod common;
+
+use common::{Toy, page, sample};
+use proptest::prelude::*;
+use terrace_core::{Abort, Access, Bytes, PageNo, PageRange, PageSize, Proposal, RegionId, TierId};
+use terrace_policy::{FirstTouch, HeMem, HeMemConfig, Policy};
+
+/// Something that happens in the world. Numbers are taken modulo what exists.
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc { region: u32, pages: u32, huge: bool },
+    Touch { region: u32, page: u32 },
+    Sample { region: u32, page: u32, write: bool, weight: u16 },
+    Burst { region: u32, write: bool },
+    Tick,
+    Pressure { tier: u8, base_pages: u64 },
+    Complete,
+    Abort { why: u8 },
+    Discard { region: u32, start: u32, count: u32 },
+    Free { region: u32 },
+    Wait { ms: u32 },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let region = || 0u32..5;
+    let place = || (0u32..5, 0u32..40);
+    let step = prop_oneof![
+        2 => (region(), 1u32..40, any::<bool>())
+            .prop_map(|(region, pages, huge)| Step::Alloc { region, pages, huge }),
+        12 => place().prop_map(|(region, page)| Step::Touch { region, page }),
+        8 => (place(), any::<bool>(), prop_oneof![4 => 1u16..8, 1 => any::<u16>()]).prop_map(
+            |((region, page), write, weight)| Step::Sample { region, page, write, weight }
+        ),
+        4 => (region(), any::<bool>()).prop_map(|(region, write)| Step::Burst { region, write }),
+        8 => Just(Step::Tick),
+        3 => (0u8..3, 1u64..2000)
+            .prop_map(|(tier, base_pages)| Step::Pressure { tier, base_pages }),
+        10 => Just(Step::Complete),
+        3 => (0u8..8).prop_map(|why| Step::Abort { why }),
+        2 => (region(), 0u32..40, 1u32..40)
+            .prop_map(|(region, start, count)| Step::Discard { region, start, count }),
+        1 => region().prop_map(|region| Step::Free { region }),
+        1 => (0u32..100_000).prop_map(|ms| Step::Wait { ms }),
+    ];
+    prop::collection::vec(step, 1..250)
+}
+
+const ABORTS: [Abort; 8] = [
+    Abort::Vetoed,
+    Abort::Dirtied,
+    Abort::Touched,
+    Abort::Busy,
+    Abort::NoMemory,
+    Abort::Stale,
+    Abort::RateLimited,
+    Abort::Unsupported,
+];
+
+/// Makes a step happen; returns what was proposed.
+fn apply<P: Policy>(toy: &mut Toy<P>, step: &Step) -> Vec<Proposal> {
+    let place = |toy: &Toy<P>, region: u32, number: u32| {
+        let found = toy.regions.get(&RegionId(region))?;
+        Some(page(region, number % found.pages))
+    };
+    let access = |write| if write { Access::Write } else { Access::Read };
+    match *step {
+        Step::Alloc { region, pages, huge } => {
+            toy.free(region);
+            toy.alloc(region, pages, if huge { PageSize::Huge } else { PageSize::Base });
+        }
+        Step::Touch { region, page } => {
+            if let Some(page) = place(toy, region, page) {
+                toy.touch(page);
+            }
+        }
+        // A sample may be of a page or region that is gone.
+        Step::Sample { region, page: number, write, weight } => {
+            toy.policy.samples(&[sample(page(region, number), access(write), weight)]);
+        }
+        Step::Burst { region, write } => {
+            for number in 0..10 {
+                toy.sample(page(region, number), access(write), 9);
+            }
+        }
+        Step::Tick => return toy.tick(),
+        Step::Pressure { tier, base_pages } => {
+            let tier = TierId(tier % toy.tiers.len() as u8);
+            let bytes = PageSize::Base.bytes() * base_pages;
+            return pressure(toy, tier, bytes);
+        }
+        Step::Complete => {
+            if let Some(proposal) = toy.under_way.pop_front() {
+                let outcome = toy.carry_out(&proposal);
+                toy.report(proposal, outcome);
+            }
+        }
+        Step::Abort { why } => toy.abort_next(ABORTS[usize::from(why)]),
+        Step::Discard { region, start, count } => {
+            if let Some(found) = toy.regions.get(&RegionId(region)) {
+                let start = start % found.pages;
+                let count = count.min(found.pages - start);
+                toy.discard(PageRange { region: found.id, start: PageNo(start), count });
+            }
+        }
+        Step::Free { region } => toy.free(region),
+        Step::Wait { ms } => toy.now += terrace_core::Nanos::millis(u64::from(ms)),
+    }
+    Vec::new()
+}
+
+/// Asks for room, and checks that it is offered if the tier can give it.
+fn pressure<P: Policy>(toy: &mut Toy<P>, tier: TierId, bytes: Bytes) -> Vec<Proposal> {
+    let busy: Vec<_> = toy.busy().collect();
+    let held: Bytes = toy
+        .placed
+        .iter()
+        .filter(|&(page, &t)| t == tier && !busy.contains(page))
+        .map(|(page, _)| toy.size(*page).bytes())
+        .sum();
+    let plan = toy.pressure(tier, bytes);
+    let offered: Bytes = plan.iter().map(|p| p.page_size.bytes()).sum();
+    if tier.index() + 1 < toy.tiers.len() {
+        assert!(offered >= bytes.min(held), "{offered} of {bytes} offered, {held} held");
+    } else {
+        assert!(plan.is_empty(), "there is nowhere to go from the slowest tier");
+    }
+    plan
+}
+
+/// Runs steps under `HeMem`, checking its state after each.
+fn run_hemem(tiers: &[u64], addressable: bool, steps: &[Step]) -> Vec<Proposal> {
+    // A small sweep, so that pages are met in every stage of cooling.
+    let config = HeMemConfig { sweep_pages: 7, ..HeMemConfig::default() };
+    let mut toy = Toy::new(HeMem::new(config), tiers, addressable);
+    let mut all = Vec::new();
+    for step in steps {
+        all.extend(apply(&mut toy, step));
+        toy.policy.audit().unwrap_or_else(|e| panic!("after {step:?}: {e}"));
+        for region in toy.regions.values() {
+            for page in region.range().pages() {
+                assert_eq!(toy.policy.tier_of(page), toy.tier_of(page), "{page} after {step:?}");
+                assert_eq!(
+                    toy.policy.is_under_way(page),
+                    toy.busy().any(|busy| busy == page),
+                    "{page} after {step:?}"
+                );
+            }
+        }
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// If lists and truth part ways, pages are lost to the policy for ever.
+    #[test]
+    fn hemem_stays_consistent_with_two_addressable_tiers(steps in steps()) {
+        run_hemem(&[12, 300], true, &steps);
+    }
+
+    /// The live world's ladder: the slow tier is entered by pressure, left by faults.
+    #[test]
+    fn hemem_stays_consistent_with_a_tier_that_is_not_addressable(steps in steps()) {
+        run_hemem(&[12, 300], false, &steps);
+    }
+
+    #[test]
+    fn hemem_stays_consistent_on_a_ladder_of_three(steps in steps()) {
+        run_hemem(&[6, 30, 300], true, &steps);
+    }
+
+    /// Replay and reproducible simulation rest on this.
+    #[test]
+    fn hemem_proposes_the_same_for_the_same_events(steps in steps()) {
+        let first = run_hemem(&[12, 300], true, &steps);
+        prop_assert_eq!(first, run_hemem(&[12, 300], true, &steps));
+    }
+
+    /// First touch moves nothing on its own account, and nothing it must not.
+    #[test]
+    fn first_touch_only_moves_under_pressure(steps in steps(), addressable: bool) {
+        let mut toy = Toy::new(FirstTouch::new(), &[12, 300], addressable);
+        for step in &steps {
+            let plan = apply(&mut toy, step);
+            if matches!(step, Step::Tick) {
+                prop_assert!(plan.is_empty());
+            }
+        }
+    }
+
+    /// Plans that are carried out at once and in order fit, whatever came before.
+    #[test]
+    fn plans_never_exceed_a_tier(steps in steps()) {
+        let mut toy = Toy::new(HeMem::new(HeMemConfig::default()), &[12, 300], true);
+        for step in &steps {
+            apply(&mut toy, step);
+            // Asserts that each action finds room.
+            toy.complete_all();
+        }
+    }
+}
