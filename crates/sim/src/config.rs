@@ -1,0 +1,167 @@
+//! What to simulate.
+
+use core::fmt;
+use core::str::FromStr;
+
+use serde::{Serialize, Serializer};
+use terrace_core::{Machine, Nanos};
+use terrace_economics::Mode;
+use terrace_policy::PolicyName;
+
+use crate::memory_mode::Frames;
+use crate::migration::MigrationConfig;
+use crate::sampler::SamplerConfig;
+use crate::workload::Workload;
+
+/// What decides where pages lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SimPolicy {
+    /// A policy, under the economist.
+    Policy(PolicyName),
+    /// Nobody: the first tier is a hardware cache in front of the last.
+    MemoryMode,
+    /// Nobody: the first tier is made large enough for everything.
+    AllDram,
+    /// Nobody: everything lies in the last tier.
+    AllSlow,
+}
+
+impl SimPolicy {
+    /// Everything there is, policies first.
+    pub fn all() -> Vec<Self> {
+        let fixed = [Self::MemoryMode, Self::AllDram, Self::AllSlow];
+        PolicyName::ALL.into_iter().map(Self::Policy).chain(fixed).collect()
+    }
+
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Policy(policy) => policy.name(),
+            Self::MemoryMode => "memory-mode",
+            Self::AllDram => "all-dram",
+            Self::AllSlow => "all-slow",
+        }
+    }
+}
+
+impl fmt::Display for SimPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Serialize for SimPolicy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// A name that is nothing that a simulation could run under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownSimPolicy(pub String);
+
+impl fmt::Display for UnknownSimPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = SimPolicy::all().iter().map(|p| format!("`{p}`")).collect();
+        write!(f, "`{}` cannot be simulated (there are {})", self.0, names.join(", "))
+    }
+}
+
+impl core::error::Error for UnknownSimPolicy {}
+
+impl FromStr for SimPolicy {
+    type Err = UnknownSimPolicy;
+    fn from_str(text: &str) -> Result<Self, UnknownSimPolicy> {
+        Self::all()
+            .into_iter()
+            .find(|p| p.name() == text)
+            .ok_or_else(|| UnknownSimPolicy(text.to_owned()))
+    }
+}
+
+/// How long something lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Span {
+    /// So many accesses of all threads together.
+    Accesses(u64),
+    /// So much simulated time.
+    Time(Nanos),
+}
+
+/// The parts of a simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Phases {
+    /// What comes before anything is measured.
+    pub warm_up: Span,
+    /// How many times it is measured.
+    pub runs: u32,
+    /// How long each time.
+    pub run: Span,
+}
+
+impl Phases {
+    /// As in HeMem's evaluation: a warm-up of 16 billion updates (1 billion for
+    /// each of 16 threads), then three measured runs of as many.
+    pub const fn hemem() -> Self {
+        let round = Span::Accesses(16_000_000_000);
+        Self { warm_up: round, runs: 3, run: round }
+    }
+}
+
+/// What to simulate.
+pub struct SimConfig {
+    /// The machine.
+    pub machine: Machine,
+    /// The program.
+    pub workload: Box<dyn Workload>,
+    /// What decides where its pages lie.
+    pub policy: SimPolicy,
+    /// What the economist does with its opinion.
+    pub economist: Mode,
+    /// Warm-up and measured runs.
+    pub phases: Phases,
+    /// The hardware sampler.
+    pub sampler: SamplerConfig,
+    /// The migration engine.
+    pub migration: MigrationConfig,
+    /// Order of physical frames, which matters in Memory Mode.
+    pub frames: Frames,
+    /// Real accesses that each simulated access stands for. Time, traffic and
+    /// sampling run at full scale; only the number of random draws shrinks.
+    pub scale: u32,
+    /// Where all randomness comes from.
+    pub seed: u64,
+}
+
+impl SimConfig {
+    /// A simulation with HeMem's parameters, every access simulated.
+    pub fn new(machine: Machine, workload: Box<dyn Workload>, policy: SimPolicy) -> Self {
+        Self {
+            machine,
+            workload,
+            policy,
+            economist: Mode::Shadow,
+            phases: Phases::hemem(),
+            sampler: SamplerConfig::hemem(),
+            migration: MigrationConfig::hemem(),
+            frames: Frames::default(),
+            scale: 1,
+            seed: 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_is_found_by_the_name_it_prints() {
+        for policy in SimPolicy::all() {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        let error = "hemen".parse::<SimPolicy>().expect_err("no such policy").to_string();
+        assert!(error.contains("`hemem`") && error.contains("`memory-mode`"), "{error}");
+    }
+}
