@@ -9,7 +9,7 @@ use terrace_economics::Mode;
 
 use crate::failure::Failure;
 use crate::output;
-use crate::{check, completions, man, run};
+use crate::{check, compare, completions, doctor, man, run, sim, why};
 
 /// Runs programs in less memory than they ask for, and simulates how memory
 /// tiers are best used.
@@ -30,6 +30,10 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(run::Args),
+    Sim(sim::Args),
+    Compare(compare::Args),
+    Doctor(doctor::Args),
+    Why(why::Args),
     Check(check::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -41,6 +45,10 @@ impl Cli {
         let json = self.json;
         match self.verb {
             Verb::Run(args) => args.execute(json),
+            Verb::Sim(args) => args.execute(json),
+            Verb::Compare(args) => args.execute(json),
+            Verb::Doctor(args) => args.execute(json),
+            Verb::Why(args) => args.execute(json),
             Verb::Check(args) => args.execute(json),
             Verb::Completions(args) => args.execute(json),
             Verb::Man(args) => args.execute(json),

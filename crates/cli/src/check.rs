@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use terrace_core::Machine;
+use terrace_policy::recording::EventReader;
 
 use crate::failure::Failure;
 use crate::output;
 use crate::records::{self, Reader, Record};
 
-/// Check a machine file or a file of recorded decisions.
+/// Check a machine file, recorded decisions or recorded events.
 ///
 /// The kind is recognised by the content. A fault is reported with file, line
 /// and field, and exit code 2.
@@ -35,6 +36,7 @@ struct Valid {
 enum Content {
     Machine { name: String, tiers: Vec<String> },
     Records { program: Vec<String>, decisions: u64, lost: u64 },
+    Events { policy: String, events: u64 },
 }
 
 impl Args {
@@ -46,6 +48,9 @@ impl Args {
             let what = match content {
                 Content::Machine { name, tiers } => {
                     format!("machine file `{name}`, tiers {}", tiers.join(", "))
+                }
+                Content::Events { policy, events } => {
+                    format!("{events} events that `{policy}` was told")
                 }
                 Content::Records { program, decisions, lost: 0 } => {
                     format!("{decisions} decisions about `{}`", program.join(" "))
@@ -66,12 +71,14 @@ fn check(file: &Path) -> Result<Content, Failure> {
     let bytes = fs::read(file).map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
     let unknown = || {
         Failure::bad_input(format!(
-            "{name}: neither a machine file nor a file of recorded decisions"
+            "{name}: neither a machine file, nor recorded decisions, nor recorded events"
         ))
     };
     let text = String::from_utf8(bytes).map_err(|_| unknown())?;
     if text.lines().next().is_some_and(records::is_header) {
         check_records(&name, &text)
+    } else if text.lines().next().is_some_and(is_event_header) {
+        check_events(&name, &text)
     } else if looks_like_machine(&text) {
         let machine = Machine::parse(&name, &text).map_err(Failure::bad_input)?;
         let tiers = machine.tiers.into_iter().map(|tier| tier.name).collect();
@@ -93,6 +100,18 @@ fn check_records(name: &str, text: &str) -> Result<Content, Failure> {
         }
     }
     Ok(Content::Records { program, decisions, lost })
+}
+
+fn check_events(name: &str, text: &str) -> Result<Content, Failure> {
+    let mut reader = EventReader::new(name, text.as_bytes()).map_err(Failure::bad_input)?;
+    let policy = reader.policy().to_owned();
+    let events = reader.try_fold(0, |events, event| event.map(|_| events + 1));
+    Ok(Content::Events { policy, events: events.map_err(Failure::bad_input)? })
+}
+
+/// Whether a line is, or was meant to be, the header of recorded events.
+fn is_event_header(line: &str) -> bool {
+    line.trim_start().starts_with('{') && line.contains("\"terrace.events\"")
 }
 
 /// Whether a text is meant as a machine file, valid or not: it has a line that

@@ -18,12 +18,17 @@
 
 mod args;
 mod check;
+mod compare;
 mod completions;
+mod doctor;
 mod failure;
 mod man;
 mod output;
+mod progress;
 mod records;
 mod run;
+mod sim;
+mod why;
 
 use std::process::ExitCode;
 

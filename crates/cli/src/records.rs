@@ -125,7 +125,6 @@ impl RegionRecord {
 /// Writes a file of recorded decisions.
 pub(crate) struct Writer<W: Write> {
     out: W,
-    written: u64,
 }
 
 impl<W: Write> Writer<W> {
@@ -133,20 +132,13 @@ impl<W: Write> Writer<W> {
     pub(crate) fn new(mut out: W, header: &Header) -> io::Result<Self> {
         serde_json::to_writer(&mut out, header)?;
         out.write_all(b"\n")?;
-        Ok(Self { out, written: 0 })
+        Ok(Self { out })
     }
 
     /// Appends a line.
     pub(crate) fn write(&mut self, record: &Record) -> io::Result<()> {
         serde_json::to_writer(&mut self.out, record)?;
-        self.out.write_all(b"\n")?;
-        self.written += u64::from(matches!(record, Record::Decision { .. }));
-        Ok(())
-    }
-
-    /// How many decisions were written.
-    pub(crate) fn written(&self) -> u64 {
-        self.written
+        self.out.write_all(b"\n")
     }
 
     /// Makes everything written so far visible to readers.

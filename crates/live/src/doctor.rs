@@ -441,18 +441,22 @@ impl Facts {
     }
 
     /// The ways to observe a program's accesses, best first, with what each
-    /// lacks here.
-    pub fn samplers(&self) -> Vec<SamplerSupport> {
+    /// lacks here. `obstacle` is what keeps memory from being managed at all.
+    pub fn samplers(&self, obstacle: Option<String>) -> Vec<SamplerSupport> {
+        let (major, minor) = PAGEMAP_SCAN_SINCE;
         vec![
-            SamplerSupport { name: "PEBS or IBS", missing: self.hardware_sampling_lacks() },
+            SamplerSupport {
+                name: "PEBS or IBS",
+                missing: self.hardware_sampling_lacks(),
+                used: false,
+            },
             SamplerSupport {
                 name: "PAGEMAP_SCAN",
-                missing: (self.kernel.version < PAGEMAP_SCAN_SINCE).then(|| {
-                    let (major, minor) = PAGEMAP_SCAN_SINCE;
-                    format!("Linux {major}.{minor} or newer is needed")
-                }),
+                missing: (self.kernel.version < PAGEMAP_SCAN_SINCE)
+                    .then(|| format!("Linux {major}.{minor} or newer is needed")),
+                used: false,
             },
-            SamplerSupport { name: "faults", missing: self.obstacle() },
+            SamplerSupport { name: "faults", missing: obstacle, used: true },
         ]
     }
 
@@ -485,4 +489,6 @@ pub struct SamplerSupport {
     pub name: &'static str,
     /// What is missing for it here; `None` if nothing is.
     pub missing: Option<String>,
+    /// Whether the pager uses it.
+    pub used: bool,
 }

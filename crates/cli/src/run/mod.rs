@@ -96,7 +96,7 @@ pub(crate) struct Args {
     quiet: bool,
 
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true,
+    #[arg(required = true, trailing_var_arg = true,
           value_name = "PROGRAM", value_hint = clap::ValueHint::CommandWithArguments)]
     program: Vec<OsString>,
 }

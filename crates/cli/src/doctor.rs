@@ -1,0 +1,303 @@
+//! `terrace doctor`: what this machine supports, what that leads to, and what
+//! would have to change.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::Serialize;
+use terrace_core::Bytes;
+use terrace_live::doctor::{Facts, SamplerSupport};
+use terrace_live::probe::UffdProbe;
+use terrace_live::uffd::{OpenedBy, feature};
+
+use crate::failure::Failure;
+use crate::output::{self, facts};
+
+/// Say what this machine supports, and whether `terrace run` works on it.
+///
+/// Exit code 0 if it does, 3 if not.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Read the procfs and sysfs below this directory instead of this machine's.
+    #[arg(long, env = "TERRACE_ROOT", hide = true)]
+    root: Option<PathBuf>,
+}
+
+/// What the doctor found.
+#[derive(Debug, Serialize)]
+struct Diagnosis {
+    /// Whether `terrace run` manages memory here.
+    works: bool,
+    /// Why not.
+    obstacle: Option<String>,
+    /// What was found by trying; `None` of a machine that is not this one.
+    userfaultfd: Option<Userfaultfd>,
+    /// Ways to observe accesses, best first.
+    samplers: Vec<SamplerSupport>,
+    /// What the files say.
+    facts: Facts,
+}
+
+/// What userfaultfd offers, as tried.
+#[derive(Debug, Serialize)]
+struct Userfaultfd {
+    /// How it was opened; `None` if it was refused.
+    opened: Option<&'static str>,
+    /// The kernel's feature bits.
+    features: u64,
+    /// Those that Terrace uses or could use, by name.
+    has: Vec<Feature>,
+    /// Whether forks may be reported to us.
+    fork_events: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Feature {
+    name: &'static str,
+    available: bool,
+    needed: bool,
+}
+
+/// Features by their names in `linux/userfaultfd.h`.
+const FEATURES: [(&str, u64); 7] = [
+    ("MOVE", feature::MOVE),
+    ("EVENT_REMAP", feature::EVENT_REMAP),
+    ("EVENT_REMOVE", feature::EVENT_REMOVE),
+    ("EVENT_UNMAP", feature::EVENT_UNMAP),
+    ("WP_ASYNC", feature::WP_ASYNC),
+    ("THREAD_ID", feature::THREAD_ID),
+    ("SIGBUS", feature::SIGBUS),
+];
+
+impl Args {
+    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        let diagnosis = match &self.root {
+            Some(root) => Diagnosis::from_files(root),
+            None => Diagnosis::of_this_machine(),
+        };
+        if json {
+            output::print(&output::json("terrace.doctor", &diagnosis)?)?;
+        } else {
+            output::print(&render(&diagnosis))?;
+        }
+        Ok(if diagnosis.works { ExitCode::SUCCESS } else { ExitCode::from(3) })
+    }
+}
+
+impl Diagnosis {
+    fn of_this_machine() -> Self {
+        let facts = Facts::read(Path::new("/"));
+        let probe = UffdProbe::run();
+        let obstacle = probe.usable().err();
+        Self {
+            works: obstacle.is_none(),
+            samplers: facts.samplers(obstacle.clone()),
+            obstacle,
+            userfaultfd: Some(Userfaultfd::from(&probe)),
+            facts,
+        }
+    }
+
+    /// Of another machine, whose files somebody sent: nothing can be tried.
+    fn from_files(root: &Path) -> Self {
+        let facts = Facts::read(root);
+        let obstacle = facts.obstacle();
+        Self {
+            works: obstacle.is_none(),
+            samplers: facts.samplers(obstacle.clone()),
+            obstacle,
+            userfaultfd: None,
+            facts,
+        }
+    }
+}
+
+impl From<&UffdProbe> for Userfaultfd {
+    fn from(probe: &UffdProbe) -> Self {
+        Self {
+            opened: probe.opened.ok().map(|by| match by {
+                OpenedBy::Device => "/dev/userfaultfd",
+                OpenedBy::Syscall => "the system call",
+            }),
+            features: probe.features,
+            has: FEATURES
+                .into_iter()
+                .map(|(name, bit)| Feature {
+                    name,
+                    available: probe.features & bit != 0,
+                    needed: UffdProbe::REQUIRED & bit != 0,
+                })
+                .collect(),
+            fork_events: probe.fork_events,
+        }
+    }
+}
+
+fn render(diagnosis: &Diagnosis) -> String {
+    let mut text = match &diagnosis.obstacle {
+        None => "`terrace run` works here\n".to_owned(),
+        Some(why) => format!("`terrace run` does not work here: {why}\n"),
+    };
+    section(&mut text, "system", &system(&diagnosis.facts));
+    section(&mut text, "userfaultfd", &userfaultfd(diagnosis));
+    section(&mut text, "observing accesses, best first", &samplers(diagnosis));
+    section(&mut text, "memory", &memory(&diagnosis.facts));
+    text
+}
+
+fn section(text: &mut String, title: &str, rows: &[(&str, String)]) {
+    let _ = write!(text, "\n{title}\n{}", facts("  ", rows));
+}
+
+fn unknown_if_empty(text: &str) -> String {
+    if text.is_empty() { "unknown".to_owned() } else { text.to_owned() }
+}
+
+fn system(facts: &Facts) -> Vec<(&'static str, String)> {
+    let cpu = &facts.cpu;
+    let virtual_machine = if cpu.hypervisor { ", virtual machine" } else { "" };
+    let mut rows = vec![
+        ("kernel", unknown_if_empty(&facts.kernel.release)),
+        (
+            "processor",
+            format!("{}, {} online{virtual_machine}", unknown_if_empty(&cpu.model), cpu.online),
+        ),
+    ];
+    let mut rights = Vec::new();
+    if facts.privileges.sys_ptrace {
+        rights.push("CAP_SYS_PTRACE");
+    }
+    if facts.privileges.perfmon {
+        rights.push("CAP_PERFMON");
+    }
+    if rights.is_empty() {
+        rights.push("none of those that help");
+    }
+    rows.push(("privileges", rights.join(", ")));
+    if facts.privileges.seccomp {
+        rows.push(("seccomp", "system calls of this process are filtered".to_owned()));
+    }
+    rows
+}
+
+fn userfaultfd(diagnosis: &Diagnosis) -> Vec<(&'static str, String)> {
+    let files = &diagnosis.facts.userfaultfd;
+    let device = match (files.device, files.device_accessible) {
+        (false, _) => "missing",
+        (true, false) => "there, but this user may not open it",
+        (true, true) => "accessible",
+    };
+    let unprivileged = match files.unprivileged {
+        None => "unknown",
+        Some(true) => "1: every user",
+        Some(false) => "0: privileged users",
+    };
+    let mut rows = vec![
+        ("/dev/userfaultfd", device.to_owned()),
+        ("vm.unprivileged_userfaultfd", unprivileged.to_owned()),
+    ];
+    let Some(tried) = &diagnosis.userfaultfd else {
+        rows.push(("tried", "no: these are another machine's files".to_owned()));
+        return rows;
+    };
+    let opened = tried.opened.map_or("no: refused".to_owned(), |how| format!("yes, by {how}"));
+    rows.push(("opened", opened));
+    for feature in &tried.has {
+        let needed = if feature.needed { "" } else { " (not needed)" };
+        let available = if feature.available { "yes" } else { "no" };
+        rows.push((feature.name, format!("{available}{needed}")));
+    }
+    let forks = if tried.fork_events { "yes" } else { "no: CAP_SYS_PTRACE is needed" };
+    rows.push(("EVENT_FORK", forks.to_owned()));
+    rows
+}
+
+fn samplers(diagnosis: &Diagnosis) -> Vec<(&'static str, String)> {
+    diagnosis
+        .samplers
+        .iter()
+        .map(|sampler| {
+            let state = match (&sampler.missing, sampler.used) {
+                (Some(missing), _) => format!("no: {missing}"),
+                (None, true) => "yes, used by `terrace run`".to_owned(),
+                (None, false) => "yes, not used yet".to_owned(),
+            };
+            (sampler.name, state)
+        })
+        .collect()
+}
+
+fn memory(facts: &Facts) -> Vec<(&'static str, String)> {
+    let memory = &facts.memory;
+    let mut rows = if memory.total.is_zero() {
+        vec![("total", "unknown".to_owned())]
+    } else {
+        vec![
+            ("total", memory.total.to_string()),
+            ("available", memory.available.to_string()),
+            ("swap", memory.swap.to_string()),
+        ]
+    };
+    for node in &facts.nodes {
+        let what = if node.cpus.is_empty() {
+            "no processors".to_owned()
+        } else {
+            format!("processors {}", node.cpus)
+        };
+        rows.push((
+            "NUMA node",
+            format!("{}: {}, {} free, {what}", node.id, node.total, node.free),
+        ));
+    }
+    let huge_pages = facts.huge_pages.as_ref().map_or("not in this kernel".to_owned(), |huge| {
+        format!("{}, defrag {}", huge.enabled, unknown_if_empty(&huge.defrag))
+    });
+    rows.push(("transparent huge pages", huge_pages));
+    rows.push(("zram", zram(facts)));
+    let zswap = match &facts.zswap {
+        None => "not in this kernel".to_owned(),
+        Some(zswap) if zswap.enabled => format!("on, {}", unknown_if_empty(&zswap.compressor)),
+        Some(_) => "off".to_owned(),
+    };
+    rows.push(("zswap", zswap));
+    if let Some(cgroup) = &facts.cgroup {
+        let amount =
+            |amount: Option<Bytes>, none: &str| amount.map_or(none.to_owned(), |a| a.to_string());
+        rows.push((
+            "control group",
+            format!(
+                "{} (version {}), limit {}, {} in use",
+                cgroup.path,
+                cgroup.version,
+                amount(cgroup.limit, "none"),
+                amount(cgroup.usage, "an unknown amount"),
+            ),
+        ));
+    }
+    let overcommit = match memory.overcommit {
+        Some(0) => "heuristic",
+        Some(1) => "always granted",
+        Some(2) => "strict: large reservations may fail",
+        _ => "unknown",
+    };
+    rows.push(("overcommit", overcommit.to_owned()));
+    if let Some(maps) = memory.max_map_count {
+        rows.push(("mappings a process", format!("{} at most", output::count(maps))));
+    }
+    rows
+}
+
+fn zram(facts: &Facts) -> String {
+    let active: Vec<_> = facts
+        .zram
+        .iter()
+        .filter(|device| !device.size.is_zero())
+        .map(|device| format!("{}: {}, {}", device.name, device.size, device.algorithm))
+        .collect();
+    match (facts.zram.is_empty(), active.is_empty()) {
+        (true, _) => "no devices".to_owned(),
+        (false, true) => "not set up".to_owned(),
+        (false, false) => active.join("; "),
+    }
+}

@@ -1,0 +1,131 @@
+//! `terrace sim`: one policy on a simulated machine.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`setup`] | machine, workload and phases from the command line |
+//! | [`render`] | the report as people read it |
+
+mod render;
+pub(crate) mod setup;
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use terrace_core::Event;
+use terrace_economics::Decision;
+use terrace_sim::{Recorder, SimConfig, SimPolicy, SimReport, Simulation};
+
+use self::setup::Setup;
+use crate::args::one_of;
+use crate::failure::Failure;
+use crate::output;
+use crate::progress::{Bar, Progress};
+use crate::records::{Header, MachineFacts, Record, World, Writer};
+
+/// Simulate a policy on a machine with tiered memory.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: terrace sim --machine optane-cascade-lake --policy hemem \
+                        --working-set 512GiB --hot 64GiB")]
+pub(crate) struct Args {
+    /// What decides where pages lie.
+    #[arg(long, value_name = "NAME", default_value = "hemem",
+          value_parser = one_of(setup::POLICIES, SimPolicy::name))]
+    policy: SimPolicy,
+
+    #[command(flatten)]
+    setup: Setup,
+
+    /// Write every decision to a file, for `terrace why`.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+}
+
+impl Args {
+    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        let config = self.setup.config(self.policy)?;
+        let record = match &self.record {
+            None => None,
+            Some(path) => Some((path.as_path(), self.open_record(path, &config)?)),
+        };
+        let recorder = record
+            .as_ref()
+            .map(|(_, shared)| Box::new(DecisionRecorder(Arc::clone(shared))) as Box<dyn Recorder>);
+        let simulation = Simulation::with_recorder(config, recorder).map_err(Failure::bad_input)?;
+        let report = run(simulation, &Progress::new().bar(self.policy.name()));
+        if let Some((path, shared)) = record {
+            finish(path, &shared)?;
+        }
+        let text =
+            if json { output::json("terrace.sim", &report)? } else { render::render(&report) };
+        output::print(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn open_record(&self, path: &Path, config: &SimConfig) -> Result<SharedFile, Failure> {
+        let bad = |e: io::Error| Failure::bad_input(format!("--record: {}: {e}", path.display()));
+        let header = Header::new(
+            World::Sim,
+            vec![config.workload.describe()],
+            self.policy.name().to_owned(),
+            config.economist,
+            MachineFacts {
+                name: config.machine.name.clone(),
+                clock: Some(config.machine.cpu.clock.value),
+                tiers: config.machine.tiers.iter().map(|tier| tier.name.clone()).collect(),
+            },
+        );
+        let out = BufWriter::new(File::create(path).map_err(bad)?);
+        let writer = Writer::new(out, &header).map_err(bad)?;
+        Ok(Arc::new(Mutex::new(RecordFile { writer, failed: None })))
+    }
+}
+
+/// Runs a simulation to its end, and shows how far it is.
+pub(crate) fn run(simulation: Simulation, bar: &Bar) -> SimReport {
+    let report = simulation.run(&mut |progress| {
+        bar.set(progress.fraction, format!("{} at {}", progress.throughput, progress.now));
+    });
+    bar.finish();
+    report
+}
+
+/// The simulation owns its recorder; the file is shared so that its errors can
+/// be asked for when the simulation is over.
+type SharedFile = Arc<Mutex<RecordFile>>;
+
+struct RecordFile {
+    writer: Writer<BufWriter<File>>,
+    /// The first error; after it nothing more is written.
+    failed: Option<io::Error>,
+}
+
+struct DecisionRecorder(SharedFile);
+
+impl Recorder for DecisionRecorder {
+    fn event(&mut self, _event: &Event) {}
+
+    fn decisions(&mut self, decisions: &[Decision]) {
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for decision in decisions {
+            if file.failed.is_some() {
+                return;
+            }
+            // A simulated program is one process; no real one has number 0.
+            let record = Record::Decision { process: 0, decision: Box::new(*decision) };
+            file.failed = file.writer.write(&record).err();
+        }
+    }
+}
+
+/// Writes out what is buffered; the first error of the whole recording counts.
+fn finish(path: &Path, shared: &SharedFile) -> Result<(), Failure> {
+    let mut file = shared.lock().unwrap_or_else(PoisonError::into_inner);
+    let flushed = file.writer.flush();
+    file.failed
+        .take()
+        .map_or(flushed, Err)
+        .map_err(|e| Failure::failed(format!("--record: {}: {e}", path.display())))
+}

@@ -1,0 +1,115 @@
+//! The report of a simulation as people read it.
+
+use std::fmt::Write as _;
+
+use terrace_sim::SimReport;
+
+use crate::output::{count, facts, percent, table};
+
+/// The whole report.
+pub(crate) fn render(report: &SimReport) -> String {
+    let mut text = format!("{} on {}, policy {}\n", report.workload, report.machine, report.policy);
+    text.push_str(&facts("  ", &summary(report)));
+    let mut section = |lines: &str| {
+        text.push('\n');
+        for line in lines.lines() {
+            let _ = writeln!(text, "  {line}");
+        }
+    };
+    section(&tiers(report));
+    if !report.accounts.is_empty() {
+        section(&accounts(report));
+    }
+    text
+}
+
+fn summary(report: &SimReport) -> Vec<(&'static str, String)> {
+    let runs = report.runs.len();
+    let throughput = if runs > 1 {
+        format!("{}, of {runs} runs, spread {}", report.throughput, report.spread)
+    } else {
+        report.throughput.to_string()
+    };
+    let measured = &report.migrated_measured;
+    let mut rows = vec![
+        ("throughput", throughput),
+        ("simulated", format!("{}, seed {}", report.time, report.seed)),
+        ("cache hits", percent(report.llc_hit_ratio)),
+    ];
+    if let Some(ratio) = report.memory_mode_hit_ratio {
+        rows.push(("memory mode hits", percent(ratio)));
+    }
+    rows.push((
+        "migrated",
+        format!(
+            "{} promotions, {} demotions, {} exchanges, {} ({} while measured)",
+            count(report.migrated.promotions),
+            count(report.migrated.demotions),
+            count(report.migrated.exchanges),
+            report.migrated.moved,
+            measured.moved,
+        ),
+    ));
+    if let Some(footprint) = &report.footprint {
+        rows.push((
+            "policy state",
+            format!("{}, {:.1} B a page", footprint.bytes, footprint.bytes_per_page),
+        ));
+    }
+    rows.push(("host speed", format!("{} simulated accesses", report.host_speed)));
+    rows
+}
+
+fn tiers(report: &SimReport) -> String {
+    let rows: Vec<_> = report
+        .tiers
+        .iter()
+        .map(|tier| {
+            [
+                tier.name.clone(),
+                tier.capacity.to_string(),
+                count(tier.pages.get()),
+                percent(tier.share),
+                tier.latency.to_string(),
+                tier.bandwidth.to_string(),
+                percent(tier.load),
+            ]
+        })
+        .collect();
+    table(["tiers", "capacity", "pages", "accesses", "latency", "bandwidth", "load"], &rows)
+}
+
+fn accounts(report: &SimReport) -> String {
+    let rows: Vec<_> = report
+        .accounts
+        .iter()
+        .map(|line| {
+            let account = &line.account;
+            [
+                line.class.to_owned(),
+                count(account.proposed),
+                count(account.vetoed),
+                count(account.completed),
+                count(account.aborted),
+                account.predicted_cost.to_string(),
+                account.realised_cost.to_string(),
+                account.predicted_benefit.to_string(),
+                account.realised_benefit.to_string(),
+            ]
+        })
+        .collect();
+    table(
+        [
+            "actions",
+            "proposed",
+            "vetoed",
+            "completed",
+            "aborted",
+            "cost",
+            "realised",
+            "benefit",
+            "realised",
+        ],
+        &rows,
+    )
+}

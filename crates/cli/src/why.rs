@@ -1,0 +1,239 @@
+//! `terrace why`: explains recorded decisions.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use serde::Serialize;
+use terrace_core::{Action, ActionClass, Nanos, OpId, PageNo, PageRef, RegionId};
+use terrace_economics::Decision;
+
+use crate::args::one_of;
+use crate::failure::Failure;
+use crate::output;
+use crate::records::{Header, Reader, Record, RegionRecord};
+
+/// Explain why pages were moved, or not.
+///
+/// Reads what `terrace run --record` or `terrace sim --record` wrote, and
+/// prints each decision with its evidence, its price, and what would have
+/// turned it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: terrace why records.jsonl --class promote --last 3")]
+pub(crate) struct Args {
+    /// The recorded decisions.
+    file: PathBuf,
+
+    /// Only decisions about one page: an address (0x7f…) or REGION:PAGE.
+    #[arg(long, value_name = "ADDRESS|REGION:PAGE")]
+    page: Option<PageChoice>,
+
+    /// Only the decision of this number.
+    #[arg(long, value_name = "NUMBER")]
+    op: Option<u64>,
+
+    /// Only decisions about one class of action.
+    #[arg(long, value_parser = one_of(&ActionClass::ALL, ActionClass::name))]
+    class: Option<ActionClass>,
+
+    /// Only decisions about one process.
+    #[arg(long, value_name = "PID")]
+    process: Option<u32>,
+
+    /// Only the last decisions of those that match.
+    #[arg(long, value_name = "COUNT")]
+    last: Option<usize>,
+}
+
+/// Which page is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PageChoice {
+    Address(u64),
+    Page(PageRef),
+}
+
+impl FromStr for PageChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("`{text}` is neither an address (0x7f…) nor REGION:PAGE");
+        if let Some(digits) = text.strip_prefix("0x") {
+            return u64::from_str_radix(digits, 16).map(Self::Address).map_err(|_| bad());
+        }
+        let (region, page) = text.split_once(':').ok_or_else(bad)?;
+        match (region.parse(), page.parse()) {
+            (Ok(region), Ok(page)) => {
+                Ok(Self::Page(PageRef { region: RegionId(region), page: PageNo(page) }))
+            }
+            _ => Err(bad()),
+        }
+    }
+}
+
+/// A decision with where it was taken.
+#[derive(Debug, Serialize)]
+struct Found {
+    process: u32,
+    /// The page's address, where the recording knows it.
+    address: Option<u64>,
+    decision: Box<Decision>,
+}
+
+/// What was found.
+#[derive(Serialize)]
+struct Answer<'a> {
+    header: &'a Header,
+    /// Decisions in the file.
+    decisions_recorded: u64,
+    /// Decisions that were taken but could not be recorded.
+    decisions_lost: u64,
+    /// Those that were asked for.
+    decisions: &'a [Found],
+}
+
+impl Args {
+    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        let name = self.file.display().to_string();
+        let file =
+            File::open(&self.file).map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
+        let reader = Reader::new(&name, BufReader::new(file))?;
+        let header = reader.header.clone();
+        let mut search = Search::new(&self);
+        for record in reader {
+            search.look_at(record?);
+        }
+        let Search { found, recorded, lost, .. } = search;
+        let found = Vec::from(found);
+        let text = if json {
+            let answer = Answer {
+                header: &header,
+                decisions_recorded: recorded,
+                decisions_lost: lost,
+                decisions: &found,
+            };
+            output::json("terrace.why", &answer)?
+        } else {
+            render(&header, &found, recorded, lost)
+        };
+        output::print(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A walk through a file.
+struct Search<'a> {
+    wanted: &'a Args,
+    /// Where regions lie now, by process and number.
+    regions: BTreeMap<(u32, RegionId), RegionRecord>,
+    found: VecDeque<Found>,
+    recorded: u64,
+    lost: u64,
+}
+
+impl<'a> Search<'a> {
+    fn new(wanted: &'a Args) -> Self {
+        Self { wanted, regions: BTreeMap::new(), found: VecDeque::new(), recorded: 0, lost: 0 }
+    }
+
+    fn look_at(&mut self, record: Record) {
+        match record {
+            Record::Region(region) => {
+                self.regions.insert((region.process, region.region), region);
+            }
+            Record::Lost { count, .. } => self.lost += count,
+            Record::Decision { process, decision } => {
+                self.recorded += 1;
+                if self.matches(process, &decision) {
+                    let address = self.address(process, &decision);
+                    self.found.push_back(Found { process, address, decision });
+                    if self.wanted.last.is_some_and(|last| self.found.len() > last) {
+                        self.found.pop_front();
+                    }
+                }
+            }
+        }
+    }
+
+    fn matches(&self, process: u32, decision: &Decision) -> bool {
+        let wanted = self.wanted;
+        wanted.process.is_none_or(|pid| pid == process)
+            && wanted.op.is_none_or(|op| OpId(op) == decision.op)
+            && wanted.class.is_none_or(|class| class == decision.action.class())
+            && wanted.page.is_none_or(|choice| self.is_about(process, &decision.action, choice))
+    }
+
+    fn is_about(&self, process: u32, action: &Action, choice: PageChoice) -> bool {
+        let page = match choice {
+            PageChoice::Page(page) => page,
+            PageChoice::Address(address) => {
+                let mut regions = self.regions.range((process, RegionId(0))..);
+                let page = regions
+                    .by_ref()
+                    .take_while(|((pid, _), _)| *pid == process)
+                    .find_map(|(_, region)| region.page_at(address));
+                match page {
+                    Some(page) => page,
+                    None => return false,
+                }
+            }
+        };
+        match action {
+            Action::Exchange { promote, demote, .. } => page == *promote || page == *demote,
+            Action::Collapse { range } | Action::Arm { range } => range.contains(page),
+            other => other.page() == Some(page),
+        }
+    }
+
+    fn address(&self, process: u32, decision: &Decision) -> Option<u64> {
+        let page = decision.action.page()?;
+        Some(self.regions.get(&(process, page.region))?.address_of(page.page))
+    }
+}
+
+fn render(header: &Header, found: &[Found], recorded: u64, lost: u64) -> String {
+    let mut text = format!(
+        "{} of {} recorded decisions about `{}` ({}, policy {}, economist {})\n",
+        output::count(found.len() as u64),
+        output::count(recorded),
+        header.program.join(" "),
+        header.machine.name,
+        header.policy,
+        crate::args::mode_name(header.economist),
+    );
+    if lost > 0 {
+        let _ = writeln!(text, "{} more were taken but not recorded", output::count(lost));
+    }
+    // Times on a live machine count from its start: what matters is the distance.
+    let begin = found.first().map_or(Nanos::ZERO, |first| first.decision.at);
+    for Found { process, address, decision } in found {
+        let _ = write!(text, "\nop {}, +{}", decision.op.0, decision.at - begin);
+        if *process != 0 {
+            let _ = write!(text, ", process {process}");
+        }
+        if let Some(address) = address {
+            let _ = write!(text, ", at {address:#x}");
+        }
+        let _ = writeln!(text, "\n  {}", decision.explain(&header.machine.tiers));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_named_by_its_address_or_by_region_and_number() {
+        let page = PageRef { region: RegionId(3), page: PageNo(17) };
+
+        assert_eq!("3:17".parse(), Ok(PageChoice::Page(page)));
+        assert_eq!("0x7f00".parse(), Ok(PageChoice::Address(0x7f00)));
+        for nonsense in ["", "17", "3:", ":17", "0x", "0xg", "3:17:1", "-1:0"] {
+            assert!(nonsense.parse::<PageChoice>().is_err(), "{nonsense}");
+        }
+    }
+}

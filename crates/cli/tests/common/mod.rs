@@ -1,0 +1,76 @@
+//! What the tests of the command line share.
+
+// Each test binary uses its own part.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command as Process;
+use std::sync::OnceLock;
+
+use snapbox::cmd::Command;
+
+/// The command under test, without the settings of whoever runs the tests.
+pub(crate) fn terrace() -> Command {
+    Command::new(snapbox::cmd::cargo_bin!("terrace"))
+        .env_remove("TERRACE_ROOT")
+        .env_remove("LD_PRELOAD")
+        .env_remove("TERRACE_PRELOAD")
+}
+
+/// `terrace run` with the library that belongs to it. Where memory cannot be
+/// managed, the program runs all the same: most of what is tested holds then, too.
+pub(crate) fn run(fast: &str) -> Command {
+    terrace().env("TERRACE_PRELOAD", preload()).args(["run", "--best-effort", "--fast", fast])
+}
+
+/// Whether memory can be managed on this machine.
+pub(crate) fn is_supported() -> bool {
+    terrace().arg("doctor").output().unwrap().status.success()
+}
+
+/// The library that `run` loads into programs. Cargo builds no other crate's
+/// library for a test, so it is built on first use: into the directory and
+/// profile that the command itself was built in.
+pub(crate) fn preload() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let directory = snapbox::cmd::cargo_bin!("terrace").parent().unwrap();
+        let mut cargo = Process::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", "terrace-preload"]);
+        cargo.arg("--target-dir").arg(directory.parent().unwrap());
+        if directory.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success(), "terrace-preload does not build");
+        directory.join("libterrace_preload.so")
+    })
+}
+
+/// Runs a command that must print one JSON document of ours on stdout.
+pub(crate) fn json(command: Command, exit_code: i32) -> serde_json::Value {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(exit_code), "{output:?}");
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["schema"], 1);
+    document
+}
+
+/// Runs a command that must refuse its input: exit code 2, nothing on stdout,
+/// and on stderr one line of ours, which is returned without its prefix.
+pub(crate) fn refused(command: Command) -> String {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let line = stderr.strip_suffix('\n').unwrap();
+    assert!(!line.contains('\n'), "more than one line: {line}");
+    line.strip_prefix("terrace: ").unwrap_or_else(|| panic!("no prefix: {line}")).to_owned()
+}
+
+/// Builds a C program.
+pub(crate) fn compile(source: &str, to: &Path, flags: &[&str]) {
+    let from = to.with_extension("c");
+    std::fs::write(&from, source).unwrap();
+    let done = Process::new("cc").args(flags).arg("-o").arg(to).arg(&from).status().unwrap();
+    assert!(done.success(), "cc failed on {}", from.display());
+}

@@ -1,0 +1,66 @@
+//! `terrace doctor` on machines that were written down: each directory of
+//! `tests/doctor` holds the procfs and sysfs files of one, and what the doctor
+//! says about it. `SNAPSHOTS=overwrite` writes that down anew.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::terrace;
+
+fn diagnose(name: &str, exit_code: i32) {
+    let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor").join(name);
+
+    let assert = terrace().arg("doctor").arg("--root").arg(&case).assert();
+
+    assert.code(exit_code).stdout_eq(snapbox::Data::read_from(&case.join("expected.txt"), None));
+}
+
+#[test]
+fn a_server_with_cxl_memory_is_all_that_is_wanted() {
+    diagnose("01-bare-metal-cxl", 0);
+}
+
+#[test]
+fn a_container_without_privileges_is_told_what_it_lacks() {
+    diagnose("02-container", 3);
+}
+
+#[test]
+fn a_kernel_that_is_too_old_is_told_which_would_do() {
+    diagnose("03-old-kernel", 3);
+}
+
+#[test]
+fn where_nothing_can_be_read_nothing_is_assumed() {
+    diagnose("04-nothing", 3);
+}
+
+#[test]
+fn every_machine_that_was_written_down_is_tested() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor");
+    assert_eq!(fs::read_dir(directory).unwrap().count(), 4, "a case without a test");
+}
+
+#[test]
+fn json_says_the_same() {
+    let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor/02-container");
+
+    let document = common::json(terrace().arg("doctor").arg("--json").arg("--root").arg(case), 3);
+
+    assert_eq!(document["kind"], "terrace.doctor");
+    assert_eq!(document["works"], false);
+    assert_eq!(document["facts"]["cgroup"]["limit"], 512 << 20);
+    assert_eq!(document["facts"]["privileges"]["seccomp"], true);
+}
+
+#[test]
+fn on_this_machine_the_doctor_s_verdict_is_what_run_does() {
+    let works = common::is_supported();
+    let run = terrace().env("TERRACE_PRELOAD", common::preload());
+
+    let output = run.args(["run", "--fast", "16MiB", "--quiet", "--", "true"]).output().unwrap();
+
+    assert_eq!(output.status.code(), Some(if works { 0 } else { 3 }), "{output:?}");
+}

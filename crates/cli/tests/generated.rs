@@ -1,0 +1,94 @@
+//! Help, manual pages and completions come from the same definitions.
+//! `SNAPSHOTS=overwrite` writes the golden files anew.
+
+mod common;
+
+use std::fs;
+
+use common::{json, terrace};
+use snapbox::file;
+
+const VERBS: [&str; 9] =
+    ["run", "sim", "compare", "reproduce", "doctor", "why", "check", "completions", "man"];
+
+#[test]
+fn help_reads_as_agreed() {
+    let help = |verb: &str| {
+        let command = if verb.is_empty() { terrace() } else { terrace().arg(verb) };
+        command.arg("--help").assert().success()
+    };
+
+    help("").stdout_eq(file!["help/terrace.txt"].raw());
+    help("run").stdout_eq(file!["help/run.txt"].raw());
+    help("sim").stdout_eq(file!["help/sim.txt"].raw());
+    help("compare").stdout_eq(file!["help/compare.txt"].raw());
+    help("reproduce").stdout_eq(file!["help/reproduce.txt"].raw());
+    help("doctor").stdout_eq(file!["help/doctor.txt"].raw());
+    help("why").stdout_eq(file!["help/why.txt"].raw());
+    help("check").stdout_eq(file!["help/check.txt"].raw());
+    help("completions").stdout_eq(file!["help/completions.txt"].raw());
+    help("man").stdout_eq(file!["help/man.txt"].raw());
+}
+
+#[test]
+fn without_a_verb_the_help_goes_to_stderr_with_exit_code_2() {
+    let output = terrace().output().unwrap();
+
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("Usage: terrace"));
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_verb() {
+    let dir = tempfile::tempdir().unwrap();
+
+    let document = json(terrace().args(["man", "--json"]).arg(dir.path().join("man1")), 0);
+
+    let mut names: Vec<_> = fs::read_dir(dir.path().join("man1"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let mut expected: Vec<_> = VERBS.iter().map(|verb| format!("terrace-{verb}.1")).collect();
+    expected.extend(["terrace.1".to_owned(), "terrace-reproduce-hemem.1".to_owned()]);
+    expected.sort();
+    assert_eq!(names, expected);
+    assert_eq!(document["files"].as_array().unwrap().len(), expected.len());
+    let page = fs::read_to_string(dir.path().join("man1/terrace-run.1")).unwrap();
+    assert!(page.starts_with(".ie"), "not roff: {page}");
+    assert!(page.contains("terrace\\-run") && page.contains("\\-\\-fast"), "{page}");
+}
+
+#[test]
+fn the_main_page_goes_to_stdout() {
+    let output = terrace().arg("man").output().unwrap();
+
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&output.stdout).contains(".TH terrace 1"));
+}
+
+#[test]
+fn completions_know_the_verbs_the_options_and_the_policies() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = terrace().args(["completions", shell]).output().unwrap();
+
+        assert_eq!(output.status.code(), Some(0));
+        let script = String::from_utf8(output.stdout).unwrap();
+        for word in ["reproduce", "best-effort", "first-touch", "shadow"] {
+            assert!(script.contains(word), "{shell} does not know {word}");
+        }
+    }
+    let document = json(terrace().args(["completions", "bash", "--json"]), 0);
+    assert!(document["script"].as_str().unwrap().contains("_terrace"));
+}
+
+#[test]
+fn bash_accepts_its_script() {
+    let script = terrace().args(["completions", "bash"]).output().unwrap().stdout;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("terrace.bash");
+    fs::write(&file, script).unwrap();
+
+    snapbox::cmd::Command::new("bash").arg("-n").arg(&file).assert().success().stderr_eq("");
+}
