@@ -384,3 +384,26 @@ fn the_world_s_own_budget_is_kept_as_well() {
     toy.migration_budget = Bytes::ZERO;
     assert_eq!(toy.tick(), []);
 }
+
+#[test]
+fn d04_a_region_added_during_a_sweep_takes_no_visit_from_the_others() {
+    for ticks_before in 0..12 {
+        let config = HeMemConfig { sweep_pages: 1, ..HeMemConfig::default() };
+        let mut toy = Toy::new(HeMem::new(config), &[64, 64], true);
+        toy.alloc_and_touch(0, 8);
+        for p in 0..8 {
+            toy.sample(page(0, p), Access::Read, 9);
+        }
+        cool_once(&mut toy, page(0, 3));
+        for _ in 0..ticks_before {
+            toy.tick();
+        }
+        toy.alloc(1, 30, PageSize::Huge);
+        for _ in 0..40 {
+            toy.tick();
+        }
+        // The audit knows when the sweep is over, and that nobody may be hot
+        // on nine loads that were halved.
+        toy.policy.audit().unwrap_or_else(|e| panic!("added after {ticks_before} ticks: {e}"));
+    }
+}

@@ -70,6 +70,11 @@ impl State {
 
     /// Makes state for slots below `slots`.
     pub(super) fn grow(&mut self, slots: usize) {
+        if self.unswept > 0 {
+            // New slots lie before the cursor's wrap: without this their
+            // visits would be taken off those of old slots.
+            self.unswept += slots.saturating_sub(self.pages.len());
+        }
         grow(&mut self.pages, slots, Page::default());
         self.links.grow(slots);
     }
