@@ -1,0 +1,207 @@
+//! The hazard suite: compiles the C programs in `tests/hazards`, runs each on
+//! plain Linux, which is the oracle, and then under `terrace run` with a budget
+//! far below the memory that it uses.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use crate::harness::{Case, Verdict, number};
+use crate::process::{self, Finished};
+use crate::report::Report;
+use crate::terrace;
+
+/// The exit status by which a program says that this machine cannot show its hazard.
+const SKIPPED: i32 = 77;
+
+/// The budget of a managed run: a third of what one churn sweeps over.
+const BUDGET: &str = "4MiB";
+
+/// How the suite is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Runs of each program under Terrace (`HAZARD_REPEAT`, 1).
+    pub repeat: usize,
+    /// Programs at a time (`HAZARD_JOBS`, the number of processors).
+    pub jobs: usize,
+    /// When a program counts as hanging (`HAZARD_TIMEOUT`, 30 s).
+    pub limit: Duration,
+    /// Further arguments of `terrace run`, for trying policies and tiers
+    /// (`HAZARD_RUN_ARGS`, none).
+    pub arguments: Vec<String>,
+}
+
+impl Options {
+    /// Reads the environment.
+    pub fn from_environment() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let arguments = env::var("HAZARD_RUN_ARGS").unwrap_or_default();
+        Self {
+            repeat: number("HAZARD_REPEAT", 1),
+            jobs: number("HAZARD_JOBS", processors),
+            limit: Duration::from_secs(number("HAZARD_TIMEOUT", 30) as u64),
+            arguments: arguments.split_whitespace().map(str::to_owned).collect(),
+        }
+    }
+}
+
+/// Every hazard in every environment, plain before managed.
+pub fn cases(options: &Options) -> Result<Vec<Case>, String> {
+    let mut sources: Vec<PathBuf> = fs::read_dir(directory())
+        .map_err(|e| format!("{}: {e}", directory().display()))?
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
+        .collect();
+    sources.sort();
+    let programs = compile(&sources, options.jobs)?;
+    // `HAZARD_PLAIN=only` is for writing programs before there is anything to test.
+    let managed = env::var("HAZARD_PLAIN").as_deref() != Ok("only");
+    let terrace = if managed { Some(terrace::executable()?) } else { None };
+
+    let plain = programs.iter().map(|program| {
+        let (program, limit) = (program.clone(), options.limit);
+        Case {
+            name: format!("hazards::{} [plain]", name(&program)),
+            run: Box::new(move || verdict(&program, 1, || plain_run(&program, limit))),
+        }
+    });
+    let managed = terrace.iter().flat_map(|terrace| {
+        programs.iter().map(|program| {
+            let (program, terrace) = (program.clone(), terrace.clone());
+            let options = options.clone();
+            Case {
+                name: format!("hazards::{} [managed x{}]", name(&program), options.repeat),
+                run: Box::new(move || {
+                    verdict(&program, options.repeat, || managed_run(&program, &terrace, &options))
+                }),
+            }
+        })
+    });
+    Ok(plain.chain(managed).collect())
+}
+
+fn directory() -> PathBuf {
+    terrace::root().join("tests/hazards")
+}
+
+fn name(program: &Path) -> String {
+    program.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Compiles what is older than its source. Warnings are errors: a program that
+/// is not right proves nothing about Terrace.
+fn compile(sources: &[PathBuf], jobs: usize) -> Result<Vec<PathBuf>, String> {
+    let target = terrace::target().join("hazards");
+    fs::create_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))?;
+    let header = modified(&directory().join("hazard.h"));
+    let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let next = AtomicUsize::new(0);
+    let one = |source: &PathBuf| -> Result<PathBuf, String> {
+        let program = target.join(source.file_stem().unwrap_or_default());
+        let made = modified(&program);
+        if made.is_some() && made > modified(source) && made > header {
+            return Ok(program);
+        }
+        let output = Command::new(&compiler)
+            .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+            .arg(&program)
+            .arg(source)
+            .args(["-ldl", "-lm"])
+            .output()
+            .map_err(|e| format!("the C compiler `{compiler}` could not be started: {e}"))?;
+        if output.status.success() {
+            Ok(program)
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    };
+    let results = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs.max(1))
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut done = Vec::new();
+                    while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        done.push(one(source));
+                    }
+                    done
+                })
+            })
+            .collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    let mut programs = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+    programs.sort();
+    Ok(programs)
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|file| file.modified()).ok()
+}
+
+/// Repeats a run until it fails, hangs or is skipped.
+fn verdict(
+    program: &Path,
+    repeat: usize,
+    run: impl Fn() -> io::Result<(Finished, Option<String>)>,
+) -> Verdict {
+    for round in 1..=repeat {
+        let failed = |why: String| {
+            let again =
+                format!("again: HAZARD_REPEAT={repeat} make hazards ONLY={}", name(program));
+            Verdict::Failed(format!("run {round} of {repeat}: {why}\n{again}"))
+        };
+        match run() {
+            Err(error) => return failed(error.to_string()),
+            Ok((finished, _)) if finished.code() == Some(SKIPPED) => {
+                let why = finished.stderr.trim();
+                return Verdict::Skipped(why.strip_prefix("skip: ").unwrap_or(why).to_owned());
+            }
+            Ok((finished, _)) if !finished.succeeded() => return failed(finished.complaint()),
+            Ok((_, Some(complaint))) => return failed(complaint),
+            Ok((finished, None)) if !finished.stderr.is_empty() => {
+                return failed(format!("it passed, but said:\n{}", finished.stderr));
+            }
+            Ok(_) => {}
+        }
+    }
+    Verdict::Passed
+}
+
+fn plain_run(program: &Path, limit: Duration) -> io::Result<(Finished, Option<String>)> {
+    let scratch = tempfile::tempdir()?;
+    let mut command = Command::new(program);
+    command.current_dir(scratch.path());
+    Ok((process::run(&mut command, scratch.path(), limit)?, None))
+}
+
+fn managed_run(
+    program: &Path,
+    terrace: &Path,
+    options: &Options,
+) -> io::Result<(Finished, Option<String>)> {
+    let scratch = tempfile::tempdir()?;
+    let report = scratch.path().join("report.json");
+    let mut command = Command::new(terrace);
+    command
+        .current_dir(scratch.path())
+        .env("HAZARD_MANAGED", "1")
+        .args(["--json", "run", "--fast", BUDGET, "--report"])
+        .arg(&report)
+        .args(&options.arguments)
+        .arg("--")
+        .arg(program);
+    let finished = process::run(&mut command, scratch.path(), options.limit)?;
+    // A hazard that found all its memory in place has shown nothing.
+    let complaint = finished.succeeded().then(|| match Report::read(&report) {
+        Err(error) => Some(error),
+        Ok(report) if report.demotions() == 0 => {
+            Some("it passed, but no page ever left DRAM: this run shows nothing".to_owned())
+        }
+        Ok(_) => None,
+    });
+    Ok((finished, complaint.flatten()))
+}

@@ -1,0 +1,17 @@
+//! Whole programs under `terrace run`: what the integration tests share.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`harness`] | cases, filters and result lines as the standard test harness prints them |
+//! | [`process`] | a child with a deadline, its use of memory, and what it hangs in |
+//! | [`hazards`] | compiles and runs the C programs in `tests/hazards` |
+//! | [`programs`] | real programs, unmanaged and in a quarter of their memory |
+//! | [`report`] | reads what `terrace run --json` says |
+//! | [`terrace`] | finds or builds the programs under test |
+
+pub mod harness;
+pub mod hazards;
+pub mod process;
+pub mod programs;
+pub mod report;
+pub mod terrace;

@@ -1,0 +1,158 @@
+//! Reads what `terrace run --json` says about a run.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use terrace_core::{Bytes, Nanos};
+
+/// The parts of a run's report that tests look at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// DRAM that each process was allowed.
+    pub budget: Bytes,
+    /// Each process that loaded the library.
+    pub processes: Vec<Process>,
+}
+
+/// One process of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Process {
+    /// Its command's name.
+    pub command: String,
+    /// `dormant`, `managed` or `failed`.
+    pub state: String,
+    /// Why it was given up, if it was.
+    pub failure: Option<String>,
+    /// The most managed memory that it had resident at once.
+    pub resident_peak: Bytes,
+    /// The most managed memory that it had mapped at once.
+    pub mapped_peak: Bytes,
+    /// The most memory that held what was not resident.
+    pub store_peak: Bytes,
+    /// Pages that left DRAM.
+    pub demotions: u64,
+    /// Pages that came back.
+    pub promotions: u64,
+    /// Time that its threads waited for Terrace.
+    pub waited: Nanos,
+}
+
+impl Report {
+    /// Reads a report from a file.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        Self::parse(&text).map_err(|e| format!("{}: {e}\n{text}", path.display()))
+    }
+
+    /// Reads a report.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        if value["schema"] != 1 || value["kind"] != "terrace.run" {
+            return Err("this is no report of a run in schema 1".to_owned());
+        }
+        let processes = value["processes"].as_array().ok_or("no `processes`")?;
+        Ok(Self {
+            budget: Bytes(number(&value, &["budget"])?),
+            processes: processes.iter().map(Process::read).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Pages that left DRAM, in all processes.
+    pub fn demotions(&self) -> u64 {
+        self.processes.iter().map(|process| process.demotions).sum()
+    }
+
+    /// The most managed memory that any one process had resident.
+    pub fn resident_peak(&self) -> Bytes {
+        self.processes.iter().map(|process| process.resident_peak).max().unwrap_or_default()
+    }
+
+    /// The most that any one process's store occupied.
+    pub fn store_peak(&self) -> Bytes {
+        self.processes.iter().map(|process| process.store_peak).max().unwrap_or_default()
+    }
+
+    /// What is wrong with the run as such: a process that was given up, or a
+    /// budget exceeded by more than `slack` (0.05 is 5 %).
+    pub fn complaint(&self, slack: f64) -> Option<String> {
+        if self.processes.is_empty() {
+            return Some("no process loaded the library".to_owned());
+        }
+        let limit = Bytes::from_f64(self.budget.as_f64() * (1.0 + slack));
+        self.processes.iter().find_map(|process| {
+            if process.state == "failed" {
+                let why = process.failure.as_deref().unwrap_or("no reason given");
+                Some(format!("process {} was given up: {why}", process.command))
+            } else if process.resident_peak > limit {
+                Some(format!(
+                    "process {} had {} resident, the budget is {}",
+                    process.command, process.resident_peak, self.budget
+                ))
+            } else {
+                None
+            }
+        })
+    }
+}
+
+impl Process {
+    fn read(value: &Value) -> Result<Self, String> {
+        let text = |key: &str| value[key].as_str().map(str::to_owned);
+        Ok(Self {
+            command: text("command").ok_or("no `command`")?,
+            state: text("state").ok_or("no `state`")?,
+            failure: text("failure"),
+            resident_peak: Bytes(number(value, &["figures", "resident_peak"])?),
+            mapped_peak: Bytes(number(value, &["figures", "mapped_peak"])?),
+            store_peak: Bytes(number(value, &["figures", "store", "occupied_peak"])?),
+            demotions: number(value, &["figures", "demotions"])?,
+            promotions: number(value, &["figures", "promotions"])?,
+            waited: Nanos(number(value, &["figures", "waited"])?),
+        })
+    }
+}
+
+fn number(value: &Value, path: &[&str]) -> Result<u64, String> {
+    let found = path.iter().fold(value, |value, key| &value[*key]);
+    found.as_u64().ok_or_else(|| format!("`{}` is not a number", path.join(".")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(state: &str, resident_peak: u64) -> Report {
+        let text = format!(
+            r#"{{"schema": 1, "kind": "terrace.run", "budget": 1000, "processes": [{{
+                "command": "sort", "state": "{state}", "failure": null,
+                "figures": {{"resident_peak": {resident_peak}, "mapped_peak": 5000,
+                    "demotions": 7, "promotions": 3, "waited": 12,
+                    "store": {{"occupied_peak": 400}}}}}}]}}"#
+        );
+        Report::parse(&text).unwrap()
+    }
+
+    #[test]
+    fn a_budget_kept_within_the_slack_is_no_complaint() {
+        assert_eq!(report("managed", 1050).complaint(0.05), None);
+        assert_eq!(report("managed", 1050).demotions(), 7);
+    }
+
+    #[test]
+    fn an_exceeded_budget_and_a_given_up_process_are() {
+        assert!(report("managed", 1051).complaint(0.05).unwrap().contains("resident"));
+        assert!(report("failed", 10).complaint(0.05).unwrap().contains("given up"));
+    }
+
+    #[test]
+    fn a_report_without_what_is_asked_for_is_refused() {
+        let head = r#""schema": 1, "kind": "terrace.run""#;
+        let none = format!("{{{head}}}");
+        assert!(Report::parse(&none).unwrap_err().contains("processes"));
+        let some = format!("{{{head}, \"processes\": []}}");
+        assert!(Report::parse(&some).unwrap_err().contains("budget"));
+        assert!(Report::parse("{}").unwrap_err().contains("schema"));
+        assert!(Report::parse("not json").is_err());
+    }
+}
