@@ -394,10 +394,12 @@ fn d04_a_region_added_during_a_sweep_takes_no_visit_from_the_others() {
         for p in 0..8 {
             toy.sample(page(0, p), Access::Read, 9);
         }
+        // A second cooling finds the cursor somewhere in the middle.
         cool_once(&mut toy, page(0, 3));
         for _ in 0..ticks_before {
             toy.tick();
         }
+        cool_once(&mut toy, page(0, 3));
         toy.alloc(1, 30, PageSize::Huge);
         for _ in 0..40 {
             toy.tick();
