@@ -392,7 +392,7 @@ fn d04_a_region_added_during_a_sweep_takes_no_visit_from_the_others() {
         let mut toy = Toy::new(HeMem::new(config), &[64, 64], true);
         toy.alloc_and_touch(0, 8);
         for p in 0..8 {
-            toy.sample(page(0, p), Access::Read, 9);
+            toy.sample(page(0, p), Access::Read, 18);
         }
         // A second cooling finds the cursor somewhere in the middle.
         cool_once(&mut toy, page(0, 3));
@@ -405,7 +405,7 @@ fn d04_a_region_added_during_a_sweep_takes_no_visit_from_the_others() {
             toy.tick();
         }
         // The audit knows when the sweep is over, and that nobody may be hot
-        // on nine loads that were halved.
+        // on eighteen loads that were halved twice.
         toy.policy.audit().unwrap_or_else(|e| panic!("added after {ticks_before} ticks: {e}"));
     }
 }
