@@ -9,7 +9,7 @@
 //! same plans come out, in whichever world the recording was made.
 
 use terrace_core::{
-    Abort, Bytes, Done, Event, EventRef, FaultKind, Outcome, PageRange, PageRef, Plan, Region,
+    Abort, Bytes, Done, Event, EventRef, FaultKind, Nanos, Outcome, PageRange, PageRef, Plan, Region,
     Sample, Telemetry, TierId,
 };
 use terrace_economics::{Decision, Economist};
@@ -122,6 +122,12 @@ impl Brain {
         self.policy.done(done);
     }
 
+    /// The run is over: what is still being watched is judged by the time it
+    /// had, so that the accounts are complete.
+    pub fn finish(&mut self, now: Nanos) {
+        self.economist.finish(now);
+    }
+
     /// Feeds one recorded event, and says whether `plan` was renewed by it.
     pub fn replay(&mut self, event: &Event, plan: &mut Plan) -> bool {
         match event {
@@ -148,6 +154,7 @@ impl Brain {
     fn review(&mut self, telemetry: &Telemetry, plan: &mut Plan) {
         self.decisions.clear();
         self.vetoed.clear();
+        self.economist.survey(plan.proposals(), telemetry);
         let (economist, decisions, vetoed) =
             (&mut self.economist, &mut self.decisions, &mut self.vetoed);
         plan.retain(|proposal| {
