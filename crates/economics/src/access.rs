@@ -89,8 +89,10 @@ pub(crate) fn enter(
     let (loads, stores) = (rates.loads.scale(horizon), rates.stores.scale(horizon));
     signed(loads, saving.load, TermKind::SavedLoads, TermKind::SlowerLoads);
     signed(stores, saving.store, TermKind::SavedStores, TermKind::SlowerStores);
-    let once = touched(rates, conditions);
-    signed(once, saving.touch, TermKind::AvoidedFault, TermKind::Refault);
+    if saving.touch != 0.0 {
+        let once = touched(rates, conditions);
+        signed(once, saving.touch, TermKind::AvoidedFault, TermKind::Refault);
+    }
 }
 
 /// What a byte of the faster tier earns in a second with this page in it, in
@@ -103,9 +105,10 @@ pub(crate) fn density(
     conditions: &Conditions<'_>,
 ) -> Interval {
     let gain = saving(slow, fast, bytes, conditions);
-    let horizon = conditions.horizon();
-    let per_second = rates.loads.scale(gain.load)
-        + rates.stores.scale(gain.store)
-        + touched(rates, conditions).scale(gain.touch / horizon);
+    let mut per_second = rates.loads.scale(gain.load) + rates.stores.scale(gain.store);
+    if gain.touch > 0.0 {
+        let horizon = conditions.horizon();
+        per_second += touched(rates, conditions).scale(gain.touch / horizon);
+    }
     per_second.scale(1.0 / bytes.as_f64().max(1.0))
 }

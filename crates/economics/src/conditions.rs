@@ -1,13 +1,27 @@
 //! Everything that a model looks at besides the proposal.
 
 use serde::{Deserialize, Serialize};
-use terrace_core::{Bytes, Nanos, PageSize, Telemetry, TierId, TierTelemetry};
+use terrace_core::{
+    Bytes, BytesPerSecond, Nanos, PageSize, PerSecond, Telemetry, TierId, TierTelemetry,
+};
 
 use crate::calibration::{Calibration, TierCalibration};
 use crate::interval::{Interval, finite};
 
 /// No machine serves more accesses a second; bounds what a rate may claim.
 pub(crate) const RATE_MAX: f64 = 1e12;
+
+/// A tier that does not exist.
+static NO_TIER: TierTelemetry = TierTelemetry {
+    capacity: Bytes::ZERO,
+    free: Bytes::ZERO,
+    addressable: false,
+    read_latency: Nanos::ZERO,
+    write_latency: Nanos::ZERO,
+    read_bandwidth: BytesPerSecond::ZERO,
+    write_bandwidth: BytesPerSecond::ZERO,
+    accesses: PerSecond::ZERO,
+};
 
 /// What the economist has learnt about one pair of tiers from decisions and
 /// outcomes so far. Without it a model is a function of proposal, telemetry
@@ -98,8 +112,8 @@ impl<'a> Conditions<'a> {
 
     /// A tier's state. Of a tier that telemetry does not know: nothing of it,
     /// not addressable; a forged or damaged record must not bring us down.
-    pub(crate) fn tier(&self, id: TierId) -> TierTelemetry {
-        self.telemetry.tiers.get(id.index()).copied().unwrap_or_default()
+    pub(crate) fn tier(&self, id: TierId) -> &TierTelemetry {
+        self.telemetry.tiers.get(id.index()).unwrap_or(&NO_TIER)
     }
 
     /// A tier's price list.

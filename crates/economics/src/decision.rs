@@ -36,7 +36,7 @@ pub struct Decision {
     /// The least benefit that was asked for a cycle of cost.
     pub hurdle: f64,
     /// The access rate of the page (of an exchange: the promoted one) at which
-    /// the decision would turn; `None` if no rate turns it.
+    /// the decision would turn; `None` if no rate turns it, as where it was forced.
     pub flip: Option<PerSecond>,
     /// What it came to.
     pub verdict: Verdict,

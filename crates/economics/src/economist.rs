@@ -176,7 +176,12 @@ impl Economist {
         if verdict.passes() {
             self.expect(proposal, &ledger, (fast, slow), &conditions);
         }
-        let flip = model::flip(proposal, &ledger, &conditions);
+        // What has to be done does not turn at any rate; and under pressure,
+        // when a program waits, half of our time would go into finding one.
+        let flip = match verdict {
+            Verdict::Forced => None,
+            _ => model::flip(proposal, &ledger, &conditions),
+        };
         Decision::priced(proposal, telemetry.now, &ledger, conditions.hurdle(), flip, verdict)
     }
 

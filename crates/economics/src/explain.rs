@@ -6,6 +6,7 @@ use terrace_core::{Action, Cycles, Heat, Nanos, PerSecond, TierId};
 
 use crate::decision::Decision;
 use crate::interval::{AMOUNT_MAX, Interval};
+use crate::mode::Verdict;
 
 /// A decision as text for people; see [`Decision::explain`].
 #[derive(Clone, Copy, Debug)]
@@ -132,6 +133,9 @@ struct Turn<'a> {
 impl fmt::Display for Turn<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let now = if self.pays { "pays" } else { "does not pay" };
+        if self.decision.verdict == Verdict::Forced {
+            return write!(f, "{now}, and has to be done");
+        }
         let Some(flip) = self.decision.flip else {
             return write!(f, "{now} at any access rate");
         };

@@ -118,7 +118,7 @@ impl Watches {
         let unwatched = &mut self.unwatched[moved.class.index()][moved.direction as usize];
         *unwatched = unwatched.saturating_add(1);
         let weight = *unwatched;
-        if self.places[place].weight == 0 && scatter(op.0).is_multiple_of(self.sparsity()) {
+        if self.places[place].weight == 0 && lot(op).is_multiple_of(self.sparsity()) {
             self.unwatched[moved.class.index()][moved.direction as usize] = 0;
             self.places[place] = Watch {
                 moved,
@@ -263,4 +263,14 @@ fn place_of(page: PageRef) -> usize {
 /// Spreads consecutive numbers (Fibonacci hashing; the high bits are the good ones).
 fn scatter(key: u64) -> u64 {
     key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32
+}
+
+/// A number drawn for an action. Unrelated to the pages' places, or else the
+/// chosen moves would all compete for the same few.
+fn lot(op: OpId) -> u64 {
+    // The finaliser of SplitMix64.
+    let mut x = op.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
 }

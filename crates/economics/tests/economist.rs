@@ -1,0 +1,469 @@
+//! Modes, learning and accounts of the economist.
+
+mod common;
+
+use common::{
+    DRAM, SLOW, demote, exchange, heat, laptop, laptop_telemetry, optane, optane_telemetry, page,
+    promote,
+};
+use proptest::prelude::*;
+use terrace_core::{
+    Abort, Access, Action, ActionClass, Bytes, BytesPerSecond, Cycles, Done, Nanos, OpId, Outcome,
+    PageNo, PageRange, PageSize, PerSecond, Proposal, RegionId, Sample, SampleSource, Telemetry,
+    Urgency,
+};
+use terrace_economics::{
+    Account, Calibration, Decision, Economist, Interval, Mode, TermKind, Verdict,
+};
+
+fn enforcing() -> Economist {
+    Economist::new(Mode::Enforce, optane())
+}
+
+/// Without exploration, so that a refusal is a refusal.
+fn strict(mut calibration: Calibration) -> Economist {
+    calibration.parameters.explore = 0;
+    Economist::new(Mode::Enforce, calibration)
+}
+
+fn numbered(op: u64, number: u32, mut proposal: Proposal) -> Proposal {
+    proposal.op = OpId(op);
+    match &mut proposal.action {
+        Action::Promote { page: p, .. } | Action::Demote { page: p, .. } => *p = page(number),
+        Action::Exchange { promote, .. } => *promote = page(number),
+        _ => {}
+    }
+    proposal
+}
+
+fn completed(proposal: Proposal, cost: u64) -> Done {
+    let moved = proposal.page_size.bytes();
+    Done { proposal, outcome: Outcome::Completed { cost: Cycles(cost), moved } }
+}
+
+fn sample(number: u32, access: Access) -> Sample {
+    Sample { page: page(number), access, source: SampleSource::Pmu, weight: 1 }
+}
+
+fn hot() -> Proposal {
+    promote(heat(1e6, 0.0, 200))
+}
+
+fn term(decision: &Decision, kind: TermKind) -> Option<Interval> {
+    decision.terms.iter().flatten().find(|t| t.kind == kind).map(terrace_economics::Term::cycles)
+}
+
+#[test]
+fn off_prices_nothing_and_refuses_nothing() {
+    let mut economist = Economist::new(Mode::Off, optane());
+    let decision = economist.decide(&promote(heat(0.0, 0.0, 0)), &optane_telemetry());
+    assert!(decision.passes);
+    assert_eq!(decision.verdict, Verdict::Off);
+    assert!(decision.terms.iter().all(Option::is_none));
+    assert_eq!((decision.cost, decision.benefit), (Interval::ZERO, Interval::ZERO));
+    assert_eq!(economist.account(ActionClass::Promote).proposed, 1);
+}
+
+#[test]
+fn shadow_has_the_same_opinion_and_lets_everything_pass() {
+    let (mut shadow, mut enforce) = (Economist::new(Mode::Shadow, optane()), strict(optane()));
+    let cold = promote(heat(100.0, 0.0, 2));
+    let seen = shadow.decide(&cold, &optane_telemetry());
+    let refused = enforce.decide(&cold, &optane_telemetry());
+    assert_eq!((seen.verdict, seen.passes), (Verdict::ShadowVeto, true));
+    assert_eq!((refused.verdict, refused.passes), (Verdict::Vetoed, false));
+    assert_eq!((seen.cost, seen.benefit), (refused.cost, refused.benefit));
+    assert_eq!(shadow.account(ActionClass::Promote).would_veto, 1);
+    assert_eq!(enforce.account(ActionClass::Promote).vetoed, 1);
+}
+
+#[test]
+fn actions_without_a_model_pass_at_an_unknown_price() {
+    let mut proposal = hot();
+    proposal.action = Action::Throttle { limit: BytesPerSecond(1e9) };
+    let decision = enforcing().decide(&proposal, &optane_telemetry());
+    assert!(decision.passes);
+    assert_eq!(decision.verdict, Verdict::Unpriced);
+    assert_eq!(decision.cost, Interval::UNKNOWN);
+}
+
+#[test]
+fn the_room_that_a_plan_makes_is_worth_what_its_promotions_bring() {
+    // HeMem's plan: first the demotion, then the promotion that it is for. An
+    // economist that has never seen a promotion must not refuse the first.
+    let mut telemetry = optane_telemetry();
+    telemetry.tiers[1].accesses = PerSecond::ZERO;
+    let mut cold = demote(heat(0.0, 0.0, 0));
+    cold.heat.window = Nanos::seconds(10);
+    let plan = [numbered(0, 4, cold), numbered(1, 17, hot())];
+
+    let mut surveyed = strict(optane());
+    surveyed.survey(&plan, &telemetry);
+    assert_eq!(surveyed.decide(&plan[0], &telemetry).verdict, Verdict::Passed);
+    assert_eq!(surveyed.decide(&plan[1], &telemetry).verdict, Verdict::Passed);
+
+    let mut unprepared = strict(optane());
+    assert_eq!(unprepared.decide(&plan[0], &telemetry).verdict, Verdict::Vetoed);
+}
+
+#[test]
+fn a_cold_start_cannot_deadlock() {
+    // CBMM's prezeroing had no demand to see before it had supplied some. A
+    // policy that promotes only after a demotion came through must get one.
+    let mut telemetry = optane_telemetry();
+    telemetry.tiers[1].accesses = PerSecond::ZERO;
+    let mut economist = enforcing();
+    let mut cold = demote(heat(0.0, 0.0, 0));
+    cold.heat.window = Nanos::seconds(10);
+
+    let first = economist.decide(&numbered(0, 1, cold), &telemetry);
+    assert_eq!(first.verdict, Verdict::Explored);
+    let next: Vec<_> =
+        (1..=128).map(|op| economist.decide(&numbered(op, 1, cold), &telemetry).verdict).collect();
+    assert_eq!(next.iter().filter(|&&v| v == Verdict::Explored).count(), 2);
+    assert_eq!(next.iter().filter(|&&v| v == Verdict::Vetoed).count(), 126);
+
+    // Once a promotion was asked for, the price is known.
+    economist.decide(&numbered(200, 17, hot()), &telemetry);
+    assert_eq!(economist.decide(&numbered(201, 1, cold), &telemetry).verdict, Verdict::Passed);
+}
+
+#[test]
+fn the_price_of_memory_is_of_now() {
+    // CBMM's estimate of demand ignores the present and never decays.
+    let mut telemetry = optane_telemetry();
+    telemetry.tiers[1].accesses = PerSecond::ZERO;
+    let mut economist = strict(optane());
+    economist.decide(&numbered(0, 17, hot()), &telemetry);
+    let cold = demote(heat(0.0, 0.0, 0));
+    assert!(economist.decide(&numbered(1, 1, cold), &telemetry).passes);
+    telemetry.now += Nanos::seconds(300);
+    let later = economist.decide(&numbered(2, 1, cold), &telemetry);
+    assert_eq!(later.verdict, Verdict::Vetoed, "{later}");
+}
+
+#[test]
+fn pages_that_have_to_go_out_make_coming_in_dear() {
+    // Everything in the fast tier is as hot as the newcomer: moving would not help.
+    let telemetry = optane_telemetry();
+    let mut economist = strict(optane());
+    assert!(economist.decide(&numbered(0, 17, hot()), &telemetry).passes);
+    for op in 1..100 {
+        let mut resident = demote(heat(1e6, 0.0, 200));
+        resident.urgency = Urgency::Forced;
+        economist.decide(&numbered(op, 4, resident), &telemetry);
+    }
+    let decision = economist.decide(&numbered(100, 17, hot()), &telemetry);
+    assert_eq!(decision.verdict, Verdict::Vetoed, "{decision}");
+}
+
+#[test]
+fn turnover_shortens_the_horizon_so_that_pages_stop_changing_places() {
+    let telemetry = optane_telemetry();
+    let mut economist = enforcing();
+    let before = economist.decide(&numbered(0, 17, hot()), &telemetry).benefit.expected;
+    // 2 GiB/s leave a tier of 192 GiB: a page stays 96 s instead of for ever.
+    for op in 1..=10_240 {
+        let mut demotion = demote(heat(0.0, 0.0, 0));
+        demotion.urgency = Urgency::Forced;
+        let demotion = numbered(op, 4, demotion);
+        economist.decide(&demotion, &telemetry);
+        economist.settle(&completed(demotion, 0), &telemetry);
+    }
+    let after = economist.decide(&numbered(99_999, 17, hot()), &telemetry).benefit.expected;
+    let by_hand = (1.0 / 10.0) / (1.0 / 10.0 + 20.0 / 10.0 / 192.0);
+    assert!((after / before / by_hand - 1.0).abs() < 1e-6, "{before} {after} {by_hand}");
+}
+
+#[test]
+fn costs_are_corrected_by_what_actions_really_cost() {
+    // CBMM's costs are constants.
+    let telemetry = optane_telemetry();
+    let mut economist = enforcing();
+    let copy = |economist: &mut Economist, op| {
+        let decision = economist.decide(&numbered(op, op as u32, hot()), &telemetry);
+        term(&decision, TermKind::Copy).unwrap()
+    };
+    let before = copy(&mut economist, 0);
+    let predicted = {
+        economist.settle(&completed(numbered(0, 0, hot()), 1), &telemetry);
+        economist.account(ActionClass::Promote).predicted_cost.get()
+    };
+    let mut economist = enforcing();
+    for op in 0..200 {
+        let proposal = numbered(op, op as u32, hot());
+        economist.decide(&proposal, &telemetry);
+        economist.settle(&completed(proposal, predicted * 3), &telemetry);
+    }
+    let after = copy(&mut economist, 1000);
+    assert!((after.expected / before.expected - 3.0).abs() < 0.01, "{before:?} {after:?}");
+    assert!(after.high / after.low < before.high / before.low);
+    // Predictions are now as good as outcomes; the first ones were not.
+    let ratio = economist.account(ActionClass::Promote).cost_ratio().unwrap();
+    assert!((1.0..1.1).contains(&ratio), "{ratio}");
+    // Other classes have their own experience.
+    assert!((economist.correction(ActionClass::Demote).expected - 1.0).abs() < 1e-12);
+}
+
+#[test]
+fn outcomes_are_counted_once_and_where_they_belong() {
+    let telemetry = optane_telemetry();
+    let mut economist = enforcing();
+    let proposal = numbered(5, 17, hot());
+    economist.decide(&proposal, &telemetry);
+    economist.settle(&completed(proposal, 1000), &telemetry);
+    economist.settle(&completed(proposal, 1000), &telemetry);
+    for abort in [Abort::Dirtied, Abort::RateLimited, Abort::Vetoed] {
+        let outcome = Outcome::Aborted(abort);
+        economist.settle(&Done { proposal, outcome }, &telemetry);
+    }
+    let account = economist.account(ActionClass::Promote);
+    assert_eq!((account.proposed, account.completed, account.aborted), (1, 2, 2));
+    // The second outcome of the same number has no prediction left.
+    assert_eq!((account.unmatched, account.realised_cost), (1, Cycles(2000)));
+    assert_eq!(*economist.account(ActionClass::Demote), Account::default());
+}
+
+/// Promotes pages, then lets each be sampled at `rate` samples a second for
+/// `seconds`; returns the economist.
+fn promoted_and_sampled(pages: u32, rate: u32, seconds: u32) -> (Economist, Telemetry) {
+    let mut telemetry = optane_telemetry();
+    let mut economist = Economist::new(Mode::Shadow, optane());
+    for number in 0..pages {
+        let proposal = numbered(u64::from(number), number, promote(heat(50_000.0, 0.0, 10)));
+        economist.decide(&proposal, &telemetry);
+        economist.settle(&completed(proposal, 1000), &telemetry);
+    }
+    for _ in 0..seconds {
+        telemetry.now += Nanos::seconds(1);
+        economist.survey(&[], &telemetry);
+        for number in 0..pages {
+            let samples = vec![sample(number, Access::Read); rate as usize];
+            economist.observe(&samples);
+        }
+    }
+    (economist, telemetry)
+}
+
+#[test]
+fn a_benefit_that_comes_as_predicted_is_reported_as_such() {
+    // Predicted: 50 000 loads/s. Observed: 10 samples/s of 5000 accesses.
+    let (mut economist, telemetry) = promoted_and_sampled(200, 10, 10);
+    economist.finish(telemetry.now);
+    let account = economist.account(ActionClass::Promote);
+    let ratio = account.benefit_ratio().unwrap();
+    assert!((ratio - 1.0).abs() < 1e-6, "{ratio}");
+    let all = account.realised_benefit / account.predicted_benefit;
+    assert!((all - 1.0).abs() < 0.05, "{all}");
+    assert!(account.net() > 0.0);
+}
+
+#[test]
+fn pages_that_go_cold_after_their_promotion_show_as_a_loss() {
+    let (mut economist, telemetry) = promoted_and_sampled(200, 0, 10);
+    economist.finish(telemetry.now);
+    let account = economist.account(ActionClass::Promote);
+    assert_eq!(account.benefit_ratio(), Some(0.0));
+    assert!(account.net() < 0.0);
+}
+
+#[test]
+fn what_the_watched_pages_show_is_extrapolated_to_all() {
+    // Far more promotions than the table has places: the sum must not depend on
+    // how many of them were watched.
+    let (economist, _) = promoted_and_sampled(20_000, 10, 5);
+    let account = economist.account(ActionClass::Promote);
+    // Half of the horizon has passed.
+    let ratio = 2.0 * (account.realised_benefit / account.predicted_benefit);
+    assert!((ratio - 1.0).abs() < 0.1, "{ratio}");
+}
+
+#[test]
+fn a_run_that_ends_early_is_judged_by_the_time_it_had() {
+    let (mut economist, telemetry) = promoted_and_sampled(200, 10, 4);
+    assert_eq!(economist.account(ActionClass::Promote).benefit_ratio(), None);
+    economist.finish(telemetry.now);
+    let ratio = economist.account(ActionClass::Promote).benefit_ratio().unwrap();
+    assert!((ratio - 1.0).abs() < 1e-6, "{ratio}");
+}
+
+#[test]
+fn a_benefit_that_comes_after_the_horizon_is_not_the_action_s() {
+    // CBMM credits a page with the whole run, however late it was placed.
+    let (mut economist, mut telemetry) = promoted_and_sampled(100, 0, 10);
+    for _ in 0..300 {
+        telemetry.now += Nanos::millis(100);
+        economist.survey(&[], &telemetry);
+        economist.observe(&[sample(3, Access::Read); 100]);
+    }
+    assert_eq!(economist.account(ActionClass::Promote).realised_benefit, Cycles::ZERO);
+    assert!(economist.account(ActionClass::Promote).judged > 50);
+}
+
+#[test]
+fn touches_after_a_demotion_are_regretted() {
+    let mut telemetry = optane_telemetry();
+    let mut economist = enforcing();
+    let mut forced = numbered(0, 4, demote(heat(500.0, 0.0, 1)));
+    forced.urgency = Urgency::Forced;
+    economist.decide(&forced, &telemetry);
+    economist.settle(&completed(forced, 1000), &telemetry);
+    telemetry.now += Nanos::millis(10);
+    economist.survey(&[], &telemetry);
+    economist.observe(&[sample(4, Access::Read), sample(5, Access::Read)]);
+
+    let account = economist.account(ActionClass::Demote);
+    // One sample of 5000 loads that each take 224 ns longer, at 2.2 GHz, some
+    // of them at the same time.
+    let unshared = 5000.0 * 224.0 * 2.2;
+    let regret = account.realised_harm.as_f64();
+    assert!(regret > unshared / 12.0 && regret < unshared, "{regret}");
+    assert_eq!(account.realised_benefit, Cycles::ZERO);
+    assert!(account.net() < 0.0);
+}
+
+#[test]
+fn a_refault_is_regretted_once() {
+    let telemetry = laptop_telemetry();
+    let mut economist = Economist::new(Mode::Enforce, laptop());
+    let mut forced = numbered(0, 4, demote(heat(0.0, 0.0, 0)));
+    forced.urgency = Urgency::Forced;
+    forced.page_size = PageSize::Base;
+    economist.decide(&forced, &telemetry);
+    economist.settle(&completed(forced, 1000), &telemetry);
+    let refault = Sample { source: SampleSource::Refault, ..sample(4, Access::Read) };
+    economist.observe(&[refault]);
+    let once = economist.account(ActionClass::Demote).realised_harm;
+    economist.observe(&[refault, refault]);
+    let account = economist.account(ActionClass::Demote);
+    assert_eq!(account.realised_harm, once);
+    assert!((once.as_f64() / (21e-6 * 3e9) - 1.0).abs() < 1e-6, "{once}");
+}
+
+#[test]
+fn an_exchange_is_watched_at_both_ends() {
+    let telemetry = optane_telemetry();
+    let mut economist = enforcing();
+    let swap = numbered(0, 17, exchange(heat(1e6, 0.0, 200), heat(0.0, 0.0, 0)));
+    assert!(economist.decide(&swap, &telemetry).passes);
+    economist.settle(&completed(swap, 1000), &telemetry);
+    economist.observe(&[sample(17, Access::Read), sample(17, Access::Read)]);
+    economist.observe(&[sample(4, Access::Read)]);
+    let account = economist.account(ActionClass::Exchange);
+    let gained = account.realised_benefit / account.realised_harm;
+    assert!((gained - 2.0).abs() < 1e-6, "{gained}");
+}
+
+#[test]
+fn pages_that_are_given_back_are_no_longer_watched() {
+    for count in [1, 1_000_000] {
+        let telemetry = optane_telemetry();
+        let mut economist = enforcing();
+        let proposal = numbered(0, 17, hot());
+        economist.decide(&proposal, &telemetry);
+        economist.settle(&completed(proposal, 1000), &telemetry);
+        economist.forget(PageRange { region: RegionId(1), start: PageNo(0), count: u32::MAX });
+        economist.observe(&[sample(17, Access::Read)]);
+        let seen = economist.account(ActionClass::Promote).realised_benefit;
+        assert!(seen > Cycles::ZERO, "another region's end is none of its business");
+
+        economist.forget(PageRange { region: RegionId(0), start: PageNo(17), count });
+        economist.observe(&[sample(17, Access::Read)]);
+
+        let account = economist.account(ActionClass::Promote);
+        assert_eq!((account.realised_benefit, account.judged), (seen, 1));
+    }
+}
+
+#[test]
+fn a_decision_is_small_and_comes_back_from_a_file_unchanged() {
+    // Decisions go through a ring of 504-byte places.
+    assert!(size_of::<Decision>() <= 504, "{}", size_of::<Decision>());
+    let mut economist = enforcing();
+    let swap = exchange(heat(1e6, 3e5, 200), heat(1e3, 1e3, 1));
+    for proposal in [hot(), swap, demote(heat(0.0, 0.0, 0))] {
+        let decision = economist.decide(&proposal, &optane_telemetry());
+        let text = serde_json::to_string(&decision).unwrap();
+        assert_eq!(serde_json::from_str::<Decision>(&text).unwrap(), decision, "{text}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// Pressure must be relieved, whatever it costs; and it is priced.
+    #[test]
+    fn forced_always_passes(loads in 0.0..1e9f64, samples in 0u32..1000, free in any::<u64>()) {
+        let mut telemetry = optane_telemetry();
+        telemetry.tiers[0].free = Bytes(free);
+        let mut proposal = demote(heat(loads, 0.0, samples));
+        proposal.urgency = Urgency::Forced;
+        let decision = strict(optane()).decide(&proposal, &telemetry);
+        prop_assert!(decision.passes);
+        prop_assert_eq!(decision.verdict, Verdict::Forced);
+        prop_assert!(decision.cost.expected > 0.0);
+    }
+
+    /// A recording replayed gives the same decisions and the same accounts.
+    #[test]
+    fn the_same_events_give_the_same_decisions(
+        steps in prop::collection::vec((0u8..5, 0u32..40, 0.0..1e6f64, 0u32..50), 1..120),
+    ) {
+        let run = || {
+            let mut economist = enforcing();
+            let mut telemetry = optane_telemetry();
+            let mut decisions = Vec::new();
+            for (op, &(what, number, loads, samples)) in steps.iter().enumerate() {
+                telemetry.now += Nanos::millis(200);
+                let h = heat(loads, 0.0, samples);
+                let proposal = match what {
+                    0 => promote(h),
+                    1 => demote(h),
+                    2 => exchange(h, heat(loads / 3.0, 0.0, samples / 2)),
+                    _ => {
+                        economist.observe(&[sample(number, Access::Write)]);
+                        continue;
+                    }
+                };
+                let proposal = numbered(op as u64, number, proposal);
+                let decision = economist.decide(&proposal, &telemetry);
+                if decision.passes {
+                    economist.settle(&completed(proposal, u64::from(number) * 1000), &telemetry);
+                }
+                decisions.push(decision);
+            }
+            (decisions, *economist.accounts())
+        };
+        prop_assert_eq!(run(), run());
+    }
+
+    /// What holds of the models holds of the economist with all it has learnt.
+    #[test]
+    fn exchanging_equals_is_never_let_pass(
+        loads in 0.0..1e7f64, samples in 0u32..100, window_ms in 0u64..20_000,
+        free in 0u64..8 << 30,
+    ) {
+        let mut telemetry = optane_telemetry();
+        telemetry.tiers[0].free = Bytes(free);
+        let mut economist = enforcing();
+        economist.decide(&hot(), &telemetry);
+        let mut h = heat(loads, 0.0, samples);
+        h.window = Nanos::millis(window_ms);
+        let decision = economist.decide(&numbered(1, 3, exchange(h, h)), &telemetry);
+        prop_assert!(!decision.passes, "{}", decision);
+    }
+}
+
+#[test]
+fn a_proposal_about_a_tier_that_does_not_exist_is_priced_without_a_panic() {
+    // Recorded runs are files, and files are damaged.
+    let mut proposal = hot();
+    proposal.action = Action::Promote {
+        page: page(1),
+        from: terrace_core::TierId(200),
+        to: terrace_core::TierId(9),
+    };
+    let decision = enforcing().decide(&proposal, &optane_telemetry());
+    assert!(decision.cost.high.is_finite());
+    assert_ne!(DRAM, SLOW);
+}
