@@ -3,6 +3,7 @@
 //! | file | concept |
 //! |---|---|
 //! | [`harness`] | cases, filters and result lines as the standard test harness prints them |
+//! | [`inputs`] | our parsers as functions of bytes, for fuzzing |
 //! | [`process`] | a child with a deadline, its use of memory, and what it hangs in |
 //! | [`hazards`] | compiles and runs the C programs in `tests/hazards` |
 //! | [`programs`] | real programs, unmanaged and in a quarter of their memory |
@@ -11,6 +12,7 @@
 
 pub mod harness;
 pub mod hazards;
+pub mod inputs;
 pub mod process;
 pub mod programs;
 pub mod report;

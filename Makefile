@@ -1,0 +1,123 @@
+# Terrace: `make demo` shows it, `make test` tests it, `make` lists the rest.
+
+SHELL := /bin/bash
+CARGO ?= cargo
+PREFIX ?= /usr/local
+DESTDIR ?=
+# Rustup's place, for shells that have not read its environment.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+# Only what matches runs: make hazards ONLY=fork
+ONLY ?=
+# How often each hazard strikes in `make test`; and in `make test-long`.
+HAZARD_REPEAT ?= 100
+HAZARD_REPEAT_LONG ?= 2000
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+TERRACE := $(TARGET)/release/terrace
+WITH_UFFD := scripts/with-uffd.sh
+TESTS := $(CARGO) test --locked -p terrace-tests
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## List what can be made.
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+.PHONY: build
+build: ## Build the command and the library.
+	@scripts/setup.sh build
+	$(CARGO) build --locked --release -p terrace-cli -p terrace-preload
+
+.PHONY: demo
+demo: ## Run redis in a quarter of its memory and compare; installs what is missing.
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@$(WITH_UFFD) scripts/demo.sh $(TERRACE)
+
+.PHONY: test
+test: ## Every test, in its short form; installs what is missing.
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory deny
+	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory hazards
+	@$(MAKE) --no-print-directory programs
+	@echo "make test: everything passed"
+
+.PHONY: test-long
+test-long: ## The same for hours: more repetitions, more fuzzing, both policies.
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory build
+	FUZZ_ITERATIONS=1000000 $(TESTS) --release --test fuzz_smoke
+	@$(MAKE) --no-print-directory hazards HAZARD_REPEAT=$(HAZARD_REPEAT_LONG)
+	HAZARD_RUN_ARGS="--policy first-touch" \
+	    $(MAKE) --no-print-directory hazards HAZARD_REPEAT=$(HAZARD_REPEAT_LONG)
+	@$(MAKE) --no-print-directory programs
+
+.PHONY: lint
+lint: ## Formatting, clippy and shellcheck.
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	@if command -v shellcheck >/dev/null; then \
+	    echo "shellcheck scripts"; shellcheck scripts/*.sh .ci/run; \
+	else \
+	    echo "shellcheck is not installed: scripts NOT checked"; \
+	fi
+
+.PHONY: deny
+deny: ## Licences and sources of every dependency.
+	scripts/deny.sh
+
+.PHONY: unit
+unit: build ## Unit, property and command-line tests of every crate.
+	$(WITH_UFFD) $(CARGO) test --locked --workspace --exclude terrace-tests
+	TERRACE_BIN=$(abspath $(TERRACE)) $(TESTS) --lib --test fuzz_smoke
+
+.PHONY: hazards
+hazards: build ## The C hazard suite; ONLY=name and HAZARD_REPEAT=n choose.
+	HAZARD_REPEAT=$(HAZARD_REPEAT) TERRACE_BIN=$(abspath $(TERRACE)) \
+	    $(WITH_UFFD) $(TESTS) --test hazards -- $(ONLY)
+
+.PHONY: programs
+programs: build ## Real programs in a quarter of their memory; ONLY=name chooses.
+	TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) $(TESTS) --test programs -- $(ONLY)
+
+.PHONY: bench
+bench: build ## Measure; writes nothing, prints tables.
+	@for script in bench/*.sh; do \
+	    if [ -e "$$script" ]; then echo "== $$script"; $(WITH_UFFD) "$$script" $(TERRACE) || exit 1; fi; \
+	done
+
+.PHONY: fuzz
+fuzz: ## Fuzz every parser for a minute each (needs nightly and cargo-fuzz).
+	@for target in units machine events run_config; do \
+	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=60 || exit 1; \
+	done
+
+.PHONY: install
+install: ## Install what was built to PREFIX (default /usr/local).
+	@test -x $(TERRACE) || { echo "run \`make build\` first" >&2; exit 1; }
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/terrace \
+	    $(DESTDIR)$(PREFIX)/share/man/man1 \
+	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	install -m 755 $(TERRACE) $(DESTDIR)$(PREFIX)/bin/terrace
+	install -m 644 $(TARGET)/release/libterrace_preload.so $(DESTDIR)$(PREFIX)/lib/terrace/
+	$(TERRACE) man $(DESTDIR)$(PREFIX)/share/man/man1
+	$(TERRACE) completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/terrace
+	$(TERRACE) completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_terrace
+	$(TERRACE) completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/terrace.fish
+
+.PHONY: uninstall
+uninstall: ## Remove what `make install` put there.
+	rm -f $(DESTDIR)$(PREFIX)/bin/terrace $(DESTDIR)$(PREFIX)/lib/terrace/libterrace_preload.so \
+	    $(DESTDIR)$(PREFIX)/share/man/man1/terrace.1 $(DESTDIR)$(PREFIX)/share/man/man1/terrace-*.1 \
+	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/terrace \
+	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_terrace \
+	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/terrace.fish
+	rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/terrace || true
+
+.PHONY: clean
+clean: ## Remove what was built.
+	$(CARGO) clean

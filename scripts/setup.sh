@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Installs what is missing of the programs that builds, tests and the demo use.
+#
+#   scripts/setup.sh build|demo|test
+#
+# Nothing is installed that is there already. Without apt-get it says what to
+# install. Services of the installed packages are not started.
+set -euo pipefail
+
+purpose=${1:-test}
+
+# Lines of "command package".
+wanted() {
+    echo "cc gcc"
+    case $purpose in
+    build) ;;
+    demo)
+        echo "redis-server redis-server"
+        echo "redis-cli redis-tools"
+        echo "sort coreutils"
+        ;;
+    test)
+        echo "redis-server redis-server"
+        echo "redis-cli redis-tools"
+        echo "sqlite3 sqlite3"
+        echo "python3 python3"
+        echo "perl perl"
+        echo "zstd zstd"
+        echo "xz xz-utils"
+        echo "shellcheck shellcheck"
+        ;;
+    *)
+        echo "setup.sh: unknown purpose \`$purpose\` (build, demo or test)" >&2
+        exit 2
+        ;;
+    esac
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        echo "setup.sh: neither root nor sudo; cannot run: $*" >&2
+        return 1
+    fi
+}
+
+# A package's service must not start merely because a test wants its program:
+# policy-rc.d is Debian's way to say so.
+policy=/usr/sbin/policy-rc.d
+made_policy=
+forbid_services() {
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+        as_root chmod 755 "$policy"
+        made_policy=yes
+    fi
+}
+allow_services() {
+    if [ -n "$made_policy" ]; then
+        as_root rm -f "$policy"
+    fi
+}
+
+if ! command -v cargo >/dev/null; then
+    if [ -x "$HOME/.cargo/bin/cargo" ]; then
+        echo "setup.sh: cargo is in ~/.cargo/bin, which is not in PATH" >&2
+    else
+        echo "setup.sh: cargo is missing; rustup.rs says how to install it" >&2
+    fi
+    exit 1
+fi
+
+wanted_list=$(wanted)
+missing=()
+while read -r program package; do
+    command -v "$program" >/dev/null || missing+=("$package")
+done <<<"$wanted_list"
+if [ "${#missing[@]}" -eq 0 ]; then
+    exit 0
+fi
+if ! command -v apt-get >/dev/null; then
+    echo "setup.sh: please install: ${missing[*]} (this is no Debian or Ubuntu)" >&2
+    exit 1
+fi
+echo "installing: ${missing[*]}"
+trap allow_services EXIT
+forbid_services
+as_root apt-get update -qq
+as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

@@ -1,0 +1,94 @@
+//! Everything of ours that reads what people or other programs wrote, as
+//! functions of bytes: the fuzz targets in `fuzz/` and the smoke test call the
+//! same ones. Each panics where a promise is broken.
+
+use terrace_core::{Bytes, BytesPerSecond, Frequency, Machine, Nanos, PerSecond};
+use terrace_live::config::RunConfig;
+use terrace_policy::EventReader;
+
+/// A reader under test.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, that of the fuzz target.
+    pub name: &'static str,
+    /// Feeds it.
+    pub run: fn(&[u8]),
+}
+
+/// Every reader.
+pub const TARGETS: [Target; 4] = [
+    Target { name: "units", run: units },
+    Target { name: "machine", run: machine },
+    Target { name: "events", run: events },
+    Target { name: "run_config", run: run_config },
+];
+
+/// Quantities: what is refused says why; what is accepted is finite.
+pub fn units(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    if let Err(error) = text.parse::<Bytes>() {
+        assert!(!error.to_string().is_empty());
+    }
+    if let Err(error) = text.parse::<Nanos>() {
+        assert!(!error.to_string().is_empty());
+    }
+    for value in [
+        text.parse::<PerSecond>().map(|value| value.0),
+        text.parse::<BytesPerSecond>().map(|value| value.0),
+        text.parse::<Frequency>().map(|value| value.0),
+    ] {
+        match value {
+            Ok(value) => assert!(value.is_finite() && value >= 0.0, "{text:?} is {value}"),
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+}
+
+/// Machine files: an error names the file and a line that exists; a machine that
+/// is accepted can be used.
+pub fn machine(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    match Machine::parse("some.toml", text) {
+        Err(error) => {
+            assert_eq!(error.file, "some.toml");
+            let lines = text.bytes().filter(|&byte| byte == b'\n').count() + 1;
+            assert!((1..=lines).contains(&error.line), "line {} of {lines}", error.line);
+            assert!(!error.message.is_empty());
+            let shown = error.to_string();
+            assert!(!shown.contains('\n'), "an error of several lines: {shown}");
+        }
+        Ok(machine) => {
+            assert!(!machine.tiers.is_empty());
+            assert!(machine.tiers.iter().all(|tier| !tier.spec().capacity.is_zero()));
+        }
+    }
+}
+
+/// Recorded events: reading ends, and every error names its line.
+pub fn events(input: &[u8]) {
+    match EventReader::new("some.jsonl", input) {
+        Err(error) => assert!(error.to_string().starts_with("some.jsonl:1: "), "{error}"),
+        Ok(reader) => {
+            let lines = input.split(|&byte| byte == b'\n').count();
+            let mut read = 0;
+            for event in reader {
+                read += 1;
+                if let Err(error) = event {
+                    assert_eq!(error.line, read + 1);
+                    assert!(error.to_string().starts_with("some.jsonl:"), "{error}");
+                }
+            }
+            assert!(read < lines, "{read} events from {lines} lines");
+        }
+    }
+}
+
+/// What `terrace run` hands to the library: what is accepted means the same when
+/// it is written again.
+pub fn run_config(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    match RunConfig::decode(text) {
+        Err(error) => assert!(error.to_string().starts_with("TERRACE: "), "{error}"),
+        Ok(config) => assert_eq!(RunConfig::decode(&config.encode()), Ok(config)),
+    }
+}

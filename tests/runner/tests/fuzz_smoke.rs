@@ -1,0 +1,197 @@
+//! The fuzz targets on stable and in seconds: mutated samples of good inputs go
+//! through the same functions that `fuzz/` runs for hours. The mutations come
+//! from a seed, so a failure is found again; `FUZZ_ITERATIONS` asks for more.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, Stdio};
+
+use terrace_core::{EventRef, Nanos, Region, Telemetry};
+use terrace_policy::EventWriter;
+use terrace_tests::harness::number;
+use terrace_tests::inputs::{TARGETS, Target};
+use terrace_tests::programs::data::Numbers;
+use terrace_tests::terrace;
+
+/// Pieces that the grammars are made of.
+const TOKENS: [&str; 28] = [
+    "[",
+    "]",
+    "{",
+    "}",
+    "=",
+    "\"",
+    "\n",
+    ",",
+    ":",
+    ";",
+    "%",
+    "%3B",
+    "value",
+    "source",
+    "schema",
+    "null",
+    "-1",
+    "0",
+    "18446744073709551616",
+    "1e999",
+    "NaN",
+    "0.1",
+    "GiB",
+    "ns",
+    "µ",
+    "\u{0}",
+    "[[tier]]",
+    "tick",
+];
+
+/// Changes an input at a few random places.
+fn mutate(numbers: &mut Numbers, seed: &[u8]) -> Vec<u8> {
+    let mut input = seed.to_vec();
+    for _ in 0..=numbers.below(4) {
+        let at = numbers.below(input.len() as u64 + 1) as usize;
+        match numbers.below(7) {
+            0 => input.truncate(at),
+            1 if at < input.len() => input[at] = numbers.below(256) as u8,
+            2 if at < input.len() => input[at] ^= 1 << numbers.below(8),
+            3 => {
+                let token = TOKENS[numbers.below(TOKENS.len() as u64) as usize];
+                input.splice(at..at, token.bytes());
+            }
+            4 => {
+                let end = (at + numbers.below(20) as usize).min(input.len());
+                input.drain(at..end);
+            }
+            5 => {
+                let end = (at + numbers.below(60) as usize).min(input.len());
+                let piece = input[at..end].to_vec();
+                let to = numbers.below(input.len() as u64 + 1) as usize;
+                input.splice(to..to, piece);
+            }
+            _ => {
+                let token = TOKENS[numbers.below(TOKENS.len() as u64) as usize];
+                let end = (at + token.len()).min(input.len());
+                input.splice(at..end, token.bytes());
+            }
+        }
+    }
+    input
+}
+
+/// Good inputs of a target, to start from.
+fn seeds(target: &str) -> Vec<Vec<u8>> {
+    match target {
+        "units" => ["256MiB", "1.5 GiB", "10ms", "17.8GB/s", "2.2GHz", "8K/s", "0", "µs", "1_000B"]
+            .map(|text| text.as_bytes().to_vec())
+            .to_vec(),
+        "machine" => machine_files(),
+        "events" => vec![recording()],
+        "run_config" => vec![
+            b"fast=268435456;policy=hemem;economist=enforce;dir=/run/x;min-region=65536;record=0"
+                .to_vec(),
+            b"fast=1048576;policy=first-touch;economist=off;dir=/a%3Bb%25;spill=/s;store-limit=1"
+                .to_vec(),
+        ],
+        other => panic!("no seeds for {other}"),
+    }
+}
+
+fn machine_files() -> Vec<Vec<u8>> {
+    let files: Vec<_> = fs::read_dir(terrace::root().join("machines"))
+        .unwrap()
+        .map(|entry| fs::read(entry.unwrap().path()).unwrap())
+        .collect();
+    assert!(files.len() >= 3, "the machine files are the seeds");
+    files
+}
+
+fn recording() -> Vec<u8> {
+    let mut writer = EventWriter::new(Vec::new(), "hemem").unwrap();
+    let region = Region {
+        id: terrace_core::RegionId(1),
+        pages: 100,
+        page_size: terrace_core::PageSize::Base,
+        context: terrace_core::ContextId::ANONYMOUS,
+    };
+    writer.write(EventRef::Alloc { region: &region }).unwrap();
+    for tick in 1..20 {
+        let telemetry = Telemetry { now: Nanos::millis(tick * 10), ..Telemetry::default() };
+        writer.write(EventRef::Tick { telemetry: &telemetry }).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+fn smoke(target: &Target, iterations: usize) {
+    let seeds = seeds(target.name);
+    for seed in &seeds {
+        (target.run)(seed);
+    }
+    let mut numbers = Numbers(0x7465_7272_6163_65);
+    for iteration in 0..iterations {
+        let input = mutate(&mut numbers, &seeds[iteration % seeds.len()]);
+        let outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(&input)));
+        assert!(
+            outcome.is_ok(),
+            "{}: iteration {iteration} broke on {:?}",
+            target.name,
+            String::from_utf8_lossy(&input)
+        );
+    }
+}
+
+/// A reader that panics takes the whole command with it instead of naming the
+/// line that is wrong.
+#[test]
+fn no_reader_breaks_on_mutated_input() {
+    let iterations = number("FUZZ_ITERATIONS", 3000);
+    for target in &TARGETS {
+        smoke(target, iterations);
+    }
+}
+
+/// Every fuzz target of the smoke test has its long form, and the other way round.
+#[test]
+fn the_long_form_has_the_same_targets() {
+    let mut files: Vec<_> = fs::read_dir(terrace::root().join("fuzz/fuzz_targets"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
+        .collect();
+    files.sort();
+    let mut names: Vec<_> = TARGETS.iter().map(|target| target.name.to_owned()).collect();
+    names.sort();
+    assert_eq!(files, names);
+}
+
+/// The command line reads the same files; whatever is in them it ends with an
+/// error of one line and exit code 2, or accepts them.
+#[test]
+fn check_never_dies_on_mutated_files() {
+    let executable = terrace::executable().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("input");
+    let mut seeds = machine_files();
+    seeds.push(recording());
+    seeds.push(
+        br#"{"schema":1,"kind":"terrace.records","world":"live","program":["x"],"policy":"hemem","economist":"enforce","machine":{"name":"m","clock":2e9,"tiers":["dram","compressed"]}}
+{"record":"lost","process":1,"count":5}
+"#
+        .to_vec(),
+    );
+    let mut numbers = Numbers(99);
+    for iteration in 0..number("FUZZ_ITERATIONS", 3000) / 15 {
+        let input = mutate(&mut numbers, &seeds[iteration % seeds.len()]);
+        fs::write(&file, &input).unwrap();
+
+        let output =
+            Command::new(&executable).arg("check").arg(&file).stdin(Stdio::null()).output();
+
+        let output = output.unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let shown = String::from_utf8_lossy(&input);
+        match output.status.code() {
+            Some(0) => assert!(errors.is_empty(), "{errors}\n{shown}"),
+            Some(2) => assert_eq!(errors.lines().count(), 1, "{errors}\n{shown}"),
+            other => panic!("exit code {other:?}: {errors}\n{shown}"),
+        }
+    }
+}
