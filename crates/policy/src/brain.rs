@@ -9,8 +9,8 @@
 //! same plans come out, in whichever world the recording was made.
 
 use terrace_core::{
-    Abort, Bytes, Done, Event, EventRef, FaultKind, Nanos, Outcome, PageRange, PageRef, Plan, Region,
-    Sample, Telemetry, TierId,
+    Abort, Bytes, Done, Event, EventRef, FaultKind, Nanos, Outcome, PageRange, PageRef, Plan,
+    Region, Sample, Telemetry, TierId,
 };
 use terrace_economics::{Decision, Economist};
 
