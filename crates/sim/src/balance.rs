@@ -150,7 +150,7 @@ impl Balance {
         // More load stretches more, and more stretch loads less: one crossing.
         let (mut low, mut high) = (device.knee(), 1.0);
         for _ in 0..HALVINGS {
-            let middle = (low + high) / 2.0;
+            let middle = f64::midpoint(low, high);
             if load_at(device.slowdown(middle)) > middle {
                 low = middle;
             } else {

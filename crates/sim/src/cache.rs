@@ -47,7 +47,7 @@ pub fn hit_ratios(cache: Bytes, classes: &[ReuseClass]) -> Vec<f64> {
     }
     let mut low = 0.0;
     for _ in 0..100 {
-        let middle = (low + high) / 2.0;
+        let middle = f64::midpoint(low, high);
         if held(middle) < capacity {
             low = middle;
         } else {
@@ -81,7 +81,7 @@ mod tests {
         let ratios = hit_ratios(Bytes::mib(33), &classes);
         // The cache cannot hold more than all of its lines of the hot class.
         assert!(ratios[0] > 0.02 && ratios[0] < 33.0 / 1024.0, "{ratios:?}");
-        assert_eq!(ratios[1], 0.0);
+        assert!(ratios[1] <= 0.0, "{ratios:?}");
     }
 
     #[test]

@@ -131,10 +131,11 @@ mod tests {
     #[test]
     fn a_line_costs_a_whole_unit_of_the_device() {
         let devices = devices("optane-cascade-lake");
-        assert_eq!(devices[0].moved(64.0), 64.0);
-        assert_eq!(devices[1].moved(64.0), 256.0);
-        assert_eq!(devices[1].moved(8.0), 256.0);
-        assert_eq!(devices[1].moved(2_097_152.0), 2_097_152.0);
+        let moved = |tier: usize, bytes| devices[tier].moved(bytes) as u64;
+        assert_eq!(moved(0, 64.0), 64);
+        assert_eq!(moved(1, 64.0), 256);
+        assert_eq!(moved(1, 8.0), 256);
+        assert_eq!(moved(1, 2_097_152.0), 2_097_152);
     }
 
     #[test]

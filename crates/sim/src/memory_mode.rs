@@ -135,14 +135,14 @@ mod tests {
         let mut cache = MemoryMode::new(pages, PageSize::Huge, DRAM, slow, scale, frames, &mut rng)
             .expect("valid");
         let mut hits = 0u64;
-        let (warm, count) = (500_000, 2_000_000);
+        let (warm, count) = (500_000, 2_000_000u32);
         for i in 0..warm + count {
             let page = (rng.next_u64() % u64::from(pages)) as u32;
             let offset = (rng.next_u64() & 0x1f_ffff) as u32;
             let hit = cache.access(page, offset, true) == Lookup::Hit;
             hits += u64::from(hit && i >= warm);
         }
-        hits as f64 / count as f64
+        hits as f64 / f64::from(count)
     }
 
     /// Uniform accesses to pages that share places `m` to one hit by 1/m: the

@@ -186,25 +186,53 @@ impl MigrationEngine {
         self.config.limit = limit;
     }
 
-    /// The traffic to expect in the next `quantum` nanoseconds.
-    pub(crate) fn expected_copies(&self, quantum: f64, balance: &Balance) -> Vec<Copying> {
+    /// The copying to expect from now on, and for how many nanoseconds the
+    /// expectation holds, at most `longest`.
+    ///
+    /// While a page is copied, tiers are loaded by the full rate of the copy.
+    /// An average over a longer time would hide that, so a quantum ends when
+    /// the page is copied. Copies that are shorter than the shortest quantum
+    /// are averaged over it.
+    pub(crate) fn forecast(
+        &self,
+        longest: f64,
+        shortest: f64,
+        balance: &Balance,
+    ) -> (Vec<Copying>, f64) {
+        let Some(active) = &self.active else { return (Vec::new(), longest) };
+        let Some(m) = active.moves[active.step] else { return (Vec::new(), longest) };
+        let rate = self.copy_rate;
+        let mut copying = Copying { from: m.from.index(), to: m.to.index(), rate, duty: 1.0 };
+        let copy_time = active.bytes_left / copying.rate_at(&balance.slowdown);
+        let left = active.fixed_left + copy_time;
+        if left >= shortest {
+            copying.duty = copy_time / left;
+            return (vec![copying], left.min(longest));
+        }
         let mut copies = Vec::new();
         let mut needed = self.fixed * self.waiting as f64;
         for (from, row) in self.backlog.iter().enumerate() {
             for (to, &bytes) in row.iter().enumerate().filter(|(_, b)| **b > 0.0) {
-                let mut copying = Copying { from, to, rate: self.copy_rate, duty: 0.0 };
-                let copy_time = bytes / copying.rate_at(&balance.slowdown);
-                copying.duty = copy_time;
-                needed += copy_time;
+                let mut copying = Copying { from, to, rate, duty: 0.0 };
+                copying.duty = bytes / copying.rate_at(&balance.slowdown);
+                needed += copying.duty;
                 copies.push(copying);
             }
         }
+        let length = needed.clamp(shortest.min(longest), longest);
         // More work than the quantum holds: the engine is busy all the time.
-        let scale = 1.0 / needed.max(quantum);
+        let scale = 1.0 / needed.max(length);
         for copying in &mut copies {
             copying.duty *= scale;
         }
-        copies
+        (copies, length)
+    }
+
+    /// Takes up the next queued proposal if none is under way.
+    pub(crate) fn begin(&mut self, around: &mut Surroundings<'_>, done: &mut Vec<Done>) {
+        if self.active.is_none() {
+            self.start_next(around, done);
+        }
     }
 
     fn moves_of(proposal: &Proposal, pages: &Pages) -> Result<[Option<Move>; 2], Abort> {

@@ -233,8 +233,9 @@ mod tests {
         Pages::new(&[region], &[Bytes::gib(1)])
     }
 
-    fn sampler(buffer: u64, period: u64) -> (Sampler, Vec<CoreCounters>) {
-        let config = SamplerConfig { period, buffer: Bytes(buffer * 40), ..SamplerConfig::hemem() };
+    fn with_buffer(records: u64, period: u64) -> (Sampler, Vec<CoreCounters>) {
+        let config =
+            SamplerConfig { period, buffer: Bytes(records * 40), ..SamplerConfig::hemem() };
         Sampler::new(&config, 2, &mut SimRng::seed_from_u64(1))
     }
 
@@ -247,7 +248,7 @@ mod tests {
     #[test]
     fn one_record_comes_every_period_however_events_are_grouped() {
         for group in [1, 7, 64, 1000] {
-            let (mut sampler, mut counters) = sampler(1 << 20, 100);
+            let (mut sampler, mut counters) = with_buffer(1 << 20, 100);
             for _ in 0..100_000 / group {
                 store(&mut sampler, &mut counters, 0, group);
             }
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_full_buffer_loses_records_and_counts_them() {
-        let (mut sampler, mut counters) = sampler(10, 100);
+        let (mut sampler, mut counters) = with_buffer(10, 100);
         for _ in 0..2_000 {
             store(&mut sampler, &mut counters, 0, 1);
         }
@@ -268,22 +269,22 @@ mod tests {
 
     #[test]
     fn the_draining_thread_handles_what_its_time_allows() {
-        let (mut sampler, mut counters) = sampler(1 << 20, 1);
+        let (mut sampler, mut counters) = with_buffer(1 << 20, 1);
         for core in 0..2 {
             for _ in 0..50 {
                 store(&mut sampler, &mut counters, core, 1);
             }
         }
-        let mut samples = Vec::new();
-        sampler.drain(30.0 * 200.0, &pages(), &mut samples);
-        assert_eq!(samples.len(), 30);
-        assert_eq!(samples[0].page.region, RegionId(3));
-        assert_eq!((samples[0].page.page.0, samples[0].access), (5, Access::Write));
-        sampler.drain(1e9, &pages(), &mut samples);
-        assert_eq!(samples.len(), 70);
+        let mut drained = Vec::new();
+        sampler.drain(30.0 * 200.0, &pages(), &mut drained);
+        assert_eq!(drained.len(), 30);
+        assert_eq!(drained[0].page.region, RegionId(3));
+        assert_eq!((drained[0].page.page.0, drained[0].access), (5, Access::Write));
+        sampler.drain(1e9, &pages(), &mut drained);
+        assert_eq!(drained.len(), 70);
         // Idle time is not saved up.
         store(&mut sampler, &mut counters, 0, 40);
-        sampler.drain(10.0 * 200.0, &pages(), &mut samples);
-        assert_eq!(samples.len(), 10);
+        sampler.drain(10.0 * 200.0, &pages(), &mut drained);
+        assert_eq!(drained.len(), 10);
     }
 }

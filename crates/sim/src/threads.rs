@@ -39,7 +39,13 @@ pub(crate) struct Setting<'a> {
     pub(crate) in_flight: f64,
     /// Real accesses that a simulated one stands for.
     pub(crate) scale: f64,
+    /// Begin and end of the quantum.
     pub(crate) now: Nanos,
+    pub(crate) end: Nanos,
+    /// Latency of each tier in this quantum.
+    pub(crate) latency: [f64; MAX_TIERS],
+    /// What a record costs the sampled thread.
+    pub(crate) sample_cost: f64,
 }
 
 /// What serves the accesses that miss the caches.
@@ -66,7 +72,7 @@ pub(crate) struct Tally {
 }
 
 impl Thread {
-    /// Runs until `end`, at the given latencies; returns what it did.
+    /// Runs to the quantum's end; returns what it did.
     ///
     /// The number of accesses follows from what accesses took lately; the time
     /// they take follows from what they were. The difference stays in the
@@ -74,16 +80,13 @@ impl Thread {
     pub(crate) fn run(
         &mut self,
         index: usize,
-        end: f64,
-        latency: &[f64; MAX_TIERS],
         setting: &Setting<'_>,
         memory: &mut Memory<'_>,
         workload: &mut dyn Workload,
         sampler: &mut Sampler,
-        sample_cost: f64,
     ) -> Tally {
-        let interval = self.demand.interval(latency) * setting.scale;
-        let count = ((end - self.clock) / interval).ceil().max(0.0) as u64;
+        let interval = self.demand.interval(&setting.latency) * setting.scale;
+        let count = ((setting.end.as_f64() - self.clock) / interval).ceil().max(0.0) as u64;
         let mut tally = Tally::default();
         let mut batch = [Access::default(); BATCH];
         let mut left = count;
@@ -107,11 +110,11 @@ impl Thread {
                 Memory::Tiers(_) => tally.demand(setting),
                 Memory::MemoryMode(_) => tally.demand_memory_mode(setting),
             };
-            self.clock += observed.interval(latency) * setting.scale * count as f64;
-            self.clock += tally.records as f64 * sample_cost;
+            self.clock += observed.interval(&setting.latency) * setting.scale * count as f64;
+            self.clock += tally.records as f64 * setting.sample_cost;
             // A mean over some thousand accesses: what is drawn at random in
             // one quantum must not shake the latencies of the next.
-            self.demand.approach(&observed, (count as f64 / 4096.0).clamp(0.02, 0.5));
+            self.demand.approach(&observed, (count as f64 / 1024.0).min(0.5));
         }
         tally
     }

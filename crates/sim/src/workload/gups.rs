@@ -285,7 +285,9 @@ mod tests {
         let mut gups = Gups::new(GupsConfig { shift: Some(shift), ..small() }).expect("valid");
         let hot_pages = |now, gups: &mut Gups| {
             let mut counts = [0u32; 32];
-            draw(gups, 0, now, 100_000).iter().for_each(|a| counts[a.page as usize] += 1);
+            for access in draw(gups, 0, now, 100_000) {
+                counts[access.page as usize] += 1;
+            }
             (0..32).filter(|&p| counts[p as usize] > 10_000).collect::<Vec<u32>>()
         };
         assert_eq!(hot_pages(Nanos::seconds(4), &mut gups), [0, 1, 2, 3]);
@@ -298,7 +300,7 @@ mod tests {
         let share = |page| gups.store_share(1, page, Nanos::ZERO);
         let total: f64 = (0..128).map(share).sum();
         assert!((total - 1.0).abs() < 1e-9, "{total}");
-        assert_eq!(share(31), 0.0);
+        assert!(share(31) <= 0.0);
         assert!((share(32) - (0.9 / 4.0 + 0.1 / 32.0)).abs() < 1e-9);
     }
 

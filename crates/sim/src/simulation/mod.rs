@@ -5,32 +5,29 @@
 //! engine works through its queue, and the sampler's buffers are drained into
 //! the policy. At the end of each tick the policy plans.
 
+mod setup;
+mod summary;
+
 use std::time::Instant;
 
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use terrace_core::{
-    Access, Action, ActionClass, Bytes, BytesPerSecond, Done, Event, FaultKind, Frequency,
-    MAX_TIERS, Machine, Nanos, Outcome, Pages as PageCount, PerSecond, Plan, Sample, SampleSource,
-    Telemetry, TierId, TierTelemetry,
+    Action, Bytes, BytesPerSecond, Cycles, Done, Event, MAX_TIERS, Machine, Nanos, Outcome,
+    PerSecond, Plan, Sample, SampleSource, Telemetry, TierId, TierTelemetry,
 };
-use terrace_economics::{Calibration, Economist};
 use terrace_policy::Brain;
 
 use crate::balance::{Balance, Demand};
-use crate::cache::hit_ratios;
-use crate::config::{SimConfig, SimPolicy, Span};
+use crate::config::{Phases, SimPolicy, Span};
 use crate::device::{Device, Traffic};
-use crate::error::SimError;
 use crate::memory_mode::MemoryMode;
-use crate::migration::{MigrationEngine, Surroundings};
+use crate::migration::{MigrationConfig, MigrationCounts, MigrationEngine, Surroundings};
 use crate::pages::Pages;
 use crate::recorder::Recorder;
-use crate::report::{
-    ClassAccount, FootprintReport, RunResult, SeriesPoint, SimReport, TierReport, mean_and_spread,
-};
-use crate::sampler::Sampler;
+use crate::report::{RunResult, SeriesPoint, SimReport};
+use crate::sampler::{SampleCounts, Sampler, SamplerConfig};
 use crate::threads::{Memory, Setting, Tally, Thread};
-use crate::workload::{SimRng, Workload};
+use crate::workload::Workload;
+use setup::{compute, in_flight};
 
 /// Simulated accesses that a quantum should hold: enough for its mix of tiers
 /// to be known, and to hide the cost of balancing.
@@ -38,7 +35,7 @@ const QUANTUM_ACCESSES: f64 = 16_384.0;
 /// The shortest quantum, in nanoseconds.
 const SHORTEST_QUANTUM: f64 = 50_000.0;
 /// How often quanta are grouped where no policy ticks.
-const DEFAULT_TICK: Nanos = Nanos::millis(10);
+const DEFAULT_TICK: Nanos = Nanos::millis(100);
 /// The distance of the series' points.
 const SERIES: Nanos = Nanos::SECOND;
 
@@ -99,9 +96,9 @@ pub struct Simulation {
 
 /// The part of the configuration that is reported as it was given.
 struct Parameters {
-    phases: crate::config::Phases,
-    sampler: crate::sampler::SamplerConfig,
-    migration: crate::migration::MigrationConfig,
+    phases: Phases,
+    sampler: SamplerConfig,
+    migration: MigrationConfig,
     scale: u32,
     seed: u64,
 }
@@ -117,125 +114,6 @@ struct Second {
 }
 
 impl Simulation {
-    /// Sets the machine up, maps the workload's memory and places its pages in
-    /// the order of their addresses, as `MAP_POPULATE` does.
-    pub fn new(config: SimConfig) -> Result<Self, SimError> {
-        Self::with_recorder(config, None)
-    }
-
-    /// The same, with every event from the first on recorded.
-    pub fn with_recorder(
-        config: SimConfig,
-        recorder: Option<Box<dyn Recorder>>,
-    ) -> Result<Self, SimError> {
-        let SimConfig { mut machine, workload, policy, .. } = config;
-        check(&machine, workload.as_ref(), config.scale)?;
-        config.sampler.check()?;
-        let regions = workload.regions();
-        let needed: Bytes = regions.iter().map(terrace_core::Region::bytes).sum();
-        if policy == SimPolicy::AllDram {
-            let dram = &mut machine.tiers[0].capacity.value;
-            *dram = (*dram).max(needed);
-        }
-        let slowest = machine.tiers.len() - 1;
-        let capacity: Vec<Bytes> = machine.tiers.iter().map(|t| t.capacity.value).collect();
-        let available = match policy {
-            SimPolicy::Policy(_) => capacity.iter().copied().sum(),
-            SimPolicy::AllDram => capacity[0],
-            SimPolicy::MemoryMode | SimPolicy::AllSlow => capacity[slowest],
-        };
-        if needed > available {
-            return Err(SimError::DoesNotFit { needed, available, machine: machine.name });
-        }
-
-        let devices: Vec<Device> = machine.tiers.iter().map(Device::new).collect();
-        let mut rng = SimRng::seed_from_u64(config.seed);
-        let threads = workload.threads();
-        let (sampler, mut counters) = Sampler::new(&config.sampler, threads, &mut rng);
-        let brain = match policy {
-            SimPolicy::Policy(name) => {
-                let calibration = Calibration::from_machine(&machine);
-                Some(Brain::new(name.build(), Economist::new(config.economist, calibration)))
-            }
-            _ => None,
-        };
-        if !brain.as_ref().is_some_and(|b| b.needs().samples) {
-            counters = Sampler::off(threads);
-        }
-        let mut pages = Pages::new(&regions, &capacity);
-        let memory_mode = (policy == SimPolicy::MemoryMode)
-            .then(|| {
-                MemoryMode::new(
-                    pages.len() as u32,
-                    regions[0].page_size,
-                    capacity[0],
-                    capacity[slowest],
-                    config.scale,
-                    config.frames,
-                    &mut rng,
-                )
-            })
-            .transpose()?;
-        if brain.is_none() {
-            let tier = if policy == SimPolicy::AllDram { 0 } else { slowest };
-            (0..pages.len() as u32).for_each(|page| pages.put(page, TierId(tier as u8)));
-        }
-
-        let llc = hit_ratios(machine.cpu.llc.value, &workload.classes());
-        let threads = counters
-            .into_iter()
-            .map(|counters| Thread {
-                rng: SimRng::seed_from_u64(rng.next_u64()),
-                counters,
-                clock: 0.0,
-                demand: first_guess(&machine, workload.as_ref()),
-                accesses: 0,
-            })
-            .collect();
-        let tick = brain.as_ref().and_then(|b| b.needs().tick).unwrap_or(DEFAULT_TICK);
-        let engine = MigrationEngine::new(
-            config.migration,
-            &machine.costs,
-            machine.cpu.clock.value,
-            SimRng::seed_from_u64(rng.next_u64()),
-        );
-        let mut simulation = Self {
-            machine,
-            policy,
-            config: Parameters {
-                phases: config.phases,
-                sampler: config.sampler,
-                migration: config.migration,
-                scale: config.scale,
-                seed: config.seed,
-            },
-            devices,
-            workload,
-            pages,
-            threads,
-            memory_mode,
-            brain,
-            sampler,
-            engine,
-            recorder,
-            balance: Balance::default(),
-            llc_hits: llc.iter().map(|ratio| (ratio * 2f64.powi(32)) as u64).collect(),
-            tick,
-            now: Nanos::ZERO,
-            accesses: 0,
-            traffic: [Traffic::default(); MAX_TIERS],
-            served: [0.0; MAX_TIERS],
-            sums: Sums::default(),
-            plan: Plan::new(),
-            samples: Vec::new(),
-            done: Vec::new(),
-            series: Vec::new(),
-            second: Second::default(),
-        };
-        simulation.populate()?;
-        Ok(simulation)
-    }
-
     /// Where each page lies.
     pub fn pages(&self) -> &Pages {
         &self.pages
@@ -244,36 +122,6 @@ impl Simulation {
     /// Simulated time so far.
     pub fn now(&self) -> Nanos {
         self.now
-    }
-
-    /// Asks the policy where each page goes.
-    fn populate(&mut self) -> Result<(), SimError> {
-        let Some(brain) = &mut self.brain else { return Ok(()) };
-        for region in self.pages.regions() {
-            brain.alloc(region);
-            if let Some(recorder) = &mut self.recorder {
-                recorder.event(&Event::Alloc { region: *region });
-            }
-        }
-        for page in 0..self.pages.len() as u32 {
-            let telemetry = self.telemetry();
-            let name = self.pages.page_ref(page);
-            let kind = FaultKind::FirstTouch(Access::Write);
-            if let Some(recorder) = &mut self.recorder {
-                let telemetry = Box::new(telemetry);
-                recorder.event(&Event::Fault { page: name, kind, telemetry });
-            }
-            let Some(brain) = &mut self.brain else { return Ok(()) };
-            let tier = brain.fault(name, kind, &telemetry);
-            if tier.index() >= self.devices.len()
-                || !self.pages.has_room(tier, self.pages.size(page))
-            {
-                let message = format!("put page {name} into tier {}, which has no room", tier.0);
-                return Err(SimError::parameter("policy", message));
-            }
-            self.pages.put(page, tier);
-        }
-        Ok(())
     }
 
     /// The world as the policy sees it.
@@ -315,14 +163,31 @@ impl Simulation {
         Nanos((tick / quanta).ceil() as u64)
     }
 
-    /// Lets the world run until `end`.
+    /// Lets the world run for a quantum, to `end` at the latest.
     fn advance(&mut self, end: Nanos) {
         let begin = self.now;
-        let length = (end - begin).as_f64();
         let demands: Vec<Demand> = self.threads.iter().map(|t| t.demand).collect();
-        let copies = self.engine.expected_copies(length, &self.balance);
+        let rates = |latency: &[f64; MAX_TIERS]| -> Vec<f64> {
+            demands.iter().map(|demand| 1.0 / demand.interval(latency)).collect()
+        };
+        self.done.clear();
+        let before = rates(&self.balance.latencies(&self.devices));
+        let mut around = Surroundings {
+            pages: &mut self.pages,
+            threads: &mut self.threads,
+            workload: self.workload.as_ref(),
+            balance: &self.balance,
+            rates: &before,
+            now: begin,
+        };
+        self.engine.begin(&mut around, &mut self.done);
+        let longest = (end - begin).as_f64();
+        let (copies, length) = self.engine.forecast(longest, SHORTEST_QUANTUM, &self.balance);
+        let end = (begin + Nanos(length.ceil() as u64)).min(end);
+        let length = (end - begin).as_f64();
         self.balance.settle(&self.devices, &demands, &copies);
         let latency = self.balance.latencies(&self.devices);
+        let rates = rates(&latency);
 
         let setting = Setting {
             devices: &self.devices,
@@ -332,8 +197,10 @@ impl Simulation {
             in_flight: in_flight(&self.machine, self.workload.as_ref()),
             scale: f64::from(self.config.scale),
             now: begin,
+            end,
+            latency,
+            sample_cost: self.machine.costs.sample.value.as_f64(),
         };
-        let sample_cost = self.machine.costs.sample.value.as_f64();
         let mut total = Tally::default();
         let mut traffic = [Traffic::default(); MAX_TIERS];
         for (index, thread) in self.threads.iter_mut().enumerate() {
@@ -341,16 +208,8 @@ impl Simulation {
                 Some(cache) => Memory::MemoryMode(cache),
                 None => Memory::Tiers(&self.pages),
             };
-            let tally = thread.run(
-                index,
-                end.as_f64(),
-                &latency,
-                &setting,
-                &mut memory,
-                self.workload.as_mut(),
-                &mut self.sampler,
-                sample_cost,
-            );
+            let tally =
+                thread.run(index, &setting, &mut memory, self.workload.as_mut(), &mut self.sampler);
             total.add(&tally);
             let bytes = tally.bytes(&setting, &memory);
             for tier in 0..self.devices.len() {
@@ -360,9 +219,6 @@ impl Simulation {
         }
         self.account(&total, &traffic, &latency, length);
 
-        let rates: Vec<f64> =
-            self.threads.iter().map(|t| 1.0 / t.demand.interval(&latency)).collect();
-        self.done.clear();
         let mut around = Surroundings {
             pages: &mut self.pages,
             threads: &mut self.threads,
@@ -453,17 +309,11 @@ impl Simulation {
             let outcome = match proposal.action {
                 Action::SetPeriod { source: SampleSource::Pmu, period } => {
                     self.sampler.set_period(period);
-                    Some(Outcome::Completed {
-                        cost: terrace_core::Cycles::ZERO,
-                        moved: Bytes::ZERO,
-                    })
+                    Some(Outcome::Completed { cost: Cycles::ZERO, moved: Bytes::ZERO })
                 }
                 Action::Throttle { limit } => {
                     self.engine.set_limit(limit);
-                    Some(Outcome::Completed {
-                        cost: terrace_core::Cycles::ZERO,
-                        moved: Bytes::ZERO,
-                    })
+                    Some(Outcome::Completed { cost: Cycles::ZERO, moved: Bytes::ZERO })
                 }
                 _ => self.engine.accept(proposal, &self.pages).err().map(Outcome::Aborted),
             };
@@ -491,6 +341,35 @@ impl Simulation {
             migrated: moved - second.moved,
         });
         self.second = Second { begin: self.now, moved, ..Second::default() };
+    }
+
+    /// Lets the world run for some time, outside of all phases; for looking at
+    /// it from one moment to the next.
+    pub fn run_for(&mut self, time: Nanos) {
+        let end = self.now + time;
+        while self.now < end {
+            let tick_end = (self.now + self.tick).min(end);
+            let quantum = self.quantum();
+            while self.now < tick_end {
+                self.advance((self.now + quantum).min(tick_end));
+            }
+            self.tick();
+        }
+    }
+
+    /// What was migrated so far.
+    pub fn migrated(&self) -> &MigrationCounts {
+        &self.engine.counts
+    }
+
+    /// What was sampled so far.
+    pub fn samples(&self) -> &SampleCounts {
+        &self.sampler.counts
+    }
+
+    /// Accesses so far.
+    pub fn accesses(&self) -> u64 {
+        self.accesses
     }
 
     /// Runs all phases. `progress` is told about every simulated second.
@@ -541,113 +420,6 @@ impl Simulation {
         }
         self.report(runs, &warm_migration, started)
     }
-
-    fn report(
-        self,
-        runs: Vec<RunResult>,
-        warm: &crate::migration::MigrationCounts,
-        started: Instant,
-    ) -> SimReport {
-        let elapsed = started.elapsed().as_secs_f64().max(1e-9);
-        let simulated: u64 = self.threads.iter().map(|t| t.accesses).sum();
-        let (throughput, spread) = mean_and_spread(&runs);
-        let tally = &self.sums.tally;
-        let misses: u64 = tally.misses.iter().sum();
-        let (census, _) = self.pages.census();
-        let scale = f64::from(self.config.scale);
-        let tiers = self
-            .machine
-            .tiers
-            .iter()
-            .enumerate()
-            .map(|(i, tier)| {
-                let served = tally.misses[i] as f64;
-                let traffic = self.sums.traffic[i];
-                TierReport {
-                    name: tier.name.clone(),
-                    capacity: tier.capacity.value,
-                    pages: PageCount(census[i]),
-                    share: served / misses.max(1) as f64,
-                    latency: Nanos::from_f64(self.sums.waited[i] / (served * scale).max(1.0)),
-                    read: Bytes::from_f64(traffic.read),
-                    written: Bytes::from_f64(traffic.write),
-                    bandwidth: BytesPerSecond(
-                        (traffic.read + traffic.write) / self.sums.time.max(1.0) * 1e9,
-                    ),
-                    load: self.sums.load[i] / self.sums.time.max(1.0),
-                }
-            })
-            .collect();
-        let accounts = self.brain.as_ref().map_or_else(Vec::new, |brain| {
-            ActionClass::ALL
-                .into_iter()
-                .map(|class| ClassAccount {
-                    class: class.name(),
-                    account: *brain.economist().account(class),
-                })
-                .filter(|c| c.account.proposed > 0)
-                .collect()
-        });
-        SimReport {
-            schema: 1,
-            machine: self.machine.name.clone(),
-            workload: self.workload.describe(),
-            policy: self.policy,
-            seed: self.config.seed,
-            scale: self.config.scale,
-            phases: self.config.phases,
-            sampler: self.config.sampler,
-            migration: self.config.migration,
-            throughput,
-            spread,
-            runs,
-            time: self.now,
-            llc_hit_ratio: tally.llc_hits as f64 / tally.accesses.max(1) as f64,
-            memory_mode_hit_ratio: self
-                .memory_mode
-                .as_ref()
-                .map(|_| tally.misses[0] as f64 / misses.max(1) as f64),
-            tiers,
-            migrated: self.engine.counts,
-            migrated_measured: self.engine.counts.since(warm),
-            samples: self.sampler.counts,
-            series: self.series,
-            accounts,
-            footprint: self.brain.as_ref().map(|brain| {
-                let footprint = brain.footprint();
-                FootprintReport {
-                    bytes: footprint.bytes,
-                    bytes_per_page: footprint.bytes_per_page(),
-                }
-            }),
-            simulated_accesses: simulated,
-            host_speed: PerSecond(simulated as f64 / elapsed),
-        }
-    }
-}
-
-/// Refuses what cannot be simulated.
-fn check(machine: &Machine, workload: &dyn Workload, scale: u32) -> Result<(), SimError> {
-    if let Some(tier) = machine.tiers.iter().find(|t| !Device::serves(t)) {
-        let message = format!(
-            "tier `{}` of `{}` is not byte-addressable; the simulator has such tiers only",
-            tier.name, machine.name
-        );
-        return Err(SimError::parameter("machine", message));
-    }
-    let cores = machine.cpu.cores.value;
-    if workload.threads() > cores as usize {
-        let message =
-            format!("`{}` has {cores} cores for {} threads", machine.name, workload.threads());
-        return Err(SimError::parameter("threads", message));
-    }
-    if scale == 0 {
-        return Err(SimError::parameter("scale", "must be at least 1"));
-    }
-    if workload.regions().windows(2).any(|w| w[0].page_size != w[1].page_size) {
-        return Err(SimError::parameter("workload", "regions have different page sizes"));
-    }
-    Ok(())
 }
 
 fn ended(span: Span, time: Nanos, accesses: u64) -> bool {
@@ -663,30 +435,4 @@ fn done_share(span: Span, time: Nanos, accesses: u64) -> f64 {
         Span::Time(t) => time.as_f64() / t.as_f64().max(1.0),
     };
     share.min(1.0)
-}
-
-/// Processor time of an access, in nanoseconds.
-fn compute(machine: &Machine, workload: &dyn Workload) -> f64 {
-    let clock: Frequency = machine.cpu.clock.value;
-    workload.compute().as_f64() / clock.get() * 1e9
-}
-
-/// Accesses a thread has in flight: what the program allows, up to what the
-/// core can hold.
-fn in_flight(machine: &Machine, workload: &dyn Workload) -> f64 {
-    let slots = machine.cpu.miss_slots.value;
-    workload.in_flight().map_or(slots, |n| n.min(slots))
-}
-
-/// What threads demand before anything was observed: everything from the
-/// fastest tier. The first quanta put it right.
-fn first_guess(machine: &Machine, workload: &dyn Workload) -> Demand {
-    let mut demand = Demand {
-        fixed: compute(machine, workload),
-        in_flight: in_flight(machine, workload),
-        issue: compute(machine, workload),
-        ..Demand::default()
-    };
-    demand.visits[0] = 1.0;
-    demand
 }
