@@ -13,13 +13,44 @@
 //! | file | concept |
 //! |---|---|
 //! | [`config`] | what `terrace run` asks for |
-//! | [`probe`] | what this kernel allows |
-//! | [`sys`], [`uffd`] | system calls, each wrapped once |
+//! | [`probe`], [`doctor`] | what this kernel and machine allow |
+//! | [`activate`] | from nothing to a running pager |
+//! | [`threads`] | the manager and the fault handlers, and how they are isolated |
+//! | [`serve`] | the hot path: a fault |
+//! | [`reclaim`], [`limbo`] | the way out of DRAM |
+//! | [`events`], [`fork`] | unmapped, moved, discarded, forked |
+//! | [`manager`], [`command`] | what happens in the background or on request |
+//! | [`mind`], [`queue`] | policy and economist, and what they are told |
+//! | [`pager`], [`regions`], [`page_state`] | what all threads share |
+//! | [`store`], [`codec`], [`spill`] | where pages are while they are not in DRAM |
+//! | [`presence`] | what is really mapped |
 //! | [`shared`], [`histogram`] | the statistics page that outlives the process |
+//! | [`sys`], [`uffd`], [`spin`], [`scratch`] | system calls, a lock, and memory for threads |
 
+pub mod activate;
+pub mod codec;
+pub mod command;
 pub mod config;
+pub mod doctor;
+pub mod events;
+pub mod fork;
 pub mod histogram;
+pub mod limbo;
+pub mod manager;
+pub mod mind;
+pub mod page_state;
+pub mod pager;
+pub mod presence;
 pub mod probe;
+pub mod queue;
+pub mod reclaim;
+pub mod regions;
+pub mod scratch;
+pub mod serve;
 pub mod shared;
+pub mod spill;
+pub mod spin;
+pub mod store;
 pub mod sys;
+pub mod threads;
 pub mod uffd;

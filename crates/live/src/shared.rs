@@ -218,6 +218,13 @@ impl ProcessPage {
         Ok(page)
     }
 
+    /// A page that no other process can see.
+    pub fn anonymous() -> io::Result<&'static Self> {
+        let at = sys::map_private(size_of::<Self>()).map_err(io::Error::from_raw_os_error)?;
+        // SAFETY: as in `map`.
+        Ok(unsafe { &*(at as *const Self) })
+    }
+
     /// Maps a file that a pager wrote.
     pub fn open(path: &Path) -> io::Result<&'static Self> {
         let file = File::options().read(true).write(true).open(path)?;
@@ -259,6 +266,28 @@ impl ProcessPage {
             .take_while(|&b| b != 0)
             .collect();
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Takes over what describes the present (not what happened so far) from
+    /// the page of the process that this one was forked from.
+    pub fn inherit(&self, parent: &Self) {
+        let (to, from) = (&self.counters, &parent.counters);
+        for (to, from) in [
+            (&to.budget_bytes, &from.budget_bytes),
+            (&to.mapped_bytes, &from.mapped_bytes),
+            (&to.mapped_peak_bytes, &from.mapped_bytes),
+            (&to.resident_bytes, &from.resident_bytes),
+            (&to.resident_peak_bytes, &from.resident_bytes),
+            (&to.stored_pages, &from.stored_pages),
+            (&to.same_pages, &from.same_pages),
+            (&to.blob_bytes, &from.blob_bytes),
+            (&to.store_bytes, &from.store_bytes),
+            (&to.store_peak_bytes, &from.store_bytes),
+            (&to.incompressible, &from.incompressible),
+            (&to.forks, &from.forks),
+        ] {
+            to.store(from.load(Relaxed), Relaxed);
+        }
     }
 
     /// How far the pager has come.

@@ -1,0 +1,118 @@
+//! From a configuration to a running pager.
+
+use terrace_core::{Bytes, BytesPerSecond, Frequency, Nanos};
+use terrace_economics::{Calibration, Economist};
+use terrace_policy::Brain;
+
+use crate::codec::{Codec, PageBytes};
+use crate::config::RunConfig;
+use crate::mind::Mind;
+use crate::pager::Pager;
+use crate::shared::{ProcessPage, Text};
+use crate::sys::{self, PAGE};
+use crate::threads;
+
+/// The statistics page of this process; in private memory if the run's
+/// directory is out of reach, so that the pager works all the same.
+pub fn statistics(config: &RunConfig) -> Option<&'static ProcessPage> {
+    let path = config.dir.join(format!("{}.stats", std::process::id()));
+    let page = ProcessPage::create(&path).or_else(|_| ProcessPage::anonymous()).ok()?;
+    page.counters.started_ns.store(sys::now(), core::sync::atomic::Ordering::Relaxed);
+    let mut name = [0u8; 16];
+    // SAFETY: the call writes at most 16 bytes.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
+    page.set_text(Text::Command, &String::from_utf8_lossy(&name[..end]));
+    page.set_text(
+        Text::Sampler,
+        "hint faults on random resident pages, refaults (no hardware sampler in use)",
+    );
+    Some(page)
+}
+
+/// Starts managing. To be called with all signals blocked.
+pub fn activate(config: RunConfig, stats: &'static ProcessPage) -> Result<&'static Pager, i32> {
+    let calibration = calibrate();
+    let clock = calibration.clock;
+    let economist = Economist::new(config.economist, calibration);
+    let mind = Mind::new(Brain::new(config.policy.build(), economist));
+    let pager: &'static Pager = Box::leak(Box::new(Pager::new(config, stats, mind, clock)?));
+    threads::start(pager)?;
+    Ok(pager)
+}
+
+/// What the mechanisms cost here: copying and compressing are timed (some
+/// 300 µs), the rest is what this project measured on its own machines and is
+/// refined from the actions' real costs.
+pub fn calibrate() -> Calibration {
+    const ROUNDS: u64 = 16;
+    let clock = clock();
+    let mut page: Box<PageBytes> = Box::new([0; PAGE]);
+    // Half counting integers, half text-like bytes: neither best nor worst case.
+    for (i, byte) in page.iter_mut().enumerate() {
+        *byte = if i % 8 < 4 { (i / 64) as u8 } else { (i * 7 % 26) as u8 + b'a' };
+    }
+    let mut codec = Codec::new();
+    let mut out: Box<PageBytes> = Box::new([0; PAGE]);
+    let packed = codec.pack(&page);
+    let compress = time(ROUNDS, || {
+        core::hint::black_box(codec.pack(core::hint::black_box(&page)));
+    });
+    let decompress = time(ROUNDS, || match packed {
+        crate::codec::Packed::Compressed(n) => {
+            core::hint::black_box(crate::codec::unpack(codec.output(n), &mut out));
+        }
+        _ => out.copy_from_slice(&page[..]),
+    });
+    let copy = time(ROUNDS, || {
+        out.copy_from_slice(core::hint::black_box(&page[..]));
+        core::hint::black_box(&out);
+    });
+    // `bench/mechanisms/fault_path.c`, median with a handler on every CPU.
+    let user_fault = Nanos::micros(10);
+    Calibration {
+        clock,
+        cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+        mlp: terrace_economics::Interval::new(1.0, 3.0, 10.0),
+        copy_bandwidth: BytesPerSecond::from_amount(Bytes(PAGE as u64), copy.max(Nanos(1))),
+        promote_fixed: Nanos::micros(2),
+        demote_fixed: Nanos::micros(2),
+        exchange_fixed: Nanos::micros(4),
+        write_protect: Nanos::micros(1),
+        shootdown: Nanos::micros(1),
+        shootdown_per_cpu: Nanos::micros(3),
+        shootdown_batch: 1,
+        user_fault,
+        compress,
+        decompress,
+        cost_spread: 2.0,
+        tiers: Default::default(),
+        parameters: terrace_economics::Parameters::default(),
+    }
+}
+
+fn time(rounds: u64, mut work: impl FnMut()) -> Nanos {
+    let start = sys::now();
+    for _ in 0..rounds {
+        work();
+    }
+    Nanos((sys::now() - start) / rounds)
+}
+
+/// The time-stamp counter's frequency: the currency of costs.
+fn clock() -> Frequency {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let start = sys::now();
+        // SAFETY: reads a counter.
+        let t0 = unsafe { core::arch::x86_64::_rdtsc() };
+        while sys::now() - start < 200_000 {
+            core::hint::spin_loop();
+        }
+        // SAFETY: as above.
+        let cycles = unsafe { core::arch::x86_64::_rdtsc() } - t0;
+        Frequency(cycles as f64 / (sys::now() - start) as f64 * 1e9)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    Frequency::ghz(1.0)
+}

@@ -1,0 +1,167 @@
+//! Page compression: same-filled pages to one word, the rest by LZ4.
+
+use lz4_sys::LZ4_decompress_safe;
+
+use crate::sys::PAGE;
+
+// The crate builds these but does not declare them; signatures of `lz4.h`.
+unsafe extern "C" {
+    fn LZ4_sizeofState() -> i32;
+    fn LZ4_compress_fast_extState(
+        state: *mut core::ffi::c_void,
+        src: *const core::ffi::c_char,
+        dst: *mut core::ffi::c_char,
+        src_size: i32,
+        dst_capacity: i32,
+        acceleration: i32,
+    ) -> i32;
+}
+
+/// A page's bytes.
+pub type PageBytes = [u8; PAGE];
+
+/// Above this size a compressed page is kept as it is: saving less than a
+/// sixteenth does not pay for decompressing it.
+const WORTHWHILE: usize = PAGE - PAGE / 16;
+
+/// What became of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packed {
+    /// One word repeated.
+    Same(u64),
+    /// Compressed into so many bytes of the output.
+    Compressed(usize),
+    /// Does not compress.
+    Raw,
+}
+
+/// One thread's compressor.
+pub struct Codec {
+    /// LZ4's hash table. Allocated once, so that compressing allocates nothing.
+    state: Box<[u64]>,
+    out: Box<PageBytes>,
+}
+
+impl Codec {
+    /// A compressor.
+    pub fn new() -> Self {
+        // SAFETY: returns a constant.
+        let size = unsafe { LZ4_sizeofState() } as usize;
+        Self { state: vec![0; size.div_ceil(8)].into(), out: Box::new([0; PAGE]) }
+    }
+
+    /// Compresses a page; the bytes are in [`Codec::output`].
+    pub fn pack(&mut self, page: &PageBytes) -> Packed {
+        if let Some(word) = same_filled(page) {
+            return Packed::Same(word);
+        }
+        // SAFETY: the state is as large as LZ4 asked for and 8-byte aligned;
+        // both buffers have the lengths that are passed.
+        let n = unsafe {
+            LZ4_compress_fast_extState(
+                self.state.as_mut_ptr().cast(),
+                page.as_ptr().cast(),
+                self.out.as_mut_ptr().cast(),
+                PAGE as i32,
+                WORTHWHILE as i32,
+                1,
+            )
+        };
+        if n > 0 { Packed::Compressed(n as usize) } else { Packed::Raw }
+    }
+
+    /// The last compressed page.
+    pub fn output(&self, len: usize) -> &[u8] {
+        &self.out[..len]
+    }
+}
+
+impl Default for Codec {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Decompresses a page; false if the bytes are not a compressed page.
+#[must_use]
+pub fn unpack(bytes: &[u8], page: &mut PageBytes) -> bool {
+    // SAFETY: both buffers have the lengths that are passed; the function
+    // checks its input against them.
+    let n = unsafe {
+        LZ4_decompress_safe(
+            bytes.as_ptr().cast(),
+            page.as_mut_ptr().cast(),
+            bytes.len() as i32,
+            PAGE as i32,
+        )
+    };
+    n == PAGE as i32
+}
+
+/// Fills a page with one word.
+pub fn fill(page: &mut PageBytes, word: u64) {
+    for chunk in page.as_chunks_mut::<8>().0 {
+        *chunk = word.to_ne_bytes();
+    }
+}
+
+/// The word that a page repeats, if it does.
+pub fn same_filled(page: &PageBytes) -> Option<u64> {
+    let words = page.as_chunks::<8>().0;
+    let first = words[0];
+    // The last word first: most pages that begin with zeros do not end so.
+    if words[words.len() - 1] != first {
+        return None;
+    }
+    words.iter().all(|w| *w == first).then(|| u64::from_ne_bytes(first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn round_trip(page: &PageBytes) -> PageBytes {
+        let mut codec = Codec::new();
+        let mut back = [0xeeu8; PAGE];
+        match codec.pack(page) {
+            Packed::Same(word) => fill(&mut back, word),
+            Packed::Compressed(n) => assert!(unpack(codec.output(n), &mut back)),
+            Packed::Raw => back = *page,
+        }
+        back
+    }
+
+    proptest! {
+        /// A page that comes back different is data lost.
+        #[test]
+        fn every_page_comes_back_as_it_was(seed in any::<u64>(), period in 1usize..3000, noise in 0usize..4096) {
+            let mut page = [0u8; PAGE];
+            let mut x = seed | 1;
+            for i in 0..PAGE {
+                page[i] = if i >= period && i >= noise { page[i - period] } else {
+                    x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (x >> 56) as u8
+                };
+            }
+            prop_assert_eq!(round_trip(&page), page);
+        }
+
+        /// Damaged bytes must be refused or decode to something, never overrun.
+        #[test]
+        fn damaged_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut page = [0u8; PAGE];
+            let _ = unpack(&bytes, &mut page);
+        }
+    }
+
+    #[test]
+    fn same_filled_pages_become_one_word() {
+        let mut codec = Codec::new();
+        assert_eq!(codec.pack(&[0; PAGE]), Packed::Same(0));
+        assert_eq!(codec.pack(&[7; PAGE]), Packed::Same(0x0707_0707_0707_0707));
+        let mut page = [0; PAGE];
+        page[2000] = 1;
+        assert!(matches!(codec.pack(&page), Packed::Compressed(_)));
+    }
+}

@@ -1,0 +1,101 @@
+//! Requests of the program's threads to the manager.
+//!
+//! The userfaultfd and all other descriptors live in the table of Terrace's
+//! own threads, where the program cannot close them by mistake; so a hook that
+//! needs one asks the manager and waits. One request at a time.
+
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+
+use crate::pager::Pager;
+use crate::spin::backoff;
+use crate::sys;
+
+/// What can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Command {
+    /// Manage the range `[a, b)`.
+    Manage = 1,
+    /// A fork is about to begin: keep everything as it is.
+    ForkBegins = 2,
+}
+
+const IDLE: u32 = 0;
+const ASKED: u32 = 1;
+const ANSWERED: u32 = 2;
+
+/// The one request in progress.
+pub struct Commands {
+    turn: AtomicU32,
+    state: AtomicU32,
+    command: AtomicU32,
+    a: AtomicUsize,
+    b: AtomicUsize,
+    answer: AtomicUsize,
+}
+
+impl Commands {
+    /// No request.
+    pub const fn new() -> Self {
+        Self {
+            turn: AtomicU32::new(0),
+            state: AtomicU32::new(IDLE),
+            command: AtomicU32::new(0),
+            a: AtomicUsize::new(0),
+            b: AtomicUsize::new(0),
+            answer: AtomicUsize::new(0),
+        }
+    }
+
+    /// Asks, and waits for the answer. Called by the program's threads, with
+    /// signals blocked: a handler that asked in turn would wait for ever.
+    pub fn ask(&self, pager: &Pager, command: Command, a: usize, b: usize) -> usize {
+        let mut spins = 0;
+        while self.turn.swap(1, Acquire) != 0 {
+            backoff(&mut spins);
+        }
+        self.command.store(command as u32, Relaxed);
+        self.a.store(a, Relaxed);
+        self.b.store(b, Relaxed);
+        self.state.store(ASKED, Release);
+        pager.ring();
+        while self.state.load(Acquire) != ANSWERED {
+            sys::futex_wait(&self.state, ASKED, None, false);
+        }
+        let answer = self.answer.load(Relaxed);
+        self.state.store(IDLE, Relaxed);
+        self.turn.store(0, Release);
+        answer
+    }
+
+    /// The request that waits, if any.
+    pub fn pending(&self) -> Option<(Command, usize, usize)> {
+        if self.state.load(Acquire) != ASKED {
+            return None;
+        }
+        let command = match self.command.load(Relaxed) {
+            1 => Command::Manage,
+            _ => Command::ForkBegins,
+        };
+        Some((command, self.a.load(Relaxed), self.b.load(Relaxed)))
+    }
+
+    /// Answers it.
+    pub fn answer(&self, answer: usize) {
+        self.answer.store(answer, Relaxed);
+        self.state.store(ANSWERED, Release);
+        sys::futex_wake(&self.state, false);
+    }
+
+    /// For a forked child: who asked is not here.
+    pub fn reset(&self) {
+        self.state.store(IDLE, Relaxed);
+        self.turn.store(0, Release);
+    }
+}
+
+impl Default for Commands {
+    fn default() -> Self {
+        Self::new()
+    }
+}

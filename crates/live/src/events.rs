@@ -1,0 +1,197 @@
+//! What the kernel tells about the address space: unmapped, moved, discarded.
+//!
+//! Carried out by the worker that read the message, while it still holds the
+//! lock for reading: so every fault that is read later is served after it.
+
+use core::sync::atomic::Ordering::*;
+
+use crate::limbo::{ORPHAN, owner};
+use crate::page_state::{BUSY, PageState};
+use crate::pager::Pager;
+use crate::queue::Note;
+use crate::regions::{FRESH, Place, Region};
+use crate::sys::PAGE;
+
+impl Pager {
+    /// Content of a range is discarded: the next touch finds zeros.
+    pub fn discarded(&self, start: usize, end: usize) {
+        self.for_each_part(start, end, |id, region, first, count| {
+            self.clear_pages(id, region, first, count, PageState::Fresh);
+            self.note(Note::Discard(Self::page_range(id, first, count)));
+        });
+    }
+
+    /// A range is no longer mapped.
+    pub fn unmapped(&self, start: usize, end: usize) {
+        self.for_each_part(start, end, |id, region, first, count| {
+            let newly = self.clear_pages(id, region, first, count, PageState::Gone);
+            self.stats().counters.mapped_bytes.fetch_sub(u64::from(newly) * PAGE as u64, Relaxed);
+            let pages = region.pages();
+            if newly > 0 && region.count_gone(newly) {
+                self.note(Note::Free(Self::page_range(id, 0, pages)));
+                self.regions.remove(id);
+            } else {
+                self.note(Note::Discard(Self::page_range(id, first, count)));
+            }
+        });
+        let _ = self
+            .heap_end
+            .fetch_update(AcqRel, Relaxed, |heap| (start < heap && heap <= end).then_some(start));
+    }
+
+    /// Mapped memory moved; pages keep their content.
+    pub fn moved(&self, from: usize, to: usize, len: usize) {
+        let mut at = from;
+        // Part by part: the range may cover several regions.
+        while at < from + len {
+            let Some(place) = self.regions.find(at) else {
+                at += PAGE;
+                continue;
+            };
+            let old = place.region;
+            let first = place.page;
+            let count = (old.pages() - first).min(((from + len - at) / PAGE) as u32);
+            self.move_part(place.id, old, first, count, to + (at - from));
+            at += count as usize * PAGE;
+        }
+    }
+
+    fn move_part(&self, old_id: u32, old: &Region, first: u32, count: u32, to: usize) {
+        // Something of ours may have been mapped there: it is gone.
+        self.unmapped(to, to + count as usize * PAGE);
+        let Some(id) = self.regions.insert(to, count) else {
+            // The table is full. Without a region we could not serve the
+            // pages, and without their content the program must not go on.
+            crate::sys::complain(&["too many managed regions; the program cannot go on"]);
+            std::process::abort();
+        };
+        self.note(Note::Alloc(Self::region_of(id, count)));
+        let mut resident = 0;
+        let mut gone = 0;
+        if let Some(region) = self.regions.get(id) {
+            for page in 0..count {
+                let from = Place {
+                    id: old_id,
+                    region: old,
+                    page: first + page,
+                    word: old.word(first + page),
+                };
+                let word = self.lock_page(&from);
+                let to = Place { id, region, page, word: region.word(page) };
+                match PageState::of(word) {
+                    PageState::Resident => {
+                        resident += 1;
+                        let kind = terrace_core::FaultKind::FirstTouch(terrace_core::Access::Write);
+                        self.note(Note::Fault { page: Self::page_ref(&to), kind });
+                    }
+                    PageState::Limbo(slot) => {
+                        resident += 1;
+                        self.staging.owner_of(slot).store(owner(id, page), Release);
+                        let kind = terrace_core::FaultKind::FirstTouch(terrace_core::Access::Write);
+                        self.note(Note::Fault { page: Self::page_ref(&to), kind });
+                    }
+                    PageState::Gone => gone += 1,
+                    _ => {}
+                }
+                to.word.store(word, Release);
+                from.word.store(PageState::Gone.word(), Release);
+            }
+            region.resident.fetch_add(resident, Relaxed);
+            if gone > 0 {
+                region.count_gone(gone);
+            }
+        }
+        old.resident.fetch_sub(resident.min(old.resident.load(Relaxed)), Relaxed);
+        let pages = old.pages();
+        if old.count_gone(count - gone) {
+            self.note(Note::Free(Self::page_range(old_id, 0, pages)));
+            self.regions.remove(old_id);
+        } else {
+            self.note(Note::Discard(Self::page_range(old_id, first, count)));
+        }
+    }
+
+    /// The parts of a range that lie in regions: region, first page, pages.
+    fn for_each_part(
+        &self,
+        start: usize,
+        end: usize,
+        mut each: impl FnMut(u32, &Region, u32, u32),
+    ) {
+        for (id, region) in self.regions.iter() {
+            let (from, to) = (start.max(region.start()), end.min(region.end()));
+            if from < to {
+                let first = (from - region.start()) / PAGE;
+                let count = (to - from).div_ceil(PAGE);
+                each(id, region, first as u32, count as u32);
+            }
+        }
+    }
+
+    /// Drops the content of pages and puts them into a state; returns how many
+    /// were not in it before.
+    fn clear_pages(&self, id: u32, region: &Region, first: u32, count: u32, to: PageState) -> u32 {
+        let mut changed = 0;
+        for page in first..first + count {
+            let word = region.word(page);
+            // Most pages of a large mapping were never touched.
+            if word.load(Acquire) == FRESH && to == PageState::Fresh {
+                continue;
+            }
+            let place = Place { id, region, page, word };
+            let old = PageState::of(self.lock_page(&place));
+            match old {
+                PageState::Resident => {
+                    region.resident.fetch_sub(1, Relaxed);
+                    self.release(1);
+                }
+                PageState::Limbo(slot) => {
+                    region.resident.fetch_sub(1, Relaxed);
+                    // Its frame is still in the slot, and still counted.
+                    self.staging.owner_of(slot).store(ORPHAN, Release);
+                }
+                other => self.drop_content(other),
+            }
+            // What is gone stays so until it is mapped again.
+            let new = if old == PageState::Gone { old } else { to };
+            changed += u32::from(old != new);
+            debug_assert_eq!(new.word() & BUSY, 0);
+            word.store(new.word(), Release);
+        }
+        changed
+    }
+}
+
+/// Puts the program on plain memory: everything is brought in, whatever the
+/// budget, and nothing is managed any more. Called when something of ours broke.
+pub fn give_up(pager: &Pager) {
+    pager.stats().state.store(crate::shared::State::Failed as u32, Relaxed);
+    pager.stats().set_text(crate::shared::Text::Failure, "internal error");
+    // A worker may have died with anything half done: do not wait for it.
+    pager.frozen.fetch_add(1, SeqCst);
+    let mut worker = crate::serve::Worker::new(pager, crate::pager::MANAGER);
+    for (_, region) in pager.regions.iter() {
+        for page in 0..region.pages() {
+            match PageState::of(region.word(page).load(Acquire)) {
+                PageState::Fresh | PageState::Resident | PageState::Gone => {}
+                _ => {
+                    let address = region.start() + page as usize * PAGE;
+                    while worker.serve_frozen(pager.uffd(), address) == crate::serve::Served::Retry
+                    {
+                        crate::sys::yield_now();
+                        while let Some(message) = pager.uffd().read() {
+                            if let crate::uffd::Message::Fault { page, .. } = message {
+                                worker.serve_frozen(pager.uffd(), page);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    // Unregistered rather than closed: a handler that sleeps on the handle
+    // keeps it open. Whoever waits for a page there is woken.
+    for (_, region) in pager.regions.iter() {
+        let _ = pager.uffd().unregister(region.start(), region.end() - region.start());
+    }
+}

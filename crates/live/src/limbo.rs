@@ -1,0 +1,143 @@
+//! Limbo: pages on their way out, or made to fault on purpose.
+//!
+//! A page leaves the program's mapping by being *moved*, frame and all, into a
+//! staging slot. If the program touches it there, it is moved back at the cost
+//! of a fault without decompression, and that touch is a sample: the page is
+//! not cold. Only the oldest pages of limbo are compressed. So limbo is at
+//! once the transaction of a demotion, the second chance of CLOCK, and the
+//! sampler of machines that have no hardware for it.
+//!
+//! The slots form a ring: filled at the head, emptied at the tail.
+
+use core::sync::atomic::{AtomicU64, Ordering::*};
+use std::collections::VecDeque;
+
+use terrace_core::Proposal;
+
+use crate::sys::{self, PAGE};
+
+/// Nobody's slot: empty, or its frame went back to the program.
+pub const NOBODY: u64 = u64::MAX;
+/// The slot holds a frame whose page was discarded meanwhile.
+pub const ORPHAN: u64 = u64::MAX - 1;
+
+/// Why a page is in limbo.
+#[derive(Clone, Copy, Debug)]
+pub enum Purpose {
+    /// It is to be demoted.
+    Demote(Proposal),
+    /// A touch is to be observed.
+    Armed,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    purpose: Purpose,
+    /// When it came, ns.
+    since: u64,
+}
+
+/// The slots' memory and owners, shared by all threads.
+pub struct Staging {
+    base: usize,
+    owners: Box<[AtomicU64]>,
+}
+
+/// The ring's two ends; held by the thread that makes room.
+pub struct Limbo {
+    head: u64,
+    tail: u64,
+    entries: Box<[Entry]>,
+    /// Demotions that the policy asked for and that are not begun yet.
+    pub victims: VecDeque<Proposal>,
+}
+
+/// A slot's owner as one word.
+pub fn owner(region: u32, page: u32) -> u64 {
+    u64::from(region) << 32 | u64::from(page)
+}
+
+impl Staging {
+    /// Slots for so many pages. The address space is taken, not the memory.
+    pub fn new(slots: u32) -> Result<Self, i32> {
+        Ok(Self {
+            base: sys::map_private(slots as usize * PAGE)?,
+            owners: (0..slots).map(|_| AtomicU64::new(NOBODY)).collect(),
+        })
+    }
+    /// How many slots there are.
+    pub fn slots(&self) -> u32 {
+        self.owners.len() as u32
+    }
+    /// First address of the slots.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+    /// A slot's address.
+    pub fn address(&self, slot: u32) -> usize {
+        self.base + slot as usize * PAGE
+    }
+    /// Whose page is in a slot: `owner()`, [`NOBODY`] or [`ORPHAN`].
+    pub fn owner_of(&self, slot: u32) -> &AtomicU64 {
+        &self.owners[slot as usize]
+    }
+}
+
+impl Limbo {
+    /// An empty ring.
+    pub fn new(slots: u32, victims: usize) -> Self {
+        let none = Entry { purpose: Purpose::Armed, since: 0 };
+        Self {
+            head: 0,
+            tail: 0,
+            entries: vec![none; slots as usize].into(),
+            victims: VecDeque::with_capacity(victims),
+        }
+    }
+    /// Slots between the tail and the head.
+    pub fn len(&self) -> u32 {
+        (self.head - self.tail) as u32
+    }
+    /// Whether a slot is free.
+    pub fn has_room(&self) -> bool {
+        (self.len() as usize) < self.entries.len()
+    }
+    /// Takes the slot at the head.
+    pub fn push(&mut self, purpose: Purpose, now: u64) -> u32 {
+        let slot = (self.head % self.entries.len() as u64) as u32;
+        self.entries[slot as usize] = Entry { purpose, since: now };
+        self.head += 1;
+        slot
+    }
+    /// Gives back the slot that was taken last.
+    pub fn unpush(&mut self) {
+        self.head -= 1;
+    }
+    /// The slot at a distance from the tail, with its purpose and the time it came.
+    pub fn at(&self, distance: u32) -> (u32, Purpose, u64) {
+        let slot = ((self.tail + u64::from(distance)) % self.entries.len() as u64) as u32;
+        let entry = &self.entries[slot as usize];
+        (slot, entry.purpose, entry.since)
+    }
+    /// Why the page in a slot is there.
+    pub fn purpose(&self, slot: u32) -> Purpose {
+        self.entries[slot as usize].purpose
+    }
+    /// Empties slots at the tail; their frames must be gone.
+    pub fn pop(&mut self, count: u32) {
+        self.tail += u64::from(count);
+    }
+}
+
+/// Empties the memory of consecutive slots.
+pub fn drop_frames(staging: &Staging, first: u32, count: u32) {
+    if count > 0 {
+        // SAFETY: the slots are ours and nobody's page is in them.
+        let _ = unsafe {
+            sys::madvise(staging.address(first), count as usize * PAGE, libc::MADV_DONTNEED)
+        };
+    }
+    for slot in first..first + count {
+        staging.owner_of(slot).store(NOBODY, Release);
+    }
+}

@@ -1,0 +1,283 @@
+//! The manager: what need not happen while a thread waits.
+//!
+//! It keeps some memory free, ticks the policy, looks at pages that nobody has
+//! faulted on, answers the program's threads, and keeps the accounts. While
+//! nothing happens it sleeps, for longer and longer.
+
+use core::sync::atomic::Ordering::*;
+
+use terrace_core::{Abort, Action, Done, Outcome};
+
+use crate::command::Command;
+use crate::page_state::PageState;
+use crate::pager::Pager;
+use crate::queue::Note;
+use crate::serve::Worker;
+use crate::sys::{self, PAGE};
+
+/// The policy's tick: 10 ms, as HeMem's.
+const TICK: u64 = 10_000_000;
+/// The longest sleep while nothing happens.
+const IDLE: u64 = 320_000_000;
+/// Pages armed in a tick at most: at some 15 µs each for arming and the fault
+/// (measured: `bench/mechanisms`), 20 in 10 ms are 3 % of a processor.
+const ARM: u32 = 20;
+
+impl Worker<'_> {
+    /// The manager's life.
+    pub fn manage(&mut self) {
+        let pager = self.pager;
+        let mut next_tick = sys::now() + TICK;
+        let mut sleep = TICK;
+        let mut last_activity = 0;
+        let mut random = sys::now() | 1;
+        loop {
+            self.obey();
+            self.keep_headroom();
+            let now = sys::now();
+            if now >= next_tick {
+                let activity = self.activity();
+                if activity == last_activity {
+                    sleep = (sleep * 2).min(IDLE);
+                } else {
+                    sleep = TICK;
+                    self.tick(&mut random);
+                }
+                last_activity = activity;
+                next_tick = sys::now() + sleep;
+            }
+            let bell = pager.bell.load(Acquire);
+            pager.asleep.store(1, SeqCst);
+            if pager.commands.pending().is_none() && !self.short_of_room() {
+                sys::futex_wait(&pager.bell, bell, Some(next_tick.saturating_sub(now)), false);
+            }
+            pager.asleep.store(0, SeqCst);
+            if sleep > TICK && self.activity() != last_activity {
+                next_tick = next_tick.min(sys::now());
+            }
+        }
+    }
+
+    /// A number that changes whenever something happened.
+    fn activity(&self) -> u64 {
+        let c = &self.pager.stats().counters;
+        [&c.faults_first_touch, &c.faults_absent, &c.faults_hint, &c.demotions]
+            .iter()
+            .map(|n| n.load(Relaxed))
+            .sum()
+    }
+
+    /// Does what the program's threads ask for.
+    fn obey(&mut self) {
+        let pager = self.pager;
+        while let Some((command, a, b)) = pager.commands.pending() {
+            match command {
+                Command::Manage => {
+                    let managed = self.manage_range(a, b);
+                    pager.commands.answer(usize::from(managed));
+                }
+                // Answers by itself.
+                Command::ForkBegins => self.accompany_fork(),
+            }
+        }
+    }
+
+    /// Begins to manage a range that is mapped.
+    pub fn manage_range(&mut self, start: usize, end: usize) -> bool {
+        let pager = self.pager;
+        // What was there before has been unmapped, and the message read; the
+        // lock makes sure that it has also been carried out.
+        let reading = pager.reading.lock();
+        if pager.uffd().register(start, end - start).is_err() {
+            return false;
+        }
+        let mut at = start;
+        while at < end {
+            if let Some(place) = pager.regions.find(at) {
+                // Mapped again inside a region of which other parts remain.
+                if PageState::of(pager.lock_page(&place)) == PageState::Gone {
+                    place.region.count_back();
+                }
+                place.word.store(PageState::Fresh.word(), Release);
+                at += PAGE;
+                continue;
+            }
+            let next = pager.regions.next_start(at).map_or(end, |s| s.min(end));
+            let pages = ((next - at) / PAGE) as u32;
+            let Some(id) = pager.regions.insert(at, pages) else {
+                let _ = pager.uffd().unregister(at, end - at);
+                break;
+            };
+            pager.note(Note::Alloc(Pager::region_of(id, pages)));
+            at = next;
+        }
+        drop(reading);
+        let counters = &pager.stats().counters;
+        let len = (at - start) as u64;
+        let mapped = counters.mapped_bytes.fetch_add(len, Relaxed) + len;
+        counters.mapped_peak_bytes.fetch_max(mapped, Relaxed);
+        // What was touched before belongs into the books.
+        if let Some(pagemap) = crate::presence::Pagemap::open() {
+            pagemap.for_each_present(start, at, |first, count| {
+                for i in 0..count {
+                    if let Some(place) = pager.regions.find(first + i * PAGE) {
+                        crate::reclaim::adopt(pager, &place);
+                    }
+                }
+            });
+        }
+        at == end
+    }
+
+    fn short_of_room(&self) -> bool {
+        self.pager.resident() + self.pager.headroom() > self.pager.budget()
+            && self.pager.frozen.load(Relaxed) == 0
+            && !self.nothing_leaves()
+    }
+
+    /// Whether making room has just failed, and nothing changed since.
+    fn nothing_leaves(&self) -> bool {
+        self.stuck_at == Some(self.activity())
+    }
+
+    /// Makes room until a fault finds some.
+    fn keep_headroom(&mut self) {
+        let pager = self.pager;
+        while self.short_of_room() {
+            let Some(mut limbo) = pager.limbo.try_lock() else {
+                sys::yield_now();
+                continue;
+            };
+            let progress = self.make_room(&mut limbo);
+            drop(limbo);
+            self.stuck_at = (!progress).then(|| self.activity());
+            if pager.commands.pending().is_some() {
+                self.obey();
+            }
+        }
+    }
+
+    fn tick(&mut self, random: &mut u64) {
+        let pager = self.pager;
+        if pager.frozen.load(Relaxed) != 0 {
+            return;
+        }
+        self.thaw();
+        pager.regions.reclaim(pager.oldest_epoch());
+        let mut wanted = 0usize;
+        {
+            // Limbo before mind: the order in which making room takes them.
+            let mut limbo = pager.limbo.lock();
+            let victims = &mut limbo.victims;
+            let mut mind = pager.mind.lock();
+            mind.tick(pager, |proposal| {
+                if matches!(proposal.action, Action::Demote { .. })
+                    && victims.len() < victims.capacity()
+                {
+                    victims.push_back(proposal);
+                    wanted += 1;
+                } else {
+                    // Pages come up by being touched; bringing them up ahead
+                    // of that is not done yet.
+                    pager.note(Note::Done(Done {
+                        proposal,
+                        outcome: Outcome::Aborted(Abort::Unsupported),
+                    }));
+                }
+            });
+            mind.publish(pager.stats());
+        }
+        self.sample(random);
+        self.settle_old();
+        self.account();
+    }
+
+    /// Arms a few resident pages, chosen at random: where no hardware samples
+    /// accesses, this is how a page that never leaves is known to be in use.
+    fn sample(&mut self, random: &mut u64) {
+        let pager = self.pager;
+        let needed = pager.mind.lock().brain().needs().samples;
+        if !needed || pager.resident() < pager.budget() / 2 {
+            return;
+        }
+        let Some(mut limbo) = pager.limbo.try_lock() else { return };
+        if !pager.enter(self.id) {
+            pager.leave(self.id);
+            return;
+        }
+        let mut armed = 0;
+        let total: u64 = pager.regions.iter().map(|(_, r)| u64::from(r.pages())).sum();
+        for _ in 0..ARM * 4 {
+            if armed == ARM || total == 0 {
+                break;
+            }
+            // xorshift64
+            *random ^= *random << 13;
+            *random ^= *random >> 7;
+            *random ^= *random << 17;
+            let mut nth = *random % total;
+            for (id, region) in pager.regions.iter() {
+                let pages = u64::from(region.pages());
+                if nth < pages {
+                    let word = region.word(nth as u32);
+                    if word.load(Relaxed) == PageState::Resident.word() {
+                        armed += u32::from(self.arm(&mut limbo, id, nth as u32));
+                    }
+                    break;
+                }
+                nth -= pages;
+            }
+        }
+        pager.leave(self.id);
+    }
+
+    /// Brings the statistics page up to date.
+    fn account(&mut self) {
+        let pager = self.pager;
+        let stats = pager.stats();
+        let now = sys::now();
+        stats.counters.updated_ns.store(now, Relaxed);
+        let own: u64 = pager
+            .workers
+            .iter()
+            .map(|w| w.tid.load(Relaxed))
+            .filter(|&t| t != 0)
+            .map(sys::cpu_of_thread)
+            .sum();
+        stats.counters.own_cpu_ns.store(own, Relaxed);
+        stats.counters.store_bytes.store(pager.store.occupied(), Relaxed);
+        let mut lines = stats.regions.iter();
+        for (_, region) in pager.regions.iter() {
+            let Some(line) = lines.next() else { break };
+            line.start.store(region.start() as u64, Relaxed);
+            line.len.store(u64::from(region.pages()) * PAGE as u64, Relaxed);
+            line.resident.store(u64::from(region.resident.load(Relaxed)) * PAGE as u64, Relaxed);
+            line.faults.store(region.faults.load(Relaxed), Relaxed);
+        }
+        for line in lines {
+            line.start.store(0, Relaxed);
+        }
+    }
+
+    /// Times faults on memory of ours, from touch to return, so that the
+    /// report can add what the program pays beyond our own service time.
+    pub fn measure_fault_overhead(&mut self) {
+        const FAULTS: usize = 16;
+        let pager = self.pager;
+        let Ok(at) = sys::map_private(FAULTS * PAGE) else { return };
+        if self.manage_range(at, at + FAULTS * PAGE) {
+            let before = pager.stats().latency[0].total();
+            let start = sys::now();
+            for i in 0..FAULTS {
+                // SAFETY: our own mapping. The handlers serve the fault.
+                unsafe { ((at + i * PAGE) as *mut u8).write_volatile(1) };
+            }
+            let elapsed = sys::now() - start;
+            let served = (pager.stats().latency[0].total() - before).get();
+            let overhead = elapsed.saturating_sub(served) / FAULTS as u64;
+            pager.stats().counters.fault_overhead_ns.store(overhead, Relaxed);
+        }
+        // SAFETY: nobody else knows of it. The handlers take the message.
+        let _ = unsafe { sys::munmap(at, FAULTS * PAGE) };
+    }
+}

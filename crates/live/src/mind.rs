@@ -1,0 +1,194 @@
+//! The decision makers of a process: policy and economist, with what they are
+//! told about this world.
+//!
+//! Whoever holds the mind first reads the notes that fault handlers left, so
+//! that a plan is never made on an old picture.
+
+use core::sync::atomic::Ordering::*;
+
+use terrace_core::{
+    Access, ActionClass, Bytes, FaultKind, Nanos, Outcome, PageSize, Pages, Plan, Proposal, Sample,
+    SampleSource, Telemetry, TierId, TierTelemetry,
+};
+use terrace_policy::Brain;
+
+use crate::pager::Pager;
+use crate::queue::Note;
+use crate::shared::ProcessPage;
+use crate::sys::{self, PAGE};
+
+/// DRAM.
+pub const DRAM: TierId = TierId(0);
+/// Compressed RAM.
+pub const COMPRESSED: TierId = TierId(1);
+
+/// Load-to-use latency assumed for DRAM where nothing measures it: a typical
+/// server's local memory (81 ns idle, Intel MLC on Cascade Lake).
+const DRAM_LATENCY: Nanos = Nanos(81);
+
+/// Policy, economist, and the plan in the making.
+pub struct Mind {
+    brain: Brain,
+    plan: Plan,
+    samples: Vec<Sample>,
+}
+
+impl Mind {
+    /// A mind for a brain.
+    pub fn new(brain: Brain) -> Self {
+        Self { brain, plan: Plan::with_capacity(4096), samples: Vec::with_capacity(64) }
+    }
+
+    /// The policy and the economist.
+    pub fn brain(&self) -> &Brain {
+        &self.brain
+    }
+
+    /// Reads the notes.
+    pub fn listen(&mut self, pager: &Pager) {
+        let telemetry = telemetry(pager);
+        let stats = pager.stats();
+        while let Some(note) = pager.queue.pop() {
+            match note {
+                Note::Alloc(region) => self.brain.alloc(&region),
+                Note::Fault { page, kind } => {
+                    let placed = self.brain.fault(page, kind, &telemetry);
+                    debug_assert_eq!(placed, DRAM, "only DRAM is addressable");
+                    if let Some(sample) = sample_of(page, kind) {
+                        self.samples.push(sample);
+                        if self.samples.len() == self.samples.capacity() {
+                            self.deliver(stats);
+                        }
+                    }
+                }
+                Note::Discard(range) => {
+                    self.deliver(stats);
+                    self.brain.free(range, false);
+                }
+                Note::Free(range) => {
+                    self.deliver(stats);
+                    self.brain.free(range, true);
+                }
+                Note::Done(done) => {
+                    self.deliver(stats);
+                    self.brain.done(&done, &telemetry);
+                }
+            }
+        }
+        self.deliver(stats);
+    }
+
+    fn deliver(&mut self, stats: &ProcessPage) {
+        if !self.samples.is_empty() {
+            stats.counters.samples.fetch_add(self.samples.len() as u64, Relaxed);
+            self.brain.samples(&self.samples);
+            self.samples.clear();
+        }
+    }
+
+    /// Asks for demotions worth `bytes` out of DRAM; gives each to `take`.
+    pub fn pressure(&mut self, pager: &Pager, bytes: Bytes, mut take: impl FnMut(Proposal)) {
+        self.listen(pager);
+        let telemetry = telemetry(pager);
+        self.brain.pressure(DRAM, bytes, &telemetry, &mut self.plan);
+        self.record(pager);
+        self.plan.proposals().iter().copied().for_each(&mut take);
+    }
+
+    /// Ticks the policy; gives each proposal to `take`.
+    pub fn tick(&mut self, pager: &Pager, mut take: impl FnMut(Proposal)) {
+        self.listen(pager);
+        let telemetry = telemetry(pager);
+        self.brain.tick(&telemetry, &mut self.plan);
+        self.record(pager);
+        self.plan.proposals().iter().copied().for_each(&mut take);
+    }
+
+    fn record(&self, pager: &Pager) {
+        if pager.config.record {
+            for decision in self.brain.decisions() {
+                pager.stats().push_decision(decision);
+            }
+        }
+    }
+
+    /// Writes the accounts into the statistics page.
+    pub fn publish(&self, stats: &ProcessPage) {
+        let footprint = self.brain.footprint();
+        stats.counters.policy_bytes.store(footprint.bytes.get(), Relaxed);
+        stats.counters.policy_pages.store(footprint.pages, Relaxed);
+        for class in ActionClass::ALL {
+            let account = self.brain.economist().account(class);
+            let to = &stats.classes[class.index()];
+            to.proposed.store(account.proposed, Relaxed);
+            to.vetoed.store(account.vetoed, Relaxed);
+            to.completed.store(account.completed, Relaxed);
+            to.aborted.store(account.aborted, Relaxed);
+            to.predicted_cost.store(account.predicted_cost.get(), Relaxed);
+            to.realised_cost.store(account.realised_cost.get(), Relaxed);
+            to.predicted_benefit.store(account.predicted_benefit.get(), Relaxed);
+            to.realised_benefit.store(account.realised_benefit.get(), Relaxed);
+        }
+    }
+}
+
+/// A fault on a page that had been placed before is an observed access; the
+/// first touch of a page says nothing about the future.
+fn sample_of(page: terrace_core::PageRef, kind: FaultKind) -> Option<Sample> {
+    let (access, source) = match kind {
+        FaultKind::Absent(access) => (access, SampleSource::Refault),
+        FaultKind::Hint(access) => (access, SampleSource::HintFault),
+        FaultKind::FirstTouch(_) | FaultKind::WriteProtected => return None,
+    };
+    Some(Sample { page, access, source, weight: 1 })
+}
+
+/// Load or store, from a fault's flag.
+pub fn access(write: bool) -> Access {
+    if write { Access::Write } else { Access::Read }
+}
+
+/// This world, as policies see it: DRAM up to the budget, then compressed RAM.
+pub fn telemetry(pager: &Pager) -> Telemetry {
+    let page = PAGE as u64;
+    let counters = &pager.stats().counters;
+    let budget = Bytes(pager.budget() * page);
+    let resident = Bytes(pager.resident() * page);
+    let mut t = Telemetry {
+        now: Nanos(sys::now()),
+        tier_count: 2,
+        migration_budget: Bytes::gib(1),
+        sample_period: 1,
+        ..Telemetry::default()
+    };
+    t.tiers[0] = TierTelemetry {
+        capacity: budget,
+        free: budget - resident,
+        addressable: true,
+        read_latency: DRAM_LATENCY,
+        write_latency: DRAM_LATENCY,
+        ..TierTelemetry::default()
+    };
+    let stored = Pages(counters.stored_pages.load(Relaxed) + counters.same_pages.load(Relaxed));
+    let capacity = Bytes(counters.mapped_bytes.load(Relaxed)) + budget;
+    let mean = |total: &core::sync::atomic::AtomicU64, n: &core::sync::atomic::AtomicU64| {
+        Nanos(total.load(Relaxed).checked_div(n.load(Relaxed)).unwrap_or(0))
+    };
+    t.tiers[1] = TierTelemetry {
+        capacity,
+        free: capacity - PageSize::Base.bytes() * stored.get(),
+        addressable: false,
+        read_latency: mean(&counters.decompress_ns, &counters.decompressed),
+        write_latency: mean(&counters.compress_ns, &counters.compressed),
+        ..TierTelemetry::default()
+    };
+    t
+}
+
+/// What an action cost and moved.
+pub fn completed(pager: &Pager, nanos: u64, pages: u64) -> Outcome {
+    Outcome::Completed {
+        cost: pager.clock.cycles(Nanos(nanos)),
+        moved: PageSize::Base.bytes() * pages,
+    }
+}

@@ -1,0 +1,332 @@
+//! The pager of one process: what its threads share.
+
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+
+use terrace_core::{Frequency, PageNo, PageRange, PageRef, PageSize, RegionId};
+
+use crate::config::RunConfig;
+use crate::limbo::{Limbo, Staging};
+use crate::mind::Mind;
+use crate::page_state::{BUSY, PageState};
+use crate::queue::{Note, Queue};
+use crate::regions::{Place, Regions};
+use crate::shared::ProcessPage;
+use crate::spill::Spill;
+use crate::spin::{SpinLock, backoff};
+use crate::store::{Blob, Store};
+use crate::sys::{self, PAGE};
+use crate::uffd::Uffd;
+
+/// Fault handlers and the manager.
+pub const MAX_WORKERS: usize = 5;
+/// The manager's number among the workers.
+pub const MANAGER: usize = 0;
+
+/// What other threads need to know of a worker.
+#[derive(Default)]
+pub struct WorkerSlot {
+    /// The region epoch at which it began what it is doing; 0 while it does nothing.
+    pub busy: AtomicU64,
+    /// Its thread, 0 if there is none.
+    pub tid: AtomicI32,
+}
+
+/// A pager.
+pub struct Pager {
+    /// What was asked for.
+    pub config: RunConfig,
+    /// The clock in which costs are given.
+    pub clock: Frequency,
+    stats: AtomicPtr<ProcessPage>,
+    /// The program's memory is registered with this one.
+    uffd: AtomicI32,
+    /// Regions.
+    pub regions: Regions,
+    /// Compressed pages.
+    pub store: Store,
+    /// What the store cannot hold.
+    pub spill: Spill,
+    /// Staging slots.
+    pub staging: Staging,
+    /// The ring over the staging slots; held by whoever makes room.
+    pub limbo: SpinLock<Limbo>,
+    /// Notes for the policy.
+    pub queue: Queue,
+    /// The policy.
+    pub mind: SpinLock<Mind>,
+    /// Held while messages are read, and address-space events carried out: so
+    /// a fault that was read after an event is served after it.
+    pub reading: SpinLock<()>,
+    budget: u64,
+    resident: AtomicU64,
+    /// While set, faults are served without changing anything of ours: a
+    /// consistent picture is being copied into a child.
+    pub frozen: AtomicU32,
+    /// Pages that were brought in while frozen.
+    pub thawed: SpinLock<Thawed>,
+    /// The workers.
+    pub workers: [WorkerSlot; MAX_WORKERS],
+    /// Wakes the manager.
+    pub bell: AtomicU32,
+    /// Whether the manager sleeps.
+    pub asleep: AtomicU32,
+    /// Requests of the program's threads to the manager.
+    pub commands: crate::command::Commands,
+    /// Forking.
+    pub fork: crate::fork::ForkState,
+    /// One past the heap's last managed address; 0 if it is not managed.
+    pub heap_end: AtomicUsize,
+}
+
+/// Pages that were brought in while frozen, as addresses.
+pub struct Thawed {
+    pages: Box<[usize]>,
+    count: usize,
+}
+
+impl Thawed {
+    /// An empty list.
+    pub fn new() -> Self {
+        Self { pages: vec![0; 16_384].into(), count: 0 }
+    }
+    /// Notes a page.
+    pub fn push(&mut self, page: usize) {
+        if let Some(slot) = self.pages.get_mut(self.count) {
+            *slot = page;
+        }
+        self.count += 1;
+    }
+    /// The pages noted, and whether there were more than fit.
+    pub fn take(&mut self) -> (&[usize], bool) {
+        let count = core::mem::take(&mut self.count);
+        (&self.pages[..count.min(self.pages.len())], count > self.pages.len())
+    }
+}
+
+impl Default for Thawed {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Pager {
+    /// A pager without regions and without threads.
+    pub fn new(
+        config: RunConfig,
+        stats: &'static ProcessPage,
+        mind: Mind,
+        clock: Frequency,
+    ) -> Result<Self, i32> {
+        let budget = config.fast.get() / PAGE as u64;
+        // A tenth of the budget in limbo gives every page that leaves a
+        // second chance about as long as a tenth of DRAM takes to turn over;
+        // two 16-page batches are the least that can be moved at once.
+        let slots = (budget / 10).clamp(32, 8192) as u32;
+        stats.counters.budget_bytes.store(budget * PAGE as u64, Relaxed);
+        Ok(Self {
+            clock,
+            stats: AtomicPtr::new(core::ptr::from_ref(stats).cast_mut()),
+            uffd: AtomicI32::new(-1),
+            regions: Regions::new()?,
+            store: Store::new(),
+            spill: Spill::new(config.spill_size),
+            staging: Staging::new(slots)?,
+            limbo: SpinLock::new(Limbo::new(slots, 4096)),
+            queue: Queue::new(),
+            mind: SpinLock::new(mind),
+            reading: SpinLock::new(()),
+            budget,
+            resident: AtomicU64::new(0),
+            frozen: AtomicU32::new(0),
+            thawed: SpinLock::new(Thawed::new()),
+            workers: Default::default(),
+            bell: AtomicU32::new(0),
+            asleep: AtomicU32::new(0),
+            commands: crate::command::Commands::new(),
+            fork: crate::fork::ForkState::new()?,
+            heap_end: AtomicUsize::new(0),
+            config,
+        })
+    }
+
+    /// The statistics page.
+    pub fn stats(&self) -> &ProcessPage {
+        // SAFETY: only ever set from `&'static`.
+        unsafe { &*self.stats.load(Acquire) }
+    }
+    /// Counts on another page: a child has its own.
+    pub fn set_stats(&self, stats: &'static ProcessPage) {
+        self.stats.store(core::ptr::from_ref(stats).cast_mut(), Release);
+    }
+    /// The handle with which the program's memory is registered.
+    pub fn uffd(&self) -> Uffd {
+        Uffd::from_raw(self.uffd.load(Acquire))
+    }
+    /// Sets the handle.
+    pub fn set_uffd(&self, uffd: Uffd) {
+        self.uffd.store(uffd.raw(), Release);
+    }
+    /// Pages that may be resident.
+    pub fn budget(&self) -> u64 {
+        self.budget
+    }
+    /// Pages that are.
+    pub fn resident(&self) -> u64 {
+        self.resident.load(Relaxed)
+    }
+    /// Pages that the background keeps free, so that a fault finds room.
+    pub fn headroom(&self) -> u64 {
+        (self.budget / 32).clamp(8, 2048)
+    }
+
+    /// Takes room for so many pages; false if there is none.
+    #[must_use]
+    pub fn try_reserve(&self, pages: u64) -> bool {
+        let taken = self.resident.fetch_update(AcqRel, Relaxed, |now| {
+            (now + pages <= self.budget).then_some(now + pages)
+        });
+        match taken {
+            Ok(before) => {
+                self.note_resident(before + pages);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+    /// Takes room whether or not there is any.
+    pub fn reserve_over(&self, pages: u64) {
+        let now = self.resident.fetch_add(pages, AcqRel) + pages;
+        self.note_resident(now);
+    }
+    /// Gives room back.
+    pub fn release(&self, pages: u64) {
+        let now = self.resident.fetch_sub(pages, AcqRel) - pages;
+        self.stats().counters.resident_bytes.store(now * PAGE as u64, Relaxed);
+    }
+    fn note_resident(&self, now: u64) {
+        let counters = &self.stats().counters;
+        counters.resident_bytes.store(now * PAGE as u64, Relaxed);
+        if now * PAGE as u64 > counters.resident_peak_bytes.load(Relaxed) {
+            counters.resident_peak_bytes.fetch_max(now * PAGE as u64, Relaxed);
+        }
+    }
+
+    /// Wakes the manager if it sleeps.
+    pub fn ring(&self) {
+        self.bell.fetch_add(1, Release);
+        if self.asleep.load(SeqCst) != 0 {
+            sys::futex_wake(&self.bell, false);
+        }
+    }
+
+    /// Leaves a note for the policy; reads the notes itself if the queue is full.
+    pub fn note(&self, note: Note) {
+        let mut spins = 0;
+        while !self.queue.push(note) {
+            if let Some(mut mind) = self.mind.try_lock() {
+                mind.listen(self);
+            } else {
+                backoff(&mut spins);
+            }
+        }
+    }
+
+    /// Takes possession of a page, waiting for who has it; returns its word.
+    pub fn lock_page(&self, place: &Place<'_>) -> u64 {
+        let mut spins = 0;
+        loop {
+            let word = place.word.load(Acquire);
+            if word & BUSY == 0
+                && place.word.compare_exchange_weak(word, word | BUSY, AcqRel, Relaxed).is_ok()
+            {
+                return word;
+            }
+            backoff(&mut spins);
+        }
+    }
+
+    /// Takes possession of a page if it is in this state and nobody has it.
+    pub fn try_lock_page(&self, place: &Place<'_>, state: PageState) -> bool {
+        let word = state.word();
+        place.word.compare_exchange(word, word | BUSY, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Frees what holds a page's content outside of DRAM, and counts.
+    pub fn drop_content(&self, state: PageState) {
+        let counters = &self.stats().counters;
+        match state {
+            PageState::Compressed(at) | PageState::Raw(at) => {
+                // SAFETY: the word named the blob and is owned by the caller,
+                // who replaces it; nobody else can name it.
+                let len = unsafe { self.store.get(Blob(at)).len() };
+                // SAFETY: as above.
+                unsafe { self.store.free(Blob(at)) };
+                counters.stored_pages.fetch_sub(1, Relaxed);
+                counters.blob_bytes.fetch_sub(len as u64, Relaxed);
+                if matches!(state, PageState::Raw(_)) {
+                    counters.incompressible.fetch_sub(1, Relaxed);
+                }
+            }
+            PageState::Same(at) => {
+                if at != 0 {
+                    // SAFETY: as above.
+                    unsafe { self.store.free(Blob(at)) };
+                }
+                counters.same_pages.fetch_sub(1, Relaxed);
+            }
+            PageState::Spilled(slot) => {
+                self.spill.free(slot);
+                counters.spill_bytes.store(self.spill.used().get(), Relaxed);
+            }
+            PageState::Fresh | PageState::Resident | PageState::Limbo(_) | PageState::Gone => {}
+        }
+    }
+
+    /// The page as the policy knows it.
+    pub fn page_ref(place: &Place<'_>) -> PageRef {
+        PageRef { region: RegionId(place.id), page: PageNo(place.page) }
+    }
+
+    /// Pages of a region as the policy knows them.
+    pub fn page_range(id: u32, start: u32, count: u32) -> PageRange {
+        PageRange { region: RegionId(id), start: PageNo(start), count }
+    }
+
+    /// A region as the policy knows it.
+    pub fn region_of(id: u32, pages: u32) -> terrace_core::Region {
+        terrace_core::Region {
+            id: RegionId(id),
+            pages,
+            page_size: PageSize::Base,
+            context: terrace_core::ContextId::ANONYMOUS,
+        }
+    }
+
+    /// Begins work that uses regions; false while frozen.
+    pub fn enter(&self, worker: usize) -> bool {
+        self.workers[worker].busy.store(self.regions.epoch(), SeqCst);
+        self.frozen.load(SeqCst) == 0
+    }
+    /// Ends it.
+    pub fn leave(&self, worker: usize) {
+        self.workers[worker].busy.store(0, Release);
+    }
+    /// Waits until no worker but this one is at work.
+    pub fn wait_quiet(&self, except: usize) {
+        for (i, worker) in self.workers.iter().enumerate() {
+            let mut spins = 0;
+            while i != except && worker.busy.load(SeqCst) != 0 {
+                backoff(&mut spins);
+            }
+        }
+    }
+    /// The oldest epoch that a worker still uses.
+    pub fn oldest_epoch(&self) -> u64 {
+        self.workers
+            .iter()
+            .map(|w| w.busy.load(SeqCst))
+            .filter(|&e| e != 0)
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+}

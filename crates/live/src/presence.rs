@@ -1,0 +1,201 @@
+//! What is really mapped and present: `/proc/self/maps` and `/proc/self/pagemap`,
+//! read without allocating.
+
+use core::ffi::CStr;
+
+use libc::c_int;
+
+use crate::sys::PAGE;
+
+/// A mapping of `/proc/self/maps`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: usize,
+    /// One past the last.
+    pub end: usize,
+    /// `rw-p`.
+    pub private_rw: bool,
+    /// Not a file's, not shared.
+    pub anonymous: bool,
+    /// The heap.
+    pub heap: bool,
+}
+
+fn open(path: &CStr) -> Option<c_int> {
+    // SAFETY: a NUL-terminated path.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    (fd >= 0).then_some(fd)
+}
+
+fn close(fd: c_int) {
+    // SAFETY: our own descriptor.
+    unsafe { libc::close(fd) };
+}
+
+/// Calls `each` for every mapping, in order; false if they cannot be read.
+pub fn for_each_mapping(mut each: impl FnMut(Mapping)) -> bool {
+    let Some(fd) = open(c"/proc/self/maps") else { return false };
+    let mut buffer = [0u8; 8192];
+    let mut held = 0;
+    loop {
+        // SAFETY: reads into the free part of the buffer.
+        let n =
+            unsafe { libc::read(fd, buffer.as_mut_ptr().add(held).cast(), buffer.len() - held) };
+        if n <= 0 {
+            close(fd);
+            return n == 0;
+        }
+        held += n as usize;
+        let mut done = 0;
+        while let Some(len) = buffer[done..held].iter().position(|&b| b == b'\n') {
+            if let Some(mapping) = parse(&buffer[done..done + len]) {
+                each(mapping);
+            }
+            done += len + 1;
+        }
+        buffer.copy_within(done..held, 0);
+        held -= done;
+        if held == buffer.len() {
+            // A line longer than the buffer: a path of no interest. Drop it.
+            held = 0;
+        }
+    }
+}
+
+/// `55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0    [heap]`
+fn parse(line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.split(|&b| b == b' ').filter(|f| !f.is_empty());
+    let range = fields.next()?;
+    let dash = range.iter().position(|&b| b == b'-')?;
+    let hex = |text: &[u8]| {
+        text.iter().try_fold(0usize, |n, &b| Some(n << 4 | (b as char).to_digit(16)? as usize))
+    };
+    let (start, end) = (hex(&range[..dash])?, hex(&range[dash + 1..])?);
+    let flags = fields.next()?;
+    let _offset = fields.next()?;
+    let _device = fields.next()?;
+    let inode = fields.next()?;
+    let name = fields.next();
+    Some(Mapping {
+        start,
+        end,
+        private_rw: flags == b"rw-p",
+        anonymous: inode == b"0" && name.is_none_or(|n| n == b"[heap]" || n.starts_with(b"[anon")),
+        heap: name == Some(b"[heap]"),
+    })
+}
+
+/// `/proc/self/pagemap`.
+pub struct Pagemap(c_int);
+
+impl Pagemap {
+    /// Opens it.
+    pub fn open() -> Option<Self> {
+        open(c"/proc/self/pagemap").map(Self)
+    }
+
+    /// Whether a page has content in the page table (present, or swapped out
+    /// by the kernel). `None` if the kernel does not say.
+    pub fn is_present(&self, address: usize) -> Option<bool> {
+        let mut entry = [0u64; 1];
+        (self.read(address, &mut entry) == 1).then(|| present(entry[0]))
+    }
+
+    /// Calls `each` for every run of present pages in a range: first page's
+    /// address and how many.
+    pub fn for_each_present(&self, start: usize, end: usize, mut each: impl FnMut(usize, usize)) {
+        let mut entries = [0u64; 512];
+        let mut at = start;
+        let mut run = (start, 0);
+        while at < end {
+            let want = ((end - at) / PAGE).min(entries.len());
+            let got = self.read(at, &mut entries[..want]);
+            if got == 0 {
+                break;
+            }
+            for (i, &entry) in entries[..got].iter().enumerate() {
+                if present(entry) {
+                    if run.1 == 0 {
+                        run.0 = at + i * PAGE;
+                    }
+                    run.1 += 1;
+                } else if run.1 != 0 {
+                    each(run.0, run.1);
+                    run.1 = 0;
+                }
+            }
+            at += got * PAGE;
+        }
+        if run.1 != 0 {
+            each(run.0, run.1);
+        }
+    }
+
+    fn read(&self, address: usize, entries: &mut [u64]) -> usize {
+        // SAFETY: reads into a buffer of that length; any bytes are valid.
+        let n = unsafe {
+            libc::pread(
+                self.0,
+                entries.as_mut_ptr().cast(),
+                size_of_val(entries),
+                (address / PAGE * 8) as i64,
+            )
+        };
+        (n.max(0) as usize) / 8
+    }
+}
+
+impl Drop for Pagemap {
+    fn drop(&mut self) {
+        close(self.0);
+    }
+}
+
+/// Bit 63: present; bit 62: swapped (`Documentation/admin-guide/mm/pagemap.rst`).
+const fn present(entry: u64) -> bool {
+    entry >> 62 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_read_as_the_kernel_writes_them() {
+        let heap =
+            parse(b"55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0                    [heap]");
+        assert_eq!(
+            heap,
+            Some(Mapping {
+                start: 0x55d0_c000_0000,
+                end: 0x55d0_c002_1000,
+                private_rw: true,
+                anonymous: true,
+                heap: true
+            })
+        );
+        let file = parse(b"7f00-7f10 r-xp 00001000 fe:00 1234 /usr/lib/libc.so.6").expect("a line");
+        assert!(!file.private_rw && !file.anonymous && !file.heap);
+        assert!(parse(b"7ff0-7ff1 rw-p 0 00:00 0 [stack]").is_some_and(|m| !m.anonymous));
+        assert_eq!(parse(b"nonsense"), None);
+    }
+
+    #[test]
+    fn touched_pages_are_present_and_others_are_not() {
+        let at = crate::sys::map_private(16 * PAGE).expect("memory");
+        for page in [3, 4, 9] {
+            // SAFETY: within the mapping.
+            unsafe { ((at + page * PAGE) as *mut u8).write(1) };
+        }
+        let pagemap = Pagemap::open().expect("pagemap");
+        let mut runs = Vec::new();
+        pagemap
+            .for_each_present(at, at + 16 * PAGE, |start, n| runs.push(((start - at) / PAGE, n)));
+        assert_eq!(runs, [(3, 2), (9, 1)]);
+        assert_eq!(pagemap.is_present(at), Some(false));
+        let mut found = false;
+        for_each_mapping(|m| found |= m.start <= at && at < m.end && m.private_rw && m.anonymous);
+        assert!(found);
+    }
+}

@@ -1,0 +1,488 @@
+//! Making room: pages leave DRAM.
+//!
+//! Two steps, each on whole batches: *stage* moves the policy's victims out of
+//! the program's mapping into limbo; *settle* compresses the oldest of limbo.
+//! One thread at a time does this, the manager in the background or, if that
+//! cannot keep up, a worker that needs room for a fault.
+
+use core::sync::atomic::Ordering::*;
+
+use libc::{EBUSY, EEXIST, ENOENT};
+use terrace_core::{Abort, Action, Bytes, Done, FaultKind, Outcome, Proposal};
+
+use crate::codec::{Packed, PageBytes};
+use crate::limbo::{self, Limbo, NOBODY, ORPHAN, Purpose, owner};
+use crate::mind;
+use crate::page_state::PageState;
+use crate::pager::{MANAGER, Pager};
+use crate::queue::Note;
+use crate::regions::Place;
+use crate::serve::Worker;
+use crate::spin::{SpinGuard, backoff};
+use crate::sys::{self, PAGE};
+
+/// Pages moved or compressed before anyone else gets a turn.
+const BATCH: usize = 16;
+/// Demotions asked of the policy at once.
+const ASK: u64 = 128;
+/// An armed page that is not touched for so long goes back: its sample is "no".
+const ARMED_FOR: u64 = 100_000_000;
+
+struct Staged {
+    address: usize,
+    id: u32,
+    page: u32,
+    proposal: Proposal,
+}
+
+impl Worker<'_> {
+    /// Takes room for pages, making it if there is none. Always returns: if
+    /// nothing can leave (all is locked or pinned), the budget is exceeded
+    /// rather than the program stopped.
+    pub fn reserve(&mut self, pages: u64) {
+        let pager = self.pager;
+        let mut spins = 0;
+        let mut fruitless = 0;
+        while !pager.try_reserve(pages) {
+            if fruitless == 256 || pager.frozen.load(SeqCst) != 0 {
+                pager.reserve_over(pages);
+                return;
+            }
+            if let Some(mut limbo) = pager.limbo.try_lock() {
+                pager.stats().counters.direct_reclaims.fetch_add(1, Relaxed);
+                if !self.make_room(&mut limbo) {
+                    fruitless += 1;
+                    drop(limbo);
+                    // The manager can do what a handler cannot (see `refuse`).
+                    pager.ring();
+                    sys::yield_now();
+                }
+            } else {
+                pager.ring();
+                backoff(&mut spins);
+            }
+        }
+    }
+
+    /// One round of making room; false if nothing could be done.
+    pub fn make_room(&mut self, limbo: &mut SpinGuard<'_, Limbo>) -> bool {
+        if !self.pager.enter(self.id) {
+            self.pager.leave(self.id);
+            return false;
+        }
+        let room = self.pager.staging.slots() - limbo.len();
+        let staged = if room as usize >= BATCH { self.stage(limbo) } else { 0 };
+        // Keep limbo half full: a second chance for the younger half.
+        let half = self.pager.staging.slots() / 2;
+        let settled = if limbo.len() > half || staged == 0 { self.settle(limbo, BATCH) } else { 0 };
+        self.pager.leave(self.id);
+        staged + settled > 0
+    }
+
+    /// Moves a batch of victims into limbo; returns how many.
+    fn stage(&mut self, limbo: &mut Limbo) -> usize {
+        let pager = self.pager;
+        if limbo.victims.is_empty() {
+            let victims = &mut limbo.victims;
+            let page = PAGE as u64;
+            pager.mind.lock().pressure(pager, Bytes(ASK * page), |p| victims.push_back(p));
+        }
+        let mut batch: [Option<Staged>; BATCH] = [const { None }; BATCH];
+        let mut n = 0;
+        while n < BATCH {
+            let Some(proposal) = limbo.victims.pop_front() else { break };
+            if let Some(staged) = self.take_victim(proposal) {
+                batch[n] = Some(staged);
+                n += 1;
+            }
+        }
+        let batch = &mut batch[..n];
+        // Neighbours leave in one call, with one flush of the TLBs.
+        batch.sort_unstable_by_key(|s| s.as_ref().map_or(0, |s| s.address));
+        let now = sys::now();
+        let mut moved = 0;
+        let mut i = 0;
+        while i < n {
+            let run = batch[i..]
+                .windows(2)
+                .take_while(|w| matches!(w, [Some(a), Some(b)] if a.address + PAGE == b.address))
+                .count()
+                + 1;
+            moved += self.stage_run(limbo, &mut batch[i..i + run], now);
+            i += run;
+        }
+        moved
+    }
+
+    /// Takes a victim's page if it is resident and nobody has it.
+    fn take_victim(&self, proposal: Proposal) -> Option<Staged> {
+        let page = match proposal.action {
+            Action::Demote { page, .. } => page,
+            _ => return None,
+        };
+        let region = self.pager.regions.get(page.region.0)?;
+        if page.page.0 >= region.pages() {
+            return None;
+        }
+        let word = region.word(page.page.0);
+        let place = Place { id: page.region.0, region, page: page.page.0, word };
+        if !self.pager.try_lock_page(&place, PageState::Resident) {
+            self.aborted(proposal, Abort::Stale);
+            return None;
+        }
+        Some(Staged { address: place.address(), id: place.id, page: place.page, proposal })
+    }
+
+    /// Moves consecutive pages into consecutive slots.
+    fn stage_run(&mut self, limbo: &mut Limbo, run: &mut [Option<Staged>], now: u64) -> usize {
+        let pager = self.pager;
+        let mut done = 0;
+        let mut moved = 0;
+        while done < run.len() {
+            // Slots are consecutive up to the end of the ring.
+            let mut slots = 0u32;
+            let mut first = 0;
+            for staged in run[done..].iter().flatten() {
+                let slot = limbo.push(Purpose::Demote(staged.proposal), now);
+                if slots > 0 && slot != first + slots {
+                    limbo.unpush();
+                    break;
+                }
+                if slots == 0 {
+                    first = slot;
+                }
+                pager.staging.owner_of(slot).store(owner(staged.id, staged.page), Release);
+                slots += 1;
+            }
+            let Some(from) = run[done].as_ref().map(|s| s.address) else { return moved };
+            let to = pager.staging.address(first);
+            let (bytes, error) = pager.fork.staging_uffd().mv(to, from, slots as usize * PAGE);
+            let got = bytes / PAGE;
+            for (i, staged) in run[done..done + slots as usize].iter().flatten().enumerate() {
+                let Some(region) = pager.regions.get(staged.id) else { continue };
+                let word = region.word(staged.page);
+                if i < got {
+                    word.store(PageState::Limbo(first + i as u32).word(), Release);
+                }
+            }
+            moved += got;
+            if got == slots as usize {
+                done += got;
+                continue;
+            }
+            // Give back the slots that were not filled, refuse the page that
+            // stopped the move, and go on behind it.
+            for slot in (first + got as u32..first + slots).rev() {
+                pager.staging.owner_of(slot).store(NOBODY, Release);
+                limbo.unpush();
+            }
+            if error == EEXIST {
+                // A frame was left in the slot (its page had to be copied out).
+                limbo::drop_frames(&pager.staging, first + got as u32, 1);
+                done += got;
+                continue;
+            }
+            if let Some(staged) = &run[done + got] {
+                self.refuse(staged, error);
+            }
+            done += got + 1;
+        }
+        moved
+    }
+
+    /// A page that could not be moved.
+    fn refuse(&self, staged: &Staged, error: i32) {
+        let pager = self.pager;
+        let Some(region) = pager.regions.get(staged.id) else { return };
+        let word = region.word(staged.page);
+        if error == ENOENT {
+            // The program discarded it; the next touch finds zeros.
+            region.resident.fetch_sub(1, Relaxed);
+            pager.release(1);
+            word.store(PageState::Fresh.word(), Release);
+            self.aborted(staged.proposal, Abort::Stale);
+            pager.note(Note::Discard(Pager::page_range(staged.id, staged.page, 1)));
+            return;
+        }
+        word.store(PageState::Resident.word(), Release);
+        pager.stats().counters.demotions_refused.fetch_add(1, Relaxed);
+        self.aborted(staged.proposal, Abort::Busy);
+        if error == EBUSY && self.id == MANAGER && pager.stats().counters.forks.load(Relaxed) > 0 {
+            // Shared with a child since a fork: a write fault makes it ours
+            // alone (a copy, or nothing if the child is gone), then it moves.
+            // The manager may fault here: the handlers would serve it.
+            // SAFETY: changes no content.
+            let _ = unsafe { sys::madvise(staged.address, PAGE, libc::MADV_POPULATE_WRITE) };
+        }
+    }
+
+    fn aborted(&self, proposal: Proposal, why: Abort) {
+        self.pager.note(Note::Done(Done { proposal, outcome: Outcome::Aborted(why) }));
+    }
+
+    /// Empties up to `count` slots at the tail; returns how many.
+    fn settle(&mut self, limbo: &mut Limbo, count: usize) -> usize {
+        let pager = self.pager;
+        let count = (limbo.len() as usize).min(count);
+        let mut run: Option<(u32, u32)> = None;
+        let mut settled = 0;
+        for i in 0..count {
+            let (slot, purpose, _) = limbo.at(i as u32);
+            if !self.settle_slot(slot, purpose) {
+                break;
+            }
+            settled += 1;
+            // Frames go in runs of slots, with one flush of the TLBs each.
+            run = match run {
+                Some((first, n)) if first + n == slot => Some((first, n + 1)),
+                other => {
+                    if let Some((first, n)) = other {
+                        limbo::drop_frames(&pager.staging, first, n);
+                    }
+                    Some((slot, 1))
+                }
+            };
+        }
+        if let Some((first, n)) = run {
+            limbo::drop_frames(&pager.staging, first, n);
+        }
+        limbo.pop(settled);
+        settled as usize
+    }
+
+    /// Compresses the page in a slot, or puts it back. Its frame may go
+    /// afterwards. False if the page has to stay for now.
+    fn settle_slot(&mut self, slot: u32, purpose: Purpose) -> bool {
+        let pager = self.pager;
+        let start = sys::now();
+        let mut spins = 0;
+        let (place, region);
+        loop {
+            let who = pager.staging.owner_of(slot).load(Acquire);
+            if who == ORPHAN {
+                pager.release(1);
+                self.cancelled(purpose, Abort::Stale);
+                return true;
+            }
+            if who == NOBODY {
+                self.cancelled(purpose, Abort::Touched);
+                return true;
+            }
+            let (id, page) = ((who >> 32) as u32, who as u32);
+            let Some(r) = pager.regions.get(id).filter(|r| page < r.pages()) else {
+                // Being moved or unmapped by another worker; it will name the
+                // new owner.
+                backoff(&mut spins);
+                continue;
+            };
+            let p = Place { id, region: r, page, word: r.word(page) };
+            if pager.try_lock_page(&p, PageState::Limbo(slot)) {
+                (place, region) = (p, r);
+                break;
+            }
+            backoff(&mut spins);
+        }
+        if matches!(purpose, Purpose::Armed) {
+            return self.put_back(&place, slot);
+        }
+        let at = pager.staging.address(slot);
+        // SAFETY: the slot holds a whole page, and the page is ours: nobody
+        // maps it elsewhere or takes it away.
+        let bytes: &PageBytes = unsafe { &*(at as *const PageBytes) };
+        let Some(state) = self.pack(bytes) else {
+            let back = self.put_back(&place, slot);
+            if back {
+                pager.stats().counters.demotions_refused.fetch_add(1, Relaxed);
+                self.cancelled(purpose, Abort::NoMemory);
+            }
+            return back;
+        };
+        pager.staging.owner_of(slot).store(NOBODY, Release);
+        place.word.store(state.word(), Release);
+        region.resident.fetch_sub(1, Relaxed);
+        pager.release(1);
+        let took = sys::now() - start;
+        let counters = &pager.stats().counters;
+        counters.demotions.fetch_add(1, Relaxed);
+        counters.compressed.fetch_add(1, Relaxed);
+        counters.compress_ns.fetch_add(took, Relaxed);
+        if let Purpose::Demote(proposal) = purpose {
+            let outcome = mind::completed(pager, took, 1);
+            pager.note(Note::Done(Done { proposal, outcome }));
+        }
+        true
+    }
+
+    /// A demotion that did not happen.
+    fn cancelled(&self, purpose: Purpose, why: Abort) {
+        if let Purpose::Demote(proposal) = purpose {
+            if why == Abort::Touched {
+                self.pager.stats().counters.demotions_cancelled.fetch_add(1, Relaxed);
+            }
+            self.aborted(proposal, why);
+        }
+    }
+
+    /// Moves a page from its slot back into the mapping; false if the address
+    /// space is changing just now. The page is ours.
+    fn put_back(&mut self, place: &Place<'_>, slot: u32) -> bool {
+        let pager = self.pager;
+        let from = pager.staging.address(slot);
+        let (_, mut error) = pager.uffd().mv(place.address(), from, PAGE);
+        if error == EBUSY || error == libc::EINVAL {
+            // Shared with a forked child: copy it.
+            error = pager.uffd().copy(place.address(), from, PAGE).1;
+        }
+        match error {
+            0 | EEXIST => {
+                pager.staging.owner_of(slot).store(NOBODY, Release);
+                place.word.store(PageState::Resident.word(), Release);
+                true
+            }
+            _ => {
+                place.word.store(PageState::Limbo(slot).word(), Release);
+                false
+            }
+        }
+    }
+
+    /// Compresses a page into the store, or the spill file; `None` if neither
+    /// has room.
+    fn pack(&mut self, bytes: &PageBytes) -> Option<PageState> {
+        let pager = self.pager;
+        let counters = &pager.stats().counters;
+        let (raw, content): (bool, &[u8]) = match self.codec.pack(bytes) {
+            Packed::Same(0) => {
+                counters.same_pages.fetch_add(1, Relaxed);
+                return Some(PageState::Same(0));
+            }
+            Packed::Same(word) => {
+                let blob = pager.store.put(&word.to_ne_bytes())?;
+                counters.same_pages.fetch_add(1, Relaxed);
+                return Some(PageState::Same(blob.0));
+            }
+            Packed::Compressed(n) => (false, self.codec.output(n)),
+            Packed::Raw => (true, bytes),
+        };
+        let over = pager.config.store_limit.is_some_and(|l| pager.store.occupied() >= l.get());
+        if over
+            && pager.spill.is_open()
+            && let Some(slot) = pager.spill.write(raw, content)
+        {
+            counters.spill_bytes.store(pager.spill.used().get(), Relaxed);
+            return Some(PageState::Spilled(slot));
+        }
+        let blob = pager.store.put(content)?;
+        counters.stored_pages.fetch_add(1, Relaxed);
+        counters.blob_bytes.fetch_add(content.len() as u64, Relaxed);
+        counters.store_bytes.store(pager.store.occupied(), Relaxed);
+        counters.store_peak_bytes.fetch_max(pager.store.occupied(), Relaxed);
+        if raw {
+            counters.incompressible.fetch_add(1, Relaxed);
+        }
+        Some(if raw { PageState::Raw(blob.0) } else { PageState::Compressed(blob.0) })
+    }
+
+    /// Gives armed pages back whose time is over.
+    pub fn settle_old(&mut self) {
+        let pager = self.pager;
+        let Some(mut limbo) = pager.limbo.try_lock() else { return };
+        if !pager.enter(self.id) {
+            pager.leave(self.id);
+            return;
+        }
+        let now = sys::now();
+        while limbo.len() > 0 {
+            let (_, purpose, since) = limbo.at(0);
+            if !matches!(purpose, Purpose::Armed) || now - since < ARMED_FOR {
+                break;
+            }
+            if self.settle(&mut limbo, 1) == 0 {
+                break;
+            }
+        }
+        pager.leave(self.id);
+    }
+
+    /// Makes a resident page fault at its next touch, to see whether it is used.
+    pub fn arm(&mut self, limbo: &mut Limbo, id: u32, page: u32) -> bool {
+        let pager = self.pager;
+        let Some(region) = pager.regions.get(id).filter(|r| page < r.pages()) else { return false };
+        let place = Place { id, region, page, word: region.word(page) };
+        if !limbo.has_room() || !pager.try_lock_page(&place, PageState::Resident) {
+            return false;
+        }
+        let slot = limbo.push(Purpose::Armed, sys::now());
+        pager.staging.owner_of(slot).store(owner(id, page), Release);
+        let (_, error) =
+            pager.fork.staging_uffd().mv(pager.staging.address(slot), place.address(), PAGE);
+        if error == 0 {
+            place.word.store(PageState::Limbo(slot).word(), Release);
+            pager.stats().counters.armed.fetch_add(1, Relaxed);
+            return true;
+        }
+        pager.staging.owner_of(slot).store(NOBODY, Release);
+        limbo.unpush();
+        place.word.store(PageState::Resident.word(), Release);
+        false
+    }
+
+    /// Brings pages that were served while frozen into the books.
+    pub fn thaw(&mut self) {
+        let pager = self.pager;
+        let mut thawed = pager.thawed.lock();
+        let (pages, overflow) = thawed.take();
+        for &address in pages {
+            if let Some(place) = pager.regions.find(address) {
+                adopt(pager, &place);
+            }
+        }
+        if overflow {
+            self.adopt_present();
+        }
+    }
+
+    /// Brings every present page into the books.
+    pub fn adopt_present(&mut self) {
+        let pager = self.pager;
+        let Some(pagemap) = crate::presence::Pagemap::open() else { return };
+        for (_, region) in pager.regions.iter() {
+            pagemap.for_each_present(region.start(), region.end(), |start, count| {
+                for i in 0..count {
+                    if let Some(place) = pager.regions.find(start + i * PAGE) {
+                        adopt(pager, &place);
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// A page is present, whatever we held of it.
+pub fn adopt(pager: &Pager, place: &Place<'_>) {
+    let state = PageState::of(pager.lock_page(place));
+    match state {
+        PageState::Resident => {}
+        PageState::Limbo(slot) => {
+            // The slot's frame is an old copy; the tail drops it. Its room
+            // passes to the present page.
+            pager.staging.owner_of(slot).store(NOBODY, Release);
+        }
+        other => {
+            pager.drop_content(other);
+            if other == PageState::Gone {
+                place.region.count_back();
+            }
+            pager.reserve_over(1);
+            place.region.resident.fetch_add(1, Relaxed);
+            let kind = match other {
+                PageState::Fresh | PageState::Gone => {
+                    FaultKind::FirstTouch(terrace_core::Access::Write)
+                }
+                _ => FaultKind::Absent(terrace_core::Access::Write),
+            };
+            pager.note(Note::Fault { page: Pager::page_ref(place), kind });
+        }
+    }
+    place.word.store(PageState::Resident.word(), Release);
+}

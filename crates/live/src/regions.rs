@@ -1,0 +1,311 @@
+//! The managed regions: which address belongs to which page word.
+//!
+//! Looked up at every fault, without a lock; changed rarely, under one. Most
+//! regions lie in a window of addresses of our own choice, in which every
+//! 2 MiB chunk names its region; others (the heap, what `mremap` moved) are
+//! found by walking the table.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+
+use crate::page_state::PageState;
+use crate::spin::SpinLock;
+use crate::sys::{self, PAGE};
+
+/// Where managed mappings are put: an address range far from everything that
+/// the kernel chooses by itself. It is not reserved: a mapping in it is made
+/// only where nothing is.
+pub const WINDOW: usize = 0x1000_0000_0000;
+/// Length of the window, 4 TiB.
+pub const WINDOW_LEN: usize = 4 << 40;
+/// Alignment of regions in the window.
+pub const CHUNK: usize = 2 << 20;
+/// The most regions managed at once.
+pub const MAX_REGIONS: usize = 16_384;
+
+const CHUNKS: usize = WINDOW_LEN / CHUNK;
+
+/// One region. All zeros while the entry is unused.
+#[derive(Default)]
+pub struct Region {
+    start: AtomicUsize,
+    pages: AtomicU32,
+    /// Pages that are no longer mapped.
+    gone: AtomicU32,
+    /// Address of the page words.
+    words: AtomicUsize,
+    /// Pages resident now.
+    pub resident: AtomicU32,
+    /// The page that was touched first most recently, for fault-around.
+    pub last_fresh: AtomicU32,
+    /// Faults taken.
+    pub faults: AtomicU64,
+}
+
+/// A page's place: its region, its number in it, and its word.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The region's number.
+    pub id: u32,
+    /// The region.
+    pub region: &'a Region,
+    /// The page's number in it.
+    pub page: u32,
+    /// The page's word.
+    pub word: &'a AtomicU64,
+}
+
+impl Place<'_> {
+    /// The page's address.
+    pub fn address(&self) -> usize {
+        self.region.start() + self.page as usize * PAGE
+    }
+}
+
+impl Region {
+    /// First address.
+    pub fn start(&self) -> usize {
+        self.start.load(Acquire)
+    }
+    /// Length in pages; 0 while unused.
+    pub fn pages(&self) -> u32 {
+        self.pages.load(Acquire)
+    }
+    /// One past the last address.
+    pub fn end(&self) -> usize {
+        self.start() + self.pages() as usize * PAGE
+    }
+    /// A page's word.
+    pub fn word(&self, page: u32) -> &AtomicU64 {
+        debug_assert!(page < self.pages());
+        // SAFETY: the words are as many as the pages, and are unmapped only
+        // after every thread that could have found the region has let go of it.
+        unsafe { &*(self.words.load(Acquire) as *const AtomicU64).add(page as usize) }
+    }
+    /// Counts pages as no longer mapped, and says whether that was the last.
+    pub fn count_gone(&self, pages: u32) -> bool {
+        self.gone.fetch_add(pages, AcqRel) + pages == self.pages()
+    }
+    /// A page is mapped again.
+    pub fn count_back(&self) {
+        self.gone.fetch_sub(1, AcqRel);
+    }
+}
+
+struct Retired {
+    id: u32,
+    words: usize,
+    len: usize,
+    epoch: u64,
+}
+
+struct Changes {
+    free_ids: Vec<u32>,
+    retired: Vec<Retired>,
+}
+
+/// All regions.
+pub struct Regions {
+    table: &'static [Region],
+    chunks: &'static [AtomicU32],
+    used: AtomicU32,
+    changes: SpinLock<Changes>,
+    epoch: AtomicU64,
+}
+
+impl Regions {
+    /// No regions yet. Takes address space only; fails if there is none.
+    pub fn new() -> Result<Self, i32> {
+        let table = sys::map_private(MAX_REGIONS * size_of::<Region>())?;
+        let chunks = sys::map_private(CHUNKS * 4)?;
+        // SAFETY: both mappings are zeroed, page-aligned, long enough and
+        // never unmapped, and zero bytes are valid atomics.
+        unsafe {
+            Ok(Self {
+                table: core::slice::from_raw_parts(table as *const Region, MAX_REGIONS),
+                chunks: core::slice::from_raw_parts(chunks as *const AtomicU32, CHUNKS),
+                used: AtomicU32::new(0),
+                changes: SpinLock::new(Changes {
+                    free_ids: Vec::with_capacity(MAX_REGIONS),
+                    retired: Vec::with_capacity(MAX_REGIONS),
+                }),
+                epoch: AtomicU64::new(1),
+            })
+        }
+    }
+
+    /// The region of an address.
+    pub fn find(&self, address: usize) -> Option<Place<'_>> {
+        if let Some(chunk) = address.checked_sub(WINDOW).map(|o| o / CHUNK)
+            && let Some(entry) = self.chunks.get(chunk)
+        {
+            let id = entry.load(Acquire);
+            if id != 0
+                && let Some(place) = self.place(id - 1, address)
+            {
+                return Some(place);
+            }
+        }
+        (0..self.used.load(Acquire)).find_map(|id| self.place(id, address))
+    }
+
+    fn place(&self, id: u32, address: usize) -> Option<Place<'_>> {
+        let region = &self.table[id as usize];
+        let pages = region.pages();
+        let page = address.checked_sub(region.start())? / PAGE;
+        (page < pages as usize).then(|| Place {
+            id,
+            region,
+            page: page as u32,
+            word: region.word(page as u32),
+        })
+    }
+
+    /// A region by its number; `None` while that number is unused.
+    pub fn get(&self, id: u32) -> Option<&Region> {
+        self.table.get(id as usize).filter(|r| r.pages() != 0)
+    }
+
+    /// Every region.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Region)> {
+        (0..self.used.load(Acquire)).filter_map(|id| self.get(id).map(|r| (id, r)))
+    }
+
+    /// Enters a region whose pages are all fresh. `None` if the table is full
+    /// or there is no memory for the words.
+    pub fn insert(&self, start: usize, pages: u32) -> Option<u32> {
+        let words = sys::map_private(pages as usize * 8).ok()?;
+        let mut changes = self.changes.lock();
+        let id = match changes.free_ids.pop() {
+            Some(id) => id,
+            None => {
+                let id = self.used.load(Relaxed);
+                if id as usize == MAX_REGIONS {
+                    drop(changes);
+                    // SAFETY: nobody knows of these words.
+                    let _ = unsafe { sys::munmap(words, pages as usize * 8) };
+                    return None;
+                }
+                self.used.store(id + 1, Release);
+                id
+            }
+        };
+        let region = &self.table[id as usize];
+        region.start.store(start, Relaxed);
+        region.words.store(words, Relaxed);
+        region.gone.store(0, Relaxed);
+        region.resident.store(0, Relaxed);
+        region.faults.store(0, Relaxed);
+        region.last_fresh.store(u32::MAX - 1, Relaxed);
+        region.pages.store(pages, Release);
+        for chunk in chunks_of(start, pages) {
+            let _ = self.chunks[chunk].compare_exchange(0, id + 1, AcqRel, Relaxed);
+        }
+        Some(id)
+    }
+
+    /// Takes a region out. Its number and words are reused once
+    /// [`Regions::reclaim`] has seen that nobody holds on to them.
+    pub fn remove(&self, id: u32) {
+        let mut changes = self.changes.lock();
+        let region = &self.table[id as usize];
+        let pages = region.pages.swap(0, AcqRel);
+        if pages == 0 {
+            return;
+        }
+        for chunk in chunks_of(region.start(), pages) {
+            let _ = self.chunks[chunk].compare_exchange(id + 1, 0, AcqRel, Relaxed);
+        }
+        let epoch = self.epoch.fetch_add(1, AcqRel);
+        changes.retired.push(Retired {
+            id,
+            words: region.words.load(Acquire),
+            len: pages as usize * 8,
+            epoch,
+        });
+    }
+
+    /// The present epoch: a thread that begins to use regions notes it.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Acquire)
+    }
+
+    /// Frees what was removed before `oldest`, the least epoch that a thread
+    /// which still uses regions has noted.
+    pub fn reclaim(&self, oldest: u64) {
+        let mut changes = self.changes.lock();
+        let mut i = 0;
+        while i < changes.retired.len() {
+            if changes.retired[i].epoch < oldest {
+                let retired = changes.retired.swap_remove(i);
+                // SAFETY: no thread that could know these words is left.
+                let _ = unsafe { sys::munmap(retired.words, retired.len) };
+                changes.free_ids.push(retired.id);
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    /// The least start of a region above an address.
+    pub fn next_start(&self, address: usize) -> Option<usize> {
+        self.iter().map(|(_, r)| r.start()).filter(|&s| s > address).min()
+    }
+
+    /// For a forked child: the parent's threads are not here.
+    ///
+    /// # Safety
+    /// Only the calling thread may exist.
+    pub unsafe fn after_fork(&self) {
+        // SAFETY: the caller's; the parent changes nothing while it forks.
+        unsafe { self.changes.force_unlock() };
+    }
+}
+
+fn chunks_of(start: usize, pages: u32) -> core::ops::Range<usize> {
+    match start.checked_sub(WINDOW) {
+        Some(offset) if offset < WINDOW_LEN => {
+            let end = (offset + pages as usize * PAGE).div_ceil(CHUNK);
+            offset / CHUNK..end.min(CHUNKS)
+        }
+        _ => 0..0,
+    }
+}
+
+/// The word of a page that was never touched.
+pub const FRESH: u64 = PageState::Fresh.word();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_lead_to_their_region_and_no_other() {
+        let regions = Regions::new().expect("address space");
+        let a = regions.insert(WINDOW, 512).expect("room");
+        let b = regions.insert(WINDOW + CHUNK, 3).expect("room");
+        let heap = regions.insert(0x5555_0000_0000, 10).expect("room");
+        for (address, id, page) in [
+            (WINDOW, a, 0),
+            (WINDOW + CHUNK - 1, a, 511),
+            (WINDOW + CHUNK + PAGE, b, 1),
+            (0x5555_0000_0000 + 9 * PAGE, heap, 9),
+        ] {
+            let place = regions.find(address).expect("managed");
+            assert_eq!((place.id, place.page), (id, page), "{address:#x}");
+        }
+        assert!(regions.find(WINDOW + CHUNK + 3 * PAGE).is_none());
+        assert!(regions.find(0x1234).is_none());
+    }
+
+    #[test]
+    fn a_number_is_reused_only_after_everyone_has_let_go() {
+        let regions = Regions::new().expect("address space");
+        let a = regions.insert(WINDOW, 1).expect("room");
+        let user = regions.epoch();
+        regions.remove(a);
+        regions.reclaim(user);
+        assert_ne!(regions.insert(WINDOW, 1), Some(a), "still in use");
+        regions.reclaim(regions.epoch());
+        assert_eq!(regions.insert(WINDOW + CHUNK, 1), Some(a));
+    }
+}

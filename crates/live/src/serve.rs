@@ -1,0 +1,454 @@
+//! Serving faults: a thread waits for a page, a worker brings it in.
+//!
+//! The hot path is [`Worker::serve`]: take room, take the page, decompress,
+//! hand it to the kernel, which wakes the thread. It neither allocates nor
+//! logs, and waits only for other workers that hold a page or the ring for a
+//! bounded piece of work.
+
+use core::sync::atomic::Ordering::*;
+
+use libc::{EAGAIN, EEXIST, ENOENT};
+
+use crate::codec::{self, Codec, PageBytes};
+use crate::limbo::NOBODY;
+use crate::mind::access;
+use crate::page_state::PageState;
+use crate::pager::Pager;
+use crate::presence::Pagemap;
+use crate::queue::Note;
+use crate::regions::Place;
+use crate::spill::Spill;
+use crate::store::Blob;
+use crate::sys::{self, PAGE};
+use crate::uffd::Uffd;
+use terrace_core::{FaultKind, Nanos};
+
+/// The most pages that one first touch brings in when a program walks through
+/// fresh memory: 64 KiB, where a copy costs per page a quarter of a fault.
+const AROUND: u32 = 16;
+
+/// Whether a fault is dealt with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// The thread runs again.
+    Done,
+    /// The address space is changing; try again after reading messages.
+    Retry,
+}
+
+/// A page-aligned buffer.
+#[repr(C, align(4096))]
+pub struct Aligned<const N: usize>(pub [u8; N]);
+
+/// A fresh page's content.
+static ZEROS: Aligned<{ PAGE * AROUND as usize }> = Aligned([0; PAGE * AROUND as usize]);
+
+/// One of Terrace's threads, with what it needs to serve a fault alone.
+pub struct Worker<'p> {
+    /// What all share.
+    pub pager: &'p Pager,
+    /// Its number.
+    pub id: usize,
+    /// Its compressor.
+    pub codec: Codec,
+    pagemap: Option<Pagemap>,
+    buffer: Box<Aligned<PAGE>>,
+    /// When making room last failed: the state of affairs then.
+    pub stuck_at: Option<u64>,
+}
+
+impl<'p> Worker<'p> {
+    /// A worker. Opens files: to be made in its own thread.
+    pub fn new(pager: &'p Pager, id: usize) -> Self {
+        Self {
+            pager,
+            id,
+            codec: Codec::new(),
+            pagemap: Pagemap::open(),
+            buffer: Box::new(Aligned([0; PAGE])),
+            stuck_at: None,
+        }
+    }
+
+    /// Serves a fault at a page's address.
+    pub fn serve(&mut self, address: usize, write: bool) -> Served {
+        let start = sys::now();
+        let pager = self.pager;
+        if !pager.enter(self.id) {
+            pager.leave(self.id);
+            return self.serve_frozen(pager.uffd(), address);
+        }
+        let Some(place) = pager.regions.find(address) else {
+            pager.leave(self.id);
+            return self.serve_unknown(address);
+        };
+        if !pager.try_reserve(1) {
+            // Leave first: making room must not hold up a fork, and must not
+            // be waited for by one.
+            pager.leave(self.id);
+            self.reserve(1);
+            if !pager.enter(self.id) {
+                pager.leave(self.id);
+                pager.release(1);
+                return self.serve_frozen(pager.uffd(), address);
+            }
+        }
+        // The region may have been taken away while room was made.
+        let served = match pager.regions.find(address) {
+            Some(again) if again.id == place.id => {
+                again.region.faults.fetch_add(1, Relaxed);
+                self.serve_reserved(&again, write, start)
+            }
+            _ => {
+                pager.release(1);
+                Served::Retry
+            }
+        };
+        pager.leave(self.id);
+        served
+    }
+
+    /// Serves a fault for which one page of room is taken.
+    fn serve_reserved(&mut self, place: &Place<'_>, write: bool, start: u64) -> Served {
+        let pager = self.pager;
+        let word = pager.lock_page(place);
+        let state = PageState::of(word);
+        let (error, kind) = match state {
+            PageState::Fresh | PageState::Gone => {
+                let served = self.first_touch(place, state, write);
+                if served == Served::Done {
+                    self.count(0, start);
+                }
+                return served;
+            }
+            PageState::Resident => {
+                pager.release(1);
+                return self.serve_resident(place);
+            }
+            PageState::Limbo(slot) => {
+                (self.from_limbo(place, slot), FaultKind::Hint(access(write)))
+            }
+            PageState::Compressed(_)
+            | PageState::Raw(_)
+            | PageState::Same(_)
+            | PageState::Spilled(_) => {
+                (self.from_store(place, state), FaultKind::Absent(access(write)))
+            }
+        };
+        match error {
+            // Present already: what is there is newer than what we hold.
+            0 | EEXIST => {
+                if error == EEXIST {
+                    let _ = pager.uffd().wake(place.address(), PAGE);
+                }
+                let limbo = matches!(state, PageState::Limbo(_));
+                if limbo {
+                    // Its room was never given up.
+                    pager.release(1);
+                } else {
+                    place.region.resident.fetch_add(1, Relaxed);
+                }
+                pager.drop_content(state);
+                pager.note(Note::Fault { page: Pager::page_ref(place), kind });
+                place.word.store(PageState::Resident.word(), Release);
+                let counters = &pager.stats().counters;
+                if limbo {
+                    counters.faults_hint.fetch_add(1, Relaxed);
+                } else {
+                    counters.faults_absent.fetch_add(1, Relaxed);
+                    counters.promotions.fetch_add(1, Relaxed);
+                }
+                self.count(if limbo { 2 } else { 1 }, start);
+                self.after_fault();
+                Served::Done
+            }
+            _ => {
+                place.word.store(word, Release);
+                pager.release(1);
+                self.not_served(place.address(), error)
+            }
+        }
+    }
+
+    /// A page that the program never touched, or discarded: zeros.
+    fn first_touch(&mut self, place: &Place<'_>, state: PageState, write: bool) -> Served {
+        let pager = self.pager;
+        let region = place.region;
+        let uffd = pager.uffd();
+        let extra = if state == PageState::Fresh { self.around(place, write) } else { 0 };
+        let pages = 1 + extra;
+        let (filled, error) = if write || extra > 0 {
+            let (bytes, error) =
+                uffd.copy(place.address(), ZEROS.0.as_ptr() as usize, pages as usize * PAGE);
+            ((bytes / PAGE) as u32, error)
+        } else {
+            // A program that only reads keeps sharing the kernel's zero page.
+            match uffd.zero(place.address(), PAGE) {
+                Ok(()) => (1, 0),
+                Err(e) => (0, e),
+            }
+        };
+        let present = filled.max(u32::from(error == EEXIST));
+        // Pages that were taken for the walk but not filled go back.
+        for page in (place.page + present.max(1))..(place.page + pages) {
+            region.word(page).store(PageState::Fresh.word(), Release);
+        }
+        pager.release(u64::from(pages - present.max(1)));
+        if present == 0 {
+            place.word.store(state.word(), Release);
+            pager.release(1);
+            return self.not_served(place.address(), error);
+        }
+        if state == PageState::Gone {
+            region.count_back();
+        }
+        if error == EEXIST {
+            let _ = uffd.wake(place.address(), PAGE);
+        }
+        region.resident.fetch_add(present, Relaxed);
+        region.last_fresh.store(place.page + present - 1, Relaxed);
+        let kind = FaultKind::FirstTouch(access(write));
+        for page in place.page..place.page + present {
+            let at = Place { page, word: region.word(page), ..*place };
+            pager.note(Note::Fault { page: Pager::page_ref(&at), kind });
+            at.word.store(PageState::Resident.word(), Release);
+        }
+        pager.stats().counters.faults_first_touch.fetch_add(1, Relaxed);
+        self.after_fault();
+        Served::Done
+    }
+
+    /// How many further fresh pages to fill with this one, each taken and with
+    /// room: none, unless the program walks upwards and memory is ample.
+    fn around(&self, place: &Place<'_>, write: bool) -> u32 {
+        let pager = self.pager;
+        let region = place.region;
+        let walked = region.last_fresh.load(Relaxed).wrapping_add(1) == place.page;
+        if !write
+            || !walked
+            || pager.resident() + pager.headroom() + u64::from(AROUND) > pager.budget()
+        {
+            return 0;
+        }
+        let end = region.pages().min(place.page.saturating_add(AROUND));
+        let mut taken = 0;
+        for page in place.page + 1..end {
+            let at = Place { page, word: region.word(page), ..*place };
+            if !pager.try_lock_page(&at, PageState::Fresh) {
+                break;
+            }
+            taken += 1;
+        }
+        if taken > 0 && !pager.try_reserve(u64::from(taken)) {
+            for page in place.page + 1..=place.page + taken {
+                region.word(page).store(PageState::Fresh.word(), Release);
+            }
+            return 0;
+        }
+        taken
+    }
+
+    /// The page is ours and said to be resident, yet somebody waits for it.
+    fn serve_resident(&mut self, place: &Place<'_>) -> Served {
+        let pager = self.pager;
+        let here = self.pagemap.as_ref().and_then(|p| p.is_present(place.address()));
+        let error = if here == Some(false) {
+            // Only the program can have made it go away: `madvise` or the like.
+            pager.uffd().copy(place.address(), ZEROS.0.as_ptr() as usize, PAGE).1
+        } else {
+            // Somebody else brought it in while the message was under way.
+            let _ = pager.uffd().wake(place.address(), PAGE);
+            0
+        };
+        place.word.store(PageState::Resident.word(), Release);
+        pager.stats().counters.faults_spurious.fetch_add(1, Relaxed);
+        match error {
+            0 | EEXIST => Served::Done,
+            e => self.not_served(place.address(), e),
+        }
+    }
+
+    /// Moves a page's frame back from its staging slot.
+    fn from_limbo(&mut self, place: &Place<'_>, slot: u32) -> i32 {
+        let staging = &self.pager.staging;
+        let (_, mut error) = self.pager.uffd().mv(place.address(), staging.address(slot), PAGE);
+        if error != 0 && error != EAGAIN && error != ENOENT && error != EEXIST {
+            // A frame that is shared with a forked child cannot move; copy it.
+            // The slot's own copy goes when the tail comes by.
+            error = self.pager.uffd().copy(place.address(), staging.address(slot), PAGE).1;
+        }
+        if error == 0 || error == EEXIST {
+            staging.owner_of(slot).store(NOBODY, Release);
+        }
+        error
+    }
+
+    /// Decompresses a page and fills it in.
+    fn from_store(&mut self, place: &Place<'_>, state: PageState) -> i32 {
+        let start = sys::now();
+        if !self.unpack(state) {
+            // Only damaged memory can come here. Never a silent zero page.
+            sys::complain(&["a stored page is damaged; the program cannot go on"]);
+            std::process::abort();
+        }
+        let counters = &self.pager.stats().counters;
+        counters.decompressed.fetch_add(1, Relaxed);
+        counters.decompress_ns.fetch_add(sys::now() - start, Relaxed);
+        self.pager.uffd().copy(place.address(), self.buffer.0.as_ptr() as usize, PAGE).1
+    }
+
+    /// Brings a stored page's content into the worker's buffer.
+    fn unpack(&mut self, state: PageState) -> bool {
+        let store = &self.pager.store;
+        let page: &mut PageBytes = &mut self.buffer.0;
+        match state {
+            // SAFETY (all three): the page is ours, so its blob stays.
+            PageState::Compressed(at) => codec::unpack(unsafe { store.get(Blob(at)) }, page),
+            PageState::Raw(at) => {
+                // SAFETY: as above.
+                page.copy_from_slice(unsafe { store.get(Blob(at)) });
+                true
+            }
+            PageState::Same(0) => {
+                page.fill(0);
+                true
+            }
+            PageState::Same(at) => {
+                // SAFETY: as above.
+                let word = unsafe { store.get(Blob(at)) };
+                codec::fill(page, u64::from_ne_bytes(word.try_into().unwrap_or_default()));
+                true
+            }
+            PageState::Spilled(slot) => {
+                let mut buffer = Spill::buffer();
+                match self.pager.spill.read(slot, &mut buffer) {
+                    Some((true, bytes)) if bytes.len() == PAGE => {
+                        page.copy_from_slice(bytes);
+                        true
+                    }
+                    Some((false, bytes)) => codec::unpack(bytes, page),
+                    _ => false,
+                }
+            }
+            _ => false,
+        }
+    }
+
+    /// Serves a fault without changing anything of ours: a child is being
+    /// given a copy of it. Also serves the child, through its own handle.
+    pub fn serve_frozen(&mut self, uffd: Uffd, address: usize) -> Served {
+        let pager = self.pager;
+        let own = uffd == pager.uffd();
+        let Some(place) = pager.regions.find(address) else {
+            return if own { self.serve_unknown(address) } else { self.fill_zeros(uffd, address) };
+        };
+        let state = PageState::of(place.word.load(Acquire));
+        let from = match state {
+            PageState::Fresh | PageState::Gone => ZEROS.0.as_ptr() as usize,
+            PageState::Resident => {
+                if own && self.pagemap.as_ref().and_then(|p| p.is_present(address)) != Some(false) {
+                    let _ = uffd.wake(address, PAGE);
+                    return Served::Done;
+                }
+                ZEROS.0.as_ptr() as usize
+            }
+            PageState::Limbo(slot) => pager.staging.address(slot),
+            _ => {
+                if !self.unpack(state) {
+                    sys::complain(&["a stored page is damaged; the program cannot go on"]);
+                    std::process::abort();
+                }
+                self.buffer.0.as_ptr() as usize
+            }
+        };
+        match uffd.copy(address, from, PAGE).1 {
+            0 => {
+                if own {
+                    pager.thawed.lock().push(address);
+                }
+                Served::Done
+            }
+            EEXIST => {
+                let _ = uffd.wake(address, PAGE);
+                Served::Done
+            }
+            e => self.not_served_by(uffd, address, e),
+        }
+    }
+
+    /// A fault outside of every region we know: a mapping that grew in place
+    /// without telling us. Enters it.
+    fn serve_unknown(&mut self, address: usize) -> Served {
+        let pager = self.pager;
+        let mut found = None;
+        crate::presence::for_each_mapping(|m| {
+            if m.start <= address && address < m.end {
+                found = Some(m);
+            }
+        });
+        let Some(mapping) = found else {
+            // Unmapped meanwhile: let the thread find out.
+            let _ = pager.uffd().wake(address, PAGE);
+            return Served::Done;
+        };
+        if pager.frozen.load(SeqCst) != 0 {
+            return self.fill_zeros(pager.uffd(), address);
+        }
+        let _changes = pager.reading.lock();
+        if pager.regions.find(address).is_some() {
+            return Served::Retry;
+        }
+        let end = pager.regions.next_start(address).map_or(mapping.end, |s| s.min(mapping.end));
+        let pages = ((end - address) / PAGE) as u32;
+        match pager.regions.insert(address, pages) {
+            Some(id) => {
+                pager.note(Note::Alloc(Pager::region_of(id, pages)));
+                Served::Retry
+            }
+            None => self.fill_zeros(pager.uffd(), address),
+        }
+    }
+
+    fn fill_zeros(&mut self, uffd: Uffd, address: usize) -> Served {
+        match uffd.copy(address, ZEROS.0.as_ptr() as usize, PAGE).1 {
+            0 => Served::Done,
+            EEXIST => {
+                let _ = uffd.wake(address, PAGE);
+                Served::Done
+            }
+            e => self.not_served_by(uffd, address, e),
+        }
+    }
+
+    fn not_served(&self, address: usize, error: i32) -> Served {
+        self.not_served_by(self.pager.uffd(), address, error)
+    }
+
+    /// The kernel did not take the page.
+    fn not_served_by(&self, uffd: Uffd, address: usize, error: i32) -> Served {
+        match error {
+            // The mapping is gone (or its process): the thread will see.
+            ENOENT | libc::ESRCH | libc::EINVAL => {
+                let _ = uffd.wake(address, PAGE);
+                Served::Done
+            }
+            // EAGAIN: the address space is changing. ENOMEM: the kernel is
+            // looking for memory. Both pass.
+            _ => Served::Retry,
+        }
+    }
+
+    fn count(&self, kind: usize, start: u64) {
+        self.pager.stats().latency[kind].record(Nanos(sys::now() - start));
+    }
+
+    /// Lets the background know when memory is getting short.
+    fn after_fault(&self) {
+        let pager = self.pager;
+        if pager.resident() + pager.headroom() / 2 > pager.budget()
+            && pager.asleep.load(Relaxed) != 0
+        {
+            pager.ring();
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! The compressed tier's memory: blobs of 2 to 4098 bytes in slabs.
+//!
+//! A slab is 64 KiB, aligned to its size, and holds blobs of one size class
+//! (16 bytes, then every 64 up to 4160), so a blob's slab is found by masking
+//! its address and freeing needs no size. Waste inside a blob averages 32
+//! bytes. Slabs that become empty are given back to the kernel.
+//!
+//! One lock guards the whole store: it is held for some ten instructions, and
+//! compressing a page, done outside of it, takes a hundred times as long.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::spin::SpinLock;
+use crate::sys;
+
+const SLAB: usize = 64 << 10;
+/// Memory is taken from the kernel in pieces of this size.
+const SEGMENT: usize = 4 << 20;
+const CLASSES: usize = 66;
+const STEP: usize = 64;
+/// Length of the blob, in front of its bytes.
+const HEADER: usize = 2;
+/// Empty slabs that are kept for reuse before they are given back.
+const KEEP: usize = 8;
+
+/// A blob's address; never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blob(pub usize);
+
+#[repr(C)]
+struct SlabHeader {
+    class: u16,
+    used: u16,
+    /// Offset of the first freed blob, linked through their first two bytes; 0 for none.
+    free: u16,
+    /// Blobs that were ever handed out; those past it are untouched.
+    fresh: u16,
+    next: usize,
+    prev: usize,
+}
+
+/// Where the blobs of a slab begin.
+const FIRST: usize = 64;
+
+struct Slabs {
+    /// Slabs with room, by class.
+    partial: [usize; CLASSES],
+    /// Empty slabs, linked by `next`; the first `kept` still have their memory.
+    empty: usize,
+    kept: usize,
+    /// The rest of the segment taken last.
+    segment: usize,
+    segment_end: usize,
+}
+
+/// The store.
+pub struct Store {
+    slabs: SpinLock<Slabs>,
+    /// Bytes of slabs in use or kept.
+    occupied: AtomicU64,
+}
+
+const fn class_of(len: usize) -> usize {
+    let n = len + HEADER;
+    if n <= 16 { 0 } else { n.div_ceil(STEP) }
+}
+
+const fn size_of_class(class: usize) -> usize {
+    if class == 0 { 16 } else { class * STEP }
+}
+
+impl Store {
+    /// An empty store.
+    pub const fn new() -> Self {
+        Self {
+            slabs: SpinLock::new(Slabs {
+                partial: [0; CLASSES],
+                empty: 0,
+                kept: 0,
+                segment: 0,
+                segment_end: 0,
+            }),
+            occupied: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes of memory that the store occupies.
+    pub fn occupied(&self) -> u64 {
+        self.occupied.load(Relaxed)
+    }
+
+    /// Keeps a copy of up to a page of bytes; `None` if there is no memory.
+    pub fn put(&self, bytes: &[u8]) -> Option<Blob> {
+        debug_assert!(bytes.len() <= sys::PAGE);
+        let class = class_of(bytes.len());
+        let at = {
+            let mut slabs = self.slabs.lock();
+            let slab = match slabs.partial[class] {
+                0 => self.new_slab(&mut slabs, class)?,
+                slab => slab,
+            };
+            // SAFETY: slabs on a partial list are mapped, initialised, and
+            // have room; the lock makes us the only one to change them.
+            unsafe { slabs.take(slab) }
+        };
+        // SAFETY: `at` is a blob of this class, ours alone from now on.
+        unsafe {
+            (at as *mut u16).write_unaligned(bytes.len() as u16);
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), (at + HEADER) as *mut u8, bytes.len());
+        }
+        Some(Blob(at))
+    }
+
+    /// A blob's bytes.
+    ///
+    /// # Safety
+    /// The blob must be in the store, and stay in it while the slice is used.
+    pub unsafe fn get<'a>(&self, blob: Blob) -> &'a [u8] {
+        // SAFETY: `put` wrote the length and the bytes; the caller keeps them.
+        unsafe {
+            let len = (blob.0 as *const u16).read_unaligned() as usize;
+            core::slice::from_raw_parts((blob.0 + HEADER) as *const u8, len)
+        }
+    }
+
+    /// Gives a blob's room back.
+    ///
+    /// # Safety
+    /// The blob must be in the store; it is gone afterwards.
+    pub unsafe fn free(&self, blob: Blob) {
+        let mut slabs = self.slabs.lock();
+        // SAFETY: the caller's blob lies in a slab of ours.
+        let emptied = unsafe { slabs.give_back(blob.0) };
+        if let Some(slab) = emptied {
+            if slabs.kept < KEEP {
+                slabs.kept += 1;
+                // SAFETY: the slab is on no list and holds nothing.
+                unsafe { (*(slab as *mut SlabHeader)).next = slabs.empty };
+                slabs.empty = slab;
+            } else {
+                // Its first page stays, for the link.
+                // SAFETY: the slab holds nothing.
+                unsafe {
+                    let _ = sys::madvise(slab + sys::PAGE, SLAB - sys::PAGE, libc::MADV_DONTNEED);
+                    // Behind the kept ones, so that those are reused first.
+                    let mut at = slabs.empty;
+                    for _ in 1..slabs.kept {
+                        at = (*(at as *mut SlabHeader)).next;
+                    }
+                    (*(slab as *mut SlabHeader)).next = (*(at as *mut SlabHeader)).next;
+                    (*(at as *mut SlabHeader)).next = slab;
+                }
+                self.occupied.fetch_sub(SLAB as u64, Relaxed);
+            }
+        }
+    }
+
+    /// Takes an empty slab for a class and puts it on its list.
+    fn new_slab(&self, slabs: &mut Slabs, class: usize) -> Option<usize> {
+        let slab = if slabs.empty != 0 {
+            let slab = slabs.empty;
+            // SAFETY: an empty slab's header is mapped and ours.
+            slabs.empty = unsafe { (*(slab as *const SlabHeader)).next };
+            if slabs.kept > 0 {
+                slabs.kept -= 1;
+            } else {
+                self.occupied.fetch_add(SLAB as u64, Relaxed);
+            }
+            slab
+        } else {
+            if slabs.segment == slabs.segment_end {
+                let at = sys::map_private(SEGMENT + SLAB).ok()?;
+                slabs.segment = at.next_multiple_of(SLAB);
+                slabs.segment_end = slabs.segment + SEGMENT;
+            }
+            let slab = slabs.segment;
+            slabs.segment += SLAB;
+            self.occupied.fetch_add(SLAB as u64, Relaxed);
+            slab
+        };
+        // SAFETY: the slab is mapped, aligned, and on no list.
+        unsafe {
+            (slab as *mut SlabHeader).write(SlabHeader {
+                class: class as u16,
+                used: 0,
+                free: 0,
+                fresh: 0,
+                next: 0,
+                prev: 0,
+            });
+            slabs.push(class, slab);
+        }
+        Some(slab)
+    }
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+const fn capacity(class: usize) -> usize {
+    (SLAB - FIRST) / size_of_class(class)
+}
+
+impl Slabs {
+    /// # Safety
+    /// The slab is mapped, initialised and on no list.
+    unsafe fn push(&mut self, class: usize, slab: usize) {
+        let head = self.partial[class];
+        // SAFETY: the caller's slab, and the head of our own list.
+        unsafe {
+            (*(slab as *mut SlabHeader)).next = head;
+            (*(slab as *mut SlabHeader)).prev = 0;
+            if head != 0 {
+                (*(head as *mut SlabHeader)).prev = slab;
+            }
+        }
+        self.partial[class] = slab;
+    }
+
+    /// # Safety
+    /// The slab is on its class's list.
+    unsafe fn unlink(&mut self, slab: usize) {
+        // SAFETY: the caller's slab and its neighbours on the same list.
+        unsafe {
+            let SlabHeader { class, next, prev, .. } = (slab as *const SlabHeader).read();
+            if prev == 0 {
+                self.partial[class as usize] = next;
+            } else {
+                (*(prev as *mut SlabHeader)).next = next;
+            }
+            if next != 0 {
+                (*(next as *mut SlabHeader)).prev = prev;
+            }
+        }
+    }
+
+    /// Takes a blob out of a slab with room.
+    ///
+    /// # Safety
+    /// The slab is on its class's list.
+    unsafe fn take(&mut self, slab: usize) -> usize {
+        // SAFETY: the caller's slab; freed blobs hold the next one's offset.
+        unsafe {
+            let header = &mut *(slab as *mut SlabHeader);
+            let class = header.class as usize;
+            let offset = if header.free != 0 {
+                let offset = header.free as usize;
+                header.free = ((slab + offset) as *const u16).read_unaligned();
+                offset
+            } else {
+                let offset = FIRST + header.fresh as usize * size_of_class(class);
+                header.fresh += 1;
+                offset
+            };
+            header.used += 1;
+            if header.used as usize == capacity(class) {
+                self.unlink(slab);
+            }
+            slab + offset
+        }
+    }
+
+    /// Returns the slab if it is empty now; it is on no list then.
+    ///
+    /// # Safety
+    /// The blob lies in a slab of ours and is in use.
+    unsafe fn give_back(&mut self, blob: usize) -> Option<usize> {
+        let slab = blob & !(SLAB - 1);
+        // SAFETY: the caller's.
+        unsafe {
+            let header = &mut *(slab as *mut SlabHeader);
+            let class = header.class as usize;
+            (blob as *mut u16).write_unaligned(header.free);
+            header.free = (blob - slab) as u16;
+            let was_full = header.used as usize == capacity(class);
+            header.used -= 1;
+            if header.used == 0 {
+                if !was_full {
+                    self.unlink(slab);
+                }
+                return Some(slab);
+            }
+            if was_full {
+                self.push(class, slab);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Two blobs that overlap are two pages corrupted.
+        #[test]
+        fn blobs_keep_their_bytes(ops in prop::collection::vec((any::<bool>(), 0usize..=4096, any::<u8>()), 1..400)) {
+            let store = Store::new();
+            let mut live: Vec<(Blob, Vec<u8>)> = Vec::new();
+            for (put, n, byte) in ops {
+                if put || live.is_empty() {
+                    let bytes = vec![byte; n];
+                    live.push((store.put(&bytes).expect("memory"), bytes));
+                } else {
+                    let (blob, bytes) = live.swap_remove(n % live.len());
+                    // SAFETY: taken out of the list of blobs in the store.
+                    unsafe {
+                        prop_assert_eq!(store.get(blob), &bytes[..]);
+                        store.free(blob);
+                    }
+                }
+            }
+            for (blob, bytes) in &live {
+                // SAFETY: in the store.
+                unsafe { prop_assert_eq!(store.get(*blob), &bytes[..]) };
+            }
+        }
+    }
+
+    #[test]
+    fn an_emptied_store_gives_its_memory_back() {
+        let store = Store::new();
+        let blobs: Vec<_> =
+            (0..4000).map(|i| store.put(&[1; 1000][..i % 1000]).expect("memory")).collect();
+        let full = store.occupied();
+        for blob in blobs {
+            // SAFETY: in the store.
+            unsafe { store.free(blob) };
+        }
+        assert!(full > 1_500_000, "{full}");
+        assert!(store.occupied() <= (KEEP * SLAB) as u64);
+        for _ in 0..4000 {
+            store.put(&[2; 900]).expect("memory");
+        }
+    }
+}

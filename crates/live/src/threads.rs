@@ -1,0 +1,327 @@
+//! Terrace's threads in a program: one manager, and a fault handler on each of
+//! a few processors.
+//!
+//! They have a descriptor table of their own: the program neither sees their
+//! descriptors nor can close them, and they keep none of the program's open.
+//! They run with all signals blocked, on stacks of ours; what the C library
+//! allocates for them comes from [`crate::scratch`].
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+
+use crate::events;
+use crate::pager::{MANAGER, MAX_WORKERS, Pager};
+use crate::serve::{Served, Worker};
+use crate::shared::State;
+use crate::sys::{self, PAGE};
+use crate::uffd::{Message, Uffd, feature};
+
+const STACK: usize = 256 << 10;
+/// Faults that wait for the address space to settle before they are tried again.
+const PENDING: usize = 64;
+
+/// The stacks' range, so that code of the program's can tell whose thread it is in.
+static STACKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the calling thread is one of ours.
+#[inline]
+pub fn is_ours() -> bool {
+    let here = 0u8;
+    let at = core::ptr::from_ref(&here) as usize;
+    let base = STACKS.load(Relaxed);
+    base != 0 && at.wrapping_sub(base) < MAX_WORKERS * STACK
+}
+
+/// What the manager finds when it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begin {
+    /// Regions are to be found.
+    Fresh,
+    /// A fork's child: regions are known.
+    Child,
+}
+
+struct Start {
+    pager: &'static Pager,
+    begin: Begin,
+    /// 0: starting; 1: running; 2: failed.
+    state: AtomicU32,
+}
+
+/// Starts managing what lies in the window and in the heap. Returns once it
+/// has begun, or the error number if it could not; then nothing has changed.
+/// To be called with all signals blocked.
+pub fn start(pager: &'static Pager) -> Result<(), i32> {
+    start_as(pager, Begin::Fresh)
+}
+
+/// Starts managing again in a forked child.
+pub fn resume(pager: &'static Pager) -> Result<(), i32> {
+    start_as(pager, Begin::Child)
+}
+
+fn start_as(pager: &'static Pager, begin: Begin) -> Result<(), i32> {
+    STACKS.store(sys::map_private(MAX_WORKERS * STACK)?, Relaxed);
+    let start = Start { pager, begin, state: AtomicU32::new(0) };
+    spawn(MANAGER, manager, core::ptr::from_ref(&start).cast_mut().cast())?;
+    while start.state.load(Acquire) == 0 {
+        sys::futex_wait(&start.state, 0, None, false);
+    }
+    if start.state.load(Acquire) == 1 { Ok(()) } else { Err(libc::ENOTSUP) }
+}
+
+/// Creates a thread on the stack of a worker.
+fn spawn(
+    worker: usize,
+    main: extern "C" fn(*mut c_void) -> *mut c_void,
+    arg: *mut c_void,
+) -> Result<(), i32> {
+    let stack = STACKS.load(Relaxed) + worker * STACK;
+    // SAFETY: the attribute is initialised before it is used; the stack is
+    // mapped, unused and never unmapped; `arg` outlives the thread's use of it.
+    unsafe {
+        let mut attributes: libc::pthread_attr_t = core::mem::zeroed();
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setstack(&raw mut attributes, stack as *mut c_void, STACK);
+        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        let mut thread = 0;
+        let error = crate::scratch::while_creating(|| {
+            libc::pthread_create(&raw mut thread, &raw const attributes, main, arg)
+        });
+        libc::pthread_attr_destroy(&raw mut attributes);
+        if error == 0 { Ok(()) } else { Err(error) }
+    }
+}
+
+fn tid() -> i32 {
+    // SAFETY: has no memory effects.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// Gives the calling thread, and those that it creates, a descriptor table
+/// that holds nothing of the program's.
+fn own_descriptors() {
+    const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
+    // SAFETY: descriptors of the new table only; this thread uses none yet.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, CLOSE_RANGE_UNSHARE);
+        // 0, 1 and 2, so that no descriptor of ours gets a meaning by its number.
+        for _ in 0..3 {
+            libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        }
+    }
+}
+
+extern "C" fn manager(arg: *mut c_void) -> *mut c_void {
+    // SAFETY: `start_as` keeps it until it has seen the state change.
+    let start = unsafe { &*(arg as *const Start) };
+    let (pager, begin) = (start.pager, start.begin);
+    own_descriptors();
+    pager.workers[MANAGER].tid.store(tid(), Relaxed);
+    let mut worker = Worker::new(pager, MANAGER);
+    let began = open_handles(pager).and_then(|()| begin_managing(pager, &mut worker, begin));
+    let ok = began.is_ok();
+    let state = if ok { State::Active } else { State::Failed };
+    pager.stats().state.store(state as u32, Relaxed);
+    start.state.store(if ok { 1 } else { 2 }, Release);
+    sys::futex_wake(&start.state, false);
+    // `start` is gone from here on.
+    if ok {
+        worker.measure_fault_overhead();
+        guarded(pager, || worker.manage());
+    }
+    core::ptr::null_mut()
+}
+
+/// Opens the userfaultfds and the spill file.
+fn open_handles(pager: &Pager) -> Result<(), i32> {
+    let (uffd, _) = Uffd::open()?;
+    uffd.handshake(
+        feature::EVENT_FORK
+            | feature::EVENT_REMAP
+            | feature::EVENT_REMOVE
+            | feature::EVENT_UNMAP
+            | feature::MOVE,
+    )?;
+    let (staging, _) = Uffd::open()?;
+    // No events: we discard the slots' frames ourselves.
+    staging.handshake(feature::MOVE)?;
+    staging.register(pager.staging.base(), pager.staging.slots() as usize * PAGE)?;
+    pager.set_uffd(uffd);
+    pager.fork.set_staging_uffd(staging);
+    if let Some(path) = &pager.config.spill
+        && !pager.spill.is_open()
+    {
+        let mut name = path.clone().into_os_string();
+        name.push(format!(".{}", std::process::id()));
+        if let Err(e) = pager.spill.open(name.as_ref()) {
+            let error = std::io::Error::from_raw_os_error(e).to_string();
+            sys::complain(&["the spill file is not used: ", &error]);
+        }
+    }
+    Ok(())
+}
+
+fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) -> Result<(), i32> {
+    // Handlers first: as soon as a range is registered, its faults wait for them.
+    for id in 1..MAX_WORKERS.min(1 + processors()) {
+        spawn(id, handler, core::ptr::from_ref(pager).cast_mut().cast())?;
+    }
+    match begin {
+        Begin::Child => {
+            for (_, region) in pager.regions.iter() {
+                register_mapped(pager, region.start(), region.end());
+            }
+            worker.adopt_present();
+        }
+        Begin::Fresh => {
+            let mut heap_end = 0;
+            let mut ranges = Vec::new();
+            crate::presence::for_each_mapping(|m| {
+                let window = crate::regions::WINDOW;
+                let ours = (window..window + crate::regions::WINDOW_LEN).contains(&m.start);
+                if m.private_rw && m.anonymous && (ours || m.heap) {
+                    ranges.push((m.start, m.end));
+                    if m.heap {
+                        heap_end = m.end;
+                    }
+                }
+            });
+            pager.heap_end.store(heap_end, Release);
+            for (start, end) in ranges {
+                worker.manage_range(start, end);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Registers what of a range is still mapped.
+fn register_mapped(pager: &Pager, start: usize, end: usize) {
+    if pager.uffd().register(start, end - start).is_ok() {
+        return;
+    }
+    // Holes in it, or other mappings: piece by piece.
+    crate::presence::for_each_mapping(|m| {
+        let (from, to) = (start.max(m.start), end.min(m.end));
+        if from < to && m.anonymous {
+            let _ = pager.uffd().register(from, to - from);
+        }
+    });
+}
+
+/// Processors that this process may run on.
+fn processors() -> usize {
+    // SAFETY: a plain set, filled by the call.
+    unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) != 0 {
+            return 1;
+        }
+        libc::CPU_COUNT(&set).max(1) as usize
+    }
+}
+
+/// Keeps the calling thread on the n-th processor that it may run on: a fault
+/// is served fastest by a handler on the same processor, which needs no
+/// interrupt to another one (measured: `bench/mechanisms`).
+fn pin(nth: usize) {
+    // SAFETY: plain sets.
+    unsafe {
+        let mut all: libc::cpu_set_t = core::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of_val(&all), &raw mut all) != 0 {
+            return;
+        }
+        let cpus = (0..libc::CPU_SETSIZE as usize).filter(|&c| libc::CPU_ISSET(c, &all));
+        if libc::CPU_COUNT(&all) as usize >= MAX_WORKERS {
+            // More processors than handlers: let the scheduler place them.
+            return;
+        }
+        if let Some(cpu) = cpus.into_iter().nth(nth) {
+            let mut one: libc::cpu_set_t = core::mem::zeroed();
+            libc::CPU_SET(cpu, &mut one);
+            libc::sched_setaffinity(0, size_of_val(&one), &raw const one);
+        }
+    }
+}
+
+extern "C" fn handler(arg: *mut c_void) -> *mut c_void {
+    // SAFETY: a pager is never freed.
+    let pager = unsafe { &*(arg as *const Pager) };
+    let stack = STACKS.load(Relaxed);
+    let here = 0u8;
+    let id = (core::ptr::from_ref(&here) as usize - stack) / STACK;
+    pager.workers[id].tid.store(tid(), Relaxed);
+    pin(id - 1);
+    let mut worker = Worker::new(pager, id);
+    guarded(pager, || worker.handle());
+    core::ptr::null_mut()
+}
+
+/// Runs a thread's work. If it panics, the program is put on plain memory.
+fn guarded(pager: &Pager, work: impl FnOnce()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+        sys::complain(&["internal error; the program goes on without Terrace"]);
+        events::give_up(pager);
+    }
+}
+
+impl Worker<'_> {
+    /// A handler's life.
+    fn handle(&mut self) {
+        let mut pending = [(0usize, false); PENDING];
+        let mut waiting = 0;
+        loop {
+            let mut poll =
+                libc::pollfd { fd: self.pager.uffd().raw(), events: libc::POLLIN, revents: 0 };
+            let timeout = if waiting > 0 { 0 } else { -1 };
+            // SAFETY: one descriptor to look at.
+            unsafe { libc::poll(&raw mut poll, 1, timeout) };
+            self.take_messages(&mut pending, &mut waiting);
+            let mut kept = 0;
+            for i in 0..waiting {
+                let (page, write) = pending[i];
+                if self.serve(page, write) == Served::Retry {
+                    pending[kept] = (page, write);
+                    kept += 1;
+                }
+            }
+            waiting = kept;
+            if waiting > 0 {
+                sys::yield_now();
+            }
+        }
+    }
+
+    /// Reads messages until one is a fault or there is none; carries out
+    /// everything else at once, in order.
+    fn take_messages(&mut self, pending: &mut [(usize, bool); PENDING], waiting: &mut usize) {
+        let pager = self.pager;
+        let _reading = pager.reading.lock();
+        while *waiting < PENDING {
+            let Some(message) = pager.uffd().read() else { return };
+            match message {
+                Message::Fault { page, write } => {
+                    pending[*waiting] = (page, write);
+                    *waiting += 1;
+                    // Leave the others to the other handlers.
+                    return;
+                }
+                Message::Remove { start, end } => self.event(|p| p.discarded(start, end)),
+                Message::Unmap { start, end } => self.event(|p| p.unmapped(start, end)),
+                Message::Remap { from, to, len } => self.event(|p| p.moved(from, to, len)),
+                Message::Fork { child } => pager.forked(self, Uffd::from_raw(child)),
+            }
+        }
+    }
+
+    /// Carries out an event, after a fork that is under way.
+    fn event(&self, act: impl FnOnce(&Pager)) {
+        while !self.pager.enter(self.id) {
+            self.pager.leave(self.id);
+            sys::yield_now();
+        }
+        act(self.pager);
+        self.pager.leave(self.id);
+    }
+}

@@ -1,0 +1,64 @@
+//! `fork`: the child gets a pager of its own.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, Ordering::*};
+
+use crate::state;
+
+type Fork = unsafe extern "C" fn() -> libc::pid_t;
+
+/// The C library's.
+static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+pub(crate) fn init() {
+    // SAFETY: a NUL-terminated name.
+    REAL.store(unsafe { libc::dlsym(libc::RTLD_NEXT, c"fork".as_ptr()) }, Release);
+}
+
+fn real() -> Option<Fork> {
+    let at = REAL.load(Acquire);
+    if at.is_null() {
+        init();
+    }
+    let at = REAL.load(Acquire);
+    // SAFETY: the C library's `fork`, or null, which is `None`.
+    unsafe { core::mem::transmute::<*mut c_void, Option<Fork>>(at) }
+}
+
+/// Forks: `fork(2)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fork() -> libc::pid_t {
+    let Some(real) = real() else { return -1 };
+    let Some(pager) = state::pager() else {
+        // SAFETY: the C library's own.
+        let pid = unsafe { real() };
+        if pid == 0 {
+            // SAFETY: a fork has just left this thread alone.
+            unsafe { crate::OWN.after_fork() };
+            state::forked_dormant();
+        }
+        return pid;
+    };
+    state::signals_blocked(|| {
+        pager.before_fork();
+        // SAFETY: the C library's own.
+        let pid = unsafe { real() };
+        if pid == 0 {
+            // SAFETY: the fork was announced, and this thread is alone.
+            unsafe {
+                crate::OWN.after_fork();
+                pager.after_fork_in_child();
+            }
+            state::forked(pager);
+        } else {
+            let error = terrace_live::sys::errno();
+            pager.after_fork_in_parent(pid);
+            // SAFETY: this thread's own variable.
+            unsafe { *libc::__errno_location() = error };
+        }
+        pid
+    })
+}

@@ -1,0 +1,38 @@
+//! The preloaded library: takes a program's large anonymous memory over for
+//! the live world. Hooks only; everything that it does is in `terrace-live`.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`state`] | dormant, active, off; and the way from one to the next |
+//! | [`mapping`] | `mmap`, `munmap`: large mappings go into the window |
+//! | [`malloc`] | the allocator's large requests, and the growth of the heap |
+//! | [`arenas`] | the C library's per-thread heaps |
+//! | [`forking`] | `fork` |
+//! | [`own_heap`] | the allocator that this library itself uses |
+//!
+//! What is hooked is what places memory. Everything that takes memory away or
+//! moves it (`munmap`, `mremap`, `madvise`, `brk`, by whatever route) is told
+//! to us by the kernel.
+
+// The exported symbols are reached by the dynamic linker.
+#![allow(unreachable_pub)]
+
+mod arenas;
+mod forking;
+mod malloc;
+mod mapping;
+mod own_heap;
+mod state;
+
+#[global_allocator]
+static OWN: own_heap::OwnHeap = own_heap::OwnHeap::new();
+
+/// Runs when the library is loaded.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static INIT: extern "C" fn() = {
+    extern "C" fn init() {
+        state::init();
+    }
+    init
+};

@@ -1,0 +1,511 @@
+//! The allocator's large requests, and the growth of its heap.
+//!
+//! A request of a megabyte or more gets a mapping of its own in the window,
+//! with a header of 16 bytes in front of the pointer. Everything smaller goes
+//! straight to the program's allocator; afterwards one comparison notices
+//! that the heap behind it has grown, so that it can be managed, too.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
+
+use libc::{c_int, size_t};
+use terrace_live::command::Command;
+use terrace_live::config::RunConfig;
+use terrace_live::regions::{CHUNK, WINDOW, WINDOW_LEN};
+use terrace_live::scratch;
+use terrace_live::spin::SpinLock;
+use terrace_live::sys::{self, PAGE};
+
+use crate::{arenas, mapping, state};
+
+const LARGE: usize = RunConfig::LARGE_REQUEST.get() as usize;
+const HEADER: usize = 16;
+/// Blocks live in the upper half of the window, mappings in the lower: so an
+/// address tells whether `free` is ours or the program's allocator's.
+pub(crate) const BLOCKS: usize = WINDOW + WINDOW_LEN / 2;
+
+macro_rules! next {
+    ($($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
+        /// The next allocator's functions: the program's own, or the C library's.
+        #[allow(non_camel_case_types)]
+        struct Next { $($name: AtomicPtr<c_void>,)* }
+        static NEXT: Next = Next { $($name: AtomicPtr::new(core::ptr::null_mut()),)* };
+        $(
+            fn $name() -> Option<unsafe extern "C" fn($($arg),*) $(-> $ret)?> {
+                let mut at = NEXT.$name.load(Acquire);
+                if at.is_null() {
+                    resolve();
+                    at = NEXT.$name.load(Acquire);
+                }
+                // SAFETY: the function of that name and type, or null, which is `None`.
+                unsafe { core::mem::transmute(at) }
+            }
+        )*
+        fn resolve_all() {
+            $(
+                let name = concat!(stringify!($name), "\0");
+                let name = name.strip_prefix("next_").unwrap_or(name);
+                // SAFETY: a NUL-terminated name.
+                let at = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
+                NEXT.$name.store(at, Release);
+            )*
+        }
+    };
+}
+
+next! {
+    next_malloc: fn(size_t) -> *mut c_void;
+    next_calloc: fn(size_t, size_t) -> *mut c_void;
+    next_realloc: fn(*mut c_void, size_t) -> *mut c_void;
+    next_free: fn(*mut c_void);
+    next_memalign: fn(size_t, size_t) -> *mut c_void;
+    next_malloc_usable_size: fn(*mut c_void) -> size_t;
+}
+
+/// Whether the next allocator is being looked up: what that allocates comes
+/// from the scratch memory.
+static RESOLVING: AtomicBool = AtomicBool::new(false);
+/// The C library's note of where the heap ends.
+static CURRENT_BREAK: AtomicPtr<AtomicUsize> = AtomicPtr::new(core::ptr::null_mut());
+/// Where it was when we last looked.
+static KNOWN_BREAK: AtomicUsize = AtomicUsize::new(0);
+static HEAP_START: AtomicUsize = AtomicUsize::new(0);
+
+fn resolve() {
+    if !RESOLVING.swap(true, AcqRel) {
+        resolve_all();
+        RESOLVING.store(false, Release);
+    }
+}
+
+pub(crate) fn init() {
+    resolve();
+    // SAFETY: a NUL-terminated name; the variable is a pointer-sized integer.
+    unsafe {
+        let at = libc::dlsym(libc::RTLD_DEFAULT, c"__curbrk".as_ptr());
+        HEAP_START.store(libc::sbrk(0) as usize, Relaxed);
+        CURRENT_BREAK.store(at.cast(), Release);
+        // Requests just below ours would get mappings of their own that nobody
+        // tells us of; let them come from the heap.
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE as c_int);
+        arenas::init(next_is_the_c_librarys());
+    }
+}
+
+fn next_is_the_c_librarys() -> bool {
+    unsafe extern "C" {
+        fn __libc_malloc(size: size_t) -> *mut c_void;
+    }
+    NEXT.next_malloc.load(Acquire) as usize == __libc_malloc as *const () as usize
+        // SAFETY: a NUL-terminated name.
+        || NEXT.next_malloc.load(Acquire)
+            == unsafe { libc::dlsym(libc::RTLD_NEXT, c"__libc_malloc".as_ptr()) }
+}
+
+/// Bytes of the heap.
+pub(crate) fn heap_size() -> usize {
+    current_break().saturating_sub(HEAP_START.load(Relaxed)) + arenas::size()
+}
+
+fn current_break() -> usize {
+    // SAFETY: the C library's variable, or null.
+    unsafe { CURRENT_BREAK.load(Acquire).as_ref() }.map_or(0, |b| b.load(Relaxed))
+}
+
+/// Looks whether the heap has grown. The fast path is two loads.
+#[inline]
+fn watch_heap(p: *mut c_void) -> *mut c_void {
+    if current_break() != KNOWN_BREAK.load(Relaxed) {
+        heap_moved();
+    }
+    arenas::watch(p);
+    p
+}
+
+#[cold]
+fn heap_moved() {
+    static BUSY: SpinLock<()> = SpinLock::new(());
+    if state::config().is_none() {
+        return;
+    }
+    state::signals_blocked(|| {
+        let Some(_busy) = BUSY.try_lock() else { return };
+        let end = current_break();
+        KNOWN_BREAK.store(end, Relaxed);
+        let Some(pager) = state::pager() else { return };
+        let end = end.next_multiple_of(PAGE);
+        let mut start = pager.heap_end.load(Acquire);
+        if start == 0 {
+            start = HEAP_START.load(Relaxed).next_multiple_of(PAGE);
+        }
+        if start < end && pager.commands.ask(pager, Command::Manage, start, end) != 0 {
+            pager.heap_end.store(end, Release);
+        }
+    });
+    state::wake_up_if_needed();
+}
+
+/// Freed blocks that are kept mapped: a program that frees a large block
+/// mostly wants one like it again.
+static KEPT: SpinLock<Kept> = SpinLock::new(Kept { blocks: [(0, 0); 16], count: 0, bytes: 0 });
+const KEEP_BYTES: usize = 64 << 20;
+
+struct Kept {
+    blocks: [(usize, usize); 16],
+    count: usize,
+    bytes: usize,
+}
+
+/// A mapping's length, and where it begins, in front of a block's pointer.
+#[repr(C)]
+struct Header {
+    base: usize,
+    len: usize,
+}
+
+fn header(p: *mut c_void) -> *mut Header {
+    (p as usize - HEADER) as *mut Header
+}
+
+fn is_block(p: *const c_void) -> bool {
+    (p as usize).wrapping_sub(BLOCKS) < WINDOW_LEN / 2
+}
+
+/// Whether a request is ours to serve.
+fn is_large(size: usize) -> bool {
+    size >= LARGE && size < WINDOW_LEN / 4 && state::config().is_some() && !scratch::applies()
+}
+
+/// A new block; null if it cannot be had (the next allocator is asked then).
+fn large(size: usize, align: usize, zeroed: bool) -> *mut c_void {
+    let offset = align.max(HEADER);
+    if offset > CHUNK {
+        return core::ptr::null_mut();
+    }
+    let len = (size + offset).next_multiple_of(PAGE);
+    let kept = if zeroed { None } else { reuse(len) };
+    let (base, len) = match kept {
+        Some(block) => block,
+        None => match mapping::place_block(len) {
+            Some(base) => {
+                state::mapped(base, len);
+                (base, len)
+            }
+            None => return core::ptr::null_mut(),
+        },
+    };
+    let p = (base + offset) as *mut c_void;
+    // SAFETY: in front of the pointer, within the mapping.
+    unsafe { header(p).write(Header { base, len }) };
+    p
+}
+
+fn reuse(len: usize) -> Option<(usize, usize)> {
+    state::signals_blocked(|| {
+        let mut kept = KEPT.try_lock()?;
+        let count = kept.count;
+        let i = kept.blocks[..count].iter().position(|&(_, l)| l >= len && l <= len + len / 4)?;
+        let block = kept.blocks[i];
+        kept.count -= 1;
+        kept.bytes -= block.1;
+        kept.blocks[i] = kept.blocks[count - 1];
+        Some(block)
+    })
+}
+
+fn free_block(p: *mut c_void) {
+    // SAFETY: a block's header.
+    let Header { base, len } = unsafe { header(p).read() };
+    let is_kept = state::signals_blocked(|| {
+        let Some(mut kept) = KEPT.try_lock() else { return false };
+        if kept.count == kept.blocks.len() || kept.bytes + len > KEEP_BYTES {
+            return false;
+        }
+        let count = kept.count;
+        kept.blocks[count] = (base, len);
+        kept.count += 1;
+        kept.bytes += len;
+        true
+    });
+    if !is_kept {
+        // SAFETY: the program has given the block up.
+        unsafe { mapping::munmap(base as *mut c_void, len) };
+    }
+}
+
+/// Bytes that a block's pointer may use.
+fn block_size(p: *mut c_void) -> usize {
+    // SAFETY: a block's header.
+    let Header { base, len } = unsafe { header(p).read() };
+    base + len - p as usize
+}
+
+fn out_of_memory() -> *mut c_void {
+    // SAFETY: this thread's own variable.
+    unsafe { *libc::__errno_location() = libc::ENOMEM };
+    core::ptr::null_mut()
+}
+
+/// Allocates: `malloc(3)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc(size: size_t) -> *mut c_void {
+    if RESOLVING.load(Relaxed) || scratch::applies() {
+        return scratch::allocate(size, 16).cast();
+    }
+    if is_large(size) {
+        let p = large(size, HEADER, false);
+        if !p.is_null() {
+            return p;
+        }
+    }
+    let Some(next) = next_malloc() else { return out_of_memory() };
+    // SAFETY: the next allocator's.
+    watch_heap(unsafe { next(size) })
+}
+
+/// Allocates zeroed memory: `calloc(3)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn calloc(count: size_t, size: size_t) -> *mut c_void {
+    if RESOLVING.load(Relaxed) || scratch::applies() {
+        return scratch::allocate(count.saturating_mul(size), 16).cast();
+    }
+    if let Some(bytes) = count.checked_mul(size)
+        && is_large(bytes)
+    {
+        let p = large(bytes, HEADER, true);
+        if !p.is_null() {
+            return p;
+        }
+    }
+    let Some(next) = next_calloc() else { return out_of_memory() };
+    // SAFETY: the next allocator's.
+    watch_heap(unsafe { next(count, size) })
+}
+
+/// Frees: `free(3)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(p: *mut c_void) {
+    if is_block(p) {
+        // `free` leaves the error number as it is.
+        let error = sys::errno();
+        free_block(p);
+        // SAFETY: this thread's own variable.
+        unsafe { *libc::__errno_location() = error };
+    } else if !scratch::owns(p.cast())
+        && let Some(next) = next_free()
+    {
+        // SAFETY: the next allocator's pointer.
+        unsafe { next(p) }
+    }
+}
+
+/// Changes a size: `realloc(3)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(p: *mut c_void, size: size_t) -> *mut c_void {
+    if p.is_null() {
+        // SAFETY: the caller's.
+        return unsafe { malloc(size) };
+    }
+    let old = if is_block(p) {
+        if size == 0 {
+            // SAFETY: the caller's.
+            unsafe { free(p) };
+            return core::ptr::null_mut();
+        }
+        let old = block_size(p);
+        // In place, unless much would be wasted.
+        if size <= old && size >= LARGE && size >= old / 2 {
+            return p;
+        }
+        if size >= LARGE && is_large(size) {
+            // SAFETY: a block of ours.
+            let moved = unsafe { remap_block(p, size) };
+            if !moved.is_null() {
+                return moved;
+            }
+        }
+        old
+    } else if scratch::owns(p.cast()) {
+        // SAFETY: from the scratch memory.
+        unsafe { scratch::size(p.cast()) }
+    } else if is_large(size) {
+        let Some(usable) = next_malloc_usable_size() else { return out_of_memory() };
+        // SAFETY: the next allocator's pointer.
+        unsafe { usable(p) }
+    } else {
+        let Some(next) = next_realloc() else { return out_of_memory() };
+        // SAFETY: the next allocator's pointer.
+        return watch_heap(unsafe { next(p, size) });
+    };
+    // SAFETY: a new block of `size`, and the old one of `old` bytes.
+    unsafe {
+        let new = malloc(size);
+        if !new.is_null() {
+            core::ptr::copy_nonoverlapping(p.cast::<u8>(), new.cast::<u8>(), old.min(size));
+            free(p);
+        }
+        new
+    }
+}
+
+/// Gives a block another size by moving its pages; null if that fails.
+///
+/// # Safety
+/// The pointer is a block's.
+unsafe fn remap_block(p: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: the caller's.
+    let Header { base, len } = unsafe { header(p).read() };
+    let offset = p as usize - base;
+    let new_len = (size + offset).next_multiple_of(PAGE);
+    if new_len <= len {
+        // SAFETY: the tail is given up.
+        unsafe {
+            mapping::munmap((base + new_len) as *mut c_void, len - new_len);
+            (*header(p)).len = new_len;
+        }
+        return p;
+    }
+    let Some(to) = mapping::place_block(new_len) else { return core::ptr::null_mut() };
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: moves a block of ours onto a fresh mapping of ours. Content in
+    // other tiers follows: the kernel tells the pager of the move before the
+    // call returns.
+    let moved = unsafe { libc::syscall(libc::SYS_mremap, base, len, new_len, flags, to) };
+    if moved == -1 {
+        // SAFETY: our own fresh mapping.
+        let _ = unsafe { sys::munmap(to, new_len) };
+        return core::ptr::null_mut();
+    }
+    mapping::gave_back(base, len);
+    state::unmapped(len);
+    state::mapped(to, new_len);
+    let p = (to + offset) as *mut c_void;
+    // SAFETY: in front of the pointer, within the mapping.
+    unsafe { header(p).write(Header { base: to, len: new_len }) };
+    p
+}
+
+/// Changes an array's size: `reallocarray(3)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(p: *mut c_void, count: size_t, size: size_t) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: the caller's.
+        Some(bytes) => unsafe { realloc(p, bytes) },
+        None => out_of_memory(),
+    }
+}
+
+/// Allocates aligned memory: `memalign(3)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memalign(align: size_t, size: size_t) -> *mut c_void {
+    if RESOLVING.load(Relaxed) || scratch::applies() {
+        return scratch::allocate(size, align).cast();
+    }
+    if is_large(size) && align.is_power_of_two() {
+        let p = large(size, align, false);
+        if !p.is_null() {
+            return p;
+        }
+    }
+    let Some(next) = next_memalign() else { return out_of_memory() };
+    // SAFETY: the next allocator's.
+    watch_heap(unsafe { next(align, size) })
+}
+
+/// Allocates aligned memory: `aligned_alloc(3)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn aligned_alloc(align: size_t, size: size_t) -> *mut c_void {
+    // SAFETY: the caller's.
+    unsafe { memalign(align, size) }
+}
+
+/// Allocates aligned memory: `posix_memalign(3)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(
+    to: *mut *mut c_void,
+    align: size_t,
+    size: size_t,
+) -> c_int {
+    if !align.is_power_of_two() || align % size_of::<usize>() != 0 {
+        return libc::EINVAL;
+    }
+    let error = sys::errno();
+    // SAFETY: the caller's.
+    unsafe {
+        let p = memalign(align, size);
+        // Reports by its result, and leaves the error number as it is.
+        *libc::__errno_location() = error;
+        if p.is_null() {
+            return libc::ENOMEM;
+        }
+        *to = p;
+    }
+    0
+}
+
+/// Allocates whole pages: `valloc(3)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn valloc(size: size_t) -> *mut c_void {
+    // SAFETY: the caller's.
+    unsafe { memalign(PAGE, size) }
+}
+
+/// Allocates whole pages: `pvalloc(3)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pvalloc(size: size_t) -> *mut c_void {
+    match size.checked_next_multiple_of(PAGE) {
+        // SAFETY: the caller's.
+        Some(size) => unsafe { memalign(PAGE, size.max(PAGE)) },
+        None => out_of_memory(),
+    }
+}
+
+/// What a pointer may use: `malloc_usable_size(3)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> size_t {
+    if p.is_null() {
+        return 0;
+    }
+    if is_block(p) {
+        return block_size(p);
+    }
+    if scratch::owns(p.cast()) {
+        // SAFETY: from the scratch memory.
+        return unsafe { scratch::size(p.cast()) };
+    }
+    // SAFETY: the next allocator's pointer.
+    next_malloc_usable_size().map_or(0, |next| unsafe { next(p) })
+}

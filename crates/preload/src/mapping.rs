@@ -1,0 +1,194 @@
+//! `mmap` and `munmap`: large private anonymous mappings go into the window.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicUsize, Ordering::*};
+
+use libc::c_int;
+use terrace_live::regions::{CHUNK, WINDOW, WINDOW_LEN};
+use terrace_live::spin::SpinLock;
+use terrace_live::sys::{self, PAGE};
+use terrace_live::threads;
+
+use crate::malloc::BLOCKS;
+use crate::state;
+
+/// Mappings are placed in the lower half of the window, the allocator's large
+/// blocks in the upper.
+static MAPPINGS: Half = Half::new(WINDOW);
+static LARGE_BLOCKS: Half = Half::new(BLOCKS);
+
+/// One half of the window. It is filled upwards; parts that were unmapped are
+/// used again.
+struct Half {
+    start: usize,
+    next: AtomicUsize,
+    freed: SpinLock<Freed>,
+}
+
+struct Freed {
+    /// First address and chunks.
+    runs: [(usize, usize); 256],
+    count: usize,
+}
+
+/// Whether an address lies in the window.
+pub(crate) fn in_window(address: usize) -> bool {
+    address.wrapping_sub(WINDOW) < WINDOW_LEN
+}
+
+/// Flags that say that a mapping is not ordinary memory.
+const SPECIAL: c_int = libc::MAP_SHARED
+    | libc::MAP_FIXED
+    | libc::MAP_FIXED_NOREPLACE
+    | libc::MAP_STACK
+    | libc::MAP_GROWSDOWN
+    | libc::MAP_HUGETLB
+    | libc::MAP_LOCKED
+    | libc::MAP_32BIT;
+
+/// Maps memory for a large block of the allocator's.
+pub(crate) fn place_block(len: usize) -> Option<usize> {
+    place(&LARGE_BLOCKS, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
+}
+
+/// Maps ordinary memory in the window; `None` if it cannot be placed there.
+fn place(half: &Half, len: usize, flags: c_int) -> Option<usize> {
+    let chunks = len.div_ceil(CHUNK);
+    // Populating what exceeds the budget would only be undone.
+    let flags = (flags & !libc::MAP_POPULATE) | libc::MAP_FIXED_NOREPLACE;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    for _ in 0..8 {
+        let at = half.take(chunks)?;
+        // SAFETY: NOREPLACE: a mapping is made only where nothing is.
+        match unsafe { sys::mmap(at, len, prot, flags, -1, 0) } {
+            Ok(got) if got == at => return Some(at),
+            Ok(elsewhere) => {
+                // A kernel that does not know the flag took it as a hint.
+                // SAFETY: our own fresh mapping.
+                let _ = unsafe { sys::munmap(elsewhere, len) };
+                return None;
+            }
+            Err(libc::EEXIST) => {}
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+impl Half {
+    const fn new(start: usize) -> Self {
+        Self {
+            start,
+            next: AtomicUsize::new(start),
+            freed: SpinLock::new(Freed { runs: [(0, 0); 256], count: 0 }),
+        }
+    }
+
+    fn take(&self, chunks: usize) -> Option<usize> {
+        if let Some(mut freed) = self.freed.try_lock() {
+            let count = freed.count;
+            if let Some(i) = freed.runs[..count].iter().position(|&(_, n)| n == chunks) {
+                let (at, _) = freed.runs[i];
+                freed.count -= 1;
+                freed.runs[i] = freed.runs[count - 1];
+                return Some(at);
+            }
+        }
+        let at = self.next.fetch_add(chunks * CHUNK, Relaxed);
+        (at + chunks * CHUNK <= self.start + WINDOW_LEN / 2).then_some(at)
+    }
+}
+
+/// A range of the window is unmapped; remembers its chunks if it began one.
+pub(crate) fn gave_back(at: usize, len: usize) {
+    let half = if at < BLOCKS { &MAPPINGS } else { &LARGE_BLOCKS };
+    if at % CHUNK == 0
+        && let Some(mut freed) = half.freed.try_lock()
+        && freed.count < freed.runs.len()
+    {
+        let count = freed.count;
+        freed.runs[count] = (at, len.div_ceil(CHUNK));
+        freed.count += 1;
+    }
+}
+
+fn fail(error: i32) -> *mut c_void {
+    // SAFETY: this thread's own variable.
+    unsafe { *libc::__errno_location() = error };
+    libc::MAP_FAILED
+}
+
+/// Maps memory: `mmap(2)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    at: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let ordinary = flags & (libc::MAP_ANONYMOUS | libc::MAP_PRIVATE)
+        == libc::MAP_ANONYMOUS | libc::MAP_PRIVATE
+        && flags & SPECIAL == 0
+        && prot == libc::PROT_READ | libc::PROT_WRITE;
+    if ordinary
+        && !threads::is_ours()
+        && let Some(config) = state::config()
+        && len as u64 >= config.min_region.get()
+        && len < WINDOW_LEN / 2
+    {
+        let len = len.next_multiple_of(PAGE);
+        if let Some(placed) = place(&MAPPINGS, len, flags) {
+            state::mapped(placed, len);
+            return placed as *mut c_void;
+        }
+    }
+    // SAFETY: the caller's.
+    match unsafe { sys::mmap(at as usize, len, prot, flags, fd, offset) } {
+        Ok(at) => at as *mut c_void,
+        Err(error) => fail(error),
+    }
+}
+
+/// Maps memory: `mmap64`, the same on 64-bit systems.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    at: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's.
+    unsafe { mmap(at, len, prot, flags, fd, offset) }
+}
+
+/// Unmaps memory: `munmap(2)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
+    // SAFETY: the caller's.
+    match unsafe { sys::munmap(at as usize, len) } {
+        Ok(()) => {
+            if in_window(at as usize) {
+                gave_back(at as usize, len);
+                state::unmapped(len);
+            }
+            0
+        }
+        Err(error) => {
+            fail(error);
+            -1
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The allocator that this library itself uses.
+//!
+//! Not the program's: a fault handler that allocated from memory that it
+//! manages could wait for itself, and a hook is called from the middle of the
+//! program's allocator. Doug Lea's allocator (the `dlmalloc` crate) on memory
+//! mapped straight from the kernel, under a spin lock.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::ptr::null_mut;
+
+use dlmalloc::{Allocator, Dlmalloc};
+use terrace_live::spin::SpinLock;
+use terrace_live::sys;
+
+struct Kernel;
+
+// SAFETY: hands out mappings that nobody else has.
+unsafe impl Allocator for Kernel {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        match sys::map_private(size) {
+            Ok(at) => (at as *mut u8, size, 0),
+            Err(_) => (null_mut(), 0, 0),
+        }
+    }
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        null_mut()
+    }
+    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
+        false
+    }
+    fn free(&self, at: *mut u8, size: usize) -> bool {
+        // SAFETY: a mapping of ours that the allocator gives up.
+        unsafe { sys::munmap(at as usize, size).is_ok() }
+    }
+    fn can_release_part(&self, _: u32) -> bool {
+        false
+    }
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+    fn page_size(&self) -> usize {
+        sys::PAGE
+    }
+}
+
+/// The allocator.
+pub(crate) struct OwnHeap(SpinLock<Dlmalloc<Kernel>>);
+
+impl OwnHeap {
+    pub(crate) const fn new() -> Self {
+        Self(SpinLock::new(Dlmalloc::new_with_allocator(Kernel)))
+    }
+
+    /// For a forked child.
+    ///
+    /// # Safety
+    /// Only the calling thread may exist, and the heap was in order when the
+    /// parent forked: its users were at rest.
+    pub(crate) unsafe fn after_fork(&self) {
+        // SAFETY: the caller's.
+        unsafe { self.0.force_unlock() };
+    }
+}
+
+// SAFETY: the allocator is called by one thread at a time.
+unsafe impl GlobalAlloc for OwnHeap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's layout is not empty.
+        unsafe { self.0.lock().malloc(layout.size(), layout.align()) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { self.0.lock().calloc(layout.size(), layout.align()) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's pointer came from here.
+        unsafe { self.0.lock().free(at, layout.size(), layout.align()) }
+    }
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { self.0.lock().realloc(at, layout.size(), layout.align(), size) }
+    }
+}

@@ -1,0 +1,177 @@
+//! How far management of this process has come.
+//!
+//! *Dormant* while everything fits into the budget: nothing is registered, no
+//! thread runs, and a mapping costs an addition. *Active* from the moment on
+//! at which what the program has mapped exceeds the budget. *Off* if there is
+//! no configuration, or something failed.
+
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
+
+use terrace_live::command::Command;
+use terrace_live::config::{RunConfig, VARIABLE};
+use terrace_live::pager::Pager;
+use terrace_live::shared::{ProcessPage, State, Text};
+use terrace_live::{activate, sys};
+
+const OFF: u8 = 0;
+const DORMANT: u8 = 1;
+const STARTING: u8 = 2;
+const ACTIVE: u8 = 3;
+
+static PHASE: AtomicU8 = AtomicU8::new(OFF);
+static CONFIG: AtomicPtr<RunConfig> = AtomicPtr::new(core::ptr::null_mut());
+static PAGER: AtomicPtr<Pager> = AtomicPtr::new(core::ptr::null_mut());
+static STATS: AtomicPtr<ProcessPage> = AtomicPtr::new(core::ptr::null_mut());
+/// Bytes mapped in the window.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// Reads the configuration.
+pub(crate) fn init() {
+    let Some(text) = std::env::var_os(VARIABLE) else { return };
+    match text.to_str().map(RunConfig::decode) {
+        Some(Ok(config)) => {
+            CONFIG.store(Box::leak(Box::new(config)), Release);
+            std::panic::set_hook(Box::new(|info| sys::complain(&[&info.to_string()])));
+            crate::malloc::init();
+            crate::forking::init();
+            PHASE.store(DORMANT, Release);
+        }
+        Some(Err(error)) => sys::complain(&[&error.to_string(), "; running unmanaged"]),
+        None => sys::complain(&[VARIABLE, " is not text; running unmanaged"]),
+    }
+}
+
+/// The configuration, unless management is off.
+pub(crate) fn config() -> Option<&'static RunConfig> {
+    if PHASE.load(Acquire) == OFF {
+        return None;
+    }
+    // SAFETY: set once before the phase, from a leaked box.
+    unsafe { CONFIG.load(Acquire).as_ref() }
+}
+
+/// The pager, once there is one.
+pub(crate) fn pager() -> Option<&'static Pager> {
+    if PHASE.load(Acquire) != ACTIVE {
+        return None;
+    }
+    // SAFETY: set once before the phase; a pager is never freed.
+    unsafe { PAGER.load(Acquire).as_ref() }
+}
+
+/// Runs something with all signals blocked: a signal handler of the program's
+/// must not enter Terrace in its middle.
+pub(crate) fn signals_blocked<T>(work: impl FnOnce() -> T) -> T {
+    let all = u64::MAX;
+    let mut before = 0u64;
+    // SAFETY: the kernel's signal set is 8 bytes.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const all,
+            &raw mut before,
+            8,
+        );
+    }
+    let result = work();
+    // SAFETY: as above.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const before,
+            core::ptr::null_mut::<u64>(),
+            8,
+        );
+    }
+    result
+}
+
+/// The statistics page, made when it is first needed.
+fn stats(config: &RunConfig) -> Option<&'static ProcessPage> {
+    // SAFETY: only set from `&'static`.
+    if let Some(page) = unsafe { STATS.load(Acquire).as_ref() } {
+        return Some(page);
+    }
+    let page = activate::statistics(config)?;
+    let _ = STATS.compare_exchange(
+        core::ptr::null_mut(),
+        core::ptr::from_ref(page).cast_mut(),
+        AcqRel,
+        Relaxed,
+    );
+    Some(page)
+}
+
+/// A mapping was made in the window.
+pub(crate) fn mapped(start: usize, len: usize) {
+    MAPPED.fetch_add(len, AcqRel);
+    if let Some(pager) = pager() {
+        signals_blocked(|| pager.commands.ask(pager, Command::Manage, start, start + len));
+    } else {
+        wake_up_if_needed();
+    }
+}
+
+/// A part of the window was unmapped. While active, the kernel has told the
+/// pager already.
+pub(crate) fn unmapped(len: usize) {
+    let _ = MAPPED.fetch_update(AcqRel, Relaxed, |m| Some(m.saturating_sub(len)));
+}
+
+/// Begins to manage if what is mapped no longer fits.
+pub(crate) fn wake_up_if_needed() {
+    let Some(config) = config() else { return };
+    let fast = config.fast.get() as usize;
+    if MAPPED.load(Acquire) + crate::malloc::heap_size() <= fast {
+        return;
+    }
+    if PHASE.compare_exchange(DORMANT, STARTING, AcqRel, Acquire).is_err() {
+        // Another thread is at it; what we mapped is found or reported by then.
+        while PHASE.load(Acquire) == STARTING {
+            sys::yield_now();
+        }
+        return;
+    }
+    signals_blocked(|| {
+        let started = stats(config).ok_or(libc::ENOMEM).and_then(|stats| {
+            activate::activate(config.clone(), stats).inspect_err(|_| {
+                stats.state.store(State::Failed as u32, Relaxed);
+                stats.set_text(Text::Failure, "userfaultfd could not be set up");
+            })
+        });
+        match started {
+            Ok(pager) => {
+                PAGER.store(core::ptr::from_ref(pager).cast_mut(), Release);
+                PHASE.store(ACTIVE, Release);
+                crate::arenas::manage_all();
+            }
+            Err(error) => {
+                PHASE.store(OFF, Release);
+                let why = std::io::Error::from_raw_os_error(error).to_string();
+                sys::complain(&["memory cannot be managed here: ", &why, "; running unmanaged"]);
+            }
+        }
+    });
+}
+
+/// In a forked child, after the pager has been taken over.
+pub(crate) fn forked(pager: &'static Pager) {
+    let Some(config) = config() else { return };
+    STATS.store(core::ptr::null_mut(), Release);
+    if let Some(page) = stats(config) {
+        page.inherit(pager.stats());
+        pager.set_stats(page);
+    }
+    if terrace_live::threads::resume(pager).is_err() {
+        // Absent pages would read as zeros.
+        sys::complain(&["a forked child cannot be managed; it cannot go on"]);
+        std::process::abort();
+    }
+}
+
+/// In a forked child that has no pager yet: its statistics are its own.
+pub(crate) fn forked_dormant() {
+    STATS.store(core::ptr::null_mut(), Release);
+}
