@@ -4,7 +4,9 @@
 //! each region a run of consecutive slots and reuses the runs of regions that
 //! were freed, so that state is found by one addition, never by hashing.
 
-use crate::page::{PageNo, PageRef};
+use core::ops::Range;
+
+use crate::page::{PageNo, PageRange, PageRef};
 use crate::region::{Region, RegionId};
 use crate::units::Bytes;
 
@@ -122,6 +124,15 @@ impl SlotMap {
         (base != FREE && page.page.0 < self.pages_of[id]).then(|| base + page.page.0)
     }
 
+    /// The slots of a range of pages, as far as the region has them.
+    pub fn run(&self, range: PageRange) -> Range<u32> {
+        let Some(base) = self.base(range.region) else { return 0..0 };
+        let pages = self.pages_of[range.region.0 as usize];
+        let start = range.start.0.min(pages);
+        let end = range.start.0.saturating_add(range.count).min(pages);
+        base + start..base + end
+    }
+
     /// The page that a slot belongs to.
     pub fn page(&self, slot: u32) -> Option<PageRef> {
         let i = self.runs.partition_point(|r| r.base <= slot).checked_sub(1)?;
@@ -172,6 +183,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_run_ends_where_the_region_ends() {
+        let mut map = SlotMap::new();
+        map.insert(&region(0, 10));
+        map.insert(&region(1, 100));
+        let range = |id, start, count| PageRange {
+            region: RegionId(id),
+            start: PageNo(start),
+            count,
+        };
+        assert_eq!(map.run(range(1, 20, 5)), 30..35);
+        assert_eq!(map.run(range(0, 4, u32::MAX)), 4..10, "not into the next region");
+        assert!(map.run(range(0, 11, 5)).is_empty());
+        assert!(map.run(range(7, 0, 5)).is_empty());
     }
 
     #[test]

@@ -85,12 +85,15 @@ pub trait Policy: Send {
 
     /// A tier is short of `bytes`: propose demotions out of it, coldest first,
     /// with [`terrace_core::Urgency::Forced`], worth at least `bytes` if the
-    /// tier holds that much. Proposals already under way are not repeated.
+    /// tier holds that much. Proposals already under way are not repeated. If
+    /// nothing else is left, a page may be proposed whose fault is still
+    /// waiting for this room: the world aborts that as [`terrace_core::Abort::Busy`].
     ///
     /// May run while the program waits: once warmed up it must not allocate.
     fn pressure(&mut self, tier: TierId, bytes: Bytes, telemetry: &Telemetry, plan: &mut Plan);
 
-    /// A proposal came to its end, also when it was vetoed.
+    /// A proposal came to its end. Called once for each, also when it was
+    /// vetoed, and also when its page was freed meanwhile.
     fn done(&mut self, done: &Done);
 
     /// Memory used for the policy's own state.

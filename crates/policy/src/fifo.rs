@@ -5,13 +5,16 @@
 //! the proposal that is about it: that is how an outcome that comes after the
 //! page was freed and placed again is told from the one that is waited for.
 
+use bytemuck::Zeroable;
 use terrace_core::OpId;
+
+use crate::dense::Dense;
 
 /// No slot.
 const NONE: u32 = u32::MAX;
 
 /// A page's neighbours, or the number of the proposal about it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Zeroable)]
 pub(crate) struct Link {
     /// Toward the old end.
     prev: u32,
@@ -21,42 +24,28 @@ pub(crate) struct Link {
 
 /// One link for each slot.
 #[derive(Debug, Default)]
-pub(crate) struct Links(Vec<Link>);
+pub(crate) struct Links(Dense<Link>);
 
 impl Links {
     /// Makes links for slots below `slots`.
     pub(crate) fn grow(&mut self, slots: usize) {
-        grow(&mut self.0, slots, Link { prev: NONE, next: NONE });
+        self.0.grow(slots);
     }
 
     /// Heap memory.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.0.capacity() * size_of::<Link>()
+        self.0.heap_bytes()
     }
 
     /// Notes the proposal about a page that is in no list.
     pub(crate) fn set_op(&mut self, slot: u32, op: OpId) {
-        self.0[slot as usize] = Link { prev: (op.0 >> 32) as u32, next: op.0 as u32 };
+        self.0[slot] = Link { prev: (op.0 >> 32) as u32, next: op.0 as u32 };
     }
 
     /// The proposal noted for a page that is in no list.
     pub(crate) fn op(&self, slot: u32) -> OpId {
-        let Link { prev, next } = self.0[slot as usize];
+        let Link { prev, next } = self.0[slot];
         OpId(u64::from(prev) << 32 | u64::from(next))
-    }
-}
-
-/// Lengthens an array of per-page state to `len`.
-///
-/// Spare room is an eighth at most, where `Vec` would double: the state per
-/// page is a promise, and a region is allocated far less often than it is used.
-pub(crate) fn grow<T: Clone>(array: &mut Vec<T>, len: usize, value: T) {
-    if len > array.capacity() {
-        let spare = array.len() / 8;
-        array.reserve_exact(len.max(array.len() + spare) - array.len());
-    }
-    if len > array.len() {
-        array.resize(len, value);
     }
 }
 
@@ -78,38 +67,38 @@ impl Fifo {
 
     /// Adds a page at the young end.
     pub(crate) fn push(&mut self, links: &mut Links, slot: u32) {
-        links.0[slot as usize] = Link { prev: self.youngest, next: NONE };
+        links.0[slot] = Link { prev: self.youngest, next: NONE };
         if self.youngest == NONE {
             self.oldest = slot;
         } else {
-            links.0[self.youngest as usize].next = slot;
+            links.0[self.youngest].next = slot;
         }
         self.youngest = slot;
     }
 
     /// Adds a page at the old end: it is the next to be taken.
     pub(crate) fn push_oldest(&mut self, links: &mut Links, slot: u32) {
-        links.0[slot as usize] = Link { prev: NONE, next: self.oldest };
+        links.0[slot] = Link { prev: NONE, next: self.oldest };
         if self.oldest == NONE {
             self.youngest = slot;
         } else {
-            links.0[self.oldest as usize].prev = slot;
+            links.0[self.oldest].prev = slot;
         }
         self.oldest = slot;
     }
 
     /// Takes a page out, wherever in the list it is.
     pub(crate) fn remove(&mut self, links: &mut Links, slot: u32) {
-        let Link { prev, next } = links.0[slot as usize];
+        let Link { prev, next } = links.0[slot];
         if prev == NONE {
             self.oldest = next;
         } else {
-            links.0[prev as usize].next = next;
+            links.0[prev].next = next;
         }
         if next == NONE {
             self.youngest = prev;
         } else {
-            links.0[next as usize].prev = prev;
+            links.0[next].prev = prev;
         }
     }
 
@@ -118,7 +107,7 @@ impl Fifo {
         let mut at = self.oldest;
         core::iter::from_fn(move || {
             let slot = (at != NONE).then_some(at)?;
-            at = links.0[slot as usize].next;
+            at = links.0[slot].next;
             Some(slot)
         })
     }
@@ -171,16 +160,5 @@ mod tests {
         links.grow(1);
         links.set_op(0, OpId(0x1234_5678_9abc_def0));
         assert_eq!(links.op(0), OpId(0x1234_5678_9abc_def0));
-    }
-
-    /// Doubling would break the promised bytes per page.
-    #[test]
-    fn growing_leaves_an_eighth_to_spare_at_most() {
-        let mut array = Vec::new();
-        for len in (1_000..200_000).step_by(1_000) {
-            grow(&mut array, len, 0u8);
-            assert_eq!(array.len(), len);
-            assert!(array.capacity() <= len + len / 8 + 1_000);
-        }
     }
 }

@@ -5,17 +5,19 @@
 //! addressable forces on it, it does in order of arrival: the page that was
 //! placed first is demoted first. The baseline that every policy has to beat.
 
+use bytemuck::Zeroable;
 use terrace_core::{
     Abort, Action, Bytes, Done, FaultKind, Heat, MAX_TIERS, OpId, Outcome, PageRange, PageRef,
     Plan, Reason, Region, Sample, Telemetry, TierId, Urgency,
 };
 
 use crate::contract::{Footprint, Granularity, Needs, Policy};
-use crate::fifo::{Fifo, Link, Links, grow};
+use crate::dense::{Dense, InUse};
+use crate::fifo::{Fifo, Link, Links};
 use crate::regions::{Incoming, Regions, Room, fastest_with_room};
 
 /// Where a page is: one byte.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Zeroable)]
 struct Place(u8);
 
 impl Place {
@@ -46,7 +48,8 @@ const _: () = assert!(size_of::<Place>() + size_of::<Link>() == 9, "the document
 #[derive(Debug)]
 pub struct FirstTouch {
     regions: Regions,
-    places: Vec<Place>,
+    places: Dense<Place>,
+    in_use: InUse,
     links: Links,
     /// The pages of each tier in order of arrival.
     arrivals: [Fifo; MAX_TIERS],
@@ -64,7 +67,8 @@ impl FirstTouch {
     pub fn new() -> Self {
         Self {
             regions: Regions::default(),
-            places: Vec::new(),
+            places: Dense::default(),
+            in_use: InUse::default(),
             links: Links::default(),
             arrivals: [Fifo::EMPTY; MAX_TIERS],
             incoming: Incoming::default(),
@@ -73,23 +77,27 @@ impl FirstTouch {
 
     /// Forgets where a page lies.
     fn unplace(&mut self, slot: u32) {
-        let place = &mut self.places[slot as usize];
-        if place.is_placed() && !place.is_moving() {
+        let place = self.places[slot];
+        if !place.is_placed() {
+            return;
+        }
+        if !place.is_moving() {
             self.arrivals[place.tier().index()].remove(&mut self.links, slot);
         }
-        *place = Place::NOWHERE;
+        self.places[slot] = Place::NOWHERE;
+        self.in_use.remove(slot);
     }
 
     /// Enters a page as the youngest of a tier.
     fn place(&mut self, slot: u32, tier: TierId) {
-        self.places[slot as usize] = Place::at(tier);
+        self.places[slot] = Place::at(tier);
         self.arrivals[tier.index()].push(&mut self.links, slot);
     }
 
     /// The demotion of a page, if it is the one that is waited for, ended.
     fn finish(&mut self, page: PageRef, op: OpId, to: TierId, outcome: Outcome) {
         let Some(slot) = self.regions.slot(page) else { return };
-        let place = self.places[slot as usize];
+        let place = self.places[slot];
         if !place.is_moving() || self.links.op(slot) != op {
             return;
         }
@@ -97,7 +105,7 @@ impl FirstTouch {
             Outcome::Completed { .. } => self.place(slot, to),
             // Nothing is wrong with the page: it is still the oldest.
             Outcome::Aborted(Abort::NoMemory | Abort::RateLimited | Abort::Vetoed) => {
-                self.places[slot as usize] = Place::at(place.tier());
+                self.places[slot] = Place::at(place.tier());
                 self.arrivals[place.tier().index()].push_oldest(&mut self.links, slot);
             }
             // The page itself stands in the way: try the others first.
@@ -117,14 +125,15 @@ impl Policy for FirstTouch {
 
     fn alloc(&mut self, region: &Region) {
         let slots = self.regions.insert(region);
-        grow(&mut self.places, slots, Place::NOWHERE);
+        self.places.grow(slots);
+        self.in_use.grow(slots);
         self.links.grow(slots);
     }
 
     fn fault(&mut self, page: PageRef, kind: FaultKind, telemetry: &Telemetry) -> TierId {
         let slot = self.regions.slot(page);
         if let (Some(slot), FaultKind::Hint(_) | FaultKind::WriteProtected) = (slot, kind) {
-            let place = self.places[slot as usize];
+            let place = self.places[slot];
             if place.is_placed() && telemetry.tier(place.tier()).addressable {
                 return place.tier();
             }
@@ -132,6 +141,7 @@ impl Policy for FirstTouch {
         let tier = fastest_with_room(telemetry, self.regions.page_size(page));
         if let Some(slot) = slot {
             self.unplace(slot);
+            self.in_use.add(slot);
             self.place(slot, tier);
         }
         tier
@@ -140,9 +150,13 @@ impl Policy for FirstTouch {
     fn samples(&mut self, _samples: &[Sample]) {}
 
     fn free(&mut self, range: PageRange, whole: bool) {
-        for page in range.pages() {
-            let Some(slot) = self.regions.slot(page) else { break };
-            self.unplace(slot);
+        let mut run = self.regions.run(range);
+        while !run.is_empty() {
+            let (part, any) = self.in_use.first_part(&run);
+            run.start = part.end;
+            if any {
+                part.for_each(|slot| self.unplace(slot));
+            }
         }
         if whole {
             self.regions.remove(range.region);
@@ -169,7 +183,7 @@ impl Policy for FirstTouch {
                 Reason::PressureOldest,
             );
             self.arrivals[tier.index()].remove(&mut self.links, slot);
-            self.places[slot as usize] = Place::at(tier).moving();
+            self.places[slot] = Place::at(tier).moving();
             self.links.set_op(slot, op);
             self.incoming.begin(to, size);
             room.moved(tier, to, size);
@@ -187,7 +201,8 @@ impl Policy for FirstTouch {
     fn footprint(&self) -> Footprint {
         let bytes = size_of::<Self>()
             + self.regions.heap_bytes()
-            + self.places.capacity() * size_of::<Place>()
+            + self.places.heap_bytes()
+            + self.in_use.heap_bytes()
             + self.links.heap_bytes();
         Footprint { bytes: Bytes(bytes as u64), pages: self.regions.capacity() as u64 }
     }

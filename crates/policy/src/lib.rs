@@ -16,6 +16,7 @@
 
 pub mod brain;
 pub mod contract;
+mod dense;
 mod fifo;
 pub mod first_touch;
 pub mod hemem;

@@ -1,8 +1,10 @@
 //! The regions that a policy knows, and choices along the ladder of tiers
 //! that every policy makes in the same way.
 
+use core::ops::Range;
+
 use terrace_core::{
-    Bytes, MAX_TIERS, PageRef, PageSize, Region, RegionId, SlotMap, Telemetry, TierId,
+    Bytes, MAX_TIERS, PageRange, PageRef, PageSize, Region, RegionId, SlotMap, Telemetry, TierId,
 };
 
 /// Slots and page sizes of the regions.
@@ -34,6 +36,11 @@ impl Regions {
     #[inline]
     pub(crate) fn slot(&self, page: PageRef) -> Option<u32> {
         self.slots.slot(page)
+    }
+
+    /// The slots of a range of pages, as far as the region has them.
+    pub(crate) fn run(&self, range: PageRange) -> Range<u32> {
+        self.slots.run(range)
     }
 
     /// The page in a slot, with its size.

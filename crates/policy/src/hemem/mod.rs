@@ -190,10 +190,7 @@ impl Policy for HeMem {
     }
 
     fn free(&mut self, range: PageRange, whole: bool) {
-        for page in range.pages() {
-            let Some(slot) = self.state.regions.slot(page) else { break };
-            self.state.unplace(slot);
-        }
+        self.state.unplace_all(self.state.regions.run(range));
         if whole {
             self.state.regions.remove(range.region);
         }

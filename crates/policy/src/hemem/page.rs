@@ -1,5 +1,6 @@
 //! What is remembered of one page: six bytes.
 
+use bytemuck::Zeroable;
 use terrace_core::{Access, MAX_TIERS, TierId};
 
 use super::config::HeMemConfig;
@@ -32,7 +33,7 @@ pub(super) enum Standing {
 }
 
 /// The state of one page.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Zeroable)]
 pub(super) struct Page {
     /// When the page was first placed, in units of the policy's tick, modulo 2^16.
     pub(super) since: u16,
@@ -47,10 +48,7 @@ pub(super) struct Page {
 }
 
 const _: () = assert!(MAX_TIERS <= 8, "a tier fits into three bits");
-const _: () = assert!(
-    size_of::<Page>() + size_of::<Link>() == 14,
-    "14 bytes a page and an eighth to spare stay below 16"
-);
+const _: () = assert!(size_of::<Page>() + size_of::<Link>() == 14, "the documented state per page");
 
 impl Page {
     /// A page placed just now; its standing is set when it is listed.

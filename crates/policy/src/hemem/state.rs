@@ -3,12 +3,15 @@
 //! Invariant: a placed page is either in exactly one list, the one that its
 //! tier and standing name, or under way and in none.
 
+use core::ops::Range;
+
 use terrace_core::{Access, Heat, MAX_TIERS, Nanos, OpId, PageRef, PerSecond, Telemetry, TierId};
 
 use super::clock::CoolingClock;
 use super::config::HeMemConfig;
 use super::page::{Class, Page, Standing};
-use crate::fifo::{Fifo, Links, grow};
+use crate::dense::{Dense, InUse};
+use crate::fifo::{Fifo, Links};
 use crate::regions::Regions;
 
 /// A full sweep takes at most this many ticks, and there is at most one
@@ -37,7 +40,8 @@ pub(super) enum End {
 pub(super) struct State {
     pub(super) config: HeMemConfig,
     pub(super) regions: Regions,
-    pages: Vec<Page>,
+    pages: Dense<Page>,
+    in_use: InUse,
     links: Links,
     /// By tier and class.
     lists: [[Fifo; 3]; MAX_TIERS],
@@ -47,7 +51,7 @@ pub(super) struct State {
     /// Whether the pages were cooled since the last tick.
     cooled: bool,
     /// The slot that the sweep visits next.
-    cursor: usize,
+    cursor: u32,
     /// Slots that the sweep has yet to visit since the last cooling.
     unswept: usize,
 }
@@ -57,7 +61,8 @@ impl State {
         Self {
             config,
             regions: Regions::default(),
-            pages: Vec::new(),
+            pages: Dense::default(),
+            in_use: InUse::default(),
             links: Links::default(),
             lists: [[Fifo::EMPTY; 3]; MAX_TIERS],
             clock: CoolingClock::default(),
@@ -75,18 +80,20 @@ impl State {
             // visits would be taken off those of old slots.
             self.unswept += slots.saturating_sub(self.pages.len());
         }
-        grow(&mut self.pages, slots, Page::default());
+        self.pages.grow(slots);
+        self.in_use.grow(slots);
         self.links.grow(slots);
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
         self.regions.heap_bytes()
-            + self.pages.capacity() * size_of::<Page>()
+            + self.pages.heap_bytes()
+            + self.in_use.heap_bytes()
             + self.links.heap_bytes()
     }
 
     pub(super) fn page(&self, slot: u32) -> Page {
-        self.pages[slot as usize]
+        self.pages[slot]
     }
 
     /// How many slots there are.
@@ -125,7 +132,8 @@ impl State {
     /// Enters a page that was placed for the first time.
     pub(super) fn place_new(&mut self, slot: u32, tier: TierId) {
         self.unplace(slot);
-        self.pages[slot as usize] = Page::placed(self.ticks(), self.clock.stamp());
+        self.in_use.add(slot);
+        self.pages[slot] = Page::placed(self.ticks(), self.clock.stamp());
         self.enlist(slot, tier, End::Young);
     }
 
@@ -140,9 +148,23 @@ impl State {
     }
 
     /// Forgets a page.
-    pub(super) fn unplace(&mut self, slot: u32) {
-        self.delist(slot);
-        self.pages[slot as usize] = Page::default();
+    fn unplace(&mut self, slot: u32) {
+        if self.page(slot).standing() != Standing::Unplaced {
+            self.delist(slot);
+            self.pages[slot] = Page::default();
+            self.in_use.remove(slot);
+        }
+    }
+
+    /// Forgets a run of pages.
+    pub(super) fn unplace_all(&mut self, mut run: Range<u32>) {
+        while !run.is_empty() {
+            let (part, any) = self.in_use.first_part(&run);
+            run.start = part.end;
+            if any {
+                part.for_each(|slot| self.unplace(slot));
+            }
+        }
     }
 
     /// Takes a page out of its list, if it is in one.
@@ -155,7 +177,7 @@ impl State {
 
     /// Cools a page that is in no list, and enters it into the one it belongs to.
     fn enlist(&mut self, slot: u32, tier: TierId, end: End) {
-        let page = &mut self.pages[slot as usize];
+        let page = &mut self.pages[slot];
         page.cool(self.clock.stamp());
         let class = page.class(&self.config);
         page.set(tier, Standing::Listed(class));
@@ -171,7 +193,7 @@ impl State {
     /// Takes a page out of its list while a proposal about it is under way.
     pub(super) fn begin(&mut self, slot: u32, op: OpId) {
         self.delist(slot);
-        let page = &mut self.pages[slot as usize];
+        let page = &mut self.pages[slot];
         page.set(page.tier(), Standing::UnderWay);
         self.links.set_op(slot, op);
     }
@@ -195,7 +217,7 @@ impl State {
     /// Counts an access to a placed page.
     pub(super) fn count(&mut self, slot: u32, access: Access, weight: u16) {
         let stamp = self.clock.stamp();
-        let page = &mut self.pages[slot as usize];
+        let page = &mut self.pages[slot];
         // A sample may come late, when the page is gone.
         let standing = page.standing();
         if standing == Standing::Unplaced {
@@ -205,7 +227,7 @@ impl State {
         if page.count(access, weight, &self.config) && !self.cooled {
             self.cool_all();
         }
-        let page = &mut self.pages[slot as usize];
+        let page = &mut self.pages[slot];
         page.cool(self.clock.stamp());
         if let Standing::Listed(class) = standing {
             // A cold page is moved to the young end also when it stays cold:
@@ -224,7 +246,7 @@ impl State {
 
     /// Applies due coolings to a listed page; says what it is now.
     pub(super) fn refresh(&mut self, slot: u32, class: Class) -> Class {
-        let page = &mut self.pages[slot as usize];
+        let page = &mut self.pages[slot];
         page.cool(self.clock.stamp());
         let now = page.class(&self.config);
         if now != class {
@@ -248,26 +270,40 @@ impl State {
         }
         let share = self.pages.len().div_ceil(SWEEP_TICKS);
         let visits = share.max(self.config.sweep_pages as usize).min(self.unswept);
-        let ticks = self.ticks();
-        for _ in 0..visits {
-            if self.cursor >= self.pages.len() {
+        let mut left = visits as u32;
+        while left > 0 && self.unswept > 0 {
+            if self.cursor >= self.pages.len() as u32 {
                 self.cursor = 0;
             }
-            let slot = self.cursor as u32;
-            let page = &mut self.pages[self.cursor];
-            if ticks.wrapping_sub(page.since) > OLDEST {
-                page.since = ticks.wrapping_sub(OLDEST);
+            let end = self.pages.len().min(self.cursor as usize + self.unswept) as u32;
+            let (mut part, any) = self.in_use.first_part(&(self.cursor..end));
+            if any {
+                part.end = part.end.min(part.start + left);
+                left -= part.len() as u32;
+                part.clone().for_each(|slot| self.visit(slot));
+            } else {
+                // A glance at the count of the chunk is all it takes.
+                left -= 1;
             }
-            match page.standing() {
-                Standing::Unplaced => {}
-                Standing::UnderWay => page.cool(self.clock.stamp()),
-                Standing::Listed(class) => {
-                    self.refresh(slot, class);
-                }
-            }
-            self.cursor += 1;
+            self.unswept -= part.len();
+            self.cursor = part.end;
         }
-        self.unswept -= visits;
+    }
+
+    /// Applies due coolings to one page, and keeps its age within bounds.
+    fn visit(&mut self, slot: u32) {
+        let ticks = self.ticks();
+        let page = &mut self.pages[slot];
+        if ticks.wrapping_sub(page.since) > OLDEST {
+            page.since = ticks.wrapping_sub(OLDEST);
+        }
+        match page.standing() {
+            Standing::Unplaced => {}
+            Standing::UnderWay => page.cool(self.clock.stamp()),
+            Standing::Listed(class) => {
+                self.refresh(slot, class);
+            }
+        }
     }
 
     // --- evidence --------------------------------------------------------
