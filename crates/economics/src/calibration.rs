@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, BytesPerSecond, Frequency, MAX_TIERS, Machine, Nanos, TierKind};
 use thiserror::Error;
 
+use crate::conditions::harmonic_mean;
 use crate::interval::Interval;
 
 /// Measured or assumed costs of the mechanisms.
@@ -19,10 +20,11 @@ pub struct Calibration {
     pub clock: Frequency,
     /// Processors that run the program.
     pub cpus: u32,
-    /// Memory accesses that one processor has in flight: at least (1, a chase
-    /// of pointers), most likely, and at most (independent accesses). Without
-    /// it, a page of a pointer chase and one of a stream look alike although an
-    /// access to the former is worth ten times as much.
+    /// Memory accesses that one processor has in flight while it waits: at least
+    /// (1, a chase of pointers), expected if telemetry does not tell, and at
+    /// most (independent accesses). Without it, a page of a pointer chase and
+    /// one of a stream look alike although an access to the former is worth ten
+    /// times as much.
     pub mlp: Interval,
     /// Bandwidth of one processor that copies pages.
     pub copy_bandwidth: BytesPerSecond,
@@ -73,14 +75,15 @@ pub struct TierCalibration {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Parameters {
-    /// How long a page that is in use stays in use. 10 s is CBMM's accounting
-    /// period ("long time unit", `estimator.c`).
+    /// How long a page that is in use stays in use, until pages that were
+    /// watched say otherwise; also, how long prices of memory are remembered.
+    /// 10 s is CBMM's accounting period ("long time unit", `estimator.c`).
     pub idle: Nanos,
     /// How long the program is expected to run on; `None` if nobody knows.
     pub exit: Option<Nanos>,
-    /// Standard errors between an expected rate and its bounds. 1.645 leaves
-    /// 5 % of a normal distribution beyond each bound; no sample at all then
-    /// bounds the rate by 2.7 samples a window.
+    /// Standard errors between an expected rate and its bounds: 1. A rate that
+    /// is uncertain counts for less, but an action that is likely to pay is not
+    /// refused for lack of proof.
     pub z: f64,
     /// By how much the benefit must exceed the cost, as a share of the cost:
     /// 0.5 as in ARMS, which takes a migration at 1.5 times its cost.
@@ -99,7 +102,7 @@ impl Default for Parameters {
         Self {
             idle: Nanos::seconds(10),
             exit: None,
-            z: 1.645,
+            z: 1.0,
             hysteresis: 0.5,
             ample_free: 0.02,
             explore: 64,
@@ -140,7 +143,7 @@ impl Calibration {
         Self {
             clock: machine.cpu.clock.value,
             cpus: machine.cpu.cores.value,
-            mlp: Interval::new(1.0, slots.sqrt(), slots),
+            mlp: Interval::new(1.0, harmonic_mean(1.0, slots), slots),
             copy_bandwidth: costs.copy_bandwidth.value,
             promote_fixed: mapping,
             demote_fixed: mapping,

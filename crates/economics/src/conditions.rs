@@ -151,13 +151,15 @@ impl<'a> Conditions<'a> {
     }
 }
 
-/// Accesses in flight per processor.
+/// Misses in flight at the same time on a processor that waits for memory: by
+/// this much the latency of one is shared.
 ///
 /// By Little's law, accesses a second times their latency are the accesses in
-/// flight. Spread over the busy processors this is a lower bound of the
-/// parallelism of misses, as a processor also computes. Between that bound and
-/// the calibrated maximum the geometric mean is the guess that is wrong by the
-/// smallest factor.
+/// flight. Per busy processor these are the parallelism times the share of time
+/// in which it waits at all. Every share is possible at which the parallelism
+/// lies within the calibrated bounds; what an access costs is proportional to
+/// it, so its mean over them, all taken to be equally likely, is the expected
+/// cost of an access. That makes the parallelism the harmonic mean of its bounds.
 fn parallelism(telemetry: &Telemetry, calibration: &Calibration) -> f64 {
     let mlp = calibration.mlp;
     let most = finite(mlp.high).clamp(1.0, 1e6);
@@ -172,8 +174,13 @@ fn parallelism(telemetry: &Telemetry, calibration: &Calibration) -> f64 {
     let busy = finite(telemetry.cpu_load).clamp(0.0, 1.0) * f64::from(calibration.cpus.max(1));
     let observed = if busy > 0.0 { in_flight / busy } else { 0.0 };
     if observed > least {
-        (observed.min(most) * most).sqrt()
+        harmonic_mean(observed.min(most), most)
     } else {
         finite(mlp.expected).clamp(least, most)
     }
+}
+
+/// The number whose reciprocal is halfway between those of two others.
+pub(crate) fn harmonic_mean(a: f64, b: f64) -> f64 {
+    2.0 / (1.0 / a + 1.0 / b)
 }

@@ -14,6 +14,7 @@ use crate::decision::Decision;
 use crate::heat::Rates;
 use crate::interval::Interval;
 use crate::ledger::Ledger;
+use crate::lifetime::Lifetimes;
 use crate::mode::{Mode, Verdict};
 use crate::model;
 use crate::quote::Quote;
@@ -44,6 +45,7 @@ pub struct Economist {
     outflows: [Outflow; MAX_TIERS],
     pending: Box<[Option<Pending>]>,
     watches: Watches,
+    lifetimes: Lifetimes,
     /// Refusals for want of evidence, by class.
     undecided: [u32; 4],
     /// The last proposal whose offers are already in the prices.
@@ -67,6 +69,42 @@ struct Pending {
     store: f32,
     touch: f32,
     horizon: f32,
+}
+
+impl Pending {
+    fn new(
+        proposal: &Proposal,
+        ledger: &Ledger,
+        (fast, slow): (TierId, TierId),
+        conditions: &Conditions<'_>,
+    ) -> Self {
+        let Saving { load, store, touch } =
+            access::saving(slow, fast, proposal.page_size.bytes(), conditions);
+        let correction = conditions.market.correction.expected;
+        Self {
+            op: proposal.op,
+            calibrated: ledger.processor as f32,
+            predicted: (ledger.processor * correction) as f32,
+            gain: ledger.gain as f32,
+            harm: ledger.harm as f32,
+            load: load as f32,
+            store: store as f32,
+            touch: touch as f32,
+            horizon: (conditions.horizon() * 1e9) as f32,
+        }
+    }
+
+    fn each(&self) -> Saving {
+        Saving {
+            load: f64::from(self.load),
+            store: f64::from(self.store),
+            touch: f64::from(self.touch),
+        }
+    }
+
+    fn horizon(&self) -> Nanos {
+        Nanos::from_f64(f64::from(self.horizon))
+    }
 }
 
 /// Bytes that left a tier, forgotten exponentially.
@@ -103,6 +141,7 @@ impl Economist {
             asks: Default::default(),
             outflows: Default::default(),
             pending: vec![None; pending].into_boxed_slice(),
+            lifetimes: Lifetimes::new(priced, idle(&calibration)),
             watches: Watches::new(priced),
             undecided: [0; 4],
             surveyed: None,
@@ -135,6 +174,13 @@ impl Economist {
     /// calibrated, as far as outcomes tell. Applied to its prices.
     pub fn correction(&self, class: ActionClass) -> Interval {
         self.corrections[class.index()].factor(self.calibration.cost_spread)
+    }
+
+    /// How long a page that is in use stays in use: as observed, or as
+    /// configured until enough was observed.
+    pub fn lifetime(&self) -> Nanos {
+        let z = self.calibration.parameters.z;
+        self.lifetimes.estimate(z.clamp(0.0, 1e3)).unwrap_or(idle(&self.calibration))
     }
 
     /// Looks at a whole plan before its proposals are decided one by one: the
@@ -172,9 +218,15 @@ impl Economist {
         let Some(ledger) = model::price(proposal, &conditions) else {
             return Decision::unpriced(proposal, telemetry.now, Verdict::Unpriced);
         };
+        if let Action::Promote { page, .. } | Action::Exchange { promote: page, .. } =
+            proposal.action
+        {
+            self.lifetimes.begin(page, self.now);
+        }
         let verdict = self.judge(proposal, &ledger, conditions.hurdle());
         if verdict.passes() {
-            self.expect(proposal, &ledger, (fast, slow), &conditions);
+            let pending = Pending::new(proposal, &ledger, (fast, slow), &conditions);
+            self.pending[proposal.op.0 as usize % PENDING] = Some(pending);
         }
         // What has to be done does not turn at any rate; and under pressure,
         // when a program waits, half of our time would go into finding one.
@@ -188,11 +240,13 @@ impl Economist {
     /// Accesses were observed: refines what carried-out actions brought. A few
     /// nanoseconds a sample; does not allocate.
     pub fn observe(&mut self, samples: &[Sample]) {
+        self.lifetimes.observe(samples, self.now);
         self.watches.observe(samples, self.sample_period, self.now, &mut self.accounts);
     }
 
     /// Pages were given back: what was being observed about them ends.
     pub fn forget(&mut self, range: PageRange) {
+        self.lifetimes.forget(range);
         self.watches.forget(range, &mut self.accounts);
     }
 
@@ -237,6 +291,7 @@ impl Economist {
     /// the report at the end of a run.
     pub fn finish(&mut self, now: Nanos) {
         self.now = self.now.max(now);
+
         self.watches.finish(self.now, &mut self.accounts);
     }
 
@@ -275,13 +330,13 @@ impl Economist {
     /// longer in use, until the tier's turnover takes it away, until the end of
     /// the program; the rates at which these come add up.
     fn horizon(&self, tier: TierId, telemetry: &Telemetry) -> f64 {
-        let lifetime = idle(&self.calibration);
+        let memory = idle(&self.calibration);
         let capacity = telemetry.tiers.get(tier.index()).map_or(0.0, |t| t.capacity.as_f64());
-        let outflow = self.outflows.get(tier.index()).map_or(0.0, |o| o.rate(lifetime, self.now));
+        let outflow = self.outflows.get(tier.index()).map_or(0.0, |o| o.rate(memory, self.now));
         let turnover = if capacity > 0.0 { outflow / capacity } else { 0.0 };
         let exit =
             self.calibration.parameters.exit.map_or(0.0, |exit| 1.0 / exit.max(Nanos(1)).as_secs());
-        1.0 / (1.0 / lifetime.as_secs() + turnover + exit)
+        1.0 / (1.0 / self.lifetime().as_secs() + turnover + exit)
     }
 
     /// Whether it pays, and what follows from that.
@@ -349,32 +404,8 @@ impl Economist {
         if telemetry.sample_period > 0 {
             self.sample_period = telemetry.sample_period;
         }
+        self.lifetimes.sweep(SWEEP, self.now);
         self.watches.sweep(SWEEP, self.now, &mut self.accounts);
-    }
-
-    /// Keeps a prediction until its outcome.
-    fn expect(
-        &mut self,
-        proposal: &Proposal,
-        ledger: &Ledger,
-        (fast, slow): (TierId, TierId),
-        conditions: &Conditions<'_>,
-    ) {
-        let Saving { load, store, touch } =
-            access::saving(slow, fast, proposal.page_size.bytes(), conditions);
-        let correction = conditions.market.correction.expected;
-        let place = proposal.op.0 as usize % PENDING;
-        self.pending[place] = Some(Pending {
-            op: proposal.op,
-            calibrated: ledger.processor as f32,
-            predicted: (ledger.processor * correction) as f32,
-            gain: ledger.gain as f32,
-            harm: ledger.harm as f32,
-            load: load as f32,
-            store: store as f32,
-            touch: touch as f32,
-            horizon: (conditions.horizon() * 1e9) as f32,
-        });
     }
 
     fn take_pending(&mut self, op: OpId) -> Option<Pending> {
@@ -387,13 +418,8 @@ impl Economist {
 
     /// Watches the pages of an action that was carried out.
     fn watch(&mut self, proposal: &Proposal, pending: &Pending) {
-        let each = Saving {
-            load: f64::from(pending.load),
-            store: f64::from(pending.store),
-            touch: f64::from(pending.touch),
-        };
         let class = proposal.action.class();
-        let horizon = Nanos::from_f64(f64::from(pending.horizon));
+        let (each, horizon) = (pending.each(), pending.horizon());
         let (gain, harm) = (f64::from(pending.gain), f64::from(pending.harm));
         let mut begin = |page, direction, predicted| {
             let watched = Move { page, class, direction, predicted, each, horizon };

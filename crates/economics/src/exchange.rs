@@ -37,7 +37,8 @@ pub(crate) fn price(
         conditions,
     ));
     movement.enter(&mut ledger, conditions);
-    ledger.duration = movement.duration(conditions);
+    // One after the other, so each is protected for half of the time.
+    ledger.duration = movement.duration(conditions) / 2.0;
     if conditions.tier(slow).addressable {
         let stores = stall(up.stores, ledger.duration, conditions)
             + stall(down.stores, ledger.duration, conditions);

@@ -5,6 +5,10 @@ use terrace_core::{Heat, PageSize, TierId};
 use crate::conditions::{Conditions, RATE_MAX};
 use crate::interval::{Interval, finite};
 
+/// Events of which not one was seen were fewer than this with 95 % probability:
+/// `-ln 0.05`.
+const RULE_OF_THREE: f64 = 3.0;
+
 /// Accesses a second of a page, as far as its samples tell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
@@ -31,8 +35,8 @@ impl Rates {
     /// Without a sample the expected rate is the posterior mean of a Gamma
     /// prior of shape ½ (Jeffreys') around the tier's mean: the tier's mean for
     /// a page that was never looked at, falling towards half a sample a window
-    /// the longer it is looked at in vain. The upper bound is `z²` samples a
-    /// window, 2.7 with the default.
+    /// the longer it is looked at in vain. The upper bound is three samples a
+    /// window.
     pub fn of(heat: &Heat, tier: TierId, page: PageSize, conditions: &Conditions<'_>) -> Self {
         let rate = |value: f64| finite(value).clamp(0.0, RATE_MAX);
         let (loads, stores) = (rate(heat.loads.get()), rate(heat.stores.get()));
@@ -45,7 +49,7 @@ impl Rates {
         } else {
             most
         };
-        let unseen = (z2 * unit).min(most);
+        let unseen = (RULE_OF_THREE * unit).min(most);
 
         let n = f64::from(heat.samples);
         let spread = conditions.z() * (n.max(1.0) + z2 / 4.0).sqrt();

@@ -122,7 +122,7 @@ pub struct Ledger {
     /// itself, at full price and as the calibration has it: what a world will
     /// report as the cost paid. In cycles.
     pub processor: f64,
-    /// How long the page is on its way, in seconds.
+    /// How long a page is on its way, in seconds.
     pub duration: f64,
     /// What the page's own accesses are expected to gain by the action, in cycles.
     pub gain: f64,

@@ -16,7 +16,7 @@
 //! | `movement` | what moving the bytes costs |
 //! | `promote`, `demote`, `exchange` | the models, one action each |
 //! | [`model`] | from an action to its model; where a decision turns |
-//! | `quote`, `correction` | what is learnt: prices of memory, real costs |
+//! | `quote`, `correction`, `lifetime` | what is learnt: prices of memory, real costs, horizons |
 //! | `watch`, [`account`] | predicted and realised |
 //! | [`decision`], [`explain`] | the result, and the result in words |
 //! | [`economist`] | the one object that worlds drive |
@@ -34,6 +34,7 @@ pub mod explain;
 pub mod heat;
 pub mod interval;
 pub mod ledger;
+mod lifetime;
 pub mod mode;
 pub mod model;
 mod movement;

@@ -256,13 +256,13 @@ impl Watches {
 
 /// A page's place in the table.
 fn place_of(page: PageRef) -> usize {
-    let key = (u64::from(page.region.0) << 32) | u64::from(page.page.0);
-    scatter(key) as usize % PLACES
+    scatter(page) % PLACES
 }
 
-/// Spreads consecutive numbers (Fibonacci hashing; the high bits are the good ones).
-fn scatter(key: u64) -> u64 {
-    key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32
+/// Spreads pages (Fibonacci hashing; the high bits are the good ones).
+pub(crate) fn scatter(page: PageRef) -> usize {
+    let key = (u64::from(page.region.0) << 32) | u64::from(page.page.0);
+    (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize
 }
 
 /// A number drawn for an action. Unrelated to the pages' places, or else the

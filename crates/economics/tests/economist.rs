@@ -375,6 +375,39 @@ fn pages_that_are_given_back_are_no_longer_watched() {
     }
 }
 
+/// Proposes promotions and samples the pages `early` times a second for five
+/// seconds and `late` times a second for the next five; returns what a further
+/// promotion is expected to bring.
+fn benefit_after_use(early: usize, late: usize) -> f64 {
+    let mut telemetry = optane_telemetry();
+    let mut economist = strict(optane());
+    for number in 0..100 {
+        economist.decide(&numbered(u64::from(number), number, hot()), &telemetry);
+    }
+    for second in 0..10 {
+        telemetry.now += Nanos::millis(990);
+        economist.survey(&[], &telemetry);
+        for number in 0..100 {
+            let count = if second < 5 { early } else { late };
+            economist.observe(&vec![sample(number, Access::Read); count]);
+        }
+    }
+    for _ in 0..1000 {
+        telemetry.now += Nanos::millis(10);
+        economist.survey(&[], &telemetry);
+    }
+    economist.decide(&numbered(999, 999, hot()), &telemetry).benefit.expected
+}
+
+#[test]
+fn the_horizon_is_as_long_as_pages_were_seen_to_stay_in_use() {
+    let configured = benefit_after_use(0, 0);
+    let steady = benefit_after_use(10, 10);
+    let brief = benefit_after_use(10, 1);
+    assert!(steady > 5.0 * configured, "{steady} {configured}");
+    assert!(brief < 0.5 * configured, "{brief} {configured}");
+}
+
 #[test]
 fn a_decision_is_small_and_comes_back_from_a_file_unchanged() {
     // Decisions go through a ring of 504-byte places.
