@@ -2,8 +2,10 @@
 //! recalled or assumed, and on how the benchmark is read.
 //!
 //! ```text
-//! cargo run --release -p terrace-sim --example hemem_sensitivity
+//! cargo run --release -p terrace-sim --example hemem_sensitivity [WORD]
 //! ```
+//!
+//! With a word, only the changes whose description has it.
 
 use terrace_core::{Bytes, BytesPerSecond, Cycles, Nanos};
 use terrace_sim::reproduce::{HememConfig, HememTable, hemem};
@@ -12,10 +14,11 @@ use terrace_sim::{Frames, GupsConfig, Phases, Span};
 /// The base case with one change.
 type Change = fn(&mut HememConfig);
 
-const CHANGES: [(&str, Change); 16] = [
+const CHANGES: [(&str, Change); 17] = [
     ("as reproduced", |_| ()),
     ("updates overlap (no rdtscp)", |c| c.gups = GupsConfig::overlapping(Bytes::gib(1))),
     ("physical frames contiguous", |c| c.frames = Frames::Contiguous),
+    ("128 GiB of DRAM for policies", |c| c.managed_dram = Some(Bytes::gib(128))),
     ("update takes 90 cycles", |c| c.gups.compute = Cycles(90)),
     ("update takes 160 cycles", |c| c.gups.compute = Cycles(160)),
     ("Optane knee at 0.3", |c| c.machine.tiers[1].load_knee.value = 0.3),
@@ -43,7 +46,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{:<28} {:>8} {:>9} {:>8} {:>8} {:>9} {:>9}",
         "hot set", "1 GiB", "192 GiB", "192 GiB", "1 to 192", "256 GiB", "512 GiB"
     );
-    for (name, change) in CHANGES {
+    let word = std::env::args().nth(1).unwrap_or_default();
+    for (name, change) in CHANGES.into_iter().filter(|(name, _)| name.contains(&word)) {
         let mut config = HememConfig {
             hot_sets: [1, 192, 256, 512].map(Bytes::gib).to_vec(),
             phases: Phases {

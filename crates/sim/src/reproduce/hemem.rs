@@ -42,6 +42,10 @@ pub struct HememConfig {
     pub machine: Machine,
     /// GUPS, but for the size of the hot set.
     pub gups: GupsConfig,
+    /// DRAM that the policies may use; `None` for all of it. Memory Mode always
+    /// has all of it. (The README of the paper's artifact reserves 128 GB for
+    /// HeMem on this machine; the paper's text speaks of 192 GB.)
+    pub managed_dram: Option<Bytes>,
     /// Sizes of the hot set.
     pub hot_sets: Vec<Bytes>,
     /// Warm-up and measured runs.
@@ -67,6 +71,7 @@ impl Default for HememConfig {
         Self {
             machine: machines::optane_cascade_lake(),
             gups: GupsConfig::hemem(Bytes::gib(1)),
+            managed_dram: None,
             hot_sets: gib.map(Bytes::gib).to_vec(),
             phases: Phases::hemem(),
             economist: Mode::Shadow,
@@ -76,6 +81,14 @@ impl Default for HememConfig {
             seed: 1,
             host_threads: std::thread::available_parallelism().map_or(1, usize::from),
         }
+    }
+}
+
+impl HememConfig {
+    /// The DRAM that a hot set has to fit into.
+    fn dram(&self) -> Bytes {
+        let all = self.machine.tiers[0].capacity.value;
+        self.managed_dram.map_or(all, |managed| managed.min(all))
     }
 }
 
@@ -192,7 +205,7 @@ pub fn hemem(
         .iter()
         .map(|&hot_set| Row { hot_set, cells: cells.by_ref().take(SYSTEMS.len()).collect() })
         .collect();
-    let dram = config.machine.tiers[0].capacity.value;
+    let dram = config.dram();
     Ok(HememTable {
         schema: 1,
         machine: config.machine.name.clone(),
@@ -211,13 +224,17 @@ pub fn hemem(
 fn simulate(config: &HememConfig, hot_set: Bytes, system: SimPolicy) -> Result<Cell, SimError> {
     let gups = Gups::new(GupsConfig { hot_set, ..config.gups.clone() })?;
     let sampled = system == SYSTEMS[HEMEM];
+    let mut machine = config.machine.clone();
+    if matches!(system, SimPolicy::Policy(_)) {
+        machine.tiers[0].capacity.value = config.dram();
+    }
     let report = Simulation::new(SimConfig {
         economist: config.economist,
         phases: config.phases,
         frames: config.frames,
         scale: if sampled { config.scale } else { config.scale_unsampled },
         seed: config.seed,
-        ..SimConfig::new(config.machine.clone(), Box::new(gups), system)
+        ..SimConfig::new(machine, Box::new(gups), system)
     })?
     .run(&mut |_| ());
     let measured = report.runs.iter().map(|run| run.time).sum();
