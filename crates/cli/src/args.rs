@@ -9,7 +9,7 @@ use terrace_economics::Mode;
 
 use crate::failure::Failure;
 use crate::output;
-use crate::{check, compare, completions, doctor, man, run, sim, why};
+use crate::{check, compare, completions, doctor, man, reproduce, run, sim, why};
 
 /// Runs programs in less memory than they ask for, and simulates how memory
 /// tiers are best used.
@@ -17,7 +17,13 @@ use crate::{check, compare, completions, doctor, man, run, sim, why};
 /// Exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 not supported
 /// on this machine. `terrace run` passes the program's own exit status through.
 #[derive(Debug, Parser)]
-#[command(name = "terrace", version, subcommand_required = true, arg_required_else_help = true)]
+#[command(
+    name = "terrace",
+    version,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
 pub(crate) struct Cli {
     /// Print JSON instead of text for people.
     #[arg(long, global = true)]
@@ -32,6 +38,7 @@ enum Verb {
     Run(run::Args),
     Sim(sim::Args),
     Compare(compare::Args),
+    Reproduce(reproduce::Args),
     Doctor(doctor::Args),
     Why(why::Args),
     Check(check::Args),
@@ -47,6 +54,7 @@ impl Cli {
             Verb::Run(args) => args.execute(json),
             Verb::Sim(args) => args.execute(json),
             Verb::Compare(args) => args.execute(json),
+            Verb::Reproduce(args) => args.execute(json),
             Verb::Doctor(args) => args.execute(json),
             Verb::Why(args) => args.execute(json),
             Verb::Check(args) => args.execute(json),

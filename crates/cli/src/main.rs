@@ -26,6 +26,7 @@ mod man;
 mod output;
 mod progress;
 mod records;
+mod reproduce;
 mod run;
 mod sim;
 mod why;

@@ -2,6 +2,7 @@
 //! line.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -59,25 +60,33 @@ impl Args {
     }
 }
 
-/// One page for the command itself and one for each verb.
+/// One page for the command itself, one for each verb, and so on below it.
 fn write_all(command: &Command, dir: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let failed = |path: &Path, e: &dyn std::fmt::Display| {
-        Failure::failed(format!("{}: {e}", path.display()))
-    };
     fs::create_dir_all(dir).map_err(|e| failed(dir, &e))?;
     let mut files = Vec::new();
-    for verb in command.get_subcommands() {
-        let name = format!("terrace-{}", verb.get_name());
-        let path = dir.join(format!("{name}.1"));
-        // `name` heads the page; a verb alone would be taken for a command.
-        let page = render(verb.clone().display_name(name))?;
-        fs::write(&path, page).map_err(|e| failed(&path, &e))?;
-        files.push(path);
-    }
-    let path = dir.join("terrace.1");
-    fs::write(&path, render(command.clone())?).map_err(|e| failed(&path, &e))?;
-    files.push(path);
+    write_tree(command, "terrace", dir, &mut files)?;
     Ok(files)
+}
+
+fn write_tree(
+    command: &Command,
+    name: &str,
+    dir: &Path,
+    files: &mut Vec<PathBuf>,
+) -> Result<(), Failure> {
+    for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+        write_tree(verb, &format!("{name}-{}", verb.get_name()), dir, files)?;
+    }
+    let path = dir.join(format!("{name}.1"));
+    // The name heads the page; a verb alone would be taken for a command.
+    let page = render(command.clone().display_name(name))?;
+    fs::write(&path, page).map_err(|e| failed(&path, &e))?;
+    files.push(path);
+    Ok(())
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    Failure::failed(format!("{}: {error}", path.display()))
 }
 
 fn render(command: Command) -> Result<String, Failure> {

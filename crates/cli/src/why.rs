@@ -106,7 +106,8 @@ impl Args {
         for record in reader {
             search.look_at(record?);
         }
-        let Search { found, recorded, lost, .. } = search;
+        let Search { found, begin, recorded, lost, .. } = search;
+        let begin = begin.unwrap_or(Nanos::ZERO);
         let found = Vec::from(found);
         let text = if json {
             let answer = Answer {
@@ -117,7 +118,7 @@ impl Args {
             };
             output::json("terrace.why", &answer)?
         } else {
-            render(&header, &found, recorded, lost)
+            render(&header, &found, begin, recorded, lost)
         };
         output::print(&text)?;
         Ok(ExitCode::SUCCESS)
@@ -130,13 +131,22 @@ struct Search<'a> {
     /// Where regions lie now, by process and number.
     regions: BTreeMap<(u32, RegionId), RegionRecord>,
     found: VecDeque<Found>,
+    /// When the first decision was taken: clocks of machines begin anywhere.
+    begin: Option<Nanos>,
     recorded: u64,
     lost: u64,
 }
 
 impl<'a> Search<'a> {
     fn new(wanted: &'a Args) -> Self {
-        Self { wanted, regions: BTreeMap::new(), found: VecDeque::new(), recorded: 0, lost: 0 }
+        Self {
+            wanted,
+            regions: BTreeMap::new(),
+            found: VecDeque::new(),
+            begin: None,
+            recorded: 0,
+            lost: 0,
+        }
     }
 
     fn look_at(&mut self, record: Record) {
@@ -147,6 +157,7 @@ impl<'a> Search<'a> {
             Record::Lost { count, .. } => self.lost += count,
             Record::Decision { process, decision } => {
                 self.recorded += 1;
+                self.begin.get_or_insert(decision.at);
                 if self.matches(process, &decision) {
                     let address = self.address(process, &decision);
                     self.found.push_back(Found { process, address, decision });
@@ -194,7 +205,7 @@ impl<'a> Search<'a> {
     }
 }
 
-fn render(header: &Header, found: &[Found], recorded: u64, lost: u64) -> String {
+fn render(header: &Header, found: &[Found], begin: Nanos, recorded: u64, lost: u64) -> String {
     let mut text = format!(
         "{} of {} recorded decisions about `{}` ({}, policy {}, economist {})\n",
         output::count(found.len() as u64),
@@ -207,8 +218,6 @@ fn render(header: &Header, found: &[Found], recorded: u64, lost: u64) -> String 
     if lost > 0 {
         let _ = writeln!(text, "{} more were taken but not recorded", output::count(lost));
     }
-    // Times on a live machine count from its start: what matters is the distance.
-    let begin = found.first().map_or(Nanos::ZERO, |first| first.decision.at);
     for Found { process, address, decision } in found {
         let _ = write!(text, "\nop {}, +{}", decision.op.0, decision.at - begin);
         if *process != 0 {

@@ -21,7 +21,7 @@ pub(crate) fn render(report: &RunReport) -> String {
         return text;
     }
     if report.processes.is_empty() {
-        text.push_str("  not managed: no process loaded terrace's library\n");
+        text.push_str("  nothing was managed: no process mapped enough memory\n");
         return text;
     }
     for process in &report.processes {
@@ -95,7 +95,7 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
             format!(
                 "{}, {} decisions{}",
                 report.economist,
-                count(total.decisions),
+                count(total.decisions()),
                 lost(report.decisions_lost.unwrap_or(0)),
             ),
         ),
@@ -355,7 +355,6 @@ mod tests {
             samples_lost: 0,
             policy_bytes: Bytes(4_194_304),
             policy_pages: 262_144,
-            decisions: 1_251_003,
             accounts: vec![AccountReport {
                 class: ActionClass::Demote,
                 proposed: 1_251_003,

@@ -109,8 +109,6 @@ pub(crate) struct Figures {
     pub(crate) policy_bytes: Bytes,
     /// The pages that it is about.
     pub(crate) policy_pages: u64,
-    /// Decisions that the economist took.
-    pub(crate) decisions: u64,
     /// The economist's accounts by class of action.
     pub(crate) accounts: Vec<AccountReport>,
 }
@@ -318,9 +316,13 @@ impl Figures {
             samples_lost: sum(|c| &c.samples_lost),
             policy_bytes: bytes(|c| &c.policy_bytes),
             policy_pages: sum(|c| &c.policy_pages),
-            decisions: sum(|c| &c.decisions),
             accounts: accounts(pages),
         }
+    }
+
+    /// Decisions that the economist took: one on each proposal.
+    pub(crate) fn decisions(&self) -> u64 {
+        self.accounts.iter().map(|account| account.proposed).sum()
     }
 
     /// The policy's memory a page; zero without pages.

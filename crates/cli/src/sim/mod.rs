@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::Serialize;
 use terrace_core::Event;
 use terrace_economics::Decision;
 use terrace_sim::{Recorder, SimConfig, SimPolicy, SimReport, Simulation};
@@ -43,6 +44,11 @@ pub(crate) struct Args {
     record: Option<PathBuf>,
 }
 
+#[derive(Serialize)]
+struct Document {
+    report: SimReport,
+}
+
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
         let config = self.setup.config(self.policy)?;
@@ -58,8 +64,11 @@ impl Args {
         if let Some((path, shared)) = record {
             finish(path, &shared)?;
         }
-        let text =
-            if json { output::json("terrace.sim", &report)? } else { render::render(&report) };
+        let text = if json {
+            output::json("terrace.sim", &Document { report })?
+        } else {
+            render::render(&report)
+        };
         output::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }

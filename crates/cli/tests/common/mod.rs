@@ -15,6 +15,9 @@ pub(crate) fn terrace() -> Command {
         .env_remove("TERRACE_ROOT")
         .env_remove("LD_PRELOAD")
         .env_remove("TERRACE_PRELOAD")
+        // Help is as wide as the terminal; without one it is the same everywhere.
+        .env_remove("COLUMNS")
+        .stdin("")
 }
 
 /// `terrace run` with the library that belongs to it. Where memory cannot be

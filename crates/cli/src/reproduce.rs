@@ -1,0 +1,97 @@
+//! `terrace reproduce`: published results, ours beside theirs.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde::Serialize;
+use terrace_core::Bytes;
+use terrace_economics::Mode;
+use terrace_sim::reproduce::{HememConfig, HememTable, hemem};
+
+use crate::args::economist;
+use crate::failure::Failure;
+use crate::output;
+use crate::progress::Progress;
+
+/// Reproduce a published result in simulation.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    result: Published,
+}
+
+/// What can be reproduced.
+#[derive(Debug, Subcommand)]
+enum Published {
+    Hemem(HememArgs),
+}
+
+/// HeMem's first figure: GUPS against the size of the hot set, at full scale.
+///
+/// Each claim of the paper is printed with its criterion and what was
+/// measured. The exit code is 0 also where a claim does not hold: that is a
+/// result, not a failure.
+#[derive(Debug, clap::Args)]
+struct HememArgs {
+    /// Sizes of the hot set instead of the paper's.
+    #[arg(long, value_name = "SIZES", value_delimiter = ',')]
+    hot: Vec<Bytes>,
+
+    /// What the economist does; the paper has none, so by default it only looks on.
+    #[arg(long, value_name = "MODE", default_value = "shadow", value_parser = economist())]
+    economist: Mode,
+
+    /// Real accesses that each simulated access stands for, a power of two;
+    /// chosen for accuracy and speed if it is not given.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    scale: Option<u32>,
+
+    /// Where all randomness comes from.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Serialize)]
+struct Document {
+    paper: &'static str,
+    table: HememTable,
+}
+
+impl Args {
+    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        let Published::Hemem(args) = self.result;
+        args.execute(json)
+    }
+}
+
+impl HememArgs {
+    fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        let mut config =
+            HememConfig { economist: self.economist, seed: self.seed, ..HememConfig::default() };
+        if let Some(scale) = self.scale {
+            (config.scale, config.scale_unsampled) = (scale, scale);
+        }
+        if !self.hot.is_empty() {
+            // Claims speak of the smallest and the largest: in order.
+            config.hot_sets = self.hot;
+            config.hot_sets.sort();
+            config.hot_sets.dedup();
+        }
+        let progress = Progress::new();
+        let bar = progress.bar("reproduce hemem");
+        let table = hemem(&config, &|progress| {
+            let done = progress.done as f64 / progress.total as f64;
+            bar.set(done, format!("{}/{}", progress.done, progress.total));
+        })
+        .map_err(Failure::bad_input)?;
+        bar.finish();
+        let text = if json {
+            let paper = "HeMem, SOSP 2021";
+            output::json("terrace.reproduce", &Document { paper, table })?
+        } else {
+            table.to_string()
+        };
+        output::print(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

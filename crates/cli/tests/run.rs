@@ -1,0 +1,315 @@
+//! `terrace run`: the program must not be able to tell, and whoever started it
+//! neither, but for the report.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{compile, is_supported, preload, run, terrace};
+
+/// `terrace run` of a shell script, as a process that can be signalled. The
+/// script must print a line when it is ready; it is ready on return.
+fn start(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child = Command::new(snapbox::cmd::cargo_bin!("terrace"))
+        .args(["run", "--best-effort", "--fast", "16MiB", "--", "sh", "-c", script])
+        .env("TERRACE_PRELOAD", preload())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    (child, stdout)
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").arg(format!("-{name}")).arg(child.id().to_string()).status();
+    assert!(sent.unwrap().success());
+}
+
+fn stderr_of(mut child: Child) -> (Option<i32>, String) {
+    let mut text = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    (child.wait().unwrap().code(), text)
+}
+
+#[test]
+fn the_exit_status_passes_through() {
+    for (script, status) in [("exit 0", 0), ("exit 37", 37), ("exit 255", 255)] {
+        let output = run("16MiB").args(["--", "sh", "-c", script]).output().unwrap();
+
+        assert_eq!(output.status.code(), Some(status), "{script}: {output:?}");
+    }
+}
+
+#[test]
+fn a_death_by_signal_is_reported_as_shells_do() {
+    for (name, number) in [("KILL", 9), ("TERM", 15), ("SEGV", 11)] {
+        let script = format!("kill -{name} $$");
+        let output = run("16MiB").args(["--", "sh", "-c", &script]).output().unwrap();
+
+        assert_eq!(output.status.code(), Some(128 + number), "{output:?}");
+    }
+}
+
+#[test]
+fn input_output_and_arguments_pass_through() {
+    let text = "some\ntext\n";
+    let output = run("16MiB").args(["--quiet", "--", "cat"]).stdin(text).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), text);
+    assert!(output.stderr.is_empty(), "{output:?}");
+
+    // What follows the program is its own, whether or not it looks like ours.
+    let output = run("16MiB").args(["--quiet", "echo", "--json", "--fast", "--"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "--json --fast --\n");
+}
+
+#[test]
+fn the_program_sees_the_name_it_was_called_by() {
+    let output = run("16MiB").args(["--quiet", "--", "sh", "-c", "echo $0"]).output().unwrap();
+
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "sh\n");
+}
+
+#[test]
+fn signals_sent_to_us_reach_the_program() {
+    for name in ["TERM", "HUP", "QUIT", "USR2", "INT"] {
+        let script = format!(
+            "trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.05; done"
+        );
+        let (child, mut stdout) = start(&script);
+
+        signal(&child, name);
+
+        let mut rest = String::new();
+        stdout.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, format!("got {name}\n"));
+        assert_eq!(stderr_of(child).0, Some(5));
+    }
+}
+
+#[test]
+fn a_signal_that_was_ignored_before_us_is_ignored_in_the_program() {
+    // As under nohup. A handler of ours would be reset to the default action.
+    let script = format!(
+        "trap '' HUP; exec {} run --best-effort --quiet --fast 16MiB -- \
+         sh -c 'kill -HUP $$; echo alive'",
+        snapbox::cmd::cargo_bin!("terrace").display()
+    );
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .env("TERRACE_PRELOAD", preload())
+        .output()
+        .unwrap();
+
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "alive\n", "{output:?}");
+}
+
+#[test]
+fn sigusr1_prints_the_report_and_the_program_goes_on() {
+    let (mut child, _stdout) = start("echo ready; sleep 1; exit 4");
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+
+    signal(&child, "USR1");
+
+    let asked = Instant::now();
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.starts_with("terrace: sh has run for "), "{line}");
+    assert!(asked.elapsed() < Duration::from_millis(900), "only when the program had ended");
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("terrace: sh ended with status 4 after "), "{rest}");
+    assert_eq!(child.wait().unwrap().code(), Some(4));
+}
+
+#[test]
+fn the_report_goes_where_it_is_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("report.json");
+
+    let output =
+        run("16MiB").args(["--json", "--report"]).arg(&file).args(["--", "true"]).output().unwrap();
+
+    assert_eq!(output.status.code(), Some(0));
+    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(report["schema"], 1);
+    assert_eq!(report["kind"], "terrace.run");
+    assert_eq!(report["program"], serde_json::json!(["true"]));
+    assert_eq!(report["end"], serde_json::json!({"exited": 0}));
+    assert_eq!(report["budget"], 16 << 20);
+
+    // On stderr it is as good, after whatever the program wrote there.
+    let output = run("16MiB").args(["--json", "--", "sh", "-c", "exit 3"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(report["end"], serde_json::json!({"exited": 3}));
+}
+
+#[test]
+fn nothing_is_left_in_the_runtime_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let during = dir.path().join("during");
+    let runtime = dir.path().join("runtime");
+    fs::create_dir(&runtime).unwrap();
+    let script = format!("ls -ld {}/* > {}", runtime.display(), during.display());
+
+    let output = run("16MiB")
+        .env("XDG_RUNTIME_DIR", &runtime)
+        .args(["--quiet", "--", "sh", "-c", &script])
+        .output()
+        .unwrap();
+
+    assert_eq!(output.status.code(), Some(if is_supported() { 0 } else { 2 }), "{output:?}");
+    if is_supported() {
+        let listing = fs::read_to_string(during).unwrap();
+        assert!(listing.starts_with("drwx------"), "others may look into it: {listing}");
+    }
+    assert_eq!(fs::read_dir(runtime).unwrap().count(), 0);
+}
+
+#[test]
+fn where_userfaultfd_is_refused_it_says_so_or_runs_unmanaged() {
+    // Only root can become somebody with fewer rights.
+    if !Path::new("/usr/bin/setpriv").exists() || !is_root() {
+        return;
+    }
+    // Copies, because the build directory may be closed to others.
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for file in [snapbox::cmd::cargo_bin!("terrace"), preload()] {
+        fs::copy(file, dir.path().join(file.file_name().unwrap())).unwrap();
+    }
+    let as_nobody = |arguments: &[&str]| {
+        Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"])
+            .arg(dir.path().join("terrace"))
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
+    let refused = as_nobody(&["doctor"]).status.code() == Some(3);
+
+    let strict = as_nobody(&["run", "--fast", "16MiB", "--", "echo", "hello"]);
+    let lenient = as_nobody(&["run", "--best-effort", "--fast", "16MiB", "--", "echo", "hello"]);
+
+    assert_eq!(lenient.status.code(), Some(0), "{lenient:?}");
+    assert_eq!(String::from_utf8_lossy(&lenient.stdout), "hello\n");
+    if refused {
+        assert_eq!(strict.status.code(), Some(3), "{strict:?}");
+        assert!(strict.stdout.is_empty(), "the program was started: {strict:?}");
+        let error = String::from_utf8_lossy(&strict.stderr);
+        assert!(error.starts_with("terrace: memory cannot be managed here: "), "{error}");
+        let warning = String::from_utf8_lossy(&lenient.stderr);
+        assert!(warning.starts_with("terrace: warning: running unmanaged: "), "{warning}");
+        assert!(warning.contains("not managed: "), "{warning}");
+    } else {
+        assert_eq!(strict.status.code(), Some(0), "{strict:?}");
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Fills more memory than the budget twice over, and checks every word of it.
+const HOG: &str = r#"
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) {
+    size_t words = (64u << 20) / sizeof(uint64_t);
+    uint64_t *memory = malloc(words * sizeof *memory);
+    if (!memory) return 3;
+    for (int round = 1; round <= 2; round++) {
+        for (size_t i = 0; i < words; i++) memory[i] = i / 64 * round;
+        for (size_t i = 0; i < words; i++) if (memory[i] != i / 64 * round) return 1;
+    }
+    puts("intact");
+    return 0;
+}
+"#;
+
+#[test]
+fn a_program_larger_than_its_budget_keeps_to_it_and_says_what_it_cost() {
+    if !is_supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (hog, report_file) = (dir.path().join("hog"), dir.path().join("report"));
+    compile(HOG, &hog, &["-O1"]);
+
+    let output = run("16MiB").args(["--json", "--report"]).arg(&report_file).arg("--").arg(&hog);
+    let output = output.output().unwrap();
+
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "intact\n", "{output:?}");
+    let report: serde_json::Value =
+        serde_json::from_slice(&fs::read(&report_file).unwrap()).unwrap();
+    let total = &report["total"];
+    let number = |field: &str| total[field].as_u64().unwrap();
+    let budget = 16 << 20;
+    assert!(number("resident_peak") <= budget + budget / 20, "budget not kept: {total}");
+    assert!(number("mapped_peak") >= 64 << 20, "{total}");
+    assert!(number("demotions") >= (48 << 20) / 4096, "{total}");
+    assert!(number("promotions") > 0 && number("waited") > 0 && number("own_cpu") > 0, "{total}");
+    let absent = &total["faults"][1];
+    assert_eq!(absent["kind"], "absent");
+    assert!(absent["p50"].as_u64() <= absent["p99"].as_u64(), "{absent}");
+    assert!(absent["p99"].as_u64() <= absent["max"].as_u64(), "{absent}");
+    assert!(!report["processes"][0]["regions"].as_array().unwrap().is_empty(), "{report}");
+    assert!(!report["processes"][0]["sampler"].as_str().unwrap().is_empty(), "{report}");
+}
+
+#[test]
+fn decisions_are_recorded_while_the_program_runs_and_can_be_explained() {
+    if !is_supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (hog, record) = (dir.path().join("hog"), dir.path().join("record"));
+    compile(HOG, &hog, &["-O1"]);
+    let output = run("16MiB").args(["--quiet", "--record"]).arg(&record).arg("--").arg(&hog);
+    assert_eq!(output.output().unwrap().status.code(), Some(0));
+
+    let checked = common::json(terrace().args(["check", "--json"]).arg(&record), 0);
+    let why = terrace().arg("why").arg(&record).args(["--class", "demote", "--last", "1"]);
+    let explained = why.output().unwrap();
+
+    assert_eq!(checked["content"], "records");
+    assert!(checked["decisions"].as_u64().unwrap() > 0, "{checked}");
+    let text = String::from_utf8_lossy(&explained.stdout);
+    assert!(text.contains("\n  demote ") && text.contains("dram->compressed"), "{text}");
+}
+
+#[test]
+fn every_process_of_a_family_is_in_the_report() {
+    if !is_supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (hog, report_file) = (dir.path().join("hog"), dir.path().join("report"));
+    compile(HOG, &hog, &["-O1"]);
+    let script = format!("{hog} && {hog}", hog = hog.display());
+
+    let output = run("16MiB").args(["--json", "--report"]).arg(&report_file);
+    let output = output.args(["--", "sh", "-c", &script]).output().unwrap();
+
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "intact\nintact\n", "{output:?}");
+    let report: serde_json::Value =
+        serde_json::from_slice(&fs::read(&report_file).unwrap()).unwrap();
+    let hogs: Vec<_> = report["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|process| process["command"] == "hog")
+        .collect();
+    assert_eq!(hogs.len(), 2, "{report}");
+    assert!(hogs.iter().all(|hog| hog["state"] == "managed"), "{report}");
+}
