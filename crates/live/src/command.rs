@@ -16,6 +16,9 @@ use crate::sys;
 pub enum Command {
     /// Manage the range `[a, b)`.
     Manage = 1,
+    /// The content of `[a, b)` is discarded, in a way that the kernel does not
+    /// tell us of.
+    Discard = 3,
     /// A fork is about to begin: keep everything as it is.
     ForkBegins = 2,
 }
@@ -75,6 +78,7 @@ impl Commands {
         }
         let command = match self.command.load(Relaxed) {
             1 => Command::Manage,
+            3 => Command::Discard,
             _ => Command::ForkBegins,
         };
         Some((command, self.a.load(Relaxed), self.b.load(Relaxed)))

@@ -11,8 +11,19 @@ use crate::pager::Pager;
 use crate::queue::Note;
 use crate::regions::{FRESH, Place, Region};
 use crate::sys::PAGE;
+use crate::uffd::Message;
 
 impl Pager {
+    /// Carries out what the kernel told.
+    pub fn carry_out(&self, event: Message) {
+        match event {
+            Message::Remove { start, end } => self.discarded(start, end),
+            Message::Unmap { start, end } => self.unmapped(start, end),
+            Message::Remap { from, to, len } => self.moved(from, to, len),
+            Message::Fault { .. } | Message::Fork { .. } => {}
+        }
+    }
+
     /// Content of a range is discarded: the next touch finds zeros.
     pub fn discarded(&self, start: usize, end: usize) {
         self.for_each_part(start, end, |id, region, first, count| {
@@ -59,49 +70,37 @@ impl Pager {
     fn move_part(&self, old_id: u32, old: &Region, first: u32, count: u32, to: usize) {
         // Something of ours may have been mapped there: it is gone.
         self.unmapped(to, to + count as usize * PAGE);
-        let Some(id) = self.regions.insert(to, count) else {
-            // The table is full. Without a region we could not serve the
-            // pages, and without their content the program must not go on.
+        if !self.cover(to, to + count as usize * PAGE) {
+            // Without a region we could not serve the pages, and without their
+            // content the program must not go on.
             crate::sys::complain(&["too many managed regions; the program cannot go on"]);
             std::process::abort();
-        };
-        self.note(Note::Alloc(Self::region_of(id, count)));
-        let mut resident = 0;
-        let mut gone = 0;
-        if let Some(region) = self.regions.get(id) {
-            for page in 0..count {
-                let from = Place {
-                    id: old_id,
-                    region: old,
-                    page: first + page,
-                    word: old.word(first + page),
-                };
-                let word = self.lock_page(&from);
-                let to = Place { id, region, page, word: region.word(page) };
-                match PageState::of(word) {
-                    PageState::Resident => {
-                        resident += 1;
-                        let kind = terrace_core::FaultKind::FirstTouch(terrace_core::Access::Write);
-                        self.note(Note::Fault { page: Self::page_ref(&to), kind });
-                    }
-                    PageState::Limbo(slot) => {
-                        resident += 1;
-                        self.staging.owner_of(slot).store(owner(id, page), Release);
-                        let kind = terrace_core::FaultKind::FirstTouch(terrace_core::Access::Write);
-                        self.note(Note::Fault { page: Self::page_ref(&to), kind });
-                    }
-                    PageState::Gone => gone += 1,
-                    _ => {}
-                }
-                to.word.store(word, Release);
-                from.word.store(PageState::Gone.word(), Release);
-            }
-            region.resident.fetch_add(resident, Relaxed);
-            if gone > 0 {
-                region.count_gone(gone);
-            }
         }
-        old.resident.fetch_sub(resident.min(old.resident.load(Relaxed)), Relaxed);
+        let mut gone = 0;
+        for i in 0..count {
+            let page = first + i;
+            let from = Place { id: old_id, region: old, page, word: old.word(page) };
+            let Some(to) = self.regions.find(to + i as usize * PAGE) else { continue };
+            self.lock_page(&to);
+            let word = self.lock_page(&from);
+            let state = PageState::of(word);
+            if let PageState::Resident | PageState::Limbo(_) = state {
+                old.resident.fetch_sub(1, Relaxed);
+                to.region.resident.fetch_add(1, Relaxed);
+                let kind = terrace_core::FaultKind::FirstTouch(terrace_core::Access::Write);
+                self.note(Note::Fault { page: Self::page_ref(&to), kind });
+            }
+            if let PageState::Limbo(slot) = state {
+                self.staging.owner_of(slot).store(owner(to.id, to.page), Release);
+            }
+            if state == PageState::Gone {
+                gone += 1;
+                to.word.store(PageState::Fresh.word(), Release);
+            } else {
+                to.word.store(word, Release);
+            }
+            from.word.store(PageState::Gone.word(), Release);
+        }
         let pages = old.pages();
         if old.count_gone(count - gone) {
             self.note(Note::Free(Self::page_range(old_id, 0, pages)));
@@ -109,6 +108,31 @@ impl Pager {
         } else {
             self.note(Note::Discard(Self::page_range(old_id, first, count)));
         }
+    }
+
+    /// Makes sure that every page of a mapped range belongs to a region, fresh
+    /// if it was gone; false if the table is full. With the lock for reading.
+    pub fn cover(&self, start: usize, end: usize) -> bool {
+        let mut at = start;
+        while at < end {
+            if let Some(place) = self.regions.find(at) {
+                // Mapped again inside a region of which other parts remain.
+                let word = self.lock_page(&place);
+                let gone = PageState::of(word) == PageState::Gone;
+                if gone {
+                    place.region.count_back();
+                }
+                place.word.store(if gone { FRESH } else { word }, Release);
+                at += PAGE;
+                continue;
+            }
+            let next = self.regions.next_start(at).map_or(end, |s| s.min(end));
+            let pages = ((next - at) / PAGE) as u32;
+            let Some(id) = self.regions.insert(at, pages) else { return false };
+            self.note(Note::Alloc(Self::region_of(id, pages)));
+            at = next;
+        }
+        true
     }
 
     /// The parts of a range that lie in regions: region, first page, pages.

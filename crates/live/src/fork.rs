@@ -31,6 +31,8 @@ use crate::uffd::{Message, Uffd};
 const NOTHING: u32 = 0;
 const CHILD_READY: u32 = 1;
 const RELEASED: u32 = 2;
+/// The child cannot manage itself: it asks for everything to be brought in.
+const CHILD_PLAIN: u32 = 3;
 
 /// What the parent's and the child's threads need to know of a fork.
 pub struct ForkState {
@@ -91,24 +93,33 @@ impl Pager {
     }
 
     /// In the child: waits until the parent has let go of our memory, and
-    /// forgets the parent's threads. Touches nothing that is managed.
+    /// forgets the parent's threads. Touches nothing that is managed. False if
+    /// the child may not manage itself; it is on plain memory then.
     ///
     /// # Safety
     /// Only in a child of a fork that [`Pager::before_fork`] announced, before
     /// it has any other thread.
-    pub unsafe fn after_fork_in_child(&self) {
+    pub unsafe fn after_fork_in_child(&self) -> bool {
         // SAFETY: asks who the parent is; this process's own number is not affected.
         let parent = unsafe { libc::getppid() };
-        self.adopt_spilled(parent);
-        self.fork.handover.store(CHILD_READY, Release);
+        // A process that has dropped its rights may not.
+        let able = sys::with_more_descriptors(|| Uffd::open().map(|(probe, _)| probe.close()));
+        let request = if able.is_ok() { CHILD_READY } else { CHILD_PLAIN };
+        if able.is_ok() {
+            self.adopt_spilled(parent);
+        }
+        self.fork.handover.store(request, Release);
         sys::futex_wake(self.fork.handover, true);
         while self.fork.handover.load(Acquire) != RELEASED {
-            sys::futex_wait(self.fork.handover, CHILD_READY, Some(100_000_000), true);
+            sys::futex_wait(self.fork.handover, request, Some(100_000_000), true);
             // A parent that dies lets go, too.
             // SAFETY: as above.
             if unsafe { libc::getppid() } != parent {
                 break;
             }
+        }
+        if able.is_err() {
+            return false;
         }
         // SAFETY: the caller's: the holders are threads of the parent, and
         // while frozen they leave what the locks guard as it is.
@@ -117,6 +128,8 @@ impl Pager {
             self.mind.force_unlock();
             self.limbo.force_unlock();
             self.thawed.force_unlock();
+            self.deferred.force_unlock();
+            self.wiped.force_unlock();
             self.regions.after_fork();
         }
         for worker in &self.workers {
@@ -130,6 +143,13 @@ impl Pager {
         self.fork.child.store(-1, Relaxed);
         self.fork.turn.store(0, Release);
         self.frozen.store(0, Release);
+        for &event in self.deferred.lock().take() {
+            self.carry_out(event);
+        }
+        for &(start, end) in self.wiped.lock().iter() {
+            self.discarded(start, end);
+        }
+        true
     }
 
     /// The spill file is the parent's: brings what we have in it into RAM.
@@ -181,6 +201,13 @@ impl Pager {
         // Not through the wrapper. Freeze, fill, let go.
         self.frozen.fetch_add(1, SeqCst);
         self.wait_quiet(worker.id);
+        self.fill_child(worker, child);
+        child.close();
+        self.frozen.fetch_sub(1, SeqCst);
+    }
+
+    /// Brings in everything that is absent in a child.
+    fn fill_child(&self, worker: &mut Worker<'_>, child: Uffd) {
         for (_, region) in self.regions.iter() {
             for page in 0..region.pages() {
                 if matches!(
@@ -195,8 +222,6 @@ impl Pager {
                 }
             }
         }
-        child.close();
-        self.frozen.fetch_sub(1, SeqCst);
     }
 }
 
@@ -215,7 +240,11 @@ impl Worker<'_> {
             if raw >= 0 {
                 let child = Uffd::from_raw(raw);
                 self.serve_child(child);
-                if fork.handover.load(Acquire) == CHILD_READY {
+                let handover = fork.handover.load(Acquire);
+                if handover == CHILD_PLAIN {
+                    pager.fill_child(self, child);
+                }
+                if handover == CHILD_READY || handover == CHILD_PLAIN {
                     child.close();
                     fork.child.store(-1, Release);
                     fork.handover.store(RELEASED, Release);

@@ -10,7 +10,6 @@ use terrace_core::{Abort, Action, Done, Outcome};
 
 use crate::command::Command;
 use crate::page_state::PageState;
-use crate::pager::Pager;
 use crate::queue::Note;
 use crate::serve::Worker;
 use crate::sys::{self, PAGE};
@@ -76,6 +75,11 @@ impl Worker<'_> {
                     let managed = self.manage_range(a, b);
                     pager.commands.answer(usize::from(managed));
                 }
+                Command::Discard => {
+                    let _reading = pager.reading.lock();
+                    pager.discarded(a, b);
+                    pager.commands.answer(1);
+                }
                 // Answers by itself.
                 Command::ForkBegins => self.accompany_fork(),
             }
@@ -91,34 +95,18 @@ impl Worker<'_> {
         if pager.uffd().register(start, end - start).is_err() {
             return false;
         }
-        let mut at = start;
-        while at < end {
-            if let Some(place) = pager.regions.find(at) {
-                // Mapped again inside a region of which other parts remain.
-                if PageState::of(pager.lock_page(&place)) == PageState::Gone {
-                    place.region.count_back();
-                }
-                place.word.store(PageState::Fresh.word(), Release);
-                at += PAGE;
-                continue;
-            }
-            let next = pager.regions.next_start(at).map_or(end, |s| s.min(end));
-            let pages = ((next - at) / PAGE) as u32;
-            let Some(id) = pager.regions.insert(at, pages) else {
-                let _ = pager.uffd().unregister(at, end - at);
-                break;
-            };
-            pager.note(Note::Alloc(Pager::region_of(id, pages)));
-            at = next;
+        if !pager.cover(start, end) {
+            let _ = pager.uffd().unregister(start, end - start);
+            return false;
         }
         drop(reading);
         let counters = &pager.stats().counters;
-        let len = (at - start) as u64;
+        let len = (end - start) as u64;
         let mapped = counters.mapped_bytes.fetch_add(len, Relaxed) + len;
         counters.mapped_peak_bytes.fetch_max(mapped, Relaxed);
         // What was touched before belongs into the books.
         if let Some(pagemap) = crate::presence::Pagemap::open() {
-            pagemap.for_each_present(start, at, |first, count| {
+            pagemap.for_each_present(start, end, |first, count| {
                 for i in 0..count {
                     if let Some(place) = pager.regions.find(first + i * PAGE) {
                         crate::reclaim::adopt(pager, &place);
@@ -126,7 +114,7 @@ impl Worker<'_> {
                 }
             });
         }
-        at == end
+        true
     }
 
     fn short_of_room(&self) -> bool {

@@ -15,7 +15,7 @@ use crate::spill::Spill;
 use crate::spin::{SpinLock, backoff};
 use crate::store::{Blob, Store};
 use crate::sys::{self, PAGE};
-use crate::uffd::Uffd;
+use crate::uffd::{Message, Uffd};
 
 /// Fault handlers and the manager.
 pub const MAX_WORKERS: usize = 5;
@@ -59,11 +59,15 @@ pub struct Pager {
     pub reading: SpinLock<()>,
     budget: u64,
     resident: AtomicU64,
+    /// Until when (ns) nothing need be tried: all that is resident is pinned.
+    pub nothing_leaves: AtomicU64,
     /// While set, faults are served without changing anything of ours: a
     /// consistent picture is being copied into a child.
     pub frozen: AtomicU32,
     /// Pages that were brought in while frozen.
     pub thawed: SpinLock<Thawed>,
+    /// Address-space events read while frozen, to be carried out afterwards.
+    pub deferred: SpinLock<Deferred>,
     /// The workers.
     pub workers: [WorkerSlot; MAX_WORKERS],
     /// Wakes the manager.
@@ -74,6 +78,8 @@ pub struct Pager {
     pub commands: crate::command::Commands,
     /// Forking.
     pub fork: crate::fork::ForkState,
+    /// Ranges that a forked child is to find empty (`MADV_WIPEONFORK`).
+    pub wiped: SpinLock<Vec<(usize, usize)>>,
     /// One past the heap's last managed address; 0 if it is not managed.
     pub heap_end: AtomicUsize,
 }
@@ -109,6 +115,57 @@ impl Default for Thawed {
     }
 }
 
+/// Address-space events in the order in which they were read.
+pub struct Deferred {
+    events: Box<[Message]>,
+    count: usize,
+}
+
+impl Deferred {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { events: vec![Message::Remove { start: 0, end: 0 }; 1024].into(), count: 0 }
+    }
+    /// Whether another one fits.
+    pub fn has_room(&self) -> bool {
+        self.count < self.events.len()
+    }
+    /// Notes an event.
+    pub fn push(&mut self, event: Message) {
+        self.events[self.count] = event;
+        self.count += 1;
+    }
+    /// Takes them all.
+    pub fn take(&mut self) -> &[Message] {
+        let count = core::mem::take(&mut self.count);
+        &self.events[..count]
+    }
+    /// Where the content of an address was when the freeze began; `None` if it
+    /// has been discarded since.
+    pub fn origin(&self, mut address: usize) -> Option<usize> {
+        for event in self.events[..self.count].iter().rev() {
+            match *event {
+                Message::Remap { from, to, len } if address.wrapping_sub(to) < len => {
+                    address = from + (address - to);
+                }
+                Message::Remove { start, end } | Message::Unmap { start, end }
+                    if (start..end).contains(&address) =>
+                {
+                    return None;
+                }
+                _ => {}
+            }
+        }
+        Some(address)
+    }
+}
+
+impl Default for Deferred {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Pager {
     /// A pager without regions and without threads.
     pub fn new(
@@ -137,13 +194,16 @@ impl Pager {
             reading: SpinLock::new(()),
             budget,
             resident: AtomicU64::new(0),
+            nothing_leaves: AtomicU64::new(0),
             frozen: AtomicU32::new(0),
             thawed: SpinLock::new(Thawed::new()),
+            deferred: SpinLock::new(Deferred::new()),
             workers: Default::default(),
             bell: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
             commands: crate::command::Commands::new(),
             fork: crate::fork::ForkState::new()?,
+            wiped: SpinLock::new(Vec::new()),
             heap_end: AtomicUsize::new(0),
             config,
         })
@@ -328,5 +388,23 @@ impl Pager {
             .filter(|&e| e != 0)
             .min()
             .unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deferred_events_are_undone_newest_first() {
+        let mut deferred = Deferred::new();
+        deferred.push(Message::Remove { start: 0x1000, end: 0x2000 });
+        deferred.push(Message::Remap { from: 0x3000, to: 0x8000, len: 0x2000 });
+        deferred.push(Message::Remap { from: 0x1000, to: 0x4000, len: 0x1000 });
+        assert_eq!(deferred.origin(0x1000), None);
+        assert_eq!(deferred.origin(0x8000), Some(0x3000));
+        assert_eq!(deferred.origin(0x9000), Some(0x4000), "before something else moved there");
+        assert_eq!(deferred.origin(0x4000), None, "discarded, then moved");
+        assert_eq!(deferred.origin(0x7000), Some(0x7000));
     }
 }

@@ -44,7 +44,14 @@ impl Worker<'_> {
         let mut spins = 0;
         let mut fruitless = 0;
         while !pager.try_reserve(pages) {
-            if fruitless == 256 || pager.frozen.load(SeqCst) != 0 {
+            if fruitless == 256
+                || pager.frozen.load(SeqCst) != 0
+                || pager.nothing_leaves.load(Relaxed) > sys::now()
+            {
+                if fruitless == 256 {
+                    // Spare the next faults the search for a while.
+                    pager.nothing_leaves.store(sys::now() + 2_000_000, Relaxed);
+                }
                 pager.reserve_over(pages);
                 return;
             }
@@ -430,6 +437,14 @@ impl Worker<'_> {
     /// Brings pages that were served while frozen into the books.
     pub fn thaw(&mut self) {
         let pager = self.pager;
+        {
+            // Before anything that is read later.
+            let _reading = pager.reading.lock();
+            let mut deferred = pager.deferred.lock();
+            for &event in deferred.take() {
+                pager.carry_out(event);
+            }
+        }
         let mut thawed = pager.thawed.lock();
         let (pages, overflow) = thawed.take();
         for &address in pages {

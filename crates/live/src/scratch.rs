@@ -32,9 +32,13 @@ fn tid() -> i32 {
 /// Runs `create`, a call that makes a thread of ours; what it allocates comes
 /// from here.
 pub fn while_creating<T>(create: impl FnOnce() -> T) -> T {
-    let before = CREATOR.swap(tid(), AcqRel);
+    if threads::is_ours() {
+        return create();
+    }
+    // One thread of the program's at a time creates threads of ours.
+    CREATOR.store(tid(), Release);
     let result = create();
-    CREATOR.store(before, Release);
+    CREATOR.store(0, Release);
     result
 }
 

@@ -339,7 +339,16 @@ impl<'p> Worker<'p> {
     pub fn serve_frozen(&mut self, uffd: Uffd, address: usize) -> Served {
         let pager = self.pager;
         let own = uffd == pager.uffd();
-        let Some(place) = pager.regions.find(address) else {
+        // The books are as they were when the freeze began; the address may
+        // have moved or been discarded since.
+        let origin = pager.deferred.lock().origin(address);
+        let Some(origin) = origin else {
+            if own {
+                pager.thawed.lock().push(address);
+            }
+            return self.fill_zeros(uffd, address);
+        };
+        let Some(place) = pager.regions.find(origin) else {
             return if own { self.serve_unknown(address) } else { self.fill_zeros(uffd, address) };
         };
         let state = PageState::of(place.word.load(Acquire));

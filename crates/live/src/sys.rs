@@ -136,6 +136,26 @@ pub fn futex_wake(word: &AtomicU32, shared: bool) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, i32::MAX, 0, 0, 0) };
 }
 
+/// Runs something that needs descriptors although the program's limit may
+/// leave none: the limit is raised meanwhile, if we may.
+pub fn with_more_descriptors<T>(mut work: impl FnMut() -> T) -> T {
+    const ENOUGH: libc::rlim_t = 64;
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: reads into and from plain structures.
+    unsafe {
+        let known = libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) == 0;
+        let raised = known && before.rlim_cur < ENOUGH && {
+            let more = libc::rlimit { rlim_cur: ENOUGH, rlim_max: before.rlim_max.max(ENOUGH) };
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const more) == 0
+        };
+        let result = work();
+        if raised {
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const before);
+        }
+        result
+    }
+}
+
 /// Gives the processor to another thread.
 pub fn yield_now() {
     // SAFETY: has no memory effects.

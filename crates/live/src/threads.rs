@@ -93,6 +93,28 @@ fn spawn(
     }
 }
 
+/// Takes our threads out of the C library's count: when the program's last
+/// thread ends, the process is to end, although ours go on. The count is a
+/// private variable of glibc's; without it (another C library), a program
+/// whose threads all end by `pthread_exit` would not end.
+fn uncount(threads: usize) {
+    unsafe extern "C" {
+        fn dlvsym(
+            handle: *mut c_void,
+            symbol: *const core::ffi::c_char,
+            version: *const core::ffi::c_char,
+        ) -> *mut c_void;
+    }
+    // SAFETY: NUL-terminated names; the variable is an `unsigned int` that
+    // glibc itself changes atomically.
+    unsafe {
+        let at = dlvsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr(), c"GLIBC_PRIVATE".as_ptr());
+        if let Some(count) = at.cast::<AtomicU32>().as_ref() {
+            count.fetch_sub(threads as u32, AcqRel);
+        }
+    }
+}
+
 fn tid() -> i32 {
     // SAFETY: has no memory effects.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
@@ -116,10 +138,13 @@ extern "C" fn manager(arg: *mut c_void) -> *mut c_void {
     // SAFETY: `start_as` keeps it until it has seen the state change.
     let start = unsafe { &*(arg as *const Start) };
     let (pager, begin) = (start.pager, start.begin);
-    own_descriptors();
     pager.workers[MANAGER].tid.store(tid(), Relaxed);
-    let mut worker = Worker::new(pager, MANAGER);
-    let began = open_handles(pager).and_then(|()| begin_managing(pager, &mut worker, begin));
+    let (mut worker, began) = sys::with_more_descriptors(|| {
+        own_descriptors();
+        let mut worker = Worker::new(pager, MANAGER);
+        let began = open_handles(pager).and_then(|()| begin_managing(pager, &mut worker, begin));
+        (worker, began)
+    });
     let ok = began.is_ok();
     let state = if ok { State::Active } else { State::Failed };
     pager.stats().state.store(state as u32, Relaxed);
@@ -164,8 +189,17 @@ fn open_handles(pager: &Pager) -> Result<(), i32> {
 
 fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) -> Result<(), i32> {
     // Handlers first: as soon as a range is registered, its faults wait for them.
-    for id in 1..MAX_WORKERS.min(1 + processors()) {
+    let handlers = (MAX_WORKERS - 1).min(processors());
+    for id in 1..=handlers {
         spawn(id, handler, core::ptr::from_ref(pager).cast_mut().cast())?;
+    }
+    uncount(1 + handlers);
+    // They open files, for which the limit may have been raised just now.
+    for id in 1..=handlers {
+        let mut spins = 0;
+        while pager.workers[id].tid.load(Acquire) == 0 {
+            crate::spin::backoff(&mut spins);
+        }
     }
     match begin {
         Begin::Child => {
@@ -251,9 +285,9 @@ extern "C" fn handler(arg: *mut c_void) -> *mut c_void {
     let stack = STACKS.load(Relaxed);
     let here = 0u8;
     let id = (core::ptr::from_ref(&here) as usize - stack) / STACK;
-    pager.workers[id].tid.store(tid(), Relaxed);
     pin(id - 1);
     let mut worker = Worker::new(pager, id);
+    pager.workers[id].tid.store(tid(), Release);
     guarded(pager, || worker.handle());
     core::ptr::null_mut()
 }
@@ -298,7 +332,7 @@ impl Worker<'_> {
     fn take_messages(&mut self, pending: &mut [(usize, bool); PENDING], waiting: &mut usize) {
         let pager = self.pager;
         let _reading = pager.reading.lock();
-        while *waiting < PENDING {
+        while *waiting < PENDING && pager.deferred.lock().has_room() {
             let Some(message) = pager.uffd().read() else { return };
             match message {
                 Message::Fault { page, write } => {
@@ -307,21 +341,21 @@ impl Worker<'_> {
                     // Leave the others to the other handlers.
                     return;
                 }
-                Message::Remove { start, end } => self.event(|p| p.discarded(start, end)),
-                Message::Unmap { start, end } => self.event(|p| p.unmapped(start, end)),
-                Message::Remap { from, to, len } => self.event(|p| p.moved(from, to, len)),
                 Message::Fork { child } => pager.forked(self, Uffd::from_raw(child)),
+                event => self.event(event),
             }
         }
     }
 
-    /// Carries out an event, after a fork that is under way.
-    fn event(&self, act: impl FnOnce(&Pager)) {
-        while !self.pager.enter(self.id) {
-            self.pager.leave(self.id);
-            sys::yield_now();
+    /// Carries out an event; later, if a fork is under way. (Waiting here would
+    /// stop the fork's own message from being read.)
+    fn event(&self, event: Message) {
+        let pager = self.pager;
+        if pager.enter(self.id) {
+            pager.carry_out(event);
+        } else {
+            pager.deferred.lock().push(event);
         }
-        act(self.pager);
-        self.pager.leave(self.id);
+        pager.leave(self.id);
     }
 }

@@ -200,11 +200,16 @@ impl Uffd {
     /// Reads one message; `None` if there is none.
     pub fn read(self) -> Option<Message> {
         let mut raw = RawMessage { event: 0, _reserved: [0; 7], arg: [0; 3] };
+        let size = size_of::<RawMessage>();
         // SAFETY: reads one message into a structure of its size.
-        let n = unsafe {
-            libc::read(self.0, core::ptr::from_mut(&mut raw).cast(), size_of::<RawMessage>())
-        };
-        if n != size_of::<RawMessage>() as isize {
+        let mut read = || unsafe { libc::read(self.0, (&raw mut raw).cast(), size) };
+        let mut n = read();
+        if n < 0 && errno() == libc::EMFILE {
+            // A fork's message comes with a descriptor, and the program has
+            // left itself, and so us, no room for one.
+            n = crate::sys::with_more_descriptors(read);
+        }
+        if n != size as isize {
             return None;
         }
         let [a, b, c] = raw.arg.map(|x| x as usize);

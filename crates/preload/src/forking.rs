@@ -48,11 +48,15 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
         let pid = unsafe { real() };
         if pid == 0 {
             // SAFETY: the fork was announced, and this thread is alone.
-            unsafe {
+            let managed = unsafe {
                 crate::OWN.after_fork();
-                pager.after_fork_in_child();
+                pager.after_fork_in_child()
+            };
+            if managed {
+                state::forked(pager);
+            } else {
+                state::switch_off();
             }
-            state::forked(pager);
         } else {
             let error = terrace_live::sys::errno();
             pager.after_fork_in_parent(pid);

@@ -192,3 +192,35 @@ pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
         }
     }
 }
+
+/// `MADV_GUARD_INSTALL` (Linux 6.13).
+const MADV_GUARD_INSTALL: c_int = 102;
+
+/// Advises on memory: `madvise(2)`. Hooked for the two kinds of advice that
+/// discard content without the kernel telling a userfaultfd.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
+    // SAFETY: the caller's.
+    if let Err(error) = unsafe { sys::madvise(at as usize, len, advice) } {
+        fail(error);
+        return -1;
+    }
+    if !matches!(advice, MADV_GUARD_INSTALL | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK) {
+        return 0;
+    }
+    let range = (at as usize, (at as usize + len).next_multiple_of(PAGE));
+    state::signals_blocked(|| match advice {
+        MADV_GUARD_INSTALL => {
+            if let Some(pager) = state::pager() {
+                let discard = terrace_live::command::Command::Discard;
+                pager.commands.ask(pager, discard, range.0, range.1);
+            }
+        }
+        libc::MADV_WIPEONFORK => state::wiped(range, true),
+        _ => state::wiped(range, false),
+    });
+    0
+}

@@ -11,6 +11,7 @@ use terrace_live::command::Command;
 use terrace_live::config::{RunConfig, VARIABLE};
 use terrace_live::pager::Pager;
 use terrace_live::shared::{ProcessPage, State, Text};
+use terrace_live::spin::SpinLock;
 use terrace_live::{activate, sys};
 
 const OFF: u8 = 0;
@@ -120,6 +121,24 @@ pub(crate) fn unmapped(len: usize) {
     let _ = MAPPED.fetch_update(AcqRel, Relaxed, |m| Some(m.saturating_sub(len)));
 }
 
+/// What a forked child is to find empty; kept here until there is a pager.
+static WIPED: SpinLock<Vec<(usize, usize)>> = SpinLock::new(Vec::new());
+
+/// A forked child is to find a range empty, or no longer.
+pub(crate) fn wiped(range: (usize, usize), wiped: bool) {
+    let mut list = pager().map_or_else(|| WIPED.lock(), |p| p.wiped.lock());
+    // What remains of ranges that overlap this one.
+    let rest: Vec<_> = list
+        .iter()
+        .flat_map(|&(s, e)| [(s, e.min(range.0)), (s.max(range.1), e)])
+        .filter(|(s, e)| s < e)
+        .collect();
+    *list = rest;
+    if wiped {
+        list.push(range);
+    }
+}
+
 /// Begins to manage if what is mapped no longer fits.
 pub(crate) fn wake_up_if_needed() {
     let Some(config) = config() else { return };
@@ -144,6 +163,7 @@ pub(crate) fn wake_up_if_needed() {
         match started {
             Ok(pager) => {
                 PAGER.store(core::ptr::from_ref(pager).cast_mut(), Release);
+                *pager.wiped.lock() = core::mem::take(&mut *WIPED.lock());
                 PHASE.store(ACTIVE, Release);
                 crate::arenas::manage_all();
             }
@@ -169,6 +189,11 @@ pub(crate) fn forked(pager: &'static Pager) {
         sys::complain(&["a forked child cannot be managed; it cannot go on"]);
         std::process::abort();
     }
+}
+
+/// In a forked child that may not manage itself.
+pub(crate) fn switch_off() {
+    PHASE.store(OFF, Release);
 }
 
 /// In a forked child that has no pager yet: its statistics are its own.
