@@ -1,12 +1,13 @@
 //! `terrace compare`: several policies on one workload, in one table.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use serde::Serialize;
-use terrace_sim::{SimPolicy, SimReport, Simulation};
+use terrace_sim::{SimError, SimPolicy, SimReport, Simulation};
 
 use crate::args::one_of;
 use crate::failure::Failure;
@@ -33,24 +34,44 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Comparison<'a> {
-    reports: &'a [SimReport],
+struct Comparison {
+    reports: Vec<SimReport>,
+    /// What was not asked for by name and is impossible on this machine.
+    skipped: Vec<Skipped>,
+}
+
+#[derive(Serialize)]
+struct Skipped {
+    policy: SimPolicy,
+    why: String,
 }
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
-        let policies = if self.policies.is_empty() { POLICIES } else { &self.policies };
+        let named = !self.policies.is_empty();
+        let wanted = if named { &self.policies } else { POLICIES };
+        let (mut policies, mut simulations, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
         // All are set up before the first runs: bad input is known at once.
-        let simulations = policies
-            .iter()
-            .map(|&policy| Simulation::new(self.setup.config(policy)?).map_err(Failure::bad_input))
-            .collect::<Result<Vec<_>, _>>()?;
-        let reports = run_all(policies, simulations);
-        let text = if json {
-            output::json("terrace.compare", &Comparison { reports: &reports })?
-        } else {
-            render(&reports)
-        };
+        for &policy in wanted {
+            match Simulation::new(self.setup.config(policy)?) {
+                Ok(simulation) => {
+                    policies.push(policy);
+                    simulations.push(simulation);
+                }
+                // A slow tier need not hold everything for the others to be compared.
+                Err(why @ SimError::DoesNotFit { .. }) if !named => {
+                    skipped.push(Skipped { policy, why: why.to_string() });
+                }
+                Err(why) => return Err(Failure::bad_input(why)),
+            }
+        }
+        if let ([], [first, ..]) = (policies.as_slice(), skipped.as_slice()) {
+            return Err(Failure::bad_input(&first.why));
+        }
+        let reports = run_all(&policies, simulations);
+        let comparison = Comparison { reports, skipped };
+        let text =
+            if json { output::json("terrace.compare", &comparison)? } else { render(&comparison) };
         output::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
@@ -87,7 +108,8 @@ fn run_all(policies: &[SimPolicy], simulations: Vec<Simulation>) -> Vec<SimRepor
         .collect()
 }
 
-fn render(reports: &[SimReport]) -> String {
+fn render(comparison: &Comparison) -> String {
+    let reports = &comparison.reports;
     let Some(first) = reports.first() else { return String::new() };
     let best = reports.iter().map(|report| report.throughput.get()).fold(0.0, f64::max);
     let rows: Vec<_> = reports
@@ -105,7 +127,7 @@ fn render(reports: &[SimReport]) -> String {
             ]
         })
         .collect();
-    format!("{} on {}\n\n", first.workload, first.machine)
+    let mut text = format!("{} on {}\n\n", first.workload, first.machine)
         + &table(
             [
                 "policy",
@@ -117,5 +139,9 @@ fn render(reports: &[SimReport]) -> String {
                 "migrated",
             ],
             &rows,
-        )
+        );
+    for Skipped { policy, why } in &comparison.skipped {
+        let _ = writeln!(text, "without {policy}: {why}");
+    }
+    text
 }
