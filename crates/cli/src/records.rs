@@ -94,7 +94,7 @@ pub(crate) enum Record {
 }
 
 /// Where a region lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct RegionRecord {
     /// The process it is in.
     pub(crate) process: u32,

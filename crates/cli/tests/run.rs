@@ -286,6 +286,18 @@ fn decisions_are_recorded_while_the_program_runs_and_can_be_explained() {
     assert!(checked["decisions"].as_u64().unwrap() > 0, "{checked}");
     let text = String::from_utf8_lossy(&explained.stdout);
     assert!(text.contains("\n  demote ") && text.contains("dram->compressed"), "{text}");
+    // The address that it names leads back to decisions about that page.
+    let address = text.split("at 0x").nth(1).unwrap().split_whitespace().next().unwrap();
+    let why = terrace().arg("why").arg(&record).args(["--json", "--page"]);
+    let about = common::json(why.arg(format!("0x{address}")), 0);
+    let pages: Vec<_> = about["decisions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|found| found["decision"]["action"].as_object().unwrap().values().next().unwrap())
+        .map(|action| action["page"].clone())
+        .collect();
+    assert!(!pages.is_empty() && pages.iter().all(|page| *page == pages[0]), "{about}");
 }
 
 #[test]

@@ -235,8 +235,9 @@ impl Worker<'_> {
         stats.counters.own_cpu_ns.store(own, Relaxed);
         stats.counters.store_bytes.store(pager.store.occupied(), Relaxed);
         let mut lines = stats.regions.iter();
-        for (_, region) in pager.regions.iter() {
+        for (id, region) in pager.regions.iter() {
             let Some(line) = lines.next() else { break };
+            line.id.store(u64::from(id), Relaxed);
             line.start.store(region.start() as u64, Relaxed);
             line.len.store(u64::from(region.pages()) * PAGE as u64, Relaxed);
             line.resident.store(u64::from(region.resident.load(Relaxed)) * PAGE as u64, Relaxed);

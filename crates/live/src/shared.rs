@@ -145,6 +145,8 @@ pub struct ClassCounters {
 pub struct RegionStats {
     /// First address; 0 for an unused line.
     pub start: AtomicU64,
+    /// The region's number, by which decisions name it.
+    pub id: AtomicU64,
     /// Length in bytes.
     pub len: AtomicU64,
     /// Bytes resident now.

@@ -1,17 +1,18 @@
 //! Reads the statistics pages of a run's processes, and writes their
 //! decisions down while they run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
+use terrace_core::{PageSize, RegionId};
 use terrace_live::shared::ProcessPage;
 
 use crate::failure::Failure;
-use crate::records::{Header, Record, Writer};
+use crate::records::{Header, Record, RegionRecord, Writer};
 
 /// Watches a run directory. Processes come as the program forks and starts
 /// others; their pages stay when they end.
@@ -26,6 +27,8 @@ struct Process {
     page: &'static ProcessPage,
     /// The first decision that was not drained yet.
     next: u64,
+    /// Regions as they were last written down.
+    regions: BTreeSet<RegionRecord>,
 }
 
 struct RecordFile {
@@ -103,7 +106,7 @@ impl Recorder {
             }
             // A page that is being made is not valid yet; the next look finds it.
             if let Ok(page) = ProcessPage::open(&entry.path()) {
-                self.processes.insert(name, Process { page, next: 0 });
+                self.processes.insert(name, Process { page, next: 0, regions: BTreeSet::new() });
             }
         }
     }
@@ -112,6 +115,7 @@ impl Recorder {
 impl Process {
     fn drain(&mut self, file: &mut RecordFile) {
         let process = self.page.pid.load(Relaxed);
+        self.write_regions(process, file);
         let lost = self.page.drain_decisions(&mut self.next, |decision| {
             file.write(&Record::Decision { process, decision: Box::new(decision) });
         });
@@ -119,6 +123,31 @@ impl Process {
             file.lost += lost;
             file.write(&Record::Lost { process, count: lost });
         }
+    }
+}
+
+impl Process {
+    /// Writes down where regions lie, as far as that has changed: decisions
+    /// name pages by region and number.
+    fn write_regions(&mut self, process: u32, file: &mut RecordFile) {
+        let size = PageSize::Base;
+        let now: BTreeSet<_> = self
+            .page
+            .regions
+            .iter()
+            .filter(|line| line.start.load(Relaxed) != 0)
+            .map(|line| RegionRecord {
+                process,
+                region: RegionId(line.id.load(Relaxed) as u32),
+                start: line.start.load(Relaxed),
+                pages: (line.len.load(Relaxed) >> size.shift()) as u32,
+                page_size: size,
+            })
+            .collect();
+        for region in now.difference(&self.regions) {
+            file.write(&Record::Region(*region));
+        }
+        self.regions = now;
     }
 }
 
