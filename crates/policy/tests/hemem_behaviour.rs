@@ -62,6 +62,21 @@ fn a_page_that_is_a_minute_old_is_not_judged_by_what_came_before_it() {
     assert_eq!(window, Nanos::millis(10), "the page is one tick old");
 }
 
+/// Ages are kept in 16 bits of ticks, eleven minutes: an older page must not
+/// look like a newborn one whenever they wrap.
+#[test]
+fn a_page_stays_old() {
+    let mut toy = world(2, 8);
+    toy.alloc_and_touch(0, 1);
+    for _ in 0..10 {
+        toy.now += Nanos::seconds(60);
+        toy.tick();
+    }
+    toy.now = Nanos::seconds(656);
+    let window = toy.pressure(DRAM, Bytes::mib(2))[0].heat.window;
+    assert!((Nanos::seconds(80)..Nanos::seconds(120)).contains(&window), "{window}");
+}
+
 #[test]
 fn an_unknown_sampling_period_counts_each_sample_as_one_access() {
     let mut toy = world(1, 8);

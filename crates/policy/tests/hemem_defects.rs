@@ -24,8 +24,8 @@ mod common;
 
 use common::{DRAM, SLOW, Toy, page, sample};
 use terrace_core::{
-    Abort, Access, Action, Bytes, BytesPerSecond, Outcome, PageNo, PageRange, PageRef, PageSize,
-    Reason, RegionId, Urgency,
+    Abort, Access, Action, Bytes, BytesPerSecond, Nanos, Outcome, PageNo, PageRange, PageRef,
+    PageSize, Reason, RegionId, Urgency,
 };
 use terrace_policy::{HeMem, HeMemConfig, Policy};
 
@@ -102,6 +102,17 @@ fn d01_a_page_that_missed_many_coolings_has_no_heat_left() {
 }
 
 #[test]
+fn d01_a_sample_after_a_cooling_counts_in_full() {
+    let mut toy = world(2, 8);
+    toy.alloc_and_touch(0, 2);
+    toy.sample(page(0, 1), Access::Read, 6);
+    cool_once(&mut toy, page(0, 0));
+    toy.sample(page(0, 1), Access::Read, 1);
+    let heat = toy.pressure(DRAM, Bytes::mib(2))[0].heat;
+    assert_eq!(heat.samples, 4, "3 that are left of 6, and a new one");
+}
+
+#[test]
 fn d02_a_hot_set_that_moves_does_not_wedge() {
     // DRAM full of hot pages, then never sampled again.
     let mut toy = world(64, 256);
@@ -147,6 +158,19 @@ fn d02_cooling_reaches_pages_when_samples_are_too_few_to_bring_it_about() {
         }
         seconds += 1;
     }
+}
+
+#[test]
+fn d02_a_page_that_nobody_uses_any_more_becomes_cold_without_any_sample() {
+    let mut toy = world(8, 64);
+    toy.alloc_and_touch(0, 1);
+    toy.sample(page(0, 0), Access::Write, 18);
+    toy.sample(page(0, 0), Access::Read, 18);
+    for _ in 0..6 {
+        toy.now += Nanos::seconds(60);
+        toy.tick();
+    }
+    assert_eq!(toy.pressure(DRAM, Bytes::mib(2))[0].reason, Reason::PressureCold);
 }
 
 #[test]
@@ -366,7 +390,7 @@ fn migration_keeps_to_its_rate() {
     }
 
     // Half a second at 400 MiB a second, and what four ticks may save up.
-    let most = limit.over(toy.now) + limit.over(terrace_core::Nanos::millis(40));
+    let most = limit.over(toy.now) + limit.over(Nanos::millis(40));
     assert!(toy.migrated <= most, "{} moved, {most} allowed", toy.migrated);
     assert!(toy.migrated.as_f64() > limit.over(toy.now).as_f64() * 0.9, "the limit is used");
 }

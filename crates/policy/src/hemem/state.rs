@@ -309,9 +309,11 @@ impl State {
     // --- evidence --------------------------------------------------------
 
     /// Whether one page is so much colder than another that an exchange is
-    /// worth it.
+    /// worth it: see [`HeMemConfig::exchange_ratio`].
     pub(super) fn is_colder(&self, cold: u32, hot: u32) -> bool {
-        self.weight(cold) * u32::from(self.config.exchange_ratio) <= self.weight(hot)
+        let threshold = u32::from(self.config.hot_loads) * u32::from(self.config.hot_stores);
+        let ratio = u32::from(self.config.exchange_ratio);
+        threshold + ratio * self.weight(cold) <= self.weight(hot)
     }
 
     /// How hot a page is, on a scale on which a page at either threshold has
