@@ -207,11 +207,12 @@ impl<'a> Search<'a> {
 
 fn render(header: &Header, found: &[Found], begin: Nanos, recorded: u64, lost: u64) -> String {
     let mut text = format!(
-        "{} of {} recorded decisions about `{}` ({}, policy {}, economist {})\n",
+        "{} of {} recorded decisions about `{}` ({}{}, policy {}, economist {})\n",
         output::count(found.len() as u64),
         output::count(recorded),
         header.program.join(" "),
         header.machine.name,
+        header.machine.clock.map_or(String::new(), |clock| format!(" at {clock}")),
         header.policy,
         crate::args::mode_name(header.economist),
     );

@@ -49,8 +49,9 @@ impl End {
 
 /// What goes on while the program runs.
 pub(crate) trait Watch {
-    /// Called about every `interval`; never after the program has ended.
-    fn poll(&mut self);
+    /// Called again and again until the program has ended; returns how long
+    /// it may wait for the next time.
+    fn poll(&mut self) -> Duration;
     /// Somebody sent us SIGUSR1.
     fn report(&mut self);
 }
@@ -95,11 +96,7 @@ impl Running {
     }
 
     /// Waits for the program's end; returns it with the time that it took.
-    pub(crate) fn wait(
-        mut self,
-        interval: Duration,
-        watch: &mut dyn Watch,
-    ) -> io::Result<(End, Duration)> {
+    pub(crate) fn wait(mut self, watch: &mut dyn Watch) -> io::Result<(End, Duration)> {
         let (sender, happened) = mpsc::channel();
         let stop = self.signals.handle();
         let signal_sender = sender.clone();
@@ -120,6 +117,7 @@ impl Running {
             // The receiver outlives us: it waits for exactly this.
             let _ = sender.send(Happened::Ended(status));
         });
+        let mut interval = watch.poll();
         let status = loop {
             match happened.recv_timeout(interval) {
                 Ok(Happened::Ended(status)) => break status,
@@ -128,7 +126,7 @@ impl Running {
                 // included; a second one from us would be one too many.
                 Ok(Happened::Signal { from_terminal: true, .. }) => {}
                 Ok(Happened::Signal { number, .. }) => forward(&self.handle, number),
-                Err(RecvTimeoutError::Timeout) => watch.poll(),
+                Err(RecvTimeoutError::Timeout) => interval = watch.poll(),
                 Err(RecvTimeoutError::Disconnected) => {
                     break Err(io::Error::other("lost track of the program"));
                 }
@@ -163,15 +161,16 @@ mod tests {
 
     struct Count(u32);
     impl Watch for Count {
-        fn poll(&mut self) {
+        fn poll(&mut self) -> Duration {
             self.0 += 1;
+            Duration::from_millis(5)
         }
         fn report(&mut self) {}
     }
 
     fn end_of(script: &str) -> End {
         let running = Running::start(Command::new("/bin/sh").args(["-c", script])).unwrap();
-        running.wait(Duration::from_millis(5), &mut Count(0)).unwrap().0
+        running.wait(&mut Count(0)).unwrap().0
     }
 
     #[test]
@@ -185,7 +184,7 @@ mod tests {
         let running = Running::start(Command::new("/bin/sleep").arg("0.2")).unwrap();
         let mut count = Count(0);
 
-        let (_, elapsed) = running.wait(Duration::from_millis(5), &mut count).unwrap();
+        let (_, elapsed) = running.wait(&mut count).unwrap();
 
         assert!(elapsed >= Duration::from_millis(200));
         assert!(count.0 >= 5, "polled {} times in {elapsed:?}", count.0);

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use terrace_core::{Bytes, Nanos};
 use terrace_economics::Mode;
+use terrace_live::activate;
 use terrace_live::config::{self, RunConfig};
 use terrace_live::doctor::Facts;
 use terrace_live::probe::UffdProbe;
@@ -101,8 +102,11 @@ pub(crate) struct Args {
     program: Vec<OsString>,
 }
 
-/// How often the decisions are drained.
+/// How often decisions are drained while few are taken.
 const DRAIN: Duration = Duration::from_millis(100);
+/// How often they are drained while so many are taken that the ring would
+/// come around before long.
+const DRAIN_FAST: Duration = Duration::from_millis(2);
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
@@ -139,7 +143,7 @@ impl Args {
         let mut run = Run { args: self, json, started: Instant::now(), unmanaged: None, recorder };
         let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
         let (end, elapsed) = running
-            .wait(DRAIN, &mut run)
+            .wait(&mut run)
             .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
         let complete = run.recorder.finish();
         run.publish(report_to, end, elapsed)?;
@@ -168,7 +172,7 @@ impl Args {
         let running =
             Running::start(&mut self.command(program)).map_err(|e| not_started(program, &e))?;
         let (end, elapsed) = running
-            .wait(DRAIN, &mut run)
+            .wait(&mut run)
             .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
         run.publish(report_to, end, elapsed)?;
         Ok(end.exit_code())
@@ -213,8 +217,11 @@ impl Args {
         if config.spill.is_some() {
             tiers.push("file".to_owned());
         }
-        let machine =
-            MachineFacts { name: Facts::read(Path::new("/")).cpu.model, clock: None, tiers };
+        let machine = MachineFacts {
+            name: Facts::read(Path::new("/")).cpu.model,
+            clock: Some(activate::calibrate().clock),
+            tiers,
+        };
         let header = Header::new(
             World::Live,
             self.shown(),
@@ -277,8 +284,8 @@ impl Run<'_> {
 }
 
 impl Watch for Run<'_> {
-    fn poll(&mut self) {
-        self.recorder.drain();
+    fn poll(&mut self) -> Duration {
+        if self.recorder.drain() { DRAIN_FAST } else { DRAIN }
     }
 
     /// Asked for by SIGUSR1, so printed even under `--quiet`.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_core::{PageSize, RegionId};
-use terrace_live::shared::ProcessPage;
+use terrace_live::shared::{ProcessPage, RING};
 
 use crate::failure::Failure;
 use crate::records::{Header, Record, RegionRecord, Writer};
@@ -73,18 +73,21 @@ impl Recorder {
         self.file.as_ref().map(|file| file.lost)
     }
 
-    /// Writes down what was decided since the last time.
-    pub(crate) fn drain(&mut self) {
+    /// Writes down what was decided since the last time, and says whether that
+    /// was so much that the next time should come soon.
+    pub(crate) fn drain(&mut self) -> bool {
         if self.file.is_none() {
-            return;
+            return false;
         }
         self.look_for_processes();
-        let Some(file) = &mut self.file else { return };
+        let Some(file) = &mut self.file else { return false };
+        let mut busy = false;
         for process in self.processes.values_mut() {
-            process.drain(file);
+            busy |= process.drain(file) > RING as u64 / 8;
         }
         let flushed = file.writer.flush();
         file.note(flushed);
+        busy
     }
 
     /// Writes down the last decisions, and says whether all went well.
@@ -113,7 +116,9 @@ impl Recorder {
 }
 
 impl Process {
-    fn drain(&mut self, file: &mut RecordFile) {
+    /// Returns how many decisions there were, lost ones included.
+    fn drain(&mut self, file: &mut RecordFile) -> u64 {
+        let begin = self.next;
         let process = self.page.pid.load(Relaxed);
         self.write_regions(process, file);
         let lost = self.page.drain_decisions(&mut self.next, |decision| {
@@ -123,6 +128,7 @@ impl Process {
             file.lost += lost;
             file.write(&Record::Lost { process, count: lost });
         }
+        self.next - begin
     }
 }
 
