@@ -1,6 +1,6 @@
 //! What a brain was told, as a file: JSON lines.
 //!
-//! The first line is the [`Header`], each further line one [`Event`]. Lines,
+//! The first line is a header, each further line one [`Event`]. Lines,
 //! so that a run that is cut short leaves everything readable that was
 //! written, and so that other tools need no library of ours.
 //!

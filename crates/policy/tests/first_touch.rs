@@ -3,7 +3,7 @@
 mod common;
 
 use common::{DRAM, SLOW, Toy, page};
-use terrace_core::{Abort, Bytes, PageNo, PageRange, Reason, RegionId};
+use terrace_core::{Abort, Action, Bytes, PageNo, PageRange, Reason, RegionId, TierId};
 use terrace_policy::{FirstTouch, Policy};
 
 fn victims(toy: &mut Toy<FirstTouch>, bytes: Bytes) -> Vec<u32> {
@@ -56,6 +56,32 @@ fn a_page_that_could_not_be_moved_lets_the_others_go_first() {
     assert_eq!(victims(&mut toy, Bytes::mib(2)), [0]);
     toy.abort_next(Abort::Touched);
     assert_eq!(victims(&mut toy, Bytes::mib(6)), [1, 2, 0]);
+}
+
+/// On a ladder a page goes to the next tier with room, and room that is
+/// promised is not promised again.
+#[test]
+fn pages_are_given_up_to_the_nearest_tier_with_room() {
+    let mut toy = Toy::new(FirstTouch::new(), &[4, 1, 8], false);
+    toy.tiers[1].addressable = false;
+    toy.alloc_and_touch(0, 4);
+    let target = |toy: &mut Toy<FirstTouch>| match toy.pressure(DRAM, Bytes::mib(2))[0].action {
+        Action::Demote { to, .. } => to,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(target(&mut toy), TierId(1));
+    assert_eq!(target(&mut toy), TierId(2), "the one place in tier 1 is taken");
+    toy.complete_all();
+    toy.discard(PageRange { region: RegionId(0), start: PageNo(0), count: 1 });
+    assert_eq!(target(&mut toy), TierId(1), "and free again");
+}
+
+/// A compressed tier's capacity is an estimate: the world decides.
+#[test]
+fn where_no_tier_has_room_the_slowest_is_asked() {
+    let mut toy = Toy::new(FirstTouch::new(), &[4, 1], false);
+    toy.alloc_and_touch(0, 4);
+    assert_eq!(victims(&mut toy, Bytes::mib(8)), [0, 1, 2, 3]);
 }
 
 /// Nine bytes, and an eighth to spare where regions come one by one.

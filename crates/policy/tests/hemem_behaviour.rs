@@ -104,6 +104,24 @@ fn free_room_is_used_before_anything_is_exchanged() {
     assert_eq!(plan.len(), 2);
 }
 
+/// Room that a promotion under way will take is not offered to the next one.
+#[test]
+fn free_room_is_given_away_once_and_again_when_it_is_free_again() {
+    let mut toy = world(4, 16);
+    toy.alloc_and_touch(0, 8);
+    discard(&mut toy, 0);
+    toy.sample(page(0, 4), Access::Write, 6);
+    assert!(matches!(toy.tick()[0].action, Action::Promote { .. }));
+    toy.sample(page(0, 5), Access::Write, 6);
+    assert!(matches!(toy.tick()[0].action, Action::Exchange { .. }), "the room is taken");
+    toy.complete_all();
+
+    discard(&mut toy, 4);
+    toy.sample(page(0, 6), Access::Write, 6);
+
+    assert!(matches!(toy.tick()[0].action, Action::Promote { .. }), "there is room again");
+}
+
 /// Pages of different size cannot change places: room is made first.
 #[test]
 fn a_huge_page_takes_the_place_of_base_pages() {
@@ -292,6 +310,22 @@ fn a_limit_below_one_page_a_tick_is_saved_up() {
         toy.tick_and_complete();
     }
     assert_eq!(toy.tier_of(page(0, 3)), Some(DRAM), "4 MiB at 10 MiB a second take 0.4 s");
+}
+
+#[test]
+fn what_was_not_copied_is_not_charged_to_the_limit() {
+    let limit = terrace_core::BytesPerSecond((10u64 << 20) as f64);
+    let config = HeMemConfig { migration_limit: limit, ..HeMemConfig::default() };
+    let mut toy = Toy::new(HeMem::new(config), &[2, 16], true);
+    toy.alloc_and_touch(0, 4);
+    toy.sample(page(0, 3), Access::Write, 18);
+    while toy.under_way.is_empty() {
+        toy.tick();
+    }
+    toy.abort_next(Abort::Busy);
+    assert_eq!(toy.tick().len(), 1, "at once, without saving up again");
+    toy.abort_next(Abort::Dirtied);
+    assert_eq!(toy.tick().len(), 0, "a copy that was thrown away was traffic");
 }
 
 #[test]
