@@ -30,14 +30,25 @@ pub fn statistics(config: &RunConfig) -> Option<&'static ProcessPage> {
     Some(page)
 }
 
-/// Starts managing. To be called with all signals blocked.
+/// Starts managing this program's window and heap. To be called with all
+/// signals blocked.
 pub fn activate(config: RunConfig, stats: &'static ProcessPage) -> Result<&'static Pager, i32> {
-    let calibration = calibrate();
-    let clock = calibration.clock;
-    let economist = Economist::new(config.economist, calibration);
-    let mind = Mind::new(Brain::new(config.policy.build(), economist));
-    let pager: &'static Pager = Box::leak(Box::new(Pager::new(config, stats, mind, clock)?));
-    threads::start(pager)?;
+    let economist = Economist::new(config.economist, calibrate());
+    let brain = Brain::new(config.policy.build(), economist);
+    activate_with(config, stats, brain, true)
+}
+
+/// Starts managing under a given policy and economist.
+pub fn activate_with(
+    config: RunConfig,
+    stats: &'static ProcessPage,
+    brain: Brain,
+    heap: bool,
+) -> Result<&'static Pager, i32> {
+    let clock = brain.economist().calibration().clock;
+    let pager = Pager::new(config, stats, Mind::new(brain), clock)?;
+    let pager: &'static Pager = Box::leak(Box::new(pager));
+    threads::start(pager, heap)?;
     Ok(pager)
 }
 

@@ -34,6 +34,9 @@ const RELEASED: u32 = 2;
 /// The child cannot manage itself: it asks for everything to be brought in.
 const CHILD_PLAIN: u32 = 3;
 
+/// Descriptors that a pager needs, and some to spare.
+const DESCRIPTORS: u64 = 16;
+
 /// What the parent's and the child's threads need to know of a fork.
 pub struct ForkState {
     /// Shared with the child: how far the handover is.
@@ -103,9 +106,14 @@ impl Pager {
         // SAFETY: asks who the parent is; this process's own number is not affected.
         let parent = unsafe { libc::getppid() };
         // A process that has dropped its rights may not.
-        let able = sys::with_more_descriptors(|| Uffd::open().map(|(probe, _)| probe.close()));
-        let request = if able.is_ok() { CHILD_READY } else { CHILD_PLAIN };
-        if able.is_ok() {
+        let able = sys::with_more_descriptors(|| {
+            Uffd::open().is_ok_and(|(probe, _)| {
+                probe.close();
+                sys::descriptor_limit() >= DESCRIPTORS
+            })
+        });
+        let request = if able { CHILD_READY } else { CHILD_PLAIN };
+        if able {
             self.adopt_spilled(parent);
         }
         self.fork.handover.store(request, Release);
@@ -118,7 +126,7 @@ impl Pager {
                 break;
             }
         }
-        if able.is_err() {
+        if !able {
             return false;
         }
         // SAFETY: the caller's: the holders are threads of the parent, and

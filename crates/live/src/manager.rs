@@ -22,6 +22,9 @@ const IDLE: u64 = 320_000_000;
 /// (measured: `bench/mechanisms`), 20 in 10 ms are 3 % of a processor.
 const ARM: u32 = 20;
 
+/// How long the background rests when nothing could leave.
+const STUCK: u64 = 5_000_000;
+
 impl Worker<'_> {
     /// The manager's life.
     pub fn manage(&mut self) {
@@ -105,15 +108,14 @@ impl Worker<'_> {
         let mapped = counters.mapped_bytes.fetch_add(len, Relaxed) + len;
         counters.mapped_peak_bytes.fetch_max(mapped, Relaxed);
         // What was touched before belongs into the books.
-        if let Some(pagemap) = crate::presence::Pagemap::open() {
-            pagemap.for_each_present(start, end, |first, count| {
-                for i in 0..count {
-                    if let Some(place) = pager.regions.find(first + i * PAGE) {
-                        crate::reclaim::adopt(pager, &place);
-                    }
+        let pagemap = crate::presence::Pagemap::open();
+        pagemap.for_each_present(start, end, |first, count| {
+            for i in 0..count {
+                if let Some(place) = pager.regions.find(first + i * PAGE) {
+                    crate::reclaim::adopt(pager, &place);
                 }
-            });
-        }
+            }
+        });
         true
     }
 
@@ -123,9 +125,9 @@ impl Worker<'_> {
             && !self.nothing_leaves()
     }
 
-    /// Whether making room has just failed, and nothing changed since.
+    /// Whether making room has failed a moment ago.
     fn nothing_leaves(&self) -> bool {
-        self.stuck_at == Some(self.activity())
+        self.stuck_until > sys::now()
     }
 
     /// Makes room until a fault finds some.
@@ -138,7 +140,9 @@ impl Worker<'_> {
             };
             let progress = self.make_room(&mut limbo);
             drop(limbo);
-            self.stuck_at = (!progress).then(|| self.activity());
+            if !progress {
+                self.stuck_until = sys::now() + STUCK;
+            }
             if pager.commands.pending().is_some() {
                 self.obey();
             }

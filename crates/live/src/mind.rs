@@ -104,6 +104,16 @@ impl Mind {
         self.plan.proposals().iter().copied().for_each(&mut take);
     }
 
+    /// Feeds one recorded event instead of what happens here; gives each
+    /// proposal of a plan that it led to to `take`, and says whether it did.
+    pub fn replay(&mut self, event: &terrace_core::Event, mut take: impl FnMut(Proposal)) -> bool {
+        let planned = self.brain.replay(event, &mut self.plan);
+        if planned {
+            self.plan.proposals().iter().copied().for_each(&mut take);
+        }
+        planned
+    }
+
     fn record(&self, pager: &Pager) {
         if pager.config.record {
             for decision in self.brain.decisions() {

@@ -61,6 +61,8 @@ pub struct Pager {
     resident: AtomicU64,
     /// Until when (ns) nothing need be tried: all that is resident is pinned.
     pub nothing_leaves: AtomicU64,
+    /// Taken by the one handler that may fault itself.
+    pub unsharing: AtomicU32,
     /// While set, faults are served without changing anything of ours: a
     /// consistent picture is being copied into a child.
     pub frozen: AtomicU32,
@@ -195,6 +197,7 @@ impl Pager {
             budget,
             resident: AtomicU64::new(0),
             nothing_leaves: AtomicU64::new(0),
+            unsharing: AtomicU32::new(0),
             frozen: AtomicU32::new(0),
             thawed: SpinLock::new(Thawed::new()),
             deferred: SpinLock::new(Deferred::new()),

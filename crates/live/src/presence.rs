@@ -86,13 +86,14 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// `/proc/self/pagemap`.
-pub struct Pagemap(c_int);
+/// Which pages have content in the page table: `/proc/self/pagemap`, or, where
+/// that is out of reach (another root), `mincore`.
+pub struct Pagemap(Option<c_int>);
 
 impl Pagemap {
     /// Opens it.
-    pub fn open() -> Option<Self> {
-        open(c"/proc/self/pagemap").map(Self)
+    pub fn open() -> Self {
+        Self(open(c"/proc/self/pagemap"))
     }
 
     /// Whether a page has content in the page table (present, or swapped out
@@ -132,11 +133,13 @@ impl Pagemap {
         }
     }
 
+    /// Reads entries as the pagemap has them.
     fn read(&self, address: usize, entries: &mut [u64]) -> usize {
+        let Some(fd) = self.0 else { return mincore(address, entries) };
         // SAFETY: reads into a buffer of that length; any bytes are valid.
         let n = unsafe {
             libc::pread(
-                self.0,
+                fd,
                 entries.as_mut_ptr().cast(),
                 size_of_val(entries),
                 (address / PAGE * 8) as i64,
@@ -146,9 +149,32 @@ impl Pagemap {
     }
 }
 
+/// Entries as the pagemap would have them, from `mincore`. It says nothing of a
+/// range with a hole in it, so that is asked page by page.
+fn mincore(address: usize, entries: &mut [u64]) -> usize {
+    let mut resident = [0u8; 512];
+    let pages = entries.len().min(resident.len());
+    // SAFETY: writes one byte a page.
+    let ask = |at: usize, n: usize, to: *mut u8| unsafe {
+        libc::mincore(at as *mut libc::c_void, n * PAGE, to) == 0
+    };
+    if !ask(address, pages, resident.as_mut_ptr()) {
+        for i in 0..pages {
+            let mut one = 0u8;
+            resident[i] = if ask(address + i * PAGE, 1, &raw mut one) { one } else { 0 };
+        }
+    }
+    for (entry, byte) in entries[..pages].iter_mut().zip(resident) {
+        *entry = u64::from(byte & 1) << 63;
+    }
+    pages
+}
+
 impl Drop for Pagemap {
     fn drop(&mut self) {
-        close(self.0);
+        if let Some(fd) = self.0 {
+            close(fd);
+        }
     }
 }
 
@@ -188,12 +214,13 @@ mod tests {
             // SAFETY: within the mapping.
             unsafe { ((at + page * PAGE) as *mut u8).write(1) };
         }
-        let pagemap = Pagemap::open().expect("pagemap");
-        let mut runs = Vec::new();
-        pagemap
-            .for_each_present(at, at + 16 * PAGE, |start, n| runs.push(((start - at) / PAGE, n)));
-        assert_eq!(runs, [(3, 2), (9, 1)]);
-        assert_eq!(pagemap.is_present(at), Some(false));
+        for pagemap in [Pagemap::open(), Pagemap(None)] {
+            let mut runs = Vec::new();
+            let note = |start, n| runs.push(((start - at) / PAGE, n));
+            pagemap.for_each_present(at, at + 16 * PAGE, note);
+            assert_eq!(runs, [(3, 2), (9, 1)]);
+            assert_eq!(pagemap.is_present(at), Some(false));
+        }
         let mut found = false;
         for_each_mapping(|m| found |= m.start <= at && at < m.end && m.private_rw && m.anonymous);
         assert!(found);

@@ -28,6 +28,11 @@ const ASK: u64 = 128;
 /// An armed page that is not touched for so long goes back: its sample is "no".
 const ARMED_FOR: u64 = 100_000_000;
 
+/// Rounds without success after which a fault goes over the budget, and for
+/// how long the next ones do not even try: what is resident is locked or pinned.
+const FRUITLESS: u32 = 24;
+const PINNED_FOR: u64 = 20_000_000;
+
 struct Staged {
     address: usize,
     id: u32,
@@ -44,13 +49,13 @@ impl Worker<'_> {
         let mut spins = 0;
         let mut fruitless = 0;
         while !pager.try_reserve(pages) {
-            if fruitless == 256
+            if fruitless == FRUITLESS
                 || pager.frozen.load(SeqCst) != 0
                 || pager.nothing_leaves.load(Relaxed) > sys::now()
             {
-                if fruitless == 256 {
+                if fruitless == FRUITLESS {
                     // Spare the next faults the search for a while.
-                    pager.nothing_leaves.store(sys::now() + 2_000_000, Relaxed);
+                    pager.nothing_leaves.store(sys::now() + PINNED_FOR, Relaxed);
                 }
                 pager.reserve_over(pages);
                 return;
@@ -214,12 +219,25 @@ impl Worker<'_> {
         word.store(PageState::Resident.word(), Release);
         pager.stats().counters.demotions_refused.fetch_add(1, Relaxed);
         self.aborted(staged.proposal, Abort::Busy);
-        if error == EBUSY && self.id == MANAGER && pager.stats().counters.forks.load(Relaxed) > 0 {
-            // Shared with a child since a fork: a write fault makes it ours
-            // alone (a copy, or nothing if the child is gone), then it moves.
-            // The manager may fault here: the handlers would serve it.
-            // SAFETY: changes no content.
-            let _ = unsafe { sys::madvise(staged.address, PAGE, libc::MADV_POPULATE_WRITE) };
+        if error == EBUSY && pager.stats().counters.forks.load(Relaxed) > 0 {
+            self.unshare(staged.address);
+        }
+    }
+
+    /// A page that has been shared with a child since a fork does not move. A
+    /// write fault makes it ours alone: a copy, or nothing if the child is gone.
+    fn unshare(&self, address: usize) {
+        let pager = self.pager;
+        // If the program discards the page at this very moment, the fault is
+        // an ordinary one, and somebody else has to serve it.
+        let handlers = pager.workers[1..].iter().filter(|w| w.tid.load(Relaxed) != 0).count();
+        if self.id != MANAGER && (handlers < 2 || pager.unsharing.swap(1, AcqRel) != 0) {
+            return;
+        }
+        // SAFETY: changes no content.
+        let _ = unsafe { sys::madvise(address, PAGE, libc::MADV_POPULATE_WRITE) };
+        if self.id != MANAGER {
+            pager.unsharing.store(0, Release);
         }
     }
 
@@ -460,7 +478,7 @@ impl Worker<'_> {
     /// Brings every present page into the books.
     pub fn adopt_present(&mut self) {
         let pager = self.pager;
-        let Some(pagemap) = crate::presence::Pagemap::open() else { return };
+        let pagemap = crate::presence::Pagemap::open();
         for (_, region) in pager.regions.iter() {
             pagemap.for_each_present(region.start(), region.end(), |start, count| {
                 for i in 0..count {

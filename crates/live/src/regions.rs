@@ -141,11 +141,22 @@ impl Regions {
             let id = entry.load(Acquire);
             if id != 0
                 && let Some(place) = self.place(id - 1, address)
+                && !is_gone(&place)
             {
                 return Some(place);
             }
         }
-        (0..self.used.load(Acquire)).find_map(|id| self.place(id, address))
+        // A region that has lost this address may hide one that has it now.
+        let mut gone = None;
+        for id in 0..self.used.load(Acquire) {
+            if let Some(place) = self.place(id, address) {
+                if !is_gone(&place) {
+                    return Some(place);
+                }
+                gone = Some(place);
+            }
+        }
+        gone
     }
 
     fn place(&self, id: u32, address: usize) -> Option<Place<'_>> {
@@ -259,6 +270,10 @@ impl Regions {
         // SAFETY: the caller's; the parent changes nothing while it forks.
         unsafe { self.changes.force_unlock() };
     }
+}
+
+fn is_gone(place: &Place<'_>) -> bool {
+    PageState::of(place.word.load(Acquire)) == PageState::Gone
 }
 
 fn chunks_of(start: usize, pages: u32) -> core::ops::Range<usize> {

@@ -51,10 +51,10 @@ pub struct Worker<'p> {
     pub id: usize,
     /// Its compressor.
     pub codec: Codec,
-    pagemap: Option<Pagemap>,
+    pagemap: Pagemap,
     buffer: Box<Aligned<PAGE>>,
-    /// When making room last failed: the state of affairs then.
-    pub stuck_at: Option<u64>,
+    /// Until when (ns) the background need not try to make room.
+    pub stuck_until: u64,
 }
 
 impl<'p> Worker<'p> {
@@ -66,7 +66,7 @@ impl<'p> Worker<'p> {
             codec: Codec::new(),
             pagemap: Pagemap::open(),
             buffer: Box::new(Aligned([0; PAGE])),
-            stuck_at: None,
+            stuck_until: 0,
         }
     }
 
@@ -188,6 +188,15 @@ impl<'p> Worker<'p> {
                 Err(e) => (0, e),
             }
         };
+        if filled == 0 && extra > 0 && error != EEXIST {
+            // The walk crosses the border of two mappings: one page only.
+            for page in place.page + 1..place.page + pages {
+                region.word(page).store(PageState::Fresh.word(), Release);
+            }
+            pager.release(u64::from(extra));
+            region.last_fresh.store(u32::MAX - 1, Relaxed);
+            return self.first_touch(place, state, write);
+        }
         let present = filled.max(u32::from(error == EEXIST));
         // Pages that were taken for the walk but not filled go back.
         for page in (place.page + present.max(1))..(place.page + pages) {
@@ -251,7 +260,7 @@ impl<'p> Worker<'p> {
     /// The page is ours and said to be resident, yet somebody waits for it.
     fn serve_resident(&mut self, place: &Place<'_>) -> Served {
         let pager = self.pager;
-        let here = self.pagemap.as_ref().and_then(|p| p.is_present(place.address()));
+        let here = self.pagemap.is_present(place.address());
         let error = if here == Some(false) {
             // Only the program can have made it go away: `madvise` or the like.
             pager.uffd().copy(place.address(), ZEROS.0.as_ptr() as usize, PAGE).1
@@ -355,7 +364,7 @@ impl<'p> Worker<'p> {
         let from = match state {
             PageState::Fresh | PageState::Gone => ZEROS.0.as_ptr() as usize,
             PageState::Resident => {
-                if own && self.pagemap.as_ref().and_then(|p| p.is_present(address)) != Some(false) {
+                if own && self.pagemap.is_present(address) != Some(false) {
                     let _ = uffd.wake(address, PAGE);
                     return Served::Done;
                 }

@@ -156,6 +156,14 @@ pub fn with_more_descriptors<T>(mut work: impl FnMut() -> T) -> T {
     }
 }
 
+/// How many descriptors may be open.
+pub fn descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes into a plain structure.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur
+}
+
 /// Gives the processor to another thread.
 pub fn yield_now() {
     // SAFETY: has no memory effects.

@@ -10,6 +10,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 
 use crate::events;
+use crate::page_state::PageState;
 use crate::pager::{MANAGER, MAX_WORKERS, Pager};
 use crate::serve::{Served, Worker};
 use crate::shared::State;
@@ -36,7 +37,10 @@ pub fn is_ours() -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Begin {
     /// Regions are to be found.
-    Fresh,
+    Fresh {
+        /// In the heap, too.
+        heap: bool,
+    },
     /// A fork's child: regions are known.
     Child,
 }
@@ -48,11 +52,12 @@ struct Start {
     state: AtomicU32,
 }
 
-/// Starts managing what lies in the window and in the heap. Returns once it
+/// Starts managing what lies in the window, and the heap if asked to (not where
+/// Terrace's own threads allocate from it). Returns once it
 /// has begun, or the error number if it could not; then nothing has changed.
 /// To be called with all signals blocked.
-pub fn start(pager: &'static Pager) -> Result<(), i32> {
-    start_as(pager, Begin::Fresh)
+pub fn start(pager: &'static Pager, heap: bool) -> Result<(), i32> {
+    start_as(pager, Begin::Fresh { heap })
 }
 
 /// Starts managing again in a forked child.
@@ -127,10 +132,20 @@ fn own_descriptors() {
     // SAFETY: descriptors of the new table only; this thread uses none yet.
     unsafe {
         libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, CLOSE_RANGE_UNSHARE);
-        // 0, 1 and 2, so that no descriptor of ours gets a meaning by its number.
+        // 0, 1 and 2, so that no descriptor of ours gets a meaning by its
+        // number; they are freed again by `leave_room`.
         for _ in 0..3 {
-            libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+            libc::eventfd(0, libc::EFD_CLOEXEC);
         }
+    }
+}
+
+/// Frees the least descriptors once ours are open: the kernel reports a fork
+/// with a descriptor, which must fit under whatever limit the program sets.
+fn leave_room() {
+    for fd in 0..3 {
+        // SAFETY: the placeholders of `own_descriptors`.
+        unsafe { libc::close(fd) };
     }
 }
 
@@ -145,6 +160,7 @@ extern "C" fn manager(arg: *mut c_void) -> *mut c_void {
         let began = open_handles(pager).and_then(|()| begin_managing(pager, &mut worker, begin));
         (worker, began)
     });
+    leave_room();
     let ok = began.is_ok();
     let state = if ok { State::Active } else { State::Failed };
     pager.stats().state.store(state as u32, Relaxed);
@@ -204,19 +220,19 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
     match begin {
         Begin::Child => {
             for (_, region) in pager.regions.iter() {
-                register_mapped(pager, region.start(), region.end());
+                register_mapped(pager, region);
             }
             worker.adopt_present();
         }
-        Begin::Fresh => {
+        Begin::Fresh { heap } => {
             let mut heap_end = 0;
             let mut ranges = Vec::new();
             crate::presence::for_each_mapping(|m| {
                 let window = crate::regions::WINDOW;
                 let ours = (window..window + crate::regions::WINDOW_LEN).contains(&m.start);
-                if m.private_rw && m.anonymous && (ours || m.heap) {
+                if m.private_rw && m.anonymous && (ours || heap && m.heap) {
                     ranges.push((m.start, m.end));
-                    if m.heap {
+                    if m.heap && heap {
                         heap_end = m.end;
                     }
                 }
@@ -230,18 +246,30 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
     Ok(())
 }
 
-/// Registers what of a range is still mapped.
-fn register_mapped(pager: &Pager, start: usize, end: usize) {
-    if pager.uffd().register(start, end - start).is_ok() {
+/// Registers what of a region is still mapped.
+fn register_mapped(pager: &Pager, region: &crate::regions::Region) {
+    let (start, pages) = (region.start(), region.pages());
+    if pager.uffd().register(start, pages as usize * PAGE).is_ok() {
         return;
     }
-    // Holes in it, or other mappings: piece by piece.
-    crate::presence::for_each_mapping(|m| {
-        let (from, to) = (start.max(m.start), end.min(m.end));
-        if from < to && m.anonymous {
-            let _ = pager.uffd().register(from, to - from);
+    // Parts of it are gone (told by us), or the child has not inherited them
+    // (`MADV_DONTFORK`): run by run, and where that fails, page by page.
+    let gone = |page: u32| PageState::of(region.word(page).load(Acquire)) == PageState::Gone;
+    let mut page = 0;
+    while page < pages {
+        let first = page;
+        while page < pages && !gone(page) {
+            page += 1;
         }
-    });
+        let at = start + first as usize * PAGE;
+        let run = (page - first) as usize;
+        if run > 0 && pager.uffd().register(at, run * PAGE).is_err() {
+            for i in 0..run {
+                let _ = pager.uffd().register(at + i * PAGE, PAGE);
+            }
+        }
+        page += 1;
+    }
 }
 
 /// Processors that this process may run on.
