@@ -4,7 +4,7 @@
 
 int main(void)
 {
-    enum { BLOCKS = 60000 };
+    enum { BLOCKS = 20000 };
     static unsigned char *small[BLOCKS];
     for (size_t i = 0; i < BLOCKS; i++) {
         small[i] = malloc(16 + i % 200);
@@ -25,7 +25,7 @@ int main(void)
 
     unsigned char *start = sbrk(0);
     CHECK(start != (void *)-1);
-    size_t bytes = 6 * MIB;
+    size_t bytes = 6 * QUARTER;
     unsigned char *at = sbrk((intptr_t)bytes + (intptr_t)PAGE);
     if (at == (void *)-1)
         skip("the heap cannot grow here");

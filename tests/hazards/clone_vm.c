@@ -4,7 +4,7 @@
 #include <sched.h>
 
 static unsigned char *at;
-static const size_t bytes = 6 * MIB;
+static const size_t bytes = 6 * QUARTER;
 
 static int other(void *argument)
 {

@@ -4,7 +4,7 @@
 #include <sys/resource.h>
 
 static unsigned char *at;
-static const size_t bytes = 6 * MIB;
+static const size_t bytes = 6 * QUARTER;
 static void again(uint64_t *seed)
 {
     churn();
@@ -37,16 +37,16 @@ int main(void)
         SYS(fstat(fd, &st));
         CHECK(S_ISCHR(st.st_mode));
     }
-    unsigned char *more = map(2 * MIB); /* a mapping made after all that */
-    fill(more, 2 * MIB, 77);
+    unsigned char *more = map(2 * QUARTER); /* a mapping made after all that */
+    fill(more, 2 * QUARTER, 77);
     again(&seed);
-    verify(more, 2 * MIB, 77);
+    verify(more, 2 * QUARTER, 77);
     pid_t child = (pid_t)SYS(fork());
     if (child == 0) {
         closefrom(3);
         again(&seed);
         again(&seed);
-        verify(more, 2 * MIB, 77);
+        verify(more, 2 * QUARTER, 77);
         _exit(0);
     }
     wait_ok(child);
@@ -55,15 +55,15 @@ int main(void)
     SYS(setrlimit(RLIMIT_NOFILE, &limit));
     again(&seed);
     CHECK(open("/dev/null", O_RDONLY) == -1 && errno == EMFILE);
-    more = map(2 * MIB);
-    fill(more, 2 * MIB, 78);
+    more = map(2 * QUARTER);
+    fill(more, 2 * QUARTER, 78);
     child = (pid_t)SYS(fork()); /* a child that cannot open anything */
     if (child == 0) {
         again(&seed);
-        verify(more, 2 * MIB, 78);
+        verify(more, 2 * QUARTER, 78);
         _exit(0);
     }
     wait_ok(child);
-    verify(more, 2 * MIB, 78);
+    verify(more, 2 * QUARTER, 78);
     return 0;
 }

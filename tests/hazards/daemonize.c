@@ -3,7 +3,7 @@
 
 int main(void)
 {
-    size_t bytes = 8 * MIB;
+    size_t bytes = 8 * QUARTER;
     unsigned char *at = map(bytes);
     fill(at, bytes, 1);
     churn();

@@ -3,7 +3,7 @@
 #include "hazard.h"
 
 static unsigned char *at;
-static const size_t bytes = 4 * MIB;
+static const size_t bytes = 4 * QUARTER;
 static pthread_key_t key;
 static atomic_int destroyed;
 
@@ -30,9 +30,9 @@ static void at_exit(void)
 {
     churn();
     verify(at, bytes, 1);
-    unsigned char *fresh = malloc(MIB); /* memory can still be had */
+    unsigned char *fresh = malloc(QUARTER); /* memory can still be had */
     CHECK(fresh);
-    memset(fresh, 3, MIB);
+    memset(fresh, 3, QUARTER);
     free(fresh);
 }
 __attribute__((destructor)) static void very_late(void)
@@ -43,8 +43,8 @@ __attribute__((destructor)) static void very_late(void)
 static unsigned char *early;
 __attribute__((constructor)) static void very_early(void)
 {
-    early = map(2 * MIB); /* before main, perhaps before the preload is ready */
-    fill(early, 2 * MIB, 4);
+    early = map(2 * QUARTER); /* before main, perhaps before the preload is ready */
+    fill(early, 2 * QUARTER, 4);
 }
 
 int main(void)
@@ -52,7 +52,7 @@ int main(void)
     at = map(bytes);
     fill(at, bytes, 1);
     churn();
-    verify(early, 2 * MIB, 4);
+    verify(early, 2 * QUARTER, 4);
     CHECK(atexit(at_exit) == 0);
     PTHREAD(pthread_key_create(&key, destroy));
     pthread_t thread[4];

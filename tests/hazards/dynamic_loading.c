@@ -5,7 +5,7 @@
 
 int main(void)
 {
-    size_t bytes = 4 * MIB;
+    size_t bytes = 4 * QUARTER;
     unsigned char *at = map(bytes);
     fill(at, bytes, 1);
     for (int round = 0; round < 4; round++) {
@@ -31,11 +31,11 @@ int main(void)
         void *(*other_malloc)(size_t) = (void *(*)(size_t))dlsym(copy, "malloc");
         void (*other_free)(void *) = (void (*)(void *))dlsym(copy, "free");
         CHECK(other_malloc && other_free);
-        unsigned char *block = other_malloc(2 * MIB);
+        unsigned char *block = other_malloc(2 * QUARTER);
         CHECK(block);
-        fill_bytes(block, 2 * MIB, 5);
+        fill_bytes(block, 2 * QUARTER, 5);
         churn();
-        verify_bytes(block, 2 * MIB, 5);
+        verify_bytes(block, 2 * QUARTER, 5);
         other_free(block);
         dlclose(copy);
     }

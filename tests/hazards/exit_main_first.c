@@ -3,7 +3,7 @@
 #include "hazard.h"
 
 static unsigned char *at;
-static const size_t bytes = 4 * MIB;
+static const size_t bytes = 4 * QUARTER;
 static pthread_t first;
 
 static void *last(void *argument)

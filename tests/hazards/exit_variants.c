@@ -4,7 +4,7 @@
 #include <sys/resource.h>
 
 static unsigned char *at;
-static const size_t bytes = 2 * MIB;
+static const size_t bytes = 2 * QUARTER;
 
 static void *faulter(void *argument)
 {

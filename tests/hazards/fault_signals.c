@@ -35,7 +35,7 @@ static void touch(void *at, int signal, int code)
 
 int main(void)
 {
-    size_t bytes = 6 * MIB;
+    size_t bytes = 6 * QUARTER;
     unsigned char *at = map(bytes);
     fill(at, bytes, 1);
     churn();
@@ -54,10 +54,10 @@ int main(void)
         SYS(sigaction(signals[i], &action, NULL));
     }
     touch((void *)0x40, SIGSEGV, SEGV_MAPERR);
-    unsigned char *gone = map(MIB);
-    fill(gone, MIB, 2);
+    unsigned char *gone = map(QUARTER);
+    fill(gone, QUARTER, 2);
     churn();
-    SYS(munmap(gone, MIB));
+    SYS(munmap(gone, QUARTER));
     touch(gone + 5 * PAGE + 3, SIGSEGV, SEGV_MAPERR);
     int fd = temp_file();
     SYS(ftruncate(fd, 4 * PAGE));

@@ -27,10 +27,10 @@ static int as_child(int argc, char **argv)
     }
     const char *value = getenv("V7");
     CHECK(value && strlen(value) == 2000 && value[0] == 'h' && value[1999] == 'h');
-    unsigned char *at = map(6 * MIB);
-    fill(at, 6 * MIB, 4);
+    unsigned char *at = map(6 * QUARTER);
+    fill(at, 6 * QUARTER, 4);
     churn();
-    verify(at, 6 * MIB, 4);
+    verify(at, 6 * QUARTER, 4);
     return 0;
 }
 

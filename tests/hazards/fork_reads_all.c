@@ -4,8 +4,8 @@
 
 int main(void)
 {
-    size_t bytes = 12 * MIB;
-    unsigned char *at = map(bytes), *untouched = map(MIB);
+    size_t bytes = 12 * QUARTER;
+    unsigned char *at = map(bytes), *untouched = map(QUARTER);
     fill(at, bytes, 1);
     churn();
     int go[2];
@@ -15,7 +15,7 @@ int main(void)
         char byte;
         read_all(go[0], &byte, 1); /* the parent has overwritten and unmapped by now */
         verify(at, bytes, 1);
-        verify_zero(untouched, MIB);
+        verify_zero(untouched, QUARTER);
         churn();
         verify(at, bytes, 1);
         _exit(0);

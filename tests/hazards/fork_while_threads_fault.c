@@ -3,7 +3,7 @@
 #include "hazard.h"
 
 enum { THREADS = 3 };
-static const size_t slice = 2 * MIB;
+static const size_t slice = 2 * QUARTER;
 static unsigned char *at;
 static atomic_bool stop;
 
@@ -22,7 +22,7 @@ static void *writer(void *argument)
 
 int main(void)
 {
-    size_t bytes = 4 * MIB;
+    size_t bytes = 4 * QUARTER;
     unsigned char *still = map(bytes);
     at = map(THREADS * slice);
     fill(still, bytes, 1);

@@ -4,7 +4,7 @@
 
 int main(void)
 {
-    size_t huge = 2 * MIB, bytes = 6 * huge;
+    size_t huge = 2 * MIB, bytes = 4 * huge;
     unsigned char *raw = map(bytes + huge);
     unsigned char *at = (unsigned char *)(((uintptr_t)raw + huge - 1) / huge * huge);
     if (madvise(at, bytes, MADV_HUGEPAGE) == -1)
@@ -21,7 +21,7 @@ int main(void)
     verify_zero(at + 2 * huge, huge);
     pid_t child = (pid_t)SYS(fork());
     if (child == 0) {
-        verify_from(at + 3 * huge, 3 * huge, 1, 3 * huge / PAGE);
+        verify_from(at + 3 * huge, huge, 1, 3 * huge / PAGE);
         fill(at, huge, 2);
         churn();
         verify(at, huge, 2);

@@ -15,7 +15,7 @@ static size_t address_space(void)
 
 int main(void)
 {
-    size_t bytes = 8 * MIB;
+    size_t bytes = 8 * QUARTER;
     unsigned char *at = map(bytes);
     fill(at, bytes, 1);
     churn();
@@ -26,12 +26,12 @@ int main(void)
           && errno == ENOMEM);
     void *volatile much = malloc(512 * MIB);
     CHECK(much == NULL);
-    unsigned char *some = map(4 * MIB);
-    fill(some, 4 * MIB, 2);
+    unsigned char *some = map(4 * QUARTER);
+    fill(some, 4 * QUARTER, 2);
     churn();
-    verify(some, 4 * MIB, 2);
+    verify(some, 4 * QUARTER, 2);
     verify(at, bytes, 1);
-    SYS(munmap(some, 4 * MIB));
+    SYS(munmap(some, 4 * QUARTER));
     /* Not one page more: what is mapped stays usable. */
     limit.rlim_cur = address_space();
     SYS(setrlimit(RLIMIT_AS, &limit));

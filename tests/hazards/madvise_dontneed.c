@@ -4,7 +4,7 @@
 
 int main(void)
 {
-    size_t bytes = 8 * MIB, part = 2 * MIB;
+    size_t bytes = 8 * QUARTER, part = 2 * QUARTER;
     unsigned char *at = map(bytes);
     for (uint64_t round = 1; round < 3; round++) {
         fill(at, bytes, round);

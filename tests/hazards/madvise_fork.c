@@ -12,7 +12,7 @@ static void on_fault(int signal)
 
 int main(void)
 {
-    size_t bytes = 2 * MIB;
+    size_t bytes = 2 * QUARTER;
     unsigned char *secret = map(bytes), *wiped = map(bytes), *plain = map(bytes);
     fill(secret, bytes, 1);
     fill(wiped, bytes, 2);

@@ -16,7 +16,7 @@ static void old_or_zero(const uint64_t *words, size_t pages, uint64_t seed)
 
 int main(void)
 {
-    size_t bytes = 6 * MIB, half = bytes / 2;
+    size_t bytes = 6 * QUARTER, half = bytes / 2;
     unsigned char *at = map(bytes);
     for (uint64_t round = 1; round < 4; round++) {
         fill(at, bytes, round);

@@ -15,7 +15,7 @@ static void on_fault(int signal)
 
 int main(void)
 {
-    size_t bytes = 2 * MIB;
+    size_t bytes = 4 * QUARTER;
     unsigned char *at = map(bytes);
     fill(at, bytes, 1);
     churn();

@@ -21,7 +21,7 @@ int main(void)
         {MADV_DODUMP, "DODUMP"},         {MADV_POPULATE_READ, "POPULATE_READ"},
         {MADV_POPULATE_WRITE, "POPULATE_WRITE"},
     };
-    size_t bytes = 4 * MIB, part = 64 * PAGE;
+    size_t bytes = 4 * QUARTER, part = 16 * PAGE;
     unsigned char *at = map(bytes);
     fill(at, bytes, 1);
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++) {
@@ -32,7 +32,7 @@ int main(void)
             CHECKF(errno == EINVAL || errno == EAGAIN || errno == ENOMEM || errno == EBUSY
                        || errno == EFAULT,
                    "%s: %s", hints[i].name, strerror(errno));
-        verify_from(at + i % 8 * part, 2 * part, 1, i % 8 * 64);
+        verify_from(at + i % 8 * part, 2 * part, 1, i % 8 * 16);
     }
     churn();
     verify(at, bytes, 1);
@@ -41,15 +41,15 @@ int main(void)
     verify(at, bytes, 1);
 
     /* Populating memory that was never touched. */
-    unsigned char *fresh = map(2 * MIB);
-    if (madvise(fresh, 2 * MIB, MADV_POPULATE_WRITE) == -1)
+    unsigned char *fresh = map(2 * QUARTER);
+    if (madvise(fresh, 2 * QUARTER, MADV_POPULATE_WRITE) == -1)
         CHECKF(errno == EINVAL, "POPULATE_WRITE: %s", strerror(errno));
-    verify_zero(fresh, 2 * MIB);
-    fill(fresh, 2 * MIB, 2);
+    verify_zero(fresh, 2 * QUARTER);
+    fill(fresh, 2 * QUARTER, 2);
     churn();
-    if (madvise(fresh, 2 * MIB, MADV_POPULATE_READ) == -1)
+    if (madvise(fresh, 2 * QUARTER, MADV_POPULATE_READ) == -1)
         CHECKF(errno == EINVAL, "POPULATE_READ: %s", strerror(errno));
-    verify(fresh, 2 * MIB, 2);
+    verify(fresh, 2 * QUARTER, 2);
 
     /* The same through process_madvise, on ourselves, many ranges at once. */
     int self = (int)syscall(SYS_pidfd_open, getpid(), 0);

@@ -3,7 +3,7 @@
 #include "hazard.h"
 #include <malloc.h>
 
-enum { SLOTS = 48, STEPS = 500 };
+enum { SLOTS = 32, STEPS = 300 };
 
 static size_t some_size(uint64_t random)
 {
@@ -14,8 +14,8 @@ static size_t some_size(uint64_t random)
         return 60 * KIB + random / 4 % (10 * KIB); /* around the threshold */
     case 2:
         return 64 * KIB + random / 4 % (256 * KIB);
-    default:
-        return 256 * KIB + random / 4 % (512 * KIB);
+    default: /* now and then a block that is large for any allocator */
+        return random / 4 % 8 ? 128 * KIB + random / 32 % (128 * KIB) : MIB + random / 32 % MIB;
     }
 }
 

@@ -2,7 +2,7 @@
  * memory is evicted. */
 #include "hazard.h"
 
-enum { THREADS = 4, ROUNDS = 60, QUEUE = 16 };
+enum { THREADS = 4, ROUNDS = 40, QUEUE = 16 };
 struct item {
     unsigned char *at;
     size_t size;
@@ -17,7 +17,7 @@ static void *worker(void *argument)
     uint64_t random = (uint64_t)(uintptr_t)argument + 1;
     for (int round = 0; round < ROUNDS; round++) {
         random = mix(random);
-        struct item mine = {.size = 1 + random % (random >> 40 & 1 ? 400 * KIB : 100 * KIB), .seed = random};
+        struct item mine = {.size = 1 + random % (random >> 40 & 1 ? 300 * KIB : 70 * KIB), .seed = random};
         mine.at = malloc(mine.size);
         CHECK(mine.at);
         for (size_t i = 0; i < mine.size; i += 512)

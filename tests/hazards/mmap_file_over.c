@@ -4,7 +4,7 @@
 
 int main(void)
 {
-    size_t bytes = 4 * MIB, part = MIB;
+    size_t bytes = 4 * QUARTER, part = QUARTER;
     int fd = temp_file();
     unsigned char *content = map(part);
     fill(content, part, 7);

@@ -3,7 +3,7 @@
 
 int main(void)
 {
-    size_t bytes = 8 * MIB, part = 2 * MIB;
+    size_t bytes = 8 * QUARTER, part = 2 * QUARTER;
     unsigned char *at = map(bytes);
     fill(at, bytes, 1);
     churn();
@@ -33,22 +33,22 @@ int main(void)
     verify_zero(at + part, part);
 
     /* PROT_NONE reservation, then committed piece by piece as allocators do. */
-    unsigned char *reserved = mmap(NULL, 64 * MIB, PROT_NONE,
+    unsigned char *reserved = mmap(NULL, 64 * QUARTER, PROT_NONE,
                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(reserved != MAP_FAILED);
     for (size_t i = 0; i < 8; i++) {
-        unsigned char *piece = reserved + i * 7 * MIB;
+        unsigned char *piece = reserved + i * 7 * QUARTER;
         if (i % 2)
-            CHECK(mmap(piece, MIB, PROT_READ | PROT_WRITE,
+            CHECK(mmap(piece, QUARTER, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == piece);
         else
-            SYS(mprotect(piece, MIB, PROT_READ | PROT_WRITE));
-        verify_zero(piece, MIB);
-        fill(piece, MIB, i);
+            SYS(mprotect(piece, QUARTER, PROT_READ | PROT_WRITE));
+        verify_zero(piece, QUARTER);
+        fill(piece, QUARTER, i);
     }
     churn();
     for (size_t i = 0; i < 8; i++)
-        verify(reserved + i * 7 * MIB, MIB, i);
-    SYS(munmap(reserved, 64 * MIB));
+        verify(reserved + i * 7 * QUARTER, QUARTER, i);
+    SYS(munmap(reserved, 64 * QUARTER));
     return 0;
 }

@@ -15,7 +15,7 @@ static void use(const char *name, unsigned char *at, size_t bytes, uint64_t seed
 
 int main(void)
 {
-    size_t bytes = 2 * MIB;
+    size_t bytes = 2 * QUARTER;
     int access = PROT_READ | PROT_WRITE, anonymous = MAP_PRIVATE | MAP_ANONYMOUS;
     use("MAP_NORESERVE", mmap(NULL, bytes, access, anonymous | MAP_NORESERVE, -1, 0), bytes, 1);
     use("MAP_STACK", mmap(NULL, bytes, access, anonymous | MAP_STACK, -1, 0), bytes, 2);
@@ -35,10 +35,10 @@ int main(void)
         use("MAP_LOCKED", locked, 256 * KIB, 8);
 
     /* A stack that grows down into a guard gap as it is touched. */
-    unsigned char *reserve = mmap(NULL, 16 * MIB, PROT_NONE, anonymous | MAP_NORESERVE, -1, 0);
+    unsigned char *reserve = mmap(NULL, 16 * QUARTER, PROT_NONE, anonymous | MAP_NORESERVE, -1, 0);
     CHECK(reserve != MAP_FAILED);
-    SYS(munmap(reserve, 16 * MIB));
-    unsigned char *stack = mmap(reserve + 15 * MIB, 64 * KIB, access,
+    SYS(munmap(reserve, 16 * QUARTER));
+    unsigned char *stack = mmap(reserve + 15 * QUARTER, 64 * KIB, access,
                                 anonymous | MAP_GROWSDOWN | MAP_FIXED_NOREPLACE, -1, 0);
     CHECKF(stack != MAP_FAILED, "MAP_GROWSDOWN: %s", strerror(errno));
     verify_zero(stack, 64 * KIB);

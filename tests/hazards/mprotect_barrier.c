@@ -4,8 +4,8 @@
 #include "hazard.h"
 
 static unsigned char *at;
-static const size_t bytes = 4 * MIB;
-static volatile unsigned char dirty[4 * MIB / 4096];
+static const size_t bytes = 4 * QUARTER;
+static volatile unsigned char dirty[4 * QUARTER / 4096];
 static volatile size_t barriers;
 
 static void on_fault(int signal, siginfo_t *info, void *context)

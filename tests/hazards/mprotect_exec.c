@@ -7,7 +7,7 @@ int main(void)
 #if !defined(__x86_64__)
     skip("the machine code is for x86-64");
 #else
-    size_t bytes = 2 * MIB, functions = bytes / 512;
+    size_t bytes = 2 * QUARTER, functions = bytes / 512;
     unsigned char *code = map(bytes);
     for (int round = 0; round < 2; round++) {
         for (size_t i = 0; i < functions; i++) {
@@ -40,7 +40,7 @@ int main(void)
         SYS(mprotect(code, bytes, PROT_READ | PROT_WRITE));
     }
     /* Writable and executable at once. */
-    unsigned char *both = mmap(NULL, MIB, PROT_READ | PROT_WRITE | PROT_EXEC,
+    unsigned char *both = mmap(NULL, 2 * QUARTER, PROT_READ | PROT_WRITE | PROT_EXEC,
                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (both == MAP_FAILED)
         return 0; /* a hardened kernel may refuse */

@@ -2,7 +2,7 @@
  * while threads fault on them. */
 #include "hazard.h"
 
-static const size_t bytes = 4 * MIB;
+static const size_t bytes = 4 * QUARTER;
 static unsigned char *at;
 static atomic_bool stop;
 

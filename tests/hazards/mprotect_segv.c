@@ -49,7 +49,7 @@ int main(void)
 {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
     SYS(sigaction(SIGSEGV, &action, NULL));
-    size_t bytes = 4 * MIB, part = MIB;
+    size_t bytes = 4 * QUARTER, part = QUARTER;
     unsigned char *at = map(bytes);
     for (int absent = 0; absent < 2; absent++) {
         SYS(mprotect(at, bytes, PROT_READ | PROT_WRITE));
@@ -74,36 +74,36 @@ int main(void)
         verify(at, bytes, 1);
     }
     /* Never touched memory that is read-only, then writable. */
-    unsigned char *fresh = mmap(NULL, MIB, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *fresh = mmap(NULL, QUARTER, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(fresh != MAP_FAILED);
     REFUSED(can_store(fresh + 3, 1), fresh + 3);
-    verify_zero(fresh, MIB);
+    verify_zero(fresh, QUARTER);
     REFUSED(can_store(fresh + 3, 1), fresh + 3);
-    SYS(mprotect(fresh, MIB, PROT_READ | PROT_WRITE));
-    fill(fresh, MIB, 2);
-    SYS(mprotect(fresh, MIB, PROT_NONE));
+    SYS(mprotect(fresh, QUARTER, PROT_READ | PROT_WRITE));
+    fill(fresh, QUARTER, 2);
+    SYS(mprotect(fresh, QUARTER, PROT_NONE));
     churn();
-    SYS(mprotect(fresh, MIB, PROT_READ));
-    verify(fresh, MIB, 2);
+    SYS(mprotect(fresh, QUARTER, PROT_READ));
+    verify(fresh, QUARTER, 2);
     /* Memory that starts without any access and is opened later. */
-    unsigned char *closed = mmap(NULL, MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *closed = mmap(NULL, QUARTER, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(closed != MAP_FAILED);
     REFUSED(can_read(closed), closed);
-    SYS(mprotect(closed, MIB, PROT_READ | PROT_WRITE));
-    verify_zero(closed, MIB);
-    fill(closed, MIB, 3);
+    SYS(mprotect(closed, QUARTER, PROT_READ | PROT_WRITE));
+    verify_zero(closed, QUARTER);
+    fill(closed, QUARTER, 3);
     churn();
-    verify(closed, MIB, 3);
+    verify(closed, QUARTER, 3);
     /* System calls are refused too, with EFAULT. */
     int pipe_ends[2];
     SYS(pipe(pipe_ends));
     write_all(pipe_ends[1], "abc", 3);
-    SYS(mprotect(fresh, MIB, PROT_READ));
-    CHECK(read(pipe_ends[0], fresh + 100 * PAGE, 3) == -1 && errno == EFAULT);
-    SYS(mprotect(fresh, MIB, PROT_NONE));
-    CHECK(write(pipe_ends[1], fresh + 100 * PAGE, 3) == -1 && errno == EFAULT);
+    SYS(mprotect(fresh, QUARTER, PROT_READ));
+    CHECK(read(pipe_ends[0], fresh + 30 * PAGE, 3) == -1 && errno == EFAULT);
+    SYS(mprotect(fresh, QUARTER, PROT_NONE));
+    CHECK(write(pipe_ends[1], fresh + 30 * PAGE, 3) == -1 && errno == EFAULT);
     CHECK(mprotect(fresh + 1, PAGE, PROT_READ) == -1 && errno == EINVAL);
-    SYS(munmap(fresh, MIB));
-    CHECK(mprotect(fresh, MIB, PROT_READ) == -1 && errno == ENOMEM);
+    SYS(munmap(fresh, QUARTER));
+    CHECK(mprotect(fresh, QUARTER, PROT_READ) == -1 && errno == ENOMEM);
     return 0;
 }

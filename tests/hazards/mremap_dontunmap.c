@@ -8,7 +8,7 @@
 
 int main(void)
 {
-    size_t bytes = 4 * MIB;
+    size_t bytes = 4 * QUARTER;
     unsigned char *at = map(bytes);
     fill(at, bytes, 1);
     churn();

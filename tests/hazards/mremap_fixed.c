@@ -4,7 +4,7 @@
 
 int main(void)
 {
-    size_t bytes = 4 * MIB;
+    size_t bytes = 4 * QUARTER;
     unsigned char *at = map(bytes), *target = map(2 * bytes);
     for (int round = 0; round < 2; round++) {
         fill(at, bytes, 1);

@@ -4,10 +4,10 @@
 
 int main(void)
 {
-    size_t bytes = MIB;
+    size_t bytes = QUARTER;
     unsigned char *at = map(bytes);
     fill(at, bytes, 1);
-    for (size_t next = 2 * MIB; next <= 8 * MIB; next += 2 * MIB) {
+    for (size_t next = 2 * QUARTER; next <= 8 * QUARTER; next += 2 * QUARTER) {
         churn();
         at = mremap(at, bytes, next, MREMAP_MAYMOVE);
         CHECKF(at != MAP_FAILED, "mremap: %s", strerror(errno));
@@ -27,11 +27,11 @@ int main(void)
     verify_zero(at + bytes / 2, bytes / 2); /* what was cut off is gone for good */
 
     /* Growing without permission to move, into memory that is taken. */
-    unsigned char *pair = map(2 * MIB);
-    fill(pair, 2 * MIB, 3);
+    unsigned char *pair = map(4 * QUARTER);
+    fill(pair, 4 * QUARTER, 3);
     churn();
-    CHECK(mremap(pair, MIB, 4 * MIB, 0) == MAP_FAILED && errno == ENOMEM);
-    verify(pair, 2 * MIB, 3);
+    CHECK(mremap(pair, QUARTER, 4 * QUARTER, 0) == MAP_FAILED && errno == ENOMEM);
+    verify(pair, 4 * QUARTER, 3);
     /* A middle part moves out; both neighbours stay. */
     unsigned char *moved = mremap(pair + 64 * PAGE, 128 * PAGE, 192 * PAGE, MREMAP_MAYMOVE);
     CHECK(moved != MAP_FAILED);
@@ -39,7 +39,7 @@ int main(void)
     verify(pair, 64 * PAGE, 3);
     verify_from(moved, 128 * PAGE, 3, 64);
     verify_zero(moved + 128 * PAGE, 64 * PAGE);
-    verify_from(pair + 192 * PAGE, 2 * MIB - 192 * PAGE, 3, 192);
+    verify_from(pair + 192 * PAGE, 4 * QUARTER - 192 * PAGE, 3, 192);
     /* Errors as ever. */
     CHECK(mremap(at + 1, PAGE, 2 * PAGE, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
     CHECK(mremap(at, bytes, 0, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);

@@ -28,7 +28,7 @@ int main(void)
 {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
     SYS(sigaction(SIGSEGV, &action, NULL));
-    size_t bytes = 8 * MIB, part = 2 * MIB;
+    size_t bytes = 8 * QUARTER, part = 2 * QUARTER;
     unsigned char *at = map(bytes);
     for (int round = 0; round < 2; round++) {
         fill(at, bytes, 1);
@@ -57,13 +57,13 @@ int main(void)
         verify_zero(at, bytes);
     }
     /* Page by page, from both ends. */
-    fill(at, MIB, 3);
+    fill(at, QUARTER, 3);
     churn();
-    for (size_t page = 0; page < MIB / PAGE / 2 - 1; page++) {
+    for (size_t page = 0; page < QUARTER / PAGE / 2 - 1; page++) {
         SYS(munmap(at + page * PAGE, PAGE));
-        SYS(munmap(at + MIB - (page + 1) * PAGE, PAGE));
+        SYS(munmap(at + QUARTER - (page + 1) * PAGE, PAGE));
     }
-    verify_from(at + MIB / 2 - PAGE, 2 * PAGE, 3, MIB / 2 / PAGE - 1);
+    verify_from(at + QUARTER / 2 - PAGE, 2 * PAGE, 3, QUARTER / 2 / PAGE - 1);
     /* Errors as ever: an unaligned address, nothing mapped there. */
     CHECK(munmap(at + 1, PAGE) == -1 && errno == EINVAL);
     CHECK(munmap(at, 0) == -1 && errno == EINVAL);

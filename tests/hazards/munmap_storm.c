@@ -26,7 +26,7 @@ static void *worker(void *argument)
 
 int main(void)
 {
-    size_t bytes = 4 * MIB;
+    size_t bytes = 4 * QUARTER;
     unsigned char *still = map(bytes);
     fill(still, bytes, 1);
     struct churner churner;

@@ -7,7 +7,7 @@
 
 static int faults;
 static unsigned char *at;
-static const size_t bytes = 1 * MIB;
+static const size_t bytes = 1 * QUARTER;
 
 static void *server(void *argument)
 {

@@ -11,8 +11,8 @@ int main(int argc, char **argv, char **environment)
         CHECK(getenv("SPAWNED"));
         return 4;
     }
-    unsigned char *at = map(6 * MIB);
-    fill(at, 6 * MIB, 1);
+    unsigned char *at = map(6 * QUARTER);
+    fill(at, 6 * QUARTER, 1);
     char *path = map(64 * KIB);
     CHECK(SYS(readlink("/proc/self/exe", path, 4096)) < 4096);
     char **arguments = map(64 * KIB), **variables = map(256 * KIB);
@@ -33,6 +33,6 @@ int main(int argc, char **argv, char **environment)
     }
     pid_t child;
     CHECK(posix_spawn(&child, "/nonexistent/program", NULL, NULL, arguments, variables) == ENOENT);
-    verify(at, 6 * MIB, 1);
+    verify(at, 6 * QUARTER, 1);
     return 0;
 }

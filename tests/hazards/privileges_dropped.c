@@ -6,19 +6,19 @@
 #include <sys/prctl.h>
 
 static unsigned char *at;
-static const size_t bytes = 4 * MIB;
+static const size_t bytes = 4 * QUARTER;
 static uint64_t seed = 1;
 static void again(void)
 {
     churn();
     verify(at, bytes, seed);
     fill(at, bytes, ++seed);
-    unsigned char *fresh = map(MIB);
-    verify_zero(fresh, MIB);
-    fill(fresh, MIB, 5);
+    unsigned char *fresh = map(QUARTER);
+    verify_zero(fresh, QUARTER);
+    fill(fresh, QUARTER, 5);
     churn();
-    verify(fresh, MIB, 5);
-    SYS(munmap(fresh, MIB));
+    verify(fresh, QUARTER, 5);
+    SYS(munmap(fresh, QUARTER));
 }
 static void again_in_child(void)
 {

@@ -2,7 +2,7 @@
  * cancellation points; the memory and every other thread stay sound. */
 #include "hazard.h"
 
-static const size_t bytes = 6 * MIB;
+static const size_t bytes = 6 * QUARTER;
 static unsigned char *at;
 static atomic_int cleanups;
 

@@ -26,13 +26,13 @@ static void *worker(void *argument)
 {
     uint64_t seed = (uint64_t)(uintptr_t)argument;
     for (int round = 0; round < 2; round++)
-        deep(150, seed + (uint64_t)round);
+        deep(80, seed + (uint64_t)round);
     return NULL;
 }
 
 int main(void)
 {
-    size_t stack_bytes = 1 * MIB;
+    size_t stack_bytes = 1 * QUARTER;
     PTHREAD(pthread_barrier_init(&barrier, NULL, THREADS + 1));
     pthread_t thread[THREADS];
     void *stack[THREADS];

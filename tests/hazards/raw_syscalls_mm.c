@@ -10,7 +10,7 @@ static void *raw_map(void *hint, size_t bytes, int flags)
 
 int main(void)
 {
-    size_t bytes = 4 * MIB;
+    size_t bytes = 4 * QUARTER;
     /* Unmapped behind the wrappers' back, then the address is used again. */
     unsigned char *at = map(bytes);
     fill(at, bytes, 1);

@@ -12,7 +12,7 @@
 
 int main(void)
 {
-    size_t bytes = 6 * MIB;
+    size_t bytes = 6 * QUARTER;
     unsigned char *at = map(bytes);
     fill(at, bytes, 1);
     churn();
@@ -26,7 +26,7 @@ int main(void)
     SYS(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == -1)
         skip("seccomp filters are not allowed here");
-    CHECK(mmap(NULL, MIB, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == EPERM);
+    CHECK(mmap(NULL, QUARTER, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == EPERM);
     verify(at, bytes, 1);
     fill(at, bytes, 2);
     churn();

@@ -4,7 +4,7 @@
 #include <setjmp.h>
 
 static unsigned char *other;
-static const size_t bytes = 4 * MIB;
+static const size_t bytes = 4 * QUARTER;
 static volatile int handled;
 static unsigned char *stack_low, *stack_high;
 static sigjmp_buf out;

@@ -5,7 +5,7 @@
 #include <ucontext.h>
 
 static unsigned char *at;
-static const size_t bytes = 4 * MIB;
+static const size_t bytes = 4 * QUARTER;
 static volatile int repaired;
 
 #if defined(__x86_64__)

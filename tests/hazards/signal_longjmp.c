@@ -6,7 +6,7 @@
 
 static sigjmp_buf out;
 static unsigned char *at;
-static const size_t bytes = 4 * MIB;
+static const size_t bytes = 4 * QUARTER;
 
 static void on_alarm(int signal)
 {

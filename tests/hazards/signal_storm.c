@@ -4,7 +4,7 @@
 #include <sys/time.h>
 
 static unsigned char *at, *for_handler;
-static const size_t bytes = 4 * MIB;
+static const size_t bytes = 4 * QUARTER;
 static volatile sig_atomic_t alarms, kicks;
 
 static void on_alarm(int signal)

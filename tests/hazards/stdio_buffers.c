@@ -6,7 +6,7 @@ int main(void)
 {
     char name[64];
     sprintf(name, "hazard-stdio-%d.tmp", (int)getpid());
-    size_t buffer = 512 * KIB, lines = 60000;
+    size_t buffer = 512 * KIB, lines = 40000;
     char *first = map(buffer), *second = malloc(buffer);
     CHECK(second);
     FILE *out = fopen(name, "w");
@@ -37,7 +37,7 @@ int main(void)
     free(second);
 
     /* fread and fwrite of whole blocks, and a stream into memory. */
-    size_t bytes = 3 * MIB;
+    size_t bytes = 3 * QUARTER;
     unsigned char *at = map(bytes), *back = map(bytes);
     fill(at, bytes, 1);
     churn();

@@ -6,7 +6,7 @@ enum { REQUESTS = 32 };
 
 int main(void)
 {
-    size_t block = 64 * KIB, bytes = REQUESTS * block;
+    size_t block = 16 * KIB, bytes = REQUESTS * block;
     int fd = temp_file();
     unsigned char *out = map(bytes), *in = map(bytes);
     aio_context_t *context = map(64 * KIB);

@@ -4,7 +4,7 @@
 
 int main(void)
 {
-    size_t bytes = 24 * MIB;
+    size_t bytes = 24 * QUARTER;
     int fd = (int)SYS(memfd_create("hazard", MFD_CLOEXEC));
     unsigned char *at = map(bytes);
     for (size_t page = 0; page < bytes / PAGE; page += 3)

@@ -5,7 +5,7 @@
 
 int main(void)
 {
-    size_t bytes = 4 * MIB, block = 256 * KIB;
+    size_t bytes = 4 * QUARTER, block = 64 * KIB;
     int fd = temp_file_with(O_DIRECT);
     unsigned char *out = map(bytes), *in = map(bytes);
     fill(out, bytes, 1);

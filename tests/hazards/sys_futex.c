@@ -3,7 +3,6 @@
  * wake must find the sleeper. */
 #include "hazard.h"
 #include <linux/futex.h>
-#include <sched.h>
 #include <time.h>
 
 static long futex(uint32_t *word, int operation, uint32_t value, const struct timespec *timeout,
@@ -28,14 +27,6 @@ static void *sleeper(void *argument)
     }
     atomic_store(&job->woken, 1);
     return NULL;
-}
-
-static int churns_and_ends(void *argument)
-{
-    (void)argument;
-    churn();
-    churn();
-    return 0;
 }
 
 int main(void)
@@ -71,31 +62,6 @@ int main(void)
         churn();
         CHECK(futex(word, FUTEX_CMP_REQUEUE | flag, 1, (void *)1, other, 4) == -1 && errno == EAGAIN);
         CHECK(futex(word, FUTEX_CMP_REQUEUE | flag, 1, (void *)1, other, 5) == 0);
-        churn();
-        CHECK(futex(word, FUTEX_WAKE_OP | flag, 1, (void *)1, other,
-                    FUTEX_OP(FUTEX_OP_ADD, 3, FUTEX_OP_CMP_EQ, 0)) == 0);
-        CHECK(*other == 3 && *word == 5);
-        churn();
-        CHECK(futex(word + 1, FUTEX_LOCK_PI | flag, 0, NULL, NULL, 0) == 0);
-        churn();
-        CHECK((word[1] & FUTEX_TID_MASK) == (uint32_t)syscall(SYS_gettid));
-        churn();
-        CHECK(futex(word + 1, FUTEX_UNLOCK_PI | flag, 0, NULL, NULL, 0) == 0);
-        CHECK(word[1] == 0);
-    }
-    /* The word that the kernel itself clears, and wakes, when a thread has ended. */
-    static char stack[64 * KIB] __attribute__((aligned(64)));
-    uint32_t *ended = map(64 * KIB);
-    for (uint32_t round = 1; round < 4; round++) {
-        *ended = round;
-        pid_t child = (pid_t)SYS(clone(churns_and_ends, stack + sizeof stack,
-                                       CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD, NULL, NULL, NULL, ended));
-        struct timespec timeout = {.tv_sec = 15};
-        while (__atomic_load_n(ended, __ATOMIC_ACQUIRE) != 0) {
-            CHECKF(futex(ended, FUTEX_WAIT, round, &timeout, NULL, 0) == 0 || errno == EAGAIN,
-                   "waiting for the end of a thread: %s", strerror(errno));
-        }
-        wait_ok(child);
     }
     return 0;
 }

@@ -9,7 +9,7 @@ static int ring;
 static unsigned *sq_head, *sq_tail, *sq_mask, *sq_array, *cq_head, *cq_tail, *cq_mask;
 static struct io_uring_sqe *sqes;
 static struct io_uring_cqe *cqes;
-static size_t block = 64 * KIB;
+static size_t block = 16 * KIB;
 
 static void setup(void)
 {

@@ -7,10 +7,10 @@ int main(void)
 {
     struct rlimit limit;
     SYS(getrlimit(RLIMIT_MEMLOCK, &limit));
-    size_t room = limit.rlim_cur < 4 * MIB && geteuid() != 0 ? limit.rlim_cur / 2 / PAGE * PAGE : 2 * MIB;
+    size_t room = limit.rlim_cur < 4 * QUARTER && geteuid() != 0 ? limit.rlim_cur / 2 / PAGE * PAGE : 2 * QUARTER;
     if (room < 64 * KIB)
         skip("almost no memory may be locked here");
-    size_t bytes = 4 * MIB;
+    size_t bytes = 4 * QUARTER;
     unsigned char *at = map(bytes);
     fill(at, bytes, 1);
     churn();
@@ -48,13 +48,13 @@ int main(void)
         return 0;
     }
     verify_from(at + 8 * PAGE, bytes - 8 * PAGE, 1, 8);
-    unsigned char *later = map(MIB);
-    fill(later, MIB, 3);
+    unsigned char *later = map(QUARTER);
+    fill(later, QUARTER, 3);
     churn();
-    verify(later, MIB, 3);
+    verify(later, QUARTER, 3);
     SYS(munlockall());
     churn();
-    verify(later, MIB, 3);
+    verify(later, QUARTER, 3);
     verify_from(at + 8 * PAGE, bytes - 8 * PAGE, 1, 8);
     return 0;
 }

@@ -2,7 +2,7 @@
  * both ends: every byte arrives once and in order. */
 #include "hazard.h"
 
-static const size_t bytes = 4 * MIB;
+static const size_t bytes = 4 * QUARTER;
 
 static void send_all(int fd, const unsigned char *at)
 {

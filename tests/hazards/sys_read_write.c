@@ -4,7 +4,7 @@
 
 int main(void)
 {
-    size_t bytes = 8 * MIB;
+    size_t bytes = 8 * QUARTER;
     int fd = temp_file();
     unsigned char *out = map(bytes), *in = map(bytes);
     fill(out, bytes, 1);
@@ -36,10 +36,10 @@ int main(void)
     verify(in, bytes, 1);
 
     /* Writing zeros that were never touched, and reading /dev/zero. */
-    unsigned char *zeros = map(2 * MIB);
-    CHECK(SYS(pwrite(fd, zeros, 2 * MIB, 0)) == 2 * (long)MIB);
-    CHECK(SYS(pread(fd, in, 2 * MIB, 0)) == 2 * (long)MIB);
-    verify_zero(in, 2 * MIB);
+    unsigned char *zeros = map(2 * QUARTER);
+    CHECK(SYS(pwrite(fd, zeros, 2 * QUARTER, 0)) == 2 * (long)QUARTER);
+    CHECK(SYS(pread(fd, in, 2 * QUARTER, 0)) == 2 * (long)QUARTER);
+    verify_zero(in, 2 * QUARTER);
     int zero = (int)SYS(open("/dev/zero", O_RDONLY | O_CLOEXEC));
     churn();
     read_all(zero, in, bytes);
@@ -49,8 +49,8 @@ int main(void)
     churn();
     CHECK(SYS(syscall(SYS_pread64, fd, out, bytes, 0L)) == (long)bytes);
     churn();
-    verify_zero(out, 2 * MIB);
-    verify_from(out + 2 * MIB, bytes - 2 * MIB, 1, 2 * MIB / PAGE);
+    verify_zero(out, 2 * QUARTER);
+    verify_from(out + 2 * QUARTER, bytes - 2 * QUARTER, 1, 2 * QUARTER / PAGE);
     churn();
     CHECK(read(-1, out, bytes) == -1 && errno == EBADF);
     void *volatile nowhere = (void *)8;

@@ -3,7 +3,7 @@
 
 int main(void)
 {
-    size_t bytes = 4 * MIB, pages = bytes / PAGE;
+    size_t bytes = 4 * QUARTER, pages = bytes / PAGE;
     unsigned char *at = map(bytes), *vector = map(64 * KIB);
     fill(at, bytes, 1);
     churn();

@@ -4,7 +4,7 @@
 
 int main(void)
 {
-    size_t bytes = 2 * MIB;
+    size_t bytes = 2 * QUARTER;
     unsigned char *at = map(bytes), *in = map(bytes);
     int one[2], two[2];
     SYS(pipe(one));

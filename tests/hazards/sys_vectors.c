@@ -6,7 +6,7 @@ enum { PARTS = 64 };
 
 int main(void)
 {
-    size_t bytes = 6 * MIB, total = 0;
+    size_t bytes = 6 * QUARTER, total = 0;
     int fd = temp_file();
     unsigned char *out = map(bytes), *in = map(bytes);
     struct iovec *from = map(64 * KIB), *to = map(64 * KIB);
@@ -42,13 +42,13 @@ int main(void)
         }
     }
     /* Untouched memory as target, with the part between the pieces left zero. */
-    unsigned char *fresh = map(MIB);
+    unsigned char *fresh = map(4 * QUARTER);
     struct iovec sparse[4];
     for (int i = 0; i < 4; i++)
-        sparse[i] = (struct iovec){fresh + (size_t)i * 256 * KIB + 100, 5000};
+        sparse[i] = (struct iovec){fresh + (size_t)i * QUARTER + 100, 5000};
     CHECK(SYS(preadv(fd, sparse, 4, 0)) == 20000);
     churn();
-    verify_zero(fresh + 2 * PAGE, 256 * KIB - 2 * PAGE);
+    verify_zero(fresh + 2 * PAGE, QUARTER - 2 * PAGE);
     for (int i = 0; i < 100; i++)
         CHECK(fresh[i] == 0);
     return 0;

@@ -3,7 +3,7 @@
 
 int main(void)
 {
-    size_t bytes = 4 * MIB;
+    size_t bytes = 4 * QUARTER;
     unsigned char *at = map(bytes), *back = map(bytes);
     fill(at, bytes, 1);
     char *command = strcpy(map(64 * KIB), "exit 7");

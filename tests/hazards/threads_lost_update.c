@@ -3,16 +3,16 @@
  * with a store and loses it shows as a difference in the end. */
 #include "hazard.h"
 
-enum { THREADS = 8, STEPS = 1500 };
-static const size_t own_pages = 256, shared_pages = 512;
+enum { THREADS = 8, STEPS = 800 };
+static const size_t own_pages = 64, shared_pages = 128;
 static uint64_t *own, *shared;
-static atomic_ulong additions[512];
+static atomic_ulong additions[128];
 
 static void *writer(void *argument)
 {
     uint64_t id = (uint64_t)(uintptr_t)argument, random = mix(id);
     uint64_t *mine = own + id * own_pages * WORDS;
-    uint64_t shadow[256] = {0};
+    uint64_t shadow[64] = {0};
     for (int step = 0; step < STEPS; step++) {
         random = mix(random);
         size_t page = random % own_pages, slot = random >> 32 & 511;
@@ -24,7 +24,7 @@ static void *writer(void *argument)
         shadow[page] = random | 1;
         word[0] = shadow[page];
         word[1 + slot % 511] += 1;
-        size_t target = random >> 16 & 511;
+        size_t target = (random >> 16) % shared_pages;
         __atomic_fetch_add(&shared[target * WORDS + (random >> 48 & 511)], 1, __ATOMIC_RELAXED);
         atomic_fetch_add_explicit(&additions[target], 1, memory_order_relaxed);
     }

@@ -5,7 +5,7 @@
 static void *worker(void *argument)
 {
     uint64_t id = (uint64_t)(uintptr_t)argument;
-    size_t bytes = 512 * KIB;
+    size_t bytes = 128 * KIB;
     unsigned char *mine = map(bytes), *heap = malloc(bytes);
     CHECK(heap);
     fill(mine, bytes, id);

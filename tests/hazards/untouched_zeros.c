@@ -3,7 +3,7 @@
 
 int main(void)
 {
-    size_t bytes = 16 * MIB;
+    size_t bytes = 16 * QUARTER;
     unsigned char *at = map(bytes);
     verify_zero(at, bytes / 2);
     churn();
@@ -20,11 +20,11 @@ int main(void)
             verify_zero(at + page * PAGE, PAGE);
 
     /* The first touch is a write of one byte: the rest of that page is zero. */
-    unsigned char *fresh = map(4 * MIB);
-    for (size_t page = 0; page < 4 * MIB / PAGE; page++)
+    unsigned char *fresh = map(4 * QUARTER);
+    for (size_t page = 0; page < 4 * QUARTER / PAGE; page++)
         fresh[page * PAGE + page % PAGE] = 0xaa;
     churn();
-    for (size_t i = 0; i < 4 * MIB; i++)
+    for (size_t i = 0; i < 4 * QUARTER; i++)
         CHECKF(fresh[i] == (i % PAGE == i / PAGE % PAGE ? 0xaa : 0), "byte %zu is %#x", i, fresh[i]);
     return 0;
 }

@@ -7,7 +7,7 @@ typedef uint64_t vector __attribute__((vector_size(32)));
 
 int main(void)
 {
-    size_t pages = 1024;
+    size_t pages = 400;
     uint64_t *at = map(pages * PAGE);
     fill(at, pages * PAGE, 3);
     churn();

@@ -8,7 +8,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         return strcmp(argv[1], "argument in absent memory") == 0 ? 0 : 3;
-    size_t bytes = 6 * MIB;
+    size_t bytes = 6 * QUARTER;
     unsigned char *at = map(bytes);
     fill(at, bytes, 1);
     char *path = map(64 * KIB);

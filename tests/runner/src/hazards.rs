@@ -18,8 +18,13 @@ use crate::terrace;
 /// The exit status by which a program says that this machine cannot show its hazard.
 const SKIPPED: i32 = 77;
 
+/// The exit status by which a program says that it met a known limit of managing
+/// memory in user space (an error where plain memory would work, never wrong
+/// content). The documentation lists these limits.
+const LIMIT: i32 = 78;
+
 /// The budget of a managed run: a third of what one churn sweeps over.
-const BUDGET: &str = "4MiB";
+const BUDGET: &str = "1MiB";
 
 /// How the suite is run.
 #[derive(Clone, Debug)]
@@ -160,6 +165,11 @@ fn verdict(
                 let why = finished.stderr.trim();
                 return Verdict::Skipped(why.strip_prefix("skip: ").unwrap_or(why).to_owned());
             }
+            Ok((finished, _)) if finished.code() == Some(LIMIT) => {
+                let what = finished.stderr.trim();
+                let what = what.strip_prefix("limit: ").unwrap_or(what);
+                return Verdict::Skipped(format!("known limit: {what}"));
+            }
             Ok((finished, _)) if !finished.succeeded() => return failed(finished.complaint()),
             Ok((_, Some(complaint))) => return failed(complaint),
             Ok((finished, None)) if !finished.stderr.is_empty() => {
@@ -198,6 +208,7 @@ fn managed_run(
     // A hazard that found all its memory in place has shown nothing.
     let complaint = finished.succeeded().then(|| match Report::read(&report) {
         Err(error) => Some(error),
+        Ok(report) if report.gave_up().is_some() => report.gave_up(),
         Ok(report) if report.demotions() == 0 => {
             Some("it passed, but no page ever left DRAM: this run shows nothing".to_owned())
         }

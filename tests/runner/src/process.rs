@@ -170,10 +170,14 @@ fn family(root: Pid) -> Vec<Pid> {
     }
 }
 
-/// What every thread of the process and its descendants is doing.
+/// What every thread of the process and its descendants is doing: one line each,
+/// innermost kernel function first. The launcher itself only waits; it is left out
+/// when it has descendants.
 fn describe(root: Pid) -> String {
     let mut text = String::new();
-    for pid in family(root) {
+    let family = family(root);
+    let launcher = family.len() > 1;
+    for pid in family.into_iter().skip(usize::from(launcher)) {
         let pid = pid.as_raw_nonzero();
         let threads = fs::read_dir(format!("/proc/{pid}/task"));
         for thread in threads.into_iter().flatten().flatten() {
@@ -183,17 +187,20 @@ fn describe(root: Pid) -> String {
                 .lines()
                 .find_map(|line| line.strip_prefix("State:").map(|s| s.trim().to_owned()))
                 .unwrap_or_default();
+            let stack = read("stack");
+            let frames: Vec<&str> = stack
+                .lines()
+                .filter_map(|line| line.split_whitespace().nth(1)?.split('+').next())
+                .take(9)
+                .collect();
             let _ = writeln!(
                 text,
-                "  {pid}/{} ({}) {state}; syscall {}; wchan {}",
+                "  {pid}/{} ({}) {state}; syscall {}; {}",
                 thread.file_name().to_string_lossy(),
                 read("comm").trim(),
                 read("syscall").trim(),
-                read("wchan").trim(),
+                frames.join(" < "),
             );
-            for frame in read("stack").lines() {
-                let _ = writeln!(text, "      {}", frame.trim());
-            }
         }
         if std::env::var_os("HAZARD_GDB").is_some() {
             text.push_str(&backtraces(pid.get()));

@@ -73,6 +73,13 @@ impl Report {
         self.processes.iter().map(|process| process.store_peak).max().unwrap_or_default()
     }
 
+    /// A process that went on without Terrace, and why.
+    pub fn gave_up(&self) -> Option<String> {
+        let process = self.processes.iter().find(|process| process.state == "failed")?;
+        let why = process.failure.as_deref().unwrap_or("no reason given");
+        Some(format!("process {} was given up: {why}", process.command))
+    }
+
     /// What is wrong with the run as such: a process that was given up, or a
     /// budget exceeded by more than `slack` (0.05 is 5 %).
     pub fn complaint(&self, slack: f64) -> Option<String> {
@@ -80,18 +87,12 @@ impl Report {
             return Some("no process loaded the library".to_owned());
         }
         let limit = Bytes::from_f64(self.budget.as_f64() * (1.0 + slack));
-        self.processes.iter().find_map(|process| {
-            if process.state == "failed" {
-                let why = process.failure.as_deref().unwrap_or("no reason given");
-                Some(format!("process {} was given up: {why}", process.command))
-            } else if process.resident_peak > limit {
-                Some(format!(
-                    "process {} had {} resident, the budget is {}",
-                    process.command, process.resident_peak, self.budget
-                ))
-            } else {
-                None
-            }
+        self.gave_up().or_else(|| {
+            let over = self.processes.iter().find(|process| process.resident_peak > limit)?;
+            Some(format!(
+                "process {} had {} resident, the budget is {}",
+                over.command, over.resident_peak, self.budget
+            ))
         })
     }
 }

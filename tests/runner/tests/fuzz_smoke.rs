@@ -126,7 +126,7 @@ fn smoke(target: &Target, iterations: usize) {
     for seed in &seeds {
         (target.run)(seed);
     }
-    let mut numbers = Numbers(0x7465_7272_6163_65);
+    let mut numbers = Numbers(0x7465_7272_6163);
     for iteration in 0..iterations {
         let input = mutate(&mut numbers, &seeds[iteration % seeds.len()]);
         let outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(&input)));
