@@ -129,15 +129,17 @@ impl Limbo {
     }
 }
 
-/// Empties the memory of consecutive slots.
-pub fn drop_frames(staging: &Staging, first: u32, count: u32) {
-    if count > 0 {
-        // SAFETY: the slots are ours and nobody's page is in them.
-        let _ = unsafe {
-            sys::madvise(staging.address(first), count as usize * PAGE, libc::MADV_DONTNEED)
-        };
-    }
+/// As `MADV_DONTNEED`, on memory that `mlockall` has locked, too (Linux 5.18).
+const MADV_DONTNEED_LOCKED: i32 = 24;
+
+/// Empties the memory of consecutive slots; false if the kernel refuses.
+pub fn drop_frames(staging: &Staging, first: u32, count: u32) -> bool {
+    // SAFETY: the slots are ours and nobody's page is in them.
+    let dropped = unsafe {
+        sys::madvise(staging.address(first), count as usize * PAGE, MADV_DONTNEED_LOCKED)
+    };
     for slot in first..first + count {
         staging.owner_of(slot).store(NOBODY, Release);
     }
+    dropped.is_ok()
 }

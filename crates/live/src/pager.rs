@@ -61,6 +61,8 @@ pub struct Pager {
     resident: AtomicU64,
     /// Until when (ns) nothing need be tried: all that is resident is pinned.
     pub nothing_leaves: AtomicU64,
+    /// How long that will be the next time (ns).
+    pub pinned_for: AtomicU64,
     /// Taken by the one handler that may fault itself.
     pub unsharing: AtomicU32,
     /// While set, faults are served without changing anything of ours: a
@@ -197,6 +199,7 @@ impl Pager {
             budget,
             resident: AtomicU64::new(0),
             nothing_leaves: AtomicU64::new(0),
+            pinned_for: AtomicU64::new(0),
             unsharing: AtomicU32::new(0),
             frozen: AtomicU32::new(0),
             thawed: SpinLock::new(Thawed::new()),

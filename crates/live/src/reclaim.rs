@@ -13,7 +13,7 @@ use terrace_core::{Abort, Action, Bytes, Done, FaultKind, Outcome, Proposal};
 use crate::codec::{Packed, PageBytes};
 use crate::limbo::{self, Limbo, NOBODY, ORPHAN, Purpose, owner};
 use crate::mind;
-use crate::page_state::PageState;
+use crate::page_state::{BUSY, PageState};
 use crate::pager::{MANAGER, Pager};
 use crate::queue::Note;
 use crate::regions::Place;
@@ -54,15 +54,19 @@ impl Worker<'_> {
                 || pager.nothing_leaves.load(Relaxed) > sys::now()
             {
                 if fruitless == FRUITLESS {
-                    // Spare the next faults the search for a while.
-                    pager.nothing_leaves.store(sys::now() + PINNED_FOR, Relaxed);
+                    // Spare the next faults the search, for longer each time.
+                    let rest = pager.pinned_for.load(Relaxed).clamp(PINNED_FOR, 50 * PINNED_FOR);
+                    pager.pinned_for.store(rest * 2, Relaxed);
+                    pager.nothing_leaves.store(sys::now() + rest, Relaxed);
                 }
                 pager.reserve_over(pages);
                 return;
             }
             if let Some(mut limbo) = pager.limbo.try_lock() {
                 pager.stats().counters.direct_reclaims.fetch_add(1, Relaxed);
-                if !self.make_room(&mut limbo) {
+                if self.make_room(&mut limbo) {
+                    pager.pinned_for.store(0, Relaxed);
+                } else {
                     fruitless += 1;
                     drop(limbo);
                     // The manager can do what a handler cannot (see `refuse`).
@@ -190,8 +194,14 @@ impl Worker<'_> {
             }
             if error == EEXIST {
                 // A frame was left in the slot (its page had to be copied out).
-                limbo::drop_frames(&pager.staging, first + got as u32, 1);
                 done += got;
+                if limbo::drop_frames(&pager.staging, first + got as u32, 1) {
+                    continue;
+                }
+                if let Some(staged) = &run[done] {
+                    self.refuse(staged, error);
+                }
+                done += 1;
                 continue;
             }
             if let Some(staged) = &run[done + got] {
@@ -304,6 +314,13 @@ impl Worker<'_> {
             if pager.try_lock_page(&p, PageState::Limbo(slot)) {
                 (place, region) = (p, r);
                 break;
+            }
+            let word = p.word.load(Acquire);
+            let elsewhere = word & BUSY == 0 && PageState::of(word) != PageState::Limbo(slot);
+            if elsewhere && pager.staging.owner_of(slot).load(Acquire) == who {
+                // The page's content is not here; what is, is an old copy.
+                self.cancelled(purpose, Abort::Stale);
+                return true;
             }
             backoff(&mut spins);
         }

@@ -224,3 +224,25 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> 
     });
     0
 }
+
+/// Locks all memory: `mlockall(2)`. What is locked does not leave DRAM, since
+/// pages do not move between locked and unlocked memory; so the place that
+/// they would move to must not be locked with the rest.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    // SAFETY: the caller's; sets `errno` as the C library's does.
+    let result = unsafe { libc::syscall(libc::SYS_mlockall, flags) } as c_int;
+    if let Some(pager) = state::pager() {
+        let staging = &pager.staging;
+        let error = sys::errno();
+        // SAFETY: unlocks memory of ours.
+        unsafe {
+            libc::syscall(libc::SYS_munlock, staging.base(), staging.slots() as usize * PAGE);
+            *libc::__errno_location() = error;
+        }
+    }
+    result
+}
