@@ -32,7 +32,9 @@ pub enum ParseUnitError {
         example: &'static str,
     },
     /// The unit is not one of this quantity.
-    #[error("`{unit}` in `{text}` is not a unit of this quantity (expected something like `{example}`)")]
+    #[error(
+        "`{unit}` in `{text}` is not a unit of this quantity (expected something like `{example}`)"
+    )]
     UnknownUnit {
         /// What was given.
         text: String,
@@ -196,6 +198,9 @@ mod tests {
         assert!(matches!("-1MiB".parse::<Bytes>(), Err(ParseUnitError::NotANumber { .. })));
         let error = "5 parsecs".parse::<Bytes>().unwrap_err();
         assert!(error.to_string().contains("parsecs"), "{error}");
-        assert!(matches!("99999999999TiB".parse::<Bytes>(), Err(ParseUnitError::OutOfRange { .. })));
+        assert!(matches!(
+            "99999999999TiB".parse::<Bytes>(),
+            Err(ParseUnitError::OutOfRange { .. })
+        ));
     }
 }

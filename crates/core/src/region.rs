@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::PageNo;
 use crate::page::{PageRange, PageSize};
 use crate::units::Bytes;
-use crate::PageNo;
 
 /// Which region. Numbers are small and reused after a region is freed.
 #[derive(

@@ -150,12 +150,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn region(id: u32, pages: u32) -> Region {
-        Region {
-            id: RegionId(id),
-            pages,
-            page_size: PageSize::Base,
-            context: ContextId::ANONYMOUS,
-        }
+        Region { id: RegionId(id), pages, page_size: PageSize::Base, context: ContextId::ANONYMOUS }
     }
 
     proptest! {
@@ -190,11 +185,8 @@ mod tests {
         let mut map = SlotMap::new();
         map.insert(&region(0, 10));
         map.insert(&region(1, 100));
-        let range = |id, start, count| PageRange {
-            region: RegionId(id),
-            start: PageNo(start),
-            count,
-        };
+        let range =
+            |id, start, count| PageRange { region: RegionId(id), start: PageNo(start), count };
         assert_eq!(map.run(range(1, 20, 5)), 30..35);
         assert_eq!(map.run(range(0, 4, u32::MAX)), 4..10, "not into the next region");
         assert!(map.run(range(0, 11, 5)).is_empty());

@@ -98,6 +98,10 @@ impl Limbo {
     pub fn len(&self) -> u32 {
         (self.head - self.tail) as u32
     }
+    /// Whether no slot is taken.
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
     /// Whether a slot is free.
     pub fn has_room(&self) -> bool {
         (self.len() as usize) < self.entries.len()

@@ -159,9 +159,10 @@ fn mincore(address: usize, entries: &mut [u64]) -> usize {
         libc::mincore(at as *mut libc::c_void, n * PAGE, to) == 0
     };
     if !ask(address, pages, resident.as_mut_ptr()) {
-        for i in 0..pages {
-            let mut one = 0u8;
-            resident[i] = if ask(address + i * PAGE, 1, &raw mut one) { one } else { 0 };
+        for (i, byte) in resident[..pages].iter_mut().enumerate() {
+            if !ask(address + i * PAGE, 1, byte) {
+                *byte = 0;
+            }
         }
     }
     for (entry, byte) in entries[..pages].iter_mut().zip(resident) {

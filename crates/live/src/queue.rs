@@ -71,6 +71,7 @@ impl Queue {
         loop {
             let cell = &self.cells[at % CAPACITY];
             let turn = cell.turn.load(Acquire);
+            // Less: still unread; more: another writer was faster.
             if turn == at {
                 match self.head.compare_exchange_weak(at, at + 1, Relaxed, Relaxed) {
                     Ok(_) => {
@@ -81,11 +82,12 @@ impl Queue {
                     }
                     Err(now) => at = now,
                 }
-            } else if turn < at {
-                return false;
-            } else {
-                at = self.head.load(Relaxed);
+                continue;
             }
+            if turn < at {
+                return false;
+            }
+            at = self.head.load(Relaxed);
         }
     }
 

@@ -132,10 +132,7 @@ impl Worker<'_> {
 
     /// Takes a victim's page if it is resident and nobody has it.
     fn take_victim(&self, proposal: Proposal) -> Option<Staged> {
-        let page = match proposal.action {
-            Action::Demote { page, .. } => page,
-            _ => return None,
-        };
+        let Action::Demote { page, .. } = proposal.action else { return None };
         let region = self.pager.regions.get(page.region.0)?;
         if page.page.0 >= region.pages() {
             return None;
@@ -434,7 +431,7 @@ impl Worker<'_> {
             return;
         }
         let now = sys::now();
-        while limbo.len() > 0 {
+        while !limbo.is_empty() {
             let (_, purpose, since) = limbo.at(0);
             if !matches!(purpose, Purpose::Armed) || now - since < ARMED_FOR {
                 break;

@@ -186,19 +186,18 @@ impl Regions {
     pub fn insert(&self, start: usize, pages: u32) -> Option<u32> {
         let words = sys::map_private(pages as usize * 8).ok()?;
         let mut changes = self.changes.lock();
-        let id = match changes.free_ids.pop() {
-            Some(id) => id,
-            None => {
-                let id = self.used.load(Relaxed);
-                if id as usize == MAX_REGIONS {
-                    drop(changes);
-                    // SAFETY: nobody knows of these words.
-                    let _ = unsafe { sys::munmap(words, pages as usize * 8) };
-                    return None;
-                }
-                self.used.store(id + 1, Release);
-                id
+        let id = if let Some(id) = changes.free_ids.pop() {
+            id
+        } else {
+            let id = self.used.load(Relaxed);
+            if id as usize == MAX_REGIONS {
+                drop(changes);
+                // SAFETY: nobody knows of these words.
+                let _ = unsafe { sys::munmap(words, pages as usize * 8) };
+                return None;
             }
+            self.used.store(id + 1, Release);
+            id
         };
         let region = &self.table[id as usize];
         region.start.store(start, Relaxed);

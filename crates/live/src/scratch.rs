@@ -63,7 +63,7 @@ pub fn allocate(size: usize, align: usize) -> *mut u8 {
     // SAFETY: inside the arena, and nobody else's.
     unsafe {
         let p = ARENA.0.get().cast::<u8>().add(at);
-        p.cast::<usize>().sub(1).write(size);
+        p.sub(8).cast::<usize>().write_unaligned(size);
         p
     }
 }
@@ -80,5 +80,5 @@ pub fn owns(p: *const u8) -> bool {
 /// The pointer came from [`allocate`].
 pub unsafe fn size(p: *const u8) -> usize {
     // SAFETY: the caller's.
-    unsafe { p.cast::<usize>().sub(1).read() }
+    unsafe { p.sub(8).cast::<usize>().read_unaligned() }
 }

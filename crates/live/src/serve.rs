@@ -125,14 +125,12 @@ impl<'p> Worker<'p> {
                 pager.release(1);
                 return self.serve_resident(place);
             }
-            PageState::Limbo(slot) => {
-                (self.from_limbo(place, slot), FaultKind::Hint(access(write)))
-            }
+            PageState::Limbo(slot) => (self.unstage(place, slot), FaultKind::Hint(access(write))),
             PageState::Compressed(_)
             | PageState::Raw(_)
             | PageState::Same(_)
             | PageState::Spilled(_) => {
-                (self.from_store(place, state), FaultKind::Absent(access(write)))
+                (self.decompress(place, state), FaultKind::Absent(access(write)))
             }
         };
         match error {
@@ -278,7 +276,7 @@ impl<'p> Worker<'p> {
     }
 
     /// Moves a page's frame back from its staging slot.
-    fn from_limbo(&mut self, place: &Place<'_>, slot: u32) -> i32 {
+    fn unstage(&mut self, place: &Place<'_>, slot: u32) -> i32 {
         let staging = &self.pager.staging;
         let (_, mut error) = self.pager.uffd().mv(place.address(), staging.address(slot), PAGE);
         if error != 0 && error != EAGAIN && error != ENOENT && error != EEXIST {
@@ -293,7 +291,7 @@ impl<'p> Worker<'p> {
     }
 
     /// Decompresses a page and fills it in.
-    fn from_store(&mut self, place: &Place<'_>, state: PageState) -> i32 {
+    fn decompress(&mut self, place: &Place<'_>, state: PageState) -> i32 {
         let start = sys::now();
         if !self.unpack(state) {
             // Only damaged memory can come here. Never a silent zero page.
@@ -311,8 +309,10 @@ impl<'p> Worker<'p> {
         let store = &self.pager.store;
         let page: &mut PageBytes = &mut self.buffer.0;
         match state {
-            // SAFETY (all three): the page is ours, so its blob stays.
-            PageState::Compressed(at) => codec::unpack(unsafe { store.get(Blob(at)) }, page),
+            PageState::Compressed(at) => {
+                // SAFETY: the page is ours, or nothing changes: its blob stays.
+                codec::unpack(unsafe { store.get(Blob(at)) }, page)
+            }
             PageState::Raw(at) => {
                 // SAFETY: as above.
                 page.copy_from_slice(unsafe { store.get(Blob(at)) });
@@ -355,10 +355,10 @@ impl<'p> Worker<'p> {
             if own {
                 pager.thawed.lock().push(address);
             }
-            return self.fill_zeros(uffd, address);
+            return fill_zeros(uffd, address);
         };
         let Some(place) = pager.regions.find(origin) else {
-            return if own { self.serve_unknown(address) } else { self.fill_zeros(uffd, address) };
+            return if own { self.serve_unknown(address) } else { fill_zeros(uffd, address) };
         };
         let state = PageState::of(place.word.load(Acquire));
         let from = match state {
@@ -390,7 +390,7 @@ impl<'p> Worker<'p> {
                 let _ = uffd.wake(address, PAGE);
                 Served::Done
             }
-            e => self.not_served_by(uffd, address, e),
+            e => not_served_by(uffd, address, e),
         }
     }
 
@@ -410,7 +410,7 @@ impl<'p> Worker<'p> {
             return Served::Done;
         };
         if pager.frozen.load(SeqCst) != 0 {
-            return self.fill_zeros(pager.uffd(), address);
+            return fill_zeros(pager.uffd(), address);
         }
         let _changes = pager.reading.lock();
         if pager.regions.find(address).is_some() {
@@ -423,37 +423,12 @@ impl<'p> Worker<'p> {
                 pager.note(Note::Alloc(Pager::region_of(id, pages)));
                 Served::Retry
             }
-            None => self.fill_zeros(pager.uffd(), address),
-        }
-    }
-
-    fn fill_zeros(&mut self, uffd: Uffd, address: usize) -> Served {
-        match uffd.copy(address, ZEROS.0.as_ptr() as usize, PAGE).1 {
-            0 => Served::Done,
-            EEXIST => {
-                let _ = uffd.wake(address, PAGE);
-                Served::Done
-            }
-            e => self.not_served_by(uffd, address, e),
+            None => fill_zeros(pager.uffd(), address),
         }
     }
 
     fn not_served(&self, address: usize, error: i32) -> Served {
-        self.not_served_by(self.pager.uffd(), address, error)
-    }
-
-    /// The kernel did not take the page.
-    fn not_served_by(&self, uffd: Uffd, address: usize, error: i32) -> Served {
-        match error {
-            // The mapping is gone (or its process): the thread will see.
-            ENOENT | libc::ESRCH | libc::EINVAL => {
-                let _ = uffd.wake(address, PAGE);
-                Served::Done
-            }
-            // EAGAIN: the address space is changing. ENOMEM: the kernel is
-            // looking for memory. Both pass.
-            _ => Served::Retry,
-        }
+        not_served_by(self.pager.uffd(), address, error)
     }
 
     fn count(&self, kind: usize, start: u64) {
@@ -468,5 +443,30 @@ impl<'p> Worker<'p> {
         {
             pager.ring();
         }
+    }
+}
+
+/// The kernel did not take the page.
+fn not_served_by(uffd: Uffd, address: usize, error: i32) -> Served {
+    match error {
+        // The mapping is gone (or its process): the thread will see.
+        ENOENT | libc::ESRCH | libc::EINVAL => {
+            let _ = uffd.wake(address, PAGE);
+            Served::Done
+        }
+        // EAGAIN: the address space is changing. ENOMEM: the kernel is
+        // looking for memory. Both pass.
+        _ => Served::Retry,
+    }
+}
+
+fn fill_zeros(uffd: Uffd, address: usize) -> Served {
+    match uffd.copy(address, ZEROS.0.as_ptr() as usize, PAGE).1 {
+        0 => Served::Done,
+        EEXIST => {
+            let _ = uffd.wake(address, PAGE);
+            Served::Done
+        }
+        e => not_served_by(uffd, address, e),
     }
 }

@@ -108,7 +108,7 @@ counters! {
     policy_pages,
     /// Times a fault had to make room itself because the background could not keep up.
     direct_reclaims,
-    /// Clock of the machine at the start (CLOCK_MONOTONIC), ns.
+    /// Clock of the machine at the start (`CLOCK_MONOTONIC`), ns.
     started_ns,
     /// The same at the last update, ns.
     updated_ns,
