@@ -92,14 +92,11 @@ pub(crate) fn init() {
     }
 }
 
+/// Whether what `malloc` returns is laid out as glibc does.
 fn next_is_the_c_librarys() -> bool {
-    unsafe extern "C" {
-        fn __libc_malloc(size: size_t) -> *mut c_void;
-    }
-    NEXT.next_malloc.load(Acquire) as usize == __libc_malloc as *const () as usize
-        // SAFETY: a NUL-terminated name.
-        || NEXT.next_malloc.load(Acquire)
-            == unsafe { libc::dlsym(libc::RTLD_NEXT, c"__libc_malloc".as_ptr()) }
+    // SAFETY: a NUL-terminated name.
+    let libc_malloc = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__libc_malloc".as_ptr()) };
+    !libc_malloc.is_null() && core::ptr::eq(NEXT.next_malloc.load(Acquire), libc_malloc)
 }
 
 /// Bytes of the heap.
@@ -173,7 +170,7 @@ fn is_block(p: *const c_void) -> bool {
 
 /// Whether a request is ours to serve.
 fn is_large(size: usize) -> bool {
-    size >= LARGE && size < WINDOW_LEN / 4 && state::config().is_some() && !scratch::applies()
+    (LARGE..WINDOW_LEN / 4).contains(&size) && state::config().is_some() && !scratch::applies()
 }
 
 /// A new block; null if it cannot be had (the next allocator is asked then).
@@ -450,7 +447,7 @@ pub unsafe extern "C" fn posix_memalign(
     align: size_t,
     size: size_t,
 ) -> c_int {
-    if !align.is_power_of_two() || align % size_of::<usize>() != 0 {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
     }
     let error = sys::errno();

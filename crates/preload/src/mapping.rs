@@ -102,7 +102,7 @@ impl Half {
 /// A range of the window is unmapped; remembers its chunks if it began one.
 pub(crate) fn gave_back(at: usize, len: usize) {
     let half = if at < BLOCKS { &MAPPINGS } else { &LARGE_BLOCKS };
-    if at % CHUNK == 0
+    if at.is_multiple_of(CHUNK)
         && let Some(mut freed) = half.freed.try_lock()
         && freed.count < freed.runs.len()
     {
