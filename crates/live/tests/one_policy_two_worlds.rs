@@ -30,8 +30,8 @@ impl Recorder for Seen {
     }
 }
 
-fn brain(calibration: Calibration) -> Brain {
-    Brain::new(PolicyName::HeMem.build(), Economist::new(Mode::Enforce, calibration))
+fn brain(calibration: &Calibration) -> Brain {
+    Brain::new(PolicyName::HeMem.build(), Economist::new(Mode::Enforce, *calibration))
 }
 
 /// Every plan that a brain makes of a stream.
@@ -84,8 +84,8 @@ fn a_stream_recorded_in_simulation_gives_the_live_mind_the_same_plans() {
     world.run_for(Nanos::millis(1500));
     let (events, decided) = &*seen.0.lock().expect("not poisoned");
 
-    let (by_brain, _) = plans_of_brain(events, brain(calibration));
-    let (by_live, live_decisions) = plans_of_live_mind(events, brain(calibration));
+    let (by_brain, _) = plans_of_brain(events, brain(&calibration));
+    let (by_live, live_decisions) = plans_of_live_mind(events, brain(&calibration));
 
     assert!(decided.len() > 20, "{} decisions", decided.len());
     assert_eq!(by_live, by_brain);
@@ -107,7 +107,7 @@ fn a_stream_recorded_live_gives_the_same_decisions_without_the_pager() {
         .expect("the window is free");
     let calibration = activate::calibrate();
     let seen = Seen::default();
-    let mut live = brain(calibration);
+    let mut live = brain(&calibration);
     let told = seen.clone();
     live.record(Some(Box::new(move |event: EventRef<'_>| {
         told.0.lock().expect("not poisoned").0.push(event.to_event());
@@ -135,7 +135,7 @@ fn a_stream_recorded_live_gives_the_same_decisions_without_the_pager() {
     let lost = stats.drain_decisions(&mut 0, |decision| decided.push(decision));
     drop(mind);
 
-    let (_, replayed) = plans_of_brain(&events, brain(calibration));
+    let (_, replayed) = plans_of_brain(&events, brain(&calibration));
 
     assert!(decided.len() > 100, "{} decisions", decided.len());
     // The ring keeps the newest.
