@@ -51,9 +51,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut config = HememConfig {
             hot_sets: [1, 192, 256, 512].map(Bytes::gib).to_vec(),
             phases: Phases {
-                warm_up: Span::Accesses(16_000_000_000),
+                warm_up: Span::AccessesEach(1_000_000_000),
                 runs: 1,
-                run: Span::Accesses(4_000_000_000),
+                run: Span::AccessesEach(250_000_000),
             },
             ..HememConfig::default()
         };

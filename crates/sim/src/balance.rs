@@ -85,7 +85,7 @@ impl Default for Balance {
 /// Rounds over all devices; each round fixes one device at a time.
 const ROUNDS: u32 = 40;
 /// Halvings of the interval in which a device's load lies.
-const HALVINGS: u32 = 30;
+const HALVINGS: u32 = 22;
 /// A relative change of a slowdown that no longer matters.
 const SETTLED: f64 = 1e-4;
 

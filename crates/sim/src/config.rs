@@ -85,6 +85,10 @@ impl FromStr for SimPolicy {
 pub enum Span {
     /// So many accesses of all threads together.
     Accesses(u64),
+    /// So many accesses of each thread: until the last thread has made them. A
+    /// thread that has made its own waits for the others, as published
+    /// benchmarks do that start threads and join them.
+    AccessesEach(u64),
     /// So much simulated time.
     Time(Nanos),
 }
@@ -101,10 +105,10 @@ pub struct Phases {
 }
 
 impl Phases {
-    /// As in HeMem's evaluation: a warm-up of 16 billion updates (1 billion for
-    /// each of 16 threads), then three measured runs of as many.
+    /// As in HeMem's evaluation: a warm-up of 1 billion updates by each thread,
+    /// then three measured runs of as many.
     pub const fn hemem() -> Self {
-        let round = Span::Accesses(16_000_000_000);
+        let round = Span::AccessesEach(1_000_000_000);
         Self { warm_up: round, runs: 3, run: round }
     }
 }

@@ -26,6 +26,10 @@ pub(crate) struct Thread {
     pub(crate) demand: Demand,
     /// Simulated accesses so far.
     pub(crate) accesses: u64,
+    /// Simulated accesses that it may still make before it waits for the others.
+    pub(crate) quota: u64,
+    /// When it made the last of them.
+    pub(crate) finished: f64,
 }
 
 /// What is the same for all threads.
@@ -86,7 +90,8 @@ impl Thread {
         sampler: &mut Sampler,
     ) -> Tally {
         let interval = self.demand.interval(&setting.latency) * setting.scale;
-        let count = ((setting.end.as_f64() - self.clock) / interval).ceil().max(0.0) as u64;
+        let end = setting.end.as_f64();
+        let count = (((end - self.clock) / interval).ceil().max(0.0) as u64).min(self.quota);
         let mut tally = Tally::default();
         let mut batch = [Access::default(); BATCH];
         let mut left = count;
@@ -106,6 +111,7 @@ impl Thread {
         if count > 0 {
             tally.accesses = count;
             self.accesses += count;
+            self.quota -= count;
             let observed = match memory {
                 Memory::Tiers(_) => tally.demand(setting),
                 Memory::MemoryMode(_) => tally.demand_memory_mode(setting),
@@ -115,6 +121,12 @@ impl Thread {
             // A mean over some thousand accesses: what is drawn at random in
             // one quantum must not shake the latencies of the next.
             self.demand.approach(&observed, (count as f64 / 1024.0).min(0.5));
+        }
+        if self.quota == 0 {
+            if count > 0 {
+                self.finished = self.clock;
+            }
+            self.clock = self.clock.max(end);
         }
         tally
     }

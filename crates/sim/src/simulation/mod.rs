@@ -35,7 +35,7 @@ const QUANTUM_ACCESSES: f64 = 16_384.0;
 /// The shortest quantum, in nanoseconds.
 const SHORTEST_QUANTUM: f64 = 50_000.0;
 /// How often quanta are grouped where no policy ticks.
-const DEFAULT_TICK: Nanos = Nanos::millis(100);
+const DEFAULT_TICK: Nanos = Nanos::millis(500);
 /// The distance of the series' points.
 const SERIES: Nanos = Nanos::SECOND;
 
@@ -81,6 +81,9 @@ pub struct Simulation {
     balance: Balance,
     llc_hits: Vec<u64>,
     tick: Nanos,
+    /// When the tick under way ends, and how long its quanta are.
+    tick_end: Nanos,
+    quantum: Nanos,
     now: Nanos,
     accesses: u64,
     /// Traffic of the last quantum, by time.
@@ -147,17 +150,22 @@ impl Simulation {
             tiers,
             migrated: self.engine.counts.moved,
             migration_budget: self.engine.budget(self.tick),
-            cpu_load: (self.threads.len() as f64 / f64::from(self.machine.cpu.cores.value))
+            cpu_load: (self.active().count() as f64 / f64::from(self.machine.cpu.cores.value))
                 .min(1.0),
             sample_period: self.sampler.period(),
         }
     }
 
+    /// Threads that have not made their accesses yet.
+    fn active(&self) -> impl Iterator<Item = &Thread> {
+        self.threads.iter().filter(|thread| thread.quota > 0)
+    }
+
     /// How long a quantum of the next tick is.
     fn quantum(&self) -> Nanos {
         let latency = self.balance.latencies(&self.devices);
-        let rate: f64 = self.threads.iter().map(|t| 1.0 / t.demand.interval(&latency)).sum();
-        let wanted = QUANTUM_ACCESSES * f64::from(self.config.scale) / rate;
+        let rate: f64 = self.active().map(|t| 1.0 / t.demand.interval(&latency)).sum();
+        let wanted = QUANTUM_ACCESSES * f64::from(self.config.scale) / rate.max(f64::MIN_POSITIVE);
         let tick = self.tick.as_f64();
         let quanta = (tick / wanted.clamp(SHORTEST_QUANTUM.min(tick), tick)).ceil();
         Nanos((tick / quanta).ceil() as u64)
@@ -166,9 +174,14 @@ impl Simulation {
     /// Lets the world run for a quantum, to `end` at the latest.
     fn advance(&mut self, end: Nanos) {
         let begin = self.now;
-        let demands: Vec<Demand> = self.threads.iter().map(|t| t.demand).collect();
+        let demands: Vec<Demand> = self.active().map(|t| t.demand).collect();
+        let everyone: Vec<(bool, Demand)> =
+            self.threads.iter().map(|t| (t.quota > 0, t.demand)).collect();
         let rates = |latency: &[f64; MAX_TIERS]| -> Vec<f64> {
-            demands.iter().map(|demand| 1.0 / demand.interval(latency)).collect()
+            let rate = |&(active, demand): &(bool, Demand)| {
+                if active { 1.0 / demand.interval(latency) } else { 0.0 }
+            };
+            everyone.iter().map(rate).collect()
         };
         self.done.clear();
         let before = rates(&self.balance.latencies(&self.devices));
@@ -343,17 +356,25 @@ impl Simulation {
         self.second = Second { begin: self.now, moved, ..Second::default() };
     }
 
+    /// Lets the world run for a quantum, and the policy's clock tick if that
+    /// ends a tick.
+    fn step(&mut self) {
+        if self.now >= self.tick_end {
+            self.tick_end = self.now + self.tick;
+            self.quantum = self.quantum();
+        }
+        self.advance((self.now + self.quantum).min(self.tick_end));
+        if self.now >= self.tick_end {
+            self.tick();
+        }
+    }
+
     /// Lets the world run for some time, outside of all phases; for looking at
     /// it from one moment to the next.
     pub fn run_for(&mut self, time: Nanos) {
         let end = self.now + time;
         while self.now < end {
-            let tick_end = (self.now + self.tick).min(end);
-            let quantum = self.quantum();
-            while self.now < tick_end {
-                self.advance((self.now + quantum).min(tick_end));
-            }
-            self.tick();
+            self.step();
         }
     }
 
@@ -379,60 +400,75 @@ impl Simulation {
         let spans: Vec<Span> =
             core::iter::once(phases.warm_up).chain((0..phases.runs).map(|_| phases.run)).collect();
         let mut runs = Vec::new();
-        let mut phase = 0;
-        let mut begin = (self.now, self.accesses);
         let mut warm_migration = self.engine.counts;
-        'simulation: loop {
-            let tick_end = self.now + self.tick;
-            let quantum = self.quantum();
-            while self.now < tick_end {
-                // Phases end between quanta.
-                while ended(spans[phase], self.now - begin.0, self.accesses - begin.1) {
-                    let time = self.now - begin.0;
-                    let accesses = self.accesses - begin.1;
-                    if phase == 0 {
-                        self.sums = Sums::default();
-                        warm_migration = self.engine.counts;
-                    } else {
-                        let throughput = PerSecond::from_count(accesses as f64, time);
-                        runs.push(RunResult { accesses, time, throughput });
-                    }
-                    begin = (self.now, self.accesses);
-                    phase += 1;
-                    if phase == spans.len() {
-                        break 'simulation;
-                    }
-                }
+        for (number, &span) in spans.iter().enumerate() {
+            let phase = self.begin_phase(span);
+            while !self.has_ended(&phase) {
                 let seconds = self.series.len();
-                self.advance((self.now + quantum).min(tick_end));
+                self.step();
                 if self.series.len() > seconds {
-                    let within =
-                        done_share(spans[phase], self.now - begin.0, self.accesses - begin.1);
                     progress(&Progress {
                         now: self.now,
                         accesses: self.accesses,
-                        fraction: (phase as f64 + within) / spans.len() as f64,
+                        fraction: (number as f64 + self.share_done(&phase)) / spans.len() as f64,
                         throughput: self.series[seconds].throughput,
                     });
                 }
             }
-            self.tick();
+            if number == 0 {
+                self.sums = Sums::default();
+                warm_migration = self.engine.counts;
+            } else {
+                let time = self.last_finish(span).unwrap_or(self.now) - phase.begin;
+                let accesses = self.accesses - phase.accesses;
+                let throughput = PerSecond::from_count(accesses as f64, time);
+                runs.push(RunResult { accesses, time, throughput });
+            }
         }
         self.report(runs, &warm_migration, started)
     }
-}
 
-fn ended(span: Span, time: Nanos, accesses: u64) -> bool {
-    match span {
-        Span::Accesses(n) => accesses >= n,
-        Span::Time(t) => time >= t,
+    fn begin_phase(&mut self, span: Span) -> Phase {
+        let scale = u64::from(self.config.scale);
+        let quota = match span {
+            Span::AccessesEach(accesses) => (accesses / scale).max(1),
+            Span::Accesses(_) | Span::Time(_) => u64::MAX,
+        };
+        for thread in &mut self.threads {
+            thread.quota = quota;
+        }
+        Phase { span, begin: self.now, accesses: self.accesses }
+    }
+
+    fn has_ended(&self, phase: &Phase) -> bool {
+        match phase.span {
+            Span::Accesses(accesses) => self.accesses - phase.accesses >= accesses,
+            Span::AccessesEach(_) => self.active().next().is_none(),
+            Span::Time(time) => self.now - phase.begin >= time,
+        }
+    }
+
+    /// When the last thread had made its accesses, if the phase is of that kind.
+    fn last_finish(&self, span: Span) -> Option<Nanos> {
+        matches!(span, Span::AccessesEach(_))
+            .then(|| Nanos::from_f64(self.threads.iter().map(|t| t.finished).fold(0.0, f64::max)))
+    }
+
+    fn share_done(&self, phase: &Phase) -> f64 {
+        let accesses = (self.accesses - phase.accesses) as f64;
+        let share = match phase.span {
+            Span::Accesses(all) => accesses / all.max(1) as f64,
+            Span::AccessesEach(each) => accesses / (each.max(1) * self.threads.len() as u64) as f64,
+            Span::Time(time) => (self.now - phase.begin).as_f64() / time.as_f64().max(1.0),
+        };
+        share.min(1.0)
     }
 }
 
-fn done_share(span: Span, time: Nanos, accesses: u64) -> f64 {
-    let share = match span {
-        Span::Accesses(n) => accesses as f64 / n.max(1) as f64,
-        Span::Time(t) => time.as_f64() / t.as_f64().max(1.0),
-    };
-    share.min(1.0)
+/// A phase that is under way.
+struct Phase {
+    span: Span,
+    /// The time and the accesses at its begin.
+    begin: Nanos,
+    accesses: u64,
 }

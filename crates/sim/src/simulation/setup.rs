@@ -88,6 +88,8 @@ impl Simulation {
                 clock: 0.0,
                 demand: first_guess(&machine, workload.as_ref()),
                 accesses: 0,
+                quota: u64::MAX,
+                finished: 0.0,
             })
             .collect();
         let tick = brain.as_ref().and_then(|b| b.needs().tick).unwrap_or(DEFAULT_TICK);
@@ -119,6 +121,8 @@ impl Simulation {
             balance: Balance::default(),
             llc_hits: llc.iter().map(|ratio| (ratio * 2f64.powi(32)) as u64).collect(),
             tick,
+            tick_end: Nanos::ZERO,
+            quantum: tick,
             now: Nanos::ZERO,
             accesses: 0,
             traffic: [Traffic::default(); MAX_TIERS],
