@@ -26,7 +26,6 @@ wanted() {
         echo "python3 python3"
         echo "perl perl"
         echo "zstd zstd"
-        echo "xz xz-utils"
         echo "shellcheck shellcheck"
         ;;
     *)

@@ -26,7 +26,6 @@ pub fn workloads() -> Vec<Workload> {
             needs: &[Program("zstd"), Program("sh"), Program("cmp")],
             run: zstd,
         },
-        Workload { name: "xz", needs: &[Program("xz"), Program("sh"), Program("cmp")], run: xz },
         Workload { name: "gcc", needs: &[Program("gcc")], run: gcc },
     ]
 }
@@ -117,17 +116,6 @@ fn zstd(environment: &Environment, directory: &Path) -> Result<Outcome, String> 
     write(directory, "input", &data::text(48 << 20, 2))?;
     let mut command = environment.command("sh", directory);
     command.args(["-c", "zstd -q -T2 -9 -k input -o packed && zstd -q -d -c packed | cmp - input"]);
-    finish(environment, &mut command, directory, &["packed"])
-}
-
-/// The same with large dictionaries at random places.
-fn xz(environment: &Environment, directory: &Path) -> Result<Outcome, String> {
-    write(directory, "input", &data::text(8 << 20, 3))?;
-    let mut command = environment.command("sh", directory);
-    command.args([
-        "-c",
-        "xz -T2 -1 --block-size=4MiB -k -c input > packed && xz -d -T2 -c packed | cmp - input",
-    ]);
     finish(environment, &mut command, directory, &["packed"])
 }
 
