@@ -306,15 +306,17 @@ impl ProcessPage {
         let mut bytes = [0u8; SLOT];
         // A decision that does not fit is counted and left out; the reader
         // sees the gap.
-        let seq = self.counters.decisions.fetch_add(1, Relaxed);
-        let Ok(_) = postcard::to_slice(decision, &mut bytes) else { return };
+        let seq = self.counters.decisions.load(Relaxed);
+        let fits = postcard::to_slice(decision, &mut bytes).is_ok();
         let slot = &self.ring[seq as usize % RING];
         slot.seq.store(0, Release);
         core::sync::atomic::fence(SeqCst);
         for (word, chunk) in slot.bytes.iter().zip(bytes.chunks_exact(8)) {
             word.store(u64::from_ne_bytes(chunk.try_into().unwrap_or_default()), Relaxed);
         }
-        slot.seq.store(seq + 1, Release);
+        slot.seq.store(if fits { seq + 1 } else { 0 }, Release);
+        // Last, so that a reader never looks for what is not there yet.
+        self.counters.decisions.store(seq + 1, Release);
     }
 
     /// Reads the decisions since `*next` and moves it on; returns how many

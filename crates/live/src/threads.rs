@@ -185,8 +185,9 @@ fn open_handles(pager: &Pager) -> Result<(), i32> {
             | feature::MOVE,
     )?;
     let (staging, _) = Uffd::open()?;
-    // No events: we discard the slots' frames ourselves.
-    staging.handshake(feature::MOVE)?;
+    // No events: we discard the slots' frames ourselves. And nobody is to wait
+    // for a frame in an empty slot: `mlockall` tries to have them all.
+    staging.handshake(feature::MOVE | feature::SIGBUS)?;
     staging.register(pager.staging.base(), pager.staging.slots() as usize * PAGE)?;
     pager.set_uffd(uffd);
     pager.fork.set_staging_uffd(staging);
