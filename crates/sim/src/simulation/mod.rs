@@ -34,6 +34,8 @@ use setup::{compute, in_flight};
 const QUANTUM_ACCESSES: f64 = 16_384.0;
 /// The shortest quantum, in nanoseconds.
 const SHORTEST_QUANTUM: f64 = 50_000.0;
+/// Simulated accesses of a thread in Memory Mode before the next one's turn.
+const TURN: f64 = 8.0;
 /// How often quanta are grouped where no policy ticks.
 const DEFAULT_TICK: Nanos = Nanos::millis(500);
 /// The distance of the series' points.
@@ -202,7 +204,7 @@ impl Simulation {
         let latency = self.balance.latencies(&self.devices);
         let rates = rates(&latency);
 
-        let setting = Setting {
+        let mut setting = Setting {
             devices: &self.devices,
             llc_hits: &self.llc_hits,
             llc_latency: self.machine.cpu.llc_latency.value.as_f64(),
@@ -216,7 +218,19 @@ impl Simulation {
         };
         let mut total = Tally::default();
         let mut traffic = [Traffic::default(); MAX_TIERS];
-        for (index, thread) in self.threads.iter_mut().enumerate() {
+        // What Memory Mode holds depends on the order in which threads access
+        // it, so they take turns; where pages lie does not change in a quantum.
+        let turns = if self.memory_mode.is_some() {
+            let accesses = length * rates.iter().copied().fold(0.0, f64::max) / setting.scale;
+            (accesses / TURN).ceil().max(1.0) as u64
+        } else {
+            1
+        };
+        for (turn, index) in
+            (1..=turns).flat_map(|turn| (0..rates.len()).map(move |index| (turn, index)))
+        {
+            let thread = &mut self.threads[index];
+            setting.end = begin + Nanos((length * turn as f64 / turns as f64) as u64);
             let mut memory = match &mut self.memory_mode {
                 Some(cache) => Memory::MemoryMode(cache),
                 None => Memory::Tiers(&self.pages),
