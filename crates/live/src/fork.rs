@@ -28,6 +28,9 @@ use crate::spin::backoff;
 use crate::sys::{self, PAGE};
 use crate::uffd::{Message, Uffd};
 
+/// How long a fork may wait for room at most (ns).
+const ROOM_FOR_FORK: u64 = 50_000_000;
+
 const NOTHING: u32 = 0;
 const CHILD_READY: u32 = 1;
 const RELEASED: u32 = 2;
@@ -238,6 +241,7 @@ impl Worker<'_> {
     pub fn accompany_fork(&mut self) {
         let pager = self.pager;
         let fork = &pager.fork;
+        self.make_room_for_fork();
         pager.frozen.fetch_add(1, SeqCst);
         pager.wait_quiet(self.id);
         fork.announced.store(1, Release);
@@ -284,6 +288,21 @@ impl Worker<'_> {
         pager.frozen.fetch_sub(1, SeqCst);
         self.thaw();
         fork.turn.store(0, Release);
+    }
+
+    /// While frozen nothing leaves: makes some room beforehand.
+    fn make_room_for_fork(&mut self) {
+        let pager = self.pager;
+        let deadline = sys::now() + ROOM_FOR_FORK;
+        while pager.resident() + pager.budget() / 8 > pager.budget() && sys::now() < deadline {
+            let Some(mut limbo) = pager.limbo.try_lock() else {
+                sys::yield_now();
+                continue;
+            };
+            if !self.make_room(&mut limbo) {
+                return;
+            }
+        }
     }
 
     /// Serves what the child waits for; sleeps a little if that is nothing.

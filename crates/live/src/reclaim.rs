@@ -30,10 +30,14 @@ const ARMED_FOR: u64 = 100_000_000;
 
 /// Rounds without success after which a fault goes over the budget, and for
 /// how long the next ones do not even try: what is resident is locked or pinned.
-const FRUITLESS: u32 = 24;
-const PINNED_FOR: u64 = 20_000_000;
+const FRUITLESS: u32 = 64;
+const PINNED_FOR: u64 = 5_000_000;
 
 struct Staged {
+    /// Whether it was made ours alone.
+    unshared: bool,
+    /// Whether it was discarded meanwhile: it is no longer ours.
+    lost: bool,
     address: usize,
     id: u32,
     page: u32,
@@ -143,7 +147,14 @@ impl Worker<'_> {
             self.aborted(proposal, Abort::Stale);
             return None;
         }
-        Some(Staged { address: place.address(), id: place.id, page: place.page, proposal })
+        Some(Staged {
+            unshared: false,
+            lost: false,
+            address: place.address(),
+            id: place.id,
+            page: place.page,
+            proposal,
+        })
     }
 
     /// Moves consecutive pages into consecutive slots.
@@ -201,6 +212,12 @@ impl Worker<'_> {
                 done += 1;
                 continue;
             }
+            if let Some(staged) = &mut run[done + got]
+                && self.unshare(staged, error)
+            {
+                done += got;
+                continue;
+            }
             if let Some(staged) = &run[done + got] {
                 self.refuse(staged, error);
             }
@@ -212,6 +229,9 @@ impl Worker<'_> {
     /// A page that could not be moved.
     fn refuse(&self, staged: &Staged, error: i32) {
         let pager = self.pager;
+        if staged.lost {
+            return self.aborted(staged.proposal, Abort::Stale);
+        }
         let Some(region) = pager.regions.get(staged.id) else { return };
         let word = region.word(staged.page);
         if error == ENOENT {
@@ -226,26 +246,49 @@ impl Worker<'_> {
         word.store(PageState::Resident.word(), Release);
         pager.stats().counters.demotions_refused.fetch_add(1, Relaxed);
         self.aborted(staged.proposal, Abort::Busy);
-        if error == EBUSY && pager.stats().counters.forks.load(Relaxed) > 0 {
-            self.unshare(staged.address);
-        }
     }
 
     /// A page that has been shared with a child since a fork does not move. A
-    /// write fault makes it ours alone: a copy, or nothing if the child is gone.
-    fn unshare(&self, address: usize) {
+    /// write fault makes it ours alone: a copy, or nothing if the child is
+    /// gone. True if it is worth trying again; the page is ours then.
+    fn unshare(&self, staged: &mut Staged, error: i32) -> bool {
         let pager = self.pager;
+        if error != EBUSY || staged.unshared || pager.stats().counters.forks.load(Relaxed) == 0 {
+            return false;
+        }
         // If the program discards the page at this very moment, the fault is
         // an ordinary one, and somebody else has to serve it.
         let handlers = pager.workers[1..].iter().filter(|w| w.tid.load(Relaxed) != 0).count();
         if self.id != MANAGER && (handlers < 2 || pager.unsharing.swap(1, AcqRel) != 0) {
-            return;
+            return false;
         }
-        // SAFETY: changes no content.
-        let _ = unsafe { sys::madvise(address, PAGE, libc::MADV_POPULATE_WRITE) };
+        staged.unshared = true;
+        let again = pager.regions.get(staged.id).is_some_and(|region| {
+            let word = region.word(staged.page);
+            word.store(PageState::Resident.word(), Release);
+            // SAFETY: changes no content.
+            let _ = unsafe { sys::madvise(staged.address, PAGE, libc::MADV_POPULATE_WRITE) };
+            let place = Place { id: staged.id, region, page: staged.page, word };
+            // Whoever has it now is told that the move failed, and nothing more.
+            let mut spins = 0;
+            loop {
+                if pager.try_lock_page(&place, PageState::Resident) {
+                    return true;
+                }
+                let now = word.load(Acquire);
+                if now & BUSY == 0 && PageState::of(now) != PageState::Resident {
+                    return false;
+                }
+                backoff(&mut spins);
+            }
+        });
         if self.id != MANAGER {
             pager.unsharing.store(0, Release);
         }
+        if !again {
+            staged.lost = true;
+        }
+        again
     }
 
     fn aborted(&self, proposal: Proposal, why: Abort) {
