@@ -4,7 +4,7 @@
 
 int main(void)
 {
-    size_t pages = 256, bytes = pages * PAGE;
+    size_t pages = 192, bytes = pages * PAGE;
     unsigned char *at = map(bytes), *copy = map(bytes);
     fill(at, bytes, 5);
     churn();

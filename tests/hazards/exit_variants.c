@@ -4,7 +4,7 @@
 #include <sys/resource.h>
 
 static unsigned char *at;
-static const size_t bytes = 2 * QUARTER;
+static const size_t bytes = QUARTER;
 
 static void *faulter(void *argument)
 {
@@ -34,7 +34,7 @@ static void variant(int which)
     at_quick_exit(quick);
     int *volatile nowhere = (int *)0x10;
     churn();
-    switch (which / 2) {
+    switch (which) {
     case 0:
         exit(11);
     case 1:
@@ -71,11 +71,11 @@ int main(void)
     SYS(setrlimit(RLIMIT_CORE, &no_core));
     at = map(bytes);
     fill(at, bytes, 1);
-    for (int which = 0; which < 20; which++) {
+    for (int which = 0; which < 10; which++) {
         pid_t child = (pid_t)SYS(fork());
         if (child == 0)
             variant(which);
-        switch (which / 2) {
+        switch (which) {
         case 5:
             wait_signal(child, SIGABRT);
             break;
@@ -92,7 +92,7 @@ int main(void)
             wait_signal(child, SIGILL);
             break;
         default:
-            wait_exit(child, 11 + which / 2);
+            wait_exit(child, 11 + which);
         }
     }
     return 0;

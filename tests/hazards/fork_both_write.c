@@ -4,7 +4,7 @@
 
 int main(void)
 {
-    size_t bytes = 8 * QUARTER, pages = bytes / PAGE;
+    size_t bytes = 5 * QUARTER, pages = bytes / PAGE;
     unsigned char *at = map(bytes);
     fill(at, bytes, 1);
     churn();

@@ -3,7 +3,7 @@
 #include "hazard.h"
 
 static unsigned char *at;
-static const size_t bytes = 4 * QUARTER;
+static const size_t bytes = 3 * QUARTER;
 
 static void check_generation(int depth)
 {

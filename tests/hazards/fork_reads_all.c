@@ -4,7 +4,7 @@
 
 int main(void)
 {
-    size_t bytes = 12 * QUARTER;
+    size_t bytes = 6 * QUARTER;
     unsigned char *at = map(bytes), *untouched = map(QUARTER);
     fill(at, bytes, 1);
     churn();

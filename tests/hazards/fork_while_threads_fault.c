@@ -3,7 +3,7 @@
 #include "hazard.h"
 
 enum { THREADS = 3 };
-static const size_t slice = 2 * QUARTER;
+static const size_t slice = QUARTER;
 static unsigned char *at;
 static atomic_bool stop;
 
@@ -29,7 +29,7 @@ int main(void)
     pthread_t thread[THREADS];
     for (uintptr_t i = 0; i < THREADS; i++)
         PTHREAD(pthread_create(&thread[i], NULL, writer, (void *)i));
-    for (int round = 0; round < 6; round++) {
+    for (int round = 0; round < 3; round++) {
         pid_t child = (pid_t)SYS(fork());
         if (child == 0) {
             verify(still, bytes, 1);

@@ -240,7 +240,7 @@ static inline void *map(size_t bytes)
 
 /* Larger than any budget the runner gives, by enough that a sweep leaves
  * nothing else resident. */
-#define CHURN_BYTES (12 * QUARTER)
+#define CHURN_BYTES (8 * QUARTER)
 static _Atomic(uint64_t *) churn_memory;
 
 /* Sweeps over other memory, reading and dirtying it, so that everything the

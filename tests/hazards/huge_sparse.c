@@ -8,7 +8,7 @@ int main(void)
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
         skip("this machine refuses a mapping of 64 GiB without reserve");
-    enum { TOUCHED = 500 };
+    enum { TOUCHED = 300 };
     for (size_t i = 0; i < TOUCHED; i++)
         fill_from(at + mix(i) % (bytes / PAGE) * PAGE, PAGE, 8, i);
     churn();

@@ -64,7 +64,7 @@ int main(void)
     CHECK(malloc_usable_size(NULL) == 0);
 
     /* calloc clears what was used and freed before. */
-    for (int round = 0; round < 6; round++) {
+    for (int round = 0; round < 3; round++) {
         unsigned char *dirty = malloc(2 * MIB);
         CHECK(dirty);
         memset(dirty, 0x5a, 2 * MIB);

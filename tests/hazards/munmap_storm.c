@@ -2,7 +2,7 @@
  * addresses are reused at once, possibly while the evictor still looks at them. */
 #include "hazard.h"
 
-enum { THREADS = 4, ROUNDS = 40 };
+enum { THREADS = 4, ROUNDS = 10 };
 
 static void *worker(void *argument)
 {
@@ -26,7 +26,7 @@ static void *worker(void *argument)
 
 int main(void)
 {
-    size_t bytes = 4 * QUARTER;
+    size_t bytes = 2 * QUARTER;
     unsigned char *still = map(bytes);
     fill(still, bytes, 1);
     struct churner churner;

@@ -3,7 +3,7 @@
 
 int main(void)
 {
-    size_t bytes = 12 * QUARTER;
+    size_t bytes = 6 * QUARTER;
     unsigned char *at = map(bytes);
     for (uint64_t seed = 1; seed <= 2; seed++) {
         fill(at, bytes, seed);

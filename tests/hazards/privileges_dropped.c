@@ -6,19 +6,18 @@
 #include <sys/prctl.h>
 
 static unsigned char *at;
-static const size_t bytes = 4 * QUARTER;
+static const size_t bytes = 2 * QUARTER;
 static uint64_t seed = 1;
 static void again(void)
 {
     churn();
     verify(at, bytes, seed);
     fill(at, bytes, ++seed);
-    unsigned char *fresh = map(QUARTER);
-    verify_zero(fresh, QUARTER);
-    fill(fresh, QUARTER, 5);
-    churn();
-    verify(fresh, QUARTER, 5);
-    SYS(munmap(fresh, QUARTER));
+    unsigned char *fresh = map(16 * PAGE);
+    verify_zero(fresh, 16 * PAGE);
+    fill(fresh, 16 * PAGE, 5);
+    verify(fresh, 16 * PAGE, 5);
+    SYS(munmap(fresh, 16 * PAGE));
 }
 static void again_in_child(void)
 {

@@ -5,9 +5,8 @@
 int main(void)
 {
     static const size_t sizes[] = {100,         4096,    65535,       65536,       70000,  131071,
-                                   131072,      140000,  MIB - 16,    MIB,         3 * MIB, 2 * MIB,
-                                   9 * QUARTER, 65536,   65535,       5 * QUARTER, 10,     200000,
-                                   64 * KIB,    2 * MIB, 11 * QUARTER};
+                                   131072,      140000,  MIB - 16,    MIB,         2 * MIB, MIB,
+                                   5 * QUARTER, 65536,   65535,       10,          200000, 9 * QUARTER};
     size_t size = 1;
     unsigned char *at = malloc(size);
     CHECK(at);
@@ -29,7 +28,7 @@ int main(void)
     /* A buffer that grows by half again and again, as vectors do. */
     unsigned char *vector = NULL;
     size_t length = 0, capacity = 0;
-    while (length < 2 * MIB) {
+    while (length < 5 * QUARTER) {
         if (length == capacity) {
             capacity = capacity ? capacity + capacity / 2 + 1 : 1000;
             unsigned char *bigger = realloc(vector, capacity);

@@ -3,7 +3,7 @@
 #include "hazard.h"
 
 static unsigned char *at;
-static const size_t bytes = 6 * QUARTER;
+static const size_t bytes = 4 * QUARTER;
 static volatile int handled;
 
 static void on_signal(int signal)

@@ -6,7 +6,7 @@ int main(void)
 {
     char name[64];
     sprintf(name, "hazard-stdio-%d.tmp", (int)getpid());
-    size_t buffer = 512 * KIB, lines = 40000;
+    size_t buffer = 512 * KIB, lines = 25000;
     char *first = map(buffer), *second = malloc(buffer);
     CHECK(second);
     FILE *out = fopen(name, "w");

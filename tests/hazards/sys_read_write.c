@@ -4,7 +4,7 @@
 
 int main(void)
 {
-    size_t bytes = 8 * QUARTER;
+    size_t bytes = 5 * QUARTER;
     int fd = temp_file();
     unsigned char *out = map(bytes), *in = map(bytes);
     fill(out, bytes, 1);
@@ -20,7 +20,7 @@ int main(void)
     verify(in, bytes, 1);
 
     /* Odd places and lengths; what lies around the buffer stays. */
-    for (size_t i = 0; i < 60; i++) {
+    for (size_t i = 0; i < 20; i++) {
         size_t at = mix(i) % (bytes - 40000), length = 1 + mix(i + 1000) % 39000;
         unsigned char before = in[at ? at - 1 : 0], after = in[at + length];
         if (i % 10 == 0)

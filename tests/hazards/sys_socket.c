@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-static const size_t bytes = 3 * QUARTER;
+static const size_t bytes = 2 * QUARTER;
 
 static void *send_side(void *argument)
 {

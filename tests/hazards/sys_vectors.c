@@ -6,7 +6,7 @@ enum { PARTS = 64 };
 
 int main(void)
 {
-    size_t bytes = 6 * QUARTER, total = 0;
+    size_t bytes = 4 * QUARTER, total = 0;
     int fd = temp_file();
     unsigned char *out = map(bytes), *in = map(bytes);
     struct iovec *from = map(64 * KIB), *to = map(64 * KIB);
@@ -22,7 +22,7 @@ int main(void)
     SYS(lseek(fd, 0, SEEK_SET));
     churn();
     CHECK(SYS(readv(fd, to, PARTS)) == (long)total);
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < 2; round++) {
         churn();
         for (int i = 0; i < PARTS; i++)
             for (size_t j = 0; j < to[i].iov_len; j += j % PAGE ? 61 : 1) {
