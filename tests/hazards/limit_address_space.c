@@ -20,11 +20,11 @@ int main(void)
     fill(at, bytes, 1);
     churn();
     size_t used = address_space();
-    struct rlimit limit = {used + 64 * MIB, RLIM_INFINITY};
+    struct rlimit limit = {used + 300 * MIB, RLIM_INFINITY};
     SYS(setrlimit(RLIMIT_AS, &limit));
-    CHECK(mmap(NULL, 512 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED
+    CHECK(mmap(NULL, 1024 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED
           && errno == ENOMEM);
-    void *volatile much = malloc(512 * MIB);
+    void *volatile much = malloc(1024 * MIB);
     CHECK(much == NULL);
     unsigned char *some = map(4 * QUARTER);
     fill(some, 4 * QUARTER, 2);
