@@ -240,6 +240,16 @@ fn d08_a_sample_of_memory_that_is_not_ours_is_ignored() {
 }
 
 #[test]
+fn d08_samples_of_a_page_that_is_gone_do_not_cool_the_others() {
+    let mut toy = world(4, 8);
+    toy.alloc_and_touch(0, 2);
+    toy.sample(page(0, 1), Access::Read, 18);
+    toy.discard(PageRange { region: RegionId(0), start: PageNo(0), count: 1 });
+    toy.sample(page(0, 0), Access::Write, 100);
+    assert_eq!(toy.pressure(DRAM, Bytes::mib(2))[0].heat.samples, 18);
+}
+
+#[test]
 fn d10_discarding_part_of_a_region_leaves_the_rest() {
     let mut toy = world(8, 8);
     toy.alloc_and_touch(0, 6);
