@@ -157,7 +157,7 @@ fn run_hemem(tiers: &[u64], addressable: bool, steps: &[Step]) -> Vec<Proposal> 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     /// If lists and truth part ways, pages are lost to the policy for ever.
     #[test]
