@@ -70,8 +70,7 @@ deny: ## Licences and sources of every dependency.
 
 .PHONY: unit
 unit: build ## Unit, property and command-line tests of every crate.
-	TERRACE_PRELOAD=$(abspath $(TARGET)/release/libterrace_preload.so) \
-	    $(WITH_UFFD) $(CARGO) test --locked --workspace --exclude terrace-tests
+	$(WITH_UFFD) $(CARGO) test --locked --workspace --exclude terrace-tests
 	TERRACE_BIN=$(abspath $(TERRACE)) $(TESTS) --lib --test fuzz_smoke
 
 .PHONY: hazards

@@ -136,7 +136,7 @@ fn files_that_cannot_be_written_are_known_before_the_program_starts() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("was-started");
     for option in ["--report", "--record"] {
-        let command = terrace().args(["run", "--best-effort", "--fast", "16MiB", option]);
+        let command = common::run("16MiB").arg(option);
 
         let message = refused(command.args(["/no/such/dir/file", "--", "touch"]).arg(&trace));
 
