@@ -123,8 +123,9 @@ fn an_interrupt_typed_at_the_terminal_reaches_the_program_once() {
     let dir = tempfile::tempdir().unwrap();
     let counter = dir.path().join("counter");
     compile(COUNTER, &counter, &["-O1"]);
+    // `exec`: a shell that stays would be interrupted too, and end with 130.
     let command = format!(
-        "{} run --best-effort --quiet --fast 16MiB -- {}",
+        "exec {} run --best-effort --quiet --fast 16MiB -- {}",
         snapbox::cmd::cargo_bin!("terrace").display(),
         counter.display()
     );
