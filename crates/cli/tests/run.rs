@@ -15,7 +15,11 @@ use common::{compile, is_supported, preload, run, terrace};
 /// `terrace run` of a shell script, as a process that can be signalled. The
 /// script must print a line when it is ready; it is ready on return.
 fn start(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut child = Command::new(snapbox::cmd::cargo_bin!("terrace"))
+    // Under `nohup`, say, the tests begin with a signal ignored, and a shell
+    // cannot trap what was ignored when it began.
+    let mut child = Command::new("env")
+        .args(["--default-signal", "--"])
+        .arg(snapbox::cmd::cargo_bin!("terrace"))
         .args(["run", "--best-effort", "--fast", "16MiB", "--", "sh", "-c", script])
         .env("TERRACE_PRELOAD", preload())
         .stdout(Stdio::piped())
