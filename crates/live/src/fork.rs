@@ -19,17 +19,21 @@
 //! step 3. The parent then fills every absent page of the child and lets go of
 //! it: the child runs on plain memory.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
 
 use crate::page_state::PageState;
 use crate::pager::{MANAGER, Pager};
 use crate::serve::{Served, Worker};
-use crate::spin::backoff;
+use crate::spin::{SpinLock, backoff};
 use crate::sys::{self, PAGE};
 use crate::uffd::{Message, Uffd};
 
 /// How long a fork may wait for room at most (ns).
 const ROOM_FOR_FORK: u64 = 50_000_000;
+/// How long the parent waits for a child that does not run (a debugger holds
+/// it, say) before it fills the child's memory and lets go of it (ns).
+const PATIENCE: u64 = 2_000_000_000;
 
 const NOTHING: u32 = 0;
 const CHILD_READY: u32 = 1;
@@ -39,36 +43,116 @@ const CHILD_PLAIN: u32 = 3;
 
 /// Descriptors that a pager needs, and some to spare.
 const DESCRIPTORS: u64 = 16;
+/// Children whose memory waits on us at once: one through the wrapper, and
+/// those of raw forks meanwhile.
+const CHILDREN: usize = 8;
+
+/// What a parent and the child of one fork share, and nobody else: a page of
+/// its own for each fork, since both may fork again at once.
+struct Handover {
+    /// How far the handover is.
+    step: AtomicU32,
+    /// Held by the parent's manager. Robust: the kernel marks it when its
+    /// holder dies, in whatever way. (The child cannot ask for its parent's
+    /// number instead: the parent may be gone before it asks, and in a PID
+    /// namespace of its own it has none.)
+    alive: UnsafeCell<libc::pthread_mutex_t>,
+}
+
+impl Handover {
+    /// Maps one.
+    fn map() -> Result<*mut Self, i32> {
+        sys::map_shared(PAGE).map(|at| at as *mut Self)
+    }
+    /// In the parent's manager: shows that it lives.
+    fn hold(&self) {
+        // SAFETY: the page is zeroed and shared; the attributes are initialised
+        // before they are used; only the manager initialises and locks.
+        unsafe {
+            let mut attributes: libc::pthread_mutexattr_t = core::mem::zeroed();
+            libc::pthread_mutexattr_init(&raw mut attributes);
+            libc::pthread_mutexattr_setpshared(&raw mut attributes, libc::PTHREAD_PROCESS_SHARED);
+            libc::pthread_mutexattr_setrobust(&raw mut attributes, libc::PTHREAD_MUTEX_ROBUST);
+            libc::pthread_mutex_init(self.alive.get(), &raw const attributes);
+            libc::pthread_mutex_lock(self.alive.get());
+        }
+    }
+    /// In the parent's manager: the handover is over.
+    fn drop_hold(&self) {
+        // SAFETY: locked by this thread.
+        unsafe { libc::pthread_mutex_unlock(self.alive.get()) };
+    }
+    /// In the child: whether the parent's manager has died while it held on.
+    fn parent_died(&self) -> bool {
+        // The first word of glibc's and musl's mutexes is the futex that
+        // the kernel marks (`robust-futex-ABI.rst`). Locking it properly would
+        // write into the list of a thread that is in the middle of a fork.
+        const FUTEX_OWNER_DIED: u32 = 0x4000_0000;
+        // SAFETY: the mutex lives as long as the page and begins with that word.
+        let futex = unsafe { &*self.alive.get().cast::<AtomicU32>() };
+        futex.load(Acquire) & FUTEX_OWNER_DIED != 0
+    }
+    fn release(&self) {
+        self.step.store(RELEASED, Release);
+        sys::futex_wake(&self.step, true);
+    }
+}
+
+/// Handles of children, as the kernel reports them.
+struct Children {
+    /// Whether a fork through our wrapper is under way.
+    announced: bool,
+    handles: [Option<Child>; CHILDREN],
+}
+
+/// A child's memory.
+#[derive(Clone, Copy)]
+struct Child {
+    uffd: Uffd,
+    /// How many of the deferred events happened before the fork, so that they
+    /// hold for the child, too.
+    events: usize,
+}
+
+impl Children {
+    const fn new() -> Self {
+        Self { announced: false, handles: [None; CHILDREN] }
+    }
+    fn push(&mut self, child: Child) -> bool {
+        let free = self.handles.iter_mut().find(|h| h.is_none());
+        free.map(|slot| *slot = Some(child)).is_some()
+    }
+}
 
 /// What the parent's and the child's threads need to know of a fork.
 pub struct ForkState {
-    /// Shared with the child: how far the handover is.
-    handover: &'static AtomicU32,
+    /// The page of the fork under way.
+    handover: AtomicPtr<Handover>,
     /// Taken by the thread that forks.
     turn: AtomicU32,
-    /// Whether a fork through our wrapper is under way.
-    announced: AtomicU32,
-    /// The child's handle, once the kernel has given it.
-    child: AtomicI32,
+    children: SpinLock<Children>,
     /// What `fork` returned: 0 not yet, -1 failed, else the child.
     ended: AtomicI32,
+    /// Whether the manager is done with the fork.
+    done: AtomicU32,
+    /// The process that forks.
+    parent: AtomicI32,
     /// The handle of the staging slots (it reports no forks).
     staging: AtomicI32,
 }
 
 impl ForkState {
     /// No fork.
-    pub fn new() -> Result<Self, i32> {
-        let shared = sys::map_shared(PAGE)?;
-        Ok(Self {
-            // SAFETY: a zeroed page, never unmapped.
-            handover: unsafe { &*(shared as *const AtomicU32) },
+    pub const fn new() -> Self {
+        Self {
+            handover: AtomicPtr::new(core::ptr::null_mut()),
             turn: AtomicU32::new(0),
-            announced: AtomicU32::new(0),
-            child: AtomicI32::new(-1),
+            children: SpinLock::new(Children::new()),
             ended: AtomicI32::new(0),
+            done: AtomicU32::new(0),
+            parent: AtomicI32::new(0),
             staging: AtomicI32::new(-1),
-        })
+        }
     }
     /// The handle with which the staging slots are registered.
     pub fn staging_uffd(&self) -> Uffd {
@@ -78,24 +162,59 @@ impl ForkState {
     pub fn set_staging_uffd(&self, uffd: Uffd) {
         self.staging.store(uffd.raw(), Release);
     }
+    /// The page of the fork under way.
+    fn handover(&self) -> &Handover {
+        // SAFETY: between `before_fork` and `forget_handover` the page is mapped
+        // in both processes; zero bytes are a valid value.
+        unsafe { &*self.handover.load(Acquire) }
+    }
+    fn forget_handover(&self) {
+        let page = self.handover.swap(core::ptr::null_mut(), AcqRel);
+        // SAFETY: the manager, or in the child everybody, is done with it.
+        let _ = unsafe { sys::munmap(page as usize, PAGE) };
+    }
+}
+
+impl Default for ForkState {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Pager {
-    /// In the thread that is about to fork, signals blocked.
-    pub fn before_fork(&self) {
+    /// In the thread that is about to fork, signals blocked. The error number
+    /// if this process cannot be forked.
+    pub fn before_fork(&self) -> Result<(), i32> {
         let mut spins = 0;
         while self.fork.turn.swap(1, AcqRel) != 0 {
             backoff(&mut spins);
         }
-        self.fork.handover.store(NOTHING, Release);
+        match Handover::map() {
+            Ok(page) => self.fork.handover.store(page, Release),
+            Err(error) => {
+                self.fork.turn.store(0, Release);
+                return Err(error);
+            }
+        }
+        // SAFETY: asks for this process's number.
+        self.fork.parent.store(unsafe { libc::getpid() }, Relaxed);
         self.fork.ended.store(0, Release);
+        self.fork.done.store(0, Release);
         self.commands.ask(self, crate::command::Command::ForkBegins, 0, 0);
+        Ok(())
     }
 
-    /// In the parent, with what `fork` returned.
+    /// In the parent, with what `fork` returned. Waits until the child has its
+    /// memory: a parent that goes on at once may end at once, as daemons'
+    /// parents do, and what the child touches next would read as zeros.
     pub fn after_fork_in_parent(&self, pid: i32) {
         self.fork.ended.store(if pid > 0 { pid } else { -1 }, Release);
         self.ring();
+        while self.fork.done.load(Acquire) == 0 {
+            sys::futex_wait(&self.fork.done, 0, None, false);
+        }
+        self.fork.forget_handover();
+        self.fork.turn.store(0, Release);
     }
 
     /// In the child: waits until the parent has let go of our memory, and
@@ -106,8 +225,6 @@ impl Pager {
     /// Only in a child of a fork that [`Pager::before_fork`] announced, before
     /// it has any other thread.
     pub unsafe fn after_fork_in_child(&self) -> bool {
-        // SAFETY: asks who the parent is; this process's own number is not affected.
-        let parent = unsafe { libc::getppid() };
         // A process that has dropped its rights may not.
         let able = sys::with_more_descriptors(|| {
             Uffd::open().is_ok_and(|(probe, _)| {
@@ -117,17 +234,12 @@ impl Pager {
         });
         let request = if able { CHILD_READY } else { CHILD_PLAIN };
         if able {
-            self.adopt_spilled(parent);
+            self.adopt_spilled(self.fork.parent.load(Relaxed));
         }
-        self.fork.handover.store(request, Release);
-        sys::futex_wake(self.fork.handover, true);
-        while self.fork.handover.load(Acquire) != RELEASED {
-            sys::futex_wait(self.fork.handover, request, Some(100_000_000), true);
-            // A parent that dies lets go, too.
-            // SAFETY: as above.
-            if unsafe { libc::getppid() } != parent {
-                break;
-            }
+        let orphaned = self.await_release(request);
+        self.fork.forget_handover();
+        if orphaned {
+            self.check_orphan(!able);
         }
         if !able {
             return false;
@@ -141,6 +253,7 @@ impl Pager {
             self.thawed.force_unlock();
             self.deferred.force_unlock();
             self.wiped.force_unlock();
+            self.fork.children.force_unlock();
             self.regions.after_fork();
         }
         for worker in &self.workers {
@@ -148,10 +261,9 @@ impl Pager {
             worker.tid.store(0, Relaxed);
         }
         let _ = self.thawed.lock().take();
+        *self.fork.children.lock() = Children::new();
         self.commands.reset();
         self.asleep.store(0, Relaxed);
-        self.fork.announced.store(0, Relaxed);
-        self.fork.child.store(-1, Relaxed);
         self.fork.turn.store(0, Release);
         self.frozen.store(0, Release);
         for &event in self.deferred.lock().take() {
@@ -161,6 +273,46 @@ impl Pager {
             self.discarded(start, end);
         }
         true
+    }
+
+    /// In the child: tells the parent, and waits for it. True if the parent
+    /// died instead.
+    fn await_release(&self, request: u32) -> bool {
+        let handover = self.fork.handover();
+        // A parent that lost its patience has let go already.
+        if handover.step.compare_exchange(NOTHING, request, AcqRel, Acquire).is_err() {
+            return false;
+        }
+        sys::futex_wake(&handover.step, true);
+        while handover.step.load(Acquire) != RELEASED {
+            if handover.parent_died() {
+                return handover.step.load(Acquire) != RELEASED;
+            }
+            sys::futex_wait(&handover.step, request, Some(20_000_000), true);
+        }
+        false
+    }
+
+    /// In a child whose parent was killed in the middle of the handover. What
+    /// was touched since may have been served by the kernel, with zeros: then
+    /// the content is lost, and the child cannot go on. With `fill`, brings
+    /// everything in.
+    fn check_orphan(&self, fill: bool) {
+        let mut worker = Worker::new(self, MANAGER);
+        for (_, region) in self.regions.iter() {
+            for page in 0..region.pages() {
+                let state = PageState::of(region.word(page).load(Acquire));
+                if matches!(state, PageState::Fresh | PageState::Resident | PageState::Gone) {
+                    continue;
+                }
+                if !worker.restore(state, region.start() + page as usize * PAGE, fill) {
+                    sys::complain(&[
+                        "the parent was killed while it forked; its child cannot go on",
+                    ]);
+                    std::process::abort();
+                }
+            }
+        }
     }
 
     /// The spill file is the parent's: brings what we have in it into RAM.
@@ -200,26 +352,33 @@ impl Pager {
         self.spill.forget();
     }
 
-    /// A fork was reported by the kernel; the child's memory waits on `child`.
+    /// A fork was reported by the kernel; the child's memory waits on `uffd`.
     /// Called with the lock for reading held.
-    pub fn forked(&self, worker: &mut Worker<'_>, child: Uffd) {
+    pub fn forked(&self, worker: &mut Worker<'_>, uffd: Uffd) {
         self.stats().counters.forks.fetch_add(1, Relaxed);
-        if self.fork.announced.load(Acquire) != 0 {
-            self.fork.child.store(child.raw(), Release);
-            self.ring();
-            return;
+        let child = Child { uffd, events: self.deferred.lock().len() };
+        {
+            let mut children = self.fork.children.lock();
+            if children.announced && children.push(child) {
+                drop(children);
+                self.ring();
+                return;
+            }
         }
         // Not through the wrapper. Freeze, fill, let go.
         self.frozen.fetch_add(1, SeqCst);
         self.wait_quiet(worker.id);
         self.fill_child(worker, child);
-        child.close();
+        child.uffd.close();
         self.frozen.fetch_sub(1, SeqCst);
     }
 
     /// Brings in everything that is absent in a child.
-    fn fill_child(&self, worker: &mut Worker<'_>, child: Uffd) {
+    fn fill_child(&self, worker: &mut Worker<'_>, child: Child) {
         for (_, region) in self.regions.iter() {
+            if child.uffd.is_orphan() {
+                return;
+            }
             for page in 0..region.pages() {
                 if matches!(
                     PageState::of(region.word(page).load(Acquire)),
@@ -228,7 +387,7 @@ impl Pager {
                     continue;
                 }
                 let address = region.start() + page as usize * PAGE;
-                while worker.serve_frozen(child, address) == Served::Retry {
+                while worker.serve_child_page(child.uffd, address, child.events) == Served::Retry {
                     sys::yield_now();
                 }
             }
@@ -241,28 +400,22 @@ impl Worker<'_> {
     pub fn accompany_fork(&mut self) {
         let pager = self.pager;
         let fork = &pager.fork;
+        let handover = fork.handover();
         self.make_room_for_fork();
         pager.frozen.fetch_add(1, SeqCst);
         pager.wait_quiet(self.id);
-        fork.announced.store(1, Release);
+        handover.hold();
+        fork.children.lock().announced = true;
         pager.commands.answer(0);
         let mut released = false;
+        let mut deadline = None;
         loop {
-            let raw = fork.child.load(Acquire);
-            if raw >= 0 {
-                let child = Uffd::from_raw(raw);
-                self.serve_child(child);
-                let handover = fork.handover.load(Acquire);
-                if handover == CHILD_PLAIN {
-                    pager.fill_child(self, child);
-                }
-                if handover == CHILD_READY || handover == CHILD_PLAIN {
-                    child.close();
-                    fork.child.store(-1, Release);
-                    fork.handover.store(RELEASED, Release);
-                    sys::futex_wake(fork.handover, true);
-                    released = true;
-                }
+            let waiting = self.serve_children();
+            let step = handover.step.load(Acquire);
+            if !released && (step == CHILD_READY || step == CHILD_PLAIN) {
+                self.let_children_go(step == CHILD_PLAIN);
+                handover.release();
+                released = true;
             }
             match fork.ended.load(Acquire) {
                 0 => {}
@@ -271,23 +424,48 @@ impl Worker<'_> {
                     if released || has_exited(pid) {
                         break;
                     }
+                    let deadline = *deadline.get_or_insert_with(|| sys::now() + PATIENCE);
+                    // Only if the child has not asked just now.
+                    if sys::now() > deadline {
+                        self.let_children_go(true);
+                        if handover.step.swap(RELEASED, AcqRel) != NOTHING {
+                            handover.release();
+                        }
+                        released = true;
+                    }
                 }
             }
-            if raw < 0 {
+            if !waiting {
                 let bell = pager.bell.load(Acquire);
-                if fork.child.load(Acquire) < 0 && fork.ended.load(Acquire) == 0 {
+                if fork.ended.load(Acquire) == 0 {
                     sys::futex_wait(&pager.bell, bell, Some(1_000_000), false);
                 }
             }
         }
-        let raw = fork.child.swap(-1, AcqRel);
-        if raw >= 0 {
-            Uffd::from_raw(raw).close();
-        }
-        fork.announced.store(0, Release);
+        fork.children.lock().announced = false;
+        // Of raw forks that came after the child was let go, or of a child
+        // that has ended.
+        self.let_children_go(true);
+        handover.drop_hold();
         pager.frozen.fetch_sub(1, SeqCst);
         self.thaw();
-        fork.turn.store(0, Release);
+        fork.done.store(1, Release);
+        sys::futex_wake(&fork.done, false);
+    }
+
+    /// Closes the children's handles. All memory is brought in before if it is
+    /// asked for, and if there are several: nothing says which of them is the
+    /// one that will serve itself.
+    fn let_children_go(&mut self, fill: bool) {
+        let children =
+            core::mem::replace(&mut self.pager.fork.children.lock().handles, [None; CHILDREN]);
+        let several = children.iter().flatten().count() > 1;
+        for child in children.into_iter().flatten() {
+            if fill || several {
+                self.pager.fill_child(self, child);
+            }
+            child.uffd.close();
+        }
     }
 
     /// While frozen nothing leaves: makes some room beforehand.
@@ -305,20 +483,31 @@ impl Worker<'_> {
         }
     }
 
-    /// Serves what the child waits for; sleeps a little if that is nothing.
-    fn serve_child(&mut self, child: Uffd) {
-        let mut poll = libc::pollfd { fd: child.raw(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor to look at.
-        unsafe { libc::poll(&raw mut poll, 1, 1) };
-        while let Some(message) = child.read() {
-            // Other events of the child cannot be followed here, and need not
-            // be: it has one thread, and that is in our wrapper.
-            if let Message::Fault { page, .. } = message {
-                while self.serve_frozen(child, page) == Served::Retry {
-                    sys::yield_now();
+    /// Serves what children wait for; sleeps a little if that is nothing.
+    /// False if there are no children yet.
+    fn serve_children(&mut self) -> bool {
+        let children = self.pager.fork.children.lock().handles;
+        let mut polls = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; CHILDREN];
+        for (poll, child) in polls.iter_mut().zip(&children) {
+            poll.fd = child.map_or(-1, |c| c.uffd.raw());
+        }
+        if polls.iter().all(|p| p.fd < 0) {
+            return false;
+        }
+        // SAFETY: descriptors to look at; negative ones are ignored.
+        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, 1) };
+        for child in children.into_iter().flatten() {
+            while let Some(message) = child.uffd.read() {
+                // Other events of the child cannot be followed here, and need
+                // not be: it has one thread, and that is in our wrapper.
+                if let Message::Fault { page, .. } = message {
+                    while self.serve_child_page(child.uffd, page, child.events) == Served::Retry {
+                        sys::yield_now();
+                    }
                 }
             }
         }
+        true
     }
 }
 

@@ -134,6 +134,14 @@ impl Deferred {
     pub fn has_room(&self) -> bool {
         self.count < self.events.len()
     }
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
     /// Notes an event.
     pub fn push(&mut self, event: Message) {
         self.events[self.count] = event;
@@ -146,8 +154,13 @@ impl Deferred {
     }
     /// Where the content of an address was when the freeze began; `None` if it
     /// has been discarded since.
-    pub fn origin(&self, mut address: usize) -> Option<usize> {
-        for event in self.events[..self.count].iter().rev() {
+    pub fn origin(&self, address: usize) -> Option<usize> {
+        self.origin_before(self.count, address)
+    }
+    /// The same for a child that was forked after so many of the events: what
+    /// its parent does later is no concern of its.
+    pub fn origin_before(&self, events: usize, mut address: usize) -> Option<usize> {
+        for event in self.events[..events.min(self.count)].iter().rev() {
             match *event {
                 Message::Remap { from, to, len } if address.wrapping_sub(to) < len => {
                     address = from + (address - to);
@@ -208,7 +221,7 @@ impl Pager {
             bell: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
             commands: crate::command::Commands::new(),
-            fork: crate::fork::ForkState::new()?,
+            fork: crate::fork::ForkState::new(),
             wiped: SpinLock::new(Vec::new()),
             heap_end: AtomicUsize::new(0),
             config,
@@ -412,5 +425,7 @@ mod tests {
         assert_eq!(deferred.origin(0x9000), Some(0x4000), "before something else moved there");
         assert_eq!(deferred.origin(0x4000), None, "discarded, then moved");
         assert_eq!(deferred.origin(0x7000), Some(0x7000));
+        assert_eq!(deferred.origin_before(2, 0x4000), Some(0x4000), "moved after the fork");
+        assert_eq!(deferred.origin_before(0, 0x1000), Some(0x1000), "discarded after the fork");
     }
 }

@@ -344,13 +344,24 @@ impl<'p> Worker<'p> {
     }
 
     /// Serves a fault without changing anything of ours: a child is being
-    /// given a copy of it. Also serves the child, through its own handle.
+    /// given a copy of it.
     pub fn serve_frozen(&mut self, uffd: Uffd, address: usize) -> Served {
-        let pager = self.pager;
-        let own = uffd == pager.uffd();
         // The books are as they were when the freeze began; the address may
         // have moved or been discarded since.
-        let origin = pager.deferred.lock().origin(address);
+        let origin = self.pager.deferred.lock().origin(address);
+        self.serve_from(uffd, address, origin)
+    }
+
+    /// The same for a page of a child, which was forked after so many of the
+    /// deferred events.
+    pub fn serve_child_page(&mut self, child: Uffd, address: usize, events: usize) -> Served {
+        let origin = self.pager.deferred.lock().origin_before(events, address);
+        self.serve_from(child, address, origin)
+    }
+
+    fn serve_from(&mut self, uffd: Uffd, address: usize, origin: Option<usize>) -> Served {
+        let pager = self.pager;
+        let own = uffd == pager.uffd();
         let Some(origin) = origin else {
             if own {
                 pager.thawed.lock().push(address);
@@ -392,6 +403,25 @@ impl<'p> Worker<'p> {
             }
             e => not_served_by(uffd, address, e),
         }
+    }
+
+    /// In a process that nobody serves: whether a page that we hold still is what
+    /// we hold, or, if it is absent, can be (with `fill`: has been) made so.
+    pub fn restore(&mut self, state: PageState, address: usize, fill: bool) -> bool {
+        if let PageState::Limbo(slot) = state {
+            // SAFETY: the slot holds a page; in a child it is a copy of its own.
+            let content: &PageBytes =
+                unsafe { &*(self.pager.staging.address(slot) as *const PageBytes) };
+            self.buffer.0.copy_from_slice(content);
+        } else if !self.unpack(state) {
+            return false;
+        }
+        if self.pagemap.is_present(address) != Some(false) {
+            let mut now = [0u8; PAGE];
+            // What is not mapped any more is nobody's loss.
+            return !sys::read_memory(address, &mut now) || now == self.buffer.0;
+        }
+        !fill || sys::write_memory(address, &self.buffer.0)
     }
 
     /// A fault outside of every region we know: a mapping that grew in place

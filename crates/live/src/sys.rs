@@ -116,6 +116,46 @@ pub unsafe fn madvise(at: usize, len: usize, advice: c_int) -> Result<(), i32> {
     if r == -1 { Err(errno()) } else { Ok(()) }
 }
 
+/// Reads this process's memory; false if it is not mapped.
+pub fn read_memory(at: usize, to: &mut [u8]) -> bool {
+    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let remote = libc::iovec { iov_base: at as *mut c_void, iov_len: to.len() };
+    // SAFETY: writes into `to`; the kernel checks the other range.
+    let n = unsafe {
+        libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
+    };
+    n == to.len() as isize
+}
+
+/// Writes this process's memory, whatever its protection. True if that is done,
+/// or nothing is mapped there.
+pub fn write_memory(at: usize, from: &[u8]) -> bool {
+    // SAFETY: a NUL-terminated path; our own descriptor; reads from `from`.
+    unsafe {
+        let fd = libc::open(c"/proc/self/mem".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        if fd < 0 {
+            return false;
+        }
+        let mut tries = 0;
+        let written = loop {
+            let n = libc::pwrite(fd, from.as_ptr().cast(), from.len(), at as i64);
+            // While a dying process still holds a handle for this memory, the
+            // kernel has us wait for it, or refuses.
+            if n == from.len() as isize || tries == 1000 {
+                break n == from.len() as isize;
+            }
+            let mut probe = 0u8;
+            if libc::mincore((at & !(PAGE - 1)) as *mut c_void, PAGE, &raw mut probe) != 0 {
+                break true;
+            }
+            tries += 1;
+            libc::usleep(5000);
+        };
+        libc::close(fd);
+        written
+    }
+}
+
 /// Sleeps while the word has this value; at most `timeout_ns`, if given.
 /// `shared` for a word in memory that is shared between processes.
 pub fn futex_wait(word: &AtomicU32, value: u32, timeout_ns: Option<u64>, shared: bool) {

@@ -220,6 +220,7 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
     }
     match begin {
         Begin::Child => {
+            forget_unmapped(pager);
             for (_, region) in pager.regions.iter() {
                 register_mapped(pager, region);
             }
@@ -245,6 +246,30 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
         }
     }
     Ok(())
+}
+
+/// In a child: forgets what it has not inherited (`MADV_DONTFORK`), and what was
+/// unmapped just before the fork, with the message still under way.
+fn forget_unmapped(pager: &Pager) {
+    let mut gaps = Vec::new();
+    let mut end = 0;
+    crate::presence::for_each_mapping(|m| {
+        gaps.push((end, m.start));
+        end = m.end;
+    });
+    if end == 0 {
+        return;
+    }
+    gaps.push((end, usize::MAX));
+    for (_, region) in pager.regions.iter() {
+        let (start, end) = (region.start(), region.end());
+        let first = gaps.partition_point(|&(_, gap_end)| gap_end <= start);
+        for &(from, to) in gaps[first..].iter().take_while(|&&(from, _)| from < end) {
+            if from < to {
+                pager.unmapped(from.max(start), to.min(end));
+            }
+        }
+    }
 }
 
 /// Registers what of a region is still mapped.

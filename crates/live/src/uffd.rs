@@ -181,6 +181,16 @@ impl Uffd {
         }
     }
 
+    /// Whether the memory that the handle is for no longer exists: its last
+    /// process has ended.
+    pub fn is_orphan(self) -> bool {
+        // The last page below the end of the address space is never mapped, and
+        // the kernel looks for the memory first.
+        const NOWHERE: usize = 0x7fff_ffff_e000;
+        static PAGE_OF_ZEROS: [u8; crate::sys::PAGE] = [0; crate::sys::PAGE];
+        self.copy(NOWHERE, PAGE_OF_ZEROS.as_ptr() as usize, crate::sys::PAGE).1 == libc::ESRCH
+    }
+
     /// Fills a missing page with the shared zero page, and wakes who waits.
     pub fn zero(self, to: usize, len: usize) -> Result<(), i32> {
         self.ioctl(UFFDIO_ZEROPAGE, &mut [to as u64, len as u64, 0, 0])

@@ -43,7 +43,11 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
         return pid;
     };
     state::signals_blocked(|| {
-        pager.before_fork();
+        if let Err(error) = pager.before_fork() {
+            // SAFETY: this thread's own variable.
+            unsafe { *libc::__errno_location() = error };
+            return -1;
+        }
         // SAFETY: the C library's own.
         let pid = unsafe { real() };
         if pid == 0 {
