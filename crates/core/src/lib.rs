@@ -18,9 +18,11 @@
 //! | [`event`] | everything a policy is told, as data that can be recorded |
 //! | [`slots`] | dense per-page numbering across regions |
 //! | [`machine`] | machine files |
+//! | [`ladder`] | ladder files: the tiers of a running program |
 
 pub mod action;
 pub mod event;
+pub mod ladder;
 pub mod machine;
 pub mod page;
 pub mod parse;
@@ -35,6 +37,7 @@ pub use action::{
     Abort, Action, ActionClass, Done, Heat, OpId, Outcome, Plan, Proposal, Reason, Urgency,
 };
 pub use event::{Event, EventRef};
+pub use ladder::{Ladder, LadderTier, Memory, Migration};
 pub use machine::{Machine, MachineError};
 pub use page::{PageNo, PageRange, PageRef, PageSize};
 pub use parse::ParseUnitError;

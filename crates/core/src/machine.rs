@@ -227,7 +227,7 @@ impl Machine {
 }
 
 /// The key that stands on a line, with its table's name before it.
-fn field_at(text: &str, line: usize) -> Option<String> {
+pub(crate) fn field_at(text: &str, line: usize) -> Option<String> {
     let mut table = String::new();
     let mut tiers = 0usize;
     for (number, content) in text.lines().enumerate().take(line) {
@@ -246,7 +246,7 @@ fn field_at(text: &str, line: usize) -> Option<String> {
 }
 
 /// Where the line of a field begins.
-fn find_field(text: &str, field: &str) -> Option<usize> {
+pub(crate) fn find_field(text: &str, field: &str) -> Option<usize> {
     let mut offset = 0;
     for (number, content) in text.split_inclusive('\n').enumerate() {
         if field_at(text, number + 1).as_deref() == Some(field) {
@@ -258,7 +258,7 @@ fn find_field(text: &str, field: &str) -> Option<usize> {
 }
 
 /// A scalar of a machine file that is a quantity.
-trait Scalar: Sized {
+pub(crate) trait Scalar: Sized {
     const EXPECTED: &'static str;
     fn from_text(_text: &str) -> Result<Self, String> {
         Err(format!("expected {}", Self::EXPECTED))
@@ -301,7 +301,8 @@ impl Scalar for f64 {
     }
 }
 
-struct Value<T>(T);
+/// A scalar, written as text or as a number.
+pub(crate) struct Value<T>(pub(crate) T);
 
 impl<'de, T: Scalar> Deserialize<'de> for Value<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -1,0 +1,350 @@
+//! Ladder files: which memories of this machine form the tiers of a running
+//! program, and how fast pages may move between them.
+//!
+//! ```toml
+//! ladder = 1                # the version of this format
+//!
+//! [migration]
+//! limit = "1GiB/s"
+//!
+//! [[tier]]                  # the fastest first
+//! memory = "numa:0"
+//! capacity = "4GiB"         # what the program may use of it
+//!
+//! [[tier]]
+//! memory = "numa:1"
+//!
+//! [[tier]]
+//! memory = "swap"           # cold pages are given to the kernel's swap
+//! ```
+
+use core::fmt;
+use core::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use thiserror::Error;
+
+use crate::machine::{MachineError, Scalar, Value, field_at, find_field};
+use crate::parse::ParseUnitError;
+use crate::telemetry::MAX_TIERS;
+use crate::units::{Bytes, BytesPerSecond, Nanos};
+
+/// A memory of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(into = "String")]
+pub enum Memory {
+    /// A NUMA node, by its number: DRAM, CXL, or a DAX device that was handed
+    /// to the kernel as memory.
+    Numa(u32),
+    /// The kernel's swap: zram, zswap, a partition, a file.
+    Swap,
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Numa(node) => write!(f, "numa:{node}"),
+            Self::Swap => f.write_str("swap"),
+        }
+    }
+}
+
+impl From<Memory> for String {
+    fn from(memory: Memory) -> Self {
+        memory.to_string()
+    }
+}
+
+/// A text that is no memory, or no tier.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ParseTierError {
+    /// Not a memory.
+    #[error("`{0}` is not a memory (there are `numa:N`, for instance `numa:0`, and `swap`)")]
+    Memory(String),
+    /// The capacity is not an amount.
+    #[error("capacity: {0}")]
+    Capacity(#[from] ParseUnitError),
+}
+
+impl FromStr for Memory {
+    type Err = ParseTierError;
+    fn from_str(text: &str) -> Result<Self, ParseTierError> {
+        if text == "swap" {
+            return Ok(Self::Swap);
+        }
+        text.strip_prefix("numa:")
+            // `parse` alone would take `+1`.
+            .filter(|number| number.bytes().all(|b| b.is_ascii_digit()))
+            .and_then(|number| number.parse().ok())
+            .map(Self::Numa)
+            .ok_or_else(|| ParseTierError::Memory(text.to_owned()))
+    }
+}
+
+/// One rung of a ladder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LadderTier {
+    /// Which memory.
+    pub memory: Memory,
+    /// What the program may use of it; `None` for what the memory has.
+    pub capacity: Option<Bytes>,
+    /// Idle latency of a load; `None` for what the firmware says.
+    pub read_latency: Option<Nanos>,
+    /// Idle latency of a store; `None` for what the firmware says.
+    pub write_latency: Option<Nanos>,
+}
+
+impl LadderTier {
+    /// A memory without limits of its own.
+    pub const fn new(memory: Memory) -> Self {
+        Self { memory, capacity: None, read_latency: None, write_latency: None }
+    }
+}
+
+/// `numa:0`, or with a capacity `numa:0=4GiB`.
+impl FromStr for LadderTier {
+    type Err = ParseTierError;
+    fn from_str(text: &str) -> Result<Self, ParseTierError> {
+        let (memory, capacity) = match text.split_once('=') {
+            Some((memory, capacity)) => (memory, Some(capacity.parse()?)),
+            None => (text, None),
+        };
+        Ok(Self { capacity, ..Self::new(memory.parse()?) })
+    }
+}
+
+/// Bounds on the traffic between tiers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Migration {
+    /// Bytes moved a second, in all directions together.
+    pub limit: BytesPerSecond,
+    /// Pages that one system call moves at most. Readers of a page wait while
+    /// it is moved, so a batch bounds how long the others wait for the shared
+    /// lock on the mappings.
+    pub batch: u32,
+}
+
+impl Default for Migration {
+    /// 1 GiB/s: a tenth of one memory channel. 512 base pages: what one huge
+    /// page has.
+    fn default() -> Self {
+        Self { limit: BytesPerSecond((1u64 << 30) as f64), batch: 512 }
+    }
+}
+
+/// The tiers of a running program, fastest first.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ladder {
+    /// The tiers.
+    pub tiers: Vec<LadderTier>,
+    /// Bounds on the traffic between them.
+    pub migration: Migration,
+}
+
+impl Ladder {
+    /// The only version of the format.
+    pub const VERSION: u32 = 1;
+
+    /// A ladder of these tiers, if they make one.
+    pub fn new(tiers: Vec<LadderTier>) -> Result<Self, String> {
+        let ladder = Self { tiers, migration: Migration::default() };
+        ladder.validate().map(|()| ladder).map_err(|(_, message)| message)
+    }
+
+    /// Reads a ladder file's text. `file` is only used in errors.
+    pub fn parse(file: &str, text: &str) -> Result<Self, MachineError> {
+        let at = |offset: usize, field: Option<String>, message: String| {
+            let line = text.char_indices().filter(|&(i, c)| i < offset && c == '\n').count() + 1;
+            let field = field.or_else(|| field_at(text, line));
+            MachineError { file: file.to_owned(), line, field, message }
+        };
+        let written: Written = toml::from_str(text).map_err(|e| {
+            let offset = e.span().map_or(text.len(), |s| s.start);
+            at(offset, None, e.message().trim().replace('\n', " "))
+        })?;
+        let defaults = Migration::default();
+        let tiers = written
+            .tiers
+            .into_iter()
+            .map(|tier| LadderTier {
+                memory: tier.memory.0,
+                capacity: tier.capacity.0,
+                read_latency: tier.read_latency.0,
+                write_latency: tier.write_latency.0,
+            })
+            .collect();
+        let ladder = Self {
+            tiers,
+            migration: Migration {
+                limit: written.migration.limit.0.unwrap_or(defaults.limit),
+                batch: written.migration.batch.0.unwrap_or(defaults.batch),
+            },
+        };
+        let checked = if written.ladder.0 == Some(Self::VERSION) {
+            ladder.validate()
+        } else {
+            Err(("ladder".to_owned(), "this version reads ladder 1 only".to_owned()))
+        };
+        checked.map_err(|(field, message)| {
+            at(find_field(text, &field).unwrap_or(0), Some(field), message)
+        })?;
+        Ok(ladder)
+    }
+
+    /// Checks what the types cannot: returns the field and what is wrong with it.
+    fn validate(&self) -> Result<(), (String, String)> {
+        let bad = |field: String, message: &str| Err((field, message.to_owned()));
+        if self.tiers.len() < 2 || self.tiers.len() > MAX_TIERS {
+            return bad("tier".into(), "a ladder has two to eight tiers");
+        }
+        for (i, tier) in self.tiers.iter().enumerate() {
+            let field = |name: &str| format!("tier[{i}].{name}");
+            if self.tiers[..i].iter().any(|other| other.memory == tier.memory) {
+                return bad(field("memory"), "another tier is this memory");
+            }
+            if tier.memory == Memory::Swap && i + 1 != self.tiers.len() {
+                return bad(field("memory"), "swap can only be the slowest tier");
+            }
+            if tier.memory == Memory::Swap && i == 0 {
+                return bad(field("memory"), "the fastest tier must be byte-addressable");
+            }
+            if tier.capacity.is_some_and(Bytes::is_zero) {
+                return bad(field("capacity"), "must be above zero");
+            }
+            for (latency, name) in
+                [(tier.read_latency, "read-latency"), (tier.write_latency, "write-latency")]
+            {
+                if latency.is_some_and(Nanos::is_zero) {
+                    return bad(field(name), "must be above zero");
+                }
+            }
+        }
+        // Written so that a rate that is no number is refused as well.
+        if !(self.migration.limit.get() > 0.0 && self.migration.limit.get().is_finite()) {
+            return bad("migration.limit".into(), "must be above zero");
+        }
+        if self.migration.batch == 0 {
+            return bad("migration.batch".into(), "must be at least 1");
+        }
+        Ok(())
+    }
+
+    /// Whether a text is meant as a ladder file, valid or not.
+    pub fn is_meant(text: &str) -> bool {
+        text.lines().map(str::trim).any(|line| {
+            line.strip_prefix("ladder").is_some_and(|rest| rest.trim_start().starts_with('='))
+        })
+    }
+}
+
+/// A ladder file as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Written {
+    #[serde(default)]
+    ladder: Optional<u32>,
+    #[serde(default)]
+    migration: WrittenMigration,
+    #[serde(default, rename = "tier")]
+    tiers: Vec<WrittenTier>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct WrittenMigration {
+    limit: Optional<BytesPerSecond>,
+    batch: Optional<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct WrittenTier {
+    memory: Value<Memory>,
+    #[serde(default)]
+    capacity: Optional<Bytes>,
+    #[serde(default)]
+    read_latency: Optional<Nanos>,
+    #[serde(default)]
+    write_latency: Optional<Nanos>,
+}
+
+/// A quantity that may be left out.
+struct Optional<T>(Option<T>);
+
+impl<T> Default for Optional<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<'de, T: Scalar> Deserialize<'de> for Optional<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Value::<T>::deserialize(deserializer).map(|value| Self(Some(value.0)))
+    }
+}
+
+impl Scalar for Memory {
+    const EXPECTED: &'static str = "a memory such as \"numa:0\"";
+    fn from_text(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|e: ParseTierError| e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "ladder = 1\n\n[migration]\nlimit = \"200MB/s\"\n\n[[tier]]\nmemory = \
+                        \"numa:0\"\ncapacity = \"4GiB\"\n\n[[tier]]\nmemory = \"numa:1\"\n\
+                        read-latency = \"250ns\"\n\n[[tier]]\nmemory = \"swap\"\n";
+
+    #[test]
+    fn a_file_says_what_the_tiers_are() {
+        let ladder = Ladder::parse("tiers.toml", GOOD).expect("a good file");
+
+        assert_eq!(ladder.migration.limit, BytesPerSecond(200e6));
+        assert_eq!(ladder.migration.batch, 512, "what is left out has its default");
+        let memories: Vec<_> = ladder.tiers.iter().map(|tier| tier.memory).collect();
+        assert_eq!(memories, [Memory::Numa(0), Memory::Numa(1), Memory::Swap]);
+        assert_eq!(ladder.tiers[0].capacity, Some(Bytes::gib(4)));
+        assert_eq!(ladder.tiers[1].read_latency, Some(Nanos(250)));
+    }
+
+    /// A key that is silently ignored is a limit that the operator believes in
+    /// and that nobody keeps.
+    #[test]
+    fn what_is_wrong_is_named_with_its_line_and_field() {
+        for (from, to, line, field) in [
+            ("capacity", "capcity", 8, "tier[0].capcity"),
+            ("\"4GiB\"", "\"4\"", 8, "tier[0].capacity"),
+            ("\"4GiB\"", "4", 8, "tier[0].capacity"),
+            ("\"4GiB\"", "\"0\"", 8, "tier[0].capacity"),
+            ("numa:1", "numa:0", 11, "tier[1].memory"),
+            ("numa:1", "node1", 11, "tier[1].memory"),
+            ("numa:1", "numa:+1", 11, "tier[1].memory"),
+            ("numa:0", "swap", 7, "tier[0].memory"),
+            ("200MB/s", "0B/s", 4, "migration.limit"),
+            ("ladder = 1", "ladder = 2", 1, "ladder"),
+        ] {
+            let error = Ladder::parse("tiers.toml", &GOOD.replace(from, to))
+                .expect_err(&format!("{from} -> {to} was accepted"));
+            assert_eq!((error.line, error.field.as_deref()), (line, Some(field)), "{error}");
+        }
+    }
+
+    #[test]
+    fn one_tier_is_no_ladder() {
+        let fast: LadderTier = "numa:0=64MiB".parse().expect("a tier");
+        assert_eq!(fast.capacity, Some(Bytes::mib(64)));
+        assert!(Ladder::new(vec![fast]).is_err());
+        assert!(Ladder::new(vec![fast, LadderTier::new(Memory::Numa(1))]).is_ok());
+        assert!("numa:0=64".parse::<LadderTier>().is_err(), "an amount needs a unit");
+    }
+
+    #[test]
+    fn a_ladder_is_told_from_a_machine_file() {
+        assert!(Ladder::is_meant(GOOD));
+        assert!(Ladder::is_meant("# mine\nladder=1"));
+        assert!(!Ladder::is_meant("schema = 1\n[[tier]]\n"));
+    }
+}

@@ -1,0 +1,198 @@
+//! What there is here, what is best, and why.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::damon::control::Control;
+use crate::perf::event::EventSpec;
+use crate::soft_dirty::SoftDirty;
+use crate::write_track::WriteTrack;
+
+/// A kind of sampler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Intel PEBS or AMD IBS.
+    Hardware,
+    /// The kernel's access monitor.
+    Damon,
+    /// Soft-dirty bits: writes only.
+    SoftDirty,
+    /// Faults that the kernel's NUMA balancing provokes.
+    KernelHints,
+}
+
+impl Kind {
+    /// Every kind that can watch a program from outside, best first.
+    pub const ALL: [Self; 4] = [Self::Hardware, Self::Damon, Self::SoftDirty, Self::KernelHints];
+
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hardware => "pmu",
+            Self::Damon => "damon",
+            Self::SoftDirty => "soft-dirty",
+            Self::KernelHints => "kernel-hints",
+        }
+    }
+
+    /// What it is good for, in a few words.
+    pub const fn merit(self) -> &'static str {
+        match self {
+            Self::Hardware => "samples real accesses, page by page, at next to no cost",
+            Self::Damon => "sees loads and stores, region by region, at a bounded cost",
+            Self::SoftDirty => "sees stores, page by page",
+            Self::KernelHints => "sees what the kernel makes fault, while it moves pages itself",
+        }
+    }
+}
+
+/// What a machine has, asked by trying.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Capabilities {
+    /// What hardware sampling lacks; `None` if nothing.
+    pub hardware: Option<String>,
+    /// What DAMON lacks.
+    pub damon: Option<String>,
+    /// What soft-dirty bits lack.
+    pub soft_dirty: Option<String>,
+    /// What hint faults of the kernel lack.
+    pub kernel_hints: Option<String>,
+    /// What write tracking from inside lacks.
+    pub write_track: Option<String>,
+    /// What access tracking by userfaultfd (RWP) lacks.
+    pub access_track: Option<String>,
+}
+
+/// `UFFD_FEATURE_RWP` of `linux/userfaultfd.h`: accesses of both kinds to pages
+/// that are present. Merged for the kernels after 6.18; the request that would
+/// use it is not written, because no kernel at hand could run it.
+const RWP_BIT: u64 = 1 << 17;
+
+impl Capabilities {
+    /// Asks this machine. `userfaultfd` is what the kernel's handshake says
+    /// (zero if it was refused).
+    pub fn probe(userfaultfd: u64) -> Self {
+        let root = Path::new("/");
+        Self {
+            hardware: hardware_lacks(root),
+            damon: Control::obstacle(root),
+            soft_dirty: (!SoftDirty::supported())
+                .then(|| "this kernel keeps no soft-dirty bits (CONFIG_MEM_SOFT_DIRTY)".into()),
+            kernel_hints: kernel_hints_lack(root),
+            write_track: WriteTrack::supported()
+                .err()
+                .map(|e| format!("userfaultfd with WP_ASYNC is needed (Linux 6.7): {e}")),
+            access_track: (userfaultfd & RWP_BIT == 0)
+                .then(|| "this kernel's userfaultfd has no read-write protection (RWP)".into()),
+        }
+    }
+
+    /// What a kind lacks here; `None` if nothing.
+    pub fn lack(&self, kind: Kind) -> Option<&str> {
+        match kind {
+            Kind::Hardware => self.hardware.as_deref(),
+            Kind::Damon => self.damon.as_deref(),
+            Kind::SoftDirty => self.soft_dirty.as_deref(),
+            Kind::KernelHints => self.kernel_hints.as_deref(),
+        }
+    }
+}
+
+fn hardware_lacks(root: &Path) -> Option<String> {
+    use crate::perf::ring::{Scope, Source};
+    let events = match EventSpec::for_machine(root) {
+        Ok(events) => events,
+        Err(lack) => return Some(lack),
+    };
+    // The only way to know what paranoia, privileges and hypervisors allow.
+    Source::open(&events, Scope::Thread(std::process::id()), 1)
+        .err()
+        .map(|e| format!("perf_event_open: {e} (CAP_PERFMON, kernel.perf_event_paranoid)"))
+}
+
+fn kernel_hints_lack(root: &Path) -> Option<String> {
+    let file = root.join("proc/sys/kernel/numa_balancing");
+    match std::fs::read_to_string(file).as_deref().map(str::trim) {
+        Ok("0") => Some("kernel.numa_balancing is off".into()),
+        Ok(_) => None,
+        Err(_) => Some("this kernel has no NUMA balancing (CONFIG_NUMA_BALANCING)".into()),
+    }
+}
+
+/// Samplers that are used together, and why these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// The samplers; the first is what the sampling period is of.
+    pub kinds: Vec<Kind>,
+    /// Why these, in a sentence.
+    pub reason: String,
+}
+
+/// The best samplers for a program that is watched from outside; an error says
+/// what each lacks.
+///
+/// Hardware sampling if there is: it alone sees how often a page is used.
+/// Else DAMON, with soft-dirty bits beside it for the stores, which DAMON does
+/// not tell from loads. Else soft-dirty bits alone, else the kernel's hints.
+pub fn choose(capabilities: &Capabilities) -> Result<Choice, String> {
+    let has = |kind| capabilities.lack(kind).is_none();
+    let Some(first) = Kind::ALL.into_iter().find(|kind| has(*kind)) else {
+        let lacks: Vec<_> = Kind::ALL
+            .into_iter()
+            .filter_map(|kind| Some(format!("{}: {}", kind.name(), capabilities.lack(kind)?)))
+            .collect();
+        return Err(lacks.join("; "));
+    };
+    let mut kinds = vec![first];
+    if first == Kind::Damon && has(Kind::SoftDirty) {
+        kinds.push(Kind::SoftDirty);
+    }
+    let mut reason = first.merit().to_owned();
+    for better in Kind::ALL.into_iter().take_while(|kind| *kind != first) {
+        if let Some(lack) = capabilities.lack(better) {
+            reason += &format!("; no {}: {lack}", better.name());
+        }
+    }
+    Ok(Choice { kinds, reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capabilities(lacking: &[Kind]) -> Capabilities {
+        let lack = |kind: Kind| lacking.contains(&kind).then(|| format!("no {}", kind.name()));
+        Capabilities {
+            hardware: lack(Kind::Hardware),
+            damon: lack(Kind::Damon),
+            soft_dirty: lack(Kind::SoftDirty),
+            kernel_hints: lack(Kind::KernelHints),
+            write_track: None,
+            access_track: None,
+        }
+    }
+
+    #[test]
+    fn the_best_that_there_is_wins_and_the_reason_names_what_the_better_lack() {
+        let choice = choose(&capabilities(&[])).expect("a choice");
+        assert_eq!(choice.kinds, [Kind::Hardware]);
+
+        let choice = choose(&capabilities(&[Kind::Hardware])).expect("a choice");
+        assert_eq!(choice.kinds, [Kind::Damon, Kind::SoftDirty], "stores need the second");
+        assert!(choice.reason.contains("no pmu"), "{}", choice.reason);
+
+        let choice = choose(&capabilities(&[Kind::Hardware, Kind::Damon])).expect("a choice");
+        assert_eq!(choice.kinds, [Kind::SoftDirty]);
+        assert!(choice.reason.contains("no damon"), "{}", choice.reason);
+    }
+
+    #[test]
+    fn a_machine_with_nothing_says_what_every_kind_lacks() {
+        let error = choose(&capabilities(&Kind::ALL)).expect_err("no choice");
+        for kind in Kind::ALL {
+            assert!(error.contains(kind.name()), "{error}");
+        }
+    }
+}

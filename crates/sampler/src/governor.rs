@@ -1,0 +1,137 @@
+//! The cap on what sampling may cost.
+//!
+//! Two means, because a mean alone is not a cap. Every [`WINDOW`] the cost of
+//! the last window decides whether samples become rarer or denser, by powers
+//! of two, as MEMTIS does. And within a window sampling rests as soon as its
+//! share is used up, until the share is below the cap again: so over any time
+//! longer than a window, sampling cannot cost more than the cap and the one
+//! look that exceeded it.
+
+use terrace_core::Nanos;
+
+/// Over how long a cost is judged.
+const WINDOW: Nanos = Nanos::millis(500);
+
+/// Keeps sampling below a share of one processor.
+#[derive(Clone, Debug)]
+pub struct Governor {
+    cap: f64,
+    rarity: u32,
+    /// When the present window began, and what had been spent then.
+    since: Option<(Nanos, Nanos)>,
+}
+
+/// What a governor asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Samples are to be so many times as rare as configured.
+    pub rarity: u32,
+    /// Nothing is to be sampled before this moment.
+    pub rest_until: Nanos,
+}
+
+impl Governor {
+    /// The share of one processor that sampling may use unless told otherwise:
+    /// 3 %, as MEMTIS has it.
+    pub const DEFAULT_CAP: f64 = 0.03;
+
+    /// The rarest that samples may become: 65,536 times the configured
+    /// distance. Beyond that a sampler is as good as off.
+    const RAREST: u32 = 1 << 16;
+
+    /// A governor for a cap between 0 and 1; a cap that is no number is taken
+    /// for the default.
+    pub fn new(cap: f64) -> Self {
+        let cap = if cap.is_finite() { cap.clamp(1e-4, 1.0) } else { Self::DEFAULT_CAP };
+        Self { cap, rarity: 1, since: None }
+    }
+
+    /// The share of one processor that sampling may use.
+    pub fn cap(&self) -> f64 {
+        self.cap
+    }
+
+    /// Judges the cost so far (`spent`, since the beginning) at a moment.
+    pub fn judge(&mut self, now: Nanos, spent: Nanos) -> Order {
+        let (begin, before) = *self.since.get_or_insert((now, spent));
+        let elapsed = now.saturating_sub(begin);
+        let cost = spent.saturating_sub(before);
+        // When the cost so far is within the cap again.
+        let rest_until = begin + Nanos::from_f64(cost.as_f64() / self.cap);
+        if elapsed >= WINDOW && now >= rest_until {
+            let share = cost.as_f64() / elapsed.as_f64();
+            // Resting makes every share look like the cap at most, so "near the
+            // cap" is what has to be read as "too dear".
+            if share > self.cap * 0.9 {
+                self.rarity = self.rarity.saturating_mul(2).min(Self::RAREST);
+            } else if share < self.cap * 0.4 {
+                self.rarity = (self.rarity / 2).max(1);
+            }
+            self.since = Some((now, spent));
+        }
+        Order { rarity: self.rarity, rest_until }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A sampler whose looks cost `look / rarity` each, driven by a clock that
+    /// exists only here. Returns the share that sampling used.
+    fn drive(governor: &mut Governor, look: impl Fn(Nanos) -> Nanos, length: Nanos) -> (f64, u32) {
+        let (mut now, mut spent) = (Nanos::ZERO, Nanos::ZERO);
+        let mut rarity = 1;
+        while now < length {
+            let order = governor.judge(now, spent);
+            rarity = order.rarity;
+            if now >= order.rest_until {
+                let cost = Nanos(look(now).get() / u64::from(rarity));
+                spent += cost;
+                now += cost;
+            }
+            now += Nanos::millis(10);
+        }
+        (spent / now, rarity)
+    }
+
+    proptest! {
+        /// The promise to the operator. If resting were left out, a sampler
+        /// ten times too dear would take the whole share it wants until the
+        /// rarity has caught up.
+        #[test]
+        fn no_cost_of_a_look_exceeds_the_cap(
+            cap in 0.005f64..0.2, look_us in 1u64..200_000, spikes in 1u64..50,
+        ) {
+            let mut governor = Governor::new(cap);
+            let dear = |now: Nanos| {
+                let spike = (now.get() / 1_000_000_000).is_multiple_of(spikes);
+                Nanos::micros(if spike { look_us * 4 } else { look_us })
+            };
+            let length = Nanos::seconds(120);
+            let (share, _) = drive(&mut governor, dear, length);
+            // One look of the dearest kind may end just behind the end.
+            let last = Nanos::micros(look_us * 4) / length;
+            prop_assert!(share <= cap * 1.01 + last, "{share} of {cap}");
+        }
+    }
+
+    #[test]
+    fn a_cheap_sampler_runs_as_configured() {
+        let (share, rarity) =
+            drive(&mut Governor::new(0.03), |_| Nanos::micros(50), Nanos::seconds(20));
+        assert_eq!(rarity, 1);
+        assert!(share < 0.01);
+    }
+
+    #[test]
+    fn a_dear_sampler_becomes_rare_and_dense_again_when_it_is_cheap() {
+        let mut governor = Governor::new(0.03);
+        let (_, rare) = drive(&mut governor, |_| Nanos::millis(20), Nanos::seconds(30));
+        assert!(rare >= 16, "20 ms in 10 ms needs more than a factor of 16, got {rare}");
+        governor.since = None;
+        let (_, dense) = drive(&mut governor, |_| Nanos::micros(10), Nanos::seconds(60));
+        assert_eq!(dense, 1, "what was a burst must not blind the policy for ever");
+    }
+}

@@ -1,0 +1,255 @@
+//! What the kernel writes into a ring buffer, parsed.
+//!
+//! Pure: words in, records out. A ring's size is a power of two of pages and
+//! every record is a whole number of 8-byte words, so a word never straddles
+//! the ring's end although records do; reading word by word is all it takes to
+//! be safe from wraps. (HeMem's published code reads records as structures and
+//! takes those at the end for garbage.)
+
+use terrace_core::Access;
+
+/// Fields of a sample that we ask for: bits of `enum perf_event_sample_format`.
+pub mod field {
+    /// The instruction.
+    pub const IP: u64 = 1 << 0;
+    /// Process and thread.
+    pub const TID: u64 = 1 << 1;
+    /// When.
+    pub const TIME: u64 = 1 << 2;
+    /// The address that was accessed.
+    pub const ADDR: u64 = 1 << 3;
+    /// The processor.
+    pub const CPU: u64 = 1 << 7;
+    /// Accesses since the last sample.
+    pub const PERIOD: u64 = 1 << 8;
+    /// Latency, in cycles.
+    pub const WEIGHT: u64 = 1 << 14;
+    /// Load or store, and what served it.
+    pub const DATA_SRC: u64 = 1 << 15;
+    /// Which event, first of all fields.
+    pub const IDENTIFIER: u64 = 1 << 16;
+
+    /// Each of them is one word; in this order in a record.
+    pub const ORDER: [u64; 9] = [IDENTIFIER, IP, TID, TIME, ADDR, CPU, PERIOD, WEIGHT, DATA_SRC];
+    /// All that can be parsed.
+    pub const KNOWN: u64 = IDENTIFIER | IP | TID | TIME | ADDR | CPU | PERIOD | WEIGHT | DATA_SRC;
+}
+
+/// One sampled access, as the kernel tells it. Fields that were not asked for
+/// are zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SampleRecord {
+    /// Which event.
+    pub id: u64,
+    /// The process.
+    pub process: u32,
+    /// The thread.
+    pub thread: u32,
+    /// The address that was accessed; zero if the operation accessed none.
+    pub address: u64,
+    /// Latency in cycles, where the processor tells it.
+    pub latency: u64,
+    /// `union perf_mem_data_src`.
+    pub data_source: u64,
+}
+
+/// Operations of `perf_mem_data_src.mem_op`.
+const OP_LOAD: u64 = 0x02;
+const OP_STORE: u64 = 0x04;
+
+impl SampleRecord {
+    /// Load or store, if the processor tells.
+    pub fn access(&self) -> Option<Access> {
+        match self.data_source & 0x1f {
+            op if op & OP_STORE != 0 => Some(Access::Write),
+            op if op & OP_LOAD != 0 => Some(Access::Read),
+            _ => None,
+        }
+    }
+}
+
+/// A record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// `PERF_RECORD_SAMPLE`
+    Sample(SampleRecord),
+    /// `PERF_RECORD_LOST`, `PERF_RECORD_LOST_SAMPLES`: so many are missing.
+    Lost(u64),
+    /// `PERF_RECORD_THROTTLE`: the kernel found that sampling takes too long.
+    Throttled,
+    /// Anything else.
+    Other,
+}
+
+const LOST: u32 = 2;
+const THROTTLE: u32 = 5;
+const SAMPLE: u32 = 9;
+const LOST_SAMPLES: u32 = 13;
+
+/// A ring whose content makes no sense. Nothing after it can be found again,
+/// so a reader goes on at the kernel's position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Corrupt;
+
+/// Reads the records between two positions of a ring.
+///
+/// `word` returns the ring's word at an index below `words`, which is a power
+/// of two. Positions are the kernel's: in bytes, ever growing. `fields` is what
+/// was asked for, bits of [`field`].
+pub fn parse(
+    word: impl Fn(usize) -> u64,
+    words: usize,
+    tail: u64,
+    head: u64,
+    fields: u64,
+    mut each: impl FnMut(Record),
+) -> Result<(), Corrupt> {
+    let at = |position: u64| word((position / 8) as usize & (words - 1));
+    let pending = head.wrapping_sub(tail);
+    if !words.is_power_of_two()
+        || !(head | tail).is_multiple_of(8)
+        || pending > words as u64 * 8
+        || fields & !field::KNOWN != 0
+    {
+        return Err(Corrupt);
+    }
+    let mut done = 0;
+    while done < pending {
+        let header = at(tail.wrapping_add(done));
+        let (kind, size) = (header as u32, header >> 48);
+        if size < 8 || !size.is_multiple_of(8) || size > pending - done {
+            return Err(Corrupt);
+        }
+        let body = tail.wrapping_add(done + 8);
+        let length = (size - 8) / 8;
+        // Words of the body; those that a record is too short for are no words.
+        let get = |i: u64| (i < length).then(|| at(body.wrapping_add(i * 8)));
+        each(match kind {
+            SAMPLE => Record::Sample(sample(get, fields).ok_or(Corrupt)?),
+            LOST => Record::Lost(get(1).ok_or(Corrupt)?),
+            LOST_SAMPLES => Record::Lost(get(0).ok_or(Corrupt)?),
+            THROTTLE => Record::Throttled,
+            _ => Record::Other,
+        });
+        done += size;
+    }
+    Ok(())
+}
+
+fn sample(get: impl Fn(u64) -> Option<u64>, fields: u64) -> Option<SampleRecord> {
+    let mut sample = SampleRecord::default();
+    let asked = field::ORDER.into_iter().filter(|f| fields & f != 0);
+    for (i, asked) in (0..).zip(asked) {
+        let word = get(i)?;
+        match asked {
+            field::IDENTIFIER => sample.id = word,
+            field::TID => {
+                sample.process = word as u32;
+                sample.thread = (word >> 32) as u32;
+            }
+            field::ADDR => sample.address = word,
+            field::WEIGHT => sample.latency = word,
+            field::DATA_SRC => sample.data_source = word,
+            _ => {}
+        }
+    }
+    Some(sample)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FIELDS: u64 = field::IDENTIFIER | field::TID | field::ADDR | field::DATA_SRC;
+
+    fn header(kind: u32, words: u64) -> u64 {
+        u64::from(kind) | (words * 8) << 48
+    }
+
+    /// A record as the kernel writes it.
+    fn written(record: &Record) -> Vec<u64> {
+        match record {
+            Record::Sample(s) => vec![
+                header(SAMPLE, 5),
+                s.id,
+                u64::from(s.process) | u64::from(s.thread) << 32,
+                s.address,
+                s.data_source,
+            ],
+            Record::Lost(n) => vec![header(LOST, 3), 7, *n],
+            Record::Throttled => vec![header(THROTTLE, 4), 1, 2, 3],
+            Record::Other => vec![header(3, 6), 0, 0, 0, 0, 0],
+        }
+    }
+
+    fn record() -> impl Strategy<Value = Record> {
+        prop_oneof![
+            4 => (any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>(), any::<u64>()).prop_map(
+                |(id, process, thread, address, data_source)| Record::Sample(SampleRecord {
+                    id, process, thread, address, latency: 0, data_source,
+                })
+            ),
+            1 => any::<u64>().prop_map(Record::Lost),
+            1 => Just(Record::Throttled),
+            1 => Just(Record::Other),
+        ]
+    }
+
+    proptest! {
+        /// Wherever in the ring reading begins, also at the very end of the
+        /// position's range: what was written is what is read.
+        #[test]
+        fn records_survive_any_wrap(
+            records in prop::collection::vec(record(), 0..40),
+            offset in prop_oneof![0u64..600, (u64::MAX / 8 - 300)..=(u64::MAX / 8)],
+        ) {
+            let words: Vec<u64> = records.iter().flat_map(written).collect();
+            let size = 256usize;
+            let tail = offset * 8;
+            let mut ring = vec![0xdead_beef_dead_beefu64; size];
+            for (i, word) in words.iter().enumerate() {
+                ring[(tail / 8).wrapping_add(i as u64) as usize & (size - 1)] = *word;
+            }
+            let head = tail.wrapping_add(words.len() as u64 * 8);
+            let mut read = Vec::new();
+            let result = parse(|i| ring[i], size, tail, head, FIELDS, |r| read.push(r));
+            if words.len() <= size {
+                prop_assert_eq!(result, Ok(()));
+                prop_assert_eq!(read, records);
+            } else {
+                prop_assert_eq!(result, Err(Corrupt), "more than the ring holds");
+            }
+        }
+
+        /// Whatever lies in the ring, reading ends, stays inside, and never
+        /// makes a sample of words beyond the kernel's position.
+        #[test]
+        fn garbage_is_refused_and_never_read_past_its_end(
+            ring in prop::collection::vec(any::<u64>(), 16),
+            tail in any::<u64>(), length in 0u64..200, fields in any::<u64>(),
+        ) {
+            let touched = std::cell::Cell::new(0u64);
+            let word = |i: usize| { touched.set(touched.get() + 1); ring[i] };
+            let fields = fields & field::KNOWN;
+            let _ = parse(word, 16, tail, tail.wrapping_add(length), fields, |_| {});
+            prop_assert!(touched.get() <= 16 * 2, "{} words of 16 read", touched.get());
+        }
+    }
+
+    #[test]
+    fn a_record_that_says_it_is_empty_does_not_hold_the_reader_for_ever() {
+        let ring = [0u64; 16];
+        assert_eq!(parse(|i| ring[i], 16, 0, 64, FIELDS, |_| {}), Err(Corrupt));
+    }
+
+    #[test]
+    fn stores_are_told_from_loads_by_the_data_source() {
+        let with = |data_source| SampleRecord { data_source, ..SampleRecord::default() }.access();
+        assert_eq!(with(0x02), Some(Access::Read));
+        assert_eq!(with(0x04), Some(Access::Write));
+        // A locked operation is both; it needs the line for writing.
+        assert_eq!(with(0x06), Some(Access::Write));
+        assert_eq!(with(0x01), None, "not available");
+    }
+}

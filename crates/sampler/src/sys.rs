@@ -1,0 +1,47 @@
+//! Clocks, and the processor time of a process of the kernel.
+
+use std::fs;
+
+use terrace_core::Nanos;
+
+fn clock(id: libc::clockid_t) -> Nanos {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes into `t`.
+    unsafe { libc::clock_gettime(id, &raw mut t) };
+    Nanos(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
+/// Processor time of the calling thread.
+pub(crate) fn thread_cpu() -> Nanos {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// Processor time of a process, a kernel thread included; zero if it is gone.
+pub(crate) fn process_cpu(pid: u32) -> Nanos {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return Nanos::ZERO };
+    // SAFETY: reads a constant of the system.
+    let hertz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
+    Nanos(cpu_ticks(&stat) * (1_000_000_000 / hertz))
+}
+
+/// User and system time, fields 14 and 15 of `/proc/PID/stat`. The second
+/// field is the command's name, which may hold anything but ends at the last
+/// parenthesis.
+fn cpu_ticks(stat: &str) -> u64 {
+    let Some((_, rest)) = stat.rsplit_once(')') else { return 0 };
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let mut next = || fields.next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    next() + next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_and_spaces_does_not_shift_the_fields() {
+        let stat = "42 (a) b (c)) S 2 0 0 0 -1 2129984 0 0 0 0 17 25 0 0 20 0 1 0 9 0 0";
+        assert_eq!(cpu_ticks(stat), 17 + 25);
+        assert_eq!(cpu_ticks("nonsense"), 0);
+    }
+}
