@@ -447,7 +447,6 @@ impl Worker<'_> {
         // that has ended.
         self.let_children_go(true);
         handover.drop_hold();
-        pager.frozen.fetch_sub(1, SeqCst);
         self.thaw();
         fork.done.store(1, Release);
         sys::futex_wake(&fork.done, false);

@@ -154,7 +154,6 @@ impl Worker<'_> {
         if pager.frozen.load(Relaxed) != 0 {
             return;
         }
-        self.thaw();
         pager.regions.reclaim(pager.oldest_epoch());
         let mut wanted = 0usize;
         {

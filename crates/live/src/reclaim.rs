@@ -36,8 +36,6 @@ const PINNED_FOR: u64 = 5_000_000;
 struct Staged {
     /// Whether it was made ours alone.
     unshared: bool,
-    /// Whether it was discarded meanwhile: it is no longer ours.
-    lost: bool,
     address: usize,
     id: u32,
     page: u32,
@@ -111,7 +109,7 @@ impl Worker<'_> {
         let mut n = 0;
         while n < BATCH {
             let Some(proposal) = limbo.victims.pop_front() else { break };
-            if let Some(staged) = self.take_victim(proposal) {
+            if let Some(staged) = self.find_victim(proposal) {
                 batch[n] = Some(staged);
                 n += 1;
             }
@@ -134,22 +132,21 @@ impl Worker<'_> {
         moved
     }
 
-    /// Takes a victim's page if it is resident and nobody has it.
-    fn take_victim(&self, proposal: Proposal) -> Option<Staged> {
+    /// Looks a victim up; `None` if it is not resident or somebody has it.
+    fn find_victim(&self, proposal: Proposal) -> Option<Staged> {
         let Action::Demote { page, .. } = proposal.action else { return None };
         let region = self.pager.regions.get(page.region.0)?;
         if page.page.0 >= region.pages() {
             return None;
         }
         let word = region.word(page.page.0);
-        let place = Place { id: page.region.0, region, page: page.page.0, word };
-        if !self.pager.try_lock_page(&place, PageState::Resident) {
+        if word.load(Relaxed) != PageState::Resident.word() {
             self.aborted(proposal, Abort::Stale);
             return None;
         }
+        let place = Place { id: page.region.0, region, page: page.page.0, word };
         Some(Staged {
             unshared: false,
-            lost: false,
             address: place.address(),
             id: place.id,
             page: place.page,
@@ -157,19 +154,43 @@ impl Worker<'_> {
         })
     }
 
+    /// Takes possession of a victim.
+    fn take_victim(&self, staged: &Staged) -> bool {
+        let Some(region) = self.pager.regions.get(staged.id) else { return false };
+        let word = region.word(staged.page);
+        let place = Place { id: staged.id, region, page: staged.page, word };
+        self.pager.try_lock_page(&place, PageState::Resident)
+    }
+
     /// Moves consecutive pages into consecutive slots.
+    ///
+    /// Nobody reads an event between the taking of the pages and the move: the
+    /// thread that unmapped a page runs on as soon as its event is read, and may
+    /// have mapped other memory there by now, which is not ours to take. In that
+    /// order, because who carries out an event waits for pages.
     fn stage_run(&mut self, limbo: &mut Limbo, run: &mut [Option<Staged>], now: u64) -> usize {
         let pager = self.pager;
         let mut done = 0;
         let mut moved = 0;
         while done < run.len() {
+            let Some(from) = run[done].as_ref().map(|s| s.address) else { return moved };
+            let Some(reading) = self.no_events() else {
+                for staged in run[done..].iter().flatten() {
+                    self.aborted(staged.proposal, Abort::Busy);
+                }
+                return moved;
+            };
             // Slots are consecutive up to the end of the ring.
             let mut slots = 0u32;
             let mut first = 0;
             for staged in run[done..].iter().flatten() {
+                if !self.take_victim(staged) {
+                    break;
+                }
                 let slot = limbo.push(Purpose::Demote(staged.proposal), now);
                 if slots > 0 && slot != first + slots {
                     limbo.unpush();
+                    self.set_word(staged, PageState::Resident);
                     break;
                 }
                 if slots == 0 {
@@ -178,20 +199,28 @@ impl Worker<'_> {
                 pager.staging.owner_of(slot).store(owner(staged.id, staged.page), Release);
                 slots += 1;
             }
-            let Some(from) = run[done].as_ref().map(|s| s.address) else { return moved };
+            if slots == 0 {
+                drop(reading);
+                if let Some(staged) = &run[done] {
+                    self.aborted(staged.proposal, Abort::Stale);
+                }
+                done += 1;
+                continue;
+            }
             let to = pager.staging.address(first);
             let (bytes, error) = pager.fork.staging_uffd().mv(to, from, slots as usize * PAGE);
+            drop(reading);
             let got = bytes / PAGE;
             for (i, staged) in run[done..done + slots as usize].iter().flatten().enumerate() {
-                let Some(region) = pager.regions.get(staged.id) else { continue };
-                let word = region.word(staged.page);
                 if i < got {
-                    word.store(PageState::Limbo(first + i as u32).word(), Release);
+                    self.set_word(staged, PageState::Limbo(first + i as u32));
+                } else if i > got {
+                    self.set_word(staged, PageState::Resident);
                 }
             }
             moved += got;
+            done += got;
             if got == slots as usize {
-                done += got;
                 continue;
             }
             // Give back the slots that were not filled, refuse the page that
@@ -200,38 +229,47 @@ impl Worker<'_> {
                 pager.staging.owner_of(slot).store(NOBODY, Release);
                 limbo.unpush();
             }
+            let Some(staged) = &mut run[done] else { return moved };
             if error == EEXIST {
                 // A frame was left in the slot (its page had to be copied out).
-                done += got;
                 if limbo::drop_frames(&pager.staging, first + got as u32, 1) {
+                    self.set_word(staged, PageState::Resident);
                     continue;
                 }
-                if let Some(staged) = &run[done] {
-                    self.refuse(staged, error);
-                }
-                done += 1;
+            } else if self.unshare(staged, error) {
                 continue;
             }
-            if let Some(staged) = &mut run[done + got]
-                && self.unshare(staged, error)
-            {
-                done += got;
-                continue;
-            }
-            if let Some(staged) = &run[done + got] {
-                self.refuse(staged, error);
-            }
-            done += got + 1;
+            self.refuse(staged, error);
+            done += 1;
         }
         moved
+    }
+
+    /// Keeps events from being read; `None` if a fork begins, which is read by
+    /// one who then waits for us.
+    fn no_events(&self) -> Option<SpinGuard<'_, ()>> {
+        let mut spins = 0;
+        loop {
+            if let Some(guard) = self.pager.reading.try_lock() {
+                return Some(guard);
+            }
+            if self.pager.frozen.load(SeqCst) != 0 {
+                return None;
+            }
+            backoff(&mut spins);
+        }
+    }
+
+    /// Gives a page of ours its new word.
+    fn set_word(&self, staged: &Staged, state: PageState) {
+        if let Some(region) = self.pager.regions.get(staged.id) {
+            region.word(staged.page).store(state.word(), Release);
+        }
     }
 
     /// A page that could not be moved.
     fn refuse(&self, staged: &Staged, error: i32) {
         let pager = self.pager;
-        if staged.lost {
-            return self.aborted(staged.proposal, Abort::Stale);
-        }
         let Some(region) = pager.regions.get(staged.id) else { return };
         let word = region.word(staged.page);
         if error == ENOENT {
@@ -250,7 +288,7 @@ impl Worker<'_> {
 
     /// A page that has been shared with a child since a fork does not move. A
     /// write fault makes it ours alone: a copy, or nothing if the child is
-    /// gone. True if it is worth trying again; the page is ours then.
+    /// gone. True if it is worth trying again; the page is nobody's then.
     fn unshare(&self, staged: &mut Staged, error: i32) -> bool {
         let pager = self.pager;
         if error != EBUSY || staged.unshared || pager.stats().counters.forks.load(Relaxed) == 0 {
@@ -263,32 +301,13 @@ impl Worker<'_> {
             return false;
         }
         staged.unshared = true;
-        let again = pager.regions.get(staged.id).is_some_and(|region| {
-            let word = region.word(staged.page);
-            word.store(PageState::Resident.word(), Release);
-            // SAFETY: changes no content.
-            let _ = unsafe { sys::madvise(staged.address, PAGE, libc::MADV_POPULATE_WRITE) };
-            let place = Place { id: staged.id, region, page: staged.page, word };
-            // Whoever has it now is told that the move failed, and nothing more.
-            let mut spins = 0;
-            loop {
-                if pager.try_lock_page(&place, PageState::Resident) {
-                    return true;
-                }
-                let now = word.load(Acquire);
-                if now & BUSY == 0 && PageState::of(now) != PageState::Resident {
-                    return false;
-                }
-                backoff(&mut spins);
-            }
-        });
+        self.set_word(staged, PageState::Resident);
+        // SAFETY: changes no content.
+        let _ = unsafe { sys::madvise(staged.address, PAGE, libc::MADV_POPULATE_WRITE) };
         if self.id != MANAGER {
             pager.unsharing.store(0, Release);
         }
-        if !again {
-            staged.lost = true;
-        }
-        again
+        true
     }
 
     fn aborted(&self, proposal: Proposal, why: Abort) {
@@ -491,13 +510,16 @@ impl Worker<'_> {
         let pager = self.pager;
         let Some(region) = pager.regions.get(id).filter(|r| page < r.pages()) else { return false };
         let place = Place { id, region, page, word: region.word(page) };
+        // As in `stage_run`.
+        let Some(reading) = self.no_events() else { return false };
         if !limbo.has_room() || !pager.try_lock_page(&place, PageState::Resident) {
             return false;
         }
         let slot = limbo.push(Purpose::Armed, sys::now());
+        let to = pager.staging.address(slot);
         pager.staging.owner_of(slot).store(owner(id, page), Release);
-        let (_, error) =
-            pager.fork.staging_uffd().mv(pager.staging.address(slot), place.address(), PAGE);
+        let (_, error) = pager.fork.staging_uffd().mv(to, place.address(), PAGE);
+        drop(reading);
         if error == 0 {
             place.word.store(PageState::Limbo(slot).word(), Release);
             pager.stats().counters.armed.fetch_add(1, Relaxed);
@@ -509,12 +531,13 @@ impl Worker<'_> {
         false
     }
 
-    /// Brings pages that were served while frozen into the books.
+    /// Ends a freeze: carries out what happened meanwhile, and brings the pages
+    /// that were served into the books, before anyone else uses them.
     pub fn thaw(&mut self) {
         let pager = self.pager;
+        // Whoever serves a fault from the frozen books holds this lock, too.
+        let _reading = pager.reading.lock();
         {
-            // Before anything that is read later.
-            let _reading = pager.reading.lock();
             let mut deferred = pager.deferred.lock();
             for &event in deferred.take() {
                 pager.carry_out(event);
@@ -530,6 +553,8 @@ impl Worker<'_> {
         if overflow {
             self.adopt_present();
         }
+        drop(thawed);
+        pager.frozen.fetch_sub(1, SeqCst);
     }
 
     /// Brings every present page into the books.

@@ -76,7 +76,7 @@ impl<'p> Worker<'p> {
         let pager = self.pager;
         if !pager.enter(self.id) {
             pager.leave(self.id);
-            return self.serve_frozen(pager.uffd(), address);
+            return self.serve_while_frozen(address);
         }
         let Some(place) = pager.regions.find(address) else {
             pager.leave(self.id);
@@ -90,7 +90,7 @@ impl<'p> Worker<'p> {
             if !pager.enter(self.id) {
                 pager.leave(self.id);
                 pager.release(1);
-                return self.serve_frozen(pager.uffd(), address);
+                return self.serve_while_frozen(address);
             }
         }
         // The region may have been taken away while room was made.
@@ -343,8 +343,19 @@ impl<'p> Worker<'p> {
         }
     }
 
+    /// Serves a fault from the frozen books, if they still are.
+    fn serve_while_frozen(&mut self, address: usize) -> Served {
+        let pager = self.pager;
+        // The freeze does not end while this is held.
+        let _reading = pager.reading.lock();
+        if pager.frozen.load(SeqCst) == 0 {
+            return Served::Retry;
+        }
+        self.serve_frozen(pager.uffd(), address)
+    }
+
     /// Serves a fault without changing anything of ours: a child is being
-    /// given a copy of it.
+    /// given a copy of it. While frozen, with the lock for reading held.
     pub fn serve_frozen(&mut self, uffd: Uffd, address: usize) -> Served {
         // The books are as they were when the freeze began; the address may
         // have moved or been discarded since.
