@@ -5,10 +5,13 @@
 //! | [`args`] | the command line as data; help, man pages and completions come from it |
 //! | [`failure`] | errors: one line on stderr, and the exit code |
 //! | [`output`] | tables for people, JSON for programs |
+//! | [`procs`] | what `/proc` says of processes |
 //! | [`progress`] | what long work shows on a terminal |
 //! | [`records`] | the file of decisions that `--record` writes and `why` reads |
 //! | [`run`] | run a program in less memory |
+//! | [`runs`] | the runs that are under way |
 //! | [`sim`], [`compare`], [`reproduce`] | simulated machines |
+//! | [`metrics`] | figures of running programs for Prometheus |
 //! | [`doctor`] | what this machine supports |
 //! | [`why`] | explain recorded decisions |
 //! | [`check`] | validate a file of ours |
@@ -23,11 +26,14 @@ mod completions;
 mod doctor;
 mod failure;
 mod man;
+mod metrics;
 mod output;
+mod procs;
 mod progress;
 mod records;
 mod reproduce;
 mod run;
+mod runs;
 mod sim;
 mod why;
 

@@ -28,6 +28,14 @@ pub(crate) fn json<T: Serialize>(kind: &str, body: &T) -> Result<String, Failure
         .map_err(|e| Failure::failed(format!("cannot write {kind} as JSON: {e}")))
 }
 
+/// The same on one line.
+pub(crate) fn json_line<T: Serialize>(kind: &str, body: &T) -> Result<String, Failure> {
+    let document = Document { schema: SCHEMA, kind, body };
+    serde_json::to_string(&document)
+        .map(|text| text + "\n")
+        .map_err(|e| Failure::failed(format!("cannot write {kind} as JSON: {e}")))
+}
+
 /// Writes to stdout. A reader that went away is told apart from a full disk.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();

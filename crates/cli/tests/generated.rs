@@ -8,8 +8,18 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 9] =
-    ["run", "sim", "compare", "reproduce", "doctor", "why", "check", "completions", "man"];
+const VERBS: [&str; 10] = [
+    "run",
+    "metrics",
+    "sim",
+    "compare",
+    "reproduce",
+    "doctor",
+    "why",
+    "check",
+    "completions",
+    "man",
+];
 
 #[test]
 fn help_reads_as_agreed() {
@@ -20,6 +30,7 @@ fn help_reads_as_agreed() {
 
     help("").stdout_eq(file!["help/terrace.txt"].raw());
     help("run").stdout_eq(file!["help/run.txt"].raw());
+    help("metrics").stdout_eq(file!["help/metrics.txt"].raw());
     help("sim").stdout_eq(file!["help/sim.txt"].raw());
     help("compare").stdout_eq(file!["help/compare.txt"].raw());
     help("reproduce").stdout_eq(file!["help/reproduce.txt"].raw());

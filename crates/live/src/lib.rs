@@ -21,6 +21,7 @@
 //! | [`events`], [`fork`] | unmapped, moved, discarded, forked |
 //! | [`manager`], [`command`] | what happens in the background or on request |
 //! | [`mind`], [`queue`] | policy and economist, and what they are told |
+//! | [`ping_pong`] | pages that left for nothing |
 //! | [`pager`], [`regions`], [`page_state`] | what all threads share |
 //! | [`store`], [`codec`], [`spill`] | where pages are while they are not in DRAM |
 //! | [`presence`] | what is really mapped |
@@ -40,6 +41,7 @@ pub mod manager;
 pub mod mind;
 pub mod page_state;
 pub mod pager;
+pub mod ping_pong;
 pub mod presence;
 pub mod probe;
 pub mod queue;

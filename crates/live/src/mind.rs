@@ -7,12 +7,13 @@
 use core::sync::atomic::Ordering::*;
 
 use terrace_core::{
-    Access, ActionClass, Bytes, FaultKind, Nanos, Outcome, PageSize, Pages, Plan, Proposal, Sample,
-    SampleSource, Telemetry, TierId, TierTelemetry,
+    Access, Action, ActionClass, Bytes, FaultKind, Nanos, Outcome, PageSize, Pages, Plan, Proposal,
+    Sample, SampleSource, Telemetry, TierId, TierTelemetry,
 };
 use terrace_policy::Brain;
 
 use crate::pager::Pager;
+use crate::ping_pong::PingPong;
 use crate::queue::Note;
 use crate::shared::ProcessPage;
 use crate::sys::{self, PAGE};
@@ -31,12 +32,18 @@ pub struct Mind {
     brain: Brain,
     plan: Plan,
     samples: Vec<Sample>,
+    ping_pong: PingPong,
 }
 
 impl Mind {
     /// A mind for a brain.
     pub fn new(brain: Brain) -> Self {
-        Self { brain, plan: Plan::with_capacity(4096), samples: Vec::with_capacity(64) }
+        Self {
+            brain,
+            plan: Plan::with_capacity(4096),
+            samples: Vec::with_capacity(64),
+            ping_pong: PingPong::new(),
+        }
     }
 
     /// The policy and the economist.
@@ -54,6 +61,11 @@ impl Mind {
                 Note::Fault { page, kind } => {
                     let placed = self.brain.fault(page, kind, &telemetry);
                     debug_assert_eq!(placed, DRAM, "only DRAM is addressable");
+                    if matches!(kind, FaultKind::Absent(_))
+                        && self.ping_pong.is_back(page, telemetry.now)
+                    {
+                        stats.counters.ping_pongs.fetch_add(1, Relaxed);
+                    }
                     if let Some(sample) = sample_of(page, kind) {
                         self.samples.push(sample);
                         if self.samples.len() == self.samples.capacity() {
@@ -71,6 +83,11 @@ impl Mind {
                 }
                 Note::Done(done) => {
                     self.deliver(stats);
+                    if let Action::Demote { page, .. } = done.proposal.action
+                        && done.outcome.is_completed()
+                    {
+                        self.ping_pong.left(page, telemetry.now);
+                    }
                     self.brain.done(&done, &telemetry);
                 }
             }

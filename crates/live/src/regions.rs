@@ -8,6 +8,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 use crate::page_state::PageState;
+use crate::shared::PARTS;
 use crate::spin::SpinLock;
 use crate::sys::{self, PAGE};
 
@@ -39,6 +40,8 @@ pub struct Region {
     pub last_fresh: AtomicU32,
     /// Faults taken.
     pub faults: AtomicU64,
+    /// The same by equal parts.
+    pub parts: [AtomicU32; PARTS],
 }
 
 /// A page's place: its region, its number in it, and its word.
@@ -80,6 +83,14 @@ impl Region {
         // SAFETY: the words are as many as the pages, and are unmapped only
         // after every thread that could have found the region has let go of it.
         unsafe { &*(self.words.load(Acquire) as *const AtomicU64).add(page as usize) }
+    }
+    /// Counts a fault on a page.
+    #[inline]
+    pub fn count_fault(&self, page: u32) {
+        self.faults.fetch_add(1, Relaxed);
+        let part = u64::from(page) * PARTS as u64 / u64::from(self.pages().max(1));
+        // A region that is being taken away has no pages any more.
+        self.parts[(part as usize).min(PARTS - 1)].fetch_add(1, Relaxed);
     }
     /// Counts pages as no longer mapped, and says whether that was the last.
     pub fn count_gone(&self, pages: u32) -> bool {
@@ -205,6 +216,7 @@ impl Regions {
         region.gone.store(0, Relaxed);
         region.resident.store(0, Relaxed);
         region.faults.store(0, Relaxed);
+        region.parts.iter().for_each(|part| part.store(0, Relaxed));
         region.last_fresh.store(u32::MAX - 1, Relaxed);
         region.pages.store(pages, Release);
         for chunk in chunks_of(start, pages) {

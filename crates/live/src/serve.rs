@@ -86,7 +86,10 @@ impl<'p> Worker<'p> {
             // Leave first: making room must not hold up a fork, and must not
             // be waited for by one.
             pager.leave(self.id);
+            let short = sys::now();
             self.reserve(1);
+            let counters = &pager.stats().counters;
+            counters.direct_reclaim_ns.fetch_add(sys::now() - short, Relaxed);
             if !pager.enter(self.id) {
                 pager.leave(self.id);
                 pager.release(1);
@@ -96,7 +99,7 @@ impl<'p> Worker<'p> {
         // The region may have been taken away while room was made.
         let served = match pager.regions.find(address) {
             Some(again) if again.id == place.id => {
-                again.region.faults.fetch_add(1, Relaxed);
+                again.region.count_fault(again.page);
                 self.serve_reserved(&again, write, start)
             }
             _ => {
@@ -300,8 +303,12 @@ impl<'p> Worker<'p> {
         }
         let counters = &self.pager.stats().counters;
         counters.decompressed.fetch_add(1, Relaxed);
-        counters.decompress_ns.fetch_add(sys::now() - start, Relaxed);
-        self.pager.uffd().copy(place.address(), self.buffer.0.as_ptr() as usize, PAGE).1
+        let unpacked = sys::now();
+        counters.decompress_ns.fetch_add(unpacked - start, Relaxed);
+        let error =
+            self.pager.uffd().copy(place.address(), self.buffer.0.as_ptr() as usize, PAGE).1;
+        counters.copy_ns.fetch_add(sys::now() - unpacked, Relaxed);
+        error
     }
 
     /// Brings a stored page's content into the worker's buffer.

@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 use terrace_economics::Decision;
@@ -14,9 +14,11 @@ use crate::sys;
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Regions that the page has room for; the report shows the top of them.
 pub const REGIONS: usize = 256;
+/// Equal parts of a region that faults are counted by.
+pub const PARTS: usize = 32;
 /// Decisions that the ring holds; a reader that falls behind loses the oldest.
 pub const RING: usize = 4096;
 /// A serialised decision's room.
@@ -96,6 +98,13 @@ counters! {
     decompress_ns,
     /// Pages that did not compress and are held as they are.
     incompressible,
+    /// Time spent handing stored pages' content to the kernel, ns.
+    copy_ns,
+    /// Time that faults spent making room themselves, ns.
+    direct_reclaim_ns,
+    /// Promotions that came sooner than [`crate::ping_pong::SOON`] after the
+    /// page's demotion: both were for nothing.
+    ping_pongs,
     /// What a fault costs on top of our own service time, ns (measured at the start).
     fault_overhead_ns,
     /// Processor time used by Terrace's own threads, ns.
@@ -153,6 +162,8 @@ pub struct RegionStats {
     pub resident: AtomicU64,
     /// Faults taken.
     pub faults: AtomicU64,
+    /// The same by equal parts of the region, first address first.
+    pub parts: [AtomicU32; PARTS],
 }
 
 /// How far the pager of a process has come.
@@ -243,6 +254,30 @@ impl ProcessPage {
         Ok(page)
     }
 
+    /// A copy of what a pager wrote, without its decisions: for a reader that
+    /// only looks. Unlike a mapping it cannot be pulled away by whoever owns
+    /// the file.
+    pub fn snapshot(path: &Path) -> io::Result<Box<Self>> {
+        let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        let mut file = File::open(path)?;
+        if file.metadata()?.len() != size_of::<Self>() as u64 {
+            return Err(invalid("not a statistics page"));
+        }
+        // SAFETY: every field is an atomic integer, valid for zero bytes.
+        let mut page = unsafe { Box::<Self>::new_zeroed().assume_init() };
+        let len = core::mem::offset_of!(Self, ring);
+        // SAFETY: the part before the ring, which lies at the end; its bytes
+        // are initialised, valid whatever they are, and nobody else has them.
+        let bytes = unsafe {
+            core::slice::from_raw_parts_mut(core::ptr::from_mut(&mut *page).cast::<u8>(), len)
+        };
+        file.read_exact(bytes)?;
+        if page.magic.load(Relaxed) != MAGIC || page.version.load(Relaxed) != VERSION {
+            return Err(invalid("a statistics page of another version"));
+        }
+        Ok(page)
+    }
+
     fn map(file: &File) -> io::Result<&'static Self> {
         let at = sys::map_shared_file(file, size_of::<Self>())?;
         // SAFETY: the mapping is as long as `Self`, page-aligned, never
@@ -290,6 +325,11 @@ impl ProcessPage {
         ] {
             to.store(from.load(Relaxed), Relaxed);
         }
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.pid.load(Relaxed)
     }
 
     /// How far the pager has come.

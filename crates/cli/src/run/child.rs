@@ -14,36 +14,25 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
-use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
+use terrace_report::End;
 
-/// How a program ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum End {
-    /// It exited with this status.
-    Exited(u8),
-    /// A signal killed it.
-    Killed(u8),
+/// How a program ended, from what its parent is told.
+fn end_of(status: ExitStatus) -> End {
+    match status.code() {
+        Some(code) => End::Exited(code as u8),
+        None => End::Killed(status.signal().unwrap_or_default() as u8),
+    }
 }
 
-impl End {
-    fn of(status: ExitStatus) -> Self {
-        match status.code() {
-            Some(code) => Self::Exited(code as u8),
-            None => Self::Killed(status.signal().unwrap_or_default() as u8),
-        }
-    }
-
-    /// The status with which a shell would report it.
-    pub(crate) fn exit_code(self) -> ExitCode {
-        match self {
-            Self::Exited(code) => ExitCode::from(code),
-            Self::Killed(signal) => ExitCode::from(128 + signal),
-        }
+/// The status with which a shell would report an end.
+pub(crate) fn exit_code(end: End) -> ExitCode {
+    match end {
+        End::Exited(code) => ExitCode::from(code),
+        End::Killed(signal) => ExitCode::from(128 + signal),
     }
 }
 
@@ -135,7 +124,7 @@ impl Running {
         let elapsed = self.started.elapsed();
         stop.close();
         let _ = (waiter.join(), signal_thread.join());
-        Ok((End::of(status?), elapsed))
+        Ok((end_of(status?), elapsed))
     }
 }
 
@@ -168,15 +157,15 @@ mod tests {
         fn report(&mut self) {}
     }
 
-    fn end_of(script: &str) -> End {
+    fn run_to_end(script: &str) -> End {
         let running = Running::start(Command::new("/bin/sh").args(["-c", script])).unwrap();
         running.wait(&mut Count(0)).unwrap().0
     }
 
     #[test]
     fn an_end_by_status_and_an_end_by_signal_are_told_apart() {
-        assert_eq!(end_of("exit 143"), End::Exited(143));
-        assert_eq!(end_of("kill -9 $$"), End::Killed(9));
+        assert_eq!(run_to_end("exit 143"), End::Exited(143));
+        assert_eq!(run_to_end("kill -9 $$"), End::Killed(9));
     }
 
     #[test]

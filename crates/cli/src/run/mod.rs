@@ -7,24 +7,23 @@
 //! | [`library`] | finds the library that is loaded into it |
 //! | [`child`] | starts it, hands signals on, waits |
 //! | [`recorder`] | reads its statistics pages, writes its decisions down |
-//! | [`report`], [`render`] | what the run used, did and cost |
+//! | [`render`] | what the run used, did and cost |
+//! | [`watch`](mod@watch) | the counters again and again |
 
 mod child;
 mod library;
 mod program;
 mod recorder;
 mod render;
-mod report;
+mod watch;
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Permissions};
+use std::ffi::OsString;
+use std::fs::File;
 use std::io::BufWriter;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
 use terrace_core::{Bytes, Nanos};
 use terrace_economics::Mode;
 use terrace_live::activate;
@@ -32,15 +31,19 @@ use terrace_live::config::{self, RunConfig};
 use terrace_live::doctor::Facts;
 use terrace_live::probe::UffdProbe;
 use terrace_policy::PolicyName;
+use terrace_report::{End, Head, RunReport, Usage};
 
-use self::child::{End, Running, Watch};
+use self::child::{Running, Watch, exit_code};
 use self::program::Program;
 use self::recorder::Recorder;
-use self::report::{Head, RunReport};
+use self::watch::{MIN_WATCH, Watcher};
 use crate::args::{economist, mode_name, one_of};
 use crate::failure::Failure;
+use crate::metrics::{self, Listen, Server, SocketFile};
 use crate::output;
+use crate::procs::{self, Stat};
 use crate::records::{Header, MachineFacts, World};
+use crate::runs::{LiveRun, Manifest, RunDirectory};
 
 /// Run a program with at most so much of its memory in DRAM.
 ///
@@ -88,6 +91,21 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 
+    /// Print the counters again and again, as JSON lines on stderr: every
+    /// second, or at another interval.
+    #[arg(long, value_name = "INTERVAL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "1s")]
+    watch: Option<Nanos>,
+
+    /// Write what --watch prints to a file instead.
+    #[arg(long, value_name = "FILE", requires = "watch")]
+    watch_to: Option<PathBuf>,
+
+    /// Serve the figures as OpenMetrics while the program runs: at PORT (on the
+    /// loopback address), ADDRESS:PORT, or unix:PATH.
+    #[arg(long, value_name = "WHERE")]
+    metrics: Option<Listen>,
+
     /// Where memory cannot be managed, run the program unmanaged instead of failing.
     #[arg(long)]
     best_effort: bool,
@@ -132,15 +150,35 @@ impl Args {
 
     fn run_managed(&self, program: &Program, json: bool) -> Result<ExitCode, Failure> {
         let library = library::find()?;
-        let directory = run_directory()?;
+        let plain_fault = procs::plain_fault();
+        let manifest = Manifest::new(
+            self.shown(),
+            self.policy.name(),
+            mode_name(self.economist),
+            self.fast,
+            plain_fault,
+            self.tiers(),
+            self.record.as_deref().map(absolute),
+        );
+        let directory = RunDirectory::create(&manifest)?;
+        let _server = self.serve_metrics(&directory)?;
         let config = self.config(directory.path());
         let mut command = self.command(program);
         command.env(config::VARIABLE, config.encode());
         command.env("LD_PRELOAD", library::preload_list(&library, std::env::var_os("LD_PRELOAD")));
         let report_to = self.open_report()?;
         let recorder = Recorder::new(directory.path(), self.open_record(&config)?)?;
+        let watch = self.open_watch()?;
 
-        let mut run = Run { args: self, json, started: Instant::now(), unmanaged: None, recorder };
+        let mut run = Run {
+            args: self,
+            json,
+            started: Instant::now(),
+            unmanaged: None,
+            recorder,
+            plain_fault,
+            watch,
+        };
         let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
         let (end, elapsed) = running
             .wait(&mut run)
@@ -153,9 +191,9 @@ impl Args {
             Err(failure) if end == End::Exited(0) => Err(failure),
             Err(failure) => {
                 failure.report();
-                Ok(end.exit_code())
+                Ok(exit_code(end))
             }
-            Ok(()) => Ok(end.exit_code()),
+            Ok(()) => Ok(exit_code(end)),
         }
     }
 
@@ -167,15 +205,23 @@ impl Args {
     ) -> Result<ExitCode, Failure> {
         let report_to = self.open_report()?;
         let recorder = Recorder::none();
-        let mut run =
-            Run { args: self, json, started: Instant::now(), unmanaged: Some(why), recorder };
+        let (watch, plain_fault) = (self.open_watch()?, Nanos::ZERO);
+        let mut run = Run {
+            args: self,
+            json,
+            started: Instant::now(),
+            unmanaged: Some(why),
+            recorder,
+            plain_fault,
+            watch,
+        };
         let running =
             Running::start(&mut self.command(program)).map_err(|e| not_started(program, &e))?;
         let (end, elapsed) = running
             .wait(&mut run)
             .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
         run.publish(report_to, end, elapsed)?;
-        Ok(end.exit_code())
+        Ok(exit_code(end))
     }
 
     fn command(&self, program: &Program) -> Command {
@@ -213,14 +259,10 @@ impl Args {
     ) -> Result<Option<(PathBuf, Header, BufWriter<File>)>, Failure> {
         let Some(path) = &self.record else { return Ok(None) };
         let file = create("--record", path)?;
-        let mut tiers = vec!["dram".to_owned(), "compressed".to_owned()];
-        if config.spill.is_some() {
-            tiers.push("file".to_owned());
-        }
         let machine = MachineFacts {
             name: Facts::read(Path::new("/")).cpu.model,
             clock: Some(activate::calibrate().clock),
-            tiers,
+            tiers: self.tiers(),
         };
         let header = Header::new(
             World::Live,
@@ -230,6 +272,38 @@ impl Args {
             machine,
         );
         Ok(Some((path.clone(), header, BufWriter::new(file))))
+    }
+
+    /// Answers from a thread of its own, like any other reader of the run.
+    fn serve_metrics(&self, directory: &RunDirectory) -> Result<Option<SocketFile>, Failure> {
+        let Some(listen) = &self.metrics else { return Ok(None) };
+        let server = Server::bind(listen)?;
+        if !self.quiet {
+            eprintln!("terrace: serving metrics at {}", server.address());
+        }
+        let Some(run) = LiveRun::open(directory.path()) else { return Ok(None) };
+        let runs = [run];
+        // Not waited for: it ends with us.
+        std::thread::spawn(move || server.serve(|| metrics::text(&runs).ok()));
+        Ok(SocketFile::of(listen))
+    }
+
+    fn open_watch(&self) -> Result<Option<Watcher>, Failure> {
+        let Some(interval) = self.watch else { return Ok(None) };
+        if interval < MIN_WATCH {
+            return Err(Failure::bad_input(format!("--watch: at least {MIN_WATCH}")));
+        }
+        let to = self.watch_to.as_deref().map(|path| create("--watch-to", path)).transpose()?;
+        Ok(Some(Watcher::new(interval, to)))
+    }
+
+    /// The tiers' names, fastest first.
+    fn tiers(&self) -> Vec<String> {
+        let mut tiers = vec!["dram".to_owned(), "compressed".to_owned()];
+        if self.spill.is_some() {
+            tiers.push("file".to_owned());
+        }
+        tiers
     }
 
     /// The command line as text.
@@ -245,10 +319,13 @@ struct Run<'a> {
     started: Instant,
     unmanaged: Option<String>,
     recorder: Recorder,
+    /// What the first touch of a page takes without us, measured at the start.
+    plain_fault: Nanos,
+    watch: Option<Watcher>,
 }
 
 impl Run<'_> {
-    fn report_now(&mut self, end: Option<End>, elapsed: Duration) -> Result<String, Failure> {
+    fn collect(&mut self, end: Option<End>, elapsed: Duration) -> RunReport {
         let head = Head {
             program: self.args.shown(),
             end,
@@ -259,8 +336,22 @@ impl Run<'_> {
             unmanaged: self.unmanaged.clone(),
         };
         let lost = self.recorder.lost();
-        let report = RunReport::collect(head, self.recorder.pages(), lost);
+        let usage = Usage { cpu: self.cpu(end), plain_fault: self.plain_fault };
+        RunReport::collect(head, self.recorder.pages(), &usage, lost)
+    }
+
+    fn report_now(&mut self, end: Option<End>, elapsed: Duration) -> Result<String, Failure> {
+        let report = self.collect(end, elapsed);
         if self.json { output::json("terrace.run", &report) } else { Ok(render::render(&report)) }
+    }
+
+    /// Processor time of the program's processes: of those that have been
+    /// waited for when it has ended, of those that run while it runs.
+    fn cpu(&mut self, end: Option<End>) -> Nanos {
+        if end.is_some() {
+            return Stat::of(std::process::id()).map_or(Nanos::ZERO, |us| us.children_cpu);
+        }
+        self.recorder.pages().filter_map(|page| Stat::of(page.pid())).map(|stat| stat.cpu).sum()
     }
 
     /// The last report, when the program has ended.
@@ -272,6 +363,9 @@ impl Run<'_> {
     ) -> Result<(), Failure> {
         use std::io::Write;
 
+        if let Some(mut watch) = self.watch.take() {
+            watch.tell(self.collect(Some(end), elapsed))?;
+        }
         let text = self.report_now(Some(end), elapsed)?;
         if let Some((path, mut file)) = to {
             file.write_all(text.as_bytes())
@@ -285,7 +379,20 @@ impl Run<'_> {
 
 impl Watch for Run<'_> {
     fn poll(&mut self) -> Duration {
-        if self.recorder.drain() { DRAIN_FAST } else { DRAIN }
+        let busy = self.recorder.drain();
+        let next = if busy { DRAIN_FAST } else { DRAIN };
+        let Some(mut watch) = self.watch.take() else { return next };
+        if watch.is_due() {
+            let report = self.collect(None, self.started.elapsed());
+            if let Err(failure) = watch.tell(report) {
+                // Told once; the program must not suffer for it.
+                failure.report();
+                return next;
+            }
+        }
+        let due = watch.due_in();
+        self.watch = Some(watch);
+        next.min(due)
     }
 
     /// Asked for by SIGUSR1, so printed even under `--quiet`.
@@ -311,17 +418,4 @@ fn create(option: &str, path: &Path) -> Result<File, Failure> {
 
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
-/// The run's own directory, for its user's eyes only. In memory where the
-/// system offers such a place: statistics pages are written all the time.
-fn run_directory() -> Result<TempDir, Failure> {
-    let parent = std::env::var_os("XDG_RUNTIME_DIR")
-        .filter(|path| fs::metadata(path).is_ok_and(|file| file.is_dir()))
-        .map_or_else(|| OsStr::new("/tmp").into(), PathBuf::from);
-    tempfile::Builder::new()
-        .prefix("terrace-")
-        .permissions(Permissions::from_mode(0o700))
-        .tempdir_in(&parent)
-        .map_err(|e| Failure::failed(format!("{}: {e}", parent.display())))
 }

@@ -13,6 +13,7 @@ use terrace_live::shared::{ProcessPage, RING};
 
 use crate::failure::Failure;
 use crate::records::{Header, Record, RegionRecord, Writer};
+use crate::runs;
 
 /// Watches a run directory. Processes come as the program forks and starts
 /// others; their pages stay when they end.
@@ -104,7 +105,7 @@ impl Recorder {
         let Ok(entries) = fs::read_dir(directory) else { return };
         for entry in entries.flatten() {
             let name = entry.file_name();
-            if self.processes.contains_key(&name) {
+            if self.processes.contains_key(&name) || !runs::is_page(&entry.path()) {
                 continue;
             }
             // A page that is being made is not valid yet; the next look finds it.

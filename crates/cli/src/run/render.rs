@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use terrace_core::{Bytes, Cycles, Nanos};
+use terrace_report::run::{Figures, ProcessReport, ProcessState, RunReport};
+use terrace_report::{End, Slowdown};
 
-use super::child::End;
-use super::report::{Figures, ProcessReport, ProcessState, RunReport};
 use crate::output::{count, facts, percent, table};
 
 /// Regions that the report shows; JSON has them all.
@@ -35,6 +35,7 @@ pub(crate) fn render(report: &RunReport) -> String {
     }
     text.push_str(&facts("  ", &summary(report)));
     section(&mut text, &faults(&report.total));
+    section(&mut text, &stall(&report.total));
     section(&mut text, &accounts(&report.total));
     section(&mut text, &regions(report));
     if report.processes.len() > 1 {
@@ -69,7 +70,7 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
     let mut rows = vec![
         ("budget", budget(report)),
         ("managed", format!("{} now, {} at most", total.mapped, total.mapped_peak)),
-        ("promotions", count(total.promotions)),
+        ("promotions", promotions(total)),
         ("demotions", demotions(total)),
         ("store", store(total)),
     ];
@@ -78,6 +79,7 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
     }
     rows.extend([
         ("waited for us", waited(total.waited, report.elapsed)),
+        ("slowdown", report.slowdown.as_ref().map_or_else(|| "unknown".to_owned(), slowdown)),
         ("our processors", waited(total.own_cpu, report.elapsed)),
         (
             "policy",
@@ -121,6 +123,26 @@ fn budget(report: &RunReport) -> String {
         format!("exceeded by {}", percent(peak / report.budget - 1.0))
     };
     format!("{}{each}, {verdict}: {peak} resident at most", report.budget)
+}
+
+fn promotions(total: &Figures) -> String {
+    let mut text = count(total.promotions);
+    if total.ping_pongs > 0 {
+        let _ = write!(text, ", {} of pages that had just left", count(total.ping_pongs));
+    }
+    text
+}
+
+/// The estimate with what it rests on. [`terrace_report::slowdown`] says how.
+fn slowdown(slowdown: &Slowdown) -> String {
+    let Some(factor) = slowdown.factor else {
+        return "unknown: the program did hardly anything but wait".to_owned();
+    };
+    format!(
+        "{factor:.2} x, estimated: {} on plain memory, {} of it first touches; waits spread over \
+         {:.1} threads",
+        slowdown.without, slowdown.plain_faults, slowdown.threads,
+    )
 }
 
 fn demotions(total: &Figures) -> String {
@@ -177,7 +199,7 @@ fn faults(total: &Figures) -> String {
         .filter(|fault| fault.count > 0)
         .map(|fault| {
             [
-                fault.kind.to_owned(),
+                fault.kind.name().to_owned(),
                 count(fault.count),
                 fault.p50.to_string(),
                 fault.p99.to_string(),
@@ -190,6 +212,29 @@ fn faults(total: &Figures) -> String {
         return String::new();
     }
     table(["faults", "count", "p50", "p99", "p99.9", "max"], &rows)
+}
+
+/// Where the time went that threads waited, a fault on average.
+fn stall(total: &Figures) -> String {
+    let faults: u64 = total.faults.iter().map(|fault| fault.count).sum();
+    if faults == 0 {
+        return String::new();
+    }
+    let stall = &total.stall;
+    let rows: Vec<_> = [
+        ("wake-up", stall.wake_up),
+        ("making room", stall.reclaim),
+        ("decompress", stall.decompress),
+        ("copy and wake", stall.copy),
+        ("other", stall.other),
+    ]
+    .into_iter()
+    .map(|(part, time)| {
+        let share = if total.waited.is_zero() { 0.0 } else { time / total.waited };
+        [part.to_owned(), time.to_string(), percent(share), (time / faults).to_string()]
+    })
+    .collect();
+    table(["waited for", "time", "share", "a fault"], &rows)
 }
 
 fn accounts(total: &Figures) -> String {
@@ -296,7 +341,9 @@ mod tests {
     use terrace_core::ActionClass;
 
     use super::*;
-    use crate::run::report::{AccountReport, FaultReport, RegionReport, StoreReport};
+    use terrace_report::run::{
+        AccountReport, FaultClass, FaultReport, RegionReport, StallReport, StoreReport,
+    };
 
     fn figures() -> Figures {
         Figures {
@@ -306,28 +353,34 @@ mod tests {
             resident_peak: Bytes::mib(255),
             faults: vec![
                 FaultReport {
-                    kind: "first-touch",
+                    kind: FaultClass::FirstTouch,
                     count: 262_144,
                     p50: Nanos(3_100),
                     p99: Nanos(9_700),
                     p999: Nanos(41_000),
                     max: Nanos(1_250_000),
+                    total: Nanos(900_000_000),
+                    histogram: Vec::new(),
                 },
                 FaultReport {
-                    kind: "absent",
+                    kind: FaultClass::Absent,
                     count: 1_048_577,
                     p50: Nanos(5_600),
                     p99: Nanos(18_400),
                     p999: Nanos(96_000),
                     max: Nanos(7_340_000),
+                    total: Nanos(6_100_000_000),
+                    histogram: Vec::new(),
                 },
                 FaultReport {
-                    kind: "hint",
+                    kind: FaultClass::Hint,
                     count: 0,
                     p50: Nanos::ZERO,
                     p99: Nanos::ZERO,
                     p999: Nanos::ZERO,
                     max: Nanos::ZERO,
+                    total: Nanos::ZERO,
+                    histogram: Vec::new(),
                 },
             ],
             faults_spurious: 4,
@@ -349,7 +402,15 @@ mod tests {
                 decompress_time: Nanos::seconds(2),
                 incompressible: 12,
             },
+            ping_pongs: 41_200,
             waited: Nanos::millis(9_120),
+            stall: StallReport {
+                wake_up: Nanos::millis(2_120),
+                reclaim: Nanos::millis(300),
+                decompress: Nanos::seconds(2),
+                copy: Nanos::millis(2_500),
+                other: Nanos::millis(2_200),
+            },
             own_cpu: Nanos::millis(11_400),
             samples: 1_310_721,
             samples_lost: 0,
@@ -383,12 +444,14 @@ mod tests {
                     length: Bytes::gib(1),
                     resident: Bytes::mib(246),
                     faults: 1_300_000,
+                    parts: [40_625; 32],
                 },
                 RegionReport {
                     start: 0x7f3a_3f40_0000,
                     length: Bytes::mib(12),
                     resident: Bytes::mib(4),
                     faults: 10_721,
+                    parts: [335; 32],
                 },
             ],
         }
@@ -404,6 +467,14 @@ mod tests {
             budget: Bytes::mib(256),
             budget_kept: true,
             unmanaged: None,
+            slowdown: Some(Slowdown {
+                factor: Some(1.3),
+                without: Nanos::millis(29_391),
+                stalled: Nanos::millis(9_120),
+                plain_faults: Nanos::millis(262),
+                program_cpu: Nanos::millis(29_000),
+                threads: 1.0,
+            }),
             total: figures(),
             processes: vec![process(4711, "sort")],
             decisions_lost: None,

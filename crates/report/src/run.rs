@@ -5,63 +5,77 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use terrace_core::{ActionClass, Bytes, Cycles, Nanos, PageSize};
-use terrace_live::shared::{ClassCounters, Counters, ProcessPage, State, Text};
+use terrace_live::histogram::Histogram;
+use terrace_live::shared::{ClassCounters, Counters, PARTS, ProcessPage, State, Text};
 
-use super::child::End;
+use crate::slowdown::Slowdown;
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum End {
+    /// It exited with this status.
+    Exited(u8),
+    /// A signal killed it.
+    Killed(u8),
+}
 
 /// What a run used, did and cost.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct RunReport {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunReport {
     /// The program with its arguments.
-    pub(crate) program: Vec<String>,
+    pub program: Vec<String>,
     /// How it ended; `None` while it runs.
-    pub(crate) end: Option<End>,
+    pub end: Option<End>,
     /// How long it has run, by the clock on the wall.
-    pub(crate) elapsed: Nanos,
+    pub elapsed: Nanos,
     /// The policy's name.
-    pub(crate) policy: String,
+    pub policy: String,
     /// What the economist did with its opinion.
-    pub(crate) economist: String,
+    pub economist: String,
     /// DRAM that each process was allowed.
-    pub(crate) budget: Bytes,
+    pub budget: Bytes,
     /// Whether every process stayed within it.
-    pub(crate) budget_kept: bool,
+    pub budget_kept: bool,
     /// Why nothing was managed, if nothing was.
-    pub(crate) unmanaged: Option<String>,
+    pub unmanaged: Option<String>,
+    /// How much slower the program ran than it would have on plain memory;
+    /// `None` where nothing was managed.
+    pub slowdown: Option<Slowdown>,
     /// All processes together. Peaks are sums of peaks, so upper bounds.
-    pub(crate) total: Figures,
+    pub total: Figures,
     /// Each process that loaded the library, in the order of their numbers.
-    pub(crate) processes: Vec<ProcessReport>,
+    pub processes: Vec<ProcessReport>,
     /// Decisions that were taken faster than they could be recorded; `None`
     /// without a recording.
-    pub(crate) decisions_lost: Option<u64>,
+    pub decisions_lost: Option<u64>,
 }
 
 /// One process.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct ProcessReport {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcessReport {
     /// Its number.
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// Its command's name.
-    pub(crate) command: String,
+    pub command: String,
     /// Whether its memory was managed.
-    pub(crate) state: ProcessState,
+    pub state: ProcessState,
     /// Why it was given up, if it was.
-    pub(crate) failure: Option<String>,
+    pub failure: Option<String>,
     /// How accesses were observed, and why in this way.
-    pub(crate) sampler: String,
+    pub sampler: String,
     /// Its figures.
-    pub(crate) figures: Figures,
+    pub figures: Figures,
     /// Its regions, most faults first.
-    pub(crate) regions: Vec<RegionReport>,
+    pub regions: Vec<RegionReport>,
 }
 
 /// How far a process's pager came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum ProcessState {
+pub enum ProcessState {
     /// Nothing had to be managed.
     Dormant,
     /// Managed.
@@ -71,155 +85,214 @@ pub(crate) enum ProcessState {
 }
 
 /// Figures of one process, or of all together.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Figures {
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
     /// Managed memory mapped now.
-    pub(crate) mapped: Bytes,
+    pub mapped: Bytes,
     /// The most of it at once.
-    pub(crate) mapped_peak: Bytes,
+    pub mapped_peak: Bytes,
     /// Managed memory resident in DRAM now.
-    pub(crate) resident: Bytes,
+    pub resident: Bytes,
     /// The most of it at once.
-    pub(crate) resident_peak: Bytes,
+    pub resident_peak: Bytes,
     /// Faults by kind.
-    pub(crate) faults: Vec<FaultReport>,
+    pub faults: Vec<FaultReport>,
     /// Faults that found their page already there.
-    pub(crate) faults_spurious: u64,
+    pub faults_spurious: u64,
     /// Faults that had to make room themselves.
-    pub(crate) direct_reclaims: u64,
+    pub direct_reclaims: u64,
     /// Pages brought in from a slower tier.
-    pub(crate) promotions: u64,
+    pub promotions: u64,
     /// Pages that left for a slower tier.
-    pub(crate) demotions: u64,
+    pub demotions: u64,
     /// Demotions given up because the program touched the page in time.
-    pub(crate) demotions_cancelled: u64,
+    pub demotions_cancelled: u64,
     /// Demotions that the kernel refused (page locked, pinned or shared).
-    pub(crate) demotions_refused: u64,
+    pub demotions_refused: u64,
     /// What slower tiers hold.
-    pub(crate) store: StoreReport,
-    /// Time that threads of the program waited for Terrace.
-    pub(crate) waited: Nanos,
+    pub store: StoreReport,
+    /// Promotions of pages that had left only a second before: both ways were
+    /// for nothing.
+    pub ping_pongs: u64,
+    /// Time that threads of the program waited for Terrace (stall time).
+    pub waited: Nanos,
+    /// Where that time went.
+    pub stall: StallReport,
     /// Processor time of Terrace's own threads.
-    pub(crate) own_cpu: Nanos,
+    pub own_cpu: Nanos,
     /// Samples that the policy was given.
-    pub(crate) samples: u64,
+    pub samples: u64,
     /// Samples lost because the policy could not keep up.
-    pub(crate) samples_lost: u64,
+    pub samples_lost: u64,
     /// The policy's own memory.
-    pub(crate) policy_bytes: Bytes,
+    pub policy_bytes: Bytes,
     /// The pages that it is about.
-    pub(crate) policy_pages: u64,
+    pub policy_pages: u64,
     /// The economist's accounts by class of action.
-    pub(crate) accounts: Vec<AccountReport>,
+    pub accounts: Vec<AccountReport>,
+}
+
+/// Which faults a figure is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultClass {
+    /// On memory never touched before.
+    FirstTouch,
+    /// On pages that had left DRAM.
+    Absent,
+    /// On resident pages that were made to fault on purpose.
+    Hint,
+}
+
+impl FaultClass {
+    /// In the order of the statistics page's histograms.
+    pub const ALL: [Self; 3] = [Self::FirstTouch, Self::Absent, Self::Hint];
+
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FirstTouch => "first-touch",
+            Self::Absent => "absent",
+            Self::Hint => "hint",
+        }
+    }
+}
+
+/// Where the time that threads waited in faults went. The parts are measured
+/// one by one; `other` is what they leave of the whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StallReport {
+    /// The kernel's part: from the touch to our handler, and from its answer
+    /// back to the thread. Measured once for a process, times its faults.
+    pub wake_up: Nanos,
+    /// Making room while the thread waits, because the background could not keep up.
+    pub reclaim: Nanos,
+    /// Decompressing.
+    pub decompress: Nanos,
+    /// Handing stored pages' content to the kernel.
+    pub copy: Nanos,
+    /// Everything else: filling fresh pages with zeros, moving pages back from
+    /// staging, looking up, waiting for locks.
+    pub other: Nanos,
 }
 
 /// Faults of one kind.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct FaultReport {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FaultReport {
     /// The kind.
-    pub(crate) kind: &'static str,
+    pub kind: FaultClass,
     /// How many.
-    pub(crate) count: u64,
+    pub count: u64,
     /// Half of them took at most this long to serve.
-    pub(crate) p50: Nanos,
+    pub p50: Nanos,
     /// 99 in 100.
-    pub(crate) p99: Nanos,
+    pub p99: Nanos,
     /// 999 in 1000.
-    pub(crate) p999: Nanos,
+    pub p999: Nanos,
     /// The longest.
-    pub(crate) max: Nanos,
+    pub max: Nanos,
+    /// All of them together.
+    pub total: Nanos,
+    /// How many took up to which time, and longer than the one before: the
+    /// counts that are not zero.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub histogram: Vec<(Nanos, u64)>,
 }
 
 /// The slower tiers: compressed RAM, and the spill file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct StoreReport {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StoreReport {
     /// Pages held compressed.
-    pub(crate) compressed_pages: u64,
+    pub compressed_pages: u64,
     /// Pages held as one repeated word.
-    pub(crate) same_filled_pages: u64,
+    pub same_filled_pages: u64,
     /// Bytes of the compressed pages' content.
-    pub(crate) compressed: Bytes,
+    pub compressed: Bytes,
     /// Bytes of memory used for it.
-    pub(crate) occupied: Bytes,
+    pub occupied: Bytes,
     /// The most of it at once.
-    pub(crate) occupied_peak: Bytes,
+    pub occupied_peak: Bytes,
     /// Bytes in the spill file.
-    pub(crate) spilled: Bytes,
+    pub spilled: Bytes,
     /// Pages compressed since the start.
-    pub(crate) compressions: u64,
+    pub compressions: u64,
     /// Time spent on it.
-    pub(crate) compress_time: Nanos,
+    pub compress_time: Nanos,
     /// Pages decompressed since the start.
-    pub(crate) decompressions: u64,
+    pub decompressions: u64,
     /// Time spent on it.
-    pub(crate) decompress_time: Nanos,
+    pub decompress_time: Nanos,
     /// Pages that did not compress.
-    pub(crate) incompressible: u64,
+    pub incompressible: u64,
 }
 
 impl StoreReport {
     /// Uncompressed by compressed size of what is held; `None` while nothing is.
-    pub(crate) fn ratio(&self) -> Option<f64> {
+    pub fn ratio(&self) -> Option<f64> {
         let content = PageSize::Base.bytes() * self.compressed_pages;
         (!self.compressed.is_zero()).then(|| content / self.compressed)
     }
 
     /// Memory used beyond the compressed content itself.
-    pub(crate) fn overhead(&self) -> Bytes {
+    pub fn overhead(&self) -> Bytes {
         self.occupied - self.compressed
     }
 }
 
 /// One class's account.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct AccountReport {
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AccountReport {
     /// The class of action.
-    pub(crate) class: ActionClass,
+    pub class: ActionClass,
     /// Proposals seen.
-    pub(crate) proposed: u64,
+    pub proposed: u64,
     /// Refused by the economist.
-    pub(crate) vetoed: u64,
+    pub vetoed: u64,
     /// Carried out.
-    pub(crate) completed: u64,
+    pub completed: u64,
     /// Let pass but not carried out.
-    pub(crate) aborted: u64,
+    pub aborted: u64,
     /// Predicted cost of what was carried out.
-    pub(crate) predicted_cost: Cycles,
+    pub predicted_cost: Cycles,
     /// What it cost.
-    pub(crate) realised_cost: Cycles,
+    pub realised_cost: Cycles,
     /// Predicted benefit of what was carried out.
-    pub(crate) predicted_benefit: Cycles,
+    pub predicted_benefit: Cycles,
     /// Benefit as far as it was observed.
-    pub(crate) realised_benefit: Cycles,
+    pub realised_benefit: Cycles,
 }
 
 /// One region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct RegionReport {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionReport {
     /// Its first address.
-    pub(crate) start: u64,
+    pub start: u64,
     /// Its length.
-    pub(crate) length: Bytes,
+    pub length: Bytes,
     /// What of it is resident in DRAM.
-    pub(crate) resident: Bytes,
+    pub resident: Bytes,
     /// Faults in it.
-    pub(crate) faults: u64,
+    pub faults: u64,
+    /// The same by equal parts, first address first.
+    pub parts: [u32; PARTS],
 }
 
-/// In the order of the statistics page's histograms.
-const FAULT_KINDS: [&str; 3] = ["first-touch", "absent", "hint"];
-
 impl RunReport {
-    /// Puts the processes' pages together.
-    pub(crate) fn collect<'a>(
+    /// Puts the processes' pages together. `usage` is what is known of them
+    /// beyond the pages.
+    pub fn collect<'a>(
         head: Head,
         pages: impl IntoIterator<Item = &'a ProcessPage>,
+        usage: &Usage,
         decisions_lost: Option<u64>,
     ) -> Self {
         let mut pages: Vec<_> = pages.into_iter().collect();
         pages.sort_by_key(|page| page.pid.load(Relaxed));
         let processes: Vec<_> = pages.iter().map(|page| ProcessReport::of(page)).collect();
         let budget = head.budget;
+        let total = Figures::of(&pages);
+        let slowdown =
+            (!processes.is_empty()).then(|| Slowdown::estimate(head.elapsed, &total, usage));
         Self {
             program: head.program,
             end: head.end,
@@ -229,23 +302,70 @@ impl RunReport {
             budget,
             budget_kept: processes.iter().all(|p| p.figures.resident_peak <= budget),
             unmanaged: head.unmanaged,
-            total: Figures::of(&pages),
+            slowdown,
+            total,
             processes,
             decisions_lost,
         }
     }
 }
 
+/// A run's figures at one moment: what is told again and again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Moment {
+    /// How long the program had run.
+    pub elapsed: Nanos,
+    /// How much slower it was until then than it would have been.
+    pub slowdown: Option<Slowdown>,
+    /// All processes together.
+    pub total: Figures,
+    /// Each process. Without histograms: they are in the last report.
+    pub processes: Vec<ProcessReport>,
+}
+
+impl From<RunReport> for Moment {
+    fn from(report: RunReport) -> Self {
+        let mut moment = Self {
+            elapsed: report.elapsed,
+            slowdown: report.slowdown,
+            total: report.total,
+            processes: report.processes,
+        };
+        let figures = moment.processes.iter_mut().map(|process| &mut process.figures);
+        for figures in figures.chain([&mut moment.total]) {
+            figures.faults.iter_mut().for_each(|fault| fault.histogram.clear());
+        }
+        moment
+    }
+}
+
 /// What `run` itself knows of the run.
 #[derive(Clone, Debug)]
-pub(crate) struct Head {
-    pub(crate) program: Vec<String>,
-    pub(crate) end: Option<End>,
-    pub(crate) elapsed: Nanos,
-    pub(crate) policy: String,
-    pub(crate) economist: String,
-    pub(crate) budget: Bytes,
-    pub(crate) unmanaged: Option<String>,
+pub struct Head {
+    /// The program with its arguments.
+    pub program: Vec<String>,
+    /// How it ended; `None` while it runs.
+    pub end: Option<End>,
+    /// How long it has run, by the clock on the wall.
+    pub elapsed: Nanos,
+    /// The policy's name.
+    pub policy: String,
+    /// What the economist does with its opinion.
+    pub economist: String,
+    /// DRAM that each process may use.
+    pub budget: Bytes,
+    /// Why nothing is managed, if nothing is.
+    pub unmanaged: Option<String>,
+}
+
+/// What the statistics pages do not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time of the program with all its processes, Terrace's threads
+    /// in them included.
+    pub cpu: Nanos,
+    /// What the first touch of a page takes on plain memory.
+    pub plain_fault: Nanos,
 }
 
 impl ProcessReport {
@@ -258,6 +378,7 @@ impl ProcessReport {
                 length: Bytes(region.len.load(Relaxed)),
                 resident: Bytes(region.resident.load(Relaxed)),
                 faults: region.faults.load(Relaxed),
+                parts: std::array::from_fn(|i| region.parts[i].load(Relaxed)),
             })
             .filter(|region| region.start != 0)
             .collect();
@@ -290,7 +411,7 @@ impl Figures {
             mapped_peak: bytes(|c| &c.mapped_peak_bytes),
             resident: bytes(|c| &c.resident_bytes),
             resident_peak: bytes(|c| &c.resident_peak_bytes),
-            faults: (0..FAULT_KINDS.len()).map(|kind| FaultReport::of(pages, kind)).collect(),
+            faults: FaultClass::ALL.map(|kind| FaultReport::of(pages, kind)).to_vec(),
             faults_spurious: sum(|c| &c.faults_spurious),
             direct_reclaims: sum(|c| &c.direct_reclaims),
             promotions: sum(|c| &c.promotions),
@@ -310,7 +431,9 @@ impl Figures {
                 decompress_time: nanos(|c| &c.decompress_ns),
                 incompressible: sum(|c| &c.incompressible),
             },
+            ping_pongs: sum(|c| &c.ping_pongs),
             waited: pages.iter().map(|page| waited(page)).sum(),
+            stall: stall(pages),
             own_cpu: nanos(|c| &c.own_cpu_ns),
             samples: sum(|c| &c.samples),
             samples_lost: sum(|c| &c.samples_lost),
@@ -321,12 +444,12 @@ impl Figures {
     }
 
     /// Decisions that the economist took: one on each proposal.
-    pub(crate) fn decisions(&self) -> u64 {
+    pub fn decisions(&self) -> u64 {
         self.accounts.iter().map(|account| account.proposed).sum()
     }
 
     /// The policy's memory a page; zero without pages.
-    pub(crate) fn policy_bytes_per_page(&self) -> f64 {
+    pub fn policy_bytes_per_page(&self) -> f64 {
         if self.policy_pages == 0 {
             0.0
         } else {
@@ -342,24 +465,46 @@ fn waited(page: &ProcessPage) -> Nanos {
     page.latency.iter().map(|latency| latency.total() + overhead * latency.count()).sum()
 }
 
+fn stall(pages: &[&ProcessPage]) -> StallReport {
+    let mut all = StallReport::default();
+    for page in pages {
+        let c = &page.counters;
+        let nanos = |counter: &AtomicU64| Nanos(counter.load(Relaxed));
+        let faults: u64 = page.latency.iter().map(Histogram::count).sum();
+        let served: Nanos = page.latency.iter().map(Histogram::total).sum();
+        let known = nanos(&c.direct_reclaim_ns) + nanos(&c.decompress_ns) + nanos(&c.copy_ns);
+        all.wake_up += nanos(&c.fault_overhead_ns) * faults;
+        all.reclaim += nanos(&c.direct_reclaim_ns);
+        all.decompress += nanos(&c.decompress_ns);
+        all.copy += nanos(&c.copy_ns);
+        // Saturating: the counters are read one after the other.
+        all.other += served - known;
+    }
+    all
+}
+
 impl FaultReport {
-    fn of(pages: &[&ProcessPage], kind: usize) -> Self {
+    fn of(pages: &[&ProcessPage], kind: FaultClass) -> Self {
         let mut counts = BTreeMap::<Nanos, u64>::new();
         let mut max = Nanos::ZERO;
         for page in pages {
-            for (upper, count) in page.latency[kind].counts().filter(|&(_, count)| count > 0) {
+            for (upper, count) in
+                page.latency[kind as usize].counts().filter(|&(_, count)| count > 0)
+            {
                 *counts.entry(upper).or_default() += count;
             }
-            max = max.max(page.latency[kind].max());
+            max = max.max(page.latency[kind as usize].max());
         }
         let percentile = |share| percentile(&counts, share).min(max);
         Self {
-            kind: FAULT_KINDS[kind],
+            kind,
             count: counts.values().sum(),
             p50: percentile(0.5),
             p99: percentile(0.99),
             p999: percentile(0.999),
             max,
+            total: pages.iter().map(|page| page.latency[kind as usize].total()).sum(),
+            histogram: counts.into_iter().collect(),
         }
     }
 }

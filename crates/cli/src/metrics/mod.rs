@@ -1,0 +1,123 @@
+//! `terrace metrics` and `run --metrics`: figures for Prometheus.
+
+mod http;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output;
+use crate::runs::{self, LiveRun};
+
+pub(crate) use self::http::{Server, SocketFile};
+
+/// Serve the figures of running programs as OpenMetrics.
+///
+/// Answers `GET /metrics`, for Prometheus and what understands its format,
+/// with one set of series for each process of each run that it finds at that
+/// moment. Stop it with an interrupt.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: terrace metrics --listen 9464 &\n         \
+                        curl http://127.0.0.1:9464/metrics")]
+pub(crate) struct Args {
+    /// Only this run: a process's number or a program's name.
+    #[arg(value_name = "PID|NAME")]
+    run: Option<String>,
+
+    /// Where to listen: PORT (on the loopback address), ADDRESS:PORT, or
+    /// unix:PATH.
+    #[arg(long, value_name = "WHERE", default_value = "9464")]
+    listen: Listen,
+
+    /// Print the figures once instead of serving them.
+    #[arg(long, conflicts_with = "listen")]
+    once: bool,
+}
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Listen {
+    /// A TCP port.
+    Tcp(SocketAddr),
+    /// A UNIX socket, for the user's own programs only.
+    Unix(PathBuf),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() {
+                Err("`unix:` needs a path".to_owned())
+            } else {
+                Ok(Self::Unix(PathBuf::from(path)))
+            };
+        }
+        // Figures are nobody else's business unless somebody says so.
+        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse() {
+            return Ok(Self::Tcp(SocketAddr::new(local, port)));
+        }
+        text.parse()
+            .map(Self::Tcp)
+            .map_err(|_| format!("`{text}` is neither a port, nor ADDRESS:PORT, nor unix:PATH"))
+    }
+}
+
+/// The answer with `--json`.
+#[derive(Serialize)]
+struct Once {
+    metrics: String,
+}
+
+impl Args {
+    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        // A run that is asked for by name must be there when we begin; later
+        // it may end and another of the name begin.
+        runs::choose(self.run.as_deref())?;
+        let choice = self.run;
+        let collect = move || runs::choose(choice.as_deref()).unwrap_or_default();
+        if self.once {
+            let metrics = text(&collect())?;
+            output::print(&if json {
+                output::json("terrace.metrics", &Once { metrics })?
+            } else {
+                metrics
+            })?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let server = Server::bind(&self.listen)?;
+        eprintln!("terrace: serving metrics at {}", server.address());
+        server.serve(move || text(&collect()).ok())
+    }
+}
+
+/// The figures of runs as OpenMetrics text.
+pub(crate) fn text(runs: &[LiveRun]) -> Result<String, Failure> {
+    let reports = runs.iter().map(|run| (run.manifest.pid, run.report())).collect();
+    terrace_report::openmetrics::encode(reports).map_err(Failure::failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_port_is_on_the_loopback_address() {
+        let tcp = |text: &str| Listen::Tcp(text.parse().unwrap());
+
+        assert_eq!("9464".parse(), Ok(tcp("127.0.0.1:9464")));
+        assert_eq!(":0".parse(), Ok(tcp("127.0.0.1:0")));
+        assert_eq!("0.0.0.0:80".parse(), Ok(tcp("0.0.0.0:80")));
+        assert_eq!("[::1]:80".parse(), Ok(tcp("[::1]:80")));
+        assert_eq!("unix:/run/x".parse(), Ok(Listen::Unix("/run/x".into())));
+        for nonsense in ["", "unix:", "70000", "localhost", "-1", "1.2.3.4"] {
+            assert!(nonsense.parse::<Listen>().is_err(), "{nonsense}");
+        }
+    }
+}

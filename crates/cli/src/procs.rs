@@ -1,0 +1,88 @@
+//! What `/proc` says of processes, and what a fault costs without us.
+
+use std::fs;
+use std::hint::black_box;
+use std::time::Instant;
+
+use terrace_core::Nanos;
+
+/// A process's line in `/proc/PID/stat`, as far as it is used here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// Its processor time, in user and kernel mode.
+    pub(crate) cpu: Nanos,
+    /// The same of all children that it has waited for.
+    pub(crate) children_cpu: Nanos,
+    /// Whether it has ended but was not waited for.
+    pub(crate) zombie: bool,
+}
+
+impl Stat {
+    /// Reads a process's line; `None` if there is no such process (any more).
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        // The name in parentheses may hold anything, parentheses included.
+        let fields: Vec<_> = line.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        // `proc(5)` counts from 1, and the first field here is its third.
+        let field = |number: usize| fields.get(number - 3);
+        let ticks = |number: usize| field(number)?.parse::<u64>().ok();
+        let tick = Nanos::SECOND / rustix::param::clock_ticks_per_second().max(1);
+        Some(Self {
+            cpu: tick * (ticks(14)? + ticks(15)?),
+            children_cpu: tick * (ticks(16)? + ticks(17)?),
+            zombie: matches!(field(3), Some(&"Z" | &"X")),
+        })
+    }
+}
+
+/// Whether a process runs.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    Stat::of(pid).is_some_and(|stat| !stat.zombie)
+}
+
+/// What the first touch of a base page takes here now, without Terrace.
+pub(crate) fn plain_fault() -> Nanos {
+    const PAGE: usize = 4096;
+    const PAGES: usize = 128;
+    // Half a MiB: larger than what allocators recycle, smaller than a huge page.
+    let mut memory = vec![0u8; PAGE * PAGES];
+    let start = Instant::now();
+    for page in memory.chunks_exact_mut(PAGE) {
+        page[0] = 1;
+        black_box(&mut *page);
+    }
+    Nanos(start.elapsed().as_nanos() as u64) / PAGES as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_whatever_the_process_is_called() {
+        let line = "42 (a) R 1 (b) S 1 42 42 0 -1 4194304 100 0 0 0 7 3 20 10 20 0 1 0 999 0 0";
+
+        let stat = Stat::parse(line).unwrap();
+
+        let tick = Nanos::SECOND / rustix::param::clock_ticks_per_second();
+        let expected = Stat { cpu: tick * 10, children_cpu: tick * 30, zombie: false };
+        assert_eq!(stat, expected);
+        assert!(Stat::parse("42 (a) Z 1 42").is_none());
+    }
+
+    #[test]
+    fn our_own_process_is_alive_and_a_number_beyond_the_limit_is_not() {
+        assert!(is_alive(std::process::id()));
+        assert!(!is_alive(u32::MAX));
+    }
+
+    #[test]
+    fn a_plain_fault_takes_between_a_cache_miss_and_a_millisecond() {
+        let cost = plain_fault();
+
+        assert!(cost > Nanos(20) && cost < Nanos::millis(1), "{cost}");
+    }
+}

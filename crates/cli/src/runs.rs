@@ -1,0 +1,344 @@
+//! The runs that are under way on this machine: how `terrace run` makes itself
+//! known, and how other commands find it.
+//!
+//! Each run has a directory, `terrace-…` in `$XDG_RUNTIME_DIR` or in `/tmp`,
+//! closed to all but its user:
+//!
+//! | file | content |
+//! |---|---|
+//! | `run.json` | [`Manifest`] |
+//! | `lock` | locked by `terrace run` for as long as it lives |
+//! | `PID.stats` | a process's statistics page |
+//!
+//! It comes into being under another name and is renamed when it is complete,
+//! so nobody ever sees half of one. A directory whose lock is free and whose
+//! processes are all gone is what a killed `terrace run` has left; whoever of
+//! its user's commands comes by removes it.
+
+use std::env;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use terrace_core::{Bytes, Nanos};
+use terrace_live::shared::ProcessPage;
+use terrace_report::{Head, RunReport, Usage};
+
+use crate::failure::Failure;
+use crate::procs::{self, Stat};
+
+/// What a complete directory's name begins with.
+const PREFIX: &str = "terrace-";
+const MANIFEST: &str = "run.json";
+const LOCK: &str = "lock";
+/// What a statistics page's name ends with.
+pub(crate) const STATISTICS: &str = "stats";
+/// Rights of everybody but a directory's owner.
+const OTHERS: u32 = 0o077;
+/// Version of [`Manifest`]; grows when a field changes its meaning.
+const SCHEMA: u32 = 1;
+
+/// What a run says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    schema: u32,
+    /// The process of `terrace run`.
+    pub(crate) pid: u32,
+    /// The program with its arguments.
+    pub(crate) program: Vec<String>,
+    /// The policy's name.
+    pub(crate) policy: String,
+    /// What the economist does with its opinion.
+    pub(crate) economist: String,
+    /// DRAM that each process may use.
+    pub(crate) budget: Bytes,
+    /// When it began, by the monotonic clock.
+    pub(crate) started: Nanos,
+    /// What the first touch of a page takes there without Terrace.
+    pub(crate) plain_fault: Nanos,
+    /// The names of the tiers, fastest first.
+    pub(crate) tiers: Vec<String>,
+    /// Where decisions are being recorded, if they are.
+    pub(crate) record: Option<PathBuf>,
+}
+
+impl Manifest {
+    /// What this process says of the run that it begins now.
+    pub(crate) fn new(
+        program: Vec<String>,
+        policy: &str,
+        economist: &str,
+        budget: Bytes,
+        plain_fault: Nanos,
+        tiers: Vec<String>,
+        record: Option<PathBuf>,
+    ) -> Self {
+        Self {
+            schema: SCHEMA,
+            pid: std::process::id(),
+            program,
+            policy: policy.to_owned(),
+            economist: economist.to_owned(),
+            budget,
+            started: now(),
+            plain_fault,
+            tiers,
+            record,
+        }
+    }
+
+    /// The program's name without directories.
+    pub(crate) fn name(&self) -> &str {
+        self.program.first().map_or("", |path| path.rsplit('/').next().unwrap_or(path))
+    }
+}
+
+/// The monotonic clock, which all processes share.
+pub(crate) fn now() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// The directory of this process's own run; gone when this is dropped.
+pub(crate) struct RunDirectory {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl RunDirectory {
+    /// Makes the directory, in memory where the system offers such a place:
+    /// statistics pages are written all the time.
+    pub(crate) fn create(manifest: &Manifest) -> Result<Self, Failure> {
+        let parent = runtime_directory().unwrap_or_else(|| PathBuf::from("/tmp"));
+        clean_up(&parent);
+        let failed = |e: io::Error| Failure::failed(format!("{}: {e}", parent.display()));
+        let draft = tempfile::Builder::new()
+            .prefix(".terrace-")
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(&parent)
+            .map_err(failed)?;
+        let lock = File::create_new(draft.path().join(LOCK)).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        let text = serde_json::to_string(manifest).map_err(|e| Failure::failed(e.to_string()))?;
+        fs::write(draft.path().join(MANIFEST), text).map_err(failed)?;
+        let name = draft.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let path = parent.join(name.trim_start_matches('.'));
+        fs::rename(draft.path(), &path).map_err(failed)?;
+        // Its old name is free again, and not ours to remove.
+        let _ = draft.keep();
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for RunDirectory {
+    fn drop(&mut self) {
+        // Nothing can be done about a directory that cannot be removed.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// A run that was found.
+#[derive(Clone, Debug)]
+pub(crate) struct LiveRun {
+    directory: PathBuf,
+    /// What it says of itself.
+    pub(crate) manifest: Manifest,
+}
+
+impl LiveRun {
+    /// A run in a directory; `None` if the directory is not one of a run.
+    pub(crate) fn open(directory: &Path) -> Option<Self> {
+        let text = fs::read_to_string(directory.join(MANIFEST)).ok()?;
+        let manifest: Manifest = serde_json::from_str(&text).ok()?;
+        (manifest.schema == SCHEMA).then(|| Self { directory: directory.to_owned(), manifest })
+    }
+
+    /// Copies of the statistics pages of all processes that there have been.
+    pub(crate) fn pages(&self) -> Vec<Box<ProcessPage>> {
+        page_files(&self.directory).filter_map(|path| ProcessPage::snapshot(&path).ok()).collect()
+    }
+
+    /// The run's figures now.
+    pub(crate) fn report(&self) -> RunReport {
+        let pages = self.pages();
+        let cpu = pages.iter().filter_map(|page| Stat::of(page.pid())).map(|stat| stat.cpu).sum();
+        let usage = Usage { cpu, plain_fault: self.manifest.plain_fault };
+        let head = Head {
+            program: self.manifest.program.clone(),
+            end: None,
+            elapsed: now() - self.manifest.started,
+            policy: self.manifest.policy.clone(),
+            economist: self.manifest.economist.clone(),
+            budget: self.manifest.budget,
+            unmanaged: None,
+        };
+        RunReport::collect(head, pages.iter().map(|page| &**page), &usage, None)
+    }
+
+    /// Whether a process of this number belongs to it.
+    fn has(&self, pid: u32) -> bool {
+        self.manifest.pid == pid || process_numbers(&self.directory).any(|other| other == pid)
+    }
+}
+
+/// The statistics pages in a directory.
+fn page_files(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| is_page(path))
+}
+
+/// Whether a file is called as statistics pages are.
+pub(crate) fn is_page(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == STATISTICS)
+}
+
+fn process_numbers(directory: &Path) -> impl Iterator<Item = u32> {
+    page_files(directory).filter_map(|path| path.file_stem()?.to_str()?.parse().ok())
+}
+
+/// Every run under way that the user may look at, oldest first.
+pub(crate) fn all() -> Vec<LiveRun> {
+    let mut runs: Vec<_> = parents()
+        .iter()
+        .inspect(|parent| clean_up(parent))
+        .flat_map(|parent| directories(parent))
+        .filter(|directory| is_alive(directory))
+        .filter_map(|directory| LiveRun::open(&directory))
+        .collect();
+    runs.sort_by_key(|run| (run.manifest.started, run.manifest.pid));
+    runs
+}
+
+/// The runs that a choice is about: a process's number (of `terrace run` or of
+/// the program) or a program's name; all of them without one.
+pub(crate) fn choose(choice: Option<&str>) -> Result<Vec<LiveRun>, Failure> {
+    let runs = all();
+    let Some(choice) = choice else { return Ok(runs) };
+    let pid = choice.parse().ok();
+    let chosen: Vec<_> = runs
+        .into_iter()
+        .filter(|run| pid.is_some_and(|pid| run.has(pid)) || run.manifest.name() == choice)
+        .collect();
+    if chosen.is_empty() {
+        let what = if pid.is_some() { "process" } else { "program" };
+        return Err(Failure::bad_input(format!("no {what} `{choice}` runs under `terrace run`")));
+    }
+    Ok(chosen)
+}
+
+/// Where runs may have their directories.
+fn parents() -> Vec<PathBuf> {
+    let mut parents: Vec<_> = runtime_directory().into_iter().collect();
+    parents.push(PathBuf::from("/tmp"));
+    if rustix::process::geteuid().is_root() {
+        let users = fs::read_dir("/run/user").into_iter().flatten().flatten();
+        parents.extend(users.map(|entry| entry.path()));
+    }
+    parents.sort();
+    parents.dedup();
+    parents
+}
+
+fn runtime_directory() -> Option<PathBuf> {
+    let path = PathBuf::from(env::var_os("XDG_RUNTIME_DIR")?);
+    fs::metadata(&path).is_ok_and(|file| file.is_dir()).then_some(path)
+}
+
+/// Directories of runs that the user may trust: their own, closed to others;
+/// root sees everybody's.
+fn directories(parent: &Path) -> Vec<PathBuf> {
+    let us = rustix::process::geteuid();
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
+        .map(|entry| entry.path())
+        // Not following links: somebody else could have put one there.
+        .filter(|path| {
+            fs::symlink_metadata(path).is_ok_and(|file| {
+                file.is_dir()
+                    && file.mode() & OTHERS == 0
+                    && (us.is_root() || file.uid() == us.as_raw())
+            })
+        })
+        .collect()
+}
+
+/// Whether a run's command lives, or any process of its program.
+fn is_alive(directory: &Path) -> bool {
+    let Ok(lock) = File::open(directory.join(LOCK)) else { return false };
+    // Shared, so that two who look at the same time do not take each other for
+    // the run.
+    lock.try_lock_shared().is_err() || process_numbers(directory).any(procs::is_alive)
+}
+
+/// Removes what killed runs of this user have left.
+fn clean_up(parent: &Path) {
+    let us = rustix::process::geteuid();
+    for directory in directories(parent) {
+        let ours = fs::symlink_metadata(&directory).is_ok_and(|file| file.uid() == us.as_raw());
+        // A directory without a lock file is no run's, or of an older version.
+        if ours && directory.join(LOCK).exists() && !is_alive(&directory) {
+            let _ = fs::remove_dir_all(&directory);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let program = vec!["/usr/bin/sort".to_owned()];
+        Manifest::new(program, "hemem", "enforce", Bytes::mib(1), Nanos(500), vec![], None)
+    }
+
+    fn leave(parent: &Path, name: &str) -> PathBuf {
+        let directory = parent.join(name);
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, Permissions::from_mode(0o700)).unwrap();
+        fs::write(directory.join(LOCK), "").unwrap();
+        fs::write(directory.join(MANIFEST), serde_json::to_string(&manifest()).unwrap()).unwrap();
+        directory
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_removed_and_what_lives_is_not() {
+        let parent = tempfile::tempdir().unwrap();
+        let dead = leave(parent.path(), "terrace-dead");
+        let orphaned = leave(parent.path(), "terrace-orphaned");
+        fs::write(orphaned.join(format!("{}.stats", std::process::id())), "").unwrap();
+        let locked = leave(parent.path(), "terrace-locked");
+        let lock = File::open(locked.join(LOCK)).unwrap();
+        lock.lock().unwrap();
+        let strange = parent.path().join("terrace-of-somebody-else");
+        fs::create_dir(&strange).unwrap();
+
+        clean_up(parent.path());
+
+        assert!(!dead.exists());
+        assert!(orphaned.exists() && locked.exists() && strange.exists());
+    }
+
+    #[test]
+    fn a_directory_that_others_may_enter_or_a_link_is_not_trusted() {
+        let parent = tempfile::tempdir().unwrap();
+        let good = leave(parent.path(), "terrace-good");
+        let open = leave(parent.path(), "terrace-open");
+        fs::set_permissions(&open, Permissions::from_mode(0o755)).unwrap();
+        std::os::unix::fs::symlink(&good, parent.path().join("terrace-link")).unwrap();
+
+        assert_eq!(directories(parent.path()), [good]);
+    }
+
+    #[test]
+    fn a_run_is_known_by_its_program_s_name() {
+        assert_eq!(manifest().name(), "sort");
+    }
+}

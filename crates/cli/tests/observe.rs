@@ -1,0 +1,277 @@
+//! What a person or a program sees of a run that is under way.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{compile, is_supported, preload, run};
+
+/// Uses four times a budget of 16 MiB, most of it rarely, until its standard
+/// input ends. Says when it has touched everything.
+const BUSY: &str = r#"
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) {
+    size_t words = (64u << 20) / sizeof(uint64_t);
+    uint64_t *memory = malloc(words * sizeof *memory), x = 88172645463325252u;
+    if (!memory) return 3;
+    for (size_t i = 0; i < words; i++) memory[i] = i / 64;
+    puts("ready");
+    fflush(stdout);
+    struct pollfd input = { 0, POLLIN, 0 };
+    while (poll(&input, 1, 0) == 0)
+        for (int i = 0; i < 2000; i++) {
+            x ^= x << 13; x ^= x >> 7; x ^= x << 17;
+            memory[(x >> 8) % ((x >> 60) < 15 ? words / 6 : words)]++;
+        }
+    return 0;
+}
+"#;
+
+/// A run of [`BUSY`] in a runtime directory of its own.
+struct Run {
+    child: Child,
+    runtime: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Run {
+    fn start(options: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let busy = directory.path().join("busy");
+        compile(BUSY, &busy, &["-O1"]);
+        let runtime = directory.path().join("runtime");
+        fs::create_dir(&runtime).unwrap();
+        let mut child = Command::new(snapbox::cmd::cargo_bin!("terrace"))
+            .args(["run", "--quiet", "--fast", "16MiB"])
+            .args(options)
+            .arg("--")
+            .arg(&busy)
+            .env("TERRACE_PRELOAD", preload())
+            .env("XDG_RUNTIME_DIR", &runtime)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self { child, runtime, _directory: directory }
+    }
+
+    /// Another command that looks for runs where this one is.
+    fn terrace(&self) -> snapbox::cmd::Command {
+        common::terrace().env("XDG_RUNTIME_DIR", &self.runtime)
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// Lets the program end, and waits for it.
+    fn end(&mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // A test that failed must not leave its program running.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn watch_tells_the_counters_again_and_again_and_at_the_end() {
+    if !is_supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("watch");
+    let mut run = Run::start(&["--watch=50ms", "--watch-to", file.to_str().unwrap()]);
+    std::thread::sleep(Duration::from_millis(400));
+    run.end();
+
+    let text = fs::read_to_string(file).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+
+    assert!(lines.len() >= 4, "{} lines", lines.len());
+    for line in &lines {
+        assert_eq!((&line["schema"], &line["kind"]), (&1.into(), &"terrace.watch".into()));
+    }
+    let faults = |line: &serde_json::Value| line["total"]["promotions"].as_u64().unwrap();
+    assert!(lines.windows(2).all(|w| faults(&w[0]) <= faults(&w[1])), "counters went back");
+    let last = lines.last().unwrap();
+    assert!(faults(last) > 0 && last["total"]["waited"].as_u64().unwrap() > 0, "{last}");
+    assert_eq!(last["processes"][0]["command"], "busy");
+}
+
+#[test]
+fn the_parts_of_the_stall_time_make_up_the_whole() {
+    if !is_supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("report");
+    let mut run = Run::start(&["--json", "--report", report.to_str().unwrap()]);
+    run.end();
+
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+
+    let total = &report["total"];
+    let waited = total["waited"].as_u64().unwrap();
+    let part = |name: &str| total["stall"][name].as_u64().unwrap();
+    for name in ["decompress", "copy", "wake_up"] {
+        assert!(part(name) > 0, "{name} was not measured: {total}");
+    }
+    let parts: u64 = ["wake_up", "reclaim", "decompress", "copy", "other"].map(part).iter().sum();
+    assert_eq!(parts, waited, "{total}");
+    let slowdown = &report["slowdown"];
+    assert_eq!(slowdown["stalled"], waited);
+    assert!(slowdown["without"].as_u64() < report["elapsed"].as_u64(), "{slowdown}");
+    assert!(slowdown["plain_faults"].as_u64().unwrap() > 0, "{slowdown}");
+    assert!(slowdown["threads"].as_f64().unwrap() >= 1.0, "{slowdown}");
+}
+
+/// Asks for a path; gives the status line and the body.
+fn ask(mut connection: impl Read + Write, path: &str) -> (String, String) {
+    write!(connection, "GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    let mut response = String::new();
+    connection.read_to_string(&mut response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+#[test]
+fn metrics_can_be_scraped_and_are_what_the_format_asks_for() {
+    if !is_supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("metrics");
+    let mut run = Run::start(&["--metrics", &format!("unix:{}", socket.display())]);
+    let connect = || UnixStream::connect(&socket).unwrap();
+
+    let (status, text) = ask(connect(), "/metrics");
+
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    let families = openmetrics_parser::openmetrics::parse_openmetrics(&text)
+        .unwrap_or_else(|e| panic!("{text}\n{e}"))
+        .families;
+    for name in [
+        "terrace_resident_bytes",
+        "terrace_promotions",
+        "terrace_demotions",
+        "terrace_ping_pongs",
+        "terrace_stall_seconds",
+        "terrace_fault_duration_seconds",
+        "terrace_decisions",
+        "terrace_slowdown_ratio",
+    ] {
+        assert!(families.contains_key(name), "{name} is missing:\n{text}");
+    }
+    let value = |series: &str| -> f64 {
+        let line = text.lines().find(|line| line.starts_with(series)).unwrap();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    assert!(value("terrace_promotions_total{") > 0.0, "{text}");
+    assert_eq!(value("terrace_budget_bytes{") as u64, 16 << 20, "{text}");
+    assert!(text.contains("command=\"busy\""), "{text}");
+    assert_eq!(ask(connect(), "/").0, "HTTP/1.1 404 Not Found");
+    let mode = fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0, "others may ask: {mode:o}");
+    run.end();
+    assert!(!socket.exists(), "the socket was left");
+}
+
+#[test]
+fn metrics_of_all_runs_are_served_on_the_loopback_address() {
+    if !is_supported() {
+        return;
+    }
+    let mut run = Run::start(&[]);
+    let mut server = Command::new(snapbox::cmd::cargo_bin!("terrace"))
+        .args(["metrics", "busy", "--listen", "0"])
+        .env("XDG_RUNTIME_DIR", &run.runtime)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+
+    let during = ask(TcpStream::connect(&address).unwrap(), "/metrics").1;
+    let pid = run.pid();
+    run.end();
+    let after = ask(TcpStream::connect(&address).unwrap(), "/metrics").1;
+    server.kill().unwrap();
+    server.wait().unwrap();
+
+    assert!(address.starts_with("127.0.0.1:"), "{address}");
+    assert!(during.contains(&format!("run=\"{pid}\"")), "{during}");
+    assert!(!after.contains("run="), "a run that is over is still told of: {after}");
+}
+
+#[test]
+fn somebody_who_asks_slowly_does_not_keep_others_from_asking() {
+    if !is_supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("metrics");
+    let _run = Run::start(&["--metrics", &format!("unix:{}", socket.display())]);
+    let mut slow = UnixStream::connect(&socket).unwrap();
+    slow.write_all(b"GET /met").unwrap();
+    let asked = Instant::now();
+
+    let (status, _) = ask(UnixStream::connect(&socket).unwrap(), "/metrics");
+
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+}
+
+#[test]
+fn what_a_killed_run_leaves_is_found_while_its_program_lives_and_removed_then() {
+    if !is_supported() {
+        return;
+    }
+    let mut run = Run::start(&[]);
+    let left = |runtime: &Path| fs::read_dir(runtime).unwrap().count();
+    // The program keeps the pipe's other end, so it goes on.
+    Command::new("kill").args(["-KILL", &run.pid()]).status().unwrap();
+    run.child.wait().unwrap();
+
+    let orphan = run.terrace().args(["metrics", "busy", "--once"]).output().unwrap();
+    assert_eq!(orphan.status.code(), Some(0), "{orphan:?}");
+    assert_eq!(left(&run.runtime), 1);
+    drop(run.child.stdin.take());
+
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while left(&run.runtime) > 0 && Instant::now() < deadline {
+        run.terrace().args(["metrics", "--once"]).output().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(left(&run.runtime), 0, "nobody cleaned up");
+}
+
+#[test]
+fn a_run_that_is_not_there_and_an_interval_that_is_too_short_are_refused() {
+    let error = common::refused(common::terrace().args(["metrics", "no-such-program", "--once"]));
+    assert_eq!(error, "no program `no-such-program` runs under `terrace run`");
+    if is_supported() {
+        let error = common::refused(run("16MiB").args(["--watch=1ms", "--", "true"]));
+        assert_eq!(error, "--watch: at least 10.0 ms");
+    }
+}

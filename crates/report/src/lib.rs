@@ -1,0 +1,17 @@
+//! What Terrace shows of a run: figures, estimates, pictures, OpenMetrics.
+//!
+//! Everything here is made from what the pagers publish in their statistics
+//! pages ([`terrace_live::shared`]); nothing here asks a running program.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`openmetrics`] | figures as OpenMetrics text |
+//! | [`run`] | the report of a run: every process's figures, and their sums |
+//! | [`slowdown`] | how much slower the program ran than on plain memory |
+
+pub mod openmetrics;
+pub mod run;
+pub mod slowdown;
+
+pub use run::{End, Figures, Head, Moment, RunReport, Usage};
+pub use slowdown::Slowdown;

@@ -1,0 +1,123 @@
+//! How much slower a program ran than it would have on plain memory.
+//!
+//! An estimate, because the program ran once: the time that its threads stood
+//! still for us is taken away from the time that it ran. Three assumptions go
+//! into that, and the figures that they rest on are kept beside the result:
+//!
+//! 1. Stalls are spread evenly over the threads that were at work: with `k`
+//!    threads running or waiting for us on average, a second of stall makes the
+//!    run `1/k` seconds longer. `k` is (processor time + stall time) / run
+//!    time, and at least 1, so that a program that sleeps for other reasons
+//!    has its stalls counted in full.
+//! 2. On plain memory each first touch would have cost what the kernel takes
+//!    for it on this machine now, in base pages.
+//! 3. What Terrace's threads do while nobody waits for them (compressing,
+//!    planning) is free: it takes processors that would otherwise be idle.
+//!    Where all are busy, the estimate is too low.
+
+use serde::{Deserialize, Serialize};
+use terrace_core::Nanos;
+
+use crate::run::{FaultClass, Figures, Usage};
+
+/// The estimate, and what it rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slowdown {
+    /// Run time by estimated run time on plain memory; `None` if the stalls
+    /// leave nothing of the run (more threads waited than the model knows of).
+    pub factor: Option<f64>,
+    /// The estimated run time on plain memory.
+    pub without: Nanos,
+    /// Time that threads stood still for us, all together.
+    pub stalled: Nanos,
+    /// What the same first touches would have taken on plain memory.
+    pub plain_faults: Nanos,
+    /// Processor time of the program without Terrace's threads.
+    pub program_cpu: Nanos,
+    /// Threads that ran or waited for us, on average.
+    pub threads: f64,
+}
+
+impl Slowdown {
+    /// Estimates from a run's figures.
+    pub fn estimate(elapsed: Nanos, total: &Figures, usage: &Usage) -> Self {
+        let stalled = total.waited;
+        let first_touches = total
+            .faults
+            .iter()
+            .filter(|fault| fault.kind == FaultClass::FirstTouch)
+            .map(|fault| fault.count)
+            .sum::<u64>();
+        let plain_faults = usage.plain_fault * first_touches;
+        let program_cpu = usage.cpu - total.own_cpu;
+        let threads =
+            if elapsed.is_zero() { 1.0 } else { ((program_cpu + stalled) / elapsed).max(1.0) };
+        let excess = (stalled - plain_faults).get() as f64 / threads;
+        let without = elapsed - Nanos(excess as u64);
+        let factor = (!without.is_zero()).then(|| elapsed / without);
+        Self { factor, without, stalled, plain_faults, program_cpu, threads }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::FaultReport;
+
+    fn figures(stalled: Nanos, first_touches: u64) -> Figures {
+        let fault = FaultReport {
+            kind: FaultClass::FirstTouch,
+            count: first_touches,
+            p50: Nanos::ZERO,
+            p99: Nanos::ZERO,
+            p999: Nanos::ZERO,
+            max: Nanos::ZERO,
+            total: Nanos::ZERO,
+            histogram: Vec::new(),
+        };
+        Figures { waited: stalled, faults: vec![fault], ..Figures::default() }
+    }
+
+    fn usage(cpu: Nanos) -> Usage {
+        Usage { cpu, plain_fault: Nanos::micros(1) }
+    }
+
+    #[test]
+    fn one_thread_s_stalls_are_taken_from_the_run_but_for_what_plain_memory_takes() {
+        let total = figures(Nanos::seconds(6), 1_000_000);
+
+        let slowdown = Slowdown::estimate(Nanos::seconds(10), &total, &usage(Nanos::seconds(4)));
+
+        // 10 s less 6 s of stalls of which 1 s would have been there anyway.
+        assert_eq!(slowdown.without, Nanos::seconds(5));
+        assert_eq!(slowdown.factor, Some(2.0));
+    }
+
+    #[test]
+    fn stalls_of_threads_side_by_side_do_not_add_up() {
+        let total = figures(Nanos::seconds(10), 0);
+
+        let slowdown = Slowdown::estimate(Nanos::seconds(10), &total, &usage(Nanos::seconds(30)));
+
+        assert!((slowdown.threads - 4.0).abs() < 1e-9);
+        assert_eq!(slowdown.without, Nanos::millis(7500));
+    }
+
+    #[test]
+    fn a_program_that_sleeps_has_its_stalls_counted_in_full() {
+        let total = figures(Nanos::seconds(1), 0);
+
+        let slowdown = Slowdown::estimate(Nanos::seconds(10), &total, &usage(Nanos::ZERO));
+
+        assert_eq!(slowdown.without, Nanos::seconds(9));
+    }
+
+    #[test]
+    fn a_run_that_was_all_stall_has_no_factor_rather_than_an_infinite_one() {
+        let total = figures(Nanos::seconds(10), 0);
+
+        let slowdown = Slowdown::estimate(Nanos::seconds(10), &total, &usage(Nanos::ZERO));
+
+        assert_eq!(slowdown.factor, None);
+    }
+}
