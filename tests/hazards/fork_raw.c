@@ -12,6 +12,14 @@ static void check_child(uint64_t seed)
     fill(at, bytes, seed);
     churn();
     verify(at, bytes, seed);
+    /* It has no help of its own; what it allocates is ordinary memory. */
+    unsigned char *more = map(4 * QUARTER), *block = malloc(8 * QUARTER);
+    CHECK(block);
+    fill(more, 4 * QUARTER, seed + 1);
+    fill(block, 8 * QUARTER, seed + 2);
+    verify(more, 4 * QUARTER, seed + 1);
+    verify(block, 8 * QUARTER, seed + 2);
+    free(block);
     syscall(SYS_exit_group, 0);
 }
 

@@ -24,6 +24,7 @@
 //! | [`ping_pong`] | pages that left for nothing |
 //! | [`pager`], [`regions`], [`page_state`] | what all threads share |
 //! | [`store`], [`codec`], [`spill`] | where pages are while they are not in DRAM |
+//! | [`kept`] | pages that stay |
 //! | [`presence`] | what is really mapped |
 //! | [`shared`], [`histogram`] | the statistics page that outlives the process |
 //! | [`sys`], [`uffd`], [`spin`], [`scratch`] | system calls, a lock, and memory for threads |
@@ -36,6 +37,7 @@ pub mod doctor;
 pub mod events;
 pub mod fork;
 pub mod histogram;
+pub mod kept;
 pub mod limbo;
 pub mod manager;
 pub mod mind;

@@ -11,6 +11,7 @@ use libc::{EBUSY, EEXIST, ENOENT};
 use terrace_core::{Abort, Action, Bytes, Done, FaultKind, Outcome, Proposal};
 
 use crate::codec::{Packed, PageBytes};
+use crate::kept::KEPT;
 use crate::limbo::{self, Limbo, NOBODY, ORPHAN, Purpose, owner};
 use crate::mind;
 use crate::page_state::{BUSY, PageState};
@@ -140,11 +141,11 @@ impl Worker<'_> {
             return None;
         }
         let word = region.word(page.page.0);
-        if word.load(Relaxed) != PageState::Resident.word() {
+        let place = Place { id: page.region.0, region, page: page.page.0, word };
+        if word.load(Relaxed) != PageState::Resident.word() || KEPT.contains(place.address()) {
             self.aborted(proposal, Abort::Stale);
             return None;
         }
-        let place = Place { id: page.region.0, region, page: page.page.0, word };
         Some(Staged {
             unshared: false,
             address: place.address(),
@@ -159,7 +160,7 @@ impl Worker<'_> {
         let Some(region) = self.pager.regions.get(staged.id) else { return false };
         let word = region.word(staged.page);
         let place = Place { id: staged.id, region, page: staged.page, word };
-        self.pager.try_lock_page(&place, PageState::Resident)
+        !KEPT.contains(staged.address) && self.pager.try_lock_page(&place, PageState::Resident)
     }
 
     /// Moves consecutive pages into consecutive slots.
@@ -512,7 +513,10 @@ impl Worker<'_> {
         let place = Place { id, region, page, word: region.word(page) };
         // As in `stage_run`.
         let Some(reading) = self.no_events() else { return false };
-        if !limbo.has_room() || !pager.try_lock_page(&place, PageState::Resident) {
+        if !limbo.has_room()
+            || KEPT.contains(place.address())
+            || !pager.try_lock_page(&place, PageState::Resident)
+        {
             return false;
         }
         let slot = limbo.push(Purpose::Armed, sys::now());

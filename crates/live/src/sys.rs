@@ -19,6 +19,32 @@ pub fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
+/// A system call; a negated error number if it fails. Leaves `errno` alone.
+///
+/// # Safety
+/// As of the call.
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn raw(number: c_long, arguments: [usize; 6]) -> c_long {
+    let result;
+    // SAFETY: the caller's; the kernel changes no registers but these.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") arguments[0],
+            in("rsi") arguments[1],
+            in("rdx") arguments[2],
+            in("r10") arguments[3],
+            in("r8") arguments[4],
+            in("r9") arguments[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
 /// Monotonic clock, ns.
 pub fn now() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };

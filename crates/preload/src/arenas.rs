@@ -39,6 +39,11 @@ pub(crate) fn size() -> usize {
     known().map(|heap| (heap.load(Relaxed) & (HEAP - 1)) * STEP).sum()
 }
 
+/// Whether an address lies in a heap that we know.
+pub(crate) fn contains(address: usize) -> bool {
+    known().any(|heap| heap.load(Relaxed) & !(HEAP - 1) == address & !(HEAP - 1))
+}
+
 fn known() -> impl Iterator<Item = &'static AtomicUsize> {
     KNOWN[..COUNT.load(Acquire)].iter()
 }

@@ -8,6 +8,7 @@
 //! | [`malloc`] | the allocator's large requests, and the growth of the heap |
 //! | [`arenas`] | the C library's per-thread heaps |
 //! | [`forking`] | `fork` |
+//! | [`words`] | words that the kernel changes by itself: mutexes, threads' ends, futexes |
 //! | [`own_heap`] | the allocator that this library itself uses |
 //!
 //! What is hooked is what places memory. Everything that takes memory away or
@@ -23,6 +24,7 @@ mod malloc;
 mod mapping;
 mod own_heap;
 mod state;
+mod words;
 
 #[global_allocator]
 static OWN: own_heap::OwnHeap = own_heap::OwnHeap::new();

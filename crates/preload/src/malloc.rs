@@ -99,6 +99,11 @@ fn next_is_the_c_librarys() -> bool {
     !libc_malloc.is_null() && core::ptr::eq(NEXT.next_malloc.load(Acquire), libc_malloc)
 }
 
+/// Whether an address lies in the heap, or in a per-thread heap.
+pub(crate) fn in_heap(address: usize) -> bool {
+    (HEAP_START.load(Relaxed)..current_break()).contains(&address) || arenas::contains(address)
+}
+
 /// Bytes of the heap.
 pub(crate) fn heap_size() -> usize {
     current_break().saturating_sub(HEAP_START.load(Relaxed)) + arenas::size()

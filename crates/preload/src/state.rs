@@ -5,13 +5,14 @@
 //! at which what the program has mapped exceeds the budget. *Off* if there is
 //! no configuration, or something failed.
 
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 
 use terrace_live::command::Command;
 use terrace_live::config::{RunConfig, VARIABLE};
 use terrace_live::pager::Pager;
 use terrace_live::shared::{ProcessPage, State, Text};
 use terrace_live::spin::SpinLock;
+use terrace_live::sys::PAGE;
 use terrace_live::{activate, sys};
 
 const OFF: u8 = 0;
@@ -23,6 +24,10 @@ static PHASE: AtomicU8 = AtomicU8::new(OFF);
 static CONFIG: AtomicPtr<RunConfig> = AtomicPtr::new(core::ptr::null_mut());
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(core::ptr::null_mut());
 static STATS: AtomicPtr<ProcessPage> = AtomicPtr::new(core::ptr::null_mut());
+/// The process that all this is about: in memory that the kernel empties in a
+/// child. So a child that was not made by our `fork`, and has none of our
+/// threads, is told from one that shares our memory (`vfork`, `CLONE_VM`).
+static OWNER: AtomicPtr<AtomicI32> = AtomicPtr::new(core::ptr::null_mut());
 /// Bytes mapped in the window.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
@@ -31,6 +36,10 @@ pub(crate) fn init() {
     let Some(text) = std::env::var_os(VARIABLE) else { return };
     match text.to_str().map(RunConfig::decode) {
         Some(Ok(config)) => {
+            if !claim() {
+                sys::complain(&["no memory; running unmanaged"]);
+                return;
+            }
             CONFIG.store(Box::leak(Box::new(config)), Release);
             std::panic::set_hook(Box::new(|info| sys::complain(&[&info.to_string()])));
             crate::malloc::init();
@@ -40,6 +49,29 @@ pub(crate) fn init() {
         Some(Err(error)) => sys::complain(&[&error.to_string(), "; running unmanaged"]),
         None => sys::complain(&[VARIABLE, " is not text; running unmanaged"]),
     }
+}
+
+/// Makes this process the owner.
+fn claim() -> bool {
+    let mut at = OWNER.load(Acquire);
+    if at.is_null() {
+        let Ok(page) = sys::map_private(PAGE) else { return false };
+        // SAFETY: a page of ours.
+        if unsafe { sys::madvise(page, PAGE, libc::MADV_WIPEONFORK) }.is_err() {
+            return false;
+        }
+        at = page as *mut AtomicI32;
+        OWNER.store(at, Release);
+    }
+    // SAFETY: never unmapped; the call asks for this process's number.
+    unsafe { (*at).store(libc::getpid(), Release) };
+    true
+}
+
+/// The owner: 0 in a child that was not made by our `fork`.
+fn owner() -> i32 {
+    // SAFETY: null, or a page that is never unmapped.
+    unsafe { OWNER.load(Acquire).as_ref() }.map_or(0, |owner| owner.load(Acquire))
 }
 
 /// The configuration, unless management is off.
@@ -53,7 +85,7 @@ pub(crate) fn config() -> Option<&'static RunConfig> {
 
 /// The pager, once there is one.
 pub(crate) fn pager() -> Option<&'static Pager> {
-    if PHASE.load(Acquire) != ACTIVE {
+    if PHASE.load(Acquire) != ACTIVE || owner() == 0 {
         return None;
     }
     // SAFETY: set once before the phase; a pager is never freed.
@@ -146,6 +178,12 @@ pub(crate) fn wake_up_if_needed() {
     if MAPPED.load(Acquire) + crate::malloc::heap_size() <= fast {
         return;
     }
+    // A process that only borrows our memory for a while must not become the
+    // home of our threads.
+    // SAFETY: asks for this process's number.
+    if owner() != unsafe { libc::getpid() } {
+        return;
+    }
     if PHASE.compare_exchange(DORMANT, STARTING, AcqRel, Acquire).is_err() {
         // Another thread is at it; what we mapped is found or reported by then.
         while PHASE.load(Acquire) == STARTING {
@@ -179,6 +217,7 @@ pub(crate) fn wake_up_if_needed() {
 /// In a forked child, after the pager has been taken over.
 pub(crate) fn forked(pager: &'static Pager) {
     let Some(config) = config() else { return };
+    claim();
     STATS.store(core::ptr::null_mut(), Release);
     if let Some(page) = stats(config) {
         page.inherit(pager.stats());
@@ -198,5 +237,6 @@ pub(crate) fn switch_off() {
 
 /// In a forked child that has no pager yet: its statistics are its own.
 pub(crate) fn forked_dormant() {
+    claim();
     STATS.store(core::ptr::null_mut(), Release);
 }

@@ -1,0 +1,243 @@
+//! Words in the program's memory that the kernel changes by itself: robust and
+//! priority-inheriting mutexes, the word that is cleared at a thread's end, and
+//! the futex operations that change a word.
+//!
+//! The kernel does not wait for absent memory there: it gives up, silently or
+//! with `EFAULT`. What it does at a thread's end needs the page in place
+//! (see [`terrace_live::kept`]); an operation that fails can be repeated.
+
+use core::arch::naked_asm;
+use core::ffi::{c_long, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering::*};
+
+use libc::c_int;
+use terrace_live::kept::KEPT;
+use terrace_live::sys::{self, PAGE};
+
+use crate::{malloc, mapping, state};
+
+/// `struct pthread` with some room: what the C library and the kernel use of a
+/// thread's stack stands at its top.
+const DESCRIPTOR: usize = 8 << 10;
+/// How often an operation is repeated; each time the page was there a moment
+/// before.
+const TRIES: usize = 100;
+
+/// Keeps `len` bytes in DRAM from now on, if they can leave it.
+fn keep(start: usize, len: usize) {
+    let managed = mapping::in_window(start) || malloc::in_heap(start);
+    if !managed || state::config().is_none() || KEPT.contains(start & !(PAGE - 1)) {
+        return;
+    }
+    if !KEPT.add(start, len) {
+        static TOLD: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+        if TOLD.swap(core::ptr::dangling_mut(), Relaxed).is_null() {
+            sys::complain(&["too many robust mutexes; some may be lost when a thread ends"]);
+        }
+        return;
+    }
+    let Some(pager) = state::pager() else { return };
+    // Pages leave only with this lock held: what has not left by now stays.
+    state::signals_blocked(|| drop(pager.reading.lock()));
+    let first = start & !(PAGE - 1);
+    populate(first, (start + len).next_multiple_of(PAGE) - first);
+}
+
+/// Brings memory in; false if there is none.
+fn populate(at: usize, len: usize) -> bool {
+    // SAFETY: changes no content.
+    unsafe {
+        sys::madvise(at, len, libc::MADV_POPULATE_WRITE).is_ok()
+            || sys::madvise(at, len, libc::MADV_POPULATE_READ).is_ok()
+    }
+}
+
+macro_rules! real {
+    ($name:literal, $type:ty) => {{
+        static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+        let mut at = REAL.load(Relaxed);
+        if at.is_null() {
+            // SAFETY: a NUL-terminated name.
+            at = unsafe { libc::dlsym(libc::RTLD_NEXT, $name.as_ptr()) };
+            REAL.store(at, Relaxed);
+        }
+        // SAFETY: the C library's function of that name and type, or null,
+        // which is `None`.
+        unsafe { core::mem::transmute::<*mut c_void, Option<$type>>(at) }
+    }};
+}
+
+/// Initialises a mutex: `pthread_mutex_init(3)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_mutex_init(
+    mutex: *mut libc::pthread_mutex_t,
+    attributes: *const libc::pthread_mutexattr_t,
+) -> c_int {
+    type Init =
+        unsafe extern "C" fn(*mut libc::pthread_mutex_t, *const libc::pthread_mutexattr_t) -> c_int;
+    let Some(real) = real!(c"pthread_mutex_init", Init) else { return libc::ENOSYS };
+    if !attributes.is_null() {
+        let (mut robust, mut protocol) = (0, 0);
+        // SAFETY: the caller's attributes; they are only read.
+        unsafe {
+            libc::pthread_mutexattr_getrobust(attributes, &raw mut robust);
+            libc::pthread_mutexattr_getprotocol(attributes, &raw mut protocol);
+        }
+        if robust == libc::PTHREAD_MUTEX_ROBUST || protocol == libc::PTHREAD_PRIO_INHERIT {
+            keep(mutex as usize, size_of::<libc::pthread_mutex_t>());
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { real(mutex, attributes) }
+}
+
+/// Creates a thread: `pthread_create(3)`. On a stack that the program has
+/// allocated, the thread's descriptor must stay.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    main: extern "C" fn(*mut c_void) -> *mut c_void,
+    argument: *mut c_void,
+) -> c_int {
+    type Create = unsafe extern "C" fn(
+        *mut libc::pthread_t,
+        *const libc::pthread_attr_t,
+        extern "C" fn(*mut c_void) -> *mut c_void,
+        *mut c_void,
+    ) -> c_int;
+    let Some(real) = real!(c"pthread_create", Create) else { return libc::EAGAIN };
+    if !attributes.is_null() {
+        let (mut stack, mut size) = (core::ptr::null_mut(), 0);
+        // SAFETY: the caller's attributes; they are only read.
+        let known =
+            unsafe { libc::pthread_attr_getstack(attributes, &raw mut stack, &raw mut size) } == 0;
+        let top = (stack as usize).wrapping_add(size);
+        // Without a stack of the program's, the address is nonsense.
+        if known && top > stack as usize && size > DESCRIPTOR {
+            keep(top - DESCRIPTOR, DESCRIPTOR);
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { real(thread, attributes, main, argument) }
+}
+
+/// Creates a process or thread: `clone(2)`, by the C library's function.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    main: extern "C" fn(*mut c_void) -> c_int,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: usize,
+    tls: usize,
+    child: usize,
+) -> c_int {
+    // Fixed arguments stand where variable ones do.
+    type Clone = unsafe extern "C" fn(
+        extern "C" fn(*mut c_void) -> c_int,
+        *mut c_void,
+        c_int,
+        *mut c_void,
+        usize,
+        usize,
+        usize,
+    ) -> c_int;
+    let Some(real) = real!(c"clone", Clone) else { return -1 };
+    if flags & libc::CLONE_CHILD_CLEARTID != 0 {
+        keep(child, size_of::<c_int>());
+    }
+    // SAFETY: the caller's.
+    unsafe { real(main, stack, flags, argument, parent, tls, child) }
+}
+
+/// Calls the kernel: `syscall(2)`. A leaf that uses no stack, as the C library's
+/// is, except for the few calls that concern us.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+#[cfg(target_arch = "x86_64")]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    word: usize,
+    a2: usize,
+    a3: usize,
+    a4: usize,
+    second_word: usize,
+    a6: usize,
+) -> c_long {
+    naked_asm!(
+        "cmp rdi, {futex}",
+        "je {ours}",
+        "cmp rdi, {tid}",
+        "je {ours}",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 2f",
+        "ret",
+        "2:",
+        "mov rdi, rax",
+        "jmp {failed}",
+        futex = const libc::SYS_futex,
+        tid = const libc::SYS_set_tid_address,
+        ours = sym changes_words,
+        failed = sym failed,
+    )
+}
+
+extern "C" fn failed(result: c_long) -> c_long {
+    // SAFETY: this thread's own variable.
+    unsafe { *libc::__errno_location() = -result as c_int };
+    -1
+}
+
+/// The system calls that are given words which the kernel changes.
+extern "C" fn changes_words(
+    number: c_long,
+    word: usize,
+    a2: usize,
+    a3: usize,
+    a4: usize,
+    second_word: usize,
+    a6: usize,
+) -> c_long {
+    if number == libc::SYS_set_tid_address {
+        keep(word, size_of::<c_int>());
+    }
+    let mut tries = 0;
+    loop {
+        // SAFETY: what the program asked for.
+        let result = unsafe { sys::raw(number, [word, a2, a3, a4, second_word, a6]) };
+        if !(-4095..0).contains(&result) {
+            return result;
+        }
+        let absent = result == -c_long::from(libc::EFAULT)
+            && number == libc::SYS_futex
+            && tries < TRIES
+            && state::pager().is_some();
+        // Not every operation has a second word; then it is any address.
+        let page = |word: usize| populate(word & !(PAGE - 1), PAGE);
+        if !absent || !(page(word) | page(second_word)) {
+            return failed(result);
+        }
+        tries += 1;
+    }
+}
