@@ -9,7 +9,7 @@ use terrace_economics::Mode;
 
 use crate::failure::Failure;
 use crate::output;
-use crate::{check, compare, completions, doctor, man, metrics, reproduce, run, sim, why};
+use crate::{check, compare, completions, doctor, man, metrics, reproduce, run, sim, top, why};
 
 /// Runs programs in less memory than they ask for, and simulates how memory
 /// tiers are best used.
@@ -36,6 +36,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(run::Args),
+    Top(top::Args),
     Metrics(metrics::Args),
     Sim(sim::Args),
     Compare(compare::Args),
@@ -53,6 +54,7 @@ impl Cli {
         let json = self.json;
         match self.verb {
             Verb::Run(args) => args.execute(json),
+            Verb::Top(args) => args.execute(json),
             Verb::Metrics(args) => args.execute(json),
             Verb::Sim(args) => args.execute(json),
             Verb::Compare(args) => args.execute(json),

@@ -9,8 +9,10 @@
 //! | [`progress`] | what long work shows on a terminal |
 //! | [`records`] | the file of decisions that `--record` writes and `why` reads |
 //! | [`run`] | run a program in less memory |
+//! | [`residency`] | where a program's memory is, seen from outside |
 //! | [`runs`] | the runs that are under way |
 //! | [`sim`], [`compare`], [`reproduce`] | simulated machines |
+//! | [`top`] | running programs, again and again |
 //! | [`metrics`] | figures of running programs for Prometheus |
 //! | [`doctor`] | what this machine supports |
 //! | [`why`] | explain recorded decisions |
@@ -32,9 +34,11 @@ mod procs;
 mod progress;
 mod records;
 mod reproduce;
+mod residency;
 mod run;
 mod runs;
 mod sim;
+mod top;
 mod why;
 
 use std::process::ExitCode;

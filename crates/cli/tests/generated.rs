@@ -8,8 +8,9 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 10] = [
+const VERBS: [&str; 11] = [
     "run",
+    "top",
     "metrics",
     "sim",
     "compare",
@@ -30,6 +31,7 @@ fn help_reads_as_agreed() {
 
     help("").stdout_eq(file!["help/terrace.txt"].raw());
     help("run").stdout_eq(file!["help/run.txt"].raw());
+    help("top").stdout_eq(file!["help/top.txt"].raw());
     help("metrics").stdout_eq(file!["help/metrics.txt"].raw());
     help("sim").stdout_eq(file!["help/sim.txt"].raw());
     help("compare").stdout_eq(file!["help/compare.txt"].raw());

@@ -275,3 +275,81 @@ fn a_run_that_is_not_there_and_an_interval_that_is_too_short_are_refused() {
         assert_eq!(error, "--watch: at least 10.0 ms");
     }
 }
+
+#[test]
+fn top_gives_json_lines_with_rates_until_the_program_ends() {
+    if !is_supported() {
+        return;
+    }
+    let run = Run::start(&[]);
+
+    let top = run.terrace().args(["top", "busy", "--watch", "--interval=200ms", "--count=2"]);
+    let output = top.output().unwrap();
+
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let looks: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(looks.len(), 2, "{text}");
+    for look in &looks {
+        assert_eq!((&look["schema"], &look["kind"]), (&1.into(), &"terrace.top".into()));
+        let seen = &look["runs"][0];
+        assert_eq!(seen["run"], run.child.id());
+        assert!(seen["rates"]["promotions"].as_f64().unwrap() > 0.0, "{seen}");
+        assert!(seen["rates"]["faults"][1]["p99"].as_u64().unwrap() > 0, "{seen}");
+        assert!(seen["total"]["resident"].as_u64().unwrap() > 0, "{seen}");
+    }
+}
+
+#[test]
+fn top_without_a_terminal_prints_a_report() {
+    if !is_supported() {
+        return;
+    }
+    let run = Run::start(&[]);
+
+    let output = run.terrace().args(["top", &run.pid()]).output().unwrap();
+
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("terrace: busy has run for "), "{text}");
+    assert!(text.contains("  slowdown "), "{text}");
+}
+
+#[test]
+fn top_on_a_terminal_draws_and_quits_with_q_and_leaves_the_terminal_as_it_was() {
+    if !is_supported() || !Path::new("/usr/bin/script").exists() {
+        return;
+    }
+    let run = Run::start(&[]);
+    let command = format!(
+        "stty rows 40 cols 110; {} top busy --interval 100ms; echo status $?; stty -a",
+        snapbox::cmd::cargo_bin!("terrace").display()
+    );
+    let mut terminal = Command::new("script")
+        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        .env("XDG_RUNTIME_DIR", &run.runtime)
+        .env("TERM", "xterm-256color")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = terminal.stdout.take().unwrap();
+    let mut seen = Vec::new();
+    let mut part = [0; 4096];
+    let shows = |seen: &[u8], what: &str| String::from_utf8_lossy(seen).contains(what);
+    while !shows(&seen, "hottest") {
+        let length = output.read(&mut part).unwrap();
+        assert_ne!(length, 0, "ended early: {}", String::from_utf8_lossy(&seen));
+        seen.extend_from_slice(&part[..length]);
+    }
+
+    terminal.stdin.as_mut().unwrap().write_all(b"hq").unwrap();
+
+    output.read_to_end(&mut seen).unwrap();
+    terminal.wait().unwrap();
+    let text = String::from_utf8_lossy(&seen);
+    assert!(text.contains("status 0"), "{text}");
+    // Entered and left the alternate screen; echo is on again.
+    assert!(text.contains("\x1b[?1049h") && text.contains("\x1b[?1049l"), "{text}");
+    assert!(text.rsplit("status 0").next().unwrap().contains(" echo "), "{text}");
+}

@@ -7,11 +7,14 @@
 //! |---|---|
 //! | [`openmetrics`] | figures as OpenMetrics text |
 //! | [`run`] | the report of a run: every process's figures, and their sums |
+//! | [`rates`] | what happened between two looks at a run |
 //! | [`slowdown`] | how much slower the program ran than on plain memory |
 
 pub mod openmetrics;
+pub mod rates;
 pub mod run;
 pub mod slowdown;
 
+pub use rates::Rates;
 pub use run::{End, Figures, Head, Moment, RunReport, Usage};
 pub use slowdown::Slowdown;

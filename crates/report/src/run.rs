@@ -510,7 +510,7 @@ impl FaultReport {
 }
 
 /// The duration that a share of all did not exceed; zero of none.
-fn percentile(counts: &BTreeMap<Nanos, u64>, share: f64) -> Nanos {
+pub(crate) fn percentile(counts: &BTreeMap<Nanos, u64>, share: f64) -> Nanos {
     let all: u64 = counts.values().sum();
     let rank = ((all as f64 * share).ceil() as u64).max(1);
     let mut seen = 0;

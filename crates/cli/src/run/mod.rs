@@ -36,6 +36,7 @@ use terrace_report::{End, Head, RunReport, Usage};
 use self::child::{Running, Watch, exit_code};
 use self::program::Program;
 use self::recorder::Recorder;
+pub(crate) use self::render::render;
 use self::watch::{MIN_WATCH, Watcher};
 use crate::args::{economist, mode_name, one_of};
 use crate::failure::Failure;
@@ -342,7 +343,7 @@ impl Run<'_> {
 
     fn report_now(&mut self, end: Option<End>, elapsed: Duration) -> Result<String, Failure> {
         let report = self.collect(end, elapsed);
-        if self.json { output::json("terrace.run", &report) } else { Ok(render::render(&report)) }
+        if self.json { output::json("terrace.run", &report) } else { Ok(render(&report)) }
     }
 
     /// Processor time of the program's processes: of those that have been

@@ -1,0 +1,453 @@
+//! One look as a screen.
+
+use std::time::Duration;
+
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Gauge, Paragraph, Row, Table, Widget};
+use terrace_core::{Bytes, PageSize, PerSecond};
+use terrace_live::shared::PARTS;
+use terrace_report::Rates;
+use terrace_report::run::FaultClass;
+
+use super::history::{RegionKey, RunHistory};
+use crate::output::{count, percent};
+
+/// What the heat map shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Map {
+    /// What is in DRAM.
+    Residency,
+    /// Where faults happen.
+    Faults,
+}
+
+impl Map {
+    /// The other one.
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Residency => Self::Faults,
+            Self::Faults => Self::Residency,
+        }
+    }
+}
+
+const DIM: Style = Style::new().add_modifier(Modifier::DIM);
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+
+/// Draws everything.
+pub(super) fn screen(
+    frame: &mut Frame<'_>,
+    runs: &[RunHistory],
+    shown: usize,
+    map: Map,
+    interval: Duration,
+    held: bool,
+) {
+    let [head, body, foot] =
+        Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)])
+            .areas(frame.area());
+    let keys = format!(
+        " q quit  Tab next program  h {}  +/- interval {interval:?}  space {}",
+        if map == Map::Residency { "faults" } else { "residency" },
+        if held { "go on" } else { "hold" },
+    );
+    frame.render_widget(Line::styled(keys, DIM), foot);
+    let Some(run) = runs.get(shown) else {
+        frame.render_widget(Line::styled(" no program runs under `terrace run`", BOLD), head);
+        return;
+    };
+    frame.render_widget(headline(run, shown, runs.len()), head);
+    let regions = hottest(run);
+    let table = (regions.len() as u16 + 3).min(body.height / 3);
+    let [figures, heat, list] =
+        Layout::vertical([Constraint::Length(9), Constraint::Min(0), Constraint::Length(table)])
+            .areas(body);
+    let [tiers, rates] =
+        Layout::horizontal([Constraint::Percentage(45), Constraint::Percentage(55)]).areas(figures);
+    draw_tiers(frame, tiers, run);
+    draw_rates(frame, rates, run.rates.as_ref());
+    frame.render_widget(HeatMap { run, map }, heat);
+    draw_regions(frame, list, run, &regions);
+}
+
+fn headline(run: &RunHistory, shown: usize, runs: usize) -> Line<'static> {
+    let slowdown = run.report.slowdown.and_then(|slowdown| slowdown.factor);
+    let slowdown = slowdown.map_or(String::new(), |factor| format!(", slowdown {factor:.2} x"));
+    let which = if runs > 1 { format!("  ({} of {runs})", shown + 1) } else { String::new() };
+    Line::from(vec![
+        Span::styled(format!(" {}", run.manifest.name()), BOLD),
+        Span::raw(format!(
+            " [{}], {} {}, {}{slowdown}{which}",
+            run.manifest.pid, run.manifest.policy, run.manifest.economist, run.report.elapsed,
+        )),
+    ])
+}
+
+/// What lies in which tier.
+fn draw_tiers(frame: &mut Frame<'_>, area: Rect, run: &RunHistory) {
+    let block = Block::bordered().title(" tiers ");
+    let inside = block.inner(area);
+    frame.render_widget(block, area);
+    let [dram, gauge, store, content, file, mapped] =
+        Layout::vertical([Constraint::Length(1); 6]).areas(inside);
+    let total = &run.report.total;
+    let processes = run.report.processes.len().max(1) as u64;
+    let budget = run.manifest.budget * processes;
+    let line = |name: &str, text: String| Line::raw(format!("{name:<11}{text}"));
+    frame.render_widget(line("DRAM", format!("{} of {budget}", total.resident)), dram);
+    let full = if budget.is_zero() { 0.0 } else { (total.resident / budget).clamp(0.0, 1.0) };
+    let filled = Style::new().fg(Color::Cyan);
+    frame.render_widget(Gauge::default().ratio(full).gauge_style(filled), gauge);
+    let held =
+        PageSize::Base.bytes() * (total.store.compressed_pages + total.store.same_filled_pages);
+    let ratio = total.store.ratio().map_or(String::new(), |r| format!(", {r:.2} : 1"));
+    frame.render_widget(
+        line("compressed", format!("{held} in {}{ratio}", total.store.occupied)),
+        store,
+    );
+    let same = count(total.store.same_filled_pages);
+    frame.render_widget(line("", format!("{same} pages same-filled")), content);
+    frame.render_widget(line("file", total.store.spilled.to_string()), file);
+    frame.render_widget(line("mapped", total.mapped.to_string()), mapped);
+}
+
+/// What happened since the last look.
+fn draw_rates(frame: &mut Frame<'_>, area: Rect, rates: Option<&Rates>) {
+    let block = Block::bordered().title(" now ");
+    let Some(rates) = rates else {
+        frame.render_widget(Paragraph::new("looking …").block(block), area);
+        return;
+    };
+    let mut lines = vec![Line::styled(
+        format!("{:<14}{:>12}{:>12}{:>12}", "faults", "rate", "p50", "p99"),
+        DIM,
+    )];
+    for fault in &rates.faults {
+        let (p50, p99) = (fault.p50.to_string(), fault.p99.to_string());
+        let rate = rate(fault.rate);
+        let style = if fault.kind == FaultClass::Absent { BOLD } else { Style::new() };
+        let text = format!("{:<14}{rate:>12}{p50:>12}{p99:>12}", fault.kind.name());
+        lines.push(Line::styled(text, style));
+    }
+    let pair = |a: &str, x: String, b: &str, y: String| {
+        Line::raw(format!("{a:<14}{x:>12}  {b:<12}{y:>10}"))
+    };
+    let (promotions, demotions) = (rate(rates.promotions), rate(rates.demotions));
+    lines.push(pair("promotions", promotions, "demotions", demotions));
+    let (ping_pongs, waits) = (rate(rates.ping_pongs), rate(rates.direct_reclaims));
+    lines.push(pair("ping-pong", ping_pongs, "room waited", waits));
+    let (stalled, own) = (percent(rates.stalled), percent(rates.own_cpu));
+    lines.push(pair("stall time", stalled, "our CPU", own));
+    frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+fn rate(rate: PerSecond) -> String {
+    format!("{}/s", count(rate.0.round() as u64))
+}
+
+/// The regions, most faults since the last look first.
+fn hottest(run: &RunHistory) -> Vec<(RegionKey, u64)> {
+    let mut regions: Vec<_> = run
+        .report
+        .processes
+        .iter()
+        .flat_map(|process| process.regions.iter().map(|region| (process.pid, region.start)))
+        .map(|key| (key, run.faults(key)))
+        .collect();
+    regions.sort_by_key(|&(key, faults)| (std::cmp::Reverse(faults), key));
+    regions
+}
+
+fn draw_regions(frame: &mut Frame<'_>, area: Rect, run: &RunHistory, regions: &[(RegionKey, u64)]) {
+    let seconds = run.rates.as_ref().map_or(1.0, |rates| rates.interval.get() as f64 / 1e9);
+    let rows = regions.iter().filter_map(|&((pid, start), faults)| {
+        let process = run.report.processes.iter().find(|process| process.pid == pid)?;
+        let region = process.regions.iter().find(|region| region.start == start)?;
+        let end = region.start + region.length.get();
+        Some(Row::new([
+            format!("{start:x}-{end:x}"),
+            pid.to_string(),
+            region.length.to_string(),
+            region.resident.to_string(),
+            rate(PerSecond(faults as f64 / seconds)),
+            count(region.faults),
+        ]))
+    });
+    let widths = [
+        Constraint::Length(27),
+        Constraint::Length(11),
+        Constraint::Length(10),
+        Constraint::Length(10),
+        Constraint::Length(12),
+        Constraint::Length(14),
+    ];
+    let header = Row::new(["region", "process", "mapped", "resident", "faults now", "faults"]);
+    let block = Block::bordered().title(" hottest regions ");
+    frame.render_widget(Table::new(rows, widths).header(header.style(DIM)).block(block), area);
+}
+
+/// Address downwards, time to the right.
+struct HeatMap<'a> {
+    run: &'a RunHistory,
+    map: Map,
+}
+
+/// Cells of the axis that names addresses.
+const AXIS: u16 = 14;
+
+impl Widget for HeatMap<'_> {
+    fn render(self, area: Rect, buffer: &mut Buffer) {
+        let title = match self.map {
+            Map::Residency => " in DRAM, by address and time (dark: none, bright: all) ",
+            Map::Faults => " faults, by address and time (dark: none, bright: most) ",
+        };
+        let block = Block::bordered().title(title);
+        let inside = block.inner(area);
+        block.render(area, buffer);
+        if inside.width <= AXIS || inside.height == 0 {
+            return;
+        }
+        let rows = self.rows(usize::from(inside.height));
+        let columns: Vec<_> = {
+            let width = usize::from(inside.width - AXIS);
+            let skip = self.run.columns.len().saturating_sub(width);
+            self.run.columns.iter().skip(skip).collect()
+        };
+        let most = match self.map {
+            Map::Residency => 100,
+            Map::Faults => columns
+                .iter()
+                .flat_map(|column| column.regions.values())
+                .flat_map(|cells| cells.faults)
+                .max()
+                .unwrap_or(0)
+                .max(1),
+        };
+        let mut named = None;
+        for (y, row) in (inside.y..).zip(&rows) {
+            if named != Some(row.key) {
+                named = Some(row.key);
+                buffer.set_string(inside.x, y, format!("{:x}", row.key.1), DIM);
+            }
+            for (x, column) in (inside.x + AXIS..).zip(&columns) {
+                let Some(cells) = column.regions.get(&row.key) else { continue };
+                let value = match self.map {
+                    Map::Residency => {
+                        let parts = &cells.resident[row.from..row.to];
+                        parts.iter().map(|&part| u32::from(part)).sum::<u32>()
+                            / parts.len().max(1) as u32
+                    }
+                    Map::Faults => {
+                        cells.faults[row.from..row.to].iter().copied().max().unwrap_or(0)
+                    }
+                };
+                let heat = shade(value, most);
+                if let Some(cell) = buffer.cell_mut((x, y)) {
+                    cell.set_symbol(heat.0).set_fg(heat.1);
+                }
+            }
+        }
+    }
+}
+
+/// Which parts of which region a row stands for.
+struct MapRow {
+    key: RegionKey,
+    from: usize,
+    to: usize,
+}
+
+impl HeatMap<'_> {
+    /// Shares the rows out among the largest regions, by size, in the order of
+    /// their addresses.
+    fn rows(&self, height: usize) -> Vec<MapRow> {
+        let mut regions: Vec<(RegionKey, Bytes)> = self
+            .run
+            .report
+            .processes
+            .iter()
+            .flat_map(|process| {
+                process.regions.iter().map(|region| ((process.pid, region.start), region.length))
+            })
+            .collect();
+        regions.sort_by_key(|&(key, length)| (std::cmp::Reverse(length), key));
+        regions.truncate(height);
+        regions.sort_by_key(|&(key, _)| key);
+        let all: u64 = regions.iter().map(|(_, length)| length.get()).sum();
+        let spare = height - regions.len();
+        let mut given = 0;
+        let mut seen = 0;
+        let mut rows = Vec::with_capacity(height);
+        for (key, length) in regions {
+            // One row each, and of the others as many as its size is due.
+            seen += length.get();
+            let due = (spare as u128 * u128::from(seen) / u128::from(all.max(1))) as usize;
+            let n = (1 + due - given).min(PARTS);
+            given = due;
+            rows.extend((0..n).map(|i| MapRow {
+                key,
+                from: PARTS * i / n,
+                to: (PARTS * (i + 1) / n).max(PARTS * i / n + 1),
+            }));
+        }
+        rows
+    }
+}
+
+/// How a value looks, beside the largest: by a symbol too, for terminals
+/// without colours.
+fn shade(value: u32, most: u32) -> (&'static str, Color) {
+    if value == 0 {
+        return ("·", Color::DarkGray);
+    }
+    // The square root, so that a little is seen beside a lot.
+    let level = (f64::from(value) / f64::from(most)).sqrt();
+    match (level * 4.0).ceil() as u32 {
+        0 | 1 => ("░", Color::Blue),
+        2 => ("▒", Color::Cyan),
+        3 => ("▓", Color::Yellow),
+        _ => ("█", Color::Red),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use terrace_core::Nanos;
+    use terrace_report::run::{FaultReport, Figures, ProcessReport, ProcessState, RegionReport};
+    use terrace_report::{RunReport, Slowdown};
+
+    use super::*;
+    use crate::runs::Manifest;
+
+    /// A run at its n-th look: faults wander upwards through its first region.
+    fn report(n: u32) -> RunReport {
+        let mut parts = [0; PARTS];
+        for (i, part) in parts.iter_mut().enumerate() {
+            *part = if (i as u32) < n { 400 } else { 0 };
+        }
+        let faults: u32 = parts.iter().sum();
+        let region = |start, length, faults, parts| RegionReport {
+            start,
+            length,
+            resident: length / 4,
+            faults,
+            parts,
+        };
+        let fault = |kind, count| FaultReport {
+            kind,
+            count,
+            p50: Nanos(9_000),
+            p99: Nanos(41_000),
+            p999: Nanos(900_000),
+            max: Nanos(1_000_000),
+            total: Nanos(count * 10_000),
+            histogram: vec![(Nanos(9_215), count * 9 / 10), (Nanos(40_959), count / 10)],
+        };
+        let figures = Figures {
+            mapped: Bytes::mib(136),
+            resident: Bytes::mib(30),
+            faults: vec![
+                fault(FaultClass::FirstTouch, 30_000),
+                fault(FaultClass::Absent, u64::from(faults)),
+                fault(FaultClass::Hint, 70),
+            ],
+            promotions: u64::from(faults),
+            demotions: u64::from(faults) + 20,
+            ping_pongs: u64::from(faults) / 4,
+            waited: Nanos::millis(300) * u64::from(n),
+            own_cpu: Nanos::millis(500) * u64::from(n),
+            ..Figures::default()
+        };
+        let process = ProcessReport {
+            pid: u32::MAX,
+            command: "sort".into(),
+            state: ProcessState::Managed,
+            failure: None,
+            sampler: String::new(),
+            figures: figures.clone(),
+            regions: vec![
+                region(0x1200_0000_0000, Bytes::mib(128), u64::from(faults), parts),
+                region(0x1200_0a00_0000, Bytes::mib(8), 3, [0; PARTS]),
+            ],
+        };
+        RunReport {
+            program: vec!["/usr/bin/sort".into()],
+            end: None,
+            elapsed: Nanos::seconds(u64::from(n)),
+            policy: "hemem".into(),
+            economist: "enforce".into(),
+            budget: Bytes::mib(32),
+            budget_kept: true,
+            unmanaged: None,
+            slowdown: Some(Slowdown {
+                factor: Some(1.43),
+                without: Nanos::seconds(7),
+                stalled: Nanos::seconds(3),
+                plain_faults: Nanos::ZERO,
+                program_cpu: Nanos::seconds(7),
+                threads: 1.0,
+            }),
+            total: figures,
+            processes: vec![process],
+            decisions_lost: None,
+        }
+    }
+
+    fn run(looks: u32) -> RunHistory {
+        let program = vec!["/usr/bin/sort".to_owned()];
+        let mut manifest =
+            Manifest::new(program, "hemem", "enforce", Bytes::mib(32), Nanos(500), vec![], None);
+        manifest.pid = 4711;
+        RunHistory::of_looks(&manifest, (1..=looks).map(report).collect())
+    }
+
+    fn drawn(runs: &[RunHistory], width: u16, height: u16, map: Map) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| screen(frame, runs, 0, map, Duration::from_secs(1), false)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let mut text = String::new();
+        for y in 0..height {
+            let line: String = (0..width).map(|x| buffer[(x, y)].symbol()).collect();
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    #[test]
+    fn a_screen_of_usual_size_looks_as_agreed() {
+        let text = drawn(&[run(30)], 100, 40, Map::Faults);
+
+        snapbox::assert_data_eq!(text, snapbox::file!["screen.txt"].raw());
+    }
+
+    /// A terminal can be resized to anything at any time.
+    #[test]
+    fn no_size_is_too_small() {
+        let runs = [run(3)];
+        for (width, height) in [(1, 1), (3, 40), (100, 2), (20, 10), (14, 14), (300, 120)] {
+            drawn(&runs, width, height, Map::Residency);
+        }
+        assert!(drawn(&[], 60, 5, Map::Faults).contains("no program runs"));
+    }
+
+    #[test]
+    fn every_part_of_every_region_is_in_the_map_once() {
+        let run = run(1);
+        for height in [1, 2, 3, 7, 20, 33] {
+            let map = HeatMap { run: &run, map: Map::Faults };
+            let rows = map.rows(height);
+
+            assert!(rows.len() <= height, "{} rows in {height}", rows.len());
+            let largest: Vec<_> = rows.iter().filter(|row| row.key.1 == 0x1200_0000_0000).collect();
+            assert_eq!((largest[0].from, largest[largest.len() - 1].to), (0, PARTS));
+            assert!(largest.windows(2).all(|w| w[0].to == w[1].from), "gaps at {height}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `terrace top`: running programs, again and again.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`history`] | what was seen, look by look |
+//! | [`draw`] | one look as a screen |
+//! | [`screen`] | the terminal: keys, sizes, and leaving it as it was |
+
+mod draw;
+mod history;
+mod screen;
+
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Serialize;
+use terrace_core::Nanos;
+use terrace_report::{Moment, Rates};
+
+use self::history::History;
+use crate::failure::Failure;
+use crate::output;
+use crate::runs;
+
+/// Watch running programs.
+///
+/// Shows what lies in which tier, fault rates and latencies, pages moved and
+/// moved in vain, time lost, the hottest regions, and a heat map of address
+/// over time. On a terminal: q quits, Tab shows the next program, h turns the
+/// heat map between residency and faults, + and - change the interval, space
+/// holds. Elsewhere it prints one report, or JSON.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: terrace top redis-server")]
+pub(crate) struct Args {
+    /// Only this run: a process's number or a program's name.
+    #[arg(value_name = "PID|NAME")]
+    run: Option<String>,
+
+    /// How often to look.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    interval: Nanos,
+
+    /// Print JSON lines, one a look, instead of drawing.
+    #[arg(long)]
+    watch: bool,
+
+    /// Stop after so many looks.
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+}
+
+/// The least interval: a look reads the page map of everything managed.
+const MIN_INTERVAL: Nanos = Nanos::millis(50);
+
+/// One look as a document.
+#[derive(Serialize)]
+struct Look {
+    runs: Vec<RunLook>,
+}
+
+/// One run in it.
+#[derive(Serialize)]
+struct RunLook {
+    run: u32,
+    program: Vec<String>,
+    policy: String,
+    budget: terrace_core::Bytes,
+    rates: Option<Rates>,
+    #[serde(flatten)]
+    moment: Moment,
+}
+
+impl Args {
+    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        if self.interval < MIN_INTERVAL {
+            return Err(Failure::bad_input(format!("--interval: at least {MIN_INTERVAL}")));
+        }
+        let interval = Duration::from_nanos(self.interval.get());
+        let choice = self.run.as_deref();
+        runs::choose(choice)?;
+        if self.watch {
+            return self.print_lines(interval);
+        }
+        if json {
+            let look = Self::look(&mut History::new(), choice, interval);
+            output::print(&output::json("terrace.top", &look)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if io::stdout().is_terminal() && io::stdin().is_terminal() {
+            screen::show(choice, interval, self.count)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let reports = runs::choose(choice)?.into_iter().map(|run| run.report());
+        let text: Vec<_> = reports.map(|report| crate::run::render(&report)).collect();
+        if text.is_empty() {
+            return output::print("no program runs under `terrace run`\n")
+                .map(|()| ExitCode::SUCCESS);
+        }
+        output::print(&text.join("\n")).map(|()| ExitCode::SUCCESS)
+    }
+
+    /// JSON lines until nobody reads them, or the run that was asked for is over.
+    fn print_lines(&self, interval: Duration) -> Result<ExitCode, Failure> {
+        let mut history = History::new();
+        let choice = self.run.as_deref();
+        for n in 0.. {
+            if self.count.is_some_and(|count| n >= count) {
+                break;
+            }
+            let look = Self::look(&mut history, choice, interval);
+            if choice.is_some() && look.runs.is_empty() {
+                break;
+            }
+            output::print(&output::json_line("terrace.top", &look)?)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Two looks an interval apart, the first one only if there was none before.
+    fn look(history: &mut History, choice: Option<&str>, interval: Duration) -> Look {
+        if history.is_new() {
+            history.look(choice);
+        }
+        std::thread::sleep(interval);
+        history.look(choice);
+        let runs = history
+            .runs()
+            .iter()
+            .map(|run| RunLook {
+                run: run.manifest.pid,
+                program: run.manifest.program.clone(),
+                policy: run.manifest.policy.clone(),
+                budget: run.manifest.budget,
+                rates: run.rates.clone(),
+                moment: run.report.clone().into(),
+            })
+            .collect();
+        Look { runs }
+    }
+}
