@@ -42,6 +42,7 @@ test: ## Every test, in its short form; installs what is missing.
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory hazards
 	@$(MAKE) --no-print-directory programs
+	@$(MAKE) --no-print-directory guest-short
 	@echo "make test: everything passed"
 
 .PHONY: test-long
@@ -59,7 +60,7 @@ lint: ## Formatting, clippy and shellcheck.
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@if command -v shellcheck >/dev/null; then \
-	    echo "shellcheck scripts"; shellcheck scripts/*.sh .ci/run; \
+	    echo "shellcheck scripts"; shellcheck scripts/*.sh tests/guest/*.sh tests/guest/tests/*.sh .ci/run; \
 	else \
 	    echo "shellcheck is not installed: scripts NOT checked"; \
 	fi
@@ -81,6 +82,22 @@ hazards: build ## The C hazard suite; ONLY=name and HAZARD_REPEAT=n choose.
 .PHONY: programs
 programs: build ## Real programs in a quarter of their memory; ONLY=name chooses.
 	TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) $(TESTS) --test programs -- $(ONLY)
+
+.PHONY: guest
+guest: build ## Attach and NUMA tiers in an emulated guest with two nodes; ONLY="name …" chooses.
+	@scripts/setup.sh guest
+	tests/guest/guest.sh $(TERRACE) $(ONLY)
+
+# The part of it that `make test` runs. Where no guest can be had that is said
+# loudly, and is no failure; a guest whose tests fail is one.
+GUEST_SHORT := doctor hot_set_written ends_with_the_program three_tiers
+.PHONY: guest-short
+guest-short: build
+	@scripts/setup.sh guest || echo "setup.sh guest failed" >&2
+	@tests/guest/guest.sh $(TERRACE) $(GUEST_SHORT); status=$$?; \
+	if [ $$status -eq 77 ]; then \
+	    echo "SKIPPED: the tests in a guest with two NUMA nodes (the reason is above)"; \
+	else exit $$status; fi
 
 .PHONY: bench
 bench: build ## Measure; writes nothing, prints tables.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing of the programs that builds, tests and the demo use.
 #
-#   scripts/setup.sh build|demo|test
+#   scripts/setup.sh build|demo|test|guest
 #
 # Nothing is installed that is there already. Without apt-get it says what to
 # install. Services of the installed packages are not started.
@@ -28,8 +28,14 @@ wanted() {
         echo "zstd zstd"
         echo "shellcheck shellcheck"
         ;;
+    guest)
+        echo "qemu-system-x86_64 qemu-system-x86"
+        echo "busybox busybox-static"
+        echo "cpio cpio"
+        echo "xz xz-utils"
+        ;;
     *)
-        echo "setup.sh: unknown purpose \`$purpose\` (build, demo or test)" >&2
+        echo "setup.sh: unknown purpose \`$purpose\` (build, demo, test or guest)" >&2
         exit 2
         ;;
     esac

@@ -9,7 +9,9 @@ use terrace_economics::Mode;
 
 use crate::failure::Failure;
 use crate::output;
-use crate::{check, compare, completions, doctor, man, metrics, reproduce, run, sim, top, why};
+use crate::{
+    attach, check, compare, completions, doctor, man, metrics, reproduce, run, sim, top, why,
+};
 
 /// Runs programs in less memory than they ask for, and simulates how memory
 /// tiers are best used.
@@ -36,6 +38,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(run::Args),
+    Attach(attach::Args),
     Top(top::Args),
     Metrics(metrics::Args),
     Sim(sim::Args),
@@ -54,6 +57,7 @@ impl Cli {
         let json = self.json;
         match self.verb {
             Verb::Run(args) => args.execute(json),
+            Verb::Attach(args) => args.execute(json),
             Verb::Top(args) => args.execute(json),
             Verb::Metrics(args) => args.execute(json),
             Verb::Sim(args) => args.execute(json),

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use terrace_core::Machine;
+use terrace_core::{Ladder, Machine};
 use terrace_policy::recording::EventReader;
 
 use crate::failure::Failure;
 use crate::output;
 use crate::records::{self, Reader, Record};
 
-/// Check a machine file, recorded decisions or recorded events.
+/// Check a machine file, a ladder file, recorded decisions or recorded events.
 ///
 /// The kind is recognised by the content. A fault is reported with file, line
 /// and field, and exit code 2.
@@ -35,6 +35,7 @@ struct Valid {
 #[serde(tag = "content", rename_all = "kebab-case")]
 enum Content {
     Machine { name: String, tiers: Vec<String> },
+    Ladder { tiers: Vec<String> },
     Records { program: Vec<String>, decisions: u64, lost: u64 },
     Events { policy: String, events: u64 },
 }
@@ -49,6 +50,7 @@ impl Args {
                 Content::Machine { name, tiers } => {
                     format!("machine file `{name}`, tiers {}", tiers.join(", "))
                 }
+                Content::Ladder { tiers } => format!("ladder file, tiers {}", tiers.join(", ")),
                 Content::Events { policy, events } => {
                     format!("{events} events that `{policy}` was told")
                 }
@@ -71,7 +73,7 @@ fn check(file: &Path) -> Result<Content, Failure> {
     let bytes = fs::read(file).map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
     let unknown = || {
         Failure::bad_input(format!(
-            "{name}: neither a machine file, nor recorded decisions, nor recorded events"
+            "{name}: neither a machine or ladder file, nor recorded decisions or events"
         ))
     };
     let text = String::from_utf8(bytes).map_err(|_| unknown())?;
@@ -79,6 +81,10 @@ fn check(file: &Path) -> Result<Content, Failure> {
         check_records(&name, &text)
     } else if text.lines().next().is_some_and(is_event_header) {
         check_events(&name, &text)
+    } else if Ladder::is_meant(&text) {
+        let ladder = Ladder::parse(&name, &text).map_err(Failure::bad_input)?;
+        let tiers = ladder.tiers.into_iter().map(|tier| tier.memory.to_string()).collect();
+        Ok(Content::Ladder { tiers })
     } else if looks_like_machine(&text) {
         let machine = Machine::parse(&name, &text).map_err(Failure::bad_input)?;
         let tiers = machine.tiers.into_iter().map(|tier| tier.name).collect();

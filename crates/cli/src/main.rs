@@ -11,6 +11,7 @@
 //! | [`run`] | run a program in less memory |
 //! | [`residency`] | where a program's memory is, seen from outside |
 //! | [`runs`] | the runs that are under way |
+//! | [`attach`] | tiers for programs that run already |
 //! | [`sim`], [`compare`], [`reproduce`] | simulated machines |
 //! | [`top`] | running programs, again and again |
 //! | [`metrics`] | figures of running programs for Prometheus |
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod attach;
 mod check;
 mod compare;
 mod completions;

@@ -26,10 +26,12 @@
 //! | [`store`], [`codec`], [`spill`] | where pages are while they are not in DRAM |
 //! | [`kept`] | pages that stay |
 //! | [`presence`] | what is really mapped |
+//! | [`numa`], [`attach`] | byte-addressable tiers; programs that run already |
 //! | [`shared`], [`histogram`] | the statistics page that outlives the process |
 //! | [`sys`], [`uffd`], [`spin`], [`scratch`] | system calls, a lock, and memory for threads |
 
 pub mod activate;
+pub mod attach;
 pub mod codec;
 pub mod command;
 pub mod config;
@@ -41,6 +43,7 @@ pub mod kept;
 pub mod limbo;
 pub mod manager;
 pub mod mind;
+pub mod numa;
 pub mod page_state;
 pub mod pager;
 pub mod ping_pong;

@@ -64,7 +64,7 @@ pub fn for_each_mapping(mut each: impl FnMut(Mapping)) -> bool {
 }
 
 /// `55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0    [heap]`
-fn parse(line: &[u8]) -> Option<Mapping> {
+pub(crate) fn parse(line: &[u8]) -> Option<Mapping> {
     let mut fields = line.split(|&b| b == b' ').filter(|f| !f.is_empty());
     let range = fields.next()?;
     let dash = range.iter().position(|&b| b == b'-')?;

@@ -4,8 +4,11 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::damon::Damon;
 use crate::damon::control::Control;
 use crate::perf::event::EventSpec;
+use crate::perf::{PerfSampler, WatchScope};
+use crate::sampler::{Sampler, SamplerError};
 use crate::soft_dirty::SoftDirty;
 use crate::write_track::WriteTrack;
 
@@ -37,6 +40,16 @@ impl Kind {
         }
     }
 
+    /// Opens it.
+    pub fn open(self) -> Result<Box<dyn Sampler>, SamplerError> {
+        Ok(match self {
+            Self::Hardware => Box::new(open_hardware()?),
+            Self::Damon => Box::new(Damon::new(Path::new("/"))),
+            Self::SoftDirty => Box::new(SoftDirty::new()),
+            Self::KernelHints => Box::new(crate::perf::page_faults()?),
+        })
+    }
+
     /// What it is good for, in a few words.
     pub const fn merit(self) -> &'static str {
         match self {
@@ -46,6 +59,16 @@ impl Kind {
             Self::KernelHints => "sees what the kernel makes fault, while it moves pages itself",
         }
     }
+}
+
+/// Samples on every processor if we may: threads are seen from their first
+/// instruction on, and there is one buffer a processor instead of one a thread.
+fn open_hardware() -> Result<PerfSampler, SamplerError> {
+    const NAME: &str = "hardware events";
+    let events =
+        EventSpec::for_machine(Path::new("/")).map_err(|lack| SamplerError::new(NAME, lack))?;
+    PerfSampler::open(NAME, events.clone(), WatchScope::Machine)
+        .or_else(|_| PerfSampler::open(NAME, events, WatchScope::Processes))
 }
 
 /// What a machine has, asked by trying.

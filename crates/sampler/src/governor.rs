@@ -2,10 +2,10 @@
 //!
 //! Two means, because a mean alone is not a cap. Every [`WINDOW`] the cost of
 //! the last window decides whether samples become rarer or denser, by powers
-//! of two, as MEMTIS does. And within a window sampling rests as soon as its
-//! share is used up, until the share is below the cap again: so over any time
-//! longer than a window, sampling cannot cost more than the cap and the one
-//! look that exceeded it.
+//! of two, as MEMTIS does. And whatever was spent beyond the cap is a debt:
+//! sampling rests until it is paid off. So a sampler that rests when it is told
+//! to cannot cost more than the cap and the one look that exceeded it; one that
+//! the kernel drives (DAMON's thread) becomes rare until it has been paid for.
 
 use terrace_core::Nanos;
 
@@ -19,6 +19,8 @@ pub struct Governor {
     rarity: u32,
     /// When the present window began, and what had been spent then.
     since: Option<(Nanos, Nanos)>,
+    /// What was spent beyond the cap before the present window.
+    debt: Nanos,
 }
 
 /// What a governor asks for.
@@ -43,7 +45,7 @@ impl Governor {
     /// for the default.
     pub fn new(cap: f64) -> Self {
         let cap = if cap.is_finite() { cap.clamp(1e-4, 1.0) } else { Self::DEFAULT_CAP };
-        Self { cap, rarity: 1, since: None }
+        Self { cap, rarity: 1, since: None, debt: Nanos::ZERO }
     }
 
     /// The share of one processor that sampling may use.
@@ -56,18 +58,21 @@ impl Governor {
         let (begin, before) = *self.since.get_or_insert((now, spent));
         let elapsed = now.saturating_sub(begin);
         let cost = spent.saturating_sub(before);
-        // When the cost so far is within the cap again.
-        let rest_until = begin + Nanos::from_f64(cost.as_f64() / self.cap);
-        if elapsed >= WINDOW && now >= rest_until {
+        let allowed = Nanos::from_f64(elapsed.as_f64() * self.cap);
+        let debt = (self.debt + cost).saturating_sub(allowed);
+        let rest_until = now + Nanos::from_f64(debt.as_f64() / self.cap);
+        if elapsed >= WINDOW {
             let share = cost.as_f64() / elapsed.as_f64();
-            // Resting makes every share look like the cap at most, so "near the
-            // cap" is what has to be read as "too dear".
-            if share > self.cap * 0.9 {
-                self.rarity = self.rarity.saturating_mul(2).min(Self::RAREST);
-            } else if share < self.cap * 0.4 {
+            if share > self.cap {
+                // At once as rare as it has to be, and never by less than two.
+                let factor = (share / self.cap).ceil().min(f64::from(Self::RAREST)) as u32;
+                let factor = factor.max(2).next_power_of_two();
+                self.rarity = self.rarity.saturating_mul(factor).min(Self::RAREST);
+            } else if share < self.cap * 0.4 && debt.is_zero() {
                 self.rarity = (self.rarity / 2).max(1);
             }
             self.since = Some((now, spent));
+            self.debt = debt;
         }
         Order { rarity: self.rarity, rest_until }
     }
@@ -117,6 +122,28 @@ mod tests {
         }
     }
 
+    /// DAMON's thread goes on while we rest: only rarity helps. If resting kept
+    /// the rarity from being judged, it would be too dear for ever.
+    #[test]
+    fn a_sampler_that_cannot_rest_becomes_rare_instead() {
+        let mut governor = Governor::new(0.03);
+        let (mut spent, mut late) = (Nanos::ZERO, Nanos::ZERO);
+        let mut rarity = 1;
+        for tick in 0..6_000u64 {
+            let now = Nanos::millis(tick * 10);
+            rarity = governor.judge(now, spent).rarity;
+            // 15 % of a processor as configured.
+            let cost = Nanos(1_500_000 / u64::from(rarity));
+            spent += cost;
+            if tick >= 3_000 {
+                late += cost;
+            }
+        }
+        let share = late / Nanos::seconds(30);
+        assert!(share <= 0.03, "{share} at rarity {rarity}");
+        assert!(rarity <= 64, "and not rarer than it must be");
+    }
+
     #[test]
     fn a_cheap_sampler_runs_as_configured() {
         let (share, rarity) =
@@ -129,8 +156,9 @@ mod tests {
     fn a_dear_sampler_becomes_rare_and_dense_again_when_it_is_cheap() {
         let mut governor = Governor::new(0.03);
         let (_, rare) = drive(&mut governor, |_| Nanos::millis(20), Nanos::seconds(30));
-        assert!(rare >= 16, "20 ms in 10 ms needs more than a factor of 16, got {rare}");
+        assert!(rare >= 4, "what takes twice the time there is has to become rarer, got {rare}");
         governor.since = None;
+        governor.debt = Nanos::ZERO;
         let (_, dense) = drive(&mut governor, |_| Nanos::micros(10), Nanos::seconds(60));
         assert_eq!(dense, 1, "what was a burst must not blind the policy for ever");
     }

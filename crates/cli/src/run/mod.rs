@@ -14,7 +14,7 @@ mod child;
 mod library;
 mod program;
 mod recorder;
-mod render;
+pub(crate) mod render;
 mod watch;
 
 use std::ffi::OsString;
@@ -413,7 +413,8 @@ fn not_started(program: &Program, error: &std::io::Error) -> Failure {
     Failure::failed(format!("program `{path}` could not be started: {error}"))
 }
 
-fn create(option: &str, path: &Path) -> Result<File, Failure> {
+/// Creates a file that an option names.
+pub(crate) fn create(option: &str, path: &Path) -> Result<File, Failure> {
     File::create(path).map_err(|e| Failure::bad_input(format!("{option}: {}: {e}", path.display())))
 }
 

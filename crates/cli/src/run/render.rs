@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use terrace_core::{Bytes, Cycles, Nanos};
-use terrace_report::run::{Figures, ProcessReport, ProcessState, RunReport};
+use terrace_report::run::{AccountReport, Figures, ProcessReport, ProcessState, RunReport};
 use terrace_report::{End, Slowdown};
 
 use crate::output::{count, facts, percent, table};
@@ -36,7 +36,7 @@ pub(crate) fn render(report: &RunReport) -> String {
     text.push_str(&facts("  ", &summary(report)));
     section(&mut text, &faults(&report.total));
     section(&mut text, &stall(&report.total));
-    section(&mut text, &accounts(&report.total));
+    section(&mut text, &accounts(&report.total.accounts));
     section(&mut text, &regions(report));
     if report.processes.len() > 1 {
         section(&mut text, &processes(report));
@@ -44,7 +44,8 @@ pub(crate) fn render(report: &RunReport) -> String {
     text
 }
 
-fn section(text: &mut String, lines: &str) {
+/// Adds a table below what is there.
+pub(crate) fn section(text: &mut String, lines: &str) {
     if !lines.is_empty() {
         text.push('\n');
         for line in lines.lines() {
@@ -237,9 +238,9 @@ fn stall(total: &Figures) -> String {
     table(["waited for", "time", "share", "a fault"], &rows)
 }
 
-fn accounts(total: &Figures) -> String {
-    let rows: Vec<_> = total
-        .accounts
+/// The economist's accounts, by class of action.
+pub(crate) fn accounts(lines: &[AccountReport]) -> String {
+    let rows: Vec<_> = lines
         .iter()
         .map(|line| {
             [
@@ -341,9 +342,7 @@ mod tests {
     use terrace_core::ActionClass;
 
     use super::*;
-    use terrace_report::run::{
-        AccountReport, FaultClass, FaultReport, RegionReport, StallReport, StoreReport,
-    };
+    use terrace_report::run::{FaultClass, FaultReport, RegionReport, StallReport, StoreReport};
 
     fn figures() -> Figures {
         Figures {

@@ -127,7 +127,10 @@ fn follow(
             lock().failure = Some(what);
             return;
         }
-        for (i, before) in kernel.iter_mut().enumerate() {
+        // While nobody takes the last pictures (the governor has sampling rest),
+        // no further ones are taken.
+        let wanted = lock().pictures.is_empty();
+        for (i, before) in kernel.iter_mut().enumerate().filter(|_| wanted) {
             let regions = match control.picture(i) {
                 Ok(regions) => regions,
                 // The process ended, and DAMON with it.
@@ -144,6 +147,14 @@ fn follow(
             *before = spent;
             own = mine;
             shared.pictures.push(Picture { process: control.processes()[i], regions });
+        }
+        if !wanted {
+            let mut shared = lock();
+            for (i, before) in kernel.iter_mut().enumerate() {
+                let spent = control.thread(i).map_or(*before, process_cpu).max(*before);
+                shared.cpu += spent.saturating_sub(*before);
+                *before = spent;
+            }
         }
         // The kernel has waited for us as long as a picture takes; a little
         // more, so that a process that has ended does not keep us spinning.

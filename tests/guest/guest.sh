@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# Boots a guest with two NUMA nodes (node 1 without processors) under a stock
+# Debian kernel and runs the tests in tests/guest/tests inside.
+#
+#   tests/guest/guest.sh TERRACE [NAME...]
+#
+# NAMEs choose tests. The kernel comes from Debian's package, is kept in
+# $GUEST_CACHE, and is never installed; GUEST_KERNEL names another one.
+# Exit code 77: this machine cannot have a guest, and the message says why.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+terrace=${1:?usage: guest.sh TERRACE [NAME...]}
+shift
+cache=${GUEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/terrace-guest}
+# Seconds that the whole guest may take.
+limit=${GUEST_TIMEOUT:-420}
+
+cannot() {
+    echo "guest.sh: $*" >&2
+    exit 77
+}
+
+for program in qemu-system-x86_64 cpio gzip; do
+    command -v "$program" >/dev/null || cannot "$program is missing (scripts/setup.sh guest installs it)"
+done
+busybox=$(command -v busybox) || cannot "busybox is missing (busybox-static)"
+[ -x "$terrace" ] || { echo "guest.sh: $terrace: not built" >&2; exit 1; }
+
+# The newest kernel that the distribution has: PAGEMAP_SCAN wants 6.7.
+fetch_kernel() {
+    command -v apt-get >/dev/null || cannot "no apt-get to take a kernel from; set GUEST_KERNEL"
+    local meta package='' deb
+    for meta in linux-image-6.12-cloud-amd64 linux-image-cloud-amd64; do
+        package=$(apt-cache depends "$meta" 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+        [ -n "$package" ] && break
+    done
+    [ -n "$package" ] || cannot "the package sources have no cloud kernel"
+    mkdir -p "$cache"
+    if [ ! -e "$cache/$package/vmlinuz" ]; then
+        echo "guest.sh: fetching $package" >&2
+        rm -rf "$cache/new"
+        mkdir -p "$cache/new"
+        (cd "$cache/new" && apt-get download -qq "$package" >&2) ||
+            cannot "$package cannot be downloaded"
+        deb=$(echo "$cache"/new/*.deb)
+        dpkg-deb -x "$deb" "$cache/new/tree"
+        cp "$cache"/new/tree/boot/vmlinuz-* "$cache/new/vmlinuz"
+        mkdir -p "$cache/new/modules"
+        local lib order=0 module
+        for lib in "$cache"/new/tree/lib/modules/* "$cache"/new/tree/usr/lib/modules/*; do
+            [ -d "$lib/kernel" ] || continue
+            # In the order in which they need each other.
+            for module in lz4_compress lz4hc_compress lz4_decompress zstd_compress 842_compress \
+                842_decompress zsmalloc zram; do
+                local file
+                file=$(find "$lib/kernel" -name "$module.ko*" | head -n 1)
+                [ -n "$file" ] || continue
+                order=$((order + 1))
+                case $file in
+                *.xz) xz -dc "$file" >"$cache/new/modules/$order-$module.ko" ;;
+                *.zst) zstd -qdc "$file" >"$cache/new/modules/$order-$module.ko" ;;
+                *) cp "$file" "$cache/new/modules/$order-$module.ko" ;;
+                esac
+            done
+        done
+        rm -rf "$cache/new/tree" "$deb"
+        mv "$cache/new" "$cache/$package"
+    fi
+    kernel=$cache/$package/vmlinuz
+    modules=$cache/$package/modules
+}
+
+modules=
+if [ -n "${GUEST_KERNEL-}" ]; then
+    kernel=$GUEST_KERNEL
+else
+    fetch_kernel
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+mkdir -p "$root"/{bin,tests,modules,proc,sys,dev,tmp}
+cp "$busybox" "$root/bin/busybox"
+cp "$terrace" "$root/bin/terrace"
+cc -O2 -Wall -static -o "$root/bin/hotset" "$here/hotset.c"
+# Our program's libraries, at the paths where its loader looks for them.
+ldd "$terrace" | grep -o '/[^ )]*' | while read -r library; do
+    mkdir -p "$root$(dirname "$library")"
+    cp -L "$library" "$root$library"
+done
+cp "$here/lib.sh" "$root/tests/lib.sh"
+if [ "$#" -eq 0 ]; then
+    set -- doctor hot_set_written hot_set_read ends_with_the_program cgroup three_tiers
+fi
+number=0
+for name in "$@"; do
+    [ -e "$here/tests/$name.sh" ] || { echo "guest.sh: there is no test $name" >&2; exit 2; }
+    number=$((number + 1))
+    cp "$here/tests/$name.sh" "$root/tests/$number-$name.sh"
+done
+# Not a test.
+mv "$root/tests/lib.sh" "$root/lib.sh"
+sed -i 's|^\. /tests/lib.sh|. /lib.sh|' "$root"/tests/*.sh
+if [ -n "$modules" ]; then cp "$modules"/*.ko "$root/modules/" 2>/dev/null || true; fi
+cp "$here/init" "$root/init"
+chmod 755 "$root/init" "$root"/bin/*
+(cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd"
+
+# Emulated, so that it runs wherever the tests run. Distances as of CXL memory.
+status=0
+timeout "$limit" qemu-system-x86_64 \
+    -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m 768M \
+    -object memory-backend-ram,id=m0,size=384M -numa node,nodeid=0,cpus=0-1,memdev=m0 \
+    -object memory-backend-ram,id=m1,size=384M -numa node,nodeid=1,memdev=m1 \
+    -numa dist,src=0,dst=1,val=25 \
+    -kernel "$kernel" -initrd "$work/initrd" \
+    -append "console=ttyS0 quiet panic=-1 ${VERBOSE:+VERBOSE=1}" \
+    -display none -nodefaults -serial stdio -no-reboot </dev/null >"$work/console" 2>&1 || status=$?
+
+tr -d '\r' <"$work/console" >"$work/log"
+if [ -n "${VERBOSE-}" ] || ! grep -q '^GUEST finished' "$work/log"; then
+    cat "$work/log"
+fi
+grep -q '^GUEST finished' "$work/log" || {
+    echo "guest.sh: the guest did not finish within $limit s (status $status)" >&2
+    exit 1
+}
+passed=$(grep -c '^GUEST .*: passed' "$work/log" || true)
+failed=$(grep -c '^GUEST .*: FAILED' "$work/log" || true)
+if [ "$failed" -gt 0 ]; then
+    sed -n '/^GUEST .*: FAILED/,$p' "$work/log"
+else
+    grep '^GUEST .*: passed' "$work/log"
+fi
+echo "guest: $passed passed, $failed failed, of $#"
+[ "$failed" -eq 0 ] && [ "$passed" -eq "$#" ]

@@ -1,0 +1,18 @@
+# shellcheck shell=sh disable=SC1091,SC2154
+# Attach ends when the program does, and when it is interrupted.
+. /tests/lib.sh
+start_hotset write 16 2 4
+terrace attach --pid "$program" --fast numa:0=4MiB --slow numa:1 --report /tmp/report.json --json &
+attached=$!
+sleep 4
+stop_hotset
+wait "$attached"
+start_hotset write 16 2 4
+terrace attach --pid "$program" --fast numa:0=4MiB --slow numa:1 >/tmp/report &
+attached=$!
+sleep 4
+kill -INT "$attached"
+wait "$attached"
+stop_hotset
+cat /tmp/report
+grep -q 'attached to hotset' /tmp/report
