@@ -152,26 +152,7 @@ pub struct MachineError {
 impl Machine {
     /// Reads a machine file's text. `file` is only used in errors.
     pub fn parse(file: &str, text: &str) -> Result<Self, MachineError> {
-        let at = |offset: usize, field: Option<String>, message: String| {
-            let line = text.char_indices().filter(|&(i, c)| i < offset && c == '\n').count() + 1;
-            MachineError {
-                file: file.to_owned(),
-                line,
-                field: field.or_else(|| field_at(text, line)),
-                message,
-            }
-        };
-        let machine: Self = toml::from_str(text).map_err(|e| {
-            let offset = e.span().map_or(text.len(), |s| s.start);
-            at(offset, None, e.message().trim().replace('\n', " "))
-        })?;
-        match machine.validate() {
-            Ok(()) => Ok(machine),
-            Err((field, message)) => {
-                let offset = find_field(text, &field).unwrap_or(0);
-                Err(at(offset, Some(field), message))
-            }
-        }
+        parse_document(file, text, Self::validate)
     }
 
     /// Checks what the types cannot: returns the field and what is wrong with it.
@@ -226,6 +207,38 @@ impl Machine {
     }
 }
 
+/// Reads a TOML file of ours: unknown keys are fatal, and every error names the
+/// file, the line and the field.
+///
+/// `validate` checks what types cannot; it answers with the field (as
+/// `table.key`, or `tier[0].key`) and what is wrong with it.
+pub fn parse_document<T: de::DeserializeOwned>(
+    file: &str,
+    text: &str,
+    validate: impl FnOnce(&T) -> Result<(), (String, String)>,
+) -> Result<T, MachineError> {
+    let at = |offset: usize, field: Option<String>, message: String| {
+        let line = text.char_indices().filter(|&(i, c)| i < offset && c == '\n').count() + 1;
+        MachineError {
+            file: file.to_owned(),
+            line,
+            field: field.or_else(|| field_at(text, line)),
+            message,
+        }
+    };
+    let document: T = toml::from_str(text).map_err(|e| {
+        let offset = e.span().map_or(text.len(), |s| s.start);
+        at(offset, None, e.message().trim().replace('\n', " "))
+    })?;
+    match validate(&document) {
+        Ok(()) => Ok(document),
+        Err((field, message)) => {
+            let offset = find_field(text, &field).unwrap_or(0);
+            Err(at(offset, Some(field), message))
+        }
+    }
+}
+
 /// The key that stands on a line, with its table's name before it.
 pub(crate) fn field_at(text: &str, line: usize) -> Option<String> {
     let mut table = String::new();
@@ -257,12 +270,15 @@ pub(crate) fn find_field(text: &str, field: &str) -> Option<usize> {
     None
 }
 
-/// A scalar of a machine file that is a quantity.
-pub(crate) trait Scalar: Sized {
+/// A quantity that a file may give, as `{ value = …, source = "…" }`.
+pub trait Scalar: Sized {
+    /// What the value looks like, for errors.
     const EXPECTED: &'static str;
+    /// Reads a text.
     fn from_text(_text: &str) -> Result<Self, String> {
         Err(format!("expected {}", Self::EXPECTED))
     }
+    /// Reads a bare number.
     fn from_number(_number: f64) -> Result<Self, String> {
         Err(format!("expected {}", Self::EXPECTED))
     }

@@ -1,0 +1,309 @@
+//! Ours beside formulas and published figures, from runs made then and there.
+
+use core::fmt;
+
+use serde::Serialize;
+
+use crate::channel::Channel;
+use crate::file::MemoryFile;
+use crate::presets::builtin;
+use crate::timing::DramCycles;
+use crate::traffic::{Measured, StreamAndProbe, chase, poisson, saturate, write_bandwidth};
+
+/// What ours is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reference {
+    /// A formula that must hold.
+    Formula,
+    /// Another simulator's result.
+    Simulator,
+    /// A published measurement of hardware.
+    Hardware,
+}
+
+/// One comparison.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Check {
+    /// What is compared.
+    pub what: String,
+    /// Its unit.
+    pub unit: &'static str,
+    /// Ours.
+    pub ours: f64,
+    /// The other's.
+    pub reference: f64,
+    /// Whose that is.
+    pub kind: Reference,
+    /// Where it comes from.
+    pub source: &'static str,
+    /// Largest difference that counts as agreement, as a share of the reference.
+    pub tolerance: f64,
+}
+
+impl Check {
+    /// The difference, as a share of the reference.
+    pub fn deviation(&self) -> f64 {
+        (self.ours - self.reference) / self.reference
+    }
+
+    /// Whether ours is close enough.
+    pub fn holds(&self) -> bool {
+        self.deviation().abs() <= self.tolerance
+    }
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}  {:56} {:>9.3} {:>9.3} {:>7} {:>+6.1} % (±{:.0} %)  {}",
+            if self.holds() { "ok     " } else { "DIFFERS" },
+            self.what,
+            self.ours,
+            self.reference,
+            self.unit,
+            self.deviation() * 100.0,
+            self.tolerance * 100.0,
+            self.source
+        )
+    }
+}
+
+const RAMULATOR: &str = "Ramulator 2.1 (c5b1c3a), its DDR4-2400R latency-throughput test";
+const IZRAELEVITZ: &str = "Izraelevitz et al., arXiv 1903.05714";
+const YANG: &str = "Yang et al., arXiv 1908.03583";
+
+/// One point of a latency–throughput curve.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CurvePoint {
+    /// Reads among the stream's requests, in percent.
+    pub read_percent: u64,
+    /// Quarters of a cycle between requests of the stream.
+    pub interval_quarters: u64,
+    /// Traffic that was served, in GB/s.
+    pub gb_per_s: f64,
+    /// Mean latency of dependent random reads, in ns.
+    pub latency_ns: f64,
+}
+
+/// Rates of the stream, as in Ramulator's test of DDR4.
+pub const INTERVALS: [u64; 28] = [
+    10000, 5000, 2000, 1000, 300, 175, 125, 100, 75, 60, 50, 45, 40, 37, 35, 32, 30, 28, 26, 24, 23,
+    22, 21, 20, 19, 18, 16, 1,
+];
+/// Shares of reads, in percent, as in Ramulator's test.
+pub const READ_PERCENTS: [u64; 6] = [100, 90, 80, 70, 60, 50];
+
+/// The latency–throughput curve of a memory without refresh: 168 points, as
+/// Ramulator's test has them.
+pub fn curve(file: &MemoryFile, probes: u64) -> Vec<CurvePoint> {
+    let mut points = Vec::new();
+    for read_percent in READ_PERCENTS {
+        for interval_quarters in INTERVALS {
+            let Measured { bandwidth, latency_ns, .. } =
+                point(file, read_percent, interval_quarters, probes);
+            let gb_per_s = bandwidth.get() / 1e9;
+            points.push(CurvePoint { read_percent, interval_quarters, gb_per_s, latency_ns });
+        }
+    }
+    points
+}
+
+fn point(file: &MemoryFile, read_percent: u64, interval_quarters: u64, probes: u64) -> Measured {
+    let pattern =
+        StreamAndProbe { interval_quarters, read_percent, probes, warmup: 10_000, seed: 12345 };
+    pattern.run(file, Channel::new(file).without_refresh())
+}
+
+/// Formulas and reference figures of the DDR4-2400 curve.
+pub fn ddr4_curve() -> Vec<Check> {
+    let file = builtin("ddr4-2400").expect("built in");
+    let probes = 4000;
+    let simulator = |what: &str, ours: f64, reference: f64, unit: &'static str| Check {
+        what: what.to_owned(),
+        unit,
+        ours,
+        reference,
+        kind: Reference::Simulator,
+        source: RAMULATOR,
+        tolerance: 0.05,
+    };
+    let times = DramCycles::new(file.dram.as_ref().expect("DRAM"), &file.channel);
+    let period = file.channel.clock.value.nanos;
+    let idle = point(&file, 100, 10_000, probes);
+    let first_data = idle.latency_ns - times.burst as f64 * period;
+    let knee = point(&file, 100, 18, probes);
+    let full = point(&file, 100, 16, probes);
+    let mixed_knee = point(&file, 50, 19, probes);
+    let mixed_full = point(&file, 50, 16, probes);
+    let gb = |m: &Measured| m.bandwidth.get() / 1e9;
+    let mut channel = Channel::new(&file).without_refresh();
+    let stream = saturate(&file, &mut channel, 200_000, 0, |i| i * 64);
+    vec![
+        Check {
+            what: "idle latency to the first data: tRP + tRCD + CL".into(),
+            unit: "ns",
+            ours: first_data,
+            reference: (times.rp + times.rcd[0] + times.cl) as f64 * period,
+            kind: Reference::Formula,
+            source: "JESD79-4; every probe is a row conflict",
+            tolerance: 0.05,
+        },
+        simulator("idle latency to the last data", idle.latency_ns, 44.3, "ns"),
+        Check {
+            what: "streaming reads, no refresh: 64 B / tCCD_S".into(),
+            unit: "GB/s",
+            ours: gb(&stream),
+            reference: 64.0 / (times.ccd_s as f64 * period),
+            kind: Reference::Formula,
+            source: "JESD79-4",
+            tolerance: 0.02,
+        },
+        simulator("100 % reads, below the knee: traffic", gb(&knee), 18.3, "GB/s"),
+        simulator("100 % reads, below the knee: latency", knee.latency_ns, 50.0, "ns"),
+        simulator("100 % reads, offered the peak: latency", full.latency_ns, 130.0, "ns"),
+        simulator("50 % reads, loaded: traffic", gb(&mixed_knee), 16.8, "GB/s"),
+        simulator("50 % reads, loaded: latency", mixed_knee.latency_ns, 100.0, "ns"),
+        simulator("50 % reads, offered the peak: latency", mixed_full.latency_ns, 235.0, "ns"),
+    ]
+}
+
+/// Queueing theory, Little's law, bandwidth roofs and the share of refresh.
+pub fn closed_forms() -> Vec<Check> {
+    let file = builtin("ddr4-2400").expect("built in");
+    let period = file.channel.clock.value.nanos;
+    let times = DramCycles::new(file.dram.as_ref().expect("DRAM"), &file.channel);
+    let formula = |what: String, unit, ours, reference, source, tolerance| Check {
+        what,
+        unit,
+        ours,
+        reference,
+        kind: Reference::Formula,
+        source,
+        tolerance,
+    };
+    let mut checks = Vec::new();
+    // One bank, each request another row: a server that is busy for tRC.
+    let service = (times.ras + times.rp) as f64 * period;
+    let empty = (times.rp + times.rcd[0] + times.cl + times.burst) as f64 * period;
+    for load in [0.1, 0.3, 0.5] {
+        let interval = service / load;
+        let channel = Channel::new(&file).without_refresh();
+        let measured = poisson(&file, channel, 400_000, interval, true);
+        let wait = load * service / (2.0 * (1.0 - load));
+        checks.push(formula(
+            format!("M/D/1: mean wait at one bank, load {load}"),
+            "ns",
+            measured.latency_ns - empty,
+            wait,
+            "Pollaczek-Khinchine, service time tRC",
+            0.05,
+        ));
+        if load > 0.4 {
+            checks.push(formula(
+                "Little's law: requests in the system, counted".into(),
+                "",
+                measured.in_system,
+                measured.requests as f64 / measured.time_ns * measured.latency_ns,
+                "arrival rate x mean time in the system",
+                0.01,
+            ));
+        }
+    }
+    for name in ["ddr4-2400", "ddr4-3200", "ddr5-4800", "hbm2"] {
+        let file = builtin(name).expect("built in");
+        let times = DramCycles::new(file.dram.as_ref().expect("DRAM"), &file.channel);
+        let period = file.channel.clock.value.nanos;
+        let burst = file.channel.burst_bytes.value.get();
+        let peak = burst as f64 / (times.burst as f64 * period);
+        // Closing rows, refreshing, opening the rows again.
+        let away = (times.rtp + times.rp + times.rfc + times.rcd[0]) as f64 / times.refi as f64;
+        let mut channel = Channel::new(&file);
+        let measured = saturate(&file, &mut channel, 400_000, 0, |i| i * burst);
+        checks.push(formula(
+            format!("{name}: streaming reads of one channel under refresh"),
+            "GB/s",
+            measured.bandwidth.get() / 1e9,
+            peak * (1.0 - away),
+            "peak x (1 - (tRTP + tRP + tRFC + tRCD) / tREFI)",
+            0.02,
+        ));
+        let refreshes = channel.stats().refreshes as f64;
+        checks.push(formula(
+            format!("{name}: share of time in refresh"),
+            "%",
+            refreshes * times.rfc as f64 * period / measured.time_ns * 100.0,
+            times.rfc as f64 / times.refi as f64 * 100.0,
+            "tRFC / tREFI",
+            0.02,
+        ));
+    }
+    checks
+}
+
+/// The published shapes of Optane DC.
+pub fn optane() -> Vec<Check> {
+    let file = builtin("optane").expect("built in");
+    let capacity = file.channel_capacity().get() * u64::from(file.channel.channels.value);
+    let hardware = |what: &str, unit, ours, reference, source, tolerance| Check {
+        what: what.to_owned(),
+        unit,
+        ours,
+        reference,
+        kind: Reference::Hardware,
+        source,
+        tolerance,
+    };
+    let random = move |i: u64, size: u64| {
+        let x = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 8) % (capacity / size) * size
+    };
+    let random_ns = chase(&file, 20_000, |i| random(i, 64));
+    let sequential_ns = chase(&file, 20_000, |i| i * 64);
+    let module = {
+        // One module: the whole traffic on channel 0's stripes.
+        let mut one = file.clone();
+        one.channel.channels.value = 1;
+        one
+    };
+    let mut channel = Channel::new(&module);
+    let read = saturate(&module, &mut channel, 100_000, 0, |i| i * 64).bandwidth.get() / 1e9;
+    let write = |size: u64| {
+        let blocks = module.channel_capacity().get() / size;
+        let bandwidth =
+            write_bandwidth(&module, 1, 40_000 * 64 / size.max(64), size, |_, i| {
+                random(i, size) % (blocks * size) / size * size
+            });
+        bandwidth.get() / 1e9
+    };
+    let (write64, write256, write4k) = (write(64), write(256), write(4096));
+    vec![
+        hardware("Optane: random load of 64 B", "ns", random_ns, 305.0, IZRAELEVITZ, 0.05),
+        hardware("Optane: sequential loads of 64 B", "ns", sequential_ns, 169.0, IZRAELEVITZ, 0.05),
+        hardware(
+            "Optane: random over sequential load",
+            "",
+            random_ns / sequential_ns,
+            305.0 / 169.0,
+            IZRAELEVITZ,
+            0.05,
+        ),
+        hardware("Optane: sequential reads of one module", "GB/s", read, 6.6, IZRAELEVITZ, 0.05),
+        hardware("Optane: random 256 B writes of one module", "GB/s", write256, 2.3, IZRAELEVITZ, 0.10),
+        hardware("Optane: 4 KiB over 256 B random writes: flat", "", write4k / write256, 1.0, YANG, 0.10),
+        hardware(
+            "Optane: 64 B over 256 B random writes: the knee",
+            "",
+            write64 / write256,
+            0.25,
+            YANG,
+            0.30,
+        ),
+    ]
+}
+
+/// Everything.
+pub fn all() -> Vec<Check> {
+    [ddr4_curve(), closed_forms(), optane()].concat()
+}
