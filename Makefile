@@ -105,9 +105,17 @@ bench: build ## Measure; writes nothing, prints tables.
 	    if [ -e "$$script" ]; then echo "== $$script"; $(WITH_UFFD) "$$script" $(TERRACE) || exit 1; fi; \
 	done
 
+.PHONY: bench-dram
+bench-dram: ## Requests a second of the memory timing model.
+	$(CARGO) run --locked --release -p terrace-dram --example dram_speed
+
+.PHONY: validate-memory
+validate-memory: ## Memory timing beside formulas and published figures.
+	$(CARGO) run --locked --release -p terrace-dram --example validate_memory
+
 .PHONY: fuzz
 fuzz: ## Fuzz every parser for a minute each (needs nightly and cargo-fuzz).
-	@for target in units machine events run_config; do \
+	@for target in units machine memory events run_config; do \
 	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=60 || exit 1; \
 	done
 

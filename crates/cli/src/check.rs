@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use terrace_core::{Ladder, Machine};
+use terrace_core::{Bytes, Ladder, Machine};
+use terrace_dram::MemoryFile;
 use terrace_policy::recording::EventReader;
 
 use crate::failure::Failure;
 use crate::output;
 use crate::records::{self, Reader, Record};
 
-/// Check a machine file, a ladder file, recorded decisions or recorded events.
+/// Check a machine file, a ladder file, a memory file, recorded decisions or recorded events.
 ///
 /// The kind is recognised by the content. A fault is reported with file, line
 /// and field, and exit code 2.
@@ -36,6 +37,7 @@ struct Valid {
 enum Content {
     Machine { name: String, tiers: Vec<String> },
     Ladder { tiers: Vec<String> },
+    Memory { name: String, channels: u32, capacity: Bytes },
     Records { program: Vec<String>, decisions: u64, lost: u64 },
     Events { policy: String, events: u64 },
 }
@@ -51,6 +53,9 @@ impl Args {
                     format!("machine file `{name}`, tiers {}", tiers.join(", "))
                 }
                 Content::Ladder { tiers } => format!("ladder file, tiers {}", tiers.join(", ")),
+                Content::Memory { name, channels, capacity } => {
+                    format!("memory file `{name}`, {channels} channels, {capacity}")
+                }
                 Content::Events { policy, events } => {
                     format!("{events} events that `{policy}` was told")
                 }
@@ -73,7 +78,7 @@ fn check(file: &Path) -> Result<Content, Failure> {
     let bytes = fs::read(file).map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
     let unknown = || {
         Failure::bad_input(format!(
-            "{name}: neither a machine or ladder file, nor recorded decisions or events"
+            "{name}: neither a machine, ladder or memory file, nor recorded decisions or events"
         ))
     };
     let text = String::from_utf8(bytes).map_err(|_| unknown())?;
@@ -85,6 +90,11 @@ fn check(file: &Path) -> Result<Content, Failure> {
         let ladder = Ladder::parse(&name, &text).map_err(Failure::bad_input)?;
         let tiers = ladder.tiers.into_iter().map(|tier| tier.memory.to_string()).collect();
         Ok(Content::Ladder { tiers })
+    } else if looks_like_memory(&text) {
+        let memory = MemoryFile::parse(&name, &text).map_err(Failure::bad_input)?;
+        let channels = memory.channel.channels.value;
+        let capacity = memory.channel_capacity() * u64::from(channels);
+        Ok(Content::Memory { name: memory.name, channels, capacity })
     } else if looks_like_machine(&text) {
         let machine = Machine::parse(&name, &text).map_err(Failure::bad_input)?;
         let tiers = machine.tiers.into_iter().map(|tier| tier.name).collect();
@@ -118,6 +128,11 @@ fn check_events(name: &str, text: &str) -> Result<Content, Failure> {
 /// Whether a line is, or was meant to be, the header of recorded events.
 fn is_event_header(line: &str) -> bool {
     line.trim_start().starts_with('{') && line.contains("\"terrace.events\"")
+}
+
+/// Whether a text is meant as a memory file, valid or not.
+fn looks_like_memory(text: &str) -> bool {
+    text.lines().any(|line| line.split('=').map(str::trim).eq(["kind", "\"memory\""]))
 }
 
 /// Whether a text is meant as a machine file, valid or not: it has a line that

@@ -8,6 +8,9 @@ use std::time::Instant;
 use terrace_dram::traffic::saturate;
 use terrace_dram::{Channel, presets};
 
+/// Name, share of writes in percent, and the address of the n-th request.
+type Pattern<'a> = (&'a str, u64, &'a dyn Fn(u64) -> u64);
+
 fn main() {
     let names: Vec<String> = std::env::args().skip(1).collect();
     println!("{:12} {:22} {:>10} {:>10} {:>8}", "memory", "pattern", "M req/s", "GB/s", "ns");
@@ -23,7 +26,7 @@ fn main() {
             let x = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             ((x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 8) % capacity
         };
-        let patterns: [(&str, u64, &dyn Fn(u64) -> u64); 4] = [
+        let patterns: [Pattern; 4] = [
             ("random, 25 % writes", 25, &random),
             ("random reads", 0, &random),
             ("row hits, reads", 0, &|i| i * burst),

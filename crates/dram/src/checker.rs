@@ -71,8 +71,7 @@ impl Checker {
         let dram = file.dram.as_ref().map(|d| DramCycles::new(d, &file.channel));
         let nvm = file.nvm.as_ref().map(|n| NvmCycles::new(n, &file.channel));
         let ranks = file.dram.as_ref().map_or(0, |d| d.ranks.value);
-        let banks =
-            file.dram.as_ref().map_or(0, |d| d.bank_groups.value * d.banks_per_group.value);
+        let banks = file.dram.as_ref().map_or(0, |d| d.bank_groups.value * d.banks_per_group.value);
         let longest = dram.as_ref().map_or(0, |t| {
             t.rfc.max(t.faw).max(t.ras + t.rp).max(t.cwl + t.burst + t.wr + t.rp).max(t.cl + t.rtw)
         });
@@ -183,13 +182,9 @@ impl Checker {
         let start = command.at + latency;
         for &(other_start, other_end, rank, other_write) in &self.data {
             let switch = match (&self.dram, &self.nvm) {
-                (Some(dram), None) => dram.cs,
-                (None, Some(nvm)) => nvm.cs,
-                (Some(_), Some(nvm)) if rank == self.dram_ranks || command.rank == self.dram_ranks => {
-                    nvm.cs
-                }
-                (Some(dram), Some(_)) => dram.cs,
-                (None, None) => 0,
+                (_, Some(nvm)) if [rank, command.rank].contains(&self.dram_ranks) => nvm.cs,
+                (Some(dram), _) => dram.cs,
+                _ => 0,
             };
             let turn = match (&self.dram, &self.nvm) {
                 (_, Some(nvm)) if rank == self.dram_ranks => nvm.rtw,
@@ -225,14 +220,14 @@ impl Checker {
         if first.rank != second.rank || first.rank >= self.dram_ranks {
             return None;
         }
-        let (a, b) = (self.banks(first), self.banks(second));
-        let same_bank = a.start < b.end && b.start < a.end;
+        let (banks, others) = (self.banks(first), self.banks(second));
+        let same_bank = banks.start < others.end && others.start < banks.end;
         let same_group = first.group == second.group;
         let write_to = |wait: u64| t.cwl + t.burst + wait;
         // An automatic precharge begins when the row may be closed.
         let auto = |kind: CommandKind| {
             let wait = if kind == ReadAuto { t.rtp } else { write_to(t.wr) };
-            let opened = self.activated[a.start].saturating_add(t.ras).saturating_sub(first.at);
+            let opened = self.activated[banks.start].saturating_add(t.ras).saturating_sub(first.at);
             wait.max(opened) + t.rp
         };
         let column = |kind| matches!(kind, Read | Write | ReadAuto | WriteAuto);

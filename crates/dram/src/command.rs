@@ -56,7 +56,7 @@ pub trait Observer {
 }
 
 impl Observer for () {
-    #[inline(always)]
+    #[inline]
     fn command(&mut self, _: Command) {}
 }
 

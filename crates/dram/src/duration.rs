@@ -140,7 +140,9 @@ mod tests {
 
     #[test]
     fn what_is_no_time_is_refused() {
-        for text in ["", "16", "nCK", "1.5nCK", "16nCK, 4ns", "max(4nCK", "-1ns", "1e9ns", "9999999999ns"] {
+        for text in
+            ["", "16", "nCK", "1.5nCK", "16nCK, 4ns", "max(4nCK", "-1ns", "1e9ns", "9999999999ns"]
+        {
             assert!(ClockTime::from_text(text).is_err(), "`{text}` was accepted");
         }
     }

@@ -77,6 +77,8 @@ pub struct ControllerFile {
     pub write_low: Sourced<f64>,
     /// Writes that are drained at least before reads get their turn.
     pub min_writes: Sourced<u32>,
+    /// Which of two requests to one bank goes first.
+    pub order: RequestOrder,
     /// Row hits that may pass an older request for another row of the bank.
     pub hit_cap: Sourced<u32>,
     /// What becomes of a row nobody waits for.
@@ -87,6 +89,17 @@ pub struct ControllerFile {
     pub frontend: Sourced<ClockTime>,
     /// What data take from the pins to whoever asked.
     pub backend: Sourced<ClockTime>,
+}
+
+/// Which of two requests to one bank goes first. Requests to different banks
+/// go as they are ready: column commands first, then the older.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RequestOrder {
+    /// Row hits, as far as `hit-cap` allows, then the oldest (FR-FCFS).
+    HitsFirst,
+    /// The oldest; row hits only while the open row cannot be closed yet.
+    ReadyFirst,
 }
 
 /// What becomes of a row nobody waits for.
@@ -312,7 +325,7 @@ impl MemoryFile {
             return bad("name", "a memory has a [dram] or an [nvm] table, or both");
         }
         if let Some(dram) = &self.dram {
-            dram.validate(burst)?;
+            dram.validate(channel)?;
         }
         if let Some(nvm) = &self.nvm {
             nvm.validate(burst)?;
@@ -331,7 +344,8 @@ impl DramFile {
             * u64::from(self.banks_per_group.value)
     }
 
-    fn validate(&self, burst: u64) -> Result<(), (String, String)> {
+    fn validate(&self, channel: &ChannelFile) -> Result<(), (String, String)> {
+        let burst = channel.burst_bytes.value.get();
         let bad = |field: &str, message: &str| Err((format!("dram.{field}"), message.to_owned()));
         let powers = [
             ("ranks", self.ranks.value, 8),
@@ -364,10 +378,11 @@ impl DramFile {
                 return bad(&format!("timing.{field}"), "must be above zero");
             }
         }
-        // A rank that has not finished one refresh when the next is due never works.
-        let (rfc, refi) = (&self.timing.tRFC.value, &self.timing.tREFI.value);
-        if refi.cycles_of(1.0) <= 2 * rfc.cycles_of(1.0) {
-            return bad("timing.tREFI", "must be more than twice tRFC");
+        // Between two refreshes a row must be opened, used and closed: else
+        // nothing would ever be read.
+        let times = crate::timing::DramCycles::new(self, channel);
+        if times.refi <= 2 * times.sum_without_refi() {
+            return bad("timing.tREFI", "must be more than twice the sum of all other times");
         }
         Ok(())
     }
@@ -386,9 +401,10 @@ impl NvmFile {
         if !self.partitions.value.is_power_of_two() || self.partitions.value > MAX_BANKS {
             return bad("partitions", "must be a power of two, at most 64");
         }
-        for (field, value) in
-            [("pending-reads", self.pending_reads.value), ("pending-writes", self.pending_writes.value)]
-        {
+        for (field, value) in [
+            ("pending-reads", self.pending_reads.value),
+            ("pending-writes", self.pending_writes.value),
+        ] {
             if !(1..=4096).contains(&value) {
                 return bad(field, "must be 1 to 4096");
             }

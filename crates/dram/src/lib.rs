@@ -41,4 +41,4 @@ pub use checker::{Checker, Violation};
 pub use command::{Command, CommandKind, Observer};
 pub use duration::{Clock, ClockTime};
 pub use file::MemoryFile;
-pub use memory::{Memory, MemoryStats, Picos, Ticket};
+pub use memory::{Memory, MemoryStats, Picos, Submitted, Ticket};

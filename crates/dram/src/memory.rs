@@ -52,6 +52,18 @@ impl Sub for Picos {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
+/// A request that was submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submitted {
+    /// Which it is.
+    pub ticket: Ticket,
+    /// When it was in the channel's queue. On a platform with ADR a write is
+    /// in the persistence domain from then on.
+    pub accepted: Picos,
+    /// When whoever submitted it could go on: at once, unless the queue was full.
+    pub released: Picos,
+}
+
 /// What a memory did, over all channels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryStats {
@@ -89,7 +101,7 @@ impl<O: Observer> Memory<O> {
             channels: (0..channels).map(|i| Channel::with_observer(file, observer(i))).collect(),
             stripe: file.channel.stripe.value.get(),
             period_ps: period * 1000.0,
-            frontend: (file.controller.frontend.value.cycles_of(period)) * u64::from(period > 0.0),
+            frontend: file.controller.frontend.value.cycles_of(period),
             backend: file.controller.backend.value.cycles_of(period),
             capacity: file.channel_capacity() * u64::from(channels),
             tickets: 0,
@@ -128,12 +140,11 @@ impl<O: Observer> Memory<O> {
     }
 
     /// Submits one burst. If the queue is full the request waits in front of
-    /// it, and so does whoever submits: the second value is when it was taken.
-    /// A write is in the persistence domain of a platform with ADR from then on.
+    /// it, and so does whoever submits.
     ///
     /// Times must not run backwards on a channel by more than the front end's
     /// latency; earlier ones are taken as "now".
-    pub fn submit(&mut self, access: Access, address: u64, at: Picos) -> (Ticket, Picos) {
+    pub fn submit(&mut self, access: Access, address: u64, at: Picos) -> Submitted {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         let (index, local) = self.route(address);
@@ -155,7 +166,9 @@ impl<O: Observer> Memory<O> {
             let when = self.picos(when + Clock(self.backend));
             self.done.push((ticket, when));
         }
-        (ticket, self.picos(now))
+        let accepted = self.picos(now);
+        let released = at.max(self.picos(now - Clock(self.frontend)));
+        Submitted { ticket, accepted, released }
     }
 
     /// Does everything that happens before a time; returns what was completed
@@ -181,9 +194,9 @@ impl<O: Observer> Memory<O> {
     /// One access of a processor that waits for it: when its data are there.
     /// A write returns when it was taken: the processor does not wait longer.
     pub fn access(&mut self, access: Access, address: u64, at: Picos) -> Picos {
-        let (ticket, taken) = self.submit(access, address, at);
+        let Submitted { ticket, released, .. } = self.submit(access, address, at);
         if access == Access::Write {
-            return taken;
+            return released;
         }
         let (index, _) = self.route(address);
         loop {

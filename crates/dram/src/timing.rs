@@ -69,6 +69,14 @@ impl DramCycles {
         }
     }
 
+    /// All times but the refresh interval: a bound for serving one request.
+    pub fn sum_without_refi(&self) -> u64 {
+        let Self { cl, cwl, burst, rcd, rp, ras, rrd_s, rrd_l, faw, wtr_s, wtr_l, .. } = self;
+        let Self { rtp, wr, ccd_s, ccd_l, ccd_l_wr, ppd, rtw, cs, rfc, .. } = self;
+        let first = cl + cwl + burst + rcd[READ] + rcd[WRITE] + rp + ras + rrd_s + rrd_l + faw;
+        first + wtr_s + wtr_l + rtp + wr + ccd_s + ccd_l + ccd_l_wr + ppd + rtw + cs + rfc
+    }
+
     /// Column command to its data, by direction.
     pub fn latency(&self, direction: usize) -> u64 {
         if direction == READ { self.cl } else { self.cwl }

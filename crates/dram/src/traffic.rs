@@ -3,7 +3,7 @@
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
-use terrace_core::{Access, BytesPerSecond, Nanos};
+use terrace_core::{Access, BytesPerSecond};
 
 use crate::channel::{Accept, Channel};
 use crate::command::Observer;
@@ -140,8 +140,7 @@ fn stream_place<O: Observer>(
     let banks = groups * in_group * u64::from(dram.ranks.value);
     let flat = index % banks;
     let place = index / banks + flat * columns / banks;
-    let (group, bank, rank) =
-        (flat % groups, flat / groups % in_group, flat / (groups * in_group));
+    let (group, bank, rank) = (flat % groups, flat / groups % in_group, flat / (groups * in_group));
     let bank = (rank * groups + group) * in_group + bank;
     let row = place / columns % u64::from(dram.rows.value);
     channel.mapper().dram_address(bank as u32, row as u32, (place % columns) as u32)
@@ -302,8 +301,7 @@ pub fn write_bandwidth(
             let base = address(thread, i);
             for offset in (0..size).step_by(burst as usize) {
                 let at = clocks[thread as usize];
-                let (_, taken) = memory.submit(Access::Write, base + offset, at);
-                clocks[thread as usize] = taken;
+                clocks[thread as usize] = memory.submit(Access::Write, base + offset, at).released;
             }
         }
         memory.advance(clocks.iter().copied().min().unwrap_or_default());
@@ -312,9 +310,4 @@ pub fn write_bandwidth(
     let end = memory.channels().iter().map(|c| c.now().0).max().unwrap_or(1);
     let time = end as f64 * file.channel.clock.value.nanos;
     BytesPerSecond((threads * writes * size) as f64 / time * 1e9)
-}
-
-/// A duration of a cycle count on a memory's clock.
-pub fn duration(file: &MemoryFile, cycles: u64) -> Nanos {
-    Nanos::from_f64(cycles as f64 * file.channel.clock.value.nanos)
 }

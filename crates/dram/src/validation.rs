@@ -89,8 +89,8 @@ pub struct CurvePoint {
 
 /// Rates of the stream, as in Ramulator's test of DDR4.
 pub const INTERVALS: [u64; 28] = [
-    10000, 5000, 2000, 1000, 300, 175, 125, 100, 75, 60, 50, 45, 40, 37, 35, 32, 30, 28, 26, 24, 23,
-    22, 21, 20, 19, 18, 16, 1,
+    10000, 5000, 2000, 1000, 300, 175, 125, 100, 75, 60, 50, 45, 40, 37, 35, 32, 30, 28, 26, 24,
+    23, 22, 21, 20, 19, 18, 16, 1,
 ];
 /// Shares of reads, in percent, as in Ramulator's test.
 pub const READ_PERCENTS: [u64; 6] = [100, 90, 80, 70, 60, 50];
@@ -165,7 +165,11 @@ pub fn ddr4_curve() -> Vec<Check> {
         simulator("100 % reads, offered the peak: latency", full.latency_ns, 130.0, "ns"),
         simulator("50 % reads, loaded: traffic", gb(&mixed_knee), 16.8, "GB/s"),
         simulator("50 % reads, loaded: latency", mixed_knee.latency_ns, 100.0, "ns"),
-        simulator("50 % reads, offered the peak: latency", mixed_full.latency_ns, 235.0, "ns"),
+        // On the wall, where latency grows without traffic: what is queued decides.
+        Check {
+            tolerance: 0.10,
+            ..simulator("50 % reads, offered the peak: latency", mixed_full.latency_ns, 235.0, "ns")
+        },
     ]
 }
 
@@ -271,10 +275,9 @@ pub fn optane() -> Vec<Check> {
     let read = saturate(&module, &mut channel, 100_000, 0, |i| i * 64).bandwidth.get() / 1e9;
     let write = |size: u64| {
         let blocks = module.channel_capacity().get() / size;
-        let bandwidth =
-            write_bandwidth(&module, 1, 40_000 * 64 / size.max(64), size, |_, i| {
-                random(i, size) % (blocks * size) / size * size
-            });
+        let bandwidth = write_bandwidth(&module, 1, 40_000 * 64 / size.max(64), size, |_, i| {
+            random(i, size) % (blocks * size) / size * size
+        });
         bandwidth.get() / 1e9
     };
     let (write64, write256, write4k) = (write(64), write(256), write(4096));
@@ -290,8 +293,22 @@ pub fn optane() -> Vec<Check> {
             0.05,
         ),
         hardware("Optane: sequential reads of one module", "GB/s", read, 6.6, IZRAELEVITZ, 0.05),
-        hardware("Optane: random 256 B writes of one module", "GB/s", write256, 2.3, IZRAELEVITZ, 0.10),
-        hardware("Optane: 4 KiB over 256 B random writes: flat", "", write4k / write256, 1.0, YANG, 0.10),
+        hardware(
+            "Optane: random 256 B writes of one module",
+            "GB/s",
+            write256,
+            2.3,
+            IZRAELEVITZ,
+            0.10,
+        ),
+        hardware(
+            "Optane: 4 KiB over 256 B random writes: flat",
+            "",
+            write4k / write256,
+            1.0,
+            YANG,
+            0.10,
+        ),
         hardware(
             "Optane: 64 B over 256 B random writes: the knee",
             "",

@@ -2,7 +2,8 @@
 //! functions of bytes: the fuzz targets in `fuzz/` and the smoke test call the
 //! same ones. Each panics where a promise is broken.
 
-use terrace_core::{Bytes, BytesPerSecond, Frequency, Machine, Nanos, PerSecond};
+use terrace_core::{Access, Bytes, BytesPerSecond, Frequency, Machine, Nanos, PerSecond};
+use terrace_dram::{Channel, MemoryFile};
 use terrace_live::config::RunConfig;
 use terrace_policy::EventReader;
 
@@ -16,9 +17,10 @@ pub struct Target {
 }
 
 /// Every reader.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 5] = [
     Target { name: "units", run: units },
     Target { name: "machine", run: machine },
+    Target { name: "memory", run: memory },
     Target { name: "events", run: events },
     Target { name: "run_config", run: run_config },
 ];
@@ -60,6 +62,29 @@ pub fn machine(input: &[u8]) {
         Ok(machine) => {
             assert!(!machine.tiers.is_empty());
             assert!(machine.tiers.iter().all(|tier| !tier.spec().capacity.is_zero()));
+        }
+    }
+}
+
+/// Memory files: as machine files; a memory that is accepted serves requests.
+pub fn memory(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    match MemoryFile::parse("some.toml", text) {
+        Err(error) => {
+            assert_eq!(error.file, "some.toml");
+            let lines = text.bytes().filter(|&byte| byte == b'\n').count() + 1;
+            assert!((1..=lines).contains(&error.line), "line {} of {lines}", error.line);
+            assert!(!error.message.is_empty());
+        }
+        Ok(file) => {
+            let mut channel = Channel::new(&file);
+            for id in 0..8 {
+                let access = if id % 2 == 0 { Access::Read } else { Access::Write };
+                let now = channel.now();
+                channel.offer(id, access, id * 4096, now);
+            }
+            channel.drain();
+            assert!(channel.is_idle());
         }
     }
 }

@@ -85,6 +85,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             .map(|text| text.as_bytes().to_vec())
             .to_vec(),
         "machine" => machine_files(),
+        "memory" => files_of("machines/memory"),
         "events" => vec![recording()],
         "run_config" => vec![
             b"fast=268435456;policy=hemem;economist=enforce;dir=/run/x;min-region=65536;record=0"
@@ -97,12 +98,20 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
 }
 
 fn machine_files() -> Vec<Vec<u8>> {
-    let files: Vec<_> = fs::read_dir(terrace::root().join("machines"))
+    files_of("machines")
+}
+
+/// The files of a directory of the repository: good inputs.
+fn files_of(directory: &str) -> Vec<Vec<u8>> {
+    let mut paths: Vec<_> = fs::read_dir(terrace::root().join(directory))
         .unwrap()
-        .map(|entry| fs::read(entry.unwrap().path()).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_file())
         .collect();
-    assert!(files.len() >= 3, "the machine files are the seeds");
-    files
+    // The order of a directory is not that of its names; seeds must not move.
+    paths.sort();
+    assert!(paths.len() >= 3, "the files of {directory} are the seeds");
+    paths.iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
 fn recording() -> Vec<u8> {

@@ -27,7 +27,7 @@ pub(super) struct Banks {
     /// Groups of a rank.
     pub(super) groups: usize,
     /// Banks of a rank.
-    pub(super) banks: usize,
+    pub(super) per_rank: usize,
     pub(super) open: [u32; BANKS],
     /// Earliest time of each kind of command, as far as the bank itself goes.
     pub(super) bank_ready: [[u64; BANKS]; 4],
@@ -53,7 +53,7 @@ impl Banks {
             times,
             ranks,
             groups,
-            banks: groups * in_group,
+            per_rank: groups * in_group,
             open: [CLOSED; BANKS],
             bank_ready: [[0; BANKS]; 4],
             group_ready: [[0; BANKS]; 4],
@@ -64,7 +64,7 @@ impl Banks {
     }
 
     pub(super) fn rank_of(&self, bank: usize) -> usize {
-        bank / self.banks
+        bank / self.per_rank
     }
 
     /// The earliest time of a command.
@@ -99,7 +99,7 @@ impl Banks {
     }
 
     pub(super) fn precharge_all(&mut self, rank: usize, at: u64) {
-        for bank in rank * self.banks..(rank + 1) * self.banks {
+        for bank in rank * self.per_rank..(rank + 1) * self.per_rank {
             self.open[bank] = CLOSED;
             later(&mut self.bank_ready[ACTIVATE][bank], at + self.times.rp);
         }
@@ -116,8 +116,7 @@ impl Banks {
     /// A read or write; `auto` closes the row after it.
     pub(super) fn column(&mut self, bank: usize, direction: usize, at: u64, auto: bool) {
         let t = &self.times;
-        let to_precharge =
-            if direction == READ { t.rtp } else { t.cwl + t.burst + t.wr };
+        let to_precharge = if direction == READ { t.rtp } else { t.cwl + t.burst + t.wr };
         if auto {
             let precharged = (at + to_precharge).max(self.activated[bank] + t.ras);
             self.open[bank] = CLOSED;
@@ -129,9 +128,8 @@ impl Banks {
         let (rank, own) = (self.rank_of(bank), usize::from(self.group_of[bank]));
         for next in [READ, WRITE] {
             // Data of two ranks must not meet on the bus.
-            let other_rank = (t.latency(direction) + t.burst + t.cs)
-                .saturating_sub(t.latency(next))
-                .max(1);
+            let other_rank =
+                (t.latency(direction) + t.burst + t.cs).saturating_sub(t.latency(next)).max(1);
             for other in 0..self.ranks {
                 let gap = if other == rank { t.column_gap(direction, next) } else { other_rank };
                 let first = other * self.groups;
@@ -155,7 +153,7 @@ impl Banks {
 
     /// When a rank's rows can be closed all at once; `None` if none is open.
     pub(super) fn close_ready(&self, rank: usize) -> Option<u64> {
-        let banks = rank * self.banks..(rank + 1) * self.banks;
+        let banks = rank * self.per_rank..(rank + 1) * self.per_rank;
         let any_open = banks.clone().any(|bank| self.open[bank] != CLOSED);
         // Banks that close by themselves have to be ready for it, too.
         any_open.then(|| banks.map(|bank| self.ready(PRECHARGE, bank)).max()).flatten()
@@ -163,18 +161,18 @@ impl Banks {
 
     /// When a rank whose rows are closed can be refreshed.
     pub(super) fn refresh_ready(&self, rank: usize) -> u64 {
-        let banks = rank * self.banks..(rank + 1) * self.banks;
+        let banks = rank * self.per_rank..(rank + 1) * self.per_rank;
         banks.map(|bank| self.bank_ready[ACTIVATE][bank]).max().unwrap_or(0)
     }
 
     pub(super) fn refresh(&mut self, rank: usize, at: u64) {
-        for bank in rank * self.banks..(rank + 1) * self.banks {
+        for bank in rank * self.per_rank..(rank + 1) * self.per_rank {
             later(&mut self.bank_ready[ACTIVATE][bank], at + self.times.rfc);
         }
     }
 }
 
-#[inline(always)]
+#[inline]
 fn later(time: &mut u64, at_least: u64) {
     *time = (*time).max(at_least);
 }

@@ -21,7 +21,7 @@ use terrace_core::Access;
 use crate::address::{Mapper, Place};
 use crate::command::{Command, CommandKind, Observer};
 use crate::duration::Clock;
-use crate::file::{MAX_BANKS, MemoryFile, PagePolicy};
+use crate::file::{MAX_BANKS, MemoryFile, PagePolicy, RequestOrder};
 use crate::timing::{DramCycles, NvmCycles, READ, WRITE};
 
 use self::banks::{ACTIVATE, Banks, CLOSED, PRECHARGE};
@@ -87,7 +87,8 @@ pub struct ChannelStats {
 /// The next command that some bank or module needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    Bank(usize),
+    /// A bank, and whether the command is a column command.
+    Bank(usize, bool),
     Close(usize),
     Refresh(usize),
     Nvm(NvmStep),
@@ -103,6 +104,9 @@ struct Need {
     /// Whose request it serves, and how old that is.
     entry: u16,
     order: u64,
+    /// A younger request for the open row, which may go while the row that the
+    /// oldest wants closed cannot be closed yet.
+    meanwhile: u16,
 }
 
 /// One channel.
@@ -139,6 +143,7 @@ pub struct Channel<O: Observer = ()> {
     low: usize,
     min_writes: usize,
     hit_cap: u32,
+    hits_first: bool,
     policy: PagePolicy,
     most_row_accesses: u32,
     done: Vec<Completion>,
@@ -187,7 +192,8 @@ impl<O: Observer> Channel<O> {
             banks,
             nvm,
             queues: Queues::new(capacity[READ] + capacity[WRITE]),
-            needs: [[Need { kind: ACTIVATE, ready: 0, entry: NIL, order: 0 }; BANKS]; 2],
+            needs: [[Need { kind: ACTIVATE, ready: 0, entry: NIL, order: 0, meanwhile: NIL };
+                BANKS]; 2],
             waiting: [0; 2],
             blocked: 0,
             refreshing: [false; 8],
@@ -208,6 +214,7 @@ impl<O: Observer> Channel<O> {
             low: below(controller.write_low.value),
             min_writes: controller.min_writes.value as usize,
             hit_cap: controller.hit_cap.value,
+            hits_first: controller.order == RequestOrder::HitsFirst,
             policy: controller.page_policy,
             most_row_accesses: controller.row_accesses.value,
             done: Vec::new(),
@@ -380,7 +387,7 @@ impl<O: Observer> Channel<O> {
     #[inline]
     fn next_command(&self) -> (u64, Step) {
         let mut best = u64::MAX;
-        let mut step = Step::Bank(BANKS);
+        let mut step = Step::Bank(BANKS, false);
         let floor = [self.now.max(self.bus_free[0]), self.now.max(self.bus_free[self.column_bus])];
         let direction = self.direction;
         if let Some(banks) = &self.banks {
@@ -396,8 +403,9 @@ impl<O: Observer> Channel<O> {
             }
             if first != u64::MAX {
                 let bank = (first & (BANKS as u64 - 1)) as usize;
-                best = self.start_of(banks, &needs[bank], bank, floor).0;
-                step = Step::Bank(bank);
+                let column;
+                (best, column) = self.start_of(banks, &needs[bank], bank, floor);
+                step = Step::Bank(bank, column);
             }
             if self.blocked != 0 {
                 for rank in 0..banks.ranks {
@@ -429,13 +437,22 @@ impl<O: Observer> Channel<O> {
 
     /// The first cycle in which a bank's next command may be sent, and whether
     /// it is a column command.
-    #[inline(always)]
+    #[inline]
     fn start_of(&self, banks: &Banks, need: &Need, bank: usize, floor: [u64; 2]) -> (u64, bool) {
-        let column = need.kind <= WRITE;
-        let kind = need.kind & 3;
         let group = usize::from(banks.group_of[bank]) & (BANKS - 1);
-        let ready = need.ready.max(banks.group_ready[kind][group]);
-        (ready.saturating_sub(self.extra[kind]).max(floor[usize::from(column)]), column)
+        let start = |kind: usize, ready: u64| {
+            let ready = ready.max(banks.group_ready[kind][group]);
+            ready.saturating_sub(self.extra[kind]).max(floor[usize::from(kind <= WRITE)])
+        };
+        let first = start(need.kind & 3, need.ready);
+        if need.meanwhile != NIL {
+            let kind = self.direction;
+            let hit = start(kind, banks.bank_ready[kind][bank]);
+            if hit < first {
+                return (hit, true);
+            }
+        }
+        (first, need.kind <= WRITE)
     }
 
     /// Sends a command whose first cycle is `start`; says whether a request left its queue.
@@ -443,7 +460,7 @@ impl<O: Observer> Channel<O> {
     fn send(&mut self, start: u64, step: Step) -> bool {
         self.now = start;
         match step {
-            Step::Bank(bank) => self.send_to_bank(start, bank),
+            Step::Bank(bank, column) => self.send_to_bank(start, bank, column),
             Step::Close(rank) => {
                 self.bus_free[0] = start + 1;
                 self.stats.precharges += 1;
@@ -458,7 +475,7 @@ impl<O: Observer> Channel<O> {
                 self.stats.refreshes += 1;
                 let banks = self.banks.as_mut().expect("only DRAM is refreshed");
                 banks.refresh(rank, start);
-                let bits = (u64::MAX >> (64 - banks.banks)) << (rank * banks.banks);
+                let bits = (u64::MAX >> (64 - banks.per_rank)) << (rank * banks.per_rank);
                 self.blocked &= !bits;
                 self.refreshing[rank] = false;
                 self.refresh_due[rank] += banks.times.refi;
@@ -471,8 +488,11 @@ impl<O: Observer> Channel<O> {
         }
     }
 
-    fn send_to_bank(&mut self, start: u64, bank: usize) -> bool {
-        let need = self.needs[self.direction][bank];
+    fn send_to_bank(&mut self, start: u64, bank: usize, column: bool) -> bool {
+        let mut need = self.needs[self.direction][bank];
+        if column && need.kind > WRITE {
+            (need.kind, need.entry) = (self.direction, need.meanwhile);
+        }
         let at = start + self.extra[need.kind];
         let banks = self.banks.as_mut().expect("a bank waits");
         match need.kind {
@@ -537,15 +557,12 @@ impl<O: Observer> Channel<O> {
         if self.policy == PagePolicy::Open {
             return false;
         }
-        let wanted =
-            [READ, WRITE].iter().any(|&d| self.queues.first_in_row(d, bank, row) != NIL);
-        match self.policy {
-            PagePolicy::Closed => !wanted,
-            _ => {
-                let conflict = [READ, WRITE].iter().any(|&d| self.queues.head(d, bank) != NIL);
-                self.row_accesses[bank] >= self.most_row_accesses || (!wanted && conflict)
-            }
+        let wanted = [READ, WRITE].iter().any(|&d| self.queues.first_in_row(d, bank, row) != NIL);
+        if self.policy == PagePolicy::Closed {
+            return !wanted;
         }
+        let conflict = [READ, WRITE].iter().any(|&d| self.queues.head(d, bank) != NIL);
+        self.row_accesses[bank] >= self.most_row_accesses || (!wanted && conflict)
     }
 
     fn send_to_nvm(&mut self, start: u64, step: NvmStep) -> bool {
@@ -625,19 +642,24 @@ impl<O: Observer> Channel<O> {
         }
         let banks = self.banks.as_ref().expect("a bank waits");
         let open = banks.open[bank];
+        let mut meanwhile = NIL;
         let (kind, entry) = if open == CLOSED {
             (ACTIVATE, head)
         } else {
             let hit = self.queues.first_in_row(direction, bank, open);
-            if hit != NIL && (hit == head || self.passed[bank] < self.hit_cap) {
+            let may_pass = self.passed[bank] < self.hit_cap;
+            if hit != NIL && (hit == head || (self.hits_first && may_pass)) {
                 (direction, hit)
             } else {
+                if hit != NIL && may_pass {
+                    meanwhile = hit;
+                }
                 (PRECHARGE, head)
             }
         };
         let order = self.queues.entry(entry).order;
         let ready = banks.bank_ready[kind][bank];
-        self.needs[direction][bank] = Need { kind, ready, entry, order };
+        self.needs[direction][bank] = Need { kind, ready, entry, order, meanwhile };
     }
 
     fn assess_both(&mut self, bank: usize) {
@@ -646,7 +668,7 @@ impl<O: Observer> Channel<O> {
     }
 
     fn assess_rank(&mut self, rank: usize) {
-        let per_rank = self.banks.as_ref().map_or(0, |banks| banks.banks);
+        let per_rank = self.banks.as_ref().map_or(0, |banks| banks.per_rank);
         for bank in rank * per_rank..(rank + 1) * per_rank {
             self.assess_both(bank);
         }
@@ -660,7 +682,7 @@ impl<O: Observer> Channel<O> {
         for rank in 0..banks.ranks {
             if !self.refreshing[rank] && self.refresh_due[rank] <= due {
                 self.refreshing[rank] = true;
-                self.blocked |= (u64::MAX >> (64 - banks.banks)) << (rank * banks.banks);
+                self.blocked |= (u64::MAX >> (64 - banks.per_rank)) << (rank * banks.per_rank);
             }
         }
         self.update_next_refresh();
@@ -672,7 +694,7 @@ impl<O: Observer> Channel<O> {
             if self.refresh_enabled { due.min().unwrap_or(u64::MAX) } else { u64::MAX };
     }
 
-    #[inline(always)]
+    #[inline]
     fn watch(&mut self, at: u64, kind: CommandKind, bank: usize, row: u64, request: u64) {
         let Some(banks) = &self.banks else { return };
         self.observer.command(Command {
@@ -680,7 +702,7 @@ impl<O: Observer> Channel<O> {
             kind,
             rank: banks.rank_of(bank) as u32,
             group: u32::from(banks.group_of[bank]) % banks.groups as u32,
-            bank: (bank % banks.banks) as u32,
+            bank: (bank % banks.per_rank) as u32,
             row,
             request,
         });
@@ -688,14 +710,22 @@ impl<O: Observer> Channel<O> {
 
     fn watch_rank(&mut self, at: u64, kind: CommandKind, rank: usize) {
         let rank = rank as u32;
-        self.observer.command(Command { at, kind, rank, group: 0, bank: 0, row: 0, request: u64::MAX });
+        self.observer.command(Command {
+            at,
+            kind,
+            rank,
+            group: 0,
+            bank: 0,
+            row: 0,
+            request: u64::MAX,
+        });
     }
 }
 
 /// Time, kind, age and bank of a command as one number that is smaller the
 /// sooner it is to be sent. Waits of 2^24 cycles (milliseconds) and more count as
 /// equal; the longest that a device asks for are some thousands.
-#[inline(always)]
+#[inline]
 fn urgency(wait: u64, column: bool, order: u64, bank: usize) -> u64 {
     const WAIT_BITS: u32 = 24;
     const ORDER_BITS: u32 = 64 - WAIT_BITS - 1 - 6;

@@ -38,7 +38,8 @@ pub(super) struct Queues {
 
 impl Queues {
     pub(super) fn new(capacity: usize) -> Self {
-        let empty = Entry { id: 0, arrived: 0, order: 0, row: 0, column: 0, previous: NIL, next: NIL };
+        let empty =
+            Entry { id: 0, arrived: 0, order: 0, row: 0, column: 0, previous: NIL, next: NIL };
         Self {
             entries: vec![empty; capacity],
             free: (0..capacity as u16).rev().collect(),
