@@ -48,8 +48,14 @@ fn what_the_scheduler_sends_is_legal_and_contains_every_kind() {
         assert_eq!(judge(&file, &commands), Vec::<&str>::new(), "{name}");
     }
     let kinds: Vec<_> = legal(&memory("ddr4-2400")).iter().map(|c| c.kind).collect();
-    use CommandKind::*;
-    for kind in [Activate, Precharge, PrechargeAll, Read, Write, Refresh] {
+    for kind in [
+        CommandKind::Activate,
+        CommandKind::Precharge,
+        CommandKind::PrechargeAll,
+        CommandKind::Read,
+        CommandKind::Write,
+        CommandKind::Refresh,
+    ] {
         assert!(kinds.contains(&kind), "no {kind:?} in the stream: it would prove nothing");
     }
 }
