@@ -18,9 +18,11 @@
 //! | [`event`] | everything a policy is told, as data that can be recorded |
 //! | [`slots`] | dense per-page numbering across regions |
 //! | [`machine`] | machine files |
+//! | [`detail`] | their part about cores, caches and TLBs |
 //! | [`ladder`] | ladder files: the tiers of a running program |
 
 pub mod action;
+pub mod detail;
 pub mod event;
 pub mod ladder;
 pub mod machine;
@@ -36,6 +38,7 @@ pub mod units;
 pub use action::{
     Abort, Action, ActionClass, Done, Heat, OpId, Outcome, Plan, Proposal, Reason, Urgency,
 };
+pub use detail::{Detail, Inclusion, Replacement};
 pub use event::{Event, EventRef};
 pub use ladder::{Ladder, LadderTier, Memory, Migration};
 pub use machine::{Machine, MachineError};

@@ -23,8 +23,9 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::detail::Detail;
 use crate::tier::{TierKind, TierSpec};
-use crate::units::{Bytes, BytesPerSecond, Frequency, Nanos};
+use crate::units::{Bytes, BytesPerSecond, Cycles, Frequency, Nanos};
 
 /// A number together with where it comes from.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -52,6 +53,9 @@ pub struct Machine {
     pub tiers: Vec<TierFile>,
     /// What the operating system's mechanisms cost on it.
     pub costs: Costs,
+    /// Cores, caches and TLBs in detail; the full model needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Detail>,
 }
 
 /// Processors.
@@ -203,7 +207,7 @@ impl Machine {
         if self.costs.copy_bandwidth.value.get() <= 0.0 {
             return bad("costs.copy-bandwidth".into(), "must be above zero");
         }
-        Ok(())
+        self.detail.as_ref().map_or(Ok(()), |detail| detail.validate(self.cpu.llc.value))
     }
 }
 
@@ -296,6 +300,7 @@ macro_rules! text_scalar {
 }
 text_scalar! {
     Bytes => "an amount of memory such as \"192GiB\"",
+    Cycles => "a number of cycles such as \"14cycles\"",
     Nanos => "a duration such as \"81ns\"",
     BytesPerSecond => "a bandwidth such as \"39.4GB/s\"",
     Frequency => "a frequency such as \"2.2GHz\""

@@ -10,7 +10,7 @@ use core::str::FromStr;
 
 use thiserror::Error;
 
-use crate::units::{Bytes, BytesPerSecond, Frequency, Nanos, PerSecond};
+use crate::units::{Bytes, BytesPerSecond, Cycles, Frequency, Nanos, PerSecond};
 
 /// Why a text is not a quantity.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -131,6 +131,15 @@ impl FromStr for Nanos {
     }
 }
 
+impl FromStr for Cycles {
+    type Err = ParseUnitError;
+    fn from_str(text: &str) -> Result<Self, ParseUnitError> {
+        let value =
+            quantity(text, "14cycles", |unit| matches!(unit, "cycle" | "cycles").then_some(1.0))?;
+        integer(text, value).map(Self)
+    }
+}
+
 impl FromStr for BytesPerSecond {
     type Err = ParseUnitError;
     fn from_str(text: &str) -> Result<Self, ParseUnitError> {
@@ -183,6 +192,7 @@ mod tests {
         assert_eq!("17.8GB/s".parse(), Ok(BytesPerSecond(17.8e9)));
         assert_eq!("2.2GHz".parse(), Ok(Frequency::ghz(2.2)));
         assert_eq!("8K/s".parse(), Ok(PerSecond(8000.0)));
+        assert_eq!("14cycles".parse(), Ok(Cycles(14)));
         assert_eq!("0".parse(), Ok(Bytes::ZERO));
     }
 

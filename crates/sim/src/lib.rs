@@ -21,6 +21,7 @@
 //! | [`pages`] | where each page lies |
 //! | [`recorder`] | recording a run |
 //! | [`machines`] | machines by name |
+//! | [`full`] | the full model: single accesses through caches, TLBs, page tables |
 //! | [`reproduce`] | published results, ours beside theirs |
 //!
 //! `docs/simulator.md` says what is modelled, how, and what is not.
@@ -30,6 +31,7 @@ pub mod cache;
 pub mod config;
 pub mod device;
 mod error;
+pub mod full;
 pub mod machines;
 pub mod memory_mode;
 pub mod migration;

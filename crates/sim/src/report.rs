@@ -1,8 +1,9 @@
 //! What came of a simulation.
 
 use serde::Serialize;
-use terrace_core::{Bytes, BytesPerSecond, Nanos, Pages, PerSecond};
-use terrace_economics::Account;
+use terrace_core::{ActionClass, Bytes, BytesPerSecond, Nanos, Pages, PerSecond};
+use terrace_economics::{Account, Economist};
+use terrace_policy::Footprint;
 
 use crate::config::{Phases, SimPolicy};
 use crate::migration::{MigrationConfig, MigrationCounts};
@@ -73,6 +74,23 @@ pub struct FootprintReport {
     pub bytes: Bytes,
     /// For each page that it is about.
     pub bytes_per_page: f64,
+}
+
+impl ClassAccount {
+    /// The accounts of classes that saw a proposal.
+    pub(crate) fn all(economist: &Economist) -> Vec<Self> {
+        ActionClass::ALL
+            .into_iter()
+            .map(|class| Self { class: class.name(), account: *economist.account(class) })
+            .filter(|c| c.account.proposed > 0)
+            .collect()
+    }
+}
+
+impl From<Footprint> for FootprintReport {
+    fn from(footprint: Footprint) -> Self {
+        Self { bytes: footprint.bytes, bytes_per_page: footprint.bytes_per_page() }
+    }
 }
 
 /// What came of a simulation.

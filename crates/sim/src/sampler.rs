@@ -12,10 +12,9 @@ use std::collections::VecDeque;
 
 use rand_xoshiro::rand_core::Rng;
 use serde::Serialize;
-use terrace_core::{Access, Bytes, Nanos, Sample, SampleSource};
+use terrace_core::{Access, Bytes, Nanos, PageRef, Sample, SampleSource};
 
 use crate::error::SimError;
-use crate::pages::Pages;
 use crate::workload::SimRng;
 
 /// Events that are counted apart.
@@ -186,20 +185,29 @@ impl Sampler {
     }
 
     /// The draining thread works for `time` nanoseconds.
-    pub(crate) fn drain(&mut self, time: f64, pages: &Pages, samples: &mut Vec<Sample>) {
+    /// `name` tells which page a number stands for; a page that is gone by now
+    /// is told to nobody.
+    pub(crate) fn drain(
+        &mut self,
+        time: f64,
+        name: impl Fn(u32) -> Option<PageRef>,
+        samples: &mut Vec<Sample>,
+    ) {
         samples.clear();
         self.credit += time;
         let affordable =
             if self.drain > 0.0 { (self.credit / self.drain) as usize } else { usize::MAX };
         let mut left = affordable.min(self.pending);
+        let handled = left;
         self.pending -= left;
         self.counts.delivered += left as u64;
         while left > 0 {
             let event = self.cursor % EVENTS;
             if let Some(page) = self.buffers[self.cursor].pop_front() {
                 left -= 1;
+                let Some(page) = name(page) else { continue };
                 samples.push(Sample {
-                    page: pages.page_ref(page),
+                    page,
                     access: if event == SampleEvent::Store as usize {
                         Access::Write
                     } else {
@@ -213,13 +221,14 @@ impl Sampler {
         }
         // A thread that found nothing more to do has not saved its time up.
         self.credit =
-            if self.pending == 0 { 0.0 } else { self.credit - samples.len() as f64 * self.drain };
+            if self.pending == 0 { 0.0 } else { self.credit - handled as f64 * self.drain };
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pages::Pages;
     use rand_xoshiro::rand_core::SeedableRng;
     use terrace_core::{ContextId, PageSize, Region, RegionId};
 
@@ -276,15 +285,17 @@ mod tests {
             }
         }
         let mut drained = Vec::new();
-        sampler.drain(30.0 * 200.0, &pages(), &mut drained);
+        let pages = pages();
+        let name = |page| Some(pages.page_ref(page));
+        sampler.drain(30.0 * 200.0, name, &mut drained);
         assert_eq!(drained.len(), 30);
         assert_eq!(drained[0].page.region, RegionId(3));
         assert_eq!((drained[0].page.page.0, drained[0].access), (5, Access::Write));
-        sampler.drain(1e9, &pages(), &mut drained);
+        sampler.drain(1e9, name, &mut drained);
         assert_eq!(drained.len(), 70);
         // Idle time is not saved up.
         store(&mut sampler, &mut counters, 0, 40);
-        sampler.drain(10.0 * 200.0, &pages(), &mut drained);
+        sampler.drain(10.0 * 200.0, name, &mut drained);
         assert_eq!(drained.len(), 10);
     }
 }

@@ -285,7 +285,8 @@ impl Simulation {
 
     /// Tells the policy what was sampled and what came to its end.
     fn deliver(&mut self, length: f64) {
-        self.sampler.drain(length, &self.pages, &mut self.samples);
+        let pages = &self.pages;
+        self.sampler.drain(length, |page| Some(pages.page_ref(page)), &mut self.samples);
         if self.brain.is_none() {
             return;
         }

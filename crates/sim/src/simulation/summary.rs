@@ -2,13 +2,11 @@
 
 use std::time::Instant;
 
-use terrace_core::{ActionClass, Bytes, BytesPerSecond, Nanos, Pages, PerSecond};
+use terrace_core::{Bytes, BytesPerSecond, Nanos, Pages, PerSecond};
 
 use super::Simulation;
 use crate::migration::MigrationCounts;
-use crate::report::{
-    ClassAccount, FootprintReport, RunResult, SimReport, TierReport, mean_and_spread,
-};
+use crate::report::{ClassAccount, RunResult, SimReport, TierReport, mean_and_spread};
 
 impl Simulation {
     /// The report of a simulation whose phases have ended.
@@ -48,16 +46,8 @@ impl Simulation {
                 }
             })
             .collect();
-        let accounts = self.brain.as_ref().map_or_else(Vec::new, |brain| {
-            ActionClass::ALL
-                .into_iter()
-                .map(|class| ClassAccount {
-                    class: class.name(),
-                    account: *brain.economist().account(class),
-                })
-                .filter(|c| c.account.proposed > 0)
-                .collect()
-        });
+        let accounts =
+            self.brain.as_ref().map_or_else(Vec::new, |b| ClassAccount::all(b.economist()));
         SimReport {
             schema: 1,
             machine: self.machine.name.clone(),
@@ -83,13 +73,7 @@ impl Simulation {
             samples: self.sampler.counts,
             series: self.series,
             accounts,
-            footprint: self.brain.as_ref().map(|brain| {
-                let footprint = brain.footprint();
-                FootprintReport {
-                    bytes: footprint.bytes,
-                    bytes_per_page: footprint.bytes_per_page(),
-                }
-            }),
+            footprint: self.brain.as_ref().map(|brain| brain.footprint().into()),
             simulated_accesses: simulated,
             host_speed: PerSecond(simulated as f64 / elapsed),
         }

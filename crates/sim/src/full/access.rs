@@ -1,0 +1,156 @@
+//! One memory access, in eight bytes.
+
+use terrace_core::Access as Kind;
+
+/// The highest address that can be expressed, plus one: the user half of a
+/// 48-bit address space, with room.
+pub const ADDRESSES: u64 = 1 << 48;
+
+/// Bytes of a cache line.
+const LINE: u64 = terrace_core::detail::CACHE_LINE;
+
+/// One access to memory.
+///
+/// | bits | content |
+/// |---|---|
+/// | 0–47 | virtual address |
+/// | 48–55 | instructions since the access before, without this one, at most 255 |
+/// | 56 | it is a store |
+/// | 57 | its address depends on what the load before it loaded |
+/// | 58 | it touches two lines |
+/// | 59 | it fetches instructions |
+/// | 60–63 | log2 of its size in bytes, rounded up |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Access(u64);
+
+const STORE: u32 = 56;
+const DEPENDS: u32 = 57;
+const CROSSES: u32 = 58;
+const FETCH: u32 = 59;
+const SIZE: u32 = 60;
+
+impl Access {
+    /// An access of `size` bytes (at least 1).
+    pub fn new(address: u64, size: u64, kind: Kind) -> Self {
+        let address = address & (ADDRESSES - 1);
+        let size = size.max(1);
+        let crosses = address % LINE + size.min(LINE) > LINE;
+        let log2 = u64::from(size.next_power_of_two().trailing_zeros().min(15));
+        Self(
+            address
+                | u64::from(kind == Kind::Write) << STORE
+                | u64::from(crosses) << CROSSES
+                | log2 << SIZE,
+        )
+    }
+
+    /// A load of eight bytes.
+    pub fn load(address: u64) -> Self {
+        Self::new(address, 8, Kind::Read)
+    }
+
+    /// A store of eight bytes.
+    pub fn store(address: u64) -> Self {
+        Self::new(address, 8, Kind::Write)
+    }
+
+    /// A fetch of an instruction.
+    pub fn fetch(address: u64, size: u64) -> Self {
+        Self(Self::new(address, size, Kind::Read).0 | 1 << FETCH)
+    }
+
+    /// The same with so many other instructions before it.
+    #[must_use]
+    pub fn after(self, instructions: u64) -> Self {
+        Self(self.0 & !(0xff << 48) | instructions.min(255) << 48)
+    }
+
+    /// The same, its address depending on the load before it.
+    #[must_use]
+    pub fn dependent(self) -> Self {
+        Self(self.0 | 1 << DEPENDS)
+    }
+
+    /// The eight bytes.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+    /// An access from its eight bytes.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+    /// Virtual address.
+    #[inline]
+    pub const fn address(self) -> u64 {
+        self.0 & (ADDRESSES - 1)
+    }
+    /// Number of the cache line in virtual memory.
+    #[inline]
+    pub const fn line(self) -> u64 {
+        self.address() / LINE
+    }
+    /// Instructions since the access before, without this one.
+    #[inline]
+    pub const fn instructions(self) -> u64 {
+        self.0 >> 48 & 0xff
+    }
+    /// Whether it is a store.
+    #[inline]
+    pub const fn is_store(self) -> bool {
+        self.0 >> STORE & 1 != 0
+    }
+    /// Whether its address depends on the load before it.
+    #[inline]
+    pub const fn is_dependent(self) -> bool {
+        self.0 >> DEPENDS & 1 != 0
+    }
+    /// Whether it touches two lines.
+    #[inline]
+    pub const fn crosses(self) -> bool {
+        self.0 >> CROSSES & 1 != 0
+    }
+    /// Whether it fetches instructions.
+    #[inline]
+    pub const fn is_fetch(self) -> bool {
+        self.0 >> FETCH & 1 != 0
+    }
+    /// Whether anything but address, kind and distance needs a look.
+    #[inline]
+    pub(crate) const fn is_special(self) -> bool {
+        self.0 >> DEPENDS & 0b111 != 0
+    }
+    /// Its size, rounded up to a power of two.
+    pub const fn size(self) -> u64 {
+        1 << (self.0 >> SIZE)
+    }
+    /// Load or store.
+    pub const fn kind(self) -> Kind {
+        if self.is_store() { Kind::Write } else { Kind::Read }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bit that leaked into the address would send accesses to other pages.
+    #[test]
+    fn every_field_comes_back() {
+        let access = Access::new(0x7fff_ffff_fff8, 16, Kind::Write).after(300).dependent();
+        assert_eq!(access.address(), 0x7fff_ffff_fff8);
+        assert_eq!((access.size(), access.instructions()), (16, 255));
+        assert!(access.is_store() && access.is_dependent() && access.crosses());
+        assert!(!access.is_fetch() && access.is_special());
+        assert_eq!(Access::from_bits(access.bits()), access);
+        let plain = Access::load(0x1000).after(3);
+        assert!(!plain.is_special() && !plain.is_store() && plain.instructions() == 3);
+    }
+
+    #[test]
+    fn an_access_crosses_only_where_its_last_byte_is_in_another_line() {
+        assert!(!Access::new(56, 8, Kind::Read).crosses());
+        assert!(Access::new(57, 8, Kind::Read).crosses());
+        assert!(!Access::new(64, 512, Kind::Read).crosses(), "a large one counts as one line");
+    }
+}

@@ -1,0 +1,193 @@
+//! Demand faults, hint faults, and what the program maps and unmaps.
+
+use serde::Serialize;
+use terrace_core::{
+    Access as Kind, FaultKind, Nanos, PageRange, PageRef, PageSize, Region, TierId,
+};
+
+use super::machine::FullMachine;
+use super::page_table::{Entry, MapSize};
+use super::space::{map_size, take_any};
+use crate::error::SimError;
+
+/// What faults cost the program, item by item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct FaultCosts {
+    /// Pages that were touched for the first time.
+    pub first_touches: u64,
+    /// Of those, huge pages.
+    pub huge: u64,
+    /// Faults that were asked for to see an access.
+    pub hints: u64,
+    /// Stores that waited for a page being moved.
+    pub write_protected: u64,
+    /// Page tables that were made.
+    pub tables: u64,
+    /// Entering and leaving the kernel, and finding the mapping.
+    pub trap: Nanos,
+    /// Clearing pages.
+    pub zeroing: Nanos,
+    /// Clearing page tables.
+    pub table_zeroing: Nanos,
+    /// Waiting for pages being moved.
+    pub waiting: Nanos,
+}
+
+impl FullMachine {
+    /// The program maps memory.
+    pub fn map(&mut self, start: u64, len: u64) {
+        let regions = self.areas.map(start, len, self.world.page_size);
+        self.announce(&regions);
+    }
+
+    fn announce(&mut self, regions: &[Region]) {
+        if let Some(brain) = &mut self.world.brain {
+            for region in regions {
+                brain.alloc(region);
+            }
+        }
+    }
+
+    /// The program unmaps memory.
+    pub fn unmap(&mut self, start: u64, len: u64) {
+        for (range, whole) in self.areas.parts(start, len) {
+            self.discard(range);
+            if let Some(brain) = &mut self.world.brain {
+                brain.free(range, whole);
+            }
+            if whole {
+                self.areas.remove(range.region);
+            }
+        }
+    }
+
+    /// Pages of a range lie nowhere any more.
+    fn discard(&mut self, range: PageRange) {
+        for page in range.pages() {
+            let Some((address, _)) = self.areas.address(page) else { return };
+            if let Some((size, entry)) = self.memory.table.unmap(address) {
+                self.shoot_down(address, size);
+                self.forget_lines(entry.frame(), size);
+                self.memory.frames.give(entry.frame(), size.order());
+            }
+        }
+    }
+
+    /// No core knows a page's translation any more.
+    pub(super) fn shoot_down(&mut self, address: u64, size: MapSize) {
+        for core in self.cores.iter_mut().filter(|core| core.used) {
+            core.tlbs.forget(address, size);
+            core.forget_filters();
+        }
+    }
+
+    /// No cache holds anything of a block of frames any more.
+    pub(super) fn forget_lines(&mut self, frame: u64, size: MapSize) {
+        let lines = 64u64 << size.order();
+        (0..lines).for_each(|i| self.caches.forget((frame << 6) + i));
+    }
+
+    /// A translation that the hardware cannot find, or is told to stop at.
+    /// `None` when the simulation cannot go on.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn fault(&mut self, core: usize, address: u64, store: bool) -> Option<()> {
+        let kind = if store { Kind::Write } else { Kind::Read };
+        let place = self.memory.table.place(address);
+        if let Some(place) = place
+            && self.memory.table.entry(place).is_present()
+        {
+            self.memory.table.entry_mut(place).0 &= !Entry::ARMED;
+            self.hint(core, address, kind);
+            return Some(());
+        }
+        let (page, size) = if let Some(found) = self.areas.page(address) {
+            found
+        } else {
+            let regions = self.areas.imply(address, self.world.page_size);
+            self.announce(&regions);
+            self.areas.page(address)?
+        };
+        let tier = self.choose(page, FaultKind::FirstTouch(kind));
+        let size = map_size(size);
+        let frames = &mut self.memory.frames;
+        let Some(frame) = frames.take(tier, size.order()).or_else(|| {
+            // The policy's choice is fragmented by page tables.
+            take_any(frames, tier, size.order())
+        }) else {
+            self.error = Some(self.out_of_memory(address));
+            return None;
+        };
+        let start = address & !((1 << size.shift()) - 1);
+        let Some(tables) = self.memory.map(start, size, frame) else {
+            self.error = Some(self.out_of_memory(address));
+            return None;
+        };
+        self.charge_first_touch(core, size, tables);
+        Some(())
+    }
+
+    fn out_of_memory(&self, address: u64) -> SimError {
+        let held: Vec<String> = (0..self.tiers.len())
+            .map(|i| self.memory.frames.capacity(TierId(i as u8)).to_string())
+            .collect();
+        SimError::parameter(
+            "machine",
+            format!("no memory left for address {address:#x}: the tiers hold {}", held.join(" + ")),
+        )
+    }
+
+    fn choose(&mut self, page: PageRef, kind: FaultKind) -> TierId {
+        let telemetry = self.telemetry();
+        match &mut self.world.brain {
+            Some(brain) => brain.fault(page, kind, &telemetry),
+            None => self.world.fixed,
+        }
+    }
+
+    fn charge_first_touch(&mut self, core: usize, size: MapSize, tables: u32) {
+        let costs = &self.world.costs;
+        let bandwidth = costs.copy_bandwidth.value;
+        let trap = costs.kernel_fault.value;
+        let base = PageSize::Base.bytes();
+        let zeroing = bandwidth.time_for(base * (1 << size.order()));
+        let table_zeroing = bandwidth.time_for(base * u64::from(tables));
+        let faults = &mut self.world.faults;
+        faults.first_touches += 1;
+        faults.huge += u64::from(size == MapSize::Huge);
+        faults.tables += u64::from(tables);
+        faults.trap += trap;
+        faults.zeroing += zeroing;
+        faults.table_zeroing += table_zeroing;
+        let me = &mut self.cores[core];
+        me.clock.spend(me.instructions, (trap + zeroing + table_zeroing).as_f64());
+    }
+
+    fn hint(&mut self, core: usize, address: u64, kind: Kind) {
+        let trap = self.world.costs.kernel_fault.value;
+        self.world.faults.hints += 1;
+        self.world.faults.trap += trap;
+        let me = &mut self.cores[core];
+        me.clock.spend(me.instructions, trap.as_f64());
+        if let Some((page, _)) = self.areas.page(address) {
+            self.choose(page, FaultKind::Hint(kind));
+        }
+    }
+
+    /// A store to a page that is being moved waits until the move is over.
+    #[cold]
+    pub(super) fn wait_for_move(&mut self, core: usize, address: u64) {
+        let fault = self.world.costs.user_fault.value;
+        self.world.faults.write_protected += 1;
+        let me = &mut self.cores[core];
+        let now = me.clock.time(me.instructions);
+        let end = self.world.mover.end_of_move().unwrap_or(now).max(now);
+        let waiting = end - now + fault.as_f64();
+        me.clock.spend(me.instructions, waiting);
+        self.world.faults.waiting += Nanos::from_f64(waiting);
+        self.move_pages(end);
+        if let Some((page, _)) = self.areas.page(address) {
+            self.choose(page, FaultKind::WriteProtected);
+        }
+    }
+}

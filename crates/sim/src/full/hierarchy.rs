@@ -1,0 +1,439 @@
+//! Private first- and second-level caches and the shared last level.
+//!
+//! Write-back, write-allocate. A dirty line that a level gives up goes to the
+//! next level that holds it, without counting as a use there, else to memory.
+
+#![allow(clippy::inline_always)] // measured: a call on the hot path costs more than the work
+
+use terrace_core::{Inclusion, Replacement};
+
+use super::sets::Sets;
+
+/// Size, associativity and policy of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheGeometry {
+    /// How many sets.
+    pub sets: u64,
+    /// Lines a set.
+    pub ways: u32,
+    /// Which line a full set gives up.
+    pub replacement: Replacement,
+}
+
+impl CacheGeometry {
+    /// An LRU cache of `bytes` with lines of 64 bytes.
+    pub const fn lru(bytes: u64, ways: u32) -> Self {
+        let sets = bytes / terrace_core::detail::CACHE_LINE / ways as u64;
+        Self { sets, ways, replacement: Replacement::Lru }
+    }
+
+    fn build(self) -> Sets {
+        Sets::new(self.sets, self.ways, self.replacement)
+    }
+}
+
+/// The caches of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HierarchyGeometry {
+    /// Cores, each with caches of its own.
+    pub cores: usize,
+    /// First level, data.
+    pub l1: CacheGeometry,
+    /// First level, instructions; without it instruction fetches are not simulated.
+    pub l1i: Option<CacheGeometry>,
+    /// Second level; without it misses go to the last level.
+    pub l2: Option<CacheGeometry>,
+    /// Last level.
+    pub llc: CacheGeometry,
+    /// Which lines the last level holds.
+    pub inclusion: Inclusion,
+}
+
+/// What asks for a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A load of the program.
+    Load,
+    /// A store of the program.
+    Store,
+    /// The page walker.
+    Walk,
+    /// An instruction fetch.
+    Fetch,
+}
+
+impl Request {
+    /// How many there are.
+    pub const COUNT: usize = 4;
+}
+
+/// What answered a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// First level.
+    L1,
+    /// Second level.
+    L2,
+    /// Last level.
+    Llc,
+    /// Memory: no cache had it.
+    Memory,
+}
+
+/// Dirty lines that go to memory on account of one request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteBacks {
+    lines: [u64; 4],
+    count: u8,
+    dropped: Option<u64>,
+}
+
+impl WriteBacks {
+    #[inline]
+    fn push(&mut self, line: u64) {
+        self.lines[usize::from(self.count) & 3] = line;
+        self.count += 1;
+    }
+    /// The lines.
+    #[inline]
+    pub fn lines(&self) -> &[u64] {
+        &self.lines[..usize::from(self.count).min(4)]
+    }
+    /// The line that private caches lost because an inclusive last level gave
+    /// it up.
+    #[inline]
+    pub fn dropped(&self) -> Option<u64> {
+        self.dropped
+    }
+}
+
+/// References and misses of one cache, by what asked. The first level's
+/// references are counted by who asks, because most never get here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheCounts {
+    /// Requests that came to the cache.
+    pub references: [u64; Request::COUNT],
+    /// Requests that it could not answer.
+    pub misses: [u64; Request::COUNT],
+    /// Dirty lines that it gave up.
+    pub write_backs: u64,
+}
+
+impl CacheCounts {
+    #[inline]
+    fn count(&mut self, request: Request, hit: bool) {
+        self.references[request as usize] += 1;
+        self.misses[request as usize] += u64::from(!hit);
+    }
+
+    /// Adds another cache's counts.
+    pub fn add(&mut self, other: &Self) {
+        for i in 0..Request::COUNT {
+            self.references[i] += other.references[i];
+            self.misses[i] += other.misses[i];
+        }
+        self.write_backs += other.write_backs;
+    }
+}
+
+/// One core's caches.
+#[derive(Clone, Debug)]
+struct Private {
+    l1: Sets,
+    l1i: Option<Sets>,
+    l2: Option<Sets>,
+    l1_counts: CacheCounts,
+    l2_counts: CacheCounts,
+}
+
+/// All caches of a machine.
+#[derive(Clone, Debug)]
+pub struct Hierarchy {
+    cores: Vec<Private>,
+    llc: Sets,
+    inclusion: Inclusion,
+    llc_counts: CacheCounts,
+}
+
+impl Hierarchy {
+    /// Empty caches.
+    pub fn new(geometry: &HierarchyGeometry) -> Self {
+        let private = Private {
+            l1: geometry.l1.build(),
+            l1i: geometry.l1i.map(CacheGeometry::build),
+            l2: geometry.l2.map(CacheGeometry::build),
+            l1_counts: CacheCounts::default(),
+            l2_counts: CacheCounts::default(),
+        };
+        Self {
+            cores: vec![private; geometry.cores],
+            llc: geometry.llc.build(),
+            inclusion: geometry.inclusion,
+            llc_counts: CacheCounts::default(),
+        }
+    }
+
+    /// Counts of the first level, all cores together. References are those
+    /// that were made here.
+    pub fn l1_counts(&self) -> CacheCounts {
+        self.sum(|core| &core.l1_counts)
+    }
+    /// Counts of the second level, all cores together.
+    pub fn l2_counts(&self) -> CacheCounts {
+        self.sum(|core| &core.l2_counts)
+    }
+    /// Counts of the last level.
+    pub fn llc_counts(&self) -> CacheCounts {
+        self.llc_counts
+    }
+
+    fn sum(&self, counts: impl Fn(&Private) -> &CacheCounts) -> CacheCounts {
+        let mut sum = CacheCounts::default();
+        self.cores.iter().for_each(|core| sum.add(counts(core)));
+        sum
+    }
+
+    /// Looks a line up in the first level alone; a miss changes and counts
+    /// nothing. Hits are not counted: that is the caller's.
+    #[inline(always)]
+    pub(crate) fn hits_l1(&mut self, core: usize, line: u64, store: bool) -> bool {
+        self.cores[core].l1.access(line, store)
+    }
+
+    /// Looks a line up, brings it into the caches, and says where it was.
+    #[inline]
+    pub fn access(
+        &mut self,
+        core: usize,
+        line: u64,
+        request: Request,
+        out: &mut WriteBacks,
+    ) -> Level {
+        let store = request == Request::Store;
+        let private = &mut self.cores[core];
+        let l1 = match (request, &mut private.l1i) {
+            (Request::Fetch, Some(l1i)) => l1i,
+            _ => &mut private.l1,
+        };
+        let hit = l1.access(line, store);
+        private.l1_counts.count(request, hit);
+        if hit { Level::L1 } else { self.beyond_l1(core, line, request, out) }
+    }
+
+    fn beyond_l1(
+        &mut self,
+        core: usize,
+        line: u64,
+        request: Request,
+        out: &mut WriteBacks,
+    ) -> Level {
+        let private = &mut self.cores[core];
+        let mut level = Level::Memory;
+        if let Some(l2) = &mut private.l2 {
+            let hit = l2.access(line, false);
+            private.l2_counts.count(request, hit);
+            if hit {
+                level = Level::L2;
+            }
+        }
+        // A line that leaves a victim cache takes its dirty bit along.
+        let mut dirty = false;
+        if level == Level::Memory {
+            let hit = if self.inclusion == Inclusion::Victim {
+                let taken = self.llc.remove(line);
+                dirty = taken == Some(true);
+                taken.is_some()
+            } else {
+                self.llc.access(line, false)
+            };
+            self.llc_counts.count(request, hit);
+            if hit {
+                level = Level::Llc;
+            } else if self.inclusion != Inclusion::Victim {
+                self.fill_llc(line, false, out);
+            }
+            if self.cores[core].l2.is_some() {
+                self.fill_l2(core, line, dirty, out);
+                dirty = false;
+            }
+        }
+        self.fill_l1(core, line, request, dirty, out);
+        level
+    }
+
+    fn fill_l1(
+        &mut self,
+        core: usize,
+        line: u64,
+        request: Request,
+        dirty: bool,
+        out: &mut WriteBacks,
+    ) {
+        let private = &mut self.cores[core];
+        let l1 = match (request, &mut private.l1i) {
+            (Request::Fetch, Some(l1i)) => l1i,
+            _ => &mut private.l1,
+        };
+        let (_, evicted) = l1.insert(line, dirty || request == Request::Store);
+        let Some(evicted) = evicted.filter(|e| e.dirty) else { return };
+        private.l1_counts.write_backs += 1;
+        let in_l2 = private.l2.as_mut().is_some_and(|l2| l2.mark_dirty(evicted.number));
+        if !in_l2 && !self.llc.mark_dirty(evicted.number) {
+            out.push(evicted.number);
+        }
+    }
+
+    fn fill_l2(&mut self, core: usize, line: u64, dirty: bool, out: &mut WriteBacks) {
+        let private = &mut self.cores[core];
+        let Some(l2) = &mut private.l2 else { return };
+        let (_, evicted) = l2.insert(line, dirty);
+        let Some(evicted) = evicted else { return };
+        private.l2_counts.write_backs += u64::from(evicted.dirty);
+        if self.inclusion == Inclusion::Victim {
+            self.fill_llc(evicted.number, evicted.dirty, out);
+        } else if evicted.dirty && !self.llc.mark_dirty(evicted.number) {
+            out.push(evicted.number);
+        }
+    }
+
+    fn fill_llc(&mut self, line: u64, dirty: bool, out: &mut WriteBacks) {
+        // Another core may have given the same line up.
+        if self.inclusion == Inclusion::Victim
+            && self.cores.len() > 1
+            && self.llc.access(line, dirty)
+        {
+            return;
+        }
+        let (_, evicted) = self.llc.insert(line, dirty);
+        let Some(evicted) = evicted else { return };
+        let mut dirty = evicted.dirty;
+        if self.inclusion == Inclusion::Inclusive {
+            out.dropped = Some(evicted.number);
+            for core in &mut self.cores {
+                dirty |= core.l1.remove(evicted.number) == Some(true);
+                if let Some(l1i) = &mut core.l1i {
+                    l1i.remove(evicted.number);
+                }
+                if let Some(l2) = &mut core.l2 {
+                    dirty |= l2.remove(evicted.number) == Some(true);
+                }
+            }
+        }
+        if dirty {
+            self.llc_counts.write_backs += 1;
+            out.push(evicted.number);
+        }
+    }
+
+    /// Drops a line from every cache: its frame holds something else now.
+    pub fn forget(&mut self, line: u64) {
+        for core in &mut self.cores {
+            core.l1.remove(line);
+            if let Some(l2) = &mut core.l2 {
+                l2.remove(line);
+            }
+        }
+        self.llc.remove(line);
+    }
+
+    /// Asks the host to bring near what a miss of a line will need.
+    #[inline]
+    pub(crate) fn prefetch(&self, core: usize, line: u64) {
+        if let Some(l2) = &self.cores[core].l2 {
+            l2.prefetch(line);
+        }
+        self.llc.prefetch(line);
+    }
+
+    /// Where the last level is a victim cache, a miss also needs the set of the
+    /// line that the second level will give up: known once its own set is near.
+    #[inline]
+    pub(crate) fn prefetch_victim(&self, core: usize, line: u64) {
+        if self.inclusion == Inclusion::Victim
+            && let Some(victim) = self.cores[core].l2.as_ref().and_then(|l2| l2.next_victim(line))
+        {
+            self.llc.prefetch(victim);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hierarchy(inclusion: Inclusion) -> Hierarchy {
+        Hierarchy::new(&HierarchyGeometry {
+            cores: 1,
+            l1: CacheGeometry { sets: 1, ways: 2, replacement: Replacement::Lru },
+            l1i: None,
+            l2: Some(CacheGeometry { sets: 1, ways: 4, replacement: Replacement::Lru }),
+            llc: CacheGeometry { sets: 1, ways: 8, replacement: Replacement::Lru },
+            inclusion,
+        })
+    }
+
+    fn run(caches: &mut Hierarchy, lines: impl Iterator<Item = u64>, request: Request) -> Vec<u64> {
+        let mut written = Vec::new();
+        for line in lines {
+            let mut out = WriteBacks::default();
+            caches.access(0, line, request, &mut out);
+            written.extend_from_slice(out.lines());
+        }
+        written
+    }
+
+    /// A stored line must reach memory exactly once after it has left the
+    /// caches, whatever the inclusion: lost write-backs would make writes free.
+    #[test]
+    fn every_dirty_line_is_written_back_once() {
+        for inclusion in [Inclusion::Inclusive, Inclusion::NonInclusive, Inclusion::Victim] {
+            let mut caches = hierarchy(inclusion);
+            let mut written = run(&mut caches, 0..5, Request::Store);
+            written.extend(run(&mut caches, 100..130, Request::Load));
+            written.sort_unstable();
+            assert_eq!(written, [0, 1, 2, 3, 4], "{inclusion:?}");
+        }
+    }
+
+    #[test]
+    fn a_victim_cache_adds_its_room_to_the_second_level() {
+        // 4 + 8 lines hold 12 lines of a cyclic scan under neither inclusion
+        // alone: an inclusive LRU of 8 misses on all of them.
+        let misses = |inclusion| {
+            let mut caches = hierarchy(inclusion);
+            run(&mut caches, 0..12, Request::Load);
+            let before = caches.llc_counts().misses[0];
+            run(&mut caches, 0..12, Request::Load);
+            caches.llc_counts().misses[0] - before
+        };
+        assert_eq!(misses(Inclusion::Victim), 0);
+        assert_eq!(misses(Inclusion::Inclusive), 12);
+    }
+
+    #[test]
+    fn an_inclusive_last_level_takes_lines_away_from_private_caches() {
+        let found_after = |inclusion| {
+            let mut caches = hierarchy(inclusion);
+            let mut out = WriteBacks::default();
+            caches.access(0, 0, Request::Load, &mut out);
+            for line in 1..9 {
+                caches.access(0, line, Request::Load, &mut out);
+                caches.access(0, 0, Request::Load, &mut out);
+            }
+            caches.access(0, 0, Request::Load, &mut out)
+        };
+        // Line 0 stays most recent in the first level, so the last level never
+        // sees it used and gives it up.
+        assert_eq!(found_after(Inclusion::NonInclusive), Level::L1);
+        let mut caches = hierarchy(Inclusion::Inclusive);
+        let mut misses = 0;
+        for line in 1..9 {
+            let mut out = WriteBacks::default();
+            misses += u64::from(caches.access(0, 0, Request::Load, &mut out) == Level::Memory);
+            caches.access(0, line, Request::Load, &mut out);
+        }
+        let mut out = WriteBacks::default();
+        misses += u64::from(caches.access(0, 0, Request::Load, &mut out) == Level::Memory);
+        assert_eq!(misses, 2, "once cold, once taken away");
+    }
+}

@@ -1,0 +1,49 @@
+//! The full model: every access of a program through TLBs, page walks, caches
+//! and memories, with demand faults and a policy at work.
+//!
+//! For recorded programs and for questions that the model of independent
+//! accesses ([`crate::simulation`]) cannot answer: what misses, what a page
+//! size brings, what walks cost, which latency can be hidden. Deterministic.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`access`] | one access in eight bytes |
+//! | [`source`] | where accesses come from |
+//! | [`sets`] | set-associative arrays, the base of caches and TLBs |
+//! | [`hierarchy`] | private caches and the last level |
+//! | [`tlb`] | TLBs and page-walk caches |
+//! | [`page_table`] | real page tables in simulated frames |
+//! | [`frames`] | buddy allocators |
+//! | [`space`] | mappings, regions, pages |
+//! | [`clock`] | a core's time: what waits for what |
+//! | [`tiers`] | the memories: latency under load, bandwidth |
+//! | [`machine`] | the machine and its hot path |
+//! | [`fault`] | demand faults and hint faults |
+//! | `mover` | the migration engine |
+//! | `world` | samples, ticks, telemetry |
+//! | [`setup`] | what to simulate |
+//! | [`report`] | what came of it |
+
+pub mod access;
+pub mod clock;
+pub mod fault;
+pub mod frames;
+pub mod hierarchy;
+pub mod machine;
+mod mover;
+pub mod page_table;
+pub mod report;
+pub mod sets;
+pub mod setup;
+pub mod source;
+pub mod space;
+pub mod tiers;
+pub mod tlb;
+mod world;
+
+pub use access::Access;
+pub use fault::FaultCosts;
+pub use machine::FullMachine;
+pub use report::FullReport;
+pub use setup::FullConfig;
+pub use source::{Batch, Source, SpaceEvent, Stream, StreamKind};

@@ -1,0 +1,311 @@
+//! The migration engine: one page after the other, write-protected while it is
+//! copied. Readers go on; a store waits. A move takes effect when it is done.
+
+use std::collections::VecDeque;
+
+use terrace_core::machine::Costs;
+use terrace_core::{
+    Abort, Action, Bytes, Cycles, Done, Nanos, Outcome, PageRange, PageRef, Proposal, TierId,
+};
+
+use super::machine::FullMachine;
+use super::page_table::{Entry, MapSize, Place};
+use super::space::map_size;
+use crate::migration::{MigrationConfig, MigrationCounts};
+
+/// Seconds of unused byte rate that may be used later.
+const SAVED: f64 = 0.05;
+/// An exchange of two huge pages has to fit into any budget.
+const LEAST_BUDGET: f64 = (4u64 << 20) as f64;
+
+/// A move under way.
+#[derive(Clone, Copy, Debug)]
+struct Active {
+    proposal: Proposal,
+    begin: f64,
+    end: f64,
+}
+
+/// The engine.
+#[derive(Debug)]
+pub(super) struct Mover {
+    config: MigrationConfig,
+    queue: VecDeque<(Proposal, f64)>,
+    active: Option<Active>,
+    free_at: f64,
+    /// Bytes that may be moved now, and since when that holds.
+    credit: f64,
+    credit_at: f64,
+    pub(super) counts: MigrationCounts,
+}
+
+/// A page that is to be moved, where it is and where it goes.
+#[derive(Clone, Copy, Debug)]
+struct Moving {
+    address: u64,
+    place: Place,
+    entry: Entry,
+    size: MapSize,
+    to: TierId,
+}
+
+impl Mover {
+    pub(super) fn new(config: MigrationConfig) -> Self {
+        Self {
+            config,
+            queue: VecDeque::new(),
+            active: None,
+            free_at: 0.0,
+            credit: LEAST_BUDGET,
+            credit_at: 0.0,
+            counts: MigrationCounts::default(),
+        }
+    }
+
+    /// Bytes that may be planned in a tick.
+    pub(super) fn budget(&self, tick: Nanos) -> Bytes {
+        Bytes::from_f64(self.config.limit.over(tick).as_f64().max(LEAST_BUDGET))
+    }
+
+    pub(super) fn enqueue(&mut self, proposals: &[Proposal], now: f64) {
+        self.queue.extend(proposals.iter().map(|proposal| (*proposal, now)));
+    }
+
+    /// When the move under way is over.
+    pub(super) fn end_of_move(&self) -> Option<f64> {
+        self.active.map(|active| active.end)
+    }
+
+    /// When so many bytes may be moved, and takes them off.
+    fn allowance(&mut self, bytes: f64, at: f64) -> f64 {
+        let rate = self.config.limit.get() / 1e9;
+        let most = (rate * SAVED * 1e9).max(LEAST_BUDGET);
+        self.credit = (self.credit + (at - self.credit_at).max(0.0) * rate).min(most);
+        self.credit_at = self.credit_at.max(at);
+        self.credit -= bytes;
+        if self.credit >= 0.0 { at } else { at - self.credit / rate }
+    }
+}
+
+impl FullMachine {
+    /// The engine works until `now`.
+    pub(super) fn move_pages(&mut self, now: f64) {
+        loop {
+            if let Some(active) = self.world.mover.active {
+                if active.end > now {
+                    return;
+                }
+                self.world.mover.active = None;
+                self.complete(active);
+                continue;
+            }
+            let Some((proposal, asked)) = self.world.mover.queue.pop_front() else { return };
+            self.begin(proposal, asked);
+        }
+    }
+
+    fn begin(&mut self, proposal: Proposal, asked: f64) {
+        let moves = match self.moves(&proposal) {
+            Ok(moves) => moves,
+            Err(abort) => return self.ended(proposal, Outcome::Aborted(abort)),
+        };
+        match proposal.action {
+            Action::Arm { range } => return self.arm(proposal, range),
+            Action::SetPeriod { period, .. } => {
+                self.world.sampler.set_period(period);
+                let outcome = Outcome::Completed { cost: Cycles::ZERO, moved: Bytes::ZERO };
+                return self.ended(proposal, outcome);
+            }
+            Action::Throttle { limit } => {
+                self.world.mover.config.limit = limit;
+                let outcome = Outcome::Completed { cost: Cycles::ZERO, moved: Bytes::ZERO };
+                return self.ended(proposal, outcome);
+            }
+            _ => {}
+        }
+        let bytes: f64 = moves.iter().flatten().map(|m| (1u64 << m.size.shift()) as f64).sum();
+        let mut time = 0.0;
+        for moving in moves.iter().flatten() {
+            time += self.copy(moving) + self.remapping();
+            self.memory.table.set(moving.place, Entry::PROTECTED);
+            self.shoot_down(moving.address, moving.size);
+        }
+        let mover = &mut self.world.mover;
+        let begin = mover.allowance(bytes, mover.free_at.max(asked));
+        mover.free_at = begin + time;
+        mover.counts.busy += Nanos::from_f64(time);
+        mover.active = Some(Active { proposal, begin, end: begin + time });
+        self.interrupt();
+    }
+
+    /// Every core in use answers a shootdown.
+    fn interrupt(&mut self) {
+        let time = self.world.costs.shootdown_per_core.value.as_f64();
+        for core in self.cores.iter_mut().filter(|core| core.used) {
+            core.clock.spend(core.instructions, time);
+            self.world.mover.counts.interrupted += Nanos::from_f64(time);
+        }
+    }
+
+    /// Time that two changes of a mapping take, without the copy.
+    fn remapping(&self) -> f64 {
+        let Costs { write_protect, shootdown, .. } = &self.world.costs;
+        2.0 * (write_protect.value.as_f64() + shootdown.value.as_f64())
+    }
+
+    /// Traffic of a copy, and the time it takes.
+    fn copy(&mut self, moving: &Moving) -> f64 {
+        let bytes = (1u64 << moving.size.shift()) as f64;
+        let from = self.memory.frames.tier_of(moving.entry.frame()).index();
+        let to = moving.to.index();
+        self.tiers[from].copy(bytes, false);
+        self.tiers[to].copy(bytes, true);
+        let threads = f64::from(self.world.mover.config.copy_threads);
+        let cores = bytes / (self.world.costs.copy_bandwidth.value.get() / 1e9 * threads);
+        cores
+            .max(self.tiers[from].copy_time(bytes, false))
+            .max(self.tiers[to].copy_time(bytes, true))
+    }
+
+    /// The pages that a proposal moves.
+    fn moves(&mut self, proposal: &Proposal) -> Result<[Option<Moving>; 2], Abort> {
+        match proposal.action {
+            Action::Promote { page, from, to } | Action::Demote { page, from, to } => {
+                let moving = self.moving(page, from, to)?;
+                let room = self.memory.frames.free_in(to, moving.size.order());
+                if room.is_zero() {
+                    return Err(Abort::NoMemory);
+                }
+                Ok([Some(moving), None])
+            }
+            Action::Exchange { promote, demote, fast, slow } => {
+                let (up, down) =
+                    (self.moving(promote, slow, fast)?, self.moving(demote, fast, slow)?);
+                if up.size != down.size {
+                    return Err(Abort::Unsupported);
+                }
+                Ok([Some(up), Some(down)])
+            }
+            Action::Split { .. } | Action::Collapse { .. } => Err(Abort::Unsupported),
+            Action::Arm { .. } | Action::SetPeriod { .. } | Action::Throttle { .. } => {
+                Ok([None, None])
+            }
+        }
+    }
+
+    fn moving(&self, page: PageRef, from: TierId, to: TierId) -> Result<Moving, Abort> {
+        let (address, size) = self.areas.address(page).ok_or(Abort::Stale)?;
+        let place = self.memory.table.place(address).ok_or(Abort::Stale)?;
+        let entry = self.memory.table.entry(place);
+        if !entry.is_present() || self.memory.frames.tier_of(entry.frame()) != from {
+            return Err(Abort::Stale);
+        }
+        if to.index() >= self.tiers.len() || to == from {
+            return Err(Abort::Unsupported);
+        }
+        Ok(Moving { address, place, entry, size: map_size(size), to })
+    }
+
+    fn complete(&mut self, active: Active) {
+        let proposal = active.proposal;
+        let moves = match self.moves(&proposal) {
+            Ok(moves) => moves,
+            Err(abort) => {
+                self.unprotect(&proposal);
+                return self.ended(proposal, Outcome::Aborted(abort));
+            }
+        };
+        let outcome = match moves {
+            [Some(up), Some(down)] => {
+                self.remap(&up, down.entry.frame());
+                self.remap(&down, up.entry.frame());
+                self.world.mover.counts.exchanges += 1;
+                Ok(2u64 << up.size.shift())
+            }
+            [Some(one), _] => match self.memory.frames.take(one.to, one.size.order()) {
+                None => Err(Abort::NoMemory),
+                Some(frame) => {
+                    self.remap(&one, frame);
+                    self.memory.frames.give(one.entry.frame(), one.size.order());
+                    let counts = &mut self.world.mover.counts;
+                    if matches!(proposal.action, Action::Promote { .. }) {
+                        counts.promotions += 1;
+                    } else {
+                        counts.demotions += 1;
+                    }
+                    Ok(1u64 << one.size.shift())
+                }
+            },
+            _ => Ok(0),
+        };
+        for moving in moves.iter().flatten() {
+            self.memory.table.entry_mut(moving.place).0 &= !Entry::PROTECTED;
+            self.shoot_down(moving.address, moving.size);
+        }
+        self.interrupt();
+        match outcome {
+            Err(abort) => self.ended(proposal, Outcome::Aborted(abort)),
+            Ok(bytes) => {
+                self.world.mover.counts.moved += Bytes(bytes);
+                let cost = self.clock.cycles(Nanos::from_f64(active.end - active.begin));
+                self.ended(proposal, Outcome::Completed { cost, moved: Bytes(bytes) });
+            }
+        }
+    }
+
+    /// A move came to nothing because one of its pages is gone: what is left
+    /// of them may be stored to again.
+    fn unprotect(&mut self, proposal: &Proposal) {
+        let pages = match proposal.action {
+            Action::Exchange { promote, demote, .. } => [Some(promote), Some(demote)],
+            action => [action.page(), None],
+        };
+        for page in pages.into_iter().flatten() {
+            let Some((address, size)) = self.areas.address(page) else { continue };
+            if let Some(place) = self.memory.table.place(address) {
+                self.memory.table.entry_mut(place).0 &= !Entry::PROTECTED;
+                self.shoot_down(address, map_size(size));
+            }
+        }
+    }
+
+    /// A page's entry points to another frame from now on.
+    fn remap(&mut self, moving: &Moving, frame: u64) {
+        self.forget_lines(moving.entry.frame(), moving.size);
+        let entry = self.memory.table.entry_mut(moving.place);
+        let bits = entry.0 & ((1 << 12) - 1);
+        *entry = Entry(frame << 12 | bits);
+    }
+
+    /// Pages of a range fault at their next access.
+    fn arm(&mut self, proposal: Proposal, range: PageRange) {
+        let mut armed = 0u64;
+        for page in range.pages() {
+            let Some((address, size)) = self.areas.address(page) else { break };
+            let Some(place) = self.memory.table.place(address) else { continue };
+            if self.memory.table.entry(place).is_present() {
+                self.memory.table.set(place, Entry::ARMED);
+                self.shoot_down(address, map_size(size));
+                armed += 1;
+            }
+        }
+        // One change of protection for the range, one shootdown.
+        let costs = &self.world.costs;
+        let time = costs.write_protect.value + costs.shootdown.value;
+        let cost = if armed > 0 { self.clock.cycles(time) } else { Cycles::ZERO };
+        if armed > 0 {
+            self.interrupt();
+        }
+        self.ended(proposal, Outcome::Completed { cost, moved: Bytes::ZERO });
+    }
+
+    fn ended(&mut self, proposal: Proposal, outcome: Outcome) {
+        if !outcome.is_completed() {
+            self.world.mover.counts.aborted += 1;
+        }
+        let telemetry = self.telemetry();
+        if let Some(brain) = &mut self.world.brain {
+            brain.done(&Done { proposal, outcome }, &telemetry);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What to simulate access by access, and the run itself.
+
+use std::time::Instant;
+
+use rand_xoshiro::rand_core::SeedableRng;
+use terrace_core::{Bytes, MAX_TIERS, Machine, Nanos, PageSize, Plan, TierId};
+use terrace_economics::{Calibration, Economist, Mode};
+use terrace_policy::{Brain, Policy};
+
+use super::machine::FullMachine;
+use super::mover::Mover;
+use super::report::FullReport;
+use super::source::{Batch, Source, SpaceEvent};
+use super::tiers::TierCounts;
+use super::world::{TierRates, World};
+use crate::config::SimPolicy;
+use crate::device::Device;
+use crate::error::SimError;
+use crate::migration::MigrationConfig;
+use crate::sampler::{Sampler, SamplerConfig};
+use crate::workload::SimRng;
+
+/// What to simulate.
+#[derive(Clone, Debug)]
+pub struct FullConfig {
+    /// The machine; it needs its part `detail`.
+    pub machine: Machine,
+    /// What decides where pages lie.
+    pub policy: SimPolicy,
+    /// What the economist does with its opinion.
+    pub economist: Mode,
+    /// Cores in use; threads run on them by their number.
+    pub cores: usize,
+    /// Size of pages where a mapping has room for them.
+    pub page_size: PageSize,
+    /// The hardware sampler.
+    pub sampler: SamplerConfig,
+    /// The migration engine.
+    pub migration: MigrationConfig,
+    /// What the fastest tier holds, if not what the machine file says.
+    pub fast: Option<Bytes>,
+    /// Accesses before anything is measured.
+    pub warm_up: u64,
+    /// Where all randomness comes from.
+    pub seed: u64,
+}
+
+impl FullConfig {
+    /// A simulation on one core with base pages.
+    pub fn new(machine: Machine, policy: SimPolicy) -> Self {
+        Self {
+            machine,
+            policy,
+            economist: Mode::Shadow,
+            cores: 1,
+            page_size: PageSize::Base,
+            sampler: SamplerConfig::hemem(),
+            migration: MigrationConfig::hemem(),
+            fast: None,
+            warm_up: 0,
+            seed: 1,
+        }
+    }
+}
+
+impl FullMachine {
+    /// Sets a machine up.
+    pub fn new(config: &FullConfig) -> Result<Self, SimError> {
+        let policy = match config.policy {
+            SimPolicy::Policy(name) => Some(name.build()),
+            SimPolicy::AllDram | SimPolicy::AllSlow => None,
+            SimPolicy::MemoryMode => {
+                let message = "memory-mode has no model of single accesses yet";
+                return Err(SimError::parameter("policy", message));
+            }
+        };
+        Self::with_policy(config, policy)
+    }
+
+    /// The same with a policy of one's own in place of the configured one.
+    pub fn with_policy(
+        config: &FullConfig,
+        policy: Option<Box<dyn Policy>>,
+    ) -> Result<Self, SimError> {
+        let machine = &config.machine;
+        if let Some(tier) = machine.tiers.iter().find(|tier| !Device::serves(tier)) {
+            let message = format!(
+                "tier `{}` of `{}` is not byte-addressable; the simulator has such tiers only",
+                tier.name, machine.name
+            );
+            return Err(SimError::parameter("machine", message));
+        }
+        if config.cores == 0 || config.cores > machine.cpu.cores.value as usize {
+            let message = format!(
+                "must be 1 to {}, the cores of `{}`",
+                machine.cpu.cores.value, machine.name
+            );
+            return Err(SimError::parameter("cores", message));
+        }
+        let mut capacities: Vec<Bytes> = machine.tiers.iter().map(|t| t.capacity.value).collect();
+        if let Some(fast) = config.fast {
+            capacities[0] = fast;
+        }
+        if config.policy == SimPolicy::AllDram && policy.is_none() {
+            capacities[0] = capacities.iter().copied().sum();
+        }
+        let fixed = match config.policy {
+            SimPolicy::AllSlow => TierId(machine.tiers.len() as u8 - 1),
+            _ => TierId::FASTEST,
+        };
+        let brain = policy.map(|policy| {
+            let calibration = Calibration::from_machine(machine);
+            Brain::new(policy, Economist::new(config.economist, calibration))
+        });
+        let needs = brain.as_ref().map(Brain::needs);
+        let mut rng = SimRng::seed_from_u64(config.seed);
+        let (sampler, mut counters) = Sampler::new(&config.sampler, config.cores, &mut rng);
+        let samples_wanted = needs.is_some_and(|needs| needs.samples);
+        if !samples_wanted {
+            counters = Sampler::off(config.cores);
+        }
+        let tick = needs.and_then(|needs| needs.tick);
+        let world = World {
+            brain,
+            fixed,
+            samples_wanted,
+            sampler,
+            sampled_until: 0.0,
+            costs: machine.costs.clone(),
+            mover: Mover::new(config.migration),
+            faults: super::fault::FaultCosts::default(),
+            page_size: config.page_size,
+            tick,
+            next_tick: tick.unwrap_or(Nanos::ZERO),
+            ticks: 0,
+            plan: Plan::new(),
+            samples: Vec::new(),
+            before: [TierCounts::default(); MAX_TIERS],
+            before_at: Nanos::ZERO,
+            rates: [TierRates::default(); MAX_TIERS],
+            cores: machine.cpu.cores.value,
+        };
+        Self::build(machine, config.cores, world, counters, &capacities)
+    }
+
+    /// Takes a batch in.
+    pub fn take(&mut self, batch: &Batch) -> Result<(), SimError> {
+        for event in &batch.events {
+            match *event {
+                SpaceEvent::Map { start, len } => self.map(start, len),
+                SpaceEvent::Unmap { start, len } => self.unmap(start, len),
+            }
+        }
+        self.run(batch.thread, &batch.accesses)
+    }
+}
+
+/// Runs a source to its end.
+pub fn simulate(
+    config: &FullConfig,
+    source: &mut dyn Source,
+    progress: &mut dyn FnMut(u64, Nanos),
+) -> Result<FullReport, SimError> {
+    let mut machine = FullMachine::new(config)?;
+    run(&mut machine, config, source, progress)
+}
+
+/// Runs a source to its end on a machine that was set up before.
+pub fn run(
+    machine: &mut FullMachine,
+    config: &FullConfig,
+    source: &mut dyn Source,
+    progress: &mut dyn FnMut(u64, Nanos),
+) -> Result<FullReport, SimError> {
+    let workload = source.describe();
+    let mut batch = Batch::default();
+    let begun = Instant::now();
+    let (mut total, mut reported) = (0u64, 0u64);
+    let mut warm = None;
+    while source.next(&mut batch)? {
+        machine.take(&batch)?;
+        total += batch.accesses.len() as u64;
+        if warm.is_none() && total >= config.warm_up {
+            warm = Some(machine.snapshot());
+        }
+        if total - reported > 1 << 20 {
+            reported = total;
+            progress(total, machine.now());
+        }
+    }
+    let warm = warm.unwrap_or_else(|| machine.snapshot());
+    let end = machine.finish();
+    Ok(machine.report(config, workload, &warm, end, total, begun.elapsed()))
+}

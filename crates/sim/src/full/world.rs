@@ -1,0 +1,171 @@
+//! What surrounds the program: the policy with its samples and ticks, and
+//! telemetry.
+
+use terrace_core::machine::Costs;
+use terrace_core::{
+    BytesPerSecond, MAX_TIERS, Nanos, PageSize, PerSecond, Plan, Sample, Telemetry, TierId,
+    TierTelemetry,
+};
+use terrace_policy::Brain;
+
+use super::access::Access;
+use super::fault::FaultCosts;
+use super::machine::FullMachine;
+use super::mover::Mover;
+use super::tiers::TierCounts;
+use crate::sampler::{SampleEvent, Sampler};
+
+/// The policy and its surroundings.
+pub(super) struct World {
+    pub(super) brain: Option<Brain>,
+    /// Where pages go without a policy.
+    pub(super) fixed: TierId,
+    /// Whether anything is sampled.
+    pub(super) samples_wanted: bool,
+    pub(super) sampler: Sampler,
+    pub(super) sampled_until: f64,
+    pub(super) costs: Costs,
+    pub(super) mover: Mover,
+    pub(super) faults: FaultCosts,
+    pub(super) page_size: PageSize,
+    pub(super) tick: Option<Nanos>,
+    pub(super) next_tick: Nanos,
+    pub(super) ticks: u64,
+    pub(super) plan: Plan,
+    pub(super) samples: Vec<Sample>,
+    /// Counters at the last tick, and when it was.
+    pub(super) before: [TierCounts; MAX_TIERS],
+    pub(super) before_at: Nanos,
+    /// Traffic between the last two ticks.
+    pub(super) rates: [TierRates; MAX_TIERS],
+    pub(super) cores: u32,
+}
+
+/// A memory's traffic, by time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TierRates {
+    read: BytesPerSecond,
+    write: BytesPerSecond,
+    accesses: PerSecond,
+}
+
+impl FullMachine {
+    /// The world as the policy sees it.
+    pub(super) fn telemetry(&self) -> Telemetry {
+        let mut tiers = [TierTelemetry::default(); MAX_TIERS];
+        for (index, tier) in self.tiers.iter().enumerate() {
+            let id = TierId(index as u8);
+            let frames = &self.memory.frames;
+            let order = self.world.page_size.shift() - PageSize::Base.shift();
+            tiers[index] = TierTelemetry {
+                capacity: frames.capacity(id),
+                free: frames.free_in(id, order),
+                addressable: true,
+                read_latency: Nanos::from_f64(tier.read_latency()),
+                write_latency: Nanos::from_f64(tier.write_latency()),
+                read_bandwidth: self.world.rates[index].read,
+                write_bandwidth: self.world.rates[index].write,
+                accesses: self.world.rates[index].accesses,
+            };
+        }
+        let used = self.cores.iter().filter(|core| core.used).count();
+        let tick = self.world.tick.unwrap_or(Nanos::SECOND);
+        Telemetry {
+            now: self.now(),
+            tier_count: self.tiers.len() as u8,
+            tiers,
+            migrated: self.world.mover.counts.moved,
+            migration_budget: self.world.mover.budget(tick),
+            cpu_load: (used as f64 / f64::from(self.world.cores)).min(1.0),
+            sample_period: if self.world.samples_wanted { self.world.sampler.period() } else { 0 },
+        }
+    }
+
+    /// After some accesses: counts stores, hands samples on, moves pages, ticks.
+    pub(super) fn settle(&mut self, core: usize, accesses: &[Access]) {
+        self.count_stores(core, accesses);
+        let now = self.now();
+        self.drain_samples(now);
+        self.move_pages(now.as_f64());
+        if let Some(tick) = self.world.tick {
+            while now >= self.world.next_tick {
+                self.tick(now);
+                // A long stall is one tick, not many.
+                let missed = (now - self.world.next_tick).get() / tick.get();
+                self.world.next_tick += tick * (missed + 1);
+            }
+        }
+    }
+
+    fn count_stores(&mut self, core: usize, accesses: &[Access]) {
+        let stores = accesses.iter().filter(|a| a.is_store()).count();
+        self.cores[core].stores += stores as u64;
+        if !self.world.samples_wanted || stores == 0 {
+            return;
+        }
+        let before = self.cores[core].counters;
+        if !self.cores[core].counters.count(SampleEvent::Store, stores as i64) {
+            return;
+        }
+        // Some store of these is the one: find out which.
+        self.cores[core].counters = before;
+        for access in accesses.iter().filter(|a| a.is_store()) {
+            if self.cores[core].counters.count(SampleEvent::Store, 1) {
+                self.record(core, SampleEvent::Store, access.address());
+            }
+        }
+    }
+
+    fn drain_samples(&mut self, now: Nanos) {
+        if !self.world.samples_wanted {
+            return;
+        }
+        let world = &mut self.world;
+        let passed = now.as_f64() - world.sampled_until;
+        world.sampled_until = now.as_f64();
+        let areas = &self.areas;
+        world.sampler.drain(passed.max(0.0), |slot| areas.page_in(slot), &mut world.samples);
+        if let Some(brain) = &mut world.brain
+            && !world.samples.is_empty()
+        {
+            brain.samples(&world.samples);
+        }
+    }
+
+    fn tick(&mut self, now: Nanos) {
+        let passed = now - self.world.before_at;
+        for (index, tier) in self.tiers.iter().enumerate() {
+            let before = &mut self.world.before[index];
+            let amount = |now: f64, before: f64| {
+                BytesPerSecond::from_amount(terrace_core::Bytes::from_f64(now - before), passed)
+            };
+            let served = (tier.counts.reads - before.reads) as f64;
+            self.world.rates[index] = TierRates {
+                read: amount(tier.counts.bytes_read, before.bytes_read),
+                write: amount(tier.counts.bytes_written, before.bytes_written),
+                accesses: PerSecond::from_count(served, passed),
+            };
+            *before = tier.counts;
+        }
+        self.world.before_at = now;
+        self.world.ticks += 1;
+        let telemetry = self.telemetry();
+        let world = &mut self.world;
+        let Some(brain) = &mut world.brain else { return };
+        brain.tick(&telemetry, &mut world.plan);
+        world.mover.enqueue(world.plan.proposals(), now.as_f64());
+        self.move_pages(now.as_f64());
+    }
+
+    /// The program is over: everything in flight is waited for.
+    pub(super) fn finish(&mut self) -> Nanos {
+        for core in &mut self.cores {
+            core.clock.drain(core.instructions);
+        }
+        let now = self.now();
+        if let Some(brain) = &mut self.world.brain {
+            brain.finish(now);
+        }
+        now
+    }
+}
