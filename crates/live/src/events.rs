@@ -13,6 +13,10 @@ use crate::regions::{FRESH, Place, Region};
 use crate::sys::PAGE;
 use crate::uffd::Message;
 
+/// From so many pages on, pages that were never touched are skipped in bulk, and
+/// a region that loses so many is not kept for what remains of it.
+const SPARSE: u32 = 1 << 16;
+
 impl Pager {
     /// Carries out what the kernel told.
     pub fn carry_out(&self, event: Message) {
@@ -35,9 +39,12 @@ impl Pager {
     /// A range is no longer mapped.
     pub fn unmapped(&self, start: usize, end: usize) {
         self.for_each_part(start, end, |id, region, first, count| {
+            let pages = region.pages();
+            if count >= SPARSE && pages - count <= count / 2 {
+                return self.unmapped_mostly(id, region, first, count);
+            }
             let newly = self.clear_pages(id, region, first, count, PageState::Gone);
             self.stats().counters.mapped_bytes.fetch_sub(u64::from(newly) * PAGE as u64, Relaxed);
-            let pages = region.pages();
             if newly > 0 && region.count_gone(newly) {
                 self.note(Note::Free(Self::page_range(id, 0, pages)));
                 self.regions.remove(id);
@@ -48,6 +55,66 @@ impl Pager {
         let _ = self
             .heap_end
             .fetch_update(AcqRel, Relaxed, |heap| (start < heap && heap <= end).then_some(start));
+    }
+
+    /// Most of a large region is no longer mapped. What remains becomes regions
+    /// of its own: to mark every page that is gone would take longer, and more
+    /// memory, than the program ever used of it.
+    fn unmapped_mostly(&self, id: u32, region: &Region, first: u32, count: u32) {
+        let pages = region.pages();
+        let mapped = region.mapped();
+        let parts = [(0, first), (first + count, pages - first - count)];
+        let rest = parts.map(|(from, pages)| self.split_off(id, region, from, pages));
+        let kept: u32 = rest.iter().flatten().map(|&(_, pages)| pages).sum();
+        region.for_each_touched(first, count, |first, count| {
+            self.clear_run(id, region, first, count, PageState::Gone);
+        });
+        let newly = u64::from(mapped.saturating_sub(kept));
+        self.stats().counters.mapped_bytes.fetch_sub(newly * PAGE as u64, Relaxed);
+        self.note(Note::Free(Self::page_range(id, 0, pages)));
+        self.regions.remove(id);
+        for (new, _) in rest.into_iter().flatten() {
+            self.regions.index(new);
+        }
+    }
+
+    /// Makes a region of a part of one; returns it with the pages that are
+    /// mapped in it.
+    fn split_off(&self, id: u32, old: &Region, first: u32, count: u32) -> Option<(u32, u32)> {
+        if count == 0 {
+            return None;
+        }
+        let start = old.start() + first as usize * PAGE;
+        let Some(new_id) = self.regions.insert(start, count) else { too_many_regions() };
+        let new = self.regions.get(new_id)?;
+        self.note(Note::Alloc(Self::region_of(new_id, count)));
+        let mut gone = 0;
+        for page in 0..count {
+            let from = Place { id, region: old, page: first + page, word: old.word(first + page) };
+            let to = Place { id: new_id, region: new, page, word: new.word(page) };
+            gone += u32::from(self.transfer(&from, &to) == PageState::Gone);
+        }
+        new.count_gone(gone);
+        Some((new_id, count - gone))
+    }
+
+    /// Hands a page over from one region to another; returns its state.
+    fn transfer(&self, from: &Place<'_>, to: &Place<'_>) -> PageState {
+        self.lock_page(to);
+        let word = self.lock_page(from);
+        let state = PageState::of(word);
+        if let PageState::Resident | PageState::Limbo(_) = state {
+            from.region.resident.fetch_sub(1, Relaxed);
+            to.region.resident.fetch_add(1, Relaxed);
+            let kind = terrace_core::FaultKind::FirstTouch(terrace_core::Access::Write);
+            self.note(Note::Fault { page: Self::page_ref(to), kind });
+        }
+        if let PageState::Limbo(slot) = state {
+            self.staging.owner_of(slot).store(owner(to.id, to.page), Release);
+        }
+        to.word.store(word, Release);
+        from.word.store(PageState::Gone.word(), Release);
+        state
     }
 
     /// Mapped memory moved; pages keep their content.
@@ -71,35 +138,18 @@ impl Pager {
         // Something of ours may have been mapped there: it is gone.
         self.unmapped(to, to + count as usize * PAGE);
         if !self.cover(to, to + count as usize * PAGE) {
-            // Without a region we could not serve the pages, and without their
-            // content the program must not go on.
-            crate::sys::complain(&["too many managed regions; the program cannot go on"]);
-            std::process::abort();
+            too_many_regions();
         }
         let mut gone = 0;
         for i in 0..count {
             let page = first + i;
             let from = Place { id: old_id, region: old, page, word: old.word(page) };
             let Some(to) = self.regions.find(to + i as usize * PAGE) else { continue };
-            self.lock_page(&to);
-            let word = self.lock_page(&from);
-            let state = PageState::of(word);
-            if let PageState::Resident | PageState::Limbo(_) = state {
-                old.resident.fetch_sub(1, Relaxed);
-                to.region.resident.fetch_add(1, Relaxed);
-                let kind = terrace_core::FaultKind::FirstTouch(terrace_core::Access::Write);
-                self.note(Note::Fault { page: Self::page_ref(&to), kind });
-            }
-            if let PageState::Limbo(slot) = state {
-                self.staging.owner_of(slot).store(owner(to.id, to.page), Release);
-            }
-            if state == PageState::Gone {
+            if self.transfer(&from, &to) == PageState::Gone {
                 gone += 1;
+                // Mapped memory of which we believed that it was not.
                 to.word.store(PageState::Fresh.word(), Release);
-            } else {
-                to.word.store(word, Release);
             }
-            from.word.store(PageState::Gone.word(), Release);
         }
         let pages = old.pages();
         if old.count_gone(count - gone) {
@@ -155,6 +205,17 @@ impl Pager {
     /// Drops the content of pages and puts them into a state; returns how many
     /// were not in it before.
     fn clear_pages(&self, id: u32, region: &Region, first: u32, count: u32, to: PageState) -> u32 {
+        if count < SPARSE || to != PageState::Fresh {
+            return self.clear_run(id, region, first, count, to);
+        }
+        let mut changed = 0;
+        region.for_each_touched(first, count, |first, count| {
+            changed += self.clear_run(id, region, first, count, to);
+        });
+        changed
+    }
+
+    fn clear_run(&self, id: u32, region: &Region, first: u32, count: u32, to: PageState) -> u32 {
         let mut changed = 0;
         for page in first..first + count {
             let word = region.word(page);
@@ -184,6 +245,13 @@ impl Pager {
         }
         changed
     }
+}
+
+/// Without a region we could not serve pages, and without their content the
+/// program must not go on.
+fn too_many_regions() -> ! {
+    crate::sys::complain(&["too many managed regions; the program cannot go on"]);
+    std::process::abort();
 }
 
 /// Puts the program on plain memory: everything is brought in, whatever the

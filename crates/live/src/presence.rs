@@ -86,6 +86,9 @@ pub(crate) fn parse(line: &[u8]) -> Option<Mapping> {
     })
 }
 
+/// From this length on a range is looked at by [`Pagemap::scan`].
+const SPARSE: usize = 64 << 20;
+
 /// Which pages have content in the page table: `/proc/self/pagemap`, or, where
 /// that is out of reach (another root), `mincore`.
 pub struct Pagemap(Option<c_int>);
@@ -106,6 +109,9 @@ impl Pagemap {
     /// Calls `each` for every run of present pages in a range: first page's
     /// address and how many.
     pub fn for_each_present(&self, start: usize, end: usize, mut each: impl FnMut(usize, usize)) {
+        if end - start >= SPARSE && self.scan(start, end, &mut each) {
+            return;
+        }
         let mut entries = [0u64; 512];
         let mut at = start;
         let mut run = (start, 0);
@@ -131,6 +137,39 @@ impl Pagemap {
         if run.1 != 0 {
             each(run.0, run.1);
         }
+    }
+
+    /// The same by `PAGEMAP_SCAN` (Linux 6.7), which does not look at every page of a
+    /// hole; false if the kernel has none.
+    fn scan(&self, start: usize, end: usize, each: &mut impl FnMut(usize, usize)) -> bool {
+        // `struct pm_scan_arg` and `struct page_region` of `linux/fs.h`.
+        const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
+        const PRESENT_OR_SWAPPED: u64 = 1 << 3 | 1 << 4;
+        let Some(fd) = self.0 else { return false };
+        let mut found = [[0u64; 3]; 128];
+        let mut at = start as u64;
+        while at < end as u64 {
+            let [size, flags, max_pages, inverted, all_of] = [96, 0, 0, 0, 0];
+            let to = found.as_mut_ptr() as u64;
+            let room = found.len() as u64;
+            let (any_of, wanted) = (PRESENT_OR_SWAPPED, 0);
+            let mut arg = [
+                size, flags, at, end as u64, 0, to, room, max_pages, inverted, all_of, any_of,
+                wanted,
+            ];
+            // SAFETY: the structure that the request reads and writes; it writes
+            // as many ranges as there is room for.
+            let n = unsafe { libc::ioctl(fd, PAGEMAP_SCAN, arg.as_mut_ptr()) };
+            if n < 0 {
+                return false;
+            }
+            for &[from, to, _] in &found[..n as usize] {
+                each(from as usize, (to - from) as usize / PAGE);
+            }
+            // How far it came.
+            at = arg[4].max(at + 1);
+        }
+        true
     }
 
     /// Reads entries as the pagemap has them.
@@ -206,6 +245,22 @@ mod tests {
         assert!(!file.private_rw && !file.anonymous && !file.heap);
         assert!(parse(b"7ff0-7ff1 rw-p 0 00:00 0 [stack]").is_some_and(|m| !m.anonymous));
         assert_eq!(parse(b"nonsense"), None);
+    }
+
+    #[test]
+    fn touched_pages_of_a_huge_mapping_are_found_at_once() {
+        let len = 4 * SPARSE;
+        let at = crate::sys::map_private(len).expect("address space");
+        for page in [0, 1, 5000, len / PAGE - 1] {
+            // SAFETY: within the mapping.
+            unsafe { ((at + page * PAGE) as *mut u8).write(1) };
+        }
+        let mut runs = Vec::new();
+        Pagemap::open()
+            .for_each_present(at, at + len, |start, n| runs.push(((start - at) / PAGE, n)));
+        assert_eq!(runs, [(0, 2), (5000, 1), (len / PAGE - 1, 1)]);
+        // SAFETY: ours.
+        unsafe { crate::sys::munmap(at, len) }.expect("unmapped");
     }
 
     #[test]

@@ -92,6 +92,23 @@ impl Region {
         // A region that is being taken away has no pages any more.
         self.parts[(part as usize).min(PARTS - 1)].fetch_add(1, Relaxed);
     }
+    /// Calls `each` for every run of page words whose memory was ever touched:
+    /// first page and how many. All others are fresh.
+    pub fn for_each_touched(&self, first: u32, count: u32, mut each: impl FnMut(u32, u32)) {
+        let words = self.words.load(Acquire);
+        let at = |page: u32| words + page as usize * size_of::<AtomicU64>();
+        let (from, to) = (at(first) & !(PAGE - 1), at(first + count).next_multiple_of(PAGE));
+        crate::presence::Pagemap::open().for_each_present(from, to, |start, pages| {
+            let index = |at: usize| (at.saturating_sub(words) / size_of::<AtomicU64>()) as u32;
+            let start_page = index(start).max(first);
+            let end_page = index(start + pages * PAGE).min(first + count);
+            each(start_page, end_page - start_page);
+        });
+    }
+    /// Pages that are mapped.
+    pub fn mapped(&self) -> u32 {
+        self.pages() - self.gone.load(Acquire)
+    }
     /// Counts pages as no longer mapped, and says whether that was the last.
     pub fn count_gone(&self, pages: u32) -> bool {
         self.gone.fetch_add(pages, AcqRel) + pages == self.pages()
@@ -219,10 +236,16 @@ impl Regions {
         region.parts.iter().for_each(|part| part.store(0, Relaxed));
         region.last_fresh.store(u32::MAX - 1, Relaxed);
         region.pages.store(pages, Release);
-        for chunk in chunks_of(start, pages) {
+        self.index(id);
+        Some(id)
+    }
+
+    /// Lets the chunks that name no region name this one.
+    pub fn index(&self, id: u32) {
+        let region = &self.table[id as usize];
+        for chunk in chunks_of(region.start(), region.pages()) {
             let _ = self.chunks[chunk].compare_exchange(0, id + 1, AcqRel, Relaxed);
         }
-        Some(id)
     }
 
     /// Takes a region out. Its number and words are reused once

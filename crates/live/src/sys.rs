@@ -116,6 +116,16 @@ pub fn map_private(len: usize) -> Result<usize, i32> {
     }
 }
 
+/// Changes the length of a mapping, which may move.
+///
+/// # Safety
+/// As of `mremap(2)`: nothing may use the old range afterwards.
+pub unsafe fn mremap(at: usize, len: usize, new_len: usize) -> Result<usize, i32> {
+    // SAFETY: the caller's.
+    let r = unsafe { libc::syscall(libc::SYS_mremap, at, len, new_len, libc::MREMAP_MAYMOVE, 0) };
+    if r == -1 { Err(errno()) } else { Ok(r as usize) }
+}
+
 /// New memory that is shared with children.
 pub fn map_shared(len: usize) -> Result<usize, i32> {
     // SAFETY: as above.

@@ -62,21 +62,64 @@ impl OwnHeap {
     }
 }
 
-// SAFETY: the allocator is called by one thread at a time.
+/// From this size on a block is a mapping of its own: zeros cost nothing until
+/// they are touched (tables for every page of a mapping that is mostly
+/// untouched are large), and what is freed goes back to the kernel.
+const LARGE: usize = 128 << 10;
+
+fn is_large(layout: &Layout) -> bool {
+    layout.size() >= LARGE && layout.align() <= sys::PAGE
+}
+
+fn map(size: usize) -> *mut u8 {
+    sys::map_private(size).map_or(null_mut(), |at| at as *mut u8)
+}
+
+// SAFETY: the allocator is called by one thread at a time; large blocks are
+// mappings that nobody else has.
 unsafe impl GlobalAlloc for OwnHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_large(&layout) {
+            return map(layout.size());
+        }
         // SAFETY: the caller's layout is not empty.
         unsafe { self.0.lock().malloc(layout.size(), layout.align()) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_large(&layout) {
+            return map(layout.size());
+        }
         // SAFETY: as above.
         unsafe { self.0.lock().calloc(layout.size(), layout.align()) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        if is_large(&layout) {
+            // SAFETY: a mapping of ours of that size, which its user gives up.
+            let _ = unsafe { sys::munmap(at as usize, layout.size()) };
+            return;
+        }
         // SAFETY: the caller's pointer came from here.
         unsafe { self.0.lock().free(at, layout.size(), layout.align()) }
     }
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as the caller's, with a size that is not zero.
+        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        if is_large(&layout) && is_large(&new) {
+            // SAFETY: a mapping of ours of that size.
+            return unsafe { sys::mremap(at as usize, layout.size(), size) }
+                .map_or(null_mut(), |at| at as *mut u8);
+        }
+        if is_large(&layout) || is_large(&new) {
+            // SAFETY: two blocks, of at least so many bytes.
+            unsafe {
+                let to = self.alloc(new);
+                if !to.is_null() {
+                    to.copy_from_nonoverlapping(at, layout.size().min(size));
+                    self.dealloc(at, layout);
+                }
+                return to;
+            }
+        }
         // SAFETY: as above.
         unsafe { self.0.lock().realloc(at, layout.size(), layout.align(), size) }
     }
