@@ -17,6 +17,7 @@ int main(void)
 {
     static char stack[64 * KIB] __attribute__((aligned(64)));
     uint32_t *ended = map(64 * KIB);
+    churn();
     for (uint32_t round = 1; round < 4; round++) {
         *ended = round;
         pid_t child = (pid_t)SYS(clone(churns_and_ends, stack + sizeof stack,
