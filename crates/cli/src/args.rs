@@ -10,7 +10,8 @@ use terrace_economics::Mode;
 use crate::failure::Failure;
 use crate::output;
 use crate::{
-    attach, check, compare, completions, doctor, man, metrics, reproduce, run, sim, top, why,
+    attach, check, compare, completions, doctor, man, metrics, report, reproduce, run, sim, top,
+    why,
 };
 
 /// Runs programs in less memory than they ask for, and simulates how memory
@@ -40,6 +41,7 @@ enum Verb {
     Run(run::Args),
     Attach(attach::Args),
     Top(top::Args),
+    Report(report::Args),
     Metrics(metrics::Args),
     Sim(sim::Args),
     Compare(compare::Args),
@@ -59,6 +61,7 @@ impl Cli {
             Verb::Run(args) => args.execute(json),
             Verb::Attach(args) => args.execute(json),
             Verb::Top(args) => args.execute(json),
+            Verb::Report(args) => args.execute(json),
             Verb::Metrics(args) => args.execute(json),
             Verb::Sim(args) => args.execute(json),
             Verb::Compare(args) => args.execute(json),

@@ -81,10 +81,12 @@ fn check(file: &Path) -> Result<Content, Failure> {
             "{name}: neither a machine, ladder or memory file, nor recorded decisions or events"
         ))
     };
+    let first = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    if std::str::from_utf8(first).is_ok_and(records::is_header) {
+        return check_records(&name, &bytes);
+    }
     let text = String::from_utf8(bytes).map_err(|_| unknown())?;
-    if text.lines().next().is_some_and(records::is_header) {
-        check_records(&name, &text)
-    } else if text.lines().next().is_some_and(is_event_header) {
+    if text.lines().next().is_some_and(is_event_header) {
         check_events(&name, &text)
     } else if Ladder::is_meant(&text) {
         let ladder = Ladder::parse(&name, &text).map_err(Failure::bad_input)?;
@@ -104,15 +106,15 @@ fn check(file: &Path) -> Result<Content, Failure> {
     }
 }
 
-fn check_records(name: &str, text: &str) -> Result<Content, Failure> {
-    let mut reader = Reader::new(name, text.as_bytes())?;
+fn check_records(name: &str, bytes: &[u8]) -> Result<Content, Failure> {
+    let mut reader = Reader::new(name, bytes)?;
     let program = std::mem::take(&mut reader.header.program);
     let (mut decisions, mut lost) = (0, 0);
     for record in reader {
         match record? {
             Record::Decision { .. } => decisions += 1,
             Record::Lost { count, .. } => lost += count,
-            Record::Region(_) => {}
+            _ => {}
         }
     }
     Ok(Content::Records { program, decisions, lost })

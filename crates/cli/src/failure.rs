@@ -35,6 +35,14 @@ impl Failure {
         Self::Unsupported(what.to_string())
     }
 
+    /// What it says.
+    pub(crate) fn message(self) -> String {
+        match self {
+            Self::Failed(message) | Self::BadInput(message) | Self::Unsupported(message) => message,
+            Self::ReaderGone => String::new(),
+        }
+    }
+
     /// Says it on stderr, and turns it into the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let (message, code) = match self {

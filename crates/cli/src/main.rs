@@ -14,6 +14,7 @@
 //! | [`attach`] | tiers for programs that run already |
 //! | [`sim`], [`compare`], [`reproduce`] | simulated machines |
 //! | [`top`] | running programs, again and again |
+//! | [`report`] | a recorded run as one page |
 //! | [`metrics`] | figures of running programs for Prometheus |
 //! | [`doctor`] | what this machine supports |
 //! | [`why`] | explain recorded decisions |
@@ -35,6 +36,7 @@ mod output;
 mod procs;
 mod progress;
 mod records;
+mod report;
 mod reproduce;
 mod residency;
 mod run;

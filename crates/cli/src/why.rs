@@ -155,6 +155,10 @@ impl<'a> Search<'a> {
                 self.regions.insert((region.process, region.region), region);
             }
             Record::Lost { count, .. } => self.lost += count,
+            Record::Moment { .. }
+            | Record::End { .. }
+            | Record::Events { .. }
+            | Record::EventsLost { .. } => {}
             Record::Decision { process, decision } => {
                 self.recorded += 1;
                 self.begin.get_or_insert(decision.at);

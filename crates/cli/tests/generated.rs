@@ -8,9 +8,10 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 11] = [
+const VERBS: [&str; 12] = [
     "run",
     "top",
+    "report",
     "metrics",
     "sim",
     "compare",
@@ -32,6 +33,7 @@ fn help_reads_as_agreed() {
     help("").stdout_eq(file!["help/terrace.txt"].raw());
     help("run").stdout_eq(file!["help/run.txt"].raw());
     help("top").stdout_eq(file!["help/top.txt"].raw());
+    help("report").stdout_eq(file!["help/report.txt"].raw());
     help("metrics").stdout_eq(file!["help/metrics.txt"].raw());
     help("sim").stdout_eq(file!["help/sim.txt"].raw());
     help("compare").stdout_eq(file!["help/compare.txt"].raw());

@@ -24,7 +24,8 @@ int main(void) {
     size_t words = (64u << 20) / sizeof(uint64_t);
     uint64_t *memory = malloc(words * sizeof *memory), x = 88172645463325252u;
     if (!memory) return 3;
-    for (size_t i = 0; i < words; i++) memory[i] = i / 64;
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 0; i < words; i++) memory[i] += i / 64;
     puts("ready");
     fflush(stdout);
     struct pollfd input = { 0, POLLIN, 0 };
@@ -352,4 +353,73 @@ fn top_on_a_terminal_draws_and_quits_with_q_and_leaves_the_terminal_as_it_was() 
     // Entered and left the alternate screen; echo is on again.
     assert!(text.contains("\x1b[?1049h") && text.contains("\x1b[?1049l"), "{text}");
     assert!(text.rsplit("status 0").next().unwrap().contains(" echo "), "{text}");
+}
+
+/// A recording of a run, made once.
+fn recording(directory: &Path) -> (PathBuf, PathBuf) {
+    let (file, page) = (directory.join("run.terrace"), directory.join("run.html"));
+    let mut run =
+        Run::start(&["--record", file.to_str().unwrap(), "--report-html", page.to_str().unwrap()]);
+    std::thread::sleep(Duration::from_millis(500));
+    run.end();
+    (file, page)
+}
+
+#[test]
+fn a_recorded_run_becomes_a_page_that_needs_nothing_else() {
+    if !is_supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (file, at_once) = recording(dir.path());
+    let page = dir.path().join("page.html");
+    let report = common::terrace().arg("report").arg(&file).arg("-o").arg(&page);
+    report.assert().success();
+
+    let facts = common::json(common::terrace().args(["report", "--json"]).arg(&file), 0);
+    let text = fs::read_to_string(&page).unwrap();
+
+    assert_eq!(text, fs::read_to_string(at_once).unwrap(), "--report-html draws another page");
+    for outside in ["http:", "https:", "<script", "<link", "@import", "src="] {
+        assert!(!text.contains(outside), "the page needs {outside}");
+    }
+    for title in ["Residency over time", "Where and when", "Fault latency", "Where the time went"] {
+        assert!(text.contains(title), "no {title}");
+    }
+    assert_eq!(text.matches("data:image/png;base64,").count(), 2);
+    assert_eq!(facts["complete"], true);
+    let promotions = facts["total"]["promotions"].as_u64().unwrap();
+    assert!(promotions > 0, "{facts}");
+    // The numbers are there as text.
+    let digits: String = text.replace('\u{202f}', "");
+    assert!(digits.contains(&format!("<b>{promotions}</b>")), "{promotions} is not in the page");
+}
+
+#[test]
+fn a_recording_that_is_cut_off_or_damaged_says_what_can_be_read() {
+    if !is_supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (file, _) = recording(dir.path());
+    let bytes = fs::read(&file).unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let cut = write("cut", &bytes[..bytes.len() - 100]);
+    let mut changed = bytes.clone();
+    let end = changed.len() - 200;
+    changed[end] ^= 0x55;
+    let damaged = write("damaged", &changed);
+
+    for (path, what) in [(&cut, "the recording is cut off"), (&damaged, "the recording is damaged")]
+    {
+        let error = common::refused(common::terrace().arg("report").arg(path));
+        assert!(error.contains(what) && error.contains(" records"), "{error}");
+        let partial = common::terrace().args(["report", "--partial"]).arg(path).output().unwrap();
+        let page = String::from_utf8(partial.stdout).unwrap();
+        assert!(page.contains(what) && page.contains("Fault latency"), "{what}: {page}");
+    }
 }

@@ -5,11 +5,13 @@
 //!
 //! | file | concept |
 //! |---|---|
+//! | [`html`] | a recorded run as one page |
 //! | [`openmetrics`] | figures as OpenMetrics text |
 //! | [`run`] | the report of a run: every process's figures, and their sums |
 //! | [`rates`] | what happened between two looks at a run |
 //! | [`slowdown`] | how much slower the program ran than on plain memory |
 
+pub mod html;
 pub mod openmetrics;
 pub mod rates;
 pub mod run;

@@ -339,6 +339,33 @@ impl From<RunReport> for Moment {
     }
 }
 
+impl Moment {
+    /// The report that the run would have given at this moment.
+    pub fn into_report(
+        self,
+        program: Vec<String>,
+        policy: String,
+        economist: String,
+        budget: Bytes,
+    ) -> RunReport {
+        let kept = |process: &ProcessReport| process.figures.resident_peak <= budget;
+        RunReport {
+            program,
+            end: None,
+            elapsed: self.elapsed,
+            policy,
+            economist,
+            budget,
+            budget_kept: self.processes.iter().all(kept),
+            unmanaged: None,
+            slowdown: self.slowdown,
+            total: self.total,
+            processes: self.processes,
+            decisions_lost: None,
+        }
+    }
+}
+
 /// What `run` itself knows of the run.
 #[derive(Clone, Debug)]
 pub struct Head {

@@ -43,7 +43,7 @@ use crate::failure::Failure;
 use crate::metrics::{self, Listen, Server, SocketFile};
 use crate::output;
 use crate::procs::{self, Stat};
-use crate::records::{Header, MachineFacts, World};
+use crate::records::{Header, LiveFacts, MachineFacts, World};
 use crate::runs::{LiveRun, Manifest, RunDirectory};
 
 /// Run a program with at most so much of its memory in DRAM.
@@ -107,6 +107,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHERE")]
     metrics: Option<Listen>,
 
+    /// Draw the run as an HTML page when the program has ended.
+    #[arg(long, value_name = "FILE")]
+    report_html: Option<PathBuf>,
+
     /// Where memory cannot be managed, run the program unmanaged instead of failing.
     #[arg(long)]
     best_effort: bool,
@@ -120,6 +124,11 @@ pub(crate) struct Args {
           value_name = "PROGRAM", value_hint = clap::ValueHint::CommandWithArguments)]
     program: Vec<OsString>,
 }
+
+/// How often figures are recorded at first.
+const MOMENT: Duration = Duration::from_millis(100);
+/// Into how many moments the time that has passed is divided afterwards.
+const MOMENTS: u32 = 400;
 
 /// How often decisions are drained while few are taken.
 const DRAIN: Duration = Duration::from_millis(100);
@@ -168,8 +177,10 @@ impl Args {
         command.env(config::VARIABLE, config.encode());
         command.env("LD_PRELOAD", library::preload_list(&library, std::env::var_os("LD_PRELOAD")));
         let report_to = self.open_report()?;
-        let recorder = Recorder::new(directory.path(), self.open_record(&config)?)?;
+        let recorder = Recorder::new(directory.path(), self.open_record(&config, plain_fault)?)?;
         let watch = self.open_watch()?;
+        let page = self.report_html.as_deref().map(|path| create("--report-html", path));
+        let mut page = page.transpose()?;
 
         let mut run = Run {
             args: self,
@@ -179,13 +190,17 @@ impl Args {
             recorder,
             plain_fault,
             watch,
+            next_moment: Duration::ZERO,
         };
         let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
         let (end, elapsed) = running
             .wait(&mut run)
             .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
-        let complete = run.recorder.finish();
+        let complete = run.finish_recording(end, elapsed);
         run.publish(report_to, end, elapsed)?;
+        if let Some((page, recording)) = page.as_mut().zip(self.recording(directory.path())) {
+            crate::report::draw(&recording, page)?;
+        }
         // A recording that is incomplete must not look complete; but the
         // program's own failure is worth more than ours.
         match complete {
@@ -215,6 +230,7 @@ impl Args {
             recorder,
             plain_fault,
             watch,
+            next_moment: Duration::ZERO,
         };
         let running =
             Running::start(&mut self.command(program)).map_err(|e| not_started(program, &e))?;
@@ -257,12 +273,14 @@ impl Args {
     fn open_record(
         &self,
         config: &RunConfig,
+        plain_fault: Nanos,
     ) -> Result<Option<(PathBuf, Header, BufWriter<File>)>, Failure> {
-        let Some(path) = &self.record else { return Ok(None) };
-        let file = create("--record", path)?;
+        let Some(path) = self.recording(&config.dir) else { return Ok(None) };
+        let file = create("--record", &path)?;
+        let calibration = activate::calibrate();
         let machine = MachineFacts {
             name: Facts::read(Path::new("/")).cpu.model,
-            clock: Some(activate::calibrate().clock),
+            clock: Some(calibration.clock),
             tiers: self.tiers(),
         };
         let header = Header::new(
@@ -272,7 +290,9 @@ impl Args {
             config.economist,
             machine,
         );
-        Ok(Some((path.clone(), header, BufWriter::new(file))))
+        let budget = self.fast;
+        let header = header.of_live_run(LiveFacts { budget, plain_fault, calibration });
+        Ok(Some((path, header, BufWriter::new(file))))
     }
 
     /// Answers from a thread of its own, like any other reader of the run.
@@ -287,6 +307,12 @@ impl Args {
         // Not waited for: it ends with us.
         std::thread::spawn(move || server.serve(|| metrics::text(&runs).ok()));
         Ok(SocketFile::of(listen))
+    }
+
+    /// Where the run is recorded: for its picture alone, in its own directory.
+    fn recording(&self, directory: &Path) -> Option<PathBuf> {
+        let for_picture = self.report_html.is_some().then(|| directory.join("recording"));
+        self.record.clone().or(for_picture)
     }
 
     fn open_watch(&self) -> Result<Option<Watcher>, Failure> {
@@ -323,6 +349,8 @@ struct Run<'a> {
     /// What the first touch of a page takes without us, measured at the start.
     plain_fault: Nanos,
     watch: Option<Watcher>,
+    /// When the next moment is recorded.
+    next_moment: Duration,
 }
 
 impl Run<'_> {
@@ -355,6 +383,24 @@ impl Run<'_> {
         self.recorder.pages().filter_map(|page| Stat::of(page.pid())).map(|stat| stat.cpu).sum()
     }
 
+    /// Writes the figures down, more rarely as the run gets longer: a recording
+    /// grows with the logarithm of the time, and its pictures have as many
+    /// columns as a screen shows.
+    fn record_moment(&mut self) {
+        let elapsed = self.started.elapsed();
+        if self.recorder.is_recording() && elapsed >= self.next_moment {
+            self.next_moment = elapsed + MOMENT.max(elapsed / MOMENTS);
+            let report = self.collect(None, elapsed);
+            self.recorder.moment(report);
+        }
+    }
+
+    fn finish_recording(&mut self, end: End, elapsed: Duration) -> Result<(), Failure> {
+        self.recorder.drain();
+        let report = self.collect(Some(end), elapsed);
+        self.recorder.finish(report)
+    }
+
     /// The last report, when the program has ended.
     fn publish(
         &mut self,
@@ -381,6 +427,7 @@ impl Run<'_> {
 impl Watch for Run<'_> {
     fn poll(&mut self) -> Duration {
         let busy = self.recorder.drain();
+        self.record_moment();
         let next = if busy { DRAIN_FAST } else { DRAIN };
         let Some(mut watch) = self.watch.take() else { return next };
         if watch.is_due() {

@@ -10,10 +10,15 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_core::{PageSize, RegionId};
 use terrace_live::shared::{ProcessPage, RING};
+use terrace_report::{Moment, RunReport};
 
 use crate::failure::Failure;
-use crate::records::{Header, Record, RegionRecord, Writer};
+use crate::records::{Header, Record, RegionRecord, Residency, Writer};
+use crate::residency;
 use crate::runs;
+
+/// Regions of a process that each moment tells of: those with the most faults.
+const REGIONS: usize = 64;
 
 /// Watches a run directory. Processes come as the program forks and starts
 /// others; their pages stay when they end.
@@ -86,14 +91,39 @@ impl Recorder {
         for process in self.processes.values_mut() {
             busy |= process.drain(file) > RING as u64 / 8;
         }
-        let flushed = file.writer.flush();
-        file.note(flushed);
         busy
     }
 
-    /// Writes down the last decisions, and says whether all went well.
-    pub(crate) fn finish(&mut self) -> Result<(), Failure> {
-        self.drain();
+    /// Writes down the figures at this moment.
+    pub(crate) fn moment(&mut self, report: RunReport) {
+        let Some(file) = &mut self.file else { return };
+        let residency =
+            report
+                .processes
+                .iter()
+                .flat_map(|process| {
+                    residency::of(process).into_iter().take(REGIONS).map(|(start, parts)| {
+                        Residency { process: process.pid, start, parts: parts.to_vec() }
+                    })
+                })
+                .collect();
+        let mut moment = Box::new(Moment::from(report));
+        moment.processes.iter_mut().for_each(|process| process.regions.truncate(REGIONS));
+        file.write(&Record::Moment { moment, residency });
+    }
+
+    /// Whether anything is written down.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Writes down the last decisions and the report, and says whether all went well.
+    pub(crate) fn finish(&mut self, report: RunReport) -> Result<(), Failure> {
+        if let Some(file) = &mut self.file {
+            file.write(&Record::End { report: Box::new(report) });
+            let flushed = file.writer.flush();
+            file.note(flushed);
+        }
         match self.file.as_mut().and_then(|file| Some((&file.path, file.failed.take()?))) {
             None => Ok(()),
             Some((path, e)) => Err(Failure::failed(format!("--record: {}: {e}", path.display()))),

@@ -1,19 +1,26 @@
 //! Recorded decisions: what `--record` writes and `terrace why` reads.
 //!
-//! JSON lines, so that a run that is cut short leaves everything that was
-//! written readable, and so that other tools need no library. The first line
-//! is the [`Header`]; every further line is a [`Record`].
+//! The first line is the [`Header`], as JSON. What follows are [`Record`]s, in
+//! one of two forms: JSON lines, so that other tools need no library (what
+//! `terrace sim` writes), or [`packed`], for live runs, which tell far more.
+
+mod packed;
 
 use std::io::{self, BufRead, Write};
 
 use serde::{Deserialize, Serialize};
-use terrace_core::{Frequency, PageNo, PageRef, PageSize, RegionId};
-use terrace_economics::{Decision, Mode};
+use terrace_core::{Bytes, Frequency, Nanos, PageNo, PageRef, PageSize, RegionId};
+use terrace_economics::{Calibration, Decision, Mode};
+use terrace_report::{Moment, RunReport};
+
+use self::packed::{PackedReader, PackedWriter};
 
 use crate::failure::Failure;
 
-/// Version of the format.
+/// Version of the form in lines.
 pub(crate) const SCHEMA: u32 = 1;
+/// Version of the packed form.
+pub(crate) const PACKED_SCHEMA: u32 = 2;
 
 /// What the first line's `kind` is.
 const KIND: &str = "terrace.records";
@@ -45,6 +52,20 @@ pub(crate) struct Header {
     pub(crate) economist: Mode,
     /// The machine.
     pub(crate) machine: MachineFacts,
+    /// What is known of a live run beyond that; the form is packed then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) live: Option<LiveFacts>,
+}
+
+/// What a live run's recording begins with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LiveFacts {
+    /// DRAM that each process may use.
+    pub(crate) budget: Bytes,
+    /// What the first touch of a page takes there without Terrace.
+    pub(crate) plain_fault: Nanos,
+    /// What the mechanisms cost there.
+    pub(crate) calibration: Calibration,
 }
 
 /// What a reader needs to know of the machine to understand the numbers.
@@ -67,11 +88,25 @@ impl Header {
         economist: Mode,
         machine: MachineFacts,
     ) -> Self {
-        Self { schema: SCHEMA, kind: KIND.to_owned(), world, program, policy, economist, machine }
+        Self {
+            schema: SCHEMA,
+            kind: KIND.to_owned(),
+            world,
+            program,
+            policy,
+            economist,
+            machine,
+            live: None,
+        }
+    }
+
+    /// The header of a live run's recording.
+    pub(crate) fn of_live_run(self, live: LiveFacts) -> Self {
+        Self { schema: PACKED_SCHEMA, live: Some(live), ..self }
     }
 }
 
-/// Any line after the first.
+/// Anything after the header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "kebab-case")]
 pub(crate) enum Record {
@@ -91,6 +126,44 @@ pub(crate) enum Record {
         /// How many.
         count: u64,
     },
+    /// The figures at one moment.
+    Moment {
+        /// The figures.
+        moment: Box<Moment>,
+        /// What of each region's parts was in DRAM then.
+        residency: Vec<Residency>,
+    },
+    /// The run is over: without this, the recording was not finished.
+    End {
+        /// What `terrace run` reports.
+        report: Box<RunReport>,
+    },
+    /// What a policy was told, packed ([`terrace_policy::packed`]); only in the
+    /// packed form.
+    Events {
+        /// The process whose policy it was.
+        process: u32,
+        /// The next part of its events.
+        bytes: Vec<u8>,
+    },
+    /// Events that happened faster than they could be written down.
+    EventsLost {
+        /// The process whose policy saw them.
+        process: u32,
+        /// How many.
+        count: u64,
+    },
+}
+
+/// A region's residency at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Residency {
+    /// The process.
+    pub(crate) process: u32,
+    /// The region's first address.
+    pub(crate) start: u64,
+    /// What of its parts was in DRAM, percent, first address first.
+    pub(crate) parts: Vec<u8>,
 }
 
 /// Where a region lies.
@@ -124,7 +197,12 @@ impl RegionRecord {
 
 /// Writes a file of recorded decisions.
 pub(crate) struct Writer<W: Write> {
-    out: W,
+    form: WriterForm<W>,
+}
+
+enum WriterForm<W: Write> {
+    Lines(W),
+    Packed(PackedWriter<W>),
 }
 
 impl<W: Write> Writer<W> {
@@ -132,26 +210,45 @@ impl<W: Write> Writer<W> {
     pub(crate) fn new(mut out: W, header: &Header) -> io::Result<Self> {
         serde_json::to_writer(&mut out, header)?;
         out.write_all(b"\n")?;
-        Ok(Self { out })
+        let form = if header.live.is_some() {
+            out.flush()?;
+            WriterForm::Packed(PackedWriter::new(out))
+        } else {
+            WriterForm::Lines(out)
+        };
+        Ok(Self { form })
     }
 
-    /// Appends a line.
+    /// Appends a record. Packed ones become visible to readers every second.
     pub(crate) fn write(&mut self, record: &Record) -> io::Result<()> {
-        serde_json::to_writer(&mut self.out, record)?;
-        self.out.write_all(b"\n")
+        match &mut self.form {
+            WriterForm::Packed(packed) => packed.write(record),
+            WriterForm::Lines(out) => {
+                serde_json::to_writer(&mut *out, record)?;
+                out.write_all(b"\n")
+            }
+        }
     }
 
     /// Makes everything written so far visible to readers.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+        match &mut self.form {
+            WriterForm::Packed(packed) => packed.flush(),
+            WriterForm::Lines(out) => out.flush(),
+        }
     }
 }
 
-/// Reads a file of recorded decisions, line by line: files may be larger than memory.
+/// Reads a recording, record by record: files may be larger than memory.
 pub(crate) struct Reader<R: BufRead> {
-    lines: Lines<R>,
+    form: ReaderForm<R>,
     /// The file's first line.
     pub(crate) header: Header,
+}
+
+enum ReaderForm<R: BufRead> {
+    Lines(Lines<R>),
+    Packed(PackedReader<R>),
 }
 
 impl<R: BufRead> Reader<R> {
@@ -168,12 +265,20 @@ impl<R: BufRead> Reader<R> {
         let version = serde_json::from_str::<serde_json::Value>(&lines.text)
             .ok()
             .and_then(|header| header.get("schema")?.as_u64());
-        if version.is_some_and(|version| version != u64::from(SCHEMA)) {
-            let what = format!("field `schema`: this version reads schema {SCHEMA} only");
+        let known = [u64::from(SCHEMA), u64::from(PACKED_SCHEMA)];
+        if version.is_some_and(|version| !known.contains(&version)) {
+            let what = format!(
+                "field `schema`: this version reads schemas {SCHEMA} and {PACKED_SCHEMA} only"
+            );
             return Err(lines.bad(&what));
         }
-        let header = serde_json::from_str(&lines.text).map_err(|e| lines.bad_json(&e))?;
-        Ok(Self { lines, header })
+        let header: Header = serde_json::from_str(&lines.text).map_err(|e| lines.bad_json(&e))?;
+        let form = if header.schema == PACKED_SCHEMA {
+            ReaderForm::Packed(PackedReader::new(name, lines.input)?)
+        } else {
+            ReaderForm::Lines(lines)
+        };
+        Ok(Self { form, header })
     }
 }
 
@@ -181,7 +286,10 @@ impl<R: BufRead> Iterator for Reader<R> {
     type Item = Result<Record, Failure>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let lines = &mut self.lines;
+        let lines = match &mut self.form {
+            ReaderForm::Packed(packed) => return packed.next(),
+            ReaderForm::Lines(lines) => lines,
+        };
         loop {
             match lines.advance() {
                 Ok(true) if lines.text.trim().is_empty() => {}
@@ -299,8 +407,8 @@ mod tests {
             error_of(&format!("{first}\n{{\"record\":\"feast\"}}\n")).starts_with("f:2: unknown"),
         );
         assert_eq!(
-            error_of(&first.replace("\"schema\":1", "\"schema\":2")),
-            "f:1: field `schema`: this version reads schema 1 only"
+            error_of(&first.replace("\"schema\":1", "\"schema\":3")),
+            "f:1: field `schema`: this version reads schemas 1 and 2 only"
         );
     }
 

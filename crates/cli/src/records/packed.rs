@@ -1,0 +1,170 @@
+//! The packed form of a recording: after the header's line, chunks in frames
+//! of Zstandard.
+//!
+//! | what | bytes |
+//! |---|---|
+//! | chunk | kind (1), length (4, least first), content |
+//! | kind 1 | a [`Record`] as JSON |
+//! | kind 2 | a process's number (4, least first) and packed events of it |
+//!
+//! Frames are closed every second, each with a checksum: what a killed run
+//! leaves is readable up to its last second, and what was damaged is noticed.
+
+use std::io::{self, BufRead, Read, Write};
+use std::time::{Duration, Instant};
+
+use zstd::stream::read::Decoder;
+
+use super::Record;
+use crate::failure::Failure;
+
+/// Bytes after which a frame is closed.
+const FRAME: usize = 1 << 20;
+/// Time after which it is.
+const OPEN_FOR: Duration = Duration::from_secs(1);
+/// The longest chunk: a report of many processes with many regions.
+const CHUNK: usize = 64 << 20;
+/// Level 3 is Zstandard's default; recording must not slow the program down.
+const LEVEL: i32 = 3;
+
+const JSON: u8 = 1;
+const EVENTS: u8 = 2;
+
+/// Writes chunks.
+pub(super) struct PackedWriter<W> {
+    out: W,
+    frame: Vec<u8>,
+    opened: Instant,
+}
+
+impl<W: Write> PackedWriter<W> {
+    pub(super) fn new(out: W) -> Self {
+        Self { out, frame: Vec::with_capacity(2 * FRAME), opened: Instant::now() }
+    }
+
+    pub(super) fn write(&mut self, record: &Record) -> io::Result<()> {
+        let before = self.frame.len();
+        self.frame.extend_from_slice(&[0; 5]);
+        let kind = if let Record::Events { process, bytes } = record {
+            self.frame.extend_from_slice(&process.to_le_bytes());
+            self.frame.extend_from_slice(bytes);
+            EVENTS
+        } else {
+            serde_json::to_writer(&mut self.frame, record)?;
+            JSON
+        };
+        let length = (self.frame.len() - before - 5) as u32;
+        self.frame[before] = kind;
+        self.frame[before + 1..before + 5].copy_from_slice(&length.to_le_bytes());
+        self.flush_if_due()
+    }
+
+    fn flush_if_due(&mut self) -> io::Result<()> {
+        if self.frame.len() >= FRAME || self.opened.elapsed() >= OPEN_FOR {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Closes the frame.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.opened = Instant::now();
+        if self.frame.is_empty() {
+            return Ok(());
+        }
+        let mut frame = zstd::stream::write::Encoder::new(&mut self.out, LEVEL)?;
+        frame.include_checksum(true)?;
+        frame.write_all(&self.frame)?;
+        frame.finish()?;
+        self.frame.clear();
+        self.out.flush()
+    }
+}
+
+/// Reads chunks, one in memory at a time.
+pub(super) struct PackedReader<R: BufRead> {
+    name: String,
+    input: Decoder<'static, R>,
+    content: Vec<u8>,
+    /// Records read so far.
+    read: u64,
+    ended: bool,
+}
+
+impl<R: BufRead> PackedReader<R> {
+    pub(super) fn new(name: &str, input: R) -> Result<Self, Failure> {
+        let input =
+            Decoder::with_buffer(input).map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
+        Ok(Self { name: name.to_owned(), input, content: Vec::new(), read: 0, ended: false })
+    }
+
+    pub(super) fn next(&mut self) -> Option<Result<Record, Failure>> {
+        if self.ended {
+            return None;
+        }
+        match self.chunk() {
+            Ok(Some(record)) => {
+                self.read += 1;
+                Some(Ok(record))
+            }
+            Ok(None) => {
+                self.ended = true;
+                None
+            }
+            Err(what) => {
+                self.ended = true;
+                Some(Err(Failure::bad_input(format!(
+                    "{}: {what} after {} records (--partial reads those)",
+                    self.name, self.read
+                ))))
+            }
+        }
+    }
+
+    /// The next chunk's record; `None` at a proper end.
+    fn chunk(&mut self) -> Result<Option<Record>, String> {
+        let mut head = [0; 5];
+        let mut length = 0;
+        while length < head.len() {
+            match self.input.read(&mut head[length..]) {
+                Ok(0) if length == 0 => return Ok(None),
+                Ok(0) => return Err("the recording is cut off".to_owned()),
+                Ok(n) => length += n,
+                Err(e) => return Err(cause(&e)),
+            }
+        }
+        let [kind, length @ ..] = head;
+        let length = u32::from_le_bytes(length) as usize;
+        if length > CHUNK {
+            return Err("the recording is damaged".to_owned());
+        }
+        self.content.clear();
+        let limited = &mut (&mut self.input).take(length as u64);
+        let read = limited.read_to_end(&mut self.content).map_err(|e| cause(&e))?;
+        if read < length {
+            return Err("the recording is cut off".to_owned());
+        }
+        match kind {
+            JSON => serde_json::from_slice(&self.content)
+                .map(Some)
+                .map_err(|e| format!("a record cannot be read ({e})")),
+            EVENTS => {
+                let (process, bytes) = self
+                    .content
+                    .split_first_chunk()
+                    .ok_or_else(|| "the recording is damaged".to_owned())?;
+                let process = u32::from_le_bytes(*process);
+                Ok(Some(Record::Events { process, bytes: bytes.to_vec() }))
+            }
+            _ => Err("the recording is damaged".to_owned()),
+        }
+    }
+}
+
+fn cause(error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        "the recording is cut off".to_owned()
+    } else {
+        format!("the recording is damaged ({error})")
+    }
+}
