@@ -115,7 +115,7 @@ validate-memory: ## Memory timing beside formulas and published figures.
 
 .PHONY: fuzz
 fuzz: ## Fuzz every parser for a minute each (needs nightly and cargo-fuzz).
-	@for target in units machine memory events run_config; do \
+	@for target in units machine memory events run_config ladder perf_ring; do \
 	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=60 || exit 1; \
 	done
 

@@ -1,5 +1,8 @@
 # shellcheck shell=sh
 # What the tests share. Sourced by each of them.
+#
+# Emulation makes observing some twenty times as dear as it is, so tests that
+# are not about the cap on it allow 40 % where 3 % is the default.
 
 # Starts hotset with these arguments; $program is its number.
 start_hotset() {

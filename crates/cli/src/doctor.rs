@@ -10,6 +10,7 @@ use terrace_core::Bytes;
 use terrace_live::doctor::{Facts, SamplerSupport};
 use terrace_live::probe::UffdProbe;
 use terrace_live::uffd::{OpenedBy, feature};
+use terrace_sampler::{Capabilities, Kind, choose};
 
 use crate::failure::Failure;
 use crate::output::{self, facts};
@@ -35,8 +36,33 @@ struct Diagnosis {
     userfaultfd: Option<Userfaultfd>,
     /// Ways to observe accesses, best first.
     samplers: Vec<SamplerSupport>,
+    /// Ways to observe programs from outside; `None` of a machine that is not
+    /// this one.
+    attach: Option<AttachSupport>,
     /// What the files say.
     facts: Facts,
+}
+
+/// What `terrace attach` would observe programs by, as tried.
+#[derive(Debug, Serialize)]
+struct AttachSupport {
+    /// What it would use; empty if there is nothing.
+    chosen: Vec<Kind>,
+    /// Why.
+    reason: String,
+    /// What each kind lacks.
+    capabilities: Capabilities,
+}
+
+impl AttachSupport {
+    fn of_this_machine(userfaultfd: u64) -> Self {
+        let capabilities = Capabilities::probe(userfaultfd);
+        let (chosen, reason) = match choose::choose(&capabilities) {
+            Ok(choice) => (choice.kinds, choice.reason),
+            Err(_) => (Vec::new(), "nothing here observes programs from outside".to_owned()),
+        };
+        Self { chosen, reason, capabilities }
+    }
 }
 
 /// What userfaultfd offers, as tried.
@@ -94,6 +120,7 @@ impl Diagnosis {
             works: obstacle.is_none(),
             samplers: facts.samplers(obstacle.clone()),
             obstacle,
+            attach: Some(AttachSupport::of_this_machine(probe.features)),
             userfaultfd: Some(Userfaultfd::from(&probe)),
             facts,
         }
@@ -107,6 +134,7 @@ impl Diagnosis {
             works: obstacle.is_none(),
             samplers: facts.samplers(obstacle.clone()),
             obstacle,
+            attach: None,
             userfaultfd: None,
             facts,
         }
@@ -142,6 +170,13 @@ fn render(diagnosis: &Diagnosis) -> String {
     section(&mut text, "system", &system(&diagnosis.facts));
     section(&mut text, "userfaultfd", &userfaultfd(diagnosis));
     section(&mut text, "observing accesses, best first", &samplers(diagnosis));
+    if let Some(attach) = &diagnosis.attach {
+        section(
+            &mut text,
+            "observing from outside (`terrace attach`), best first",
+            &outside(attach),
+        );
+    }
     section(&mut text, "memory", &memory(&diagnosis.facts));
     text
 }
@@ -226,6 +261,21 @@ fn samplers(diagnosis: &Diagnosis) -> Vec<(&'static str, String)> {
             (sampler.name, state)
         })
         .collect()
+}
+
+fn outside(attach: &AttachSupport) -> Vec<(&'static str, String)> {
+    let state = |lack: Option<&str>| lack.map_or("yes".to_owned(), |lack| format!("no: {lack}"));
+    let mut rows: Vec<_> = Kind::ALL
+        .into_iter()
+        .map(|kind| (kind.name(), state(attach.capabilities.lack(kind))))
+        .collect();
+    let chosen: Vec<_> = attach.chosen.iter().map(|kind| kind.name()).collect();
+    let chosen = if chosen.is_empty() { "none".to_owned() } else { chosen.join(" and ") };
+    rows.push(("chosen", format!("{chosen}: {}", attach.reason)));
+    let capabilities = &attach.capabilities;
+    rows.push(("write tracking from inside", state(capabilities.write_track.as_deref())));
+    rows.push(("access tracking from inside", state(capabilities.access_track.as_deref())));
+    rows
 }
 
 fn memory(facts: &Facts) -> Vec<(&'static str, String)> {

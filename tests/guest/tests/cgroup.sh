@@ -4,10 +4,10 @@
 mkdir -p /sys/fs/cgroup/app
 start_hotset write 32 3 0
 echo "$program" >/sys/fs/cgroup/app/cgroup.procs
-terrace attach --cgroup app --fast numa:0=8MiB --slow numa:1 --for 4s --dry-run --json \
+terrace attach --sampling-cap 40% --cgroup app --fast numa:0=8MiB --slow numa:1 --for 4s --dry-run --json \
     --report /tmp/dry.json
 expect "$(reported /tmp/dry.json promotions)" -eq 0 "a dry run moves nothing"
-terrace attach --cgroup /sys/fs/cgroup/app --fast numa:0=8MiB --slow numa:1 --for 12s --json \
+terrace attach --sampling-cap 40% --cgroup /sys/fs/cgroup/app --fast numa:0=8MiB --slow numa:1 --for 12s --json \
     --report /tmp/report.json
 stop_hotset
 cat /tmp/report.json

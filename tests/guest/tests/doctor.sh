@@ -7,3 +7,4 @@ cat /tmp/doctor
 expect "$status" -eq 0 "terrace run works here"
 expect "$(grep -c 'NUMA node' /tmp/doctor)" -eq 2 "two nodes"
 grep -q 'NUMA node.*1: .*no processors' /tmp/doctor
+grep -q 'chosen *damon and soft-dirty' /tmp/doctor

@@ -2,13 +2,13 @@
 # Attach ends when the program does, and when it is interrupted.
 . /tests/lib.sh
 start_hotset write 16 2 4
-terrace attach --pid "$program" --fast numa:0=4MiB --slow numa:1 --report /tmp/report.json --json &
+terrace attach --sampling-cap 40% --pid "$program" --fast numa:0=4MiB --slow numa:1 --report /tmp/report.json --json &
 attached=$!
 sleep 4
 stop_hotset
 wait "$attached"
 start_hotset write 16 2 4
-terrace attach --pid "$program" --fast numa:0=4MiB --slow numa:1 >/tmp/report &
+terrace attach --sampling-cap 40% --pid "$program" --fast numa:0=4MiB --slow numa:1 >/tmp/report &
 attached=$!
 sleep 4
 kill -INT "$attached"

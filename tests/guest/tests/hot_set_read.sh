@@ -2,7 +2,7 @@
 # The same with a hot set that is only read: writes give nothing away.
 . /tests/lib.sh
 start_hotset read 64 6 8
-terrace attach --pid "$program" --fast numa:0=8MiB --slow numa:1 --for 20s --json \
+terrace attach --sampling-cap 40% --pid "$program" --fast numa:0=8MiB --slow numa:1 --for 20s --json \
     --report /tmp/report.json
 stop_hotset
 cat /tmp/report.json

@@ -3,7 +3,7 @@
 # change places, within the capacity, and nothing is lost.
 . /tests/lib.sh
 start_hotset write 64 6 8
-terrace attach --pid "$program" --fast numa:0=8MiB --slow numa:1 --for 15s --json \
+terrace attach --sampling-cap 40% --pid "$program" --fast numa:0=8MiB --slow numa:1 --for 15s --json \
     --report /tmp/report.json --record /tmp/decisions.jsonl
 stop_hotset
 cat /tmp/report.json

@@ -21,7 +21,7 @@ memory = "swap"
 LADDER
 terrace check /tmp/ladder.toml
 start_hotset write 64 6 8
-terrace attach --pid "$program" --tiers /tmp/ladder.toml --for 20s --json \
+terrace attach --sampling-cap 40% --pid "$program" --tiers /tmp/ladder.toml --for 20s --json \
     --report /tmp/report.json
 stop_hotset
 cat /tmp/report.json

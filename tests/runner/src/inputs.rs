@@ -2,10 +2,11 @@
 //! functions of bytes: the fuzz targets in `fuzz/` and the smoke test call the
 //! same ones. Each panics where a promise is broken.
 
-use terrace_core::{Access, Bytes, BytesPerSecond, Frequency, Machine, Nanos, PerSecond};
+use terrace_core::{Access, Bytes, BytesPerSecond, Frequency, Ladder, Machine, Nanos, PerSecond};
 use terrace_dram::{Channel, MemoryFile};
 use terrace_live::config::RunConfig;
 use terrace_policy::EventReader;
+use terrace_sampler::perf::record::{Record, field, parse};
 
 /// A reader under test.
 #[derive(Clone, Copy, Debug)]
@@ -17,12 +18,14 @@ pub struct Target {
 }
 
 /// Every reader.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 7] = [
     Target { name: "units", run: units },
     Target { name: "machine", run: machine },
     Target { name: "memory", run: memory },
     Target { name: "events", run: events },
     Target { name: "run_config", run: run_config },
+    Target { name: "ladder", run: ladder },
+    Target { name: "perf_ring", run: perf_ring },
 ];
 
 /// Quantities: what is refused says why; what is accepted is finite.
@@ -115,5 +118,45 @@ pub fn run_config(input: &[u8]) {
     match RunConfig::decode(text) {
         Err(error) => assert!(error.to_string().starts_with("TERRACE: "), "{error}"),
         Ok(config) => assert_eq!(RunConfig::decode(&config.encode()), Ok(config)),
+    }
+}
+
+/// Ladder files: an error names the file and a line that exists; a ladder that
+/// is accepted has a fastest tier and a limit that permits something.
+pub fn ladder(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    match Ladder::parse("some.toml", text) {
+        Err(error) => {
+            let lines = text.bytes().filter(|&byte| byte == b'\n').count() + 1;
+            assert!((1..=lines).contains(&error.line), "line {} of {lines}", error.line);
+            assert!(!error.to_string().contains('\n'), "an error of several lines: {error}");
+        }
+        Ok(ladder) => {
+            assert!((2..=terrace_core::MAX_TIERS).contains(&ladder.tiers.len()));
+            assert!(ladder.migration.limit.get() > 0.0 && ladder.migration.batch > 0);
+        }
+    }
+}
+
+/// A perf event's ring: the first three words are the positions and the fields
+/// that were asked for, the rest is the ring, cut to a power of two. Reading
+/// ends, stays inside, and tells no more records than there is room for.
+pub fn perf_ring(input: &[u8]) {
+    let words: Vec<u64> =
+        input.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let [tail, head, fields, ring @ ..] = words.as_slice() else { return };
+    let Some(size) = ring.len().checked_ilog2().map(|log| 1usize << log) else { return };
+    let mut records = 0u64;
+    let mut samples = 0u64;
+    let word = |i: usize| ring[..size][i];
+    let read = parse(word, size, *tail, *head, fields & field::KNOWN, |record| {
+        records += 1;
+        samples += u64::from(matches!(record, Record::Sample(_)));
+    });
+    assert!(records <= size as u64, "{records} records in {size} words");
+    let asked = (fields & field::KNOWN).count_ones();
+    assert!(samples * (u64::from(asked) + 1) <= size as u64, "{samples} samples");
+    if read.is_ok() {
+        assert!(head.wrapping_sub(*tail) <= size as u64 * 8);
     }
 }

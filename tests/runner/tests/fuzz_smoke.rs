@@ -93,6 +93,11 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             b"fast=1048576;policy=first-touch;economist=off;dir=/a%3Bb%25;spill=/s;store-limit=1"
                 .to_vec(),
         ],
+        "ladder" => vec![fs::read(terrace::root().join("ladders/dram-cxl-swap.toml")).unwrap()],
+        "perf_ring" => {
+            let recorded = "crates/sampler/tests/data/page-faults.ring";
+            vec![fs::read(terrace::root().join(recorded)).unwrap()]
+        }
         other => panic!("no seeds for {other}"),
     }
 }

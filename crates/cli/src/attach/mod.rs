@@ -135,12 +135,12 @@ fn percent(text: &str) -> Result<f64, String> {
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
         let ladder = self.ladder()?;
-        check_memories(&ladder)?;
         let targets = self.targets()?;
         let processes = targets.list().map_err(Failure::bad_input)?;
         if let (Targets::Process { process, .. }, []) = (&targets, processes.as_slice()) {
             return Err(Failure::bad_input(format!("--pid: there is no process {process}")));
         }
+        check_memories(&ladder)?;
         let brain =
             Brain::new(self.policy.build(), Economist::new(self.economist, activate::calibrate()));
         let choice = self.choose(&brain)?;

@@ -232,10 +232,11 @@ impl<H: Host> Attach<H> {
         self.earn(now);
         let order = self.governor.judge(now, self.health().cpu + self.pass.cost());
         self.scan(now, targets, now >= order.rest_until)?;
+        // Also while sampling rests: what the kernel drives goes on meanwhile.
+        for sampler in &mut self.samplers {
+            sampler.set_rarity(order.rarity);
+        }
         if now >= order.rest_until {
-            for sampler in &mut self.samplers {
-                sampler.set_rarity(order.rarity);
-            }
             self.sample(now);
         }
         if now >= self.next_tick {

@@ -174,6 +174,15 @@ impl Source {
         Ok(())
     }
 
+    /// The ring as it is, for recordings: the reader's and the kernel's
+    /// position, the fields of a sample, and every word.
+    pub fn image(&self) -> (u64, u64, u64, Vec<u64>) {
+        let head = self.word(DATA_HEAD).load(Acquire);
+        let tail = self.word(DATA_TAIL).load(Relaxed);
+        let words = (PAGE..self.length).step_by(8).map(|at| self.word(at).load(Relaxed)).collect();
+        (tail, head, self.fields, words)
+    }
+
     fn word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset + 8 <= self.length && offset.is_multiple_of(8));
         // SAFETY: inside the mapping, aligned; the kernel writes whole words.
