@@ -92,7 +92,7 @@ ldd "$terrace" | grep -o '/[^ )]*' | while read -r library; do
 done
 cp "$here/lib.sh" "$root/tests/lib.sh"
 if [ "$#" -eq 0 ]; then
-    set -- doctor hot_set_written hot_set_read ends_with_the_program cgroup sampling_cap three_tiers
+    set -- doctor hot_set_written hot_set_read ends_with_the_program cgroup run_across sampling_cap three_tiers
 fi
 number=0
 for name in "$@"; do

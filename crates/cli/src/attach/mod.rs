@@ -25,7 +25,7 @@ use terrace_live::attach::{Attach, Options};
 use terrace_live::numa::nodes::Nodes;
 use terrace_live::probe::UffdProbe;
 use terrace_policy::{Brain, PolicyName};
-use terrace_sampler::{Capabilities, Choice, Kind, Sampler, choose};
+use terrace_sampler::{Capabilities, Choice, Governor, Kind, Sampler, choose};
 
 use self::report::{AttachReport, Head};
 use crate::args::{economist, mode_name, one_of};
@@ -140,55 +140,53 @@ impl Args {
         if let (Targets::Process { process, .. }, []) = (&targets, processes.as_slice()) {
             return Err(Failure::bad_input(format!("--pid: there is no process {process}")));
         }
-        check_memories(&ladder)?;
-        let brain =
-            Brain::new(self.policy.build(), Economist::new(self.economist, activate::calibrate()));
-        let choice = self.choose(&brain)?;
-        let mut samplers: Vec<Box<dyn Sampler>> = Vec::new();
-        for kind in &choice.kinds {
-            samplers.push(kind.open().map_err(Failure::unsupported)?);
-        }
         let report_to = match &self.report {
             Some(path) => Some((path.clone(), create("--report", path)?)),
             None => None,
         };
-        let mut recorder = self.recorder(&ladder, &brain)?;
-        self.warn(&ladder);
-
-        let options = Options {
-            dry_run: self.dry_run,
-            min_region: self.min_region,
-            sampling_cap: self.sampling_cap,
-            ..Options::default()
-        };
-        let limit = ladder.migration.limit;
-        let mut engine = Attach::new(LinuxHost::new(), ladder, brain, samplers, options);
-        let mut session = Session {
-            args: &self,
-            choice: &choice,
-            targets: &targets,
-            json,
-            limit,
-            started: engine.host().now(),
-            names: report::names(&processes),
-            at_begin: None,
-        };
-        let end = session.run(&mut engine, &mut recorder);
-        engine.finish();
-        let text = session.report(&mut engine)?;
+        let mut session = Session::new(&self, ladder, targets)?;
+        let end = session.run(json);
+        let text = session.finish(json)?;
         match report_to {
             Some((path, mut file)) => file
                 .write_all(text.as_bytes())
                 .map_err(|e| Failure::failed(format!("--report: {}: {e}", path.display())))?,
             None => output::print(&text)?,
         }
-        if let Some(recorder) = &mut recorder {
-            recorder.finish()?;
-        }
         end.map(|()| ExitCode::SUCCESS)
     }
 
-    fn ladder(&self) -> Result<Ladder, Failure> {
+    /// What `terrace run --slow` attaches by to the program that it starts.
+    pub(crate) fn of_run(
+        (fast, slow): (LadderTier, Vec<LadderTier>),
+        (policy, economist): (PolicyName, Mode),
+        min_region: Bytes,
+        record: Option<PathBuf>,
+        quiet: bool,
+    ) -> Self {
+        Self {
+            pid: Some(std::process::id()),
+            tree: true,
+            cgroup: None,
+            tiers: None,
+            fast: Some(fast),
+            slow,
+            limit: None,
+            policy,
+            economist,
+            sampler: Vec::new(),
+            sampling_cap: Governor::DEFAULT_CAP,
+            min_region,
+            duration: None,
+            dry_run: false,
+            report: None,
+            record,
+            quiet,
+        }
+    }
+
+    /// The tiers, as the options or the file say.
+    pub(crate) fn ladder(&self) -> Result<Ladder, Failure> {
         let mut ladder = if let Some(path) = &self.tiers {
             let name = path.display().to_string();
             let text = fs::read_to_string(path)
@@ -355,87 +353,131 @@ impl Recorder {
 }
 
 /// An attachment that is under way.
-struct Session<'a> {
+pub(crate) struct Session<'a> {
     args: &'a Args,
-    choice: &'a Choice,
-    targets: &'a Targets,
-    json: bool,
+    choice: Choice,
+    targets: Targets,
+    engine: Attach<LinuxHost>,
+    recorder: Option<Recorder>,
     limit: BytesPerSecond,
     started: Nanos,
+    /// The processes at the last look, and when that was.
+    processes: Vec<u32>,
+    looked: Option<Nanos>,
     names: Vec<(u32, String)>,
     /// What each tier held after the first pass.
     at_begin: Option<Vec<Bytes>>,
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    /// Chooses samplers and opens everything; nothing is moved yet.
+    pub(crate) fn new(args: &'a Args, ladder: Ladder, targets: Targets) -> Result<Self, Failure> {
+        check_memories(&ladder)?;
+        let economist = Economist::new(args.economist, activate::calibrate());
+        let brain = Brain::new(args.policy.build(), economist);
+        let choice = args.choose(&brain)?;
+        let mut samplers: Vec<Box<dyn Sampler>> = Vec::new();
+        for kind in &choice.kinds {
+            samplers.push(kind.open().map_err(Failure::unsupported)?);
+        }
+        let recorder = args.recorder(&ladder, &brain)?;
+        args.warn(&ladder);
+        let options = Options {
+            dry_run: args.dry_run,
+            min_region: args.min_region,
+            sampling_cap: args.sampling_cap,
+            ..Options::default()
+        };
+        let limit = ladder.migration.limit;
+        let mut engine = Attach::new(LinuxHost::new(), ladder, brain, samplers, options);
+        Ok(Self {
+            args,
+            choice,
+            targets,
+            recorder,
+            limit,
+            started: engine.host().now(),
+            engine,
+            processes: Vec::new(),
+            looked: None,
+            names: Vec::new(),
+            at_begin: None,
+        })
+    }
+
     /// Steps until the programs have ended, the time is over or somebody stops us.
-    fn run(
-        &mut self,
-        engine: &mut Attach<LinuxHost>,
-        recorder: &mut Option<Recorder>,
-    ) -> Result<(), Failure> {
+    fn run(&mut self, json: bool) -> Result<(), Failure> {
         let (stop, ask) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         for (signal, flag) in [(SIGINT, &stop), (SIGTERM, &stop), (SIGHUP, &stop), (SIGUSR1, &ask)]
         {
             signal_hook::flag::register(signal, flag.clone())
                 .map_err(|e| Failure::failed(format!("signal {signal}: {e}")))?;
         }
-        let mut processes = Vec::new();
-        let mut looked: Option<Nanos> = None;
         while !stop.load(Relaxed) {
-            let now = engine.host().now();
+            let now = self.engine.host().now();
             if self.args.duration.is_some_and(|time| now >= self.started + time) {
                 break;
             }
-            if looked.is_none_or(|at| now >= at + LOOK) {
-                looked = Some(now);
-                // A group that is gone has no processes either.
-                processes = self.targets.list().unwrap_or_default();
-                for (process, name) in report::names(&processes) {
-                    if !self.names.iter().any(|(other, _)| *other == process) {
-                        self.names.push((process, name));
-                    }
-                }
-                if processes.is_empty() {
-                    break;
-                }
-            }
-            let mut decided = Vec::new();
-            let wanted = recorder.is_some();
-            let next = engine
-                .step(&processes, &mut |process, decision| {
-                    if wanted {
-                        decided.push((process, *decision));
-                    }
-                })
-                .map_err(Failure::failed)?;
-            if let Some(recorder) = recorder {
-                recorder.decisions(engine, decided);
-            }
-            self.complain(engine, &processes)?;
-            if self.at_begin.is_none() && engine.stats().passes > 0 {
-                self.at_begin = Some(report::held(engine));
+            let wait = self.step()?;
+            if self.processes.is_empty() {
+                break;
             }
             if ask.swap(false, Relaxed) {
-                output::print(&self.report(engine)?)?;
+                output::print(&self.report(json)?)?;
             }
-            let wait = next.saturating_sub(engine.host().now()).get();
-            std::thread::sleep(Duration::from_nanos(wait).min(NAP));
+            std::thread::sleep(wait);
         }
         Ok(())
     }
 
+    /// One step; how long to wait for the next.
+    pub(crate) fn step(&mut self) -> Result<Duration, Failure> {
+        let now = self.engine.host().now();
+        if self.looked.is_none_or(|at| now >= at + LOOK) {
+            self.looked = Some(now);
+            // A group that is gone has no processes either.
+            self.processes = self.targets.list().unwrap_or_default();
+            for (process, name) in report::names(&self.processes) {
+                if !self.names.iter().any(|(other, _)| *other == process) {
+                    self.names.push((process, name));
+                }
+            }
+        }
+        if self.processes.is_empty() {
+            return Ok(NAP);
+        }
+        let mut decided = Vec::new();
+        let wanted = self.recorder.is_some();
+        let next = self
+            .engine
+            .step(&self.processes, &mut |process, decision| {
+                if wanted {
+                    decided.push((process, *decision));
+                }
+            })
+            .map_err(Failure::failed)?;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.decisions(&self.engine, decided);
+        }
+        self.complain()?;
+        if self.at_begin.is_none() && self.engine.stats().passes > 0 {
+            self.at_begin = Some(report::held(&self.engine));
+        }
+        let wait = next.saturating_sub(self.engine.host().now()).get();
+        Ok(Duration::from_nanos(wait).min(NAP))
+    }
+
     /// Says what stopped working.
-    fn complain(&self, engine: &mut Attach<LinuxHost>, processes: &[u32]) -> Result<(), Failure> {
-        for (process, why) in engine.take_refused() {
-            if processes == [process] {
+    fn complain(&mut self) -> Result<(), Failure> {
+        for (process, why) in self.engine.take_refused() {
+            if self.processes == [process] {
                 return Err(Failure::failed(format!("process {process}: {why}")));
             }
             if !self.args.quiet {
                 eprintln!("terrace: warning: process {process} is left alone: {why}");
             }
         }
-        for degraded in engine.take_degraded() {
+        for degraded in self.engine.take_degraded() {
             if !self.args.quiet {
                 eprintln!("terrace: warning: {degraded}");
             }
@@ -443,18 +485,29 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn report(&self, engine: &mut Attach<LinuxHost>) -> Result<String, Failure> {
+    /// The last report; completes the recording.
+    pub(crate) fn finish(&mut self, json: bool) -> Result<String, Failure> {
+        self.engine.finish();
+        let text = self.report(json)?;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.finish()?;
+        }
+        Ok(text)
+    }
+
+    /// The report as it is now.
+    pub(crate) fn report(&mut self, json: bool) -> Result<String, Failure> {
         let head = Head {
             processes: self.names.clone(),
-            elapsed: engine.host().now().saturating_sub(self.started),
+            elapsed: self.engine.host().now().saturating_sub(self.started),
             dry_run: self.args.dry_run,
             economist: mode_name(self.args.economist).to_owned(),
             sampler_reason: self.choice.reason.clone(),
             sampling_cap: self.args.sampling_cap,
             limit: self.limit,
         };
-        let report = AttachReport::collect(head, engine, self.at_begin.as_deref());
-        if self.json { output::json("terrace.attach", &report) } else { Ok(report.render()) }
+        let report = AttachReport::collect(head, &self.engine, self.at_begin.as_deref());
+        if json { output::json("terrace.attach", &report) } else { Ok(report.render()) }
     }
 }
 

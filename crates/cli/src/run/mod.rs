@@ -7,9 +7,11 @@
 //! | [`library`] | finds the library that is loaded into it |
 //! | [`child`] | starts it, hands signals on, waits |
 //! | [`recorder`] | reads its statistics pages, writes its decisions down |
+//! | [`across`] | several memories instead of compression |
 //! | [`render`] | what the run used, did and cost |
 //! | [`watch`](mod@watch) | the counters again and again |
 
+mod across;
 mod child;
 mod library;
 mod program;
@@ -24,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use terrace_core::{Bytes, Nanos};
+use terrace_core::{Bytes, LadderTier, Nanos};
 use terrace_economics::Mode;
 use terrace_live::activate;
 use terrace_live::config::{self, RunConfig};
@@ -57,6 +59,13 @@ pub(crate) struct Args {
     /// DRAM that managed memory of each process may use, at least 1MiB.
     #[arg(long, value_name = "SIZE")]
     fast: Bytes,
+
+    /// Instead of compressing it, let the rest lie in a slower memory: `numa:N`,
+    /// or `swap`; several, faster ones first. Nothing is loaded into the
+    /// program, all its processes together have `--fast`, and pages stay mapped.
+    #[arg(long, value_name = "TIER",
+          conflicts_with_all = ["spill", "watch", "metrics", "report_html", "best_effort"])]
+    slow: Vec<LadderTier>,
 
     /// Which policy decides what stays in DRAM.
     #[arg(long, value_name = "NAME", default_value = "hemem",
@@ -143,6 +152,9 @@ impl Args {
             return Err(Failure::bad_input(what));
         }
         let program = Program::resolve(&self.program[0]).map_err(Failure::bad_input)?;
+        if !self.slow.is_empty() {
+            return across::run(&self, &program, json);
+        }
         match UffdProbe::run().usable() {
             Ok(()) => self.run_managed(&program, json),
             Err(why) if self.best_effort => {

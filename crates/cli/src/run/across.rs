@@ -1,0 +1,95 @@
+//! `terrace run --slow`: the program's memory lies in several memories, all of
+//! them mapped. Nothing is loaded into the program: it is started and attached
+//! to, with everything that it starts.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use terrace_core::{LadderTier, Memory};
+use terrace_live::attach::targets::Targets;
+use terrace_live::doctor::Facts;
+
+use super::child::{Running, Watch, exit_code};
+use super::program::Program;
+use super::{Args, not_started};
+use crate::attach::{self, Session};
+use crate::failure::Failure;
+
+/// A run across memories that is under way.
+struct Across<'a> {
+    session: Session<'a>,
+    json: bool,
+    /// After an error the program goes on alone.
+    failed: Option<Failure>,
+}
+
+impl Watch for Across<'_> {
+    fn poll(&mut self) -> Duration {
+        const IDLE: Duration = Duration::from_secs(1);
+        if self.failed.is_some() {
+            return IDLE;
+        }
+        match self.session.step() {
+            Ok(wait) => wait,
+            Err(failure) => {
+                self.failed = Some(failure);
+                IDLE
+            }
+        }
+    }
+
+    fn report(&mut self) {
+        match self.session.report(self.json) {
+            Ok(text) => eprint!("{text}"),
+            Err(failure) => {
+                failure.report();
+            }
+        }
+    }
+}
+
+/// Runs a program across memories.
+pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode, Failure> {
+    use std::io::Write;
+
+    let fast = LadderTier { capacity: Some(args.fast), ..LadderTier::new(nearest()) };
+    let attach = attach::Args::of_run(
+        (fast, args.slow.clone()),
+        (args.policy, args.economist),
+        args.min_region,
+        args.record.clone(),
+        args.quiet,
+    );
+    let ladder = attach.ladder()?;
+    let report_to = args.open_report()?;
+    // Our own descendants: the program, and what it starts. Ourselves the list
+    // leaves out.
+    let targets = Targets::Process { process: std::process::id(), tree: true };
+    let session = Session::new(&attach, ladder, targets)?;
+    let mut across = Across { session, json, failed: None };
+    let running =
+        Running::start(&mut args.command(program)).map_err(|e| not_started(program, &e))?;
+    let (end, _) = running
+        .wait(&mut across)
+        .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
+    let text = across.session.finish(json)?;
+    if let Some((path, mut file)) = report_to {
+        file.write_all(text.as_bytes())
+            .map_err(|e| Failure::failed(format!("--report: {}: {e}", path.display())))?;
+    } else if !args.quiet {
+        eprint!("{text}");
+    }
+    if let Some(failure) = across.failed {
+        // The program's own status is worth more than ours.
+        failure.report();
+    }
+    Ok(exit_code(end))
+}
+
+/// The first node with processors: where the kernel puts memory by itself.
+fn nearest() -> Memory {
+    let nodes = Facts::read(Path::new("/")).nodes;
+    let first = nodes.iter().find(|node| !node.cpus.is_empty());
+    Memory::Numa(first.map_or(0, |node| node.id))
+}
