@@ -9,6 +9,7 @@ stop_hotset
 cat /tmp/report.json
 sampling=$(reported /tmp/report.json sampling)
 elapsed=$(reported /tmp/report.json elapsed)
-# In thousandths; DAMON's first half second is paid off by then.
+# In thousandths; what DAMON's first quarter of a second cost has been paid off
+# by then, up to what the kernel's clock cannot tell.
 expect "$((sampling * 1000 / elapsed))" -le 36 "the share of one processor"
 expect "$(reported /tmp/report.json samples)" -gt 0 "and it still sees something"

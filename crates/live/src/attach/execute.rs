@@ -12,7 +12,7 @@ use terrace_core::{
     Abort, Action, Done, FaultKind, Memory, Nanos, Outcome, PageRef, PageSize, Plan, Proposal,
     TierId,
 };
-use terrace_sampler::pagemap::is;
+use terrace_sampler::pagemap::{Run, is};
 
 use super::Attach;
 use super::host::{Host, is_gone};
@@ -192,15 +192,18 @@ impl<H: Host> Attach<H> {
             }
         }
         self.host.page_out(process, &ranges)?;
+        let mut runs: Vec<Run> = Vec::new();
+        for &(start, length) in &ranges {
+            self.host.content(process, start, start + length, &mut |run| runs.push(run))?;
+        }
         let mut results = Vec::with_capacity(batch.len());
         for leg in batch {
-            let (mut here, mut swapped) = (false, false);
             let end = leg.address + leg.size.bytes().get();
-            self.host.content(process, leg.address, end, &mut |run| {
-                here |= run.flags & is::PRESENT != 0;
-                swapped |= run.flags & is::SWAPPED != 0;
-            })?;
-            results.push(match (here, swapped) {
+            // Legs and runs are both in the order of their addresses.
+            let first = runs.partition_point(|run| run.end <= leg.address);
+            let within = runs[first..].iter().take_while(|run| run.start < end);
+            let flags = within.fold(0, |flags, run| flags | run.flags);
+            results.push(match (flags & is::PRESENT != 0, flags & is::SWAPPED != 0) {
                 (false, true) => None,
                 // Touched meanwhile, or swap is full.
                 (true, _) => Some(Abort::Busy),

@@ -45,8 +45,9 @@ const REFRESH: Nanos = Nanos::millis(200);
 /// Share of a node that is left to the kernel: below its watermarks it would
 /// reclaim to take a page of ours.
 const RESERVE: f64 = 0.02;
-/// Demotions that are asked for at once while a tier is over its capacity.
-const RELIEF: Bytes = Bytes::mib(4);
+/// Demotions that are asked for at once while a tier is over its capacity: few
+/// enough for the program's end and a signal not to wait long.
+const RELIEF: Bytes = Bytes::mib(1);
 
 /// What can be chosen.
 #[derive(Clone, Debug)]
