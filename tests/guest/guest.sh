@@ -25,6 +25,9 @@ for program in qemu-system-x86_64 cpio gzip; do
     command -v "$program" >/dev/null || cannot "$program is missing (scripts/setup.sh guest installs it)"
 done
 busybox=$(command -v busybox) || cannot "busybox is missing (busybox-static)"
+if ldd "$busybox" >/dev/null 2>&1; then
+    cannot "$busybox is linked dynamically (that of busybox-static is not)"
+fi
 [ -x "$terrace" ] || { echo "guest.sh: $terrace: not built" >&2; exit 1; }
 
 # The newest kernel that the distribution has: PAGEMAP_SCAN wants 6.7.
@@ -92,7 +95,8 @@ ldd "$terrace" | grep -o '/[^ )]*' | while read -r library; do
 done
 cp "$here/lib.sh" "$root/tests/lib.sh"
 if [ "$#" -eq 0 ]; then
-    set -- doctor hot_set_written hot_set_read ends_with_the_program cgroup run_across sampling_cap three_tiers
+    set -- doctor hot_set_written hot_set_read hot_set_huge ends_with_the_program cgroup \
+        run_across kernel_hints sampling_cap three_tiers
 fi
 number=0
 for name in "$@"; do

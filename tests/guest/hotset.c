@@ -1,10 +1,10 @@
 /* A program whose hot set lies on the slow node.
  *
- *   hotset read|write TOTAL-MIB HOT-MIB COLD-FAST-MIB
+ *   hotset read|write TOTAL-MIB HOT-MIB COLD-FAST-MIB [huge]
  *
  * The first COLD-FAST-MIB lie on node 0 and are never used again; the rest
  * lies on node 1. A third of the way into the rest begins the hot set, which
- * is used without pause. Every page has content that follows from its number.
+ * is used without pause; with `huge` in huge pages, else in small ones. Every page has content that follows from its number.
  * On SIGTERM the program stops, says where its pages lie (one line, numbers of
  * pages), verifies all content, and exits with 0 if it is intact. */
 
@@ -63,20 +63,23 @@ static void count(const char *what, char *at, size_t first, size_t pages) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 5) {
-        fprintf(stderr, "usage: hotset read|write TOTAL-MIB HOT-MIB COLD-FAST-MIB\n");
+    if (argc < 5 || argc > 6) {
+        fprintf(stderr, "usage: hotset read|write TOTAL-MIB HOT-MIB COLD-FAST-MIB [huge]\n");
         return 2;
     }
     int writes = strcmp(argv[1], "write") == 0;
     size_t pages = strtoul(argv[2], NULL, 10) << 8, hot = strtoul(argv[3], NULL, 10) << 8,
            fast = strtoul(argv[4], NULL, 10) << 8;
     size_t begin = fast + (pages - fast) / 3;
-    char *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t huge = 2 << 20;
+    char *at = mmap(NULL, pages * PAGE + huge, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED || begin + hot > pages) {
         fprintf(stderr, "hotset: cannot have that\n");
         return 1;
     }
-    madvise(at, pages * PAGE, MADV_NOHUGEPAGE);
+    at += (huge - (uintptr_t)at % huge) % huge;
+    madvise(at, pages * PAGE, argc == 6 ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     if (fast > 0)
         bind_to(at, fast * PAGE, 0);
     bind_to(at + fast * PAGE, (pages - fast) * PAGE, 1);

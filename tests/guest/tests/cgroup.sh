@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC1091,SC2154
+# shellcheck shell=sh disable=SC1091,SC2034,SC2154
 # Every process of a control group, under one capacity; and a dry run before it.
 . /tests/lib.sh
 mkdir -p /sys/fs/cgroup/app

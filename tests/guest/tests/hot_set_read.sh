@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC1091,SC2154
+# shellcheck shell=sh disable=SC1091,SC2034,SC2154
 # The same with a hot set that is only read: writes give nothing away.
 . /tests/lib.sh
 start_hotset read 64 6 8

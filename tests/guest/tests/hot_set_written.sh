@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC1091,SC2154
+# shellcheck shell=sh disable=SC1091,SC2034,SC2154
 # A hot set on the slow node, while the fast one is full of cold pages: they
 # change places, within the capacity, and nothing is lost.
 . /tests/lib.sh

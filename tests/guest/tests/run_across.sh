@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC1091,SC2154
+# shellcheck shell=sh disable=SC1091,SC2034,SC2154
 # `terrace run` with a slow node instead of compression: the program keeps
 # within its share of the fast node, and its status passes through.
 . /tests/lib.sh

@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC1091,SC2154
+# shellcheck shell=sh disable=SC1091,SC2034,SC2154
 # With the default cap, observing takes 3 % of one processor. An emulator makes
 # it some twenty times as dear, so the cap has much to do here.
 . /tests/lib.sh

@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC1091,SC2154
+# shellcheck shell=sh disable=SC1091,SC2034,SC2154
 # Fast node, slow node, swap on zram: three tiers from a ladder file.
 . /tests/lib.sh
 for module in /modules/*.ko; do insmod "$module"; done
