@@ -8,8 +8,9 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 12] = [
+const VERBS: [&str; 13] = [
     "run",
+    "attach",
     "top",
     "report",
     "metrics",
@@ -32,6 +33,7 @@ fn help_reads_as_agreed() {
 
     help("").stdout_eq(file!["help/terrace.txt"].raw());
     help("run").stdout_eq(file!["help/run.txt"].raw());
+    help("attach").stdout_eq(file!["help/attach.txt"].raw());
     help("top").stdout_eq(file!["help/top.txt"].raw());
     help("report").stdout_eq(file!["help/report.txt"].raw());
     help("metrics").stdout_eq(file!["help/metrics.txt"].raw());
