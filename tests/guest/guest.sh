@@ -14,7 +14,7 @@ terrace=${1:?usage: guest.sh TERRACE [NAME...]}
 shift
 cache=${GUEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/terrace-guest}
 # Seconds that the whole guest may take.
-limit=${GUEST_TIMEOUT:-420}
+limit=${GUEST_TIMEOUT:-900}
 
 cannot() {
     echo "guest.sh: $*" >&2

@@ -5,8 +5,9 @@
  * The first COLD-FAST-MIB lie on node 0 and are never used again; the rest
  * lies on node 1. A third of the way into the rest begins the hot set, which
  * is used without pause; with `huge` in huge pages, else in small ones. Every page has content that follows from its number.
- * On SIGTERM the program stops, says where its pages lie (one line, numbers of
- * pages), verifies all content, and exits with 0 if it is intact. */
+ * On SIGUSR1 the program says where its pages lie (one line, numbers of pages);
+ * on SIGTERM it does so, stops, verifies all content, and exits with 0 if it is
+ * intact. */
 
 #define _GNU_SOURCE
 #include <signal.h>
@@ -20,11 +21,13 @@
 
 enum { PAGE = 4096, WORDS = PAGE / 8, MPOL_DEFAULT = 0, MPOL_BIND = 2 };
 
-static volatile sig_atomic_t stopped;
+static volatile sig_atomic_t stopped, asked;
 
-static void stop(int signal) {
-    (void)signal;
-    stopped = 1;
+static void note(int signal) {
+    if (signal == SIGTERM)
+        stopped = 1;
+    else
+        asked = 1;
 }
 
 static void bind_to(void *at, size_t length, int node) {
@@ -44,20 +47,27 @@ static uint64_t content(size_t page, size_t i) {
 }
 
 static void count(const char *what, char *at, size_t first, size_t pages) {
+    enum { BATCH = 512 };
     size_t on[2] = {0, 0}, absent = 0, other = 0;
-    for (size_t i = 0; i < pages; i++) {
-        void *address = at + (first + i) * PAGE;
-        int status = -1;
-        if (syscall(SYS_move_pages, 0, 1UL, &address, NULL, &status, 0) != 0) {
+    for (size_t done = 0; done < pages;) {
+        void *addresses[BATCH];
+        int status[BATCH];
+        size_t batch = pages - done < BATCH ? pages - done : BATCH;
+        for (size_t i = 0; i < batch; i++)
+            addresses[i] = at + (first + done + i) * PAGE;
+        if (syscall(SYS_move_pages, 0, batch, addresses, NULL, status, 0) != 0) {
             perror("hotset: move_pages");
             exit(1);
         }
-        if (status == 0 || status == 1)
-            on[status]++;
-        else if (status < 0)
-            absent++;
-        else
-            other++;
+        for (size_t i = 0; i < batch; i++) {
+            if (status[i] == 0 || status[i] == 1)
+                on[status[i]]++;
+            else if (status[i] < 0)
+                absent++;
+            else
+                other++;
+        }
+        done += batch;
     }
     printf(" %s node0=%zu node1=%zu absent=%zu other=%zu", what, on[0], on[1], absent, other);
 }
@@ -89,12 +99,26 @@ int main(int argc, char **argv) {
     /* From here on the pages may lie anywhere. */
     bind_to(at, pages * PAGE, -1);
 
-    signal(SIGTERM, stop);
+    signal(SIGTERM, note);
+    signal(SIGUSR1, note);
     puts("ready");
     fflush(stdout);
 
     uint64_t rounds = 0, sum = 0;
-    while (!stopped) {
+    for (;;) {
+        int last = stopped;
+        if (last || asked) {
+            asked = 0;
+            printf("rounds=%llu sum=%llx", (unsigned long long)rounds, (unsigned long long)sum);
+            count("hot", at, begin, hot);
+            count("cold-fast", at, 0, fast);
+            count("cold-before", at, fast, begin - fast);
+            count("cold-after", at, begin + hot, pages - begin - hot);
+            putchar('\n');
+            fflush(stdout);
+        }
+        if (last)
+            break;
         for (size_t page = begin; page < begin + hot; page++) {
             volatile uint64_t *words = (uint64_t *)(at + page * PAGE);
             if (writes)
@@ -104,12 +128,6 @@ int main(int argc, char **argv) {
         rounds++;
     }
 
-    printf("rounds=%llu sum=%llx", (unsigned long long)rounds, (unsigned long long)sum);
-    count("hot", at, begin, hot);
-    count("cold-fast", at, 0, fast);
-    count("cold-before", at, fast, begin - fast);
-    count("cold-after", at, begin + hot, pages - begin - hot);
-    putchar('\n');
     for (size_t page = 0; page < pages; page++)
         for (size_t i = 0; i < WORDS; i++) {
             int used = writes && i == 0 && page >= begin && page < begin + hot;

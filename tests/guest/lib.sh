@@ -2,7 +2,9 @@
 # What the tests share. Sourced by each of them.
 #
 # Emulation makes observing some twenty times as dear as it is, so tests that
-# are not about the cap on it allow 40 % where 3 % is the default.
+# are not about the cap on it allow 40 % where 3 % is the default. And how fast
+# the guest is depends on what else the host does, so tests wait for what they
+# expect, up to a limit, instead of for a time.
 
 # Starts hotset with these arguments; $program is its number.
 start_hotset() {
@@ -11,22 +13,61 @@ start_hotset() {
     until grep -q ready /tmp/hotset.out; do sleep 0.1; done
 }
 
-# Stops it; its last words are in /tmp/hotset.out.
+# Asks hotset where its pages are.
+look() {
+    said=$(grep -c '^rounds=' /tmp/hotset.out || true)
+    kill -USR1 "$program"
+    until [ "$(grep -c '^rounds=' /tmp/hotset.out || true)" -gt "$said" ]; do sleep 0.1; done
+}
+
+# Stops it, and shows the last of what it said.
 stop_hotset() {
     kill -TERM "$program"
     wait "$program" || {
-        cat /tmp/hotset.out
+        tail -n 2 /tmp/hotset.out
         echo "hotset failed"
         return 1
     }
-    cat /tmp/hotset.out
+    tail -n 2 /tmp/hotset.out
     grep -q 'content intact' /tmp/hotset.out
 }
 
 # placed PART KEY: how many pages of a part of the program are where.
 placed() {
-    sed -n "s/.* $1 \([^ ]* [^ ]* [^ ]* [^ ]*\).*/\1/p" /tmp/hotset.out |
+    grep '^rounds=' /tmp/hotset.out | tail -n 1 |
+        sed -n "s/.* $1 \([^ ]* [^ ]* [^ ]* [^ ]*\).*/\1/p" |
         tr ' ' '\n' | sed -n "s/^$2=//p"
+}
+
+# in_all KEY: the same of the whole program.
+in_all() {
+    echo "$(($(placed hot "$1") + $(placed cold-fast "$1") + $(placed cold-before "$1") + $(placed cold-after "$1")))"
+}
+
+# until_placed SECONDS CONDITION: looks every second until a condition holds,
+# or the time is over.
+until_placed() {
+    patience=$1
+    look
+    until eval "$2"; do
+        [ "$patience" -gt 0 ] || return 0
+        patience=$((patience - 1))
+        sleep 1
+        look
+    done
+}
+
+# attach_until SECONDS CONDITION ARGUMENTS...: attaches to hotset until a
+# condition holds, or the time is over. Leaves the report in /tmp/report.json.
+attach_until() {
+    patience=$1
+    condition=$2
+    shift 2
+    terrace attach --sampling-cap 40% "$@" --json --report /tmp/report.json &
+    attached=$!
+    until_placed "$patience" "$condition"
+    kill -INT "$attached"
+    wait "$attached"
 }
 
 # reported FILE FIELD: the first number of this name in a JSON report.

@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC1091,SC2034,SC2154
+# shellcheck shell=sh disable=SC1091,SC2016,SC2034,SC2154
 # The doctor sees both nodes, and what can observe programs here.
 . /tests/lib.sh
 status=0

@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC1091,SC2034,SC2154
+# shellcheck shell=sh disable=SC1091,SC2016,SC2034,SC2154
 # Attach ends when the program does, and when it is interrupted.
 . /tests/lib.sh
 start_hotset write 16 2 4
