@@ -10,7 +10,10 @@
 start_hotset() {
     hotset "$@" >/tmp/hotset.out &
     program=$!
-    until grep -q ready /tmp/hotset.out; do sleep 0.1; done
+    until grep -q ready /tmp/hotset.out; do
+        kill -0 "$program"
+        sleep 0.1
+    done
 }
 
 # Asks hotset where its pages are.

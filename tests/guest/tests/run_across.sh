@@ -5,7 +5,10 @@
 terrace run --fast 8MiB --slow numa:1 --json --report /tmp/report.json -- \
     hotset write 32 3 16 >/tmp/hotset.out &
 terrace=$!
-until grep -q ready /tmp/hotset.out; do sleep 0.1; done
+until grep -q ready /tmp/hotset.out; do
+    kill -0 "$terrace"
+    sleep 0.1
+done
 program=$(pidof hotset)
 # 8 MiB are 2048 pages; twice as many lay there at the beginning.
 until_placed 60 '[ "$(in_all node0)" -le 2048 ]'

@@ -151,10 +151,11 @@ impl Args {
             let what = format!("--fast: the budget must be at least {}", RunConfig::MIN_FAST);
             return Err(Failure::bad_input(what));
         }
-        let program = Program::resolve(&self.program[0]).map_err(Failure::bad_input)?;
         if !self.slow.is_empty() {
+            let program = Program::locate(&self.program[0]).map_err(Failure::bad_input)?;
             return across::run(&self, &program, json);
         }
+        let program = Program::resolve(&self.program[0]).map_err(Failure::bad_input)?;
         match UffdProbe::run().usable() {
             Ok(()) => self.run_managed(&program, json),
             Err(why) if self.best_effort => {

@@ -120,6 +120,14 @@ impl Program {
     }
 }
 
+impl Program {
+    /// Finds a program as a shell would. For those that nothing is loaded into:
+    /// any program will do.
+    pub(crate) fn locate(name: &OsStr) -> Result<Self, Refusal> {
+        find(name, env::var_os("PATH").as_deref()).map(|path| Self { path })
+    }
+}
+
 /// The file that a name stands for: itself if it has a slash, otherwise the
 /// first executable of that name on the search path.
 fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Refusal> {
