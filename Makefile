@@ -26,7 +26,7 @@ help: ## List what can be made.
 .PHONY: build
 build: ## Build the command and the library.
 	@scripts/setup.sh build
-	$(CARGO) build --locked --release -p terrace-cli -p terrace-preload
+	$(CARGO) build --locked --release -p terrace-cli -p terrace-preload -p terrace-recorder
 
 .PHONY: demo
 demo: ## Run redis in a quarter of its memory and compare; installs what is missing.
@@ -113,9 +113,18 @@ bench-dram: ## Requests a second of the memory timing model.
 validate-memory: ## Memory timing beside formulas and published figures.
 	$(CARGO) run --locked --release -p terrace-dram --example validate_memory
 
+.PHONY: validate-caches
+validate-caches: ## Cache misses beside cachegrind's, on real programs (needs valgrind).
+	$(CARGO) run --locked --release -p terrace-sim --example validate_caches
+
+.PHONY: bench-sim
+bench-sim: ## Speed of the full model beside cachegrind's, in the same run.
+	$(CARGO) build --locked --release -p terrace-sim --example full_speed
+	bench/sim/full_speed.sh $(TARGET)/release/examples/full_speed
+
 .PHONY: fuzz
 fuzz: ## Fuzz every parser for a minute each (needs nightly and cargo-fuzz).
-	@for target in units machine memory events run_config ladder perf_ring; do \
+	@for target in units machine memory events run_config ladder perf_ring trace foreign_trace; do \
 	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=60 || exit 1; \
 	done
 
@@ -128,7 +137,8 @@ install: ## Install what was built to PREFIX (default /usr/local).
 	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
 	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	install -m 755 $(TERRACE) $(DESTDIR)$(PREFIX)/bin/terrace
-	install -m 644 $(TARGET)/release/libterrace_preload.so $(DESTDIR)$(PREFIX)/lib/terrace/
+	install -m 644 $(TARGET)/release/libterrace_preload.so \
+	    $(TARGET)/release/libterrace_recorder.so $(DESTDIR)$(PREFIX)/lib/terrace/
 	$(TERRACE) man $(DESTDIR)$(PREFIX)/share/man/man1
 	$(TERRACE) completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/terrace
 	$(TERRACE) completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_terrace
@@ -137,6 +147,7 @@ install: ## Install what was built to PREFIX (default /usr/local).
 .PHONY: uninstall
 uninstall: ## Remove what `make install` put there.
 	rm -f $(DESTDIR)$(PREFIX)/bin/terrace $(DESTDIR)$(PREFIX)/lib/terrace/libterrace_preload.so \
+	    $(DESTDIR)$(PREFIX)/lib/terrace/libterrace_recorder.so \
 	    $(DESTDIR)$(PREFIX)/share/man/man1/terrace.1 $(DESTDIR)$(PREFIX)/share/man/man1/terrace-*.1 \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/terrace \
 	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_terrace \

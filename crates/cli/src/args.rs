@@ -10,8 +10,8 @@ use terrace_economics::Mode;
 use crate::failure::Failure;
 use crate::output;
 use crate::{
-    attach, check, compare, completions, doctor, man, metrics, report, reproduce, run, sim, top,
-    why,
+    attach, check, compare, completions, convert, doctor, man, metrics, record, report, reproduce,
+    run, sim, top, why,
 };
 
 /// Runs programs in less memory than they ask for, and simulates how memory
@@ -43,6 +43,8 @@ enum Verb {
     Top(top::Args),
     Report(report::Args),
     Metrics(metrics::Args),
+    Record(record::Args),
+    Convert(convert::Args),
     Sim(sim::Args),
     Compare(compare::Args),
     Reproduce(reproduce::Args),
@@ -63,6 +65,8 @@ impl Cli {
             Verb::Top(args) => args.execute(json),
             Verb::Report(args) => args.execute(json),
             Verb::Metrics(args) => args.execute(json),
+            Verb::Record(args) => args.execute(json),
+            Verb::Convert(args) => args.execute(json),
             Verb::Sim(args) => args.execute(json),
             Verb::Compare(args) => args.execute(json),
             Verb::Reproduce(args) => args.execute(json),

@@ -12,6 +12,8 @@
 //! | [`residency`] | where a program's memory is, seen from outside |
 //! | [`runs`] | the runs that are under way |
 //! | [`attach`] | tiers for programs that run already |
+//! | [`record`] | record a program's memory accesses |
+//! | [`convert`] | traces from one format to another |
 //! | [`sim`], [`compare`], [`reproduce`] | simulated machines |
 //! | [`top`] | running programs, again and again |
 //! | [`report`] | a recorded run as one page |
@@ -28,6 +30,7 @@ mod attach;
 mod check;
 mod compare;
 mod completions;
+mod convert;
 mod doctor;
 mod failure;
 mod man;
@@ -35,6 +38,7 @@ mod metrics;
 mod output;
 mod procs;
 mod progress;
+mod record;
 mod records;
 mod report;
 mod reproduce;

@@ -8,12 +8,14 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 13] = [
+const VERBS: [&str; 15] = [
     "run",
     "attach",
     "top",
     "report",
     "metrics",
+    "record",
+    "convert",
     "sim",
     "compare",
     "reproduce",
@@ -37,6 +39,8 @@ fn help_reads_as_agreed() {
     help("top").stdout_eq(file!["help/top.txt"].raw());
     help("report").stdout_eq(file!["help/report.txt"].raw());
     help("metrics").stdout_eq(file!["help/metrics.txt"].raw());
+    help("record").stdout_eq(file!["help/record.txt"].raw());
+    help("convert").stdout_eq(file!["help/convert.txt"].raw());
     help("sim").stdout_eq(file!["help/sim.txt"].raw());
     help("compare").stdout_eq(file!["help/compare.txt"].raw());
     help("reproduce").stdout_eq(file!["help/reproduce.txt"].raw());

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use terrace_core::{Bytes, MachineError};
 use thiserror::Error;
 
+use crate::trace::TraceError;
+
 /// Why a simulation cannot be set up. Every message names what to change.
 #[derive(Debug, Error)]
 pub enum SimError {
@@ -27,6 +29,9 @@ pub enum SimError {
     /// The machine file is wrong.
     #[error(transparent)]
     Machine(#[from] MachineError),
+    /// A trace is wrong.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     /// The workload's memory does not fit into the machine's.
     #[error("the workload needs {needed}, but `{machine}` holds {available} for it")]
     DoesNotFit {

@@ -22,6 +22,8 @@
 //! | [`recorder`] | recording a run |
 //! | [`machines`] | machines by name |
 //! | [`full`] | the full model: single accesses through caches, TLBs, page tables |
+//! | [`stack_distance`] | misses of every size of memory in one pass |
+//! | [`trace`] | recorded accesses: our format and those of others |
 //! | [`reproduce`] | published results, ours beside theirs |
 //!
 //! `docs/simulator.md` says what is modelled, how, and what is not.
@@ -41,7 +43,9 @@ pub mod report;
 pub mod reproduce;
 pub mod sampler;
 pub mod simulation;
+pub mod stack_distance;
 mod threads;
+pub mod trace;
 pub mod workload;
 
 pub use config::{Phases, SimConfig, SimPolicy, Span, UnknownSimPolicy};

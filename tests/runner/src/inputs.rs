@@ -2,11 +2,16 @@
 //! functions of bytes: the fuzz targets in `fuzz/` and the smoke test call the
 //! same ones. Each panics where a promise is broken.
 
+use std::io::Cursor;
+use std::path::Path;
+
 use terrace_core::{Access, Bytes, BytesPerSecond, Frequency, Ladder, Machine, Nanos, PerSecond};
 use terrace_dram::{Channel, MemoryFile};
 use terrace_live::config::RunConfig;
 use terrace_policy::EventReader;
 use terrace_sampler::perf::record::{Record, field, parse};
+use terrace_sim::full::Batch;
+use terrace_sim::trace::{Format, TraceError, TraceReader, import};
 
 /// A reader under test.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +23,7 @@ pub struct Target {
 }
 
 /// Every reader.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 9] = [
     Target { name: "units", run: units },
     Target { name: "machine", run: machine },
     Target { name: "memory", run: memory },
@@ -26,6 +31,8 @@ pub const TARGETS: [Target; 7] = [
     Target { name: "run_config", run: run_config },
     Target { name: "ladder", run: ladder },
     Target { name: "perf_ring", run: perf_ring },
+    Target { name: "trace", run: trace },
+    Target { name: "foreign_trace", run: foreign_trace },
 ];
 
 /// Quantities: what is refused says why; what is accepted is finite.
@@ -158,5 +165,40 @@ pub fn perf_ring(input: &[u8]) {
     assert!(samples * (u64::from(asked) + 1) <= size as u64, "{samples} samples");
     if read.is_ok() {
         assert!(head.wrapping_sub(*tail) <= size as u64 * 8);
+    }
+}
+
+/// Our traces: reading ends, with an error that names the file or with exactly
+/// what another reading of the same bytes gives.
+pub fn trace(input: &[u8]) {
+    let read = || {
+        let mut reader = TraceReader::new(Cursor::new(input), Path::new("some.trace"))?;
+        let mut accesses = Vec::new();
+        while let Some(batch) = reader.next_batch()? {
+            accesses.extend(batch.accesses);
+        }
+        Ok::<_, TraceError>(accesses)
+    };
+    match read() {
+        Err(error) => assert!(error.to_string().starts_with("some.trace: "), "{error}"),
+        Ok(accesses) => assert_eq!(read().ok(), Some(accesses)),
+    }
+}
+
+/// Traces of other tools: every reader ends, and its errors name the file.
+pub fn foreign_trace(input: &[u8]) {
+    for format in Format::ALL {
+        let mut source = import::read(input, Path::new("some.trace"), format);
+        let mut batch = Batch::default();
+        loop {
+            match source.next(&mut batch) {
+                Ok(true) => assert!(!batch.accesses.is_empty() || !batch.events.is_empty()),
+                Ok(false) => break,
+                Err(error) => {
+                    assert!(error.to_string().starts_with("some.trace:"), "{error}");
+                    break;
+                }
+            }
+        }
     }
 }

@@ -8,6 +8,9 @@ use std::process::{Command, Stdio};
 
 use terrace_core::{EventRef, Nanos, Region, Telemetry};
 use terrace_policy::EventWriter;
+use terrace_sim::full::{Batch, Source, Stream, StreamKind};
+use terrace_sim::trace::import::export_champsim;
+use terrace_sim::trace::{TraceHeader, TraceWriter};
 use terrace_tests::harness::number;
 use terrace_tests::inputs::{TARGETS, Target};
 use terrace_tests::programs::data::Numbers;
@@ -98,8 +101,35 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             let recorded = "crates/sampler/tests/data/page-faults.ring";
             vec![fs::read(terrace::root().join(recorded)).unwrap()]
         }
+        "trace" => vec![recorded_accesses()],
+        "foreign_trace" => foreign_traces(),
         other => panic!("no seeds for {other}"),
     }
+}
+
+/// A trace of two chunks' worth of structure, small.
+fn recorded_accesses() -> Vec<u8> {
+    let header = TraceHeader { program: vec!["x".into()], ..TraceHeader::default() };
+    let mut writer = TraceWriter::new(Vec::new(), &header).unwrap();
+    let mut stream = Stream::new(StreamKind::Mix, 3_000, 4 << 20);
+    let mut batch = Batch::default();
+    while stream.next(&mut batch).unwrap() {
+        writer.write(&batch).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+fn foreign_traces() -> Vec<Vec<u8>> {
+    let mut champsim = Vec::new();
+    let mut stream = Stream::new(StreamKind::Chase, 40, 4 << 20);
+    export_champsim(&mut stream, &mut champsim).unwrap();
+    vec![
+        champsim,
+        b"I  04016b80,3\n L 1ffefff7f8,8\n S 1ffefff7f0,8\n M 04222c28,4\n".to_vec(),
+        b"0x1FF96FC0 WRITE 160\n0x1FF96F80 READ 164\n".to_vec(),
+        b"LD 0x12340\nST 4096\n".to_vec(),
+        b"  prog 12 [000] 5.1: cpu/mem-loads/: 7ffd1234 401136\n".to_vec(),
+    ]
 }
 
 fn machine_files() -> Vec<Vec<u8>> {

@@ -4,7 +4,11 @@
 //! |---|---|
 //! | [`setup`] | machine, workload and phases from the command line |
 //! | [`render`] | the report as people read it |
+//! | [`full`] | recorded programs, access by access |
+//! | [`recorder`] | programs under a recorder |
 
+mod full;
+pub(crate) mod recorder;
 mod render;
 pub(crate) mod setup;
 
@@ -27,6 +31,9 @@ use crate::progress::{Bar, Progress};
 use crate::records::{Header, MachineFacts, Record, World, Writer};
 
 /// Simulate a policy on a machine with tiered memory.
+///
+/// Without `--trace` and a program, a workload of independent accesses at full
+/// scale; with them, every access through caches, TLBs and page tables.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: terrace sim --machine optane-cascade-lake --policy hemem \
                         --working-set 512GiB --hot 64GiB")]
@@ -38,6 +45,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     setup: Setup,
+
+    #[command(flatten)]
+    traced: full::Traced,
 
     /// Write every decision to a file, for `terrace why`.
     #[arg(long, value_name = "FILE")]
@@ -51,6 +61,12 @@ struct Document {
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        if self.traced.is_wanted() {
+            if self.record.is_some() {
+                return Err(Failure::bad_input("--record: not with a recorded program yet"));
+            }
+            return self.traced.execute(&self.setup.shared(self.policy), json);
+        }
         let config = self.setup.config(self.policy)?;
         let record = match &self.record {
             None => None,

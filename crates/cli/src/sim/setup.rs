@@ -9,6 +9,7 @@ use terrace_sim::{Phases, SimConfig, SimPolicy, Span, machines};
 
 use crate::args::{economist, one_of};
 use crate::failure::Failure;
+use crate::sim::full::Shared;
 
 /// Everything that a simulation can run under, in the order of
 /// [`SimPolicy::all`]; a constant, because help and completions need it as one.
@@ -132,6 +133,17 @@ impl Setup {
         config.scale = self.scale;
         config.seed = self.seed;
         Ok(config)
+    }
+
+    /// What both models are told.
+    pub(crate) fn shared(&self, policy: SimPolicy) -> Shared<'_> {
+        Shared {
+            machine: &self.machine,
+            policy,
+            economist: self.economist,
+            page_size: self.page_size,
+            seed: self.seed,
+        }
     }
 
     fn gups(&self) -> GupsConfig {

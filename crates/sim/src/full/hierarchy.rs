@@ -325,6 +325,17 @@ impl Hierarchy {
         }
     }
 
+    /// Refers to a line in the last level alone, and brings it in there; says
+    /// whether it was there. What a reference to several lines does to those
+    /// that the first level has, in simulators that look at it as a whole.
+    pub fn refer_to_last(&mut self, line: u64) -> bool {
+        let hit = self.llc.access(line, false);
+        if !hit {
+            self.llc.insert(line, false);
+        }
+        hit
+    }
+
     /// Drops a line from every cache: its frame holds something else now.
     pub fn forget(&mut self, line: u64) {
         for core in &mut self.cores {

@@ -1,0 +1,160 @@
+//! Runs a program under a recorder, and hands on what it accesses.
+//!
+//! QEMU's user mode with our plugin, else Valgrind's lackey, which is one or
+//! two hundred times slower.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufReader, PipeReader, Read};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::thread::{self, JoinHandle};
+
+use clap::ValueEnum;
+use terrace_sim::full::Source;
+use terrace_sim::trace::{Format, RawReader, import};
+
+use crate::failure::Failure;
+
+/// The plugin's file name.
+const PLUGIN: &str = "libterrace_recorder.so";
+/// Names it explicitly, for packagers and tests.
+const OVERRIDE: &str = "TERRACE_RECORDER";
+/// QEMU's user mode for this processor, as Debian calls it.
+const QEMU: &str = "qemu-x86_64";
+
+/// What records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Via {
+    /// QEMU's user mode with our plugin.
+    Qemu,
+    /// Valgrind's lackey: slow, and needs no plugin.
+    Lackey,
+}
+
+/// A program that runs under a recorder.
+pub(crate) struct Recording {
+    /// What it accesses.
+    pub(crate) source: Box<dyn Source>,
+    waiting: JoinHandle<io::Result<ExitStatus>>,
+}
+
+impl Recording {
+    /// The program's end; everything was read before.
+    pub(crate) fn end(self) -> Result<ExitStatus, Failure> {
+        drop(self.source);
+        match self.waiting.join() {
+            Ok(status) => {
+                status.map_err(|e| Failure::failed(format!("cannot wait for the program: {e}")))
+            }
+            Err(_) => Err(Failure::failed("cannot wait for the program")),
+        }
+    }
+}
+
+/// Starts a program under a recorder.
+pub(crate) fn start(program: &[OsString], via: Option<Via>) -> Result<Recording, Failure> {
+    let name = program.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let via = via.unwrap_or_else(|| {
+        if on_path(QEMU).is_some() && plugin().is_ok() { Via::Qemu } else { Via::Lackey }
+    });
+    let (reader, writer) =
+        io::pipe().map_err(|e| Failure::failed(format!("cannot make a pipe: {e}")))?;
+    // The child opens our end by this name; descriptors are not inherited.
+    let path = format!("/proc/{}/fd/{}", std::process::id(), writer.as_raw_fd());
+    let mut command = match via {
+        Via::Qemu => qemu(&path)?,
+        Via::Lackey => lackey(&path)?,
+    };
+    let executable = program.first().map(PathBuf::from).unwrap_or_default();
+    let executable = if executable.components().count() > 1 {
+        executable
+    } else {
+        on_path(&executable).ok_or_else(|| {
+            Failure::bad_input(format!("{}: no such program on PATH", executable.display()))
+        })?
+    };
+    if !executable.is_file() {
+        return Err(Failure::bad_input(format!("{}: no such program", executable.display())));
+    }
+    if starts_with(&executable, b"#!") {
+        return Err(Failure::bad_input(format!(
+            "{}: is a script; record its interpreter: -- INTERPRETER {}",
+            executable.display(),
+            executable.display()
+        )));
+    }
+    let mut child = command.arg(&executable).args(&program[1..]).spawn().map_err(|e| {
+        Failure::failed(format!("cannot start {}: {e}", command.get_program().display()))
+    })?;
+    let waiting = thread::spawn(move || {
+        let status = child.wait();
+        // Our end was open so that the child could open it; now whoever reads
+        // comes to the end.
+        drop(writer);
+        status
+    });
+    let source = source(via, reader, &name);
+    Ok(Recording { source, waiting })
+}
+
+fn source(via: Via, reader: PipeReader, name: &str) -> Box<dyn Source> {
+    match via {
+        Via::Qemu => Box::new(RawReader::new(BufReader::with_capacity(1 << 18, reader), name)),
+        Via::Lackey => import::read(reader, Path::new(name), Format::Lackey),
+    }
+}
+
+fn qemu(path: &str) -> Result<Command, Failure> {
+    let plugin = plugin()?;
+    if on_path(QEMU).is_none() {
+        let what =
+            format!("{QEMU} is not installed (package qemu-user); --via lackey does without");
+        return Err(Failure::unsupported(what));
+    }
+    let mut command = Command::new(QEMU);
+    command.arg("-plugin").arg(format!("{},path={path}", plugin.display()));
+    Ok(command)
+}
+
+fn lackey(path: &str) -> Result<Command, Failure> {
+    if on_path("valgrind").is_none() {
+        let what = format!(
+            "neither {QEMU} with {PLUGIN} nor valgrind is there: install qemu-user or valgrind"
+        );
+        return Err(Failure::unsupported(what));
+    }
+    let mut command = Command::new("valgrind");
+    command.args(["-q", "--tool=lackey", "--trace-mem=yes", "--basic-counts=no"]);
+    command.arg(format!("--log-file={path}"));
+    Ok(command)
+}
+
+/// The plugin: where `TERRACE_RECORDER` says, else beside this executable (a
+/// build directory), else in `../lib/terrace` (an installation).
+fn plugin() -> Result<PathBuf, Failure> {
+    let candidates = if let Some(path) = env::var_os(OVERRIDE) {
+        vec![PathBuf::from(path)]
+    } else {
+        let executable = env::current_exe()
+            .map_err(|e| Failure::failed(format!("cannot tell where terrace is installed: {e}")))?;
+        let directory = executable.parent().unwrap_or(Path::new("/"));
+        vec![directory.join(PLUGIN), directory.join("../lib/terrace").join(PLUGIN)]
+    };
+    candidates.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+        let places: Vec<String> = candidates.iter().map(|p| p.display().to_string()).collect();
+        Failure::unsupported(format!("{PLUGIN} not found: {}", places.join(", ")))
+    })
+}
+
+fn starts_with(file: &Path, bytes: &[u8]) -> bool {
+    let mut begin = vec![0; bytes.len()];
+    File::open(file).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && begin == bytes
+}
+
+fn on_path(name: impl AsRef<Path>) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|dir| dir.join(&name)).find(|file| file.is_file())
+}

@@ -1,0 +1,89 @@
+//! `terrace record`, `convert` and `sim --trace` with real programs. Recording
+//! needs QEMU's user mode and our plugin, or valgrind; where neither is there
+//! the command says so with exit code 3, which is then what is tested.
+
+mod common;
+
+use std::path::Path;
+
+use common::{json, refused, terrace};
+
+/// A program of every system, short: the `ChampSim` file has 64 bytes an
+/// instruction.
+const PROGRAM: [&str; 3] = ["--", "/bin/echo", "hello"];
+
+/// Records into a file; false where nothing here can record.
+fn record(trace: &Path) -> bool {
+    let output = terrace().args(["record", "-o"]).arg(trace).args(PROGRAM).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.code() == Some(3) {
+        assert!(errors.contains("install qemu-user or valgrind"), "{errors}");
+        return false;
+    }
+    assert!(output.status.success(), "{errors}");
+    let plain = std::process::Command::new(PROGRAM[1]).args(&PROGRAM[2..]).output().unwrap();
+    assert!(output.stdout == plain.stdout, "the program's own output passes through unchanged");
+    true
+}
+
+#[test]
+fn a_recorded_program_can_be_simulated_and_converted() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("od.trace");
+    if !record(&trace) {
+        return;
+    }
+
+    let sim = |file: &Path| {
+        let command = terrace().args(["sim", "--json", "--policy", "all-dram", "--trace"]);
+        json(command.arg(file), 0)["report"].clone()
+    };
+    let report = sim(&trace);
+    let accesses = report["accesses"].as_u64().unwrap();
+    let bytes = std::fs::metadata(&trace).unwrap().len();
+    assert!(accesses > 10_000, "{accesses}");
+    // The promise for real programs.
+    assert!(bytes < 2 * accesses, "{bytes} bytes for {accesses} accesses");
+    assert!(report["instructions"].as_u64().unwrap() > accesses);
+
+    let champsim = dir.path().join("od.champsim");
+    terrace()
+        .arg("convert")
+        .arg(&trace)
+        .arg(&champsim)
+        .args(["--to", "champsim"])
+        .assert()
+        .success();
+    let converted = sim(&champsim);
+    assert_eq!(converted["accesses"].as_u64(), Some(accesses), "nothing is lost on the way");
+}
+
+#[test]
+fn a_program_is_simulated_as_it_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    if !record(&dir.path().join("probe")) {
+        return;
+    }
+
+    let command = terrace().args(["sim", "--json", "--policy", "first-touch", "--", "/bin/true"]);
+    let document = json(command, 0);
+
+    assert_eq!(document["kind"], "terrace.sim.full");
+    assert!(document["report"]["accesses"].as_u64().unwrap() > 1_000);
+}
+
+#[test]
+fn bad_traces_and_programs_are_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("x.trace");
+    std::fs::write(&file, "no trace at all").unwrap();
+    let script = dir.path().join("script");
+    std::fs::write(&script, "#!/bin/sh\n").unwrap();
+
+    let message = refused(terrace().args(["sim", "--trace"]).arg(&file));
+    assert!(message.contains("x.trace: not a trace of Terrace"), "{message}");
+    let message = refused(terrace().args(["sim", "--trace", "/no/such"]));
+    assert!(message.starts_with("/no/such: "), "{message}");
+    let message = refused(terrace().args(["record", "-o", "/tmp/x", "--"]).arg(&script));
+    assert!(message.contains("is a script; record its interpreter"), "{message}");
+}

@@ -1,0 +1,132 @@
+//! One guest thread's buffer.
+//!
+//! QEMU calls back on the thread itself, so a buffer is used by one thread at a
+//! time; only the end of the program looks at all of them, when they stand
+//! still.
+
+use core::ffi::c_uint;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::pipe;
+
+/// Accesses in a buffer: 32 KiB.
+const ACCESSES: usize = 4096;
+/// Threads that can be told apart; the guest's later ones share buffers of
+/// nobody and are not recorded.
+const THREADS: usize = 4096;
+
+/// A guest thread.
+pub(crate) struct Thread {
+    number: u32,
+    buffer: Vec<u64>,
+    /// Instructions up to the block that runs, and in it.
+    before: u64,
+    block: u64,
+    /// Instruction of the access before.
+    last: u64,
+    /// The first three arguments of the system call under way.
+    pub(crate) arguments: [u64; 3],
+    /// End of the heap, as `brk` said last.
+    end_of_heap: u64,
+}
+
+static ALL: [AtomicPtr<Thread>; THREADS] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; THREADS];
+
+/// Does something with a thread's buffer.
+#[inline]
+pub(crate) fn with(vcpu: c_uint, work: impl FnOnce(&mut Thread)) {
+    let Some(slot) = ALL.get(vcpu as usize) else { return };
+    let mut thread = slot.load(Ordering::Acquire);
+    if thread.is_null() {
+        thread = Box::into_raw(Box::new(Thread::new(vcpu)));
+        slot.store(thread, Ordering::Release);
+    }
+    // SAFETY: it was made here, is never freed, and only this guest thread, on
+    // which QEMU calls back, uses it.
+    work(unsafe { &mut *thread });
+}
+
+/// Sends what all threads have left. The program has ended.
+pub(crate) fn flush_all() {
+    for slot in &ALL {
+        let thread = slot.load(Ordering::Acquire);
+        if !thread.is_null() {
+            // SAFETY: as above; the guest's threads run no more.
+            unsafe { &mut *thread }.flush();
+        }
+    }
+}
+
+impl Thread {
+    fn new(number: c_uint) -> Self {
+        Self {
+            number,
+            buffer: Vec::with_capacity(ACCESSES),
+            before: 0,
+            block: 0,
+            last: 0,
+            arguments: [0; 3],
+            end_of_heap: 0,
+        }
+    }
+
+    /// A block of so many instructions begins.
+    #[inline]
+    pub(crate) fn begin_block(&mut self, instructions: u64) {
+        self.before += self.block;
+        self.block = instructions;
+    }
+
+    /// Instruction `index` of the block accesses `1 << shift` bytes. The bits
+    /// are those of `terrace_sim::full::Access`.
+    #[inline]
+    pub(crate) fn access(&mut self, address: u64, shift: u32, store: bool, index: u64) {
+        let instruction = self.before + index;
+        // Several accesses of one instruction have nothing in between.
+        let between = instruction.saturating_sub(self.last + 1).min(255);
+        self.last = instruction;
+        let crosses = (address & 63) + (1 << shift.min(6)) > 64;
+        self.buffer.push(
+            address & ((1 << 48) - 1)
+                | between << 48
+                | u64::from(store) << 56
+                | u64::from(crosses) << 58
+                | u64::from(shift.min(15)) << 60,
+        );
+        if self.buffer.len() == ACCESSES {
+            self.flush();
+        }
+    }
+
+    /// Sends what is in the buffer.
+    pub(crate) fn flush(&mut self) {
+        if !self.buffer.is_empty() {
+            pipe::send(1, self.number, &self.buffer);
+            self.buffer.clear();
+        }
+    }
+
+    pub(crate) fn mapped(&mut self, start: u64, len: u64) {
+        self.flush();
+        pipe::send(2, self.number, &[start, len]);
+    }
+
+    pub(crate) fn unmapped(&mut self, start: u64, len: u64) {
+        self.flush();
+        pipe::send(3, self.number, &[start, len]);
+    }
+
+    /// The heap ends at `end` now.
+    pub(crate) fn broke(&mut self, end: u64) {
+        let before = std::mem::replace(&mut self.end_of_heap, end);
+        if before == 0 {
+            return;
+        }
+        if end > before {
+            self.mapped(before, end - before);
+        } else if end < before {
+            self.unmapped(end, before - end);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The trace file.
+//!
+//! ```text
+//! header   "TERRTRC\0", u32 version, u32 length, then JSON: what was recorded
+//! chunk    "CHNK", u32 accesses, u32 batches, u32 compressed length,
+//!          u32 length of each of four streams, then one zstd frame of them:
+//!          batches, codes, distances, metas
+//! …
+//! index    "INDX", u32 chunks, then for each: u64 offset, u64 first access;
+//!          u64 accesses of the whole trace
+//! end      u64 offset of the index, "TERREND\0"
+//! ```
+//!
+//! All numbers are little-endian. A chunk can be decoded by itself, so a reader
+//! may begin at any; a zstd frame has a checksum of its content.
+
+use std::io;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// First bytes of a trace.
+pub(super) const MAGIC: [u8; 8] = *b"TERRTRC\0";
+/// Last bytes of a trace that is complete.
+pub(super) const END: [u8; 8] = *b"TERREND\0";
+pub(super) const CHUNK: [u8; 4] = *b"CHNK";
+pub(super) const INDEX: [u8; 4] = *b"INDX";
+/// Version of the format.
+pub const VERSION: u32 = 1;
+/// Accesses in a chunk: how much of the trace a reader holds at once.
+pub(super) const CHUNK_ACCESSES: usize = 1 << 20;
+/// No chunk of ours has more accesses, nor longer streams; others are refused
+/// before memory is taken for them.
+pub(super) const MOST_ACCESSES: u32 = 1 << 22;
+pub(super) const MOST_BYTES: u32 = 1 << 26;
+
+/// What was recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceHeader {
+    /// The program with its arguments, or what the trace was made from.
+    pub program: Vec<String>,
+    /// What recorded or converted it.
+    pub recorder: String,
+    /// Whether instruction fetches are in it.
+    #[serde(default)]
+    pub fetches: bool,
+}
+
+/// Why a trace cannot be read on.
+#[derive(Debug, Error)]
+#[error("{}: {message}", file.display())]
+pub struct TraceError {
+    /// The file.
+    pub file: PathBuf,
+    /// Accesses that were readable before.
+    pub readable: u64,
+    /// What is wrong.
+    pub message: String,
+    /// What the system said.
+    #[source]
+    pub source: Option<io::Error>,
+}

@@ -1,0 +1,287 @@
+//! Reading traces.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::codec::{Decoder, read_varint};
+use super::format::{
+    CHUNK, END, INDEX, MAGIC, MOST_ACCESSES, MOST_BYTES, TraceError, TraceHeader, VERSION,
+};
+use crate::error::SimError;
+use crate::full::{Batch, Source, SpaceEvent};
+
+/// Reads a trace from begin to end.
+pub struct TraceReader<R> {
+    from: R,
+    file: PathBuf,
+    header: TraceHeader,
+    batches: std::vec::IntoIter<Batch>,
+    read: u64,
+    ended: bool,
+}
+
+/// What a trace's index says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceIndex {
+    /// Offset in the file and number of the first access of each chunk.
+    pub chunks: Vec<(u64, u64)>,
+    /// Accesses of the whole trace.
+    pub accesses: u64,
+}
+
+impl TraceReader<BufReader<File>> {
+    /// Opens a trace file.
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        let file = File::open(path).map_err(|source| TraceError {
+            file: path.to_owned(),
+            readable: 0,
+            message: source.to_string(),
+            source: Some(source),
+        })?;
+        Self::new(BufReader::with_capacity(1 << 16, file), path)
+    }
+}
+
+impl<R: Read> TraceReader<R> {
+    /// Begins to read; `file` is for errors.
+    pub fn new(from: R, file: &Path) -> Result<Self, TraceError> {
+        let mut reader = Self {
+            from,
+            file: file.to_owned(),
+            header: TraceHeader::default(),
+            batches: Vec::new().into_iter(),
+            read: 0,
+            ended: false,
+        };
+        let mut magic = [0; 8];
+        reader.fill(&mut magic, "the header")?;
+        if magic != MAGIC {
+            return Err(reader.bad("not a trace of Terrace (others are read with --format, or converted by `terrace convert`)"));
+        }
+        let version = reader.number("the header")?;
+        if version != VERSION {
+            return Err(reader.bad(format!(
+                "format version {version}; this version of Terrace reads version {VERSION}"
+            )));
+        }
+        let len = reader.number("the header")?;
+        if len > 1 << 20 {
+            return Err(reader.bad("the header is longer than a header can be"));
+        }
+        let mut json = vec![0; len as usize];
+        reader.fill(&mut json, "the header")?;
+        reader.header = serde_json::from_slice(&json)
+            .map_err(|e| reader.bad(format!("the header is damaged: {e}")))?;
+        Ok(reader)
+    }
+
+    /// What was recorded.
+    pub fn header(&self) -> &TraceHeader {
+        &self.header
+    }
+
+    /// Accesses that were read.
+    pub fn accesses(&self) -> u64 {
+        self.read
+    }
+
+    fn bad(&self, message: impl Into<String>) -> TraceError {
+        TraceError {
+            file: self.file.clone(),
+            readable: self.read,
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    fn fill(&mut self, bytes: &mut [u8], within: &str) -> Result<(), TraceError> {
+        self.from.read_exact(bytes).map_err(|source| {
+            let message = if source.kind() == io::ErrorKind::UnexpectedEof {
+                format!(
+                    "truncated within {within}, after {} readable accesses (was recording interrupted?)",
+                    self.read
+                )
+            } else {
+                source.to_string()
+            };
+            TraceError {
+                file: self.file.clone(),
+                readable: self.read,
+                message,
+                source: Some(source),
+            }
+        })
+    }
+
+    fn number(&mut self, within: &str) -> Result<u32, TraceError> {
+        let mut bytes = [0; 4];
+        self.fill(&mut bytes, within)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    fn next_chunk(&mut self) -> Result<bool, TraceError> {
+        let mut magic = [0; 4];
+        self.fill(&mut magic, "a chunk")?;
+        if magic == INDEX {
+            self.ended = true;
+            return Ok(false);
+        }
+        if magic != CHUNK {
+            let message = format!("damaged after {} readable accesses", self.read);
+            return Err(self.bad(message));
+        }
+        let mut numbers = [0; 7];
+        for number in &mut numbers {
+            *number = self.number("a chunk")?;
+        }
+        let [accesses, batches, packed, lengths @ ..] = numbers;
+        let total: u64 = lengths.iter().map(|&n| u64::from(n)).sum();
+        let impossible = accesses > MOST_ACCESSES
+            || batches > MOST_BYTES
+            || packed > MOST_BYTES
+            || total > u64::from(MOST_BYTES)
+            || accesses != lengths[1];
+        if impossible {
+            let message = format!(
+                "damaged after {} readable accesses: a chunk's lengths are impossible",
+                self.read
+            );
+            return Err(self.bad(message));
+        }
+        let mut bytes = vec![0; packed as usize];
+        self.fill(&mut bytes, "a chunk")?;
+        let plain = zstd::bulk::decompress(&bytes, total as usize)
+            .map_err(|e| self.bad(format!("damaged after {} readable accesses: {e}", self.read)))?;
+        let decoded = (plain.len() as u64 == total)
+            .then(|| decode(&plain, lengths.map(|n| n as usize), batches, accesses))
+            .flatten();
+        let Some(decoded) = decoded else {
+            let message = format!(
+                "damaged after {} readable accesses: a chunk's streams do not fit together",
+                self.read
+            );
+            return Err(self.bad(message));
+        };
+        self.batches = decoded.into_iter();
+        Ok(true)
+    }
+
+    /// The next batch; `None` at the end.
+    pub fn next_batch(&mut self) -> Result<Option<Batch>, TraceError> {
+        loop {
+            if let Some(batch) = self.batches.next() {
+                self.read += batch.accesses.len() as u64;
+                return Ok(Some(batch));
+            }
+            if self.ended || !self.next_chunk()? {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl<R: Read + Seek> TraceReader<R> {
+    /// Reads the index. The place in the trace stays.
+    pub fn index(&mut self) -> Result<TraceIndex, TraceError> {
+        let io = |e: io::Error| TraceError {
+            file: self.file.clone(),
+            readable: self.read,
+            message: format!("has no index, so it is not complete ({e})"),
+            source: Some(e),
+        };
+        let at = self.from.stream_position().map_err(io)?;
+        let mut end = [0; 16];
+        self.from.seek(SeekFrom::End(-16)).map_err(io)?;
+        self.from.read_exact(&mut end).map_err(io)?;
+        let (offset, magic) = end.split_at(8);
+        if magic != END {
+            return Err(self.bad("has no index, so it is not complete"));
+        }
+        let mut eight = [0; 8];
+        eight.copy_from_slice(offset);
+        self.from.seek(SeekFrom::Start(u64::from_le_bytes(eight))).map_err(io)?;
+        let mut rest = Vec::new();
+        self.from.by_ref().take(u64::from(MOST_BYTES)).read_to_end(&mut rest).map_err(io)?;
+        let index = parse_index(&rest).ok_or_else(|| self.bad("its index is damaged"))?;
+        self.from.seek(SeekFrom::Start(at)).map_err(io)?;
+        Ok(index)
+    }
+
+    /// Goes to the chunk that holds an access, and returns the number of the
+    /// chunk's first.
+    pub fn seek(&mut self, access: u64) -> Result<u64, TraceError> {
+        let index = self.index()?;
+        let chunk = index.chunks.partition_point(|&(_, first)| first <= access).saturating_sub(1);
+        let Some(&(offset, first)) = index.chunks.get(chunk) else { return Ok(0) };
+        self.from
+            .seek(SeekFrom::Start(offset))
+            .map_err(|e| self.bad(format!("cannot seek: {e}")))?;
+        self.batches = Vec::new().into_iter();
+        self.read = first;
+        self.ended = false;
+        Ok(first)
+    }
+}
+
+fn parse_index(bytes: &[u8]) -> Option<TraceIndex> {
+    let rest = bytes.strip_prefix(&INDEX)?;
+    let (count, mut rest) = rest.split_first_chunk::<4>()?;
+    let mut number = || {
+        let (bytes, after) = rest.split_first_chunk::<8>()?;
+        rest = after;
+        Some(u64::from_le_bytes(*bytes))
+    };
+    let mut chunks = Vec::new();
+    for _ in 0..u32::from_le_bytes(*count) {
+        chunks.push((number()?, number()?));
+    }
+    Some(TraceIndex { chunks, accesses: number()? })
+}
+
+/// Batches of a chunk; `None` where its streams do not fit together.
+fn decode(plain: &[u8], lengths: [usize; 4], batches: u32, accesses: u32) -> Option<Vec<Batch>> {
+    let (mut head, rest) = plain.split_at_checked(lengths[0])?;
+    let (codes, rest) = rest.split_at_checked(lengths[1])?;
+    let (distances, metas) = rest.split_at_checked(lengths[2])?;
+    let mut decoder = Decoder::new(codes, distances, metas);
+    let mut left = u64::from(accesses);
+    let mut decoded = Vec::new();
+    for _ in 0..batches {
+        let thread = u32::try_from(read_varint(&mut head)?).ok()?;
+        let count = read_varint(&mut head)?;
+        let events = read_varint(&mut head)?;
+        left = left.checked_sub(count)?;
+        let mut batch = Batch { thread, ..Batch::default() };
+        for _ in 0..events {
+            let (&kind, after) = head.split_first()?;
+            head = after;
+            let (start, len) = (read_varint(&mut head)?, read_varint(&mut head)?);
+            batch.events.push(match kind {
+                0 => SpaceEvent::Map { start, len },
+                1 => SpaceEvent::Unmap { start, len },
+                _ => return None,
+            });
+        }
+        batch.accesses.reserve(count as usize);
+        for _ in 0..count {
+            batch.accesses.push(decoder.next()?);
+        }
+        decoded.push(batch);
+    }
+    (left == 0 && head.is_empty() && decoder.is_empty()).then_some(decoded)
+}
+
+impl<R: Read> Source for TraceReader<R> {
+    fn describe(&self) -> String {
+        self.header.program.join(" ")
+    }
+
+    fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {
+        match self.next_batch()? {
+            Some(next) => *batch = next,
+            None => return Ok(false),
+        }
+        Ok(true)
+    }
+}

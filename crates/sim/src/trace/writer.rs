@@ -1,0 +1,130 @@
+//! Writing traces.
+
+use std::io::{self, Write};
+
+use super::codec::{Encoder, varint};
+use super::format::{CHUNK, CHUNK_ACCESSES, END, INDEX, MAGIC, TraceHeader, VERSION};
+use crate::full::{Batch, SpaceEvent};
+
+/// Compression level: 3 is zstd's own default, and keeps up with recording.
+const LEVEL: i32 = 3;
+
+/// Writes a trace as it comes, a chunk at a time.
+pub struct TraceWriter<W: Write> {
+    out: W,
+    written: u64,
+    encoder: Encoder,
+    batches: Vec<u8>,
+    batch_count: u32,
+    chunk_accesses: usize,
+    accesses: u64,
+    index: Vec<(u64, u64)>,
+}
+
+impl<W: Write> TraceWriter<W> {
+    /// Begins a trace.
+    pub fn new(mut out: W, header: &TraceHeader) -> io::Result<Self> {
+        let json = serde_json::to_vec(header).map_err(io::Error::other)?;
+        out.write_all(&MAGIC)?;
+        out.write_all(&VERSION.to_le_bytes())?;
+        out.write_all(&(json.len() as u32).to_le_bytes())?;
+        out.write_all(&json)?;
+        Ok(Self {
+            out,
+            written: 16 + json.len() as u64,
+            encoder: Encoder::new(),
+            batches: Vec::new(),
+            batch_count: 0,
+            chunk_accesses: 0,
+            accesses: 0,
+            index: Vec::new(),
+        })
+    }
+
+    /// Accesses so far.
+    pub fn accesses(&self) -> u64 {
+        self.accesses + self.chunk_accesses as u64
+    }
+
+    /// Bytes written so far; what is buffered is not among them.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Adds a batch.
+    pub fn write(&mut self, batch: &Batch) -> io::Result<()> {
+        let mut events = &batch.events[..];
+        let mut accesses = &batch.accesses[..];
+        // A batch that is larger than a chunk goes into several.
+        while !accesses.is_empty() || !events.is_empty() {
+            let (some, rest) = accesses.split_at(accesses.len().min(CHUNK_ACCESSES));
+            varint(&mut self.batches, u64::from(batch.thread));
+            varint(&mut self.batches, some.len() as u64);
+            varint(&mut self.batches, events.len() as u64);
+            for event in events {
+                let (kind, start, len) = match *event {
+                    SpaceEvent::Map { start, len } => (0, start, len),
+                    SpaceEvent::Unmap { start, len } => (1, start, len),
+                };
+                self.batches.push(kind);
+                varint(&mut self.batches, start);
+                varint(&mut self.batches, len);
+            }
+            for &access in some {
+                self.encoder.push(access);
+            }
+            self.batch_count += 1;
+            self.chunk_accesses += some.len();
+            (events, accesses) = (&[], rest);
+            if self.chunk_accesses >= CHUNK_ACCESSES {
+                self.flush_chunk()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush_chunk(&mut self) -> io::Result<()> {
+        if self.batch_count == 0 {
+            return Ok(());
+        }
+        let encoder = std::mem::replace(&mut self.encoder, Encoder::new());
+        let streams = encoder.streams;
+        let parts = [&self.batches, &streams.codes, &streams.distances, &streams.metas];
+        let plain: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let mut compressor = zstd::bulk::Compressor::new(LEVEL)?;
+        compressor.include_checksum(true)?;
+        let packed = compressor.compress(&plain)?;
+        self.index.push((self.written, self.accesses));
+        self.out.write_all(&CHUNK)?;
+        let lengths = parts.map(|part| part.len() as u32);
+        for number in [self.chunk_accesses as u32, self.batch_count, packed.len() as u32]
+            .iter()
+            .chain(&lengths)
+        {
+            self.out.write_all(&number.to_le_bytes())?;
+        }
+        self.out.write_all(&packed)?;
+        self.written += 4 + 7 * 4 + packed.len() as u64;
+        self.accesses += self.chunk_accesses as u64;
+        self.batches.clear();
+        self.batch_count = 0;
+        self.chunk_accesses = 0;
+        Ok(())
+    }
+
+    /// Ends the trace.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.flush_chunk()?;
+        self.out.write_all(&INDEX)?;
+        self.out.write_all(&(self.index.len() as u32).to_le_bytes())?;
+        for (offset, first) in &self.index {
+            self.out.write_all(&offset.to_le_bytes())?;
+            self.out.write_all(&first.to_le_bytes())?;
+        }
+        self.out.write_all(&self.accesses.to_le_bytes())?;
+        self.out.write_all(&self.written.to_le_bytes())?;
+        self.out.write_all(&END)?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}

@@ -1,0 +1,183 @@
+//! Traces: what is written is read, what is damaged is said, and what others
+//! wrote means what they meant.
+
+use std::io::Cursor;
+use std::path::Path;
+
+use terrace_sim::full::{Access, Batch, Source, SpaceEvent, Stream, StreamKind};
+use terrace_sim::trace::import::{self, export_champsim, export_dramsim3};
+use terrace_sim::trace::{Format, TraceHeader, TraceReader, TraceWriter};
+
+const FILE: &str = "t.trace";
+
+fn header() -> TraceHeader {
+    TraceHeader { program: vec!["prog".into(), "arg".into()], ..TraceHeader::default() }
+}
+
+/// A trace of a stream with a second thread and an unmapping in between.
+fn written(accesses: u64) -> (Vec<u8>, Vec<Access>) {
+    let mut writer = TraceWriter::new(Vec::new(), &header()).expect("memory");
+    let mut all = Vec::new();
+    let mut stream = Stream::new(StreamKind::Mix, accesses, 64 << 20);
+    let mut batch = Batch::default();
+    while stream.next(&mut batch).expect("a stream does not fail") {
+        batch.thread = (all.len() / 4096 % 2) as u32;
+        all.extend(&batch.accesses);
+        writer.write(&batch).expect("memory");
+    }
+    let events = vec![SpaceEvent::Unmap { start: 0x1000, len: 0x2000 }];
+    writer.write(&Batch { events, ..Batch::default() }).expect("memory");
+    (writer.finish().expect("memory"), all)
+}
+
+fn read(bytes: &[u8]) -> Result<(Vec<Access>, Vec<SpaceEvent>), String> {
+    let mut reader =
+        TraceReader::new(Cursor::new(bytes), Path::new(FILE)).map_err(|e| e.to_string())?;
+    assert_eq!(reader.header(), &header());
+    let (mut accesses, mut events) = (Vec::new(), Vec::new());
+    while let Some(batch) = reader.next_batch().map_err(|e| e.to_string())? {
+        accesses.extend(batch.accesses);
+        events.extend(batch.events);
+    }
+    Ok((accesses, events))
+}
+
+fn imported(text: &[u8], format: Format) -> Result<Vec<Access>, String> {
+    let mut source = import::read(text, Path::new("in"), format);
+    let (mut all, mut batch) = (Vec::new(), Batch::default());
+    while source.next(&mut batch).map_err(|e| e.to_string())? {
+        all.extend(&batch.accesses);
+    }
+    Ok(all)
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let (bytes, accesses) = written(2_500_000);
+
+    let (back, events) = read(&bytes).expect("a whole trace");
+
+    assert!(back == accesses, "accesses differ");
+    assert_eq!(events.len(), 2, "mapped at the begin, unmapped at the end");
+    let each = bytes.len() as f64 / accesses.len() as f64;
+    // 2 % anywhere in 64 MiB cannot be predicted, nor 98 % in random order
+    // within 1 MiB: about two bytes of address each.
+    assert!(each < 3.5, "{each} bytes an access");
+}
+
+#[test]
+fn a_reader_can_begin_in_the_middle() {
+    let (bytes, accesses) = written(2_500_000);
+    let mut reader = TraceReader::new(Cursor::new(&bytes), Path::new(FILE)).expect("whole");
+
+    let first = reader.seek(1_500_000).expect("it has an index");
+
+    assert!(first > 0 && first <= 1_500_000, "{first}");
+    let batch = reader.next_batch().expect("whole").expect("there is more");
+    assert_eq!(batch.accesses[..], accesses[first as usize..][..batch.accesses.len()]);
+    assert_eq!(reader.index().expect("it has one").accesses, accesses.len() as u64);
+}
+
+/// A recording that was interrupted is worth what it holds, and says how much.
+#[test]
+fn a_truncated_trace_says_what_was_readable() {
+    let (bytes, _) = written(2_500_000);
+
+    let error = read(&bytes[..bytes.len() / 2]).expect_err("it is cut");
+
+    assert!(error.starts_with("t.trace: truncated within a chunk, after "), "{error}");
+    let readable: u64 =
+        error.split(' ').find_map(|word| word.parse().ok()).expect("it says how many");
+    assert!(readable >= 1_000_000, "{error}");
+}
+
+#[test]
+fn a_flipped_bit_is_found() {
+    let (mut bytes, _) = written(100_000);
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+
+    let error = read(&bytes).expect_err("its checksum is wrong");
+
+    assert!(error.contains("damaged after 0 readable accesses"), "{error}");
+}
+
+#[test]
+fn a_file_that_is_no_trace_is_refused_by_name() {
+    let error = read(b"#!/bin/sh\necho not a trace\n").expect_err("it is a script");
+    assert!(error.starts_with("t.trace: not a trace of Terrace"), "{error}");
+}
+
+#[test]
+fn lackey_lines_become_accesses() {
+    let text = b"==1== Lackey\nI  04016b80,3\nI  04016b83,5\n L 1ffefff7f8,8\nI  04016b88,4\n M 0425103c,16\nprog says hello\n";
+
+    let accesses = imported(text, Format::Lackey).expect("all lines are good");
+
+    let data: Vec<_> = accesses.iter().filter(|a| !a.is_fetch()).collect();
+    assert_eq!(accesses.len() - data.len(), 3);
+    assert_eq!(data.len(), 3, "a modification is a load and a store");
+    assert_eq!((data[0].address(), data[0].size()), (0x1f_feff_f7f8, 8));
+    assert_eq!(data[0].instructions(), 1, "one instruction before the one that loads");
+    assert!(!data[1].is_store() && data[2].is_store());
+    assert!(data[1].crosses(), "0x3c + 16 ends in the next line");
+}
+
+#[test]
+fn requests_of_memory_simulators_become_accesses() {
+    let dramsim = imported(b"0x1FF96FC0 WRITE 160\n0x10 READ 161\n", Format::DramSim3);
+    let ramulator = imported(b"LD 0x12340\nST 4096\n", Format::Ramulator);
+
+    let dramsim = dramsim.expect("good");
+    assert!(dramsim[0].is_store() && dramsim[0].address() == 0x1ff9_6fc0);
+    assert_eq!(dramsim[1].address(), 0, "requests are of whole lines");
+    let ramulator = ramulator.expect("good");
+    assert_eq!((ramulator[0].address(), ramulator[1].address()), (0x12340, 4096));
+    assert!(ramulator[1].is_store());
+}
+
+#[test]
+fn a_line_that_is_wrong_is_named() {
+    for (format, text, line) in [
+        (Format::Lackey, &b" L 10,8\n X 10,8\n"[..], 2),
+        (Format::DramSim3, b"0x10 READ 1\n0x10 READ\n", 2),
+        (Format::Ramulator, b"LD 1\n\nLD zero\n", 3),
+        (Format::PerfScript, b"nothing here\n", 1),
+    ] {
+        let error = imported(text, format).expect_err("a line is wrong");
+        assert!(error.starts_with(&format!("in:{line}: ")), "{format:?}: {error}");
+    }
+}
+
+/// ChampSim has registers: a load that uses what the load before it loaded
+/// depends on it.
+#[test]
+fn champsim_keeps_dependences_and_distances() {
+    let mut chase = Stream::new(StreamKind::Chase, 1000, 4 << 20);
+    let mut bytes = Vec::new();
+    let instructions = export_champsim(&mut chase, &mut bytes).expect("memory");
+    assert_eq!((instructions, bytes.len()), (1000, 64_000));
+
+    let accesses = imported(&bytes, Format::ChampSim).expect("whole records");
+
+    assert_eq!(accesses.len(), 1000);
+    assert!(accesses[1..].iter().all(|access| access.is_dependent()));
+
+    let mut mix = Stream::new(StreamKind::Mix, 1000, 4 << 20);
+    let mut bytes = Vec::new();
+    export_champsim(&mut mix, &mut bytes).expect("memory");
+    let accesses = imported(&bytes, Format::ChampSim).expect("whole records");
+    assert_eq!((accesses[0].instructions(), accesses[1].instructions()), (3, 2));
+    assert!(!accesses[0].is_store() && accesses[1].is_store());
+    let error = imported(&bytes[..100], Format::ChampSim).expect_err("cut");
+    assert!(error.contains("record 2 has 36 of 64 bytes"), "{error}");
+}
+
+#[test]
+fn dramsim3_requests_survive_export_and_import() {
+    let mut mix = Stream::new(StreamKind::Mix, 100, 4 << 20);
+    let mut text = Vec::new();
+    assert_eq!(export_dramsim3(&mut mix, &mut text).expect("memory"), 100);
+    let back = imported(&text, Format::DramSim3).expect("our own lines");
+    assert_eq!(back.len(), 100);
+}
