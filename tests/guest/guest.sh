@@ -96,7 +96,7 @@ done
 cp "$here/lib.sh" "$root/tests/lib.sh"
 if [ "$#" -eq 0 ]; then
     set -- doctor hot_set_written hot_set_read hot_set_huge ends_with_the_program cgroup \
-        run_across kernel_hints sampling_cap three_tiers
+        run_across sampling_cap three_tiers
 fi
 number=0
 for name in "$@"; do
