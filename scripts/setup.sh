@@ -26,6 +26,8 @@ wanted() {
         echo "python3 python3"
         echo "perl perl"
         echo "zstd zstd"
+        echo "qemu-x86_64 qemu-user"
+        echo "valgrind valgrind"
         echo "shellcheck shellcheck"
         ;;
     guest)
