@@ -26,6 +26,8 @@ pub enum Command {
 const IDLE: u32 = 0;
 const ASKED: u32 = 1;
 const ANSWERED: u32 = 2;
+/// Nobody answers any more.
+const STOPPED: u32 = 3;
 
 /// The one request in progress.
 pub struct Commands {
@@ -60,15 +62,22 @@ impl Commands {
         self.command.store(command as u32, Relaxed);
         self.a.store(a, Relaxed);
         self.b.store(b, Relaxed);
-        self.state.store(ASKED, Release);
+        let asked = self.state.compare_exchange(IDLE, ASKED, AcqRel, Acquire).is_ok();
         pager.ring();
-        while self.state.load(Acquire) != ANSWERED {
+        while asked && self.state.load(Acquire) == ASKED {
             sys::futex_wait(&self.state, ASKED, None, false);
         }
-        let answer = self.answer.load(Relaxed);
-        self.state.store(IDLE, Relaxed);
+        // Without an answer if nobody gives any.
+        let answered = self.state.compare_exchange(ANSWERED, IDLE, AcqRel, Acquire).is_ok();
+        let answer = if answered { self.answer.load(Relaxed) } else { 0 };
         self.turn.store(0, Release);
         answer
+    }
+
+    /// Lets whoever waits go on without an answer, now and from now on.
+    pub fn stop(&self) {
+        self.state.store(STOPPED, Release);
+        sys::futex_wake(&self.state, false);
     }
 
     /// The request that waits, if any.
@@ -87,7 +96,9 @@ impl Commands {
     /// Answers it.
     pub fn answer(&self, answer: usize) {
         self.answer.store(answer, Relaxed);
-        self.state.store(ANSWERED, Release);
+        if self.state.compare_exchange(ASKED, ANSWERED, AcqRel, Acquire).is_err() {
+            return;
+        }
         sys::futex_wake(&self.state, false);
     }
 

@@ -5,6 +5,7 @@
 
 use core::sync::atomic::Ordering::*;
 
+use crate::inject::{self, Point};
 use crate::limbo::{ORPHAN, owner};
 use crate::page_state::{BUSY, PageState};
 use crate::pager::Pager;
@@ -20,6 +21,7 @@ const SPARSE: u32 = 1 << 16;
 impl Pager {
     /// Carries out what the kernel told.
     pub fn carry_out(&self, event: Message) {
+        inject::at(Point::Event);
         match event {
             Message::Remove { start, end } => self.discarded(start, end),
             Message::Unmap { start, end } => self.unmapped(start, end),
@@ -252,38 +254,4 @@ impl Pager {
 fn too_many_regions() -> ! {
     crate::sys::complain(&["too many managed regions; the program cannot go on"]);
     std::process::abort();
-}
-
-/// Puts the program on plain memory: everything is brought in, whatever the
-/// budget, and nothing is managed any more. Called when something of ours broke.
-pub fn give_up(pager: &Pager) {
-    pager.stats().state.store(crate::shared::State::Failed as u32, Relaxed);
-    pager.stats().set_text(crate::shared::Text::Failure, "internal error");
-    // A worker may have died with anything half done: do not wait for it.
-    pager.frozen.fetch_add(1, SeqCst);
-    let mut worker = crate::serve::Worker::new(pager, crate::pager::MANAGER);
-    for (_, region) in pager.regions.iter() {
-        for page in 0..region.pages() {
-            match PageState::of(region.word(page).load(Acquire)) {
-                PageState::Fresh | PageState::Resident | PageState::Gone => {}
-                _ => {
-                    let address = region.start() + page as usize * PAGE;
-                    while worker.serve_frozen(pager.uffd(), address) == crate::serve::Served::Retry
-                    {
-                        crate::sys::yield_now();
-                        while let Some(message) = pager.uffd().read() {
-                            if let crate::uffd::Message::Fault { page, .. } = message {
-                                worker.serve_frozen(pager.uffd(), page);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-    // Unregistered rather than closed: a handler that sleeps on the handle
-    // keeps it open. Whoever waits for a page there is woken.
-    for (_, region) in pager.regions.iter() {
-        let _ = pager.uffd().unregister(region.start(), region.end() - region.start());
-    }
 }

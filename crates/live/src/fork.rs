@@ -22,6 +22,7 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
 
+use crate::inject::{self, Point};
 use crate::page_state::PageState;
 use crate::pager::{MANAGER, Pager};
 use crate::serve::{Served, Worker};
@@ -46,6 +47,15 @@ const DESCRIPTORS: u64 = 16;
 /// Children whose memory waits on us at once: one through the wrapper, and
 /// those of raw forks meanwhile.
 const CHILDREN: usize = 8;
+
+/// Whether a fork is accompanied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announced {
+    /// The parent and the child have to say how it ended.
+    Yes,
+    /// The program is on plain memory.
+    Unneeded,
+}
 
 /// What a parent and the child of one fork share, and nobody else: a page of
 /// its own for each fork, since both may fork again at once.
@@ -184,7 +194,7 @@ impl Default for ForkState {
 impl Pager {
     /// In the thread that is about to fork, signals blocked. The error number
     /// if this process cannot be forked.
-    pub fn before_fork(&self) -> Result<(), i32> {
+    pub fn before_fork(&self) -> Result<Announced, i32> {
         let mut spins = 0;
         while self.fork.turn.swap(1, AcqRel) != 0 {
             backoff(&mut spins);
@@ -201,7 +211,12 @@ impl Pager {
         self.fork.ended.store(0, Release);
         self.fork.done.store(0, Release);
         self.commands.ask(self, crate::command::Command::ForkBegins, 0, 0);
-        Ok(())
+        if self.is_stopped() {
+            // Everything has been, or is being brought in: no child needs us.
+            self.fork.turn.store(0, Release);
+            return Ok(Announced::Unneeded);
+        }
+        Ok(Announced::Yes)
     }
 
     /// In the parent, with what `fork` returned. Waits until the child has its
@@ -213,7 +228,9 @@ impl Pager {
         while self.fork.done.load(Acquire) == 0 {
             sys::futex_wait(&self.fork.done, 0, None, false);
         }
-        self.fork.forget_handover();
+        if !self.is_stopped() {
+            self.fork.forget_handover();
+        }
         self.fork.turn.store(0, Release);
     }
 
@@ -241,7 +258,8 @@ impl Pager {
         if orphaned {
             self.check_orphan(!able);
         }
-        if !able {
+        // A parent that broke has brought everything in.
+        if !able || self.is_stopped() {
             return false;
         }
         // SAFETY: the caller's: the holders are threads of the parent, and
@@ -407,6 +425,7 @@ impl Worker<'_> {
         handover.hold();
         fork.children.lock().announced = true;
         pager.commands.answer(0);
+        inject::at(Point::Fork);
         let mut released = false;
         let mut deadline = None;
         loop {
@@ -448,6 +467,20 @@ impl Worker<'_> {
         self.let_children_go(true);
         handover.drop_hold();
         self.thaw();
+        fork.done.store(1, Release);
+        sys::futex_wake(&fork.done, false);
+    }
+
+    /// When something of ours broke: gives the children all their memory, and
+    /// lets everybody go.
+    pub fn abandon_fork(&mut self) {
+        let fork = &self.pager.fork;
+        fork.children.lock().announced = false;
+        self.let_children_go(true);
+        // SAFETY: null, or a page that nobody unmaps once we have stopped.
+        if let Some(handover) = unsafe { fork.handover.load(Acquire).as_ref() } {
+            handover.release();
+        }
         fork.done.store(1, Release);
         sys::futex_wake(&fork.done, false);
     }

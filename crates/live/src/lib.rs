@@ -25,6 +25,7 @@
 //! | [`pager`], [`regions`], [`page_state`] | what all threads share |
 //! | [`store`], [`codec`], [`spill`] | where pages are while they are not in DRAM |
 //! | [`kept`] | pages that stay |
+//! | [`give_up`], [`inject`] | what happens when something of ours breaks, and breaking it for tests |
 //! | [`presence`] | what is really mapped |
 //! | [`numa`], [`attach`] | byte-addressable tiers; programs that run already |
 //! | [`shared`], [`histogram`] | the statistics page that outlives the process |
@@ -38,7 +39,9 @@ pub mod config;
 pub mod doctor;
 pub mod events;
 pub mod fork;
+pub mod give_up;
 pub mod histogram;
+pub mod inject;
 pub mod kept;
 pub mod limbo;
 pub mod manager;

@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering::*;
 use terrace_core::{Abort, Action, Done, Outcome};
 
 use crate::command::Command;
+use crate::inject::{self, Point};
 use crate::page_state::PageState;
 use crate::queue::Note;
 use crate::serve::Worker;
@@ -150,6 +151,7 @@ impl Worker<'_> {
     }
 
     fn tick(&mut self, random: &mut u64) {
+        inject::at(Point::Tick);
         let pager = self.pager;
         if pager.frozen.load(Relaxed) != 0 {
             return;

@@ -76,6 +76,10 @@ pub struct Pager {
     pub workers: [WorkerSlot; MAX_WORKERS],
     /// Wakes the manager.
     pub bell: AtomicU32,
+    /// When (ns) something of ours broke; 0: never.
+    stopped: AtomicU64,
+    /// Whether everything has been brought in since.
+    pub over: AtomicU32,
     /// Whether the manager sleeps.
     pub asleep: AtomicU32,
     /// Requests of the program's threads to the manager.
@@ -152,6 +156,31 @@ impl Deferred {
         let count = core::mem::take(&mut self.count);
         &self.events[..count]
     }
+    /// Where the content of an address is now; `None` if it has been discarded.
+    pub fn destination(&self, mut address: usize) -> Option<usize> {
+        for event in &self.events[..self.count] {
+            match *event {
+                Message::Remap { from, to, len } if address.wrapping_sub(from) < len => {
+                    address = to + (address - from);
+                }
+                Message::Remove { start, end } | Message::Unmap { start, end }
+                    if (start..end).contains(&address) =>
+                {
+                    return None;
+                }
+                _ => {}
+            }
+        }
+        Some(address)
+    }
+    /// Where memory has moved to: first addresses and lengths.
+    pub fn moved(&self) -> Vec<(usize, usize)> {
+        let moved = |event: &Message| match *event {
+            Message::Remap { to, len, .. } => Some((to, len)),
+            _ => None,
+        };
+        self.events[..self.count].iter().filter_map(moved).collect()
+    }
     /// Where the content of an address was when the freeze began; `None` if it
     /// has been discarded since.
     pub fn origin(&self, address: usize) -> Option<usize> {
@@ -220,6 +249,8 @@ impl Pager {
             workers: Default::default(),
             bell: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
+            stopped: AtomicU64::new(0),
+            over: AtomicU32::new(0),
             commands: crate::command::Commands::new(),
             fork: crate::fork::ForkState::new(),
             wiped: SpinLock::new(Vec::new()),
@@ -320,6 +351,10 @@ impl Pager {
             {
                 return word;
             }
+            if spins > 64 && self.is_abandoned() {
+                // Its owner is no more.
+                return word & !BUSY;
+            }
             backoff(&mut spins);
         }
     }
@@ -381,6 +416,21 @@ impl Pager {
         }
     }
 
+    /// Notes that something of ours broke; true if it had already.
+    pub fn stop(&self) -> bool {
+        self.stopped.compare_exchange(0, sys::now(), AcqRel, Acquire).is_err()
+    }
+    /// Whether something of ours broke: the program is on plain memory, or will
+    /// be in a moment.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Relaxed) != 0
+    }
+    /// Whether that was so long ago that a thread which is still at it never ends.
+    fn is_abandoned(&self) -> bool {
+        let stopped = self.stopped.load(Relaxed);
+        stopped != 0 && sys::now() > stopped + crate::give_up::GRACE / 2
+    }
+
     /// Begins work that uses regions; false while frozen.
     pub fn enter(&self, worker: usize) -> bool {
         self.workers[worker].busy.store(self.regions.epoch(), SeqCst);
@@ -394,7 +444,7 @@ impl Pager {
     pub fn wait_quiet(&self, except: usize) {
         for (i, worker) in self.workers.iter().enumerate() {
             let mut spins = 0;
-            while i != except && worker.busy.load(SeqCst) != 0 {
+            while i != except && worker.busy.load(SeqCst) != 0 && !self.is_abandoned() {
                 backoff(&mut spins);
             }
         }
@@ -425,6 +475,9 @@ mod tests {
         assert_eq!(deferred.origin(0x9000), Some(0x4000), "before something else moved there");
         assert_eq!(deferred.origin(0x4000), None, "discarded, then moved");
         assert_eq!(deferred.origin(0x7000), Some(0x7000));
+        assert_eq!(deferred.destination(0x3000), Some(0x8000));
+        assert_eq!(deferred.destination(0x1000), None);
+        assert_eq!(deferred.moved(), [(0x8000, 0x2000), (0x4000, 0x1000)]);
         assert_eq!(deferred.origin_before(2, 0x4000), Some(0x4000), "moved after the fork");
         assert_eq!(deferred.origin_before(0, 0x1000), Some(0x1000), "discarded after the fork");
     }

@@ -11,6 +11,7 @@ use libc::{EBUSY, EEXIST, ENOENT};
 use terrace_core::{Abort, Action, Bytes, Done, FaultKind, Outcome, Proposal};
 
 use crate::codec::{Packed, PageBytes};
+use crate::inject::{self, Point};
 use crate::kept::KEPT;
 use crate::limbo::{self, Limbo, NOBODY, ORPHAN, Purpose, owner};
 use crate::mind;
@@ -211,6 +212,7 @@ impl Worker<'_> {
             let to = pager.staging.address(first);
             let (bytes, error) = pager.fork.staging_uffd().mv(to, from, slots as usize * PAGE);
             drop(reading);
+            inject::at(Point::Stage);
             let got = bytes / PAGE;
             for (i, staged) in run[done..done + slots as usize].iter().flatten().enumerate() {
                 if i < got {
@@ -399,6 +401,7 @@ impl Worker<'_> {
             }
             return back;
         };
+        inject::at(Point::Settle);
         pager.staging.owner_of(slot).store(NOBODY, Release);
         place.word.store(state.word(), Release);
         region.resident.fetch_sub(1, Relaxed);
@@ -539,6 +542,11 @@ impl Worker<'_> {
     /// that were served into the books, before anyone else uses them.
     pub fn thaw(&mut self) {
         let pager = self.pager;
+        if pager.is_stopped() {
+            // The books are left as they are, for who brings everything in.
+            pager.frozen.fetch_sub(1, SeqCst);
+            return;
+        }
         // Whoever serves a fault from the frozen books holds this lock, too.
         let _reading = pager.reading.lock();
         {

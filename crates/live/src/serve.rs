@@ -10,9 +10,10 @@ use core::sync::atomic::Ordering::*;
 use libc::{EAGAIN, EEXIST, ENOENT};
 
 use crate::codec::{self, Codec, PageBytes};
+use crate::inject::{self, Point};
 use crate::limbo::NOBODY;
 use crate::mind::access;
-use crate::page_state::PageState;
+use crate::page_state::{BUSY, PageState};
 use crate::pager::Pager;
 use crate::presence::Pagemap;
 use crate::queue::Note;
@@ -72,6 +73,7 @@ impl<'p> Worker<'p> {
 
     /// Serves a fault at a page's address.
     pub fn serve(&mut self, address: usize, write: bool) -> Served {
+        inject::at(Point::Fault);
         let start = sys::now();
         let pager = self.pager;
         if !pager.enter(self.id) {
@@ -116,6 +118,14 @@ impl<'p> Worker<'p> {
         let pager = self.pager;
         let word = pager.lock_page(place);
         let state = PageState::of(word);
+        if pager.is_stopped() {
+            // It may have been taken from one who broke: the word is not to be
+            // trusted, and stays marked.
+            place.word.store(word | BUSY, Release);
+            pager.release(1);
+            return Served::Retry;
+        }
+        inject::at(Point::Promote);
         let (error, kind) = match state {
             PageState::Fresh | PageState::Gone => {
                 let served = self.first_touch(place, state, write);
@@ -139,6 +149,7 @@ impl<'p> Worker<'p> {
         match error {
             // Present already: what is there is newer than what we hold.
             0 | EEXIST => {
+                inject::at(Point::Promoted);
                 if error == EEXIST {
                     let _ = pager.uffd().wake(place.address(), PAGE);
                 }
@@ -389,13 +400,23 @@ impl<'p> Worker<'p> {
         let Some(place) = pager.regions.find(origin) else {
             return if own { self.serve_unknown(address) } else { fill_zeros(uffd, address) };
         };
-        let state = PageState::of(place.word.load(Acquire));
+        let word = place.word.load(Acquire);
+        let state = PageState::of(word);
         let from = match state {
             PageState::Fresh | PageState::Gone => ZEROS.0.as_ptr() as usize,
             PageState::Resident => {
                 if own && self.pagemap.is_present(address) != Some(false) {
                     let _ = uffd.wake(address, PAGE);
                     return Served::Done;
+                }
+                if word & BUSY != 0 {
+                    // Its owner broke, perhaps after it had moved out: who
+                    // brings everything in knows.
+                    return if pager.over.load(Acquire) == 0 {
+                        Served::Retry
+                    } else {
+                        Served::Done
+                    };
                 }
                 ZEROS.0.as_ptr() as usize
             }
@@ -420,6 +441,23 @@ impl<'p> Worker<'p> {
                 Served::Done
             }
             e => not_served_by(uffd, address, e),
+        }
+    }
+
+    /// Fills in a page that is absent, from where its content is.
+    pub fn fill_in(&mut self, address: usize, state: PageState) -> Served {
+        let from = if let PageState::Limbo(slot) = state {
+            self.pager.staging.address(slot)
+        } else {
+            if !self.unpack(state) {
+                sys::complain(&["a stored page is damaged; the program cannot go on"]);
+                std::process::abort();
+            }
+            self.buffer.0.as_ptr() as usize
+        };
+        match self.pager.uffd().copy(address, from, PAGE).1 {
+            0 | EEXIST => Served::Done,
+            e => not_served_by(self.pager.uffd(), address, e),
         }
     }
 

@@ -248,6 +248,16 @@ pub fn descriptor_limit() -> u64 {
     limit.rlim_cur
 }
 
+/// Sleeps so many nanoseconds.
+pub fn sleep(ns: u64) {
+    let t = libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as c_long,
+    };
+    // SAFETY: reads the duration.
+    unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, 0, &raw const t, core::ptr::null_mut()) };
+}
+
 /// Gives the processor to another thread.
 pub fn yield_now() {
     // SAFETY: has no memory effects.

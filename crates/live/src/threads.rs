@@ -9,7 +9,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 
-use crate::events;
+use crate::give_up;
 use crate::page_state::PageState;
 use crate::pager::{MANAGER, MAX_WORKERS, Pager};
 use crate::serve::{Served, Worker};
@@ -169,7 +169,7 @@ extern "C" fn manager(arg: *mut c_void) -> *mut c_void {
     // `start` is gone from here on.
     if ok {
         worker.measure_fault_overhead();
-        guarded(pager, || worker.manage());
+        guarded(pager, MANAGER, || worker.manage());
     }
     core::ptr::null_mut()
 }
@@ -342,15 +342,21 @@ extern "C" fn handler(arg: *mut c_void) -> *mut c_void {
     pin(id - 1);
     let mut worker = Worker::new(pager, id);
     pager.workers[id].tid.store(tid(), Release);
-    guarded(pager, || worker.handle());
+    guarded(pager, id, || worker.handle());
     core::ptr::null_mut()
 }
 
 /// Runs a thread's work. If it panics, the program is put on plain memory.
-fn guarded(pager: &Pager, work: impl FnOnce()) {
+fn guarded(pager: &Pager, id: usize, work: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
         sys::complain(&["internal error; the program goes on without Terrace"]);
-        events::give_up(pager);
+        give_up::give_up(pager, id);
+    }
+    // Not the thread's end: the C library does not count this thread any more,
+    // and would take the program's last one for gone.
+    let mut worker = Worker::new(pager, id);
+    loop {
+        give_up::afterwards(&mut worker);
     }
 }
 

@@ -3,6 +3,8 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
+use terrace_live::fork::Announced;
+
 use crate::state;
 
 type Fork = unsafe extern "C" fn() -> libc::pid_t;
@@ -25,6 +27,18 @@ fn real() -> Option<Fork> {
     unsafe { core::mem::transmute::<*mut c_void, Option<Fork>>(at) }
 }
 
+/// Forks while there is no pager.
+fn plain_fork(real: Fork) -> libc::pid_t {
+    // SAFETY: the C library's own.
+    let pid = unsafe { real() };
+    if pid == 0 {
+        // SAFETY: a fork has just left this thread alone.
+        unsafe { crate::OWN.after_fork() };
+        state::forked_dormant();
+    }
+    pid
+}
+
 /// Forks: `fork(2)`.
 ///
 /// # Safety
@@ -33,20 +47,17 @@ fn real() -> Option<Fork> {
 pub unsafe extern "C" fn fork() -> libc::pid_t {
     let Some(real) = real() else { return -1 };
     let Some(pager) = state::pager() else {
-        // SAFETY: the C library's own.
-        let pid = unsafe { real() };
-        if pid == 0 {
-            // SAFETY: a fork has just left this thread alone.
-            unsafe { crate::OWN.after_fork() };
-            state::forked_dormant();
-        }
-        return pid;
+        return plain_fork(real);
     };
     state::signals_blocked(|| {
-        if let Err(error) = pager.before_fork() {
-            // SAFETY: this thread's own variable.
-            unsafe { *libc::__errno_location() = error };
-            return -1;
+        match pager.before_fork() {
+            Ok(Announced::Yes) => {}
+            Ok(Announced::Unneeded) => return plain_fork(real),
+            Err(error) => {
+                // SAFETY: this thread's own variable.
+                unsafe { *libc::__errno_location() = error };
+                return -1;
+            }
         }
         // SAFETY: the C library's own.
         let pid = unsafe { real() };

@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::
 
 use terrace_live::command::Command;
 use terrace_live::config::{RunConfig, VARIABLE};
+use terrace_live::inject;
 use terrace_live::pager::Pager;
 use terrace_live::shared::{ProcessPage, State, Text};
 use terrace_live::spin::SpinLock;
@@ -44,6 +45,11 @@ pub(crate) fn init() {
             std::panic::set_hook(Box::new(|info| sys::complain(&[&info.to_string()])));
             crate::malloc::init();
             crate::forking::init();
+            if let Ok(text) = std::env::var(inject::VARIABLE)
+                && !inject::arm(&text)
+            {
+                sys::complain(&["`", &text, "` of ", inject::VARIABLE, " is not a fault"]);
+            }
             PHASE.store(DORMANT, Release);
         }
         Some(Err(error)) => sys::complain(&[&error.to_string(), "; running unmanaged"]),
@@ -89,7 +95,7 @@ pub(crate) fn pager() -> Option<&'static Pager> {
         return None;
     }
     // SAFETY: set once before the phase; a pager is never freed.
-    unsafe { PAGER.load(Acquire).as_ref() }
+    unsafe { PAGER.load(Acquire).as_ref() }.filter(|pager| !pager.is_stopped())
 }
 
 /// Runs something with all signals blocked: a signal handler of the program's

@@ -1,0 +1,154 @@
+//! When something of ours breaks: the program goes on, on plain memory.
+//!
+//! A thread that panics may have left anything half done, page words busy
+//! among it. So nothing is repaired: the books are frozen, the other threads
+//! finish what they are at, and every page that is absent is brought in from
+//! wherever its content is, whatever the budget. Then nothing is managed any
+//! more. Content is never where it cannot be found: a page that leaves is named
+//! by its slot before it moves, and a slot or blob is given up only after the
+//! page is in place.
+
+use core::sync::atomic::Ordering::*;
+
+use crate::limbo::{NOBODY, ORPHAN, owner};
+use crate::page_state::PageState;
+use crate::pager::Pager;
+use crate::presence::Pagemap;
+use crate::regions::{Region, WINDOW, WINDOW_LEN};
+use crate::serve::{Served, Worker};
+use crate::shared::{State, Text};
+use crate::sys::{self, PAGE};
+use crate::uffd::{Message, Uffd};
+
+/// How long the others may take to finish what they are at (ns). Whoever waits
+/// for a page that the broken thread left busy takes it after half of that.
+pub const GRACE: u64 = 2_000_000_000;
+
+/// Puts the program on plain memory. Called by the thread that broke; returns
+/// when it is done, or at once if another one is at it.
+pub fn give_up(pager: &Pager, who: usize) {
+    pager.workers[who].busy.store(0, SeqCst);
+    if pager.stop() {
+        return;
+    }
+    pager.stats().state.store(State::Failed as u32, Relaxed);
+    pager.stats().set_text(Text::Failure, "internal error");
+    pager.frozen.fetch_add(1, SeqCst);
+    let deadline = sys::now() + GRACE;
+    let others = || pager.workers.iter().any(|w| w.busy.load(SeqCst) != 0);
+    while others() && sys::now() < deadline {
+        sys::sleep(100_000);
+    }
+    // Whoever carries out an event has this; it is let go of by a panic, too.
+    let mut reading = pager.reading.try_lock();
+    while reading.is_none() && sys::now() < deadline + GRACE {
+        sys::sleep(100_000);
+        reading = pager.reading.try_lock();
+    }
+    let mut worker = Worker::new(pager, who);
+    bring_everything_in(pager, &mut worker);
+    worker.abandon_fork();
+    unregister_all(pager);
+    pager.over.store(1, Release);
+    pager.commands.stop();
+}
+
+/// Unregisters what is managed. Rather than to close the handle: a handler that
+/// sleeps on it keeps it open. Whoever waits for a page there is woken.
+fn unregister_all(pager: &Pager) {
+    let mut ranges: Vec<_> = pager.regions.iter().map(|(_, r)| (r.start(), r.end())).collect();
+    ranges.extend(pager.deferred.lock().moved().into_iter().map(|(at, len)| (at, at + len)));
+    let mut mappings = Vec::new();
+    // Mappings rather than regions: a mapping may have grown beyond its region,
+    // and would be in two parts for the kernel, of which `mremap` takes one.
+    crate::presence::for_each_mapping(|m| {
+        let known = ranges.iter().any(|&(start, end)| start <= m.end && m.start <= end);
+        if known || (WINDOW..WINDOW + WINDOW_LEN).contains(&m.start) {
+            mappings.push((m.start, m.end));
+        }
+    });
+    for (start, end) in ranges.into_iter().chain(mappings) {
+        let _ = pager.uffd().unregister(start, end - start);
+    }
+}
+
+/// What remains to be done: messages that were on their way. Whoever unmaps or
+/// forks waits until his is read.
+pub fn afterwards(worker: &mut Worker<'_>) {
+    let pager = worker.pager;
+    let mut poll = libc::pollfd { fd: pager.uffd().raw(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor to look at.
+    unsafe { libc::poll(&raw mut poll, 1, -1) };
+    let _reading = pager.reading.lock();
+    match pager.uffd().read() {
+        Some(Message::Fork { child }) => pager.forked(worker, Uffd::from_raw(child)),
+        Some(Message::Fault { page, .. }) => {
+            let _ = pager.uffd().wake(page, PAGE);
+        }
+        _ => {}
+    }
+}
+
+fn bring_everything_in(pager: &Pager, worker: &mut Worker<'_>) {
+    let pagemap = Pagemap::open();
+    // Pages whose frames are in slots, whatever their words say.
+    let staging = &pager.staging;
+    let staged: Vec<(u64, u32)> = (0..staging.slots())
+        .map(|slot| (staging.owner_of(slot).load(Acquire), slot))
+        .filter(|&(owner, slot)| {
+            owner != NOBODY
+                && owner != ORPHAN
+                && pagemap.is_present(staging.address(slot)) == Some(true)
+        })
+        .collect();
+    for (id, region) in pager.regions.iter() {
+        region.for_each_touched(0, region.pages(), |first, count| {
+            for page in first..first + count {
+                let who = owner(id, page);
+                let slot = staged.iter().find(|&&(o, _)| o == who).map(|&(_, slot)| slot);
+                bring_in(pager, worker, &pagemap, region, page, slot);
+            }
+        });
+    }
+}
+
+fn bring_in(
+    pager: &Pager,
+    worker: &mut Worker<'_>,
+    pagemap: &Pagemap,
+    region: &Region,
+    page: u32,
+    slot: Option<u32>,
+) {
+    let mut state = PageState::of(region.word(page).load(Acquire));
+    if let (PageState::Resident, Some(slot)) = (state, slot) {
+        // It has moved out, and its word does not say so yet.
+        state = PageState::Limbo(slot);
+    }
+    if matches!(state, PageState::Fresh | PageState::Resident | PageState::Gone) {
+        return;
+    }
+    let origin = region.start() + page as usize * PAGE;
+    loop {
+        // Asked each time: the messages read below may move or discard it.
+        let Some(address) = pager.deferred.lock().destination(origin) else { return };
+        // What is there is newer than what we hold, and what we hold may be
+        // half freed.
+        if pagemap.is_present(address) == Some(true)
+            || worker.fill_in(address, state) == Served::Done
+        {
+            return;
+        }
+        // The address space is changing: that waits for its message to be read.
+        while let Some(message) = pager.uffd().read() {
+            match message {
+                Message::Fault { page, .. } => {
+                    let _ = pager.uffd().wake(page, PAGE);
+                }
+                Message::Fork { child } => pager.forked(worker, Uffd::from_raw(child)),
+                event => pager.deferred.lock().push(event),
+            }
+        }
+        sys::yield_now();
+    }
+}
