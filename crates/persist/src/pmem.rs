@@ -1,0 +1,336 @@
+//! Non-volatile memory behind volatile caches, as the x86 persistency model
+//! has it (Raad et al., POPL 2020, "Persistency semantics of the Intel-x86
+//! architecture").
+//!
+//! A store is visible at once and durable some time later: when its cache line
+//! is written back, which may happen at any time (eviction), and has happened
+//! when a `clwb` of the line was followed by an `sfence` (the write-pending
+//! queue is inside the persistence domain, ADR). Stores to one line become
+//! durable in program order; stores to different lines in any order. After a
+//! power failure each line therefore holds some prefix of the stores that were
+//! made to it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rand_xoshiro::rand_core::Rng;
+use terrace_core::Access;
+use terrace_dram::{Memory, Picos};
+
+use crate::costs::Costs;
+use crate::fault::Fault;
+
+/// Words of a cache line.
+pub const WORDS: usize = 8;
+/// Bytes of a cache line.
+pub const LINE: u64 = 64;
+
+/// The power failed: nothing that was being done is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PowerFailure;
+
+/// The result of whatever touches non-volatile memory.
+pub type Persist<T = ()> = Result<T, PowerFailure>;
+
+/// A line that differs from what is durable.
+#[derive(Clone, Debug)]
+struct Dirty {
+    words: [u64; WORDS],
+    /// Stores in program order since the line was last known durable.
+    stores: Vec<(u8, u64)>,
+    /// How many of them a `clwb` covers that no fence followed yet.
+    flushed: usize,
+}
+
+/// What was done, for costs that are reported apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Words read.
+    pub loads: u64,
+    /// Words written.
+    pub stores: u64,
+    /// Lines written back on request.
+    pub flushes: u64,
+    /// Fences.
+    pub fences: u64,
+    /// Steps along linked lists.
+    pub visits: u64,
+}
+
+/// Non-volatile memory, its caches, and (where time matters) its controller.
+#[derive(Debug)]
+pub struct Pmem {
+    durable: HashMap<u64, [u64; WORDS]>,
+    dirty: BTreeMap<u64, Dirty>,
+    flushing: Vec<u64>,
+    fences: u64,
+    fail_at: Option<u64>,
+    fault: Option<Fault>,
+    counts: Counts,
+    clock: Option<Box<Clock>>,
+}
+
+/// Simulated time.
+#[derive(Debug)]
+struct Clock {
+    now: Picos,
+    /// When all writes that were sent are in the persistence domain.
+    accepted: Picos,
+    memory: Memory,
+    base: u64,
+    costs: Costs,
+}
+
+impl Pmem {
+    /// Memory that was used before: it holds remains that look like valid
+    /// mappings, as memory does that a kernel hands out again.
+    pub fn used() -> Self {
+        Self {
+            durable: HashMap::new(),
+            dirty: BTreeMap::new(),
+            flushing: Vec::new(),
+            fences: 0,
+            fail_at: None,
+            fault: None,
+            counts: Counts::default(),
+            clock: None,
+        }
+    }
+
+    /// The same with a clock: a memory (whose NVM begins at `base`) and what
+    /// processors take.
+    #[must_use]
+    pub fn timed(mut self, memory: Memory, base: u64, costs: Costs) -> Self {
+        let (now, accepted) = (Picos::ZERO, Picos::ZERO);
+        self.clock = Some(Box::new(Clock { now, accepted, memory, base, costs }));
+        self
+    }
+
+    /// A seeded fault, to see whether crashes find it.
+    #[must_use]
+    pub fn with_fault(mut self, fault: Option<Fault>) -> Self {
+        self.fault = fault;
+        self
+    }
+
+    /// Lets the power fail in front of the n-th fence from now, counted from 1.
+    pub fn fail_at(&mut self, fence: Option<u64>) {
+        self.fail_at = fence.map(|fence| self.fences + fence);
+    }
+
+    /// Fences so far: the points where the power can fail. What a failure
+    /// between two of them leaves behind, one in front of the second can, too.
+    pub fn fences(&self) -> u64 {
+        self.fences
+    }
+
+    /// Whether a fault was seeded.
+    pub fn has_fault(&self, fault: Fault) -> bool {
+        self.fault == Some(fault)
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Simulated time; zero without a clock.
+    pub fn now(&self) -> Picos {
+        self.clock.as_ref().map_or(Picos::ZERO, |clock| clock.now)
+    }
+
+    /// Lets processor time pass.
+    pub fn spend(&mut self, cost: impl Fn(&Costs) -> Picos) {
+        if let Some(clock) = &mut self.clock {
+            clock.now = clock.now + cost(&clock.costs);
+        }
+    }
+
+    /// Lets `visits` steps along a list in non-volatile memory pass.
+    pub fn visit(&mut self, visits: u64) {
+        self.counts.visits += visits;
+        self.spend(|costs| Picos(costs.visit.0 * visits));
+    }
+
+    fn word(address: u64) -> (u64, usize) {
+        (address / LINE, (address % LINE / 8) as usize)
+    }
+
+    /// Reads an aligned word.
+    pub fn load(&mut self, address: u64) -> u64 {
+        self.counts.loads += 1;
+        self.spend(|costs| costs.word);
+        self.peek(address)
+    }
+
+    /// Reads an aligned word at no cost: for checks.
+    pub fn peek(&self, address: u64) -> u64 {
+        let (line, word) = Self::word(address);
+        match self.dirty.get(&line) {
+            Some(dirty) => dirty.words[word],
+            None => self.durable_word(line, word),
+        }
+    }
+
+    fn durable_word(&self, line: u64, word: usize) -> u64 {
+        self.durable.get(&line).map_or_else(|| remains(line, word), |words| words[word])
+    }
+
+    /// Writes an aligned word; it is visible at once and durable some time later.
+    pub fn store(&mut self, address: u64, value: u64) {
+        self.counts.stores += 1;
+        self.spend(|costs| costs.word);
+        let (line, word) = Self::word(address);
+        let durable = &self.durable;
+        let dirty = self.dirty.entry(line).or_insert_with(|| Dirty {
+            words: durable
+                .get(&line)
+                .copied()
+                .unwrap_or_else(|| std::array::from_fn(|word| remains(line, word))),
+            stores: Vec::new(),
+            flushed: 0,
+        });
+        dirty.words[word] = value;
+        dirty.stores.push((word as u8, value));
+    }
+
+    /// `clwb`: begins to write back the line of an address.
+    pub fn flush(&mut self, address: u64) {
+        self.counts.flushes += 1;
+        let (line, _) = Self::word(address);
+        self.send(line);
+        if let Some(dirty) = self.dirty.get_mut(&line) {
+            dirty.flushed = dirty.stores.len();
+            self.flushing.push(line);
+        }
+    }
+
+    fn send(&mut self, line: u64) {
+        if let Some(clock) = &mut self.clock {
+            clock.now = clock.now + clock.costs.flush;
+            let address = clock.base + line * LINE;
+            let sent = clock.memory.submit(Access::Write, address, clock.now);
+            clock.now = clock.now.max(sent.released);
+            clock.accepted = clock.accepted.max(sent.accepted);
+        }
+    }
+
+    /// `sfence`: waits until everything that was flushed is durable.
+    pub fn fence(&mut self) -> Persist {
+        if self.fail_at == Some(self.fences + 1) {
+            return Err(PowerFailure);
+        }
+        self.fences += 1;
+        self.counts.fences += 1;
+        if let Some(clock) = &mut self.clock {
+            clock.now = clock.now.max(clock.accepted) + clock.costs.fence;
+            clock.memory.advance(clock.now);
+        }
+        for line in std::mem::take(&mut self.flushing) {
+            let Some(dirty) = self.dirty.get_mut(&line) else { continue };
+            let words = self
+                .durable
+                .entry(line)
+                .or_insert_with(|| std::array::from_fn(|word| remains(line, word)));
+            for (word, value) in dirty.stores.drain(..dirty.flushed) {
+                words[usize::from(word)] = value;
+            }
+            dirty.flushed = 0;
+            if dirty.stores.is_empty() {
+                self.dirty.remove(&line);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores a word and makes it durable.
+    pub fn persist(&mut self, address: u64, value: u64) -> Persist {
+        self.store(address, value);
+        self.flush(address);
+        self.fence()
+    }
+
+    /// Fills a page with zeros and begins to write it back.
+    pub fn zero_page(&mut self, address: u64) {
+        for line in 0..4096 / LINE {
+            for word in 0..WORDS as u64 {
+                self.store(address + line * LINE + word * 8, 0);
+            }
+            self.flush(address + line * LINE);
+        }
+    }
+
+    /// The time and traffic of [`Pmem::zero_page`] for a page whose content
+    /// nobody will look at.
+    pub fn zero_page_unseen(&mut self, address: u64) {
+        self.counts.stores += 512;
+        self.counts.flushes += 64;
+        for line in 0..4096 / LINE {
+            self.spend(|costs| Picos(costs.word.0 * WORDS as u64));
+            self.send(address / LINE + line);
+        }
+    }
+
+    /// For each line that is not durable, how many states it can be left in.
+    pub fn choices(&self) -> Vec<usize> {
+        self.dirty.values().map(|dirty| dirty.stores.len() + 1).collect()
+    }
+
+    /// The memory after a power failure: of each line that was not durable, the
+    /// given number of stores has become so.
+    #[must_use]
+    pub fn after_failure(&self, prefixes: &[usize]) -> Self {
+        let mut durable = self.durable.clone();
+        for ((line, dirty), &prefix) in self.dirty.iter().zip(prefixes) {
+            if prefix > 0 {
+                let words = durable
+                    .entry(*line)
+                    .or_insert_with(|| std::array::from_fn(|word| remains(*line, word)));
+                for (word, value) in &dirty.stores[..prefix] {
+                    words[usize::from(*word)] = *value;
+                }
+            }
+        }
+        Self { durable, fault: self.fault, ..Self::used() }
+    }
+
+    /// States that a power failure can leave: all of them if there are at most
+    /// `budget`, else the extremes (nothing, everything, each line alone, all
+    /// but one line) and a sample.
+    pub fn failures(&self, budget: usize, random: &mut impl Rng) -> Vec<Vec<usize>> {
+        let choices = self.choices();
+        let all =
+            choices.iter().try_fold(1usize, |n, &c| n.checked_mul(c).filter(|n| *n <= budget));
+        if let Some(all) = all {
+            return (0..all)
+                .map(|mut index| {
+                    let digit = |&choices: &usize| {
+                        let digit = index % choices;
+                        index /= choices;
+                        digit
+                    };
+                    choices.iter().map(digit).collect()
+                })
+                .collect();
+        }
+        let full: Vec<usize> = choices.iter().map(|c| c - 1).collect();
+        let mut states = vec![vec![0; choices.len()], full.clone()];
+        while states.len() < budget {
+            let pick = (random.next_u64() % choices.len() as u64) as usize;
+            let mut state = match states.len() % 3 {
+                0 => vec![0; choices.len()],
+                1 => full.clone(),
+                _ => choices.iter().map(|&c| (random.next_u64() % c as u64) as usize).collect(),
+            };
+            state[pick] = if states.len() % 3 == 0 { full[pick] } else { 0 };
+            states.push(state);
+        }
+        states
+    }
+}
+
+/// What a word holds that was never written since the machine was built: it
+/// looks like the entry of a page table.
+fn remains(line: u64, word: usize) -> u64 {
+    let mixed = (line * 8 + word as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 30 & 0x3f) << 12 | 0x3
+}

@@ -1,0 +1,245 @@
+//! Small programs whose every crash is tried, and what they must find after it.
+
+use core::fmt;
+use std::collections::BTreeMap;
+
+use rand_xoshiro::rand_core::Rng;
+
+use crate::pmem::Persist;
+use crate::system::{Area, Context, System};
+
+/// One step of a program. Pages are small numbers; see [`Op::page`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Maps an area over whatever is there.
+    Map(u64, u64),
+    /// Unmaps a range.
+    Unmap(u64, u64),
+    /// Makes a range read-only, or writable again.
+    Protect(u64, u64, bool),
+    /// Moves a range.
+    Move(u64, u64, u64),
+    /// Stores a value to a page.
+    Store(u64, u64),
+    /// Sets a register of a thread, which is created if need be.
+    Register(usize, usize, u64),
+    /// Moves a file's position.
+    File(usize, u64),
+    /// A checkpoint.
+    Checkpoint,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Map(page, pages) => write!(f, "map {page} {pages}"),
+            Self::Unmap(page, pages) => write!(f, "unmap {page} {pages}"),
+            Self::Protect(page, pages, true) => write!(f, "protect {page} {pages} rw"),
+            Self::Protect(page, pages, false) => write!(f, "protect {page} {pages} r"),
+            Self::Move(page, pages, to) => write!(f, "move {page} {pages} {to}"),
+            Self::Store(page, value) => write!(f, "store {page} {value}"),
+            Self::Register(thread, register, value) => {
+                write!(f, "register {thread} {register} {value}")
+            }
+            Self::File(file, position) => write!(f, "file {file} {position}"),
+            Self::Checkpoint => f.write_str("checkpoint"),
+        }
+    }
+}
+
+impl Op {
+    /// Where a page of a program lies: small numbers share a table of the last
+    /// level, every sixteenth begins a table of its own, and every 64th is far
+    /// away, so that tables of all levels are made and shared.
+    pub fn page(page: u64) -> u64 {
+        (page % 16) | (page / 16 % 4) << 9 | (page / 64) << 27
+    }
+
+    /// A random step, whose places collide often.
+    pub fn random(random: &mut impl Rng, serial: u64) -> Self {
+        let mut below = |n: u64| random.next_u64() % n;
+        let page = [0, 4, 8, 14, 16, 64][below(6) as usize];
+        match below(16) {
+            0..=2 => Self::Map(page, 1 + below(4)),
+            3 => Self::Unmap(page, 1 + below(4)),
+            4 => Self::Protect(page, 1 + below(4), below(2) == 0),
+            5 => Self::Move(page, 1 + below(3), [0, 4, 8, 16, 64][below(5) as usize]),
+            6..=10 => Self::Store(page + below(4), 1000 + serial),
+            11 => Self::Register(below(2) as usize, below(20) as usize, 2000 + serial),
+            12 => Self::File(below(16) as usize, 3000 + serial),
+            _ => Self::Checkpoint,
+        }
+    }
+
+    /// Parses one step as [`fmt::Display`] writes it.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        let verb = words.next()?;
+        let rights = text.ends_with(" rw");
+        let numbers: Vec<u64> = words
+            .filter(|word| !["r", "rw"].contains(word))
+            .map(|word| word.parse::<u64>().ok().filter(|n| *n < 1 << 32))
+            .collect::<Option<_>>()?;
+        // A program is for enumerating; ranges beyond these would take forever.
+        let range = |pages: u64| (1..=4096).contains(&pages);
+        Some(match (verb, numbers.as_slice()) {
+            ("map", &[page, pages]) if range(pages) => Self::Map(page, pages),
+            ("unmap", &[page, pages]) if range(pages) => Self::Unmap(page, pages),
+            ("protect", &[page, pages]) if range(pages) => Self::Protect(page, pages, rights),
+            ("move", &[page, pages, to]) if range(pages) => Self::Move(page, pages, to),
+            ("store", &[page, value]) => Self::Store(page, value),
+            ("register", &[thread, register, value]) if thread < 64 && register < 20 => {
+                Self::Register(thread as usize, register as usize, value)
+            }
+            ("file", &[file, position]) if file < 16 => Self::File(file as usize, position),
+            ("checkpoint", []) => Self::Checkpoint,
+            _ => return None,
+        })
+    }
+}
+
+/// A process's state as it must be found: context and value of each touched page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Snapshot {
+    context: Context,
+    values: BTreeMap<u64, u64>,
+}
+
+/// What the program did so far, and what a failure may lead back to.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    values: BTreeMap<u64, u64>,
+    /// The last complete checkpoint.
+    last: Snapshot,
+    /// Values stored since to each of its pages: data are not rolled back.
+    later: BTreeMap<u64, Vec<u64>>,
+    /// Which page of the checkpoint each page is, wherever it was moved; pages
+    /// that are new are missing.
+    origin: BTreeMap<u64, u64>,
+    /// The checkpoint that is being made.
+    next: Option<Snapshot>,
+}
+
+impl Model {
+    /// Pages that are gone: their values, and which pages of the checkpoint they were.
+    fn forget(&mut self, start: u64, pages: u64) -> Vec<(u64, u64, Option<u64>)> {
+        let gone: Vec<u64> = self.values.range(start..start + pages).map(|(p, _)| *p).collect();
+        gone.into_iter()
+            .map(|page| (page, self.values.remove(&page).unwrap_or(0), self.origin.remove(&page)))
+            .collect()
+    }
+
+    fn begin_epoch(&mut self, snapshot: Snapshot) {
+        self.later.clear();
+        self.origin = snapshot.values.keys().map(|page| (*page, *page)).collect();
+        self.last = snapshot;
+        self.next = None;
+    }
+
+    /// A model of a system that was recovered and found correct.
+    pub fn resumed(system: &mut System) -> Self {
+        let (entries, _) = system.scheme.mappings(&mut system.nvm);
+        let values: BTreeMap<u64, u64> =
+            entries.iter().map(|(page, _)| (*page, system.load(*page).unwrap_or(0))).collect();
+        let mut model = Self { values: values.clone(), ..Self::default() };
+        model.begin_epoch(Snapshot { context: system.context.clone(), values });
+        model
+    }
+
+    /// Compares a recovered system with what it must be.
+    pub fn check(&self, system: &mut System) -> Result<(), String> {
+        system.audit()?;
+        let result = self.matches(system, &self.last, true);
+        match &self.next {
+            // In the middle of a checkpoint, either may be found.
+            Some(next) => self.matches(system, next, false).or(result),
+            None => result,
+        }
+    }
+
+    fn matches(&self, system: &mut System, expected: &Snapshot, later: bool) -> Result<(), String> {
+        if system.context != expected.context {
+            return Err(format!(
+                "the context is that of no checkpoint that may be found: {:?}",
+                system.context
+            ));
+        }
+        let (entries, _) = system.scheme.mappings(&mut system.nvm);
+        let pages: Vec<u64> = entries.iter().map(|(page, _)| *page).collect();
+        let wanted: Vec<u64> = expected.values.keys().copied().collect();
+        if pages != wanted {
+            return Err(format!("pages {pages:x?} are mapped instead of {wanted:x?}"));
+        }
+        for (page, value) in &expected.values {
+            let found = system.load(*page).unwrap_or(0);
+            let stored = self.later.get(page).is_some_and(|values| values.contains(&found));
+            if found != *value && !(later && stored) {
+                return Err(format!(
+                    "page {page:#x} holds {found}, at the checkpoint it was {value}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes one step, on the system and in the model.
+pub fn step(system: &mut System, model: &mut Model, op: Op) -> Persist {
+    match op {
+        Op::Map(page, pages) => {
+            let start = Op::page(page);
+            model.forget(start, pages);
+            system.map(Area { start, pages, writable: true })
+        }
+        Op::Unmap(page, pages) => {
+            let start = Op::page(page);
+            model.forget(start, pages);
+            system.unmap(start, pages)
+        }
+        Op::Protect(page, pages, writable) => system.protect(Op::page(page), pages, writable),
+        Op::Move(page, pages, to) => {
+            let (start, to) = (Op::page(page), Op::page(to));
+            if start < to + pages && to < start + pages {
+                return Ok(());
+            }
+            model.forget(to, pages);
+            for (page, value, origin) in model.forget(start, pages) {
+                model.values.insert(page - start + to, value);
+                if let Some(origin) = origin {
+                    model.origin.insert(page - start + to, origin);
+                }
+            }
+            system.relocate(start, pages, to)
+        }
+        Op::Store(page, value) => {
+            let page = Op::page(page);
+            // Told to the model first: a failure in the middle may leave it behind.
+            if let Some(origin) = model.origin.get(&page) {
+                model.later.entry(*origin).or_default().push(value);
+            }
+            if system.store(page, value)? {
+                model.values.insert(page, value);
+            }
+            Ok(())
+        }
+        Op::Register(thread, register, value) => {
+            if system.context.threads.len() <= thread {
+                system.context.threads.resize(thread + 1, [0; crate::system::REGISTERS]);
+            }
+            system.context.threads[thread][register] = value;
+            Ok(())
+        }
+        Op::File(file, position) => {
+            system.context.files[file] = position;
+            Ok(())
+        }
+        Op::Checkpoint => {
+            let snapshot =
+                Snapshot { context: system.context.clone(), values: model.values.clone() };
+            model.next = Some(snapshot.clone());
+            system.checkpoint()?;
+            model.begin_epoch(snapshot);
+            Ok(())
+        }
+    }
+}

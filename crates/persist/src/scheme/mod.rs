@@ -1,0 +1,92 @@
+//! Persistence schemes: how the mapping from pages to frames survives.
+//!
+//! A scheme answers lookups while the process runs, and brings the mapping of
+//! the last complete checkpoint back after a failure. Everything else
+//! (context, allocator, log, when frames may be reused) is common: see
+//! [`crate::System`].
+//!
+//! | scheme | tables | durable |
+//! |---|---|---|
+//! | [`PersistentTables`] | in NVM | each entry at once, with an undo log for what the last checkpoint needs |
+//! | [`Rebuild`], indexed | in DRAM | entries that changed, at checkpoints, by a redo log into a radix tree |
+//! | [`Rebuild`], list | in DRAM | the published form: every page of every area is looked up in a linear list at each checkpoint |
+
+mod persistent;
+mod rebuild;
+
+pub use persistent::PersistentTables;
+pub use rebuild::{Form, Rebuild};
+
+use crate::nvm::{Frame, Nvm};
+use crate::pmem::Persist;
+
+/// How a mapping survives.
+pub trait Scheme: core::fmt::Debug {
+    /// What it is called.
+    fn name(&self) -> &'static str;
+
+    /// A page's entry in the running process; 0 if it has none.
+    fn lookup(&mut self, nvm: &mut Nvm, page: u64) -> u64;
+
+    /// Sets a page's entry (0 removes it) in the running process.
+    ///
+    /// When it returns, the durable state must still lead back to the mapping
+    /// of the last complete checkpoint. The frame, its bit in the bitmap and
+    /// its zeros are durable before.
+    fn set(&mut self, nvm: &mut Nvm, page: u64, entry: u64) -> Persist;
+
+    /// Makes durable whatever is needed for the mapping to survive once the
+    /// checkpoint `epoch` is committed; what is needed for the one before must
+    /// stay. `pages` are the pages of all areas, in order.
+    fn prepare(
+        &mut self,
+        nvm: &mut Nvm,
+        epoch: u64,
+        pages: &mut dyn Iterator<Item = u64>,
+    ) -> Persist;
+
+    /// The checkpoint `epoch` is committed; what only the one before needed can go.
+    fn committed(&mut self, nvm: &mut Nvm, epoch: u64) -> Persist;
+
+    /// After a failure: restores the mapping of checkpoint `epoch`, the last
+    /// that was committed. May itself be cut short and be called again.
+    fn recover(&mut self, nvm: &mut Nvm, epoch: u64) -> Persist;
+
+    /// The mapping of the running process, by page, and the frames that the
+    /// scheme uses for itself.
+    fn mappings(&mut self, nvm: &mut Nvm) -> (Vec<(u64, u64)>, Vec<Frame>);
+}
+
+/// Schemes by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SchemeKind {
+    /// [`PersistentTables`]
+    Persistent,
+    /// [`Rebuild`] in the published form.
+    RebuildList,
+    /// [`Rebuild`] in our form.
+    RebuildIndexed,
+}
+
+impl SchemeKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Persistent, Self::RebuildList, Self::RebuildIndexed];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Persistent => "persistent",
+            Self::RebuildList => "rebuild-list",
+            Self::RebuildIndexed => "rebuild-indexed",
+        }
+    }
+
+    /// A scheme of this kind, for a memory that is new or is to be recovered.
+    pub fn make(self) -> Box<dyn Scheme> {
+        match self {
+            Self::Persistent => Box::new(PersistentTables::default()),
+            Self::RebuildList => Box::new(Rebuild::new(Form::List)),
+            Self::RebuildIndexed => Box::new(Rebuild::new(Form::Indexed)),
+        }
+    }
+}

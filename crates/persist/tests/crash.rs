@@ -1,0 +1,110 @@
+//! Crashes everywhere: all schemes survive, and each seeded fault is found.
+
+use terrace_persist::crash::random_program;
+use terrace_persist::{Effort, Fault, Op, SchemeKind, explore, minimise};
+
+/// Every kind of step, with pages that are unmapped, mapped anew and moved.
+fn thorough() -> Vec<Op> {
+    vec![
+        Op::Map(0, 3),
+        Op::Store(0, 10),
+        Op::Store(1, 11),
+        Op::Register(0, 3, 99),
+        Op::Checkpoint,
+        Op::Store(0, 20),
+        Op::Unmap(0, 1),
+        Op::Map(0, 1),
+        Op::Store(0, 30),
+        Op::Protect(1, 1, false),
+        Op::Checkpoint,
+        Op::Move(1, 1, 64),
+        Op::File(2, 7),
+        Op::Unmap(0, 1),
+        Op::Checkpoint,
+        Op::Map(16, 2),
+        Op::Store(16, 40),
+        Op::Register(1, 0, 5),
+        Op::Checkpoint,
+    ]
+}
+
+#[test]
+fn every_crash_of_a_thorough_program_is_recovered_under_every_scheme() {
+    for kind in SchemeKind::ALL {
+        let (tried, finding) = explore(&thorough(), &|| kind.make(), None, Effort::EXHAUSTIVE);
+
+        assert_eq!(finding.map(|f| f.to_string()), None, "{}", kind.name());
+        assert!(tried.points > 15, "{}: only {} points", kind.name(), tried.points);
+        assert!(tried.states > tried.points, "a point has several states");
+        assert!(tried.second > 0, "recovery was never cut short");
+    }
+}
+
+#[test]
+fn random_programs_survive_too() {
+    let programs: u64 =
+        std::env::var("CRASH_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(6);
+    let mut points = 0;
+    for seed in 0..programs {
+        for kind in SchemeKind::ALL {
+            let program = random_program(25, seed);
+            let effort = Effort { seed, ..Effort::SHORT };
+            let (tried, finding) = explore(&program, &|| kind.make(), None, effort);
+            points += tried.points;
+            if let Some(finding) = finding {
+                let least = minimise(finding, &|| kind.make(), None, effort);
+                panic!("{}, seed {seed}:\n{least}", kind.name());
+            }
+        }
+    }
+    println!("{points} crash points");
+    assert!(points > programs * 30, "too few points: {points}");
+}
+
+/// The schemes in which a fault can be made at all.
+fn affected(fault: Fault) -> &'static [SchemeKind] {
+    match fault {
+        // Without tables in NVM there is no parent and no child.
+        Fault::ParentBeforeChild => &[SchemeKind::Persistent, SchemeKind::RebuildIndexed],
+        _ => &SchemeKind::ALL,
+    }
+}
+
+#[test]
+fn each_seeded_fault_is_found_and_its_schedule_is_short() {
+    for fault in Fault::ALL {
+        for kind in affected(fault) {
+            let (_, finding) =
+                explore(&thorough(), &|| kind.make(), Some(fault), Effort::EXHAUSTIVE);
+
+            let finding =
+                finding.unwrap_or_else(|| panic!("{fault} under {} survived", kind.name()));
+            let least = minimise(finding, &|| kind.make(), Some(fault), Effort::SHORT);
+            println!("{fault} under {}:\n{least}\n", kind.name());
+            assert!(
+                least.program.len() <= 9,
+                "{fault} under {}: long schedule\n{least}",
+                kind.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn programs_print_as_they_are_read() {
+    for op in thorough().into_iter().chain(random_program(200, 5)) {
+        assert_eq!(Op::parse(&op.to_string()), Some(op));
+    }
+    for text in [
+        "",
+        "map",
+        "map 1",
+        "map 1 0",
+        "map 1 99999999",
+        "store x 1",
+        "checkpoint now 1",
+        "file 16 1",
+    ] {
+        assert_eq!(Op::parse(text), None, "`{text}` was accepted");
+    }
+}
