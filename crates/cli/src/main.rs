@@ -18,6 +18,7 @@
 //! | [`top`] | running programs, again and again |
 //! | [`report`] | a recorded run as one page |
 //! | [`metrics`] | figures of running programs for Prometheus |
+//! | [`crash`] | the power fails everywhere |
 //! | [`doctor`] | what this machine supports |
 //! | [`why`] | explain recorded decisions |
 //! | [`check`] | validate a file of ours |
@@ -31,6 +32,7 @@ mod check;
 mod compare;
 mod completions;
 mod convert;
+mod crash;
 mod doctor;
 mod failure;
 mod man;

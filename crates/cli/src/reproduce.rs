@@ -13,6 +13,10 @@ use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
 
+mod kindle;
+
+use self::kindle::KindleArgs;
+
 /// Reproduce a published result in simulation.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -24,6 +28,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Published {
     Hemem(HememArgs),
+    Kindle(KindleArgs),
 }
 
 /// HeMem's first figure: GUPS against the size of the hot set, at full scale.
@@ -59,8 +64,10 @@ struct Document {
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
-        let Published::Hemem(args) = self.result;
-        args.execute(json)
+        match self.result {
+            Published::Hemem(args) => args.execute(json),
+            Published::Kindle(args) => args.execute(json),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use terrace_dram::Picos;
 
 /// Processor time of what the operating system does, in Kindle's machine: one
-/// in-order core at 3 GHz (gem5 TimingSimpleCPU).
+/// in-order core at 3 GHz (`TimingSimpleCPU` of gem5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     /// A word read or written in the first-level cache. Kindle's config.ini:
@@ -14,9 +14,9 @@ pub struct Costs {
     pub flush: Picos,
     /// A fence that has nothing to wait for. Assumed: ten cycles.
     pub fence: Picos,
-    /// A page fault's code without memory. Fitted: Kindle's persistent scheme
-    /// takes 215 ms for 512 MB once console input and output are taken out, of
-    /// which zeroing takes the largest part.
+    /// A page fault's code without memory. Fitted to one number: Kindle's
+    /// persistent scheme takes 215 ms for 512 MB once console input and output
+    /// are taken out, of which zeroing the pages is two thirds here.
     pub fault: Picos,
     /// A system call's code, and its share for each page. Assumed.
     pub syscall: Picos,
@@ -24,7 +24,8 @@ pub struct Costs {
     pub page: Picos,
     /// One step along the published V2P list: load, compare, branch on a core
     /// without overlap. Fitted to one number, the rebuild scheme at 64 MB (359
-    /// ms expected); everything else of the rebuild scheme follows.
+    /// ms expected, of which some 90 ms are console input and output);
+    /// everything else of the rebuild scheme follows.
     pub visit: Picos,
     /// Timer interrupt, saving registers. Assumed.
     pub checkpoint: Picos,
@@ -36,10 +37,10 @@ impl Costs {
         word: Picos(333),
         flush: Picos(3_000),
         fence: Picos(3_330),
-        fault: Picos(300_000),
+        fault: Picos(750_000),
         syscall: Picos(500_000),
         page: Picos(30_000),
-        visit: Picos(8_000),
+        visit: Picos(20_000),
         checkpoint: Picos(2_000_000),
     };
 }

@@ -72,6 +72,9 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.program.is_empty() {
+            writeln!(f, "the power fails before the first step")?;
+        }
         for (i, op) in self.program.iter().enumerate() {
             if i == self.step {
                 writeln!(
@@ -133,9 +136,19 @@ fn recover(
     };
     system.nvm.pmem.fail_at(None);
     model.check(&mut system)?;
-    resume(&mut system, make).map_err(|message| format!("after it went on: {message}"))?;
+    resume(&mut system, make).map_err(|message| {
+        let steps: Vec<String> = RESUME.iter().map(Op::to_string).collect();
+        format!(
+            "recovered; it goes on with {}, and the power fails after that; then: {message}",
+            steps.join(", ")
+        )
+    })?;
     Ok(None)
 }
+
+/// What a recovered process does.
+const RESUME: [Op; 5] =
+    [Op::Map(40, 3), Op::Store(40, 1), Op::Store(41, 2), Op::Checkpoint, Op::Store(42, 3)];
 
 /// The recovered process goes on: it maps, stores, makes a checkpoint, loses
 /// power once more, and must be found as it was.

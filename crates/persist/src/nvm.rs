@@ -4,7 +4,7 @@
 use crate::fault::Fault;
 use crate::pmem::{Persist, Pmem};
 
-/// Says that this memory was formatted: "GemOS" in Kindle, ours here.
+/// Says that this memory was formatted: a word of ours.
 pub const MAGIC: u64 = 0x5465_7272_6163_6531;
 
 /// Where things lie, in bytes.

@@ -98,6 +98,47 @@ impl Op {
     }
 }
 
+/// A line of a program that is not understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramError {
+    /// The file, as the user named it.
+    pub file: String,
+    /// The line, counted from 1.
+    pub line: usize,
+    /// What stands there.
+    pub text: String,
+}
+
+impl fmt::Display for ProgramError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line, text } = self;
+        write!(
+            f,
+            "{file}:{line}: `{text}` is no step; steps are `map PAGE PAGES`, `unmap PAGE PAGES`, \
+             `protect PAGE PAGES r|rw`, `move PAGE PAGES TO`, `store PAGE VALUE`, `register THREAD \
+             REGISTER VALUE`, `file FILE POSITION`, `checkpoint`"
+        )
+    }
+}
+
+impl std::error::Error for ProgramError {}
+
+/// Reads a program: a step a line; empty lines and lines with `#` are comments.
+pub fn parse(file: &str, text: &str) -> Result<Vec<Op>, ProgramError> {
+    text.lines()
+        .enumerate()
+        .map(|(i, line)| (i + 1, line.trim()))
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+        .map(|(line, text)| {
+            Op::parse(text).ok_or_else(|| ProgramError {
+                file: file.to_owned(),
+                line,
+                text: text.chars().take(60).collect(),
+            })
+        })
+        .collect()
+}
+
 /// A process's state as it must be found: context and value of each touched page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Snapshot {

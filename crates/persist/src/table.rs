@@ -56,7 +56,7 @@ impl Table {
     pub fn set(nvm: &mut Nvm, page: u64, entry: u64) -> Persist {
         let mut table = nvm.root();
         if table & PRESENT == 0 {
-            table = Self::make(nvm, |nvm, entry| nvm.set_root(entry))?;
+            table = Self::make(nvm, Nvm::set_root)?;
         }
         for level in (1..4).rev() {
             let index = page >> (9 * level) & (FANOUT - 1);

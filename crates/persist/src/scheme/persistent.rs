@@ -63,7 +63,10 @@ impl Scheme for PersistentTables {
         self.epoch = epoch;
         // Each page is logged once; cut short, the same records are applied again.
         for record in nvm.log.read(&mut nvm.pmem, epoch + 1) {
-            Table::set(nvm, record.page, record.entry)?;
+            // A page that never came to be needs no tables now.
+            if Table::get(nvm, record.page) != record.entry {
+                Table::set(nvm, record.page, record.entry)?;
+            }
         }
         nvm.pmem.fence()
     }

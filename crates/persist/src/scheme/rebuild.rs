@@ -53,14 +53,6 @@ impl Rebuild {
         }
     }
 
-    /// Steps of one search: along the list of nodes, then along the node's own.
-    /// A page that is not there is sought to the end of both.
-    fn steps(&self, page: u64) -> u64 {
-        let length = self.places.len() as u64;
-        let place = self.places.get(&page).copied().unwrap_or(length);
-        place / NODE + place % NODE + 1
-    }
-
     fn apply(&mut self, nvm: &mut Nvm, record: LogRecord) -> Persist {
         if self.form == Form::Indexed {
             return Table::set(nvm, record.page, record.entry);
@@ -129,11 +121,19 @@ impl Scheme for Rebuild {
         pages: &mut dyn Iterator<Item = u64>,
     ) -> Persist {
         if self.form == Form::List {
-            // The published search, counted and not carried out: its result is known.
-            let steps: u64 = pages
-                .filter(|page| self.table.contains_key(page))
-                .map(|page| 2 * self.steps(page))
-                .sum();
+            // The published search, counted and not carried out: its result is
+            // known. A step goes along the list of nodes, then along a node's
+            // own; a page that is not there is sought to the end of both, and
+            // appended.
+            let mut length = self.places.len() as u64;
+            let mut steps = 0;
+            for page in pages.filter(|page| self.table.contains_key(page)) {
+                let place = self.places.get(&page).copied().unwrap_or_else(|| {
+                    length += 1;
+                    length - 1
+                });
+                steps += 2 * (place / NODE + place % NODE + 1);
+            }
             nvm.pmem.visit(steps);
         }
         self.logged.clear();
