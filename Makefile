@@ -49,6 +49,7 @@ test: ## Every test, in its short form; installs what is missing.
 test-long: ## The same for hours: more repetitions, more fuzzing, both policies.
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory crash-long
 	FUZZ_ITERATIONS=1000000 $(TESTS) --release --test fuzz_smoke
 	@$(MAKE) --no-print-directory hazards HAZARD_REPEAT=$(HAZARD_REPEAT_LONG)
 	HAZARD_RUN_ARGS="--policy first-touch" \
@@ -109,6 +110,10 @@ bench: build ## Measure; writes nothing, prints tables.
 bench-dram: ## Requests a second of the memory timing model.
 	$(CARGO) run --locked --release -p terrace-dram --example dram_speed
 
+.PHONY: crash-long
+crash-long: ## More than 10 000 crash points of random programs.
+	CRASH_PROGRAMS=150 $(CARGO) test --locked --release -p terrace-persist --test crash
+
 .PHONY: validate-memory
 validate-memory: ## Memory timing beside formulas and published figures.
 	$(CARGO) run --locked --release -p terrace-dram --example validate_memory
@@ -124,7 +129,7 @@ bench-sim: ## Speed of the full model beside cachegrind's, in the same run.
 
 .PHONY: fuzz
 fuzz: ## Fuzz every parser for a minute each (needs nightly and cargo-fuzz).
-	@for target in units machine memory events run_config ladder perf_ring trace foreign_trace; do \
+	@for target in units machine memory program events run_config ladder perf_ring trace foreign_trace; do \
 	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=60 || exit 1; \
 	done
 

@@ -18,6 +18,7 @@ const VERBS: [&str; 15] = [
     "convert",
     "sim",
     "compare",
+    "crash",
     "reproduce",
     "doctor",
     "why",
@@ -43,6 +44,7 @@ fn help_reads_as_agreed() {
     help("convert").stdout_eq(file!["help/convert.txt"].raw());
     help("sim").stdout_eq(file!["help/sim.txt"].raw());
     help("compare").stdout_eq(file!["help/compare.txt"].raw());
+    help("crash").stdout_eq(file!["help/crash.txt"].raw());
     help("reproduce").stdout_eq(file!["help/reproduce.txt"].raw());
     help("doctor").stdout_eq(file!["help/doctor.txt"].raw());
     help("why").stdout_eq(file!["help/why.txt"].raw());
@@ -72,7 +74,11 @@ fn there_is_a_manual_page_for_every_verb() {
         .collect();
     names.sort();
     let mut expected: Vec<_> = VERBS.iter().map(|verb| format!("terrace-{verb}.1")).collect();
-    expected.extend(["terrace.1".to_owned(), "terrace-reproduce-hemem.1".to_owned()]);
+    expected.extend([
+        "terrace.1".to_owned(),
+        "terrace-reproduce-hemem.1".to_owned(),
+        "terrace-reproduce-kindle.1".to_owned(),
+    ]);
     expected.sort();
     assert_eq!(names, expected);
     assert_eq!(document["files"].as_array().unwrap().len(), expected.len());

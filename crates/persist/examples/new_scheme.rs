@@ -77,7 +77,8 @@ impl Scheme for TwoCopies {
     }
 }
 
-fn main() -> ExitCode {
+/// Crashes the scheme everywhere.
+pub fn main() -> ExitCode {
     let program = [
         Op::Map(0, 2),
         Op::Store(0, 1),

@@ -23,10 +23,11 @@ pub struct Target {
 }
 
 /// Every reader.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     Target { name: "units", run: units },
     Target { name: "machine", run: machine },
     Target { name: "memory", run: memory },
+    Target { name: "program", run: program },
     Target { name: "events", run: events },
     Target { name: "run_config", run: run_config },
     Target { name: "ladder", run: ladder },
@@ -95,6 +96,20 @@ pub fn memory(input: &[u8]) {
             }
             channel.drain();
             assert!(channel.is_idle());
+        }
+    }
+}
+
+/// Programs to crash: what is refused names a line that exists; what is accepted
+/// prints as it is read.
+pub fn program(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    match terrace_persist::program::parse("some.txt", text) {
+        Err(error) => assert!((1..=text.lines().count()).contains(&error.line), "{error}"),
+        Ok(steps) => {
+            for step in steps {
+                assert_eq!(terrace_persist::Op::parse(&step.to_string()), Some(step));
+            }
         }
     }
 }

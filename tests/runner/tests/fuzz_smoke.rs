@@ -89,6 +89,11 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             .to_vec(),
         "machine" => machine_files(),
         "memory" => files_of("machines/memory"),
+        "program" => vec![
+            b"# a comment\nmap 0 2\nstore 0 1\nprotect 0 1 r\nprotect 0 1 rw\nmove 0 1 64\n"
+                .to_vec(),
+            b"register 0 3 99\nfile 2 7\ncheckpoint\nunmap 0 2\n".to_vec(),
+        ],
         "events" => vec![recording()],
         "run_config" => vec![
             b"fast=268435456;policy=hemem;economist=enforce;dir=/run/x;min-region=65536;record=0"

@@ -1,0 +1,60 @@
+//! `terrace crash`: a sound scheme gives exit code 0, a seeded fault a schedule
+//! and exit code 1, a wrong program its line.
+
+mod common;
+
+use std::fs;
+
+use common::{json, terrace};
+
+const PROGRAM: &str = "# maps, unmaps, and maps anew\nmap 0 2\nstore 0 1\ncheckpoint\nunmap 0 1\n\
+                       checkpoint\nstore 1 2\n";
+
+#[test]
+fn a_sound_scheme_is_recovered_from_every_crash() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("program.txt");
+    fs::write(&path, PROGRAM).unwrap();
+
+    let document = json(terrace().args(["crash", "--json"]).arg(&path), 0);
+
+    let schemes = document["schemes"].as_array().unwrap();
+    assert_eq!(schemes.len(), 3);
+    for scheme in schemes {
+        assert!(scheme["finding"].is_null(), "{scheme}");
+        assert!(scheme["points"].as_u64().unwrap() > 5, "{scheme}");
+        assert!(scheme["second_failures"].as_u64().unwrap() > 0, "{scheme}");
+    }
+}
+
+#[test]
+fn a_seeded_fault_gives_the_shortest_schedule_and_exit_code_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("program.txt");
+    fs::write(&path, PROGRAM).unwrap();
+
+    let output = terrace()
+        .args(["crash", "--scheme", "rebuild-list", "--fault", "stale-mapping"])
+        .arg(&path)
+        .output()
+        .unwrap();
+
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("unmap 0 1"), "the step that leaves it stale:\n{text}");
+    assert!(!text.contains("store 1 2"), "a step that is not needed:\n{text}");
+    assert!(text.contains("lies in no area"), "{text}");
+}
+
+#[test]
+fn a_step_that_is_not_understood_is_named_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("program.txt");
+    fs::write(&path, "map 0 2\nunmapp 0 1\n").unwrap();
+
+    let output = terrace().arg("crash").arg(&path).output().unwrap();
+
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text.contains("program.txt:2: `unmapp 0 1` is no step"), "{text}");
+}
