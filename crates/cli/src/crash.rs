@@ -36,7 +36,7 @@ pub(crate) struct Args {
     fault: Option<Fault>,
 
     /// Random programs to try if no file is given.
-    #[arg(long, value_name = "COUNT", default_value_t = 4,
+    #[arg(long, value_name = "COUNT", default_value_t = 40,
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     programs: u64,
 

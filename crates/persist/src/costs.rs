@@ -16,7 +16,7 @@ pub struct Costs {
     pub fence: Picos,
     /// A page fault's code without memory. Fitted to one number: Kindle's
     /// persistent scheme takes 215 ms for 512 MB once console input and output
-    /// are taken out, of which zeroing the pages is two thirds here.
+    /// are taken out, of which zeroing the pages is more than half here.
     pub fault: Picos,
     /// A system call's code, and its share for each page. Assumed.
     pub syscall: Picos,
@@ -37,7 +37,7 @@ impl Costs {
         word: Picos(333),
         flush: Picos(3_000),
         fence: Picos(3_330),
-        fault: Picos(750_000),
+        fault: Picos(1_150_000),
         syscall: Picos(500_000),
         page: Picos(30_000),
         visit: Picos(20_000),

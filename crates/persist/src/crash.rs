@@ -238,8 +238,9 @@ pub fn minimise(
     }
 }
 
-/// A random program.
+/// A random program; it begins with a map, for without one nothing happens.
 pub fn random_program(steps: usize, seed: u64) -> Vec<Op> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
-    (0..steps).map(|i| Op::random(&mut random, i as u64)).collect()
+    let rest = (1..steps).map(|i| Op::random(&mut random, i as u64));
+    std::iter::once(Op::Map(0, 4)).chain(rest).collect()
 }
