@@ -8,7 +8,7 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 15] = [
+const VERBS: [&str; 16] = [
     "run",
     "attach",
     "top",
