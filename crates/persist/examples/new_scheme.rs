@@ -78,7 +78,7 @@ impl Scheme for TwoCopies {
 }
 
 /// Crashes the scheme everywhere.
-pub fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     let program = [
         Op::Map(0, 2),
         Op::Store(0, 1),
