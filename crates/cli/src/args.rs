@@ -10,8 +10,8 @@ use terrace_economics::Mode;
 use crate::failure::Failure;
 use crate::output;
 use crate::{
-    attach, check, compare, completions, convert, crash, doctor, man, metrics, record, report,
-    reproduce, run, sim, top, why,
+    attach, check, compare, completions, convert, crash, doctor, man, metrics, record, replay,
+    report, reproduce, run, sim, top, why,
 };
 
 /// Runs programs in less memory than they ask for, and simulates how memory
@@ -42,6 +42,7 @@ enum Verb {
     Attach(attach::Args),
     Top(top::Args),
     Report(report::Args),
+    Replay(replay::Args),
     Metrics(metrics::Args),
     Record(record::Args),
     Convert(convert::Args),
@@ -65,6 +66,7 @@ impl Cli {
             Verb::Attach(args) => args.execute(json),
             Verb::Top(args) => args.execute(json),
             Verb::Report(args) => args.execute(json),
+            Verb::Replay(args) => args.execute(json),
             Verb::Metrics(args) => args.execute(json),
             Verb::Record(args) => args.execute(json),
             Verb::Convert(args) => args.execute(json),

@@ -17,6 +17,7 @@
 //! | [`sim`], [`compare`], [`reproduce`] | simulated machines |
 //! | [`top`] | running programs, again and again |
 //! | [`report`] | a recorded run as one page |
+//! | [`replay`] | what another policy would have done |
 //! | [`metrics`] | figures of running programs for Prometheus |
 //! | [`crash`] | the power fails everywhere |
 //! | [`doctor`] | what this machine supports |
@@ -42,6 +43,7 @@ mod procs;
 mod progress;
 mod record;
 mod records;
+mod replay;
 mod report;
 mod reproduce;
 mod residency;

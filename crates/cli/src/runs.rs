@@ -165,6 +165,15 @@ impl LiveRun {
         page_files(&self.directory).filter_map(|path| ProcessPage::snapshot(&path).ok()).collect()
     }
 
+    /// The statistics pages of the processes that live, as they change. Mapped
+    /// for as long as this command runs.
+    pub(crate) fn live_pages(&self) -> Vec<&'static ProcessPage> {
+        page_files(&self.directory)
+            .filter_map(|path| ProcessPage::open(&path).ok())
+            .filter(|page| procs::is_alive(page.pid()))
+            .collect()
+    }
+
     /// The run's figures now.
     pub(crate) fn report(&self) -> RunReport {
         let pages = self.pages();

@@ -8,11 +8,12 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 16] = [
+const VERBS: [&str; 17] = [
     "run",
     "attach",
     "top",
     "report",
+    "replay",
     "metrics",
     "record",
     "convert",
@@ -38,6 +39,7 @@ fn help_reads_as_agreed() {
     help("run").stdout_eq(file!["help/run.txt"].raw());
     help("attach").stdout_eq(file!["help/attach.txt"].raw());
     help("top").stdout_eq(file!["help/top.txt"].raw());
+    help("replay").stdout_eq(file!["help/replay.txt"].raw());
     help("report").stdout_eq(file!["help/report.txt"].raw());
     help("metrics").stdout_eq(file!["help/metrics.txt"].raw());
     help("record").stdout_eq(file!["help/record.txt"].raw());

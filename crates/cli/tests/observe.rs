@@ -423,3 +423,136 @@ fn a_recording_that_is_cut_off_or_damaged_says_what_can_be_read() {
         assert!(page.contains(what) && page.contains("Fault latency"), "{what}: {page}");
     }
 }
+
+#[test]
+fn why_explains_a_page_of_a_running_program() {
+    if !is_supported() {
+        return;
+    }
+    let run = Run::start(&[]);
+    let top = common::json(run.terrace().args(["top", "busy", "--json", "--interval=200ms"]), 0);
+    let region = &top["runs"][0]["processes"][0]["regions"][0];
+    // In the part that is used all the time.
+    let address = region["start"].as_u64().unwrap() + (5 << 20);
+    let hex = format!("{address:#x}");
+
+    // A page that is not moved while somebody looks has no decisions.
+    let why = run.terrace().args(["why", &hex, "--of", "busy", "--for=1s", "--json"]);
+    let answer = common::json(why, 0);
+    let text = run.terrace().args(["why", &hex, "--for=100ms"]).output().unwrap();
+    let nowhere = common::refused(run.terrace().args(["why", "0x1000", "--of", "busy"]));
+
+    assert_eq!(answer["kind"], "terrace.why-page");
+    assert_eq!(answer["address"], address);
+    assert_eq!(answer["page"], 5 << 8);
+    assert!(["dram", "elsewhere"].contains(&answer["where"].as_str().unwrap()), "{answer}");
+    for found in answer["decisions"].as_array().unwrap() {
+        assert_eq!(found["address"], address, "about another page: {found}");
+    }
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.starts_with(&format!("{hex} is page 0:1280 of process ")), "{text}");
+    assert_eq!(nowhere, "0x1000 is not managed in any running program");
+}
+
+#[test]
+fn why_knows_the_whole_history_of_a_page_where_the_run_is_recorded() {
+    if !is_supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("run.terrace");
+    let run = Run::start(&["--record", file.to_str().unwrap()]);
+    // What is recorded can be read a second later.
+    std::thread::sleep(Duration::from_millis(2500));
+    let why = common::json(
+        common::terrace().args(["why", "--json", "--partial", "--last=1"]).arg(&file),
+        0,
+    );
+    let address = why["decisions"][0]["address"].as_u64().unwrap();
+
+    let answer = run.terrace().args(["why", &format!("{address:#x}"), "--json"]);
+    let answer = common::json(answer, 0);
+
+    assert_eq!(answer["source"], "recording");
+    let decisions = answer["decisions"].as_array().unwrap();
+    assert!(!decisions.is_empty(), "{answer}");
+    assert!(decisions.iter().all(|found| found["address"] == address), "{answer}");
+    assert!(decisions[0]["decision"]["cost"]["expected"].is_number(), "{answer}");
+}
+
+#[test]
+fn a_recorded_run_can_be_replayed_under_another_policy_and_another_budget() {
+    if !is_supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (file, _) = recording(dir.path());
+    let replay = |more: &[&str]| {
+        let command = common::terrace().args(["replay", "--json"]).arg(&file).args(more);
+        common::json(command, 0)
+    };
+
+    let answer = replay(&["--policy", "first-touch"]);
+    let ample = replay(&["--policy", "hemem", "--fast", "1GiB"]);
+    let text = common::terrace().arg("replay").arg(&file).output().unwrap();
+
+    let line = |answer: &serde_json::Value, n: usize| answer["lines"][n].clone();
+    let number = |line: &serde_json::Value, field: &str| line[field].as_u64().unwrap();
+    let (recorded, control, other) = (line(&answer, 0), line(&answer, 1), line(&answer, 2));
+    assert_eq!(recorded["what"], "recorded");
+    assert_eq!((&control["what"], &control["control"]), (&"hemem".into(), &true.into()));
+    assert_eq!(other["what"], "first-touch");
+    // The same touches in every line.
+    for line in [&recorded, &control, &other] {
+        assert!(number(line, "misses") > 0 && number(line, "demotions") > 0, "{line}");
+        assert_eq!(number(line, "unknown"), 0, "{line}");
+        assert!(number(line, "stall") > 0, "{line}");
+    }
+    if answer["events_lost"] == 0 {
+        let touches =
+            |line| number(line, "first_touches") + number(line, "hits") + number(line, "misses");
+        assert_eq!(touches(&control), touches(&recorded), "{answer}");
+        assert_eq!(touches(&other), touches(&recorded), "{answer}");
+    }
+    // What fits never leaves.
+    assert_eq!(number(&line(&ample, 2), "demotions"), 0, "{ample}");
+    assert_eq!(number(&line(&ample, 2), "misses"), 0, "{ample}");
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("hemem (control)") && text.contains("first-touch"), "{text}");
+}
+
+/// Every example of the document that is about `sort` does what it shows, in
+/// the order in which it stands there.
+#[test]
+fn the_documented_examples_work() {
+    if !is_supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut numbers = String::new();
+    let mut x = 88_172_645_463_325_252u64;
+    for _ in 0..700_000 {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        numbers += &format!("{}\n", x >> 32);
+    }
+    fs::write(dir.path().join("numbers.txt"), numbers).unwrap();
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/observability.md");
+    let document = fs::read_to_string(document).unwrap();
+    let examples: Vec<_> = document
+        .lines()
+        .filter(|line| line.starts_with("terrace ") && line.contains("sort"))
+        .collect();
+
+    assert!(examples.len() >= 7, "{examples:?}");
+    for example in examples {
+        let arguments: Vec<_> = example.split_whitespace().skip(1).collect();
+        let command = common::terrace().env("TERRACE_PRELOAD", preload());
+        let output = command.current_dir(dir.path()).args(&arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{example}: {output:?}");
+    }
+    for made in ["sort.html", "sort.terrace", "watch.jsonl", "sorted.txt"] {
+        assert!(fs::metadata(dir.path().join(made)).unwrap().len() > 0, "{made}");
+    }
+}

@@ -6,6 +6,7 @@ use terrace_policy::Brain;
 
 use crate::codec::{Codec, PageBytes};
 use crate::config::RunConfig;
+use crate::event_ring;
 use crate::mind::Mind;
 use crate::pager::Pager;
 use crate::shared::{ProcessPage, Text};
@@ -34,7 +35,10 @@ pub fn statistics(config: &RunConfig) -> Option<&'static ProcessPage> {
 /// signals blocked.
 pub fn activate(config: RunConfig, stats: &'static ProcessPage) -> Result<&'static Pager, i32> {
     let economist = Economist::new(config.economist, calibrate());
-    let brain = Brain::new(config.policy.build(), economist);
+    let mut brain = Brain::new(config.policy.build(), economist);
+    if config.record {
+        event_ring::record(&mut brain, &config.dir);
+    }
     activate_with(config, stats, brain, true)
 }
 

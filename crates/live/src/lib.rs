@@ -28,6 +28,7 @@
 //! | [`give_up`], [`inject`] | what happens when something of ours breaks, and breaking it for tests |
 //! | [`presence`] | what is really mapped |
 //! | [`numa`], [`attach`] | byte-addressable tiers; programs that run already |
+//! | [`event_ring`] | what the policy was told, on its way out |
 //! | [`shared`], [`histogram`] | the statistics page that outlives the process |
 //! | [`sys`], [`uffd`], [`spin`], [`scratch`] | system calls, a lock, and memory for threads |
 
@@ -37,6 +38,7 @@ pub mod codec;
 pub mod command;
 pub mod config;
 pub mod doctor;
+pub mod event_ring;
 pub mod events;
 pub mod fork;
 pub mod give_up;

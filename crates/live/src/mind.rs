@@ -132,7 +132,12 @@ impl Mind {
     }
 
     fn record(&self, pager: &Pager) {
-        if pager.config.record {
+        let wanted = || {
+            let until = &pager.stats().counters.decisions_wanted_until_ns;
+            // The clock is only read while somebody looks or has looked.
+            until.load(Relaxed) != 0 && sys::now() < until.load(Relaxed)
+        };
+        if pager.config.record || wanted() {
             for decision in self.brain.decisions() {
                 pager.stats().push_decision(decision);
             }

@@ -14,7 +14,7 @@ use crate::sys;
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Regions that the page has room for; the report shows the top of them.
 pub const REGIONS: usize = 256;
 /// Equal parts of a region that faults are counted by.
@@ -123,6 +123,9 @@ counters! {
     updated_ns,
     /// Decisions written to the ring, ever.
     decisions,
+    /// Until when (`CLOCK_MONOTONIC`, ns) somebody wants decisions written to
+    /// the ring although none are recorded: set by readers.
+    decisions_wanted_until_ns,
 }
 
 /// The economist's account of one class of action (see

@@ -11,6 +11,8 @@
 //! | [`brain`] | policy and economist together: what both worlds drive |
 //! | [`first_touch`] | placement by first touch, no migration |
 //! | [`hemem`] | HeMem |
+//! | [`packed`] | the same in few bytes, without allocating |
+//! | [`whatif`] | what another policy would have done |
 //! | [`recording`] | what a brain was told, as a file |
 //! | [`registry`] | policies by name |
 
@@ -20,9 +22,11 @@ mod dense;
 mod fifo;
 pub mod first_touch;
 pub mod hemem;
+pub mod packed;
 pub mod recording;
 mod regions;
 pub mod registry;
+pub mod whatif;
 
 pub use brain::{Brain, Recorder};
 pub use contract::{Footprint, Granularity, Needs, Policy};

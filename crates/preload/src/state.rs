@@ -225,6 +225,7 @@ pub(crate) fn forked(pager: &'static Pager) {
     let Some(config) = config() else { return };
     claim();
     STATS.store(core::ptr::null_mut(), Release);
+    terrace_live::event_ring::forked();
     if let Some(page) = stats(config) {
         page.inherit(pager.stats());
         pager.set_stats(page);

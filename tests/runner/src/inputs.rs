@@ -5,10 +5,15 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use terrace_core::{Access, Bytes, BytesPerSecond, Frequency, Ladder, Machine, Nanos, PerSecond};
+use terrace_core::{
+    Access, Bytes, BytesPerSecond, Cycles, Event, Frequency, Ladder, Machine, Nanos, PerSecond,
+};
 use terrace_dram::{Channel, MemoryFile};
+use terrace_economics::{Economist, Mode};
 use terrace_live::config::RunConfig;
-use terrace_policy::EventReader;
+use terrace_policy::packed::Unpacker;
+use terrace_policy::whatif::{Recorded, WhatIf};
+use terrace_policy::{Brain, EventReader, PolicyName};
 use terrace_sampler::perf::record::{Record, field, parse};
 use terrace_sim::full::Batch;
 use terrace_sim::trace::{Format, TraceError, TraceReader, import};
@@ -23,7 +28,7 @@ pub struct Target {
 }
 
 /// Every reader.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "units", run: units },
     Target { name: "machine", run: machine },
     Target { name: "memory", run: memory },
@@ -34,6 +39,7 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "perf_ring", run: perf_ring },
     Target { name: "trace", run: trace },
     Target { name: "foreign_trace", run: foreign_trace },
+    Target { name: "packed_events", run: packed_events },
 ];
 
 /// Quantities: what is refused says why; what is accepted is finite.
@@ -112,6 +118,34 @@ pub fn program(input: &[u8]) {
             }
         }
     }
+}
+
+/// Packed events: reading ends, an error names its place, and a world that is
+/// fed what was read keeps to its budget and to its books.
+pub fn packed_events(input: &[u8]) {
+    const BUDGET: u64 = 64;
+    let economist = Economist::new(Mode::Off, terrace_live::activate::calibrate());
+    let brain = Brain::new(PolicyName::FirstTouch.build(), economist);
+    let mut world = WhatIf::new(brain, Bytes(BUDGET << 12), Cycles(1));
+    let mut recorded = Recorded::default();
+    let mut stream = Unpacker::new();
+    let mut pages = 0u64;
+    let outcome = stream.read(input, |event| {
+        // The policy's own state grows with the memory that it is told of.
+        if let Event::Alloc { region } = event {
+            pages += u64::from(region.pages);
+        }
+        if pages <= 1 << 20 {
+            recorded.feed(event);
+            world.feed(event);
+        }
+    });
+    if let Err(error) = outcome {
+        assert!(error.to_string().starts_with("event "), "{error}");
+    }
+    let counts = world.counts();
+    assert!(world.resident() <= BUDGET + counts.over_budget, "{counts:?}");
+    assert!(counts.demotions <= counts.first_touches + counts.misses, "{counts:?}");
 }
 
 /// Recorded events: reading ends, and every error names its line.

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use terrace_core::{EventRef, Nanos, Region, Telemetry};
 use terrace_policy::EventWriter;
+use terrace_policy::packed::Packer;
 use terrace_sim::full::{Batch, Source, Stream, StreamKind};
 use terrace_sim::trace::import::export_champsim;
 use terrace_sim::trace::{TraceHeader, TraceWriter};
@@ -95,6 +96,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             b"register 0 3 99\nfile 2 7\ncheckpoint\nunmap 0 2\n".to_vec(),
         ],
         "events" => vec![recording()],
+        "packed_events" => vec![packed()],
         "run_config" => vec![
             b"fast=268435456;policy=hemem;economist=enforce;dir=/run/x;min-region=65536;record=0"
                 .to_vec(),
@@ -168,6 +170,37 @@ fn recording() -> Vec<u8> {
         writer.write(EventRef::Tick { telemetry: &telemetry }).unwrap();
     }
     writer.finish().unwrap()
+}
+
+/// A region that is walked over twice, packed.
+fn packed() -> Vec<u8> {
+    let mut packer = Packer::new();
+    let mut stream = Vec::new();
+    let mut pack = |event: EventRef<'_>| {
+        packer.pack(event, |item, _| {
+            stream.extend_from_slice(item);
+            true
+        });
+    };
+    let region = Region {
+        id: terrace_core::RegionId(1),
+        pages: 200,
+        page_size: terrace_core::PageSize::Base,
+        context: terrace_core::ContextId::ANONYMOUS,
+    };
+    pack(EventRef::Alloc { region: &region });
+    for touch in 0..400 {
+        let telemetry = Telemetry { now: Nanos::millis(touch / 50), ..Telemetry::default() };
+        let page = terrace_core::PageNo(touch as u32 % 200);
+        let page = terrace_core::PageRef { region: region.id, page };
+        let kind = terrace_core::FaultKind::FirstTouch(terrace_core::Access::Write);
+        pack(EventRef::Fault { page, kind, telemetry: &telemetry });
+        if touch % 50 == 0 {
+            pack(EventRef::Tick { telemetry: &telemetry });
+        }
+    }
+    pack(EventRef::Free { range: region.range() });
+    stream
 }
 
 fn smoke(target: &Target, iterations: usize) {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_core::{PageSize, RegionId};
+use terrace_live::event_ring::{EXTENSION, EventRing};
 use terrace_live::shared::{ProcessPage, RING};
 use terrace_report::{Moment, RunReport};
 
@@ -26,6 +27,8 @@ pub(crate) struct Recorder {
     directory: Option<PathBuf>,
     /// By file name: each file is mapped once.
     processes: BTreeMap<OsString, Process>,
+    /// By file name, too.
+    events: BTreeMap<OsString, Events>,
     file: Option<RecordFile>,
 }
 
@@ -35,6 +38,13 @@ struct Process {
     next: u64,
     /// Regions as they were last written down.
     regions: BTreeSet<RegionRecord>,
+}
+
+/// Events of one process on their way into the recording.
+struct Events {
+    ring: &'static EventRing,
+    /// Losses that are written down already.
+    lost: u64,
 }
 
 struct RecordFile {
@@ -60,12 +70,17 @@ impl Recorder {
                 }
             },
         };
-        Ok(Self { directory: Some(directory.to_owned()), processes: BTreeMap::new(), file })
+        Ok(Self {
+            directory: Some(directory.to_owned()),
+            processes: BTreeMap::new(),
+            events: BTreeMap::new(),
+            file,
+        })
     }
 
     /// Watches nothing: of a program that is not managed.
     pub(crate) fn none() -> Self {
-        Self { directory: None, processes: BTreeMap::new(), file: None }
+        Self { directory: None, processes: BTreeMap::new(), events: BTreeMap::new(), file: None }
     }
 
     /// The pages of every process that there has been.
@@ -90,6 +105,9 @@ impl Recorder {
         let mut busy = false;
         for process in self.processes.values_mut() {
             busy |= process.drain(file) > RING as u64 / 8;
+        }
+        for events in self.events.values_mut() {
+            busy |= events.drain(file);
         }
         busy
     }
@@ -135,6 +153,12 @@ impl Recorder {
         let Ok(entries) = fs::read_dir(directory) else { return };
         for entry in entries.flatten() {
             let name = entry.file_name();
+            if entry.path().extension().is_some_and(|e| e == EXTENSION)
+                && !self.events.contains_key(&name)
+                && let Ok(ring) = EventRing::open(&entry.path())
+            {
+                self.events.insert(name.clone(), Events { ring, lost: 0 });
+            }
             if self.processes.contains_key(&name) || !runs::is_page(&entry.path()) {
                 continue;
             }
@@ -185,6 +209,25 @@ impl Process {
             file.write(&Record::Region(*region));
         }
         self.regions = now;
+    }
+}
+
+impl Events {
+    /// Writes down what has come, and says whether that was so much that the
+    /// next time should come soon.
+    fn drain(&mut self, file: &mut RecordFile) -> bool {
+        let process = self.ring.pid();
+        let busy = self.ring.fill() > 0.05;
+        let mut bytes = Vec::new();
+        if self.ring.drain(&mut bytes) > 0 {
+            file.write(&Record::Events { process, bytes });
+        }
+        let lost = self.ring.lost();
+        if lost > self.lost {
+            file.write(&Record::EventsLost { process, count: lost - self.lost });
+            self.lost = lost;
+        }
+        busy
     }
 }
 

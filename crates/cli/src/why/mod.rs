@@ -1,10 +1,13 @@
-//! `terrace why`: explains recorded decisions.
+//! `terrace why`: explains decisions, recorded ones and those about a page of
+//! a running program.
+
+mod live;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::BufReader;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 
@@ -19,14 +22,29 @@ use crate::records::{Header, Reader, Record, RegionRecord};
 
 /// Explain why pages were moved, or not.
 ///
-/// Reads what `terrace run --record` or `terrace sim --record` wrote, and
-/// prints each decision with its evidence, its price, and what would have
-/// turned it.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example: terrace why records.jsonl --class promote --last 3")]
+/// Of a recording (`terrace run --record`, `terrace sim --record`), or of an
+/// address in a running program. Prints each decision with its evidence, its
+/// price, and what would have turned it.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Example: terrace why records.jsonl --class promote --last 3\n         \
+                        terrace why 0x120000200000 --of redis-server")]
 pub(crate) struct Args {
-    /// The recorded decisions.
-    file: PathBuf,
+    /// The recorded decisions, or an address (0x7f…) in a running program.
+    #[arg(value_name = "FILE|ADDRESS")]
+    target: Target,
+
+    /// Which running program: a process's number or a program's name.
+    #[arg(long, value_name = "PID|NAME")]
+    of: Option<String>,
+
+    /// How long to wait for decisions about an address in a running program
+    /// that is not being recorded.
+    #[arg(long = "for", value_name = "TIME", default_value = "2s")]
+    patience: Nanos,
+
+    /// Use what can be read of a recording that is cut off or damaged.
+    #[arg(long)]
+    partial: bool,
 
     /// Only decisions about one page: an address (0x7f…) or REGION:PAGE.
     #[arg(long, value_name = "ADDRESS|REGION:PAGE")]
@@ -47,6 +65,26 @@ pub(crate) struct Args {
     /// Only the last decisions of those that match.
     #[arg(long, value_name = "COUNT")]
     last: Option<usize>,
+}
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Target {
+    File(PathBuf),
+    Address(u64),
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // A file of such a name can still be named as `./0x…`.
+        match text.parse() {
+            Ok(PageChoice::Address(address)) => Ok(Self::Address(address)),
+            _ if text.is_empty() => Err("a file or an address is needed".to_owned()),
+            _ => Ok(Self::File(PathBuf::from(text))),
+        }
+    }
 }
 
 /// Which page is asked about.
@@ -97,14 +135,17 @@ struct Answer<'a> {
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
-        let name = self.file.display().to_string();
-        let file =
-            File::open(&self.file).map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
-        let reader = Reader::new(&name, BufReader::new(file))?;
-        let header = reader.header.clone();
-        let mut search = Search::new(&self);
-        for record in reader {
-            search.look_at(record?);
+        match &self.target {
+            Target::Address(address) => live::explain(&self, *address, json),
+            Target::File(file) => self.explain_file(file, json),
+        }
+    }
+
+    fn explain_file(&self, file: &Path, json: bool) -> Result<ExitCode, Failure> {
+        let mut search = Search::new(self);
+        let (header, cut) = search.read(file, self.partial)?;
+        if let Some(failure) = cut {
+            eprintln!("terrace: warning: {}", failure.message());
         }
         let Search { found, begin, recorded, lost, .. } = search;
         let begin = begin.unwrap_or(Nanos::ZERO);
@@ -147,6 +188,22 @@ impl<'a> Search<'a> {
             recorded: 0,
             lost: 0,
         }
+    }
+
+    /// Reads a recording; with `partial` as far as it goes, and says why no further.
+    fn read(&mut self, path: &Path, partial: bool) -> Result<(Header, Option<Failure>), Failure> {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
+        let reader = Reader::new(&name, BufReader::new(file))?;
+        let header = reader.header.clone();
+        for record in reader {
+            match record {
+                Ok(record) => self.look_at(record),
+                Err(failure) if partial => return Ok((header, Some(failure))),
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok((header, None))
     }
 
     fn look_at(&mut self, record: Record) {
@@ -223,6 +280,11 @@ fn render(header: &Header, found: &[Found], begin: Nanos, recorded: u64, lost: u
     if lost > 0 {
         let _ = writeln!(text, "{} more were taken but not recorded", output::count(lost));
     }
+    text + &render_decisions(header, found, begin)
+}
+
+fn render_decisions(header: &Header, found: &[Found], begin: Nanos) -> String {
+    let mut text = String::new();
     for Found { process, address, decision } in found {
         let _ = write!(text, "\nop {}, +{}", decision.op.0, decision.at - begin);
         if *process != 0 {

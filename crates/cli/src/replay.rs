@@ -1,0 +1,360 @@
+//! `terrace replay`: what another policy would have done with a recorded run.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use terrace_core::{Bytes, Nanos};
+use terrace_economics::{Economist, Mode};
+use terrace_policy::packed::Unpacker;
+use terrace_policy::whatif::{Counts, Recorded, WhatIf};
+use terrace_policy::{Brain, PolicyName};
+use terrace_report::RunReport;
+use terrace_report::run::FaultClass;
+
+use crate::args::{economist, one_of};
+use crate::failure::Failure;
+use crate::output::{self, count, percent, table};
+use crate::records::{LiveFacts, Reader, Record};
+
+/// Say what another policy would have done with a recorded run.
+///
+/// Feeds the touches that `terrace run --record` saw to other policies, or to
+/// the same one with another budget, and counts hits, misses, promotions and
+/// demotions beside what was recorded. The recorded policy is always replayed,
+/// too: what differs between the recording and that line is the model's doing,
+/// what differs between that line and another is the policy's.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: terrace replay run.terrace --policy first-touch --fast 64MiB")]
+pub(crate) struct Args {
+    /// What `terrace run --record` wrote.
+    file: PathBuf,
+
+    /// Policies to try; all of them without this.
+    #[arg(long, value_name = "NAME", value_delimiter = ',',
+          value_parser = one_of(&PolicyName::ALL, PolicyName::name))]
+    policy: Vec<PolicyName>,
+
+    /// DRAM of each process; as recorded without this.
+    #[arg(long, value_name = "SIZE")]
+    fast: Option<Bytes>,
+
+    /// What the economist does; as recorded without this.
+    #[arg(long, value_name = "MODE", value_parser = economist())]
+    economist: Option<Mode>,
+
+    /// Only one process.
+    #[arg(long, value_name = "PID")]
+    process: Option<u32>,
+
+    /// Use what can be read of a recording that is cut off or damaged.
+    #[arg(long)]
+    partial: bool,
+}
+
+/// One line of the answer.
+#[derive(Clone, Debug, Serialize)]
+struct Line {
+    /// What is replayed: `recorded`, or a policy.
+    what: String,
+    /// DRAM of each process.
+    budget: Bytes,
+    /// Whether this is the recorded policy with the recorded budget.
+    control: bool,
+    /// All processes together.
+    #[serde(flatten)]
+    counts: Counts,
+    /// What the misses and first touches would make threads wait, at what each
+    /// took on average in the recorded run; `None` if the recording has no end.
+    stall: Option<Nanos>,
+}
+
+/// The answer.
+#[derive(Serialize)]
+struct Answer {
+    program: Vec<String>,
+    policy: String,
+    budget: Bytes,
+    /// Processes with events.
+    processes: usize,
+    /// Events that were fed.
+    events: u64,
+    /// Events that were not recorded.
+    events_lost: u64,
+    /// From the first event to the last.
+    span: Nanos,
+    /// Why not all of the recording was read.
+    cut: Option<String>,
+    lines: Vec<Line>,
+}
+
+/// A policy and a budget.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Setting {
+    policy: PolicyName,
+    budget: Bytes,
+    control: bool,
+}
+
+/// A process's events, and the worlds that they drive.
+struct Process {
+    stream: Unpacker,
+    recorded: Recorded,
+    worlds: Vec<WhatIf>,
+}
+
+impl Args {
+    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        let answer = self.replay()?;
+        let text = if json { output::json("terrace.replay", &answer)? } else { render(&answer) };
+        output::print(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn replay(&self) -> Result<Answer, Failure> {
+        let name = self.file.display().to_string();
+        let file =
+            File::open(&self.file).map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
+        let reader = Reader::new(&name, BufReader::new(file))?;
+        let header = reader.header.clone();
+        let Some(live) = header.live.clone() else {
+            let what = "not a recording of a live run; `terrace sim` tries policies in simulation";
+            return Err(Failure::bad_input(format!("{name}: {what}")));
+        };
+        let settings = self
+            .settings(&header.policy, &live)
+            .map_err(|e| Failure::bad_input(format!("{name}: field `policy`: {e}")))?;
+        let mode = self.economist.unwrap_or(header.economist);
+        let mut processes = BTreeMap::<u32, Process>::new();
+        let (mut report, mut lost, mut cut) = (None, 0, None);
+        for record in reader {
+            let outcome = record.and_then(|record| {
+                match record {
+                    Record::Events { process, bytes } if self.is_wanted(process) => {
+                        let process = processes
+                            .entry(process)
+                            .or_insert_with(|| Process::new(&settings, mode, &live));
+                        return process.read(&bytes).map_err(|e| {
+                            Failure::bad_input(format!(
+                                "{name}: the recording is damaged: {e} (--partial replays what \
+                                 comes before)"
+                            ))
+                        });
+                    }
+                    Record::EventsLost { process, count } if self.is_wanted(process) => {
+                        lost += count;
+                    }
+                    Record::End { report: last } => report = Some(last),
+                    _ => {}
+                }
+                Ok(())
+            });
+            match outcome {
+                Ok(()) => {}
+                Err(failure) if self.partial => {
+                    cut = Some(failure.message());
+                    break;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        if processes.is_empty() {
+            let what = "the recording holds no events: everything fitted into the budget";
+            return Err(Failure::bad_input(format!("{name}: {what}")));
+        }
+        let recorded: Vec<_> = processes.values().map(|process| process.recorded).collect();
+        let costs = report.as_deref().map(Costs::of);
+        let mut lines = vec![Line {
+            what: "recorded".to_owned(),
+            budget: live.budget,
+            control: false,
+            counts: recorded_counts(&recorded, report.as_deref()),
+            stall: report.as_deref().map(|report| report.total.waited),
+        }];
+        for (i, setting) in settings.iter().enumerate() {
+            let counts = sum(processes.values().map(|process| process.worlds[i].counts()));
+            lines.push(Line {
+                what: setting.policy.name().to_owned(),
+                budget: setting.budget,
+                control: setting.control,
+                counts,
+                stall: costs.map(|costs| costs.stall(&counts)),
+            });
+        }
+        let spans = recorded.iter().filter_map(|recorded| recorded.span);
+        let first = spans.clone().map(|(first, _)| first).min().unwrap_or(Nanos::ZERO);
+        let last = spans.map(|(_, last)| last).max().unwrap_or(Nanos::ZERO);
+        Ok(Answer {
+            program: header.program,
+            policy: header.policy,
+            budget: live.budget,
+            processes: processes.len(),
+            events: processes.values().map(|process| process.stream.events()).sum(),
+            events_lost: lost,
+            span: last - first,
+            cut,
+            lines,
+        })
+    }
+
+    fn is_wanted(&self, process: u32) -> bool {
+        self.process.is_none_or(|pid| pid == process)
+    }
+
+    /// The recorded policy first, then those that are asked for.
+    fn settings(
+        &self,
+        recorded: &str,
+        live: &LiveFacts,
+    ) -> Result<Vec<Setting>, terrace_policy::UnknownPolicy> {
+        let control = Setting { policy: recorded.parse()?, budget: live.budget, control: true };
+        let mut settings = vec![control];
+        let all = if self.policy.is_empty() { &PolicyName::ALL[..] } else { &self.policy };
+        for &policy in all {
+            let budget = self.fast.unwrap_or(live.budget);
+            if (policy, budget) != (control.policy, control.budget) {
+                settings.push(Setting { policy, budget, control: false });
+            }
+        }
+        Ok(settings)
+    }
+}
+
+impl Process {
+    fn new(settings: &[Setting], mode: Mode, live: &LiveFacts) -> Self {
+        // Only decides what the economist learns; compressing is what it is for.
+        let cost = live.calibration.clock.cycles(live.calibration.compress);
+        let worlds = settings.iter().map(|setting| {
+            let economist = Economist::new(mode, live.calibration);
+            WhatIf::new(Brain::new(setting.policy.build(), economist), setting.budget, cost)
+        });
+        Self { stream: Unpacker::new(), recorded: Recorded::default(), worlds: worlds.collect() }
+    }
+
+    fn read(&mut self, bytes: &[u8]) -> Result<(), terrace_policy::packed::UnpackError> {
+        let Self { stream, recorded, worlds } = self;
+        stream.read(bytes, |event| {
+            recorded.feed(event);
+            for world in &mut *worlds {
+                world.feed(event);
+            }
+        })
+    }
+}
+
+/// What faults took on average in the recorded run.
+#[derive(Clone, Copy)]
+struct Costs {
+    first_touch: Nanos,
+    miss: Nanos,
+}
+
+impl Costs {
+    fn of(report: &RunReport) -> Self {
+        let faults: u64 = report.total.faults.iter().map(|fault| fault.count).sum();
+        let wake_up = report.total.stall.wake_up / faults.max(1);
+        let mean = |kind| {
+            let fault = report.total.faults.iter().find(|fault| fault.kind == kind);
+            fault.map_or(Nanos::ZERO, |fault| fault.total / fault.count.max(1) + wake_up)
+        };
+        Self { first_touch: mean(FaultClass::FirstTouch), miss: mean(FaultClass::Absent) }
+    }
+
+    fn stall(self, counts: &Counts) -> Nanos {
+        self.first_touch * counts.first_touches + self.miss * counts.misses
+    }
+}
+
+fn sum(counts: impl IntoIterator<Item = Counts>) -> Counts {
+    counts.into_iter().fold(Counts::default(), |a, b| Counts {
+        first_touches: a.first_touches + b.first_touches,
+        hits: a.hits + b.hits,
+        misses: a.misses + b.misses,
+        demotions: a.demotions + b.demotions,
+        cancelled: a.cancelled + b.cancelled,
+        ping_pongs: a.ping_pongs + b.ping_pongs,
+        over_budget: a.over_budget + b.over_budget,
+        unknown: a.unknown + b.unknown,
+    })
+}
+
+/// What really happened; ping-pongs are only in the report.
+fn recorded_counts(recorded: &[Recorded], report: Option<&RunReport>) -> Counts {
+    let counts = sum(recorded.iter().map(|recorded| recorded.counts));
+    Counts { ping_pongs: report.map_or(0, |report| report.total.ping_pongs), ..counts }
+}
+
+fn render(answer: &Answer) -> String {
+    let mut text = format!(
+        "{} events in {} of `{}` (policy {}, {} in DRAM, {} processes)\n",
+        count(answer.events),
+        answer.span,
+        answer.program.join(" "),
+        answer.policy,
+        answer.budget,
+        answer.processes,
+    );
+    if answer.events_lost > 0 {
+        text += &format!("{} more were not recorded\n", count(answer.events_lost));
+    }
+    if let Some(cut) = &answer.cut {
+        text += &format!("only a part was read: {cut}\n");
+    }
+    text.push('\n');
+    let rows: Vec<_> = answer
+        .lines
+        .iter()
+        .map(|line| {
+            let counts = &line.counts;
+            let touches = counts.hits + counts.misses;
+            let rate = counts.misses as f64 / touches.max(1) as f64;
+            [
+                if line.control { format!("{} (control)", line.what) } else { line.what.clone() },
+                line.budget.to_string(),
+                count(counts.first_touches),
+                count(counts.hits),
+                count(counts.misses),
+                percent(rate),
+                count(counts.demotions),
+                count(counts.cancelled),
+                count(counts.ping_pongs),
+                line.stall.map_or("–".to_owned(), |stall| stall.to_string()),
+            ]
+        })
+        .collect();
+    text += &table(
+        [
+            "policy",
+            "DRAM",
+            "first",
+            "hits",
+            "misses",
+            "missed",
+            "demotions",
+            "cancelled",
+            "ping-pong",
+            "stall",
+        ],
+        &rows,
+    );
+    text + "\nHits are touches that were seen: a live run sees those of resident pages only where a\n\
+            page was made to fault. Misses are promotions. The control is the recorded policy in\n\
+            the model: compare other lines with it. Stall is misses and first touches at what each\n\
+            took on average in the recorded run.\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stall_is_what_faults_took_times_how_many_there_are() {
+        let costs = Costs { first_touch: Nanos(10), miss: Nanos(100) };
+        let counts = Counts { first_touches: 3, misses: 5, hits: 1000, ..Counts::default() };
+
+        assert_eq!(costs.stall(&counts), Nanos(530));
+    }
+}
