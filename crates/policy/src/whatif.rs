@@ -511,12 +511,13 @@ mod tests {
     fn more_memory_means_fewer_misses() {
         let misses = |budget| {
             let mut world = world(PolicyName::HeMem, budget);
-            for round in 0..4u64 {
-                for n in 0..2048u32 {
-                    let now = Nanos::millis(round * 3000 + u64::from(n));
-                    let kind = if round == 0 { FaultKind::FirstTouch } else { FaultKind::Absent };
-                    touch(&mut world, n, kind, now);
-                }
+            // At random: a loop over more than fits misses always, whatever fits.
+            let mut x = 88_172_645_463_325_252u64;
+            for n in 0..20_000 {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                touch(&mut world, (x >> 32) as u32 % 2048, FaultKind::Absent, Nanos::millis(n));
             }
             world.counts().misses
         };
