@@ -13,6 +13,7 @@
 //! | [`hemem`] | HeMem |
 //! | [`packed`] | the same in few bytes, without allocating |
 //! | [`whatif`] | what another policy would have done |
+//! | [`two_queue`] | 2Q by refault distance |
 //! | [`recording`] | what a brain was told, as a file |
 //! | [`registry`] | policies by name |
 
@@ -27,6 +28,7 @@ pub mod recording;
 mod regions;
 pub mod registry;
 pub mod whatif;
+pub mod two_queue;
 
 pub use brain::{Brain, Recorder};
 pub use contract::{Footprint, Granularity, Needs, Policy};
@@ -34,3 +36,4 @@ pub use first_touch::FirstTouch;
 pub use hemem::{HeMem, HeMemConfig};
 pub use recording::{EventReader, EventWriter, RecordingError};
 pub use registry::{PolicyName, UnknownPolicy};
+pub use two_queue::TwoQueue;

@@ -6,6 +6,7 @@ use core::str::FromStr;
 use crate::contract::Policy;
 use crate::first_touch::FirstTouch;
 use crate::hemem::{HeMem, HeMemConfig};
+use crate::two_queue::TwoQueue;
 
 /// A policy's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,17 +15,20 @@ pub enum PolicyName {
     FirstTouch,
     /// [`HeMem`] as in the paper.
     HeMem,
+    /// [`crate::TwoQueue`].
+    TwoQueue,
 }
 
 impl PolicyName {
     /// Every policy.
-    pub const ALL: [Self; 2] = [Self::FirstTouch, Self::HeMem];
+    pub const ALL: [Self; 3] = [Self::FirstTouch, Self::HeMem, Self::TwoQueue];
 
     /// What people call it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::FirstTouch => "first-touch",
             Self::HeMem => "hemem",
+            Self::TwoQueue => "2q",
         }
     }
 
@@ -33,6 +37,7 @@ impl PolicyName {
         match self {
             Self::FirstTouch => Box::new(FirstTouch::new()),
             Self::HeMem => Box::new(HeMem::new(HeMemConfig::default())),
+            Self::TwoQueue => Box::new(TwoQueue::new()),
         }
     }
 }

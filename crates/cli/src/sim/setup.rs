@@ -16,6 +16,7 @@ use crate::sim::full::Shared;
 pub(crate) const POLICIES: &[SimPolicy] = &[
     SimPolicy::Policy(PolicyName::FirstTouch),
     SimPolicy::Policy(PolicyName::HeMem),
+    SimPolicy::Policy(PolicyName::TwoQueue),
     SimPolicy::MemoryMode,
     SimPolicy::AllDram,
     SimPolicy::AllSlow,
