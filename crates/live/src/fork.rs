@@ -281,6 +281,7 @@ impl Pager {
         let _ = self.thawed.lock().take();
         *self.fork.children.lock() = Children::new();
         self.commands.reset();
+        self.duty.reset();
         self.asleep.store(0, Relaxed);
         self.fork.turn.store(0, Release);
         self.frozen.store(0, Release);
@@ -489,6 +490,11 @@ impl Worker<'_> {
     /// asked for, and if there are several: nothing says which of them is the
     /// one that will serve itself.
     fn let_children_go(&mut self, fill: bool) {
+        // A child runs as soon as the message of its birth is read. Whoever
+        // reads it holds this lock until the handle is among these; without
+        // it, the child would be told that it is on its own while its memory
+        // still waits for us.
+        drop(self.pager.reading.lock());
         let children =
             core::mem::replace(&mut self.pager.fork.children.lock().handles, [None; CHILDREN]);
         let several = children.iter().flatten().count() > 1;
