@@ -1,8 +1,11 @@
-//! Page compression: same-filled pages to one word, the rest by LZ4.
+//! Page compression: same-filled pages to one word, what suits it by
+//! zero-byte elimination, the rest by LZ4. A packed page begins with a byte
+//! that says which: 0 for LZ4, anything else for [`crate::zbe`].
 
 use lz4_sys::LZ4_decompress_safe;
 
 use crate::sys::PAGE;
+use crate::zbe;
 
 // The crate builds these but does not declare them; signatures of `lz4.h`.
 unsafe extern "C" {
@@ -24,6 +27,9 @@ pub type PageBytes = [u8; PAGE];
 /// sixteenth does not pay for decompressing it.
 const WORTHWHILE: usize = PAGE - PAGE / 16;
 
+/// The first byte of a page packed by LZ4.
+const LZ4: u8 = 0;
+
 /// What became of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packed {
@@ -39,7 +45,9 @@ pub enum Packed {
 pub struct Codec {
     /// LZ4's hash table. Allocated once, so that compressing allocates nothing.
     state: Box<[u64]>,
-    out: Box<PageBytes>,
+    out: Box<[u8; zbe::OUTPUT]>,
+    /// Whether the processor can do zero-byte elimination.
+    fast: bool,
 }
 
 impl Codec {
@@ -47,7 +55,11 @@ impl Codec {
     pub fn new() -> Self {
         // SAFETY: returns a constant.
         let size = unsafe { LZ4_sizeofState() } as usize;
-        Self { state: vec![0; size.div_ceil(8)].into(), out: Box::new([0; PAGE]) }
+        Self {
+            state: vec![0; size.div_ceil(8)].into(),
+            out: Box::new([0; zbe::OUTPUT]),
+            fast: zbe::is_supported(),
+        }
     }
 
     /// Compresses a page; the bytes are in [`Codec::output`].
@@ -55,19 +67,28 @@ impl Codec {
         if let Some(word) = same_filled(page) {
             return Packed::Same(word);
         }
+        #[cfg(target_arch = "x86_64")]
+        if self.fast {
+            // SAFETY: asked for when `self` was made.
+            let packed = unsafe { zbe::pack(page, &mut self.out) };
+            if let Some(n) = packed {
+                return Packed::Compressed(n);
+            }
+        }
+        self.out[0] = LZ4;
         // SAFETY: the state is as large as LZ4 asked for and 8-byte aligned;
         // both buffers have the lengths that are passed.
         let n = unsafe {
             LZ4_compress_fast_extState(
                 self.state.as_mut_ptr().cast(),
                 page.as_ptr().cast(),
-                self.out.as_mut_ptr().cast(),
+                self.out[1..].as_mut_ptr().cast(),
                 PAGE as i32,
                 WORTHWHILE as i32,
                 1,
             )
         };
-        if n > 0 { Packed::Compressed(n as usize) } else { Packed::Raw }
+        if n > 0 { Packed::Compressed(1 + n as usize) } else { Packed::Raw }
     }
 
     /// The last compressed page.
@@ -85,6 +106,13 @@ impl Default for Codec {
 /// Decompresses a page; false if the bytes are not a compressed page.
 #[must_use]
 pub fn unpack(bytes: &[u8], page: &mut PageBytes) -> bool {
+    let bytes = match bytes {
+        [LZ4, rest @ ..] => rest,
+        // SAFETY: only a processor that has it wrote this; and others are asked.
+        #[cfg(target_arch = "x86_64")]
+        [_, ..] if zbe::is_supported() => return unsafe { zbe::unpack(bytes, page) },
+        _ => return false,
+    };
     // SAFETY: both buffers have the lengths that are passed; the function
     // checks its input against them.
     let n = unsafe {
