@@ -51,7 +51,7 @@ impl RunConfig {
     pub fn new(fast: Bytes, dir: PathBuf) -> Self {
         Self {
             fast,
-            policy: PolicyName::HeMem,
+            policy: PolicyName::TwoQueue,
             economist: Mode::Enforce,
             dir,
             min_region: Self::DEFAULT_MIN_REGION,

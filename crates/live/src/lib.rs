@@ -16,6 +16,7 @@
 //! | [`probe`], [`doctor`] | what this kernel and machine allow |
 //! | [`activate`] | from nothing to a running pager |
 //! | [`threads`] | the manager and the fault handlers, and how they are isolated |
+//! | [`duty`] | waiting for faults: asleep, polling, parked |
 //! | [`serve`] | the hot path: a fault |
 //! | [`reclaim`], [`limbo`] | the way out of DRAM |
 //! | [`events`], [`fork`] | unmapped, moved, discarded, forked |
@@ -23,7 +24,7 @@
 //! | [`mind`], [`queue`] | policy and economist, and what they are told |
 //! | [`ping_pong`] | pages that left for nothing |
 //! | [`pager`], [`regions`], [`page_state`] | what all threads share |
-//! | [`store`], [`codec`], [`spill`] | where pages are while they are not in DRAM |
+//! | [`store`], [`codec`], [`zbe`], [`spill`] | where pages are while they are not in DRAM |
 //! | [`kept`] | pages that stay |
 //! | [`give_up`], [`inject`] | what happens when something of ours breaks, and breaking it for tests |
 //! | [`presence`] | what is really mapped |
@@ -38,6 +39,7 @@ pub mod codec;
 pub mod command;
 pub mod config;
 pub mod doctor;
+pub mod duty;
 pub mod event_ring;
 pub mod events;
 pub mod fork;
@@ -66,3 +68,4 @@ pub mod store;
 pub mod sys;
 pub mod threads;
 pub mod uffd;
+pub mod zbe;

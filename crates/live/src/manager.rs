@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering::*;
 use terrace_core::{Abort, Action, Done, Outcome};
 
 use crate::command::Command;
+use crate::duty::{LOOK, Pending};
 use crate::inject::{self, Point};
 use crate::page_state::PageState;
 use crate::queue::Note;
@@ -34,8 +35,10 @@ impl Worker<'_> {
         let mut sleep = TICK;
         let mut last_activity = 0;
         let mut random = sys::now() | 1;
+        let mut pending = Pending::new();
         loop {
             self.obey();
+            self.guard(&mut pending);
             self.keep_headroom();
             let now = sys::now();
             if now >= next_tick {
@@ -52,7 +55,11 @@ impl Worker<'_> {
             let bell = pager.bell.load(Acquire);
             pager.asleep.store(1, SeqCst);
             if pager.commands.pending().is_none() && !self.short_of_room() {
-                sys::futex_wait(&pager.bell, bell, Some(next_tick.saturating_sub(now)), false);
+                let mut wait = next_tick.saturating_sub(now);
+                if pager.duty.is_polling() || pending.count > 0 {
+                    wait = wait.min(LOOK);
+                }
+                sys::futex_wait(&pager.bell, bell, Some(wait), false);
             }
             pager.asleep.store(0, SeqCst);
             if sleep > TICK && self.activity() != last_activity {
@@ -123,6 +130,7 @@ impl Worker<'_> {
     fn short_of_room(&self) -> bool {
         self.pager.resident() + self.pager.headroom() > self.pager.budget()
             && self.pager.frozen.load(Relaxed) == 0
+            && !self.pager.duty.is_polling()
             && !self.nothing_leaves()
     }
 

@@ -29,6 +29,8 @@ pub struct WorkerSlot {
     pub busy: AtomicU64,
     /// Its thread, 0 if there is none.
     pub tid: AtomicI32,
+    /// When it began to serve a fault, ns; 0 while it serves none.
+    pub serving_since: AtomicU64,
 }
 
 /// A pager.
@@ -72,6 +74,8 @@ pub struct Pager {
     pub thawed: SpinLock<Thawed>,
     /// Address-space events read while frozen, to be carried out afterwards.
     pub deferred: SpinLock<Deferred>,
+    /// How the handlers wait.
+    pub duty: crate::duty::Duty,
     /// The workers.
     pub workers: [WorkerSlot; MAX_WORKERS],
     /// Wakes the manager.
@@ -246,6 +250,7 @@ impl Pager {
             frozen: AtomicU32::new(0),
             thawed: SpinLock::new(Thawed::new()),
             deferred: SpinLock::new(Deferred::new()),
+            duty: crate::duty::Duty::default(),
             workers: Default::default(),
             bell: AtomicU32::new(0),
             asleep: AtomicU32::new(0),

@@ -54,6 +54,8 @@ pub struct Worker<'p> {
     pub codec: Codec,
     pagemap: Pagemap,
     buffer: Box<Aligned<PAGE>>,
+    /// Whether it runs only where nobody else wants to.
+    pub polls: bool,
     /// Until when (ns) the background need not try to make room.
     pub stuck_until: u64,
 }
@@ -67,6 +69,7 @@ impl<'p> Worker<'p> {
             codec: Codec::new(),
             pagemap: Pagemap::open(),
             buffer: Box::new(Aligned([0; PAGE])),
+            polls: false,
             stuck_until: 0,
         }
     }
@@ -525,6 +528,7 @@ impl<'p> Worker<'p> {
     fn after_fault(&self) {
         let pager = self.pager;
         if pager.resident() + pager.headroom() / 2 > pager.budget()
+            && !pager.duty.is_polling()
             && pager.asleep.load(Relaxed) != 0
         {
             pager.ring();

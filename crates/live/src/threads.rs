@@ -9,17 +9,16 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 
+use crate::duty::{PENDING, Pending};
 use crate::give_up;
 use crate::page_state::PageState;
 use crate::pager::{MANAGER, MAX_WORKERS, Pager};
-use crate::serve::{Served, Worker};
+use crate::serve::Worker;
 use crate::shared::State;
 use crate::sys::{self, PAGE};
 use crate::uffd::{Message, Uffd, feature};
 
 const STACK: usize = 256 << 10;
-/// Faults that wait for the address space to settle before they are tried again.
-const PENDING: usize = 64;
 
 /// The stacks' range, so that code of the program's can tell whose thread it is in.
 static STACKS: AtomicUsize = AtomicUsize::new(0);
@@ -312,24 +311,23 @@ fn processors() -> usize {
 
 /// Keeps the calling thread on the n-th processor that it may run on: a fault
 /// is served fastest by a handler on the same processor, which needs no
-/// interrupt to another one (measured: `bench/mechanisms`).
-fn pin(nth: usize) {
+/// interrupt to another one (measured: `bench/mechanisms`). Whether it is pinned.
+fn pin(nth: usize) -> bool {
     // SAFETY: plain sets.
     unsafe {
         let mut all: libc::cpu_set_t = core::mem::zeroed();
         if libc::sched_getaffinity(0, size_of_val(&all), &raw mut all) != 0 {
-            return;
+            return false;
         }
         let cpus = (0..libc::CPU_SETSIZE as usize).filter(|&c| libc::CPU_ISSET(c, &all));
         if libc::CPU_COUNT(&all) as usize >= MAX_WORKERS {
             // More processors than handlers: let the scheduler place them.
-            return;
+            return false;
         }
-        if let Some(cpu) = cpus.into_iter().nth(nth) {
-            let mut one: libc::cpu_set_t = core::mem::zeroed();
-            libc::CPU_SET(cpu, &mut one);
-            libc::sched_setaffinity(0, size_of_val(&one), &raw const one);
-        }
+        let Some(cpu) = cpus.into_iter().nth(nth) else { return false };
+        let mut one: libc::cpu_set_t = core::mem::zeroed();
+        libc::CPU_SET(cpu, &mut one);
+        libc::sched_setaffinity(0, size_of_val(&one), &raw const one) == 0
     }
 }
 
@@ -339,10 +337,10 @@ extern "C" fn handler(arg: *mut c_void) -> *mut c_void {
     let stack = STACKS.load(Relaxed);
     let here = 0u8;
     let id = (core::ptr::from_ref(&here) as usize - stack) / STACK;
-    pin(id - 1);
+    let pinned = pin(id - 1);
     let mut worker = Worker::new(pager, id);
     pager.workers[id].tid.store(tid(), Release);
-    guarded(pager, id, || worker.handle());
+    guarded(pager, id, || worker.handle(pinned));
     core::ptr::null_mut()
 }
 
@@ -361,43 +359,17 @@ fn guarded(pager: &Pager, id: usize, work: impl FnOnce()) {
 }
 
 impl Worker<'_> {
-    /// A handler's life.
-    fn handle(&mut self) {
-        let mut pending = [(0usize, false); PENDING];
-        let mut waiting = 0;
-        loop {
-            let mut poll =
-                libc::pollfd { fd: self.pager.uffd().raw(), events: libc::POLLIN, revents: 0 };
-            let timeout = if waiting > 0 { 0 } else { -1 };
-            // SAFETY: one descriptor to look at.
-            unsafe { libc::poll(&raw mut poll, 1, timeout) };
-            self.take_messages(&mut pending, &mut waiting);
-            let mut kept = 0;
-            for i in 0..waiting {
-                let (page, write) = pending[i];
-                if self.serve(page, write) == Served::Retry {
-                    pending[kept] = (page, write);
-                    kept += 1;
-                }
-            }
-            waiting = kept;
-            if waiting > 0 {
-                sys::yield_now();
-            }
-        }
-    }
-
     /// Reads messages until one is a fault or there is none; carries out
     /// everything else at once, in order.
-    fn take_messages(&mut self, pending: &mut [(usize, bool); PENDING], waiting: &mut usize) {
+    pub(crate) fn take_messages(&mut self, pending: &mut Pending) {
         let pager = self.pager;
         let _reading = pager.reading.lock();
-        while *waiting < PENDING && pager.deferred.lock().has_room() {
+        while pending.count < PENDING && pager.deferred.lock().has_room() {
             let Some(message) = pager.uffd().read() else { return };
             match message {
                 Message::Fault { page, write } => {
-                    pending[*waiting] = (page, write);
-                    *waiting += 1;
+                    pending.faults[pending.count] = (page, write);
+                    pending.count += 1;
                     // Leave the others to the other handlers.
                     return;
                 }

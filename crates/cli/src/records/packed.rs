@@ -147,7 +147,7 @@ impl<R: BufRead> PackedReader<R> {
         match kind {
             JSON => serde_json::from_slice(&self.content)
                 .map(Some)
-                .map_err(|e| format!("a record cannot be read ({e})")),
+                .map_err(|e| format!("the recording is damaged (a record cannot be read: {e})")),
             EVENTS => {
                 let (process, bytes) = self
                     .content

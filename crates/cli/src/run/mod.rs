@@ -68,7 +68,7 @@ pub(crate) struct Args {
     slow: Vec<LadderTier>,
 
     /// Which policy decides what stays in DRAM.
-    #[arg(long, value_name = "NAME", default_value = "hemem",
+    #[arg(long, value_name = "NAME", default_value = "2q",
           value_parser = one_of(&PolicyName::ALL, PolicyName::name))]
     policy: PolicyName,
 
