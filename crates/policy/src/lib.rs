@@ -27,8 +27,8 @@ pub mod packed;
 pub mod recording;
 mod regions;
 pub mod registry;
-pub mod whatif;
 pub mod two_queue;
+pub mod whatif;
 
 pub use brain::{Brain, Recorder};
 pub use contract::{Footprint, Granularity, Needs, Policy};
