@@ -500,7 +500,7 @@ fn a_recorded_run_can_be_replayed_under_another_policy_and_another_budget() {
     let number = |line: &serde_json::Value, field: &str| line[field].as_u64().unwrap();
     let (recorded, control, other) = (line(&answer, 0), line(&answer, 1), line(&answer, 2));
     assert_eq!(recorded["what"], "recorded");
-    assert_eq!((&control["what"], &control["control"]), (&"hemem".into(), &true.into()));
+    assert_eq!((&control["what"], &control["control"]), (&"2q".into(), &true.into()));
     assert_eq!(other["what"], "first-touch");
     // The same touches in every line.
     for line in [&recorded, &control, &other] {

@@ -176,7 +176,8 @@ pub fn run(
     let mut batch = Batch::default();
     let begun = Instant::now();
     let (mut total, mut reported) = (0u64, 0u64);
-    let mut warm = None;
+    // Without a warm-up the first batch counts, too.
+    let mut warm = (config.warm_up == 0).then(|| machine.snapshot());
     while source.next(&mut batch)? {
         machine.take(&batch)?;
         total += batch.accesses.len() as u64;
