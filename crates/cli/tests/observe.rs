@@ -518,7 +518,7 @@ fn a_recorded_run_can_be_replayed_under_another_policy_and_another_budget() {
     assert_eq!(number(&line(&ample, 2), "demotions"), 0, "{ample}");
     assert_eq!(number(&line(&ample, 2), "misses"), 0, "{ample}");
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("hemem (control)") && text.contains("first-touch"), "{text}");
+    assert!(text.contains("2q (control)") && text.contains("first-touch"), "{text}");
 }
 
 /// Every example of the document that is about `sort` does what it shows, in
