@@ -433,6 +433,7 @@ impl Worker<'_> {
             let waiting = self.serve_children();
             let step = handover.step.load(Acquire);
             if !released && (step == CHILD_READY || step == CHILD_PLAIN) {
+                self.await_handles();
                 self.let_children_go(step == CHILD_PLAIN);
                 handover.release();
                 released = true;
@@ -447,6 +448,7 @@ impl Worker<'_> {
                     let deadline = *deadline.get_or_insert_with(|| sys::now() + PATIENCE);
                     // Only if the child has not asked just now.
                     if sys::now() > deadline {
+                        self.await_handles();
                         self.let_children_go(true);
                         if handover.step.swap(RELEASED, AcqRel) != NOTHING {
                             handover.release();
@@ -465,6 +467,7 @@ impl Worker<'_> {
         fork.children.lock().announced = false;
         // Of raw forks that came after the child was let go, or of a child
         // that has ended.
+        self.await_handles();
         self.let_children_go(true);
         handover.drop_hold();
         self.thaw();
@@ -486,15 +489,18 @@ impl Worker<'_> {
         sys::futex_wake(&fork.done, false);
     }
 
+    /// A child runs as soon as the message of its birth is read. Whoever reads
+    /// it holds the lock for reading until the handle is entered; without
+    /// waiting for that, the child would be told that it is on its own while
+    /// its memory still waits for us.
+    fn await_handles(&self) {
+        drop(self.pager.reading.lock());
+    }
+
     /// Closes the children's handles. All memory is brought in before if it is
     /// asked for, and if there are several: nothing says which of them is the
     /// one that will serve itself.
     fn let_children_go(&mut self, fill: bool) {
-        // A child runs as soon as the message of its birth is read. Whoever
-        // reads it holds this lock until the handle is among these; without
-        // it, the child would be told that it is on its own while its memory
-        // still waits for us.
-        drop(self.pager.reading.lock());
         let children =
             core::mem::replace(&mut self.pager.fork.children.lock().handles, [None; CHILDREN]);
         let several = children.iter().flatten().count() > 1;
