@@ -15,6 +15,9 @@
  *   percpu     one handler thread a CPU, all blocked in read()
  *   poller     one SCHED_IDLE handler thread a CPU that polls instead of
  *              blocking: it runs exactly when the faulting thread has slept
+ *   gap        the same, but a handler reads only after somebody else has run
+ *              on its CPU (its clock has jumped), or every 60,000 cycles: what
+ *              crates/live/src/duty.rs does
  *
  *   cc -O2 -pthread fault_path.c -o fault_path && ./fault_path
  */
@@ -36,6 +39,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#include <x86intrin.h>
 
 enum { PAGE = 4096, PAGES_PER_THREAD = 16384, MAX_THREADS = 8 };
 
@@ -82,8 +86,8 @@ static void on_sigbus(int sig, siginfo_t *si, void *ctx)
 	fill((uintptr_t)si->si_addr);
 }
 
-enum kind { KERNEL, SIGBUS_, ONE, PINNED, FOLLOW, PERCPU, POLLER, KINDS };
-static const char *names[] = { "kernel", "sigbus", "one", "pinned", "follow", "percpu", "poller" };
+enum kind { KERNEL, SIGBUS_, ONE, PINNED, FOLLOW, PERCPU, POLLER, GAP, KINDS };
+static const char *names[] = { "kernel", "sigbus", "one", "pinned", "follow", "percpu", "poller", "gap" };
 static enum kind kind;
 static atomic_int app_cpu;
 
@@ -92,16 +96,26 @@ static void *handler(void *arg)
 	int cpu = (intptr_t)arg, at = -1;
 	if (kind == PINNED)
 		pin(0);
-	if (kind == PERCPU || kind == POLLER)
+	if (kind == PERCPU || kind == POLLER || kind == GAP)
 		pin(cpu);
-	if (kind == POLLER) {
+	if (kind == POLLER || kind == GAP) {
 		struct sched_param p = { 0 };
 		if (sched_setscheduler(0, SCHED_IDLE, &p))
 			die("SCHED_IDLE");
 	}
+	uint64_t last = __rdtsc(), tried = last;
 	while (!atomic_load(&stop)) {
 		struct uffd_msg m;
-		if (kind != POLLER) {
+		if (kind == GAP) {
+			uint64_t t = __rdtsc();
+			int jumped = t - last > 2000;
+			last = t;
+			if (!jumped && t - tried < 60000) {
+				_mm_pause();
+				continue;
+			}
+			tried = t;
+		} else if (kind != POLLER) {
 			struct pollfd p = { uffd, POLLIN, 0 };
 			if (poll(&p, 1, 50) <= 0)
 				continue;
@@ -167,7 +181,7 @@ static void run(void)
 		if (ioctl(uffd, UFFDIO_REGISTER, &r))
 			die("UFFDIO_REGISTER");
 		if (kind != SIGBUS_)
-			handlers = kind == PERCPU || kind == POLLER ? ncpu : 1;
+			handlers = kind == PERCPU || kind == POLLER || kind == GAP ? ncpu : 1;
 	}
 	for (intptr_t i = 0; i < handlers; i++)
 		pthread_create(&h[i], 0, handler, (void *)i);
