@@ -1,6 +1,25 @@
 //! What the simulated program does.
+//!
+//! Two kinds. A [`Workload`] draws independent accesses for the model at full
+//! scale ([`crate::simulation`]). A [`observed::Kernel`] is an algorithm whose
+//! accesses are observed one by one, for the full model ([`crate::full`]);
+//! [`catalog`] has them by name.
+//!
+//! | file | program |
+//! |---|---|
+//! | [`gups`] | independent random updates |
+//! | [`observed`] | algorithms on observed memory |
+//! | [`catalog`] | observed algorithms by name |
+//! | [`updates`] | random updates: hot set, shifting, warm, sparse |
+//! | [`chase`] | a pointer chase |
+//! | [`stream`] | STREAM |
 
+pub mod catalog;
+pub mod chase;
 pub mod gups;
+pub mod observed;
+pub mod stream;
+pub mod updates;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use terrace_core::{Cycles, Nanos, Region};

@@ -1,0 +1,198 @@
+//! Observed algorithms by name, with the parameters that a command line gives.
+
+use core::fmt;
+use core::str::FromStr;
+
+use serde::{Deserialize, Serialize, Serializer};
+use terrace_core::Bytes;
+
+use super::chase::Chase;
+use super::observed::{Kernel, Observer, Program};
+use super::stream::Streams;
+use super::updates::{Pattern, Updates};
+use crate::error::SimError;
+
+/// An observed algorithm's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProgramName {
+    /// [`Pattern::HotSet`]
+    Gups,
+    /// [`Pattern::Shifting`]
+    GupsShifting,
+    /// [`Pattern::Warm`]
+    GupsWarm,
+    /// [`Pattern::Sparse`]
+    GupsSparse,
+    /// [`Chase`]
+    Chase,
+    /// [`Streams`]
+    Stream,
+}
+
+impl ProgramName {
+    /// Every algorithm.
+    pub const ALL: [Self; 6] = [
+        Self::Gups,
+        Self::GupsShifting,
+        Self::GupsWarm,
+        Self::GupsSparse,
+        Self::Chase,
+        Self::Stream,
+    ];
+
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gups => "gups",
+            Self::GupsShifting => "gups-shifting",
+            Self::GupsWarm => "gups-warm",
+            Self::GupsSparse => "gups-sparse",
+            Self::Chase => "chase",
+            Self::Stream => "stream",
+        }
+    }
+}
+
+impl fmt::Display for ProgramName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Serialize for ProgramName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for ProgramName {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl FromStr for ProgramName {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|name| name.name() == text).ok_or_else(|| {
+            let names: Vec<String> = Self::ALL.iter().map(|name| format!("`{name}`")).collect();
+            format!("`{text}` is not a program (there are {})", names.join(", "))
+        })
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProgramSpec {
+    /// Which algorithm.
+    pub name: ProgramName,
+    /// About how much memory it uses.
+    pub size: Bytes,
+    /// The part of it that is used most, where the algorithm has one; a tenth if
+    /// not given.
+    pub hot: Option<Bytes>,
+    /// Share of the updates that go there, in percent.
+    pub hot_percent: u64,
+    /// Accesses after initialisation.
+    pub accesses: u64,
+    /// Where its randomness comes from.
+    pub seed: u64,
+}
+
+impl ProgramSpec {
+    /// An algorithm in so much memory, with 90 % of the updates in a tenth of it.
+    pub fn new(name: ProgramName, size: Bytes, accesses: u64) -> Self {
+        Self { name, size, hot: None, hot_percent: 90, accesses, seed: 1 }
+    }
+
+    /// The program, set up and not begun.
+    pub fn build(&self) -> Result<Program, SimError> {
+        if self.size < Bytes::mib(1) {
+            return Err(SimError::parameter("size", "must be at least 1 MiB"));
+        }
+        if self.accesses == 0 {
+            return Err(SimError::parameter("accesses", "must be above zero"));
+        }
+        if self.hot_percent > 100 {
+            return Err(SimError::parameter("hot-percent", "must be at most 100"));
+        }
+        let hot = self.hot.unwrap_or(self.size / 10);
+        if hot > self.size || hot.is_zero() {
+            return Err(SimError::parameter("hot", "must be above zero and within the memory"));
+        }
+        let mut observer = Observer::default();
+        let updates = |pattern, observer: &mut Observer| -> Box<dyn Kernel> {
+            let (size, percent, seed) = (self.size, self.hot_percent, self.seed);
+            Box::new(Updates::new(pattern, size, hot, percent, seed, observer))
+        };
+        let kernel: Box<dyn Kernel> = match self.name {
+            ProgramName::Gups => updates(Pattern::HotSet, &mut observer),
+            // Eight moves in the whole run.
+            ProgramName::GupsShifting => {
+                let every = (self.accesses / 2 / 9).max(1);
+                updates(Pattern::Shifting { every }, &mut observer)
+            }
+            ProgramName::GupsWarm => updates(Pattern::Warm, &mut observer),
+            ProgramName::GupsSparse => updates(Pattern::Sparse, &mut observer),
+            ProgramName::Chase => Box::new(Chase::new(self.size, self.seed, &mut observer)),
+            ProgramName::Stream => Box::new(Streams::new(self.size, &mut observer)),
+        };
+        Ok(Program::new(kernel, observer, self.accesses))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::full::{Batch, Source, SpaceEvent};
+
+    fn every_access(spec: &ProgramSpec, mut see: impl FnMut(&[SpaceEvent], &crate::full::Access)) {
+        let mut program = spec.build().expect("good parameters");
+        let mut batch = Batch::default();
+        let mut maps = Vec::new();
+        while program.next(&mut batch).expect("no input") {
+            maps.extend_from_slice(&batch.events);
+            for access in &batch.accesses {
+                see(&maps, access);
+            }
+        }
+    }
+
+    /// An access outside would be mapped by the simulator, and nobody would see
+    /// that the algorithm computes wrong addresses.
+    #[test]
+    fn every_program_stays_in_its_memory_uses_about_what_it_was_given_and_repeats() {
+        for name in ProgramName::ALL {
+            let spec = ProgramSpec::new(name, Bytes::mib(8), 200_000);
+            let (mut first, mut count, mut mapped) = (0u64, 0u64, 0);
+            every_access(&spec, |maps, access| {
+                let inside = maps.iter().any(|event| {
+                    let SpaceEvent::Map { start, len } = *event else { return false };
+                    (start..start + len).contains(&access.address())
+                });
+                assert!(inside, "{name}: {:x} is outside", access.address());
+                first = first.rotate_left(5) ^ access.bits();
+                count += 1;
+                mapped = maps.iter().fold(0, |sum, event| match event {
+                    SpaceEvent::Map { len, .. } => sum + len,
+                    SpaceEvent::Unmap { .. } => sum,
+                });
+            });
+            let share = mapped as f64 / spec.size.as_f64();
+            assert!((0.5..1.3).contains(&share), "{name}: {share} of what it was given");
+            assert!(count >= 200_000, "{name}: {count} accesses");
+            let mut again = 0u64;
+            every_access(&spec, |_, access| again = again.rotate_left(5) ^ access.bits());
+            assert_eq!(first, again, "{name} does not repeat");
+        }
+    }
+
+    #[test]
+    fn parameters_that_make_no_sense_are_refused_by_name() {
+        let spec = ProgramSpec::new(ProgramName::Gups, Bytes::mib(8), 1000);
+        let error = |spec: ProgramSpec| spec.build().err().expect("refused").to_string();
+        assert!(error(ProgramSpec { hot: Some(Bytes::mib(9)), ..spec.clone() }).contains("hot"));
+        assert!(error(ProgramSpec { accesses: 0, ..spec.clone() }).contains("accesses"));
+        assert!(error(ProgramSpec { size: Bytes(5), ..spec }).contains("size"));
+    }
+}
