@@ -112,7 +112,7 @@ bench-dram: ## Requests a second of the memory timing model.
 
 .PHONY: crash-long
 crash-long: ## More than 10 000 crash points of random programs.
-	CRASH_PROGRAMS=150 $(CARGO) test --locked --release -p terrace-persist --test crash
+	CRASH_PROGRAMS=120 $(CARGO) test --locked --release -p terrace-persist --test crash
 
 .PHONY: validate-memory
 validate-memory: ## Memory timing beside formulas and published figures.

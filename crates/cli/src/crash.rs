@@ -17,8 +17,9 @@ use crate::progress::Progress;
 /// Let the power fail at every point of a program that persists, and recover.
 ///
 /// A program is a text file with a step a line: `map PAGE PAGES`, `unmap PAGE
-/// PAGES`, `protect PAGE PAGES r|rw`, `move PAGE PAGES TO`, `store PAGE VALUE`,
-/// `register THREAD REGISTER VALUE`, `file FILE POSITION`, `checkpoint`.
+/// PAGES`, `protect PAGE PAGES r|rw`, `move PAGE PAGES TO`, `store PAGE VALUE [LINE]`,
+/// `register THREAD REGISTER VALUE`, `file FILE POSITION`, `background`,
+/// `checkpoint`.
 /// Without one, random programs are tried. If a crash leads to a wrong state,
 /// the shortest schedule that does is printed, and the exit code is 1.
 #[derive(Debug, clap::Args)]
@@ -100,7 +101,7 @@ impl Args {
             };
             for (i, program) in programs.iter().enumerate() {
                 bar.set(i as f64 / programs.len() as f64, format!("{i}/{}", programs.len()));
-                let make = || kind.make();
+                let make = || kind.make_small();
                 let (tried, finding) = explore(program, &make, self.fault, effort);
                 result.points += tried.points;
                 result.states += tried.states;

@@ -27,6 +27,9 @@ pub struct Costs {
     /// ms expected, of which some 90 ms are console input and output);
     /// everything else of the rebuild scheme follows.
     pub visit: Picos,
+    /// Hashing an address and comparing the key found, of a library that keeps a
+    /// table of addresses. Assumed: twelve instructions.
+    pub alias: Picos,
     /// Timer interrupt, saving registers. Assumed.
     pub checkpoint: Picos,
 }
@@ -41,6 +44,7 @@ impl Costs {
         syscall: Picos(500_000),
         page: Picos(30_000),
         visit: Picos(20_000),
+        alias: Picos(4_000),
         checkpoint: Picos(2_000_000),
     };
 }

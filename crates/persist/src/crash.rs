@@ -224,17 +224,25 @@ pub fn minimise(
 ) -> Finding {
     let mut best = finding;
     best.program.truncate(best.step + 1);
-    'again: loop {
-        for leave_out in (0..best.program.len()).rev() {
+    loop {
+        let before = best.program.len();
+        // From the end, where leaving out shortens what has to be tried most.
+        let mut place = before;
+        while place > 0 {
+            place = (place - 1).min(best.program.len() - 1);
             let mut program = best.program.clone();
-            program.remove(leave_out);
+            program.remove(place);
             if let (_, Some(mut found)) = explore(&program, make, fault, effort) {
                 found.program.truncate(found.step + 1);
                 best = found;
-                continue 'again;
+                if best.program.is_empty() {
+                    return best;
+                }
             }
         }
-        return best;
+        if best.program.len() == before {
+            return best;
+        }
     }
 }
 

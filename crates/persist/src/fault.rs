@@ -18,12 +18,31 @@ pub enum Fault {
     WrongFlush,
     /// The allocator's bitmap is never written back (Kindle: commented out).
     BitmapNotPersisted,
+    /// Data are stored, but a flush at the checkpoint hits another line
+    /// (Kindle's SSP and HSCC kernels flush the pointer's stack slot).
+    WrongDataFlush,
+    /// Pages are committed one by one, without a journal that holds all of
+    /// them together (Kindle's SSP: its commit loop stores bitmap by bitmap).
+    NoJournal,
+    /// The data log is declared done before what it says is durable.
+    EarlyTruncation,
+    /// Data that no checkpoint has committed overwrite committed ones: a page
+    /// is consolidated, or written home, while its interval is not over.
+    UncommittedOverwrite,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 4] =
-        [Self::ParentBeforeChild, Self::StaleMapping, Self::WrongFlush, Self::BitmapNotPersisted];
+    pub const ALL: [Self; 8] = [
+        Self::ParentBeforeChild,
+        Self::StaleMapping,
+        Self::WrongFlush,
+        Self::BitmapNotPersisted,
+        Self::WrongDataFlush,
+        Self::NoJournal,
+        Self::EarlyTruncation,
+        Self::UncommittedOverwrite,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -32,6 +51,10 @@ impl Fault {
             Self::StaleMapping => "stale-mapping",
             Self::WrongFlush => "wrong-flush",
             Self::BitmapNotPersisted => "bitmap-not-persisted",
+            Self::WrongDataFlush => "wrong-data-flush",
+            Self::NoJournal => "no-journal",
+            Self::EarlyTruncation => "early-truncation",
+            Self::UncommittedOverwrite => "uncommitted-overwrite",
         }
     }
 }

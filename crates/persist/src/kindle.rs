@@ -7,6 +7,7 @@ use serde::Serialize;
 use terrace_core::{Bytes, Nanos};
 use terrace_dram::{Memory, Picos, presets};
 
+use crate::clock::Clock;
 use crate::costs::Costs;
 use crate::pmem::{Persist, Pmem};
 use crate::scheme::SchemeKind;
@@ -213,7 +214,7 @@ impl Timed {
 fn machine(pmem: Pmem, config: &KindleConfig) -> Pmem {
     let file = presets::builtin("kindle").expect("built in");
     let base = file.dram.as_ref().map_or(0, |dram| dram.capacity().get());
-    pmem.timed(Memory::new(&file), base, config.costs)
+    pmem.timed(Clock::new(Memory::new(&file), base, config.costs))
 }
 
 /// Runs one case under one scheme, and recovers it.
@@ -251,7 +252,7 @@ pub fn run(case: Case, kind: SchemeKind, config: &KindleConfig) -> Run {
 pub struct Row {
     /// The case.
     pub case: Case,
-    /// Ours, in the order of [`SchemeKind::ALL`].
+    /// Ours, in the order of [`SchemeKind::MAPPING`].
     pub ours: [Run; 3],
     /// Theirs.
     pub published: Published,
@@ -271,7 +272,7 @@ pub fn reproduce(config: &KindleConfig, progress: &(dyn Fn(usize, usize) + Sync)
                 loop {
                     let job = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     let Some(&(case, kind)) = jobs.get(job) else { break };
-                    let result = run(cases[case].0, SchemeKind::ALL[kind], config);
+                    let result = run(cases[case].0, SchemeKind::MAPPING[kind], config);
                     let mut results =
                         results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     results[job] = Some(result);

@@ -16,11 +16,13 @@
 //! | [`program`] | small programs, and what must be found after a failure |
 //! | [`crash`] | failures everywhere |
 //! | [`fault`] | mistakes that crashes must find |
+//! | [`clock`] | simulated time: caches and memories |
 //! | [`costs`] | what processors take |
 //! | [`kindle`] | Kindle's measurements, ours beside theirs |
 //!
 //! `docs/persistence.md` shows how to add a scheme.
 
+pub mod clock;
 pub mod costs;
 pub mod crash;
 pub mod fault;

@@ -23,6 +23,12 @@ pub mod layout {
     pub const BITMAP: u64 = 16 << 20;
     /// The published scheme's list of mappings.
     pub const LIST: u64 = 64 << 20;
+    /// What shadow paging knows of each frame: a line each.
+    pub const SHADOWS: u64 = 128 << 20;
+    /// The log of data or of their bitmaps, for schemes that bring data back.
+    pub const DATA_LOG: u64 = 256 << 20;
+    /// Records that it holds.
+    pub const DATA_LOG_RECORDS: u64 = 1 << 20;
     /// The frames.
     pub const FRAMES: u64 = 1 << 30;
 }
@@ -56,12 +62,13 @@ impl Nvm {
         pmem.store(layout::HEADER + 8, 0);
         pmem.store(layout::HEADER + 16, 0);
         pmem.store(layout::HEADER + 24, 1);
+        pmem.store(layout::HEADER + 32, 0);
         pmem.flush(layout::HEADER);
         pmem.store(layout::LIST, 0);
         pmem.flush(layout::LIST);
         pmem.fence()?;
         pmem.persist(layout::HEADER, MAGIC)?;
-        Ok(Self { pmem, frames, log: Log { length: 0, life: 1 } })
+        Ok(Self { pmem, frames, log: Log::new(layout::LOG, layout::LOG_RECORDS, 1) })
     }
 
     /// Takes a memory after a failure; `None` if it was never formatted.
@@ -71,7 +78,7 @@ impl Nvm {
         }
         let frames = Frames::read(&mut pmem, frames);
         let life = pmem.load(layout::HEADER + 24);
-        Some(Self { pmem, frames, log: Log { length: 0, life } })
+        Some(Self { pmem, frames, log: Log::new(layout::LOG, layout::LOG_RECORDS, life) })
     }
 
     /// Recovery is complete: what is in the log belongs to a life that is over.
@@ -93,6 +100,17 @@ impl Nvm {
         self.pmem.persist(layout::HEADER + 8, epoch)
     }
 
+    /// The last checkpoint whose data log needs no second reading.
+    pub fn applied(&mut self) -> u64 {
+        self.pmem.load(layout::HEADER + 32)
+    }
+
+    /// What the data log of a checkpoint says is done: from now on it may be
+    /// undone by what comes later.
+    pub fn set_applied(&mut self, epoch: u64) -> Persist {
+        self.pmem.persist(layout::HEADER + 32, epoch)
+    }
+
     /// The root of the tables, 0 if there is none.
     pub fn root(&mut self) -> u64 {
         self.pmem.load(layout::HEADER + 16)
@@ -101,6 +119,12 @@ impl Nvm {
     /// Sets the root.
     pub fn set_root(&mut self, entry: u64) -> Persist {
         self.pmem.persist(layout::HEADER + 16, entry)
+    }
+
+    /// Makes a line of data durable before the next fence.
+    pub fn flush_data(&mut self, address: u64) {
+        let hits = !self.pmem.has_fault(Fault::WrongDataFlush);
+        self.pmem.flush(if hits { address } else { layout::FRAMES - 64 });
     }
 
     /// Makes a line of metadata durable before the next fence.
@@ -193,11 +217,14 @@ impl Frames {
     }
 }
 
-/// A log of (page, entry) pairs that belong to one epoch. A record lies in one
-/// line and ends with a check of itself, so it is there as a whole or not at
-/// all; a record of another epoch, or of a life before a failure, is no record.
-#[derive(Clone, Debug, Default)]
+/// A log of pairs (page and entry, or frame and bitmap, or address and value)
+/// that belong to one epoch. A record lies in one line and ends with a check of
+/// itself, so it is there as a whole or not at all; a record of another epoch,
+/// or of a life before a failure, is no record.
+#[derive(Clone, Debug)]
 pub struct Log {
+    base: u64,
+    capacity: u64,
     length: u64,
     life: u64,
 }
@@ -205,13 +232,23 @@ pub struct Log {
 /// A record of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRecord {
-    /// The page.
+    /// The page, or what else the record is about.
     pub page: u64,
-    /// Its entry.
+    /// Its entry, or what else there is to say of it.
     pub entry: u64,
 }
 
 impl Log {
+    /// A log of so many records at an address, in a life.
+    pub fn new(base: u64, capacity: u64, life: u64) -> Self {
+        Self { base, capacity, length: 0, life }
+    }
+
+    /// The life that its records belong to.
+    pub fn life(&self) -> u64 {
+        self.life
+    }
+
     fn check(&self, epoch: u64, index: u64, record: LogRecord) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
         for word in [self.life, epoch, index, record.page, record.entry] {
@@ -225,7 +262,7 @@ impl Log {
     /// Panics if the log is full; see [`Log::is_full`].
     pub fn append(&mut self, pmem: &mut Pmem, epoch: u64, record: LogRecord) {
         assert!(!self.is_full(), "the log is full");
-        let address = layout::LOG + self.length * 32;
+        let address = self.base + self.length * 32;
         pmem.store(address, epoch);
         pmem.store(address + 8, record.page);
         pmem.store(address + 16, record.entry);
@@ -236,7 +273,7 @@ impl Log {
 
     /// Whether a checkpoint must come before the next record.
     pub fn is_full(&self) -> bool {
-        self.length >= layout::LOG_RECORDS
+        self.length >= self.capacity
     }
 
     /// Begins anew, for the next epoch.
@@ -247,8 +284,8 @@ impl Log {
     /// The durable records of an epoch, in order.
     pub fn read(&self, pmem: &mut Pmem, epoch: u64) -> Vec<LogRecord> {
         let mut records = Vec::new();
-        for index in 0..layout::LOG_RECORDS {
-            let address = layout::LOG + index * 32;
+        for index in 0..self.capacity {
+            let address = self.base + index * 32;
             let record = LogRecord { page: pmem.load(address + 8), entry: pmem.load(address + 16) };
             let valid = pmem.load(address) == epoch
                 && pmem.load(address + 24) == self.check(epoch, index, record);

@@ -11,11 +11,12 @@
 //! made to it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use rand_xoshiro::rand_core::Rng;
-use terrace_core::Access;
-use terrace_dram::{Memory, Picos};
+use terrace_dram::Picos;
 
+use crate::clock::Clock;
 use crate::costs::Costs;
 use crate::fault::Fault;
 
@@ -56,49 +57,38 @@ pub struct Counts {
     pub visits: u64,
 }
 
+/// Numbers of lines need no defence against attackers, and recovery asks for
+/// millions of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LineHasher(u64);
+
+impl Hasher for LineHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+}
+
 /// Non-volatile memory, its caches, and (where time matters) its controller.
 #[derive(Debug)]
 pub struct Pmem {
-    durable: HashMap<u64, [u64; WORDS]>,
+    durable: HashMap<u64, [u64; WORDS], BuildHasherDefault<LineHasher>>,
     dirty: BTreeMap<u64, Dirty>,
     flushing: Vec<u64>,
     fences: u64,
     fail_at: Option<u64>,
     fault: Option<Fault>,
     counts: Counts,
+    /// Whether the content of data is kept, or their cost alone.
+    data: bool,
     clock: Option<Box<Clock>>,
-}
-
-/// Simulated time.
-#[derive(Debug)]
-struct Clock {
-    now: Picos,
-    /// When all writes that were sent are in the persistence domain.
-    accepted: Picos,
-    memory: Memory,
-    base: u64,
-    costs: Costs,
-    /// The last-level cache: which line stands in each place.
-    cached: Vec<u64>,
-}
-
-/// Lines of the last-level cache: 2 MB (Kindle's `config.ini`). One way instead
-/// of sixteen: it decides about metadata alone, which are far from filling it.
-const CACHED: u64 = 32_768;
-
-impl Clock {
-    /// A line is wanted: it is in the cache, or the memory is read.
-    fn touch(&mut self, line: u64, read: bool) {
-        self.now = self.now + self.costs.word;
-        let place = &mut self.cached[(line % CACHED) as usize];
-        if *place != line {
-            *place = line;
-            if read {
-                let address = self.base + line * LINE;
-                self.now = self.memory.access(Access::Read, address, self.now);
-            }
-        }
-    }
 }
 
 impl Pmem {
@@ -106,24 +96,40 @@ impl Pmem {
     /// mappings, as memory does that a kernel hands out again.
     pub fn used() -> Self {
         Self {
-            durable: HashMap::new(),
+            durable: HashMap::default(),
             dirty: BTreeMap::new(),
             flushing: Vec::new(),
             fences: 0,
             fail_at: None,
             fault: None,
             counts: Counts::default(),
+            data: true,
             clock: None,
         }
     }
 
-    /// The same with a clock: a memory (whose NVM begins at `base`) and what
-    /// processors take.
+    /// The same with a clock.
     #[must_use]
-    pub fn timed(mut self, memory: Memory, base: u64, costs: Costs) -> Self {
-        let (now, accepted) = (Picos::ZERO, Picos::ZERO);
-        let cached = vec![u64::MAX; CACHED as usize];
-        self.clock = Some(Box::new(Clock { now, accepted, memory, base, costs, cached }));
+    pub fn timed(mut self, clock: Clock) -> Self {
+        self.clock = Some(Box::new(clock));
+        self
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> Option<&Clock> {
+        self.clock.as_deref()
+    }
+
+    /// The clock, for whoever lets a program's own time pass.
+    pub fn clock_mut(&mut self) -> Option<&mut Clock> {
+        self.clock.as_deref_mut()
+    }
+
+    /// The content of data is not kept, their cost is: for programs with
+    /// millions of accesses.
+    #[must_use]
+    pub fn without_data(mut self) -> Self {
+        self.data = false;
         self
     }
 
@@ -157,13 +163,14 @@ impl Pmem {
 
     /// Simulated time; zero without a clock.
     pub fn now(&self) -> Picos {
-        self.clock.as_ref().map_or(Picos::ZERO, |clock| clock.now)
+        self.clock.as_ref().map_or(Picos::ZERO, |clock| clock.now())
     }
 
     /// Lets processor time pass.
     pub fn spend(&mut self, cost: impl Fn(&Costs) -> Picos) {
         if let Some(clock) = &mut self.clock {
-            clock.now = clock.now + cost(&clock.costs);
+            let time = cost(clock.costs());
+            clock.pass(time);
         }
     }
 
@@ -181,9 +188,54 @@ impl Pmem {
     pub fn load(&mut self, address: u64) -> u64 {
         self.counts.loads += 1;
         if let Some(clock) = &mut self.clock {
-            clock.touch(address / LINE, true);
+            clock.load(address);
         }
         self.peek(address)
+    }
+
+    /// Reads an aligned word of data; 0 where their content is not kept.
+    pub fn load_data(&mut self, address: u64) -> u64 {
+        if self.data {
+            return self.load(address);
+        }
+        self.counts.loads += 1;
+        if let Some(clock) = &mut self.clock {
+            clock.load(address);
+        }
+        0
+    }
+
+    /// Writes an aligned word of data.
+    pub fn store_data(&mut self, address: u64, value: u64) {
+        if self.data {
+            return self.store(address, value);
+        }
+        self.counts.stores += 1;
+        if let Some(clock) = &mut self.clock {
+            clock.store(address, true);
+        }
+    }
+
+    /// Copies a line of data.
+    pub fn copy_line(&mut self, from: u64, to: u64) {
+        for word in 0..WORDS as u64 {
+            let value = self.load_data(from + word * 8);
+            self.store_data(to + word * 8, value);
+        }
+    }
+
+    /// Gives a line of data another address, as hardware does that changes the
+    /// tag of a cached line.
+    pub fn retag_line(&mut self, from: u64, to: u64) {
+        if self.data {
+            for word in 0..WORDS as u64 {
+                let value = self.peek(from + word * 8);
+                self.store(to + word * 8, value);
+            }
+        } else if let Some(clock) = &mut self.clock {
+            clock.load(from);
+            clock.store(to, false);
+        }
     }
 
     /// Reads an aligned word at no cost: for checks.
@@ -205,7 +257,7 @@ impl Pmem {
         let (line, word) = Self::word(address);
         if let Some(clock) = &mut self.clock {
             // The first word of a line that is written whole needs no read.
-            clock.touch(line, word != 0);
+            clock.store(address, word != 0);
         }
         let durable = &self.durable;
         let dirty = self.dirty.entry(line).or_insert_with(|| Dirty {
@@ -233,11 +285,23 @@ impl Pmem {
 
     fn send(&mut self, line: u64) {
         if let Some(clock) = &mut self.clock {
-            clock.now = clock.now + clock.costs.flush;
-            let address = clock.base + line * LINE;
-            let sent = clock.memory.submit(Access::Write, address, clock.now);
-            clock.now = clock.now.max(sent.released);
-            clock.accepted = clock.accepted.max(sent.accepted);
+            clock.flush(line * LINE);
+        }
+    }
+
+    /// The time of a store to the kernel's stack, in DRAM, and of a flush of it.
+    pub fn flush_stack_slot(&mut self) {
+        self.counts.flushes += 1;
+        if let Some(clock) = &mut self.clock {
+            clock.flush_stack_slot();
+        }
+    }
+
+    /// The time of one look into a table in DRAM that a library keeps of
+    /// addresses.
+    pub fn alias(&mut self, address: u64, store: bool) {
+        if let Some(clock) = &mut self.clock {
+            clock.alias(address, store);
         }
     }
 
@@ -249,8 +313,7 @@ impl Pmem {
         self.fences += 1;
         self.counts.fences += 1;
         if let Some(clock) = &mut self.clock {
-            clock.now = clock.now.max(clock.accepted) + clock.costs.fence;
-            clock.memory.advance(clock.now);
+            clock.fence();
         }
         for line in std::mem::take(&mut self.flushing) {
             let Some(dirty) = self.dirty.get_mut(&line) else { continue };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use rand_xoshiro::rand_core::Rng;
 
-use crate::pmem::Persist;
+use crate::pmem::{LINE, Persist};
 use crate::system::{Area, Context, System};
 
 /// One step of a program. Pages are small numbers; see [`Op::page`].
@@ -19,14 +19,26 @@ pub enum Op {
     Protect(u64, u64, bool),
     /// Moves a range.
     Move(u64, u64, u64),
-    /// Stores a value to a page.
+    /// Stores a value to a page's first line.
     Store(u64, u64),
+    /// Stores a value to another of a page's lines.
+    StoreLine(u64, u64, u64),
     /// Sets a register of a thread, which is created if need be.
     Register(usize, usize, u64),
     /// Moves a file's position.
     File(usize, u64),
+    /// The scheme's thread in the background works.
+    Background,
     /// A checkpoint.
     Checkpoint,
+}
+
+/// Lines of a page that programs store to.
+const LINES: u64 = 64;
+
+/// Where a line's value is kept in the model.
+fn cell(page: u64, line: u64) -> u64 {
+    page * LINES + line
 }
 
 impl fmt::Display for Op {
@@ -38,10 +50,12 @@ impl fmt::Display for Op {
             Self::Protect(page, pages, false) => write!(f, "protect {page} {pages} r"),
             Self::Move(page, pages, to) => write!(f, "move {page} {pages} {to}"),
             Self::Store(page, value) => write!(f, "store {page} {value}"),
+            Self::StoreLine(page, line, value) => write!(f, "store {page} {value} {line}"),
             Self::Register(thread, register, value) => {
                 write!(f, "register {thread} {register} {value}")
             }
             Self::File(file, position) => write!(f, "file {file} {position}"),
+            Self::Background => f.write_str("background"),
             Self::Checkpoint => f.write_str("checkpoint"),
         }
     }
@@ -59,7 +73,7 @@ impl Op {
     pub fn random(random: &mut impl Rng, serial: u64) -> Self {
         let mut below = |n: u64| random.next_u64() % n;
         let page = [0, 4, 8, 14, 16, 64][below(6) as usize];
-        match below(16) {
+        match below(20) {
             0..=2 => Self::Map(page, 1 + below(4)),
             3 => Self::Unmap(page, 1 + below(4)),
             4 => Self::Protect(page, 1 + below(4), below(2) == 0),
@@ -67,6 +81,8 @@ impl Op {
             6..=10 => Self::Store(page + below(4), 1000 + serial),
             11 => Self::Register(below(2) as usize, below(20) as usize, 2000 + serial),
             12 => Self::File(below(16) as usize, 3000 + serial),
+            13..=14 => Self::StoreLine(page + below(4), 1 + below(3), 4000 + serial),
+            15..=16 => Self::Background,
             _ => Self::Checkpoint,
         }
     }
@@ -92,6 +108,8 @@ impl Op {
                 Self::Register(thread as usize, register as usize, value)
             }
             ("file", &[file, position]) if file < 16 => Self::File(file as usize, position),
+            ("store", &[page, value, line]) if line < LINES => Self::StoreLine(page, line, value),
+            ("background", []) => Self::Background,
             ("checkpoint", []) => Self::Checkpoint,
             _ => return None,
         })
@@ -115,8 +133,8 @@ impl fmt::Display for ProgramError {
         write!(
             f,
             "{file}:{line}: `{text}` is no step; steps are `map PAGE PAGES`, `unmap PAGE PAGES`, \
-             `protect PAGE PAGES r|rw`, `move PAGE PAGES TO`, `store PAGE VALUE`, `register THREAD \
-             REGISTER VALUE`, `file FILE POSITION`, `checkpoint`"
+             `protect PAGE PAGES r|rw`, `move PAGE PAGES TO`, `store PAGE VALUE [LINE]`, `register THREAD \
+             REGISTER VALUE`, `file FILE POSITION`, `background`, `checkpoint`"
         )
     }
 }
@@ -139,10 +157,12 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<Op>, ProgramError> {
         .collect()
 }
 
-/// A process's state as it must be found: context and value of each touched page.
+/// A process's state as it must be found: context and value of each line that
+/// was stored to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Snapshot {
     context: Context,
+    /// By [`cell`].
     values: BTreeMap<u64, u64>,
 }
 
@@ -152,27 +172,36 @@ pub struct Model {
     values: BTreeMap<u64, u64>,
     /// The last complete checkpoint.
     last: Snapshot,
-    /// Values stored since to each of its pages: data are not rolled back.
+    /// Values stored since to each of its lines: most schemes do not roll data
+    /// back.
     later: BTreeMap<u64, Vec<u64>>,
     /// Which page of the checkpoint each page is, wherever it was moved; pages
-    /// that are new are missing.
+    /// that are new are missing. Pages, not cells.
     origin: BTreeMap<u64, u64>,
     /// The checkpoint that is being made.
     next: Option<Snapshot>,
 }
 
 impl Model {
-    /// Pages that are gone: their values, and which pages of the checkpoint they were.
-    fn forget(&mut self, start: u64, pages: u64) -> Vec<(u64, u64, Option<u64>)> {
-        let gone: Vec<u64> = self.values.range(start..start + pages).map(|(p, _)| *p).collect();
-        gone.into_iter()
-            .map(|page| (page, self.values.remove(&page).unwrap_or(0), self.origin.remove(&page)))
-            .collect()
+    /// Pages that are gone: their lines' values, and which pages of the
+    /// checkpoint they were.
+    fn forget(&mut self, start: u64, pages: u64) -> [Vec<(u64, u64)>; 2] {
+        let cells = cell(start, 0)..cell(start + pages, 0);
+        let gone: Vec<(u64, u64)> = self.values.range(cells).map(|(c, v)| (*c, *v)).collect();
+        for (cell, _) in &gone {
+            self.values.remove(cell);
+        }
+        let origins: Vec<(u64, u64)> =
+            self.origin.range(start..start + pages).map(|(p, o)| (*p, *o)).collect();
+        for (page, _) in &origins {
+            self.origin.remove(page);
+        }
+        [gone, origins]
     }
 
     fn begin_epoch(&mut self, snapshot: Snapshot) {
         self.later.clear();
-        self.origin = snapshot.values.keys().map(|page| (*page, *page)).collect();
+        self.origin = pages_of(&snapshot.values).into_iter().map(|page| (page, page)).collect();
         self.last = snapshot;
         self.next = None;
     }
@@ -180,8 +209,13 @@ impl Model {
     /// A model of a system that was recovered and found correct.
     pub fn resumed(system: &mut System) -> Self {
         let (entries, _) = system.scheme.mappings(&mut system.nvm);
-        let values: BTreeMap<u64, u64> =
-            entries.iter().map(|(page, _)| (*page, system.load(*page).unwrap_or(0))).collect();
+        let mut values = BTreeMap::new();
+        for (page, _) in entries {
+            for line in 0..CHECKED {
+                let value = system.load_at(page, line * LINE).unwrap_or(0);
+                values.insert(cell(page, line), value);
+            }
+        }
         let mut model = Self { values: values.clone(), ..Self::default() };
         model.begin_epoch(Snapshot { context: system.context.clone(), values });
         model
@@ -190,7 +224,7 @@ impl Model {
     /// Compares a recovered system with what it must be.
     pub fn check(&self, system: &mut System) -> Result<(), String> {
         system.audit()?;
-        let result = self.matches(system, &self.last, true);
+        let result = self.matches(system, &self.last, !system.scheme.keeps_data());
         match &self.next {
             // In the middle of a checkpoint, either may be found.
             Some(next) => self.matches(system, next, false).or(result),
@@ -207,21 +241,47 @@ impl Model {
         }
         let (entries, _) = system.scheme.mappings(&mut system.nvm);
         let pages: Vec<u64> = entries.iter().map(|(page, _)| *page).collect();
-        let wanted: Vec<u64> = expected.values.keys().copied().collect();
+        let wanted = pages_of(&expected.values);
         if pages != wanted {
             return Err(format!("pages {pages:x?} are mapped instead of {wanted:x?}"));
         }
-        for (page, value) in &expected.values {
-            let found = system.load(*page).unwrap_or(0);
-            let stored = self.later.get(page).is_some_and(|values| values.contains(&found));
-            if found != *value && !(later && stored) {
-                return Err(format!(
-                    "page {page:#x} holds {found}, at the checkpoint it was {value}"
-                ));
+        for page in wanted {
+            for line in 0..CHECKED {
+                let cell = cell(page, line);
+                let value = expected.values.get(&cell).copied().unwrap_or(0);
+                let found = system.load_at(page, line * LINE).unwrap_or(0);
+                let stored = self.later.get(&cell).is_some_and(|values| values.contains(&found));
+                if found != value && !(later && stored) {
+                    return Err(format!(
+                        "line {line} of page {page:#x} holds {found}, at the checkpoint it was {value}"
+                    ));
+                }
             }
         }
         Ok(())
     }
+
+    fn store(&mut self, system: &mut System, page: u64, line: u64, value: u64) -> Persist {
+        let page = Op::page(page);
+        // Told to the model first: a failure in the middle may leave it behind.
+        if let Some(origin) = self.origin.get(&page) {
+            self.later.entry(cell(*origin, line)).or_default().push(value);
+        }
+        if system.store_at(page, line * LINE, value)? {
+            self.values.insert(cell(page, line), value);
+        }
+        Ok(())
+    }
+}
+
+/// Lines of a page that are compared: random programs store to no others.
+const CHECKED: u64 = 4;
+
+/// The pages of some cells, in order.
+fn pages_of(values: &BTreeMap<u64, u64>) -> Vec<u64> {
+    let mut pages: Vec<u64> = values.keys().map(|cell| cell / LINES).collect();
+    pages.dedup();
+    pages
 }
 
 /// Takes one step, on the system and in the model.
@@ -244,25 +304,18 @@ pub fn step(system: &mut System, model: &mut Model, op: Op) -> Persist {
                 return Ok(());
             }
             model.forget(to, pages);
-            for (page, value, origin) in model.forget(start, pages) {
-                model.values.insert(page - start + to, value);
-                if let Some(origin) = origin {
-                    model.origin.insert(page - start + to, origin);
-                }
+            let [values, origins] = model.forget(start, pages);
+            for (from, value) in values {
+                model.values.insert(from - cell(start, 0) + cell(to, 0), value);
+            }
+            for (page, origin) in origins {
+                model.origin.insert(page - start + to, origin);
             }
             system.relocate(start, pages, to)
         }
-        Op::Store(page, value) => {
-            let page = Op::page(page);
-            // Told to the model first: a failure in the middle may leave it behind.
-            if let Some(origin) = model.origin.get(&page) {
-                model.later.entry(*origin).or_default().push(value);
-            }
-            if system.store(page, value)? {
-                model.values.insert(page, value);
-            }
-            Ok(())
-        }
+        Op::Store(page, value) => model.store(system, page, 0, value),
+        Op::StoreLine(page, line, value) => model.store(system, page, line, value),
+        Op::Background => system.background(),
         Op::Register(thread, register, value) => {
             if system.context.threads.len() <= thread {
                 system.context.threads.resize(thread + 1, [0; crate::system::REGISTERS]);

@@ -296,9 +296,17 @@ impl System {
         self.scheme.set(&mut self.nvm, page, entry)
     }
 
+    /// Stores a page's first word; see [`System::store_at`].
+    pub fn store(&mut self, page: u64, value: u64) -> Persist<bool> {
+        self.store_at(page, 0, value)
+    }
+
     /// Stores a word of a page; the first touch faults a frame in. Says whether
     /// it was allowed.
-    pub fn store(&mut self, page: u64, value: u64) -> Persist<bool> {
+    pub fn store_at(&mut self, page: u64, offset: u64, value: u64) -> Persist<bool> {
+        if self.scheme.is_full() {
+            self.checkpoint()?;
+        }
         let Some(&area) = self.context.area_of(page) else { return Ok(false) };
         if !area.writable {
             return Ok(false);
@@ -307,10 +315,9 @@ impl System {
         if entry & PRESENT == 0 {
             entry = self.fault(page, area.writable)?;
         }
-        let address = frame_of(entry).address();
         if self.content {
-            self.nvm.pmem.store(address, value);
-            self.touched.insert(address);
+            let line = self.scheme.store(&mut self.nvm, entry, offset, value)?;
+            self.touched.extend(line.map(|address| address / LINE * LINE));
         } else {
             self.nvm.pmem.spend(|costs: &Costs| costs.word);
         }
@@ -326,23 +333,34 @@ impl System {
         } else {
             pmem.zero_page_unseen(frame.address());
         }
-        pmem.fence()?;
+        self.scheme.taken(&mut self.nvm, frame);
+        self.nvm.pmem.fence()?;
         let entry = entry_for(frame, writable);
         self.set(page, entry)?;
         Ok(entry)
     }
 
-    /// Reads a word of a page; `None` where nothing is mapped.
+    /// Reads a page's first word; see [`System::load_at`].
     pub fn load(&mut self, page: u64) -> Option<u64> {
+        self.load_at(page, 0)
+    }
+
+    /// Reads a word of a page; `None` where nothing is mapped.
+    pub fn load_at(&mut self, page: u64, offset: u64) -> Option<u64> {
         let entry = self.scheme.lookup(&mut self.nvm, page);
-        (entry & PRESENT != 0).then(|| self.nvm.pmem.load(frame_of(entry).address()))
+        (entry & PRESENT != 0).then(|| self.scheme.load(&mut self.nvm, entry, offset))
+    }
+
+    /// The scheme's thread in the background gets its turn.
+    pub fn background(&mut self) -> Persist {
+        self.scheme.background(&mut self.nvm)
     }
 
     /// A checkpoint: from its commit on, a failure leads back to here.
     pub fn checkpoint(&mut self) -> Persist {
         self.nvm.pmem.spend(|costs| costs.checkpoint);
         for address in std::mem::take(&mut self.touched) {
-            self.nvm.pmem.flush(address);
+            self.nvm.flush_data(address);
         }
         let epoch = self.epoch + 1;
         let base = layout::CONTEXT[(epoch % 2) as usize];
@@ -361,11 +379,12 @@ impl System {
         self.nvm.commit(epoch)?;
         self.epoch = epoch;
         self.scheme.committed(&mut self.nvm, epoch)?;
-        let Nvm { pmem, frames, .. } = &mut self.nvm;
         for frame in self.leaving.drain(..) {
+            self.scheme.released(&mut self.nvm, frame);
+            let Nvm { pmem, frames, .. } = &mut self.nvm;
             frames.release(pmem, frame);
         }
-        pmem.fence()
+        self.nvm.pmem.fence()
     }
 
     /// Everything that must hold of a system, whatever happened: every mapped

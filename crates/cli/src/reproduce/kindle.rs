@@ -81,9 +81,9 @@ fn render(rows: &[Row], shapes: &[Shape]) -> String {
         .collect();
     let header = [
         "ms",
-        SchemeKind::ALL[0].name(),
-        SchemeKind::ALL[1].name(),
-        SchemeKind::ALL[2].name(),
+        SchemeKind::MAPPING[0].name(),
+        SchemeKind::MAPPING[1].name(),
+        SchemeKind::MAPPING[2].name(),
         "expected P/R",
         "rerun P/R",
         "first set P/R",

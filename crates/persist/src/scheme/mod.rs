@@ -7,20 +7,27 @@
 //!
 //! | scheme | tables | durable |
 //! |---|---|---|
+//! | [`Ssp`] | in NVM | data, too: lines alternate between two frames, bitmaps say which is current, a journal commits all bitmaps together |
+//! | [`SoftWrap`] | in NVM | data, too: stores go to a log and an alias table in DRAM, and home after the commit |
 //! | [`PersistentTables`] | in NVM | each entry at once, with an undo log for what the last checkpoint needs |
 //! | [`Rebuild`], indexed | in DRAM | entries that changed, at checkpoints, by a redo log into a radix tree |
 //! | [`Rebuild`], list | in DRAM | the published form: every page of every area is looked up in a linear list at each checkpoint |
 
 mod persistent;
 mod rebuild;
+mod softwrap;
+mod ssp;
 
 pub use persistent::PersistentTables;
 pub use rebuild::{Form, Rebuild};
+pub use softwrap::SoftWrap;
+pub use ssp::{Ssp, SspConfig, SspCounts};
 
 use crate::nvm::{Frame, Nvm};
 use crate::pmem::Persist;
+use crate::table::frame_of;
 
-/// How a mapping survives.
+/// How a mapping survives, and (for some schemes) the data in its pages.
 pub trait Scheme: core::fmt::Debug {
     /// What it is called.
     fn name(&self) -> &'static str;
@@ -55,6 +62,47 @@ pub trait Scheme: core::fmt::Debug {
     /// The mapping of the running process, by page, and the frames that the
     /// scheme uses for itself.
     fn mappings(&mut self, nvm: &mut Nvm) -> (Vec<(u64, u64)>, Vec<Frame>);
+
+    /// Whether a failure leads back to the data of the last checkpoint, and
+    /// not to its mapping alone.
+    fn keeps_data(&self) -> bool {
+        false
+    }
+
+    /// Stores a word of a mapped page; returns an address whose line the next
+    /// checkpoint must write back before anything else.
+    fn store(
+        &mut self,
+        nvm: &mut Nvm,
+        entry: u64,
+        offset: u64,
+        value: u64,
+    ) -> Persist<Option<u64>> {
+        let address = frame_of(entry).address() + offset;
+        nvm.pmem.store_data(address, value);
+        Ok(Some(address))
+    }
+
+    /// Reads a word of a mapped page.
+    fn load(&mut self, nvm: &mut Nvm, entry: u64, offset: u64) -> u64 {
+        nvm.pmem.load_data(frame_of(entry).address() + offset)
+    }
+
+    /// A frame was taken for a page; it is mapped after the next fence.
+    fn taken(&mut self, _: &mut Nvm, _: Frame) {}
+
+    /// A frame is about to be given back; no checkpoint needs it any more.
+    fn released(&mut self, _: &mut Nvm, _: Frame) {}
+
+    /// Work of a thread in the background.
+    fn background(&mut self, _: &mut Nvm) -> Persist {
+        Ok(())
+    }
+
+    /// Whether there must be a checkpoint before the next store.
+    fn is_full(&self) -> bool {
+        false
+    }
 }
 
 /// Schemes by name.
@@ -66,11 +114,18 @@ pub enum SchemeKind {
     RebuildList,
     /// [`Rebuild`] in our form.
     RebuildIndexed,
+    /// [`Ssp`]
+    Ssp,
+    /// [`SoftWrap`]
+    SoftWrap,
 }
 
 impl SchemeKind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Persistent, Self::RebuildList, Self::RebuildIndexed];
+    pub const ALL: [Self; 5] =
+        [Self::Persistent, Self::RebuildList, Self::RebuildIndexed, Self::Ssp, Self::SoftWrap];
+    /// Those that keep the mapping alone: what Figure 4 and Table 3 of Kindle compare.
+    pub const MAPPING: [Self; 3] = [Self::Persistent, Self::RebuildList, Self::RebuildIndexed];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -78,6 +133,8 @@ impl SchemeKind {
             Self::Persistent => "persistent",
             Self::RebuildList => "rebuild-list",
             Self::RebuildIndexed => "rebuild-indexed",
+            Self::Ssp => "ssp",
+            Self::SoftWrap => "softwrap",
         }
     }
 
@@ -87,6 +144,17 @@ impl SchemeKind {
             Self::Persistent => Box::new(PersistentTables::default()),
             Self::RebuildList => Box::new(Rebuild::new(Form::List)),
             Self::RebuildIndexed => Box::new(Rebuild::new(Form::Indexed)),
+            Self::Ssp => Box::new(Ssp::new(SspConfig::KINDLE)),
+            Self::SoftWrap => Box::new(SoftWrap::new()),
+        }
+    }
+
+    /// The same with a TLB so small that programs of a few pages overflow it:
+    /// for crashes.
+    pub fn make_small(self) -> Box<dyn Scheme> {
+        match self {
+            Self::Ssp => Box::new(Ssp::new(SspConfig { tlb_entries: 2, ..SspConfig::KINDLE })),
+            _ => self.make(),
         }
     }
 }

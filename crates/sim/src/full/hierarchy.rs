@@ -196,7 +196,7 @@ impl Hierarchy {
     /// Looks a line up in the first level alone; a miss changes and counts
     /// nothing. Hits are not counted: that is the caller's.
     #[inline(always)]
-    pub(crate) fn hits_l1(&mut self, core: usize, line: u64, store: bool) -> bool {
+    pub fn hits_l1(&mut self, core: usize, line: u64, store: bool) -> bool {
         self.cores[core].l1.access(line, store)
     }
 
@@ -334,6 +334,17 @@ impl Hierarchy {
             self.llc.insert(line, false);
         }
         hit
+    }
+
+    /// `clwb`: a line stays where it is and is clean; says whether some cache
+    /// had it dirty, so that it goes to memory.
+    pub fn clean(&mut self, line: u64) -> bool {
+        let mut dirty = self.llc.clean(line);
+        for core in &mut self.cores {
+            dirty |= core.l1.clean(line);
+            dirty |= core.l2.as_mut().is_some_and(|l2| l2.clean(line));
+        }
+        dirty
     }
 
     /// Drops a line from every cache: its frame holds something else now.

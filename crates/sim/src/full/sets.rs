@@ -235,6 +235,17 @@ impl Sets {
         true
     }
 
+    /// Marks an entry as clean without using it; says whether it was dirty.
+    pub fn clean(&mut self, number: u64) -> bool {
+        let (set, tag) = self.locate(number);
+        let mut block = self.block(set);
+        let Some(way) = block.way(tag) else { return false };
+        let bits = block.dirty();
+        let dirty = *bits & 1 << way != 0;
+        *bits &= !(1 << way);
+        dirty
+    }
+
     /// Where an entry is; changes nothing.
     #[inline]
     pub fn find(&self, number: u64) -> Option<Slot> {
