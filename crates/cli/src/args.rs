@@ -10,8 +10,8 @@ use terrace_economics::Mode;
 use crate::failure::Failure;
 use crate::output;
 use crate::{
-    attach, check, compare, completions, convert, crash, doctor, man, metrics, record, replay,
-    report, reproduce, run, sim, top, why,
+    attach, check, compare, completions, convert, crash, doctor, man, metrics, plan, record,
+    replay, report, reproduce, run, sim, top, why,
 };
 
 /// Runs programs in less memory than they ask for, and simulates how memory
@@ -48,6 +48,7 @@ enum Verb {
     Convert(convert::Args),
     Sim(sim::Args),
     Compare(compare::Args),
+    Plan(plan::Args),
     Crash(crash::Args),
     Reproduce(reproduce::Args),
     Doctor(doctor::Args),
@@ -72,6 +73,7 @@ impl Cli {
             Verb::Convert(args) => args.execute(json),
             Verb::Sim(args) => args.execute(json),
             Verb::Compare(args) => args.execute(json),
+            Verb::Plan(args) => args.execute(json),
             Verb::Crash(args) => args.execute(json),
             Verb::Reproduce(args) => args.execute(json),
             Verb::Doctor(args) => args.execute(json),

@@ -15,6 +15,7 @@
 //! | [`record`] | record a program's memory accesses |
 //! | [`convert`] | traces from one format to another |
 //! | [`sim`], [`compare`], [`reproduce`] | simulated machines |
+//! | [`plan`] | how much fast memory a program needs |
 //! | [`top`] | running programs, again and again |
 //! | [`report`] | a recorded run as one page |
 //! | [`replay`] | what another policy would have done |
@@ -39,6 +40,7 @@ mod failure;
 mod man;
 mod metrics;
 mod output;
+mod plan;
 mod procs;
 mod progress;
 mod record;

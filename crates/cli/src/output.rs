@@ -45,6 +45,16 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     })
 }
 
+/// Whether a file can be written, before the work is done that fills it.
+pub(crate) fn writable(option: &str, path: &std::path::Path) -> Result<(), Failure> {
+    std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .map(drop)
+        .map_err(|e| Failure::bad_input(format!("{option}: {}: {e}", path.display())))
+}
+
 /// A table: the first column is text, the others are aligned to the right.
 pub(crate) fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
     let mut table = Table::new();

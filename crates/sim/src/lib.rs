@@ -22,6 +22,7 @@
 //! | [`recorder`] | recording a run |
 //! | [`machines`] | machines by name |
 //! | [`full`] | the full model: single accesses through caches, TLBs, page tables |
+//! | [`plan`](mod@plan) | how much fast memory a program needs |
 //! | [`stack_distance`] | misses of every size of memory in one pass |
 //! | [`trace`] | recorded accesses: our format and those of others |
 //! | [`reproduce`] | published results, ours beside theirs |
@@ -38,6 +39,7 @@ pub mod machines;
 pub mod memory_mode;
 pub mod migration;
 pub mod pages;
+pub mod plan;
 pub mod recorder;
 pub mod report;
 pub mod reproduce;

@@ -1,60 +1,29 @@
 //! `terrace sim --trace` and `terrace sim -- prog`: the full model.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
 use terrace_core::{Bytes, PageSize};
 use terrace_economics::Mode;
+use terrace_sim::SimPolicy;
 use terrace_sim::full::report::CacheReport;
 use terrace_sim::full::{FullConfig, FullReport, Source, setup};
-use terrace_sim::trace::{Format, import};
-use terrace_sim::{SimPolicy, machines};
 
-use super::recorder::{self, Via};
-use crate::args::one_of;
+use super::input::Input;
 use crate::failure::Failure;
 use crate::output::{self, count, facts, percent, table};
 use crate::progress::Progress;
 
-const FORMATS: &[Format] = &Format::ALL;
-
 /// What to simulate access by access.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Recorded programs")]
+#[command(next_help_heading = "Single accesses")]
 pub(crate) struct Traced {
-    /// Simulate a recorded program access by access, instead of a workload.
-    #[arg(long, value_name = "FILE", conflicts_with = "program")]
-    trace: Option<PathBuf>,
-
-    /// The trace's format; without it the file's name decides.
-    #[arg(long, value_name = "FORMAT", value_parser = one_of(FORMATS, Format::name))]
-    format: Option<Format>,
+    #[command(flatten)]
+    input: Input,
 
     /// What the fastest tier holds, if not what the machine file says.
     #[arg(long, value_name = "SIZE")]
     fast: Option<Bytes>,
-
-    /// Cores in use; threads run on them by their number.
-    #[arg(long, value_name = "COUNT", default_value_t = 1)]
-    cores: usize,
-
-    /// Accesses before anything is measured.
-    #[arg(long, value_name = "COUNT", default_value_t = 0)]
-    skip: u64,
-
-    /// Accesses between two samples of a policy that samples.
-    #[arg(long, value_name = "COUNT")]
-    sample_period: Option<u64>,
-
-    /// What records a program that is given.
-    #[arg(long, value_name = "TOOL")]
-    via: Option<Via>,
-
-    /// Run this program, and simulate it as it runs.
-    #[arg(last = true, value_name = "PROGRAM")]
-    program: Vec<OsString>,
 }
 
 /// What `sim` was told that both models share.
@@ -74,31 +43,19 @@ struct Document<'a> {
 impl Traced {
     /// Whether a recorded program was asked for.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.trace.is_some() || !self.program.is_empty()
+        self.input.is_wanted()
     }
 
     pub(crate) fn execute(&self, shared: &Shared<'_>, json: bool) -> Result<ExitCode, Failure> {
-        let machine = machines::load(shared.machine).map_err(Failure::bad_input)?;
-        let mut config = FullConfig::new(machine, shared.policy);
-        config.economist = shared.economist;
-        config.page_size = shared.page_size;
-        config.seed = shared.seed;
-        config.cores = self.cores;
+        let mut config = self.input.config(shared)?;
         config.fast = self.fast;
-        config.warm_up = self.skip;
-        if let Some(period) = self.sample_period {
-            config.sampler.period = period;
-        }
-        let report = if let Some(path) = &self.trace {
-            let format = self.format.unwrap_or_else(|| Format::of(path));
-            let mut source = import::open(path, format).map_err(Failure::bad_input)?;
-            simulate(&config, source.as_mut())?
-        } else {
-            let mut recording = recorder::start(&self.program, self.via)?;
-            let report = simulate(&config, recording.source.as_mut())?;
-            recording.end()?;
-            report
+        let mut opened = self.input.open(shared.seed)?;
+        config.warm_up = opened.skip;
+        let report = match opened.source() {
+            Some(source) => simulate(&config, source)?,
+            None => return Err(Failure::bad_input("nothing to simulate")),
         };
+        opened.end()?;
         let text = if json {
             output::json("terrace.sim.full", &Document { report: &report })?
         } else {

@@ -5,9 +5,11 @@
 //! | [`setup`] | machine, workload and phases from the command line |
 //! | [`render`] | the report as people read it |
 //! | [`full`] | recorded programs, access by access |
+//! | [`input`] | what runs access by access |
 //! | [`recorder`] | programs under a recorder |
 
-mod full;
+pub(crate) mod full;
+pub(crate) mod input;
 pub(crate) mod recorder;
 mod render;
 pub(crate) mod setup;
@@ -32,8 +34,8 @@ use crate::records::{Header, MachineFacts, Record, World, Writer};
 
 /// Simulate a policy on a machine with tiered memory.
 ///
-/// Without `--trace` and a program, a workload of independent accesses at full
-/// scale; with them, every access through caches, TLBs and page tables.
+/// By itself a workload of independent accesses at full scale; with a trace, an
+/// algorithm or a program, every access through caches, TLBs and page tables.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: terrace sim --machine optane-cascade-lake --policy hemem \
                         --working-set 512GiB --hot 64GiB")]

@@ -41,9 +41,9 @@ impl WorkloadName {
 }
 
 /// A page size, as it is written on the command line.
-const PAGE_SIZES: &[PageSize] = &[PageSize::Base, PageSize::Huge];
+pub(crate) const PAGE_SIZES: &[PageSize] = &[PageSize::Base, PageSize::Huge];
 
-fn page_size_name(size: PageSize) -> &'static str {
+pub(crate) fn page_size_name(size: PageSize) -> &'static str {
     match size {
         PageSize::Base => "4KiB",
         PageSize::Huge => "2MiB",

@@ -65,7 +65,8 @@ fn axes(svg: &mut String, height: f64, x: &Axis<'_>, y: &Axis<'_>) {
             escape(&(y.words)(tick)),
         );
     }
-    for tick in ticks(x.most, 8) {
+    let across = if x.binary { steps(x.most, 8, 2.0, &[1.0, 2.0]) } else { ticks(x.most, 8) };
+    for tick in across {
         let at = LEFT + width * tick / x.most;
         let _ = writeln!(
             svg,
@@ -234,6 +235,100 @@ pub(super) fn bars(
         );
     }
     svg + "</svg>\n" + &legend(series)
+}
+
+/// A curve over values that are not time.
+pub(super) struct Curve<'a> {
+    /// What it shows.
+    pub(super) name: &'a str,
+    /// Its class in the style sheet.
+    pub(super) class: &'a str,
+    /// Whether its points are drawn.
+    pub(super) dots: bool,
+    /// Its points, by rising x.
+    pub(super) points: Vec<(f64, f64)>,
+}
+
+/// A point that is named.
+pub(super) struct Mark {
+    /// Where, in the axes' units.
+    pub(super) x: f64,
+    /// Where, in the axes' units.
+    pub(super) y: f64,
+    /// What it says.
+    pub(super) text: String,
+}
+
+/// Curves, a line across with its name, and named points.
+pub(super) fn curves(
+    label: &str,
+    height: f64,
+    x: &Axis<'_>,
+    y: &Axis<'_>,
+    curves: &[Curve<'_>],
+    across: &(f64, String),
+    marks: &[Mark],
+) -> String {
+    let (width, tall) = (WIDTH - LEFT - RIGHT, height - TOP - BOTTOM);
+    let place = |(px, py): (f64, f64)| {
+        (LEFT + width * px / x.most, TOP + tall * (1.0 - (py / y.most).min(1.0)))
+    };
+    let mut svg = open(height, label);
+    axes(&mut svg, height, x, y);
+    let (_, at) = place((0.0, across.0));
+    let _ = writeln!(
+        svg,
+        "<line class=\"across\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
+         <text class=\"note\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+        WIDTH - RIGHT,
+        WIDTH - RIGHT - 4.0,
+        at - 5.0,
+        escape(&across.1)
+    );
+    for curve in curves {
+        let points: Vec<_> = curve.points.iter().map(|&point| place(point)).collect();
+        let _ = writeln!(
+            svg,
+            "<path class=\"line {}\" d=\"{}\"><title>{}</title></path>",
+            curve.class,
+            path(&points),
+            escape(curve.name)
+        );
+        for ((cx, cy), (px, py)) in points.iter().zip(&curve.points).filter(|_| curve.dots) {
+            let _ = writeln!(
+                svg,
+                "<circle class=\"bar {}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"3.2\"><title>{}: \
+                 {}, {}</title></circle>",
+                curve.class,
+                escape(curve.name),
+                escape(&(x.words)(*px)),
+                escape(&(y.words)(*py)),
+            );
+        }
+    }
+    // Names above each other where points are close, from the top down.
+    let mut lowest = TOP + 14.0;
+    let mut marks: Vec<_> = marks.iter().collect();
+    marks.sort_by(|a, b| a.x.total_cmp(&b.x));
+    for mark in marks {
+        let (cx, cy) = place((mark.x, mark.y));
+        let right = cx > LEFT + width * 0.6;
+        let (tx, anchor) = if right { (cx - 5.0, "end") } else { (cx + 5.0, "start") };
+        let _ = writeln!(
+            svg,
+            "<line class=\"across\" x1=\"{cx:.1}\" x2=\"{cx:.1}\" y1=\"{:.1}\" \
+             y2=\"{cy:.1}\"/><circle class=\"mark\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"4.5\"/>\
+             <text class=\"note\" x=\"{tx:.1}\" y=\"{lowest:.1}\" text-anchor=\"{anchor}\">{}</text>",
+            lowest - 10.0,
+            escape(&mark.text)
+        );
+        lowest += 17.0;
+    }
+    let series: Vec<Series<'_>> = curves
+        .iter()
+        .map(|curve| Series { name: curve.name, class: curve.class, values: Vec::new() })
+        .collect();
+    svg + "</svg>\n" + &legend(&series)
 }
 
 /// Shares of a whole in one bar.

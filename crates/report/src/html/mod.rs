@@ -1,15 +1,19 @@
-//! A recorded run as one HTML page that needs nothing else: no script, no
-//! network, no font.
+//! HTML pages that need nothing else: no script, no network, no font.
 //!
 //! | file | concept |
 //! |---|---|
 //! | [`story`] | what the page tells of, in bounded memory |
 //! | [`chart`] | pictures as SVG |
-//! | [`page`](mod@page) | the page |
+//! | [`page`](mod@page) | the page of a recorded run |
+//! | `plan` | the page of a plan |
+//! | `shell` | what pages share |
 
 mod chart;
 mod page;
+mod plan;
+mod shell;
 mod story;
 
 pub use page::page;
+pub use plan::plan_page;
 pub use story::{Column, Group, RegionColumn, RegionKey, Story, Sums};

@@ -6,10 +6,10 @@ use terrace_core::{Bytes, Cycles, Nanos};
 use terrace_live::shared::PARTS;
 
 use super::chart::{self, Axis, Grid, Series, escape};
+use super::shell::{clock, count, seconds, table, wrap};
 use super::story::{Column, RegionColumn, RegionKey, Story};
 use crate::run::{End, FaultClass, FaultReport, Figures, RunReport};
 
-const STYLE: &str = include_str!("style.css");
 /// Regions in the heat maps.
 const MAPPED_REGIONS: usize = 8;
 /// Regions in the table.
@@ -18,7 +18,7 @@ const LISTED_REGIONS: usize = 20;
 /// The whole page.
 pub fn page(story: &Story) -> String {
     let Some(report) = &story.report else {
-        return wrap("Terrace", "<h1>Nothing was recorded</h1>\n");
+        return wrap("report", "Terrace", "<h1>Nothing was recorded</h1>\n");
     };
     let name = program(report);
     let mut body = head(story, report, name);
@@ -33,18 +33,7 @@ pub fn page(story: &Story) -> String {
     body += &decisions(story, report);
     body += &regions(report);
     body += &facts(story, report);
-    wrap(&format!("{name} – Terrace"), &body)
-}
-
-fn wrap(title: &str, body: &str) -> String {
-    format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{body}\
-         <footer>Written by <code>terrace report</code> {}.</footer>\n</main>\n</body>\n</html>\n",
-        escape(title),
-        env!("CARGO_PKG_VERSION"),
-    )
+    wrap("report", &format!("{name} – Terrace"), &body)
 }
 
 fn program(report: &RunReport) -> &str {
@@ -486,52 +475,6 @@ fn facts(story: &Story, report: &RunReport) -> String {
     )
 }
 
-/// A table. A cell `\0class\0text` begins with a patch of colour.
-fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut text = String::from("<div class=\"scroll\"><table>\n");
-    if head.iter().any(|name| !name.is_empty()) {
-        let cells = head.iter().fold(String::new(), |mut cells, name| {
-            let _ = write!(cells, "<th>{}</th>", escape(name));
-            cells
-        });
-        let _ = writeln!(text, "<thead><tr>{cells}</tr></thead>");
-    }
-    for row in rows {
-        let cells = row.iter().fold(String::new(), |mut cells, cell| {
-            let _ = match cell.strip_prefix('\0').and_then(|rest| rest.split_once('\0')) {
-                Some((class, rest)) => {
-                    write!(cells, "<td><i class=\"{class}\"></i>{}</td>", escape(rest))
-                }
-                None => write!(cells, "<td>{}</td>", escape(cell)),
-            };
-            cells
-        });
-        let _ = writeln!(text, "<tr>{cells}</tr>");
-    }
-    text + "</table></div>\n"
-}
-
-fn seconds(time: Nanos) -> f64 {
-    time.get() as f64 / 1e9
-}
-
-fn clock(seconds: f64) -> String {
-    if seconds == 0.0 { "0".to_owned() } else { Nanos((seconds * 1e9) as u64).to_string() }
-}
-
 fn share(part: Nanos, whole: Nanos) -> String {
     if whole.is_zero() { "–".to_owned() } else { format!("{:.1} %", part / whole * 100.0) }
-}
-
-/// A count with its thousands set apart.
-fn count(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push('\u{202f}');
-        }
-        text.push(digit);
-    }
-    text
 }

@@ -16,6 +16,7 @@ use super::access::Access;
 use super::clock::{CoreClock, CoreGeometry};
 use super::hierarchy::{CacheGeometry, Hierarchy, HierarchyGeometry, Level, Request, WriteBacks};
 use super::page_table::{Entry, MapSize};
+use super::profile::Profile;
 use super::space::{Areas, Memory};
 use super::tiers::Tier;
 use super::tlb::{TlbLevel, Tlbs, TlbsGeometry, Translation};
@@ -124,6 +125,7 @@ pub struct FullMachine {
     pub(super) world: World,
     pub(super) latencies: Latencies,
     pub(super) clock: Frequency,
+    pub(super) profile: Option<Box<Profile>>,
     pub(super) error: Option<SimError>,
 }
 
@@ -213,6 +215,7 @@ impl FullMachine {
                 stlb: cycles(detail.stlb_latency.value.get()),
             },
             clock,
+            profile: None,
             error: None,
         })
     }
@@ -378,6 +381,9 @@ impl FullMachine {
     fn miss(&mut self, core: usize, line: u64, store: bool, address: u64, at: f64) -> f64 {
         let tier = self.memory.frames.tier_of(line >> 6).index() & (MAX_TIERS - 1);
         self.cores[core].misses += 1;
+        if let Some(profile) = &mut self.profile {
+            profile.note(&mut self.areas, address);
+        }
         if !store {
             let event = if tier == 0 { SampleEvent::FastLoad } else { SampleEvent::SlowLoad };
             if self.cores[core].counters.count(event, 1) {

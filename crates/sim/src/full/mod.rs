@@ -18,6 +18,7 @@
 //! | [`clock`] | a core's time: what waits for what |
 //! | [`tiers`] | the memories: latency under load, bandwidth |
 //! | [`machine`] | the machine and its hot path |
+//! | [`profile`] | misses by page, for who asks |
 //! | [`fault`] | demand faults and hint faults |
 //! | `mover` | the migration engine |
 //! | `world` | samples, ticks, telemetry |
@@ -32,6 +33,7 @@ pub mod hierarchy;
 pub mod machine;
 mod mover;
 pub mod page_table;
+pub mod profile;
 pub mod report;
 pub mod sets;
 pub mod setup;

@@ -183,6 +183,9 @@ pub fn run(
         total += batch.accesses.len() as u64;
         if warm.is_none() && total >= config.warm_up {
             warm = Some(machine.snapshot());
+            if let Some(profile) = &mut machine.profile {
+                profile.clear();
+            }
         }
         if total - reported > 1 << 20 {
             reported = total;

@@ -105,6 +105,34 @@ impl ProgramSpec {
         Self { name, size, hot: None, hot_percent: 90, accesses, seed: 1 }
     }
 
+    /// Parameters that [`ProgramSpec::set`] knows.
+    pub const PARAMETERS: [&str; 5] = ["size", "accesses", "hot", "hot-percent", "seed"];
+
+    /// Sets a parameter by name, from text.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), SimError> {
+        let number = |parameter| {
+            let bad = |_| SimError::parameter(parameter, format!("`{value}` is not a number"));
+            value.parse::<u64>().map_err(bad)
+        };
+        let bytes = |parameter| {
+            let bad = |e| SimError::parameter(parameter, format!("{e}"));
+            value.parse::<Bytes>().map_err(bad)
+        };
+        match name {
+            "size" => self.size = bytes("size")?,
+            "accesses" => self.accesses = number("accesses")?,
+            "hot" => self.hot = Some(bytes("hot")?),
+            "hot-percent" => self.hot_percent = number("hot-percent")?,
+            "seed" => self.seed = number("seed")?,
+            _ => {
+                let known = Self::PARAMETERS.join(", ");
+                let message = format!("`{name}` is no parameter of a program (there are {known})");
+                return Err(SimError::parameter("set", message));
+            }
+        }
+        Ok(())
+    }
+
     /// The program, set up and not begun.
     pub fn build(&self) -> Result<Program, SimError> {
         if self.size < Bytes::mib(1) {

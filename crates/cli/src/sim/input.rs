@@ -1,0 +1,230 @@
+//! What the full model runs: a trace, an algorithm, or a program as it runs.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempPath;
+use terrace_core::Bytes;
+use terrace_sim::SimError;
+use terrace_sim::full::{FullConfig, Source};
+use terrace_sim::trace::{Format, import};
+use terrace_sim::workload::catalog::{ProgramName, ProgramSpec};
+
+use super::full::Shared;
+use super::recorder::{self, Recording, Via};
+use crate::args::one_of;
+use crate::failure::Failure;
+
+const FORMATS: &[Format] = &Format::ALL;
+const ALGORITHMS: &[ProgramName] = &ProgramName::ALL;
+
+/// What to simulate access by access.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Single accesses")]
+pub(crate) struct Input {
+    /// A recorded program.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["program", "algorithm"])]
+    trace: Option<PathBuf>,
+
+    /// The trace's format; without it the file's name decides.
+    #[arg(long, value_name = "FORMAT", value_parser = one_of(FORMATS, Format::name))]
+    format: Option<Format>,
+
+    /// An algorithm that comes with Terrace, its accesses observed one by one.
+    #[arg(long, value_name = "NAME", conflicts_with = "program",
+          value_parser = one_of(ALGORITHMS, |name| name.name()))]
+    algorithm: Option<ProgramName>,
+
+    /// About how much memory the algorithm uses.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    size: Bytes,
+
+    /// Accesses of the algorithm after its initialisation.
+    #[arg(long, value_name = "COUNT", default_value_t = 20_000_000)]
+    accesses: u64,
+
+    /// A parameter of the algorithm (hot, hot-percent); may be given several times.
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+
+    /// Cores in use; threads run on them by their number.
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    cores: usize,
+
+    /// Accesses before anything is measured; for an algorithm its
+    /// initialisation if not given.
+    #[arg(long, value_name = "COUNT")]
+    skip: Option<u64>,
+
+    /// Accesses between two samples of a policy that samples.
+    #[arg(long, value_name = "COUNT")]
+    sample_period: Option<u64>,
+
+    /// What records a program that is given.
+    #[arg(long, value_name = "TOOL")]
+    via: Option<Via>,
+
+    /// Run this program, and simulate it as it runs.
+    #[arg(last = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// A source, how many of its accesses come before what is measured, and what
+/// has to be ended when it was read.
+pub(crate) struct Opened {
+    source: Option<Box<dyn Source>>,
+    pub(crate) skip: u64,
+    recording: Option<Recording>,
+}
+
+impl Opened {
+    pub(crate) fn source(&mut self) -> Option<&mut dyn Source> {
+        match (&mut self.source, &mut self.recording) {
+            (Some(source), _) => Some(source.as_mut()),
+            (None, Some(recording)) => Some(recording.source.as_mut()),
+            (None, None) => None,
+        }
+    }
+
+    /// Waits for a program that ran.
+    pub(crate) fn end(self) -> Result<(), Failure> {
+        drop(self.source);
+        self.recording.map_or(Ok(()), |recording| recording.end().map(drop))
+    }
+}
+
+/// An input that can be read again and again.
+pub(crate) enum Repeatable {
+    /// A file.
+    Trace(PathBuf, Format, u64),
+    /// A recording that goes away with us.
+    Recorded(TempPath, String, u64),
+    /// An algorithm.
+    Algorithm(ProgramSpec, Option<u64>),
+}
+
+impl Input {
+    /// Whether anything of this kind was asked for.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.trace.is_some() || self.algorithm.is_some() || !self.program.is_empty()
+    }
+
+    /// The configuration of a simulation on a machine.
+    pub(crate) fn config(&self, shared: &Shared<'_>) -> Result<FullConfig, Failure> {
+        let machine = terrace_sim::machines::load(shared.machine).map_err(Failure::bad_input)?;
+        let mut config = FullConfig::new(machine, shared.policy);
+        config.economist = shared.economist;
+        config.page_size = shared.page_size;
+        config.seed = shared.seed;
+        config.cores = self.cores;
+        if let Some(period) = self.sample_period {
+            if period == 0 {
+                return Err(Failure::bad_input("--sample-period: must be above zero"));
+            }
+            config.sampler.period = period;
+        }
+        Ok(config)
+    }
+
+    fn spec(&self, name: ProgramName, seed: u64) -> Result<ProgramSpec, Failure> {
+        let mut spec = ProgramSpec::new(name, self.size, self.accesses);
+        spec.seed = seed;
+        for text in &self.set {
+            let (name, value) = text.split_once('=').ok_or_else(|| {
+                Failure::bad_input(format!("--set: `{text}` is not of the form name=value"))
+            })?;
+            spec.set(name, value).map_err(|e| Failure::bad_input(format!("--set: {e}")))?;
+        }
+        Ok(spec)
+    }
+
+    /// Opens it to be read once.
+    pub(crate) fn open(&self, seed: u64) -> Result<Opened, Failure> {
+        if self.program.is_empty() {
+            let (source, skip) = self.repeatable(seed)?.open().map_err(Failure::bad_input)?;
+            return Ok(Opened { source: Some(source), skip, recording: None });
+        }
+        let recording = recorder::start(&self.program, self.via)?;
+        let skip = self.skip.unwrap_or(0);
+        Ok(Opened { source: None, skip, recording: Some(recording) })
+    }
+
+    /// Makes it readable again and again; a program is recorded for that.
+    pub(crate) fn repeatable(&self, seed: u64) -> Result<Repeatable, Failure> {
+        let skip = self.skip.unwrap_or(0);
+        if let Some(path) = &self.trace {
+            let format = self.format.unwrap_or_else(|| Format::of(path));
+            return Ok(Repeatable::Trace(path.clone(), format, skip));
+        }
+        if let Some(name) = self.algorithm {
+            return Ok(Repeatable::Algorithm(self.spec(name, seed)?, self.skip));
+        }
+        if self.program.is_empty() {
+            let what = "nothing to simulate: give --trace, --algorithm or -- PROGRAM";
+            return Err(Failure::bad_input(what));
+        }
+        let (path, name) = record(&self.program, self.via)?;
+        Ok(Repeatable::Recorded(path, name, skip))
+    }
+}
+
+impl Repeatable {
+    /// Opens it once more: the source, and how much of it comes before what is measured.
+    pub(crate) fn open(&self) -> Result<(Box<dyn Source>, u64), SimError> {
+        match self {
+            Self::Trace(path, format, skip) => Ok((import::open(path, *format)?, *skip)),
+            Self::Recorded(path, name, skip) => {
+                let source = import::open(path, Format::Terrace)?;
+                Ok((Box::new(Named(source, name.clone())), *skip))
+            }
+            Self::Algorithm(spec, skip) => {
+                let program = spec.build()?;
+                let skip = skip.unwrap_or(program.initial());
+                Ok((Box::new(program), skip))
+            }
+        }
+    }
+}
+
+/// A source under another name.
+struct Named(Box<dyn Source>, String);
+
+impl Source for Named {
+    fn describe(&self) -> String {
+        self.1.clone()
+    }
+    fn next(&mut self, batch: &mut terrace_sim::full::Batch) -> Result<bool, SimError> {
+        self.0.next(batch)
+    }
+}
+
+/// Records a program into a file that goes away with its path.
+fn record(program: &[OsString], via: Option<Via>) -> Result<(TempPath, String), Failure> {
+    use std::io::BufWriter;
+    use terrace_sim::full::Batch;
+    use terrace_sim::trace::{TraceHeader, TraceWriter};
+
+    let bad = |e: std::io::Error| Failure::failed(format!("cannot record the program: {e}"));
+    let mut recording = recorder::start(program, via)?;
+    let names: Vec<_> = program.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let (file, path) = tempfile::NamedTempFile::new().map_err(bad)?.into_parts();
+    let header = TraceHeader {
+        program: names.clone(),
+        recorder: format!("terrace {}", env!("CARGO_PKG_VERSION")),
+        fetches: false,
+    };
+    let mut writer = TraceWriter::new(BufWriter::new(file), &header).map_err(bad)?;
+    let mut batch = Batch::default();
+    while recording.source.next(&mut batch).map_err(Failure::failed)? {
+        batch.accesses.retain(|access| !access.is_fetch());
+        writer.write(&batch).map_err(bad)?;
+    }
+    recording.end()?;
+    let accesses = writer.accesses();
+    writer.finish().map_err(bad)?;
+    if accesses == 0 {
+        let name = Path::new(&program[0]).display();
+        return Err(Failure::failed(format!("{name}: nothing was recorded")));
+    }
+    Ok((path, names.join(" ")))
+}
