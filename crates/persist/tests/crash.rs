@@ -86,7 +86,6 @@ fn affected(fault: Fault) -> &'static [SchemeKind] {
             SchemeKind::Ssp,
             SchemeKind::SoftWrap,
         ],
-        Fault::WrongDataFlush => &SchemeKind::ALL,
         Fault::NoJournal => &[SchemeKind::Ssp],
         Fault::EarlyTruncation | Fault::UncommittedOverwrite => {
             &[SchemeKind::Ssp, SchemeKind::SoftWrap]

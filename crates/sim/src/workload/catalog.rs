@@ -8,8 +8,11 @@ use terrace_core::Bytes;
 
 use super::chase::Chase;
 use super::observed::{Kernel, Observer, Program};
+use super::pagerank::PageRank;
+use super::sssp::Sssp;
 use super::stream::Streams;
 use super::updates::{Pattern, Updates};
+use super::ycsb::Ycsb;
 use crate::error::SimError;
 
 /// An observed algorithm's name.
@@ -27,17 +30,26 @@ pub enum ProgramName {
     Chase,
     /// [`Streams`]
     Stream,
+    /// [`PageRank`]
+    PageRank,
+    /// [`Sssp`]
+    Sssp,
+    /// [`Ycsb`]
+    Ycsb,
 }
 
 impl ProgramName {
     /// Every algorithm.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 9] = [
         Self::Gups,
         Self::GupsShifting,
         Self::GupsWarm,
         Self::GupsSparse,
         Self::Chase,
         Self::Stream,
+        Self::PageRank,
+        Self::Sssp,
+        Self::Ycsb,
     ];
 
     /// What people call it.
@@ -49,6 +61,9 @@ impl ProgramName {
             Self::GupsSparse => "gups-sparse",
             Self::Chase => "chase",
             Self::Stream => "stream",
+            Self::PageRank => "pagerank",
+            Self::Sssp => "sssp",
+            Self::Ycsb => "ycsb",
         }
     }
 }
@@ -164,6 +179,9 @@ impl ProgramSpec {
             ProgramName::GupsSparse => updates(Pattern::Sparse, &mut observer),
             ProgramName::Chase => Box::new(Chase::new(self.size, self.seed, &mut observer)),
             ProgramName::Stream => Box::new(Streams::new(self.size, &mut observer)),
+            ProgramName::PageRank => Box::new(PageRank::new(self.size, self.seed, &mut observer)),
+            ProgramName::Sssp => Box::new(Sssp::new(self.size, self.seed, &mut observer)),
+            ProgramName::Ycsb => Box::new(Ycsb::new(self.size, self.seed, &mut observer)),
         };
         Ok(Program::new(kernel, observer, self.accesses))
     }

@@ -13,13 +13,21 @@
 //! | [`updates`] | random updates: hot set, shifting, warm, sparse |
 //! | [`chase`] | a pointer chase |
 //! | [`stream`] | STREAM |
+//! | [`kronecker`] | graphs for the next two |
+//! | [`pagerank`] | `PageRank` |
+//! | [`sssp`] | shortest paths by delta-stepping |
+//! | [`ycsb`] | YCSB's workload B on a key-value store |
 
 pub mod catalog;
 pub mod chase;
 pub mod gups;
+pub mod kronecker;
 pub mod observed;
+pub mod pagerank;
+pub mod sssp;
 pub mod stream;
 pub mod updates;
+pub mod ycsb;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use terrace_core::{Cycles, Nanos, Region};
