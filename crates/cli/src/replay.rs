@@ -35,7 +35,7 @@ pub(crate) struct Args {
 
     /// Policies to try; all of them without this.
     #[arg(long, value_name = "NAME", value_delimiter = ',',
-          value_parser = one_of(&PolicyName::ALL, PolicyName::name))]
+          value_parser = one_of(&PolicyName::LIVE, PolicyName::name))]
     policy: Vec<PolicyName>,
 
     /// DRAM of each process; as recorded without this.
@@ -212,7 +212,7 @@ impl Args {
     ) -> Result<Vec<Setting>, terrace_policy::UnknownPolicy> {
         let control = Setting { policy: recorded.parse()?, budget: live.budget, control: true };
         let mut settings = vec![control];
-        let all = if self.policy.is_empty() { &PolicyName::ALL[..] } else { &self.policy };
+        let all = if self.policy.is_empty() { &PolicyName::LIVE[..] } else { &self.policy };
         for &policy in all {
             let budget = self.fast.unwrap_or(live.budget);
             if (policy, budget) != (control.policy, control.budget) {

@@ -74,6 +74,12 @@ pub enum Action {
         /// The bound.
         limit: BytesPerSecond,
     },
+    /// Read and clear the accessed bits of a range; each page whose bit was set
+    /// comes as a sample ([`SampleSource::AccessedBit`]) before the outcome.
+    Scan {
+        /// The pages.
+        range: PageRange,
+    },
 }
 
 /// Actions of one kind, for accounts that are kept per kind.
@@ -86,7 +92,7 @@ pub enum ActionClass {
     Demote,
     /// [`Action::Exchange`]
     Exchange,
-    /// Everything that moves no page: split, collapse, arm, rates.
+    /// Everything that moves no page: split, collapse, arm, scan, rates.
     Other,
 }
 
@@ -201,6 +207,23 @@ pub enum Reason {
     PressureNoneCold,
     /// The tier is short of free memory; the page came first.
     PressureOldest,
+    /// A page that was made to fault was touched soon after.
+    TouchedSoon,
+    /// A page is used again and again.
+    OftenUsed,
+    /// A tier keeps room for what the program will touch next; the page has
+    /// not been used for long.
+    KeepsHeadroom,
+    /// The program will use the page.
+    Foreseen,
+    /// The tiers answer at different speed under their load.
+    BalancesLatency,
+    /// The page is one of those that the faster tier should hold.
+    AmongHottest,
+    /// Only a part of a huge page is used.
+    SkewedUse,
+    /// Evidence is to be gathered.
+    Observes,
 }
 
 /// An ordered list of proposals. Reused from tick to tick, so that a policy

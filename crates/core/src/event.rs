@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::action::Done;
 use crate::page::{PageRange, PageRef};
 use crate::region::Region;
-use crate::sample::{FaultKind, Sample};
+use crate::sample::{FaultKind, Sample, Upcoming};
 use crate::telemetry::Telemetry;
 use crate::tier::TierId;
 use crate::units::Bytes;
@@ -69,6 +69,18 @@ pub enum Event {
         /// The world's state: the economist settles its accounts by it.
         telemetry: Box<Telemetry>,
     },
+    /// What the program will do, told by a simulated world.
+    Foresight {
+        /// Pages that it will access.
+        upcoming: Vec<Upcoming>,
+    },
+    /// A huge page was split into the base pages of a region of its own.
+    Split {
+        /// The page; its region has it no more.
+        page: PageRef,
+        /// The region with its base pages, which lie where it lay.
+        into: Region,
+    },
 }
 
 /// One thing that happened in a world, borrowed from the call that told it.
@@ -125,6 +137,18 @@ pub enum EventRef<'a> {
         /// The world's state.
         telemetry: &'a Telemetry,
     },
+    /// [`Event::Foresight`]
+    Foresight {
+        /// Pages that it will access.
+        upcoming: &'a [Upcoming],
+    },
+    /// [`Event::Split`]
+    Split {
+        /// The page.
+        page: PageRef,
+        /// The region with its base pages.
+        into: &'a Region,
+    },
 }
 
 impl EventRef<'_> {
@@ -145,6 +169,8 @@ impl EventRef<'_> {
             Self::Done { done, telemetry } => {
                 Event::Done { done: *done, telemetry: Box::new(*telemetry) }
             }
+            Self::Foresight { upcoming } => Event::Foresight { upcoming: upcoming.to_vec() },
+            Self::Split { page, into } => Event::Split { page, into: *into },
         }
     }
 }

@@ -45,7 +45,7 @@ pub use machine::{Machine, MachineError};
 pub use page::{PageNo, PageRange, PageRef, PageSize};
 pub use parse::ParseUnitError;
 pub use region::{ContextId, Region, RegionId};
-pub use sample::{Access, FaultKind, Sample, SampleSource};
+pub use sample::{Access, FaultKind, Sample, SampleSource, Upcoming};
 pub use slots::SlotMap;
 pub use telemetry::{MAX_TIERS, Telemetry, TierTelemetry};
 pub use tier::{TierId, TierKind, TierSpec};

@@ -48,6 +48,18 @@ pub struct Sample {
     pub weight: u16,
 }
 
+/// Accesses that the program is about to make to a page: what only a simulated
+/// world can know. Memory accesses (last-level cache misses), as in [`crate::Heat`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Upcoming {
+    /// The page.
+    pub page: PageRef,
+    /// Loads.
+    pub loads: f32,
+    /// Stores.
+    pub stores: f32,
+}
+
 /// Why a page fault reached us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

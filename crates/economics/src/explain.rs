@@ -101,6 +101,9 @@ impl<S: AsRef<str>> Explanation<'_, S> {
             Action::Arm { range } => {
                 write!(f, "arm {} pages at {}:{}", range.count, range.region.0, range.start.0)
             }
+            Action::Scan { range } => {
+                write!(f, "scan {} pages at {}:{}", range.count, range.region.0, range.start.0)
+            }
             Action::SetPeriod { source, period } => {
                 write!(f, "sample one in {period} accesses by {source:?}")
             }

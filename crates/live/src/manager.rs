@@ -197,7 +197,8 @@ impl Worker<'_> {
     /// accesses, this is how a page that never leaves is known to be in use.
     fn sample(&mut self, random: &mut u64) {
         let pager = self.pager;
-        let needed = pager.mind.lock().brain().needs().samples;
+        let needs = pager.mind.lock().brain().needs();
+        let needed = needs.samples || needs.scans;
         if !needed || pager.resident() < pager.budget() / 2 {
             return;
         }

@@ -10,7 +10,7 @@
 
 use terrace_core::{
     Abort, Bytes, Done, Event, EventRef, FaultKind, Nanos, Outcome, PageRange, PageRef, Plan,
-    Region, Sample, Telemetry, TierId,
+    Region, Sample, Telemetry, TierId, Upcoming,
 };
 use terrace_economics::{Decision, Economist};
 
@@ -92,6 +92,19 @@ impl Brain {
         self.economist.observe(samples);
         self.policy.samples(samples);
     }
+    /// The program's next accesses, for a policy that wants to know them. The
+    /// economist is told nothing: it judges by what has been seen.
+    pub fn foresee(&mut self, upcoming: &[Upcoming]) {
+        self.tell(EventRef::Foresight { upcoming });
+        self.policy.foresee(upcoming);
+    }
+    /// A page was split into the base pages of a region of its own.
+    pub fn split(&mut self, page: PageRef, into: &Region) {
+        self.tell(EventRef::Split { page, into });
+        let range = PageRange { region: page.region, start: page.page, count: 1 };
+        self.economist.forget(range);
+        self.policy.split(page, into);
+    }
     /// Pages were given back, or a whole region unmapped.
     pub fn free(&mut self, range: PageRange, whole: bool) {
         self.tell(if whole { EventRef::Free { range } } else { EventRef::Discard { range } });
@@ -136,6 +149,8 @@ impl Brain {
                 self.fault(*page, *kind, telemetry);
             }
             Event::Samples { samples } => self.samples(samples),
+            Event::Foresight { upcoming } => self.foresee(upcoming),
+            Event::Split { page, into } => self.split(*page, into),
             Event::Discard { range } => self.free(*range, false),
             Event::Free { range } => self.free(*range, true),
             Event::Tick { telemetry } => {

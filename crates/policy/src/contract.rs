@@ -1,13 +1,13 @@
 //! The policy contract.
 //!
-//! Eight inputs, one output. `done` is an input because cost-aware policies
+//! Ten inputs, one output; two of the inputs are for policies that ask for them. `done` is an input because cost-aware policies
 //! (ARMS, Nomad) and every policy's own bookkeeping need to know what became
 //! of a proposal; `pressure` because a tier that must be brought in on access
 //! (compressed RAM, file) cannot take a page "instead of" the fast tier.
 
 use terrace_core::{
     Bytes, Done, FaultKind, Nanos, PageRange, PageRef, PageSize, Plan, Region, Sample, Telemetry,
-    TierId,
+    TierId, Upcoming,
 };
 
 /// At which page size a policy wants to be told.
@@ -26,10 +26,31 @@ pub struct Needs {
     pub granularity: Granularity,
     /// Whether it decides by samples; a world need not sample for one that does not.
     pub samples: bool,
+    /// Whether it asks for accessed bits ([`terrace_core::Action::Scan`]); a
+    /// world that has none samples instead.
+    pub scans: bool,
     /// Whether it tells loads from stores.
     pub reads_and_writes: bool,
     /// How often it wants to be ticked; `None` for never.
     pub tick: Option<Nanos>,
+    /// How far ahead it wants to be told the program's accesses
+    /// ([`Policy::foresee`]). Only a simulated world can do that; a live one
+    /// does not offer such a policy.
+    pub foresight: Option<Nanos>,
+}
+
+impl Default for Needs {
+    /// Nothing: pages of any size, no samples, no tick.
+    fn default() -> Self {
+        Self {
+            granularity: Granularity::Any,
+            samples: false,
+            scans: false,
+            reads_and_writes: false,
+            tick: None,
+            foresight: None,
+        }
+    }
 }
 
 /// Memory that a policy uses for its own state.
@@ -42,6 +63,11 @@ pub struct Footprint {
 }
 
 impl Footprint {
+    /// The footprint of an object with so much on the heap, for so many pages.
+    pub fn of(own: usize, heap: usize, pages: usize) -> Self {
+        Self { bytes: Bytes((own + heap) as u64), pages: pages as u64 }
+    }
+
     /// State per page; zero without pages.
     pub fn bytes_per_page(&self) -> f64 {
         if self.pages == 0 { 0.0 } else { self.bytes.as_f64() / self.pages as f64 }
@@ -74,6 +100,17 @@ pub trait Policy: Send {
 
     /// Accesses were observed.
     fn samples(&mut self, samples: &[Sample]);
+
+    /// What the program will do: the accesses of each page in the time that
+    /// [`Needs::foresight`] asked for, or as far as the world sees. Pages that
+    /// are not named will not be accessed. Told before a tick whenever it has
+    /// changed.
+    fn foresee(&mut self, _upcoming: &[Upcoming]) {}
+
+    /// A split that was proposed has been made: `page` is none of its region any
+    /// more (nobody will name it again), and `into` has its base pages, which lie
+    /// where it lay. Told before `done`.
+    fn split(&mut self, _page: PageRef, _into: &Region) {}
 
     /// Pages were given back, or a whole region unmapped (`whole`): they lie
     /// nowhere, and what was known of them is void. Ranges may hold pages that

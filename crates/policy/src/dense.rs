@@ -15,20 +15,20 @@ const CHUNK: usize = 1 << 15;
 
 /// An array with one entry for each slot, all zeros at first.
 #[derive(Debug)]
-pub(crate) struct Dense<T> {
+pub struct PerPage<T> {
     chunks: Vec<Box<[T; CHUNK]>>,
     len: usize,
 }
 
-impl<T> Default for Dense<T> {
+impl<T> Default for PerPage<T> {
     fn default() -> Self {
         Self { chunks: Vec::new(), len: 0 }
     }
 }
 
-impl<T: Zeroable> Dense<T> {
+impl<T: Zeroable> PerPage<T> {
     /// Makes entries for slots below `len`; those there are stay where they are.
-    pub(crate) fn grow(&mut self, len: usize) {
+    pub fn grow(&mut self, len: usize) {
         while self.chunks.len() * CHUNK < len {
             self.chunks.push(bytemuck::zeroed_box());
         }
@@ -36,20 +36,25 @@ impl<T: Zeroable> Dense<T> {
     }
 }
 
-impl<T> Dense<T> {
+impl<T> PerPage<T> {
     /// How many entries there are.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Memory on the heap. The rest of the last chunk is not counted: nobody
     /// touches it, so it takes none.
-    pub(crate) fn heap_bytes(&self) -> usize {
+    pub fn heap_bytes(&self) -> usize {
         self.len * size_of::<T>() + self.chunks.capacity() * size_of::<Box<[T; CHUNK]>>()
     }
 }
 
-impl<T> Index<u32> for Dense<T> {
+impl<T> Index<u32> for PerPage<T> {
     type Output = T;
     #[inline]
     fn index(&self, slot: u32) -> &T {
@@ -57,7 +62,7 @@ impl<T> Index<u32> for Dense<T> {
     }
 }
 
-impl<T> IndexMut<u32> for Dense<T> {
+impl<T> IndexMut<u32> for PerPage<T> {
     #[inline]
     fn index_mut(&mut self, slot: u32) -> &mut T {
         &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
@@ -111,7 +116,7 @@ mod tests {
     /// A page's state must not be lost or shared when other regions come.
     #[test]
     fn entries_keep_their_values_while_the_array_grows() {
-        let mut array = Dense::<u16>::default();
+        let mut array = PerPage::<u16>::default();
         for len in [1, 100, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7] {
             let old = array.len();
             array.grow(len);

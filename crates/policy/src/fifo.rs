@@ -8,7 +8,7 @@
 use bytemuck::Zeroable;
 use terrace_core::OpId;
 
-use crate::dense::Dense;
+use crate::dense::PerPage;
 
 /// No slot.
 const NONE: u32 = u32::MAX;
@@ -24,7 +24,7 @@ pub(crate) struct Link {
 
 /// One link for each slot.
 #[derive(Debug, Default)]
-pub(crate) struct Links(Dense<Link>);
+pub(crate) struct Links(PerPage<Link>);
 
 impl Links {
     /// Makes links for slots below `slots`.

@@ -11,29 +11,46 @@
 //! | [`brain`] | policy and economist together: what both worlds drive |
 //! | [`first_touch`] | placement by first touch, no migration |
 //! | [`hemem`] | HeMem |
+//! | [`autonuma`] | NUMA balancing |
+//! | [`tpp`] | TPP |
+//! | [`oracle`] | knows the future |
+//! | [`roster`] | what every policy keeps straight: places, lists, proposals |
+//! | [`hints`] | hint faults |
+//! | `lru` | pages by when they were last seen used |
 //! | [`packed`] | the same in few bytes, without allocating |
 //! | [`whatif`] | what another policy would have done |
 //! | [`two_queue`] | 2Q by refault distance |
 //! | [`recording`] | what a brain was told, as a file |
 //! | [`registry`] | policies by name |
 
+pub mod autonuma;
 pub mod brain;
 pub mod contract;
 mod dense;
 mod fifo;
 pub mod first_touch;
 pub mod hemem;
+pub mod hints;
+mod lru;
+pub mod oracle;
 pub mod packed;
 pub mod recording;
 mod regions;
 pub mod registry;
+pub mod roster;
+pub mod tpp;
 pub mod two_queue;
 pub mod whatif;
 
+pub use autonuma::{AutoNuma, AutoNumaConfig};
 pub use brain::{Brain, Recorder};
 pub use contract::{Footprint, Granularity, Needs, Policy};
 pub use first_touch::FirstTouch;
 pub use hemem::{HeMem, HeMemConfig};
+pub use hints::HintConfig;
+pub use oracle::{Oracle, OracleConfig};
 pub use recording::{EventReader, EventWriter, RecordingError};
 pub use registry::{PolicyName, UnknownPolicy};
+pub use roster::Roster;
+pub use tpp::{Tpp, TppConfig};
 pub use two_queue::TwoQueue;

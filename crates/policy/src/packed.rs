@@ -13,7 +13,7 @@
 use serde::{Deserialize, Serialize};
 use terrace_core::{
     Bytes, Done, Event, EventRef, FaultKind, MAX_TIERS, Nanos, PageRange, PageRef, Region, Sample,
-    Telemetry, TierId, TierTelemetry,
+    Telemetry, TierId, TierTelemetry, Upcoming,
 };
 use thiserror::Error;
 
@@ -37,6 +37,8 @@ enum Item<'a> {
     Tick,
     Pressure(TierId, Bytes),
     Done(Done),
+    Foresight(&'a [Upcoming]),
+    Split(PageRef, Region),
 }
 
 /// The same when it is read.
@@ -53,6 +55,8 @@ enum OwnedItem {
     Tick,
     Pressure(TierId, Bytes),
     Done(Box<Done>),
+    Foresight(Vec<Upcoming>),
+    Split(PageRef, Region),
 }
 
 /// Telemetry without tiers.
@@ -137,6 +141,12 @@ impl Packer {
                     self.put(&Item::Pressure(tier, bytes), weight, &mut take)
                 }
                 EventRef::Done { done, .. } => self.put(&Item::Done(*done), weight, &mut take),
+                EventRef::Foresight { upcoming } => upcoming
+                    .chunks(SAMPLES)
+                    .all(|part| self.put(&Item::Foresight(part), weight, &mut take)),
+                EventRef::Split { page, into } => {
+                    self.put(&Item::Split(page, *into), weight, &mut take)
+                }
             };
         if !delivered {
             self.lost();
@@ -279,6 +289,8 @@ impl Unpacker {
                 Event::Pressure { tier, bytes, telemetry: telemetry(told) }
             }
             OwnedItem::Done(done) => Event::Done { done: *done, telemetry: telemetry(told) },
+            OwnedItem::Foresight(upcoming) => Event::Foresight { upcoming },
+            OwnedItem::Split(page, into) => Event::Split { page, into },
         }))
     }
 }
@@ -332,6 +344,8 @@ mod tests {
             Event::Done { done, telemetry: Box::new(telemetry) },
             Event::Discard { range: region.range() },
             Event::Free { range: region.range() },
+            Event::Foresight { upcoming: vec![Upcoming { page, loads: 0.1, stores: 3e9 }; 2] },
+            Event::Split { page, into: region },
         ]
     }
 
@@ -349,6 +363,8 @@ mod tests {
                 EventRef::Pressure { tier: *tier, bytes: *bytes, telemetry }
             }
             Event::Done { done, telemetry } => EventRef::Done { done, telemetry },
+            Event::Foresight { upcoming } => EventRef::Foresight { upcoming },
+            Event::Split { page, into } => EventRef::Split { page: *page, into },
         }
     }
 

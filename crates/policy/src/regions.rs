@@ -79,7 +79,7 @@ pub(crate) fn fastest_with_room(telemetry: &Telemetry, size: PageSize) -> TierId
 ///
 /// What proposals under way will take is not in the tiers' telemetry yet, so
 /// it is taken off; what they will free counts only once it is free.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Room([Bytes; MAX_TIERS]);
 
 impl Room {
@@ -95,6 +95,11 @@ impl Room {
     /// Whether a tier takes another page of this size.
     pub(crate) fn fits(&self, tier: TierId, size: PageSize) -> bool {
         self.0[tier.index()] >= size.bytes()
+    }
+
+    /// What is free in a tier.
+    pub(crate) fn free(&self, tier: TierId) -> Bytes {
+        self.0[tier.index()]
     }
 
     /// A page goes from one tier to another, before whatever is planned next.
@@ -124,6 +129,10 @@ impl Incoming {
     /// A move into a tier was proposed.
     pub(crate) fn begin(&mut self, to: TierId, size: PageSize) {
         self.0[to.index()] += size.bytes();
+    }
+    /// Bytes on their way.
+    pub(crate) fn bytes(&self, tier: TierId) -> Bytes {
+        self.0[tier.index()]
     }
     /// A proposed move came to its end.
     pub(crate) fn end(&mut self, to: TierId, size: PageSize) {

@@ -1,45 +1,55 @@
 //! Policies by name, so that every command and both worlds offer the same set.
+//!
+//! A new policy is a line in one of the two lists at the end of this file.
 
 use core::fmt;
 use core::str::FromStr;
 
+use crate::autonuma::{AutoNuma, AutoNumaConfig};
 use crate::contract::Policy;
 use crate::first_touch::FirstTouch;
 use crate::hemem::{HeMem, HeMemConfig};
+use crate::oracle::{Oracle, OracleConfig};
+use crate::tpp::{Tpp, TppConfig};
 use crate::two_queue::TwoQueue;
 
-/// A policy's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PolicyName {
-    /// [`FirstTouch`]
-    FirstTouch,
-    /// [`HeMem`] as in the paper.
-    HeMem,
-    /// [`crate::TwoQueue`].
-    TwoQueue,
-}
-
-impl PolicyName {
-    /// Every policy.
-    pub const ALL: [Self; 3] = [Self::FirstTouch, Self::HeMem, Self::TwoQueue];
-
-    /// What people call it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::FirstTouch => "first-touch",
-            Self::HeMem => "hemem",
-            Self::TwoQueue => "2q",
+macro_rules! policies {
+    (
+        live { $($(#[$live_doc:meta])* $live:ident, $live_name:literal, $live_new:expr;)* }
+        simulated { $($(#[$sim_doc:meta])* $sim:ident, $sim_name:literal, $sim_new:expr;)* }
+    ) => {
+        /// A policy's name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum PolicyName {
+            $($(#[$live_doc])* $live,)*
+            $($(#[$sim_doc])* $sim,)*
         }
-    }
 
-    /// A new policy of this name, with its published parameters.
-    pub fn build(self) -> Box<dyn Policy> {
-        match self {
-            Self::FirstTouch => Box::new(FirstTouch::new()),
-            Self::HeMem => Box::new(HeMem::new(HeMemConfig::default())),
-            Self::TwoQueue => Box::new(TwoQueue::new()),
+        impl PolicyName {
+            /// Every policy.
+            pub const ALL: [Self; [$($live_name,)* $($sim_name,)*].len()] =
+                [$(Self::$live,)* $(Self::$sim,)*];
+
+            /// The policies that a live world offers.
+            pub const LIVE: [Self; [$($live_name),*].len()] = [$(Self::$live),*];
+
+            /// What people call it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$live => $live_name,)*
+                    $(Self::$sim => $sim_name,)*
+                }
+            }
+
+            /// A new policy of this name, with its published parameters.
+            pub fn build(self) -> Box<dyn Policy> {
+                match self {
+                    $(Self::$live => Box::new($live_new),)*
+                    $(Self::$sim => Box::new($sim_new),)*
+                }
+            }
         }
-    }
+    };
 }
 
 impl fmt::Display for PolicyName {
@@ -71,5 +81,24 @@ impl FromStr for PolicyName {
             .into_iter()
             .find(|p| p.name() == text)
             .ok_or_else(|| UnknownPolicy(text.to_owned()))
+    }
+}
+
+policies! {
+    live {
+        /// [`FirstTouch`]
+        FirstTouch, "first-touch", FirstTouch::new();
+        /// [`HeMem`] as in the paper.
+        HeMem, "hemem", HeMem::new(HeMemConfig::default());
+        /// [`TwoQueue`]
+        TwoQueue, "2q", TwoQueue::new();
+        /// [`Tpp`] as in the paper.
+        Tpp, "tpp", Tpp::new(TppConfig::default());
+    }
+    simulated {
+        /// [`AutoNuma`] in its mode for memory tiers, with demotion.
+        AutoNuma, "autonuma", AutoNuma::new(AutoNumaConfig::tiering());
+        /// [`Oracle`]
+        Oracle, "oracle", Oracle::new(OracleConfig::default());
     }
 }

@@ -188,6 +188,8 @@ impl WhatIf {
                 self.observe(telemetry);
                 self.tick();
             }
+            // Nothing is known of the future here, and nothing is split.
+            Event::Foresight { .. } | Event::Split { .. } => {}
             // Pressure and ends are this world's own.
             Event::Pressure { telemetry, .. } | Event::Done { telemetry, .. } => {
                 self.observe(telemetry);

@@ -6,11 +6,11 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use common::{DRAM, Random, Toy, page, sample};
+use common::{DRAM, Named, Random, Toy, page, sample};
 use terrace_core::{
     Access, Bytes, Cycles, Done, FaultKind, Outcome, PageSize, Plan, RegionId, Telemetry,
 };
-use terrace_policy::{FirstTouch, HeMem, HeMemConfig, Policy};
+use terrace_policy::{FirstTouch, Policy, PolicyName};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -92,11 +92,8 @@ fn the_counter_counts() {
 }
 
 #[test]
-fn hemem_does_not_allocate_once_regions_are_known() {
-    check(HeMem::new(HeMemConfig::default()));
-}
-
-#[test]
-fn first_touch_does_not_allocate_once_regions_are_known() {
-    check(FirstTouch::new());
+fn no_live_policy_allocates_once_regions_are_known() {
+    for name in PolicyName::LIVE {
+        check(Named::new(name));
+    }
 }

@@ -6,16 +6,20 @@
 
 mod common;
 
-use common::{Toy, page, sample};
+use common::{DRAM, Named, Random, Toy, page, sample};
 use proptest::prelude::*;
-use terrace_core::{Abort, Access, Bytes, PageNo, PageRange, PageSize, Proposal, RegionId, TierId};
-use terrace_policy::{FirstTouch, HeMem, HeMemConfig, Policy};
+use terrace_core::{
+    Abort, Access, Bytes, PageNo, PageRange, PageSize, Proposal, RegionId, TierId, Upcoming,
+};
+use terrace_policy::{FirstTouch, HeMem, HeMemConfig, Policy, PolicyName};
 
 /// Something that happens in the world. Numbers are taken modulo what exists.
 #[derive(Clone, Debug)]
 enum Step {
     Alloc { region: u32, pages: u32, huge: bool },
     Touch { region: u32, page: u32 },
+    Access { region: u32, page: u32, write: bool },
+    Foresee { region: u32, every: u32 },
     Sample { region: u32, page: u32, write: bool, weight: u16 },
     Burst { region: u32, write: bool },
     Tick,
@@ -34,6 +38,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (region(), 1u32..40, any::<bool>())
             .prop_map(|(region, pages, huge)| Step::Alloc { region, pages, huge }),
         12 => place().prop_map(|(region, page)| Step::Touch { region, page }),
+        12 => (place(), any::<bool>())
+            .prop_map(|((region, page), write)| Step::Access { region, page, write }),
+        2 => (region(), 1u32..8).prop_map(|(region, every)| Step::Foresee { region, every }),
         8 => (place(), any::<bool>(), prop_oneof![4 => 1u16..8, 1 => any::<u16>()]).prop_map(
             |((region, page), write, weight)| Step::Sample { region, page, write, weight }
         ),
@@ -78,6 +85,20 @@ fn apply<P: Policy>(toy: &mut Toy<P>, step: &Step) -> Vec<Proposal> {
             if let Some(page) = place(toy, region, page) {
                 toy.touch(page);
             }
+        }
+        Step::Access { region, page, write } => {
+            if let Some(page) = place(toy, region, page) {
+                toy.access(page, access(write));
+            }
+        }
+        Step::Foresee { region, every } => {
+            // Of pages that are gone, too.
+            let upcoming = |number: u32| Upcoming {
+                page: page(region, number),
+                loads: (number % every) as f32 * 1e5,
+                stores: 0.0,
+            };
+            toy.policy.foresee(&(0..40).map(upcoming).collect::<Vec<_>>());
         }
         // A sample may be of a page or region that is gone.
         Step::Sample { region, page: number, write, weight } => {
@@ -183,6 +204,42 @@ proptest! {
         prop_assert_eq!(first, run_hemem(&[12, 300], true, &steps));
     }
 
+    /// What the toy world asserts holds for every policy there is: no page is
+    /// proposed twice, proposals agree with where pages lie, pressure delivers,
+    /// and nothing proposed overfills a tier.
+    #[test]
+    fn every_policy_stays_consistent(steps in steps(), addressable: bool) {
+        for name in PolicyName::ALL {
+            let mut toy = Toy::new(Named::new(name), &[12, 300], addressable);
+            for step in &steps {
+                apply(&mut toy, step);
+            }
+        }
+    }
+
+    #[test]
+    fn no_policy_overfills_a_tier_of_three(steps in steps()) {
+        for name in PolicyName::ALL {
+            let mut toy = Toy::new(Named::new(name), &[6, 30, 300], true);
+            for step in &steps {
+                apply(&mut toy, step);
+                toy.complete_all();
+            }
+        }
+    }
+
+    /// Replay and reproducible simulation rest on this.
+    #[test]
+    fn every_policy_proposes_the_same_for_the_same_events(steps in steps()) {
+        for name in PolicyName::ALL {
+            let run = || {
+                let mut toy = Toy::new(Named::new(name), &[12, 300], true);
+                steps.iter().map(|step| apply(&mut toy, step)).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(run(), run(), "{}", name);
+        }
+    }
+
     /// First touch moves nothing on its own account, and nothing it must not.
     #[test]
     fn first_touch_only_moves_under_pressure(steps in steps(), addressable: bool) {
@@ -203,6 +260,46 @@ proptest! {
             apply(&mut toy, step);
             // Asserts that each action finds room.
             toy.complete_all();
+        }
+    }
+}
+
+/// Accesses to `hot` pages from `first`, for so many ticks; the oracle is told.
+fn use_hot(toy: &mut Toy<Named>, random: &mut Random, first: u32, hot: u32, ticks: u32) {
+    let all = first..first + hot;
+    let coming = |number| Upcoming { page: page(0, number), loads: 1e6, stores: 0.0 };
+    toy.policy.foresee(&all.map(coming).collect::<Vec<_>>());
+    for _ in 0..ticks {
+        for _ in 0..40 {
+            let number = first + random.below(u64::from(hot)) as u32;
+            toy.access(page(0, number), Access::Read);
+        }
+        toy.tick();
+        toy.complete_all();
+    }
+}
+
+/// Policies that place pages by how they are used. The others do not promote.
+fn placing() -> impl Iterator<Item = PolicyName> {
+    let others = [PolicyName::FirstTouch, PolicyName::TwoQueue];
+    PolicyName::ALL.into_iter().filter(move |name| !others.contains(name))
+}
+
+/// A policy that is wedged keeps what was hot once. Everything that was hot is
+/// cold now, so all of the new hot set fits.
+#[test]
+fn no_policy_is_wedged_when_the_hot_set_moves() {
+    for name in placing() {
+        let mut toy = Toy::new(Named::new(name), &[64, 400], true);
+        toy.sample_period = 11;
+        let mut random = Random(3);
+        toy.alloc_and_touch(0, 256);
+        for first in [150, 30, 200] {
+            // 40 s: a walk over the slow tier takes two.
+            use_hot(&mut toy, &mut random, first, 40, 4000);
+            let hot = toy.in_dram((first..first + 40).map(|number| page(0, number)));
+            assert!(hot >= 36, "{name}: {hot} of 40 hot pages from {first} on in DRAM");
+            assert!(toy.used(DRAM) <= toy.tiers[0].capacity);
         }
     }
 }

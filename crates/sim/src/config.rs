@@ -24,14 +24,24 @@ pub enum SimPolicy {
     AllDram,
     /// Nobody: everything lies in the last tier.
     AllSlow,
+    /// A policy of one's own, by its name; it is handed over when the
+    /// simulation is set up.
+    Custom(&'static str),
 }
 
 impl SimPolicy {
-    /// Everything there is, policies first.
-    pub fn all() -> Vec<Self> {
-        let fixed = [Self::MemoryMode, Self::AllDram, Self::AllSlow];
-        PolicyName::ALL.into_iter().map(Self::Policy).chain(fixed).collect()
-    }
+    /// Everything there is by name, policies first.
+    pub const ALL: [Self; PolicyName::ALL.len() + 3] = {
+        let mut all = [Self::MemoryMode; PolicyName::ALL.len() + 3];
+        let mut i = 0;
+        while i < PolicyName::ALL.len() {
+            all[i] = Self::Policy(PolicyName::ALL[i]);
+            i += 1;
+        }
+        all[i + 1] = Self::AllDram;
+        all[i + 2] = Self::AllSlow;
+        all
+    };
 
     /// What people call it.
     pub const fn name(self) -> &'static str {
@@ -40,6 +50,7 @@ impl SimPolicy {
             Self::MemoryMode => "memory-mode",
             Self::AllDram => "all-dram",
             Self::AllSlow => "all-slow",
+            Self::Custom(name) => name,
         }
     }
 }
@@ -62,7 +73,7 @@ pub struct UnknownSimPolicy(pub String);
 
 impl fmt::Display for UnknownSimPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<String> = SimPolicy::all().iter().map(|p| format!("`{p}`")).collect();
+        let names: Vec<String> = SimPolicy::ALL.iter().map(|p| format!("`{p}`")).collect();
         write!(f, "`{}` cannot be simulated (there are {})", self.0, names.join(", "))
     }
 }
@@ -72,7 +83,7 @@ impl core::error::Error for UnknownSimPolicy {}
 impl FromStr for SimPolicy {
     type Err = UnknownSimPolicy;
     fn from_str(text: &str) -> Result<Self, UnknownSimPolicy> {
-        Self::all()
+        Self::ALL
             .into_iter()
             .find(|p| p.name() == text)
             .ok_or_else(|| UnknownSimPolicy(text.to_owned()))
@@ -162,7 +173,7 @@ mod tests {
 
     #[test]
     fn every_policy_is_found_by_the_name_it_prints() {
-        for policy in SimPolicy::all() {
+        for policy in SimPolicy::ALL {
             assert_eq!(policy.to_string().parse(), Ok(policy));
         }
         let error = "hemen".parse::<SimPolicy>().expect_err("no such policy").to_string();

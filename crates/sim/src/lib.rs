@@ -17,6 +17,7 @@
 //! | [`cache`] | the last-level cache, analytically |
 //! | [`memory_mode`] | DRAM as a hardware cache |
 //! | [`sampler`] | hardware event sampling |
+//! | `observe` | hint faults and accessed bits |
 //! | [`migration`] | the migration engine |
 //! | [`pages`] | where each page lies |
 //! | [`recorder`] | recording a run |
@@ -38,6 +39,7 @@ pub mod full;
 pub mod machines;
 pub mod memory_mode;
 pub mod migration;
+mod observe;
 pub mod pages;
 pub mod plan;
 pub mod recorder;

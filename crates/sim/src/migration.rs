@@ -182,6 +182,19 @@ impl MigrationEngine {
         Bytes::from_f64(self.budget.min(self.most_budget(tick) - waiting))
     }
 
+    /// The shootdown after entries of many pages were changed at once: every
+    /// thread answers it. Returns the processor time of it all.
+    pub(crate) fn shoot_down(&mut self, costs: &Costs, threads: &mut [Thread]) -> Cycles {
+        let each = costs.shootdown_per_core.value;
+        for thread in threads.iter_mut() {
+            thread.clock += each.as_f64();
+        }
+        let interrupted = each * threads.len() as u64;
+        self.counts.interrupted += interrupted;
+        let own = costs.write_protect.value + costs.shootdown.value;
+        self.clock.cycles(own + interrupted)
+    }
+
     pub(crate) fn set_limit(&mut self, limit: BytesPerSecond) {
         self.config.limit = limit;
     }

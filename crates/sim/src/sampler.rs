@@ -77,6 +77,10 @@ pub struct SampleCounts {
     pub lost: u64,
     /// Records that the policy was told of.
     pub delivered: u64,
+    /// Hint faults that the policy was told of.
+    pub hint_faults: u64,
+    /// Pages whose accessed bits were read.
+    pub scanned: u64,
 }
 
 /// A core's counters. Kept apart from the buffers so that the hot loop touches

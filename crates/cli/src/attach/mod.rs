@@ -78,7 +78,7 @@ pub(crate) struct Args {
 
     /// Which policy decides what lies where.
     #[arg(long, value_name = "NAME", default_value = "hemem",
-          value_parser = one_of(&PolicyName::ALL, PolicyName::name))]
+          value_parser = one_of(&PolicyName::LIVE, PolicyName::name))]
     policy: PolicyName,
 
     /// What the economist does: nothing, price and record, or also refuse what does not pay.
@@ -233,7 +233,7 @@ impl Args {
             let reason = "as asked for".to_owned();
             return Ok(Choice { kinds: self.sampler.clone(), reason });
         }
-        if !brain.needs().samples {
+        if !brain.needs().samples && !brain.needs().scans {
             let reason = format!("the policy {} needs none", brain.name());
             return Ok(Choice { kinds: Vec::new(), reason });
         }

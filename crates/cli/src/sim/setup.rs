@@ -3,7 +3,6 @@
 
 use terrace_core::{Bytes, Nanos, PageSize};
 use terrace_economics::Mode;
-use terrace_policy::PolicyName;
 use terrace_sim::workload::gups::{Gups, GupsConfig, Shift};
 use terrace_sim::{Phases, SimConfig, SimPolicy, Span, machines};
 
@@ -11,16 +10,8 @@ use crate::args::{economist, one_of};
 use crate::failure::Failure;
 use crate::sim::full::Shared;
 
-/// Everything that a simulation can run under, in the order of
-/// [`SimPolicy::all`]; a constant, because help and completions need it as one.
-pub(crate) const POLICIES: &[SimPolicy] = &[
-    SimPolicy::Policy(PolicyName::FirstTouch),
-    SimPolicy::Policy(PolicyName::HeMem),
-    SimPolicy::Policy(PolicyName::TwoQueue),
-    SimPolicy::MemoryMode,
-    SimPolicy::AllDram,
-    SimPolicy::AllSlow,
-];
+/// Everything that a simulation can run under.
+pub(crate) const POLICIES: &[SimPolicy] = &SimPolicy::ALL;
 
 /// What the simulated program does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,15 +151,5 @@ impl Setup {
             shift: self.shift_at.map(|at| Shift { at, part: 4 }),
             ..published
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whatever_can_be_simulated_can_be_named() {
-        assert_eq!(POLICIES, SimPolicy::all());
     }
 }

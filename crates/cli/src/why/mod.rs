@@ -255,7 +255,9 @@ impl<'a> Search<'a> {
         };
         match action {
             Action::Exchange { promote, demote, .. } => page == *promote || page == *demote,
-            Action::Collapse { range } | Action::Arm { range } => range.contains(page),
+            Action::Collapse { range } | Action::Arm { range } | Action::Scan { range } => {
+                range.contains(page)
+            }
             other => other.page() == Some(page),
         }
     }

@@ -31,7 +31,7 @@ use terrace_core::{
     PageSize, Plan, Region, Sample, Telemetry, TierId, Urgency,
 };
 
-use crate::contract::{Footprint, Granularity, Needs, Policy};
+use crate::contract::{Footprint, Needs, Policy};
 use crate::regions::{Incoming, fastest_with_room};
 use page::Standing;
 use state::{End, State};
@@ -141,10 +141,10 @@ impl Policy for HeMem {
 
     fn needs(&self) -> Needs {
         Needs {
-            granularity: Granularity::Any,
             samples: true,
             reads_and_writes: true,
             tick: Some(self.state.config.tick),
+            ..Needs::default()
         }
     }
 

@@ -10,7 +10,7 @@ use terrace_core::{Access, Heat, MAX_TIERS, Nanos, OpId, PageRef, PerSecond, Tel
 use super::clock::CoolingClock;
 use super::config::HeMemConfig;
 use super::page::{Class, Page, Standing};
-use crate::dense::{Dense, InUse};
+use crate::dense::{InUse, PerPage};
 use crate::fifo::{Fifo, Links};
 use crate::regions::Regions;
 
@@ -40,7 +40,7 @@ pub(super) enum End {
 pub(super) struct State {
     pub(super) config: HeMemConfig,
     pub(super) regions: Regions,
-    pages: Dense<Page>,
+    pages: PerPage<Page>,
     in_use: InUse,
     links: Links,
     /// By tier and class.
@@ -61,7 +61,7 @@ impl State {
         Self {
             config,
             regions: Regions::default(),
-            pages: Dense::default(),
+            pages: PerPage::default(),
             in_use: InUse::default(),
             links: Links::default(),
             lists: [[Fifo::EMPTY; 3]; MAX_TIERS],

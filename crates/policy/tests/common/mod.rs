@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use terrace_core::{
     Abort, Access, Action, Bytes, ContextId, Cycles, Done, FaultKind, Nanos, OpId, Outcome, PageNo,
     PageRange, PageRef, PageSize, Plan, Proposal, Region, RegionId, Sample, SampleSource,
-    Telemetry, TierId, TierTelemetry, Urgency,
+    Telemetry, TierId, TierTelemetry, Upcoming, Urgency,
 };
-use terrace_policy::Policy;
+use terrace_policy::{Footprint, Needs, Policy, PolicyName};
 
 pub(crate) const DRAM: TierId = TierId(0);
 pub(crate) const SLOW: TierId = TierId(1);
@@ -38,6 +38,12 @@ pub(crate) struct Toy<P> {
     faulting: Option<(PageRef, TierId)>,
     /// Migration traffic that was carried out.
     pub(crate) migrated: Bytes,
+    /// Pages that fault when they are touched next.
+    armed: BTreeSet<PageRef>,
+    /// Pages that were touched since their accessed bit was cleared.
+    accessed: BTreeSet<PageRef>,
+    /// Accesses until the next sample, if the policy asks for samples.
+    until_sample: u64,
     plan: Plan,
 }
 
@@ -69,6 +75,9 @@ impl<P: Policy> Toy<P> {
             sample_period: 5_003,
             migration_budget: Bytes::MAX,
             migrated: Bytes::ZERO,
+            armed: BTreeSet::new(),
+            accessed: BTreeSet::new(),
+            until_sample: 1,
             plan: Plan::new(),
         }
     }
@@ -87,6 +96,9 @@ impl<P: Policy> Toy<P> {
                 capacity: tier.capacity,
                 free: tier.capacity - self.used(TierId(i as u8)),
                 addressable: tier.addressable,
+                // Local DDR4 and Optane; each further tier is slower still.
+                read_latency: [Nanos(81), Nanos(305), Nanos(1000)][i],
+                write_latency: [Nanos(81), Nanos(305), Nanos(1000)][i],
                 ..TierTelemetry::default()
             };
         }
@@ -151,6 +163,26 @@ impl<P: Policy> Toy<P> {
         assert!(self.has_room(tier, size), "pressure did not deliver");
         self.placed.insert(page, tier);
         tier
+    }
+
+    /// The program accesses a page, which is seen in every way that the policy
+    /// asked for.
+    pub(crate) fn access(&mut self, page: PageRef, access: Access) {
+        self.touch(page);
+        self.accessed.insert(page);
+        if self.armed.remove(&page) {
+            let telemetry = self.telemetry();
+            self.policy.fault(page, FaultKind::Hint(access), &telemetry);
+            let sample = Sample { source: SampleSource::HintFault, ..sample(page, access, 1) };
+            self.policy.samples(&[sample]);
+        }
+        self.until_sample -= 1;
+        if self.until_sample == 0 {
+            self.until_sample = self.sample_period;
+            if self.policy.needs().samples {
+                self.policy.samples(&[sample(page, access, 1)]);
+            }
+        }
     }
 
     pub(crate) fn sample(&mut self, page: PageRef, access: Access, count: u32) {
@@ -246,6 +278,7 @@ impl<P: Policy> Toy<P> {
 
     /// Carries out one action, if the truth still allows it.
     pub(crate) fn carry_out(&mut self, proposal: &Proposal) -> Outcome {
+        self.observe(&proposal.action);
         let moves: Vec<_> = moves(&proposal.action).collect();
         let op = proposal.op;
         if moves.iter().any(|(page, ..)| self.void.contains(&(op, *page))) {
@@ -265,6 +298,25 @@ impl<P: Policy> Toy<P> {
             self.placed.insert(page, to);
         }
         Outcome::Completed { cost: Cycles(1_000), moved: traffic }
+    }
+
+    /// Arms pages, or tells which were accessed.
+    fn observe(&mut self, action: &Action) {
+        match action {
+            Action::Arm { range } => self.armed.extend(range.pages()),
+            Action::Scan { range } => {
+                let samples: Vec<_> = range
+                    .pages()
+                    .filter(|page| self.accessed.remove(page))
+                    .map(|page| Sample {
+                        source: SampleSource::AccessedBit,
+                        ..sample(page, Access::Read, 1)
+                    })
+                    .collect();
+                self.policy.samples(&samples);
+            }
+            _ => {}
+        }
     }
 
     pub(crate) fn report(&mut self, proposal: Proposal, outcome: Outcome) {
@@ -295,6 +347,54 @@ impl<P: Policy> Toy<P> {
     /// How many of some pages lie in DRAM.
     pub(crate) fn in_dram(&self, pages: impl IntoIterator<Item = PageRef>) -> usize {
         pages.into_iter().filter(|&p| self.tier_of(p) == Some(DRAM)).count()
+    }
+}
+
+/// A policy by its name, so that a test can go through all of them.
+pub(crate) struct Named(Box<dyn Policy>);
+
+impl Named {
+    pub(crate) fn new(name: PolicyName) -> Self {
+        Self(name.build())
+    }
+}
+
+impl Policy for Named {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+    fn needs(&self) -> Needs {
+        self.0.needs()
+    }
+    fn alloc(&mut self, region: &Region) {
+        self.0.alloc(region);
+    }
+    fn fault(&mut self, page: PageRef, kind: FaultKind, telemetry: &Telemetry) -> TierId {
+        self.0.fault(page, kind, telemetry)
+    }
+    fn samples(&mut self, samples: &[Sample]) {
+        self.0.samples(samples);
+    }
+    fn foresee(&mut self, upcoming: &[Upcoming]) {
+        self.0.foresee(upcoming);
+    }
+    fn split(&mut self, page: PageRef, into: &Region) {
+        self.0.split(page, into);
+    }
+    fn free(&mut self, range: PageRange, whole: bool) {
+        self.0.free(range, whole);
+    }
+    fn tick(&mut self, telemetry: &Telemetry, plan: &mut Plan) {
+        self.0.tick(telemetry, plan);
+    }
+    fn pressure(&mut self, tier: TierId, bytes: Bytes, telemetry: &Telemetry, plan: &mut Plan) {
+        self.0.pressure(tier, bytes, telemetry, plan);
+    }
+    fn done(&mut self, done: &Done) {
+        self.0.done(done);
+    }
+    fn footprint(&self) -> Footprint {
+        self.0.footprint()
     }
 }
 

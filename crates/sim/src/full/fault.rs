@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 use terrace_core::{
-    Access as Kind, FaultKind, Nanos, PageRange, PageRef, PageSize, Region, TierId,
+    Access as Kind, FaultKind, Nanos, PageRange, PageRef, PageSize, Region, Sample, SampleSource,
+    TierId,
 };
 
 use super::machine::FullMachine;
@@ -171,6 +172,11 @@ impl FullMachine {
         me.clock.spend(me.instructions, trap.as_f64());
         if let Some((page, _)) = self.areas.page(address) {
             self.choose(page, FaultKind::Hint(kind));
+            self.world.sampler.counts.hint_faults += 1;
+            let sample = Sample { page, access: kind, source: SampleSource::HintFault, weight: 1 };
+            if let Some(brain) = &mut self.world.brain {
+                brain.samples(&[sample]);
+            }
         }
     }
 

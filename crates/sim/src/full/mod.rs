@@ -22,10 +22,12 @@
 //! | [`fault`] | demand faults and hint faults |
 //! | `mover` | the migration engine |
 //! | `world` | samples, ticks, telemetry |
+//! | `ahead` | what is to come, for a policy that asks for it |
 //! | [`setup`] | what to simulate |
 //! | [`report`] | what came of it |
 
 pub mod access;
+mod ahead;
 pub mod clock;
 pub mod fault;
 pub mod frames;

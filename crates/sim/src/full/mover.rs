@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use terrace_core::machine::Costs;
 use terrace_core::{
-    Abort, Action, Bytes, Cycles, Done, Nanos, Outcome, PageRange, PageRef, Proposal, TierId,
+    Abort, Access, Action, Bytes, Cycles, Done, Nanos, Outcome, PageRange, PageRef, Proposal,
+    Sample, SampleSource, TierId,
 };
 
 use super::machine::FullMachine;
@@ -111,6 +112,7 @@ impl FullMachine {
         };
         match proposal.action {
             Action::Arm { range } => return self.arm(proposal, range),
+            Action::Scan { range } => return self.scan(proposal, range),
             Action::SetPeriod { period, .. } => {
                 self.world.sampler.set_period(period);
                 let outcome = Outcome::Completed { cost: Cycles::ZERO, moved: Bytes::ZERO };
@@ -187,9 +189,10 @@ impl FullMachine {
                 Ok([Some(up), Some(down)])
             }
             Action::Split { .. } | Action::Collapse { .. } => Err(Abort::Unsupported),
-            Action::Arm { .. } | Action::SetPeriod { .. } | Action::Throttle { .. } => {
-                Ok([None, None])
-            }
+            Action::Arm { .. }
+            | Action::Scan { .. }
+            | Action::SetPeriod { .. }
+            | Action::Throttle { .. } => Ok([None, None]),
         }
     }
 
@@ -289,14 +292,46 @@ impl FullMachine {
                 armed += 1;
             }
         }
-        // One change of protection for the range, one shootdown.
+        self.observed(proposal, armed);
+    }
+
+    /// Pages of a range are observed from now on: one change of the page table
+    /// for all of them, one shootdown.
+    fn observed(&mut self, proposal: Proposal, pages: u64) {
         let costs = &self.world.costs;
         let time = costs.write_protect.value + costs.shootdown.value;
-        let cost = if armed > 0 { self.clock.cycles(time) } else { Cycles::ZERO };
-        if armed > 0 {
+        let cost = if pages > 0 { self.clock.cycles(time) } else { Cycles::ZERO };
+        if pages > 0 {
             self.interrupt();
         }
         self.ended(proposal, Outcome::Completed { cost, moved: Bytes::ZERO });
+    }
+
+    /// Reads and clears the accessed and dirty bits of a range.
+    fn scan(&mut self, proposal: Proposal, range: PageRange) {
+        const BITS: u64 = Entry::ACCESSED | Entry::DIRTY;
+        let (mut cleared, mut samples) = (0u64, Vec::new());
+        for page in range.pages() {
+            let Some((address, size)) = self.areas.address(page) else { break };
+            let Some(place) = self.memory.table.place(address) else { continue };
+            let entry = self.memory.table.entry(place);
+            if !entry.is_present() {
+                continue;
+            }
+            self.world.sampler.counts.scanned += 1;
+            if !entry.has(Entry::ACCESSED) {
+                continue;
+            }
+            self.memory.table.entry_mut(place).0 &= !BITS;
+            self.shoot_down(address, map_size(size));
+            cleared += 1;
+            let access = if entry.has(Entry::DIRTY) { Access::Write } else { Access::Read };
+            samples.push(Sample { page, access, source: SampleSource::AccessedBit, weight: 1 });
+        }
+        if let Some(brain) = &mut self.world.brain {
+            brain.samples(&samples);
+        }
+        self.observed(proposal, cleared);
     }
 
     fn ended(&mut self, proposal: Proposal, outcome: Outcome) {

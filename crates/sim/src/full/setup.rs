@@ -7,6 +7,7 @@ use terrace_core::{Bytes, MAX_TIERS, Machine, Nanos, PageSize, Plan, TierId};
 use terrace_economics::{Calibration, Economist, Mode};
 use terrace_policy::{Brain, Policy};
 
+use super::ahead::Ahead;
 use super::machine::FullMachine;
 use super::mover::Mover;
 use super::report::FullReport;
@@ -69,6 +70,10 @@ impl FullMachine {
         let policy = match config.policy {
             SimPolicy::Policy(name) => Some(name.build()),
             SimPolicy::AllDram | SimPolicy::AllSlow => None,
+            SimPolicy::Custom(name) => {
+                let message = format!("`{name}` was not handed over");
+                return Err(SimError::parameter("policy", message));
+            }
             SimPolicy::MemoryMode => {
                 let message = "memory-mode has no model of single accesses yet";
                 return Err(SimError::parameter("policy", message));
@@ -173,12 +178,36 @@ pub fn run(
     progress: &mut dyn FnMut(u64, Nanos),
 ) -> Result<FullReport, SimError> {
     let workload = source.describe();
+    if !machine.wants_future() {
+        return drive(machine, config, workload, &mut |batch, _| source.next(batch), progress);
+    }
+    let mut ahead = Ahead::new(source, config.machine.cpu.llc.value.get() / 64);
+    let mut told = 0;
+    let mut next = |batch: &mut Batch, machine: &mut FullMachine| {
+        let more = ahead.next(batch)?;
+        // What was told is good until the next tick.
+        if machine.ticks() >= told {
+            told = machine.ticks() + 1;
+            machine.tell_future(&ahead);
+        }
+        Ok(more)
+    };
+    drive(machine, config, workload, &mut next, progress)
+}
+
+fn drive(
+    machine: &mut FullMachine,
+    config: &FullConfig,
+    workload: String,
+    next: &mut dyn FnMut(&mut Batch, &mut FullMachine) -> Result<bool, SimError>,
+    progress: &mut dyn FnMut(u64, Nanos),
+) -> Result<FullReport, SimError> {
     let mut batch = Batch::default();
     let begun = Instant::now();
     let (mut total, mut reported) = (0u64, 0u64);
     // Without a warm-up the first batch counts, too.
     let mut warm = (config.warm_up == 0).then(|| machine.snapshot());
-    while source.next(&mut batch)? {
+    while next(&mut batch, machine)? {
         machine.take(&batch)?;
         total += batch.accesses.len() as u64;
         if warm.is_none() && total >= config.warm_up {

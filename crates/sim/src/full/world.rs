@@ -132,6 +132,11 @@ impl FullMachine {
         }
     }
 
+    /// Ticks of the policy so far.
+    pub(super) fn ticks(&self) -> u64 {
+        self.world.ticks
+    }
+
     fn tick(&mut self, now: Nanos) {
         let passed = now - self.world.before_at;
         for (index, tier) in self.tiers.iter().enumerate() {

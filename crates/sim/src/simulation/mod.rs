@@ -5,14 +5,16 @@
 //! engine works through its queue, and the sampler's buffers are drained into
 //! the policy. At the end of each tick the policy plans.
 
+mod foresight;
 mod setup;
 mod summary;
 
 use std::time::Instant;
 
 use terrace_core::{
-    Action, Bytes, BytesPerSecond, Cycles, Done, Event, MAX_TIERS, Machine, Nanos, Outcome,
-    PerSecond, Plan, Sample, SampleSource, Telemetry, TierId, TierTelemetry,
+    Abort, Action, Bytes, BytesPerSecond, Cycles, Done, Event, FaultKind, MAX_TIERS, Machine,
+    Nanos, Outcome, PageRange, PerSecond, Plan, Proposal, Sample, SampleSource, Telemetry, TierId,
+    TierTelemetry,
 };
 use terrace_policy::Brain;
 
@@ -21,6 +23,7 @@ use crate::config::{Phases, SimPolicy, Span};
 use crate::device::{Device, Traffic};
 use crate::memory_mode::MemoryMode;
 use crate::migration::{MigrationConfig, MigrationCounts, MigrationEngine, Surroundings};
+use crate::observe::{Hint, Observer, Program};
 use crate::pages::Pages;
 use crate::recorder::Recorder;
 use crate::report::{RunResult, SeriesPoint, SimReport};
@@ -78,6 +81,7 @@ pub struct Simulation {
     memory_mode: Option<MemoryMode>,
     brain: Option<Brain>,
     sampler: Sampler,
+    observer: Observer,
     engine: MigrationEngine,
     recorder: Option<Box<dyn Recorder>>,
     balance: Balance,
@@ -91,6 +95,10 @@ pub struct Simulation {
     /// Traffic of the last quantum, by time.
     traffic: [Traffic; MAX_TIERS],
     served: [f64; MAX_TIERS],
+    /// Real accesses of each thread in a nanosecond, in the last quantum.
+    rates: Vec<f64>,
+    /// When the policy is told next what is to come.
+    foresight_due: Nanos,
     sums: Sums,
     plan: Plan,
     samples: Vec<Sample>,
@@ -255,6 +263,8 @@ impl Simulation {
             now: begin,
         };
         self.engine.advance(end.as_f64(), &mut around, &mut self.done);
+        self.rates = rates;
+        self.take_hints(end);
         self.now = end;
         self.deliver(length);
         self.extend_series(&total);
@@ -290,14 +300,7 @@ impl Simulation {
         if self.brain.is_none() {
             return;
         }
-        if !self.samples.is_empty() {
-            if let Some(recorder) = &mut self.recorder {
-                recorder.event(&Event::Samples { samples: self.samples.clone() });
-            }
-            if let Some(brain) = &mut self.brain {
-                brain.samples(&self.samples);
-            }
-        }
+        self.tell_samples();
         let done = std::mem::take(&mut self.done);
         if !done.is_empty() {
             let telemetry = self.telemetry();
@@ -317,9 +320,81 @@ impl Simulation {
         }
     }
 
+    /// Pages that were made to fault do.
+    fn take_hints(&mut self, end: Nanos) {
+        let trap = self.machine.costs.kernel_fault.value;
+        while let Some(Hint { page, thread, access, at }) = {
+            let workload = self.workload.as_ref();
+            let program = Program { workload, rates: &self.rates, now: self.now };
+            self.observer.due(end, &program)
+        } {
+            self.threads[thread].clock += trap.as_f64();
+            self.sampler.counts.hint_faults += 1;
+            let page = self.pages.page_ref(page);
+            let telemetry = Telemetry { now: at, ..self.telemetry() };
+            let sample = Sample { page, access, source: SampleSource::HintFault, weight: 1 };
+            let kind = FaultKind::Hint(access);
+            if let Some(recorder) = &mut self.recorder {
+                let telemetry = Box::new(telemetry);
+                recorder.event(&Event::Fault { page, kind, telemetry });
+                recorder.event(&Event::Samples { samples: vec![sample] });
+            }
+            if let Some(brain) = &mut self.brain {
+                brain.fault(page, kind, &telemetry);
+                brain.samples(&[sample]);
+            }
+        }
+    }
+
+    /// Arms pages, or reads their accessed bits: one change of the page table
+    /// and one shootdown for the whole range.
+    fn observe(&mut self, proposal: &Proposal, range: PageRange) -> Outcome {
+        let Some(first) =
+            self.pages.number(terrace_core::PageRef { region: range.region, page: range.start })
+        else {
+            return Outcome::Aborted(Abort::Stale);
+        };
+        let region = self.pages.regions().iter().find(|r| r.id == range.region);
+        let pages = region.map_or(0, |r| r.pages.saturating_sub(range.start.0)).min(range.count);
+        let workload = self.workload.as_ref();
+        let program = Program { workload, rates: &self.rates, now: self.now };
+        let numbers = first..first + pages;
+        if matches!(proposal.action, Action::Arm { .. }) {
+            for page in numbers {
+                if self.pages.tier(page).is_some() {
+                    self.observer.arm(page, &program);
+                }
+            }
+        } else {
+            self.samples.clear();
+            let (names, samples) = (&self.pages, &mut self.samples);
+            self.observer.scan(numbers, &program, |page, access| {
+                let page = names.page_ref(page);
+                samples.push(Sample { page, access, source: SampleSource::AccessedBit, weight: 1 });
+            });
+            self.sampler.counts.scanned += u64::from(pages);
+            self.tell_samples();
+        }
+        let cost = self.engine.shoot_down(&self.machine.costs, &mut self.threads);
+        Outcome::Completed { cost, moved: Bytes::ZERO }
+    }
+
+    fn tell_samples(&mut self) {
+        if self.samples.is_empty() {
+            return;
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.event(&Event::Samples { samples: self.samples.clone() });
+        }
+        if let Some(brain) = &mut self.brain {
+            brain.samples(&self.samples);
+        }
+    }
+
     /// The policy's clock ticks.
     fn tick(&mut self) {
         self.engine.earn_budget(self.tick);
+        self.tell_future();
         let telemetry = self.telemetry();
         let Some(brain) = &mut self.brain else { return };
         if brain.needs().tick.is_none() {
@@ -342,6 +417,9 @@ impl Simulation {
                 Action::Throttle { limit } => {
                     self.engine.set_limit(limit);
                     Some(Outcome::Completed { cost: Cycles::ZERO, moved: Bytes::ZERO })
+                }
+                Action::Arm { range } | Action::Scan { range } => {
+                    Some(self.observe(proposal, range))
                 }
                 _ => self.engine.accept(proposal, &self.pages).err().map(Outcome::Aborted),
             };

@@ -5,7 +5,7 @@ use terrace_core::{
     Access, Bytes, Event, FaultKind, Frequency, MAX_TIERS, Machine, Nanos, Plan, TierId,
 };
 use terrace_economics::{Calibration, Economist};
-use terrace_policy::Brain;
+use terrace_policy::{Brain, Policy};
 
 use super::{DEFAULT_TICK, Parameters, Second, Simulation, Sums};
 use crate::balance::{Balance, Demand};
@@ -15,6 +15,7 @@ use crate::device::{Device, Traffic};
 use crate::error::SimError;
 use crate::memory_mode::MemoryMode;
 use crate::migration::MigrationEngine;
+use crate::observe::Observer;
 use crate::pages::Pages;
 use crate::recorder::Recorder;
 use crate::sampler::Sampler;
@@ -31,6 +32,28 @@ impl Simulation {
     /// The same, with every event from the first on recorded.
     pub fn with_recorder(
         config: SimConfig,
+        recorder: Option<Box<dyn Recorder>>,
+    ) -> Result<Self, SimError> {
+        let policy = match config.policy {
+            SimPolicy::Policy(name) => Some(name.build()),
+            SimPolicy::Custom(name) => {
+                let message = format!("`{name}` was not handed over");
+                return Err(SimError::parameter("policy", message));
+            }
+            _ => None,
+        };
+        Self::set_up(config, policy, recorder)
+    }
+
+    /// The same with a policy of one's own in place of the configured one.
+    pub fn with_policy(mut config: SimConfig, policy: Box<dyn Policy>) -> Result<Self, SimError> {
+        config.policy = SimPolicy::Custom(policy.name());
+        Self::set_up(config, Some(policy), None)
+    }
+
+    fn set_up(
+        config: SimConfig,
+        own: Option<Box<dyn Policy>>,
         recorder: Option<Box<dyn Recorder>>,
     ) -> Result<Self, SimError> {
         let SimConfig { mut machine, workload, policy, .. } = config;
@@ -50,13 +73,10 @@ impl Simulation {
         let mut rng = SimRng::seed_from_u64(config.seed);
         let threads = workload.threads();
         let (sampler, mut counters) = Sampler::new(&config.sampler, threads, &mut rng);
-        let brain = match policy {
-            SimPolicy::Policy(name) => {
-                let calibration = Calibration::from_machine(&machine);
-                Some(Brain::new(name.build(), Economist::new(config.economist, calibration)))
-            }
-            _ => None,
-        };
+        let brain = own.map(|policy| {
+            let calibration = Calibration::from_machine(&machine);
+            Brain::new(policy, Economist::new(config.economist, calibration))
+        });
         if !brain.as_ref().is_some_and(|b| b.needs().samples) {
             counters = Sampler::off(threads);
         }
@@ -79,6 +99,7 @@ impl Simulation {
             (0..pages.len() as u32).for_each(|page| pages.put(page, TierId(tier as u8)));
         }
 
+        let count = threads;
         let llc = hit_ratios(machine.cpu.llc.value, &workload.classes());
         let threads = counters
             .into_iter()
@@ -99,6 +120,8 @@ impl Simulation {
             machine.cpu.clock.value,
             SimRng::seed_from_u64(rng.next_u64()),
         );
+        let rng = SimRng::seed_from_u64(rng.next_u64());
+        let observer = Observer::new(pages.len(), rng);
         let mut simulation = Self {
             machine,
             policy,
@@ -116,6 +139,7 @@ impl Simulation {
             memory_mode,
             brain,
             sampler,
+            observer,
             engine,
             recorder,
             balance: Balance::default(),
@@ -127,6 +151,8 @@ impl Simulation {
             accesses: 0,
             traffic: [Traffic::default(); MAX_TIERS],
             served: [0.0; MAX_TIERS],
+            rates: vec![0.0; count],
+            foresight_due: Nanos::ZERO,
             sums: Sums::default(),
             plan: Plan::new(),
             samples: Vec::new(),
@@ -202,7 +228,7 @@ fn fits(
 ) -> Result<(), SimError> {
     let slowest = capacity.len() - 1;
     let available = match policy {
-        SimPolicy::Policy(_) => capacity.iter().copied().sum(),
+        SimPolicy::Policy(_) | SimPolicy::Custom(_) => capacity.iter().copied().sum(),
         SimPolicy::AllDram => capacity[0],
         SimPolicy::MemoryMode | SimPolicy::AllSlow => capacity[slowest],
     };

@@ -231,7 +231,16 @@ impl Workload for Gups {
         }
     }
 
+    fn next_change(&self, now: Nanos) -> Option<Nanos> {
+        self.config.shift.map(|shift| shift.at).filter(|&at| at > now)
+    }
+
+    /// Every access is an update.
     fn store_share(&self, thread: usize, page: u32, now: Nanos) -> f64 {
+        self.share(thread, page, now)
+    }
+
+    fn share(&self, thread: usize, page: u32, now: Nanos) -> f64 {
         let elements = (1u64 << self.page_shift) / ELEMENT;
         let begin = u64::from(page) * elements;
         let base = thread as u64 * self.part;

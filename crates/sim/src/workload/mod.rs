@@ -105,6 +105,15 @@ pub trait Workload: Send {
     /// The next accesses of a thread.
     fn fill(&mut self, thread: usize, now: Nanos, rng: &mut SimRng, accesses: &mut [Access]);
 
+    /// The share of a thread's accesses that touch this page: how soon it runs
+    /// into a page that was made to fault, and sets its accessed bit.
+    fn share(&self, thread: usize, page: u32, now: Nanos) -> f64;
+
+    /// When the shares of pages change next, if they do.
+    fn next_change(&self, _now: Nanos) -> Option<Nanos> {
+        None
+    }
+
     /// The share of a thread's accesses that store to this page: how likely a
     /// thread is to run into a page that is write-protected while it moves.
     fn store_share(&self, thread: usize, page: u32, now: Nanos) -> f64;
