@@ -7,7 +7,7 @@ use terrace_core::{
     Bytes, Done, FaultKind, PageRange, PageRef, Plan, Region, Sample, Telemetry, TierId,
 };
 use terrace_policy::Policy;
-use terrace_policy::contract::{Footprint, Granularity, Needs};
+use terrace_policy::contract::{Footprint, Needs};
 
 /// Pages of the fastest memory; all others lie in the slowest.
 pub(super) struct Pinned(pub(super) HashSet<PageRef>);
@@ -18,7 +18,7 @@ impl Policy for Pinned {
     }
 
     fn needs(&self) -> Needs {
-        Needs { granularity: Granularity::Any, samples: false, reads_and_writes: false, tick: None }
+        Needs::default()
     }
 
     fn alloc(&mut self, _region: &Region) {}
