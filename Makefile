@@ -129,7 +129,7 @@ bench-sim: ## Speed of the full model beside cachegrind's, in the same run.
 
 .PHONY: fuzz
 fuzz: ## Fuzz every parser for a minute each (needs nightly and cargo-fuzz).
-	@for target in units machine memory program events run_config ladder perf_ring trace foreign_trace packed_events; do \
+	@for target in units machine memory program events run_config ladder perf_ring trace foreign_trace packed_events sweep; do \
 	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=60 || exit 1; \
 	done
 

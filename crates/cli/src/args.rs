@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::{
     attach, check, compare, completions, convert, crash, doctor, man, metrics, plan, record,
-    replay, report, reproduce, run, sim, top, why,
+    replay, report, reproduce, run, sim, sweep, top, why,
 };
 
 /// Runs programs in less memory than they ask for, and simulates how memory
@@ -48,6 +48,7 @@ enum Verb {
     Convert(convert::Args),
     Sim(sim::Args),
     Compare(compare::Args),
+    Sweep(sweep::Args),
     Plan(plan::Args),
     Crash(crash::Args),
     Reproduce(reproduce::Args),
@@ -73,6 +74,7 @@ impl Cli {
             Verb::Convert(args) => args.execute(json),
             Verb::Sim(args) => args.execute(json),
             Verb::Compare(args) => args.execute(json),
+            Verb::Sweep(args) => args.execute(json),
             Verb::Plan(args) => args.execute(json),
             Verb::Crash(args) => args.execute(json),
             Verb::Reproduce(args) => args.execute(json),

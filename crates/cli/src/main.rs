@@ -15,6 +15,7 @@
 //! | [`record`] | record a program's memory accesses |
 //! | [`convert`] | traces from one format to another |
 //! | [`sim`], [`compare`], [`reproduce`] | simulated machines |
+//! | [`sweep`] | parameter grids |
 //! | [`plan`] | how much fast memory a program needs |
 //! | [`top`] | running programs, again and again |
 //! | [`report`] | a recorded run as one page |
@@ -52,6 +53,7 @@ mod residency;
 mod run;
 mod runs;
 mod sim;
+mod sweep;
 mod top;
 mod why;
 

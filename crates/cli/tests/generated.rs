@@ -8,7 +8,7 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 18] = [
+const VERBS: [&str; 19] = [
     "run",
     "attach",
     "top",
@@ -19,6 +19,7 @@ const VERBS: [&str; 18] = [
     "convert",
     "sim",
     "compare",
+    "sweep",
     "plan",
     "crash",
     "reproduce",
@@ -47,6 +48,7 @@ fn help_reads_as_agreed() {
     help("convert").stdout_eq(file!["help/convert.txt"].raw());
     help("sim").stdout_eq(file!["help/sim.txt"].raw());
     help("compare").stdout_eq(file!["help/compare.txt"].raw());
+    help("sweep").stdout_eq(file!["help/sweep.txt"].raw());
     help("plan").stdout_eq(file!["help/plan.txt"].raw());
     help("crash").stdout_eq(file!["help/crash.txt"].raw());
     help("reproduce").stdout_eq(file!["help/reproduce.txt"].raw());

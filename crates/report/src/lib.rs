@@ -9,6 +9,7 @@
 //! | [`openmetrics`] | figures as OpenMetrics text |
 //! | [`run`] | the report of a run: every process's figures, and their sums |
 //! | [`rates`] | what happened between two looks at a run |
+//! | [`table`] | results as CSV and Parquet |
 //! | [`slowdown`] | how much slower the program ran than on plain memory |
 
 pub mod html;
@@ -16,6 +17,7 @@ pub mod openmetrics;
 pub mod rates;
 pub mod run;
 pub mod slowdown;
+pub mod table;
 
 pub use rates::Rates;
 pub use run::{End, Figures, Head, Moment, RunReport, Usage};

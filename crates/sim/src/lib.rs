@@ -24,6 +24,7 @@
 //! | [`machines`] | machines by name |
 //! | [`full`] | the full model: single accesses through caches, TLBs, page tables |
 //! | [`plan`](mod@plan) | how much fast memory a program needs |
+//! | [`sweep`] | parameter grids |
 //! | [`stack_distance`] | misses of every size of memory in one pass |
 //! | [`trace`] | recorded accesses: our format and those of others |
 //! | [`reproduce`] | published results, ours beside theirs |
@@ -48,6 +49,7 @@ pub mod reproduce;
 pub mod sampler;
 pub mod simulation;
 pub mod stack_distance;
+pub mod sweep;
 mod threads;
 pub mod trace;
 pub mod workload;

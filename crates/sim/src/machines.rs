@@ -29,14 +29,21 @@ pub fn load(name_or_path: &str) -> Result<Machine, SimError> {
     if let Some(machine) = builtin(name_or_path) {
         return Ok(machine);
     }
+    Ok(Machine::parse(name_or_path, &text(name_or_path)?)?)
+}
+
+/// The text of a built-in machine's file, else of the file at that path.
+pub fn text(name_or_path: &str) -> Result<String, SimError> {
+    if let Some((_, text)) = BUILTIN.iter().find(|(name, _)| *name == name_or_path) {
+        return Ok((*text).to_owned());
+    }
     let path = Path::new(name_or_path);
     if !path.exists() {
         let builtin = BUILTIN.map(|(name, _)| format!("`{name}`")).join(", ");
         return Err(SimError::UnknownMachine { name: name_or_path.to_owned(), builtin });
     }
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| SimError::Read { path: PathBuf::from(path), source })?;
-    Ok(Machine::parse(name_or_path, &text)?)
+    std::fs::read_to_string(path)
+        .map_err(|source| SimError::Read { path: PathBuf::from(path), source })
 }
 
 #[cfg(test)]

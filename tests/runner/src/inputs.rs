@@ -16,6 +16,7 @@ use terrace_policy::whatif::{Recorded, WhatIf};
 use terrace_policy::{Brain, EventReader, PolicyName};
 use terrace_sampler::perf::record::{Record, field, parse};
 use terrace_sim::full::Batch;
+use terrace_sim::sweep::{Grid, journal};
 use terrace_sim::trace::{Format, TraceError, TraceReader, import};
 
 /// A reader under test.
@@ -28,7 +29,7 @@ pub struct Target {
 }
 
 /// Every reader.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target { name: "units", run: units },
     Target { name: "machine", run: machine },
     Target { name: "memory", run: memory },
@@ -40,6 +41,7 @@ pub const TARGETS: [Target; 11] = [
     Target { name: "trace", run: trace },
     Target { name: "foreign_trace", run: foreign_trace },
     Target { name: "packed_events", run: packed_events },
+    Target { name: "sweep", run: sweep },
 ];
 
 /// Quantities: what is refused says why; what is accepted is finite.
@@ -248,6 +250,31 @@ pub fn foreign_trace(input: &[u8]) {
                     break;
                 }
             }
+        }
+    }
+}
+
+/// Grids and journals of sweeps: errors name the file; a journal that is cut at
+/// any of its lines is still one.
+pub fn sweep(input: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(input) {
+        match Grid::parse("some.toml", text) {
+            Err(error) => assert!(!error.to_string().is_empty()),
+            Ok(grid) if grid.combinations().is_some_and(|count| count <= 64) => {
+                if let Ok(points) = grid.points() {
+                    assert_eq!(Some(points.len()), grid.combinations());
+                }
+            }
+            Ok(_) => {}
+        }
+    }
+    let path = Path::new("some.jsonl");
+    match journal::read(path, input) {
+        Err(error) => assert!(error.to_string().starts_with("some.jsonl:"), "{error}"),
+        Ok((done, whole)) => {
+            let whole = usize::try_from(whole).expect("within the input");
+            let again = journal::read(path, &input[..whole]).expect("whole lines");
+            assert_eq!(again.0.len(), done.len());
         }
     }
 }

@@ -10,6 +10,7 @@ use terrace_core::{EventRef, Nanos, Region, Telemetry};
 use terrace_policy::EventWriter;
 use terrace_policy::packed::Packer;
 use terrace_sim::full::{Batch, Source, Stream, StreamKind};
+use terrace_sim::sweep::{Grid, Journal, METRICS, Metric};
 use terrace_sim::trace::import::export_champsim;
 use terrace_sim::trace::{TraceHeader, TraceWriter};
 use terrace_tests::harness::number;
@@ -110,6 +111,12 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         }
         "trace" => vec![recorded_accesses()],
         "foreign_trace" => foreign_traces(),
+        "sweep" => vec![
+            b"schema = 1\n[grid]\npolicy = [\"hemem\", \"2q\"]\nsize = \"8MiB\"\nseed = [1, 2]\n\
+              \"cxl.read-latency\" = \"200ns\"\nfast = \"25%\"\n"
+                .to_vec(),
+            journal(),
+        ],
         other => panic!("no seeds for {other}"),
     }
 }
@@ -124,6 +131,20 @@ fn recorded_accesses() -> Vec<u8> {
         writer.write(&batch).unwrap();
     }
     writer.finish().unwrap()
+}
+
+/// A sweep's journal of two points.
+fn journal() -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal.jsonl");
+    let mut grid = Grid::default();
+    grid.set("seed", vec!["1".into(), "2".into()]).unwrap();
+    let points = grid.points().unwrap();
+    let mut journal = Journal::open(&path).unwrap();
+    let figures = METRICS.iter().map(|_| Metric::Count(1)).collect();
+    journal.note(&points[0], &Ok(figures)).unwrap();
+    journal.note(&points[1], &Err("no room".into())).unwrap();
+    fs::read(&path).unwrap()
 }
 
 fn foreign_traces() -> Vec<Vec<u8>> {

@@ -69,24 +69,18 @@ impl FullMachine {
     pub fn new(config: &FullConfig) -> Result<Self, SimError> {
         let policy = match config.policy {
             SimPolicy::Policy(name) => Some(name.build()),
-            SimPolicy::AllDram | SimPolicy::AllSlow => None,
             SimPolicy::Custom(name) => {
                 let message = format!("`{name}` was not handed over");
                 return Err(SimError::parameter("policy", message));
             }
-            SimPolicy::MemoryMode => {
-                let message = "memory-mode has no model of single accesses yet";
-                return Err(SimError::parameter("policy", message));
-            }
+            // `check` refuses Memory Mode.
+            SimPolicy::AllDram | SimPolicy::AllSlow | SimPolicy::MemoryMode => None,
         };
         Self::with_policy(config, policy)
     }
 
-    /// The same with a policy of one's own in place of the configured one.
-    pub fn with_policy(
-        config: &FullConfig,
-        policy: Option<Box<dyn Policy>>,
-    ) -> Result<Self, SimError> {
+    /// What is wrong with a configuration.
+    pub fn check(config: &FullConfig) -> Result<(), SimError> {
         let machine = &config.machine;
         if let Some(tier) = machine.tiers.iter().find(|tier| !Device::serves(tier)) {
             let message = format!(
@@ -102,6 +96,23 @@ impl FullMachine {
             );
             return Err(SimError::parameter("cores", message));
         }
+        if machine.detail.is_none() {
+            return Err(super::machine::no_detail(machine));
+        }
+        if config.policy == SimPolicy::MemoryMode {
+            let message = "memory-mode has no model of single accesses yet";
+            return Err(SimError::parameter("policy", message));
+        }
+        Ok(())
+    }
+
+    /// The same with a policy of one's own in place of the configured one.
+    pub fn with_policy(
+        config: &FullConfig,
+        policy: Option<Box<dyn Policy>>,
+    ) -> Result<Self, SimError> {
+        Self::check(config)?;
+        let machine = &config.machine;
         let mut capacities: Vec<Bytes> = machine.tiers.iter().map(|t| t.capacity.value).collect();
         if let Some(fast) = config.fast {
             capacities[0] = fast;

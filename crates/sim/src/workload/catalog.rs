@@ -148,8 +148,8 @@ impl ProgramSpec {
         Ok(())
     }
 
-    /// The program, set up and not begun.
-    pub fn build(&self) -> Result<Program, SimError> {
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), SimError> {
         if self.size < Bytes::mib(1) {
             return Err(SimError::parameter("size", "must be at least 1 MiB"));
         }
@@ -159,10 +159,21 @@ impl ProgramSpec {
         if self.hot_percent > 100 {
             return Err(SimError::parameter("hot-percent", "must be at most 100"));
         }
-        let hot = self.hot.unwrap_or(self.size / 10);
+        let hot = self.hot_bytes();
         if hot > self.size || hot.is_zero() {
             return Err(SimError::parameter("hot", "must be above zero and within the memory"));
         }
+        Ok(())
+    }
+
+    fn hot_bytes(&self) -> Bytes {
+        self.hot.unwrap_or(self.size / 10)
+    }
+
+    /// The program, set up and not begun.
+    pub fn build(&self) -> Result<Program, SimError> {
+        self.check()?;
+        let hot = self.hot_bytes();
         let mut observer = Observer::default();
         let updates = |pattern, observer: &mut Observer| -> Box<dyn Kernel> {
             let (size, percent, seed) = (self.size, self.hot_percent, self.seed);

@@ -1,0 +1,270 @@
+//! `terrace sweep`: parameter grids on all cores, resumable.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Instant;
+
+use serde::Serialize;
+use terrace_report::table::{Column, Values, write_csv, write_parquet};
+use terrace_sim::sweep::{self, Grid, Journal, METRICS, Metric, Point};
+
+use crate::failure::Failure;
+use crate::output::{self, count, table};
+use crate::progress::Progress;
+
+/// Simulate every combination of policies, machines, programs and parameters.
+///
+/// Parameters come from a grid file, from the command line, or from both (the
+/// command line's replace the file's). Known are policy, machine, workload (an
+/// algorithm or a trace), fast (also as a share: 25%), page-size, cores,
+/// economist, sample-period, skip, the algorithms' size, accesses, hot,
+/// hot-percent, seed, and every value of the machine file (cxl.read-latency,
+/// cpu.llc, costs.shootdown). Results go to results.csv and results.parquet. A
+/// sweep that was killed goes on where it was when the same directory is given.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: terrace sweep -o out policy=first-touch,hemem workload=gups,gups-sparse fast=10%,25%,50% cxl.read-latency=170ns,250ns,400ns"
+)]
+pub(crate) struct Args {
+    /// A grid file, and parameters as NAME=VALUE,VALUE…
+    #[arg(value_name = "GRID.toml|NAME=VALUES", required = true)]
+    grid: Vec<String>,
+
+    /// The directory of the results; made if it is not there.
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+
+    /// Simulations side by side; as many as there are processors if not given.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    jobs: Option<u32>,
+
+    /// Forget what was done before.
+    #[arg(long)]
+    fresh: bool,
+}
+
+/// Rows in the table for people.
+const SHOWN: usize = 20;
+
+#[derive(Serialize)]
+struct Document {
+    points: usize,
+    /// Simulated now.
+    simulated: usize,
+    /// Known from before.
+    resumed: usize,
+    failed: Vec<FailedPoint>,
+    csv: PathBuf,
+    parquet: PathBuf,
+    seconds: f64,
+}
+
+#[derive(Serialize)]
+struct FailedPoint {
+    point: String,
+    why: String,
+}
+
+impl Args {
+    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        let grid = self.grid()?;
+        let points = grid.points().map_err(Failure::bad_input)?;
+        let mut journal = self.journal()?;
+        let todo: Vec<Point> =
+            points.iter().filter(|point| !journal.done.contains_key(point)).cloned().collect();
+        let jobs = self.jobs.map_or_else(
+            || thread::available_parallelism().map_or(1, usize::from),
+            |jobs| jobs as usize,
+        );
+        let bar = Progress::new().bar("sweep");
+        let (mut failed, mut done, begun) = (Vec::new(), 0usize, Instant::now());
+        sweep::run(&todo, jobs, &mut |i, result| {
+            journal.note(&todo[i], &result)?;
+            done += 1;
+            bar.set(done as f64 / todo.len() as f64, format!("{done}/{} points", todo.len()));
+            if let Err(why) = result {
+                failed.push((todo[i].clone(), why));
+            }
+            Ok(())
+        })
+        .map_err(|e: sweep::JournalError| Failure::failed(e))?;
+        bar.finish();
+        let seconds = begun.elapsed().as_secs_f64();
+
+        let why: HashMap<&Point, &String> = failed.iter().map(|(p, why)| (p, why)).collect();
+        let columns = columns(&grid, &points, &journal, &why);
+        let (csv, parquet) = (self.output.join("results.csv"), self.output.join("results.parquet"));
+        replace(&csv, |out| write_csv(&columns, out))?;
+        replace(&parquet, |out| write_parquet(&columns, out))?;
+        let document = Document {
+            points: points.len(),
+            simulated: todo.len(),
+            resumed: points.len() - todo.len(),
+            failed: failed
+                .iter()
+                .map(|(point, why)| FailedPoint { point: point.to_string(), why: why.clone() })
+                .collect(),
+            csv,
+            parquet,
+            seconds,
+        };
+        let text = if json {
+            output::json("terrace.sweep", &document)?
+        } else {
+            render(&document, &grid, &points, &journal)
+        };
+        output::print(&text)?;
+        match document.failed.first() {
+            None => Ok(ExitCode::SUCCESS),
+            Some(first) => Err(Failure::failed(format!(
+                "{} of {} points failed; the first: {}: {}",
+                document.failed.len(),
+                document.points,
+                first.point,
+                first.why
+            ))),
+        }
+    }
+
+    fn grid(&self) -> Result<Grid, Failure> {
+        let mut grid = Grid::default();
+        let mut files = 0;
+        for text in &self.grid {
+            if let Some((name, values)) = text.split_once('=') {
+                let values = values.split(',').map(|value| value.trim().to_owned()).collect();
+                grid.set(name.trim(), values).map_err(Failure::bad_input)?;
+                continue;
+            }
+            files += 1;
+            if files > 1 || grid.names().next().is_some() {
+                let what = format!("{text}: give one grid file, before parameters");
+                return Err(Failure::bad_input(what));
+            }
+            let content =
+                fs::read_to_string(text).map_err(|e| Failure::bad_input(format!("{text}: {e}")))?;
+            grid = Grid::parse(text, &content).map_err(Failure::bad_input)?;
+        }
+        Ok(grid)
+    }
+
+    fn journal(&self) -> Result<Journal, Failure> {
+        let directory = &self.output;
+        fs::create_dir_all(directory)
+            .map_err(|e| Failure::bad_input(format!("--output: {}: {e}", directory.display())))?;
+        let path = directory.join("journal.jsonl");
+        if self.fresh
+            && let Err(e) = fs::remove_file(&path)
+            && e.kind() != io::ErrorKind::NotFound
+        {
+            return Err(Failure::failed(format!("{}: {e}", path.display())));
+        }
+        Journal::open(&path).map_err(Failure::bad_input)
+    }
+}
+
+/// Writes a file beside the old one, and puts it in its place when it is whole.
+fn replace(
+    path: &Path,
+    write: impl Fn(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let fresh = path.with_extension("new");
+    let all = || -> io::Result<()> {
+        let mut out = BufWriter::new(File::create(&fresh)?);
+        write(&mut out)?;
+        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        fs::rename(&fresh, path)
+    };
+    all().map_err(|e| Failure::failed(format!("{}: {e}", path.display())))
+}
+
+/// Parameters, figures, and why a point failed: a row for each point.
+fn columns(
+    grid: &Grid,
+    points: &[Point],
+    journal: &Journal,
+    failed: &HashMap<&Point, &String>,
+) -> Vec<Column> {
+    let mut columns: Vec<Column> = grid
+        .names()
+        .map(|name| {
+            let values = points.iter().map(|point| point.parameters.get(name).cloned());
+            Column { name: name.to_owned(), values: Values::Text(values.collect()) }
+        })
+        .collect();
+    for (i, (name, _)) in METRICS.iter().enumerate() {
+        let figures: Vec<Option<Metric>> =
+            points.iter().map(|point| journal.done.get(point).map(|all| all[i])).collect();
+        let whole = figures.iter().flatten().all(|figure| matches!(figure, Metric::Count(_)));
+        let values = if whole {
+            let count = |figure: &Metric| match figure {
+                Metric::Count(count) => i64::try_from(*count).unwrap_or(i64::MAX),
+                Metric::Real(real) => *real as i64,
+            };
+            Values::Whole(figures.iter().map(|figure| figure.as_ref().map(count)).collect())
+        } else {
+            Values::Real(figures.iter().map(|figure| figure.as_ref().map(real)).collect())
+        };
+        columns.push(Column { name: (*name).to_owned(), values });
+    }
+    let errors = points.iter().map(|point| failed.get(point).map(|why| (*why).clone()));
+    columns.push(Column { name: "error".to_owned(), values: Values::Text(errors.collect()) });
+    columns
+}
+
+fn real(figure: &Metric) -> f64 {
+    match figure {
+        Metric::Count(count) => *count as f64,
+        Metric::Real(real) => *real,
+    }
+}
+
+fn render(document: &Document, grid: &Grid, points: &[Point], journal: &Journal) -> String {
+    let mut text = format!(
+        "{} points: {} simulated in {:.1} s, {} known from before\n\n",
+        count(document.points as u64),
+        count(document.simulated as u64),
+        document.seconds,
+        count(document.resumed as u64)
+    );
+    // Parameters with one value say nothing here; they are in the files.
+    let mut varied: Vec<&str> = Vec::new();
+    for name in grid.names() {
+        let first = points.first().and_then(|point| point.parameters.get(name));
+        if points.iter().any(|point| point.parameters.get(name) != first) {
+            varied.push(name);
+        }
+    }
+    let figure = |point: &Point, name: &str| {
+        let index = METRICS.iter().position(|(known, _)| *known == name)?;
+        journal.done.get(point).map(|figures| real(&figures[index]))
+    };
+    let rows: Vec<_> = points
+        .iter()
+        .take(SHOWN)
+        .map(|point| {
+            let name: Vec<_> =
+                varied.iter().map(|name| format!("{name}={}", point.parameters[*name])).collect();
+            let cell = |name, words: fn(f64) -> String| {
+                figure(point, name).map_or_else(|| "failed".to_owned(), words)
+            };
+            [
+                name.join(" "),
+                cell("time_ns", |time| terrace_core::Nanos(time as u64).to_string()),
+                cell("accesses_per_s", |rate| terrace_core::PerSecond(rate).to_string()),
+                cell("fast_share", output::percent),
+                cell("promotions", |n| count(n as u64)),
+            ]
+        })
+        .collect();
+    text += &table(["point", "time", "accesses", "misses served fast", "promotions"], &rows);
+    if points.len() > SHOWN {
+        let _ = writeln!(text, "and {} more", count((points.len() - SHOWN) as u64));
+    }
+    let _ = writeln!(text, "\n{}\n{}", document.csv.display(), document.parquet.display());
+    text
+}

@@ -1,0 +1,124 @@
+//! `terrace sweep`: grids, resumption after a kill, results in both formats.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::{json, refused, terrace};
+
+const GRID: [&str; 5] = [
+    "workload=gups,stream",
+    "policy=first-touch,all-slow",
+    "size=4MiB",
+    "accesses=60000",
+    "cxl.read-latency=200ns,400ns",
+];
+
+fn sweep(directory: &Path, grid: &[&str]) -> snapbox::cmd::Command {
+    terrace().args(["sweep", "--json", "-o"]).arg(directory).args(grid)
+}
+
+/// Rows without the host's own speed, which differs from run to run.
+fn rows(directory: &Path) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(directory.join("results.csv")).unwrap();
+    let mut rows: Vec<Vec<String>> =
+        text.lines().map(|line| line.split(',').map(str::to_owned).collect()).collect();
+    let speed = rows[0].iter().position(|name| name == "host_accesses_per_s").unwrap();
+    for row in &mut rows {
+        row.remove(speed);
+    }
+    rows
+}
+
+#[test]
+fn a_sweep_simulates_every_combination_once_and_extends_to_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = json(sweep(dir.path(), &GRID), 0);
+    assert_eq!(first["points"], 8);
+    assert_eq!(first["simulated"], 8);
+    let rows_first = rows(dir.path());
+    assert_eq!(rows_first.len(), 9);
+    let parquet = fs::read(dir.path().join("results.parquet")).unwrap();
+    assert!(parquet.starts_with(b"PAR1") && parquet.ends_with(b"PAR1"));
+
+    let again = json(sweep(dir.path(), &GRID), 0);
+    assert_eq!((again["simulated"].as_u64(), again["resumed"].as_u64()), (Some(0), Some(8)));
+    assert_eq!(rows(dir.path()), rows_first);
+
+    let mut more = GRID;
+    more[4] = "cxl.read-latency=200ns,400ns,600ns";
+    let extended = json(sweep(dir.path(), &more), 0);
+    assert_eq!((extended["simulated"].as_u64(), extended["resumed"].as_u64()), (Some(4), Some(8)));
+}
+
+#[test]
+fn a_killed_sweep_goes_on_where_it_was() {
+    let (killed, whole) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let grid = ["workload=gups", "size=4MiB", "accesses=400000", "seed=1,2,3,4,5,6,7,8"];
+    let journal = killed.path().join("journal.jsonl");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_terrace"))
+        .args(["sweep", "--jobs", "1", "-o"])
+        .arg(killed.path())
+        .args(grid)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = || fs::read_to_string(&journal).map_or(0, |text| text.lines().count());
+    let begun = Instant::now();
+    while lines() < 3 && begun.elapsed() < Duration::from_mins(1) {
+        sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let kept = lines();
+    assert!(kept >= 3, "nothing was noted before the kill");
+
+    let resumed = json(sweep(killed.path(), &grid), 0);
+
+    // The header is a line; the last line may be half a one.
+    let known = resumed["resumed"].as_u64().unwrap();
+    assert!((2..=kept as u64).contains(&known), "{known} of {kept} lines");
+    json(sweep(whole.path(), &grid), 0);
+    assert_eq!(rows(killed.path()), rows(whole.path()), "as if it had never been killed");
+}
+
+#[test]
+fn a_grid_file_is_the_grid_and_its_errors_have_lines() {
+    let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = dir.path().join("grid.toml");
+    let file_name = file.display().to_string();
+    fs::write(&file, "schema = 1\n[grid]\nsize = \"4MiB\"\naccesses = 20000\nseed = [1, 2]\n")
+        .unwrap();
+    // What the command line says replaces what the file says.
+    let done = json(sweep(out.path(), &[&file_name, "accesses=30000"]), 0);
+    assert_eq!(done["points"], 2);
+    assert_eq!(rows(out.path())[1][0], "30000");
+
+    fs::write(&file, "schema = 1\n[grid]\nsiez = \"4MiB\"\n").unwrap();
+    let message = refused(sweep(out.path(), &[&file_name]));
+    assert!(message.contains("grid.toml:3") && message.contains("siez"), "{message}");
+    let message = refused(sweep(out.path(), &["policy=hemen"]));
+    assert!(message.contains("`hemen`"), "{message}");
+    let message = refused(sweep(out.path(), &["policy=memory-mode"]));
+    assert!(message.contains("memory-mode"), "{message}");
+}
+
+#[test]
+fn a_point_that_fails_is_a_row_and_an_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    // 8 MiB do not fit into two memories of a megabyte.
+    let grid =
+        ["size=8MiB", "accesses=1000", "policy=first-touch", "fast=1MiB", "cxl.capacity=1MiB,1GiB"];
+    let output = sweep(dir.path(), &grid).output().unwrap();
+
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("1 of 2 points failed") && message.contains("no memory left"));
+    let rows = rows(dir.path());
+    assert!(rows[1].last().unwrap().contains("no memory left"), "{rows:?}");
+    assert_eq!(rows[2].last().unwrap(), "");
+}
