@@ -19,7 +19,7 @@ fn a_sound_scheme_is_recovered_from_every_crash() {
     let document = json(terrace().args(["crash", "--json"]).arg(&path), 0);
 
     let schemes = document["schemes"].as_array().unwrap();
-    assert_eq!(schemes.len(), 3);
+    assert_eq!(schemes.len(), 5);
     for scheme in schemes {
         assert!(scheme["finding"].is_null(), "{scheme}");
         assert!(scheme["points"].as_u64().unwrap() > 5, "{scheme}");
@@ -57,4 +57,39 @@ fn a_step_that_is_not_understood_is_named_with_its_line() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(text.contains("program.txt:2: `unmapp 0 1` is no step"), "{text}");
+}
+
+#[test]
+fn a_program_runs_under_a_scheme_and_says_what_it_cost() {
+    let sim = |scheme: &str| {
+        let arguments = "sim --algorithm ycsb --size 2MiB --accesses 50000 --interval 1ms --json";
+        let output = terrace()
+            .args(arguments.split(' '))
+            .args(["--persist", scheme])
+            .output()
+            .expect("runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        value["report"].clone()
+    };
+    let (plain, ssp) = (sim("none"), sim("ssp"));
+    assert_eq!(plain["checkpoints"], 0);
+    assert!(ssp["checkpoints"].as_u64() > Some(0), "{ssp}");
+    assert!(ssp["time"].as_f64() > plain["time"].as_f64());
+    assert!(ssp["recovery"].as_f64() > Some(0.0));
+}
+
+#[test]
+fn what_cannot_run_under_a_scheme_is_refused_by_name() {
+    for (arguments, message) in [
+        ("sim --persist ssp", "--persist: needs single accesses"),
+        ("sim --persist ssp --algorithm ycsb --interval 1ns", "--interval"),
+        ("sim --persist ssp --algorithm ycsb --memory ddr4-2400", "ddr4-2400"),
+        ("sim --persist ssp --algorithm ycsb --memory nosuch.toml", "nosuch.toml"),
+    ] {
+        let output = terrace().args(arguments.split(' ')).output().expect("runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {text}");
+        assert!(text.contains(message), "{arguments}: {text}");
+    }
 }

@@ -132,8 +132,39 @@ pub struct DramFile {
     /// In which order address bits select row, rank, bank, column; from the
     /// highest to the lowest.
     pub mapping: Mapping,
+    /// Energy and endurance of its cells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cells: Option<CellsFile>,
     /// Times.
     pub timing: DramTimes,
+}
+
+/// Energy and endurance of a memory's cells; nothing of the timing depends on
+/// them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CellsFile {
+    /// Picojoules a bit that is read.
+    pub read_energy: Sourced<f64>,
+    /// Picojoules a bit that is written.
+    pub write_energy: Sourced<f64>,
+    /// Writes until a cell is worn out.
+    pub endurance: Sourced<f64>,
+}
+
+impl CellsFile {
+    fn validate(&self, table: &str) -> Result<(), (String, String)> {
+        for (field, value) in [
+            ("read-energy", self.read_energy.value),
+            ("write-energy", self.write_energy.value),
+            ("endurance", self.endurance.value),
+        ] {
+            if value.is_nan() || value <= 0.0 {
+                return Err((format!("{table}.cells.{field}"), "must be above zero".to_owned()));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Order of the address bits, from the highest to the lowest. Channels are
@@ -230,6 +261,9 @@ pub struct NvmFile {
     pub write_combining: Sourced<u32>,
     /// Granules that were read and are kept; 0: each partition keeps its last.
     pub read_buffer: Sourced<u32>,
+    /// Energy and endurance of its cells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cells: Option<CellsFile>,
     /// Times.
     pub timing: NvmTimes,
 }
@@ -365,6 +399,9 @@ impl DramFile {
         if !row.is_power_of_two() || row < burst || row > 1 << 24 {
             return bad("row-bytes", "must be a power of two and at least a burst");
         }
+        if let Some(cells) = &self.cells {
+            cells.validate("dram")?;
+        }
         let zero = |time: &Sourced<ClockTime>| time.value.cycles == 0 && time.value.nanos == 0.0;
         for (field, time) in [
             ("CL", &self.timing.CL),
@@ -415,6 +452,6 @@ impl NvmFile {
         if self.read_buffer.value > 4096 {
             return bad("read-buffer", "must be at most 4096");
         }
-        Ok(())
+        self.cells.as_ref().map_or(Ok(()), |cells| cells.validate("nvm"))
     }
 }

@@ -3,7 +3,8 @@
 use crate::file::MemoryFile;
 
 /// Name and text of every built-in memory file.
-pub const BUILTIN: [(&str, &str); 7] = [
+pub const BUILTIN: [(&str, &str); 10] = [
+    ("cxl-battery", include_str!("../../../machines/memory/cxl-battery.toml")),
     ("ddr4-2400", include_str!("../../../machines/memory/ddr4-2400.toml")),
     ("ddr4-3200", include_str!("../../../machines/memory/ddr4-3200.toml")),
     ("ddr5-4800", include_str!("../../../machines/memory/ddr5-4800.toml")),
@@ -11,6 +12,8 @@ pub const BUILTIN: [(&str, &str); 7] = [
     ("kindle", include_str!("../../../machines/memory/kindle.toml")),
     ("kindle-dram", include_str!("../../../machines/memory/kindle-dram.toml")),
     ("optane", include_str!("../../../machines/memory/optane.toml")),
+    ("optane-hybrid", include_str!("../../../machines/memory/optane-hybrid.toml")),
+    ("stt-ram", include_str!("../../../machines/memory/stt-ram.toml")),
 ];
 
 /// A memory that comes with Terrace; `None` for a name that is not of these.
@@ -20,6 +23,22 @@ pub fn builtin(name: &str) -> Option<MemoryFile> {
         MemoryFile::parse(&format!("{name}.toml"), text)
             .expect("tests parse every built-in memory file"),
     )
+}
+
+/// A built-in memory by its name, else the memory file at that path.
+///
+/// # Errors
+///
+/// What is wrong, in a sentence.
+pub fn load(name_or_path: &str) -> Result<MemoryFile, String> {
+    if let Some(memory) = builtin(name_or_path) {
+        return Ok(memory);
+    }
+    let text = std::fs::read_to_string(name_or_path).map_err(|e| {
+        let names = BUILTIN.map(|(name, _)| format!("`{name}`")).join(", ");
+        format!("{name_or_path}: {e} (memories that come with Terrace are {names})")
+    })?;
+    MemoryFile::parse(name_or_path, &text).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]

@@ -22,9 +22,9 @@ const COARSE: u64 = 32_768;
 /// Where the kernel's stack and a library's table lie in DRAM.
 const STACK_SLOT: u64 = 1 << 20;
 const ALIAS_TABLE: u64 = 1 << 30;
-/// Bytes of the table: 2^18 buckets of a key and a value. Assumed: twice the
-/// words that an interval stores.
-const ALIAS_BYTES: u64 = 1 << 22;
+/// Bytes of the table: 2^16 buckets of a key and a value. Assumed: several times
+/// the words that an interval of 10 ms stores.
+const ALIAS_BYTES: u64 = 1 << 20;
 
 /// Caches.
 #[derive(Debug)]
@@ -32,7 +32,17 @@ enum Caches {
     /// Which line stands in each place.
     Coarse(Vec<u64>),
     /// Three levels and their latencies.
-    Full(Box<Hierarchy>, [Picos; 3]),
+    Full(Box<Hierarchy>, CacheTimes),
+}
+
+/// What caches take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheTimes {
+    /// What the look-up in each level adds.
+    pub levels: [Picos; 3],
+    /// How long a core that waits for each access waits for a `clwb`, the
+    /// memory's part not included.
+    pub clwb: Picos,
 }
 
 /// What came to a memory.
@@ -72,10 +82,10 @@ impl Clock {
         Self { now, accepted, memory, base, costs, caches, traffic: Traffic::default() }
     }
 
-    /// The same with a hierarchy of caches and their latencies.
+    /// The same with a hierarchy of caches.
     #[must_use]
-    pub fn with_caches(mut self, caches: Hierarchy, latencies: [Picos; 3]) -> Self {
-        self.caches = Caches::Full(Box::new(caches), latencies);
+    pub fn with_caches(mut self, caches: Hierarchy, times: CacheTimes) -> Self {
+        self.caches = Caches::Full(Box::new(caches), times);
         self
     }
 
@@ -92,6 +102,11 @@ impl Clock {
     /// What came to the memories so far.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
+    }
+
+    /// What came to the memories since it was last taken.
+    pub fn take_traffic(&mut self) -> Traffic {
+        std::mem::take(&mut self.traffic)
     }
 
     /// Lets processor time pass.
@@ -134,9 +149,9 @@ impl Clock {
                     }
                 }
             }
-            Caches::Full(caches, latencies) => {
+            Caches::Full(caches, times) => {
                 if caches.hits_l1(0, line, store) {
-                    self.now = self.now + latencies[0];
+                    self.now = self.now + times.levels[0];
                     return;
                 }
                 let request = if store { Request::Store } else { Request::Load };
@@ -148,7 +163,7 @@ impl Clock {
                     Level::L2 => 2,
                     Level::Llc | Level::Memory => 3,
                 };
-                for latency in &latencies[..looked_up] {
+                for latency in &times.levels[..looked_up] {
                     self.now = self.now + *latency;
                 }
                 if level == Level::Memory && read {
@@ -189,10 +204,15 @@ impl Clock {
     }
 
     fn flush_line(&mut self, address: u64) {
-        self.now = self.now + self.costs.flush;
         let dirty = match &mut self.caches {
-            Caches::Coarse(_) => true,
-            Caches::Full(caches, _) => caches.clean(address / LINE),
+            Caches::Coarse(_) => {
+                self.now = self.now + self.costs.flush;
+                true
+            }
+            Caches::Full(caches, times) => {
+                self.now = self.now + times.clwb;
+                caches.clean(address / LINE)
+            }
         };
         if dirty {
             self.write(address);

@@ -18,6 +18,9 @@
 //! | [`fault`] | mistakes that crashes must find |
 //! | [`clock`] | simulated time: caches and memories |
 //! | [`costs`] | what processors take |
+//! | [`run`] | whole programs under a scheme, timed |
+//! | [`folded`] | programs folded into few megabytes |
+//! | [`wear`] | energy, and how often cells are written |
 //! | [`kindle`] | Kindle's measurements, ours beside theirs |
 //!
 //! `docs/persistence.md` shows how to add a scheme.
@@ -26,13 +29,16 @@ pub mod clock;
 pub mod costs;
 pub mod crash;
 pub mod fault;
+pub mod folded;
 pub mod kindle;
 pub mod nvm;
 pub mod pmem;
 pub mod program;
+pub mod run;
 pub mod scheme;
 pub mod system;
 pub mod table;
+pub mod wear;
 
 pub use crash::{Effort, Finding, Tried, explore, minimise};
 pub use fault::Fault;

@@ -133,6 +133,11 @@ impl Pmem {
         self
     }
 
+    /// Whether the content of data is kept.
+    pub fn keeps_data(&self) -> bool {
+        self.data
+    }
+
     /// A seeded fault, to see whether crashes find it.
     #[must_use]
     pub fn with_fault(mut self, fault: Option<Fault>) -> Self {
@@ -380,7 +385,7 @@ impl Pmem {
                 }
             }
         }
-        Self { durable, fault: self.fault, ..Self::used() }
+        Self { durable, fault: self.fault, data: self.data, ..Self::used() }
     }
 
     /// States that a power failure can leave: all of them if there are at most

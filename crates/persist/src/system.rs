@@ -1,11 +1,12 @@
 //! A process that persists: its context, its address space, checkpoints, and
 //! the way back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::hash::BuildHasherDefault;
 
 use crate::costs::Costs;
 use crate::nvm::{Frame, Nvm, layout};
-use crate::pmem::{LINE, Persist, Pmem};
+use crate::pmem::{LINE, LineHasher, Persist, Pmem};
 use crate::scheme::Scheme;
 use crate::table::{PRESENT, WRITABLE, entry_for, frame_of};
 
@@ -167,7 +168,7 @@ pub struct System {
     /// Frames that the last complete checkpoint still needs.
     leaving: Vec<Frame>,
     /// Lines of data that were stored to since then.
-    touched: BTreeSet<u64>,
+    touched: HashSet<u64, BuildHasherDefault<LineHasher>>,
     /// Whether pages' content matters, or their cost alone.
     content: bool,
 }
@@ -180,7 +181,7 @@ impl System {
     }
 
     fn with(nvm: Nvm, scheme: Box<dyn Scheme>, context: Context, epoch: u64) -> Self {
-        let (leaving, touched) = (Vec::new(), BTreeSet::new());
+        let (leaving, touched) = (Vec::new(), HashSet::default());
         Self { nvm, scheme, context, epoch, leaving, touched, content: true }
     }
 
@@ -316,19 +317,41 @@ impl System {
             entry = self.fault(page, area.writable)?;
         }
         if self.content {
-            let line = self.scheme.store(&mut self.nvm, entry, offset, value)?;
-            self.touched.extend(line.map(|address| address / LINE * LINE));
+            self.store_mapped(entry, offset, value)?;
         } else {
             self.nvm.pmem.spend(|costs: &Costs| costs.word);
         }
         Ok(true)
     }
 
+    /// A page's entry for a load or a store; the first touch faults a frame in.
+    /// `None` where nothing is mapped.
+    pub fn translate(&mut self, page: u64) -> Persist<Option<u64>> {
+        let entry = self.scheme.lookup(&mut self.nvm, page);
+        if entry & PRESENT != 0 {
+            return Ok(Some(entry));
+        }
+        let Some(&area) = self.context.area_of(page) else { return Ok(None) };
+        self.fault(page, area.writable).map(Some)
+    }
+
+    /// Stores a word of a page whose entry is known.
+    pub fn store_mapped(&mut self, entry: u64, offset: u64, value: u64) -> Persist {
+        let line = self.scheme.store(&mut self.nvm, entry, offset, value)?;
+        self.touched.extend(line.map(|address| address / LINE * LINE));
+        Ok(())
+    }
+
+    /// Reads a word of a page whose entry is known.
+    pub fn load_mapped(&mut self, entry: u64, offset: u64) -> u64 {
+        self.scheme.load(&mut self.nvm, entry, offset)
+    }
+
     fn fault(&mut self, page: u64, writable: bool) -> Persist<u64> {
         let Nvm { pmem, frames, .. } = &mut self.nvm;
         pmem.spend(|costs| costs.fault);
         let frame = frames.allocate(pmem);
-        if self.content {
+        if self.content && pmem.keeps_data() {
             pmem.zero_page(frame.address());
         } else {
             pmem.zero_page_unseen(frame.address());
@@ -359,7 +382,9 @@ impl System {
     /// A checkpoint: from its commit on, a failure leads back to here.
     pub fn checkpoint(&mut self) -> Persist {
         self.nvm.pmem.spend(|costs| costs.checkpoint);
-        for address in std::mem::take(&mut self.touched) {
+        let mut touched: Vec<u64> = self.touched.drain().collect();
+        touched.sort_unstable();
+        for address in touched {
             self.nvm.flush_data(address);
         }
         let epoch = self.epoch + 1;

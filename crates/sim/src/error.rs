@@ -53,7 +53,8 @@ pub enum SimError {
 }
 
 impl SimError {
-    pub(crate) fn parameter(parameter: &'static str, message: impl Into<String>) -> Self {
+    /// A parameter makes no sense, for a reason.
+    pub fn parameter(parameter: &'static str, message: impl Into<String>) -> Self {
         Self::Parameter { parameter, message: message.into() }
     }
 }

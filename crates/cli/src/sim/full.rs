@@ -19,7 +19,7 @@ use crate::progress::Progress;
 #[command(next_help_heading = "Single accesses")]
 pub(crate) struct Traced {
     #[command(flatten)]
-    input: Input,
+    pub(super) input: Input,
 
     /// What the fastest tier holds, if not what the machine file says.
     #[arg(long, value_name = "SIZE")]

@@ -6,10 +6,12 @@
 //! | [`render`] | the report as people read it |
 //! | [`full`] | recorded programs, access by access |
 //! | [`input`] | what runs access by access |
+//! | [`persist`] | the same under a persistence scheme |
 //! | [`recorder`] | programs under a recorder |
 
 pub(crate) mod full;
 pub(crate) mod input;
+mod persist;
 pub(crate) mod recorder;
 mod render;
 pub(crate) mod setup;
@@ -51,6 +53,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     traced: full::Traced,
 
+    #[command(flatten)]
+    persist: persist::Persist,
+
     /// Write every decision to a file, for `terrace why`.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -63,6 +68,9 @@ struct Document {
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        if self.persist.is_wanted() {
+            return self.persist.execute(&self.traced.input, self.setup.seed(), json);
+        }
         if self.traced.is_wanted() {
             if self.record.is_some() {
                 return Err(Failure::bad_input("--record: not with a recorded program yet"));

@@ -127,6 +127,11 @@ impl Setup {
         Ok(config)
     }
 
+    /// Where all randomness comes from.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// What both models are told.
     pub(crate) fn shared(&self, policy: SimPolicy) -> Shared<'_> {
         Shared {

@@ -7,8 +7,8 @@
 //!
 //! | scheme | tables | durable |
 //! |---|---|---|
-//! | [`Ssp`] | in NVM | data, too: lines alternate between two frames, bitmaps say which is current, a journal commits all bitmaps together |
-//! | [`SoftWrap`] | in NVM | data, too: stores go to a log and an alias table in DRAM, and home after the commit |
+//! | [`Ssp`] | in DRAM, rebuilt | data, too: lines alternate between two frames, bitmaps say which is current, a journal commits all bitmaps together |
+//! | [`SoftWrap`] | in DRAM, rebuilt | data, too: stores go to a log and an alias table in DRAM, and home after the commit |
 //! | [`PersistentTables`] | in NVM | each entry at once, with an undo log for what the last checkpoint needs |
 //! | [`Rebuild`], indexed | in DRAM | entries that changed, at checkpoints, by a redo log into a radix tree |
 //! | [`Rebuild`], list | in DRAM | the published form: every page of every area is looked up in a linear list at each checkpoint |
@@ -21,7 +21,7 @@ mod ssp;
 pub use persistent::PersistentTables;
 pub use rebuild::{Form, Rebuild};
 pub use softwrap::SoftWrap;
-pub use ssp::{Ssp, SspConfig, SspCounts};
+pub use ssp::{FlushScope, Ssp, SspConfig, SspCounts};
 
 use crate::nvm::{Frame, Nvm};
 use crate::pmem::Persist;
@@ -97,6 +97,11 @@ pub trait Scheme: core::fmt::Debug {
     /// Work of a thread in the background.
     fn background(&mut self, _: &mut Nvm) -> Persist {
         Ok(())
+    }
+
+    /// What it did so far that is worth telling, by name.
+    fn work(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
     }
 
     /// Whether there must be a checkpoint before the next store.

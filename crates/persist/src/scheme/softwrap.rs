@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use super::{PersistentTables, Scheme};
+use super::{Form, Rebuild, Scheme};
 use crate::fault::Fault;
 use crate::nvm::{Frame, Log, LogRecord, Nvm, layout};
 use crate::pmem::{LINE, Persist};
@@ -20,12 +20,14 @@ use crate::table::frame_of;
 /// The scheme's state in DRAM.
 #[derive(Debug)]
 pub struct SoftWrap {
-    tables: PersistentTables,
+    tables: Rebuild,
     log: Log,
     /// Values that are not home yet, by address.
     alias: HashMap<u64, u64>,
     /// The last complete checkpoint.
     epoch: u64,
+    logged: u64,
+    retired: u64,
 }
 
 impl Default for SoftWrap {
@@ -38,10 +40,12 @@ impl SoftWrap {
     /// A scheme for a memory that is new or is to be recovered.
     pub fn new() -> Self {
         Self {
-            tables: PersistentTables::default(),
+            tables: Rebuild::new(Form::Indexed),
             log: Log::new(layout::DATA_LOG, layout::DATA_LOG_RECORDS, 1),
             alias: HashMap::new(),
             epoch: 0,
+            logged: 0,
+            retired: 0,
         }
     }
 
@@ -93,6 +97,7 @@ impl Scheme for SoftWrap {
         if early {
             nvm.set_applied(epoch)?;
         }
+        self.retired += values.len() as u64;
         Self::retire(nvm, values)?;
         if !early {
             nvm.set_applied(epoch)?;
@@ -137,6 +142,7 @@ impl Scheme for SoftWrap {
         if nvm.pmem.has_fault(Fault::UncommittedOverwrite) {
             nvm.pmem.store_data(address, value);
         }
+        self.logged += 1;
         self.alias.insert(address, value);
         Ok(None)
     }
@@ -148,6 +154,10 @@ impl Scheme for SoftWrap {
             Some(value) => *value,
             None => nvm.pmem.load_data(address),
         }
+    }
+
+    fn work(&self) -> Vec<(&'static str, u64)> {
+        vec![("words logged", self.logged), ("words written home", self.retired)]
     }
 
     fn is_full(&self) -> bool {

@@ -24,7 +24,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{PersistentTables, Scheme};
+use super::{Form, Rebuild, Scheme};
 use crate::fault::Fault;
 use crate::nvm::{Frame, Log, LogRecord, Nvm, layout};
 use crate::pmem::{LINE, Persist};
@@ -49,6 +49,20 @@ pub enum FlushScope {
     /// As often as that, but always the line of a pointer on the kernel's
     /// stack: what Kindle's kernel does as it was shipped.
     StackSlot,
+}
+
+impl FlushScope {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Updated, Self::Everything, Self::StackSlot];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Updated => "updated",
+            Self::Everything => "everything",
+            Self::StackSlot => "stack-slot",
+        }
+    }
 }
 
 impl SspConfig {
@@ -87,7 +101,7 @@ struct Held {
 #[derive(Debug)]
 pub struct Ssp {
     config: SspConfig,
-    tables: PersistentTables,
+    tables: Rebuild,
     tlb: Vec<Held>,
     /// The TLB entry that was used last.
     last: usize,
@@ -118,7 +132,7 @@ impl Ssp {
     pub fn new(config: SspConfig) -> Self {
         Self {
             config,
-            tables: PersistentTables::default(),
+            tables: Rebuild::new(Form::Indexed),
             tlb: Vec::new(),
             last: 0,
             time: 0,
@@ -377,6 +391,19 @@ impl Scheme for Ssp {
         let address = Self::place(&self.tlb[held], offset);
         nvm.pmem.store_data(address, value);
         Ok((self.config.flush == FlushScope::Updated).then_some(address))
+    }
+
+    fn work(&self) -> Vec<(&'static str, u64)> {
+        let SspCounts { tlb_misses, tlb_evictions, lines_moved, .. } = self.counts;
+        let SspCounts { pages_committed, pages_merged, lines_merged, .. } = self.counts;
+        vec![
+            ("translations fetched", tlb_misses),
+            ("translations given up", tlb_evictions),
+            ("lines moved to the other frame", lines_moved),
+            ("pages committed", pages_committed),
+            ("pages consolidated", pages_merged),
+            ("lines copied for that", lines_merged),
+        ]
     }
 
     fn load(&mut self, nvm: &mut Nvm, entry: u64, offset: u64) -> u64 {

@@ -61,6 +61,15 @@ impl Source for Box<dyn Source + '_> {
     }
 }
 
+impl Source for &mut dyn Source {
+    fn describe(&self) -> String {
+        (**self).describe()
+    }
+    fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {
+        (**self).next(batch)
+    }
+}
+
 /// Accesses a batch of the generators.
 const BATCH: usize = 4096;
 

@@ -1,0 +1,89 @@
+//! Energy of memories, and how often cells of non-volatile memory are written.
+
+use serde::Serialize;
+use terrace_core::Nanos;
+use terrace_dram::MemoryFile;
+
+use crate::clock::Traffic;
+
+/// Bits of a line.
+const LINE_BITS: f64 = 512.0;
+
+/// Writes of lines, by how often each was written.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Wear {
+    /// Lines that were written at all.
+    pub lines: u64,
+    /// Writes of all of them.
+    pub writes: u64,
+    /// Writes of the line that was written most.
+    pub most: u32,
+    /// Lines written 1, 2 to 3, 4 to 7, … times.
+    pub histogram: Vec<u64>,
+    /// Time until the line that is written most is worn out, if the program
+    /// goes on like this and nothing moves lines about; `None` if the memory
+    /// file says nothing of endurance.
+    pub years_as_is: Option<f64>,
+    /// The same if writes were spread over the whole memory evenly.
+    pub years_levelled: Option<f64>,
+}
+
+/// Energy of accesses to memory, in microjoules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Energy {
+    /// Reads and writes of DRAM lines.
+    pub dram: f64,
+    /// Reads of lines of non-volatile memory.
+    pub nvm_reads: f64,
+    /// Writes of lines of non-volatile memory.
+    pub nvm_writes: f64,
+}
+
+const YEAR: f64 = 365.25 * 86_400.0;
+
+impl Wear {
+    /// The wear of a program that ran so long.
+    pub fn new(traffic: &Traffic, file: &MemoryFile, time: Nanos) -> Self {
+        let mut wear = Self { lines: traffic.wear.len() as u64, ..Self::default() };
+        for &writes in traffic.wear.values() {
+            wear.writes += u64::from(writes);
+            wear.most = wear.most.max(writes);
+            let class = writes.ilog2() as usize;
+            if wear.histogram.len() <= class {
+                wear.histogram.resize(class + 1, 0);
+            }
+            wear.histogram[class] += 1;
+        }
+        let Some(nvm) = &file.nvm else { return wear };
+        if let (Some(cells), true) = (&nvm.cells, wear.writes > 0) {
+            let seconds = time.as_f64() / 1e9;
+            let endurance = cells.endurance.value;
+            let years = |writes: f64| endurance / (writes / seconds) / YEAR;
+            let all = nvm.capacity.value.as_f64() * f64::from(file.channel.channels.value);
+            wear.years_as_is = Some(years(f64::from(wear.most)));
+            wear.years_levelled = Some(years(wear.writes as f64 * 64.0 / all));
+        }
+        wear
+    }
+}
+
+impl Energy {
+    /// The energy of what came to the memories; `None` if the memory file says
+    /// nothing of it.
+    pub fn new(traffic: &Traffic, file: &MemoryFile) -> Option<Self> {
+        let nvm = file.nvm.as_ref()?.cells.as_ref()?;
+        let dram = file.dram.as_ref()?.cells.as_ref()?;
+        let micro = |lines: u64, per_bit: f64| lines as f64 * LINE_BITS * per_bit / 1e6;
+        Some(Self {
+            dram: micro(traffic.dram_reads, dram.read_energy.value)
+                + micro(traffic.dram_writes, dram.write_energy.value),
+            nvm_reads: micro(traffic.nvm_reads, nvm.read_energy.value),
+            nvm_writes: micro(traffic.nvm_writes, nvm.write_energy.value),
+        })
+    }
+
+    /// All of it.
+    pub fn total(&self) -> f64 {
+        self.dram + self.nvm_reads + self.nvm_writes
+    }
+}
