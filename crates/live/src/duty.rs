@@ -15,8 +15,8 @@
 //! processor, the manager notices within a millisecond or three ([`Worker::guard`]) and
 //! sends the handlers back to sleep as ordinary threads.
 //!
-//! A handler whose processor sees no faults *parks*: it sleeps on a word of
-//! ours instead of the descriptor, and looks after the others now and then.
+//! A handler whose processor sees no faults *parks*: it sleeps on a word of ours
+//! instead of the descriptor until another finds more than it can serve.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -48,6 +48,9 @@ const VISIT: u64 = 700;
 /// Faults of a thread that then did not leave its processor to us (another
 /// thread runs there) are looked for this often.
 const LATE: u64 = 25_000;
+/// A fault that nobody has read for so long is not on its way to the handler of
+/// its own processor: that one is busy or does not run.
+const GRACE: u64 = 8_000;
 
 /// What the handlers agree on.
 #[derive(Default)]
@@ -55,13 +58,20 @@ pub struct Duty {
     polling: AtomicU32,
     last_fault: AtomicU64,
     near: AtomicU32,
+    /// Handlers that are parked.
+    parked: AtomicU32,
     /// Changes to call parked handlers.
     call: AtomicU32,
     last_call: AtomicU64,
     /// Until when (ns) handlers sleep whatever happens, and how long that was.
     rest_until: AtomicU64,
     rest: AtomicU64,
-    /// Times in a row that the manager found a fault that no handler had read.
+    /// Faults read, by whomever.
+    read: AtomicU32,
+    /// What `read` was, plus one, when the manager last saw a fault wait; 0 if
+    /// none did.
+    waiting_at: AtomicU32,
+    /// Looks of the manager in a row that found handlers starving.
     found: AtomicU32,
 }
 
@@ -71,8 +81,16 @@ impl Duty {
         self.polling.load(Relaxed) != 0
     }
 
+    /// Whether the manager should make room ahead of faults. While handlers poll,
+    /// that takes a processor from which no faults come; without one, it would
+    /// only take the handlers' time.
+    pub fn has_spare_processor(&self) -> bool {
+        !self.is_polling() || self.parked.load(Relaxed) > 0
+    }
+
     /// Counts a fault that was read now; may begin polling.
     fn fault(&self, now: u64) {
+        self.read.fetch_add(1, Relaxed);
         let before = self.last_fault.swap(now, Relaxed);
         if self.is_polling() {
             return;
@@ -100,6 +118,14 @@ impl Duty {
         self.end_polling();
     }
 
+    /// Whether a fault waits now, did at the last look, and none was read since:
+    /// nobody gets to read it.
+    fn is_starved(&self, waits: bool) -> bool {
+        let mark = self.read.load(Relaxed).wrapping_add(1).max(1);
+        let last = self.waiting_at.swap(if waits { mark } else { 0 }, Relaxed);
+        waits && last == mark
+    }
+
     fn call_parked(&self) {
         self.call.fetch_add(1, Release);
         sys::futex_wake(&self.call, false);
@@ -119,6 +145,7 @@ impl Duty {
     pub fn reset(&self) {
         self.polling.store(0, Relaxed);
         self.near.store(0, Relaxed);
+        self.parked.store(0, Relaxed);
     }
 }
 
@@ -186,6 +213,17 @@ impl Worker<'_> {
                 continue;
             }
             looked = now;
+            // Others' faults are theirs, if they get to them.
+            if !visited && pending.count == 0 && !self.is_left_waiting() {
+                if now - duty.last_fault.load(Relaxed).min(now) > QUIET {
+                    duty.end_polling();
+                } else if now - useful > PARK {
+                    self.park();
+                    useful = sys::now();
+                    again = true;
+                }
+                continue;
+            }
             let mut served = false;
             while self.serve_messages(pending) {
                 served = true;
@@ -193,43 +231,51 @@ impl Worker<'_> {
             if served {
                 again = true;
                 last = sys::now();
-                if visited {
-                    useful = last;
-                } else {
+                useful = last;
+                if !visited {
                     duty.call_for_help(last);
                 }
-            }
-            if now.saturating_sub(duty.last_fault.load(Relaxed)) > QUIET {
-                duty.end_polling();
-            } else if now.saturating_sub(useful) > PARK && pending.count == 0 {
-                if self.park(pending) {
-                    useful = sys::now();
-                }
-                again = true;
             }
         }
         self.polls = false;
         sys::yield_to_all(false);
     }
 
-    /// Sleeps until called, or until a look finds a fault that nobody served.
-    fn park(&mut self, pending: &mut Pending) -> bool {
+    /// Whether a fault waits and nobody reads it within a moment.
+    fn is_left_waiting(&self) -> bool {
+        let pager = self.pager;
+        let read = pager.duty.read.load(Relaxed);
+        if !pager.uffd().has_message() {
+            return false;
+        }
+        let until = sys::now() + GRACE;
+        while sys::now() < until {
+            core::hint::spin_loop();
+            if pager.duty.read.load(Relaxed) != read {
+                return false;
+            }
+        }
+        pager.uffd().has_message()
+    }
+
+    /// Sleeps until called, or until faults become rare.
+    fn park(&mut self) {
         let duty = &self.pager.duty;
         self.polls = false;
         sys::yield_to_all(false);
-        while duty.is_polling() {
-            let call = duty.call.load(Acquire);
+        let call = duty.call.load(Acquire);
+        duty.parked.fetch_add(1, Relaxed);
+        while duty.is_polling() && duty.call.load(Acquire) == call {
             sys::futex_wait(&duty.call, call, Some(LOOK), false);
-            if self.serve_messages(pending) || duty.call.load(Acquire) != call {
-                self.polls = true;
-                sys::yield_to_all(true);
-                return true;
-            }
             if sys::now().saturating_sub(duty.last_fault.load(Relaxed)) > QUIET {
                 duty.end_polling();
             }
         }
-        false
+        duty.parked.fetch_sub(1, Relaxed);
+        if duty.is_polling() {
+            self.polls = true;
+            sys::yield_to_all(true);
+        }
     }
 
     /// The manager's part while handlers poll: sees to it that none starves.
@@ -237,18 +283,18 @@ impl Worker<'_> {
         let pager = self.pager;
         let duty = &pager.duty;
         if !duty.is_polling() && pending.count == 0 {
-            duty.found.store(0, Relaxed);
+            duty.waiting_at.store(0, Relaxed);
             return;
         }
         let now = sys::now();
-        // One may be on its way to a handler just now; three times in a row
-        // is no chance.
-        let missed = if self.serve_messages(pending) {
-            duty.found.fetch_add(1, Relaxed) >= 2
-        } else {
+        // Faults that wait just now are on their way to a handler, most often.
+        let starved = duty.is_starved(pager.uffd().has_message());
+        if starved || pending.count > 0 {
+            self.serve_messages(pending);
+        }
+        if !starved {
             duty.found.store(0, Relaxed);
-            false
-        };
+        }
         for worker in &pager.workers[1..] {
             // It may only have been preempted by the thread that it served,
             // but may also hold what others wait for: let it finish.
@@ -257,7 +303,12 @@ impl Worker<'_> {
                 sys::schedule(worker.tid.load(Relaxed), false);
             }
         }
-        if missed {
+        if starved {
+            // First the parked ones are to help; if that does not, nobody polls.
+            duty.call_parked();
+            if duty.found.fetch_add(1, Relaxed) < 2 {
+                return;
+            }
             duty.rest(now);
             for worker in &pager.workers[1..] {
                 let tid = worker.tid.load(Relaxed);
@@ -273,10 +324,13 @@ impl Worker<'_> {
         let before = pending.count;
         self.take_messages(pending);
         let found = pending.count > before;
-        if found {
-            self.pager.duty.fault(sys::now());
+        if pending.count == 0 {
+            return false;
         }
         let began = sys::now();
+        if found {
+            self.pager.duty.fault(began);
+        }
         let mut kept = 0;
         for i in 0..pending.count {
             let (page, write) = pending.faults[i];
@@ -318,6 +372,17 @@ mod tests {
         now += 2 * REST.1;
         duty.rest(now);
         assert_eq!(duty.rest_until.load(Relaxed), now + REST.0);
+    }
+
+    #[test]
+    fn handlers_starve_only_if_a_fault_waits_and_none_is_read() {
+        let duty = Duty::default();
+        assert!(!duty.is_starved(true), "seen for the first time");
+        duty.fault(1);
+        assert!(!duty.is_starved(true), "another one was read since");
+        assert!(!duty.is_starved(false));
+        assert!(!duty.is_starved(true), "none waited in between");
+        assert!(duty.is_starved(true));
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Worker<'_> {
     fn short_of_room(&self) -> bool {
         self.pager.resident() + self.pager.headroom() > self.pager.budget()
             && self.pager.frozen.load(Relaxed) == 0
-            && !self.pager.duty.is_polling()
+            && self.pager.duty.has_spare_processor()
             && !self.nothing_leaves()
     }
 

@@ -74,6 +74,8 @@ pub struct Pager {
     pub thawed: SpinLock<Thawed>,
     /// Address-space events read while frozen, to be carried out afterwards.
     pub deferred: SpinLock<Deferred>,
+    /// Moments in which pages leave at little cost.
+    pub quiet: crate::quiet::Quiet,
     /// How the handlers wait.
     pub duty: crate::duty::Duty,
     /// The workers.
@@ -250,6 +252,7 @@ impl Pager {
             frozen: AtomicU32::new(0),
             thawed: SpinLock::new(Thawed::new()),
             deferred: SpinLock::new(Deferred::new()),
+            quiet: crate::quiet::Quiet::open(&config.dir),
             duty: crate::duty::Duty::default(),
             workers: Default::default(),
             bell: AtomicU32::new(0),
@@ -307,6 +310,16 @@ impl Pager {
             }
             Err(_) => false,
         }
+    }
+    /// Takes room a little beyond the budget, for who would else wait for
+    /// another that makes room: at most a 64th of it and 1 MiB.
+    #[must_use]
+    pub fn try_reserve_beyond(&self, pages: u64) -> bool {
+        let limit = self.budget + (self.budget / 64).min(256);
+        let taken = self
+            .resident
+            .fetch_update(AcqRel, Relaxed, |now| (now + pages <= limit).then_some(now + pages));
+        taken.map(|before| self.note_resident(before + pages)).is_ok()
     }
     /// Takes room whether or not there is any.
     pub fn reserve_over(&self, pages: u64) {

@@ -1,14 +1,14 @@
 //! Making room: pages leave DRAM.
 //!
-//! Two steps, each on whole batches: *stage* moves the policy's victims out of
+//! Two steps, each on whole batches: *stage* (`stage.rs`) moves the policy's victims out of
 //! the program's mapping into limbo; *settle* compresses the oldest of limbo.
 //! One thread at a time does this, the manager in the background or, if that
 //! cannot keep up, a worker that needs room for a fault.
 
 use core::sync::atomic::Ordering::*;
 
-use libc::{EBUSY, EEXIST, ENOENT};
-use terrace_core::{Abort, Action, Bytes, Done, FaultKind, Outcome, Proposal};
+use libc::{EBUSY, EEXIST};
+use terrace_core::{Abort, Done, FaultKind};
 
 use crate::codec::{Packed, PageBytes};
 use crate::inject::{self, Point};
@@ -16,7 +16,7 @@ use crate::kept::KEPT;
 use crate::limbo::{self, Limbo, NOBODY, ORPHAN, Purpose, owner};
 use crate::mind;
 use crate::page_state::{BUSY, PageState};
-use crate::pager::{MANAGER, Pager};
+use crate::pager::Pager;
 use crate::queue::Note;
 use crate::regions::Place;
 use crate::serve::Worker;
@@ -24,9 +24,9 @@ use crate::spin::{SpinGuard, backoff};
 use crate::sys::{self, PAGE};
 
 /// Pages moved or compressed before anyone else gets a turn.
-const BATCH: usize = 16;
-/// Demotions asked of the policy at once.
-const ASK: u64 = 128;
+pub(crate) const BATCH: usize = 32;
+/// With fewer free slots, limbo is emptied first.
+const LEAST_ROOM: usize = 8;
 /// An armed page that is not touched for so long goes back: its sample is "no".
 const ARMED_FOR: u64 = 100_000_000;
 
@@ -35,19 +35,11 @@ const ARMED_FOR: u64 = 100_000_000;
 const FRUITLESS: u32 = 64;
 const PINNED_FOR: u64 = 5_000_000;
 
-struct Staged {
-    /// Whether it was made ours alone.
-    unshared: bool,
-    address: usize,
-    id: u32,
-    page: u32,
-    proposal: Proposal,
-}
-
 impl Worker<'_> {
     /// Takes room for pages, making it if there is none. Always returns: if
     /// nothing can leave (all is locked or pinned), the budget is exceeded
-    /// rather than the program stopped.
+    /// rather than the program stopped. Also, by little, if somebody is making
+    /// room just now: to wait for him would take longer than the fault.
     pub fn reserve(&mut self, pages: u64) {
         let pager = self.pager;
         let mut spins = 0;
@@ -77,8 +69,9 @@ impl Worker<'_> {
                     pager.ring();
                     sys::yield_now();
                 }
+            } else if pager.try_reserve_beyond(pages) {
+                return;
             } else {
-                pager.ring();
                 backoff(&mut spins);
             }
         }
@@ -90,231 +83,14 @@ impl Worker<'_> {
             self.pager.leave(self.id);
             return false;
         }
-        let room = self.pager.staging.slots() - limbo.len();
-        let staged = if room as usize >= BATCH { self.stage(limbo) } else { 0 };
+        let room = (self.pager.staging.slots() - limbo.len()) as usize;
+        let staged = if room >= LEAST_ROOM { self.stage(limbo, room) } else { 0 };
         // Keep limbo half full: a second chance for the younger half.
         let half = self.pager.staging.slots() / 2;
-        let settled = if limbo.len() > half || staged == 0 { self.settle(limbo, BATCH) } else { 0 };
+        let full = limbo.len() >= half + (half / 2).min(BATCH as u32);
+        let settled = if full || staged == 0 { self.settle(limbo, BATCH) } else { 0 };
         self.pager.leave(self.id);
         staged + settled > 0
-    }
-
-    /// Moves a batch of victims into limbo; returns how many.
-    fn stage(&mut self, limbo: &mut Limbo) -> usize {
-        let pager = self.pager;
-        if limbo.victims.is_empty() {
-            let victims = &mut limbo.victims;
-            let page = PAGE as u64;
-            pager.mind.lock().pressure(pager, Bytes(ASK * page), |p| victims.push_back(p));
-        }
-        let mut batch: [Option<Staged>; BATCH] = [const { None }; BATCH];
-        let mut n = 0;
-        while n < BATCH {
-            let Some(proposal) = limbo.victims.pop_front() else { break };
-            if let Some(staged) = self.find_victim(proposal) {
-                batch[n] = Some(staged);
-                n += 1;
-            }
-        }
-        let batch = &mut batch[..n];
-        // Neighbours leave in one call, with one flush of the TLBs.
-        batch.sort_unstable_by_key(|s| s.as_ref().map_or(0, |s| s.address));
-        let now = sys::now();
-        let mut moved = 0;
-        let mut i = 0;
-        while i < n {
-            let run = batch[i..]
-                .windows(2)
-                .take_while(|w| matches!(w, [Some(a), Some(b)] if a.address + PAGE == b.address))
-                .count()
-                + 1;
-            moved += self.stage_run(limbo, &mut batch[i..i + run], now);
-            i += run;
-        }
-        moved
-    }
-
-    /// Looks a victim up; `None` if it is not resident or somebody has it.
-    fn find_victim(&self, proposal: Proposal) -> Option<Staged> {
-        let Action::Demote { page, .. } = proposal.action else { return None };
-        let region = self.pager.regions.get(page.region.0)?;
-        if page.page.0 >= region.pages() {
-            return None;
-        }
-        let word = region.word(page.page.0);
-        let place = Place { id: page.region.0, region, page: page.page.0, word };
-        if word.load(Relaxed) != PageState::Resident.word() || KEPT.contains(place.address()) {
-            self.aborted(proposal, Abort::Stale);
-            return None;
-        }
-        Some(Staged {
-            unshared: false,
-            address: place.address(),
-            id: place.id,
-            page: place.page,
-            proposal,
-        })
-    }
-
-    /// Takes possession of a victim.
-    fn take_victim(&self, staged: &Staged) -> bool {
-        let Some(region) = self.pager.regions.get(staged.id) else { return false };
-        let word = region.word(staged.page);
-        let place = Place { id: staged.id, region, page: staged.page, word };
-        !KEPT.contains(staged.address) && self.pager.try_lock_page(&place, PageState::Resident)
-    }
-
-    /// Moves consecutive pages into consecutive slots.
-    ///
-    /// Nobody reads an event between the taking of the pages and the move: the
-    /// thread that unmapped a page runs on as soon as its event is read, and may
-    /// have mapped other memory there by now, which is not ours to take. In that
-    /// order, because who carries out an event waits for pages.
-    fn stage_run(&mut self, limbo: &mut Limbo, run: &mut [Option<Staged>], now: u64) -> usize {
-        let pager = self.pager;
-        let mut done = 0;
-        let mut moved = 0;
-        while done < run.len() {
-            let Some(from) = run[done].as_ref().map(|s| s.address) else { return moved };
-            let Some(reading) = self.no_events() else {
-                for staged in run[done..].iter().flatten() {
-                    self.aborted(staged.proposal, Abort::Busy);
-                }
-                return moved;
-            };
-            // Slots are consecutive up to the end of the ring.
-            let mut slots = 0u32;
-            let mut first = 0;
-            for staged in run[done..].iter().flatten() {
-                if !self.take_victim(staged) {
-                    break;
-                }
-                let slot = limbo.push(Purpose::Demote(staged.proposal), now);
-                if slots > 0 && slot != first + slots {
-                    limbo.unpush();
-                    self.set_word(staged, PageState::Resident);
-                    break;
-                }
-                if slots == 0 {
-                    first = slot;
-                }
-                pager.staging.owner_of(slot).store(owner(staged.id, staged.page), Release);
-                slots += 1;
-            }
-            if slots == 0 {
-                drop(reading);
-                if let Some(staged) = &run[done] {
-                    self.aborted(staged.proposal, Abort::Stale);
-                }
-                done += 1;
-                continue;
-            }
-            let to = pager.staging.address(first);
-            let (bytes, error) = pager.fork.staging_uffd().mv(to, from, slots as usize * PAGE);
-            drop(reading);
-            inject::at(Point::Stage);
-            let got = bytes / PAGE;
-            for (i, staged) in run[done..done + slots as usize].iter().flatten().enumerate() {
-                if i < got {
-                    self.set_word(staged, PageState::Limbo(first + i as u32));
-                } else if i > got {
-                    self.set_word(staged, PageState::Resident);
-                }
-            }
-            moved += got;
-            done += got;
-            if got == slots as usize {
-                continue;
-            }
-            // Give back the slots that were not filled, refuse the page that
-            // stopped the move, and go on behind it.
-            for slot in (first + got as u32..first + slots).rev() {
-                pager.staging.owner_of(slot).store(NOBODY, Release);
-                limbo.unpush();
-            }
-            let Some(staged) = &mut run[done] else { return moved };
-            if error == EEXIST {
-                // A frame was left in the slot (its page had to be copied out).
-                if limbo::drop_frames(&pager.staging, first + got as u32, 1) {
-                    self.set_word(staged, PageState::Resident);
-                    continue;
-                }
-            } else if self.unshare(staged, error) {
-                continue;
-            }
-            self.refuse(staged, error);
-            done += 1;
-        }
-        moved
-    }
-
-    /// Keeps events from being read; `None` if a fork begins, which is read by
-    /// one who then waits for us.
-    fn no_events(&self) -> Option<SpinGuard<'_, ()>> {
-        let mut spins = 0;
-        loop {
-            if let Some(guard) = self.pager.reading.try_lock() {
-                return Some(guard);
-            }
-            if self.pager.frozen.load(SeqCst) != 0 {
-                return None;
-            }
-            backoff(&mut spins);
-        }
-    }
-
-    /// Gives a page of ours its new word.
-    fn set_word(&self, staged: &Staged, state: PageState) {
-        if let Some(region) = self.pager.regions.get(staged.id) {
-            region.word(staged.page).store(state.word(), Release);
-        }
-    }
-
-    /// A page that could not be moved.
-    fn refuse(&self, staged: &Staged, error: i32) {
-        let pager = self.pager;
-        let Some(region) = pager.regions.get(staged.id) else { return };
-        let word = region.word(staged.page);
-        if error == ENOENT {
-            // The program discarded it; the next touch finds zeros.
-            region.resident.fetch_sub(1, Relaxed);
-            pager.release(1);
-            word.store(PageState::Fresh.word(), Release);
-            self.aborted(staged.proposal, Abort::Stale);
-            pager.note(Note::Discard(Pager::page_range(staged.id, staged.page, 1)));
-            return;
-        }
-        word.store(PageState::Resident.word(), Release);
-        pager.stats().counters.demotions_refused.fetch_add(1, Relaxed);
-        self.aborted(staged.proposal, Abort::Busy);
-    }
-
-    /// A page that has been shared with a child since a fork does not move. A
-    /// write fault makes it ours alone: a copy, or nothing if the child is
-    /// gone. True if it is worth trying again; the page is nobody's then.
-    fn unshare(&self, staged: &mut Staged, error: i32) -> bool {
-        let pager = self.pager;
-        if error != EBUSY || staged.unshared || pager.stats().counters.forks.load(Relaxed) == 0 {
-            return false;
-        }
-        // If the program discards the page at this very moment, the fault is
-        // an ordinary one, and somebody else has to serve it.
-        let handlers = pager.workers[1..].iter().filter(|w| w.tid.load(Relaxed) != 0).count();
-        if self.id != MANAGER && (handlers < 2 || pager.unsharing.swap(1, AcqRel) != 0) {
-            return false;
-        }
-        staged.unshared = true;
-        self.set_word(staged, PageState::Resident);
-        // SAFETY: changes no content.
-        let _ = unsafe { sys::madvise(staged.address, PAGE, libc::MADV_POPULATE_WRITE) };
-        if self.id != MANAGER {
-            pager.unsharing.store(0, Release);
-        }
-        true
-    }
-
-    fn aborted(&self, proposal: Proposal, why: Abort) {
-        self.pager.note(Note::Done(Done { proposal, outcome: Outcome::Aborted(why) }));
     }
 
     /// Empties up to `count` slots at the tail; returns how many.

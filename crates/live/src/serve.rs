@@ -528,8 +528,8 @@ impl<'p> Worker<'p> {
     fn after_fault(&self) {
         let pager = self.pager;
         if pager.resident() + pager.headroom() / 2 > pager.budget()
-            && !pager.duty.is_polling()
             && pager.asleep.load(Relaxed) != 0
+            && pager.duty.has_spare_processor()
         {
             pager.ring();
         }

@@ -13,6 +13,7 @@ use crate::duty::{PENDING, Pending};
 use crate::give_up;
 use crate::page_state::PageState;
 use crate::pager::{MANAGER, MAX_WORKERS, Pager};
+use crate::processors;
 use crate::serve::Worker;
 use crate::shared::State;
 use crate::sys::{self, PAGE};
@@ -205,7 +206,7 @@ fn open_handles(pager: &Pager) -> Result<(), i32> {
 
 fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) -> Result<(), i32> {
     // Handlers first: as soon as a range is registered, its faults wait for them.
-    let handlers = (MAX_WORKERS - 1).min(processors());
+    let handlers = (MAX_WORKERS - 1).min(processors::allowed().len().max(1));
     for id in 1..=handlers {
         spawn(id, handler, core::ptr::from_ref(pager).cast_mut().cast())?;
     }
@@ -297,38 +298,13 @@ fn register_mapped(pager: &Pager, region: &crate::regions::Region) {
     }
 }
 
-/// Processors that this process may run on.
-fn processors() -> usize {
-    // SAFETY: a plain set, filled by the call.
-    unsafe {
-        let mut set: libc::cpu_set_t = core::mem::zeroed();
-        if libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) != 0 {
-            return 1;
-        }
-        libc::CPU_COUNT(&set).max(1) as usize
-    }
-}
-
 /// Keeps the calling thread on the n-th processor that it may run on: a fault
 /// is served fastest by a handler on the same processor, which needs no
 /// interrupt to another one (measured: `bench/mechanisms`). Whether it is pinned.
 fn pin(nth: usize) -> bool {
-    // SAFETY: plain sets.
-    unsafe {
-        let mut all: libc::cpu_set_t = core::mem::zeroed();
-        if libc::sched_getaffinity(0, size_of_val(&all), &raw mut all) != 0 {
-            return false;
-        }
-        let cpus = (0..libc::CPU_SETSIZE as usize).filter(|&c| libc::CPU_ISSET(c, &all));
-        if libc::CPU_COUNT(&all) as usize >= MAX_WORKERS {
-            // More processors than handlers: let the scheduler place them.
-            return false;
-        }
-        let Some(cpu) = cpus.into_iter().nth(nth) else { return false };
-        let mut one: libc::cpu_set_t = core::mem::zeroed();
-        libc::CPU_SET(cpu, &mut one);
-        libc::sched_setaffinity(0, size_of_val(&one), &raw const one) == 0
-    }
+    let all = processors::allowed();
+    // More processors than handlers: let the scheduler place them.
+    all.len() < MAX_WORKERS && all.get(nth).is_some_and(|&cpu| processors::pin_to(cpu))
 }
 
 extern "C" fn handler(arg: *mut c_void) -> *mut c_void {

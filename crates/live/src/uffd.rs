@@ -207,6 +207,13 @@ impl Uffd {
         }
     }
 
+    /// Whether there is a message to read, without reading it.
+    pub fn has_message(self) -> bool {
+        let mut poll = libc::pollfd { fd: self.0, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor to look at.
+        unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & libc::POLLIN != 0 }
+    }
+
     /// Reads one message; `None` if there is none.
     pub fn read(self) -> Option<Message> {
         let mut raw = RawMessage { event: 0, _reserved: [0; 7], arg: [0; 3] };

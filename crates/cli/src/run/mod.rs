@@ -32,6 +32,7 @@ use terrace_live::activate;
 use terrace_live::config::{self, RunConfig};
 use terrace_live::doctor::Facts;
 use terrace_live::probe::UffdProbe;
+use terrace_live::quiet::Keeper;
 use terrace_policy::PolicyName;
 use terrace_report::{End, Head, RunReport, Usage};
 
@@ -185,6 +186,7 @@ impl Args {
         );
         let directory = RunDirectory::create(&manifest)?;
         let _server = self.serve_metrics(&directory)?;
+        let _keeper = Keeper::start(directory.path());
         let config = self.config(directory.path());
         let mut command = self.command(program);
         command.env(config::VARIABLE, config.encode());

@@ -1,0 +1,48 @@
+//! The processors that a thread may run on, and how it gets one.
+
+/// The processors that the calling thread may run on.
+pub fn allowed() -> Vec<u32> {
+    // SAFETY: a plain set, filled by the call.
+    unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) != 0 {
+            return Vec::new();
+        }
+        let is_set = |&cpu: &u32| libc::CPU_ISSET(cpu as usize, &set);
+        (0..libc::CPU_SETSIZE as u32).filter(is_set).collect()
+    }
+}
+
+/// Keeps the calling thread on one processor; false if the kernel refuses.
+pub fn pin_to(cpu: u32) -> bool {
+    // SAFETY: plain sets.
+    unsafe {
+        let mut one: libc::cpu_set_t = core::mem::zeroed();
+        libc::CPU_SET(cpu as usize, &mut one);
+        libc::sched_setaffinity(0, size_of_val(&one), &raw const one) == 0
+    }
+}
+
+/// The processor that the calling thread runs on just now.
+pub fn current() -> u32 {
+    // SAFETY: has no memory effects.
+    unsafe { libc::sched_getcpu() }.cast_unsigned()
+}
+
+/// Has the calling thread run before all ordinary ones when it wakes up
+/// (`SCHED_FIFO`, the lowest of its priorities); false without the right to it.
+pub fn run_first() -> bool {
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: reads a plain structure.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const lowest) == 0 }
+}
+
+/// Leaves all signals to the process's other threads.
+pub fn block_signals() {
+    // SAFETY: a plain set, filled before it is used.
+    unsafe {
+        let mut all: libc::sigset_t = core::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, core::ptr::null_mut());
+    }
+}

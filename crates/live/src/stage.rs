@@ -1,0 +1,338 @@
+//! Staging: the policy's victims move out of the program's mapping into limbo.
+
+use core::sync::atomic::Ordering::*;
+
+use libc::{EBUSY, EEXIST, ENOENT};
+use terrace_core::{Abort, Action, Bytes, Done, Outcome, Proposal};
+
+use crate::inject::{self, Point};
+use crate::kept::KEPT;
+use crate::limbo::{self, Limbo, NOBODY, Purpose, owner};
+use crate::page_state::PageState;
+use crate::pager::{MANAGER, Pager};
+use crate::queue::Note;
+use crate::reclaim::BATCH;
+use crate::regions::Place;
+use crate::serve::Worker;
+use crate::spin::{SpinGuard, backoff};
+use crate::sys::{self, PAGE};
+
+/// Separate runs of neighbours moved in one round while a fault waits for it,
+/// outside of a quiet window: each costs a flush of the TLBs of all processors
+/// (decision 0002).
+const RUNS: usize = 4;
+/// A quiet window pays for so many moves: it costs little more than one.
+const WORTHWHILE: usize = 4;
+/// Demotions asked of the policy at once.
+const ASK: u64 = 128;
+
+struct Staged {
+    /// Whether it was made ours alone.
+    unshared: bool,
+    /// Whether it did not move at once.
+    refused: bool,
+    address: usize,
+    id: u32,
+    page: u32,
+    proposal: Proposal,
+}
+
+impl Worker<'_> {
+    /// Moves a batch of victims, at most `room`, into limbo; returns how many.
+    pub(crate) fn stage(&mut self, limbo: &mut Limbo, room: usize) -> usize {
+        let pager = self.pager;
+        if limbo.victims.is_empty() {
+            let victims = &mut limbo.victims;
+            let page = PAGE as u64;
+            pager.mind.lock().pressure(pager, Bytes(ASK * page), |p| victims.push_back(p));
+        }
+        let mut batch: [Option<Staged>; BATCH] = [const { None }; BATCH];
+        let n = self.choose(limbo, &mut batch[..room.min(BATCH)]);
+        let batch = &mut batch[..n];
+        // Neighbours leave in one call, with one flush of the TLBs.
+        batch.sort_unstable_by_key(|s| s.as_ref().map_or(0, |s| s.address));
+        let now = sys::now();
+        let mut moved = self.move_batch(limbo, batch, now);
+        for staged in batch {
+            if staged.as_ref().is_some_and(|s| s.refused) {
+                moved += self.stage_run(limbo, core::slice::from_mut(staged), now);
+            }
+        }
+        moved
+    }
+
+    /// Looks the next victims up; returns how many there are.
+    fn choose(&self, limbo: &mut Limbo, batch: &mut [Option<Staged>]) -> usize {
+        let many = self.id == MANAGER || self.pager.quiet.pays();
+        let (mut n, mut runs, mut end) = (0, 0, 0);
+        while n < batch.len() && (many || runs < RUNS) {
+            let Some(proposal) = limbo.victims.pop_front() else { break };
+            if let Some(staged) = self.find_victim(proposal) {
+                runs += usize::from(staged.address != end);
+                end = staged.address + PAGE;
+                batch[n] = Some(staged);
+                n += 1;
+            }
+        }
+        n
+    }
+
+    /// Moves what of a sorted batch moves at once, in a quiet window if that
+    /// pays; returns how many pages. Those that did not move are marked.
+    fn move_batch(&self, limbo: &mut Limbo, batch: &mut [Option<Staged>], now: u64) -> usize {
+        // Before the window: within it, nobody else might give the lock back.
+        let Some(reading) = self.no_events() else {
+            for staged in batch.iter().flatten() {
+                self.aborted(staged.proposal, Abort::Busy);
+            }
+            return 0;
+        };
+        let quiet = &self.pager.quiet;
+        let mut window = None;
+        let (mut i, mut moved) = (0, 0);
+        while i < batch.len() {
+            let run = batch[i..]
+                .windows(2)
+                .take_while(|w| matches!(w, [Some(a), Some(b)] if a.address + PAGE == b.address))
+                .count()
+                + 1;
+            let began = sys::now();
+            let (got, tried) = self.move_run(limbo, &mut batch[i..i + run], now);
+            i += tried;
+            moved += got;
+            if window.is_none() && got > 0 {
+                let pays = quiet.moved(sys::now() - began) && batch.len() - i >= WORTHWHILE;
+                window = if pays { quiet.window() } else { None };
+            }
+        }
+        drop(window);
+        drop(reading);
+        moved
+    }
+
+    /// Moves consecutive pages into consecutive slots, as far as that goes
+    /// without ado; returns how many were moved, and how many are dealt with.
+    /// With the lock for reading held, see `stage_run`.
+    fn move_run(&self, limbo: &mut Limbo, run: &mut [Option<Staged>], now: u64) -> (usize, usize) {
+        let pager = self.pager;
+        let Some(from) = run[0].as_ref().map(|s| s.address) else { return (0, 1) };
+        let (first, slots) = self.take_run(limbo, run, now);
+        if slots == 0 {
+            if let Some(staged) = &run[0] {
+                self.aborted(staged.proposal, Abort::Stale);
+            }
+            return (0, 1);
+        }
+        let to = pager.staging.address(first);
+        let (bytes, _) = pager.fork.staging_uffd().mv(to, from, slots as usize * PAGE);
+        inject::at(Point::Stage);
+        let got = bytes / PAGE;
+        for (i, staged) in run[..slots as usize].iter().flatten().enumerate() {
+            let state =
+                if i < got { PageState::Limbo(first + i as u32) } else { PageState::Resident };
+            self.set_word(staged, state);
+        }
+        for slot in (first + got as u32..first + slots).rev() {
+            pager.staging.owner_of(slot).store(NOBODY, Release);
+            limbo.unpush();
+        }
+        if got == slots as usize {
+            return (got, got);
+        }
+        if let Some(staged) = &mut run[got] {
+            staged.refused = true;
+        }
+        (got, got + 1)
+    }
+
+    /// Takes possession of consecutive pages, and consecutive slots for them:
+    /// up to the end of the ring, or to a page that somebody else has. Returns
+    /// the first slot, and how many there are.
+    fn take_run(&self, limbo: &mut Limbo, run: &[Option<Staged>], now: u64) -> (u32, u32) {
+        let pager = self.pager;
+        let (mut first, mut slots) = (0, 0u32);
+        for staged in run.iter().flatten() {
+            if !self.take_victim(staged) {
+                break;
+            }
+            let slot = limbo.push(Purpose::Demote(staged.proposal), now);
+            if slots > 0 && slot != first + slots {
+                limbo.unpush();
+                self.set_word(staged, PageState::Resident);
+                break;
+            }
+            if slots == 0 {
+                first = slot;
+            }
+            pager.staging.owner_of(slot).store(owner(staged.id, staged.page), Release);
+            slots += 1;
+        }
+        (first, slots)
+    }
+
+    /// Looks a victim up; `None` if it is not resident or somebody has it.
+    fn find_victim(&self, proposal: Proposal) -> Option<Staged> {
+        let Action::Demote { page, .. } = proposal.action else { return None };
+        let region = self.pager.regions.get(page.region.0)?;
+        if page.page.0 >= region.pages() {
+            return None;
+        }
+        let word = region.word(page.page.0);
+        let place = Place { id: page.region.0, region, page: page.page.0, word };
+        if word.load(Relaxed) != PageState::Resident.word() || KEPT.contains(place.address()) {
+            self.aborted(proposal, Abort::Stale);
+            return None;
+        }
+        Some(Staged {
+            unshared: false,
+            refused: false,
+            address: place.address(),
+            id: place.id,
+            page: place.page,
+            proposal,
+        })
+    }
+
+    /// Takes possession of a victim.
+    fn take_victim(&self, staged: &Staged) -> bool {
+        let Some(region) = self.pager.regions.get(staged.id) else { return false };
+        let word = region.word(staged.page);
+        let place = Place { id: staged.id, region, page: staged.page, word };
+        !KEPT.contains(staged.address) && self.pager.try_lock_page(&place, PageState::Resident)
+    }
+
+    /// Moves consecutive pages into consecutive slots.
+    ///
+    /// Nobody reads an event between the taking of the pages and the move: the
+    /// thread that unmapped a page runs on as soon as its event is read, and may
+    /// have mapped other memory there by now, which is not ours to take. In that
+    /// order, because who carries out an event waits for pages.
+    fn stage_run(&mut self, limbo: &mut Limbo, run: &mut [Option<Staged>], now: u64) -> usize {
+        let pager = self.pager;
+        let mut done = 0;
+        let mut moved = 0;
+        while done < run.len() {
+            let Some(from) = run[done].as_ref().map(|s| s.address) else { return moved };
+            let Some(reading) = self.no_events() else {
+                for staged in run[done..].iter().flatten() {
+                    self.aborted(staged.proposal, Abort::Busy);
+                }
+                return moved;
+            };
+            let (first, slots) = self.take_run(limbo, &run[done..], now);
+            if slots == 0 {
+                drop(reading);
+                if let Some(staged) = &run[done] {
+                    self.aborted(staged.proposal, Abort::Stale);
+                }
+                done += 1;
+                continue;
+            }
+            let to = pager.staging.address(first);
+            let (bytes, error) = pager.fork.staging_uffd().mv(to, from, slots as usize * PAGE);
+            drop(reading);
+            inject::at(Point::Stage);
+            let got = bytes / PAGE;
+            for (i, staged) in run[done..done + slots as usize].iter().flatten().enumerate() {
+                if i < got {
+                    self.set_word(staged, PageState::Limbo(first + i as u32));
+                } else if i > got {
+                    self.set_word(staged, PageState::Resident);
+                }
+            }
+            moved += got;
+            done += got;
+            if got == slots as usize {
+                continue;
+            }
+            // Give back the slots that were not filled, refuse the page that
+            // stopped the move, and go on behind it.
+            for slot in (first + got as u32..first + slots).rev() {
+                pager.staging.owner_of(slot).store(NOBODY, Release);
+                limbo.unpush();
+            }
+            let Some(staged) = &mut run[done] else { return moved };
+            if error == EEXIST {
+                // A frame was left in the slot (its page had to be copied out).
+                if limbo::drop_frames(&pager.staging, first + got as u32, 1) {
+                    self.set_word(staged, PageState::Resident);
+                    continue;
+                }
+            } else if self.unshare(staged, error) {
+                continue;
+            }
+            self.refuse(staged, error);
+            done += 1;
+        }
+        moved
+    }
+
+    /// Keeps events from being read; `None` if a fork begins, which is read by
+    /// one who then waits for us.
+    pub(crate) fn no_events(&self) -> Option<SpinGuard<'_, ()>> {
+        let mut spins = 0;
+        loop {
+            if let Some(guard) = self.pager.reading.try_lock() {
+                return Some(guard);
+            }
+            if self.pager.frozen.load(SeqCst) != 0 {
+                return None;
+            }
+            backoff(&mut spins);
+        }
+    }
+
+    /// Gives a page of ours its new word.
+    fn set_word(&self, staged: &Staged, state: PageState) {
+        if let Some(region) = self.pager.regions.get(staged.id) {
+            region.word(staged.page).store(state.word(), Release);
+        }
+    }
+
+    /// A page that could not be moved.
+    fn refuse(&self, staged: &Staged, error: i32) {
+        let pager = self.pager;
+        let Some(region) = pager.regions.get(staged.id) else { return };
+        let word = region.word(staged.page);
+        if error == ENOENT {
+            // The program discarded it; the next touch finds zeros.
+            region.resident.fetch_sub(1, Relaxed);
+            pager.release(1);
+            word.store(PageState::Fresh.word(), Release);
+            self.aborted(staged.proposal, Abort::Stale);
+            pager.note(Note::Discard(Pager::page_range(staged.id, staged.page, 1)));
+            return;
+        }
+        word.store(PageState::Resident.word(), Release);
+        pager.stats().counters.demotions_refused.fetch_add(1, Relaxed);
+        self.aborted(staged.proposal, Abort::Busy);
+    }
+
+    /// A page that has been shared with a child since a fork does not move. A
+    /// write fault makes it ours alone: a copy, or nothing if the child is
+    /// gone. True if it is worth trying again; the page is nobody's then.
+    fn unshare(&self, staged: &mut Staged, error: i32) -> bool {
+        let pager = self.pager;
+        if error != EBUSY || staged.unshared || pager.stats().counters.forks.load(Relaxed) == 0 {
+            return false;
+        }
+        // If the program discards the page at this very moment, the fault is
+        // an ordinary one, and somebody else has to serve it.
+        let handlers = pager.workers[1..].iter().filter(|w| w.tid.load(Relaxed) != 0).count();
+        if self.id != MANAGER && (handlers < 2 || pager.unsharing.swap(1, AcqRel) != 0) {
+            return false;
+        }
+        staged.unshared = true;
+        self.set_word(staged, PageState::Resident);
+        // SAFETY: changes no content.
+        let _ = unsafe { sys::madvise(staged.address, PAGE, libc::MADV_POPULATE_WRITE) };
+        if self.id != MANAGER {
+            pager.unsharing.store(0, Release);
+        }
+        true
+    }
+
+    pub(crate) fn aborted(&self, proposal: Proposal, why: Abort) {
+        self.pager.note(Note::Done(Done { proposal, outcome: Outcome::Aborted(why) }));
+    }
+}
