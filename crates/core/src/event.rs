@@ -81,6 +81,13 @@ pub enum Event {
         /// The region with its base pages, which lie where it lay.
         into: Region,
     },
+    /// Accesses were observed, down to the base page.
+    BaseSamples {
+        /// In the order in which they were observed.
+        samples: Vec<Sample>,
+        /// The base page within the page of each.
+        bases: Vec<u16>,
+    },
 }
 
 /// One thing that happened in a world, borrowed from the call that told it.
@@ -149,6 +156,13 @@ pub enum EventRef<'a> {
         /// The region with its base pages.
         into: &'a Region,
     },
+    /// [`Event::BaseSamples`]
+    BaseSamples {
+        /// In the order in which they were observed.
+        samples: &'a [Sample],
+        /// The base page within the page of each.
+        bases: &'a [u16],
+    },
 }
 
 impl EventRef<'_> {
@@ -171,6 +185,9 @@ impl EventRef<'_> {
             }
             Self::Foresight { upcoming } => Event::Foresight { upcoming: upcoming.to_vec() },
             Self::Split { page, into } => Event::Split { page, into: *into },
+            Self::BaseSamples { samples, bases } => {
+                Event::BaseSamples { samples: samples.to_vec(), bases: bases.to_vec() }
+            }
         }
     }
 }

@@ -92,6 +92,12 @@ impl Brain {
         self.economist.observe(samples);
         self.policy.samples(samples);
     }
+    /// The same, with the number of the base page within each sample's page.
+    pub fn base_samples(&mut self, samples: &[Sample], bases: &[u16]) {
+        self.tell(EventRef::BaseSamples { samples, bases });
+        self.economist.observe(samples);
+        self.policy.base_samples(samples, bases);
+    }
     /// The program's next accesses, for a policy that wants to know them. The
     /// economist is told nothing: it judges by what has been seen.
     pub fn foresee(&mut self, upcoming: &[Upcoming]) {
@@ -149,6 +155,7 @@ impl Brain {
                 self.fault(*page, *kind, telemetry);
             }
             Event::Samples { samples } => self.samples(samples),
+            Event::BaseSamples { samples, bases } => self.base_samples(samples, bases),
             Event::Foresight { upcoming } => self.foresee(upcoming),
             Event::Split { page, into } => self.split(*page, into),
             Event::Discard { range } => self.free(*range, false),

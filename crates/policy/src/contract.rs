@@ -1,6 +1,7 @@
 //! The policy contract.
 //!
-//! Ten inputs, one output; two of the inputs are for policies that ask for them. `done` is an input because cost-aware policies
+//! Eleven inputs, one output; three of the inputs are for policies that ask for
+//! them. `done` is an input because cost-aware policies
 //! (ARMS, Nomad) and every policy's own bookkeeping need to know what became
 //! of a proposal; `pressure` because a tier that must be brought in on access
 //! (compressed RAM, file) cannot take a page "instead of" the fast tier.
@@ -21,6 +22,7 @@ pub enum Granularity {
 
 /// What a policy needs of the world that it runs in.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(clippy::struct_excessive_bools)] // independent wishes, not states
 pub struct Needs {
     /// Page sizes that it can handle.
     pub granularity: Granularity,
@@ -31,6 +33,9 @@ pub struct Needs {
     pub scans: bool,
     /// Whether it tells loads from stores.
     pub reads_and_writes: bool,
+    /// Whether it wants to know which base page of a huge page was accessed
+    /// ([`Policy::base_samples`]); a world that cannot tell gives plain samples.
+    pub base_pages: bool,
     /// How often it wants to be ticked; `None` for never.
     pub tick: Option<Nanos>,
     /// How far ahead it wants to be told the program's accesses
@@ -46,6 +51,7 @@ impl Default for Needs {
             granularity: Granularity::Any,
             samples: false,
             scans: false,
+            base_pages: false,
             reads_and_writes: false,
             tick: None,
             foresight: None,
@@ -100,6 +106,12 @@ pub trait Policy: Send {
 
     /// Accesses were observed.
     fn samples(&mut self, samples: &[Sample]);
+
+    /// The same, for a policy with [`Needs::base_pages`]: `bases` has for each
+    /// sample the number of the base page within its page.
+    fn base_samples(&mut self, samples: &[Sample], _bases: &[u16]) {
+        self.samples(samples);
+    }
 
     /// What the program will do: the accesses of each page in the time that
     /// [`Needs::foresight`] asked for, or as far as the world sees. Pages that

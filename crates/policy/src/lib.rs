@@ -13,8 +13,11 @@
 //! | [`hemem`] | HeMem |
 //! | [`autonuma`] | NUMA balancing |
 //! | [`tpp`] | TPP |
+//! | [`colloid`] | Colloid |
+//! | [`memtis`] | MEMTIS |
 //! | [`oracle`] | knows the future |
 //! | [`roster`] | what every policy keeps straight: places, lists, proposals |
+//! | `bins` | pages by how often they were sampled |
 //! | [`hints`] | hint faults |
 //! | `lru` | pages by when they were last seen used |
 //! | [`packed`] | the same in few bytes, without allocating |
@@ -24,7 +27,9 @@
 //! | [`registry`] | policies by name |
 
 pub mod autonuma;
+mod bins;
 pub mod brain;
+pub mod colloid;
 pub mod contract;
 mod dense;
 mod fifo;
@@ -32,6 +37,7 @@ pub mod first_touch;
 pub mod hemem;
 pub mod hints;
 mod lru;
+pub mod memtis;
 pub mod oracle;
 pub mod packed;
 pub mod recording;
@@ -44,10 +50,12 @@ pub mod whatif;
 
 pub use autonuma::{AutoNuma, AutoNumaConfig};
 pub use brain::{Brain, Recorder};
+pub use colloid::{Colloid, ColloidConfig};
 pub use contract::{Footprint, Granularity, Needs, Policy};
 pub use first_touch::FirstTouch;
 pub use hemem::{HeMem, HeMemConfig};
 pub use hints::HintConfig;
+pub use memtis::{Memtis, MemtisConfig};
 pub use oracle::{Oracle, OracleConfig};
 pub use recording::{EventReader, EventWriter, RecordingError};
 pub use registry::{PolicyName, UnknownPolicy};

@@ -39,6 +39,7 @@ enum Item<'a> {
     Done(Done),
     Foresight(&'a [Upcoming]),
     Split(PageRef, Region),
+    BaseSamples(&'a [Sample], &'a [u16]),
 }
 
 /// The same when it is read.
@@ -57,6 +58,7 @@ enum OwnedItem {
     Done(Box<Done>),
     Foresight(Vec<Upcoming>),
     Split(PageRef, Region),
+    BaseSamples(Vec<Sample>, Vec<u16>),
 }
 
 /// Telemetry without tiers.
@@ -144,6 +146,11 @@ impl Packer {
                 EventRef::Foresight { upcoming } => upcoming
                     .chunks(SAMPLES)
                     .all(|part| self.put(&Item::Foresight(part), weight, &mut take)),
+                EventRef::BaseSamples { samples, bases } => {
+                    samples.chunks(SAMPLES).zip(bases.chunks(SAMPLES)).all(|(part, bases)| {
+                        self.put(&Item::BaseSamples(part, bases), weight, &mut take)
+                    })
+                }
                 EventRef::Split { page, into } => {
                     self.put(&Item::Split(page, *into), weight, &mut take)
                 }
@@ -291,6 +298,7 @@ impl Unpacker {
             OwnedItem::Done(done) => Event::Done { done: *done, telemetry: telemetry(told) },
             OwnedItem::Foresight(upcoming) => Event::Foresight { upcoming },
             OwnedItem::Split(page, into) => Event::Split { page, into },
+            OwnedItem::BaseSamples(samples, bases) => Event::BaseSamples { samples, bases },
         }))
     }
 }
@@ -346,6 +354,7 @@ mod tests {
             Event::Free { range: region.range() },
             Event::Foresight { upcoming: vec![Upcoming { page, loads: 0.1, stores: 3e9 }; 2] },
             Event::Split { page, into: region },
+            Event::BaseSamples { samples: vec![sample; 2], bases: vec![3, 511] },
         ]
     }
 
@@ -365,6 +374,7 @@ mod tests {
             Event::Done { done, telemetry } => EventRef::Done { done, telemetry },
             Event::Foresight { upcoming } => EventRef::Foresight { upcoming },
             Event::Split { page, into } => EventRef::Split { page: *page, into },
+            Event::BaseSamples { samples, bases } => EventRef::BaseSamples { samples, bases },
         }
     }
 

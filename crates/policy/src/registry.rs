@@ -6,9 +6,11 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::autonuma::{AutoNuma, AutoNumaConfig};
+use crate::colloid::{Colloid, ColloidConfig};
 use crate::contract::Policy;
 use crate::first_touch::FirstTouch;
 use crate::hemem::{HeMem, HeMemConfig};
+use crate::memtis::{Memtis, MemtisConfig};
 use crate::oracle::{Oracle, OracleConfig};
 use crate::tpp::{Tpp, TppConfig};
 use crate::two_queue::TwoQueue;
@@ -94,10 +96,14 @@ policies! {
         TwoQueue, "2q", TwoQueue::new();
         /// [`Tpp`] as in the paper.
         Tpp, "tpp", Tpp::new(TppConfig::default());
+        /// [`Memtis`] as in the paper.
+        Memtis, "memtis", Memtis::new(MemtisConfig::default());
     }
     simulated {
         /// [`AutoNuma`] in its mode for memory tiers, with demotion.
         AutoNuma, "autonuma", AutoNuma::new(AutoNumaConfig::tiering());
+        /// [`Colloid`] as in the paper.
+        Colloid, "colloid", Colloid::new(ColloidConfig::default());
         /// [`Oracle`]
         Oracle, "oracle", Oracle::new(OracleConfig::default());
     }

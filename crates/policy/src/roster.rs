@@ -23,7 +23,7 @@ use crate::fifo::{Fifo, Link, Links};
 use crate::regions::{Incoming, Regions, Room, fastest_with_room};
 
 /// Lists in a tier at most.
-pub const MAX_LISTS: usize = 8;
+pub const MAX_LISTS: usize = 16;
 
 /// At which end of its list a page is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,20 +50,20 @@ pub enum Standing {
     Away(TierId, usize),
 }
 
-/// A [`Standing`] in a byte: 3 bits of tier, 3 of list, 2 of kind.
+/// A [`Standing`]: 3 bits of tier, 4 of list, 2 of kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Zeroable)]
-struct Mark(u8);
+struct Mark(u16);
 
 const _: () = assert!(MAX_TIERS <= 8, "three bits of tier");
-const _: () = assert!(size_of::<Mark>() + size_of::<Link>() == 9, "the documented state per page");
+const _: () = assert!(size_of::<Mark>() + size_of::<Link>() == 10, "the documented state per page");
 
 impl Mark {
-    fn new(kind: u8, tier: TierId, list: usize) -> Self {
-        Self(kind << 6 | (list as u8) << 3 | tier.0)
+    fn new(kind: u16, tier: TierId, list: usize) -> Self {
+        Self(kind << 7 | (list as u16) << 3 | u16::from(tier.0))
     }
     fn standing(self) -> Standing {
-        let (tier, list) = (TierId(self.0 & 7), usize::from(self.0 >> 3 & 7));
-        match self.0 >> 6 {
+        let (tier, list) = (TierId((self.0 & 7) as u8), usize::from(self.0 >> 3 & 15));
+        match self.0 >> 7 {
             0 => Standing::Nowhere,
             1 => Standing::Listed(tier, list),
             2 => Standing::UnderWay(tier, list),
@@ -506,6 +506,19 @@ impl<const LISTS: usize> Roster<LISTS> {
         Raised::Proposed
     }
 
+    /// Proposes to split a listed huge page; while that is under way the page is
+    /// in no list. False if it is none.
+    pub fn split(&mut self, page: Candidate, reason: Reason, plan: &mut Plan) -> bool {
+        let Some((name, PageSize::Huge)) = self.page(page.slot) else { return false };
+        if !matches!(self.standing(page.slot), Standing::Listed(..)) {
+            return false;
+        }
+        let action = Action::Split { page: name };
+        let op = plan.push(action, PageSize::Huge, page.heat, Urgency::Voluntary, reason);
+        self.begin(page.slot, op);
+        true
+    }
+
     /// Proposes to free `bytes` of a tier, whatever it holds: the answer to
     /// [`crate::Policy::pressure`]. `victim` names the page that goes next, and
     /// why; `None` when the tier is empty.
@@ -544,6 +557,11 @@ impl<const LISTS: usize> Roster<LISTS> {
                     self.can_exchange = false;
                 }
                 [Some((promote, fast)), Some((demote, slow))]
+            }
+            // A page that was split is nowhere; one that was not lies where it lay.
+            Action::Split { page } => {
+                let tier = self.slot(page).and_then(|slot| self.tier(slot));
+                [tier.map(|tier| (page, tier)), None]
             }
             _ => [None, None],
         };

@@ -189,7 +189,7 @@ impl WhatIf {
                 self.tick();
             }
             // Nothing is known of the future here, and nothing is split.
-            Event::Foresight { .. } | Event::Split { .. } => {}
+            Event::Foresight { .. } | Event::Split { .. } | Event::BaseSamples { .. } => {}
             // Pressure and ends are this world's own.
             Event::Pressure { telemetry, .. } | Event::Done { telemetry, .. } => {
                 self.observe(telemetry);

@@ -107,8 +107,8 @@ pub(crate) struct Sampler {
     period: i64,
     capacity: usize,
     drain: f64,
-    /// Buffers by core and event.
-    buffers: Vec<VecDeque<u32>>,
+    /// Buffers by core and event: a page, and the base page within it.
+    buffers: Vec<VecDeque<(u32, u16)>>,
     pending: usize,
     /// The buffer that is drained next.
     cursor: usize,
@@ -165,7 +165,7 @@ impl Sampler {
         core: usize,
         event: SampleEvent,
         counters: &mut CoreCounters,
-        page: u32,
+        page: (u32, u16),
     ) -> u64 {
         let left = &mut counters.left[event as usize];
         let mut records = 0;
@@ -190,14 +190,16 @@ impl Sampler {
 
     /// The draining thread works for `time` nanoseconds.
     /// `name` tells which page a number stands for; a page that is gone by now
-    /// is told to nobody.
+    /// is told to nobody. `bases` has the base page within the page of each sample.
     pub(crate) fn drain(
         &mut self,
         time: f64,
         name: impl Fn(u32) -> Option<PageRef>,
         samples: &mut Vec<Sample>,
+        bases: &mut Vec<u16>,
     ) {
         samples.clear();
+        bases.clear();
         self.credit += time;
         let affordable =
             if self.drain > 0.0 { (self.credit / self.drain) as usize } else { usize::MAX };
@@ -207,9 +209,10 @@ impl Sampler {
         self.counts.delivered += left as u64;
         while left > 0 {
             let event = self.cursor % EVENTS;
-            if let Some(page) = self.buffers[self.cursor].pop_front() {
+            if let Some((page, base)) = self.buffers[self.cursor].pop_front() {
                 left -= 1;
                 let Some(page) = name(page) else { continue };
+                bases.push(base);
                 samples.push(Sample {
                     page,
                     access: if event == SampleEvent::Store as usize {
@@ -254,7 +257,7 @@ mod tests {
 
     fn store(sampler: &mut Sampler, counters: &mut [CoreCounters], core: usize, events: i64) {
         if counters[core].count(SampleEvent::Store, events) {
-            sampler.record(core, SampleEvent::Store, &mut counters[core], 5);
+            sampler.record(core, SampleEvent::Store, &mut counters[core], (5, 7));
         }
     }
 
@@ -288,18 +291,19 @@ mod tests {
                 store(&mut sampler, &mut counters, core, 1);
             }
         }
-        let mut drained = Vec::new();
+        let (mut drained, mut bases) = (Vec::new(), Vec::new());
         let pages = pages();
         let name = |page| Some(pages.page_ref(page));
-        sampler.drain(30.0 * 200.0, name, &mut drained);
+        sampler.drain(30.0 * 200.0, name, &mut drained, &mut bases);
         assert_eq!(drained.len(), 30);
+        assert_eq!(bases, [7; 30]);
         assert_eq!(drained[0].page.region, RegionId(3));
         assert_eq!((drained[0].page.page.0, drained[0].access), (5, Access::Write));
-        sampler.drain(1e9, name, &mut drained);
+        sampler.drain(1e9, name, &mut drained, &mut bases);
         assert_eq!(drained.len(), 70);
         // Idle time is not saved up.
         store(&mut sampler, &mut counters, 0, 40);
-        sampler.drain(10.0 * 200.0, name, &mut drained);
+        sampler.drain(10.0 * 200.0, name, &mut drained, &mut bases);
         assert_eq!(drained.len(), 10);
     }
 }

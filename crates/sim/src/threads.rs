@@ -160,14 +160,15 @@ impl Thread {
                     let event =
                         if tier == 0 { SampleEvent::FastLoad } else { SampleEvent::SlowLoad };
                     if self.counters.count(event, scale) {
-                        tally.records +=
-                            sampler.record(index, event, &mut self.counters, access.page);
+                        let page = (access.page, (access.offset >> 12) as u16);
+                        tally.records += sampler.record(index, event, &mut self.counters, page);
                     }
                 }
             }
             if stores && self.counters.count(SampleEvent::Store, scale) {
-                tally.records +=
-                    sampler.record(index, SampleEvent::Store, &mut self.counters, access.page);
+                let page = (access.page, (access.offset >> 12) as u16);
+                let event = SampleEvent::Store;
+                tally.records += sampler.record(index, event, &mut self.counters, page);
             }
         }
     }

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use terrace_core::{
     Abort, Access, Action, Bytes, ContextId, Cycles, Done, FaultKind, Nanos, OpId, Outcome, PageNo,
-    PageRange, PageRef, PageSize, Plan, Proposal, Region, RegionId, Sample, SampleSource,
-    Telemetry, TierId, TierTelemetry, Upcoming, Urgency,
+    PageRange, PageRef, PageSize, PerSecond, Plan, Proposal, Region, RegionId, Sample,
+    SampleSource, Telemetry, TierId, TierTelemetry, Upcoming, Urgency,
 };
 use terrace_policy::{Footprint, Needs, Policy, PolicyName};
 
@@ -42,6 +42,9 @@ pub(crate) struct Toy<P> {
     armed: BTreeSet<PageRef>,
     /// Pages that were touched since their accessed bit was cleared.
     accessed: BTreeSet<PageRef>,
+    /// Accesses that each tier has served since the last tick, and before.
+    served: [u64; 3],
+    serves: [u64; 3],
     /// Accesses until the next sample, if the policy asks for samples.
     until_sample: u64,
     plan: Plan,
@@ -77,6 +80,8 @@ impl<P: Policy> Toy<P> {
             migrated: Bytes::ZERO,
             armed: BTreeSet::new(),
             accessed: BTreeSet::new(),
+            served: [0; 3],
+            serves: [0; 3],
             until_sample: 1,
             plan: Plan::new(),
         }
@@ -99,6 +104,7 @@ impl<P: Policy> Toy<P> {
                 // Local DDR4 and Optane; each further tier is slower still.
                 read_latency: [Nanos(81), Nanos(305), Nanos(1000)][i],
                 write_latency: [Nanos(81), Nanos(305), Nanos(1000)][i],
+                accesses: PerSecond::from_count(self.serves[i] as f64, Nanos::millis(10)),
                 ..TierTelemetry::default()
             };
         }
@@ -168,7 +174,8 @@ impl<P: Policy> Toy<P> {
     /// The program accesses a page, which is seen in every way that the policy
     /// asked for.
     pub(crate) fn access(&mut self, page: PageRef, access: Access) {
-        self.touch(page);
+        let tier = self.touch(page);
+        self.served[tier.index()] += 1;
         self.accessed.insert(page);
         if self.armed.remove(&page) {
             let telemetry = self.telemetry();
@@ -194,6 +201,7 @@ impl<P: Policy> Toy<P> {
     /// Lets 10 ms pass and ticks the policy; returns what it proposed.
     pub(crate) fn tick(&mut self) -> Vec<Proposal> {
         self.now += Nanos::millis(10);
+        self.serves = core::mem::take(&mut self.served);
         self.plan.clear();
         let telemetry = self.telemetry();
         self.policy.tick(&telemetry, &mut self.plan);
@@ -220,7 +228,11 @@ impl<P: Policy> Toy<P> {
     pub(crate) fn busy(&self) -> impl Iterator<Item = PageRef> {
         let pages = |p: &Proposal| {
             let op = p.op;
-            moves(&p.action).map(move |(page, ..)| (op, page))
+            let split = match p.action {
+                Action::Split { page } => Some(page),
+                _ => None,
+            };
+            moves(&p.action).map(|(page, ..)| page).chain(split).map(move |page| (op, page))
         };
         self.under_way
             .iter()
@@ -231,7 +243,12 @@ impl<P: Policy> Toy<P> {
 
     fn make_void(&mut self, range: PageRange) {
         for proposal in &self.under_way {
-            for (page, ..) in moves(&proposal.action).filter(|&(page, ..)| range.contains(page)) {
+            let split = match proposal.action {
+                Action::Split { page } => Some(page),
+                _ => None,
+            };
+            let about = moves(&proposal.action).map(|(page, ..)| page).chain(split);
+            for page in about.filter(|&page| range.contains(page)) {
                 self.void.insert((proposal.op, page));
             }
         }
@@ -279,6 +296,9 @@ impl<P: Policy> Toy<P> {
     /// Carries out one action, if the truth still allows it.
     pub(crate) fn carry_out(&mut self, proposal: &Proposal) -> Outcome {
         self.observe(&proposal.action);
+        if let Action::Split { page } = proposal.action {
+            return self.split(proposal.op, page);
+        }
         let moves: Vec<_> = moves(&proposal.action).collect();
         let op = proposal.op;
         if moves.iter().any(|(page, ..)| self.void.contains(&(op, *page))) {
@@ -298,6 +318,21 @@ impl<P: Policy> Toy<P> {
             self.placed.insert(page, to);
         }
         Outcome::Completed { cost: Cycles(1_000), moved: traffic }
+    }
+
+    /// A huge page becomes a region of base pages that lie where it lay.
+    fn split(&mut self, op: OpId, page: PageRef) -> Outcome {
+        let Some(tier) = self.tier_of(page).filter(|_| !self.void.contains(&(op, page))) else {
+            return Outcome::Aborted(Abort::Stale);
+        };
+        let id = RegionId(1000 + page.region.0 * 1000 + page.page.0);
+        let context = ContextId::ANONYMOUS;
+        let into = Region { id, pages: 512, page_size: PageSize::Base, context };
+        self.placed.remove(&page);
+        self.placed.extend(into.range().pages().map(|page| (page, tier)));
+        self.regions.insert(id, into);
+        self.policy.split(page, &into);
+        Outcome::Completed { cost: Cycles(1_000), moved: Bytes::ZERO }
     }
 
     /// Arms pages, or tells which were accessed.
@@ -357,6 +392,10 @@ impl Named {
     pub(crate) fn new(name: PolicyName) -> Self {
         Self(name.build())
     }
+
+    pub(crate) fn of(policy: Box<dyn Policy>) -> Self {
+        Self(policy)
+    }
 }
 
 impl Policy for Named {
@@ -374,6 +413,9 @@ impl Policy for Named {
     }
     fn samples(&mut self, samples: &[Sample]) {
         self.0.samples(samples);
+    }
+    fn base_samples(&mut self, samples: &[Sample], bases: &[u16]) {
+        self.0.base_samples(samples, bases);
     }
     fn foresee(&mut self, upcoming: &[Upcoming]) {
         self.0.foresee(upcoming);

@@ -65,7 +65,12 @@ impl FullMachine {
     /// Pages of a range lie nowhere any more.
     fn discard(&mut self, range: PageRange) {
         for page in range.pages() {
-            let Some((address, _)) = self.areas.address(page) else { return };
+            let Some((address, size)) = self.areas.address(page) else { return };
+            // The address of a page that was split belongs to another region.
+            let place = self.memory.table.place(address);
+            if place.is_none_or(|place| place.size() != map_size(size)) {
+                continue;
+            }
             if let Some((size, entry)) = self.memory.table.unmap(address) {
                 self.shoot_down(address, size);
                 self.forget_lines(entry.frame(), size);
@@ -128,7 +133,7 @@ impl FullMachine {
         Some(())
     }
 
-    fn out_of_memory(&self, address: u64) -> SimError {
+    pub(super) fn out_of_memory(&self, address: u64) -> SimError {
         let held: Vec<String> = (0..self.tiers.len())
             .map(|i| self.memory.frames.capacity(TierId(i as u8)).to_string())
             .collect();

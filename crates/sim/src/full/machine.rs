@@ -10,7 +10,7 @@
 
 #![allow(clippy::inline_always)] // measured: a call on the hot path costs more than the work
 
-use terrace_core::{Bytes, Frequency, MAX_TIERS, Machine, Nanos, TierId};
+use terrace_core::{Bytes, Frequency, MAX_TIERS, Machine, Nanos, PageSize, TierId};
 
 use super::access::Access;
 use super::clock::{CoreClock, CoreGeometry};
@@ -491,9 +491,13 @@ impl FullMachine {
     #[cold]
     #[inline(never)]
     pub(super) fn record(&mut self, core: usize, event: SampleEvent, address: u64) {
-        let slot = self.areas.page(address).and_then(|(page, _)| self.areas.slot(page));
+        let found = self.areas.page(address);
+        let slot = found.and_then(|(page, _)| self.areas.slot(page));
+        let within = found.map_or(0, |(_, size)| address & (size.bytes().get() - 1));
+        let base = (within >> PageSize::Base.shift()) as u16;
         let counters = &mut self.cores[core].counters;
-        let records = self.world.sampler.record(core, event, counters, slot.unwrap_or(u32::MAX));
+        let records =
+            self.world.sampler.record(core, event, counters, (slot.unwrap_or(u32::MAX), base));
         let time = records as f64 * self.world.costs.sample.value.as_f64();
         let me = &mut self.cores[core];
         me.clock.spend(me.instructions, time);
@@ -508,7 +512,6 @@ mod tests {
     use crate::full::source::{Batch, Source, Stream, StreamKind};
     use crate::machines;
     use proptest::prelude::*;
-    use terrace_core::PageSize;
 
     fn config(page_size: PageSize) -> FullConfig {
         let mut config = FullConfig::new(machines::optane_cascade_lake(), SimPolicy::AllSlow);

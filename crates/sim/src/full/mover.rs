@@ -113,6 +113,7 @@ impl FullMachine {
         match proposal.action {
             Action::Arm { range } => return self.arm(proposal, range),
             Action::Scan { range } => return self.scan(proposal, range),
+            Action::Split { page } => return self.split(proposal, page),
             Action::SetPeriod { period, .. } => {
                 self.world.sampler.set_period(period);
                 let outcome = Outcome::Completed { cost: Cycles::ZERO, moved: Bytes::ZERO };
@@ -188,8 +189,9 @@ impl FullMachine {
                 }
                 Ok([Some(up), Some(down)])
             }
-            Action::Split { .. } | Action::Collapse { .. } => Err(Abort::Unsupported),
+            Action::Collapse { .. } => Err(Abort::Unsupported),
             Action::Arm { .. }
+            | Action::Split { .. }
             | Action::Scan { .. }
             | Action::SetPeriod { .. }
             | Action::Throttle { .. } => Ok([None, None]),
@@ -200,7 +202,9 @@ impl FullMachine {
         let (address, size) = self.areas.address(page).ok_or(Abort::Stale)?;
         let place = self.memory.table.place(address).ok_or(Abort::Stale)?;
         let entry = self.memory.table.entry(place);
-        if !entry.is_present() || self.memory.frames.tier_of(entry.frame()) != from {
+        // A page that was split meanwhile is not that page any more.
+        let is_it = entry.is_present() && place.size() == map_size(size);
+        if !is_it || self.memory.frames.tier_of(entry.frame()) != from {
             return Err(Abort::Stale);
         }
         if to.index() >= self.tiers.len() || to == from {
@@ -286,7 +290,8 @@ impl FullMachine {
         for page in range.pages() {
             let Some((address, size)) = self.areas.address(page) else { break };
             let Some(place) = self.memory.table.place(address) else { continue };
-            if self.memory.table.entry(place).is_present() {
+            let whole = place.size() == map_size(size);
+            if whole && self.memory.table.entry(place).is_present() {
                 self.memory.table.set(place, Entry::ARMED);
                 self.shoot_down(address, map_size(size));
                 armed += 1;
@@ -295,8 +300,7 @@ impl FullMachine {
         self.observed(proposal, armed);
     }
 
-    /// Pages of a range are observed from now on: one change of the page table
-    /// for all of them, one shootdown.
+    /// Entries of the page table were changed: one shootdown for all of them.
     fn observed(&mut self, proposal: Proposal, pages: u64) {
         let costs = &self.world.costs;
         let time = costs.write_protect.value + costs.shootdown.value;
@@ -307,6 +311,39 @@ impl FullMachine {
         self.ended(proposal, Outcome::Completed { cost, moved: Bytes::ZERO });
     }
 
+    /// Maps a huge page by base pages from now on, in the same frames.
+    fn split(&mut self, proposal: Proposal, page: PageRef) {
+        let found = self.areas.address(page).and_then(|(address, _)| {
+            let place = self.memory.table.place(address)?;
+            let entry = self.memory.table.entry(place);
+            let is_it = entry.is_present() && place.size() == MapSize::Huge;
+            is_it.then_some((address, entry))
+        });
+        let Some((address, entry)) = found else {
+            return self.ended(proposal, Outcome::Aborted(Abort::Stale));
+        };
+        let Some(into) = self.areas.split(page) else {
+            return self.ended(proposal, Outcome::Aborted(Abort::Stale));
+        };
+        self.memory.table.unmap(address);
+        self.shoot_down(address, MapSize::Huge);
+        for base in 0..1u64 << MapSize::Huge.order() {
+            let at = address + (base << MapSize::Base.shift());
+            if self.memory.map(at, MapSize::Base, entry.frame() + base).is_none() {
+                // Not even a page for the table: as without memory at all.
+                self.error = Some(self.out_of_memory(at));
+                return;
+            }
+            if let Some(place) = self.memory.table.place(at) {
+                self.memory.table.set(place, entry.0 & (Entry::ACCESSED | Entry::DIRTY));
+            }
+        }
+        if let Some(brain) = &mut self.world.brain {
+            brain.split(page, &into);
+        }
+        self.observed(proposal, 1);
+    }
+
     /// Reads and clears the accessed and dirty bits of a range.
     fn scan(&mut self, proposal: Proposal, range: PageRange) {
         const BITS: u64 = Entry::ACCESSED | Entry::DIRTY;
@@ -315,7 +352,7 @@ impl FullMachine {
             let Some((address, size)) = self.areas.address(page) else { break };
             let Some(place) = self.memory.table.place(address) else { continue };
             let entry = self.memory.table.entry(place);
-            if !entry.is_present() {
+            if !entry.is_present() || place.size() != map_size(size) {
                 continue;
             }
             self.world.sampler.counts.scanned += 1;

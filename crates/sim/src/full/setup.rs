@@ -151,6 +151,8 @@ impl FullMachine {
             ticks: 0,
             plan: Plan::new(),
             samples: Vec::new(),
+            bases: Vec::new(),
+            base_pages: needs.is_some_and(|needs| needs.base_pages),
             before: [TierCounts::default(); MAX_TIERS],
             before_at: Nanos::ZERO,
             rates: [TierRates::default(); MAX_TIERS],

@@ -36,6 +36,8 @@ pub struct Areas {
     by_start: BTreeMap<u64, Area>,
     /// First address of each region, by number; `None` for numbers not in use.
     starts: Vec<Option<u64>>,
+    /// Huge pages that were split into regions of their own, by first address.
+    splits: BTreeMap<u64, Area>,
     /// The area found last.
     last: Option<(u64, Area)>,
     slots: SlotMap,
@@ -47,22 +49,55 @@ impl Areas {
         let (start, area) = match self.last {
             Some((start, area)) if (start..area.end).contains(&address) => (start, area),
             _ => {
+                let at = |areas: &BTreeMap<u64, Area>| {
+                    let (&start, &area) = areas.range(..=address).next_back()?;
+                    (address < area.end).then_some((start, area))
+                };
+                if let Some((start, area)) = at(&self.splits) {
+                    return Some((page_of(address, start, area), area.size));
+                }
                 let (&start, &area) = self.by_start.range(..=address).next_back()?;
                 if address >= area.end {
                     return None;
                 }
-                self.last = Some((start, area));
+                // What has splits within it cannot answer alone.
+                if self.splits.range(start..area.end).next().is_none() {
+                    self.last = Some((start, area));
+                }
                 (start, area)
             }
         };
-        let page = PageNo(((address - start) >> area.size.shift()) as u32);
-        Some((PageRef { region: area.region, page }, area.size))
+        Some((page_of(address, start, area), area.size))
+    }
+
+    /// Makes the base pages of a huge page a region of their own.
+    pub fn split(&mut self, page: PageRef) -> Option<Region> {
+        let (start, size) = self.address(page)?;
+        if size != PageSize::Huge || self.splits.contains_key(&start) {
+            return None;
+        }
+        let id = self.number(start);
+        let end = start + size.bytes().get();
+        let area = Area { end, region: RegionId(id), size: PageSize::Base };
+        let region = area.region(start);
+        self.splits.insert(start, area);
+        self.slots.insert(&region);
+        self.last = None;
+        Some(region)
+    }
+
+    /// Whether any page was split.
+    pub fn has_splits(&self) -> bool {
+        !self.splits.is_empty()
     }
 
     /// First address and size of a page; `None` for a page of no mapping.
     pub fn address(&self, page: PageRef) -> Option<(u64, PageSize)> {
         let start = (*self.starts.get(page.region.0 as usize)?)?;
-        let area = self.by_start.get(&start)?;
+        let area = [&self.splits, &self.by_start]
+            .into_iter()
+            .filter_map(|areas| areas.get(&start))
+            .find(|area| area.region == page.region)?;
         let address = start + (u64::from(page.page.0) << area.size.shift());
         (address < area.end).then_some((address, area.size))
     }
@@ -82,16 +117,21 @@ impl Areas {
         self.by_start.iter().map(|(&start, area)| (start, area.region(start)))
     }
 
-    fn insert(&mut self, start: u64, end: u64, size: PageSize, added: &mut Vec<Region>) {
-        if start >= end {
-            return;
-        }
+    /// A region number that is not in use, for a region that begins here.
+    fn number(&mut self, start: u64) -> u32 {
         let id = self.starts.iter().position(Option::is_none).unwrap_or(self.starts.len());
         if id == self.starts.len() {
             self.starts.push(None);
         }
         self.starts[id] = Some(start);
-        let area = Area { end, region: RegionId(id as u32), size };
+        id as u32
+    }
+
+    fn insert(&mut self, start: u64, end: u64, size: PageSize, added: &mut Vec<Region>) {
+        if start >= end {
+            return;
+        }
+        let area = Area { end, region: RegionId(self.number(start)), size };
         self.by_start.insert(start, area);
         let region = area.region(start);
         self.slots.insert(&region);
@@ -138,20 +178,14 @@ impl Areas {
     pub fn parts(&self, start: u64, len: u64) -> Vec<(PageRange, bool)> {
         let end = start.saturating_add(len);
         let mut parts = Vec::new();
+        // What was split out of a region goes before it does.
+        let split = start.saturating_sub(PageSize::Huge.bytes().get());
+        for (&first, area) in self.splits.range(split..end) {
+            area.part(first, start, end, &mut parts);
+        }
         let before = self.by_start.range(..=start).next_back().map_or(start, |(&s, _)| s);
         for (&first, area) in self.by_start.range(before..end) {
-            let shift = area.size.shift();
-            let page = 1u64 << shift;
-            let from = start.max(first).next_multiple_of(page);
-            let to = end.min(area.end) & !(page - 1);
-            if from < to {
-                let range = PageRange {
-                    region: area.region,
-                    start: PageNo(((from - first) >> shift) as u32),
-                    count: ((to - from) >> shift) as u32,
-                };
-                parts.push((range, from == first && to == area.end));
-            }
+            area.part(first, start, end, &mut parts);
         }
         parts
     }
@@ -159,14 +193,41 @@ impl Areas {
     /// Forgets a region.
     pub fn remove(&mut self, region: RegionId) {
         if let Some(start) = self.starts.get_mut(region.0 as usize).and_then(Option::take) {
-            self.by_start.remove(&start);
+            for areas in [&mut self.splits, &mut self.by_start] {
+                if areas.get(&start).is_some_and(|area| area.region == region) {
+                    areas.remove(&start);
+                }
+            }
             self.slots.remove(region);
             self.last = None;
         }
     }
 }
 
+/// The page of an address within an area that begins at `start`.
+fn page_of(address: u64, start: u64, area: Area) -> PageRef {
+    let page = PageNo(((address - start) >> area.size.shift()) as u32);
+    PageRef { region: area.region, page }
+}
+
 impl Area {
+    /// The part of the area's region, which begins at `first`, that a range
+    /// covers, with whether that is all of it.
+    fn part(&self, first: u64, start: u64, end: u64, parts: &mut Vec<(PageRange, bool)>) {
+        let shift = self.size.shift();
+        let page = 1u64 << shift;
+        let from = start.max(first).next_multiple_of(page);
+        let to = end.min(self.end) & !(page - 1);
+        if from < to {
+            let range = PageRange {
+                region: self.region,
+                start: PageNo(((from - first) >> shift) as u32),
+                count: ((to - from) >> shift) as u32,
+            };
+            parts.push((range, from == first && to == self.end));
+        }
+    }
+
     fn region(&self, start: u64) -> Region {
         Region {
             id: self.region,
@@ -241,6 +302,33 @@ mod tests {
         let regions = areas.map(0x1f_f000, (4 << 20) + 0x2000, PageSize::Huge);
         let sizes: Vec<_> = regions.iter().map(|r| (r.page_size, r.pages)).collect();
         assert_eq!(sizes, [(PageSize::Base, 1), (PageSize::Huge, 2), (PageSize::Base, 1)]);
+    }
+
+    /// A split page's region lies within another: who is asked has to be the
+    /// inner one, and what is unmapped has to name both.
+    #[test]
+    fn a_split_page_is_a_region_of_its_own() {
+        let mut areas = Areas::default();
+        let huge = areas.map(0x20_0000, 0x80_0000, PageSize::Huge)[0];
+        let (second, _) = areas.page(0x40_0000).expect("mapped");
+
+        let into = areas.split(second).expect("a huge page");
+
+        assert_eq!((into.pages, into.page_size), (512, PageSize::Base));
+        let page = |address, areas: &mut Areas| areas.page(address).expect("mapped").0;
+        assert_eq!(page(0x40_3fff, &mut areas), PageRef { region: into.id, page: PageNo(3) });
+        assert_eq!(page(0x3f_ffff, &mut areas), PageRef { region: huge.id, page: PageNo(0) });
+        assert_eq!(page(0x60_0000, &mut areas), PageRef { region: huge.id, page: PageNo(2) });
+        let inner = PageRef { region: into.id, page: PageNo(3) };
+        assert_eq!(areas.address(inner), Some((0x40_3000, PageSize::Base)));
+        assert_eq!(areas.split(second), None, "only once");
+        let parts = areas.parts(0x20_0000, 0x80_0000);
+        assert_eq!(
+            parts.iter().map(|p| (p.0.region, p.0.count, p.1)).collect::<Vec<_>>(),
+            [(into.id, 512, true), (huge.id, 4, true),]
+        );
+        areas.remove(into.id);
+        assert_eq!(page(0x40_3fff, &mut areas), second, "nothing covers it any more");
     }
 
     #[test]

@@ -33,6 +33,10 @@ pub(super) struct World {
     pub(super) ticks: u64,
     pub(super) plan: Plan,
     pub(super) samples: Vec<Sample>,
+    /// The base page within the page of each sample.
+    pub(super) bases: Vec<u16>,
+    /// Whether the policy wants to know that.
+    pub(super) base_pages: bool,
     /// Counters at the last tick, and when it was.
     pub(super) before: [TierCounts; MAX_TIERS],
     pub(super) before_at: Nanos,
@@ -59,7 +63,12 @@ impl FullMachine {
             let order = self.world.page_size.shift() - PageSize::Base.shift();
             tiers[index] = TierTelemetry {
                 capacity: frames.capacity(id),
-                free: frames.free_in(id, order),
+                // A policy that splits pages also moves base pages.
+                free: if self.areas.has_splits() {
+                    frames.free(id)
+                } else {
+                    frames.free_in(id, order)
+                },
                 addressable: true,
                 read_latency: Nanos::from_f64(tier.read_latency()),
                 write_latency: Nanos::from_f64(tier.write_latency()),
@@ -124,11 +133,16 @@ impl FullMachine {
         let passed = now.as_f64() - world.sampled_until;
         world.sampled_until = now.as_f64();
         let areas = &self.areas;
-        world.sampler.drain(passed.max(0.0), |slot| areas.page_in(slot), &mut world.samples);
+        let name = |slot| areas.page_in(slot);
+        world.sampler.drain(passed.max(0.0), name, &mut world.samples, &mut world.bases);
         if let Some(brain) = &mut world.brain
             && !world.samples.is_empty()
         {
-            brain.samples(&world.samples);
+            if world.base_pages {
+                brain.base_samples(&world.samples, &world.bases);
+            } else {
+                brain.samples(&world.samples);
+            }
         }
     }
 

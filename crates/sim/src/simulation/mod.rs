@@ -102,6 +102,7 @@ pub struct Simulation {
     sums: Sums,
     plan: Plan,
     samples: Vec<Sample>,
+    bases: Vec<u16>,
     done: Vec<Done>,
     series: Vec<SeriesPoint>,
     second: Second,
@@ -296,11 +297,12 @@ impl Simulation {
     /// Tells the policy what was sampled and what came to its end.
     fn deliver(&mut self, length: f64) {
         let pages = &self.pages;
-        self.sampler.drain(length, |page| Some(pages.page_ref(page)), &mut self.samples);
+        let name = |page| Some(pages.page_ref(page));
+        self.sampler.drain(length, name, &mut self.samples, &mut self.bases);
         if self.brain.is_none() {
             return;
         }
-        self.tell_samples();
+        self.tell_hardware_samples();
         let done = std::mem::take(&mut self.done);
         if !done.is_empty() {
             let telemetry = self.telemetry();
@@ -377,6 +379,23 @@ impl Simulation {
         }
         let cost = self.engine.shoot_down(&self.machine.costs, &mut self.threads);
         Outcome::Completed { cost, moved: Bytes::ZERO }
+    }
+
+    /// What the hardware sampled, down to the base page for a policy that asks.
+    fn tell_hardware_samples(&mut self) {
+        if !self.brain.as_ref().is_some_and(|brain| brain.needs().base_pages) {
+            return self.tell_samples();
+        }
+        if self.samples.is_empty() {
+            return;
+        }
+        if let Some(recorder) = &mut self.recorder {
+            let (samples, bases) = (self.samples.clone(), self.bases.clone());
+            recorder.event(&Event::BaseSamples { samples, bases });
+        }
+        if let Some(brain) = &mut self.brain {
+            brain.base_samples(&self.samples, &self.bases);
+        }
     }
 
     fn tell_samples(&mut self) {

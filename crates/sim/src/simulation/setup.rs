@@ -156,6 +156,7 @@ impl Simulation {
             sums: Sums::default(),
             plan: Plan::new(),
             samples: Vec::new(),
+            bases: Vec::new(),
             done: Vec::new(),
             series: Vec::new(),
             second: Second::default(),
