@@ -114,6 +114,10 @@ bench-dram: ## Requests a second of the memory timing model.
 crash-long: ## More than 10 000 crash points of random programs.
 	CRASH_PROGRAMS=120 $(CARGO) test --locked --release -p terrace-persist --test crash
 
+.PHONY: validate
+validate: build ## Ours beside references, from runs made now: six parts, exit code 1 if one fails.
+	$(TERRACE) validate
+
 .PHONY: validate-memory
 validate-memory: ## Memory timing beside formulas and published figures.
 	$(CARGO) run --locked --release -p terrace-dram --example validate_memory

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::{
     attach, check, compare, completions, convert, crash, doctor, man, metrics, plan, record,
-    replay, report, reproduce, run, sim, sweep, top, why,
+    replay, report, reproduce, run, sim, sweep, top, validate, why,
 };
 
 /// Runs programs in less memory than they ask for, and simulates how memory
@@ -52,6 +52,7 @@ enum Verb {
     Plan(plan::Args),
     Crash(crash::Args),
     Reproduce(reproduce::Args),
+    Validate(validate::Args),
     Doctor(doctor::Args),
     Why(why::Args),
     Check(check::Args),
@@ -78,6 +79,7 @@ impl Cli {
             Verb::Plan(args) => args.execute(json),
             Verb::Crash(args) => args.execute(json),
             Verb::Reproduce(args) => args.execute(json),
+            Verb::Validate(args) => args.execute(json),
             Verb::Doctor(args) => args.execute(json),
             Verb::Why(args) => args.execute(json),
             Verb::Check(args) => args.execute(json),

@@ -16,6 +16,7 @@
 //! | [`convert`] | traces from one format to another |
 //! | [`sim`], [`compare`], [`reproduce`] | simulated machines |
 //! | [`sweep`] | parameter grids |
+//! | [`validate`] | ours beside references |
 //! | [`plan`] | how much fast memory a program needs |
 //! | [`top`] | running programs, again and again |
 //! | [`report`] | a recorded run as one page |
@@ -55,6 +56,7 @@ mod runs;
 mod sim;
 mod sweep;
 mod top;
+mod validate;
 mod why;
 
 use std::process::ExitCode;

@@ -8,7 +8,7 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 19] = [
+const VERBS: [&str; 20] = [
     "run",
     "attach",
     "top",
@@ -23,6 +23,7 @@ const VERBS: [&str; 19] = [
     "plan",
     "crash",
     "reproduce",
+    "validate",
     "doctor",
     "why",
     "check",
@@ -52,6 +53,7 @@ fn help_reads_as_agreed() {
     help("plan").stdout_eq(file!["help/plan.txt"].raw());
     help("crash").stdout_eq(file!["help/crash.txt"].raw());
     help("reproduce").stdout_eq(file!["help/reproduce.txt"].raw());
+    help("validate").stdout_eq(file!["help/validate.txt"].raw());
     help("doctor").stdout_eq(file!["help/doctor.txt"].raw());
     help("why").stdout_eq(file!["help/why.txt"].raw());
     help("check").stdout_eq(file!["help/check.txt"].raw());

@@ -27,6 +27,7 @@
 //! | [`sweep`] | parameter grids |
 //! | [`stack_distance`] | misses of every size of memory in one pass |
 //! | [`trace`] | recorded accesses: our format and those of others |
+//! | [`validation`] | ours beside references |
 //! | [`reproduce`] | published results, ours beside theirs |
 //!
 //! `docs/simulator.md` says what is modelled, how, and what is not.
@@ -52,6 +53,7 @@ pub mod stack_distance;
 pub mod sweep;
 mod threads;
 pub mod trace;
+pub mod validation;
 pub mod workload;
 
 pub use config::{Phases, SimConfig, SimPolicy, Span, UnknownSimPolicy};

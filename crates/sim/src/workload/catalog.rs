@@ -6,12 +6,15 @@ use core::str::FromStr;
 use serde::{Deserialize, Serialize, Serializer};
 use terrace_core::Bytes;
 
+use super::bfs::Bfs;
+use super::btree::BTree;
 use super::chase::Chase;
 use super::observed::{Kernel, Observer, Program};
 use super::pagerank::PageRank;
 use super::sssp::Sssp;
 use super::stream::Streams;
 use super::updates::{Pattern, Updates};
+use super::xsbench::XsBench;
 use super::ycsb::Ycsb;
 use crate::error::SimError;
 
@@ -36,11 +39,17 @@ pub enum ProgramName {
     Sssp,
     /// [`Ycsb`]
     Ycsb,
+    /// [`Bfs`]
+    Bfs,
+    /// [`BTree`]
+    BTree,
+    /// [`XsBench`]
+    XsBench,
 }
 
 impl ProgramName {
     /// Every algorithm.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Gups,
         Self::GupsShifting,
         Self::GupsWarm,
@@ -50,6 +59,9 @@ impl ProgramName {
         Self::PageRank,
         Self::Sssp,
         Self::Ycsb,
+        Self::Bfs,
+        Self::BTree,
+        Self::XsBench,
     ];
 
     /// What people call it.
@@ -64,6 +76,9 @@ impl ProgramName {
             Self::PageRank => "pagerank",
             Self::Sssp => "sssp",
             Self::Ycsb => "ycsb",
+            Self::Bfs => "bfs",
+            Self::BTree => "btree",
+            Self::XsBench => "xsbench",
         }
     }
 }
@@ -193,6 +208,9 @@ impl ProgramSpec {
             ProgramName::PageRank => Box::new(PageRank::new(self.size, self.seed, &mut observer)),
             ProgramName::Sssp => Box::new(Sssp::new(self.size, self.seed, &mut observer)),
             ProgramName::Ycsb => Box::new(Ycsb::new(self.size, self.seed, &mut observer)),
+            ProgramName::Bfs => Box::new(Bfs::new(self.size, self.seed, &mut observer)),
+            ProgramName::BTree => Box::new(BTree::new(self.size, self.seed, &mut observer)),
+            ProgramName::XsBench => Box::new(XsBench::new(self.size, self.seed, &mut observer)),
         };
         Ok(Program::new(kernel, observer, self.accesses))
     }

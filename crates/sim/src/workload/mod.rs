@@ -12,12 +12,17 @@
 //! | [`catalog`] | observed algorithms by name |
 //! | [`updates`] | random updates: hot set, shifting, warm, sparse |
 //! | [`chase`] | a pointer chase |
+//! | [`bfs`] | breadth-first search as in Graph500 |
+//! | [`btree`] | look-ups in a B+ tree |
+//! | [`xsbench`] | XSBench's look-ups |
 //! | [`stream`] | STREAM |
 //! | [`kronecker`] | graphs for the next two |
 //! | [`pagerank`] | `PageRank` |
 //! | [`sssp`] | shortest paths by delta-stepping |
 //! | [`ycsb`] | YCSB's workload B on a key-value store |
 
+pub mod bfs;
+pub mod btree;
 pub mod catalog;
 pub mod chase;
 pub mod gups;
@@ -27,6 +32,7 @@ pub mod pagerank;
 pub mod sssp;
 pub mod stream;
 pub mod updates;
+pub mod xsbench;
 pub mod ycsb;
 
 use rand_xoshiro::Xoshiro256PlusPlus;

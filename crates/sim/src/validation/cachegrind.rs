@@ -1,0 +1,181 @@
+//! Our miss counts beside cachegrind's, for real programs. Every counter must be
+//! identical.
+//!
+//! Both tools of valgrind run the same program at the same addresses. Cachegrind
+//! counts; lackey prints every access, which goes through our caches: L1 for
+//! instructions and data, one last level below. A reference of several lines
+//! counts at most one miss in a level and refers to all of its lines there, as
+//! in cachegrind.
+
+use std::fs;
+use std::io::{self, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde::Serialize;
+use terrace_core::Inclusion;
+
+use crate::full::hierarchy::{
+    CacheGeometry, Hierarchy, HierarchyGeometry, Level, Request, WriteBacks,
+};
+use crate::full::{Access, Batch, Source as _};
+use crate::trace::{Format, import};
+
+/// Misses: instructions, loads, stores; first level, last level.
+pub type Misses = [[u64; 3]; 2];
+
+struct Geometry {
+    name: &'static str,
+    first: (u64, u32),
+    last: (u64, u32),
+}
+
+const GEOMETRIES: [Geometry; 2] = [
+    Geometry { name: "32K/8 2M/16", first: (32 << 10, 8), last: (2 << 20, 16) },
+    Geometry { name: "4K/2 64K/4", first: (4 << 10, 2), last: (64 << 10, 4) },
+];
+
+fn valgrind(tool: &str, arguments: &[String], program: &[&str]) -> Command {
+    let mut command = Command::new("setarch");
+    // The same environment and no randomised addresses: the same stack.
+    command.env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C");
+    command.args(["-R", "valgrind", &format!("--tool={tool}")]).args(arguments);
+    command.args(program).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+/// What cachegrind counts.
+fn cachegrind(geometry: &Geometry, program: &[&str], directory: &Path) -> Option<Misses> {
+    let out = directory.join("cachegrind.out");
+    let level = |(size, ways): (u64, u32)| format!("{size},{ways},64");
+    let arguments = [
+        format!("--I1={}", level(geometry.first)),
+        format!("--D1={}", level(geometry.first)),
+        format!("--LL={}", level(geometry.last)),
+        "--cache-sim=yes".to_owned(),
+        format!("--cachegrind-out-file={}", out.display()),
+    ];
+    valgrind("cachegrind", &arguments, program).stderr(Stdio::null()).status().ok()?;
+    let text = fs::read_to_string(out).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("summary:"))?;
+    let n: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    // Ir I1mr ILmr Dr D1mr DLmr Dw D1mw DLmw
+    (n.len() == 9).then(|| [[n[1], n[4], n[7]], [n[2], n[5], n[8]]])
+}
+
+struct Caches {
+    caches: Hierarchy,
+    misses: Misses,
+}
+
+impl Caches {
+    fn new(geometry: &Geometry) -> Self {
+        let first = CacheGeometry::lru(geometry.first.0, geometry.first.1);
+        Self {
+            caches: Hierarchy::new(&HierarchyGeometry {
+                cores: 1,
+                l1: first,
+                l1i: Some(first),
+                l2: None,
+                llc: CacheGeometry::lru(geometry.last.0, geometry.last.1),
+                inclusion: Inclusion::NonInclusive,
+            }),
+            misses: Misses::default(),
+        }
+    }
+
+    fn reference(&mut self, access: Access) {
+        let (request, kind) = match (access.is_fetch(), access.is_store()) {
+            (true, _) => (Request::Fetch, 0),
+            (_, false) => (Request::Load, 1),
+            (_, true) => (Request::Store, 2),
+        };
+        let mut out = WriteBacks::default();
+        let line = access.line();
+        let lines = if access.crosses() { line..=line + 1 } else { line..=line };
+        let levels: Vec<Level> =
+            lines.clone().map(|line| self.caches.access(0, line, request, &mut out)).collect();
+        if levels.iter().all(|level| *level == Level::L1) {
+            return;
+        }
+        self.misses[0][kind] += 1;
+        let mut missed = levels.contains(&Level::Memory);
+        // The line that hit the first level is looked up in the last as well.
+        for (line, level) in lines.zip(&levels) {
+            if *level == Level::L1 {
+                missed |= !self.caches.refer_to_last(line);
+            }
+        }
+        self.misses[1][kind] += u64::from(missed);
+    }
+}
+
+/// What our caches count.
+fn ours(geometry: &Geometry, program: &[&str]) -> Option<Misses> {
+    let arguments = ["--trace-mem=yes", "--basic-counts=no"].map(str::to_owned);
+    let mut child = valgrind("lackey", &arguments, program).stderr(Stdio::piped()).spawn().ok()?;
+    let lines = BufReader::new(child.stderr.take()?);
+    let mut source = import::read(lines, Path::new("lackey"), Format::Lackey);
+    let mut caches = Caches::new(geometry);
+    let mut batch = Batch::default();
+    while source.next(&mut batch).expect("lackey's own lines") {
+        batch.accesses.iter().for_each(|&access| caches.reference(access));
+    }
+    child.wait().ok()?;
+    Some(caches.misses)
+}
+
+/// One program with one geometry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Comparison {
+    /// The program.
+    pub program: String,
+    /// Both levels' sizes and ways.
+    pub caches: &'static str,
+    /// Ours: instructions, loads, stores; first level, last level.
+    pub ours: Misses,
+    /// Cachegrind's.
+    pub theirs: Misses,
+}
+
+/// Whether valgrind is there.
+pub fn is_possible() -> bool {
+    let version = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
+    version.is_ok_and(|status| status.success())
+}
+
+/// Runs four programs under both tools, with two geometries.
+pub fn compare() -> io::Result<Vec<Comparison>> {
+    let directory = std::env::temp_dir().join(format!("terrace-validate-{}", std::process::id()));
+    fs::create_dir_all(&directory)?;
+    let result = compare_in(&directory);
+    let _ = fs::remove_dir_all(&directory);
+    result
+}
+
+fn compare_in(directory: &Path) -> io::Result<Vec<Comparison>> {
+    let input = directory.join("input");
+    let lines: Vec<String> =
+        (0..3000u64).map(|i| (i.wrapping_mul(0x9e37_79b9) % 100_003).to_string()).collect();
+    fs::write(&input, lines.join("\n"))?;
+    let input = input.display().to_string();
+    let programs: [&[&str]; 4] = [
+        &["/usr/bin/sort", "-n", &input],
+        &["/usr/bin/gzip", "-c", &input],
+        &["/bin/ls", "-l", "/etc"],
+        &["/usr/bin/sha256sum", &input],
+    ];
+    let mut comparisons = Vec::new();
+    for program in programs {
+        for geometry in &GEOMETRIES {
+            let failed = || io::Error::other(format!("{}: valgrind failed", program[0]));
+            comparisons.push(Comparison {
+                program: program[0].rsplit('/').next().unwrap_or_default().to_owned(),
+                caches: geometry.name,
+                theirs: cachegrind(geometry, program, directory).ok_or_else(failed)?,
+                ours: ours(geometry, program).ok_or_else(failed)?,
+            });
+        }
+    }
+    Ok(comparisons)
+}
