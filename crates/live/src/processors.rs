@@ -1,15 +1,31 @@
 //! The processors that a thread may run on, and how it gets one.
 
-/// The processors that the calling thread may run on.
-pub fn allowed() -> Vec<u32> {
-    // SAFETY: a plain set, filled by the call.
-    unsafe {
-        let mut set: libc::cpu_set_t = core::mem::zeroed();
-        if libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) != 0 {
-            return Vec::new();
+/// A set of processors. Without allocation: handlers ask for it while nobody
+/// would serve a fault of theirs.
+pub struct Processors(libc::cpu_set_t);
+
+impl Processors {
+    /// Those that the calling thread may run on.
+    pub fn allowed() -> Self {
+        // SAFETY: a plain set, filled by the call.
+        unsafe {
+            let mut set: libc::cpu_set_t = core::mem::zeroed();
+            if libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) != 0 {
+                libc::CPU_ZERO(&mut set);
+            }
+            Self(set)
         }
-        let is_set = |&cpu: &u32| libc::CPU_ISSET(cpu as usize, &set);
-        (0..libc::CPU_SETSIZE as u32).filter(is_set).collect()
+    }
+    /// How many there are; 0 if the kernel did not tell.
+    pub fn count(&self) -> usize {
+        // SAFETY: reads a plain set.
+        unsafe { libc::CPU_COUNT(&self.0) }.cast_unsigned() as usize
+    }
+    /// Their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        // SAFETY: reads a plain set within its size.
+        let is_set = |&cpu: &u32| unsafe { libc::CPU_ISSET(cpu as usize, &self.0) };
+        (0..libc::CPU_SETSIZE.cast_unsigned()).filter(is_set)
     }
 }
 

@@ -19,7 +19,8 @@ use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
 
-use crate::{processors, sys};
+use crate::processors::{self, Processors};
+use crate::sys;
 
 /// On more processors, stopping all of them costs more than interrupting the
 /// few that run the program.
@@ -91,12 +92,12 @@ impl Keeper {
     /// Begins to keep windows for the run in this directory. `None` where they
     /// would not pay or cannot be kept.
     pub fn start(directory: &Path) -> Option<Self> {
-        let cpus = processors::allowed();
-        if !(2..=MAX_CPUS).contains(&cpus.len()) {
+        let cpus = Processors::allowed();
+        if !(2..=MAX_CPUS).contains(&cpus.count()) {
             return None;
         }
         let page = map(&directory.join(FILE), true).ok()?;
-        for (place, cpu) in cpus.into_iter().enumerate() {
+        for (place, cpu) in cpus.iter().enumerate() {
             let thread = std::thread::Builder::new().name(format!("quiet-{cpu}"));
             thread.spawn(move || keep(page, place, cpu)).ok()?;
         }
@@ -242,7 +243,7 @@ mod tests {
         let quiet = Quiet::open(directory.path());
         let page = quiet.page.expect("the keeper has made it");
         while page.cpus.iter().filter(|c| c.cpu.load(Acquire) != 0).count()
-            < processors::allowed().len()
+            < Processors::allowed().count()
         {
             std::thread::yield_now();
         }

@@ -13,7 +13,7 @@ use crate::duty::{PENDING, Pending};
 use crate::give_up;
 use crate::page_state::PageState;
 use crate::pager::{MANAGER, MAX_WORKERS, Pager};
-use crate::processors;
+use crate::processors::{self, Processors};
 use crate::serve::Worker;
 use crate::shared::State;
 use crate::sys::{self, PAGE};
@@ -206,7 +206,7 @@ fn open_handles(pager: &Pager) -> Result<(), i32> {
 
 fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) -> Result<(), i32> {
     // Handlers first: as soon as a range is registered, its faults wait for them.
-    let handlers = (MAX_WORKERS - 1).min(processors::allowed().len().max(1));
+    let handlers = (MAX_WORKERS - 1).min(Processors::allowed().count().max(1));
     for id in 1..=handlers {
         spawn(id, handler, core::ptr::from_ref(pager).cast_mut().cast())?;
     }
@@ -302,9 +302,9 @@ fn register_mapped(pager: &Pager, region: &crate::regions::Region) {
 /// is served fastest by a handler on the same processor, which needs no
 /// interrupt to another one (measured: `bench/mechanisms`). Whether it is pinned.
 fn pin(nth: usize) -> bool {
-    let all = processors::allowed();
+    let all = Processors::allowed();
     // More processors than handlers: let the scheduler place them.
-    all.len() < MAX_WORKERS && all.get(nth).is_some_and(|&cpu| processors::pin_to(cpu))
+    all.count() < MAX_WORKERS && all.iter().nth(nth).is_some_and(processors::pin_to)
 }
 
 extern "C" fn handler(arg: *mut c_void) -> *mut c_void {
