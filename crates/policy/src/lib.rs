@@ -13,8 +13,12 @@
 //! | [`hemem`] | HeMem |
 //! | [`autonuma`] | NUMA balancing |
 //! | [`tpp`] | TPP |
+<<<<<<< HEAD
 //! | [`colloid`] | Colloid |
 //! | [`memtis`] | MEMTIS |
+=======
+//! | [`hscc`] | DRAM as a cache of pages whose misses were counted |
+>>>>>>> 0874010 (HSCC as a policy; misses counted beside TLB entries; Kindle's machine)
 //! | [`oracle`] | knows the future |
 //! | [`roster`] | what every policy keeps straight: places, lists, proposals |
 //! | `bins` | pages by how often they were sampled |
@@ -36,6 +40,7 @@ mod fifo;
 pub mod first_touch;
 pub mod hemem;
 pub mod hints;
+pub mod hscc;
 mod lru;
 pub mod memtis;
 pub mod oracle;
@@ -55,7 +60,11 @@ pub use contract::{Footprint, Granularity, Needs, Policy};
 pub use first_touch::FirstTouch;
 pub use hemem::{HeMem, HeMemConfig};
 pub use hints::HintConfig;
+<<<<<<< HEAD
 pub use memtis::{Memtis, MemtisConfig};
+=======
+pub use hscc::{Hscc, HsccConfig};
+>>>>>>> 0874010 (HSCC as a policy; misses counted beside TLB entries; Kindle's machine)
 pub use oracle::{Oracle, OracleConfig};
 pub use recording::{EventReader, EventWriter, RecordingError};
 pub use registry::{PolicyName, UnknownPolicy};

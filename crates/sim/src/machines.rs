@@ -7,9 +7,10 @@ use terrace_core::Machine;
 use crate::error::SimError;
 
 /// The machine files that come with Terrace, by the machine's name.
-pub const BUILTIN: [(&str, &str); 3] = [
+pub const BUILTIN: [(&str, &str); 4] = [
     ("optane-cascade-lake", include_str!("../../../machines/optane-cascade-lake.toml")),
     ("cxl", include_str!("../../../machines/cxl.toml")),
+    ("kindle", include_str!("../../../machines/kindle.toml")),
     ("laptop", include_str!("../../../machines/laptop.toml")),
 ];
 

@@ -29,6 +29,9 @@ pub struct MigrationConfig {
     pub copy_threads: u32,
     /// Migration traffic that may be started in a second.
     pub limit: BytesPerSecond,
+    /// Whether pages are copied by the program's own core, which does nothing
+    /// else meanwhile; only the full model can do that.
+    pub in_line: bool,
 }
 
 impl MigrationConfig {
@@ -37,7 +40,14 @@ impl MigrationConfig {
     /// that could be used here), and at most 10 GiB a second
     /// (`PEBS_KSWAPD_MIGRATE_RATE` in the published code).
     pub fn hemem() -> Self {
-        Self { copy_threads: 4, limit: BytesPerSecond((10u64 << 30) as f64) }
+        Self { copy_threads: 4, limit: BytesPerSecond((10u64 << 30) as f64), in_line: false }
+    }
+}
+
+impl MigrationConfig {
+    /// As in Kindle: the only core copies, at any rate.
+    pub fn kindle() -> Self {
+        Self { copy_threads: 1, limit: BytesPerSecond(1e15), in_line: true }
     }
 }
 

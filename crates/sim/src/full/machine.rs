@@ -384,6 +384,11 @@ impl FullMachine {
         if let Some(profile) = &mut self.profile {
             profile.note(&mut self.areas, address);
         }
+        if tier != 0
+            && let Some(counts) = &mut self.world.tlb_counts
+        {
+            counts.miss(address);
+        }
         if !store {
             let event = if tier == 0 { SampleEvent::FastLoad } else { SampleEvent::SlowLoad };
             if self.cores[core].counters.count(event, 1) {
@@ -457,6 +462,10 @@ impl FullMachine {
         tlbs.counts.walk_reads += (path.depth - known) as u64;
         let translation = Translation { entry: self.memory.table.entry(place), size: place.size() };
         tlbs.fill(address, translation);
+        let given_up = tlbs.given_up();
+        if let (Some(counts), Some(page)) = (&mut self.world.tlb_counts, given_up) {
+            counts.given_up(page);
+        }
         Some(translation)
     }
 

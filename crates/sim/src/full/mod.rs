@@ -11,6 +11,7 @@
 //! | [`source`] | where accesses come from |
 //! | [`sets`] | set-associative arrays, the base of caches and TLBs |
 //! | [`hierarchy`] | private caches and the last level |
+//! | [`tlb_counts`] | misses counted beside TLB entries |
 //! | [`tlb`] | TLBs and page-walk caches |
 //! | [`page_table`] | real page tables in simulated frames |
 //! | [`frames`] | buddy allocators |
@@ -43,6 +44,7 @@ pub mod source;
 pub mod space;
 pub mod tiers;
 pub mod tlb;
+pub mod tlb_counts;
 mod world;
 
 pub use access::Access;
@@ -51,3 +53,4 @@ pub use machine::FullMachine;
 pub use report::FullReport;
 pub use setup::FullConfig;
 pub use source::{Batch, Source, SpaceEvent, Stream, StreamKind};
+pub use tlb_counts::{TlbCountCosts, TlbCounting};

@@ -128,10 +128,25 @@ impl FullMachine {
         }
         let bytes: f64 = moves.iter().flatten().map(|m| (1u64 << m.size.shift()) as f64).sum();
         let mut time = 0.0;
+        let mut copying = 0.0;
         for moving in moves.iter().flatten() {
-            time += self.copy(moving) + self.remapping();
+            copying += self.copy(moving);
+            time += self.remapping();
             self.memory.table.set(moving.place, Entry::PROTECTED);
             self.shoot_down(moving.address, moving.size);
+        }
+        time += copying;
+        if let Some(counts) = &mut self.world.tlb_counts {
+            let moved = moves.iter().flatten().count() as u64;
+            counts.costs.copying += Nanos::from_f64(copying);
+            counts.costs.selecting += counts.config.select * moved;
+            time += (counts.config.select * moved).as_f64();
+            for moving in moves.iter().flatten() {
+                counts.forget(moving.address);
+            }
+        }
+        if self.world.mover.config.in_line {
+            return self.copy_in_line(proposal, asked, time);
         }
         let mover = &mut self.world.mover;
         let begin = mover.allowance(bytes, mover.free_at.max(asked));
@@ -139,6 +154,16 @@ impl FullMachine {
         mover.counts.busy += Nanos::from_f64(time);
         mover.active = Some(Active { proposal, begin, end: begin + time });
         self.interrupt();
+    }
+
+    /// The core that runs the program copies, and nobody sees it half done.
+    fn copy_in_line(&mut self, proposal: Proposal, asked: f64, time: f64) {
+        let core = &mut self.cores[0];
+        core.clock.spend(core.instructions, time);
+        let mover = &mut self.world.mover;
+        mover.counts.busy += Nanos::from_f64(time);
+        // Over at once by the clock of the queue; the core's has gone on.
+        mover.active = Some(Active { proposal, begin: asked - time, end: asked });
     }
 
     /// Every core in use answers a shootdown.

@@ -11,6 +11,7 @@ use super::machine::FullMachine;
 use super::setup::FullConfig;
 use super::tiers::TierCounts;
 use super::tlb::TlbCounts;
+use super::tlb_counts::TlbCountCosts;
 use crate::config::SimPolicy;
 use crate::migration::MigrationCounts;
 use crate::report::{ClassAccount, FootprintReport};
@@ -127,6 +128,9 @@ pub struct FullReport {
     pub migrated: MigrationCounts,
     /// Samples over the whole run.
     pub samples: SampleCounts,
+    /// Misses counted beside TLB entries: what reading them and acting on them
+    /// took, over the whole run.
+    pub tlb_counts: Option<TlbCountCosts>,
     /// Ticks of the policy.
     pub ticks: u64,
     /// The policy's own memory.
@@ -221,6 +225,7 @@ impl FullMachine {
             faults: self.world.faults,
             page_tables: self.memory.table.tables() as u64,
             migrated: self.world.mover.counts,
+            tlb_counts: self.world.tlb_counts.as_ref().map(|counts| counts.costs),
             samples: self.world.sampler.counts,
             ticks: self.world.ticks,
             footprint,

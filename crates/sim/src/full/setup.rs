@@ -5,7 +5,7 @@ use std::time::Instant;
 use rand_xoshiro::rand_core::SeedableRng;
 use terrace_core::{Bytes, MAX_TIERS, Machine, Nanos, PageSize, Plan, TierId};
 use terrace_economics::{Calibration, Economist, Mode};
-use terrace_policy::{Brain, Policy};
+use terrace_policy::{Brain, Policy, PolicyName};
 
 use super::ahead::Ahead;
 use super::machine::FullMachine;
@@ -13,6 +13,7 @@ use super::mover::Mover;
 use super::report::FullReport;
 use super::source::{Batch, Source, SpaceEvent};
 use super::tiers::TierCounts;
+use super::tlb_counts::{TlbCounting, TlbCounts};
 use super::world::{TierRates, World};
 use crate::config::SimPolicy;
 use crate::device::Device;
@@ -38,6 +39,8 @@ pub struct FullConfig {
     pub sampler: SamplerConfig,
     /// The migration engine.
     pub migration: MigrationConfig,
+    /// Misses counted beside TLB entries, in place of the sampler.
+    pub tlb_counting: Option<TlbCounting>,
     /// What the fastest tier holds, if not what the machine file says.
     pub fast: Option<Bytes>,
     /// Accesses before anything is measured.
@@ -49,9 +52,11 @@ pub struct FullConfig {
 impl FullConfig {
     /// A simulation on one core with base pages.
     pub fn new(machine: Machine, policy: SimPolicy) -> Self {
+        let counts = policy == SimPolicy::Policy(PolicyName::Hscc);
         Self {
             machine,
             policy,
+            tlb_counting: counts.then(TlbCounting::kindle),
             economist: Mode::Shadow,
             cores: 1,
             page_size: PageSize::Base,
@@ -131,7 +136,8 @@ impl FullMachine {
         let needs = brain.as_ref().map(Brain::needs);
         let mut rng = SimRng::seed_from_u64(config.seed);
         let (sampler, mut counters) = Sampler::new(&config.sampler, config.cores, &mut rng);
-        let samples_wanted = needs.is_some_and(|needs| needs.samples);
+        let samples_wanted =
+            needs.is_some_and(|needs| needs.samples) && config.tlb_counting.is_none();
         if !samples_wanted {
             counters = Sampler::off(config.cores);
         }
@@ -157,6 +163,7 @@ impl FullMachine {
             before_at: Nanos::ZERO,
             rates: [TierRates::default(); MAX_TIERS],
             cores: machine.cpu.cores.value,
+            tlb_counts: config.tlb_counting.map(TlbCounts::new),
         };
         Self::build(machine, config.cores, world, counters, &capacities)
     }

@@ -107,6 +107,8 @@ pub struct Tlbs {
     sizes: u8,
     /// What was counted.
     pub counts: TlbCounts,
+    /// The base page that the first level gave up last.
+    given_up: Option<u64>,
 }
 
 /// Which level translated.
@@ -134,6 +136,7 @@ impl Tlbs {
             walk: geometry.walk.map(TlbGeometry::build),
             sizes: 0,
             counts: TlbCounts::default(),
+            given_up: None,
         }
     }
 
@@ -207,8 +210,16 @@ impl Tlbs {
 
     fn fill_first(&mut self, address: u64, translation: Translation) {
         let size = translation.size;
-        let (slot, _) = self.first[size as usize].insert(address >> size.shift(), false);
+        let (slot, gone) = self.first[size as usize].insert(address >> size.shift(), false);
+        if size == MapSize::Base {
+            self.given_up = gone.map(|gone| gone.number);
+        }
         self.first_entries[size as usize][slot.index()] = translation.entry;
+    }
+
+    /// The base page that the first level gave up for the last one it took.
+    pub fn given_up(&mut self) -> Option<u64> {
+        self.given_up.take()
     }
 
     /// Enters a translation that a walk has found into both levels.

@@ -13,6 +13,7 @@ use super::fault::FaultCosts;
 use super::machine::FullMachine;
 use super::mover::Mover;
 use super::tiers::TierCounts;
+use super::tlb_counts::TlbCounts;
 use crate::sampler::{SampleEvent, Sampler};
 
 /// The policy and its surroundings.
@@ -43,6 +44,8 @@ pub(super) struct World {
     /// Traffic between the last two ticks.
     pub(super) rates: [TierRates; MAX_TIERS],
     pub(super) cores: u32,
+    /// Misses counted beside TLB entries.
+    pub(super) tlb_counts: Option<TlbCounts>,
 }
 
 /// A memory's traffic, by time.
@@ -168,6 +171,7 @@ impl FullMachine {
         }
         self.world.before_at = now;
         self.world.ticks += 1;
+        self.read_counts();
         let telemetry = self.telemetry();
         let world = &mut self.world;
         let Some(brain) = &mut world.brain else { return };

@@ -1,6 +1,8 @@
 //! Kindle's measurements of process persistence, ours beside theirs (Kindle,
 //! IISWC 2024: Figures 4a and 4b, Table 3).
 
+pub mod programs;
+
 use core::fmt;
 
 use serde::Serialize;
