@@ -13,12 +13,9 @@
 //! | [`hemem`] | HeMem |
 //! | [`autonuma`] | NUMA balancing |
 //! | [`tpp`] | TPP |
-<<<<<<< HEAD
 //! | [`colloid`] | Colloid |
 //! | [`memtis`] | MEMTIS |
-=======
 //! | [`hscc`] | DRAM as a cache of pages whose misses were counted |
->>>>>>> 0874010 (HSCC as a policy; misses counted beside TLB entries; Kindle's machine)
 //! | [`oracle`] | knows the future |
 //! | [`roster`] | what every policy keeps straight: places, lists, proposals |
 //! | `bins` | pages by how often they were sampled |
@@ -60,11 +57,8 @@ pub use contract::{Footprint, Granularity, Needs, Policy};
 pub use first_touch::FirstTouch;
 pub use hemem::{HeMem, HeMemConfig};
 pub use hints::HintConfig;
-<<<<<<< HEAD
-pub use memtis::{Memtis, MemtisConfig};
-=======
 pub use hscc::{Hscc, HsccConfig};
->>>>>>> 0874010 (HSCC as a policy; misses counted beside TLB entries; Kindle's machine)
+pub use memtis::{Memtis, MemtisConfig};
 pub use oracle::{Oracle, OracleConfig};
 pub use recording::{EventReader, EventWriter, RecordingError};
 pub use registry::{PolicyName, UnknownPolicy};

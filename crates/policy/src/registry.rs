@@ -10,11 +10,8 @@ use crate::colloid::{Colloid, ColloidConfig};
 use crate::contract::Policy;
 use crate::first_touch::FirstTouch;
 use crate::hemem::{HeMem, HeMemConfig};
-<<<<<<< HEAD
-use crate::memtis::{Memtis, MemtisConfig};
-=======
 use crate::hscc::{Hscc, HsccConfig};
->>>>>>> 0874010 (HSCC as a policy; misses counted beside TLB entries; Kindle's machine)
+use crate::memtis::{Memtis, MemtisConfig};
 use crate::oracle::{Oracle, OracleConfig};
 use crate::tpp::{Tpp, TppConfig};
 use crate::two_queue::TwoQueue;
@@ -106,13 +103,10 @@ policies! {
     simulated {
         /// [`AutoNuma`] in its mode for memory tiers, with demotion.
         AutoNuma, "autonuma", AutoNuma::new(AutoNumaConfig::tiering());
-<<<<<<< HEAD
         /// [`Colloid`] as in the paper.
         Colloid, "colloid", Colloid::new(ColloidConfig::default());
-=======
         /// [`Hscc`] as Kindle has it.
         Hscc, "hscc", Hscc::new(HsccConfig::default());
->>>>>>> 0874010 (HSCC as a policy; misses counted beside TLB entries; Kindle's machine)
         /// [`Oracle`]
         Oracle, "oracle", Oracle::new(OracleConfig::default());
     }
