@@ -308,7 +308,7 @@ pub fn shapes(ssp: &[SspRow], hscc: &[HsccRow]) -> Vec<Shape> {
     let pages = least_fall(hscc.iter().map(|row| row.pages as f64).collect());
     let copy = hscc.iter().map(|row| row.copy).fold(f64::MAX, f64::min);
     let pays = hscc.iter().map(|row| row.time).fold(f64::MAX, f64::min);
-    vec![
+    let ssp_shapes = vec![
         shape(
             "SSP as published: overhead falls with the interval (folded)",
             "least fall of the time ratio above 0",
@@ -339,6 +339,8 @@ pub fn shapes(ssp: &[SspRow], hscc: &[HsccRow]) -> Vec<Shape> {
             ours,
             ours > 0.0,
         ),
+    ];
+    let hscc_shapes = vec![
         shape(
             "HSCC: fewer pages migrate the higher the threshold",
             "least fall of the number of pages above 0",
@@ -357,5 +359,9 @@ pub fn shapes(ssp: &[SspRow], hscc: &[HsccRow]) -> Vec<Shape> {
             pays,
             pays > 1.0,
         ),
-    ]
+    ];
+    let of_rows = |rows: bool, shapes: Vec<Shape>| if rows { shapes } else { Vec::new() };
+    let mut shapes = of_rows(!ssp.is_empty(), ssp_shapes);
+    shapes.extend(of_rows(!hscc.is_empty(), hscc_shapes));
+    shapes
 }

@@ -237,6 +237,48 @@ pub(super) fn bars(
     svg + "</svg>\n" + &legend(series)
 }
 
+/// Columns side by side over named places, one series beside the other.
+pub(super) fn columns(
+    label: &str,
+    height: f64,
+    places: &[String],
+    y: &Axis<'_>,
+    series: &[Series<'_>],
+) -> String {
+    let mut svg = open(height, label);
+    let x = Axis { binary: false, most: 0.0, words: &|_| String::new() };
+    axes(&mut svg, height, &x, y);
+    let (width, tall) = (WIDTH - LEFT - RIGHT, height - TOP - BOTTOM);
+    let step = width / places.len().max(1) as f64;
+    let each = step * 0.84 / series.len().max(1) as f64;
+    for (s, one) in series.iter().enumerate() {
+        for (i, value) in one.values.iter().enumerate().filter(|(_, value)| **value > 0.0) {
+            let high = (tall * (value / y.most).clamp(0.0, 1.0)).max(1.0);
+            let _ = writeln!(
+                svg,
+                "<rect class=\"bar {}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{each:.1}\" \
+                 height=\"{high:.1}\"><title>{}, {}: {}</title></rect>",
+                one.class,
+                LEFT + step * (i as f64 + 0.08) + each * s as f64,
+                TOP + tall - high,
+                escape(one.name),
+                escape(&places[i]),
+                escape(&(y.words)(*value)),
+            );
+        }
+    }
+    for (i, place) in places.iter().enumerate() {
+        let _ = writeln!(
+            svg,
+            "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            LEFT + step * (i as f64 + 0.5),
+            height - 8.0,
+            escape(place),
+        );
+    }
+    svg + "</svg>\n" + &legend(series)
+}
+
 /// A curve over values that are not time.
 pub(super) struct Curve<'a> {
     /// What it shows.

@@ -5,15 +5,18 @@
 //! | [`story`] | what the page tells of, in bounded memory |
 //! | [`chart`] | pictures as SVG |
 //! | [`page`](mod@page) | the page of a recorded run |
+//! | `figures` | published figures, ours beside theirs |
 //! | `plan` | the page of a plan |
 //! | `shell` | what pages share |
 
 mod chart;
+mod figures;
 mod page;
 mod plan;
 mod shell;
 mod story;
 
+pub use figures::{Figure, figures_page};
 pub use page::page;
 pub use plan::plan_page;
 pub use story::{Column, Group, RegionColumn, RegionKey, Story, Sums};
