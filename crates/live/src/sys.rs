@@ -3,7 +3,7 @@
 //! Nothing here allocates or uses thread-local storage beyond `errno`: these
 //! run in threads on which the program depends.
 
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -116,44 +116,63 @@ pub unsafe fn munmap(at: usize, len: usize) -> Result<(), i32> {
     if r == -1 { Err(errno()) } else { Ok(()) }
 }
 
-/// New private anonymous memory of our own, never managed; zeroed, not reserved.
-pub fn map_private(len: usize) -> Result<usize, i32> {
-    // SAFETY: a new mapping at an address of the kernel's choice harms nothing.
-    unsafe {
-        mmap(
-            0,
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
+/// Where memory of our own lies: below the window for managed memory, and each
+/// mapping at addresses that no other had. Were it in a hole that the program
+/// has just left, with the message still under way, a forked child could take
+/// it for memory of the program's.
+const OWN: core::ops::Range<usize> = 0x0e00_0000_0000..0x1000_0000_0000;
+/// Addresses from here on are free.
+static OWN_NEXT: AtomicUsize = AtomicUsize::new(OWN.start);
+
+/// New memory of our own, at a place of its own as long as there are any.
+fn map_own(len: usize, flags: c_int) -> Result<usize, i32> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = flags | libc::MAP_ANONYMOUS;
+    // With a page between, so that mappings stay apart.
+    let room = len.next_multiple_of(PAGE) + PAGE;
+    let place = OWN_NEXT
+        .fetch_update(Relaxed, Relaxed, |at| at.checked_add(room).filter(|&end| end <= OWN.end));
+    if let Ok(at) = place {
+        // SAFETY: replaces nothing.
+        let mapped = unsafe { mmap(at, len, prot, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
+        if mapped == Ok(at) {
+            return mapped;
+        }
+        if let Ok(elsewhere) = mapped {
+            // SAFETY: a kernel that does not know the flag (before Linux 4.17).
+            let _ = unsafe { munmap(elsewhere, len) };
+        }
     }
+    // SAFETY: a new mapping at an address of the kernel's choice harms nothing.
+    unsafe { mmap(0, len, prot, flags, -1, 0) }
 }
 
-/// Changes the length of a mapping, which may move.
+/// New private anonymous memory of our own, never managed; zeroed, not reserved.
+pub fn map_private(len: usize) -> Result<usize, i32> {
+    map_own(len, libc::MAP_PRIVATE | libc::MAP_NORESERVE)
+}
+
+/// Changes the length of a mapping made by [`map_private`], which moves.
 ///
 /// # Safety
 /// As of `mremap(2)`: nothing may use the old range afterwards.
-pub unsafe fn mremap(at: usize, len: usize, new_len: usize) -> Result<usize, i32> {
-    // SAFETY: the caller's.
-    let r = unsafe { libc::syscall(libc::SYS_mremap, at, len, new_len, libc::MREMAP_MAYMOVE, 0) };
-    if r == -1 { Err(errno()) } else { Ok(r as usize) }
+pub unsafe fn grow_private(at: usize, len: usize, new_len: usize) -> Result<usize, i32> {
+    let to = map_private(new_len)?;
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the caller's; what is replaced is a new mapping of ours.
+    let r = unsafe { libc::syscall(libc::SYS_mremap, at, len, new_len, flags, to) };
+    if r != -1 {
+        return Ok(r as usize);
+    }
+    let error = errno();
+    // SAFETY: nobody else knows of it.
+    let _ = unsafe { munmap(to, new_len) };
+    Err(error)
 }
 
-/// New memory that is shared with children.
+/// New memory of our own that is shared with children.
 pub fn map_shared(len: usize) -> Result<usize, i32> {
-    // SAFETY: as above.
-    unsafe {
-        mmap(
-            0,
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    }
+    map_own(len, libc::MAP_SHARED)
 }
 
 /// Maps a file's first `len` bytes shared.

@@ -106,7 +106,7 @@ unsafe impl GlobalAlloc for OwnHeap {
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         if is_large(&layout) && is_large(&new) {
             // SAFETY: a mapping of ours of that size.
-            return unsafe { sys::mremap(at as usize, layout.size(), size) }
+            return unsafe { sys::grow_private(at as usize, layout.size(), size) }
                 .map_or(null_mut(), |at| at as *mut u8);
         }
         if is_large(&layout) || is_large(&new) {

@@ -62,9 +62,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!(
             "{name:<28} {:>8.4} {:>9.2} {:>8.2} {:>8.2} {:>9.2} {:>9.2}",
             gups(&table, 0, 0),
-            gups(&table, 1, 1) / gups(&table, 1, 0),
-            gups(&table, 1, 1) / gups(&table, 1, 2),
-            gups(&table, 1, 2) / gups(&table, 0, 2),
+            gups(&table, 1, 2) / gups(&table, 1, 0),
+            gups(&table, 1, 2) / gups(&table, 1, 3),
+            gups(&table, 1, 3) / gups(&table, 0, 3),
             convergence(&table, 2),
             convergence(&table, 3),
         );
@@ -72,14 +72,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Columns: all-DRAM, HeMem, Memory Mode, first touch.
+/// Columns: all-DRAM, HeMem by the paper's rule, HeMem, Memory Mode, first touch.
 fn gups(table: &HememTable, row: usize, column: usize) -> f64 {
     table.rows[row].cells[column].gups
 }
 
 /// The slowest of HeMem, Memory Mode and first touch by the fastest.
 fn convergence(table: &HememTable, row: usize) -> f64 {
-    let contenders = [1, 2, 3].map(|column| gups(table, row, column));
+    let contenders = [2, 3, 4].map(|column| gups(table, row, column));
     let least = contenders.into_iter().fold(f64::INFINITY, f64::min);
     least / contenders.into_iter().fold(0.0, f64::max)
 }
