@@ -127,9 +127,10 @@ validate-caches: ## Cache misses beside cachegrind's, on real programs (needs va
 	$(CARGO) run --locked --release -p terrace-sim --example validate_caches
 
 .PHONY: bench-sim
-bench-sim: ## Speed of the full model beside cachegrind's, in the same run.
+bench-sim: build ## Speed of the simulator beside cachegrind, lackey and QEMU, in the same run.
 	$(CARGO) build --locked --release -p terrace-sim --example full_speed
-	bench/sim/full_speed.sh $(TARGET)/release/examples/full_speed
+	$(CARGO) build --locked --release -p terrace-dram --example dram_speed
+	bench/sim/full_speed.sh $(TARGET)/release
 
 .PHONY: fuzz
 fuzz: ## Fuzz every parser for a minute each (needs nightly and cargo-fuzz).

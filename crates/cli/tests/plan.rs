@@ -55,3 +55,20 @@ fn a_plan_names_its_memories_and_what_is_wrong_with_the_question() {
     let nothing = refused(terrace().args(["plan", "--machine", "cxl"]));
     assert!(nothing.contains("--trace"), "{nothing}");
 }
+
+#[test]
+fn a_simulated_run_is_drawn_as_a_page_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let html = dir.path().join("run.html");
+    let command = terrace().args(["sim", "--json", "--machine", "cxl", "--algorithm", "gups"]);
+    let command = command.args(["--size", "8MiB", "--accesses", "300000", "--fast", "4MiB"]);
+    json(command.args(["--policy", "first-touch", "--page-size", "4KiB", "--html"]).arg(&html), 0);
+
+    let page = std::fs::read_to_string(&html).unwrap();
+    for part in ["Over time", "Where and when", "Latency of reads", "Where the cycles went"] {
+        assert!(page.contains(part), "no {part}");
+    }
+    assert!(page.contains("data:image/png;base64,") && !page.contains("https://"));
+    let refused = refused(terrace().args(["sim", "--html", "/tmp/x.html"]));
+    assert!(refused.contains("--html: needs a trace"), "{refused}");
+}

@@ -181,3 +181,36 @@ fn dramsim3_requests_survive_export_and_import() {
     let back = imported(&text, Format::DramSim3).expect("our own lines");
     assert_eq!(back.len(), 100);
 }
+
+/// ChampSim's traces come as xz.
+#[test]
+fn a_trace_compressed_by_xz_is_read_as_it_was_and_a_cut_one_names_its_file() {
+    use std::io::Write as _;
+
+    let mut plain = Vec::new();
+    let mut stream = Stream::new(StreamKind::Mix, 2000, 4 << 20);
+    import::export_champsim(&mut stream, &mut plain).expect("exported");
+    let options = lzma_rust2::XzOptions::with_preset(1);
+    let mut writer = lzma_rust2::XzWriter::new(Vec::new(), options).expect("a writer");
+    writer.write_all(&plain).expect("written");
+    let packed = writer.finish().expect("finished");
+    let dir = std::env::temp_dir().join(format!("terrace-xz-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let file = dir.join("mix.champsimtrace.xz");
+    assert_eq!(Format::of(&file), Format::ChampSim);
+    let read = |bytes: &[u8]| {
+        std::fs::write(&file, bytes).expect("written");
+        let mut source = import::open(&file, Format::ChampSim)?;
+        let (mut batch, mut accesses) = (Batch::default(), Vec::new());
+        while source.next(&mut batch)? {
+            accesses.extend_from_slice(&batch.accesses);
+        }
+        Ok::<_, terrace_sim::SimError>(accesses)
+    };
+    let expected = read(&plain).expect("read without compression");
+    assert_eq!(expected.len(), 2000);
+    assert_eq!(read(&packed).expect("read through xz"), expected);
+    let error = read(&packed[..packed.len() / 2]).expect_err("cut").to_string();
+    assert!(error.contains("mix.champsimtrace.xz"), "{error}");
+    std::fs::remove_dir_all(&dir).expect("ours");
+}

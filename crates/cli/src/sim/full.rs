@@ -1,5 +1,6 @@
 //! `terrace sim --trace` and `terrace sim -- prog`: the full model.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -7,7 +8,8 @@ use terrace_core::{Bytes, PageSize};
 use terrace_economics::Mode;
 use terrace_sim::SimPolicy;
 use terrace_sim::full::report::CacheReport;
-use terrace_sim::full::{FullConfig, FullReport, Source, setup};
+use terrace_sim::full::timeline::Timeline;
+use terrace_sim::full::{FullConfig, FullMachine, FullReport, Source, setup};
 
 use super::input::Input;
 use crate::failure::Failure;
@@ -24,6 +26,10 @@ pub(crate) struct Traced {
     /// What the fastest tier holds, if not what the machine file says.
     #[arg(long, value_name = "SIZE")]
     fast: Option<Bytes>,
+
+    /// Draw the run as one HTML page.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// What `sim` was told that both models share.
@@ -46,16 +52,28 @@ impl Traced {
         self.input.is_wanted()
     }
 
+    /// Whether a page was asked for.
+    pub(crate) fn wants_page(&self) -> bool {
+        self.html.is_some()
+    }
+
     pub(crate) fn execute(&self, shared: &Shared<'_>, json: bool) -> Result<ExitCode, Failure> {
         let mut config = self.input.config(shared)?;
         config.fast = self.fast;
         let mut opened = self.input.open(shared.seed)?;
         config.warm_up = opened.skip;
-        let report = match opened.source() {
-            Some(source) => simulate(&config, source)?,
+        if let Some(path) = &self.html {
+            output::writable("--html", path)?;
+        }
+        let (report, timeline) = match opened.source() {
+            Some(source) => simulate(&config, source, self.html.is_some())?,
             None => return Err(Failure::bad_input("nothing to simulate")),
         };
         opened.end()?;
+        if let (Some(path), Some(timeline)) = (&self.html, timeline) {
+            std::fs::write(path, terrace_report::html::sim_page(&report, &timeline))
+                .map_err(|e| Failure::failed(format!("--html: {}: {e}", path.display())))?;
+        }
         let text = if json {
             output::json("terrace.sim.full", &Document { report: &report })?
         } else {
@@ -66,13 +84,21 @@ impl Traced {
     }
 }
 
-fn simulate(config: &FullConfig, source: &mut dyn Source) -> Result<FullReport, Failure> {
+fn simulate(
+    config: &FullConfig,
+    source: &mut dyn Source,
+    page: bool,
+) -> Result<(FullReport, Option<Timeline>), Failure> {
+    let mut machine = FullMachine::new(config).map_err(Failure::bad_input)?;
+    if page {
+        machine.keep_timeline();
+    }
     let bar = Progress::new().bar(config.policy.name());
-    let report = setup::simulate(config, source, &mut |accesses, now| {
+    let report = setup::run(&mut machine, config, source, &mut |accesses, now| {
         bar.set(0.0, format!("{} accesses, {now}", count(accesses)));
     });
     bar.finish();
-    report.map_err(Failure::bad_input)
+    Ok((report.map_err(Failure::bad_input)?, machine.take_timeline()))
 }
 
 fn render(report: &FullReport, clock: f64) -> String {

@@ -77,6 +77,10 @@ impl Args {
             }
             return self.traced.execute(&self.setup.shared(self.policy), json);
         }
+        if self.traced.wants_page() {
+            let what = "--html: needs a trace, an algorithm or a program";
+            return Err(Failure::bad_input(what));
+        }
         let config = self.setup.config(self.policy)?;
         let record = match &self.record {
             None => None,

@@ -7,6 +7,7 @@
 //! | [`page`](mod@page) | the page of a recorded run |
 //! | `figures` | published figures, ours beside theirs |
 //! | `plan` | the page of a plan |
+//! | `sim` | the page of a simulated run |
 //! | `shell` | what pages share |
 
 mod chart;
@@ -14,9 +15,11 @@ mod figures;
 mod page;
 mod plan;
 mod shell;
+mod sim;
 mod story;
 
 pub use figures::{Figure, figures_page};
 pub use page::page;
 pub use plan::plan_page;
+pub use sim::sim_page;
 pub use story::{Column, Group, RegionColumn, RegionKey, Story, Sums};

@@ -19,6 +19,7 @@ use super::page_table::{Entry, MapSize};
 use super::profile::Profile;
 use super::space::{Areas, Memory};
 use super::tiers::Tier;
+use super::timeline::Timeline;
 use super::tlb::{TlbLevel, Tlbs, TlbsGeometry, Translation};
 use super::world::World;
 use crate::error::SimError;
@@ -126,6 +127,7 @@ pub struct FullMachine {
     pub(super) latencies: Latencies,
     pub(super) clock: Frequency,
     pub(super) profile: Option<Box<Profile>>,
+    pub(super) timeline: Option<Box<Timeline>>,
     pub(super) error: Option<SimError>,
 }
 
@@ -216,6 +218,7 @@ impl FullMachine {
             },
             clock,
             profile: None,
+            timeline: None,
             error: None,
         })
     }

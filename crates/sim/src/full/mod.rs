@@ -20,6 +20,7 @@
 //! | [`tiers`] | the memories: latency under load, bandwidth |
 //! | [`machine`] | the machine and its hot path |
 //! | [`profile`] | misses by page, for who asks |
+//! | [`timeline`] | what happened when, for who asks |
 //! | [`fault`] | demand faults and hint faults |
 //! | `mover` | the migration engine |
 //! | `world` | samples, ticks, telemetry |
@@ -43,6 +44,7 @@ pub mod setup;
 pub mod source;
 pub mod space;
 pub mod tiers;
+pub mod timeline;
 pub mod tlb;
 pub mod tlb_counts;
 mod world;

@@ -229,6 +229,7 @@ fn drive(
     let mut warm = (config.warm_up == 0).then(|| machine.snapshot());
     while next(&mut batch, machine)? {
         machine.take(&batch)?;
+        machine.pass_timeline();
         total += batch.accesses.len() as u64;
         if warm.is_none() && total >= config.warm_up {
             warm = Some(machine.snapshot());

@@ -8,6 +8,7 @@
 
 use terrace_core::machine::TierFile;
 
+use super::timeline::{BUCKETS, bucket};
 use crate::device::{Device, Traffic};
 
 /// Length of the interval over which load is measured, in nanoseconds.
@@ -54,6 +55,8 @@ pub struct Tier {
     slowdown: f64,
     /// What it was asked for.
     pub counts: TierCounts,
+    /// Reads by latency, if somebody asks.
+    latencies: Option<Box<[u64; BUCKETS]>>,
 }
 
 impl Tier {
@@ -75,7 +78,18 @@ impl Tier {
             load: 0.0,
             slowdown: 1.0,
             counts: TierCounts::default(),
+            latencies: None,
         }
+    }
+
+    /// Counts reads by latency from now on.
+    pub(super) fn keep_latencies(&mut self) {
+        self.latencies = Some(Box::new([0; BUCKETS]));
+    }
+
+    /// Reads by latency, if they were counted.
+    pub(super) fn latencies(&self) -> Option<[u64; BUCKETS]> {
+        self.latencies.as_deref().copied()
     }
 
     /// Share of the device's time in use, lately.
@@ -134,6 +148,9 @@ impl Tier {
         }
         let latency = wait + self.device.read_latency() * self.slowdown;
         self.counts.latency += latency;
+        if let Some(latencies) = &mut self.latencies {
+            latencies[bucket(latency)] += 1;
+        }
         latency
     }
 

@@ -11,6 +11,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use lzma_rust2::XzReader;
+
 use super::format::TraceError;
 use super::reader::TraceReader;
 use crate::error::SimError;
@@ -18,6 +20,10 @@ use crate::full::{Batch, Source};
 
 pub use champsim::{ChampSim, export_champsim};
 pub use text::{TextTrace, export_dramsim3};
+
+/// Memory that unpacking xz may take, in KiB: `xz -9` needs 64 MiB, and a corrupt
+/// file may ask for anything.
+const XZ_MEMORY: u32 = 1 << 20;
 
 /// Accesses in a batch of an importer.
 pub(super) const BATCH: usize = 4096;
@@ -66,7 +72,7 @@ impl Format {
     /// The format that a file's name suggests.
     pub fn of(path: &Path) -> Self {
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let name = name.trim_end_matches(".gz").trim_end_matches(".zst");
+        let name = name.trim_end_matches(".gz").trim_end_matches(".zst").trim_end_matches(".xz");
         match name.rsplit('.').next() {
             Some("champsim" | "champsimtrace") => Self::ChampSim,
             Some("lackey") => Self::Lackey,
@@ -78,7 +84,7 @@ impl Format {
     }
 }
 
-/// Opens a trace of any format. Files that gzip or zstd compressed are
+/// Opens a trace of any format. Files that gzip, zstd or xz compressed are
 /// decompressed on the way.
 pub fn open(path: &Path, format: Format) -> Result<Box<dyn Source>, SimError> {
     if format == Format::Terrace {
@@ -97,8 +103,8 @@ pub fn open(path: &Path, format: Format) -> Result<Box<dyn Source>, SimError> {
     } else if begin.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         Box::new(zstd::Decoder::with_buffer(file).map_err(error)?)
     } else if begin.starts_with(b"\xfd7zXZ") {
-        let message = "is compressed by xz: decompress it first (xz -dk), or use zstd or gzip";
-        return Err(bad(path, 0, message.into()).into());
+        let reader = XzReader::new_mem_limit(file, true, XZ_MEMORY);
+        Box::new(BufReader::with_capacity(1 << 16, reader))
     } else {
         Box::new(file)
     };
