@@ -106,6 +106,11 @@ bench: build ## Measure; writes nothing, prints tables.
 	    if [ -e "$$script" ]; then echo "== $$script"; $(WITH_UFFD) "$$script" $(TERRACE) || exit 1; fi; \
 	done
 
+.PHONY: bench-live
+bench-live: build ## terrace run beside kernel swap on zram (needs root; 5 minutes).
+	$(CARGO) build --locked --release -p terrace-bench
+	bench/live/run.sh $(TARGET)/release
+
 .PHONY: bench-dram
 bench-dram: ## Requests a second of the memory timing model.
 	$(CARGO) run --locked --release -p terrace-dram --example dram_speed

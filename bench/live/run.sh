@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# terrace run beside kernel swap on zram, and beside nothing when all fits.
+# Prints the machine, and tables. Needs root (a memory cgroup, /dev/zram0).
+#
+#   bench/live/run.sh RELEASE-DIRECTORY [options of `pager`]
+set -euo pipefail
+
+bin=$1
+shift
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+echo "$(date -u +%F), Linux $(uname -r), $(nproc) processors," \
+    "$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -1)," \
+    "$(awk '/MemTotal/ {printf "%.0f GiB", $2 / 1048576}' /proc/meminfo), load $(cut -d' ' -f1 /proc/loadavg)"
+
+python3 "$here/corpus.py" "$work/corpus" 64
+if [ $# -eq 0 ]; then set -- --seconds 15,4,2 --hot 512MiB; fi
+"$bin/pager" --terrace "$bin/terrace" --corpus "$work/corpus" "$@"
+
+echo
+echo "Everything fits: GUPS on 512 MiB with a budget of 1 GiB, M updates/s, three rounds"
+gups=("$bin/gups" --corpus "$work/corpus" --size 512MiB --hot 128MiB --warm 1 --measure 3 --latency 0.1)
+rate() { sed -n 's/.*"updates_per_second":\([0-9.]*\).*/\1/p'; }
+for _ in 1 2 3; do
+    plain=$("${gups[@]}" | rate)
+    managed=$("$bin/terrace" run --quiet --fast 1GiB -- "${gups[@]}" | rate)
+    awk -v p="$plain" -v m="$managed" \
+        'BEGIN {printf "  plain %.2f  terrace run %.2f  ratio %.3f\n", p / 1e6, m / 1e6, m / p}'
+done
