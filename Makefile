@@ -131,6 +131,10 @@ validate-memory: ## Memory timing beside formulas and published figures.
 validate-caches: ## Cache misses beside cachegrind's, on real programs (needs valgrind).
 	$(CARGO) run --locked --release -p terrace-sim --example validate_caches
 
+.PHONY: validate-orderings
+validate-orderings: ## Which policy beats which, beside what papers say (half a minute).
+	$(CARGO) run --locked --release -p terrace-sim --example orderings
+
 .PHONY: bench-sim
 bench-sim: build ## Speed of the simulator beside cachegrind, lackey and QEMU, in the same run.
 	$(CARGO) build --locked --release -p terrace-sim --example full_speed

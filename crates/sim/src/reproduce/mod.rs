@@ -2,6 +2,8 @@
 
 pub mod claim;
 pub mod hemem;
+pub mod orderings;
 
 pub use claim::Claim;
 pub use hemem::{HememConfig, HememTable, hemem};
+pub use orderings::{Length, orderings};
