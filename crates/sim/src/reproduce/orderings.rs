@@ -179,7 +179,7 @@ impl Source for Strewn {
     }
 }
 
-/// The programs of MEMTIS's evaluation use some 64 GiB (XSBench and Silo; others
+/// The programs of MEMTIS's evaluation use some 64 GiB (`XSBench` and Silo; others
 /// up to five times that); ours uses half a GiB.
 const MEMTIS_SCALE: u64 = 128;
 
