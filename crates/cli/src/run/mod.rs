@@ -70,7 +70,7 @@ pub(crate) struct Args {
 
     /// Which policy decides what stays in DRAM.
     #[arg(long, value_name = "NAME", default_value = "2q",
-          value_parser = one_of(&PolicyName::ALL, PolicyName::name))]
+          value_parser = one_of(&PolicyName::LIVE, PolicyName::name))]
     policy: PolicyName,
 
     /// What the economist does: nothing, price and record, or also refuse what does not pay.
