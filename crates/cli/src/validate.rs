@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use terrace_core::Nanos;
 use terrace_dram::validation as memory;
-use terrace_sim::reproduce::{HememConfig, hemem};
+use terrace_sim::reproduce::{self, Claim, HememConfig, Length, hemem};
 use terrace_sim::validation::{
     Criterion, Line, Reference, cachegrind, champsim, closed_forms, loaded,
 };
@@ -176,24 +176,30 @@ fn shapes() -> Vec<Line> {
     lines
 }
 
-/// What HeMem's figure says, judged by the criteria of `reproduce hemem`.
+/// What the papers say of HeMem's figure and of one policy against another,
+/// judged by the criteria of `reproduce hemem` and of the orderings' page.
 fn orderings() -> Result<Vec<Line>, Skipped> {
-    let config = HememConfig::default();
-    let table = hemem(&config, &|_| ()).map_err(|e| Skipped::Failed(e.to_string()))?;
-    let line = |claim: &terrace_sim::reproduce::Claim| Line {
-        what: format!("HeMem: {} ({})", claim.paper, claim.criterion),
+    let failed = |e: terrace_sim::SimError| Skipped::Failed(e.to_string());
+    let table = hemem(&HememConfig::default(), &|_| ()).map_err(failed)?;
+    let others = reproduce::orderings(Length::Whole, &mut |_| ()).map_err(failed)?;
+    let figure = table
+        .claims
+        .iter()
+        .map(|claim| judged(claim, "HeMem: ", "docs/reproduce-hemem.md", "HeMem, SOSP 2021"));
+    let page = "docs/policies/orderings.md";
+    Ok(figure.chain(others.iter().map(|claim| judged(claim, "", page, page))).collect())
+}
+
+fn judged(claim: &Claim, whose: &str, page: &'static str, source: &str) -> Line {
+    Line {
+        what: format!("{whose}{} ({})", claim.paper, claim.criterion),
         unit: "",
         ours: f64::from(u8::from(claim.holds)),
         reference: 1.0,
-        criterion: if claim.holds {
-            Criterion::AtLeast
-        } else {
-            Criterion::Explained("docs/reproduce-hemem.md")
-        },
+        criterion: if claim.holds { Criterion::AtLeast } else { Criterion::Explained(page) },
         kind: Reference::Simulator,
-        source: format!("HeMem, SOSP 2021; measured: {}", claim.measured),
-    };
-    Ok(table.claims.iter().map(line).collect())
+        source: format!("{source}; measured: {}", claim.measured),
+    }
 }
 
 fn number(value: f64, unit: &str) -> String {
