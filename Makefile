@@ -72,7 +72,7 @@ deny: ## Licences and sources of every dependency.
 
 .PHONY: unit
 unit: build ## Unit, property and command-line tests of every crate.
-	$(WITH_UFFD) $(CARGO) test --locked --workspace --exclude terrace-tests
+	$(WITH_UFFD) $(CARGO) test --locked --no-fail-fast --workspace --exclude terrace-tests
 	TERRACE_BIN=$(abspath $(TERRACE)) $(TESTS) --lib --test fuzz_smoke
 
 .PHONY: hazards
