@@ -16,7 +16,7 @@ use crate::progress::Progress;
 
 /// Let the power fail at every point of a program that persists, and recover.
 ///
-/// A program is a text file with a step a line: `map PAGE PAGES`, `unmap PAGE
+/// A program is a text file with a step a line: `map PAGE PAGES [dram]`, `unmap PAGE
 /// PAGES`, `protect PAGE PAGES r|rw`, `move PAGE PAGES TO`, `store PAGE VALUE [LINE]`,
 /// `register THREAD REGISTER VALUE`, `file FILE POSITION`, `background`,
 /// `checkpoint`.

@@ -4,15 +4,13 @@
 //! where a scheme's metadata are all that is accessed; the other is the
 //! hierarchy of the full simulator, for programs.
 
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
-
 use terrace_core::Access;
 use terrace_dram::{Memory, Picos};
 use terrace_sim::full::hierarchy::{Hierarchy, Level, Request, WriteBacks};
 
 use crate::costs::Costs;
-use crate::pmem::{LINE, LineHasher};
+use crate::pmem::LINE;
+use crate::wear::LineCounts;
 
 /// Lines of the coarse last-level cache: 2 MB (Kindle's `config.ini`). One way
 /// instead of sixteen: it decides about metadata alone, which are far from
@@ -57,7 +55,7 @@ pub struct Traffic {
     /// Lines written to non-volatile memory.
     pub nvm_writes: u64,
     /// Writes of each line of non-volatile memory, by its number.
-    pub wear: HashMap<u64, u32, BuildHasherDefault<LineHasher>>,
+    pub wear: LineCounts,
 }
 
 /// Simulated time.
@@ -125,6 +123,18 @@ impl Clock {
         self.touch(self.base + address, read, true);
     }
 
+    /// A line of non-volatile memory is stored to under another address: the
+    /// hardware changes its tag, and nothing of the old address stays cached.
+    pub fn retag(&mut self, from: u64, to: u64) {
+        self.load(from);
+        let line = (self.base + from) / LINE;
+        match &mut self.caches {
+            Caches::Coarse(places) => places[(line % COARSE) as usize] = u64::MAX,
+            Caches::Full(caches, _) => caches.forget(line),
+        }
+        self.store(to, false);
+    }
+
     /// A load from DRAM.
     pub fn load_dram(&mut self, address: u64) {
         self.touch(address, true, false);
@@ -189,7 +199,7 @@ impl Clock {
     fn write(&mut self, address: u64) {
         if address >= self.base {
             self.traffic.nvm_writes += 1;
-            *self.traffic.wear.entry((address - self.base) / LINE).or_default() += 1;
+            self.traffic.wear.count((address - self.base) / LINE);
         } else {
             self.traffic.dram_writes += 1;
         }

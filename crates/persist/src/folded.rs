@@ -15,19 +15,27 @@ pub struct Folded<S> {
     source: S,
     /// Areas of the program.
     areas: Vec<(u64, u64)>,
+    /// The area found last: accesses come in runs.
+    last: usize,
     mapped: bool,
 }
 
 impl<S: Source> Folded<S> {
     /// Folds a source.
     pub fn new(source: S) -> Self {
-        Self { source, areas: Vec::new(), mapped: false }
+        Self { source, areas: Vec::new(), last: 0, mapped: false }
     }
 
-    fn fold(&self, access: Access) -> Access {
+    fn fold(&mut self, access: Access) -> Access {
         let address = access.address();
-        let area =
-            self.areas.iter().position(|&(start, len)| (start..start + len).contains(&address));
+        let holds = |&(start, len): &(u64, u64)| (start..start + len).contains(&address);
+        let last = self.last;
+        let area = if self.areas.get(last).is_some_and(holds) {
+            Some(last)
+        } else {
+            self.areas.iter().position(holds)
+        };
+        self.last = area.unwrap_or(last);
         let which = usize::from(area != Some(0));
         let offset = address - area.map_or(0, |area| self.areas[area].0);
         // An access keeps its place in its line: sizes are multiples of lines.

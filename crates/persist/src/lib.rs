@@ -20,6 +20,7 @@
 //! | [`costs`] | what processors take |
 //! | [`run`] | whole programs under a scheme, timed |
 //! | [`folded`] | programs folded into few megabytes |
+//! | [`replay`] | what Kindle's replay does between two recorded accesses |
 //! | [`wear`] | energy, and how often cells are written |
 //! | [`kindle`] | Kindle's measurements, ours beside theirs |
 //!
@@ -31,13 +32,17 @@ pub mod crash;
 pub mod fault;
 pub mod folded;
 pub mod kindle;
+mod lru;
 pub mod nvm;
 pub mod pmem;
 pub mod program;
+pub mod replay;
 pub mod run;
 pub mod scheme;
 pub mod system;
 pub mod table;
+mod touched;
+mod volatile;
 pub mod wear;
 
 pub use crash::{Effort, Finding, Tried, explore, minimise};
@@ -46,4 +51,4 @@ pub use nvm::{Frame, Nvm};
 pub use pmem::{Persist, Pmem, PowerFailure};
 pub use program::Op;
 pub use scheme::{Scheme, SchemeKind};
-pub use system::{Area, Context, System};
+pub use system::{Area, Context, Home, System};

@@ -6,13 +6,15 @@ use std::collections::BTreeMap;
 use rand_xoshiro::rand_core::Rng;
 
 use crate::pmem::{LINE, Persist};
-use crate::system::{Area, Context, System};
+use crate::system::{Area, Context, Home, System};
 
 /// One step of a program. Pages are small numbers; see [`Op::page`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Maps an area over whatever is there.
     Map(u64, u64),
+    /// The same in DRAM.
+    MapDram(u64, u64),
     /// Unmaps a range.
     Unmap(u64, u64),
     /// Makes a range read-only, or writable again.
@@ -45,6 +47,7 @@ impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Map(page, pages) => write!(f, "map {page} {pages}"),
+            Self::MapDram(page, pages) => write!(f, "map {page} {pages} dram"),
             Self::Unmap(page, pages) => write!(f, "unmap {page} {pages}"),
             Self::Protect(page, pages, true) => write!(f, "protect {page} {pages} rw"),
             Self::Protect(page, pages, false) => write!(f, "protect {page} {pages} r"),
@@ -74,6 +77,7 @@ impl Op {
         let mut below = |n: u64| random.next_u64() % n;
         let page = [0, 4, 8, 14, 16, 64][below(6) as usize];
         match below(20) {
+            0..=2 if below(4) == 0 => Self::MapDram(page, 1 + below(4)),
             0..=2 => Self::Map(page, 1 + below(4)),
             3 => Self::Unmap(page, 1 + below(4)),
             4 => Self::Protect(page, 1 + below(4), below(2) == 0),
@@ -92,13 +96,16 @@ impl Op {
         let mut words = text.split_whitespace();
         let verb = words.next()?;
         let rights = text.ends_with(" rw");
+        let dram = verb == "map" && text.ends_with(" dram");
+        let flags: &[&str] = if dram { &["dram"] } else { &["r", "rw"] };
         let numbers: Vec<u64> = words
-            .filter(|word| !["r", "rw"].contains(word))
+            .filter(|word| !flags.contains(word))
             .map(|word| word.parse::<u64>().ok().filter(|n| *n < 1 << 32))
             .collect::<Option<_>>()?;
         // A program is for enumerating; ranges beyond these would take forever.
         let range = |pages: u64| (1..=4096).contains(&pages);
         Some(match (verb, numbers.as_slice()) {
+            ("map", &[page, pages]) if range(pages) && dram => Self::MapDram(page, pages),
             ("map", &[page, pages]) if range(pages) => Self::Map(page, pages),
             ("unmap", &[page, pages]) if range(pages) => Self::Unmap(page, pages),
             ("protect", &[page, pages]) if range(pages) => Self::Protect(page, pages, rights),
@@ -132,7 +139,7 @@ impl fmt::Display for ProgramError {
         let Self { file, line, text } = self;
         write!(
             f,
-            "{file}:{line}: `{text}` is no step; steps are `map PAGE PAGES`, `unmap PAGE PAGES`, \
+            "{file}:{line}: `{text}` is no step; steps are `map PAGE PAGES [dram]`, `unmap PAGE PAGES`, \
              `protect PAGE PAGES r|rw`, `move PAGE PAGES TO`, `store PAGE VALUE [LINE]`, `register THREAD \
              REGISTER VALUE`, `file FILE POSITION`, `background`, `checkpoint`"
         )
@@ -239,6 +246,13 @@ impl Model {
                 system.context
             ));
         }
+        let volatile = expected.context.areas.iter().filter(|area| area.home == Home::Dram);
+        if let Some(page) = volatile
+            .flat_map(|area| area.start..area.start + area.pages)
+            .find(|page| system.load(*page).is_some())
+        {
+            return Err(format!("page {page:#x} lay in DRAM, and is there after a power failure"));
+        }
         let (entries, _) = system.scheme.mappings(&mut system.nvm);
         let pages: Vec<u64> = entries.iter().map(|(page, _)| *page).collect();
         let wanted = pages_of(&expected.values);
@@ -267,7 +281,12 @@ impl Model {
         if let Some(origin) = self.origin.get(&page) {
             self.later.entry(cell(*origin, line)).or_default().push(value);
         }
-        if system.store_at(page, line * LINE, value)? {
+        let stored = system.store_at(page, line * LINE, value)?;
+        // What is in DRAM is not expected back.
+        let lasts = system.context.areas.iter().any(|area| {
+            area.home == Home::Nvm && (area.start..area.start + area.pages).contains(&page)
+        });
+        if stored && lasts {
             self.values.insert(cell(page, line), value);
         }
         Ok(())
@@ -290,7 +309,12 @@ pub fn step(system: &mut System, model: &mut Model, op: Op) -> Persist {
         Op::Map(page, pages) => {
             let start = Op::page(page);
             model.forget(start, pages);
-            system.map(Area { start, pages, writable: true })
+            system.map(Area::nvm(start, pages))
+        }
+        Op::MapDram(page, pages) => {
+            let start = Op::page(page);
+            model.forget(start, pages);
+            system.map(Area::dram(start, pages))
         }
         Op::Unmap(page, pages) => {
             let start = Op::page(page);

@@ -15,6 +15,7 @@ use terrace_sim::full::{Access, Batch, Source, SpaceEvent};
 
 use crate::clock::{CacheTimes, Clock};
 use crate::costs::Costs;
+use crate::lru::Lru;
 use crate::pmem::{Pmem, PowerFailure};
 use crate::scheme::{Scheme, SchemeKind, Ssp, SspConfig};
 use crate::system::{Area, System};
@@ -77,13 +78,16 @@ pub struct RunConfig {
     /// Accesses before anything is measured (initialisation), without
     /// checkpoints.
     pub skip: u64,
+    /// A range of addresses (its start and its length in bytes) that is mapped
+    /// in DRAM; everything else is in non-volatile memory.
+    pub in_dram: Option<(u64, u64)>,
 }
 
 impl RunConfig {
     /// Kindle's interval, and its consolidation every millisecond.
     pub fn new(survival: Survival, memory: MemoryFile) -> Self {
         let (interval, background) = (Nanos::millis(10), Nanos::millis(1));
-        Self { survival, memory, interval, background, skip: 0 }
+        Self { survival, memory, interval, background, skip: 0, in_dram: None }
     }
 }
 
@@ -163,32 +167,23 @@ const CACHE_TIMES: CacheTimes = CacheTimes {
 /// A fully associative TLB.
 #[derive(Debug)]
 struct Tlb {
-    pages: [u64; TLB],
+    pages: Lru,
     entries: [u64; TLB],
-    used: [u64; TLB],
-    last: usize,
-    time: u64,
 }
 
 impl Tlb {
     fn new() -> Self {
-        Self { pages: [u64::MAX; TLB], entries: [0; TLB], used: [0; TLB], last: 0, time: 0 }
+        Self { pages: Lru::new(TLB), entries: [0; TLB] }
     }
 
+    #[inline]
     fn find(&mut self, page: u64) -> Option<u64> {
-        self.time += 1;
-        if self.pages[self.last] != page {
-            self.last = self.pages.iter().position(|known| *known == page)?;
-        }
-        self.used[self.last] = self.time;
-        Some(self.entries[self.last])
+        self.pages.find(page).map(|place| self.entries[place])
     }
 
     fn enter(&mut self, page: u64, entry: u64) {
-        let oldest = (0..TLB).min_by_key(|i| self.used[*i]).unwrap_or(0);
-        (self.pages[oldest], self.entries[oldest]) = (page, entry);
-        self.used[oldest] = self.time;
-        self.last = oldest;
+        let (place, _) = self.pages.enter(page);
+        self.entries[place] = entry;
     }
 }
 
@@ -235,7 +230,7 @@ impl Runner {
         match event {
             SpaceEvent::Map { start, len } => {
                 let (first, end) = (start >> 12, (start + len).div_ceil(4096));
-                self.system.map(Area { start: first, pages: end - first, writable: true })
+                self.system.map(Area { start: first, pages: end - first, ..self.area(first) })
             }
             SpaceEvent::Unmap { start, len } => {
                 let (first, end) = (start >> 12, (start + len).div_ceil(4096));
@@ -257,7 +252,7 @@ impl Runner {
                 entry
             } else {
                 // A recording that does not tell of every mapping.
-                self.system.map(Area { start: page, pages: 1, writable: true })?;
+                self.system.map(self.area(page))?;
                 self.system.translate(page)?.expect("mapped just now")
             };
             self.tlb.enter(page, entry);
@@ -281,6 +276,16 @@ impl Runner {
             self.timers()?;
         }
         Ok(())
+    }
+
+    /// A page's area: in non-volatile memory, unless it was asked for in DRAM.
+    fn area(&self, page: u64) -> Area {
+        let (start, len) = self.config.in_dram.unwrap_or_default();
+        if (start..start + len).contains(&(page << 12)) {
+            Area::dram(page, 1)
+        } else {
+            Area::nvm(page, 1)
+        }
     }
 
     /// The walker reads four entries, where tables are in DRAM; those in NVM are

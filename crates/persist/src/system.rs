@@ -1,21 +1,22 @@
 //! A process that persists: its context, its address space, checkpoints, and
 //! the way back.
 
-use std::collections::{BTreeSet, HashSet};
-use std::hash::BuildHasherDefault;
+use std::collections::BTreeSet;
 
 use crate::costs::Costs;
 use crate::nvm::{Frame, Nvm, layout};
-use crate::pmem::{LINE, LineHasher, Persist, Pmem};
+use crate::pmem::{LINE, Persist, Pmem};
 use crate::scheme::Scheme;
 use crate::table::{PRESENT, WRITABLE, entry_for, frame_of};
+use crate::touched::Touched;
+use crate::volatile::{IN_DRAM, Volatile};
 
 /// General registers, flags and instruction pointer of a thread.
 pub const REGISTERS: usize = 20;
 /// Open files whose state is kept.
 pub const FILES: usize = 16;
 
-/// A mapped range of pages, in non-volatile memory.
+/// A mapped range of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Area {
     /// The first page.
@@ -24,9 +25,36 @@ pub struct Area {
     pub pages: u64,
     /// Whether stores are allowed.
     pub writable: bool,
+    /// Which memory its pages are taken from at their first touch.
+    pub home: Home,
+}
+
+/// Where an area's pages lie: what `mmap` was told by its flags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Home {
+    /// In non-volatile memory (Kindle's `MAP_NVM`).
+    #[default]
+    Nvm,
+    /// In DRAM: the area survives a power failure, its pages do not.
+    Dram,
 }
 
 impl Area {
+    /// A writable area in non-volatile memory.
+    pub fn nvm(start: u64, pages: u64) -> Self {
+        Self { start, pages, writable: true, home: Home::Nvm }
+    }
+
+    /// A writable area in DRAM.
+    pub fn dram(start: u64, pages: u64) -> Self {
+        Self { home: Home::Dram, ..Self::nvm(start, pages) }
+    }
+
+    /// Whether another area can be one with this one, which it follows.
+    fn goes_on_with(&self, next: &Self) -> bool {
+        self.end() == next.start && (self.writable, self.home) == (next.writable, next.home)
+    }
+
     fn end(&self) -> u64 {
         self.start + self.pages
     }
@@ -49,7 +77,8 @@ impl Context {
         words.extend(self.threads.iter().flatten());
         words.push(self.areas.len() as u64);
         for area in &self.areas {
-            words.extend([area.start, area.pages, u64::from(area.writable)]);
+            let flags = u64::from(area.writable) | u64::from(area.home == Home::Dram) << 1;
+            words.extend([area.start, area.pages, flags]);
         }
         words.extend(self.files);
         words.push(digest(&words));
@@ -77,7 +106,9 @@ impl Context {
         }
         for _ in 0..next(&mut words)? {
             let (start, pages) = (next(&mut words)?, next(&mut words)?);
-            context.areas.push(Area { start, pages, writable: next(&mut words)? == 1 });
+            let flags = next(&mut words)?;
+            let home = if flags & 2 == 0 { Home::Nvm } else { Home::Dram };
+            context.areas.push(Area { start, pages, writable: flags & 1 == 1, home });
         }
         for file in &mut context.files {
             *file = next(&mut words)?;
@@ -115,9 +146,20 @@ impl Context {
         taken
     }
 
-    fn insert(&mut self, area: Area) {
-        self.areas.push(area);
-        self.areas.sort();
+    /// Inserts an area where none is, and makes it one with its neighbours
+    /// where they are alike, as kernels do.
+    fn insert(&mut self, mut area: Area) {
+        let mut place = self.areas.partition_point(|other| other.start < area.start);
+        if let Some(next) = self.areas.get(place).filter(|next| area.goes_on_with(next)) {
+            area.pages += next.pages;
+            self.areas.remove(place);
+        }
+        if place > 0 && self.areas[place - 1].goes_on_with(&area) {
+            place -= 1;
+            area = Area { pages: self.areas[place].pages + area.pages, ..self.areas[place] };
+            self.areas.remove(place);
+        }
+        self.areas.insert(place, area);
     }
 }
 
@@ -168,9 +210,11 @@ pub struct System {
     /// Frames that the last complete checkpoint still needs.
     leaving: Vec<Frame>,
     /// Lines of data that were stored to since then.
-    touched: HashSet<u64, BuildHasherDefault<LineHasher>>,
+    touched: Touched,
     /// Whether pages' content matters, or their cost alone.
     content: bool,
+    /// Pages of areas in DRAM.
+    volatile: Volatile,
 }
 
 impl System {
@@ -181,8 +225,9 @@ impl System {
     }
 
     fn with(nvm: Nvm, scheme: Box<dyn Scheme>, context: Context, epoch: u64) -> Self {
-        let (leaving, touched) = (Vec::new(), HashSet::default());
-        Self { nvm, scheme, context, epoch, leaving, touched, content: true }
+        let (leaving, touched) = (Vec::new(), Touched::default());
+        let volatile = Volatile::default();
+        Self { nvm, scheme, context, epoch, leaving, touched, content: true, volatile }
     }
 
     /// Pages' content is not kept, its cost is: for measurements of gigabytes.
@@ -243,6 +288,10 @@ impl System {
         for area in self.context.carve(start, pages) {
             for page in area.start..area.end() {
                 self.nvm.pmem.spend(|costs| costs.page);
+                if area.home == Home::Dram {
+                    self.volatile.remove(page);
+                    continue;
+                }
                 let entry = self.scheme.lookup(&mut self.nvm, page);
                 if entry & PRESENT != 0 {
                     self.set(page, 0)?;
@@ -260,6 +309,10 @@ impl System {
             self.context.insert(Area { writable, ..area });
             for page in area.start..area.end() {
                 self.nvm.pmem.spend(|costs| costs.page);
+                if area.home == Home::Dram {
+                    self.volatile.protect(page, writable);
+                    continue;
+                }
                 let entry = self.scheme.lookup(&mut self.nvm, page);
                 if entry & PRESENT != 0 {
                     self.set(page, entry_for(frame_of(entry), writable))?;
@@ -279,6 +332,10 @@ impl System {
         for area in self.context.carve(start, pages) {
             for page in area.start..area.end() {
                 self.nvm.pmem.spend(|costs| costs.page);
+                if area.home == Home::Dram {
+                    self.volatile.relocate(page, page - start + to);
+                    continue;
+                }
                 let entry = self.scheme.lookup(&mut self.nvm, page);
                 if entry & PRESENT != 0 {
                     self.set(page, 0)?;
@@ -312,9 +369,9 @@ impl System {
         if !area.writable {
             return Ok(false);
         }
-        let mut entry = self.scheme.lookup(&mut self.nvm, page);
+        let mut entry = self.entry(page);
         if entry & PRESENT == 0 {
-            entry = self.fault(page, area.writable)?;
+            entry = self.fault(page, area)?;
         }
         if self.content {
             self.store_mapped(entry, offset, value)?;
@@ -327,29 +384,67 @@ impl System {
     /// A page's entry for a load or a store; the first touch faults a frame in.
     /// `None` where nothing is mapped.
     pub fn translate(&mut self, page: u64) -> Persist<Option<u64>> {
-        let entry = self.scheme.lookup(&mut self.nvm, page);
+        let entry = self.entry(page);
         if entry & PRESENT != 0 {
             return Ok(Some(entry));
         }
         let Some(&area) = self.context.area_of(page) else { return Ok(None) };
-        self.fault(page, area.writable).map(Some)
+        self.fault(page, area).map(Some)
+    }
+
+    /// A page's entry, whatever memory it is in.
+    fn entry(&mut self, page: u64) -> u64 {
+        // Areas in DRAM are few; most processes have none.
+        if let Some(entry) = self.volatile.get(page) {
+            self.nvm.pmem.spend(|costs| costs.word);
+            return entry;
+        }
+        self.scheme.lookup(&mut self.nvm, page)
     }
 
     /// Stores a word of a page whose entry is known.
     pub fn store_mapped(&mut self, entry: u64, offset: u64, value: u64) -> Persist {
+        if entry & IN_DRAM != 0 {
+            let address = Volatile::address(entry) + offset;
+            if let Some(clock) = self.nvm.pmem.clock_mut() {
+                clock.store_dram(address);
+            }
+            if self.content && self.nvm.pmem.keeps_data() {
+                self.volatile.words.insert(address, value);
+            }
+            return Ok(());
+        }
         let line = self.scheme.store(&mut self.nvm, entry, offset, value)?;
-        self.touched.extend(line.map(|address| address / LINE * LINE));
+        if let Some(address) = line {
+            self.touched.insert(address);
+        }
         Ok(())
     }
 
     /// Reads a word of a page whose entry is known.
     pub fn load_mapped(&mut self, entry: u64, offset: u64) -> u64 {
+        if entry & IN_DRAM != 0 {
+            let address = Volatile::address(entry) + offset;
+            if let Some(clock) = self.nvm.pmem.clock_mut() {
+                clock.load_dram(address);
+            }
+            return self.volatile.words.get(&address).copied().unwrap_or(0);
+        }
         self.scheme.load(&mut self.nvm, entry, offset)
     }
 
-    fn fault(&mut self, page: u64, writable: bool) -> Persist<u64> {
+    fn fault(&mut self, page: u64, area: Area) -> Persist<u64> {
         let Nvm { pmem, frames, .. } = &mut self.nvm;
         pmem.spend(|costs| costs.fault);
+        if area.home == Home::Dram {
+            let entry = self.volatile.take(page, area.writable);
+            if let Some(clock) = pmem.clock_mut() {
+                for line in 0..4096 / LINE {
+                    clock.store_dram(Volatile::address(entry) + line * LINE);
+                }
+            }
+            return Ok(entry);
+        }
         let frame = frames.allocate(pmem);
         if self.content && pmem.keeps_data() {
             pmem.zero_page(frame.address());
@@ -358,7 +453,7 @@ impl System {
         }
         self.scheme.taken(&mut self.nvm, frame);
         self.nvm.pmem.fence()?;
-        let entry = entry_for(frame, writable);
+        let entry = entry_for(frame, area.writable);
         self.set(page, entry)?;
         Ok(entry)
     }
@@ -370,8 +465,8 @@ impl System {
 
     /// Reads a word of a page; `None` where nothing is mapped.
     pub fn load_at(&mut self, page: u64, offset: u64) -> Option<u64> {
-        let entry = self.scheme.lookup(&mut self.nvm, page);
-        (entry & PRESENT != 0).then(|| self.scheme.load(&mut self.nvm, entry, offset))
+        let entry = self.entry(page);
+        (entry & PRESENT != 0).then(|| self.load_mapped(entry, offset))
     }
 
     /// The scheme's thread in the background gets its turn.
@@ -382,9 +477,7 @@ impl System {
     /// A checkpoint: from its commit on, a failure leads back to here.
     pub fn checkpoint(&mut self) -> Persist {
         self.nvm.pmem.spend(|costs| costs.checkpoint);
-        let mut touched: Vec<u64> = self.touched.drain().collect();
-        touched.sort_unstable();
-        for address in touched {
+        for address in self.touched.take() {
             self.nvm.flush_data(address);
         }
         let epoch = self.epoch + 1;
@@ -399,7 +492,8 @@ impl System {
         }
         self.nvm.pmem.fence()?;
         let areas = self.context.areas.clone();
-        let mut pages = areas.iter().flat_map(|area| area.start..area.end());
+        let durable = areas.iter().filter(|area| area.home == Home::Nvm);
+        let mut pages = durable.flat_map(|area| area.start..area.end());
         self.scheme.prepare(&mut self.nvm, epoch, &mut pages)?;
         self.nvm.commit(epoch)?;
         self.epoch = epoch;
@@ -430,6 +524,11 @@ impl System {
             let Some(area) = self.context.area_of(page) else {
                 return Err(format!("page {page:#x} is mapped, but lies in no area"));
             };
+            if area.home == Home::Dram {
+                return Err(format!(
+                    "page {page:#x} has a frame that lasts, its area lies in DRAM"
+                ));
+            }
             if area.writable != (entry & WRITABLE != 0) {
                 return Err(format!("page {page:#x} has other rights than its area"));
             }

@@ -9,6 +9,32 @@ use crate::clock::Traffic;
 /// Bits of a line.
 const LINE_BITS: f64 = 512.0;
 
+/// A count for each line of a memory, where most lines have none.
+#[derive(Clone, Debug, Default)]
+pub struct LineCounts {
+    /// By page; none where no line was counted.
+    pages: Vec<Option<Box<[u32; 64]>>>,
+}
+
+impl LineCounts {
+    /// Counts a line, by its number.
+    #[inline]
+    pub fn count(&mut self, line: u64) {
+        let page = (line / 64) as usize;
+        if page >= self.pages.len() {
+            self.pages.resize(page + 1, None);
+        }
+        let counts = self.pages[page].get_or_insert_with(|| Box::new([0; 64]));
+        counts[(line % 64) as usize] += 1;
+    }
+
+    /// Counts above zero, in order of lines.
+    pub fn values(&self) -> impl Iterator<Item = u32> + '_ {
+        let lines = self.pages.iter().flatten().flat_map(|counts| counts.iter());
+        lines.copied().filter(|count| *count > 0)
+    }
+}
+
 /// Writes of lines, by how often each was written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Wear {
@@ -44,8 +70,9 @@ const YEAR: f64 = 365.25 * 86_400.0;
 impl Wear {
     /// The wear of a program that ran so long.
     pub fn new(traffic: &Traffic, file: &MemoryFile, time: Nanos) -> Self {
-        let mut wear = Self { lines: traffic.wear.len() as u64, ..Self::default() };
-        for &writes in traffic.wear.values() {
+        let mut wear = Self::default();
+        for writes in traffic.wear.values() {
+            wear.lines += 1;
             wear.writes += u64::from(writes);
             wear.most = wear.most.max(writes);
             let class = writes.ilog2() as usize;

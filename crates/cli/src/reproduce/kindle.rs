@@ -36,8 +36,8 @@ pub(super) struct KindleArgs {
     #[arg(long, value_name = "PART", value_parser = one_of(&Part::ALL, Part::name))]
     only: Option<Part>,
 
-    /// Accesses of each program under SSP; HSCC gets eight times as many.
-    #[arg(long, value_name = "COUNT", default_value_t = 10_000_000,
+    /// Recorded accesses of each program; Kindle has ten million.
+    #[arg(long, value_name = "COUNT", default_value_t = 2_000_000,
           value_parser = clap::value_parser!(u64).range(1000..))]
     accesses: u64,
 

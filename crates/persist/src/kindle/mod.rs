@@ -155,7 +155,7 @@ impl Timed {
     }
 
     fn map_and_touch(&mut self, start: u64, pages: u64) -> Persist {
-        self.system.map(Area { start, pages, writable: true })?;
+        self.system.map(Area::nvm(start, pages))?;
         for page in start..start + pages {
             self.system.store(page, page)?;
             self.tick()?;
@@ -182,7 +182,7 @@ impl Timed {
                 for _ in 0..times {
                     let place = |i: u64| base + i * (stride.get() / 4096);
                     for i in 0..pages {
-                        self.system.map(Area { start: place(i), pages: 1, writable: true })?;
+                        self.system.map(Area::nvm(place(i), 1))?;
                     }
                     for i in 0..pages {
                         self.system.store(place(i), i)?;

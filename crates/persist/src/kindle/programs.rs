@@ -18,7 +18,7 @@ use terrace_sim::workload::catalog::{ProgramName, ProgramSpec};
 use terrace_sim::{MigrationConfig, SimError, SimPolicy, machines};
 
 use super::Shape;
-use crate::folded::Folded;
+use crate::replay::{Pace, RECORDING, Replay};
 use crate::run::{RunConfig, RunReport, Survival, run};
 use crate::scheme::{FlushScope, SchemeKind, SspConfig};
 
@@ -59,8 +59,7 @@ const COPY: [f64; 3] = [98.26, 98.08, 97.94];
 pub struct ProgramsConfig {
     /// Memory of each program when it is not folded, about.
     pub size: Bytes,
-    /// Accesses of each program under SSP; HSCC, whose intervals are longer,
-    /// gets eight times as many.
+    /// Recorded accesses of each program.
     pub accesses: u64,
     /// Where randomness comes from.
     pub seed: u64,
@@ -121,8 +120,20 @@ pub struct HsccRow {
     pub scanning: f64,
 }
 
+/// The DRAM that HSCC may use: 512 pages.
+const POOL: Bytes = Bytes::mib(2);
+
 fn spec(program: ProgramName, config: &ProgramsConfig, accesses: u64) -> ProgramSpec {
     ProgramSpec { seed: config.seed, ..ProgramSpec::new(program, config.size, accesses) }
+}
+
+/// What a record of a program costs Kindle's replay.
+fn pace(program: ProgramName) -> Pace {
+    match program {
+        ProgramName::Sssp => Pace::SSSP,
+        ProgramName::Ycsb => Pace::YCSB,
+        _ => Pace::PAGERANK,
+    }
 }
 
 fn survive(
@@ -133,15 +144,15 @@ fn survive(
     config: &ProgramsConfig,
 ) -> Result<RunReport, SimError> {
     let memory = presets::builtin("kindle").expect("built in");
-    let source = spec(program, config, config.accesses).build()?;
+    let mut source = spec(program, config, config.accesses).build()?;
     let mut run_config = RunConfig::new(survival, memory);
     (run_config.interval, run_config.skip) = (interval, source.initial());
-    let mut plain = source;
-    if folded {
-        run(&mut Folded::new(plain), &run_config, &mut |_| {})
-    } else {
-        run(&mut plain, &run_config, &mut |_| {})
+    if !folded {
+        return run(&mut source, &run_config, &mut |_| {});
     }
+    let mut replay = Replay::new(source, run_config.skip, pace(program));
+    (run_config.skip, run_config.in_dram) = (replay.initial(), Some(RECORDING));
+    run(&mut replay, &run_config, &mut |_| {})
 }
 
 fn migrate(
@@ -158,17 +169,20 @@ fn migrate(
     // Kindle has no economist: whatever reaches the threshold is moved.
     full.economist = Mode::Off;
     full.migration = MigrationConfig::kindle();
-    // A pool of 512 pages, and room for page tables, which lie in DRAM, too.
-    full.fast = Some(Bytes::mib(2) + Bytes::kib(128));
+    // A pool of 512 pages, the recording, and room for page tables, which lie in
+    // DRAM, too.
+    full.fast = Some(POOL + Bytes(RECORDING.1) + Bytes::kib(256));
     full.seed = config.seed;
-    let source = spec(program, config, config.accesses * 8).build()?;
-    full.warm_up = source.initial();
+    let source = spec(program, config, config.accesses).build()?;
+    let initial = source.initial();
+    let mut replay = Replay::new(source, initial, pace(program));
+    full.warm_up = replay.initial();
     let hscc = threshold.map(|threshold| -> Box<dyn Policy> {
         Box::new(Hscc::new(HsccConfig { threshold, ..HsccConfig::default() }))
     });
     let mut machine = FullMachine::with_policy(&full, hscc)?;
-    let mut folded = Folded::new(source);
-    let source: &mut dyn Source = &mut folded;
+    machine.pin(RECORDING.0, RECORDING.1);
+    let source: &mut dyn Source = &mut replay;
     setup::run(&mut machine, &full, source, &mut |_, _| {})
 }
 

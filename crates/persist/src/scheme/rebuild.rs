@@ -5,12 +5,13 @@
 //! the checkpoint is committed, then the entries are applied. A failure in
 //! between finds log and commit in agreement and applies them again.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::BuildHasherDefault;
 
 use super::Scheme;
 use crate::fault::Fault;
 use crate::nvm::{Frame, LogRecord, Nvm, layout};
-use crate::pmem::Persist;
+use crate::pmem::{LineHasher, Persist};
 use crate::table::{PRESENT, Table};
 
 /// How the mapping lies in NVM.
@@ -31,7 +32,7 @@ const NODE: u64 = 512;
 #[derive(Debug)]
 pub struct Rebuild {
     form: Form,
-    table: BTreeMap<u64, u64>,
+    table: HashMap<u64, u64, BuildHasherDefault<LineHasher>>,
     changed: BTreeSet<u64>,
     /// Where each page stands in the list; what a search finds.
     places: HashMap<u64, u64>,
@@ -45,7 +46,7 @@ impl Rebuild {
     pub fn new(form: Form) -> Self {
         Self {
             form,
-            table: BTreeMap::new(),
+            table: HashMap::default(),
             changed: BTreeSet::new(),
             places: HashMap::new(),
             logged: Vec::new(),
@@ -178,6 +179,8 @@ impl Scheme for Rebuild {
 
     fn mappings(&mut self, nvm: &mut Nvm) -> (Vec<(u64, u64)>, Vec<Frame>) {
         let frames = if self.form == Form::Indexed { Table::walk(nvm).1 } else { Vec::new() };
-        (self.table.iter().map(|(page, entry)| (*page, *entry)).collect(), frames)
+        let mut entries: Vec<(u64, u64)> = self.table.iter().map(|(p, e)| (*p, *e)).collect();
+        entries.sort_unstable();
+        (entries, frames)
     }
 }

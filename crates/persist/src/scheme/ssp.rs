@@ -26,6 +26,7 @@ use std::collections::BTreeSet;
 
 use super::{Form, Rebuild, Scheme};
 use crate::fault::Fault;
+use crate::lru::Lru;
 use crate::nvm::{Frame, Log, LogRecord, Nvm, layout};
 use crate::pmem::{LINE, Persist};
 use crate::table::frame_of;
@@ -88,13 +89,12 @@ pub struct SspCounts {
 }
 
 /// A page that the TLB holds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Held {
     frame: u64,
     shadow: u64,
     current: u64,
     updated: u64,
-    used: u64,
 }
 
 /// The scheme's volatile state.
@@ -102,10 +102,9 @@ struct Held {
 pub struct Ssp {
     config: SspConfig,
     tables: Rebuild,
+    /// The TLB, and which frame's page stands in each of its places.
     tlb: Vec<Held>,
-    /// The TLB entry that was used last.
-    last: usize,
-    time: u64,
+    places: Lru,
     /// Frames with a line that was updated in this interval.
     updated: BTreeSet<u64>,
     /// Frames that have a second one.
@@ -133,9 +132,8 @@ impl Ssp {
         Self {
             config,
             tables: Rebuild::new(Form::Indexed),
-            tlb: Vec::new(),
-            last: 0,
-            time: 0,
+            tlb: vec![Held::default(); config.tlb_entries.max(1)],
+            places: Lru::new(config.tlb_entries),
             updated: BTreeSet::new(),
             shadowed: BTreeSet::new(),
             pages: BTreeSet::new(),
@@ -152,15 +150,10 @@ impl Ssp {
     /// The TLB's entry of a frame's page: three reads and a write if it has to
     /// be fetched, up to three writes for the one that has to go.
     fn held(&mut self, nvm: &mut Nvm, frame: u64) -> usize {
-        self.time += 1;
-        if self.tlb.get(self.last).is_none_or(|held| held.frame != frame) {
-            self.last = match self.tlb.iter().position(|held| held.frame == frame) {
-                Some(place) => place,
-                None => self.fetch(nvm, frame),
-            };
+        match self.places.find(frame) {
+            Some(place) => place,
+            None => self.fetch(nvm, frame),
         }
-        self.tlb[self.last].used = self.time;
-        self.last
     }
 
     fn fetch(&mut self, nvm: &mut Nvm, frame: u64) -> usize {
@@ -171,18 +164,21 @@ impl Ssp {
             shadow: nvm.pmem.load(entry + SHADOW),
             current: nvm.pmem.load(entry + CURRENT),
             updated: nvm.pmem.load(entry + UPDATED),
-            used: self.time,
         };
         nvm.pmem.store(entry + EVICTED, 0);
-        if self.tlb.len() < self.config.tlb_entries {
-            self.tlb.push(held);
-            return self.tlb.len() - 1;
+        let (place, gone) = self.places.enter(frame);
+        let gone = gone.map(|_| self.tlb[place]);
+        self.tlb[place] = held;
+        if let Some(gone) = gone {
+            self.counts.tlb_evictions += 1;
+            Self::give_up(nvm, &gone);
         }
-        let oldest = (0..self.tlb.len()).min_by_key(|i| self.tlb[*i].used).unwrap_or(0);
-        let gone = std::mem::replace(&mut self.tlb[oldest], held);
-        self.counts.tlb_evictions += 1;
-        Self::give_up(nvm, &gone);
-        oldest
+        place
+    }
+
+    /// What the TLB knows of a frame's page, if it holds it.
+    fn known(&self, frame: u64) -> Option<&Held> {
+        self.places.place(frame).map(|place| &self.tlb[place])
     }
 
     fn give_up(nvm: &mut Nvm, gone: &Held) {
@@ -200,8 +196,7 @@ impl Ssp {
     }
 
     fn forget(&mut self, frame: u64) {
-        self.tlb.retain(|held| held.frame != frame);
-        self.last = 0;
+        self.places.remove(frame);
         self.updated.remove(&frame);
         self.shadowed.remove(&frame);
         self.pages.remove(&frame);
@@ -238,7 +233,7 @@ impl Ssp {
     /// Kindle's flushes, for their cost: every line, or one line as often.
     fn flush_everything(&mut self, nvm: &mut Nvm) {
         for frame in &self.pages {
-            let held = self.tlb.iter().find(|held| held.frame == *frame);
+            let held = self.known(*frame);
             let (shadow, current) = held.map_or_else(
                 || (nvm.pmem.peek(entry_of(*frame)), nvm.pmem.peek(entry_of(*frame) + CURRENT)),
                 |held| (held.shadow, held.current),
@@ -274,8 +269,11 @@ impl Scheme for Ssp {
             self.flush_everything(nvm);
         }
         // The hardware writes what the TLB knows (Kindle's SYNC register).
-        for held in self.tlb.iter_mut().filter(|held| held.updated != 0) {
-            held.updated = 0;
+        for (_, place) in self.places.all() {
+            let held = &mut self.tlb[place];
+            if std::mem::take(&mut held.updated) == 0 {
+                continue;
+            }
             let entry = entry_of(held.frame);
             nvm.pmem.store(entry + CURRENT, held.current);
             nvm.pmem.store(entry + UPDATED, 0);
@@ -423,7 +421,7 @@ impl Scheme for Ssp {
 
     fn released(&mut self, nvm: &mut Nvm, frame: Frame) {
         if self.shadowed.contains(&frame.0) {
-            let held = self.tlb.iter().find(|held| held.frame == frame.0);
+            let held = self.known(frame.0);
             let shadow =
                 held.map_or_else(|| nvm.pmem.load(entry_of(frame.0) + SHADOW), |held| held.shadow);
             let Nvm { pmem, frames, .. } = nvm;
@@ -436,7 +434,7 @@ impl Scheme for Ssp {
         let all: Vec<u64> = self.shadowed.iter().copied().collect();
         let careless = nvm.pmem.has_fault(Fault::UncommittedOverwrite);
         for frame in all {
-            let idle = !self.tlb.iter().any(|held| held.frame == frame);
+            let idle = self.places.place(frame).is_none();
             if idle && (careless || !self.updated.contains(&frame)) {
                 self.merge(nvm, frame)?;
             }

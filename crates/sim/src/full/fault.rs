@@ -41,9 +41,21 @@ impl FullMachine {
         self.announce(&regions);
     }
 
+    /// Memory that the program has in the fastest tier by its own wish (a
+    /// placement flag of `mmap`): the policy never hears of it. To be said before
+    /// the range is mapped.
+    pub fn pin(&mut self, start: u64, len: u64) {
+        self.world.pinned = (start, start.saturating_add(len));
+    }
+
     fn announce(&mut self, regions: &[Region]) {
-        if let Some(brain) = &mut self.world.brain {
-            for region in regions {
+        for region in regions {
+            let page = PageRef { region: region.id, page: terrace_core::PageNo(0) };
+            let start = self.areas.address(page).map_or(0, |(address, _)| address);
+            if self.world.is_pinned(start) {
+                continue;
+            }
+            if let Some(brain) = &mut self.world.brain {
                 brain.alloc(region);
             }
         }
@@ -53,7 +65,8 @@ impl FullMachine {
     pub fn unmap(&mut self, start: u64, len: u64) {
         for (range, whole) in self.areas.parts(start, len) {
             self.discard(range);
-            if let Some(brain) = &mut self.world.brain {
+            let known = !self.world.is_pinned(start);
+            if let (Some(brain), true) = (&mut self.world.brain, known) {
                 brain.free(range, whole);
             }
             if whole {
@@ -114,7 +127,11 @@ impl FullMachine {
             self.announce(&regions);
             self.areas.page(address)?
         };
-        let tier = self.choose(page, FaultKind::FirstTouch(kind));
+        let tier = if self.world.is_pinned(address) {
+            TierId::FASTEST
+        } else {
+            self.choose(page, FaultKind::FirstTouch(kind))
+        };
         let size = map_size(size);
         let frames = &mut self.memory.frames;
         let Some(frame) = frames.take(tier, size.order()).or_else(|| {

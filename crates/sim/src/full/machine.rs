@@ -503,6 +503,9 @@ impl FullMachine {
     #[cold]
     #[inline(never)]
     pub(super) fn record(&mut self, core: usize, event: SampleEvent, address: u64) {
+        if self.world.is_pinned(address) {
+            return;
+        }
         let found = self.areas.page(address);
         let slot = found.and_then(|(page, _)| self.areas.slot(page));
         let within = found.map_or(0, |(_, size)| address & (size.bytes().get() - 1));

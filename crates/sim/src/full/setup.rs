@@ -164,6 +164,7 @@ impl FullMachine {
             rates: [TierRates::default(); MAX_TIERS],
             cores: machine.cpu.cores.value,
             tlb_counts: config.tlb_counting.map(TlbCounts::new),
+            pinned: (0, 0),
         };
         Self::build(machine, config.cores, world, counters, &capacities)
     }

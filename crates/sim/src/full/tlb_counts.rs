@@ -7,7 +7,7 @@
 //! entries and tells the policy what was added, and which pages of the fastest
 //! tier are dirty.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use serde::Serialize;
 use terrace_core::{Access, Nanos, PageRef, Sample, SampleSource, TierId};
@@ -67,14 +67,14 @@ struct Count {
 #[derive(Debug)]
 pub(super) struct TlbCounts {
     pub(super) config: TlbCounting,
-    /// By page number; in order of address, as the operating system reads them.
-    pages: BTreeMap<u64, Count>,
+    /// By page number.
+    pages: HashMap<u64, Count>,
     pub(super) costs: TlbCountCosts,
 }
 
 impl TlbCounts {
     pub(super) fn new(config: TlbCounting) -> Self {
-        Self { config, pages: BTreeMap::new(), costs: TlbCountCosts::default() }
+        Self { config, pages: HashMap::new(), costs: TlbCountCosts::default() }
     }
 
     /// A miss of a page came back. Nothing keeps the counter from running over.
@@ -105,7 +105,10 @@ impl FullMachine {
         let Some(counts) = &mut self.world.tlb_counts else { return };
         let mut samples = std::mem::take(&mut self.world.samples);
         samples.clear();
-        for (&page, count) in &mut counts.pages {
+        // In order of address, as the operating system reads them.
+        let mut told: Vec<_> = counts.pages.iter_mut().collect();
+        told.sort_unstable_by_key(|(page, _)| **page);
+        for (&page, count) in told {
             let added = count.stored.wrapping_sub(count.told);
             count.told = count.stored;
             if added > 0
@@ -116,7 +119,10 @@ impl FullMachine {
         }
         let mut entries = 0;
         let regions: Vec<_> = self.areas.regions().collect();
-        for (_, region) in regions {
+        for (start, region) in regions {
+            if (self.world.pinned.0..self.world.pinned.1).contains(&start) {
+                continue;
+            }
             for page in region.range().pages() {
                 entries += 1;
                 let Some((address, _)) = self.areas.address(page) else { continue };

@@ -46,6 +46,16 @@ pub(super) struct World {
     pub(super) cores: u32,
     /// Misses counted beside TLB entries.
     pub(super) tlb_counts: Option<TlbCounts>,
+    /// Addresses whose pages the program has in the fastest tier by its own wish.
+    pub(super) pinned: (u64, u64),
+}
+
+impl World {
+    /// Whether the policy is not to know of an address.
+    #[inline]
+    pub(super) fn is_pinned(&self, address: u64) -> bool {
+        (self.pinned.0..self.pinned.1).contains(&address)
+    }
 }
 
 /// A memory's traffic, by time.
