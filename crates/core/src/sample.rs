@@ -72,4 +72,7 @@ pub enum FaultKind {
     Hint(Access),
     /// A store to a page that is being migrated.
     WriteProtected,
+    /// Nobody asked for it yet: it was brought in with a page that somebody did,
+    /// because the program is expected to touch it soon.
+    Ahead,
 }

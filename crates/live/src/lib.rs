@@ -22,6 +22,7 @@
 //! | [`events`], [`fork`] | unmapped, moved, discarded, forked |
 //! | [`manager`], [`command`] | what happens in the background or on request |
 //! | [`mind`], [`queue`] | policy and economist, and what they are told |
+//! | [`ahead`], [`fetch`] | streams, and bringing pages in ahead of them |
 //! | [`ping_pong`] | pages that left for nothing |
 //! | [`pager`], [`regions`], [`page_state`] | what all threads share |
 //! | [`store`], [`codec`], [`zbe`], [`spill`] | where pages are while they are not in DRAM |
@@ -34,6 +35,7 @@
 //! | [`sys`], [`uffd`], [`spin`], [`scratch`] | system calls, a lock, and memory for threads |
 
 pub mod activate;
+pub mod ahead;
 pub mod attach;
 pub mod codec;
 pub mod command;
@@ -42,6 +44,7 @@ pub mod doctor;
 pub mod duty;
 pub mod event_ring;
 pub mod events;
+pub mod fetch;
 pub mod fork;
 pub mod give_up;
 pub mod histogram;

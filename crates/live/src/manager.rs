@@ -269,22 +269,24 @@ impl Worker<'_> {
     /// report can add what the program pays beyond our own service time.
     pub fn measure_fault_overhead(&mut self) {
         const FAULTS: usize = 16;
+        /// Too far for a stream: each touch is to be a fault of its own.
+        const APART: usize = 32;
+        /// A handler counts a fault after the thread runs again, soon.
+        const SOON: u64 = 10_000_000;
         let pager = self.pager;
-        let Ok(at) = sys::map_private(FAULTS * PAGE) else { return };
-        if self.manage_range(at, at + FAULTS * PAGE) {
+        let Ok(at) = sys::map_private(FAULTS * APART * PAGE) else { return };
+        if self.manage_range(at, at + FAULTS * APART * PAGE) {
             let served = &pager.stats().latency[0];
             let mut overheads = [0; FAULTS];
             let mut n = 0;
-            // Downwards: a walk upwards is served several pages at a time.
-            for i in (0..FAULTS).rev() {
+            for i in 0..FAULTS {
                 let before = (served.count(), served.total());
                 let start = sys::now();
                 // SAFETY: our own mapping. The handlers serve the fault.
-                unsafe { ((at + i * PAGE) as *mut u8).write_volatile(1) };
+                unsafe { ((at + i * APART * PAGE) as *mut u8).write_volatile(1) };
                 let elapsed = sys::now() - start;
-                // A handler counts a fault after the thread runs again.
                 let mut spins = 0;
-                while served.count() == before.0 {
+                while served.count() == before.0 && sys::now() - start < SOON {
                     crate::spin::backoff(&mut spins);
                 }
                 // The program's own faults are counted there, too.
@@ -302,6 +304,6 @@ impl Worker<'_> {
             }
         }
         // SAFETY: nobody else knows of it. The handlers take the message.
-        let _ = unsafe { sys::munmap(at, FAULTS * PAGE) };
+        let _ = unsafe { sys::munmap(at, FAULTS * APART * PAGE) };
     }
 }

@@ -170,7 +170,9 @@ fn sample_of(page: terrace_core::PageRef, kind: FaultKind) -> Option<Sample> {
     let (access, source) = match kind {
         FaultKind::Absent(access) => (access, SampleSource::Refault),
         FaultKind::Hint(access) => (access, SampleSource::HintFault),
-        FaultKind::FirstTouch(_) | FaultKind::WriteProtected => return None,
+        FaultKind::FirstTouch(_) | FaultKind::WriteProtected | FaultKind::Ahead => {
+            return None;
+        }
     };
     Some(Sample { page, access, source, weight: 1 })
 }

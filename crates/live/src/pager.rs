@@ -12,7 +12,7 @@ use crate::queue::{Note, Queue};
 use crate::regions::{Place, Regions};
 use crate::shared::ProcessPage;
 use crate::spill::Spill;
-use crate::spin::{SpinLock, backoff};
+use crate::spin::{SharedLock, SpinLock, backoff};
 use crate::store::{Blob, Store};
 use crate::sys::{self, PAGE};
 use crate::uffd::{Message, Uffd};
@@ -57,8 +57,9 @@ pub struct Pager {
     /// The policy.
     pub mind: SpinLock<Mind>,
     /// Held while messages are read, and address-space events carried out: so
-    /// a fault that was read after an event is served after it.
-    pub reading: SpinLock<()>,
+    /// a fault that was read after an event is served after it. Shared by who
+    /// moves pages that no fault asked for.
+    pub reading: SharedLock,
     budget: u64,
     resident: AtomicU64,
     /// Until when (ns) nothing need be tried: all that is resident is pinned.
@@ -78,6 +79,8 @@ pub struct Pager {
     pub quiet: crate::quiet::Quiet,
     /// How the handlers wait.
     pub duty: crate::duty::Duty,
+    /// What the program is expected to touch next.
+    pub streams: crate::ahead::Streams,
     /// The workers.
     pub workers: [WorkerSlot; MAX_WORKERS],
     /// Wakes the manager.
@@ -243,7 +246,7 @@ impl Pager {
             limbo: SpinLock::new(Limbo::new(slots, 4096)),
             queue: Queue::new(),
             mind: SpinLock::new(mind),
-            reading: SpinLock::new(()),
+            reading: SharedLock::default(),
             budget,
             resident: AtomicU64::new(0),
             nothing_leaves: AtomicU64::new(0),
@@ -254,6 +257,7 @@ impl Pager {
             deferred: SpinLock::new(Deferred::new()),
             quiet: crate::quiet::Quiet::open(&config.dir),
             duty: crate::duty::Duty::default(),
+            streams: crate::ahead::Streams::default(),
             workers: Default::default(),
             bell: AtomicU32::new(0),
             asleep: AtomicU32::new(0),

@@ -36,8 +36,6 @@ pub struct Region {
     words: AtomicUsize,
     /// Pages resident now.
     pub resident: AtomicU32,
-    /// The page that was touched first most recently, for fault-around.
-    pub last_fresh: AtomicU32,
     /// Faults taken.
     pub faults: AtomicU64,
     /// The same by equal parts.
@@ -234,7 +232,6 @@ impl Regions {
         region.resident.store(0, Relaxed);
         region.faults.store(0, Relaxed);
         region.parts.iter().for_each(|part| part.store(0, Relaxed));
-        region.last_fresh.store(u32::MAX - 1, Relaxed);
         region.pages.store(pages, Release);
         self.index(id);
         Some(id)

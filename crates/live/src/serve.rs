@@ -9,7 +9,9 @@ use core::sync::atomic::Ordering::*;
 
 use libc::{EAGAIN, EEXIST, ENOENT};
 
+use crate::ahead::MOST;
 use crate::codec::{self, Codec, PageBytes};
+use crate::fetch::Batch;
 use crate::inject::{self, Point};
 use crate::limbo::NOBODY;
 use crate::mind::access;
@@ -24,10 +26,6 @@ use crate::sys::{self, PAGE};
 use crate::uffd::Uffd;
 use terrace_core::{FaultKind, Nanos};
 
-/// The most pages that one first touch brings in when a program walks through
-/// fresh memory: 64 KiB, where a copy costs per page a quarter of a fault.
-const AROUND: u32 = 16;
-
 /// Whether a fault is dealt with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
@@ -41,8 +39,13 @@ pub enum Served {
 #[repr(C, align(4096))]
 pub struct Aligned<const N: usize>(pub [u8; N]);
 
-/// A fresh page's content.
-static ZEROS: Aligned<{ PAGE * AROUND as usize }> = Aligned([0; PAGE * AROUND as usize]);
+/// The content of fresh pages.
+static ZEROS: Aligned<{ PAGE * MOST }> = Aligned([0; PAGE * MOST]);
+
+/// Where [`MOST`] pages of zeros are.
+pub(crate) fn zeros() -> usize {
+    ZEROS.0.as_ptr() as usize
+}
 
 /// One of Terrace's threads, with what it needs to serve a fault alone.
 pub struct Worker<'p> {
@@ -54,6 +57,7 @@ pub struct Worker<'p> {
     pub codec: Codec,
     pagemap: Pagemap,
     buffer: Box<Aligned<PAGE>>,
+    pub(crate) batch: Batch,
     /// Whether it runs only where nobody else wants to.
     pub polls: bool,
     /// Until when (ns) the background need not try to make room.
@@ -69,6 +73,7 @@ impl<'p> Worker<'p> {
             codec: Codec::new(),
             pagemap: Pagemap::open(),
             buffer: Box::new(Aligned([0; PAGE])),
+            batch: Batch::new(),
             polls: false,
             stuck_until: 0,
         }
@@ -87,17 +92,20 @@ impl<'p> Worker<'p> {
             pager.leave(self.id);
             return self.serve_unknown(address);
         };
-        if !pager.try_reserve(1) {
+        let ahead = self.look_ahead(&place, write);
+        let mut room = ahead.count;
+        if !pager.try_reserve(1 + u64::from(room)) {
             // Leave first: making room must not hold up a fork, and must not
             // be waited for by one.
             pager.leave(self.id);
             let short = sys::now();
             self.reserve(1);
+            room = self.reserve_ahead(room);
             let counters = &pager.stats().counters;
             counters.direct_reclaim_ns.fetch_add(sys::now() - short, Relaxed);
             if !pager.enter(self.id) {
                 pager.leave(self.id);
-                pager.release(1);
+                pager.release(1 + u64::from(room));
                 return self.serve_while_frozen(address);
             }
         }
@@ -105,10 +113,13 @@ impl<'p> Worker<'p> {
         let served = match pager.regions.find(address) {
             Some(again) if again.id == place.id => {
                 again.region.count_fault(again.page);
+                if room > 0 {
+                    self.bring_ahead(&again, ahead, room);
+                }
                 self.serve_reserved(&again, write, start)
             }
             _ => {
-                pager.release(1);
+                pager.release(1 + u64::from(room));
                 Served::Retry
             }
         };
@@ -188,88 +199,31 @@ impl<'p> Worker<'p> {
     /// A page that the program never touched, or discarded: zeros.
     fn first_touch(&mut self, place: &Place<'_>, state: PageState, write: bool) -> Served {
         let pager = self.pager;
-        let region = place.region;
         let uffd = pager.uffd();
-        let extra = if state == PageState::Fresh { self.around(place, write) } else { 0 };
-        let pages = 1 + extra;
-        let (filled, error) = if write || extra > 0 {
-            let (bytes, error) =
-                uffd.copy(place.address(), ZEROS.0.as_ptr() as usize, pages as usize * PAGE);
-            ((bytes / PAGE) as u32, error)
+        let error = if write {
+            uffd.copy(place.address(), zeros(), PAGE).1
         } else {
             // A program that only reads keeps sharing the kernel's zero page.
-            match uffd.zero(place.address(), PAGE) {
-                Ok(()) => (1, 0),
-                Err(e) => (0, e),
-            }
+            uffd.zero(place.address(), PAGE).err().unwrap_or(0)
         };
-        if filled == 0 && extra > 0 && error != EEXIST {
-            // The walk crosses the border of two mappings: one page only.
-            for page in place.page + 1..place.page + pages {
-                region.word(page).store(PageState::Fresh.word(), Release);
-            }
-            pager.release(u64::from(extra));
-            region.last_fresh.store(u32::MAX - 1, Relaxed);
-            return self.first_touch(place, state, write);
-        }
-        let present = filled.max(u32::from(error == EEXIST));
-        // Pages that were taken for the walk but not filled go back.
-        for page in (place.page + present.max(1))..(place.page + pages) {
-            region.word(page).store(PageState::Fresh.word(), Release);
-        }
-        pager.release(u64::from(pages - present.max(1)));
-        if present == 0 {
+        if error != 0 && error != EEXIST {
             place.word.store(state.word(), Release);
             pager.release(1);
             return self.not_served(place.address(), error);
         }
         if state == PageState::Gone {
-            region.count_back();
+            place.region.count_back();
         }
         if error == EEXIST {
             let _ = uffd.wake(place.address(), PAGE);
         }
-        region.resident.fetch_add(present, Relaxed);
-        region.last_fresh.store(place.page + present - 1, Relaxed);
+        place.region.resident.fetch_add(1, Relaxed);
         let kind = FaultKind::FirstTouch(access(write));
-        for page in place.page..place.page + present {
-            let at = Place { page, word: region.word(page), ..*place };
-            pager.note(Note::Fault { page: Pager::page_ref(&at), kind });
-            at.word.store(PageState::Resident.word(), Release);
-        }
+        pager.note(Note::Fault { page: Pager::page_ref(place), kind });
+        place.word.store(PageState::Resident.word(), Release);
         pager.stats().counters.faults_first_touch.fetch_add(1, Relaxed);
         self.after_fault();
         Served::Done
-    }
-
-    /// How many further fresh pages to fill with this one, each taken and with
-    /// room: none, unless the program walks upwards and memory is ample.
-    fn around(&self, place: &Place<'_>, write: bool) -> u32 {
-        let pager = self.pager;
-        let region = place.region;
-        let walked = region.last_fresh.load(Relaxed).wrapping_add(1) == place.page;
-        if !write
-            || !walked
-            || pager.resident() + pager.headroom() + u64::from(AROUND) > pager.budget()
-        {
-            return 0;
-        }
-        let end = region.pages().min(place.page.saturating_add(AROUND));
-        let mut taken = 0;
-        for page in place.page + 1..end {
-            let at = Place { page, word: region.word(page), ..*place };
-            if !pager.try_lock_page(&at, PageState::Fresh) {
-                break;
-            }
-            taken += 1;
-        }
-        if taken > 0 && !pager.try_reserve(u64::from(taken)) {
-            for page in place.page + 1..=place.page + taken {
-                region.word(page).store(PageState::Fresh.word(), Release);
-            }
-            return 0;
-        }
-        taken
     }
 
     /// The page is ours and said to be resident, yet somebody waits for it.
@@ -327,41 +281,7 @@ impl<'p> Worker<'p> {
 
     /// Brings a stored page's content into the worker's buffer.
     fn unpack(&mut self, state: PageState) -> bool {
-        let store = &self.pager.store;
-        let page: &mut PageBytes = &mut self.buffer.0;
-        match state {
-            PageState::Compressed(at) => {
-                // SAFETY: the page is ours, or nothing changes: its blob stays.
-                codec::unpack(unsafe { store.get(Blob(at)) }, page)
-            }
-            PageState::Raw(at) => {
-                // SAFETY: as above.
-                page.copy_from_slice(unsafe { store.get(Blob(at)) });
-                true
-            }
-            PageState::Same(0) => {
-                page.fill(0);
-                true
-            }
-            PageState::Same(at) => {
-                // SAFETY: as above.
-                let word = unsafe { store.get(Blob(at)) };
-                codec::fill(page, u64::from_ne_bytes(word.try_into().unwrap_or_default()));
-                true
-            }
-            PageState::Spilled(slot) => {
-                let mut buffer = Spill::buffer();
-                match self.pager.spill.read(slot, &mut buffer) {
-                    Some((true, bytes)) if bytes.len() == PAGE => {
-                        page.copy_from_slice(bytes);
-                        true
-                    }
-                    Some((false, bytes)) => codec::unpack(bytes, page),
-                    _ => false,
-                }
-            }
-            _ => false,
-        }
+        unpack(self.pager, state, &mut self.buffer.0)
     }
 
     /// Serves a fault from the frozen books, if they still are.
@@ -533,6 +453,45 @@ impl<'p> Worker<'p> {
         {
             pager.ring();
         }
+    }
+}
+
+/// Brings a stored page's content, which is the caller's or does not change, into
+/// a buffer.
+pub(crate) fn unpack(pager: &Pager, state: PageState, page: &mut PageBytes) -> bool {
+    let store = &pager.store;
+    match state {
+        PageState::Compressed(at) => {
+            // SAFETY: the page is ours, or nothing changes: its blob stays.
+            codec::unpack(unsafe { store.get(Blob(at)) }, page)
+        }
+        PageState::Raw(at) => {
+            // SAFETY: as above.
+            page.copy_from_slice(unsafe { store.get(Blob(at)) });
+            true
+        }
+        PageState::Same(0) => {
+            page.fill(0);
+            true
+        }
+        PageState::Same(at) => {
+            // SAFETY: as above.
+            let word = unsafe { store.get(Blob(at)) };
+            codec::fill(page, u64::from_ne_bytes(word.try_into().unwrap_or_default()));
+            true
+        }
+        PageState::Spilled(slot) => {
+            let mut buffer = Spill::buffer();
+            match pager.spill.read(slot, &mut buffer) {
+                Some((true, bytes)) if bytes.len() == PAGE => {
+                    page.copy_from_slice(bytes);
+                    true
+                }
+                Some((false, bytes)) => codec::unpack(bytes, page),
+                _ => false,
+            }
+        }
+        _ => false,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::sys;
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Regions that the page has room for; the report shows the top of them.
 pub const REGIONS: usize = 256;
 /// Equal parts of a region that faults are counted by.
@@ -76,6 +76,9 @@ counters! {
     faults_spurious,
     /// Pages brought in from a slower tier.
     promotions,
+    /// Pages brought in, or filled with zeros, before they were touched, because the
+    /// program walks through memory.
+    ahead,
     /// Pages that left for a slower tier.
     demotions,
     /// Demotions given up because the program touched the page in time.

@@ -6,7 +6,7 @@
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::sys;
 
@@ -56,6 +56,69 @@ impl<T> SpinLock<T> {
     }
 }
 
+/// A lock that one holds alone, or several share.
+///
+/// Who waits to hold it alone does not keep others from sharing it: they share it
+/// for moments, and a waiter may have lost its processor.
+#[derive(Default)]
+pub struct SharedLock(AtomicU32);
+
+/// Held alone.
+const ALONE: u32 = u32::MAX;
+
+/// The lock is held, alone or shared; given back when dropped.
+pub struct SharedGuard<'a> {
+    lock: &'a SharedLock,
+    alone: bool,
+}
+
+impl SharedLock {
+    /// Takes the lock alone if nobody holds it.
+    pub fn try_lock(&self) -> Option<SharedGuard<'_>> {
+        self.0
+            .compare_exchange(0, ALONE, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then(|| SharedGuard { lock: self, alone: true })
+    }
+
+    /// Takes the lock alone.
+    pub fn lock(&self) -> SharedGuard<'_> {
+        let mut spins = 0u32;
+        loop {
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+            backoff(&mut spins);
+        }
+    }
+
+    /// Shares the lock unless somebody holds it alone.
+    pub fn try_share(&self) -> Option<SharedGuard<'_>> {
+        self.0
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |n| (n != ALONE).then(|| n + 1))
+            .is_ok()
+            .then(|| SharedGuard { lock: self, alone: false })
+    }
+
+    /// Declares the lock free.
+    ///
+    /// # Safety
+    /// As for [`SpinLock::force_unlock`].
+    pub unsafe fn force_unlock(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+impl Drop for SharedGuard<'_> {
+    fn drop(&mut self) {
+        if self.alone {
+            self.lock.0.store(0, Ordering::Release);
+        } else {
+            self.lock.0.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
 /// Waits a little: spins at first, then lets others run.
 pub fn backoff(spins: &mut u32) {
     *spins += 1;
@@ -98,6 +161,49 @@ mod tests {
         assert!(lock.try_lock().is_none());
         drop(held);
         assert!(lock.try_lock().is_some());
+    }
+
+    #[test]
+    fn who_shares_keeps_only_those_out_who_want_it_alone() {
+        let lock = SharedLock::default();
+        let (one, two) = (lock.try_share(), lock.try_share());
+        assert!(one.is_some() && two.is_some());
+        assert!(lock.try_lock().is_none());
+        drop(one);
+        assert!(lock.try_lock().is_none(), "one of two still shares it");
+        drop(two);
+        let alone = lock.try_lock();
+        assert!(alone.is_some());
+        assert!(lock.try_share().is_none() && lock.try_lock().is_none());
+        drop(alone);
+        assert!(lock.try_share().is_some());
+    }
+
+    /// Two counters that are equal whenever nobody holds the lock alone.
+    #[test]
+    fn who_shares_sees_no_change_under_way() {
+        use core::sync::atomic::AtomicU64;
+        let (lock, one, two) = (SharedLock::default(), AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..5_000 {
+                        let _alone = lock.lock();
+                        one.fetch_add(1, Ordering::Relaxed);
+                        two.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+                scope.spawn(|| {
+                    for _ in 0..5_000 {
+                        if let Some(_shared) = lock.try_share() {
+                            let seen = one.load(Ordering::Relaxed);
+                            assert_eq!(seen, two.load(Ordering::Relaxed));
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(two.load(Ordering::Relaxed), 10_000);
     }
 
     #[test]

@@ -14,14 +14,15 @@ use crate::queue::Note;
 use crate::reclaim::BATCH;
 use crate::regions::Place;
 use crate::serve::Worker;
-use crate::spin::{SpinGuard, backoff};
+use crate::spin::{SharedGuard, backoff};
 use crate::sys::{self, PAGE};
 
 /// Separate runs of neighbours moved in one round while a fault waits for it,
 /// outside of a quiet window: each costs a flush of the TLBs of all processors
 /// (decision 0002).
 const RUNS: usize = 4;
-/// A quiet window pays for so many moves: it costs little more than one.
+/// A quiet window pays for so many runs of neighbours: it costs as much as
+/// some moves with an interrupt each.
 const WORTHWHILE: usize = 4;
 /// Demotions asked of the policy at once.
 const ASK: u64 = 128;
@@ -35,6 +36,24 @@ struct Staged {
     id: u32,
     page: u32,
     proposal: Proposal,
+}
+
+/// How many pages at the beginning are neighbours.
+fn run_length(batch: &[Option<Staged>]) -> usize {
+    let neighbours =
+        |w: &[Option<Staged>]| matches!(w, [Some(a), Some(b)] if a.address + PAGE == b.address);
+    batch.windows(2).take_while(|w| neighbours(w)).count() + 1
+}
+
+/// Whether there are at least so many runs of neighbours.
+fn has_runs(mut batch: &[Option<Staged>], count: usize) -> bool {
+    for _ in 0..count {
+        if batch.is_empty() {
+            return false;
+        }
+        batch = &batch[run_length(batch)..];
+    }
+    true
 }
 
 impl Worker<'_> {
@@ -91,18 +110,15 @@ impl Worker<'_> {
         let mut window = None;
         let (mut i, mut moved) = (0, 0);
         while i < batch.len() {
-            let run = batch[i..]
-                .windows(2)
-                .take_while(|w| matches!(w, [Some(a), Some(b)] if a.address + PAGE == b.address))
-                .count()
-                + 1;
+            let run = run_length(&batch[i..]);
             let began = sys::now();
             let (got, tried) = self.move_run(limbo, &mut batch[i..i + run], now);
             i += tried;
             moved += got;
             if window.is_none() && got > 0 {
-                let pays = quiet.moved(sys::now() - began) && batch.len() - i >= WORTHWHILE;
-                window = if pays { quiet.window() } else { None };
+                let pays = quiet.moved(sys::now() - began);
+                window =
+                    if pays && has_runs(&batch[i..], WORTHWHILE) { quiet.window() } else { None };
             }
         }
         drop(window);
@@ -269,10 +285,10 @@ impl Worker<'_> {
 
     /// Keeps events from being read; `None` if a fork begins, which is read by
     /// one who then waits for us.
-    pub(crate) fn no_events(&self) -> Option<SpinGuard<'_, ()>> {
+    pub(crate) fn no_events(&self) -> Option<SharedGuard<'_>> {
         let mut spins = 0;
         loop {
-            if let Some(guard) = self.pager.reading.try_lock() {
+            if let Some(guard) = self.pager.reading.try_share() {
                 return Some(guard);
             }
             if self.pager.frozen.load(SeqCst) != 0 {

@@ -74,7 +74,7 @@ impl Recorded {
                     FaultKind::FirstTouch(_) => self.counts.first_touches += 1,
                     FaultKind::Absent(_) => self.counts.misses += 1,
                     FaultKind::Hint(_) => self.counts.hits += 1,
-                    FaultKind::WriteProtected => {}
+                    FaultKind::WriteProtected | FaultKind::Ahead => {}
                 }
                 telemetry.now
             }
@@ -300,12 +300,25 @@ impl WhatIf {
         self.brain.free(range, whole);
     }
 
+    /// A page came in with another one that was missed.
+    fn brought_ahead(&mut self, page: PageRef) {
+        if self.state(page) == Some(State::Stored) {
+            self.reserve();
+            self.resident += 1;
+            self.set(page, State::Resident);
+            self.left.remove(&page);
+            self.brain.fault(page, FaultKind::Ahead, &self.telemetry);
+            self.keep_headroom();
+        }
+    }
+
     fn touched(&mut self, page: PageRef, kind: FaultKind) {
         let access = match kind {
             FaultKind::FirstTouch(access) | FaultKind::Absent(access) | FaultKind::Hint(access) => {
                 access
             }
             FaultKind::WriteProtected => return,
+            FaultKind::Ahead => return self.brought_ahead(page),
         };
         let Some(state) = self.state(page) else {
             self.counts.unknown += 1;

@@ -173,7 +173,10 @@ impl Policy for HeMem {
                 self.state.place_new(slot, tier);
                 tier
             }
-            FaultKind::Absent(_) | FaultKind::Hint(_) | FaultKind::WriteProtected => {
+            FaultKind::Absent(_)
+            | FaultKind::Ahead
+            | FaultKind::Hint(_)
+            | FaultKind::WriteProtected => {
                 let tier = fastest_with_room(telemetry, size);
                 self.state.place_known(slot, tier);
                 tier

@@ -1,0 +1,242 @@
+//! Bringing pages in ahead of a walking program: see [`crate::ahead`].
+//!
+//! It is an extra before a fault is served, and may be left off at any point:
+//! a page that somebody has, or whose address space is changing, stays where it is.
+
+use core::sync::atomic::Ordering::*;
+
+use terrace_core::{Access, FaultKind};
+
+use crate::ahead::{Ahead, MOST};
+use crate::codec::PageBytes;
+use crate::page_state::PageState;
+use crate::pager::Pager;
+use crate::queue::Note;
+use crate::regions::Place;
+use crate::serve::{Worker, unpack, zeros};
+use crate::spin::{SharedGuard, backoff};
+use crate::sys::{self, PAGE};
+
+/// How often the lock for reading is tried before the pages are left alone: its
+/// holder may be waiting for one of them.
+const TRIES: u32 = 16;
+
+/// How often to look whether another has made room, instead of going without.
+const PATIENCE: u32 = 256;
+
+/// A page that is taken, to be filled in.
+#[derive(Clone, Copy)]
+struct Taken {
+    page: u32,
+    word: u64,
+}
+
+/// Room for the contents of [`MOST`] pages.
+pub struct Batch {
+    /// Address, or 0 if there is no memory for it.
+    at: usize,
+}
+
+impl Batch {
+    /// Memory of ours that takes no frame before it is used.
+    pub fn new() -> Self {
+        Self { at: sys::map_private(MOST * PAGE).unwrap_or(0) }
+    }
+
+    fn address(&self, n: usize) -> usize {
+        self.at + n * PAGE
+    }
+
+    fn page(&mut self, n: usize) -> &mut PageBytes {
+        debug_assert!(n < MOST && self.at != 0);
+        // SAFETY: `n` is within the mapping, which is ours alone, page-aligned
+        // and never unmapped; the borrow of `self` is exclusive.
+        unsafe { &mut *(self.address(n) as *mut PageBytes) }
+    }
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Whether a page's content is held by us, in memory.
+fn is_stored(state: PageState) -> bool {
+    matches!(state, PageState::Compressed(_) | PageState::Raw(_) | PageState::Same(_))
+}
+
+impl Worker<'_> {
+    /// What to bring in with a page that was asked for, by the faults so far. To
+    /// be called once a fault.
+    pub(crate) fn look_ahead(&self, place: &Place<'_>, write: bool) -> Ahead {
+        let state = PageState::of(place.word.load(Relaxed));
+        // Reading what was never touched shares the kernel's zero page.
+        let watched = match state {
+            PageState::Fresh => write,
+            other => is_stored(other),
+        };
+        if !watched {
+            return Ahead::default();
+        }
+        let pager = self.pager;
+        let mut ahead = pager.streams.fault(place.id, place.page);
+        // A small budget is not to be filled with guesses.
+        ahead.count = ahead.count.min((pager.budget() / 64) as u32);
+        ahead
+    }
+
+    /// Takes room for pages that nobody waits for yet; how many pages. It makes
+    /// room as a fault would, but once only and not beyond the budget.
+    pub(crate) fn reserve_ahead(&mut self, count: u32) -> u32 {
+        let pager = self.pager;
+        if pager.try_reserve(u64::from(count)) {
+            return count;
+        }
+        let mut spins = 0;
+        for _ in 0..PATIENCE {
+            if let Some(mut limbo) = pager.limbo.try_lock() {
+                self.make_room(&mut limbo);
+                break;
+            }
+            // Another makes room just now; its batch is worth waiting for.
+            backoff(&mut spins);
+            if pager.try_reserve(u64::from(count)) {
+                return count;
+            }
+        }
+        let some = [count, count / 2, count / 4];
+        some.into_iter().find(|&n| n > 0 && pager.try_reserve(u64::from(n))).unwrap_or(0)
+    }
+
+    /// Brings in the pages that follow one that was asked for; room is taken for
+    /// `room` of them, and given back as far as it is not used.
+    pub(crate) fn bring_ahead(&mut self, place: &Place<'_>, ahead: Ahead, room: u32) {
+        let pager = self.pager;
+        let fresh = PageState::of(place.word.load(Relaxed)) == PageState::Fresh;
+        let mut taken = [Taken { page: 0, word: 0 }; MOST];
+        let count = if self.batch.at == 0 { 0 } else { (room as usize).min(MOST) };
+        let count = take(pager, place, ahead, fresh, &mut taken[..count]);
+        let taken = &mut taken[..count];
+        let filled = self.fill(place, taken, fresh);
+        pager.release(u64::from(room) - u64::from(filled));
+    }
+
+    /// Fills in pages, stored or fresh; returns how many.
+    fn fill(&mut self, place: &Place<'_>, taken: &mut [Taken], fresh: bool) -> u32 {
+        if taken.is_empty() {
+            return 0;
+        }
+        let pager = self.pager;
+        // Neighbours go in one call, in the order of their addresses.
+        taken.sort_unstable_by_key(|t| t.page);
+        let start = sys::now();
+        for (i, t) in taken.iter().enumerate().filter(|_| !fresh) {
+            if !unpack(pager, PageState::of(t.word), self.batch.page(i)) {
+                sys::complain(&["a stored page is damaged; the program cannot go on"]);
+                std::process::abort();
+            }
+        }
+        let unpacked = sys::now();
+        // What a read event takes away has been taken away before this is
+        // got, and nothing more is before it is given back: else old content
+        // could come back to life.
+        let reading = self.reading_if_free();
+        let mut filled = 0;
+        for run in runs(taken) {
+            let at = place.region.start() + taken[run.start].page as usize * PAGE;
+            let from = if fresh { zeros() } else { self.batch.address(run.start) };
+            let done = match &reading {
+                Some(_) => pager.uffd().copy(at, from, run.len() * PAGE).0 / PAGE,
+                None => 0,
+            };
+            for (i, t) in taken[run].iter().enumerate() {
+                let word = place.region.word(t.page);
+                if i >= done {
+                    word.store(t.word, Release);
+                    continue;
+                }
+                let kind = if fresh {
+                    FaultKind::FirstTouch(Access::Write)
+                } else {
+                    pager.drop_content(PageState::of(t.word));
+                    FaultKind::Ahead
+                };
+                let at = Place { page: t.page, word, ..*place };
+                pager.note(Note::Fault { page: Pager::page_ref(&at), kind });
+                word.store(PageState::Resident.word(), Release);
+                filled += 1;
+            }
+        }
+        drop(reading);
+        place.region.resident.fetch_add(filled, Relaxed);
+        let counters = &pager.stats().counters;
+        counters.ahead.fetch_add(u64::from(filled), Relaxed);
+        if !fresh {
+            counters.decompressed.fetch_add(taken.len() as u64, Relaxed);
+            counters.decompress_ns.fetch_add(unpacked - start, Relaxed);
+            counters.copy_ns.fetch_add(sys::now() - unpacked, Relaxed);
+            counters.promotions.fetch_add(u64::from(filled), Relaxed);
+        }
+        filled
+    }
+
+    /// The lock for reading, unless its holder needs long: he may be waiting for
+    /// a page that we have.
+    fn reading_if_free(&self) -> Option<SharedGuard<'_>> {
+        let mut spins = 0;
+        for _ in 0..TRIES {
+            if let Some(guard) = self.pager.reading.try_share() {
+                return Some(guard);
+            }
+            backoff(&mut spins);
+        }
+        None
+    }
+}
+
+/// Takes the pages that are to come in: those that are of the same kind as the
+/// one that was asked for, and that nobody has. Returns how many.
+fn take(pager: &Pager, place: &Place<'_>, ahead: Ahead, fresh: bool, taken: &mut [Taken]) -> usize {
+    let mut count = 0;
+    let mut page = i64::from(place.page);
+    for _ in 0..ahead.count {
+        page += i64::from(ahead.stride);
+        let Some(page) = u32::try_from(page).ok().filter(|&page| page < place.region.pages())
+        else {
+            break;
+        };
+        if count == taken.len() {
+            break;
+        }
+        let word = place.region.word(page);
+        let state = PageState::of(word.load(Relaxed));
+        let at = Place { page, word, ..*place };
+        let wanted = if fresh { state == PageState::Fresh } else { is_stored(state) };
+        if wanted && pager.try_lock_page(&at, state) {
+            taken[count] = Taken { page, word: state.word() };
+            count += 1;
+        } else if fresh {
+            break;
+        }
+    }
+    count
+}
+
+/// The runs of neighbours in pages in order.
+fn runs(taken: &[Taken]) -> impl Iterator<Item = core::ops::Range<usize>> + use<> {
+    let mut ends = [0; MOST];
+    let mut n = 0;
+    for i in 1..=taken.len() {
+        if i == taken.len() || taken[i].page != taken[i - 1].page + 1 {
+            ends[n] = i;
+            n += 1;
+        }
+    }
+    let mut start = 0;
+    ends.into_iter().take(n).map(move |end| {
+        let run = start..end;
+        start = end;
+        run
+    })
+}
