@@ -76,6 +76,7 @@ const GAUGES: &[Gauge] = &[
 
 const COUNTERS: &[Counter] = &[
     ("promotions", "Pages brought into DRAM", None, |f| f.promotions as f64),
+    ("ahead", "Pages brought in before they were touched", None, |f| f.ahead as f64),
     ("demotions", "Pages that left DRAM", None, |f| f.demotions as f64),
     ("demotions_cancelled", "Demotions that a touch stopped", None, |f| {
         f.demotions_cancelled as f64

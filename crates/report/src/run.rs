@@ -103,6 +103,10 @@ pub struct Figures {
     pub direct_reclaims: u64,
     /// Pages brought in from a slower tier.
     pub promotions: u64,
+    /// Pages brought in, or filled with zeros, ahead of their first touch, because
+    /// the program walks through memory.
+    #[serde(default)]
+    pub ahead: u64,
     /// Pages that left for a slower tier.
     pub demotions: u64,
     /// Demotions given up because the program touched the page in time.
@@ -442,6 +446,7 @@ impl Figures {
             faults_spurious: sum(|c| &c.faults_spurious),
             direct_reclaims: sum(|c| &c.direct_reclaims),
             promotions: sum(|c| &c.promotions),
+            ahead: sum(|c| &c.ahead),
             demotions: sum(|c| &c.demotions),
             demotions_cancelled: sum(|c| &c.demotions_cancelled),
             demotions_refused: sum(|c| &c.demotions_refused),

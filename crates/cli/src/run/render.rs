@@ -128,6 +128,9 @@ fn budget(report: &RunReport) -> String {
 
 fn promotions(total: &Figures) -> String {
     let mut text = count(total.promotions);
+    if total.ahead > 0 {
+        let _ = write!(text, ", {} pages came ahead of a touch", count(total.ahead));
+    }
     if total.ping_pongs > 0 {
         let _ = write!(text, ", {} of pages that had just left", count(total.ping_pongs));
     }
@@ -385,6 +388,7 @@ mod tests {
             faults_spurious: 4,
             direct_reclaims: 17,
             promotions: 1_048_577,
+            ahead: 20_480,
             demotions: 1_248_001,
             demotions_cancelled: 3_002,
             demotions_refused: 0,
