@@ -10,8 +10,8 @@ use terrace_economics::Mode;
 use crate::failure::Failure;
 use crate::output;
 use crate::{
-    attach, check, compare, completions, convert, crash, doctor, man, metrics, plan, record,
-    replay, report, reproduce, run, sim, sweep, top, validate, why,
+    attach, broker, check, compare, completions, convert, crash, doctor, man, metrics, plan,
+    record, replay, report, reproduce, run, set, sim, sweep, top, validate, why,
 };
 
 /// Runs programs in less memory than they ask for, and simulates how memory
@@ -39,6 +39,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(run::Args),
+    Set(set::Args),
+    Broker(broker::Args),
     Attach(attach::Args),
     Top(top::Args),
     Report(report::Args),
@@ -66,6 +68,8 @@ impl Cli {
         let json = self.json;
         match self.verb {
             Verb::Run(args) => args.execute(json),
+            Verb::Set(args) => args.execute(json),
+            Verb::Broker(args) => args.execute(json),
             Verb::Attach(args) => args.execute(json),
             Verb::Top(args) => args.execute(json),
             Verb::Report(args) => args.execute(json),

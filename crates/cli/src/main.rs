@@ -9,6 +9,7 @@
 //! | [`progress`] | what long work shows on a terminal |
 //! | [`records`] | the file of decisions that `--record` writes and `why` reads |
 //! | [`run`] | run a program in less memory |
+//! | [`set`], [`broker`] | budgets that change, and that are shared |
 //! | [`residency`] | where a program's memory is, seen from outside |
 //! | [`runs`] | the runs that are under way |
 //! | [`attach`] | tiers for programs that run already |
@@ -32,6 +33,7 @@
 
 mod args;
 mod attach;
+mod broker;
 mod check;
 mod compare;
 mod completions;
@@ -53,6 +55,7 @@ mod reproduce;
 mod residency;
 mod run;
 mod runs;
+mod set;
 mod sim;
 mod sweep;
 mod top;

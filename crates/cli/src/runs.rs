@@ -9,6 +9,7 @@
 //! | `run.json` | [`Manifest`] |
 //! | `lock` | locked by `terrace run` for as long as it lives |
 //! | `PID.stats` | a process's statistics page |
+//! | `budget`, `broker.sock` | how its processes share the budget, see `terrace_live::broker` |
 //!
 //! It comes into being under another name and is renamed when it is complete,
 //! so nobody ever sees half of one. A directory whose lock is free and whose
@@ -23,8 +24,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, Nanos};
+use terrace_live::broker::{self, page::Summary};
 use terrace_live::shared::ProcessPage;
-use terrace_report::{Head, RunReport, Usage};
+use terrace_report::{Head, RunReport, SharedReport, Usage};
 
 use crate::failure::Failure;
 use crate::procs::{self, Stat};
@@ -52,7 +54,7 @@ pub(crate) struct Manifest {
     pub(crate) policy: String,
     /// What the economist does with its opinion.
     pub(crate) economist: String,
-    /// DRAM that each process may use.
+    /// DRAM that all its processes together may use.
     pub(crate) budget: Bytes,
     /// When it began, by the monotonic clock.
     pub(crate) started: Nanos,
@@ -179,16 +181,23 @@ impl LiveRun {
         let pages = self.pages();
         let cpu = pages.iter().filter_map(|page| Stat::of(page.pid())).map(|stat| stat.cpu).sum();
         let usage = Usage { cpu, plain_fault: self.manifest.plain_fault };
+        let shared = Summary::read(&self.directory.join(broker::page::FILE)).ok();
         let head = Head {
             program: self.manifest.program.clone(),
             end: None,
             elapsed: now() - self.manifest.started,
             policy: self.manifest.policy.clone(),
             economist: self.manifest.economist.clone(),
-            budget: self.manifest.budget,
+            budget: shared.map_or(self.manifest.budget, |shared| shared.budget),
+            shared: shared.map(SharedReport::from),
             unmanaged: None,
         };
         RunReport::collect(head, pages.iter().map(|page| &**page), &usage, None)
+    }
+
+    /// Where it is.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Whether a process of this number belongs to it.
@@ -240,6 +249,18 @@ pub(crate) fn choose(choice: Option<&str>) -> Result<Vec<LiveRun>, Failure> {
         return Err(Failure::bad_input(format!("no {what} `{choice}` runs under `terrace run`")));
     }
     Ok(chosen)
+}
+
+/// The only run that a choice is about.
+pub(crate) fn the_one(choice: &str, option: &str) -> Result<LiveRun, Failure> {
+    let mut runs = choose(Some(choice))?;
+    match (runs.pop(), runs.len()) {
+        (Some(run), 0) => Ok(run),
+        (_, more) => Err(Failure::bad_input(format!(
+            "{option}: {} runs are called `{choice}`; name one by the number of a process",
+            more + 1
+        ))),
+    }
 }
 
 /// Where runs may have their directories.

@@ -8,8 +8,10 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 20] = [
+const VERBS: [&str; 22] = [
     "run",
+    "set",
+    "broker",
     "attach",
     "top",
     "report",
@@ -40,6 +42,8 @@ fn help_reads_as_agreed() {
 
     help("").stdout_eq(file!["help/terrace.txt"].raw());
     help("run").stdout_eq(file!["help/run.txt"].raw());
+    help("set").stdout_eq(file!["help/set.txt"].raw());
+    help("broker").stdout_eq(file!["help/broker.txt"].raw());
     help("attach").stdout_eq(file!["help/attach.txt"].raw());
     help("top").stdout_eq(file!["help/top.txt"].raw());
     help("replay").stdout_eq(file!["help/replay.txt"].raw());

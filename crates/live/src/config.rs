@@ -18,7 +18,7 @@ pub const VARIABLE: &str = "TERRACE";
 /// The configuration of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunConfig {
-    /// DRAM that managed memory may use.
+    /// DRAM that managed memory may use, in all processes that share it.
     pub fast: Bytes,
     /// Which policy decides.
     pub policy: PolicyName,
@@ -34,6 +34,8 @@ pub struct RunConfig {
     pub spill: Option<PathBuf>,
     /// The most the spill file may hold.
     pub spill_size: Bytes,
+    /// Page of the broker that the budget is shared by, if it is.
+    pub broker: Option<PathBuf>,
     /// Whether decisions are written to the ring for a recorder to drain.
     pub record: bool,
 }
@@ -58,6 +60,7 @@ impl RunConfig {
             store_limit: None,
             spill: None,
             spill_size: Bytes::gib(64),
+            broker: None,
             record: false,
         }
     }
@@ -83,6 +86,9 @@ impl RunConfig {
         }
         if let Some(spill) = &self.spill {
             text.push_str(&format!(";spill={}", escape(&spill.to_string_lossy())));
+        }
+        if let Some(broker) = &self.broker {
+            text.push_str(&format!(";broker={}", escape(&broker.to_string_lossy())));
         }
         text
     }
@@ -114,6 +120,7 @@ impl RunConfig {
                 }
                 "dir" => config.dir = PathBuf::from(unescape(value)),
                 "spill" => config.spill = Some(PathBuf::from(unescape(value))),
+                "broker" => config.broker = Some(PathBuf::from(unescape(value))),
                 "record" => config.record = value == "1",
                 _ => return Err(BadConfig(format!("`{key}` is not known"))),
             }
@@ -154,6 +161,7 @@ mod tests {
     fn what_run_writes_is_what_the_library_reads() {
         let mut config = RunConfig::new(Bytes::mib(256), PathBuf::from("/tmp/a;b%c"));
         config.spill = Some(PathBuf::from("/x=y"));
+        config.broker = Some(PathBuf::from("/run/budget"));
         config.store_limit = Some(Bytes::mib(5));
         config.record = true;
         config.economist = Mode::Shadow;

@@ -27,6 +27,7 @@
 //! | [`pager`], [`regions`], [`page_state`] | what all threads share |
 //! | [`store`], [`codec`], [`zbe`], [`spill`] | where pages are while they are not in DRAM |
 //! | [`kept`] | pages that stay |
+//! | [`broker`] | one budget for several processes |
 //! | [`give_up`], [`inject`] | what happens when something of ours breaks, and breaking it for tests |
 //! | [`presence`] | what is really mapped |
 //! | [`numa`], [`attach`] | byte-addressable tiers; programs that run already |
@@ -37,6 +38,7 @@
 pub mod activate;
 pub mod ahead;
 pub mod attach;
+pub mod broker;
 pub mod codec;
 pub mod command;
 pub mod config;

@@ -20,6 +20,8 @@ use crate::sys::{self, PAGE};
 const TICK: u64 = 10_000_000;
 /// The longest sleep while nothing happens.
 const IDLE: u64 = 320_000_000;
+/// The same where a share can change meanwhile: others wait for what is given back.
+const IDLE_SHARED: u64 = 80_000_000;
 /// Pages armed in a tick at most: at some 15 µs each for arming and the fault
 /// (measured: `bench/mechanisms`), 20 in 10 ms are 3 % of a processor.
 const ARM: u32 = 20;
@@ -38,13 +40,15 @@ impl Worker<'_> {
         let mut pending = Pending::new();
         loop {
             self.obey();
+            let giving = self.follow_share();
             self.guard(&mut pending);
             self.keep_headroom();
             let now = sys::now();
             if now >= next_tick {
                 let activity = self.activity();
                 if activity == last_activity {
-                    sleep = (sleep * 2).min(IDLE);
+                    sleep =
+                        (sleep * 2).min(if pager.share.is_shared() { IDLE_SHARED } else { IDLE });
                 } else {
                     sleep = TICK;
                     self.tick(&mut random);
@@ -54,7 +58,7 @@ impl Worker<'_> {
             }
             let bell = pager.bell.load(Acquire);
             pager.asleep.store(1, SeqCst);
-            if pager.commands.pending().is_none() && !self.short_of_room() {
+            if pager.commands.pending().is_none() && !giving && !self.short_of_room() {
                 let mut wait = next_tick.saturating_sub(now);
                 if pager.duty.is_polling() || pending.count > 0 {
                     wait = wait.min(LOOK);

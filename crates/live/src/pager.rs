@@ -60,7 +60,9 @@ pub struct Pager {
     /// a fault that was read after an event is served after it. Shared by who
     /// moves pages that no fault asked for.
     pub reading: SharedLock,
-    budget: u64,
+    /// What the broker grants.
+    pub share: crate::broker::member::Share,
+    budget: AtomicU64,
     resident: AtomicU64,
     /// Until when (ns) nothing need be tried: all that is resident is pinned.
     pub nothing_leaves: AtomicU64,
@@ -221,6 +223,13 @@ impl Default for Deferred {
     }
 }
 
+/// Staging slots for a budget of so many pages. A tenth of the budget in limbo
+/// gives every page that leaves a second chance about as long as a tenth of DRAM
+/// takes to turn over; two 16-page batches are the least that can be moved at once.
+fn limbo_slots(budget: u64) -> u32 {
+    (budget / 10).clamp(32, 8192) as u32
+}
+
 impl Pager {
     /// A pager without regions and without threads.
     pub fn new(
@@ -229,11 +238,10 @@ impl Pager {
         mind: Mind,
         clock: Frequency,
     ) -> Result<Self, i32> {
-        let budget = config.fast.get() / PAGE as u64;
-        // A tenth of the budget in limbo gives every page that leaves a
-        // second chance about as long as a tenth of DRAM takes to turn over;
-        // two 16-page batches are the least that can be moved at once.
-        let slots = (budget / 10).clamp(32, 8192) as u32;
+        let (share, held) = crate::broker::member::Share::begin(config.fast.get());
+        let budget = held / PAGE as u64;
+        // Room for what the share may become.
+        let slots = limbo_slots(budget.max(config.fast.get() / PAGE as u64));
         stats.counters.budget_bytes.store(budget * PAGE as u64, Relaxed);
         Ok(Self {
             clock,
@@ -247,7 +255,8 @@ impl Pager {
             queue: Queue::new(),
             mind: SpinLock::new(mind),
             reading: SharedLock::default(),
-            budget,
+            share,
+            budget: AtomicU64::new(budget),
             resident: AtomicU64::new(0),
             nothing_leaves: AtomicU64::new(0),
             pinned_for: AtomicU64::new(0),
@@ -290,7 +299,16 @@ impl Pager {
     }
     /// Pages that may be resident.
     pub fn budget(&self) -> u64 {
-        self.budget
+        self.budget.load(Relaxed)
+    }
+    /// Sets how many pages may be resident. The manager's to call.
+    pub fn set_budget(&self, pages: u64) {
+        self.budget.store(pages, Relaxed);
+        self.stats().counters.budget_bytes.store(pages * PAGE as u64, Relaxed);
+    }
+    /// Pages that may be on their way out.
+    pub fn limbo_slots(&self) -> u32 {
+        limbo_slots(self.budget()).min(self.staging.slots())
     }
     /// Pages that are.
     pub fn resident(&self) -> u64 {
@@ -298,15 +316,16 @@ impl Pager {
     }
     /// Pages that the background keeps free, so that a fault finds room.
     pub fn headroom(&self) -> u64 {
-        (self.budget / 32).clamp(8, 2048)
+        (self.budget() / 32).clamp(8, 2048)
     }
 
     /// Takes room for so many pages; false if there is none.
     #[must_use]
     pub fn try_reserve(&self, pages: u64) -> bool {
-        let taken = self.resident.fetch_update(AcqRel, Relaxed, |now| {
-            (now + pages <= self.budget).then_some(now + pages)
-        });
+        let budget = self.budget();
+        let taken = self
+            .resident
+            .fetch_update(AcqRel, Relaxed, |now| (now + pages <= budget).then_some(now + pages));
         match taken {
             Ok(before) => {
                 self.note_resident(before + pages);
@@ -319,7 +338,8 @@ impl Pager {
     /// another that makes room: at most a 64th of it and 1 MiB.
     #[must_use]
     pub fn try_reserve_beyond(&self, pages: u64) -> bool {
-        let limit = self.budget + (self.budget / 64).min(256);
+        let budget = self.budget();
+        let limit = budget + (budget / 64).min(256);
         let taken = self
             .resident
             .fetch_update(AcqRel, Relaxed, |now| (now + pages <= limit).then_some(now + pages));

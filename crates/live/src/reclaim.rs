@@ -83,10 +83,11 @@ impl Worker<'_> {
             self.pager.leave(self.id);
             return false;
         }
-        let room = (self.pager.staging.slots() - limbo.len()) as usize;
+        let slots = self.pager.limbo_slots();
+        let room = slots.saturating_sub(limbo.len()) as usize;
         let staged = if room >= LEAST_ROOM { self.stage(limbo, room) } else { 0 };
         // Keep limbo half full: a second chance for the younger half.
-        let half = self.pager.staging.slots() / 2;
+        let half = slots / 2;
         let full = limbo.len() >= half + (half / 2).min(BATCH as u32);
         let settled = if full || staged == 0 { self.settle(limbo, BATCH) } else { 0 };
         self.pager.leave(self.id);

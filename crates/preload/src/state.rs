@@ -1,12 +1,13 @@
 //! How far management of this process has come.
 //!
-//! *Dormant* while everything fits into the budget: nothing is registered, no
-//! thread runs, and a mapping costs an addition. *Active* from the moment on
-//! at which what the program has mapped exceeds the budget. *Off* if there is
+//! *Dormant* while everything fits into its share of the budget: nothing is
+//! registered, no thread runs, and a mapping costs an addition. *Active* from the
+//! moment on at which what the program has mapped exceeds the share. *Off* if there is
 //! no configuration, or something failed.
 
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 
+use terrace_live::broker::member;
 use terrace_live::command::Command;
 use terrace_live::config::{RunConfig, VARIABLE};
 use terrace_live::inject;
@@ -41,6 +42,7 @@ pub(crate) fn init() {
                 sys::complain(&["no memory; running unmanaged"]);
                 return;
             }
+            member::init(&config);
             CONFIG.store(Box::leak(Box::new(config)), Release);
             std::panic::set_hook(Box::new(|info| sys::complain(&[&info.to_string()])));
             crate::malloc::init();
@@ -180,14 +182,13 @@ pub(crate) fn wiped(range: (usize, usize), wiped: bool) {
 /// Begins to manage if what is mapped no longer fits.
 pub(crate) fn wake_up_if_needed() {
     let Some(config) = config() else { return };
-    let fast = config.fast.get() as usize;
-    if MAPPED.load(Acquire) + crate::malloc::heap_size() <= fast {
+    // A process that only borrows our memory for a while must not become the
+    // home of our threads, nor have a share.
+    // SAFETY: asks for this process's number.
+    if PHASE.load(Acquire) == ACTIVE || owner() != unsafe { libc::getpid() } {
         return;
     }
-    // A process that only borrows our memory for a while must not become the
-    // home of our threads.
-    // SAFETY: asks for this process's number.
-    if owner() != unsafe { libc::getpid() } {
+    if signals_blocked(|| member::fits(MAPPED.load(Acquire) + crate::malloc::heap_size())) {
         return;
     }
     if PHASE.compare_exchange(DORMANT, STARTING, AcqRel, Acquire).is_err() {
@@ -230,6 +231,8 @@ pub(crate) fn forked(pager: &'static Pager) {
         page.inherit(pager.stats());
         pager.set_stats(page);
     }
+    let page = PAGE as u64;
+    pager.share.forked(pager.budget() * page, pager.resident() * page);
     if terrace_live::threads::resume(pager).is_err() {
         // Absent pages would read as zeros.
         sys::complain(&["a forked child cannot be managed; it cannot go on"]);
@@ -245,5 +248,6 @@ pub(crate) fn switch_off() {
 /// In a forked child that has no pager yet: its statistics are its own.
 pub(crate) fn forked_dormant() {
     claim();
+    member::forked_unmanaged(MAPPED.load(Acquire) + crate::malloc::heap_size());
     STATS.store(core::ptr::null_mut(), Release);
 }

@@ -20,5 +20,5 @@ pub mod slowdown;
 pub mod table;
 
 pub use rates::Rates;
-pub use run::{End, Figures, Head, Moment, RunReport, Usage};
+pub use run::{End, Figures, Head, Moment, RunReport, SharedReport, Usage};
 pub use slowdown::Slowdown;

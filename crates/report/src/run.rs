@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{ActionClass, Bytes, Cycles, Nanos, PageSize};
+use terrace_live::broker::page::Summary;
 use terrace_live::histogram::Histogram;
 use terrace_live::shared::{ClassCounters, Counters, PARTS, ProcessPage, State, Text};
 
@@ -35,10 +36,14 @@ pub struct RunReport {
     pub policy: String,
     /// What the economist did with its opinion.
     pub economist: String,
-    /// DRAM that each process was allowed.
+    /// DRAM that all processes together were allowed (each of them, where there
+    /// is no [`RunReport::shared`]).
     pub budget: Bytes,
-    /// Whether every process stayed within it.
+    /// Whether they stayed within it.
     pub budget_kept: bool,
+    /// How the budget was shared; `None` where every process had it for itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<SharedReport>,
     /// Why nothing was managed, if nothing was.
     pub unmanaged: Option<String>,
     /// How much slower the program ran than it would have on plain memory;
@@ -51,6 +56,36 @@ pub struct RunReport {
     /// Decisions that were taken faster than they could be recorded; `None`
     /// without a recording.
     pub decisions_lost: Option<u64>,
+}
+
+/// How several processes shared the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedReport {
+    /// Processes that had a share, the most at once.
+    pub processes: u32,
+    /// The most that was granted at once.
+    pub granted_peak: Bytes,
+    /// The most that was resident at once in all of them, as the broker saw it
+    /// ten times a second. Frames that a forked child still had in common with its
+    /// parent count once; processes that were not managed yet, with all that they
+    /// had mapped.
+    pub resident_peak: Bytes,
+    /// The largest budget that was in force.
+    pub budget_peak: Bytes,
+    /// How often the budget was changed.
+    pub changes: u32,
+}
+
+impl From<Summary> for SharedReport {
+    fn from(summary: Summary) -> Self {
+        Self {
+            processes: summary.processes,
+            granted_peak: summary.granted,
+            resident_peak: summary.resident,
+            budget_peak: summary.budget_peak,
+            changes: summary.changes,
+        }
+    }
 }
 
 /// One process.
@@ -294,6 +329,13 @@ impl RunReport {
         pages.sort_by_key(|page| page.pid.load(Relaxed));
         let processes: Vec<_> = pages.iter().map(|page| ProcessReport::of(page)).collect();
         let budget = head.budget;
+        let largest = head.shared.map_or(budget, |shared| shared.budget_peak);
+        let single = processes.iter().map(|process| process.figures.resident_peak);
+        // The broker looks now and then; a process by itself is never missed.
+        let peak = single.chain(head.shared.map(|shared| shared.resident_peak)).max();
+        let shared = head
+            .shared
+            .map(|shared| SharedReport { resident_peak: peak.unwrap_or_default(), ..shared });
         let total = Figures::of(&pages);
         let slowdown =
             (!processes.is_empty()).then(|| Slowdown::estimate(head.elapsed, &total, usage));
@@ -304,7 +346,8 @@ impl RunReport {
             policy: head.policy,
             economist: head.economist,
             budget,
-            budget_kept: processes.iter().all(|p| p.figures.resident_peak <= budget),
+            budget_kept: peak.unwrap_or_default() <= largest,
+            shared,
             unmanaged: head.unmanaged,
             slowdown,
             total,
@@ -361,6 +404,7 @@ impl Moment {
             economist,
             budget,
             budget_kept: self.processes.iter().all(kept),
+            shared: None,
             unmanaged: None,
             slowdown: self.slowdown,
             total: self.total,
@@ -383,8 +427,10 @@ pub struct Head {
     pub policy: String,
     /// What the economist does with its opinion.
     pub economist: String,
-    /// DRAM that each process may use.
+    /// DRAM that all processes together may use, or each where nothing is shared.
     pub budget: Bytes,
+    /// How it is shared.
+    pub shared: Option<SharedReport>,
     /// Why nothing is managed, if nothing is.
     pub unmanaged: Option<String>,
 }

@@ -53,7 +53,7 @@ impl Watch for Across<'_> {
 pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode, Failure> {
     use std::io::Write;
 
-    let fast = LadderTier { capacity: Some(args.fast), ..LadderTier::new(nearest()) };
+    let fast = LadderTier { capacity: Some(args.fast()), ..LadderTier::new(nearest()) };
     let attach = attach::Args::of_run(
         (fast, args.slow.clone()),
         (args.policy, args.economist),

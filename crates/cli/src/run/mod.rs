@@ -29,12 +29,13 @@ use std::time::{Duration, Instant};
 use terrace_core::{Bytes, LadderTier, Nanos};
 use terrace_economics::Mode;
 use terrace_live::activate;
+use terrace_live::broker::{self, keeper::Broker, page::Summary};
 use terrace_live::config::{self, RunConfig};
 use terrace_live::doctor::Facts;
 use terrace_live::probe::UffdProbe;
 use terrace_live::quiet::Keeper;
 use terrace_policy::PolicyName;
-use terrace_report::{End, Head, RunReport, Usage};
+use terrace_report::{End, Head, RunReport, SharedReport, Usage};
 
 use self::child::{Running, Watch, exit_code};
 use self::program::Program;
@@ -42,6 +43,7 @@ use self::recorder::Recorder;
 pub(crate) use self::render::render;
 use self::watch::{MIN_WATCH, Watcher};
 use crate::args::{economist, mode_name, one_of};
+use crate::broker::{Joined, start_broker};
 use crate::failure::Failure;
 use crate::metrics::{self, Listen, Server, SocketFile};
 use crate::output;
@@ -57,9 +59,15 @@ use crate::runs::{LiveRun, Manifest, RunDirectory};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: terrace run --fast 256MiB -- sort -S 1G big.txt")]
 pub(crate) struct Args {
-    /// DRAM that managed memory of each process may use, at least 1MiB.
-    #[arg(long, value_name = "SIZE")]
-    fast: Bytes,
+    /// DRAM that managed memory of all the program's processes together may use,
+    /// at least 1MiB. They share it by need; `terrace set` changes it.
+    #[arg(long, value_name = "SIZE", required_unless_present = "join")]
+    fast: Option<Bytes>,
+
+    /// Share the budget of another `terrace run`, or of a `terrace broker`: the
+    /// number of a process, or the program's name.
+    #[arg(long, value_name = "PID|NAME", conflicts_with_all = ["fast", "slow"])]
+    join: Option<String>,
 
     /// Instead of compressing it, let the rest lie in a slower memory: `numa:N`,
     /// or `swap`; several, faster ones first. Nothing is loaded into the
@@ -148,7 +156,8 @@ const DRAIN_FAST: Duration = Duration::from_millis(2);
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
-        if self.fast < RunConfig::MIN_FAST {
+        let joined = self.join.as_deref().map(crate::broker::Joined::find).transpose()?;
+        if self.fast() < RunConfig::MIN_FAST && joined.is_none() {
             let what = format!("--fast: the budget must be at least {}", RunConfig::MIN_FAST);
             return Err(Failure::bad_input(what));
         }
@@ -158,7 +167,7 @@ impl Args {
         }
         let program = Program::resolve(&self.program[0]).map_err(Failure::bad_input)?;
         match UffdProbe::run().usable() {
-            Ok(()) => self.run_managed(&program, json),
+            Ok(()) => self.run_managed(&program, joined, json),
             Err(why) if self.best_effort => {
                 if !self.quiet {
                     eprintln!("terrace: warning: running unmanaged: {why}");
@@ -172,14 +181,20 @@ impl Args {
         }
     }
 
-    fn run_managed(&self, program: &Program, json: bool) -> Result<ExitCode, Failure> {
+    fn run_managed(
+        &self,
+        program: &Program,
+        joined: Option<Joined>,
+        json: bool,
+    ) -> Result<ExitCode, Failure> {
+        let fast = joined.as_ref().map_or(self.fast(), |joined| joined.budget);
         let library = library::find()?;
         let plain_fault = procs::plain_fault();
         let manifest = Manifest::new(
             self.shown(),
             self.policy.name(),
             mode_name(self.economist),
-            self.fast,
+            fast,
             plain_fault,
             self.tiers(),
             self.record.as_deref().map(absolute),
@@ -187,7 +202,12 @@ impl Args {
         let directory = RunDirectory::create(&manifest)?;
         let _server = self.serve_metrics(&directory)?;
         let _keeper = Keeper::start(directory.path());
-        let config = self.config(directory.path());
+        let broker = match joined {
+            Some(joined) => Divided::Elsewhere(joined),
+            None => Divided::Here(start_broker(directory.path(), fast)?),
+        };
+        let mut config = self.config(directory.path(), fast);
+        config.broker = Some(broker.page(directory.path()));
         let mut command = self.command(program);
         command.env(config::VARIABLE, config.encode());
         command.env("LD_PRELOAD", library::preload_list(&library, std::env::var_os("LD_PRELOAD")));
@@ -206,6 +226,8 @@ impl Args {
             plain_fault,
             watch,
             next_moment: Duration::ZERO,
+            budget: fast,
+            broker: Some(broker),
         };
         let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
         let (end, elapsed) = running
@@ -246,6 +268,8 @@ impl Args {
             plain_fault,
             watch,
             next_moment: Duration::ZERO,
+            budget: self.fast(),
+            broker: None,
         };
         let running =
             Running::start(&mut self.command(program)).map_err(|e| not_started(program, &e))?;
@@ -265,8 +289,12 @@ impl Args {
         command
     }
 
-    fn config(&self, directory: &Path) -> RunConfig {
-        let mut config = RunConfig::new(self.fast, directory.to_owned());
+    fn fast(&self) -> Bytes {
+        self.fast.unwrap_or_default()
+    }
+
+    fn config(&self, directory: &Path, fast: Bytes) -> RunConfig {
+        let mut config = RunConfig::new(fast, directory.to_owned());
         config.policy = self.policy;
         config.economist = self.economist;
         config.min_region = self.min_region;
@@ -305,7 +333,7 @@ impl Args {
             config.economist,
             machine,
         );
-        let budget = self.fast;
+        let budget = config.fast;
         let header = header.of_live_run(LiveFacts { budget, plain_fault, calibration });
         Ok(Some((path, header, BufWriter::new(file))))
     }
@@ -354,6 +382,32 @@ impl Args {
     }
 }
 
+/// Who divides the budget of a run.
+enum Divided {
+    Here(Broker),
+    Elsewhere(Joined),
+}
+
+impl Divided {
+    /// The page that the program's processes find their shares in.
+    fn page(&self, directory: &Path) -> PathBuf {
+        let directory = match self {
+            Self::Here(_) => directory,
+            Self::Elsewhere(joined) => &joined.directory,
+        };
+        directory.join(broker::page::FILE)
+    }
+
+    fn summary(&self) -> Option<Summary> {
+        match self {
+            Self::Here(broker) => Some(broker.summary()),
+            Self::Elsewhere(joined) => {
+                Summary::read(&joined.directory.join(broker::page::FILE)).ok()
+            }
+        }
+    }
+}
+
 /// A run that is under way.
 struct Run<'a> {
     args: &'a Args,
@@ -366,17 +420,23 @@ struct Run<'a> {
     watch: Option<Watcher>,
     /// When the next moment is recorded.
     next_moment: Duration,
+    /// DRAM, as asked for.
+    budget: Bytes,
+    /// Who divides it.
+    broker: Option<Divided>,
 }
 
 impl Run<'_> {
     fn collect(&mut self, end: Option<End>, elapsed: Duration) -> RunReport {
+        let shared = self.broker.as_ref().and_then(Divided::summary);
         let head = Head {
             program: self.args.shown(),
             end,
             elapsed: Nanos(elapsed.as_nanos() as u64),
             policy: self.args.policy.name().to_owned(),
             economist: mode_name(self.args.economist).to_owned(),
-            budget: self.args.fast,
+            budget: shared.map_or(self.budget, |shared| shared.budget),
+            shared: shared.map(SharedReport::from),
             unmanaged: self.unmanaged.clone(),
         };
         let lost = self.recorder.lost();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use terrace_core::{Bytes, Cycles, Nanos};
+use terrace_core::{Cycles, Nanos};
 use terrace_report::run::{AccountReport, Figures, ProcessReport, ProcessState, RunReport};
 use terrace_report::{End, Slowdown};
 
@@ -111,19 +111,33 @@ fn lost(count: u64) -> String {
 }
 
 fn budget(report: &RunReport) -> String {
-    let peak = report
-        .processes
-        .iter()
-        .map(|process| process.figures.resident_peak)
-        .max()
-        .unwrap_or(Bytes::ZERO);
-    let each = if report.processes.len() > 1 { " each" } else { "" };
+    let single = report.processes.iter().map(|process| process.figures.resident_peak);
+    let shared = report.shared.as_ref();
+    let peak = shared.map_or_else(|| single.max().unwrap_or_default(), |all| all.resident_peak);
+    let largest = shared.map_or(report.budget, |all| all.budget_peak);
+    let whose = match shared {
+        _ if report.processes.len() < 2 => "",
+        Some(_) => " for all",
+        None => " each",
+    };
     let verdict = if report.budget_kept {
         "kept".to_owned()
     } else {
-        format!("exceeded by {}", percent(peak / report.budget - 1.0))
+        format!("exceeded by {}", percent(peak / largest - 1.0))
     };
-    format!("{}{each}, {verdict}: {peak} resident at most", report.budget)
+    let mut text = format!("{}{whose}, {verdict}: {peak} resident at most", report.budget);
+    if let Some(all) = shared {
+        if all.processes > 1 {
+            let _ = write!(text, " in {} processes at once", all.processes);
+        }
+        if all.changes > 0 {
+            let times = if all.changes == 1 { "once" } else { "" };
+            let times =
+                if times.is_empty() { format!("{} times", all.changes) } else { times.to_owned() };
+            let _ = write!(text, "; changed {times}, {largest} at most");
+        }
+    }
+    text
 }
 
 fn promotions(total: &Figures) -> String {
@@ -342,7 +356,7 @@ fn more(all: usize, shown: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use terrace_core::ActionClass;
+    use terrace_core::{ActionClass, Bytes};
 
     use super::*;
     use terrace_report::run::{FaultClass, FaultReport, RegionReport, StallReport, StoreReport};
@@ -469,6 +483,7 @@ mod tests {
             economist: "enforce".into(),
             budget: Bytes::mib(256),
             budget_kept: true,
+            shared: None,
             unmanaged: None,
             slowdown: Some(Slowdown {
                 factor: Some(1.3),

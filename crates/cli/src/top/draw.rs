@@ -384,6 +384,7 @@ mod tests {
             economist: "enforce".into(),
             budget: Bytes::mib(32),
             budget_kept: true,
+            shared: None,
             unmanaged: None,
             slowdown: Some(Slowdown {
                 factor: Some(1.43),

@@ -1,0 +1,112 @@
+//! `terrace broker`: a budget for programs that have nothing else in common; and
+//! what joins a run to one.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use terrace_core::{Bytes, Nanos};
+use terrace_live::broker::keeper::Broker;
+use terrace_live::broker::page::{FILE, Summary};
+use terrace_live::config::RunConfig;
+
+use crate::failure::Failure;
+use crate::output;
+use crate::runs::{self, Manifest, RunDirectory};
+
+/// Divide a budget among programs that are started with `run --join`.
+///
+/// Runs until it is interrupted. Programs that are still under way then keep the
+/// share that they have.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: terrace broker --fast 4GiB & terrace run --join $! -- redis-server"
+)]
+pub(crate) struct Args {
+    /// DRAM that managed memory of all the programs together may use, at least 1MiB.
+    #[arg(long, value_name = "SIZE")]
+    fast: Bytes,
+}
+
+/// What was divided, as a document.
+#[derive(Serialize)]
+struct Divided {
+    budget: Bytes,
+    budget_peak: Bytes,
+    changes: u32,
+    processes: u32,
+    granted_peak: Bytes,
+    resident_peak: Bytes,
+}
+
+impl Args {
+    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        if self.fast < RunConfig::MIN_FAST {
+            let what = format!("--fast: the budget must be at least {}", RunConfig::MIN_FAST);
+            return Err(Failure::bad_input(what));
+        }
+        // Before anybody is told of us, so that no signal finds us without.
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+            .map_err(|e| Failure::failed(format!("signals: {e}")))?;
+        let name = vec!["terrace broker".to_owned()];
+        let manifest = Manifest::new(name, "", "", self.fast, Nanos::ZERO, Vec::new(), None);
+        let directory = RunDirectory::create(&manifest)?;
+        let broker = start_broker(directory.path(), self.fast)?;
+        if !json {
+            eprintln!(
+                "terrace: dividing {}; join with `terrace run --join {} -- PROGRAM`",
+                self.fast,
+                std::process::id()
+            );
+        }
+        signals.forever().next();
+        let summary = broker.summary();
+        let divided = Divided {
+            budget: summary.budget,
+            budget_peak: summary.budget_peak,
+            changes: summary.changes,
+            processes: summary.processes,
+            granted_peak: summary.granted,
+            resident_peak: summary.resident,
+        };
+        if json {
+            output::print(&output::json("terrace.broker", &divided)?)?;
+        } else {
+            output::print(&format!(
+                "terrace: divided {}: {} resident at most, in {} processes at once\n",
+                divided.budget, divided.resident_peak, divided.processes
+            ))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Begins to divide a budget among the processes that find a directory.
+pub(crate) fn start_broker(directory: &Path, budget: Bytes) -> Result<Broker, Failure> {
+    Broker::start(directory, budget)
+        .map_err(|e| Failure::failed(format!("the budget cannot be shared: {e}")))
+}
+
+/// Another run, or a broker, whose budget is shared.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) directory: PathBuf,
+    pub(crate) budget: Bytes,
+}
+
+impl Joined {
+    /// Finds it by a process's number or a program's name.
+    pub(crate) fn find(choice: &str) -> Result<Self, Failure> {
+        let directory = runs::the_one(choice, "--join")?.directory().to_owned();
+        let summary = Summary::read(&directory.join(FILE));
+        let budget = summary.map_err(|_| no_budget(choice))?.budget;
+        Ok(Self { directory, budget })
+    }
+}
+
+/// A run that shares nothing.
+pub(crate) fn no_budget(choice: &str) -> Failure {
+    Failure::bad_input(format!("`{choice}` has no budget of its own to share or change"))
+}

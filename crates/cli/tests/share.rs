@@ -1,0 +1,219 @@
+//! One budget for several processes: `run`, `run --join`, `broker`, `set`.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Process, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{compile, is_supported, preload, refused, terrace};
+use serde_json::Value;
+use snapbox::cmd::cargo_bin;
+
+/// Fills so many MiB, and checks pages at random for so many milliseconds.
+const USER: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+static long now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000; }
+int main(int argc, char **argv) {
+    size_t pages = atol(argv[1]) * 256;
+    long until = now() + atol(argv[2]);
+    size_t *m = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < pages; i++) m[i * 512] = m[i * 512 + 7] = i * 77;
+    unsigned long x = 88172645463325252;
+    do {
+        for (int k = 0; k < (argc > 3 ? 5 : 500); k++) {
+            x ^= x << 13; x ^= x >> 7; x ^= x << 17;
+            size_t i = x % pages;
+            if (m[i * 512] != i * 77 || m[i * 512 + 7] != i * 77) { puts("WRONG"); return 1; }
+        }
+        if (argc > 3) nanosleep(&(struct timespec){0, 20000000}, 0);
+    } while (now() < until);
+    puts("right");
+    return 0;
+}
+"#;
+
+struct Bench {
+    directory: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        compile(USER, &directory.path().join("user"), &["-O2"]);
+        Self { directory }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// `terrace run` with these arguments on a shell script that calls `user`.
+    fn start(&self, arguments: &[&str], report: &str, script: &str) -> Child {
+        Process::new(cargo_bin!("terrace"))
+            .env("TERRACE_PRELOAD", preload())
+            .current_dir(self.directory.path())
+            .args(["--json", "run", "--report", report])
+            .args(arguments)
+            .args(["--", "sh", "-c", script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    fn report(&self, name: &str) -> Value {
+        serde_json::from_slice(&fs::read(self.path(name)).unwrap()).unwrap()
+    }
+}
+
+fn output(child: Child) -> String {
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Shares never add up to more than the budget; a pager may go over its own by a
+/// 64th for a moment, see `Pager::try_reserve_beyond`.
+fn assert_kept(report: &Value, budget: u64) {
+    let shared = &report["shared"];
+    assert!(shared["granted_peak"].as_u64().unwrap() <= budget, "{shared}");
+    let limit = budget + budget / 64;
+    assert!(shared["resident_peak"].as_u64().unwrap() <= limit, "{shared}");
+}
+
+#[test]
+fn processes_of_one_program_share_its_budget() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+
+    let run = bench.start(&["--fast", "16MiB"], "r", "./user 24 1500 & ./user 20 1500 & wait");
+
+    assert_eq!(output(run), "right\nright\n");
+    let report = bench.report("r");
+    assert_eq!(report["shared"]["processes"], 2);
+    assert_kept(&report, 16 * MIB);
+}
+
+#[test]
+fn memory_goes_to_who_needs_it_and_comes_back_from_who_ends() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+    // The first hardly uses what it has; the second could use everything.
+    let script = "./user 24 2500 idle & sleep 0.3; ./user 15 2200; wait; ./user 20 300";
+
+    let run = bench.start(&["--fast", "16MiB"], "r", script);
+
+    assert_eq!(output(run), "right\nright\nright\n");
+    let report = bench.report("r");
+    assert_kept(&report, 16 * MIB);
+    let mut peaks: Vec<u64> = report["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|process| process["command"] == "user")
+        .map(|process| process["figures"]["resident_peak"].as_u64().unwrap())
+        .collect();
+    peaks.sort_unstable();
+    assert!(peaks[0] > 9 * MIB, "the needy one has got most: {peaks:?}");
+    assert!(peaks[2] > 14 * MIB, "one that is alone has everything: {peaks:?}");
+}
+
+#[test]
+fn a_budget_changes_while_the_program_runs() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+    let run = bench.start(&["--fast", "16MiB"], "r", "./user 12 3000");
+    let pid = run.id().to_string();
+    std::thread::sleep(Duration::from_secs(1));
+
+    let smaller = terrace().args(["set", &pid, "--fast", "12KiB"]);
+    assert!(refused(smaller).contains("at least 1.00 MiB"));
+    let set = terrace().args(["--json", "set", &pid, "--fast", "4MiB"]).output().unwrap();
+
+    let change: Value = serde_json::from_slice(&set.stdout).unwrap();
+    assert_eq!((&change["before"], &change["after"]), (&(16 * MIB).into(), &(4 * MIB).into()));
+    assert_eq!(output(run), "right\n");
+    let report = bench.report("r");
+    assert_eq!(report["budget"], 4 * MIB);
+    assert_eq!(report["shared"]["changes"], 1);
+}
+
+#[test]
+fn programs_that_join_a_broker_share_what_it_has() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+    let mut broker = Process::new(cargo_bin!("terrace"))
+        .args(["broker", "--fast", "16MiB"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = broker.id().to_string();
+    // It says so when it can be joined.
+    let mut line = String::new();
+    let mut lines = std::io::BufReader::new(broker.stderr.take().unwrap());
+    std::io::BufRead::read_line(&mut lines, &mut line).unwrap();
+    assert!(line.contains(&pid), "{line}");
+
+    let one = bench.start(&["--join", &pid], "one", "./user 20 1000");
+    let two = bench.start(&["--join", &pid], "two", "./user 20 1000");
+
+    assert_eq!((output(one).as_str(), output(two).as_str()), ("right\n", "right\n"));
+    assert_eq!(bench.report("one")["shared"]["processes"], 2);
+    assert_kept(&bench.report("two"), 16 * MIB);
+    Process::new("kill").arg(&pid).status().unwrap();
+    assert!(output(broker).contains("in 2 processes at once"));
+}
+
+#[test]
+fn a_broker_that_is_killed_leaves_the_programs_running() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+    // A process that begins after the broker's end, too; and one that is forked.
+    let script = "./user 20 1200 >a & sleep 0.8; ./user 20 200 >b; wait; echo done >c";
+    let mut run = bench.start(&["--fast", "8MiB"], "r", script);
+    std::thread::sleep(Duration::from_millis(500));
+
+    run.kill().unwrap();
+    run.wait().unwrap();
+
+    await_file(&bench.path("c"));
+    for name in ["a", "b"] {
+        assert_eq!(fs::read_to_string(bench.path(name)).unwrap(), "right\n");
+    }
+}
+
+fn await_file(path: &Path) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !fs::read_to_string(path).is_ok_and(|text| !text.is_empty()) {
+        assert!(Instant::now() < until, "{} does not come", path.display());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_is_not_there_can_neither_be_joined_nor_changed() {
+    let join = terrace().args(["run", "--join", "no-such-run", "--", "true"]);
+    assert!(refused(join).contains("`no-such-run`"));
+    let set = terrace().args(["set", "1", "--fast", "1GiB"]);
+    assert!(refused(set).contains("`1`"));
+    let both = terrace().args(["run", "--join", "x", "--fast", "1MiB", "--", "true"]);
+    assert!(refused(both).contains("--fast"));
+}

@@ -1,0 +1,144 @@
+//! Changing the budget from outside: a socket beside the broker's page.
+//!
+//! A request is a line, and so is the answer: `budget BYTES`, and `was BYTES` or
+//! `error TEXT`. The directory is closed to others already; the broker looks
+//! all the same who is asking, and answers nobody but its own user and root.
+
+use core::sync::atomic::Ordering::*;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use terrace_core::Bytes;
+
+use super::page::BrokerPage;
+use super::share::LEAST;
+
+/// The socket's name in a run's directory.
+pub const SOCKET: &str = "broker.sock";
+/// Nobody is waited for longer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// A longer line is no request.
+const LONGEST: u64 = 64;
+
+/// Answers requests from a thread of its own for as long as the process lives.
+pub(super) fn listen(directory: &Path, page: &'static BrokerPage) -> io::Result<()> {
+    let listener = UnixListener::bind(directory.join(SOCKET))?;
+    std::thread::Builder::new().name("broker-control".to_owned()).spawn(move || {
+        crate::processors::block_signals();
+        for stream in listener.incoming().flatten() {
+            // Who does not listen to the answer need not have one.
+            let _ = answer(&stream, page);
+        }
+    })?;
+    Ok(())
+}
+
+fn answer(stream: &UnixStream, page: &BrokerPage) -> io::Result<()> {
+    // SAFETY: asks for this process's user.
+    let us = unsafe { libc::geteuid() };
+    if !may_ask(peer(stream)?, us) {
+        return (&*stream).write_all(b"error this broker belongs to somebody else\n");
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
+    let text = match parse(&line) {
+        Ok(budget) => {
+            let was = page.budget.swap(budget.get(), AcqRel);
+            page.changes.fetch_add(1, Relaxed);
+            page.ring();
+            format!("was {was}\n")
+        }
+        Err(error) => format!("error {error}\n"),
+    };
+    (&*stream).write_all(text.as_bytes())
+}
+
+/// Whether a user may ask the broker of another.
+fn may_ask(who: u32, owner: u32) -> bool {
+    who == owner || who == 0
+}
+
+/// The user at the other end.
+fn peer(stream: &UnixStream) -> io::Result<u32> {
+    let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: writes into `who`, at most `len` bytes.
+    let error = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut who).cast(),
+            &raw mut len,
+        )
+    };
+    if error == 0 { Ok(who.uid) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Reads a request.
+pub fn parse(line: &str) -> Result<Bytes, String> {
+    let line = line.strip_suffix('\n').ok_or("a request ends with a line feed")?;
+    let Some(amount) = line.strip_prefix("budget ") else {
+        return Err("a request is `budget BYTES`".to_owned());
+    };
+    let budget = amount.parse().map(Bytes).map_err(|_| "BYTES is a number".to_owned())?;
+    if budget < LEAST {
+        return Err(format!("the budget must be at least {LEAST}"));
+    }
+    Ok(budget)
+}
+
+/// Asks the broker in a directory for another budget; returns the one before, or
+/// what the broker says against it.
+pub fn set_budget(directory: &Path, budget: Bytes) -> io::Result<Result<Bytes, String>> {
+    let mut stream = UnixStream::connect(directory.join(SOCKET))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    writeln!(stream, "budget {}", budget.get())?;
+    let mut text = String::new();
+    BufReader::new(stream.take(4096)).read_line(&mut text)?;
+    let text = text.trim_end();
+    if let Some(was) = text.strip_prefix("was ").and_then(|was| was.parse().ok()) {
+        return Ok(Ok(Bytes(was)));
+    }
+    Ok(Err(text.strip_prefix("error ").unwrap_or("no answer").to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::page::FILE;
+
+    #[test]
+    fn a_request_changes_the_budget_and_nonsense_does_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let page = BrokerPage::create(&directory.path().join(FILE)).expect("a page");
+        page.budget.store(Bytes::mib(64).get(), Relaxed);
+        listen(directory.path(), page).expect("a socket");
+
+        let was = set_budget(directory.path(), Bytes::mib(32)).expect("an answer");
+        let small = set_budget(directory.path(), Bytes::kib(4)).expect("an answer");
+
+        assert_eq!(was, Ok(Bytes::mib(64)));
+        assert!(small.expect_err("too small").contains("at least"));
+        assert_eq!(page.budget.load(Relaxed), Bytes::mib(32).get());
+    }
+
+    #[test]
+    fn only_the_owner_and_root_may_ask() {
+        assert!(may_ask(1000, 1000) && may_ask(0, 1000));
+        assert!(!may_ask(1001, 1000) && !may_ask(1000, 0));
+    }
+
+    #[test]
+    fn requests_are_read_strictly() {
+        assert_eq!(parse("budget 1048576\n"), Ok(Bytes::mib(1)));
+        for bad in ["", "budget 1048576", "budget\n", "budget -1\n", "budget 1e9\n", "quit\n"] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The broker's side: looks what the processes hold and miss, and divides the
+//! budget among them.
+
+use core::sync::atomic::Ordering::*;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::thread::JoinHandle;
+
+use terrace_core::Bytes;
+
+use super::control;
+use super::page::{BrokerPage, FILE, SLOTS, Slot, Summary};
+use super::share::{Claim, LEAST, share};
+use crate::processors;
+use crate::sys;
+
+/// How often shares move between processes (ns).
+const PERIOD: u64 = 100_000_000;
+/// How often the broker looks while memory is on its way from one process to
+/// another (ns), and while there is only one process.
+const SOON: u64 = 10_000_000;
+const SELDOM: u64 = 1_000_000_000;
+/// A process that asks for its first memory, while there is none, is kept waiting
+/// for so long (ns) at most: others give back within a tick of their managers.
+pub(super) const KEEPS_WAITING: u64 = 100_000_000;
+/// The time over which refaults are averaged (s).
+const MEMORY: f64 = 1.0;
+/// A process that keeps changing what it wants while shares are lowered is looked
+/// at again the next time.
+const TRIES: usize = 4;
+
+/// Divides a budget. Dropping it ends that: every process keeps its last share.
+#[derive(Debug)]
+pub struct Broker {
+    page: &'static BrokerPage,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Broker {
+    /// Begins to divide a budget among the processes that find this directory,
+    /// and to listen for those who may change it.
+    pub fn start(directory: &Path, budget: Bytes) -> io::Result<Self> {
+        let page = BrokerPage::create(&directory.join(FILE))?;
+        page.budget.store(budget.get(), Relaxed);
+        page.beat.store(sys::now(), Release);
+        control::listen(directory, page)?;
+        page.budget_peak.store(budget.get(), Relaxed);
+        let thread = std::thread::Builder::new().name("broker".to_owned());
+        let thread = thread.spawn(move || {
+            processors::block_signals();
+            Rounds::new(page).run();
+        })?;
+        Ok(Self { page, thread: Some(thread) })
+    }
+
+    /// What has happened so far.
+    pub fn summary(&self) -> Summary {
+        self.page.summary()
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.page.closed.store(1, Release);
+        self.page.ring();
+        if let Some(thread) = self.thread.take() {
+            // It cannot have anything to say that matters any more.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A process, as followed from round to round.
+struct Member {
+    pid: u32,
+    handle: OwnedFd,
+    refaults: u64,
+    /// Refaults a second, averaged.
+    rate: f64,
+    /// Since when (ns) it waits for its first memory; 0 if it does not.
+    waits_since: u64,
+}
+
+struct Rounds {
+    page: &'static BrokerPage,
+    /// By slot.
+    members: HashMap<usize, Member>,
+    budget: Bytes,
+    balanced: u64,
+}
+
+impl Rounds {
+    fn new(page: &'static BrokerPage) -> Self {
+        let budget = Bytes(page.budget.load(Relaxed));
+        Self { page, members: HashMap::new(), budget, balanced: sys::now() }
+    }
+
+    fn run(mut self) {
+        while self.page.closed.load(Acquire) == 0 {
+            let bell = self.page.bell.load(Acquire);
+            let wait = self.round();
+            sys::futex_wait(&self.page.bell, bell, Some(wait), true);
+        }
+    }
+
+    /// Looks at everybody once; returns how long (ns) the next look can wait.
+    fn round(&mut self) -> u64 {
+        let now = sys::now();
+        self.page.beat.store(now, Release);
+        self.look_for_processes();
+        let since = now.saturating_sub(self.balanced);
+        let balance = since >= PERIOD;
+        if balance {
+            self.balanced = now;
+            self.measure(since);
+        }
+        let asked: Vec<_> = self.slots().map(|(_, slot)| slot.ask.load(Acquire)).collect();
+        let moving = self.divide(balance);
+        for ((i, slot), asked) in self.slots().zip(asked) {
+            if slot.answer.load(Relaxed) != asked && !self.keeps_waiting(i, slot, now) {
+                slot.answer.store(asked, Release);
+                sys::futex_wake(&slot.answer, true);
+            }
+        }
+        self.summarise();
+        match self.members.len() {
+            0 | 1 if !moving => SELDOM,
+            _ if moving => SOON,
+            _ => PERIOD.saturating_sub(sys::now() - self.balanced).max(1_000_000),
+        }
+    }
+
+    /// The slots of the processes, always in the same order.
+    fn slots(&self) -> impl Iterator<Item = (usize, &'static Slot)> + use<> {
+        let mut taken: Vec<_> = self.members.keys().copied().collect();
+        taken.sort_unstable();
+        let slots = self.page.slots();
+        taken.into_iter().map(move |i| (i, &slots[i]))
+    }
+
+    /// Enters who has come, and empties the slots of those who have ended.
+    fn look_for_processes(&mut self) {
+        for i in 0..SLOTS {
+            let slot = &self.page.slots()[i];
+            let pid = slot.pid.load(Acquire);
+            if pid == 0 {
+                continue;
+            }
+            if self.members.get(&i).is_none_or(|member| member.pid != pid) {
+                match open_process(pid) {
+                    Ok(handle) => {
+                        let refaults = slot.refaults.load(Relaxed);
+                        self.members
+                            .insert(i, Member { pid, handle, refaults, rate: 0.0, waits_since: 0 });
+                    }
+                    Err(_) => slot.clear(),
+                }
+            }
+            if self.members.get(&i).is_some_and(|member| has_ended(&member.handle)) {
+                self.members.remove(&i);
+                slot.clear();
+            }
+        }
+    }
+
+    /// Whether a process had better wait for what others are giving back.
+    fn keeps_waiting(&mut self, i: usize, slot: &Slot, now: u64) -> bool {
+        let Some(member) = self.members.get_mut(&i) else { return false };
+        let enough = slot.want.load(Relaxed).min(LEAST.get());
+        if slot.grant.load(Relaxed) >= enough || slot.managed.load(Relaxed) != 0 {
+            member.waits_since = 0;
+            return false;
+        }
+        if member.waits_since == 0 {
+            member.waits_since = now;
+        }
+        now - member.waits_since < KEEPS_WAITING
+    }
+
+    /// Averages refaults.
+    fn measure(&mut self, since: u64) {
+        let seconds = since as f64 / 1e9;
+        let weight = 1.0 - (-seconds / MEMORY).exp();
+        for (i, member) in &mut self.members {
+            let now = self.page.slots()[*i].refaults.load(Relaxed);
+            // Fewer than before: the process began another program.
+            let rate = now.saturating_sub(member.refaults) as f64 / seconds;
+            member.refaults = now;
+            member.rate += (rate - member.rate) * weight;
+        }
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        let claim = |(i, slot): (usize, &Slot)| Claim {
+            grant: Bytes(slot.grant.load(Relaxed)),
+            held: Bytes(slot.held.load(SeqCst)),
+            want: Bytes(slot.want.load(SeqCst)),
+            refaults: self.members[&i].rate,
+            absent: Bytes(slot.absent.load(Relaxed)),
+        };
+        self.slots().map(claim).collect()
+    }
+
+    /// Changes the shares; whether memory is on its way from one process to another.
+    fn divide(&mut self, balance: bool) -> bool {
+        self.budget = Bytes(self.page.budget.load(Relaxed));
+        for attempt in 0..TRIES {
+            let claims = self.claims();
+            let shares = share(self.budget, &claims, balance && attempt == 0);
+            let mut lowered = false;
+            for ((_, slot), (share, claim)) in self.slots().zip(shares.iter().zip(&claims)) {
+                if *share < claim.grant {
+                    slot.grant.store(share.get(), SeqCst);
+                    lowered = true;
+                }
+            }
+            if lowered {
+                // A process may have taken, just before, what it has no more:
+                // look again before that is given to another.
+                continue;
+            }
+            for ((_, slot), share) in self.slots().zip(&shares) {
+                slot.grant.store(share.get(), SeqCst);
+            }
+            return claims.iter().zip(&shares).any(|(claim, share)| claim.held > *share);
+        }
+        true
+    }
+
+    fn summarise(&self) {
+        let page = self.page;
+        let (mut granted, mut resident) = (0, 0);
+        for (_, slot) in self.slots() {
+            granted += slot.grant.load(Relaxed);
+            resident += if slot.managed.load(Relaxed) == 0 {
+                slot.held.load(Relaxed)
+            } else {
+                let all = slot.resident.load(Relaxed);
+                all.saturating_sub(slot.inherited.load(Relaxed))
+            };
+        }
+        page.processes_peak.fetch_max(self.members.len() as u32, Relaxed);
+        page.granted_peak.fetch_max(granted, Relaxed);
+        page.resident_peak.fetch_max(resident, Relaxed);
+        page.budget_peak.fetch_max(self.budget.get(), Relaxed);
+    }
+}
+
+/// A handle for a process, which stays that of this very process.
+fn open_process(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: has no memory effects.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Whether it has ended, reaped or not.
+fn has_ended(handle: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor to look at.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+}

@@ -1,0 +1,287 @@
+//! A process's side: what it may use, and what it says of itself.
+//!
+//! Called from the program's own threads (when they map memory) and by the
+//! manager. Nothing here allocates or locks; a process waits for the broker only
+//! when it maps more than its share while it is not managed yet, and then for 200
+//! ms at most.
+
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+
+use super::keeper::KEEPS_WAITING;
+use super::page::{BrokerPage, Slot};
+use super::share::LEAST;
+use crate::config::RunConfig;
+use crate::pager::Pager;
+use crate::serve::Worker;
+use crate::spin::backoff;
+use crate::sys::{self, PAGE};
+
+/// The broker's page of this process, and the process's slot in it.
+static BROKER: AtomicPtr<BrokerPage> = AtomicPtr::new(core::ptr::null_mut());
+static SLOT: AtomicPtr<Slot> = AtomicPtr::new(core::ptr::null_mut());
+/// What a process may use that has no share, bytes.
+static ALONE: AtomicU64 = AtomicU64::new(u64::MAX);
+/// What was mapped when this process was forked: most of it is its parent's.
+static INHERITED: AtomicUsize = AtomicUsize::new(0);
+/// Until when (ns) the broker is not asked, for it has not answered.
+static SILENT_UNTIL: AtomicU64 = AtomicU64::new(0);
+
+/// How long a process waits for an answer (ns), and for how long it does not ask
+/// again if there is none. The broker answers at once, unless others have to give
+/// back first so that a new process can have anything at all.
+const PATIENCE: u64 = 2 * KEEPS_WAITING;
+const SILENCE: u64 = 1_000_000_000;
+/// The least that a pager can work with, pages: what the ring of pages on their
+/// way out needs, and three times as much for what one instruction touches.
+const FLOOR: u64 = 128;
+/// A forked child gives nothing back for so long (ns): mostly it begins another
+/// program or ends before that, and its pages are its parent's anyway.
+const CHILDHOOD: u64 = 200_000_000;
+/// While a share shrinks, the program may take so many pages between two batches
+/// that leave: about what faults take in the time of one.
+const SLACK: u64 = 64;
+/// For how long it does not try again after nothing could leave (ns).
+const STUCK: u64 = 20_000_000;
+/// The longest that the manager gives memory back at a stretch (ns).
+const STRETCH: u64 = 1_000_000;
+
+fn broker() -> Option<&'static BrokerPage> {
+    // SAFETY: only set from `&'static`.
+    unsafe { BROKER.load(Acquire).as_ref() }
+}
+
+fn pid() -> u32 {
+    std::process::id()
+}
+
+/// At the start of a program: finds the broker.
+pub fn init(config: &RunConfig) {
+    let fast = config.fast.get();
+    ALONE.store(fast, Relaxed);
+    let Some(path) = &config.broker else { return };
+    let Ok(page) = BrokerPage::open(path) else {
+        // Out of its reach (another root or user): a modest part, for the others
+        // know nothing of this process.
+        ALONE.store((fast / 8).max(LEAST.get()), Relaxed);
+        return;
+    };
+    BROKER.store(core::ptr::from_ref(page).cast_mut(), Release);
+    // What was said of the program that this process ran before is over.
+    if let Some(slot) = page.own(pid()) {
+        slot.forget();
+        SLOT.store(core::ptr::from_ref(slot).cast_mut(), Release);
+        page.ring();
+    }
+}
+
+/// The process's slot, taken when it is first needed.
+fn slot(page: &'static BrokerPage) -> Option<&'static Slot> {
+    // SAFETY: only set from `&'static`.
+    if let Some(slot) = unsafe { SLOT.load(Acquire).as_ref() } {
+        return Some(slot);
+    }
+    let slot = page.claim(pid())?;
+    SLOT.store(core::ptr::from_ref(slot).cast_mut(), Release);
+    Some(slot)
+}
+
+/// Whether so many mapped bytes of an unmanaged process are within its share;
+/// asks for more if they are not.
+pub fn fits(mapped: usize) -> bool {
+    let alone = mapped as u64 <= ALONE.load(Relaxed);
+    let Some(page) = broker() else { return alone };
+    let known = !SLOT.load(Relaxed).is_null();
+    if !known && mapped.saturating_sub(INHERITED.load(Relaxed)) as u64 <= LEAST.get() {
+        return true;
+    }
+    let Some(slot) = slot(page) else { return alone };
+    slot.want.store(mapped as u64, SeqCst);
+    if takes(slot, mapped as u64) {
+        return true;
+    }
+    ask(page, slot);
+    takes(slot, mapped as u64) || (!page.is_kept() && alone && slot.grant.load(Relaxed) == 0)
+}
+
+/// Takes so much if the share is large enough.
+fn takes(slot: &Slot, mapped: u64) -> bool {
+    if slot.grant.load(SeqCst) < mapped {
+        return false;
+    }
+    // The broker lowers a share first and then looks what is held; so one of us
+    // sees what the other did.
+    slot.held.store(mapped, SeqCst);
+    slot.grant.load(SeqCst) >= mapped
+}
+
+/// Asks the broker, and waits for its answer.
+fn ask(page: &BrokerPage, slot: &Slot) {
+    let mut now = sys::now();
+    if now < SILENT_UNTIL.load(Relaxed) || page.closed.load(Relaxed) != 0 {
+        return;
+    }
+    let number = slot.ask.fetch_add(1, AcqRel).wrapping_add(1);
+    page.ring();
+    let until = now + PATIENCE;
+    loop {
+        let answered = slot.answer.load(Acquire);
+        if answered.wrapping_sub(number).cast_signed() >= 0 {
+            return;
+        }
+        if now >= until {
+            SILENT_UNTIL.store(now + SILENCE, Relaxed);
+            return;
+        }
+        sys::futex_wait(&slot.answer, answered, Some(until - now), true);
+        now = sys::now();
+    }
+}
+
+/// In a forked child that is not managed, with what it has inherited.
+pub fn forked_unmanaged(mapped: usize) {
+    SLOT.store(core::ptr::null_mut(), Release);
+    SILENT_UNTIL.store(0, Relaxed);
+    INHERITED.store(mapped, Relaxed);
+}
+
+/// A pager's share.
+#[derive(Debug, Default)]
+pub struct Share {
+    slot: AtomicPtr<Slot>,
+    /// Until when (ns) nothing is given back.
+    wait_until: AtomicU64,
+}
+
+impl Share {
+    /// That of a process which begins to be managed, and what it may hold now, bytes.
+    pub fn begin(fast: u64) -> (Self, u64) {
+        let Some((page, slot)) = broker().and_then(|page| Some((page, slot(page)?))) else {
+            return (Self::default(), fast.min(ALONE.load(Relaxed)));
+        };
+        let grant = if page.is_kept() || slot.grant.load(Relaxed) > 0 {
+            slot.grant.load(Relaxed)
+        } else {
+            // Nobody shares anything any more.
+            (fast / 8).max(LEAST.get())
+        };
+        let held = grant.max(slot.held.load(Relaxed)).max(FLOOR * PAGE as u64);
+        slot.held.store(held, SeqCst);
+        slot.managed.store(1, Release);
+        page.ring();
+        let share = Self::default();
+        share.slot.store(core::ptr::from_ref(slot).cast_mut(), Release);
+        (share, held)
+    }
+
+    /// In a forked child, which may hold so much for now, and has so much resident.
+    pub fn forked(&self, held: u64, resident: u64) {
+        SLOT.store(core::ptr::null_mut(), Release);
+        SILENT_UNTIL.store(0, Relaxed);
+        self.slot.store(core::ptr::null_mut(), Release);
+        let Some((page, slot)) = broker().and_then(|page| Some((page, slot(page)?))) else {
+            return;
+        };
+        self.wait_until.store(sys::now() + CHILDHOOD, Relaxed);
+        slot.want.store(held, Relaxed);
+        slot.held.store(held, Relaxed);
+        slot.resident.store(resident, Relaxed);
+        slot.inherited.store(resident, Relaxed);
+        slot.managed.store(1, Release);
+        self.slot.store(core::ptr::from_ref(slot).cast_mut(), Release);
+        page.ring();
+    }
+
+    /// Whether there is a broker.
+    pub fn is_shared(&self) -> bool {
+        !self.slot.load(Relaxed).is_null()
+    }
+
+    fn slot(&self) -> Option<&Slot> {
+        // SAFETY: only set from `&'static`.
+        unsafe { self.slot.load(Acquire).as_ref() }
+    }
+
+    /// What the broker grants now, pages; `None` if nobody says.
+    fn goal(&self) -> Option<u64> {
+        let slot = self.slot()?;
+        // Taken for dead, as from another PID namespace: on with what we have.
+        if slot.pid.load(Relaxed) != pid() {
+            return None;
+        }
+        let grant = slot.grant.load(Relaxed);
+        if grant == 0 && !broker()?.is_kept() {
+            return None;
+        }
+        Some((grant / PAGE as u64).max(FLOOR))
+    }
+
+    /// Says what the pager may hold from now on.
+    fn hold(&self, pages: u64) {
+        if let Some(slot) = self.slot() {
+            slot.held.store(pages * PAGE as u64, SeqCst);
+        }
+    }
+
+    /// Says how the pager does.
+    fn tell(&self, pager: &Pager) {
+        let Some(slot) = self.slot() else { return };
+        let counters = &pager.stats().counters;
+        let page = PAGE as u64;
+        let absent = counters.stored_pages.load(Relaxed) + counters.same_pages.load(Relaxed);
+        slot.absent.store(absent * page + counters.spill_bytes.load(Relaxed), Relaxed);
+        slot.resident.store(pager.resident() * page, Relaxed);
+        slot.want.store(counters.mapped_bytes.load(Relaxed), Relaxed);
+        slot.refaults.store(counters.faults_absent.load(Relaxed), Relaxed);
+    }
+}
+
+impl Worker<'_> {
+    /// Keeps to the share that the broker grants: more at once, less by giving
+    /// memory back in the background, a little at a time, so that no fault has to
+    /// make the room that is missing all of a sudden. True while there is more to
+    /// give back.
+    pub fn follow_share(&mut self) -> bool {
+        let pager = self.pager;
+        let share = &pager.share;
+        let Some(goal) = share.goal() else { return false };
+        share.tell(pager);
+        if goal >= pager.budget() {
+            if goal > pager.budget() {
+                pager.set_budget(goal);
+                share.hold(goal);
+            }
+            if let Some(slot) = share.slot() {
+                slot.inherited.store(0, Relaxed);
+            }
+            return false;
+        }
+        let now = sys::now();
+        if now < share.wait_until.load(Relaxed) || pager.frozen.load(SeqCst) != 0 {
+            return false;
+        }
+        let mut spins = 0;
+        loop {
+            let next = (pager.resident() + SLACK).min(pager.budget()).max(goal);
+            pager.set_budget(next);
+            share.hold(next);
+            if let Some(slot) = share.slot() {
+                slot.inherited.fetch_min((next - goal) * PAGE as u64, Relaxed);
+            }
+            if next == goal || self.stuck_until > now {
+                return false;
+            }
+            if sys::now() > now + STRETCH || pager.commands.pending().is_some() {
+                return true;
+            }
+            let Some(mut limbo) = pager.limbo.try_lock() else {
+                backoff(&mut spins);
+                continue;
+            };
+            if !self.make_room(&mut limbo) {
+                // Pinned, or a fork begins: again after a while.
+                self.stuck_until = sys::now() + STUCK;
+                return false;
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The page of memory that the broker and its processes share: a file in a
+//! directory that is closed to all but its owner, mapped by each.
+//!
+//! Every word has one writer. The broker writes shares and answers; a process
+//! writes what its own slot says of it. A slot is taken by whoever changes its
+//! `pid` from 0, and emptied by the broker when that process has ended.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use terrace_core::Bytes;
+
+use crate::sys;
+
+/// The file's name in a run's directory.
+pub const FILE: &str = "budget";
+const MAGIC: u64 = 0x5445_5252_4255_4447; // "TERRBUDG"
+/// Raised with every change of the layout.
+const VERSION: u32 = 1;
+/// Processes that can share a budget; more go without a share of their own.
+pub const SLOTS: usize = 2048;
+/// A broker that has not shown itself for so long (ns) has died.
+const DEAD: u64 = 3_000_000_000;
+/// A process that begins anew in its old slot (`exec`) is found by so many looks.
+const NEAR: usize = 8;
+
+/// The page.
+#[repr(C)]
+pub struct BrokerPage {
+    head: Head,
+    slots: [Slot; SLOTS],
+}
+
+/// What concerns all.
+#[repr(C, align(128))]
+#[derive(Default)]
+pub struct Head {
+    magic: AtomicU64,
+    version: AtomicU32,
+    /// Set when the broker ends.
+    pub closed: AtomicU32,
+    /// The budget, bytes.
+    pub budget: AtomicU64,
+    /// When (`CLOCK_MONOTONIC`, ns) the broker was last at work.
+    pub beat: AtomicU64,
+    /// A futex: changes when a process wants the broker's attention.
+    pub bell: AtomicU32,
+    /// How often the budget was changed.
+    pub changes: AtomicU32,
+    /// See [`Summary`].
+    pub processes_peak: AtomicU32,
+    _pad: u32,
+    /// See [`Summary`].
+    pub granted_peak: AtomicU64,
+    /// See [`Summary`].
+    pub resident_peak: AtomicU64,
+    /// See [`Summary`].
+    pub budget_peak: AtomicU64,
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// The budget in force.
+    pub budget: Bytes,
+    /// The largest that was.
+    pub budget_peak: Bytes,
+    /// How often it was changed.
+    pub changes: u32,
+    /// Processes with a share, the most at once.
+    pub processes: u32,
+    /// The most that was granted at once.
+    pub granted: Bytes,
+    /// The most that was resident at once, in all processes together, as seen
+    /// whenever the broker looked (at least ten times a second while there are
+    /// several). Frames that a child still has in common with its parent count
+    /// once, and a process that is not managed with all that it has mapped.
+    pub resident: Bytes,
+}
+
+impl Summary {
+    /// Reads it from a broker's file.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let mut bytes = [0; size_of::<Head>()];
+        File::open(path)?.read_exact(&mut bytes)?;
+        let mut head = Head::default();
+        // SAFETY: as many bytes as the head has; its fields are integers, valid
+        // whatever they are.
+        unsafe {
+            let to = core::ptr::from_mut(&mut head).cast::<u8>();
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+        head.check()?;
+        Ok(head.summary())
+    }
+}
+
+impl Head {
+    fn check(&self) -> io::Result<()> {
+        if self.magic.load(Acquire) == MAGIC && self.version.load(Relaxed) == VERSION {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidData, "a broker's page of another version"))
+    }
+
+    /// What has happened so far.
+    pub fn summary(&self) -> Summary {
+        Summary {
+            budget: Bytes(self.budget.load(Relaxed)),
+            budget_peak: Bytes(self.budget_peak.load(Relaxed)),
+            changes: self.changes.load(Relaxed),
+            processes: self.processes_peak.load(Relaxed),
+            granted: Bytes(self.granted_peak.load(Relaxed)),
+            resident: Bytes(self.resident_peak.load(Relaxed)),
+        }
+    }
+}
+
+impl core::ops::Deref for BrokerPage {
+    type Target = Head;
+    fn deref(&self) -> &Head {
+        &self.head
+    }
+}
+
+/// A process's part.
+#[repr(C, align(128))]
+pub struct Slot {
+    /// The process; 0 if the slot is empty.
+    pub pid: AtomicU32,
+    /// Whether it is managed: it can give memory back.
+    pub managed: AtomicU32,
+    /// The number of its last question.
+    pub ask: AtomicU32,
+    /// The number of the last question that was answered; a futex.
+    pub answer: AtomicU32,
+    /// Its share, bytes. The broker's word.
+    pub grant: AtomicU64,
+    /// What it may hold for now, bytes: more than its share while it gives back.
+    pub held: AtomicU64,
+    /// The most that it could use, bytes.
+    pub want: AtomicU64,
+    /// Managed bytes that it has resident.
+    pub resident: AtomicU64,
+    /// Of these, at most so many bytes that it shares with its parent since a fork.
+    pub inherited: AtomicU64,
+    /// Managed bytes that are not in DRAM.
+    pub absent: AtomicU64,
+    /// Pages that came back, ever.
+    pub refaults: AtomicU64,
+}
+
+impl core::fmt::Debug for BrokerPage {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("BrokerPage").finish_non_exhaustive()
+    }
+}
+
+impl core::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Slot").field("pid", &self.pid).finish_non_exhaustive()
+    }
+}
+
+impl BrokerPage {
+    /// Creates the file and maps it.
+    pub fn create(path: &Path) -> io::Result<&'static Self> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        file.set_len(size_of::<Self>() as u64)?;
+        let page = Self::map(&file)?;
+        page.head.version.store(VERSION, Relaxed);
+        page.head.magic.store(MAGIC, Release);
+        Ok(page)
+    }
+
+    /// Maps a broker's file.
+    pub fn open(path: &Path) -> io::Result<&'static Self> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        if file.metadata()?.len() != size_of::<Self>() as u64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a broker's page"));
+        }
+        let page = Self::map(&file)?;
+        page.check()?;
+        Ok(page)
+    }
+
+    fn map(file: &File) -> io::Result<&'static Self> {
+        let at = sys::map_shared_file(file, size_of::<Self>())?;
+        // SAFETY: as long as `Self`, page-aligned, never unmapped, and every
+        // field is an atomic integer, valid for any bytes.
+        Ok(unsafe { &*at.cast::<Self>() })
+    }
+
+    /// All slots.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// The slots in the order in which a process looks for one.
+    fn from(&self, pid: u32) -> impl Iterator<Item = &Slot> {
+        let start = pid as usize % SLOTS;
+        self.slots[start..].iter().chain(&self.slots[..start])
+    }
+
+    /// Takes a slot for a process; the one that it has already, if there is one.
+    pub fn claim(&self, pid: u32) -> Option<&Slot> {
+        if let Some(own) = self.own(pid) {
+            return Some(own);
+        }
+        self.from(pid).find(|slot| slot.pid.compare_exchange(0, pid, AcqRel, Relaxed).is_ok())
+    }
+
+    /// The slot that a process has already: from before it began another program.
+    pub fn own(&self, pid: u32) -> Option<&Slot> {
+        self.from(pid).take(NEAR).find(|slot| slot.pid.load(Acquire) == pid)
+    }
+
+    /// Asks for the broker's attention.
+    pub fn ring(&self) {
+        self.bell.fetch_add(1, Release);
+        sys::futex_wake(&self.bell, true);
+    }
+
+    /// Whether the broker is at work.
+    pub fn is_kept(&self) -> bool {
+        self.closed.load(Acquire) == 0 && sys::now().saturating_sub(self.beat.load(Acquire)) < DEAD
+    }
+}
+
+impl Slot {
+    /// Empties it: its process has ended.
+    pub fn clear(&self) {
+        self.forget();
+        self.grant.store(0, Relaxed);
+        self.answer.store(self.ask.load(Relaxed), Relaxed);
+        self.pid.store(0, Release);
+    }
+
+    /// Forgets what its process said of itself.
+    pub fn forget(&self) {
+        self.managed.store(0, Relaxed);
+        for word in
+            [&self.held, &self.want, &self.resident, &self.inherited, &self.absent, &self.refaults]
+        {
+            word.store(0, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> (&'static BrokerPage, tempfile::TempDir) {
+        let directory = tempfile::tempdir().expect("a directory");
+        (BrokerPage::create(&directory.path().join(FILE)).expect("a page"), directory)
+    }
+
+    #[test]
+    fn who_opens_a_page_sees_what_its_maker_sees() {
+        let (made, directory) = page();
+        made.budget.store(7, Relaxed);
+
+        let opened = BrokerPage::open(&directory.path().join(FILE)).expect("the same page");
+
+        assert_eq!(opened.budget.load(Relaxed), 7);
+        std::fs::write(directory.path().join("other"), "text").expect("a file");
+        assert!(BrokerPage::open(&directory.path().join("other")).is_err());
+    }
+
+    #[test]
+    fn slots_are_taken_once_and_found_again() {
+        let (page, _directory) = page();
+        let pids: Vec<u32> = (1..=4).flat_map(|i| [i, i + SLOTS as u32]).collect();
+
+        let slots: Vec<_> = pids.iter().map(|&pid| page.claim(pid).expect("room")).collect();
+
+        for (slot, &pid) in slots.iter().zip(&pids) {
+            assert_eq!(slot.pid.load(Relaxed), pid);
+            assert!(core::ptr::eq(*slot, page.own(pid).expect("its slot")));
+        }
+        slots[0].clear();
+        assert!(page.own(pids[0]).is_none());
+    }
+
+    #[test]
+    fn when_all_slots_are_taken_there_is_none() {
+        let (page, _directory) = page();
+        for pid in 1..=SLOTS as u32 {
+            assert!(page.claim(pid).is_some());
+        }
+
+        assert!(page.claim(SLOTS as u32 + 1).is_none());
+    }
+}
