@@ -115,9 +115,14 @@ bench-live: build ## terrace run beside kernel swap on zram (needs root; 5 minut
 bench-dram: ## Requests a second of the memory timing model.
 	$(CARGO) run --locked --release -p terrace-dram --example dram_speed
 
+.PHONY: record-kindle
+record-kindle: build ## Record Kindle's programs to $(TARGET)/kindle, to be replayed (needs qemu-user).
+	bench/kindle/record.sh $(TERRACE) $(TARGET)/kindle
+
 .PHONY: crash-long
 crash-long: ## More than 10 000 crash points of random programs.
-	CRASH_PROGRAMS=120 $(CARGO) test --locked --release -p terrace-persist --test crash
+	CRASH_PROGRAMS=120 CRASH_POINTS=10000 \
+	    $(CARGO) test --locked --release -p terrace-persist --test crash -- --nocapture
 
 .PHONY: validate
 validate: build ## Ours beside references, from runs made now: six parts, exit code 1 if one fails.

@@ -93,3 +93,63 @@ fn what_cannot_run_under_a_scheme_is_refused_by_name() {
         assert!(text.contains(message), "{arguments}: {text}");
     }
 }
+
+/// A part of `reproduce kindle` alone, in a short form.
+fn kindle(part: &str, arguments: &[&str]) -> serde_json::Value {
+    let command = ["reproduce", "kindle", "--json", "--size", "4MiB", "--only", part];
+    json(terrace().args(command).args(arguments), 0)
+}
+
+#[test]
+fn ssp_has_a_row_for_each_program_footprint_and_interval_and_a_picture() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("kindle.html");
+
+    let document = kindle("ssp", &["--accesses", "5000", "--html", page.to_str().unwrap()]);
+
+    let rows = document["ssp"].as_array().unwrap();
+    assert_eq!(rows.len(), 3 * 2 * 3);
+    assert!(document["rows"].as_array().unwrap().is_empty(), "one part alone");
+    for row in rows {
+        assert!(row["ours"].as_f64() > Some(1.0), "persistence is not free: {row}");
+        assert!(row["published"].as_f64() > Some(1.0), "{row}");
+    }
+    let page = fs::read_to_string(page).unwrap();
+    assert_eq!(page.matches("<svg").count(), 2, "a picture a footprint");
+    assert!(page.contains("Figure 5") && page.contains("YCSB 10 ms"));
+    assert!(!page.contains("<script") && !page.contains("http"), "needs nothing else");
+}
+
+#[test]
+fn hscc_moves_pages_and_the_copy_is_nearly_all_of_it() {
+    let document = kindle("hscc", &["--accesses", "300000"]);
+
+    let rows = document["hscc"].as_array().unwrap();
+    assert_eq!(rows.len(), 3 * 3);
+    for row in rows {
+        assert!(row["copy"].as_f64() > Some(90.0) && row["copy"].as_f64() < Some(100.0), "{row}");
+        assert!(row["time"].as_f64() > Some(1.0), "moving pages is not free: {row}");
+        assert!(row["unflushed"].as_f64() > Some(1.0), "{row}");
+    }
+    let ycsb: Vec<u64> = rows[6..].iter().map(|row| row["pages"].as_u64().unwrap()).collect();
+    assert!(ycsb[0] > ycsb[1] && ycsb[1] > ycsb[2], "{ycsb:?}");
+}
+
+#[test]
+fn beyond_has_every_scheme_and_every_policy_on_every_memory() {
+    let document = kindle("beyond", &["--accesses", "5000"]);
+
+    let schemes = document["schemes"].as_array().unwrap();
+    assert_eq!(schemes.len(), 4 * 3 * 6);
+    let years = |memory: &str| {
+        let row = |row: &&serde_json::Value| {
+            row["memory"] == memory && row["run"]["scheme"] == "softwrap"
+        };
+        schemes.iter().find(row).unwrap()["run"]["wear"]["years_levelled"].as_f64()
+    };
+    assert!(years("stt-ram") > years("kindle"), "10^15 writes and 10^8");
+    let policies = document["policies"].as_array().unwrap();
+    for policy in ["oracle", "hscc", "hemem", "all-dram"] {
+        assert!(policies.iter().any(|row| row["policy"] == policy), "{policy}");
+    }
+}

@@ -7,6 +7,8 @@ mod common;
 use std::path::Path;
 
 use common::{json, refused, terrace};
+use terrace_sim::full::SpaceEvent;
+use terrace_sim::trace::TraceReader;
 
 /// A program of every system, short: the `ChampSim` file has 64 bytes an
 /// instruction.
@@ -70,6 +72,62 @@ fn a_program_is_simulated_as_it_runs() {
 
     assert_eq!(document["kind"], "terrace.sim.full");
     assert!(document["report"]["accesses"].as_u64().unwrap() > 1_000);
+}
+
+/// Kindle's recordings lack the heap of `brk`, data, files, other threads' stacks
+/// and what lies 4 GiB into an area. Each place here was stored to by the program
+/// that printed it; a recording without it has lost that area.
+#[test]
+fn a_recording_has_every_kind_of_area_and_runs_under_a_scheme() {
+    let dir = tempfile::tempdir().unwrap();
+    if !record(&dir.path().join("probe")) {
+        return;
+    }
+    let (program, trace) = (dir.path().join("areas"), dir.path().join("areas.trace"));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/areas.c");
+    let compiler = std::process::Command::new("cc")
+        .args(["-O1", "-pthread", "-o"])
+        .arg(&program)
+        .arg(source)
+        .status()
+        .expect("a C compiler");
+    assert!(compiler.success());
+
+    let output =
+        terrace().args(["record", "-o"]).arg(&trace).arg("--").arg(&program).output().unwrap();
+
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut reader = TraceReader::open(&trace).unwrap();
+    let (mut stored, mut mapped) = (std::collections::HashSet::new(), Vec::new());
+    let mut threads = std::collections::HashSet::new();
+    while let Some(batch) = reader.next_batch().unwrap() {
+        threads.insert(batch.thread);
+        stored.extend(batch.accesses.iter().filter(|a| a.is_store()).map(|a| a.address()));
+        mapped.extend(batch.events);
+    }
+    let text = String::from_utf8(output.stdout).unwrap();
+    let places: Vec<(&str, u64)> = text
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, place)| (name, u64::from_str_radix(place, 16).unwrap()))
+        .collect();
+    let names: Vec<&str> = places.iter().map(|(name, _)| *name).collect();
+    let all = ["data", "bss", "stack", "brk", "beyond-4GiB", "file", "thread-1", "thread-2"];
+    assert_eq!(names, all);
+    for (name, place) in places {
+        assert!(stored.contains(&place), "{name}: no store to {place:#x} in the recording");
+        // The loader, not the program, maps data and the first stack.
+        let told = mapped.iter().any(|event| {
+            matches!(event, SpaceEvent::Map { start, len } if (*start..start + len).contains(&place))
+        });
+        assert!(told || ["data", "bss", "stack"].contains(&name), "{name} was never mapped");
+    }
+    assert!(threads.len() >= 2, "{threads:?}");
+
+    let run = ["sim", "--json", "--persist", "ssp", "--interval", "100us", "--trace"];
+    let report = json(terrace().args(run).arg(&trace), 0)["report"].clone();
+    assert_eq!(report["accesses"].as_u64(), Some(reader.accesses()));
+    assert!(report["checkpoints"].as_u64() > Some(0) && report["recovery"].as_f64() > Some(0.0));
 }
 
 #[test]

@@ -4,11 +4,15 @@
 use terrace_sim::SimError;
 use terrace_sim::full::{Access, Batch, Source, SpaceEvent};
 
-/// The folded areas: one for the first area of the program, one for all others
-/// (Kindle: heap 1 of 2 MB, heap 2 of 4 MB).
-const SIZES: [u64; 2] = [2 << 20, 4 << 20];
+/// The folded areas: one for the first area of the program, one for all others,
+/// and one for what lies in no area (Kindle: heap 1 of 2 MB, heap 2 of 4 MB, a
+/// stack of 256 kB). A recorder is not told of what the loader mapped, which is
+/// the first stack, and the executable's own data.
+const SIZES: [u64; 3] = [2 << 20, 4 << 20, STACK.1];
 /// Where they begin.
-const STARTS: [u64; 2] = [1 << 32, (1 << 32) + (1 << 30)];
+const STARTS: [u64; 3] = [1 << 32, (1 << 32) + (1 << 30), STACK.0];
+/// Start and length of the folded stack.
+pub const STACK: (u64, u64) = ((1 << 32) + (2 << 30), 256 << 10);
 
 /// A source whose accesses are folded.
 pub struct Folded<S> {
@@ -36,7 +40,11 @@ impl<S: Source> Folded<S> {
             self.areas.iter().position(holds)
         };
         self.last = area.unwrap_or(last);
-        let which = usize::from(area != Some(0));
+        let which = match area {
+            Some(0) => 0,
+            Some(_) => 1,
+            None => 2,
+        };
         let offset = address - area.map_or(0, |area| self.areas[area].0);
         // An access keeps its place in its line: sizes are multiples of lines.
         let folded = STARTS[which] + offset % SIZES[which];
@@ -46,7 +54,7 @@ impl<S: Source> Folded<S> {
 
 impl<S: Source> Source for Folded<S> {
     fn describe(&self) -> String {
-        format!("{}, folded into 6 MiB", self.source.describe())
+        format!("{}, folded into 6.25 MiB", self.source.describe())
     }
 
     fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {

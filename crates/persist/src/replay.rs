@@ -15,7 +15,7 @@
 use terrace_sim::SimError;
 use terrace_sim::full::{Access, Batch, Source, SpaceEvent};
 
-use crate::folded::Folded;
+use crate::folded::{self, Folded};
 
 /// What a recorded access costs the replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,8 @@ pub struct Replay<S> {
     left: u64,
     /// Instructions of the call that each of its records still takes.
     each: u64,
+    /// First address of the call's frame.
+    frame: u64,
     register: u32,
     /// Accesses of the source that initialise it, and are no records.
     unpaced: u64,
@@ -87,6 +89,7 @@ impl<S: Source> Replay<S> {
             position: 0,
             left: 0,
             each: 0,
+            frame: STACK.0,
             register: 0xace1,
             mapped: false,
         }
@@ -113,9 +116,9 @@ impl<S: Source> Replay<S> {
     fn call(&mut self, out: &mut Vec<Access>) {
         let depth = self.below(DEEPEST);
         self.left = RECORDS.0 + self.below(RECORDS.1);
-        let bottom = STACK.0 + (DEEPEST - 1 - depth) * (FRAME + CALL);
+        self.frame = STACK.0 + (DEEPEST - 1 - depth) * (FRAME + CALL);
         for page in (0..FRAME / 4096).rev() {
-            out.push(Access::store(bottom + page * 4096).after(PROBE - 1));
+            out.push(Access::store(self.frame + page * 4096).after(PROBE - 1));
         }
         let probes = FRAME / 4096 * PROBE;
         self.each = (self.pace.instructions * self.left).saturating_sub(probes) / self.left;
@@ -128,6 +131,13 @@ impl<S: Source> Replay<S> {
         self.left -= 1;
         let at = RECORDING.0 + self.position * RECORD % RECORDING.1 / 4 * 4;
         self.position += 1;
+        // What the recording has on the stack is in the frame of the call.
+        let offset = access.address().wrapping_sub(folded::STACK.0);
+        let access = if offset < folded::STACK.1 {
+            Access::from_bits(access.bits() - access.address() + self.frame + offset)
+        } else {
+            access
+        };
         // Half of the work finds out what the record says, the other half does it.
         let before = self.each / 2;
         out.push(Access::new(at, 4, terrace_core::Access::Read).after(before.saturating_sub(1)));

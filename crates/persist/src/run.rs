@@ -228,6 +228,7 @@ impl Runner {
     fn event(&mut self, event: SpaceEvent) -> Result<(), PowerFailure> {
         self.tlb = Tlb::new();
         match event {
+            SpaceEvent::Map { len: 0, .. } | SpaceEvent::Unmap { len: 0, .. } => Ok(()),
             SpaceEvent::Map { start, len } => {
                 let (first, end) = (start >> 12, (start + len).div_ceil(4096));
                 self.system.map(Area { start: first, pages: end - first, ..self.area(first) })

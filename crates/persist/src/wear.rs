@@ -67,6 +67,22 @@ pub struct Energy {
 
 const YEAR: f64 = 365.25 * 86_400.0;
 
+/// Years until cells are worn out that are written so often in so much time;
+/// `None` if the file says nothing of endurance, or nothing is written.
+fn years(file: &MemoryFile, writes: f64, time: Nanos) -> Option<f64> {
+    let cells = file.nvm.as_ref()?.cells.as_ref()?;
+    let seconds = time.as_f64() / 1e9;
+    (writes > 0.0).then(|| cells.endurance.value / (writes / seconds) / YEAR)
+}
+
+/// The same for lines written anywhere, if writes are spread over the whole
+/// memory evenly.
+pub fn years_levelled(file: &MemoryFile, lines: f64, time: Nanos) -> Option<f64> {
+    let nvm = file.nvm.as_ref()?;
+    let all = nvm.capacity.value.as_f64() * f64::from(file.channel.channels.value);
+    years(file, lines * 64.0 / all, time)
+}
+
 impl Wear {
     /// The wear of a program that ran so long.
     pub fn new(traffic: &Traffic, file: &MemoryFile, time: Nanos) -> Self {
@@ -81,15 +97,8 @@ impl Wear {
             }
             wear.histogram[class] += 1;
         }
-        let Some(nvm) = &file.nvm else { return wear };
-        if let (Some(cells), true) = (&nvm.cells, wear.writes > 0) {
-            let seconds = time.as_f64() / 1e9;
-            let endurance = cells.endurance.value;
-            let years = |writes: f64| endurance / (writes / seconds) / YEAR;
-            let all = nvm.capacity.value.as_f64() * f64::from(file.channel.channels.value);
-            wear.years_as_is = Some(years(f64::from(wear.most)));
-            wear.years_levelled = Some(years(wear.writes as f64 * 64.0 / all));
-        }
+        wear.years_as_is = years(file, f64::from(wear.most), time);
+        wear.years_levelled = years_levelled(file, wear.writes as f64, time);
         wear
     }
 }

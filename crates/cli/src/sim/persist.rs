@@ -48,7 +48,7 @@ pub(crate) struct Persist {
           value_parser = one_of(SCOPES, |s| s.name()))]
     ssp_flush: FlushScope,
 
-    /// Fold the program into 6 MiB, as Kindle's replays are.
+    /// Fold the program into 6.25 MiB, as Kindle's replays are.
     #[arg(long)]
     fold: bool,
 }

@@ -1,6 +1,7 @@
 //! Kindle's measurements of process persistence, ours beside theirs (Kindle,
 //! IISWC 2024: Figures 4a and 4b, Table 3).
 
+pub mod beyond;
 pub mod programs;
 
 use core::fmt;
@@ -11,6 +12,7 @@ use terrace_dram::{Memory, Picos, presets};
 
 use crate::clock::Clock;
 use crate::costs::Costs;
+use crate::fault::Fault;
 use crate::pmem::{Persist, Pmem};
 use crate::scheme::SchemeKind;
 use crate::system::{Area, System};
@@ -101,7 +103,7 @@ pub struct Run {
     /// Lines written to non-volatile memory.
     pub lines_written: u64,
     /// Simulated time from power-up to the process going on, after a failure at
-    /// the program's end; the recovered mapping was compared.
+    /// the program's end; the recovered mapping was compared. 0 with a defect.
     pub recovery: Nanos,
 }
 
@@ -113,11 +115,13 @@ pub struct KindleConfig {
     pub interval: Nanos,
     /// What processors take.
     pub costs: Costs,
+    /// A mistake of the artifact to make, too. What it leaves is not recovered.
+    pub defect: Option<Fault>,
 }
 
 impl Default for KindleConfig {
     fn default() -> Self {
-        Self { interval: Nanos::millis(10), costs: Costs::KINDLE }
+        Self { interval: Nanos::millis(10), costs: Costs::KINDLE, defect: None }
     }
 }
 
@@ -134,7 +138,11 @@ struct Timed {
 
 impl Timed {
     fn new(kind: SchemeKind, config: &KindleConfig) -> Persist<Self> {
-        let system = System::new(machine(Pmem::used(), config), FRAMES, kind.make())?;
+        let system = System::new(
+            machine(Pmem::used().with_fault(config.defect), config),
+            FRAMES,
+            kind.make(),
+        )?;
         let armed = system.nvm.pmem.now();
         Ok(Self {
             system: system.without_content(),
@@ -229,9 +237,23 @@ pub fn run(case: Case, kind: SchemeKind, config: &KindleConfig) -> Run {
     timed.execute(case).expect(no_failure);
     let time = (timed.system.nvm.pmem.now() - start).nanos();
     let (checkpoints, counts) = (timed.system.epoch(), timed.system.nvm.pmem.counts());
-    // One more checkpoint, outside of what is measured, then the power fails.
-    timed.system.checkpoint().expect(no_failure);
-    let Timed { mut system, in_checkpoints, .. } = timed;
+    let in_checkpoints = timed.in_checkpoints.nanos();
+    let recovery =
+        if config.defect.is_some() { Nanos::ZERO } else { recover(timed.system, kind, config) };
+    Run {
+        time,
+        checkpoints,
+        in_checkpoints,
+        visits: counts.visits,
+        lines_written: counts.flushes,
+        recovery,
+    }
+}
+
+/// One more checkpoint, outside of what is measured, then the power fails; the
+/// simulated time until the process goes on.
+fn recover(mut system: System, kind: SchemeKind, config: &KindleConfig) -> Nanos {
+    system.checkpoint().expect("the power does not fail in this run");
     let lost = vec![0; system.nvm.pmem.choices().len()];
     let left = machine(system.nvm.pmem.after_failure(&lost), config);
     let mut again = System::recover(left, FRAMES, kind.make()).expect("recoverable");
@@ -239,14 +261,7 @@ pub fn run(case: Case, kind: SchemeKind, config: &KindleConfig) -> Run {
     let (before, _) = system.scheme.mappings(&mut system.nvm);
     let (after, _) = again.scheme.mappings(&mut again.nvm);
     assert!(before == after && system.context == again.context, "recovered something else");
-    Run {
-        time,
-        checkpoints,
-        in_checkpoints: in_checkpoints.nanos(),
-        visits: counts.visits,
-        lines_written: counts.flushes,
-        recovery,
-    }
+    recovery
 }
 
 /// One case under the three schemes, beside what was published.
@@ -256,15 +271,24 @@ pub struct Row {
     pub case: Case,
     /// Ours, in the order of [`SchemeKind::MAPPING`].
     pub ours: [Run; 3],
+    /// The persistent and the published rebuild scheme with what their artifact
+    /// leaves out: no undo log, entries that are removed are not written back,
+    /// mappings that are gone are not taken off the list.
+    pub shipped: [Run; 2],
     /// Theirs.
     pub published: Published,
 }
 
+/// Of each case: the schemes, then two of them as shipped.
+const RUNS: usize = 5;
+
 /// All cases under all schemes, on as many threads as there are processors.
 pub fn reproduce(config: &KindleConfig, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Row> {
     let cases = published();
-    let jobs: Vec<(usize, usize)> =
-        (0..cases.len()).flat_map(|case| (0..3).map(move |kind| (case, kind))).collect();
+    // The longest first, so that no processor ends up with one of them alone.
+    let mut jobs: Vec<(usize, usize)> =
+        (0..cases.len()).flat_map(|case| (0..RUNS).map(move |kind| (case, kind))).collect();
+    jobs.reverse();
     let next = std::sync::atomic::AtomicUsize::new(0);
     let results = std::sync::Mutex::new(vec![None; jobs.len()]);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -274,7 +298,10 @@ pub fn reproduce(config: &KindleConfig, progress: &(dyn Fn(usize, usize) + Sync)
                 loop {
                     let job = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     let Some(&(case, kind)) = jobs.get(job) else { break };
-                    let result = run(cases[case].0, SchemeKind::MAPPING[kind], config);
+                    let shipped = kind >= SchemeKind::MAPPING.len();
+                    let defect = if shipped { Some(Fault::StaleMapping) } else { config.defect };
+                    let scheme = SchemeKind::MAPPING[kind % SchemeKind::MAPPING.len()];
+                    let result = run(cases[case].0, scheme, &KindleConfig { defect, ..*config });
                     let mut results =
                         results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     results[job] = Some(result);
@@ -284,11 +311,16 @@ pub fn reproduce(config: &KindleConfig, progress: &(dyn Fn(usize, usize) + Sync)
         }
     });
     let results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let results: Vec<Run> = results.into_iter().flatten().collect();
+    let results: Vec<Run> = results.into_iter().rev().flatten().collect();
     cases
         .into_iter()
-        .zip(results.chunks_exact(3))
-        .map(|((case, published), runs)| Row { case, ours: [runs[0], runs[1], runs[2]], published })
+        .zip(results.chunks_exact(RUNS))
+        .map(|((case, published), runs)| Row {
+            case,
+            ours: [runs[0], runs[1], runs[2]],
+            shipped: [runs[3], runs[4]],
+            published,
+        })
         .collect()
 }
 

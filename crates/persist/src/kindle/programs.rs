@@ -4,16 +4,18 @@
 //! 6 MiB; here the programs themselves run, on generated data, folded likewise
 //! and at their own footprint. Nothing is fitted to the published figures.
 
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
-use terrace_core::{Bytes, Nanos};
+use terrace_core::{Bytes, BytesPerSecond, Nanos};
 use terrace_dram::presets;
 use terrace_economics::Mode;
 use terrace_policy::{Hscc, HsccConfig, Policy, PolicyName};
-use terrace_sim::full::{FullConfig, FullMachine, FullReport, Source, setup};
+use terrace_sim::full::{Batch, FullConfig, FullMachine, FullReport, Source, setup};
+use terrace_sim::trace::{Format, TraceReader, import};
 use terrace_sim::workload::catalog::{ProgramName, ProgramSpec};
 use terrace_sim::{MigrationConfig, SimError, SimPolicy, machines};
 
@@ -55,7 +57,7 @@ const PAGES: [[[u64; 3]; 3]; 3] = [
 const COPY: [f64; 3] = [98.26, 98.08, 97.94];
 
 /// How much runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramsConfig {
     /// Memory of each program when it is not folded, about.
     pub size: Bytes,
@@ -63,12 +65,14 @@ pub struct ProgramsConfig {
     pub accesses: u64,
     /// Where randomness comes from.
     pub seed: u64,
+    /// Recordings that take the place of programs: their last accesses are run.
+    pub traces: Vec<(ProgramName, PathBuf)>,
 }
 
 impl Default for ProgramsConfig {
     /// Ten million accesses, as Kindle's recordings have.
     fn default() -> Self {
-        Self { size: Bytes::mib(24), accesses: 10_000_000, seed: 1 }
+        Self { size: Bytes::mib(24), accesses: 10_000_000, seed: 1, traces: Vec::new() }
     }
 }
 
@@ -118,12 +122,58 @@ pub struct HsccRow {
     pub published_copy: Option<f64>,
     /// Share of the time of the whole run that goes into reading counts.
     pub scanning: f64,
+    /// Time over the time without migration if what was copied is not flushed:
+    /// what the artifact's flushes contribute, which hit the kernel's stack and
+    /// not the page, so that nothing is lost without them but their time.
+    pub unflushed: f64,
 }
 
 /// The DRAM that HSCC may use: 512 pages.
 const POOL: Bytes = Bytes::mib(2);
 
-fn spec(program: ProgramName, config: &ProgramsConfig, accesses: u64) -> ProgramSpec {
+/// A program or the end of its recording, and how many of its accesses come
+/// before what is measured.
+fn open(
+    program: ProgramName,
+    config: &ProgramsConfig,
+    accesses: u64,
+) -> Result<(Box<dyn Source>, u64), SimError> {
+    let Some((_, path)) = config.traces.iter().find(|(name, _)| *name == program) else {
+        let source = spec(program, config, accesses).build()?;
+        let initial = source.initial();
+        return Ok((Box::new(source), initial));
+    };
+    let recorded = TraceReader::open(path)?.index()?.accesses;
+    // A tenth as many before it warm caches and memory up.
+    let measured = accesses.min(recorded / 11 * 10);
+    let initial = measured / 10;
+    let source = import::open(path, Format::Terrace)?;
+    Ok((Box::new(Tail { source, dropped: recorded - measured - initial }), initial))
+}
+
+/// A source without its first accesses; what was mapped meanwhile is there.
+struct Tail {
+    source: Box<dyn Source>,
+    dropped: u64,
+}
+
+impl Source for Tail {
+    fn describe(&self) -> String {
+        format!("{}, its end", self.source.describe())
+    }
+
+    fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {
+        let more = self.source.next(batch)?;
+        let first = self.dropped.min(batch.accesses.len() as u64);
+        self.dropped -= first;
+        batch.accesses.drain(..first as usize);
+        // One core: threads take turns.
+        batch.thread = 0;
+        Ok(more)
+    }
+}
+
+pub(super) fn spec(program: ProgramName, config: &ProgramsConfig, accesses: u64) -> ProgramSpec {
     ProgramSpec { seed: config.seed, ..ProgramSpec::new(program, config.size, accesses) }
 }
 
@@ -144,23 +194,31 @@ fn survive(
     config: &ProgramsConfig,
 ) -> Result<RunReport, SimError> {
     let memory = presets::builtin("kindle").expect("built in");
-    let mut source = spec(program, config, config.accesses).build()?;
+    let (mut source, initial) = open(program, config, config.accesses)?;
     let mut run_config = RunConfig::new(survival, memory);
-    (run_config.interval, run_config.skip) = (interval, source.initial());
+    (run_config.interval, run_config.skip) = (interval, initial);
     if !folded {
         return run(&mut source, &run_config, &mut |_| {});
     }
-    let mut replay = Replay::new(source, run_config.skip, pace(program));
+    let mut replay = Replay::new(source, initial, pace(program));
     (run_config.skip, run_config.in_dram) = (replay.initial(), Some(RECORDING));
     run(&mut replay, &run_config, &mut |_| {})
 }
 
+/// Rate of a copy without its 64 `clwb`: a page in 15.9 us less 64 times 28 ns
+/// (`copy-bandwidth` of the machine file has the sum).
+const UNFLUSHED: BytesPerSecond = BytesPerSecond(4096.0 / 14.1e-6);
+
 fn migrate(
     program: ProgramName,
     threshold: Option<u16>,
+    flushes: bool,
     config: &ProgramsConfig,
 ) -> Result<FullReport, SimError> {
-    let machine = machines::builtin("kindle").expect("built in");
+    let mut machine = machines::builtin("kindle").expect("built in");
+    if !flushes {
+        machine.costs.copy_bandwidth.value = UNFLUSHED;
+    }
     let policy = match threshold {
         None => SimPolicy::AllSlow,
         Some(_) => SimPolicy::Policy(PolicyName::Hscc),
@@ -173,8 +231,7 @@ fn migrate(
     // DRAM, too.
     full.fast = Some(POOL + Bytes(RECORDING.1) + Bytes::kib(256));
     full.seed = config.seed;
-    let source = spec(program, config, config.accesses).build()?;
-    let initial = source.initial();
+    let (source, initial) = open(program, config, config.accesses)?;
     let mut replay = Replay::new(source, initial, pace(program));
     full.warm_up = replay.initial();
     let hscc = threshold.map(|threshold| -> Box<dyn Policy> {
@@ -187,7 +244,7 @@ fn migrate(
 }
 
 /// Runs jobs on all processors; their results in order.
-fn on_all_processors<T: Send>(
+pub(super) fn on_all_processors<T: Send>(
     jobs: usize,
     progress: &(dyn Fn(usize, usize) + Sync),
     job: impl Fn(usize) -> Result<T, SimError> + Sync,
@@ -271,14 +328,17 @@ pub fn hscc(
     config: &ProgramsConfig,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<HsccRow>, SimError> {
-    let each = 1 + THRESHOLDS.len();
+    // One run without migration, then each threshold with flushes and without.
+    let each = 1 + 2 * THRESHOLDS.len();
     let reports = on_all_processors(3 * each, progress, |index| {
-        let threshold = (index % each).checked_sub(1).map(|n| THRESHOLDS[n]);
-        migrate(PROGRAMS[index / each], threshold, config)
+        let run = (index % each).checked_sub(1);
+        let threshold = run.map(|n| THRESHOLDS[n / 2]);
+        migrate(PROGRAMS[index / each], threshold, run.is_none_or(|n| n % 2 == 0), config)
     })?;
     let mut rows = Vec::new();
     for (p, reports) in reports.chunks_exact(each).enumerate() {
-        for (t, report) in reports[1..].iter().enumerate() {
+        for (t, pair) in reports[1..].chunks_exact(2).enumerate() {
+            let report = &pair[0];
             let costs = report.tlb_counts.unwrap_or_default();
             let (selecting, copying) = (costs.selecting.as_f64(), costs.copying.as_f64());
             rows.push(HsccRow {
@@ -291,6 +351,7 @@ pub fn hscc(
                 copy: 100.0 * copying / (selecting + copying).max(f64::MIN_POSITIVE),
                 published_copy: (p == 0).then_some(COPY[t]),
                 scanning: costs.scanning / report.time,
+                unflushed: pair[1].time / reports[0].time,
             });
         }
     }

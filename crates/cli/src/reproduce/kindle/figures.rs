@@ -1,12 +1,17 @@
 //! Kindle's figures as pictures.
 
 use terrace_persist::SchemeKind;
-use terrace_persist::kindle::programs::{HsccRow, SspRow};
+use terrace_persist::kindle::beyond::{MEMORIES, PolicyRow, SchemeRow};
+use terrace_persist::kindle::programs::{HsccRow, PROGRAMS, SspRow};
 use terrace_persist::kindle::{Case, Row};
 use terrace_report::html::{Figure, figures_page};
+use terrace_sim::workload::catalog::ProgramName;
+
+use super::Document;
 
 /// The page: a picture a figure, of the parts that were run.
-pub(super) fn page(rows: &[Row], ssp: &[SspRow], hscc: &[HsccRow]) -> String {
+pub(super) fn page(document: &Document) -> String {
+    let Document { rows, ssp, hscc, schemes, policies, .. } = document;
     let mut figures = Vec::new();
     if !rows.is_empty() {
         figures.push(cases(
@@ -36,6 +41,18 @@ pub(super) fn page(rows: &[Row], ssp: &[SspRow], hscc: &[HsccRow]) -> String {
     }
     if !hscc.is_empty() {
         figures.extend(hscc_figures(hscc));
+    }
+    for program in PROGRAMS {
+        let of_program: Vec<&SchemeRow> =
+            schemes.iter().filter(|row| row.program == program).collect();
+        if !of_program.is_empty() {
+            figures.push(scheme_figure(program, &of_program));
+        }
+        let of_program: Vec<&PolicyRow> =
+            policies.iter().filter(|row| row.program == program).collect();
+        if !of_program.is_empty() {
+            figures.push(policy_figure(program, &of_program));
+        }
     }
     figures_page(
         "reproduce kindle",
@@ -82,7 +99,10 @@ fn ssp_figure(rows: &[&SspRow], folded: bool) -> Figure {
             .into(),
         unit: "ratio",
         logarithmic: false,
-        places: rows.iter().map(|row| format!("{} {}", row.program, row.interval)).collect(),
+        places: rows
+            .iter()
+            .map(|row| format!("{} {} ms", short(row.program), row.interval.as_f64() / 1e6))
+            .collect(),
         series: vec![
             ("ssp".into(), values(&|row| row.ours)),
             ("ssp, flush all".into(), values(&|row| row.everything)),
@@ -96,7 +116,7 @@ fn ssp_figure(rows: &[&SspRow], folded: bool) -> Figure {
 fn hscc_figures(rows: &[HsccRow]) -> [Figure; 3] {
     let values = |value: &dyn Fn(&HsccRow) -> f64| -> Vec<f64> { rows.iter().map(value).collect() };
     let places: Vec<String> =
-        rows.iter().map(|row| format!("{} Th-{}", row.program, row.threshold)).collect();
+        rows.iter().map(|row| format!("{} Th-{}", short(row.program), row.threshold)).collect();
     let figure = |title: &str, note: &str, unit, logarithmic, series| Figure {
         title: title.into(),
         note: note.into(),
@@ -140,4 +160,77 @@ fn hscc_figures(rows: &[HsccRow]) -> [Figure; 3] {
             ],
         ),
     ]
+}
+
+/// A program's name where there is little room.
+fn short(program: ProgramName) -> &'static str {
+    match program {
+        ProgramName::PageRank => "PR",
+        ProgramName::Sssp => "SSSP",
+        ProgramName::Ycsb => "YCSB",
+        other => other.name(),
+    }
+}
+
+/// The rows' values by memory, a series for each of their names.
+fn by_memory<'a, T>(
+    rows: &[&'a T],
+    name: impl Fn(&'a T) -> &'a str,
+    memory: impl Fn(&T) -> &'static str,
+    value: impl Fn(&T) -> f64,
+) -> Vec<(String, Vec<f64>)> {
+    let mut series: Vec<(String, Vec<f64>)> = Vec::new();
+    for row in rows {
+        if series.iter().any(|(known, _)| known == name(row)) {
+            continue;
+        }
+        let of = |place: &str| {
+            rows.iter()
+                .copied()
+                .find(|other| name(other) == name(row) && memory(other) == place)
+                .map_or(0.0, &value)
+        };
+        series.push((name(row).to_owned(), MEMORIES.iter().map(|place| of(place)).collect()));
+    }
+    series
+}
+
+fn scheme_figure(program: ProgramName, rows: &[&SchemeRow]) -> Figure {
+    Figure {
+        title: format!("Beyond: {program} under every scheme"),
+        note: "Time over the time without persistence, at the program's own footprint, with a \
+               checkpoint each 10 ms."
+            .into(),
+        unit: "ratio",
+        logarithmic: false,
+        places: MEMORIES.map(str::to_owned).to_vec(),
+        series: by_memory(rows, |row| row.run.scheme, |row| row.memory, |row| row.time)
+            .into_iter()
+            .filter(|(name, _)| name != "none")
+            .collect(),
+    }
+}
+
+fn policy_figure(program: ProgramName, rows: &[&PolicyRow]) -> Figure {
+    let mut series = by_memory(rows, |row| row.policy.as_str(), |row| row.memory, |row| row.time);
+    series.retain(|(name, _)| name != "all-slow");
+    // A picture has room for places, not for ten series: the policies are the places.
+    let places = series.iter().map(|(name, _)| name.clone()).collect();
+    let series = MEMORIES
+        .iter()
+        .enumerate()
+        .map(|(i, memory)| {
+            ((*memory).to_owned(), series.iter().map(|(_, values)| values[i]).collect())
+        })
+        .collect();
+    Figure {
+        title: format!("Beyond: {program} under every policy"),
+        note: "Time over the time with everything in the non-volatile memory; a quarter of the \
+               program fits into DRAM. The oracle knows what is to come."
+            .into(),
+        unit: "ratio",
+        logarithmic: false,
+        places,
+        series,
+    }
 }
