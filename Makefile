@@ -50,6 +50,7 @@ test-long: ## The same for hours: more repetitions, more fuzzing, both policies.
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
 	@$(MAKE) --no-print-directory crash-long
+	$(CARGO) test --locked --release -p terrace-cli --test crash -- --ignored
 	FUZZ_ITERATIONS=1000000 $(TESTS) --release --test fuzz_smoke
 	@$(MAKE) --no-print-directory hazards HAZARD_REPEAT=$(HAZARD_REPEAT_LONG)
 	HAZARD_RUN_ARGS="--policy first-touch" \

@@ -121,6 +121,7 @@ fn ssp_has_a_row_for_each_program_footprint_and_interval_and_a_picture() {
 }
 
 #[test]
+#[ignore = "takes a minute; `make test-long` runs it"]
 fn hscc_moves_pages_and_the_copy_is_nearly_all_of_it() {
     let document = kindle("hscc", &["--accesses", "300000"]);
 
@@ -136,6 +137,7 @@ fn hscc_moves_pages_and_the_copy_is_nearly_all_of_it() {
 }
 
 #[test]
+#[ignore = "takes a minute; `make test-long` runs it"]
 fn beyond_has_every_scheme_and_every_policy_on_every_memory() {
     let document = kindle("beyond", &["--accesses", "5000"]);
 

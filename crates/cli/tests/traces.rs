@@ -93,8 +93,17 @@ fn a_recording_has_every_kind_of_area_and_runs_under_a_scheme() {
         .expect("a C compiler");
     assert!(compiler.success());
 
-    let output =
-        terrace().args(["record", "-o"]).arg(&trace).arg("--").arg(&program).output().unwrap();
+    // Lackey tells neither mappings nor threads.
+    let output = terrace()
+        .args(["record", "--via", "qemu", "-o"])
+        .arg(&trace)
+        .arg("--")
+        .arg(&program)
+        .output()
+        .unwrap();
+    if output.status.code() == Some(3) {
+        return;
+    }
 
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut reader = TraceReader::open(&trace).unwrap();
