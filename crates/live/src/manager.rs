@@ -124,7 +124,7 @@ impl Worker<'_> {
         pagemap.for_each_present(start, end, |first, count| {
             for i in 0..count {
                 if let Some(place) = pager.regions.find(first + i * PAGE) {
-                    crate::reclaim::adopt(pager, &place);
+                    crate::reclaim::adopt(pager, &place, &pagemap);
                 }
             }
         });

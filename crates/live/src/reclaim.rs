@@ -17,6 +17,7 @@ use crate::limbo::{self, Limbo, NOBODY, ORPHAN, Purpose, owner};
 use crate::mind;
 use crate::page_state::{BUSY, PageState};
 use crate::pager::Pager;
+use crate::presence::Pagemap;
 use crate::queue::Note;
 use crate::regions::Place;
 use crate::serve::Worker;
@@ -334,9 +335,10 @@ impl Worker<'_> {
         }
         let mut thawed = pager.thawed.lock();
         let (pages, overflow) = thawed.take();
+        let pagemap = Pagemap::open();
         for &address in pages {
             if let Some(place) = pager.regions.find(address) {
-                adopt(pager, &place);
+                adopt(pager, &place, &pagemap);
             }
         }
         if overflow {
@@ -349,12 +351,12 @@ impl Worker<'_> {
     /// Brings every present page into the books.
     pub fn adopt_present(&mut self) {
         let pager = self.pager;
-        let pagemap = crate::presence::Pagemap::open();
+        let pagemap = Pagemap::open();
         for (_, region) in pager.regions.iter() {
             pagemap.for_each_present(region.start(), region.end(), |start, count| {
                 for i in 0..count {
                     if let Some(place) = pager.regions.find(start + i * PAGE) {
-                        adopt(pager, &place);
+                        adopt(pager, &place, &pagemap);
                     }
                 }
             });
@@ -362,9 +364,18 @@ impl Worker<'_> {
     }
 }
 
-/// A page is present, whatever we held of it.
-pub fn adopt(pager: &Pager, place: &Place<'_>) {
-    let state = PageState::of(pager.lock_page(place));
+/// A page was present a moment ago: brings that into the books, whatever we held
+/// of it. Unless it is gone again: another worker may have made it leave in the
+/// meantime, and then what we hold is all there is of it.
+pub fn adopt(pager: &Pager, place: &Place<'_>, pagemap: &Pagemap) {
+    let word = pager.lock_page(place);
+    let state = PageState::of(word);
+    // Of a fresh page nothing is held that could be lost.
+    let held = !matches!(state, PageState::Fresh | PageState::Gone | PageState::Resident);
+    if held && pagemap.is_present(place.address()) != Some(true) {
+        place.word.store(word, Release);
+        return;
+    }
     match state {
         PageState::Resident => {}
         PageState::Limbo(slot) => {
