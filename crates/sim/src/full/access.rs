@@ -120,6 +120,12 @@ impl Access {
     pub(crate) const fn is_special(self) -> bool {
         self.0 >> DEPENDS & 0b111 != 0
     }
+    /// Whether it is the same kind of access to the same line as another.
+    #[inline]
+    pub(crate) const fn repeats(self, other: Self) -> bool {
+        const SAME: u64 = (ADDRESSES - LINE) | 0b1111 << STORE;
+        (self.0 ^ other.0) & SAME == 0
+    }
     /// Its size, rounded up to a power of two.
     pub const fn size(self) -> u64 {
         1 << (self.0 >> SIZE)

@@ -96,7 +96,7 @@ impl FullMachine {
     pub(super) fn shoot_down(&mut self, address: u64, size: MapSize) {
         for core in self.cores.iter_mut().filter(|core| core.used) {
             core.tlbs.forget(address, size);
-            core.forget_filters();
+            core.filter.forget();
         }
     }
 

@@ -7,7 +7,7 @@
 
 use terrace_core::{Inclusion, Replacement};
 
-use super::sets::Sets;
+use super::sets::{Sets, Touched};
 
 /// Size, associativity and policy of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +136,15 @@ impl CacheCounts {
     }
 }
 
+/// A dirty line that the first level gave up for another, if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Displaced(u64);
+
+impl Displaced {
+    /// None.
+    pub(super) const NOTHING: Self = Self(u64::MAX);
+}
+
 /// One core's caches.
 #[derive(Clone, Debug)]
 struct Private {
@@ -200,6 +209,12 @@ impl Hierarchy {
         self.cores[core].l1.access(line, store)
     }
 
+    /// A core's first level, for data.
+    #[inline(always)]
+    pub(super) fn first_level(&mut self, core: usize) -> &mut Sets {
+        &mut self.cores[core].l1
+    }
+
     /// Looks a line up, brings it into the caches, and says where it was.
     #[inline]
     pub fn access(
@@ -209,80 +224,152 @@ impl Hierarchy {
         request: Request,
         out: &mut WriteBacks,
     ) -> Level {
-        let store = request == Request::Store;
+        if self.first(core, line, request) {
+            return Level::L1;
+        }
+        self.beyond(core, line, request, out)
+    }
+
+    /// The part of [`access`](Self::access) that concerns the first level: looks
+    /// a line up there. What misses is to be handed to [`beyond`](Self::beyond).
+    #[inline]
+    pub(super) fn first(&mut self, core: usize, line: u64, request: Request) -> bool {
         let private = &mut self.cores[core];
         let l1 = match (request, &mut private.l1i) {
             (Request::Fetch, Some(l1i)) => l1i,
             _ => &mut private.l1,
         };
-        let hit = l1.access(line, store);
+        let hit = l1.access(line, request == Request::Store);
         private.l1_counts.count(request, hit);
-        if hit { Level::L1 } else { self.beyond_l1(core, line, request, out) }
+        hit
     }
 
-    fn beyond_l1(
+    /// The rest of it: brings a line that the first level does not have from
+    /// where it is.
+    pub(super) fn beyond(
         &mut self,
         core: usize,
         line: u64,
         request: Request,
         out: &mut WriteBacks,
     ) -> Level {
-        let private = &mut self.cores[core];
-        let mut level = Level::Memory;
-        if let Some(l2) = &mut private.l2 {
-            let hit = l2.access(line, false);
-            private.l2_counts.count(request, hit);
-            if hit {
-                level = Level::L2;
-            }
-        }
-        // A line that leaves a victim cache takes its dirty bit along.
-        let mut dirty = false;
-        if level == Level::Memory {
-            let hit = if self.inclusion == Inclusion::Victim {
-                let taken = self.llc.remove(line);
-                dirty = taken == Some(true);
-                taken.is_some()
-            } else {
-                self.llc.access(line, false)
-            };
-            self.llc_counts.count(request, hit);
-            if hit {
-                level = Level::Llc;
-            } else if self.inclusion != Inclusion::Victim {
-                self.fill_llc(line, false, out);
-            }
-            if self.cores[core].l2.is_some() {
-                self.fill_l2(core, line, dirty, out);
-                dirty = false;
-            }
-        }
-        self.fill_l1(core, line, request, dirty, out);
-        level
-    }
-
-    fn fill_l1(
-        &mut self,
-        core: usize,
-        line: u64,
-        request: Request,
-        dirty: bool,
-        out: &mut WriteBacks,
-    ) {
+        let (level, dirty) = self.lower(core, line, request, out);
         let private = &mut self.cores[core];
         let l1 = match (request, &mut private.l1i) {
             (Request::Fetch, Some(l1i)) => l1i,
             _ => &mut private.l1,
         };
         let (_, evicted) = l1.insert(line, dirty || request == Request::Store);
-        let Some(evicted) = evicted.filter(|e| e.dirty) else { return };
-        private.l1_counts.write_backs += 1;
-        let in_l2 = private.l2.as_mut().is_some_and(|l2| l2.mark_dirty(evicted.number));
-        if !in_l2 && !self.llc.mark_dirty(evicted.number) {
-            out.push(evicted.number);
+        if let Some(evicted) = evicted.filter(|evicted| evicted.dirty) {
+            private.l1_counts.write_backs += 1;
+            self.write_back(core, evicted.number, out);
+        }
+        level
+    }
+
+    /// Whether a first level does not depend on what lies beyond it, so that a
+    /// miss may be filled there before the other levels know of it.
+    pub(super) fn fills_early(&self) -> bool {
+        self.inclusion != Inclusion::Inclusive && self.cores.iter().all(|core| core.l2.is_some())
+    }
+
+    /// As [`first`](Self::first) for data, where a miss is filled early: what
+    /// is handed to [`beyond_filled`](Self::beyond_filled) is the line, and the
+    /// dirty line that had to go for it. `None` for a hit.
+    #[inline(always)]
+    pub(super) fn first_or_fill(
+        &mut self,
+        core: usize,
+        line: u64,
+        request: Request,
+        count_hits: bool,
+    ) -> Option<Displaced> {
+        let private = &mut self.cores[core];
+        match private.l1.access_or_insert(line, request == Request::Store) {
+            Touched::Hit => {
+                if count_hits {
+                    private.l1_counts.count(request, true);
+                }
+                None
+            }
+            Touched::Filled(evicted) => {
+                private.l1_counts.count(request, false);
+                let dirty = evicted.filter(|evicted| evicted.dirty);
+                private.l1_counts.write_backs += u64::from(dirty.is_some());
+                Some(Displaced(dirty.map_or(u64::MAX, |evicted| evicted.number)))
+            }
         }
     }
 
+    /// As [`beyond`](Self::beyond), for a line that was filled early.
+    #[inline(always)]
+    pub(super) fn beyond_filled(
+        &mut self,
+        core: usize,
+        line: u64,
+        request: Request,
+        displaced: Displaced,
+        out: &mut WriteBacks,
+    ) -> Level {
+        let (level, _) = self.lower(core, line, request, out);
+        if displaced.0 != u64::MAX {
+            self.write_back(core, displaced.0, out);
+        }
+        level
+    }
+
+    /// Looks a line up behind the first level, and brings it into the second;
+    /// says where it was, and whether it comes with a dirty bit that the first
+    /// level is to keep.
+    #[inline(always)]
+    fn lower(
+        &mut self,
+        core: usize,
+        line: u64,
+        request: Request,
+        out: &mut WriteBacks,
+    ) -> (Level, bool) {
+        let private = &mut self.cores[core];
+        if let Some(l2) = &mut private.l2 {
+            let hit = l2.access(line, false);
+            private.l2_counts.count(request, hit);
+            if hit {
+                return (Level::L2, false);
+            }
+        }
+        let mut level = Level::Memory;
+        // A line that leaves a victim cache takes its dirty bit along.
+        let mut dirty = false;
+        let hit = if self.inclusion == Inclusion::Victim {
+            let taken = self.llc.remove(line);
+            dirty = taken == Some(true);
+            taken.is_some()
+        } else {
+            self.llc.access(line, false)
+        };
+        self.llc_counts.count(request, hit);
+        if hit {
+            level = Level::Llc;
+        } else if self.inclusion != Inclusion::Victim {
+            self.fill_llc(line, false, out);
+        }
+        if self.cores[core].l2.is_some() {
+            self.fill_l2(core, line, dirty, out);
+            dirty = false;
+        }
+        (level, dirty)
+    }
+
+    /// The first level gave a dirty line up.
+    #[inline(always)]
+    fn write_back(&mut self, core: usize, line: u64, out: &mut WriteBacks) {
+        let in_l2 = self.cores[core].l2.as_mut().is_some_and(|l2| l2.mark_dirty(line));
+        if !in_l2 && !self.llc.mark_dirty(line) {
+            out.push(line);
+        }
+    }
+
+    #[inline(always)]
     fn fill_l2(&mut self, core: usize, line: u64, dirty: bool, out: &mut WriteBacks) {
         let private = &mut self.cores[core];
         let Some(l2) = &mut private.l2 else { return };
@@ -296,6 +383,7 @@ impl Hierarchy {
         }
     }
 
+    #[inline(always)]
     fn fill_llc(&mut self, line: u64, dirty: bool, out: &mut WriteBacks) {
         // Another core may have given the same line up.
         if self.inclusion == Inclusion::Victim
@@ -360,7 +448,7 @@ impl Hierarchy {
 
     /// Asks the host to bring near what a miss of a line will need.
     #[inline]
-    pub(crate) fn prefetch(&self, core: usize, line: u64) {
+    pub(super) fn prefetch(&self, core: usize, line: u64) {
         if let Some(l2) = &self.cores[core].l2 {
             l2.prefetch(line);
         }
@@ -370,9 +458,10 @@ impl Hierarchy {
     /// Where the last level is a victim cache, a miss also needs the set of the
     /// line that the second level will give up: known once its own set is near.
     #[inline]
-    pub(crate) fn prefetch_victim(&self, core: usize, line: u64) {
+    pub(super) fn prefetch_victim(&self, core: usize, line: u64) {
         if self.inclusion == Inclusion::Victim
-            && let Some(victim) = self.cores[core].l2.as_ref().and_then(|l2| l2.next_victim(line))
+            && let Some(l2) = &self.cores[core].l2
+            && let Some(victim) = l2.next_victim(line)
         {
             self.llc.prefetch(victim);
         }

@@ -10,6 +10,8 @@
 //! | [`access`] | one access in eight bytes |
 //! | [`source`] | where accesses come from |
 //! | [`sets`] | set-associative arrays, the base of caches and TLBs |
+//! | `order` | which entry of a set has to go |
+//! | `host` | large arrays in the host's memory |
 //! | [`hierarchy`] | private caches and the last level |
 //! | [`tlb_counts`] | misses counted beside TLB entries |
 //! | [`tlb`] | TLBs and page-walk caches |
@@ -18,7 +20,10 @@
 //! | [`space`] | mappings, regions, pages |
 //! | [`clock`] | a core's time: what waits for what |
 //! | [`tiers`] | the memories: latency under load, bandwidth |
-//! | [`machine`] | the machine and its hot path |
+//! | [`machine`] | the machine |
+//! | `front` | an access in the first levels: the hot path |
+//! | `filter` | what the hot path need not look up |
+//! | `beyond` | what the first levels cannot answer |
 //! | [`profile`] | misses by page, for who asks |
 //! | [`timeline`] | what happened when, for who asks |
 //! | [`fault`] | demand faults and hint faults |
@@ -30,12 +35,17 @@
 
 pub mod access;
 mod ahead;
+mod beyond;
 pub mod clock;
 pub mod fault;
+mod filter;
 pub mod frames;
+mod front;
 pub mod hierarchy;
+mod host;
 pub mod machine;
 mod mover;
+mod order;
 pub mod page_table;
 pub mod profile;
 pub mod report;

@@ -5,7 +5,7 @@
 //! array accesses: the two upper levels are one flat array by gibibyte, and
 //! tables of the two lower levels lie one after the other.
 
-use super::sets::prefetch;
+use super::host::prefetch;
 
 /// A page-table entry: a frame's number and what is known of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

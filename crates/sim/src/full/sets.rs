@@ -1,21 +1,29 @@
 //! A set-associative array of tags: what caches, TLBs and page-walk caches
 //! have in common.
 //!
-//! Built for speed. The tags of a set lie together, with what else it has in one
-//! or two lines of the host, and are compared four at a time. The order of use is one 64-bit word a set: a permutation of the ways,
-//! four bits each, most recent first. A number's set is its low bits, and for
-//! the odd factor of the number of sets (the slices of a last-level cache) a
-//! hash of the others, as in the hardware.
+//! Built for speed. A set is a block of 64-bit words in one or two lines of the
+//! host: the order of use, dirty bits, and tags of 32 bits, which are compared
+//! four at a time. The order is a permutation of the ways, four bits each, most
+//! recent first. A number's set is its low bits, and for the odd factor of the
+//! number of sets (the slices of a last-level cache) a hash of the others, as
+//! in the hardware.
+//!
+//! What depends on the number of ways is compiled for each number of words: see
+//! [`each_size`].
 
 #![allow(clippy::inline_always)] // measured: a call here costs more than the work
 
 use terrace_core::Replacement;
 
+use super::host::{HugeArray, prefetch};
+use super::order::{Rule, other_victim, split, tree_touch, unused};
+
 /// No entry.
 const NONE: u32 = u32::MAX;
-/// Order words of a set in which nothing was used yet: way 0 last.
-const UNUSED: u64 = 0x0123_4567_89ab_cdef;
-const NIBBLES: u64 = 0x1111_1111_1111_1111;
+/// Words of a block before its tags: order, dirty bits.
+const ORDER: usize = 0;
+const DIRTY: usize = 1;
+const TAGS: usize = 2;
 
 /// Where an entry is: for arrays that lie beside the tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,90 +46,156 @@ pub struct Evicted {
     pub dirty: bool,
 }
 
+/// What became of a number that was to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touched {
+    /// It was there.
+    Hit,
+    /// It is there now, and something else may have had to go.
+    Filled(Option<Evicted>),
+}
+
 /// A set-associative array.
 #[derive(Debug)]
 pub struct Sets {
-    /// A block for each set: its tags, two in a word, a word of order, a word
-    /// with a dirty bit for each way.
-    words: Vec<u64>,
-    /// Index in `words` of the first block, so that blocks begin at host lines.
-    base: usize,
+    /// A block for each set.
+    words: HugeArray,
     /// How many sets.
     count: usize,
-    ways: u32,
-    /// Tags in a block: `ways` rounded up to what is compared at once.
+    rule: Rule,
+    /// Tags in a block: the ways rounded up to what is compared at once.
     lanes: usize,
-    /// Distance of blocks.
-    stride: usize,
+    /// log2 of the distance of blocks.
+    stride_bits: u32,
     /// Low bits of a number that select a set.
     low_bits: u32,
     /// Odd factor of the number of sets.
     slices: u32,
-    replacement: Replacement,
     random: u64,
 }
 
 impl Clone for Sets {
-    /// The copy's blocks begin at host lines too.
     fn clone(&self) -> Self {
-        let mut copy = Self::new(self.count as u64, self.ways, self.replacement);
-        let len = self.count * self.stride;
-        copy.words[copy.base..][..len].copy_from_slice(&self.words[self.base..][..len]);
-        copy.random = self.random;
-        copy
+        Self { words: self.words.clone(), ..*self }
     }
 }
 
-/// The words of one set.
-struct Block<'a> {
-    words: &'a mut [u64],
-    /// Words of tags.
-    pairs: usize,
-}
+/// The words of one set: `W` of them, a power of two, with `4 * Q` tags.
+struct Block<'a, const W: usize, const Q: usize>(&'a mut [u64; W]);
 
-impl Block<'_> {
-    #[inline(always)]
-    fn order(&self) -> u64 {
-        self.words[self.pairs]
-    }
-    #[inline(always)]
-    fn set_order(&mut self, order: u64) {
-        self.words[self.pairs] = order;
-    }
-    #[inline(always)]
-    fn dirty(&mut self) -> &mut u64 {
-        &mut self.words[self.pairs + 1]
-    }
+impl<const W: usize, const Q: usize> Block<'_, W, Q> {
     /// The way that holds a tag.
     #[inline(always)]
     fn way(&self, tag: u32) -> Option<u32> {
-        way(self.words, self.pairs, tag)
+        let mut mask = 0;
+        for quad in 0..Q {
+            let at = TAGS + 2 * quad;
+            mask |= equal(self.0[at], self.0[at + 1], tag) << (4 * quad);
+        }
+        (mask != 0).then(|| mask.trailing_zeros())
     }
+
     /// Puts a tag into a way, and returns the one before.
     #[inline(always)]
     fn replace(&mut self, way: u32, tag: u32) -> u32 {
-        let word = &mut self.words[way as usize / 2];
+        let word = &mut self.0[(TAGS + way as usize / 2) % W];
         let shift = way % 2 * 32;
         let old = (*word >> shift) as u32;
         *word ^= u64::from(old ^ tag) << shift;
         old
     }
+
+    /// Marks a way as used.
+    #[inline(always)]
+    fn touch(&mut self, way: u32, rule: &Rule) {
+        let order = self.0[ORDER];
+        self.0[ORDER] = match rule.replacement {
+            Replacement::Lru => {
+                let (before, after) = split(order, way);
+                before << 4 | after | u64::from(way)
+            }
+            Replacement::Fifo | Replacement::Random => return,
+            Replacement::TreePlru => tree_touch(order, way, rule.ways),
+            Replacement::Srrip => order & !(3 << (2 * way)),
+        };
+    }
+
+    /// The way that a new entry takes, marked as used.
+    #[inline(always)]
+    fn victim(&mut self, rule: &Rule, random: &mut u64) -> u32 {
+        let order = self.0[ORDER];
+        if let Replacement::Lru | Replacement::Fifo = rule.replacement {
+            let way = order >> rule.last & 15;
+            // What is shifted out past the last way is `way` itself.
+            self.0[ORDER] = (order << 4 | way) & rule.kept;
+            return way as u32;
+        }
+        let empty = self.way(NONE).filter(|&way| way < rule.ways);
+        let (way, order) = other_victim(order, empty, rule, random);
+        self.0[ORDER] = order;
+        way
+    }
+
+    /// Enters a tag that is not there; returns its way, and what had to go.
+    #[inline(always)]
+    fn fill(&mut self, tag: u32, dirty: bool, rule: &Rule, random: &mut u64) -> (u32, u32, bool) {
+        let way = self.victim(rule, random);
+        let old = self.replace(way, tag);
+        let bits = self.0[DIRTY];
+        self.0[DIRTY] = bits & !(1 << way) | u64::from(dirty) << way;
+        (way, old, bits >> way & 1 != 0)
+    }
+
+    #[inline(always)]
+    fn set_dirty(&mut self, way: u32, dirty: bool) {
+        self.0[DIRTY] |= u64::from(dirty) << way;
+    }
+
+    /// Takes a way's dirty bit away; says whether it was set.
+    #[inline(always)]
+    fn take_dirty(&mut self, way: u32) -> bool {
+        let bits = self.0[DIRTY];
+        self.0[DIRTY] = bits & !(1 << way);
+        bits >> way & 1 != 0
+    }
+
+    /// Takes a way out: it is the next to be filled.
+    #[inline(always)]
+    fn empty(&mut self, way: u32, rule: &Rule) {
+        self.replace(way, NONE);
+        let order = self.0[ORDER];
+        self.0[ORDER] = match rule.replacement {
+            Replacement::Lru | Replacement::Fifo => {
+                let (before, after) = split(order, way);
+                before | after >> 4 | u64::from(way) << rule.last
+            }
+            Replacement::Srrip => order | 3 << (2 * way),
+            Replacement::Random | Replacement::TreePlru => return,
+        };
+    }
 }
 
-/// The way of a block that holds a tag.
-#[inline(always)]
-fn way(words: &[u64], pairs: usize, tag: u32) -> Option<u32> {
-    let mut mask = equal(words[0], words[1], tag);
-    if pairs > 2 {
-        mask |= equal(words[2], words[3], tag) << 4;
-        if pairs > 4 {
-            mask |= equal(words[4], words[5], tag) << 8;
-            if pairs > 6 {
-                mask |= equal(words[6], words[7], tag) << 12;
-            }
+/// Does something with the block of a set, compiled for each size of block: the
+/// number of ways of an array never changes, so the branch is foreseen.
+macro_rules! each_size {
+    ($array:expr, $set:expr, |$block:ident| $body:expr) => {
+        match $array.lanes {
+            4 => one_size!($array, $set, 4, 1, |$block| $body),
+            8 => one_size!($array, $set, 8, 2, |$block| $body),
+            12 => one_size!($array, $set, 8, 3, |$block| $body),
+            _ => one_size!($array, $set, 16, 4, |$block| $body),
         }
-    }
-    (mask != 0).then(|| mask.trailing_zeros())
+    };
+}
+
+macro_rules! one_size {
+    ($array:expr, $set:expr, $words:literal, $quads:literal, |$block:ident| $body:expr) => {{
+        let begin = $set << $array.stride_bits;
+        let words = &mut $array.words.as_mut()[begin..begin + $words];
+        let mut block = Block::<$words, $quads>(words.try_into().expect("it is as long"));
+        let $block = &mut block;
+        $body
+    }};
 }
 
 impl Sets {
@@ -129,37 +203,48 @@ impl Sets {
     pub fn new(sets: u64, ways: u32, replacement: Replacement) -> Self {
         assert!(sets > 0 && (1..=16).contains(&ways), "{sets} sets of {ways} ways");
         let lanes = ways.next_multiple_of(4) as usize;
-        let stride = (lanes / 2 + 2).next_power_of_two();
+        let stride_bits = (lanes / 2 + TAGS).next_power_of_two().trailing_zeros();
         let low_bits = sets.trailing_zeros();
-        let mut words = vec![u64::MAX; sets as usize * stride + 8];
-        let base = (64 - words.as_ptr().addr() % 64) % 64 / size_of::<u64>();
-        let order = match replacement {
-            Replacement::Lru | Replacement::Fifo => UNUSED_OF[ways as usize],
-            Replacement::Srrip => u64::MAX,
-            Replacement::Random | Replacement::TreePlru => 0,
-        };
-        for block in words[base..].chunks_exact_mut(stride).take(sets as usize) {
-            let mut block = Block { words: block, pairs: lanes / 2 };
-            block.set_order(order);
-            *block.dirty() = 0;
-        }
-        Self {
-            words,
-            base,
+        let mut array = Self {
+            words: HugeArray::new((sets as usize) << stride_bits),
             count: sets as usize,
-            ways,
+            rule: Rule::new(replacement, ways),
             lanes,
-            stride,
+            stride_bits,
             low_bits,
             slices: (sets >> low_bits) as u32,
-            replacement,
-            random: 0x9e37_79b9_7f4a_7c15,
-        }
+            random: 0,
+        };
+        array.clear();
+        array
     }
 
     /// How many sets there are.
     pub fn sets(&self) -> usize {
         self.count
+    }
+
+    /// How many entries a set has.
+    pub fn ways(&self) -> u32 {
+        self.rule.ways
+    }
+
+    /// Exchanges the two entries of a set that were used last, where the order
+    /// is LRU.
+    #[inline(always)]
+    pub(super) fn swap_recent(&mut self, set: usize) {
+        let order = &mut self.words.as_mut()[(set << self.stride_bits) + ORDER];
+        *order = *order & !0xff | (*order & 15) << 4 | *order >> 4 & 15;
+    }
+
+    /// The entry of a set that was used last, where the order is LRU, is dirty
+    /// from now on.
+    #[inline(always)]
+    pub(super) fn dirty_last(&mut self, set: usize) {
+        let begin = set << self.stride_bits;
+        let words = self.words.as_mut();
+        let way = words[begin + ORDER] & 15;
+        words[begin + DIRTY] |= 1 << way;
     }
 
     /// How many slots there are, for arrays that lie beside this one.
@@ -184,7 +269,7 @@ impl Sets {
     }
 
     /// The number of a tag in a set.
-    #[inline]
+    #[inline(always)]
     fn number(&self, set: usize, tag: u32) -> u64 {
         u64::from(tag) << self.low_bits | (set as u64 & ((1 << self.low_bits) - 1))
     }
@@ -195,19 +280,19 @@ impl Sets {
     }
 
     #[inline(always)]
-    fn block(&mut self, set: usize) -> Block<'_> {
-        let begin = self.base + set * self.stride;
-        Block { words: &mut self.words[begin..begin + self.stride], pairs: self.lanes / 2 }
+    fn evicted(&self, set: usize, tag: u32, dirty: bool) -> Option<Evicted> {
+        (tag != NONE).then(|| Evicted { number: self.number(set, tag), dirty })
     }
 
     /// Looks a number up and marks it as used.
     #[inline(always)]
     pub fn hit(&mut self, number: u64) -> Option<Slot> {
         let (set, tag) = self.locate(number);
-        let (replacement, ways) = (self.replacement, self.ways);
-        let mut block = self.block(set);
-        let way = block.way(tag)?;
-        touch(&mut block, way, replacement, ways);
+        let way = each_size!(self, set, |block| {
+            let way = block.way(tag)?;
+            block.touch(way, &self.rule);
+            way
+        });
         Some(self.slot(set, way))
     }
 
@@ -215,44 +300,59 @@ impl Sets {
     #[inline(always)]
     pub fn access(&mut self, number: u64, store: bool) -> bool {
         let (set, tag) = self.locate(number);
-        let (replacement, ways) = (self.replacement, self.ways);
-        let mut block = self.block(set);
-        let Some(way) = block.way(tag) else { return false };
-        touch(&mut block, way, replacement, ways);
-        if store {
-            *block.dirty() |= 1 << way;
-        }
+        each_size!(self, set, |block| {
+            let Some(way) = block.way(tag) else { return false };
+            block.touch(way, &self.rule);
+            block.set_dirty(way, store);
+        });
         true
     }
 
+    /// Looks a number up for a load or a store, and enters it if it is not
+    /// there.
+    #[inline(always)]
+    pub fn access_or_insert(&mut self, number: u64, store: bool) -> Touched {
+        let (set, tag) = self.locate(number);
+        let (_, old, dirty) = each_size!(self, set, |block| {
+            if let Some(way) = block.way(tag) {
+                block.touch(way, &self.rule);
+                block.set_dirty(way, store);
+                return Touched::Hit;
+            }
+            block.fill(tag, store, &self.rule, &mut self.random)
+        });
+        Touched::Filled(self.evicted(set, old, dirty))
+    }
+
     /// Marks an entry as dirty without using it; false if it is not there.
-    #[inline]
+    #[inline(always)]
     pub fn mark_dirty(&mut self, number: u64) -> bool {
         let (set, tag) = self.locate(number);
-        let mut block = self.block(set);
-        let Some(way) = block.way(tag) else { return false };
-        *block.dirty() |= 1 << way;
+        each_size!(self, set, |block| {
+            let Some(way) = block.way(tag) else { return false };
+            block.set_dirty(way, true);
+        });
         true
     }
 
     /// Marks an entry as clean without using it; says whether it was dirty.
     pub fn clean(&mut self, number: u64) -> bool {
         let (set, tag) = self.locate(number);
-        let mut block = self.block(set);
-        let Some(way) = block.way(tag) else { return false };
-        let bits = block.dirty();
-        let dirty = *bits & 1 << way != 0;
-        *bits &= !(1 << way);
-        dirty
+        each_size!(self, set, |block| {
+            let Some(way) = block.way(tag) else { return false };
+            block.take_dirty(way)
+        })
     }
 
     /// Where an entry is; changes nothing.
     #[inline]
     pub fn find(&self, number: u64) -> Option<Slot> {
         let (set, tag) = self.locate(number);
-        let begin = self.base + set * self.stride;
-        way(&self.words[begin..begin + self.stride], self.lanes / 2, tag)
-            .map(|way| self.slot(set, way))
+        let begin = (set << self.stride_bits) + TAGS;
+        let tags = &self.words.as_ref()[begin..begin + self.lanes / 2];
+        let quads = tags.chunks_exact(2).enumerate();
+        let mask = quads.fold(0, |mask, (i, quad)| mask | equal(quad[0], quad[1], tag) << (4 * i));
+        (mask != 0).then(|| self.slot(set, mask.trailing_zeros()))
     }
 
     /// Whether an entry is there; changes nothing.
@@ -261,199 +361,56 @@ impl Sets {
     }
 
     /// Enters a number that is not there.
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, number: u64, dirty: bool) -> (Slot, Option<Evicted>) {
         let (set, tag) = self.locate(number);
-        let way = self.victim(set);
-        let mut block = self.block(set);
-        let old = block.replace(way, tag);
-        let bit = 1u64 << way;
-        let bits = block.dirty();
-        let was_dirty = *bits & bit != 0;
-        *bits = *bits & !bit | u64::from(dirty) << way;
-        let evicted =
-            (old != NONE).then(|| Evicted { number: self.number(set, old), dirty: was_dirty });
-        (self.slot(set, way), evicted)
+        let (way, old, was_dirty) =
+            each_size!(self, set, |block| block.fill(tag, dirty, &self.rule, &mut self.random));
+        (self.slot(set, way), self.evicted(set, old, was_dirty))
     }
 
     /// Takes an entry out; says whether it was dirty, `None` if it was not there.
-    #[inline]
+    #[inline(always)]
     pub fn remove(&mut self, number: u64) -> Option<bool> {
         let (set, tag) = self.locate(number);
-        let (replacement, ways) = (self.replacement, self.ways);
-        let mut block = self.block(set);
-        let way = block.way(tag)?;
-        block.replace(way, NONE);
-        let bits = block.dirty();
-        let dirty = *bits & 1 << way != 0;
-        *bits &= !(1 << way);
-        let order = block.order();
-        match replacement {
-            // An empty way is the next to be filled.
-            Replacement::Lru | Replacement::Fifo => {
-                let (before, after) = split(order, way);
-                block.set_order(before | after >> 4 | u64::from(way) << (4 * (ways - 1)));
-            }
-            Replacement::Srrip => block.set_order(order | 3 << (2 * way)),
-            Replacement::Random | Replacement::TreePlru => {}
-        }
-        Some(dirty)
+        each_size!(self, set, |block| {
+            let way = block.way(tag)?;
+            block.empty(way, &self.rule);
+            Some(block.take_dirty(way))
+        })
     }
 
     /// Takes everything out.
     pub fn clear(&mut self) {
-        *self = Self::new(self.count as u64, self.ways, self.replacement);
-    }
-
-    /// The way that a new entry takes, marked as used.
-    #[inline]
-    fn victim(&mut self, set: usize) -> u32 {
-        let ways = self.ways;
-        if let Replacement::Lru | Replacement::Fifo = self.replacement {
-            let mut block = self.block(set);
-            let order = block.order();
-            let way = (order >> (4 * (ways - 1)) & 15) as u32;
-            // What is shifted out past the last way is `way` itself.
-            let kept = if ways == 16 { u64::MAX } else { (1 << (4 * ways)) - 1 };
-            block.set_order((order << 4 | u64::from(way)) & kept);
-            return way;
+        let order = unused(&self.rule);
+        for block in self.words.as_mut().chunks_exact_mut(1 << self.stride_bits) {
+            block.fill(u64::MAX);
+            block[ORDER] = order;
+            block[DIRTY] = 0;
         }
-        self.other_victim(set)
+        self.random = 0x9e37_79b9_7f4a_7c15;
     }
 
-    #[cold]
-    fn other_victim(&mut self, set: usize) -> u32 {
-        let (ways, replacement) = (self.ways, self.replacement);
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        let any = (((self.random >> 32) * u64::from(ways)) >> 32) as u32;
-        let mut block = self.block(set);
-        let empty = block.way(NONE).filter(|&way| way < ways);
-        let mut order = block.order();
-        let way = match replacement {
-            Replacement::Lru | Replacement::Fifo => (order & 15) as u32,
-            Replacement::Random => empty.unwrap_or(any),
-            Replacement::TreePlru => {
-                let way = empty.unwrap_or_else(|| tree_victim(order, ways));
-                order = tree_touch(order, way, ways);
-                way
-            }
-            Replacement::Srrip => {
-                let way = empty.unwrap_or_else(|| srrip_victim(&mut order, ways));
-                order = order & !(3 << (2 * way)) | 2 << (2 * way);
-                way
-            }
-        };
-        block.set_order(order);
-        way
-    }
-
-    /// What would have to go for a number, if that is known without choosing.
-    #[inline]
-    pub(crate) fn next_victim(&self, number: u64) -> Option<u64> {
+    /// What would have to go for a number, where the last in the order has to.
+    #[inline(always)]
+    pub(super) fn next_victim(&self, number: u64) -> Option<u64> {
         let (set, _) = self.locate(number);
-        let begin = self.base + set * self.stride;
-        let words = &self.words[begin..begin + self.stride];
-        let way = words[self.lanes / 2] >> (4 * (self.ways - 1)) & 15;
-        let tag = (words[way as usize / 2] >> (way % 2 * 32)) as u32;
+        let begin = set << self.stride_bits;
+        let words = self.words.as_ref();
+        let way = (words[begin + ORDER] >> self.rule.last & 15) as usize;
+        let tag = (words[begin + TAGS + way / 2] >> (way % 2 * 32)) as u32;
         (tag != NONE).then(|| self.number(set, tag))
     }
 
     /// Asks the host to bring a number's set near. Changes nothing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn prefetch(&self, number: u64) {
         let (set, _) = self.locate(number);
-        let begin = self.base + set * self.stride;
-        prefetch(&self.words, begin);
-        if self.stride > 8 {
-            prefetch(&self.words, begin + 8);
+        let begin = set << self.stride_bits;
+        prefetch(self.words.as_ref(), begin);
+        if self.stride_bits > 3 {
+            prefetch(self.words.as_ref(), begin + 8);
         }
-    }
-}
-
-#[inline(always)]
-fn touch(block: &mut Block<'_>, way: u32, replacement: Replacement, ways: u32) {
-    let order = block.order();
-    match replacement {
-        Replacement::Lru => {
-            let way = u64::from(way);
-            if order & 15 == way {
-                return;
-            }
-            if order >> 4 & 15 == way {
-                block.set_order(order & !0xff | (order & 15) << 4 | way);
-            } else {
-                let (before, after) = split(order, way as u32);
-                block.set_order(before << 4 | after | way);
-            }
-        }
-        Replacement::Fifo | Replacement::Random => {}
-        Replacement::TreePlru => block.set_order(tree_touch(order, way, ways)),
-        Replacement::Srrip => block.set_order(order & !(3 << (2 * way))),
-    }
-}
-
-/// Order words with `ways` ways of which none was used: way 0 is filled first.
-const UNUSED_OF: [u64; 17] = {
-    let mut words = [0; 17];
-    let mut ways = 1;
-    while ways <= 16 {
-        let mut word = 0;
-        let mut place = 0;
-        while place < ways {
-            word |= ((ways - 1 - place) as u64) << (4 * place);
-            place += 1;
-        }
-        words[ways] = word;
-        ways += 1;
-    }
-    assert!(words[16] == UNUSED);
-    words
-};
-
-/// The parts of an order word before and after a way, each at its place, the
-/// way itself left out.
-#[inline(always)]
-fn split(order: u64, way: u32) -> (u64, u64) {
-    // The lowest nibble that equals the way: found as a zero in the difference.
-    let difference = order ^ (u64::from(way) * NIBBLES);
-    let zeros = difference.wrapping_sub(NIBBLES) & !difference & (NIBBLES << 3);
-    let place = zeros.trailing_zeros() & !3;
-    let before = order & ((1 << place) - 1);
-    let after = order & (!0xf << place);
-    (before, after)
-}
-
-/// Turns the tree's bits on a way's path away from it. Node `n`'s children are
-/// `2n` and `2n + 1`; a set bit points to the latter.
-fn tree_touch(mut bits: u64, way: u32, ways: u32) -> u64 {
-    let mut node = 1;
-    let mut half = ways / 2;
-    while half > 0 {
-        let right = way & half != 0;
-        bits = bits & !(1 << node) | u64::from(!right) << node;
-        node = 2 * node + u32::from(right);
-        half /= 2;
-    }
-    bits
-}
-
-fn tree_victim(bits: u64, ways: u32) -> u32 {
-    let mut node = 1;
-    while node < ways {
-        node = 2 * node + (bits >> node & 1) as u32;
-    }
-    node - ways
-}
-
-/// The first way that is predicted to be used last; ages all until there is one.
-fn srrip_victim(order: &mut u64, ways: u32) -> u32 {
-    loop {
-        if let Some(way) = (0..ways).find(|way| *order >> (2 * way) & 3 == 3) {
-            return way;
-        }
-        (0..ways).for_each(|way| *order += 1 << (2 * way));
     }
 }
 
@@ -481,20 +438,6 @@ fn equal(low: u64, high: u64, tag: u32) -> u32 {
         .iter()
         .rev()
         .fold(0, |mask, &t| mask << 1 | u32::from(t == tag))
-}
-
-/// Asks the host to bring an element near.
-#[inline]
-pub(crate) fn prefetch<T>(array: &[T], index: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(element) = array.get(index) {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing architecturally, and the address is
-        // that of an element of the array.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(element).cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (array, index);
 }
 
 #[cfg(test)]

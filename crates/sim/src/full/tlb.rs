@@ -5,6 +5,7 @@
 use terrace_core::detail::{Detail, TlbFile};
 use terrace_core::{Cycles, Replacement};
 
+use super::filter::Shape;
 use super::page_table::{Entry, MapSize};
 use super::sets::Sets;
 
@@ -85,6 +86,14 @@ impl Translation {
     }
 }
 
+impl Translation {
+    /// Whether a store needs nothing more: the page is dirty, and not protected.
+    #[inline(always)]
+    pub(super) fn takes_stores(&self) -> bool {
+        self.entry.0 & (Entry::DIRTY | Entry::PROTECTED) == Entry::DIRTY
+    }
+}
+
 /// A size's bit in the set of sizes that are mapped.
 const fn bit(size: MapSize) -> u8 {
     1 << size as u8
@@ -111,15 +120,6 @@ pub struct Tlbs {
     given_up: Option<u64>,
 }
 
-/// Which level translated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlbLevel {
-    /// The first.
-    First,
-    /// The second.
-    Second,
-}
-
 impl Tlbs {
     /// Empty TLBs.
     pub fn new(geometry: &TlbsGeometry) -> Self {
@@ -140,10 +140,16 @@ impl Tlbs {
         }
     }
 
-    /// Sets of the first level, by page size: what the fast path's filters
-    /// must not be finer than.
-    pub fn first_sets(&self, size: MapSize) -> usize {
-        self.first[size as usize].sets()
+    /// A first level's sets, as the hot path's filter needs to know them.
+    pub(super) fn shape(&self, size: MapSize) -> Shape {
+        let sets = &self.first[size as usize];
+        Shape { sets: sets.sets(), replacement: Replacement::Lru, ways: sets.ways() }
+    }
+
+    /// Exchanges the two translations used last in a set of the first level.
+    #[inline(always)]
+    pub(super) fn swap_recent(&mut self, size: MapSize, set: usize) {
+        self.first[size as usize].swap_recent(set);
     }
 
     #[inline]
@@ -151,50 +157,30 @@ impl Tlbs {
         address >> size.shift() | if size == MapSize::Huge { HUGE_IN_SECOND } else { 0 }
     }
 
-    /// Translates a page of 4 KiB or 2 MiB, if the first level can. A miss
-    /// changes and counts nothing.
+    /// Translates, if the first level can. A miss changes and counts nothing.
     #[inline(always)]
-    pub(crate) fn first(&mut self, address: u64) -> Option<Translation> {
-        if self.sizes & bit(MapSize::Base) != 0
-            && let Some(slot) = self.first[0].hit(address >> 12)
-        {
-            let entry = self.first_entries[0][slot.index()];
-            return Some(Translation { entry, size: MapSize::Base });
-        }
-        if self.sizes & bit(MapSize::Huge) != 0
-            && let Some(slot) = self.first[1].hit(address >> 21)
-        {
-            let entry = self.first_entries[1][slot.index()];
-            return Some(Translation { entry, size: MapSize::Huge });
+    pub(super) fn first(&mut self, address: u64) -> Option<Translation> {
+        for size in [MapSize::Base, MapSize::Huge, MapSize::Giant] {
+            if self.sizes & bit(size) != 0
+                && let Some(slot) = self.first[size as usize].hit(address >> size.shift())
+            {
+                let entry = self.first_entries[size as usize][slot.index()];
+                return Some(Translation { entry, size });
+            }
         }
         None
     }
 
-    /// Translates, if either level can.
-    #[inline]
-    pub fn translate(&mut self, address: u64) -> Option<(Translation, TlbLevel)> {
-        for size in [MapSize::Base, MapSize::Huge, MapSize::Giant] {
-            if self.sizes & bit(size) != 0 {
-                let number = address >> size.shift();
-                if let Some(slot) = self.first[size as usize].hit(number) {
-                    let entry = self.first_entries[size as usize][slot.index()];
-                    return Some((Translation { entry, size }, TlbLevel::First));
-                }
-            }
-        }
+    /// Translates what the first level could not, if the second can.
+    pub(super) fn second(&mut self, address: u64) -> Option<Translation> {
         self.counts.first_misses += 1;
-        self.translate_second(address)
-    }
-
-    fn translate_second(&mut self, address: u64) -> Option<(Translation, TlbLevel)> {
         for size in [MapSize::Base, MapSize::Huge] {
-            if self.sizes & bit(size) != 0 {
-                let hit = self.second.hit(Self::second_number(address, size));
-                if let Some(slot) = hit {
-                    let entry = self.second_entries[slot.index()];
-                    self.fill_first(address, Translation { entry, size });
-                    return Some((Translation { entry, size }, TlbLevel::Second));
-                }
+            if self.sizes & bit(size) != 0
+                && let Some(slot) = self.second.hit(Self::second_number(address, size))
+            {
+                let entry = self.second_entries[slot.index()];
+                self.fill_first(address, Translation { entry, size });
+                return Some(Translation { entry, size });
             }
         }
         let size = MapSize::Giant;
@@ -203,7 +189,7 @@ impl Tlbs {
         {
             let entry = self.second_giant_entries[slot.index()];
             self.fill_first(address, Translation { entry, size });
-            return Some((Translation { entry, size }, TlbLevel::Second));
+            return Some(Translation { entry, size });
         }
         None
     }
@@ -303,6 +289,11 @@ mod tests {
         })
     }
 
+    /// What either level says.
+    fn translate(tlbs: &mut Tlbs, address: u64) -> Option<Translation> {
+        tlbs.first(address).or_else(|| tlbs.second(address))
+    }
+
     fn translation(frame: u64, size: MapSize) -> Translation {
         Translation { entry: Entry::mapping(frame), size }
     }
@@ -312,7 +303,7 @@ mod tests {
         let mut tlbs = tlbs();
         tlbs.fill(5 << 12, translation(1, MapSize::Base));
         tlbs.fill(5 << 21, translation(512, MapSize::Huge));
-        let physical = |tlbs: &mut Tlbs, a| tlbs.translate(a).map(|(t, _)| t.physical(a));
+        let physical = |tlbs: &mut Tlbs, a| translate(tlbs, a).map(|t| t.physical(a));
         assert_eq!(physical(&mut tlbs, (5 << 12) + 9), Some((1 << 12) + 9));
         assert_eq!(physical(&mut tlbs, (5 << 21) + 9), Some((512 << 12) + 9));
         tlbs.forget(5 << 12, MapSize::Base);
@@ -326,8 +317,9 @@ mod tests {
         for page in 0..16 {
             tlbs.fill(page << 12, translation(page, MapSize::Base));
         }
-        assert_eq!(tlbs.translate(0).map(|(_, level)| level), Some(TlbLevel::Second));
-        assert_eq!(tlbs.translate(0).map(|(_, level)| level), Some(TlbLevel::First));
+        assert_eq!(tlbs.first(0), None);
+        assert_eq!(tlbs.second(0), Some(translation(0, MapSize::Base)));
+        assert_eq!(tlbs.first(0), Some(translation(0, MapSize::Base)));
         assert_eq!(tlbs.counts.first_misses, 1);
     }
 
