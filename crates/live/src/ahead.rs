@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 /// Streams that are followed at once, and single faults remembered to find new
 /// ones by. A merge of sixteen runs is the most that sorting programs do.
 const STREAMS: usize = 24;
-const RECENT: usize = 16;
+const RECENT: usize = 64;
 /// The largest distance in pages between two touches of one stream.
 const STRIDE: i64 = 8;
 /// A stream may skip so many pages that are resident and go on.
@@ -72,7 +72,6 @@ impl Stream {
 }
 
 /// The streams of a program.
-#[derive(Default)]
 pub struct Streams {
     known: [AtomicU64; STREAMS],
     /// When each was used last, in faults.
@@ -81,6 +80,18 @@ pub struct Streams {
     recent: [AtomicU64; RECENT],
     faults: AtomicUsize,
     singles: AtomicUsize,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self {
+            known: [const { AtomicU64::new(0) }; STREAMS],
+            used: [const { AtomicU32::new(0) }; STREAMS],
+            recent: [const { AtomicU64::new(0) }; RECENT],
+            faults: AtomicUsize::new(0),
+            singles: AtomicUsize::new(0),
+        }
+    }
 }
 
 impl Streams {

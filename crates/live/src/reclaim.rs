@@ -211,7 +211,7 @@ impl Worker<'_> {
     fn put_back(&mut self, place: &Place<'_>, slot: u32) -> bool {
         let pager = self.pager;
         let from = pager.staging.address(slot);
-        let (_, mut error) = pager.uffd().mv(place.address(), from, PAGE);
+        let (_, mut error) = self.mv(pager.uffd(), place.address(), from, PAGE);
         if error == EBUSY || error == libc::EINVAL {
             // Shared with a forked child: copy it.
             error = pager.uffd().copy(place.address(), from, PAGE).1;
@@ -303,7 +303,7 @@ impl Worker<'_> {
         let slot = limbo.push(Purpose::Armed, sys::now());
         let to = pager.staging.address(slot);
         pager.staging.owner_of(slot).store(owner(id, page), Release);
-        let (_, error) = pager.fork.staging_uffd().mv(to, place.address(), PAGE);
+        let (_, error) = self.mv(pager.fork.staging_uffd(), to, place.address(), PAGE);
         drop(reading);
         if error == 0 {
             place.word.store(PageState::Limbo(slot).word(), Release);

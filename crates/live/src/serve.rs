@@ -246,10 +246,38 @@ impl<'p> Worker<'p> {
         }
     }
 
+    /// Moves frames from pages that are present to places that are not, as
+    /// [`Uffd::mv`], and counts those right that have arrived.
+    ///
+    /// Linux from 6.18 on loses count: once a move has met something that is
+    /// under way (a page being migrated, `EAGAIN`), `move_pages()` in
+    /// `mm/userfaultfd.c` keeps that error beyond the next success, tries the same page
+    /// again, and reports that it is gone or that its new place is taken (`ENOENT`,
+    /// `EEXIST`). To believe that is to lose the page.
+    pub(crate) fn mv(&self, uffd: Uffd, to: usize, from: usize, len: usize) -> (usize, i32) {
+        let (bytes, error) = uffd.mv(to, from, len);
+        if !matches!(error, EEXIST | ENOENT | EAGAIN) {
+            return (bytes, error);
+        }
+        let arrived = |n: usize| {
+            self.pagemap.is_present(from + n) == Some(false)
+                && self.pagemap.is_present(to + n) == Some(true)
+        };
+        let more = (bytes..len).step_by(PAGE).take_while(|&n| arrived(n)).count() * PAGE;
+        if more > 0 {
+            self.pager.stats().counters.moves_uncounted.fetch_add((more / PAGE) as u64, Relaxed);
+            // It wakes nobody for what it has not counted.
+            let _ = uffd.wake(to + bytes, more);
+        }
+        let bytes = bytes + more;
+        (bytes, if bytes == len { 0 } else { error })
+    }
+
     /// Moves a page's frame back from its staging slot.
     fn unstage(&mut self, place: &Place<'_>, slot: u32) -> i32 {
         let staging = &self.pager.staging;
-        let (_, mut error) = self.pager.uffd().mv(place.address(), staging.address(slot), PAGE);
+        let (_, mut error) =
+            self.mv(self.pager.uffd(), place.address(), staging.address(slot), PAGE);
         if error != 0 && error != EAGAIN && error != ENOENT && error != EEXIST {
             // A frame that is shared with a forked child cannot move; copy it.
             // The slot's own copy goes when the tail comes by.

@@ -85,6 +85,8 @@ counters! {
     demotions_cancelled,
     /// Pages that could not be demoted (locked, pinned, shared with a child).
     demotions_refused,
+    /// Pages that the kernel moved without counting them (a defect of Linux 6.18).
+    moves_uncounted,
     /// Pages armed for a hint fault.
     armed,
     /// Samples given to the policy.

@@ -140,7 +140,7 @@ impl Worker<'_> {
             return (0, 1);
         }
         let to = pager.staging.address(first);
-        let (bytes, _) = pager.fork.staging_uffd().mv(to, from, slots as usize * PAGE);
+        let (bytes, _) = self.mv(pager.fork.staging_uffd(), to, from, slots as usize * PAGE);
         inject::at(Point::Stage);
         let got = bytes / PAGE;
         for (i, staged) in run[..slots as usize].iter().flatten().enumerate() {
@@ -245,7 +245,8 @@ impl Worker<'_> {
                 continue;
             }
             let to = pager.staging.address(first);
-            let (bytes, error) = pager.fork.staging_uffd().mv(to, from, slots as usize * PAGE);
+            let (bytes, error) =
+                self.mv(pager.fork.staging_uffd(), to, from, slots as usize * PAGE);
             drop(reading);
             inject::at(Point::Stage);
             let got = bytes / PAGE;
