@@ -22,7 +22,7 @@ LADDER
 terrace check /tmp/ladder.toml
 start_hotset write 24 3 6
 # 24 MiB are 6144 pages; 6 MiB 1536, 8 MiB 2048.
-attach_until 120 '[ "$(placed hot node0)" -ge 740 ] && [ "$(in_all node1)" -le 2048 ]' \
+attach_until 120 '[ "$(placed hot node0)" -ge 740 ] && [ "$(in_all node1)" -le 2048 ] && [ "$(in_all absent)" -ge 2450 ]' \
     --pid "$program" --tiers /tmp/ladder.toml
 stop_hotset
 cat /tmp/report.json
