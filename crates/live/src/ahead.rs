@@ -95,14 +95,19 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Takes in a fault, and says what to bring in with it.
-    pub fn fault(&self, region: u32, page: u32) -> Ahead {
+    /// Takes in a fault, and says what to bring in with it: no more pages than
+    /// `most`.
+    pub fn fault(&self, region: u32, page: u32, most: u32) -> Ahead {
+        if most == 0 {
+            return Ahead::default();
+        }
+        let (least, most) = (WINDOW.0.min(most), WINDOW.1.min(most));
         let time = self.faults.fetch_add(1, Relaxed) as u32;
         for (word, used) in self.known.iter().zip(&self.used) {
             if let Some(stream) = Stream::unpack(word.load(Relaxed))
                 && stream.expects(region, page)
             {
-                let window = (stream.window * 2).clamp(WINDOW.0, WINDOW.1);
+                let window = (stream.window * 2).clamp(least, most);
                 used.store(time, Relaxed);
                 return follow(word, Stream { window, ..stream }, page);
             }
@@ -127,7 +132,7 @@ impl Streams {
         let free = |i: &usize| self.known[*i].load(Relaxed) == 0;
         let at = (0..STREAMS).find(free).or_else(|| (0..STREAMS).max_by_key(age)).unwrap_or(0);
         self.used[at].store(time, Relaxed);
-        follow(&self.known[at], Stream { region, next: 0, stride, window: WINDOW.0 }, page)
+        follow(&self.known[at], Stream { region, next: 0, stride, window: least }, page)
     }
 }
 
@@ -146,7 +151,7 @@ mod tests {
     use super::*;
 
     fn counts(streams: &Streams, pages: impl IntoIterator<Item = u32>) -> Vec<u32> {
-        pages.into_iter().map(|page| streams.fault(3, page).count).collect()
+        pages.into_iter().map(|page| streams.fault(3, page, 99).count).collect()
     }
 
     #[test]
@@ -163,15 +168,28 @@ mod tests {
         assert_eq!(counts(&streams, [1000]), [0], "a jump is not a stream");
     }
 
+    /// If a stream went on behind more pages than are brought in, the next fault
+    /// would lie before it, and the stream be lost.
+    #[test]
+    fn a_stream_is_followed_under_a_limit() {
+        let streams = Streams::default();
+        let follow = |most, pages: &[u32]| -> Vec<u32> {
+            pages.iter().map(|&page| streams.fault(3, page, most).count).collect()
+        };
+        assert_eq!(follow(2, &[10, 11, 14, 17, 20]), [0, 2, 2, 2, 2]);
+        assert_eq!(follow(6, &[23, 28, 35]), [4, 6, 6], "a limit that is raised");
+        assert_eq!(follow(0, &[42]), [0]);
+    }
+
     #[test]
     fn streams_fall_and_stride() {
         let streams = Streams::default();
-        assert_eq!(streams.fault(1, 500).count, 0);
-        assert_eq!(streams.fault(1, 499), Ahead { stride: -1, count: 4 });
-        assert_eq!(streams.fault(1, 494), Ahead { stride: -1, count: 8 });
-        assert_eq!(streams.fault(2, 100).count, 0);
-        assert_eq!(streams.fault(2, 104), Ahead { stride: 4, count: 4 });
-        assert_eq!(streams.fault(2, 104 + 4 * 5), Ahead { stride: 4, count: 8 });
+        assert_eq!(streams.fault(1, 500, 99).count, 0);
+        assert_eq!(streams.fault(1, 499, 99), Ahead { stride: -1, count: 4 });
+        assert_eq!(streams.fault(1, 494, 99), Ahead { stride: -1, count: 8 });
+        assert_eq!(streams.fault(2, 100, 99).count, 0);
+        assert_eq!(streams.fault(2, 104, 99), Ahead { stride: 4, count: 4 });
+        assert_eq!(streams.fault(2, 104 + 4 * 5, 99), Ahead { stride: 4, count: 8 });
     }
 
     #[test]
@@ -201,12 +219,12 @@ mod tests {
         let mut x = 1u64;
         for _ in 0..40 {
             for page in &mut at {
-                let ahead = streams.fault(5, *page);
+                let ahead = streams.fault(5, *page, 99);
                 *page += 1 + ahead.count;
                 faults += 1;
             }
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            streams.fault(6, (x >> 40) as u32);
+            streams.fault(6, (x >> 40) as u32, 99);
         }
         let pages: u32 = at.iter().enumerate().map(|(run, end)| end - run as u32 * 50_000).sum();
         assert!(pages > 20 * faults, "{pages} pages in {faults} faults");

@@ -13,7 +13,7 @@ use crate::page_state::PageState;
 use crate::pager::Pager;
 use crate::queue::Note;
 use crate::regions::Place;
-use crate::serve::{Worker, unpack, zeros};
+use crate::serve::{Worker, damaged, unpack, zeros};
 use crate::spin::{SharedGuard, backoff};
 use crate::sys::{self, PAGE};
 
@@ -79,18 +79,17 @@ impl Worker<'_> {
         if !watched {
             return Ahead::default();
         }
-        let pager = self.pager;
-        let mut ahead = pager.streams.fault(place.id, place.page);
         // A small budget is not to be filled with guesses.
-        ahead.count = ahead.count.min((pager.budget() / 64) as u32);
-        ahead
+        let most = u32::try_from(self.pager.budget() / 64).unwrap_or(u32::MAX);
+        self.pager.streams.fault(place.id, place.page, most)
     }
 
     /// Takes room for pages that nobody waits for yet; how many pages. It makes
     /// room as a fault would, but once only and not beyond the budget.
     pub(crate) fn reserve_ahead(&mut self, count: u32) -> u32 {
         let pager = self.pager;
-        if pager.try_reserve(u64::from(count)) {
+        // Taking no room at all would fail, too, where the budget is exceeded.
+        if count == 0 || pager.try_reserve(u64::from(count)) {
             return count;
         }
         let mut spins = 0;
@@ -133,8 +132,7 @@ impl Worker<'_> {
         let start = sys::now();
         for (i, t) in taken.iter().enumerate().filter(|_| !fresh) {
             if !unpack(pager, PageState::of(t.word), self.batch.page(i)) {
-                sys::complain(&["a stored page is damaged; the program cannot go on"]);
-                std::process::abort();
+                damaged();
             }
         }
         let unpacked = sys::now();

@@ -293,9 +293,7 @@ impl<'p> Worker<'p> {
     fn decompress(&mut self, place: &Place<'_>, state: PageState) -> i32 {
         let start = sys::now();
         if !self.unpack(state) {
-            // Only damaged memory can come here. Never a silent zero page.
-            sys::complain(&["a stored page is damaged; the program cannot go on"]);
-            std::process::abort();
+            damaged();
         }
         let counters = &self.pager.stats().counters;
         counters.decompressed.fetch_add(1, Relaxed);
@@ -374,8 +372,7 @@ impl<'p> Worker<'p> {
             PageState::Limbo(slot) => pager.staging.address(slot),
             _ => {
                 if !self.unpack(state) {
-                    sys::complain(&["a stored page is damaged; the program cannot go on"]);
-                    std::process::abort();
+                    damaged();
                 }
                 self.buffer.0.as_ptr() as usize
             }
@@ -401,8 +398,7 @@ impl<'p> Worker<'p> {
             self.pager.staging.address(slot)
         } else {
             if !self.unpack(state) {
-                sys::complain(&["a stored page is damaged; the program cannot go on"]);
-                std::process::abort();
+                damaged();
             }
             self.buffer.0.as_ptr() as usize
         };
@@ -482,6 +478,13 @@ impl<'p> Worker<'p> {
             pager.ring();
         }
     }
+}
+
+/// Ends the program: what we hold of a page is not what it wrote. Only damaged
+/// memory can come here, and never shall a page be zero silently.
+pub(crate) fn damaged() -> ! {
+    sys::complain(&["a stored page is damaged; the program cannot go on"]);
+    std::process::abort()
 }
 
 /// Brings a stored page's content, which is the caller's or does not change, into

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{ActionClass, Bytes, Cycles, Nanos, PageSize};
+use terrace_economics::Account;
 use terrace_live::broker::page::Summary;
 use terrace_live::histogram::Histogram;
 use terrace_live::shared::{ClassCounters, Counters, PARTS, ProcessPage, State, Text};
@@ -144,6 +145,10 @@ pub struct Figures {
     pub ahead: u64,
     /// Pages that left for a slower tier.
     pub demotions: u64,
+    /// Of those, pages that the kernel moved without saying so (a defect of
+    /// Linux 6.18), and that were found to have moved.
+    #[serde(default)]
+    pub moves_uncounted: u64,
     /// Demotions given up because the program touched the page in time.
     pub demotions_cancelled: u64,
     /// Demotions that the kernel refused (page locked, pinned or shared).
@@ -299,6 +304,23 @@ pub struct AccountReport {
     pub predicted_benefit: Cycles,
     /// Benefit as far as it was observed.
     pub realised_benefit: Cycles,
+}
+
+impl AccountReport {
+    /// What a report says of an account.
+    pub fn new(class: ActionClass, account: &Account) -> Self {
+        Self {
+            class,
+            proposed: account.proposed,
+            vetoed: account.vetoed,
+            completed: account.completed,
+            aborted: account.aborted,
+            predicted_cost: account.predicted_cost,
+            realised_cost: account.realised_cost,
+            predicted_benefit: account.predicted_benefit,
+            realised_benefit: account.realised_benefit,
+        }
+    }
 }
 
 /// One region.
@@ -493,6 +515,7 @@ impl Figures {
             direct_reclaims: sum(|c| &c.direct_reclaims),
             promotions: sum(|c| &c.promotions),
             ahead: sum(|c| &c.ahead),
+            moves_uncounted: sum(|c| &c.moves_uncounted),
             demotions: sum(|c| &c.demotions),
             demotions_cancelled: sum(|c| &c.demotions_cancelled),
             demotions_refused: sum(|c| &c.demotions_refused),

@@ -1,7 +1,7 @@
 //! Sampling page faults for real: from `perf_event_open` to samples.
 use std::sync::Mutex;
 
-use terrace_core::{Nanos, PageNo, PageRef, RegionId};
+use terrace_core::{Nanos, PageNo, PageRef, RegionId, Sample};
 use terrace_sampler::perf::page_faults;
 use terrace_sampler::{Pages, ProcessRange, Sampler};
 
@@ -30,9 +30,10 @@ impl Pages for Own {
     }
 }
 
-fn map(pages: usize) -> *mut u8 {
+/// A new mapping of this many pages.
+fn map(pages: usize) -> (*mut u8, Own) {
     // SAFETY: a new mapping harms nothing; advice on it neither.
-    unsafe {
+    let at = unsafe {
         let at = libc::mmap(
             core::ptr::null_mut(),
             pages << 12,
@@ -43,7 +44,24 @@ fn map(pages: usize) -> *mut u8 {
         );
         assert_ne!(at, libc::MAP_FAILED);
         libc::madvise(at, pages << 12, libc::MADV_NOHUGEPAGE);
-        at.cast()
+        at.cast::<u8>()
+    };
+    let start = at as u64;
+    let end = start + ((pages as u64) << 12);
+    (at, Own(ProcessRange { process: std::process::id(), start, end }))
+}
+
+/// A sampler that has begun, and what it found by then; none where containers
+/// forbid perf events (the parser is tested without).
+fn started(own: &Own) -> Option<(impl Sampler, Vec<Sample>)> {
+    let mut sampler = page_faults().expect("a sampler");
+    let mut samples = Vec::new();
+    match sampler.collect(Nanos::ZERO, own, &mut samples) {
+        Ok(()) => Some((sampler, samples)),
+        Err(e) => {
+            eprintln!("SKIPPED: {e}");
+            None
+        }
     }
 }
 
@@ -54,23 +72,8 @@ fn map(pages: usize) -> *mut u8 {
 fn every_page_that_is_touched_shows_up_once_and_as_itself() {
     const PAGES: usize = 20_000;
     let _alone = ALONE.lock();
-    let at = map(PAGES);
-    let start = at as u64;
-    let own = Own(ProcessRange {
-        process: std::process::id(),
-        start,
-        end: start + (PAGES as u64) * 4096,
-    });
-    let mut sampler = match page_faults() {
-        Ok(sampler) => sampler,
-        Err(e) => panic!("{e}"),
-    };
-    let mut samples = Vec::new();
-    if let Err(e) = sampler.collect(Nanos::ZERO, &own, &mut samples) {
-        // Containers forbid perf events; the parser is tested without.
-        eprintln!("SKIPPED: {e}");
-        return;
-    }
+    let (at, own) = map(PAGES);
+    let Some((mut sampler, mut samples)) = started(&own) else { return };
 
     // More than one ring's worth, drained on the way, so that it wraps.
     for page in 0..PAGES {
@@ -96,18 +99,8 @@ fn every_page_that_is_touched_shows_up_once_and_as_itself() {
 fn a_ring_that_nobody_drains_tells_what_it_lost() {
     const PAGES: usize = 30_000;
     let _alone = ALONE.lock();
-    let at = map(PAGES);
-    let own = Own(ProcessRange {
-        process: std::process::id(),
-        start: at as u64,
-        end: at as u64 + (PAGES as u64) * 4096,
-    });
-    let mut sampler = page_faults().expect("a sampler");
-    let mut samples = Vec::new();
-    if let Err(e) = sampler.collect(Nanos::ZERO, &own, &mut samples) {
-        eprintln!("SKIPPED: {e}");
-        return;
-    }
+    let (at, own) = map(PAGES);
+    let Some((mut sampler, mut samples)) = started(&own) else { return };
     for page in 0..PAGES {
         // SAFETY: within the mapping.
         unsafe { at.add(page << 12).write_volatile(1) };

@@ -61,7 +61,7 @@ pub struct SeriesPoint {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassAccount {
     /// The class.
-    pub class: &'static str,
+    pub class: ActionClass,
     /// Its account.
     #[serde(flatten)]
     pub account: Account,
@@ -81,7 +81,7 @@ impl ClassAccount {
     pub(crate) fn all(economist: &Economist) -> Vec<Self> {
         ActionClass::ALL
             .into_iter()
-            .map(|class| Self { class: class.name(), account: *economist.account(class) })
+            .map(|class| Self { class, account: *economist.account(class) })
             .filter(|c| c.account.proposed > 0)
             .collect()
     }

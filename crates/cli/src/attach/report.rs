@@ -336,20 +336,7 @@ impl AttachReport {
 fn account_lines<H: Host>(engine: &Attach<H>) -> Vec<AccountReport> {
     ActionClass::ALL
         .into_iter()
-        .map(|class| {
-            let account = engine.brain().economist().account(class);
-            AccountReport {
-                class,
-                proposed: account.proposed,
-                vetoed: account.vetoed,
-                completed: account.completed,
-                aborted: account.aborted,
-                predicted_cost: account.predicted_cost,
-                realised_cost: account.realised_cost,
-                predicted_benefit: account.predicted_benefit,
-                realised_benefit: account.realised_benefit,
-            }
-        })
+        .map(|class| AccountReport::new(class, engine.brain().economist().account(class)))
         .filter(|line| line.proposed > 0)
         .collect()
 }

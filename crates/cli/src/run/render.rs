@@ -131,9 +131,10 @@ fn budget(report: &RunReport) -> String {
             let _ = write!(text, " in {} processes at once", all.processes);
         }
         if all.changes > 0 {
-            let times = if all.changes == 1 { "once" } else { "" };
-            let times =
-                if times.is_empty() { format!("{} times", all.changes) } else { times.to_owned() };
+            let times = match all.changes {
+                1 => "once".to_owned(),
+                n => format!("{n} times"),
+            };
             let _ = write!(text, "; changed {times}, {largest} at most");
         }
     }
@@ -403,6 +404,7 @@ mod tests {
             direct_reclaims: 17,
             promotions: 1_048_577,
             ahead: 20_480,
+            moves_uncounted: 0,
             demotions: 1_248_001,
             demotions_cancelled: 3_002,
             demotions_refused: 0,

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
+use terrace_report::run::AccountReport;
 use terrace_sim::SimReport;
 
 use crate::output::{count, facts, percent, table};
+use crate::run::render::accounts;
 
 /// The whole report.
 pub(crate) fn render(report: &SimReport) -> String {
@@ -18,7 +20,12 @@ pub(crate) fn render(report: &SimReport) -> String {
     };
     section(&tiers(report));
     if !report.accounts.is_empty() {
-        section(&accounts(report));
+        let lines: Vec<_> = report
+            .accounts
+            .iter()
+            .map(|line| AccountReport::new(line.class, &line.account))
+            .collect();
+        section(&accounts(&lines));
     }
     text
 }
@@ -77,39 +84,4 @@ fn tiers(report: &SimReport) -> String {
         })
         .collect();
     table(["tiers", "capacity", "pages", "accesses", "latency", "bandwidth", "load"], &rows)
-}
-
-fn accounts(report: &SimReport) -> String {
-    let rows: Vec<_> = report
-        .accounts
-        .iter()
-        .map(|line| {
-            let account = &line.account;
-            [
-                line.class.to_owned(),
-                count(account.proposed),
-                count(account.vetoed),
-                count(account.completed),
-                count(account.aborted),
-                account.predicted_cost.to_string(),
-                account.realised_cost.to_string(),
-                account.predicted_benefit.to_string(),
-                account.realised_benefit.to_string(),
-            ]
-        })
-        .collect();
-    table(
-        [
-            "actions",
-            "proposed",
-            "vetoed",
-            "completed",
-            "aborted",
-            "cost",
-            "realised",
-            "benefit",
-            "realised",
-        ],
-        &rows,
-    )
 }

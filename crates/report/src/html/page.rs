@@ -6,7 +6,7 @@ use terrace_core::{Bytes, Cycles, Nanos};
 use terrace_live::shared::PARTS;
 
 use super::chart::{self, Axis, Grid, Series, escape};
-use super::shell::{clock, count, seconds, table, wrap};
+use super::shell::{account_table, clock, count, seconds, table, wrap};
 use super::story::{Column, RegionColumn, RegionKey, Story};
 use crate::run::{End, FaultClass, FaultReport, Figures, RunReport};
 
@@ -355,35 +355,9 @@ fn decisions(story: &Story, report: &RunReport) -> String {
     if accounts.is_empty() {
         return text + "<p class=\"empty\">none were taken</p>\n";
     }
-    let rows = accounts.iter().map(|account| {
-        vec![
-            account.class.name().to_owned(),
-            count(account.proposed),
-            count(account.vetoed),
-            count(account.completed),
-            count(account.aborted),
-            account.predicted_cost.to_string(),
-            account.realised_cost.to_string(),
-            account.predicted_benefit.to_string(),
-            account.realised_benefit.to_string(),
-        ]
-    });
     text += "<p class=\"sub\">The economist's accounts by class of action, in cycles: what was \
              predicted, and what came of it.</p>\n";
-    text += &table(
-        &[
-            "class",
-            "proposed",
-            "vetoed",
-            "completed",
-            "aborted",
-            "cost",
-            "cost, realised",
-            "benefit",
-            "benefit, realised",
-        ],
-        rows,
-    );
+    text += &account_table(accounts);
     if !story.decisions.is_empty() {
         let mut groups: Vec<_> = story.decisions.iter().collect();
         groups.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.count));

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use terrace_core::Nanos;
 
 use super::chart::escape;
+use crate::run::AccountReport;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -37,6 +38,37 @@ pub(super) fn tiles(tiles: &[(String, String)]) -> String {
 /// A share in percent.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
+}
+
+/// The economist's accounts as a table, in cycles.
+pub(super) fn account_table(lines: &[AccountReport]) -> String {
+    let rows = lines.iter().map(|line| {
+        vec![
+            line.class.name().to_owned(),
+            count(line.proposed),
+            count(line.vetoed),
+            count(line.completed),
+            count(line.aborted),
+            line.predicted_cost.to_string(),
+            line.realised_cost.to_string(),
+            line.predicted_benefit.to_string(),
+            line.realised_benefit.to_string(),
+        ]
+    });
+    table(
+        &[
+            "class",
+            "proposed",
+            "vetoed",
+            "completed",
+            "aborted",
+            "cost",
+            "cost, realised",
+            "benefit",
+            "benefit, realised",
+        ],
+        rows,
+    )
 }
 
 /// A table. A cell `\0class\0text` begins with a patch of colour.

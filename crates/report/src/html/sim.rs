@@ -5,7 +5,8 @@ use terrace_sim::full::FullReport;
 use terrace_sim::full::timeline::{EMPTY, Moment, PARTS, Timeline, bucket_end};
 
 use super::chart::{self, Axis, Grid, Series, escape};
-use super::shell::{clock, count, percent, seconds, table, tiles, wrap};
+use super::shell::{account_table, clock, count, percent, seconds, table, tiles, wrap};
+use crate::run::AccountReport;
 
 /// Colours of memories, fastest first.
 const CLASSES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -248,37 +249,11 @@ fn cycles(report: &FullReport, timeline: &Timeline) -> String {
 }
 
 fn decisions(report: &FullReport) -> String {
-    let mut text = String::from("<h2>Decisions</h2>\n");
+    let text = String::from("<h2>Decisions</h2>\n");
     if report.accounts.is_empty() {
         return text + "<p class=\"empty\">none were taken</p>\n";
     }
-    let rows = report.accounts.iter().map(|line| {
-        let account = &line.account;
-        vec![
-            line.class.to_owned(),
-            count(account.proposed),
-            count(account.vetoed),
-            count(account.completed),
-            count(account.aborted),
-            account.predicted_cost.to_string(),
-            account.realised_cost.to_string(),
-            account.predicted_benefit.to_string(),
-            account.realised_benefit.to_string(),
-        ]
-    });
-    text += &table(
-        &[
-            "class",
-            "proposed",
-            "vetoed",
-            "completed",
-            "aborted",
-            "cost",
-            "cost, realised",
-            "benefit",
-            "benefit, realised",
-        ],
-        rows,
-    );
-    text
+    let lines: Vec<_> =
+        report.accounts.iter().map(|line| AccountReport::new(line.class, &line.account)).collect();
+    text + &account_table(&lines)
 }
