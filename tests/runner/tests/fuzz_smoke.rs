@@ -156,6 +156,11 @@ fn foreign_traces() -> Vec<Vec<u8>> {
         b"I  04016b80,3\n L 1ffefff7f8,8\n S 1ffefff7f0,8\n M 04222c28,4\n".to_vec(),
         b"0x1FF96FC0 WRITE 160\n0x1FF96F80 READ 164\n".to_vec(),
         b"LD 0x12340\nST 4096\n".to_vec(),
+        // drmemtrace: a header, a thread, an instruction, a load.
+        [[25u8, 0, 0, 0, 7], [22, 0, 0, 0, 9], [10, 0, 4, 0, 64], [0, 0, 8, 0, 32]]
+            .iter()
+            .flat_map(|entry| entry.iter().copied().chain([0; 7]))
+            .collect(),
         b"  prog 12 [000] 5.1: cpu/mem-loads/: 7ffd1234 401136\n".to_vec(),
     ]
 }

@@ -5,6 +5,7 @@
 //! it does not understand.
 
 mod champsim;
+mod drmemtrace;
 mod text;
 
 use std::fs::File;
@@ -19,6 +20,7 @@ use crate::error::SimError;
 use crate::full::{Batch, Source};
 
 pub use champsim::{ChampSim, export_champsim};
+pub use drmemtrace::DrMemTrace;
 pub use text::{TextTrace, export_dramsim3};
 
 /// Memory that unpacking xz may take, in KiB: `xz -9` needs 64 MiB, and a corrupt
@@ -35,6 +37,8 @@ pub enum Format {
     Terrace,
     /// ChampSim: 64 bytes an instruction.
     ChampSim,
+    /// `DynamoRIO`'s drmemtrace: 12 bytes an entry.
+    DrMemTrace,
     /// `valgrind --tool=lackey --trace-mem=yes`.
     Lackey,
     /// DRAMSim3: `0x1FF96FC0 WRITE 160`.
@@ -48,9 +52,10 @@ pub enum Format {
 
 impl Format {
     /// Every format.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Terrace,
         Self::ChampSim,
+        Self::DrMemTrace,
         Self::Lackey,
         Self::DramSim3,
         Self::Ramulator,
@@ -62,6 +67,7 @@ impl Format {
         match self {
             Self::Terrace => "terrace",
             Self::ChampSim => "champsim",
+            Self::DrMemTrace => "drmemtrace",
             Self::Lackey => "lackey",
             Self::DramSim3 => "dramsim3",
             Self::Ramulator => "ramulator",
@@ -75,6 +81,7 @@ impl Format {
         let name = name.trim_end_matches(".gz").trim_end_matches(".zst").trim_end_matches(".xz");
         match name.rsplit('.').next() {
             Some("champsim" | "champsimtrace") => Self::ChampSim,
+            Some("drmemtrace") => Self::DrMemTrace,
             Some("lackey") => Self::Lackey,
             Some("dramsim3") => Self::DramSim3,
             Some("ls" | "ramulator") => Self::Ramulator,
@@ -115,6 +122,7 @@ pub fn open(path: &Path, format: Format) -> Result<Box<dyn Source>, SimError> {
 pub fn read<'a>(from: impl Read + 'a, file: &Path, format: Format) -> Box<dyn Source + 'a> {
     match format {
         Format::ChampSim => Box::new(ChampSim::new(from, file)),
+        Format::DrMemTrace => Box::new(DrMemTrace::new(from, file)),
         Format::Terrace => match TraceReader::new(from, file) {
             Ok(reader) => Box::new(reader),
             Err(error) => Box::new(Refused(Some(error))),
