@@ -102,10 +102,7 @@ guest-short: build
 	else exit $$status; fi
 
 .PHONY: bench
-bench: build ## Measure; writes nothing, prints tables.
-	@for script in bench/*.sh; do \
-	    if [ -e "$$script" ]; then echo "== $$script"; $(WITH_UFFD) "$$script" $(TERRACE) || exit 1; fi; \
-	done
+bench: bench-live bench-sim ## Measure everything beside its peers; writes nothing, prints tables.
 
 .PHONY: bench-live
 bench-live: build ## terrace run beside kernel swap on zram (needs root; 5 minutes).

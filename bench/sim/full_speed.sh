@@ -9,6 +9,7 @@
 set -euo pipefail
 
 bin=$1
+rounds=${BENCH_ROUNDS:-3}
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -28,9 +29,20 @@ ours() {
 	"$bin/examples/full_speed" "$1" "$2" "$3" | awk '{ print $2 }'
 }
 
-# ratio OURS PEER
+# middle VALUE…: the median, and the range in brackets; `-` of none.
+middle() {
+	printf '%s\n' "$@" | grep -v '^-*$' | sort -n | awk '
+		{ v[NR] = $1 }
+		END {
+			if (NR == 0) { print "-"; exit }
+			m = NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2
+			printf "%.2f (%.2f-%.2f)\n", m, v[1], v[NR]
+		}'
+}
+
+# ratio OURS PEER, of one round.
 ratio() {
-	if [ "$2" = - ]; then echo -; else awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'; fi
+	if [ "$2" = - ]; then echo -; else awk -v a="$1" -v b="$2" 'BEGIN { printf "%.3f", a / b }'; fi
 }
 
 plugin=
@@ -39,32 +51,50 @@ if command -v qemu-x86_64 >/dev/null; then
 	"${CC:-cc}" -O2 -fPIC -shared -o "$plugin" "$here/count.c"
 fi
 
+echo "$(date -u +%F), Linux $(uname -r), $(nproc) processors," \
+	"$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -1), load $(cut -d' ' -f1 /proc/loadavg)"
+echo
 echo "Full model: caches, TLBs with walks, page tables, tiers, HeMem; 1 GiB, base pages."
-echo "Millions of data accesses a second of processor time, and ours over the peer's."
-printf '%-8s%8s%8s  %12s%7s  %10s%7s  %14s%7s\n' \
-	stream ours target cachegrind ratio lackey ratio 'qemu counting' ratio
+echo "Millions of data accesses a second of processor time; ours over the peer's in the"
+echo "same round. Median and range of $rounds rounds."
+printf '%-6s %-14s %6s  %-42s %s\n' stream peer target 'ours, peer' ratio
 for line in gups:10 seq:80 mix:25; do
 	stream=${line%:*} target=${line#*:}
-	own=$(ours "$stream" 1 60)
-	cachegrind=- lackey=- qemu=-
-	if command -v valgrind >/dev/null; then
-		cachegrind=$(rate 10000000 valgrind -q --tool=cachegrind --cache-sim=yes \
-			--cachegrind-out-file=/dev/null "$streams" "$stream" 5000000)
-		lackey=$(rate 1000000 valgrind -q --tool=lackey --trace-mem=yes \
-			--log-file=/dev/null "$streams" "$stream" 500000)
-	fi
-	if [ -n "$plugin" ]; then
-		qemu=$(rate 40000000 qemu-x86_64 -plugin "$plugin" "$streams" "$stream" 20000000)
-	fi
-	printf '%-8s%8s%8s  %12s%7s  %10s%7s  %14s%7s\n' "$stream" "$own" "$target" \
-		"$cachegrind" "$(ratio "$own" "$cachegrind")" "$lackey" "$(ratio "$own" "$lackey")" \
-		"$qemu" "$(ratio "$own" "$qemu")"
+	declare -A speeds=() ratios=()
+	for _ in $(seq "$rounds"); do
+		own=$(ours "$stream" 1 60)
+		declare -A now=([cachegrind]=- [lackey]=- [qemu]=-)
+		if command -v valgrind >/dev/null; then
+			now[cachegrind]=$(rate 10000000 valgrind -q --tool=cachegrind --cache-sim=yes \
+				--cachegrind-out-file=/dev/null "$streams" "$stream" 5000000)
+			now[lackey]=$(rate 1000000 valgrind -q --tool=lackey --trace-mem=yes \
+				--log-file=/dev/null "$streams" "$stream" 500000)
+		fi
+		if [ -n "$plugin" ]; then
+			now[qemu]=$(rate 40000000 qemu-x86_64 -plugin "$plugin" "$streams" "$stream" 20000000)
+		fi
+		speeds[ours]+=" $own"
+		for peer in cachegrind lackey qemu; do
+			speeds[$peer]+=" ${now[$peer]}"
+			ratios[$peer]+=" $(ratio "$own" "${now[$peer]}")"
+		done
+	done
+	for peer in cachegrind lackey qemu; do
+		# shellcheck disable=SC2086 # lists of numbers
+		printf '%-6s %-14s %6s  %-42s %s\n' "$stream" "${peer/qemu/qemu, counting}" "$target" \
+			"$(middle ${speeds[ours]}), $(middle ${speeds[$peer]})" "$(middle ${ratios[$peer]})"
+	done
 done
-printf '%-8s%8s%8s  (64 GiB)\n' gups "$(ours gups 64 30)" 3
+printf 'gups at 64 GiB, target 3: %s\n' \
+	"$(for _ in $(seq "$rounds"); do ours gups 64 30; done | { mapfile -t v; middle "${v[@]}"; })"
 echo
-echo "Cost by accesses: gups, millions of accesses, millions a second"
-for millions in 15 30 60; do
-	printf '%8s%8s\n' "$millions" "$(ours gups 1 "$millions")"
+echo "Cost is linear: gups, nanoseconds of processor time an access,"
+echo "by millions of accesses (1 GiB), and by GiB touched (30 M accesses and the first touches)"
+for millions in 15 30 60 120; do
+	printf '%8s M  %8.1f\n' "$millions" "$(awk -v r="$(ours gups 1 "$millions")" 'BEGIN { print 1e3 / r }')"
+done
+for gib in 1 4 16 64; do
+	printf '%6s GiB  %8.1f\n' "$gib" "$(awk -v r="$(ours gups "$gib" 30)" 'BEGIN { print 1e3 / r }')"
 done
 echo
 echo "Execution-driven (terrace sim -- streams): millions of accesses a second of wall time; target 15"
