@@ -61,6 +61,10 @@ pub struct ChannelFile {
     pub column_cycles: Sourced<u32>,
     /// 1 if rows and columns are commanded over buses of their own (HBM), else 0.
     pub split_command_bus: Sourced<u32>,
+    /// 1 if non-volatile memory has as many channels of its own, with a
+    /// controller each; 0, or left out, if it shares the DRAM's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvm_apart: Option<Sourced<u32>>,
 }
 
 /// Queues and order.
@@ -301,7 +305,20 @@ impl MemoryFile {
         parse_document(file, text, Self::validate)
     }
 
-    /// Bytes of one channel.
+    /// Whether non-volatile memory has channels of its own.
+    pub fn is_nvm_apart(&self) -> bool {
+        self.channel.nvm_apart.as_ref().is_some_and(|apart| apart.value == 1)
+    }
+
+    /// The first address of non-volatile memory on one channel, or where it has
+    /// channels of its own.
+    pub fn nvm_begins(&self) -> Bytes {
+        let dram = self.dram.as_ref().map_or(Bytes::ZERO, DramFile::capacity);
+        if self.is_nvm_apart() { dram * u64::from(self.channel.channels.value) } else { dram }
+    }
+
+    /// Bytes of one channel, or of a pair of them if non-volatile memory has its
+    /// own.
     pub fn channel_capacity(&self) -> Bytes {
         self.dram.as_ref().map_or(Bytes::ZERO, DramFile::capacity)
             + self.nvm.as_ref().map_or(Bytes::ZERO, |nvm| nvm.capacity.value)
@@ -339,6 +356,12 @@ impl MemoryFile {
         }
         if channel.split_command_bus.value > 1 {
             return bad("channel.split-command-bus", "must be 0 or 1");
+        }
+        match channel.nvm_apart.as_ref().map_or(0, |apart| apart.value) {
+            0 => {}
+            1 if self.dram.is_some() && self.nvm.is_some() => {}
+            1 => return bad("channel.nvm-apart", "needs a [dram] and an [nvm] table"),
+            _ => return bad("channel.nvm-apart", "must be 0 or 1"),
         }
         let controller = &self.controller;
         for (field, queue) in [

@@ -8,7 +8,7 @@ use terrace_core::{Access, Bytes, Nanos};
 use crate::channel::{Accept, Channel, ChannelStats};
 use crate::command::Observer;
 use crate::duration::Clock;
-use crate::file::MemoryFile;
+use crate::file::{DramFile, MemoryFile};
 
 /// A point in time or a duration, in picoseconds: clocks of memories are not
 /// whole nanoseconds.
@@ -75,6 +75,11 @@ pub struct MemoryStats {
 #[derive(Debug)]
 pub struct Memory<O: Observer = ()> {
     channels: Vec<Channel<O>>,
+    /// Channels that consecutive stripes go around.
+    width: u64,
+    /// First address of non-volatile memory that has channels of its own: they
+    /// follow the DRAM's.
+    apart: Option<u64>,
     stripe: u64,
     period_ps: f64,
     frontend: u64,
@@ -96,14 +101,19 @@ impl<O: Observer> Memory<O> {
     /// A memory whose channels' commands are watched.
     pub fn with_observers(file: &MemoryFile, observer: impl Fn(u32) -> O) -> Self {
         let period = file.channel.clock.value.nanos;
-        let channels = file.channel.channels.value;
+        let width = file.channel.channels.value;
+        let dram = file.dram.as_ref().map_or(Bytes::ZERO, DramFile::capacity) * u64::from(width);
+        let apart = file.is_nvm_apart().then_some(dram.get());
+        let channels = if apart.is_some() { 2 * width } else { width };
         Self {
             channels: (0..channels).map(|i| Channel::with_observer(file, observer(i))).collect(),
+            width: u64::from(width),
+            apart,
             stripe: file.channel.stripe.value.get(),
             period_ps: period * 1000.0,
             frontend: file.controller.frontend.value.cycles_of(period),
             backend: file.controller.backend.value.cycles_of(period),
-            capacity: file.channel_capacity() * u64::from(channels),
+            capacity: file.channel_capacity() * u64::from(width),
             tickets: 0,
             done: Vec::new(),
         }
@@ -134,9 +144,21 @@ impl<O: Observer> Memory<O> {
 
     /// The channel of an address, and the address within it.
     fn route(&self, address: u64) -> (usize, u64) {
-        let channels = self.channels.len() as u64;
-        let (stripe, offset) = (address / self.stripe, address % self.stripe);
-        ((stripe % channels) as usize, stripe / channels * self.stripe + offset)
+        let among = |address: u64| {
+            let (stripe, offset) = (address / self.stripe, address % self.stripe);
+            (stripe % self.width, stripe / self.width * self.stripe + offset)
+        };
+        match self.apart.filter(|&begin| address >= begin) {
+            None => {
+                let (channel, local) = among(address);
+                (channel as usize, local)
+            }
+            // Every channel knows both kinds; behind the DRAM's part lies the other.
+            Some(begin) => {
+                let (channel, local) = among(address - begin);
+                ((self.width + channel) as usize, begin / self.width + local)
+            }
+        }
     }
 
     /// Submits one burst. If the queue is full the request waits in front of

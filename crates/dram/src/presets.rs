@@ -3,7 +3,7 @@
 use crate::file::MemoryFile;
 
 /// Name and text of every built-in memory file.
-pub const BUILTIN: [(&str, &str); 10] = [
+pub const BUILTIN: [(&str, &str); 11] = [
     ("cxl-battery", include_str!("../../../machines/memory/cxl-battery.toml")),
     ("ddr4-2400", include_str!("../../../machines/memory/ddr4-2400.toml")),
     ("ddr4-3200", include_str!("../../../machines/memory/ddr4-3200.toml")),
@@ -11,6 +11,7 @@ pub const BUILTIN: [(&str, &str); 10] = [
     ("hbm2", include_str!("../../../machines/memory/hbm2.toml")),
     ("kindle", include_str!("../../../machines/memory/kindle.toml")),
     ("kindle-dram", include_str!("../../../machines/memory/kindle-dram.toml")),
+    ("kindle-two-channels", include_str!("../../../machines/memory/kindle-two-channels.toml")),
     ("optane", include_str!("../../../machines/memory/optane.toml")),
     ("optane-hybrid", include_str!("../../../machines/memory/optane-hybrid.toml")),
     ("stt-ram", include_str!("../../../machines/memory/stt-ram.toml")),
