@@ -5,7 +5,7 @@
 //! still.
 
 use core::ffi::c_uint;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::pipe;
 
@@ -26,9 +26,10 @@ pub(crate) struct Thread {
     last: u64,
     /// The first three arguments of the system call under way.
     pub(crate) arguments: [u64; 3],
-    /// End of the heap, as `brk` said last.
-    end_of_heap: u64,
 }
+
+/// End of the heap, as `brk` said last; 0 before.
+static END_OF_HEAP: AtomicU64 = AtomicU64::new(0);
 
 static ALL: [AtomicPtr<Thread>; THREADS] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; THREADS];
@@ -67,7 +68,6 @@ impl Thread {
             block: 0,
             last: 0,
             arguments: [0; 3],
-            end_of_heap: 0,
         }
     }
 
@@ -117,9 +117,10 @@ impl Thread {
         pipe::send(3, self.number, &[start, len]);
     }
 
-    /// The heap ends at `end` now.
+    /// The heap ends at `end` now. All threads share it, whoever moved its end
+    /// before.
     pub(crate) fn broke(&mut self, end: u64) {
-        let before = std::mem::replace(&mut self.end_of_heap, end);
+        let before = END_OF_HEAP.swap(end, Ordering::Relaxed);
         if before == 0 {
             return;
         }

@@ -21,6 +21,8 @@ static void *thread(void *name)
 	volatile uint64_t local;
 
 	touch(name, &local);
+	/* The heap's end is every thread's. */
+	touch(*(char *)name == 'f' ? "brk-in-first" : "brk-in-second", sbrk(4096));
 	return NULL;
 }
 
@@ -45,8 +47,8 @@ int main(int argc, char **argv)
 	if (file == MAP_FAILED)
 		return 1;
 	touch("file", (void *)file);
-	if (pthread_create(&one, NULL, thread, "thread-1") || pthread_join(one, NULL) ||
-	    pthread_create(&two, NULL, thread, "thread-2") || pthread_join(two, NULL))
+	if (pthread_create(&one, NULL, thread, "first-thread") || pthread_join(one, NULL) ||
+	    pthread_create(&two, NULL, thread, "second-thread") || pthread_join(two, NULL))
 		return 1;
 	return 0;
 }

@@ -31,22 +31,30 @@ pub(crate) fn is_supported() -> bool {
     terrace().arg("doctor").output().unwrap().status.success()
 }
 
-/// The library that `run` loads into programs. Cargo builds no other crate's
-/// library for a test, so it is built on first use: into the directory and
-/// profile that the command itself was built in.
+/// The library that `run` loads into programs.
 pub(crate) fn preload() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let directory = snapbox::cmd::cargo_bin!("terrace").parent().unwrap();
-        let mut cargo = Process::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "terrace-preload"]);
-        cargo.arg("--target-dir").arg(directory.parent().unwrap());
-        if directory.ends_with("release") {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success(), "terrace-preload does not build");
-        directory.join("libterrace_preload.so")
-    })
+    LIBRARY.get_or_init(|| library("terrace-preload", "libterrace_preload.so"))
+}
+
+/// The plugin that records programs under QEMU.
+pub(crate) fn recorder() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| library("terrace-recorder", "libterrace_recorder.so"))
+}
+
+/// Cargo builds no other crate's library for a test, so it is built on first use:
+/// into the directory and profile that the command itself was built in.
+fn library(package: &str, file: &str) -> PathBuf {
+    let directory = snapbox::cmd::cargo_bin!("terrace").parent().unwrap();
+    let mut cargo = Process::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--package", package]);
+    cargo.arg("--target-dir").arg(directory.parent().unwrap());
+    if directory.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success(), "{package} does not build");
+    directory.join(file)
 }
 
 /// Runs a command that must print one JSON document of ours on stdout.
