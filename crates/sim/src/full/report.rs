@@ -126,11 +126,15 @@ pub struct FullReport {
     pub page_tables: u64,
     /// Migration over the whole run.
     pub migrated: MigrationCounts,
+    /// Migration after the warm-up, in the time that is told.
+    pub migrated_measured: MigrationCounts,
     /// Samples over the whole run.
     pub samples: SampleCounts,
     /// Misses counted beside TLB entries: what reading them and acting on them
     /// took, over the whole run.
     pub tlb_counts: Option<TlbCountCosts>,
+    /// The same after the warm-up.
+    pub tlb_counts_measured: Option<TlbCountCosts>,
     /// Ticks of the policy.
     pub ticks: u64,
     /// The policy's own memory.
@@ -153,6 +157,8 @@ pub struct Snapshot {
     caches: [CacheReport; 3],
     tlb: TlbCounts,
     tiers: Vec<TierCounts>,
+    migrated: MigrationCounts,
+    tlb_counts: Option<TlbCountCosts>,
 }
 
 impl FullMachine {
@@ -185,6 +191,8 @@ impl FullMachine {
             ],
             tlb,
             tiers: self.tiers.iter().map(|tier| tier.counts).collect(),
+            migrated: self.world.mover.counts,
+            tlb_counts: self.world.tlb_counts.as_ref().map(|counts| counts.costs),
         }
     }
 
@@ -224,8 +232,13 @@ impl FullMachine {
             tiers: self.tier_reports(config, &last, warm, time),
             faults: self.world.faults,
             page_tables: self.memory.table.tables() as u64,
-            migrated: self.world.mover.counts,
-            tlb_counts: self.world.tlb_counts.as_ref().map(|counts| counts.costs),
+            migrated: last.migrated,
+            migrated_measured: last.migrated.since(&warm.migrated),
+            tlb_counts: last.tlb_counts,
+            tlb_counts_measured: last
+                .tlb_counts
+                .zip(warm.tlb_counts)
+                .map(|(last, warm)| last.since(&warm)),
             samples: self.world.sampler.counts,
             ticks: self.world.ticks,
             footprint,

@@ -52,6 +52,20 @@ pub struct TlbCountCosts {
     pub copying: Nanos,
 }
 
+impl TlbCountCosts {
+    /// What was added since an earlier moment.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            passes: self.passes - earlier.passes,
+            entries: self.entries - earlier.entries,
+            scanning: self.scanning - earlier.scanning,
+            selecting: self.selecting - earlier.selecting,
+            copying: self.copying - earlier.copying,
+        }
+    }
+}
+
 /// A page's counters.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
