@@ -202,6 +202,33 @@ static uint64_t fnv(uint64_t value)
 	return hash;
 }
 
+/* Scrambled Zipfian keys: Gray et al., SIGMOD 1994, as YCSB has it. */
+struct zipf {
+	uint64_t keys;
+	double zeta, eta;
+};
+
+static struct zipf zipf(uint64_t keys)
+{
+	struct zipf zipf = { .keys = keys };
+
+	for (uint64_t key = 0; key < keys; key++)
+		zipf.zeta += pow((double)(key + 1), -THETA);
+	zipf.eta = (1 - pow(2.0 / (double)keys, 1 - THETA)) /
+		   (1 - (1 + pow(0.5, THETA)) / zipf.zeta);
+	return zipf;
+}
+
+static uint64_t draw_key(const struct zipf *zipf)
+{
+	double u = uniform(), scaled = u * zipf->zeta;
+	uint64_t rank = scaled < 1 ? 0 : scaled < 1 + pow(0.5, THETA) ? 1
+		: (uint64_t)((double)zipf->keys *
+			     pow(zipf->eta * u - zipf->eta + 1, 1 / (1 - THETA)));
+
+	return fnv(rank < zipf->keys ? rank : zipf->keys - 1) % zipf->keys;
+}
+
 struct entry {
 	uint64_t key;
 	char *record;
@@ -210,7 +237,7 @@ struct entry {
 static void ycsb(uint64_t keys, uint64_t operations)
 {
 	uint64_t mask = 1, found = 0, sum = 0;
-	double zeta = 0, eta;
+	struct zipf choice = zipf(keys);
 	struct entry *table;
 
 	while (mask < 2 * keys)
@@ -226,15 +253,9 @@ static void ycsb(uint64_t keys, uint64_t operations)
 		if (!table[slot].record)
 			exit(1);
 		memset(table[slot].record, (int)key, RECORD);
-		zeta += pow((double)(key + 1), -THETA);
 	}
-	/* Gray et al., SIGMOD 1994, as YCSB has it. */
-	eta = (1 - pow(2.0 / (double)keys, 1 - THETA)) / (1 - (1 + pow(0.5, THETA)) / zeta);
 	for (uint64_t i = 0; i < operations; i++) {
-		double u = uniform(), scaled = u * zeta;
-		uint64_t rank = scaled < 1 ? 0 : scaled < 1 + pow(0.5, THETA) ? 1
-			: (uint64_t)((double)keys * pow(eta * u - eta + 1, 1 / (1 - THETA)));
-		uint64_t key = fnv(rank < keys ? rank : keys - 1) % keys;
+		uint64_t key = draw_key(&choice);
 		uint64_t slot = fnv(key) & mask;
 
 		while (table[slot].record && table[slot].key != key)
@@ -255,17 +276,46 @@ static void ycsb(uint64_t keys, uint64_t operations)
 	       (unsigned long long)operations, (unsigned long long)sum);
 }
 
+/* The same workload as commands for redis-cli --pipe. */
+static void ycsb_for_redis(uint64_t keys, uint64_t operations)
+{
+	struct zipf choice = zipf(keys);
+	char record[RECORD + 1];
+
+	for (uint64_t key = 0; key < keys; key++) {
+		memset(record, 'a' + (int)(key % 26), RECORD);
+		record[RECORD] = 0;
+		printf("SET user%llu %s\r\n", (unsigned long long)key, record);
+	}
+	memset(record, 'z', 100);
+	record[100] = 0;
+	for (uint64_t i = 0; i < operations; i++) {
+		unsigned long long key = draw_key(&choice);
+
+		if (draw() % 100 < 5)
+			printf("SETRANGE user%llu %d %s\r\n", key, (int)(draw() % 10 * 100),
+			       record);
+		else
+			printf("GET user%llu\r\n", key);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	int scale = argc > 2 ? atoi(argv[2]) : 16;
 
 	if (argc < 2 || scale < 4 || scale > 26) {
-		fprintf(stderr, "usage: programs pagerank|sssp|ycsb [SCALE]\n");
+		fprintf(stderr, "usage: programs pagerank|sssp|ycsb|ycsb-for-redis [SCALE]\n");
 		return 2;
 	}
-	if (!strcmp(argv[1], "ycsb")) {
+	if (!strncmp(argv[1], "ycsb", 4)) {
 		/* Records of 1 KiB for a quarter of the vertices that a graph would have. */
-		ycsb((uint64_t)1 << (scale - 2), (uint64_t)1 << (scale + 3));
+		uint64_t keys = (uint64_t)1 << (scale - 2), operations = (uint64_t)1 << (scale + 3);
+
+		if (!strcmp(argv[1], "ycsb-for-redis"))
+			ycsb_for_redis(keys, operations / 4);
+		else
+			ycsb(keys, operations);
 		return 0;
 	}
 	struct graph graph = kronecker(scale);
