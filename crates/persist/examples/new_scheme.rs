@@ -1,14 +1,21 @@
 //! A new persistence scheme, start to finish: the whole mapping is written at
 //! each checkpoint, into one of two areas that take turns.
 //!
-//! `docs/persistence.md` walks through this file.
+//! It is crashed everywhere, and then runs a program beside two other schemes.
+//!
+//! `docs/persistence-schemes.md` walks through this file.
 //! `cargo run -p terrace-persist --example new_scheme`
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use terrace_core::{Bytes, Nanos};
+use terrace_dram::presets;
+use terrace_persist::crash::random_program;
 use terrace_persist::nvm::layout;
-use terrace_persist::{Effort, Frame, Nvm, Op, Persist, Scheme, explore};
+use terrace_persist::run::{RunConfig, RunReport, Survival, run};
+use terrace_persist::{Effort, Frame, Nvm, Op, Persist, Scheme, SchemeKind, explore, minimise};
+use terrace_sim::workload::catalog::{ProgramName, ProgramSpec};
 
 /// The mapping in DRAM; copies of it in two areas.
 #[derive(Debug, Default)]
@@ -77,9 +84,14 @@ impl Scheme for TwoCopies {
     }
 }
 
-/// Crashes the scheme everywhere.
-pub(crate) fn main() -> ExitCode {
-    let program = [
+/// The scheme, for each life anew.
+fn make() -> Box<dyn Scheme> {
+    Box::new(TwoCopies::default())
+}
+
+/// Crashes the scheme everywhere: a program written for it, then random ones.
+fn crash() -> Result<(), String> {
+    let chosen = vec![
         Op::Map(0, 2),
         Op::Store(0, 1),
         Op::Checkpoint,
@@ -89,16 +101,59 @@ pub(crate) fn main() -> ExitCode {
         Op::Checkpoint,
         Op::Store(1, 3),
     ];
-    let make = || Box::new(TwoCopies::default()) as Box<dyn Scheme>;
-    let (tried, finding) = explore(&program, &make, None, Effort::EXHAUSTIVE);
-    println!("{} points, {} states, {} second failures", tried.points, tried.states, tried.second);
-    match finding {
-        None => {
-            println!("the process was recovered from each");
-            ExitCode::SUCCESS
+    let mut programs = vec![chosen];
+    programs.extend((0..4).map(|seed| random_program(25, seed)));
+    for program in &programs {
+        let (tried, finding) = explore(program, &make, None, Effort::EXHAUSTIVE);
+        if let Some(finding) = finding {
+            let least = minimise(finding, &make, None, Effort::SHORT);
+            return Err(format!("two-copies:\n{least}"));
         }
-        Some(finding) => {
-            println!("{finding}");
+        println!(
+            "{:3} points, {:5} states, {:4} second failures: recovered from each",
+            tried.points, tried.states, tried.second
+        );
+    }
+    Ok(())
+}
+
+/// Runs a program under a scheme on Kindle's memory.
+fn measure(survival: Survival) -> Result<RunReport, String> {
+    let memory = presets::load("kindle")?;
+    let mut program = ProgramSpec::new(ProgramName::Ycsb, Bytes::mib(8), 200_000)
+        .build()
+        .map_err(|e| e.to_string())?;
+    let mut config = RunConfig::new(survival, memory);
+    (config.interval, config.skip) = (Nanos::millis(1), program.initial());
+    run(&mut program, &config, &mut |_| {}).map_err(|e| e.to_string())
+}
+
+/// The same program under this scheme and under two others.
+fn compare() -> Result<(), String> {
+    let plain = measure(Survival::None)?;
+    for survival in [
+        Survival::Other("two-copies", make),
+        Survival::Scheme(SchemeKind::Persistent),
+        Survival::Scheme(SchemeKind::RebuildIndexed),
+    ] {
+        let run = measure(survival)?;
+        println!(
+            "{:16} {:.3} of the time without, {} checkpoints, {} lines to NVM, recovery in {}",
+            run.scheme,
+            run.time / plain.time,
+            run.checkpoints,
+            run.nvm_lines[1],
+            run.recovery.ok_or("nothing survives")?,
+        );
+    }
+    Ok(())
+}
+
+pub(crate) fn main() -> ExitCode {
+    match crash().and_then(|()| compare()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
             ExitCode::FAILURE
         }
     }

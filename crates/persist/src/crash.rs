@@ -105,7 +105,7 @@ fn run(
     fault: Option<Fault>,
     fail_at: Option<u64>,
 ) -> (System, Model, usize, Persist) {
-    let pmem = Pmem::used().with_fault(fault);
+    let pmem = Pmem::used().with_faults(fault);
     let mut system = System::new(pmem, FRAMES, make()).expect("the power is not to fail yet");
     let mut model = Model::default();
     system.nvm.pmem.fail_at(fail_at);

@@ -24,7 +24,7 @@
 //! | [`wear`] | energy, and how often cells are written |
 //! | [`kindle`] | Kindle's measurements, ours beside theirs |
 //!
-//! `docs/persistence.md` shows how to add a scheme.
+//! `docs/persistence-schemes.md` shows how to add a scheme.
 
 pub mod clock;
 pub mod costs;

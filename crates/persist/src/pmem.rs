@@ -84,7 +84,8 @@ pub struct Pmem {
     flushing: Vec<u64>,
     fences: u64,
     fail_at: Option<u64>,
-    fault: Option<Fault>,
+    /// A bit for each seeded fault.
+    faults: u16,
     counts: Counts,
     /// Whether the content of data is kept, or their cost alone.
     data: bool,
@@ -101,7 +102,7 @@ impl Pmem {
             flushing: Vec::new(),
             fences: 0,
             fail_at: None,
-            fault: None,
+            faults: 0,
             counts: Counts::default(),
             data: true,
             clock: None,
@@ -139,10 +140,10 @@ impl Pmem {
         self.data
     }
 
-    /// A seeded fault, to see whether crashes find it.
+    /// Seeded faults, to see whether crashes find them.
     #[must_use]
-    pub fn with_fault(mut self, fault: Option<Fault>) -> Self {
-        self.fault = fault;
+    pub fn with_faults(mut self, faults: impl IntoIterator<Item = Fault>) -> Self {
+        self.faults = faults.into_iter().fold(self.faults, |bits, fault| bits | bit(fault));
         self
     }
 
@@ -159,7 +160,7 @@ impl Pmem {
 
     /// Whether a fault was seeded.
     pub fn has_fault(&self, fault: Fault) -> bool {
-        self.fault == Some(fault)
+        self.faults & bit(fault) != 0
     }
 
     /// What was done so far.
@@ -395,7 +396,7 @@ impl Pmem {
                 }
             }
         }
-        Self { durable, fault: self.fault, data: self.data, ..Self::used() }
+        Self { durable, faults: self.faults, data: self.data, ..Self::used() }
     }
 
     /// States that a power failure can leave: all of them if there are at most
@@ -431,6 +432,10 @@ impl Pmem {
         }
         states
     }
+}
+
+fn bit(fault: Fault) -> u16 {
+    1 << fault as u16
 }
 
 /// What a word holds that was never written since the machine was built: it

@@ -77,11 +77,10 @@ pub struct Replay<S> {
 }
 
 impl<S: Source> Replay<S> {
-    /// Replays a source, folded; its first accesses initialise it and are no
-    /// records.
-    pub fn new(source: S, initial: u64, pace: Pace) -> Self {
+    /// Replays a source; its first accesses initialise it and are no records.
+    pub fn new(source: Folded<S>, initial: u64, pace: Pace) -> Self {
         Self {
-            source: Folded::new(source),
+            source,
             unpaced: initial,
             initial: initial + pages().count() as u64,
             pace,
@@ -193,7 +192,7 @@ mod tests {
         let spec = ProgramSpec::new(ProgramName::Ycsb, Bytes::mib(4), records);
         let program = spec.build().expect("good parameters");
         let initial = program.initial();
-        let mut replay = Replay::new(program, initial, pace);
+        let mut replay = Replay::new(Folded::new(program), initial, pace);
         let (mut batch, mut all) = (Batch::default(), Vec::new());
         while replay.next(&mut batch).expect("no input") {
             all.extend_from_slice(&batch.accesses);

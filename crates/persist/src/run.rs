@@ -18,14 +18,14 @@ use crate::costs::Costs;
 use crate::lru::Lru;
 use crate::pmem::{Pmem, PowerFailure};
 use crate::scheme::{Scheme, SchemeKind, Ssp, SspConfig};
-use crate::system::{Area, System};
+use crate::system::{Area, REGISTERS, System};
 use crate::wear::{Energy, Wear};
 
 /// Frames of the simulated machine: 2 GiB of non-volatile memory, as Kindle maps.
 const FRAMES: u64 = 1 << 19;
 
 /// How a program's state survives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Survival {
     /// Not at all: what others are compared with.
     None,
@@ -33,6 +33,9 @@ pub enum Survival {
     Scheme(SchemeKind),
     /// By SSP with other parameters.
     Ssp(SspConfig),
+    /// By a scheme that is not one of ours: its name, and how it is made, for each
+    /// life anew.
+    Other(&'static str, fn() -> Box<dyn Scheme>),
 }
 
 impl Survival {
@@ -51,7 +54,13 @@ impl Survival {
             Self::None => SchemeKind::RebuildIndexed.make(),
             Self::Scheme(kind) => kind.make(),
             Self::Ssp(config) => Box::new(Ssp::new(config)),
+            Self::Other(_, make) => make(),
         }
+    }
+
+    /// Whether anything survives.
+    pub fn is_some(self) -> bool {
+        !matches!(self, Self::None)
     }
 
     /// What it is called.
@@ -60,6 +69,7 @@ impl Survival {
             Self::None => "none",
             Self::Scheme(kind) => kind.name(),
             Self::Ssp(_) => "ssp",
+            Self::Other(name, _) => name,
         }
     }
 }
@@ -200,7 +210,7 @@ struct Runner {
 }
 
 fn timed(pmem: Pmem, memory: &MemoryFile) -> Pmem {
-    let base = memory.dram.as_ref().map_or(0, |dram| dram.capacity().get());
+    let base = memory.nvm_begins().get();
     let clock = Clock::new(Memory::new(memory), base, Costs::KINDLE);
     pmem.timed(clock.with_caches(caches(), CACHE_TIMES))
 }
@@ -273,7 +283,7 @@ impl Runner {
         } else {
             self.system.load_mapped(entry, offset);
         }
-        if self.measuring && self.config.survival != Survival::None {
+        if self.measuring && self.config.survival.is_some() {
             self.timers()?;
         }
         Ok(())
@@ -345,6 +355,11 @@ pub fn run(
     let (mut total, mut begun, mut start) = (0u64, Picos::ZERO, 0);
     let (mut first_checkpoint, mut before) = (0, Vec::new());
     while source.next(&mut batch)? {
+        // Every thread that ran has registers to save; its stack is an area.
+        let threads = &mut runner.system.context.threads;
+        if threads.len() <= batch.thread as usize {
+            threads.resize(batch.thread as usize + 1, [0; REGISTERS]);
+        }
         for event in &batch.events {
             runner.event(*event).expect(POWERED);
         }
@@ -376,7 +391,7 @@ pub fn run(
     for ((_, number), (_, earlier)) in work.iter_mut().zip(before) {
         *number -= earlier;
     }
-    let recovery = (config.survival != Survival::None).then(|| recover(runner.system, config));
+    let recovery = config.survival.is_some().then(|| recover(runner.system, config));
     Ok(RunReport {
         scheme: config.survival.name(),
         workload,

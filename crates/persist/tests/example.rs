@@ -1,4 +1,4 @@
-//! The example of `docs/persistence.md` is a scheme that survives.
+//! The example of `docs/persistence-schemes.md` is a scheme that survives.
 
 #[allow(dead_code)]
 #[path = "../examples/new_scheme.rs"]

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use terrace_core::{Bytes, Nanos};
-use terrace_persist::kindle::beyond::{self, PolicyRow, SchemeRow};
+use terrace_dram::presets;
+use terrace_persist::kindle::beyond::{self, AllocationRow, PolicyRow, SchemeRow};
 use terrace_persist::kindle::programs::{self, HsccRow, ProgramsConfig, SspRow};
 use terrace_persist::kindle::{KindleConfig, Row, Shape, reproduce, shapes};
 
@@ -45,9 +46,21 @@ pub(super) struct KindleArgs {
           value_parser = clap::value_parser!(u64).range(1000..))]
     accesses: u64,
 
-    /// Memory of each program when it is not folded, about.
+    /// Memory of each program when it is not folded, about; of a recording, what
+    /// `beyond` gives a quarter of as DRAM.
     #[arg(long, value_name = "SIZE", default_value = "24MiB")]
     size: Bytes,
+
+    /// The memory of all parts but `beyond`: one that comes with Terrace (kindle,
+    /// kindle-two-channels, optane-hybrid, stt-ram, cxl-battery), or a memory file
+    /// with DRAM and a part that is not volatile. What is published is Kindle's.
+    #[arg(long, value_name = "NAME|FILE", default_value = "kindle")]
+    memory: String,
+
+    /// Leave out measurements of process persistence that allocate more: 64MiB for
+    /// a quick look. The shapes need them all.
+    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
+    largest: Bytes,
 
     /// Where the programs' randomness comes from.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
@@ -62,6 +75,9 @@ pub(super) struct KindleArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
+
+/// What the smallest measurements of Figure 4a allocate: without them it is empty.
+const SMALLEST: Bytes = Bytes::mib(64);
 
 /// What can be asked for alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +107,7 @@ struct Document {
     rows: Vec<Row>,
     ssp: Vec<SspRow>,
     hscc: Vec<HsccRow>,
+    allocation: Vec<AllocationRow>,
     schemes: Vec<SchemeRow>,
     policies: Vec<PolicyRow>,
     shapes: Vec<Shape>,
@@ -104,22 +121,41 @@ impl KindleArgs {
         if let Some(path) = &self.html {
             output::writable("--html", path)?;
         }
+        if self.largest < SMALLEST {
+            return Err(Failure::bad_input(format!("--largest: must be at least {SMALLEST}")));
+        }
         let wanted = |part| self.only.is_none_or(|only| only == part);
         let traces = self.trace.iter().map(|text| trace(text)).collect::<Result<_, _>>()?;
-        let programs =
-            ProgramsConfig { size: self.size, accesses: self.accesses, seed: self.seed, traces };
+        let memory = presets::load(&self.memory).map_err(Failure::bad_input)?;
+        if memory.dram.is_none() || memory.nvm.is_none() {
+            let what = format!("--memory: `{}` needs a [dram] and an [nvm] table", memory.name);
+            return Err(Failure::bad_input(what));
+        }
+        let programs = ProgramsConfig {
+            size: self.size,
+            accesses: self.accesses,
+            seed: self.seed,
+            traces,
+            memory: memory.clone(),
+        };
         let progress = Progress::new();
         let mut document = Document {
             paper: "Kindle, IISWC 2024",
             rows: Vec::new(),
             ssp: Vec::new(),
             hscc: Vec::new(),
+            allocation: Vec::new(),
             schemes: Vec::new(),
             policies: Vec::new(),
             shapes: Vec::new(),
         };
+        let config = KindleConfig {
+            interval: self.interval,
+            memory,
+            largest: self.largest,
+            ..KindleConfig::default()
+        };
         if wanted(Part::Persistence) {
-            let config = KindleConfig { interval: self.interval, ..KindleConfig::default() };
             let bar = progress.bar("process persistence");
             document.rows = reproduce(&config, &|done, total| show(&bar, done, total));
             bar.finish();
@@ -138,6 +174,10 @@ impl KindleArgs {
             bar.finish();
         }
         if wanted(Part::Beyond) {
+            let bar = progress.bar("allocation");
+            let rows = beyond::allocation(&config, &|done, total| show(&bar, done, total));
+            document.allocation = rows.map_err(Failure::bad_input)?;
+            bar.finish();
             let bar = progress.bar("schemes");
             let rows = beyond::schemes(&programs, &|done, total| show(&bar, done, total));
             document.schemes = rows.map_err(Failure::bad_input)?;

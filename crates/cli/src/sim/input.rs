@@ -109,6 +109,11 @@ impl Input {
         self.trace.is_some() || self.algorithm.is_some() || !self.program.is_empty()
     }
 
+    /// Whether it is what a program did, and not an algorithm of ours.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.trace.is_some() || !self.program.is_empty()
+    }
+
     /// The configuration of a simulation on a machine.
     pub(crate) fn config(&self, shared: &Shared<'_>) -> Result<FullConfig, Failure> {
         let machine = terrace_sim::machines::load(shared.machine).map_err(Failure::bad_input)?;

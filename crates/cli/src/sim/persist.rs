@@ -102,7 +102,9 @@ impl Persist {
         let Some(source) = opened.source() else {
             return Err(Failure::bad_input("nothing to simulate"));
         };
-        let report = if self.fold {
+        let report = if self.fold && input.is_recorded() {
+            simulate(&mut Folded::new(source).of_recording(), &config)?
+        } else if self.fold {
             simulate(&mut Folded::new(source), &config)?
         } else {
             simulate(source, &config)?

@@ -11,9 +11,11 @@ use terrace_sim::full::{FullConfig, FullReport, setup};
 use terrace_sim::workload::catalog::ProgramName;
 use terrace_sim::{MigrationConfig, SimError, SimPolicy, machines};
 
-use super::programs::{PROGRAMS, ProgramsConfig, on_all_processors, spec};
+use super::programs::{PROGRAMS, ProgramsConfig, on_all_processors, open};
+use super::{Case, KindleConfig, Run, published};
 use crate::clock::Traffic;
 use crate::run::{RunConfig, RunReport, Survival, run};
+use crate::scheme::SchemeKind;
 use crate::wear::{Energy, years_levelled};
 
 /// Memory files with a part that is not volatile.
@@ -21,7 +23,7 @@ pub const MEMORIES: [&str; 4] = ["kindle", "optane-hybrid", "stt-ram", "cxl-batt
 
 /// Accesses of a program under a policy, for each access under a scheme: the
 /// policies look around every 10 to 100 ms.
-const LONGER: u64 = 5;
+pub(super) const LONGER: u64 = 5;
 /// Accesses between two samples of policies that sample: the core is slow, and
 /// published periods would tell nothing within a second.
 const SAMPLE_PERIOD: u64 = 200;
@@ -74,6 +76,45 @@ fn memory(name: &str) -> MemoryFile {
     presets::builtin(name).expect("built in")
 }
 
+/// Figure 4a on another memory: one size under the three schemes that keep the
+/// mapping.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AllocationRow {
+    /// The memory file.
+    pub memory: &'static str,
+    /// What is allocated and touched.
+    pub size: Bytes,
+    /// In the order of [`SchemeKind::MAPPING`].
+    pub runs: [Run; 3],
+}
+
+/// Figure 4a on every memory; the configuration's own is not looked at.
+pub fn allocation(
+    config: &KindleConfig,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Vec<AllocationRow>, SimError> {
+    let sizes: Vec<Bytes> = published()
+        .iter()
+        .filter_map(|(case, _)| match case {
+            Case::Sequential(size) => (*size <= config.largest).then_some(*size),
+            _ => None,
+        })
+        .collect();
+    let each = SchemeKind::MAPPING.len();
+    let configs = MEMORIES.map(|name| KindleConfig { memory: memory(name), ..config.clone() });
+    let runs = on_all_processors(MEMORIES.len() * sizes.len() * each, progress, |index| {
+        let (group, kind) = (index / each, SchemeKind::MAPPING[index % each]);
+        let case = Case::Sequential(sizes[group % sizes.len()]);
+        Ok(super::run(case, kind, &configs[group / sizes.len()]))
+    })?;
+    let rows = runs.chunks_exact(each).enumerate().map(|(group, runs)| AllocationRow {
+        memory: MEMORIES[group / sizes.len()],
+        size: sizes[group % sizes.len()],
+        runs: [runs[0], runs[1], runs[2]],
+    });
+    Ok(rows.collect())
+}
+
 /// Every scheme on every memory.
 pub fn schemes(
     config: &ProgramsConfig,
@@ -82,9 +123,10 @@ pub fn schemes(
     let each = Survival::ALL.len();
     let runs = on_all_processors(MEMORIES.len() * PROGRAMS.len() * each, progress, |index| {
         let (group, survival) = (index / each, Survival::ALL[index % each]);
-        let mut source = spec(PROGRAMS[group % PROGRAMS.len()], config, config.accesses).build()?;
+        let (mut source, initial) =
+            open(PROGRAMS[group % PROGRAMS.len()], config, config.accesses)?;
         let mut run_config = RunConfig::new(survival, memory(MEMORIES[group / PROGRAMS.len()]));
-        run_config.skip = source.initial();
+        run_config.skip = initial;
         run(&mut source, &run_config, &mut |_| {})
     })?;
     let mut rows = Vec::new();
@@ -111,7 +153,7 @@ pub fn machine_with(file: &MemoryFile) -> Machine {
     let mut machine = machines::builtin("kindle").expect("built in");
     machine.name = format!("kindle with {}", file.name);
     let dram = file.dram.as_ref().expect("DRAM").capacity();
-    let begins = [0, dram.get()];
+    let begins = [0, file.nvm_begins().get()];
     for (tier, begin) in machine.tiers.iter_mut().zip(begins) {
         let latency = idle_read(file, begin).nanos();
         tier.read_latency.value = latency;
@@ -170,8 +212,8 @@ fn place(
     full.migration = MigrationConfig::kindle();
     full.sampler.period = SAMPLE_PERIOD;
     full.fast = (policy != SimPolicy::AllDram).then(|| config.size / FAST_SHARE);
-    let mut source = spec(program, config, config.accesses * LONGER).build()?;
-    full.warm_up = source.initial();
+    let (mut source, initial) = open(program, config, config.accesses * LONGER)?;
+    full.warm_up = initial;
     setup::simulate(&full, &mut source, &mut |_, _| {})
 }
 
@@ -233,7 +275,7 @@ impl PolicyRow {
             time: report.time / slow,
             enforced,
             from_dram: report.tiers.first().map_or(0.0, |tier| tier.share),
-            moved: report.migrated.moved,
+            moved: report.migrated_measured.moved,
             nvm_written: Bytes(traffic.nvm_writes * 64),
             energy: Energy::new(&traffic, &file),
             years_levelled: years_levelled(&file, traffic.nvm_writes as f64, report.time),

@@ -8,14 +8,14 @@ use core::fmt;
 
 use serde::Serialize;
 use terrace_core::{Bytes, Nanos};
-use terrace_dram::{Memory, Picos, presets};
+use terrace_dram::{Memory, MemoryFile, Picos, presets};
 
 use crate::clock::Clock;
 use crate::costs::Costs;
 use crate::fault::Fault;
 use crate::pmem::{Persist, Pmem};
 use crate::scheme::SchemeKind;
-use crate::system::{Area, System};
+use crate::system::{Area, REGISTERS, System};
 
 /// What Kindle published of one measurement, in milliseconds, by the persistent
 /// and the rebuild scheme.
@@ -39,6 +39,16 @@ pub enum Case {
     Stride(Bytes, u64, u64),
     /// A large area, of which parts are unmapped and mapped anew (Table 3).
     Churn(Bytes, Bytes),
+}
+
+impl Case {
+    /// What it has allocated at most.
+    pub fn size(&self) -> Bytes {
+        match self {
+            Self::Sequential(size) | Self::Churn(size, _) => *size,
+            Self::Stride(_, pages, _) => Bytes(pages * 4096),
+        }
+    }
 }
 
 impl fmt::Display for Case {
@@ -103,26 +113,50 @@ pub struct Run {
     /// Lines written to non-volatile memory.
     pub lines_written: u64,
     /// Simulated time from power-up to the process going on, after a failure at
-    /// the program's end; the recovered mapping was compared. 0 with a defect.
+    /// the program's end; the recovered mapping was compared. 0 with defects.
     pub recovery: Nanos,
 }
 
 /// How to run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct KindleConfig {
     /// Time between the end of a checkpoint and the next: the timer is armed
     /// anew when the handler ends.
     pub interval: Nanos,
     /// What processors take.
     pub costs: Costs,
-    /// A mistake of the artifact to make, too. What it leaves is not recovered.
-    pub defect: Option<Fault>,
+    /// Mistakes of the artifact to make, too. What they leave is not recovered.
+    pub defects: &'static [Fault],
+    /// The memory: DRAM, and a part that is not volatile.
+    pub memory: MemoryFile,
+    /// Cases that allocate more are left out.
+    pub largest: Bytes,
 }
+
+/// What the artifact's process persistence gets wrong: removed entries are not
+/// written back, replaced ones not logged, and mappings that are gone stay on the
+/// list; bitmaps of frames are never flushed (commented out); and a table is
+/// linked before it is zeroed.
+pub const SHIPPED: &[Fault] =
+    &[Fault::StaleMapping, Fault::BitmapNotPersisted, Fault::ParentBeforeChild];
+
+/// What the largest cases allocate.
+const LARGEST: Bytes = Bytes(512 * MIB);
 
 impl Default for KindleConfig {
     fn default() -> Self {
-        Self { interval: Nanos::millis(10), costs: Costs::KINDLE, defect: None }
+        Self {
+            interval: Nanos::millis(10),
+            costs: Costs::KINDLE,
+            defects: &[],
+            memory: kindle_memory(),
+            largest: LARGEST,
+        }
     }
+}
+
+fn kindle_memory() -> MemoryFile {
+    presets::builtin("kindle").expect("built in")
 }
 
 /// Frames of the simulated machine: 2 GiB, as Kindle maps.
@@ -138,11 +172,10 @@ struct Timed {
 
 impl Timed {
     fn new(kind: SchemeKind, config: &KindleConfig) -> Persist<Self> {
-        let system = System::new(
-            machine(Pmem::used().with_fault(config.defect), config),
-            FRAMES,
-            kind.make(),
-        )?;
+        let pmem = Pmem::used().with_faults(config.defects.iter().copied());
+        let mut system = System::new(machine(pmem, config), FRAMES, kind.make())?;
+        // One thread, whose registers each checkpoint saves.
+        system.context.threads.push([0; REGISTERS]);
         let armed = system.nvm.pmem.now();
         Ok(Self {
             system: system.without_content(),
@@ -222,9 +255,8 @@ impl Timed {
 }
 
 fn machine(pmem: Pmem, config: &KindleConfig) -> Pmem {
-    let file = presets::builtin("kindle").expect("built in");
-    let base = file.dram.as_ref().map_or(0, |dram| dram.capacity().get());
-    pmem.timed(Clock::new(Memory::new(&file), base, config.costs))
+    let base = config.memory.nvm_begins().get();
+    pmem.timed(Clock::new(Memory::new(&config.memory), base, config.costs))
 }
 
 /// Runs one case under one scheme, and recovers it.
@@ -239,7 +271,7 @@ pub fn run(case: Case, kind: SchemeKind, config: &KindleConfig) -> Run {
     let (checkpoints, counts) = (timed.system.epoch(), timed.system.nvm.pmem.counts());
     let in_checkpoints = timed.in_checkpoints.nanos();
     let recovery =
-        if config.defect.is_some() { Nanos::ZERO } else { recover(timed.system, kind, config) };
+        if config.defects.is_empty() { recover(timed.system, kind, config) } else { Nanos::ZERO };
     Run {
         time,
         checkpoints,
@@ -271,9 +303,7 @@ pub struct Row {
     pub case: Case,
     /// Ours, in the order of [`SchemeKind::MAPPING`].
     pub ours: [Run; 3],
-    /// The persistent and the published rebuild scheme with what their artifact
-    /// leaves out: no undo log, entries that are removed are not written back,
-    /// mappings that are gone are not taken off the list.
+    /// The persistent and the published rebuild scheme as shipped: with [`SHIPPED`].
     pub shipped: [Run; 2],
     /// Theirs.
     pub published: Published,
@@ -284,7 +314,8 @@ const RUNS: usize = 5;
 
 /// All cases under all schemes, on as many threads as there are processors.
 pub fn reproduce(config: &KindleConfig, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Row> {
-    let cases = published();
+    let mut cases = published();
+    cases.retain(|(case, _)| case.size() <= config.largest);
     // The longest first, so that no processor ends up with one of them alone.
     let mut jobs: Vec<(usize, usize)> =
         (0..cases.len()).flat_map(|case| (0..RUNS).map(move |kind| (case, kind))).collect();
@@ -299,9 +330,10 @@ pub fn reproduce(config: &KindleConfig, progress: &(dyn Fn(usize, usize) + Sync)
                     let job = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     let Some(&(case, kind)) = jobs.get(job) else { break };
                     let shipped = kind >= SchemeKind::MAPPING.len();
-                    let defect = if shipped { Some(Fault::StaleMapping) } else { config.defect };
+                    let defects = if shipped { SHIPPED } else { config.defects };
                     let scheme = SchemeKind::MAPPING[kind % SchemeKind::MAPPING.len()];
-                    let result = run(cases[case].0, scheme, &KindleConfig { defect, ..*config });
+                    let result =
+                        run(cases[case].0, scheme, &KindleConfig { defects, ..config.clone() });
                     let mut results =
                         results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     results[job] = Some(result);
@@ -348,8 +380,11 @@ fn exponent(rows: &[&Row], kind: usize, time: impl Fn(&Run) -> Nanos) -> f64 {
         / (size(last) / size(first)).ln()
 }
 
-/// The shapes of Figures 4a and 4b and of Table 3.
+/// The shapes of Figures 4a and 4b and of Table 3; none if cases were left out.
 pub fn shapes(rows: &[Row]) -> Vec<Shape> {
+    if rows.len() < published().len() {
+        return Vec::new();
+    }
     let sequential: Vec<&Row> =
         rows.iter().filter(|row| matches!(row.case, Case::Sequential(_))).collect();
     let wide: Vec<&Row> = rows

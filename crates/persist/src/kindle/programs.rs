@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 use terrace_core::{Bytes, BytesPerSecond, Nanos};
-use terrace_dram::presets;
+use terrace_dram::MemoryFile;
 use terrace_economics::Mode;
 use terrace_policy::{Hscc, HsccConfig, Policy, PolicyName};
 use terrace_sim::full::{Batch, FullConfig, FullMachine, FullReport, Source, setup};
@@ -20,6 +20,8 @@ use terrace_sim::workload::catalog::{ProgramName, ProgramSpec};
 use terrace_sim::{MigrationConfig, SimError, SimPolicy, machines};
 
 use super::Shape;
+use super::beyond::LONGER;
+use crate::folded::Folded;
 use crate::replay::{Pace, RECORDING, Replay};
 use crate::run::{RunConfig, RunReport, Survival, run};
 use crate::scheme::{FlushScope, SchemeKind, SspConfig};
@@ -57,7 +59,7 @@ const PAGES: [[[u64; 3]; 3]; 3] = [
 const COPY: [f64; 3] = [98.26, 98.08, 97.94];
 
 /// How much runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ProgramsConfig {
     /// Memory of each program when it is not folded, about.
     pub size: Bytes,
@@ -67,12 +69,20 @@ pub struct ProgramsConfig {
     pub seed: u64,
     /// Recordings that take the place of programs: their last accesses are run.
     pub traces: Vec<(ProgramName, PathBuf)>,
+    /// The memory: DRAM, and a part that is not volatile.
+    pub memory: MemoryFile,
 }
 
 impl Default for ProgramsConfig {
     /// Ten million accesses, as Kindle's recordings have.
     fn default() -> Self {
-        Self { size: Bytes::mib(24), accesses: 10_000_000, seed: 1, traces: Vec::new() }
+        Self {
+            size: Bytes::mib(24),
+            accesses: 10_000_000,
+            seed: 1,
+            traces: Vec::new(),
+            memory: super::kindle_memory(),
+        }
     }
 }
 
@@ -101,11 +111,13 @@ pub struct SspRow {
     pub runs: Vec<RunReport>,
 }
 
-/// Figure 6 and its tables: one program, one threshold.
+/// Figure 6 and its tables: one program, one footprint, one threshold.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HsccRow {
     /// The program.
     pub program: ProgramName,
+    /// Whether it is folded into 6 MiB.
+    pub folded: bool,
     /// The threshold.
     pub threshold: u16,
     /// Time over the time without migration.
@@ -126,6 +138,12 @@ pub struct HsccRow {
     /// what the artifact's flushes contribute, which hit the kernel's stack and
     /// not the page, so that nothing is lost without them but their time.
     pub unflushed: f64,
+    /// Pages brought up in that run: when a pass comes depends on how long the
+    /// one before took, and with it which pages have reached the threshold.
+    pub unflushed_pages: u64,
+    /// Time to copy a page, with flushes and without: what the defect contributes
+    /// to each, whatever else differs between the runs. 0 if no page moved.
+    pub page_copy: [Nanos; 2],
 }
 
 /// The DRAM that HSCC may use: 512 pages.
@@ -133,7 +151,7 @@ const POOL: Bytes = Bytes::mib(2);
 
 /// A program or the end of its recording, and how many of its accesses come
 /// before what is measured.
-fn open(
+pub(super) fn open(
     program: ProgramName,
     config: &ProgramsConfig,
     accesses: u64,
@@ -173,8 +191,18 @@ impl Source for Tail {
     }
 }
 
-pub(super) fn spec(program: ProgramName, config: &ProgramsConfig, accesses: u64) -> ProgramSpec {
+fn spec(program: ProgramName, config: &ProgramsConfig, accesses: u64) -> ProgramSpec {
     ProgramSpec { seed: config.seed, ..ProgramSpec::new(program, config.size, accesses) }
+}
+
+fn fold(
+    source: Box<dyn Source>,
+    program: ProgramName,
+    config: &ProgramsConfig,
+) -> Folded<Box<dyn Source>> {
+    let is_recorded = config.traces.iter().any(|(name, _)| *name == program);
+    let folded = Folded::new(source);
+    if is_recorded { folded.of_recording() } else { folded }
 }
 
 /// What a record of a program costs Kindle's replay.
@@ -193,31 +221,36 @@ fn survive(
     interval: Nanos,
     config: &ProgramsConfig,
 ) -> Result<RunReport, SimError> {
-    let memory = presets::builtin("kindle").expect("built in");
     let (mut source, initial) = open(program, config, config.accesses)?;
-    let mut run_config = RunConfig::new(survival, memory);
+    let mut run_config = RunConfig::new(survival, config.memory.clone());
     (run_config.interval, run_config.skip) = (interval, initial);
     if !folded {
         return run(&mut source, &run_config, &mut |_| {});
     }
-    let mut replay = Replay::new(source, initial, pace(program));
+    let mut replay = Replay::new(fold(source, program, config), initial, pace(program));
     (run_config.skip, run_config.in_dram) = (replay.initial(), Some(RECORDING));
     run(&mut replay, &run_config, &mut |_| {})
 }
 
-/// Rate of a copy without its 64 `clwb`: a page in 15.9 us less 64 times 28 ns
+/// What the 64 `clwb` after the copy of a page take: 28 ns each
 /// (`copy-bandwidth` of the machine file has the sum).
-const UNFLUSHED: BytesPerSecond = BytesPerSecond(4096.0 / 14.1e-6);
+const FLUSHES: f64 = 64.0 * 28e-9;
 
 fn migrate(
     program: ProgramName,
+    folded: bool,
     threshold: Option<u16>,
     flushes: bool,
     config: &ProgramsConfig,
 ) -> Result<FullReport, SimError> {
-    let mut machine = machines::builtin("kindle").expect("built in");
+    let mut machine = match config.memory.name.as_str() {
+        // The machine file, of which a test says that it is what the memory comes to.
+        "kindle" => machines::builtin("kindle").expect("built in"),
+        _ => super::beyond::machine_with(&config.memory),
+    };
     if !flushes {
-        machine.costs.copy_bandwidth.value = UNFLUSHED;
+        let page = 4096.0 / machine.costs.copy_bandwidth.value.get();
+        machine.costs.copy_bandwidth.value = BytesPerSecond(4096.0 / (page - FLUSHES));
     }
     let policy = match threshold {
         None => SimPolicy::AllSlow,
@@ -227,16 +260,26 @@ fn migrate(
     // Kindle has no economist: whatever reaches the threshold is moved.
     full.economist = Mode::Off;
     full.migration = MigrationConfig::kindle();
-    // A pool of 512 pages, the recording, and room for page tables, which lie in
-    // DRAM, too.
-    full.fast = Some(POOL + Bytes(RECORDING.1) + Bytes::kib(256));
     full.seed = config.seed;
-    let (source, initial) = open(program, config, config.accesses)?;
-    let mut replay = Replay::new(source, initial, pace(program));
-    full.warm_up = replay.initial();
+    // A replay at Kindle's pace takes several times as long for an access, and
+    // the passes come by the clock.
+    let accesses = if folded { config.accesses } else { config.accesses * LONGER };
+    let (mut source, initial) = open(program, config, accesses)?;
     let hscc = threshold.map(|threshold| -> Box<dyn Policy> {
         Box::new(Hscc::new(HsccConfig { threshold, ..HsccConfig::default() }))
     });
+    // A pool of 512 pages, and room for page tables, which lie in DRAM, too: 8
+    // bytes a page, and some pages more for what is spread over the address space.
+    if !folded {
+        full.fast = Some(POOL + Bytes::mib(1) + config.size / 512);
+        full.warm_up = initial;
+        let mut machine = FullMachine::with_policy(&full, hscc)?;
+        return setup::run(&mut machine, &full, source.as_mut(), &mut |_, _| {});
+    }
+    // And the recording, which Kindle's replay has in DRAM.
+    full.fast = Some(POOL + Bytes(RECORDING.1) + Bytes::kib(256));
+    let mut replay = Replay::new(fold(source, program, config), initial, pace(program));
+    full.warm_up = replay.initial();
     let mut machine = FullMachine::with_policy(&full, hscc)?;
     machine.pin(RECORDING.0, RECORDING.1);
     let source: &mut dyn Source = &mut replay;
@@ -323,35 +366,49 @@ pub fn ssp(
     Ok(rows)
 }
 
-/// Figure 6 and its tables, folded.
+/// Figure 6 and its tables, folded first.
 pub fn hscc(
     config: &ProgramsConfig,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<HsccRow>, SimError> {
     // One run without migration, then each threshold with flushes and without.
     let each = 1 + 2 * THRESHOLDS.len();
-    let reports = on_all_processors(3 * each, progress, |index| {
+    let group = |index: usize| (index / each % PROGRAMS.len(), index < PROGRAMS.len() * each);
+    let reports = on_all_processors(2 * PROGRAMS.len() * each, progress, |index| {
+        let (program, folded) = group(index);
         let run = (index % each).checked_sub(1);
         let threshold = run.map(|n| THRESHOLDS[n / 2]);
-        migrate(PROGRAMS[index / each], threshold, run.is_none_or(|n| n % 2 == 0), config)
+        migrate(PROGRAMS[program], folded, threshold, run.is_none_or(|n| n % 2 == 0), config)
     })?;
+    let brought_up = |report: &FullReport| {
+        report.migrated_measured.promotions + report.migrated_measured.exchanges
+    };
+    let page_copy = |report: &FullReport| {
+        let copying = report.tlb_counts_measured.unwrap_or_default().copying;
+        let pages = report.migrated_measured.moved.get() / 4096;
+        Nanos(copying.get().checked_div(pages).unwrap_or(0))
+    };
     let mut rows = Vec::new();
-    for (p, reports) in reports.chunks_exact(each).enumerate() {
+    for (g, reports) in reports.chunks_exact(each).enumerate() {
+        let (p, folded) = group(g * each);
         for (t, pair) in reports[1..].chunks_exact(2).enumerate() {
             let report = &pair[0];
-            let costs = report.tlb_counts.unwrap_or_default();
+            let costs = report.tlb_counts_measured.unwrap_or_default();
             let (selecting, copying) = (costs.selecting.as_f64(), costs.copying.as_f64());
             rows.push(HsccRow {
                 program: PROGRAMS[p],
+                folded,
                 threshold: THRESHOLDS[t],
                 time: report.time / reports[0].time,
                 published: [HSCC[p][t], HSCC_FIRST[p][t]],
-                pages: report.migrated.promotions + report.migrated.exchanges,
+                pages: brought_up(report),
                 published_pages: PAGES[p].map(|source| source[t]),
                 copy: 100.0 * copying / (selecting + copying).max(f64::MIN_POSITIVE),
                 published_copy: (p == 0).then_some(COPY[t]),
                 scanning: costs.scanning / report.time,
                 unflushed: pair[1].time / reports[0].time,
+                unflushed_pages: brought_up(&pair[1]),
+                page_copy: [page_copy(&pair[0]), page_copy(&pair[1])],
             });
         }
     }
@@ -380,7 +437,11 @@ pub fn shapes(ssp: &[SspRow], hscc: &[HsccRow]) -> Vec<Shape> {
         .map(|rows| overhead(&rows[0]) / overhead(&rows[2]))
         .collect();
     let factor = factors.iter().sum::<f64>() / factors.len().max(1) as f64;
-    let pages = least_fall(hscc.iter().map(|row| row.pages as f64).collect());
+    let pages = |folded: bool| {
+        let rows = hscc.iter().filter(|row| row.folded == folded);
+        least_fall(rows.map(|row| row.pages as f64).collect())
+    };
+    let (pages, own_pages) = (pages(true), pages(false));
     let copy = hscc.iter().map(|row| row.copy).fold(f64::MAX, f64::min);
     let pays = hscc.iter().map(|row| row.time).fold(f64::MAX, f64::min);
     let ssp_shapes = vec![
@@ -417,10 +478,16 @@ pub fn shapes(ssp: &[SspRow], hscc: &[HsccRow]) -> Vec<Shape> {
     ];
     let hscc_shapes = vec![
         shape(
-            "HSCC: fewer pages migrate the higher the threshold",
+            "HSCC: fewer pages migrate the higher the threshold (folded)",
             "least fall of the number of pages above 0",
             pages,
             pages > 0.0,
+        ),
+        shape(
+            "HSCC: fewer pages migrate the higher the threshold (own footprint)",
+            "least fall of the number of pages above 0",
+            own_pages,
+            own_pages > 0.0,
         ),
         shape(
             "HSCC: the copy takes over 90 % of selecting and copying",

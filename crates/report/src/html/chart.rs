@@ -237,13 +237,15 @@ pub(super) fn bars(
     svg + "</svg>\n" + &legend(series)
 }
 
-/// Columns side by side over named places, one series beside the other.
+/// Columns side by side over named places, one series beside the other, and a
+/// line across. What is higher than the axis is cut off and says how high it is.
 pub(super) fn columns(
     label: &str,
     height: f64,
     places: &[String],
     y: &Axis<'_>,
     series: &[Series<'_>],
+    across: Option<f64>,
 ) -> String {
     let mut svg = open(height, label);
     let x = Axis { binary: false, most: 0.0, words: &|_| String::new() };
@@ -254,18 +256,38 @@ pub(super) fn columns(
     for (s, one) in series.iter().enumerate() {
         for (i, value) in one.values.iter().enumerate().filter(|(_, value)| **value > 0.0) {
             let high = (tall * (value / y.most).clamp(0.0, 1.0)).max(1.0);
+            let (left, words) =
+                (LEFT + step * (i as f64 + 0.08) + each * s as f64, (y.words)(*value));
             let _ = writeln!(
                 svg,
-                "<rect class=\"bar {}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{each:.1}\" \
+                "<rect class=\"bar {}\" x=\"{left:.1}\" y=\"{:.1}\" width=\"{each:.1}\" \
                  height=\"{high:.1}\"><title>{}, {}: {}</title></rect>",
                 one.class,
-                LEFT + step * (i as f64 + 0.08) + each * s as f64,
                 TOP + tall - high,
                 escape(one.name),
                 escape(&places[i]),
-                escape(&(y.words)(*value)),
+                escape(&words),
             );
+            if *value > y.most {
+                // Upwards, for columns are narrow.
+                let middle = left + each / 2.0 + 4.0;
+                let _ = writeln!(
+                    svg,
+                    "<text class=\"cut\" transform=\"translate({middle:.1} {:.1}) rotate(-90)\" \
+                     text-anchor=\"end\">{}</text>",
+                    TOP + 6.0,
+                    escape(&words),
+                );
+            }
         }
+    }
+    if let Some(value) = across.filter(|value| (0.0..y.most).contains(value)) {
+        let at = TOP + tall * (1.0 - value / y.most);
+        let _ = writeln!(
+            svg,
+            "<line class=\"across\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>",
+            WIDTH - RIGHT
+        );
     }
     for (i, place) in places.iter().enumerate() {
         let _ = writeln!(

@@ -20,6 +20,13 @@ pub struct Figure {
     pub places: Vec<String>,
     /// The series: a name, and a value for each place; 0 where there is none.
     pub series: Vec<(String, Vec<f64>)>,
+    /// More columns of the table, in words: a name, and a cell for each place.
+    pub also: Vec<(String, Vec<String>)>,
+    /// A value to compare with, as a line across.
+    pub across: Option<f64>,
+    /// Where the picture ends: columns that are higher are cut off and say how
+    /// high they are, so that the others can be told apart.
+    pub top: Option<f64>,
 }
 
 /// Classes of the style sheet, one a series.
@@ -61,7 +68,9 @@ fn section(figure: &Figure) -> String {
     };
     let back = |height: f64| if figure.logarithmic { 10f64.powf(height + floor) } else { height };
     let axis_words = |height: f64| words(back(height));
-    let axis = Axis { binary: false, most: chart::above(height(most)), words: &axis_words };
+    let top = figure.top.filter(|top| *top < most);
+    let most = top.map_or_else(|| chart::above(height(most)), height);
+    let axis = Axis { binary: false, most, words: &axis_words };
     let series: Vec<Series<'_>> = figure
         .series
         .iter()
@@ -72,15 +81,21 @@ fn section(figure: &Figure) -> String {
             values: values.iter().map(|value| height(*value)).collect(),
         })
         .collect();
-    text += &chart::columns(&figure.title, 280.0, &figure.places, &axis, &series);
+    let across = figure.across.map(height);
+    text += &chart::columns(&figure.title, 280.0, &figure.places, &axis, &series, across);
     let mut head = vec![figure.unit];
     head.extend(figure.series.iter().map(|(name, _)| name.as_str()));
+    head.extend(figure.also.iter().map(|(name, _)| name.as_str()));
     let rows = figure.places.iter().enumerate().map(|(i, place)| {
         let values = figure.series.iter().map(|(_, values)| match values.get(i) {
             Some(value) if *value > 0.0 => words(*value),
             _ => "–".to_owned(),
         });
-        std::iter::once(place.clone()).chain(values).collect()
+        let also = figure.also.iter().map(|(_, cells)| match cells.get(i) {
+            Some(cell) if !cell.is_empty() => cell.clone(),
+            _ => "–".to_owned(),
+        });
+        std::iter::once(place.clone()).chain(values).chain(also).collect()
     });
     text += &table(&head, rows);
     text + "</section>\n"
@@ -98,6 +113,9 @@ mod tests {
             logarithmic: true,
             places: vec!["1 ms".into(), "10 ms".into()],
             series: vec![("ours".into(), vec![3.5, 0.0]), ("published".into(), vec![350.0, 35.0])],
+            also: vec![("rerun".into(), vec![String::new(), "77.0/78.0".into()])],
+            across: None,
+            top: None,
         }
     }
 
@@ -108,6 +126,26 @@ mod tests {
             assert!(page.contains(text), "{text}");
         }
         assert!(!page.contains("<script") && !page.contains("http://") && !page.contains("src="));
+    }
+
+    /// One column a hundred times as high as the others would leave nothing of them.
+    #[test]
+    fn what_is_cut_off_says_how_high_it_is_and_leaves_room_for_the_others() {
+        let cut = Figure { logarithmic: false, top: Some(50.0), across: Some(10.0), ..figure() };
+        let page = figures_page("x", "x", "", &[cut]);
+        assert!(page.contains("class=\"cut\"") && page.contains(">350</text>"), "{page}");
+        assert!(page.contains("class=\"across\""), "{page}");
+        let second = page.split("<rect class=\"bar b\"").nth(2).expect("35 of 50");
+        let height = &second[second.find("height=\"").expect("a height") + 8..];
+        let height: f64 = height[..height.find('"').expect("its end")].parse().expect("a number");
+        assert!((height / (280.0 - 34.0) - 0.7).abs() < 0.01, "{height}");
+    }
+
+    #[test]
+    fn what_is_for_the_table_alone_has_no_columns() {
+        let page = figures_page("x", "x", "", &[figure()]);
+        assert!(page.contains("<th>rerun</th>") && page.contains("<td>77.0/78.0</td>"));
+        assert_eq!(page.matches("<i class=").count(), 2, "the legend has two");
     }
 
     /// On a logarithmic axis a tenfold value is one step higher, not ten times as high.

@@ -3,7 +3,7 @@
 use terrace_core::Nanos;
 use terrace_persist::SchemeKind;
 use terrace_persist::kindle::Row;
-use terrace_persist::kindle::beyond::{PolicyRow, SchemeRow};
+use terrace_persist::kindle::beyond::{AllocationRow, PolicyRow, SchemeRow};
 use terrace_persist::kindle::programs::{HsccRow, SspRow};
 use terrace_persist::run::RunReport;
 
@@ -109,18 +109,19 @@ fn hscc(rows: &[HsccRow]) -> String {
         .iter()
         .map(|row| {
             [
-                row.program.to_string(),
+                format!("{}{}", row.program, if row.folded { ", folded" } else { "" }),
                 row.threshold.to_string(),
                 format!("{:.4}", row.time),
                 format!("{:.4}", row.unflushed),
                 format!("{:.4}", row.published[0]),
                 format!("{:.4}", row.published[1]),
-                row.pages.to_string(),
+                format!("{}/{}", row.pages, row.unflushed_pages),
                 row.published_pages.map(|pages| pages.to_string()).join("/"),
                 format!("{:.2}/{:.2}", 100.0 - row.copy, row.copy),
                 row.published_copy
                     .map_or_else(|| "-".into(), |copy| format!("{:.2}/{:.2}", 100.0 - copy, copy)),
                 output::percent(row.scanning),
+                row.page_copy.map(|time| format!("{:.1}", time.as_f64() / 1e3)).join("/"),
             ]
         })
         .collect();
@@ -131,11 +132,12 @@ fn hscc(rows: &[HsccRow]) -> String {
         "unflushed",
         "rerun",
         "first set",
-        "pages",
+        "pages, both",
         "slide/expected/rerun",
         "% select/copy",
         "slide",
         "reading counts",
+        "µs a page, both",
     ];
     "Figure 6 and its tables, HSCC: time over time without migration, pages migrated,\n\
      and how a migration's time is split:\n\n"
@@ -150,6 +152,41 @@ fn years(years: Option<f64>) -> String {
         Some(years) if years >= 10_000.0 => format!("{years:.0e}"),
         Some(years) => format!("{years:.3}"),
     }
+}
+
+fn allocation(rows: &[AllocationRow]) -> String {
+    let cells: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            let [persistent, list, indexed] = row.runs.map(|run| millis(run.time));
+            let lines = row.runs.map(|run| format!("{:.2}", run.lines_written as f64 / 1e6));
+            [
+                row.memory.to_owned(),
+                row.size.to_string(),
+                persistent,
+                list,
+                indexed,
+                format!("{:.1}", row.runs[1].time / row.runs[0].time),
+                row.runs.map(|run| millis(run.recovery)).join("/"),
+                lines.join("/"),
+            ]
+        })
+        .collect();
+    let names = SchemeKind::MAPPING.map(SchemeKind::name);
+    let header = [
+        "memory",
+        "ms",
+        names[0],
+        names[1],
+        names[2],
+        "list/persistent",
+        "recovery",
+        "M lines written",
+    ];
+    "Figure 4a on every memory: sequential allocation, and recovery after a failure at\n\
+     the end:\n\n"
+        .to_owned()
+        + &output::table(header, &cells)
 }
 
 fn schemes(rows: &[SchemeRow]) -> String {
@@ -239,6 +276,9 @@ pub(super) fn render(document: &Document) -> String {
     }
     if !document.hscc.is_empty() {
         parts.push(hscc(&document.hscc));
+    }
+    if !document.allocation.is_empty() {
+        parts.push(allocation(&document.allocation));
     }
     if !document.schemes.is_empty() {
         parts.push(schemes(&document.schemes));
