@@ -20,8 +20,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
+use crate::pager::MANAGER;
 use crate::serve::Worker;
-use crate::sys;
+use crate::{aside, spin, sys};
 
 /// This many faults in a row, each within [`NEAR`] of the one before, begin
 /// polling: below that rate, waking is cheaper than an idle processor's time.
@@ -66,10 +67,11 @@ pub struct Duty {
     /// Until when (ns) handlers sleep whatever happens, and how long that was.
     rest_until: AtomicU64,
     rest: AtomicU64,
-    /// Faults read, by whomever.
+    /// Faults read, by whomever, and by handlers.
     read: AtomicU32,
-    /// What `read` was, plus one, when the manager last saw a fault wait; 0 if
-    /// none did.
+    handled: AtomicU32,
+    /// What `handled` was, plus one, when the manager last saw a fault wait; 0
+    /// if none did.
     waiting_at: AtomicU32,
     /// Looks of the manager in a row that found handlers starving.
     found: AtomicU32,
@@ -81,6 +83,12 @@ impl Duty {
         self.polling.load(Relaxed) != 0
     }
 
+    /// Whether a handler may wait for its processor in vain: also for a while
+    /// after polling ended, when one was put off in the middle of a fault.
+    pub fn needs_guard(&self) -> bool {
+        self.is_polling() || aside::any()
+    }
+
     /// Whether the manager should make room ahead of faults. While handlers poll,
     /// that takes a processor from which no faults come; without one, it would
     /// only take the handlers' time.
@@ -88,24 +96,29 @@ impl Duty {
         !self.is_polling() || self.parked.load(Relaxed) > 0
     }
 
-    /// Counts a fault that was read now; may begin polling.
-    fn fault(&self, now: u64) {
+    /// Counts a fault that was read now, by a handler or by the manager. Says
+    /// whether polling begins with it: the manager is to know.
+    fn fault(&self, now: u64, by_handler: bool) -> bool {
         self.read.fetch_add(1, Relaxed);
+        self.handled.fetch_add(u32::from(by_handler), Relaxed);
         let before = self.last_fault.swap(now, Relaxed);
         if self.is_polling() {
-            return;
+            return false;
         }
         if now.saturating_sub(before) > NEAR {
             self.near.store(0, Relaxed);
         } else if self.near.fetch_add(1, Relaxed) >= BEGIN && now >= self.rest_until.load(Relaxed) {
             self.near.store(0, Relaxed);
             self.polling.store(1, Relaxed);
+            return true;
         }
+        false
     }
 
     fn end_polling(&self) {
-        self.polling.store(0, Relaxed);
-        self.call_parked();
+        if self.polling.swap(0, Relaxed) != 0 {
+            self.call_parked();
+        }
     }
 
     /// Handlers did not get their processors: these are wanted by others.
@@ -118,10 +131,11 @@ impl Duty {
         self.end_polling();
     }
 
-    /// Whether a fault waits now, did at the last look, and none was read since:
-    /// nobody gets to read it.
+    /// Whether a fault waits now, did at the last look, and no handler has read
+    /// one since: none gets its processor. What the manager reads in their place
+    /// does not count, or it would go on doing so, once in two looks.
     fn is_starved(&self, waits: bool) -> bool {
-        let mark = self.read.load(Relaxed).wrapping_add(1).max(1);
+        let mark = self.handled.load(Relaxed).wrapping_add(1).max(1);
         let last = self.waiting_at.swap(if waits { mark } else { 0 }, Relaxed);
         waits && last == mark
     }
@@ -146,6 +160,7 @@ impl Duty {
         self.polling.store(0, Relaxed);
         self.near.store(0, Relaxed);
         self.parked.store(0, Relaxed);
+        aside::reset();
     }
 }
 
@@ -182,7 +197,7 @@ impl Worker<'_> {
                 unsafe { libc::poll(&raw mut poll, 1, timeout) };
                 self.serve_messages(&mut pending);
                 if pending.count > 0 {
-                    sys::yield_now();
+                    spin::give_way();
                 }
             }
         }
@@ -191,8 +206,7 @@ impl Worker<'_> {
     /// Polls until faults become rare.
     fn poll(&mut self, pending: &mut Pending) {
         let duty = &self.pager.duty;
-        self.polls = true;
-        sys::yield_to_all(true);
+        self.step_aside(true);
         let mut last = sys::now();
         let (mut looked, mut useful) = (last, last);
         let mut away = last.wrapping_sub(sys::thread_cpu().get());
@@ -200,6 +214,9 @@ impl Worker<'_> {
         let mut again = false;
         while duty.is_polling() {
             core::hint::spin_loop();
+            if aside::was_called(self.id) {
+                self.step_aside(true);
+            }
             let now = sys::now();
             let mut visited = again;
             again = false;
@@ -237,8 +254,17 @@ impl Worker<'_> {
                 }
             }
         }
-        self.polls = false;
-        sys::yield_to_all(false);
+        self.step_aside(false);
+    }
+
+    /// Runs only where nobody else wants to, or as any other thread again.
+    fn step_aside(&mut self, yes: bool) {
+        if yes {
+            aside::step(self.id, self.pager.workers[self.id].tid.load(Relaxed));
+        } else {
+            aside::back(self.id);
+        }
+        self.polls = yes;
     }
 
     /// Whether a fault waits and nobody reads it within a moment.
@@ -261,8 +287,7 @@ impl Worker<'_> {
     /// Sleeps until called, or until faults become rare.
     fn park(&mut self) {
         let duty = &self.pager.duty;
-        self.polls = false;
-        sys::yield_to_all(false);
+        self.step_aside(false);
         let call = duty.call.load(Acquire);
         duty.parked.fetch_add(1, Relaxed);
         while duty.is_polling() && duty.call.load(Acquire) == call {
@@ -273,8 +298,7 @@ impl Worker<'_> {
         }
         duty.parked.fetch_sub(1, Relaxed);
         if duty.is_polling() {
-            self.polls = true;
-            sys::yield_to_all(true);
+            self.step_aside(true);
         }
     }
 
@@ -282,11 +306,19 @@ impl Worker<'_> {
     pub fn guard(&mut self, pending: &mut Pending) {
         let pager = self.pager;
         let duty = &pager.duty;
-        if !duty.is_polling() && pending.count == 0 {
+        if !duty.needs_guard() && pending.count == 0 {
             duty.waiting_at.store(0, Relaxed);
             return;
         }
         let now = sys::now();
+        // Handlers end it themselves, if they get to run. A program that ends
+        // while one of them stands aside may have to wait for it to die.
+        if now.saturating_sub(duty.last_fault.load(Relaxed)) > 2 * QUIET {
+            duty.end_polling();
+        }
+        if !duty.is_polling() {
+            aside::call_all();
+        }
         // Faults that wait just now are on their way to a handler, most often.
         let starved = duty.is_starved(pager.uffd().has_message());
         if starved || pending.count > 0 {
@@ -295,12 +327,12 @@ impl Worker<'_> {
         if !starved {
             duty.found.store(0, Relaxed);
         }
-        for worker in &pager.workers[1..] {
+        for (id, worker) in pager.workers.iter().enumerate().skip(1) {
             // It may only have been preempted by the thread that it served,
             // but may also hold what others wait for: let it finish.
             let since = worker.serving_since.load(Relaxed);
             if since != 0 && now.saturating_sub(since) > STARVED {
-                sys::schedule(worker.tid.load(Relaxed), false);
+                aside::call(id);
             }
         }
         if starved {
@@ -310,41 +342,38 @@ impl Worker<'_> {
                 return;
             }
             duty.rest(now);
-            for worker in &pager.workers[1..] {
-                let tid = worker.tid.load(Relaxed);
-                if tid != 0 {
-                    sys::schedule(tid, false);
-                }
-            }
+            aside::call_all();
         }
     }
 
     /// Takes what has been reported and serves it; whether there was a fault.
     fn serve_messages(&mut self, pending: &mut Pending) -> bool {
         let before = pending.count;
+        let serving = &self.pager.workers[self.id].serving_since;
+        if self.polls {
+            // From here on a fault may be in our hands.
+            serving.store(sys::now(), Relaxed);
+        }
         self.take_messages(pending);
         let found = pending.count > before;
         if pending.count == 0 {
+            serving.store(0, Relaxed);
             return false;
         }
         let began = sys::now();
-        if found {
-            self.pager.duty.fault(began);
+        if found && self.pager.duty.fault(began, self.id != MANAGER) {
+            self.pager.ring();
         }
         let mut kept = 0;
         for i in 0..pending.count {
             let (page, write) = pending.faults[i];
-            self.pager.workers[self.id].serving_since.store(began, Relaxed);
+            serving.store(began, Relaxed);
             if self.serve(page, write) == crate::serve::Served::Retry {
                 pending.faults[kept] = (page, write);
                 kept += 1;
             }
         }
-        self.pager.workers[self.id].serving_since.store(0, Relaxed);
-        if self.polls && sys::now().saturating_sub(began) > STARVED {
-            // The manager may have helped us: see `guard`.
-            sys::yield_to_all(true);
-        }
+        serving.store(0, Relaxed);
         pending.count = kept;
         found
     }
@@ -378,26 +407,28 @@ mod tests {
     fn handlers_starve_only_if_a_fault_waits_and_none_is_read() {
         let duty = Duty::default();
         assert!(!duty.is_starved(true), "seen for the first time");
-        duty.fault(1);
+        duty.fault(1, true);
         assert!(!duty.is_starved(true), "another one was read since");
         assert!(!duty.is_starved(false));
         assert!(!duty.is_starved(true), "none waited in between");
         assert!(duty.is_starved(true));
+        duty.fault(2, false);
+        assert!(duty.is_starved(true), "the manager's help is no handler's work");
     }
 
     #[test]
     fn polling_begins_with_frequent_faults_only() {
         let duty = Duty::default();
         for i in 0..100 {
-            duty.fault(i * 2 * NEAR);
+            duty.fault(i * 2 * NEAR, true);
         }
         assert!(!duty.is_polling(), "rare faults keep the processors free");
         for i in 0..=u64::from(BEGIN) {
-            assert!(!duty.is_polling());
-            duty.fault(1_000 * NEAR + i * NEAR / 2);
+            assert!(!duty.fault(1_000 * NEAR + i * NEAR / 2, true));
         }
-        duty.fault(1_005 * NEAR);
+        assert!(duty.fault(1_005 * NEAR, true), "the manager has to be told");
         assert!(duty.is_polling());
+        assert!(!duty.fault(1_005 * NEAR, true), "once");
         duty.end_polling();
         assert!(!duty.is_polling());
     }

@@ -26,7 +26,7 @@ use crate::inject::{self, Point};
 use crate::page_state::PageState;
 use crate::pager::{MANAGER, Pager};
 use crate::serve::{Served, Worker};
-use crate::spin::{SpinLock, backoff};
+use crate::spin::{SpinLock, backoff, give_way};
 use crate::sys::{self, PAGE};
 use crate::uffd::{Message, Uffd};
 
@@ -407,7 +407,7 @@ impl Pager {
                 }
                 let address = region.start() + page as usize * PAGE;
                 while worker.serve_child_page(child.uffd, address, child.events) == Served::Retry {
-                    sys::yield_now();
+                    give_way();
                 }
             }
         }
@@ -518,7 +518,7 @@ impl Worker<'_> {
         let deadline = sys::now() + ROOM_FOR_FORK;
         while pager.resident() + pager.budget() / 8 > pager.budget() && sys::now() < deadline {
             let Some(mut limbo) = pager.limbo.try_lock() else {
-                sys::yield_now();
+                give_way();
                 continue;
             };
             if !self.make_room(&mut limbo) {
@@ -546,7 +546,7 @@ impl Worker<'_> {
                 // not be: it has one thread, and that is in our wrapper.
                 if let Message::Fault { page, .. } = message {
                     while self.serve_child_page(child.uffd, page, child.events) == Served::Retry {
-                        sys::yield_now();
+                        give_way();
                     }
                 }
             }

@@ -17,6 +17,7 @@ use crate::presence::Pagemap;
 use crate::regions::{Region, WINDOW, WINDOW_LEN};
 use crate::serve::{Served, Worker};
 use crate::shared::{State, Text};
+use crate::spin::give_way;
 use crate::sys::{self, PAGE};
 use crate::uffd::{Message, Uffd};
 
@@ -149,6 +150,6 @@ fn bring_in(
                 event => pager.deferred.lock().push(event),
             }
         }
-        sys::yield_now();
+        give_way();
     }
 }

@@ -37,6 +37,7 @@
 
 pub mod activate;
 pub mod ahead;
+pub mod aside;
 pub mod attach;
 pub mod broker;
 pub mod codec;

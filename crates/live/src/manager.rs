@@ -14,6 +14,7 @@ use crate::inject::{self, Point};
 use crate::page_state::PageState;
 use crate::queue::Note;
 use crate::serve::Worker;
+use crate::spin::give_way;
 use crate::sys::{self, PAGE};
 
 /// The policy's tick: 10 ms, as HeMem's.
@@ -60,7 +61,7 @@ impl Worker<'_> {
             pager.asleep.store(1, SeqCst);
             if pager.commands.pending().is_none() && !giving && !self.short_of_room() {
                 let mut wait = next_tick.saturating_sub(now);
-                if pager.duty.is_polling() || pending.count > 0 {
+                if pager.duty.needs_guard() || pending.count > 0 {
                     wait = wait.min(LOOK);
                 }
                 sys::futex_wait(&pager.bell, bell, Some(wait), false);
@@ -148,7 +149,7 @@ impl Worker<'_> {
         let pager = self.pager;
         while self.short_of_room() {
             let Some(mut limbo) = pager.limbo.try_lock() else {
-                sys::yield_now();
+                give_way();
                 continue;
             };
             let progress = self.make_room(&mut limbo);

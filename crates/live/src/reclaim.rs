@@ -21,7 +21,7 @@ use crate::presence::Pagemap;
 use crate::queue::Note;
 use crate::regions::Place;
 use crate::serve::Worker;
-use crate::spin::{SpinGuard, backoff};
+use crate::spin::{SpinGuard, backoff, give_way};
 use crate::sys::{self, PAGE};
 
 /// Pages moved or compressed before anyone else gets a turn.
@@ -68,7 +68,7 @@ impl Worker<'_> {
                     drop(limbo);
                     // The manager can do what a handler cannot (see `refuse`).
                     pager.ring();
-                    sys::yield_now();
+                    give_way();
                 }
             } else if pager.try_reserve_beyond(pages) {
                 return;

@@ -8,7 +8,7 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::sys;
+use crate::{aside, sys};
 
 /// A value behind a lock.
 pub struct SpinLock<T> {
@@ -119,13 +119,30 @@ impl Drop for SharedGuard<'_> {
     }
 }
 
+/// Who is gone for so long (ns) when it yields, has let another program's
+/// thread run, and not only one of ours.
+const OTHERS_RUN: u64 = 100_000;
+
 /// Waits a little: spins at first, then lets others run.
 pub fn backoff(spins: &mut u32) {
     *spins += 1;
     if *spins < 64 {
         core::hint::spin_loop();
     } else {
-        sys::yield_now();
+        give_way();
+        if spins.is_multiple_of(64) {
+            aside::call_all();
+        }
+    }
+}
+
+/// Waits for another thread of ours by letting others run.
+pub fn give_way() {
+    let before = sys::now();
+    sys::yield_now();
+    // Others want the processors. Whom we wait for may stand aside for them.
+    if sys::now() - before > OTHERS_RUN {
+        aside::call_all();
     }
 }
 

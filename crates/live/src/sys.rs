@@ -53,19 +53,20 @@ pub fn now() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Has the calling thread run only where no other wants to (`SCHED_IDLE`), or
-/// as any other again. A thread that wakes up takes its processor at once, and
-/// the scheduler counts that processor as idle.
-pub fn yield_to_all(yes: bool) {
-    schedule(0, yes);
-}
-
-/// As [`yield_to_all`], for another thread of ours.
+/// Has a thread of ours, or the calling one (0), run only where no other wants
+/// to (`SCHED_IDLE`), or as any other again. A thread that wakes up takes its
+/// processor at once, and the scheduler counts that processor as idle.
 pub fn schedule(tid: i32, idle: bool) {
     let none = libc::sched_param { sched_priority: 0 };
     let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
     // SAFETY: reads a plain structure.
     unsafe { libc::syscall(libc::SYS_sched_setscheduler, tid, policy, &raw const none) };
+}
+
+/// This process's number.
+pub fn pid() -> i32 {
+    // SAFETY: has no memory effects.
+    unsafe { libc::getpid() }
 }
 
 /// Processor time of the calling thread.

@@ -8,6 +8,7 @@
 //! | [`malloc`] | the allocator's large requests, and the growth of the heap |
 //! | [`arenas`] | the C library's per-thread heaps |
 //! | [`forking`] | `fork` |
+//! | [`ending`] | `_exit`, and the return from `main` |
 //! | [`words`] | words that the kernel changes by itself: mutexes, threads' ends, futexes |
 //! | [`own_heap`] | the allocator that this library itself uses |
 //!
@@ -19,6 +20,7 @@
 #![allow(unreachable_pub)]
 
 mod arenas;
+mod ending;
 mod forking;
 mod malloc;
 mod mapping;
