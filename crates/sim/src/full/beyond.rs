@@ -15,6 +15,7 @@
 use terrace_core::{MAX_TIERS, PageSize};
 
 use super::hierarchy::{Displaced, Level, Request, WriteBacks};
+use super::host::for_this_processor;
 use super::machine::FullMachine;
 use crate::sampler::SampleEvent;
 
@@ -132,9 +133,13 @@ impl FullMachine {
         }
     }
 
-    /// Works off what waits.
-    #[inline(never)]
-    pub(super) fn catch_up(&mut self, core: usize) {
+    for_this_processor! {
+        /// Works off what waits.
+        pub(super) fn catch_up | catch_up_modern (&mut self, core: usize) = catch_up_here
+    }
+
+    #[inline(always)]
+    fn catch_up_here(&mut self, core: usize) {
         let mut waiting = std::mem::take(&mut self.queue.waiting);
         for next in waiting.iter().take(NEXT) {
             self.caches.prefetch_victim(core, next.line);

@@ -12,6 +12,7 @@
 use super::access::Access;
 use super::beyond::{Deferred, What};
 use super::hierarchy::{Displaced, Request};
+use super::host::for_this_processor;
 use super::machine::{Core, FullMachine};
 use super::page_table::Entry;
 use super::tlb::Translation;
@@ -35,8 +36,14 @@ fn repetitions(accesses: &[Access]) -> usize {
 }
 
 impl FullMachine {
-    /// Some accesses of a core, through both stages.
-    pub(super) fn run_some(&mut self, core: usize, accesses: &[Access]) {
+    for_this_processor! {
+        /// Some accesses of a core, through both stages.
+        pub(super) fn run_some | run_some_modern (&mut self, core: usize, accesses: &[Access])
+            = run_some_here
+    }
+
+    #[inline(always)]
+    fn run_some_here(&mut self, core: usize, accesses: &[Access]) {
         let filter = self.cores[core].filter.in_use();
         match (self.cores[core].look_ahead, filter) {
             (true, true) => self.run_turn::<true, true>(core, accesses),
@@ -170,8 +177,14 @@ impl FullMachine {
         }
     }
 
-    #[inline(never)]
-    fn not_in_first_tlb(&mut self, core: usize, access: Access, address: u64) {
+    for_this_processor! {
+        /// An access whose page the first level of TLBs does not know.
+        fn not_in_first_tlb | not_in_first_tlb_modern
+            (&mut self, core: usize, access: Access, address: u64) = not_in_first_tlb_here
+    }
+
+    #[inline(always)]
+    fn not_in_first_tlb_here(&mut self, core: usize, access: Access, address: u64) {
         let mut what = What::access(address, access.is_store(), access.is_dependent());
         let translation = if let Some(translation) = self.cores[core].tlbs.second(address) {
             what = what.with(What::SECOND_TLB);
@@ -219,10 +232,16 @@ impl FullMachine {
         self.defer(core, deferred);
     }
 
-    /// The page walker: reads what the walk caches do not know through the
-    /// caches, and faults where nothing is mapped.
-    #[inline(never)]
-    fn walk(&mut self, core: usize, address: u64, what: &mut What) -> Option<Translation> {
+    for_this_processor! {
+        /// The page walker: reads what the walk caches do not know through the
+        /// caches, and faults where nothing is mapped.
+        fn walk | walk_modern
+            (&mut self, core: usize, address: u64, what: &mut What) -> Option<Translation>
+            = walk_here
+    }
+
+    #[inline(always)]
+    fn walk_here(&mut self, core: usize, address: u64, what: &mut What) -> Option<Translation> {
         const STOPS: u64 = Entry::ARMED;
         let place = self.memory.table.place(address).filter(|&place| {
             let entry = self.memory.table.entry(place);
@@ -397,7 +416,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(150))]
         /// The shortcuts of the hot path are shortcuts: the same misses, walks,
         /// moves and time, to the last bit, come out when every access is looked
-        /// up and nothing waits for its second stage.
+        /// up, nothing waits for its second stage, and the code is that for any
+        /// processor.
         #[test]
         fn the_fast_path_changes_nothing(
             huge in prop::bool::ANY,
@@ -421,6 +441,7 @@ mod tests {
             let mut fast = FullMachine::new(&config).expect("set up");
             let mut slow = FullMachine::new(&config).expect("set up");
             slow.queue.in_order = true;
+            slow.modern = false;
             slow.cores[0].filter.stop();
             for machine in [&mut fast, &mut slow] {
                 machine.map(0x20_0000, 64 << 20);

@@ -447,7 +447,7 @@ impl Hierarchy {
     }
 
     /// Asks the host to bring near what a miss of a line will need.
-    #[inline]
+    #[inline(always)]
     pub(super) fn prefetch(&self, core: usize, line: u64) {
         if let Some(l2) = &self.cores[core].l2 {
             l2.prefetch(line);
@@ -457,7 +457,7 @@ impl Hierarchy {
 
     /// Where the last level is a victim cache, a miss also needs the set of the
     /// line that the second level will give up: known once its own set is near.
-    #[inline]
+    #[inline(always)]
     pub(super) fn prefetch_victim(&self, core: usize, line: u64) {
         if self.inclusion == Inclusion::Victim
             && let Some(l2) = &self.cores[core].l2

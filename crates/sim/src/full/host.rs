@@ -87,6 +87,48 @@ pub(super) fn prefetch<T>(array: &[T], index: usize) {
     let _ = (array, index);
 }
 
+/// Whether the host's processor has the instructions that the hot path is also
+/// compiled for: x86-64-v3, without those of floating point, which stays as it is.
+pub(super) fn is_modern() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx2")
+        && std::arch::is_x86_feature_detected!("bmi1")
+        && std::arch::is_x86_feature_detected!("bmi2")
+        && std::arch::is_x86_feature_detected!("lzcnt")
+        && std::arch::is_x86_feature_detected!("popcnt");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Defines a method of `FullMachine` whose body, a method that is always inlined, is
+/// compiled twice: for every processor, and for those with x86-64-v3.
+macro_rules! for_this_processor {
+    (
+        $(#[$about:meta])*
+        $seen:vis fn $name:ident | $modern:ident
+            (&mut self $(, $argument:ident: $kind:ty)*) $(-> $result:ty)? = $body:ident
+    ) => {
+        $(#[$about])*
+        #[inline(never)]
+        $seen fn $name(&mut self $(, $argument: $kind)*) $(-> $result)? {
+            #[cfg(target_arch = "x86_64")]
+            if self.modern {
+                // SAFETY: it is set only where the processor has what the
+                // method is compiled for (`is_modern`).
+                return unsafe { self.$modern($($argument),*) };
+            }
+            self.$body($($argument),*)
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+        fn $modern(&mut self $(, $argument: $kind)*) $(-> $result)? {
+            self.$body($($argument),*)
+        }
+    };
+}
+pub(super) use for_this_processor;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -69,6 +69,8 @@ pub struct FullMachine {
     pub(super) profile: Option<Box<Profile>>,
     pub(super) timeline: Option<Box<Timeline>>,
     pub(super) error: Option<SimError>,
+    /// Whether the hot path runs as compiled for newer processors.
+    pub(super) modern: bool,
 }
 
 /// Caches of a machine file, for a number of cores.
@@ -162,6 +164,7 @@ impl FullMachine {
             profile: None,
             timeline: None,
             error: None,
+            modern: super::host::is_modern(),
         })
     }
 

@@ -5,6 +5,8 @@
 //! array accesses: the two upper levels are one flat array by gibibyte, and
 //! tables of the two lower levels lie one after the other.
 
+#![allow(clippy::inline_always)] // measured: a call on the hot path costs more than the work
+
 use super::host::prefetch;
 
 /// A page-table entry: a frame's number and what is known of it.
@@ -162,7 +164,7 @@ impl PageTable {
 
     /// Where the entry of an address is; `None` where tables are missing. The
     /// entry itself may be absent.
-    #[inline]
+    #[inline(always)]
     pub fn place(&self, address: u64) -> Option<Place> {
         let index = Self::top_index(address);
         let top = self.top[index];
@@ -257,7 +259,7 @@ impl PageTable {
     }
 
     /// What the hardware reads to translate an address that is mapped.
-    #[inline]
+    #[inline(always)]
     pub fn walk(&self, address: u64) -> WalkPath {
         let at = |frame: u64, shift: u32| (frame << 12) + (address >> shift & 511) * 8;
         let mut entries = [at(self.root, 39), 0, 0, 0];
@@ -278,7 +280,7 @@ impl PageTable {
     }
 
     /// Asks the host to bring an address's entry near.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn prefetch(&self, address: u64) {
         match self.place(address) {
             Some(Place::Leaf(i)) => prefetch(&self.leaves, i),

@@ -172,6 +172,7 @@ impl Tlbs {
     }
 
     /// Translates what the first level could not, if the second can.
+    #[inline(always)]
     pub(super) fn second(&mut self, address: u64) -> Option<Translation> {
         self.counts.first_misses += 1;
         for size in [MapSize::Base, MapSize::Huge] {
@@ -194,6 +195,7 @@ impl Tlbs {
         None
     }
 
+    #[inline(always)]
     fn fill_first(&mut self, address: u64, translation: Translation) {
         let size = translation.size;
         let (slot, gone) = self.first[size as usize].insert(address >> size.shift(), false);
@@ -209,6 +211,7 @@ impl Tlbs {
     }
 
     /// Enters a translation that a walk has found into both levels.
+    #[inline(always)]
     pub fn fill(&mut self, address: u64, translation: Translation) {
         self.sizes |= bit(translation.size);
         self.fill_first(address, translation);
@@ -238,7 +241,7 @@ impl Tlbs {
     /// How many of a walk's upper entries the walk caches know, and enters the
     /// others. `depth` is the number of entries that lead to the page, the last
     /// of which maps it and is not cached here.
-    #[inline]
+    #[inline(always)]
     pub fn walk_begin(&mut self, address: u64, depth: usize) -> usize {
         // From the lowest: a hit there makes those above unnecessary.
         let pointing = depth - 1;
