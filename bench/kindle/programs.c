@@ -276,7 +276,7 @@ static void ycsb(uint64_t keys, uint64_t operations)
 	       (unsigned long long)operations, (unsigned long long)sum);
 }
 
-/* The same workload as commands for redis-cli --pipe. */
+/* The same workload as commands for redis-cli. */
 static void ycsb_for_redis(uint64_t keys, uint64_t operations)
 {
 	struct zipf choice = zipf(keys);
@@ -285,7 +285,7 @@ static void ycsb_for_redis(uint64_t keys, uint64_t operations)
 	for (uint64_t key = 0; key < keys; key++) {
 		memset(record, 'a' + (int)(key % 26), RECORD);
 		record[RECORD] = 0;
-		printf("SET user%llu %s\r\n", (unsigned long long)key, record);
+		printf("SET user%llu %s\n", (unsigned long long)key, record);
 	}
 	memset(record, 'z', 100);
 	record[100] = 0;
@@ -293,10 +293,10 @@ static void ycsb_for_redis(uint64_t keys, uint64_t operations)
 		unsigned long long key = draw_key(&choice);
 
 		if (draw() % 100 < 5)
-			printf("SETRANGE user%llu %d %s\r\n", key, (int)(draw() % 10 * 100),
+			printf("SETRANGE user%llu %d %s\n", key, (int)(draw() % 10 * 100),
 			       record);
 		else
-			printf("GET user%llu\r\n", key);
+			printf("GET user%llu\n", key);
 	}
 }
 
@@ -313,7 +313,7 @@ int main(int argc, char **argv)
 		uint64_t keys = (uint64_t)1 << (scale - 2), operations = (uint64_t)1 << (scale + 3);
 
 		if (!strcmp(argv[1], "ycsb-for-redis"))
-			ycsb_for_redis(keys, operations / 4);
+			ycsb_for_redis(keys, operations / 16);
 		else
 			ycsb(keys, operations);
 		return 0;

@@ -37,7 +37,8 @@ redis() {
         if [ "$("${cli[@]}" ping 2>/dev/null)" = PONG ]; then break; fi
         sleep 0.2
     done
-    "$directory/programs" ycsb-for-redis "$scale" | "${cli[@]}" --pipe
+    # One command after the other, as YCSB's client waits for each.
+    "$directory/programs" ycsb-for-redis "$scale" | "${cli[@]}" >/dev/null
     "${cli[@]}" shutdown nosave
     wait "$recorder"
 }
