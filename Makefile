@@ -12,6 +12,10 @@ ONLY ?=
 # How often each hazard strikes in `make test`; and in `make test-long`.
 HAZARD_REPEAT ?= 100
 HAZARD_REPEAT_LONG ?= 2000
+# How long `make soak` takes.
+SOAK_SECONDS ?= 1800
+# `short` for a quarter of the foreign tests.
+FOREIGN ?=
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 TERRACE := $(TARGET)/release/terrace
@@ -42,6 +46,8 @@ test: ## Every test, in its short form; installs what is missing.
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory hazards
 	@$(MAKE) --no-print-directory programs
+	@$(MAKE) --no-print-directory soak SOAK_SECONDS=30
+	@$(MAKE) --no-print-directory foreign FOREIGN=short
 	@$(MAKE) --no-print-directory guest-short
 	@echo "make test: everything passed"
 
@@ -84,6 +90,16 @@ hazards: build ## The C hazard suite; ONLY=name and HAZARD_REPEAT=n choose.
 .PHONY: programs
 programs: build ## Real programs in a quarter of their memory; ONLY=name chooses.
 	TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) $(TESTS) --test programs -- $(ONLY)
+
+.PHONY: soak
+soak: build ## Real programs under budgets that change at random, for SOAK_SECONDS (1800).
+	SOAK_SECONDS=$(SOAK_SECONDS) TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) $(TESTS) --test soak
+
+.PHONY: foreign
+foreign: build ## CPython's own tests under Terrace; FOREIGN=short, ONLY=module choose.
+	@scripts/setup.sh foreign
+	FOREIGN=$(FOREIGN) TERRACE_BIN=$(abspath $(TERRACE)) \
+	    $(WITH_UFFD) $(TESTS) --test foreign -- $(ONLY)
 
 .PHONY: guest
 guest: build ## Attach and NUMA tiers in an emulated guest with two nodes; ONLY="name …" chooses.

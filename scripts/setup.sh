@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing of the programs that builds, tests and the demo use.
 #
-#   scripts/setup.sh build|demo|test|guest
+#   scripts/setup.sh build|demo|test|foreign|guest
 #
 # Nothing is installed that is there already. Without apt-get it says what to
 # install. Services of the installed packages are not started.
@@ -30,6 +30,16 @@ wanted() {
         echo "valgrind valgrind"
         echo "shellcheck shellcheck"
         ;;
+    foreign)
+        echo "python3 python3"
+        # CPython's own tests come with it or in a package of their own.
+        local python
+        for python in python3 /usr/bin/python3; do
+            if "$python" -c 'import test.test_mmap' 2>/dev/null; then return; fi
+        done
+        python=$(/usr/bin/python3 -c 'import sys; print(sys.version_info[1])' 2>/dev/null || echo 11)
+        echo "its-own-tests libpython3.$python-testsuite"
+        ;;
     guest)
         echo "qemu-system-x86_64 qemu-system-x86"
         echo "busybox busybox-static"
@@ -37,7 +47,7 @@ wanted() {
         echo "xz xz-utils"
         ;;
     *)
-        echo "setup.sh: unknown purpose \`$purpose\` (build, demo, test or guest)" >&2
+        echo "setup.sh: unknown purpose \`$purpose\` (build, demo, test, foreign or guest)" >&2
         exit 2
         ;;
     esac

@@ -17,7 +17,13 @@ use crate::threads;
 /// directory is out of reach, so that the pager works all the same.
 pub fn statistics(config: &RunConfig) -> Option<&'static ProcessPage> {
     let path = config.dir.join(format!("{}.stats", std::process::id()));
-    let page = ProcessPage::create(&path).or_else(|_| ProcessPage::anonymous()).ok()?;
+    // Where the program may not write so large a file, trying to would kill it.
+    let page = if sys::file_size_limit() >= size_of::<ProcessPage>() as u64 {
+        ProcessPage::create(&path).or_else(|_| ProcessPage::anonymous())
+    } else {
+        ProcessPage::anonymous()
+    };
+    let page = page.ok()?;
     page.counters.started_ns.store(sys::now(), core::sync::atomic::Ordering::Relaxed);
     let mut name = [0u8; 16];
     // SAFETY: the call writes at most 16 bytes.

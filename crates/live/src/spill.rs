@@ -5,7 +5,7 @@
 //! behind, whatever ends it. A slot whose write fails is given back and the
 //! page stays in RAM: a full disk costs memory, never content.
 
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -23,6 +23,8 @@ pub struct Spill {
     fd: AtomicI32,
     most: u32,
     used: AtomicU64,
+    /// Whether a write has failed.
+    refused: AtomicU32,
     free: SpinLock<Free>,
 }
 
@@ -40,6 +42,7 @@ impl Spill {
             fd: AtomicI32::new(-1),
             most: u32::try_from(size.get() / SLOT as u64).unwrap_or(u32::MAX),
             used: AtomicU64::new(0),
+            refused: AtomicU32::new(0),
             free: SpinLock::new(Free { fresh: 0, slots: Vec::new() }),
         }
     }
@@ -119,9 +122,28 @@ impl Spill {
         if n == len as isize {
             Some(slot)
         } else {
+            let error = if n < 0 { sys::errno() } else { libc::ENOSPC };
             self.free(slot);
+            self.refused(error);
             None
         }
+    }
+
+    /// Says once why the file takes no more: from then on memory is used that was
+    /// not meant to be.
+    fn refused(&self, error: i32) {
+        if self.refused.swap(1, Relaxed) != 0 {
+            return;
+        }
+        // Without allocating: this may be a thread on which a fault waits.
+        let why = match error {
+            libc::ENOSPC => "No space left on device",
+            libc::EDQUOT => "Disk quota exceeded",
+            libc::EFBIG => "File too large",
+            libc::EIO => "Input/output error",
+            _ => "it cannot be written",
+        };
+        sys::complain(&["the spill file refuses more: ", why, "; pages stay in RAM"]);
     }
 
     /// Reads a slot: whether it is a raw page, and its bytes.

@@ -255,6 +255,14 @@ pub fn futex_wake(word: &AtomicU32, shared: bool) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, i32::MAX, 0, 0, 0) };
 }
 
+/// How large a file this process may write (`RLIMIT_FSIZE`).
+pub fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes into a plain structure.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+    if known { limit.rlim_cur } else { u64::MAX }
+}
+
 /// Runs something that needs descriptors although the program's limit may
 /// leave none: the limit is raised meanwhile, if we may.
 pub fn with_more_descriptors<T>(mut work: impl FnMut() -> T) -> T {

@@ -7,13 +7,17 @@
 //! | [`process`] | a child with a deadline, its use of memory, and what it hangs in |
 //! | [`hazards`] | compiles and runs the C programs in `tests/hazards` |
 //! | [`programs`] | real programs, unmanaged and in a quarter of their memory |
+//! | [`foreign`] | test suites that others wrote |
+//! | [`soak`] | real programs at once under budgets that change |
 //! | [`report`] | reads what `terrace run --json` says |
 //! | [`terrace`] | finds or builds the programs under test |
 
+pub mod foreign;
 pub mod harness;
 pub mod hazards;
 pub mod inputs;
 pub mod process;
 pub mod programs;
 pub mod report;
+pub mod soak;
 pub mod terrace;

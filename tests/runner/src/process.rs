@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -72,6 +72,11 @@ impl Finished {
 /// files in `directory` (not pipes: a daemon that outlives its parent would keep
 /// a pipe open).
 pub fn run(command: &mut Command, directory: &Path, limit: Duration) -> io::Result<Finished> {
+    start(command, directory)?.wait(limit)
+}
+
+/// Starts a command as [`run`] does.
+pub fn start(command: &mut Command, directory: &Path) -> io::Result<Started> {
     let (out, err) = (directory.join("stdout"), directory.join("stderr"));
     let started = Instant::now();
     let child = command
@@ -79,7 +84,33 @@ pub fn run(command: &mut Command, directory: &Path, limit: Duration) -> io::Resu
         .stdout(Stdio::from(File::create(&out)?))
         .stderr(Stdio::from(File::create(&err)?))
         .spawn()?;
-    let pid = Pid::from_child(&child);
+    Ok(Started { pid: Pid::from_child(&child), started, out, err })
+}
+
+/// A command under way.
+#[derive(Debug)]
+pub struct Started {
+    pid: Pid,
+    started: Instant,
+    out: PathBuf,
+    err: PathBuf,
+}
+
+impl Started {
+    /// The process.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Waits for its end; kills it with its descendants when the time is over.
+    pub fn wait(self, limit: Duration) -> io::Result<Finished> {
+        finish(&self, limit)
+    }
+}
+
+fn finish(run: &Started, limit: Duration) -> io::Result<Finished> {
+    let Started { pid, started, out, err } = run;
+    let pid = *pid;
     let hung = !ends_within(pid, limit)?;
     let state = hung.then(|| {
         let state = describe(pid);
