@@ -46,7 +46,7 @@ test: ## Every test, in its short form; installs what is missing.
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory hazards
 	@$(MAKE) --no-print-directory programs
-	@$(MAKE) --no-print-directory soak SOAK_SECONDS=30
+	@$(MAKE) --no-print-directory soak SOAK_SECONDS=15
 	@$(MAKE) --no-print-directory foreign FOREIGN=short
 	@$(MAKE) --no-print-directory guest-short
 	@echo "make test: everything passed"
@@ -96,8 +96,10 @@ soak: build ## Real programs under budgets that change at random, for SOAK_SECON
 	SOAK_SECONDS=$(SOAK_SECONDS) TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) $(TESTS) --test soak
 
 .PHONY: foreign
-foreign: build ## CPython's own tests under Terrace; FOREIGN=short, ONLY=module choose.
+foreign: build ## CPython's and redis's own tests under Terrace; FOREIGN=short, ONLY=module choose.
 	@scripts/setup.sh foreign
+	@scripts/redis-tests.sh $(abspath $(TARGET))/redis-tests || \
+	    echo "redis's test suite could not be fetched: NOT run" >&2
 	FOREIGN=$(FOREIGN) TERRACE_BIN=$(abspath $(TERRACE)) \
 	    $(WITH_UFFD) $(TESTS) --test foreign -- $(ONLY)
 

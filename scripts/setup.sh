@@ -32,6 +32,9 @@ wanted() {
         ;;
     foreign)
         echo "python3 python3"
+        echo "redis-server redis-server"
+        echo "redis-cli redis-tools"
+        echo "tclsh tcl"
         # CPython's own tests come with it or in a package of their own.
         local python
         for python in python3 /usr/bin/python3; do

@@ -20,6 +20,9 @@ use crate::sys::{self, PAGE};
 use crate::uffd::{Message, Uffd, feature};
 
 const STACK: usize = 256 << 10;
+/// A process that was killed has been taken down after so long (ns), however
+/// busy the machine.
+const UNCLAIMED_AFTER: u64 = 20_000_000_000;
 
 /// The stacks' range, so that code of the program's can tell whose thread it is in.
 static STACKS: AtomicUsize = AtomicUsize::new(0);
@@ -272,10 +275,31 @@ fn forget_unmapped(pager: &Pager) {
     }
 }
 
+/// Registers a range with a child's handle; whether the kernel took it.
+///
+/// A parent that is killed while it forks dies thread by thread: that its manager
+/// is gone says nothing yet of its handle for this memory, which closes with the
+/// last of its threads. As long as it is open nobody else may register the range
+/// (`EBUSY`), and to go on without would turn what is absent into zeros.
+fn register_unclaimed(uffd: Uffd, start: usize, len: usize) -> bool {
+    let until = sys::now() + UNCLAIMED_AFTER;
+    loop {
+        match uffd.register(start, len) {
+            Ok(()) => return true,
+            Err(libc::EBUSY) if sys::now() < until => sys::sleep(100_000),
+            Err(libc::EBUSY) => {
+                sys::complain(&["a parent that died holds its child's memory; it cannot go on"]);
+                std::process::abort();
+            }
+            Err(_) => return false,
+        }
+    }
+}
+
 /// Registers what of a region is still mapped.
 fn register_mapped(pager: &Pager, region: &crate::regions::Region) {
     let (start, pages) = (region.start(), region.pages());
-    if pager.uffd().register(start, pages as usize * PAGE).is_ok() {
+    if register_unclaimed(pager.uffd(), start, pages as usize * PAGE) {
         return;
     }
     // Parts of it are gone (told by us), or the child has not inherited them
@@ -289,9 +313,9 @@ fn register_mapped(pager: &Pager, region: &crate::regions::Region) {
         }
         let at = start + first as usize * PAGE;
         let run = (page - first) as usize;
-        if run > 0 && pager.uffd().register(at, run * PAGE).is_err() {
+        if run > 0 && !register_unclaimed(pager.uffd(), at, run * PAGE) {
             for i in 0..run {
-                let _ = pager.uffd().register(at + i * PAGE, PAGE);
+                register_unclaimed(pager.uffd(), at + i * PAGE, PAGE);
             }
         }
         page += 1;

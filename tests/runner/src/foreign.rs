@@ -1,10 +1,10 @@
-//! A test suite that others wrote: modules of CPython's, each run on plain
-//! memory and under `terrace run` in less than it needs. Every test must end the
-//! same way.
+//! Test suites that others wrote: modules of `CPython`'s and units of redis's, each
+//! run on plain memory and under `terrace run` in less than it needs. Every test must
+//! end the same way.
 
 use std::collections::BTreeSet;
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -75,6 +75,7 @@ pub fn cases() -> Result<Vec<Case>, String> {
     let python = python();
     let limit = Duration::from_secs(number("FOREIGN_TIMEOUT", 600) as u64);
     let short = env::var("FOREIGN").as_deref() == Ok("short");
+    let redis = redis_case(&terrace, short, limit);
     let modules = MODULES.into_iter().filter(|&(_, quick)| quick || !short);
     Ok(modules
         .map(|(module, _)| {
@@ -90,12 +91,122 @@ pub fn cases() -> Result<Vec<Case>, String> {
                 }),
             }
         })
+        .chain([redis])
         .collect())
+}
+
+/// What of redis's own suite is run: data types, dumps, rewriting the log in a forked
+/// child, scripts, expiry, several commands at once; `true`: in the short form, too.
+const UNITS: [(&str, bool); 16] = [
+    ("unit/type/hash", false),
+    ("unit/dump", true),
+    ("unit/type/string", false),
+    ("unit/type/list", false),
+    ("unit/type/set", false),
+    ("unit/type/zset", false),
+    ("unit/type/stream", false),
+    ("unit/sort", false),
+    ("unit/scan", false),
+    ("unit/aofrw", false),
+    ("unit/expire", false),
+    ("unit/multi", false),
+    ("unit/scripting", false),
+    ("unit/bitops", false),
+    ("integration/aof", false),
+    ("integration/rdb", false),
+];
+
+/// What redis's servers and the suite's own interpreters have together: about half of
+/// what they use.
+const REDIS_BUDGET: Bytes = Bytes::mib(8);
+
+/// Redis's own suite, under one `terrace run` as a whole: the suite, its servers, and
+/// their children. `FOREIGN_REDIS` names the directory of `runtest`.
+fn redis_case(terrace: &Path, short: bool, limit: Duration) -> Case {
+    let terrace = terrace.to_owned();
+    let named = env::var_os("FOREIGN_REDIS").map(PathBuf::from);
+    let suite = named.unwrap_or_else(|| terrace::target().join("redis-tests"));
+    let run = move || {
+        if !suite.join("runtest").exists() {
+            let why = format!(
+                "no test suite of redis's in {} (scripts/redis-tests.sh fetches it): NOT run",
+                suite.display()
+            );
+            return Verdict::Skipped(why);
+        }
+        let units: Vec<_> = UNITS.iter().filter(|(_, quick)| *quick || !short).collect();
+        let run = |environment: &Environment| run_redis(&suite, &units, environment);
+        let compared = run(&Environment::plain(limit)).and_then(|expected| {
+            let got = run(&Environment::managed(&terrace, REDIS_BUDGET, &[], limit))?;
+            same(&expected, &got)
+        });
+        match compared {
+            Ok(()) => Verdict::Passed,
+            Err(why) => Verdict::Failed(why),
+        }
+    };
+    Case { name: "foreign::redis".to_owned(), run: Box::new(run) }
+}
+
+/// Runs units of redis's suite; each test with its result.
+fn run_redis(
+    suite: &Path,
+    units: &[&(&str, bool)],
+    environment: &Environment,
+) -> Result<BTreeSet<String>, String> {
+    let scratch = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let directory = scratch.path();
+    // It writes beside its own files.
+    let mut copy = Command::new("cp");
+    copy.args(["-r", "-P"]).arg(suite).arg(directory.join("redis"));
+    if !copy.status().is_ok_and(|status| status.success()) {
+        return Err(format!("{} cannot be copied", suite.display()));
+    }
+    let mut command = environment.command("sh", directory);
+    let units = units.iter().map(|(unit, _)| *unit).collect::<Vec<_>>().join(" --single ");
+    command.args(["-c", &format!("cd redis && exec ./runtest --clients 2 --single {units}")]);
+    let finished =
+        process::run(&mut command, directory, environment.limit).map_err(|e| e.to_string())?;
+    if !finished.succeeded() {
+        let text = String::from_utf8_lossy(&finished.stdout);
+        let tail: Vec<_> = text.lines().rev().take(30).collect();
+        let tail = tail.into_iter().rev().collect::<Vec<_>>().join("\n");
+        return Err(format!("{tail}\n{}", finished.complaint()));
+    }
+    if let Some(report) = environment.report(directory)? {
+        if let Some(complaint) = report.gave_up() {
+            return Err(complaint);
+        }
+        if report.demotions() == 0 {
+            return Err("no page ever left DRAM: this run shows nothing".to_owned());
+        }
+    }
+    Ok(redis_results(&String::from_utf8_lossy(&finished.stdout)))
+}
+
+/// Lines such as `[ok]: SAVE (12 ms)`, without times and colours.
+fn redis_results(text: &str) -> BTreeSet<String> {
+    let kinds = ["[ok]", "[err]", "[exception]", "[ignore]", "[skip]"];
+    text.lines()
+        .filter_map(|line| {
+            let line = without_colours(line.trim());
+            kinds.iter().any(|kind| line.starts_with(kind)).then_some(line)
+        })
+        .map(|line| match line.rsplit_once(" (") {
+            Some((name, time)) if time.ends_with("ms)") => name.to_owned(),
+            _ => line,
+        })
+        .collect()
 }
 
 fn compare(module: &str, python: &str, terrace: &Path, limit: Duration) -> Result<(), String> {
     let expected = run(module, python, &Environment::plain(limit))?;
     let got = run(module, python, &Environment::managed(terrace, BUDGET, &[], limit))?;
+    same(&expected, &got)
+}
+
+/// Whether the same tests ended in the same ways.
+fn same(expected: &BTreeSet<String>, got: &BTreeSet<String>) -> Result<(), String> {
     if expected.is_empty() {
         return Err("it ran no test".to_owned());
     }
@@ -105,8 +216,8 @@ fn compare(module: &str, python: &str, terrace: &Path, limit: Duration) -> Resul
     if got != expected {
         return Err(format!(
             "on plain memory:\n{}managed:\n{}",
-            lines(&expected, &got),
-            lines(&got, &expected)
+            lines(expected, got),
+            lines(got, expected)
         ));
     }
     Ok(())
@@ -146,4 +257,29 @@ fn run(module: &str, python: &str, environment: &Environment) -> Result<BTreeSet
         ));
     }
     Ok(String::from_utf8_lossy(&lines.stdout).lines().map(str::to_owned).collect())
+}
+
+/// Text without a terminal's sequences (`ESC [ … m`).
+fn without_colours(text: &str) -> String {
+    let mut parts = text.split("\x1b[");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    plain.extend(parts.map(|part| part.split_once('m').map_or(part, |(_, rest)| rest)));
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line that is not recognised is a test that is not compared.
+    #[test]
+    fn results_of_redis_are_read_without_their_times() {
+        let text = "Testing unit/dump\n[\x1b[0;32;49mok\x1b[0m]: DUMP (a (b)) (3 ms)\n\
+                    [err]: RESTORE in tests/unit/dump.tcl\n[1/1 \x1b[0;32mdone\x1b[0m]: unit/dump\n";
+
+        let results = redis_results(text);
+
+        let expected = ["[ok]: DUMP (a (b))", "[err]: RESTORE in tests/unit/dump.tcl"];
+        assert_eq!(results, expected.map(str::to_owned).into());
+    }
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crate::harness::{Case, Verdict, number};
@@ -106,7 +106,53 @@ pub fn cases(options: &Options) -> Result<Vec<Case>, String> {
             )
         })
     });
-    Ok(plain.chain(managed).chain(injected).collect())
+    let compacted = terrace.iter().flat_map(|terrace| {
+        programs.iter().filter(|program| COMPACTED.contains(&name(program).as_str())).map(
+            |program| {
+                let (program, terrace) = (program.clone(), terrace.clone());
+                let options = options.clone();
+                let repeat = options.repeat.div_ceil(10);
+                Case {
+                    name: format!("hazards::{} [compaction x{repeat}]", name(&program)),
+                    run: Box::new(move || compacted_run(&program, &terrace, &options, repeat)),
+                }
+            },
+        )
+    });
+    Ok(plain.chain(managed).chain(injected).chain(compacted).collect())
+}
+
+/// What runs while the kernel moves pages about for its own reasons: programs whose
+/// pages come and go all the time.
+const COMPACTED: &[&str] = &["malloc_storm"];
+
+/// Writing to it has the kernel compact memory: it migrates pages wherever it can.
+const COMPACT: &str = "/proc/sys/vm/compact_memory";
+/// Copies at once: with one alone the kernel and the pager seldom meet.
+const COPIES: usize = 3;
+
+/// Managed runs while the kernel compacts memory over and over. Linux from 6.18 on
+/// loses count of what `UFFDIO_MOVE` has moved when it meets a page that is being
+/// migrated (decision 0002); a pager that believes it loses the page.
+fn compacted_run(program: &Path, terrace: &Path, options: &Options, repeat: usize) -> Verdict {
+    if let Err(error) = fs::write(COMPACT, "1") {
+        return Verdict::Skipped(format!("{COMPACT} cannot be written ({error}): NOT shown"));
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let _ = fs::write(COMPACT, "1");
+            }
+        });
+        let copy = || verdict(program, repeat, || managed_run(program, terrace, options));
+        let copies: Vec<_> = (0..COPIES).map(|_| scope.spawn(copy)).collect();
+        let verdicts: Vec<_> =
+            copies.into_iter().map(|copy| copy.join().expect("no panic")).collect();
+        over.store(true, Ordering::Relaxed);
+        let bad = verdicts.into_iter().find(|verdict| !matches!(verdict, Verdict::Passed));
+        bad.unwrap_or(Verdict::Passed)
+    })
 }
 
 /// What is broken in the middle of which programs (`TERRACE_INJECT`, see

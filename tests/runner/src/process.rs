@@ -84,14 +84,14 @@ pub fn start(command: &mut Command, directory: &Path) -> io::Result<Started> {
         .stdout(Stdio::from(File::create(&out)?))
         .stderr(Stdio::from(File::create(&err)?))
         .spawn()?;
-    Ok(Started { pid: Pid::from_child(&child), started, out, err })
+    Ok(Started { pid: Pid::from_child(&child), at: started, out, err })
 }
 
 /// A command under way.
 #[derive(Debug)]
 pub struct Started {
     pid: Pid,
-    started: Instant,
+    at: Instant,
     out: PathBuf,
     err: PathBuf,
 }
@@ -109,7 +109,7 @@ impl Started {
 }
 
 fn finish(run: &Started, limit: Duration) -> io::Result<Finished> {
-    let Started { pid, started, out, err } = run;
+    let Started { pid, at, out, err } = run;
     let pid = *pid;
     let hung = !ends_within(pid, limit)?;
     let state = hung.then(|| {
@@ -127,7 +127,7 @@ fn finish(run: &Started, limit: Duration) -> io::Result<Finished> {
         ending: state.map_or(Ending::Exited(status), Ending::Hung),
         stdout: fs::read(out)?,
         stderr: String::from_utf8_lossy(&fs::read(err)?).into_owned(),
-        elapsed: started.elapsed(),
+        elapsed: at.elapsed(),
         peak,
     })
 }

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use terrace_core::Bytes;
 
 use crate::harness::number;
@@ -38,6 +38,9 @@ const JOBS: [(&str, &str); 9] = [
 const CHANGE: (u64, u64) = (50, 1500);
 /// Budgets, MiB: from far too little for one of the programs to nearly enough for two.
 const BUDGETS: (u64, u64) = (6, 192);
+
+/// What programs have whose `terrace` is killed: it is not to take them minutes.
+const ORPHANS: Bytes = Bytes::mib(64);
 
 /// Where things are.
 struct Place {
@@ -68,7 +71,7 @@ pub fn run() -> Result<Soaked, String> {
     let place = Place {
         terrace: terrace::executable()?,
         directory: tempfile::tempdir().map_err(|e| e.to_string())?,
-        limit: Duration::from_secs(240),
+        limit: Duration::from_mins(4),
     };
     let inputs = place.directory.path();
     let write = |name: &str, content: &[u8]| {
@@ -84,7 +87,7 @@ pub fn run() -> Result<Soaked, String> {
     let until = Instant::now() + Duration::from_secs(seconds);
     let mut random = Random(seed | 1);
     let mut soaked = Soaked::default();
-    while Instant::now() < until || soaked.programs == 0 {
+    while Instant::now() < until || soaked.demotions == 0 {
         place.round(&mut random, &expected, until, &mut soaked)?;
         println!("soak: {soaked:?}");
     }
@@ -137,7 +140,8 @@ impl Place {
             script + &format!("( ( {} ) >out{i} 2>err{i}; echo $? >code{i} ) &\n", JOBS[job].1)
         }) + "wait\n";
         let first = random.budget();
-        let orphan = random.below(8) == 0;
+        // Not the first: nobody reports what an orphan did.
+        let orphan = random.below(8) == 0 && soaked.demotions > 0;
         let describe = || {
             let names: Vec<_> = jobs.iter().map(|&job| JOBS[job].0).collect();
             format!(
@@ -175,18 +179,16 @@ impl Place {
                     std::thread::sleep(Duration::from_millis(random.between(CHANGE.0, CHANGE.1)));
                     if orphan && began.elapsed() > Duration::from_millis(random.between(500, 3000))
                     {
+                        // Nobody changes it any more afterwards.
+                        self.set(pid, ORPHANS);
                         let _ = kill_process(pid, Signal::KILL);
                         return;
                     }
                     // When the time is over, what is under way may end sooner.
                     let late = Instant::now() > until;
                     let budget = if late { Bytes::mib(512) } else { random.budget() };
-                    let set = Command::new(&self.terrace)
-                        .args(["set", &pid.as_raw_nonzero().to_string(), "--fast"])
-                        .arg(format!("{}B", budget.get()))
-                        .output();
                     // It may have ended meanwhile.
-                    if set.is_ok_and(|set| set.status.success()) {
+                    if self.set(pid, budget) {
                         changes.fetch_add(1, Ordering::Relaxed);
                         budgets.lock().expect("no panic").push_back(budget);
                     }
@@ -231,6 +233,15 @@ impl Place {
         Ok(())
     }
 
+    /// Changes a run's budget; whether that was possible.
+    fn set(&self, run: Pid, budget: Bytes) -> bool {
+        Command::new(&self.terrace)
+            .args(["set", &run.as_raw_nonzero().to_string(), "--fast"])
+            .arg(format!("{}B", budget.get()))
+            .output()
+            .is_ok_and(|set| set.status.success())
+    }
+
     /// Waits for a program that goes on without `terrace`.
     fn await_end(&self, code: &Path) -> Result<(), String> {
         let until = Instant::now() + self.limit;
@@ -263,7 +274,7 @@ impl Random {
     /// Small ones as often as large ones.
     fn budget(&mut self) -> Bytes {
         let (least, most) = BUDGETS;
-        let octaves = (most / least).ilog2() as u64;
+        let octaves = u64::from((most / least).ilog2());
         let low = least << self.between(0, octaves);
         Bytes::kib(self.between(low * 1024, (low * 2).min(most) * 1024))
     }
