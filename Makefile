@@ -46,7 +46,6 @@ test: ## Every test, in its short form; installs what is missing.
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory hazards
 	@$(MAKE) --no-print-directory programs
-	@$(MAKE) --no-print-directory soak SOAK_SECONDS=15
 	@$(MAKE) --no-print-directory foreign FOREIGN=short
 	@$(MAKE) --no-print-directory guest-short
 	@echo "make test: everything passed"
