@@ -161,10 +161,14 @@ bench-sim: build ## Speed of the simulator beside cachegrind, lackey and QEMU, i
 	$(CARGO) build --locked --release -p terrace-dram --example dram_speed
 	bench/sim/full_speed.sh $(TARGET)/release
 
+# Seconds a target, and which.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 .PHONY: fuzz
-fuzz: ## Fuzz every parser for a minute each (needs nightly and cargo-fuzz).
-	@for target in units machine memory program events run_config ladder perf_ring trace foreign_trace packed_events sweep; do \
-	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=60 || exit 1; \
+fuzz: ## Fuzz every parser; FUZZ_SECONDS=600 (needs nightly and cargo-fuzz).
+	$(TESTS) --test fuzz_smoke -- --ignored --exact seeds_for_the_long_form
+	@for target in $(FUZZ_TARGETS); do \
+	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=3000 || exit 1; \
 	done
 
 .PHONY: install

@@ -20,8 +20,8 @@ const TO: &[Format] = &[Format::Terrace, Format::ChampSim, Format::DramSim3];
 /// Convert a trace of memory accesses from one format to another.
 ///
 /// Without `--from` the file's name decides: .champsim, .champsimtrace,
-/// .drmemtrace, .lackey, .dramsim3, .ls, .perf (also with .gz, .zst or .xz), else
-/// our own format.
+/// .drmemtrace, .lackey, .dramsim3, .ls, .perf, .damo or damon.data (also with .gz,
+/// .zst or .xz), else our own format.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: terrace convert mcf.champsimtrace.gz mcf.trace")]
 pub(crate) struct Args {

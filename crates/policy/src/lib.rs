@@ -15,11 +15,15 @@
 //! | [`tpp`] | TPP |
 //! | [`colloid`] | Colloid |
 //! | [`memtis`] | MEMTIS |
+//! | [`nimble`] | Nimble |
+//! | [`hybridtier`] | `HybridTier` |
+//! | [`arms`] | ARMS |
 //! | [`hscc`] | DRAM as a cache of pages whose misses were counted |
 //! | [`oracle`] | knows the future |
 //! | [`roster`] | what every policy keeps straight: places, lists, proposals |
 //! | `bins` | pages by how often they were sampled |
 //! | [`hints`] | hint faults |
+//! | `sketch` | how often something was seen, in a few bits |
 //! | `lru` | pages by when they were last seen used |
 //! | [`packed`] | the same in few bytes, without allocating |
 //! | [`whatif`] | what another policy would have done |
@@ -27,6 +31,7 @@
 //! | [`recording`] | what a brain was told, as a file |
 //! | [`registry`] | policies by name |
 
+pub mod arms;
 pub mod autonuma;
 mod bins;
 pub mod brain;
@@ -38,18 +43,22 @@ pub mod first_touch;
 pub mod hemem;
 pub mod hints;
 pub mod hscc;
+pub mod hybridtier;
 mod lru;
 pub mod memtis;
+pub mod nimble;
 pub mod oracle;
 pub mod packed;
 pub mod recording;
 mod regions;
 pub mod registry;
 pub mod roster;
+mod sketch;
 pub mod tpp;
 pub mod two_queue;
 pub mod whatif;
 
+pub use arms::{Arms, ArmsConfig};
 pub use autonuma::{AutoNuma, AutoNumaConfig};
 pub use brain::{Brain, Recorder};
 pub use colloid::{Colloid, ColloidConfig};
@@ -58,7 +67,9 @@ pub use first_touch::FirstTouch;
 pub use hemem::{HeMem, HeMemConfig};
 pub use hints::HintConfig;
 pub use hscc::{Hscc, HsccConfig};
+pub use hybridtier::{HybridTier, HybridTierConfig};
 pub use memtis::{Memtis, MemtisConfig};
+pub use nimble::{Nimble, NimbleConfig};
 pub use oracle::{Oracle, OracleConfig};
 pub use recording::{EventReader, EventWriter, RecordingError};
 pub use registry::{PolicyName, UnknownPolicy};

@@ -5,13 +5,16 @@
 use core::fmt;
 use core::str::FromStr;
 
+use crate::arms::{Arms, ArmsConfig};
 use crate::autonuma::{AutoNuma, AutoNumaConfig};
 use crate::colloid::{Colloid, ColloidConfig};
 use crate::contract::Policy;
 use crate::first_touch::FirstTouch;
 use crate::hemem::{HeMem, HeMemConfig};
 use crate::hscc::{Hscc, HsccConfig};
+use crate::hybridtier::{HybridTier, HybridTierConfig};
 use crate::memtis::{Memtis, MemtisConfig};
+use crate::nimble::{Nimble, NimbleConfig};
 use crate::oracle::{Oracle, OracleConfig};
 use crate::tpp::{Tpp, TppConfig};
 use crate::two_queue::TwoQueue;
@@ -99,6 +102,12 @@ policies! {
         Tpp, "tpp", Tpp::new(TppConfig::default());
         /// [`Memtis`] as in the paper.
         Memtis, "memtis", Memtis::new(MemtisConfig::default());
+        /// [`Nimble`] as its published launcher runs it.
+        Nimble, "nimble", Nimble::new(NimbleConfig::default());
+        /// [`HybridTier`] as in its artifact.
+        HybridTier, "hybridtier", HybridTier::new(HybridTierConfig::default());
+        /// [`Arms`] as in its artifact.
+        Arms, "arms", Arms::new(ArmsConfig::default());
     }
     simulated {
         /// [`AutoNuma`] in its mode for memory tiers, with demotion.

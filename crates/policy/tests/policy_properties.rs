@@ -9,9 +9,13 @@ mod common;
 use common::{DRAM, Named, Random, Toy, page, sample};
 use proptest::prelude::*;
 use terrace_core::{
-    Abort, Access, Bytes, PageNo, PageRange, PageSize, Proposal, RegionId, TierId, Upcoming,
+    Abort, Access, Bytes, BytesPerSecond, Nanos, PageNo, PageRange, PageSize, Proposal, RegionId,
+    TierId, Upcoming,
 };
-use terrace_policy::{FirstTouch, HeMem, HeMemConfig, Memtis, MemtisConfig, Policy, PolicyName};
+use terrace_policy::{
+    Arms, ArmsConfig, FirstTouch, HeMem, HeMemConfig, HybridTier, HybridTierConfig, Memtis,
+    MemtisConfig, Policy, PolicyName,
+};
 
 /// Something that happens in the world. Numbers are taken modulo what exists.
 #[derive(Clone, Debug)]
@@ -296,6 +300,18 @@ fn no_policy_is_wedged_when_the_hot_set_moves() {
                 adaptation: 100,
                 cooling: 2000,
                 ..MemtisConfig::default()
+            }))),
+            // HybridTier has patience for minutes.
+            PolicyName::HybridTier => Named::of(Box::new(HybridTier::new(HybridTierConfig {
+                second_chance: Nanos::seconds(2),
+                rest: Nanos::SECOND,
+                ..HybridTierConfig::default()
+            }))),
+            // ARMS weighs what a move costs, and here are 4000 accesses a second.
+            PolicyName::Arms => Named::of(Box::new(Arms::new(ArmsConfig {
+                copy_bandwidth: BytesPerSecond(1e15),
+                huge_overhead: Nanos(100),
+                ..ArmsConfig::default()
             }))),
             _ => Named::new(name),
         };

@@ -162,6 +162,13 @@ fn foreign_traces() -> Vec<Vec<u8>> {
             .flat_map(|entry| entry.iter().copied().chain([0; 7]))
             .collect(),
         b"  prog 12 [000] 5.1: cpu/mem-loads/: 7ffd1234 401136\n".to_vec(),
+        b"k 4 [0] 8.1: damon:damon_aggregated: target_id=9 nr_regions=2 4096-8192: 4 3\n\
+          k 4 [0] 8.1: damon:damon_aggregated: target_id=9 nr_regions=2 8192-16384: 0\n"
+            .to_vec(),
+        b"target_id: 9\nnr_regions: 1\n1000-3000 (   8.000 KiB)           4    -1\n".to_vec(),
+        br#"[{"target_id": 9, "snapshots": [{"regions": [{"start": "4,096", "end": 8192,
+            "nr_accesses": {"samples": "4"}}]}]}]"#
+            .to_vec(),
     ]
 }
 
@@ -254,6 +261,19 @@ fn no_reader_breaks_on_mutated_input() {
     let iterations = number("FUZZ_ITERATIONS", 3000);
     for target in &TARGETS {
         smoke(target, iterations);
+    }
+}
+
+/// The long form begins with the same inputs.
+#[test]
+#[ignore = "writes files; `make fuzz` runs it"]
+fn seeds_for_the_long_form() {
+    for target in &TARGETS {
+        let directory = terrace::root().join("fuzz/corpus").join(target.name);
+        fs::create_dir_all(&directory).unwrap();
+        for (number, seed) in seeds(target.name).iter().enumerate() {
+            fs::write(directory.join(format!("seed-{number}")), seed).unwrap();
+        }
     }
 }
 

@@ -34,9 +34,9 @@ impl Access {
     /// An access of `size` bytes (at least 1).
     pub fn new(address: u64, size: u64, kind: Kind) -> Self {
         let address = address & (ADDRESSES - 1);
-        let size = size.max(1);
+        let size = size.clamp(1, 1 << 15);
         let crosses = address % LINE + size.min(LINE) > LINE;
-        let log2 = u64::from(size.next_power_of_two().trailing_zeros().min(15));
+        let log2 = u64::from(size.next_power_of_two().trailing_zeros());
         Self(
             address
                 | u64::from(kind == Kind::Write) << STORE

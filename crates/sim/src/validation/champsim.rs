@@ -38,11 +38,15 @@ pub fn machine() -> Machine {
     machine
 }
 
+/// The mix.
+pub fn stream() -> Stream {
+    Stream::new(StreamKind::Mix, INSTRUCTIONS * 2 / 7, 1 << 30)
+}
+
 /// Runs the mix.
 pub fn run() -> Result<FullReport, SimError> {
     let config = FullConfig::new(machine(), SimPolicy::AllDram);
-    let mut stream = Stream::new(StreamKind::Mix, INSTRUCTIONS * 2 / 7, 1 << 30);
-    setup::simulate(&config, &mut stream, &mut |_, _| ())
+    setup::simulate(&config, &mut stream(), &mut |_, _| ())
 }
 
 /// Lines of a memory that so many random accesses touch.

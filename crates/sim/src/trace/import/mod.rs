@@ -5,6 +5,7 @@
 //! it does not understand.
 
 mod champsim;
+mod damo;
 mod drmemtrace;
 mod text;
 
@@ -20,6 +21,7 @@ use crate::error::SimError;
 use crate::full::{Batch, Source};
 
 pub use champsim::{ChampSim, export_champsim};
+pub use damo::Damo;
 pub use drmemtrace::DrMemTrace;
 pub use text::{TextTrace, export_dramsim3};
 
@@ -45,14 +47,16 @@ pub enum Format {
     DramSim3,
     /// Ramulator's load-store trace: `LD 0x12340`.
     Ramulator,
-    /// `perf script -F ip,addr` and the like: the last hexadecimal number of a
-    /// line is the address.
+    /// `perf script -F event,addr` and the like: the first hexadecimal number
+    /// behind the event's name is the address.
     PerfScript,
+    /// What DAMON saw, as `damo` records or prints it.
+    Damo,
 }
 
 impl Format {
     /// Every format.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Terrace,
         Self::ChampSim,
         Self::DrMemTrace,
@@ -60,6 +64,7 @@ impl Format {
         Self::DramSim3,
         Self::Ramulator,
         Self::PerfScript,
+        Self::Damo,
     ];
 
     /// What people call it.
@@ -72,6 +77,7 @@ impl Format {
             Self::DramSim3 => "dramsim3",
             Self::Ramulator => "ramulator",
             Self::PerfScript => "perf-script",
+            Self::Damo => "damo",
         }
     }
 
@@ -86,6 +92,9 @@ impl Format {
             Some("dramsim3") => Self::DramSim3,
             Some("ls" | "ramulator") => Self::Ramulator,
             Some("perf") => Self::PerfScript,
+            Some("damo" | "damon") => Self::Damo,
+            // As `damo record` calls it.
+            Some("data") if name == "damon.data" => Self::Damo,
             _ => Self::Terrace,
         }
     }
@@ -123,6 +132,7 @@ pub fn read<'a>(from: impl Read + 'a, file: &Path, format: Format) -> Box<dyn So
     match format {
         Format::ChampSim => Box::new(ChampSim::new(from, file)),
         Format::DrMemTrace => Box::new(DrMemTrace::new(from, file)),
+        Format::Damo => Box::new(Damo::new(from, file)),
         Format::Terrace => match TraceReader::new(from, file) {
             Ok(reader) => Box::new(reader),
             Err(error) => Box::new(Refused(Some(error))),

@@ -151,13 +151,15 @@ fn ramulator(line: &str) -> Option<Access> {
     }
 }
 
-/// The last word that is a hexadecimal number of at least five digits; the
-/// line is a store if it says `store` anywhere.
+/// The first hexadecimal number of at least five digits behind the event's name
+/// or the time, which end with a colon: `perf script` prints the address there,
+/// before the instruction's, whatever the order of `-F`. The line is a store if
+/// it says `store` anywhere.
 fn perf_script(line: &str) -> Option<Access> {
-    let word = line
-        .split_whitespace()
-        .rev()
-        .find(|word| (*word == "0" || word.len() >= 5) && hex(word).is_some())?;
+    let mut head = line.rmatch_indices(':').map(|(at, _)| &line[at + 1..]);
+    let rest = head.find(|rest| rest.starts_with(char::is_whitespace));
+    let mut words = rest.unwrap_or(line).split_whitespace();
+    let word = words.find(|word| (*word == "0" || word.len() >= 5) && hex(word).is_some())?;
     let address = hex(word)?;
     let kind = if line.contains("store") { Kind::Write } else { Kind::Read };
     Some(Access::new(address, 8, kind))

@@ -1,0 +1,5 @@
+# load-store
+LD 0x12340
+ST 4096
+LD 64
+ST 0xFFFF0000

@@ -1,0 +1,166 @@
+//! What others wrote means what it meant, byte for byte; and recorded programs
+//! give the counters that they gave. `SNAPSHOTS=overwrite` writes the expected
+//! files anew: look at the difference before it is committed.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use terrace_core::Bytes;
+use terrace_policy::PolicyName;
+use terrace_sim::full::{Batch, FullConfig, FullReport, setup};
+use terrace_sim::trace::{Format, import};
+use terrace_sim::{SimPolicy, machines};
+
+fn data(directory: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(directory)
+}
+
+/// Compares with a file, or writes it.
+fn check(file: &Path, found: &str) {
+    if std::env::var_os("SNAPSHOTS").is_some_and(|value| value == "overwrite") {
+        fs::write(file, found).expect("the file can be written");
+        return;
+    }
+    let expected = fs::read_to_string(file).unwrap_or_default();
+    let line = found.lines().zip(expected.lines()).position(|(a, b)| a != b);
+    assert!(found == expected, "{} differs, first in line {:?}", file.display(), line);
+}
+
+/// An access a line: thread, what, address, size, instructions before it, and
+/// whether it depends on the load before.
+fn shown(file: &Path) -> String {
+    let mut source = import::open(file, Format::of(file)).expect("readable");
+    let (mut batch, mut text) = (Batch::default(), String::new());
+    while source.next(&mut batch).expect("a good trace") {
+        for access in &batch.accesses {
+            let what = match (access.is_fetch(), access.is_store()) {
+                (true, _) => "fetch",
+                (_, true) => "store",
+                _ => "load",
+            };
+            let depends = if access.is_dependent() { " dependent" } else { "" };
+            let (address, size, after) = (access.address(), access.size(), access.instructions());
+            let thread = batch.thread;
+            writeln!(text, "{thread} {what} {address:#x} {size} +{after}{depends}")
+                .expect("memory");
+        }
+    }
+    text
+}
+
+fn foreign(name: &str) {
+    let text = shown(&data("foreign").join(name));
+    assert!(!text.is_empty(), "{name} has accesses");
+    check(&data("foreign").join(format!("{name}.expected")), &text);
+}
+
+#[test]
+fn champsim_plain_gzip_and_xz_are_the_same_trace() {
+    foreign("mix.champsim");
+    let plain = shown(&data("foreign").join("mix.champsim"));
+    assert_eq!(shown(&data("foreign").join("mix-gz.champsim.gz")), plain);
+    assert_eq!(shown(&data("foreign").join("mix-xz.champsimtrace.xz")), plain);
+}
+
+/// Lines of `valgrind --tool=lackey --trace-mem=yes /bin/true`.
+#[test]
+fn lackey() {
+    foreign("true.lackey");
+}
+
+/// Two threads; encodings, a bundle, a branch, a prefetch, a footer.
+#[test]
+fn drmemtrace() {
+    foreign("threads.drmemtrace");
+}
+
+#[test]
+fn dramsim3() {
+    foreign("requests.dramsim3");
+}
+
+#[test]
+fn ramulator() {
+    foreign("requests.ls");
+}
+
+/// Loads, a store, and a sample without an address.
+#[test]
+fn perf_script() {
+    foreign("samples.perf");
+}
+
+/// Events as `perf script` prints them, `damo report raw`, and `damo`'s JSON.
+#[test]
+fn damo() {
+    foreign("aggregated.damo");
+    foreign("report-raw.damo");
+    foreign("json.damo");
+    let plain = shown(&data("foreign").join("json.damo"));
+    assert_eq!(shown(&data("foreign").join("damon.data")), plain);
+}
+
+/// Counters of a run, a line each; times are in whole nanoseconds.
+fn counters(report: &FullReport) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: u64| {
+        writeln!(text, "{name} {value}").expect("memory");
+    };
+    line("accesses", report.accesses);
+    line("instructions", report.instructions);
+    line("nanoseconds", report.time.get());
+    for (name, cache) in [("L1", &report.l1), ("L2", &report.l2), ("LLC", &report.llc)] {
+        line(&format!("{name} loads"), cache.loads);
+        line(&format!("{name} load misses"), cache.load_misses);
+        line(&format!("{name} stores"), cache.stores);
+        line(&format!("{name} store misses"), cache.store_misses);
+        line(&format!("{name} walk reads"), cache.walk_reads);
+        line(&format!("{name} walk misses"), cache.walk_misses);
+        line(&format!("{name} write-backs"), cache.write_backs);
+    }
+    line("second TLB look-ups", report.tlb.first_misses);
+    line("page walks", report.tlb.walks);
+    line("first touches", report.faults.first_touches);
+    for tier in &report.tiers {
+        line(&format!("{} reads", tier.name), tier.reads);
+        line(&format!("{} walk reads", tier.name), tier.walk_reads);
+        line(&format!("{} writes", tier.name), tier.writes);
+        line(&format!("{} bytes in use", tier.name), tier.used.get());
+    }
+    line("promotions", report.migrated.promotions);
+    line("demotions", report.migrated.demotions);
+    line("exchanges", report.migrated.exchanges);
+    text
+}
+
+/// The first 200 000 accesses of a program as `terrace record` saw them, on a
+/// machine with 128 KiB of DRAM, a quarter of what they touch, and CXL memory.
+fn program(name: &str) {
+    let file = data("programs").join(format!("{name}.trace"));
+    let machine = machines::builtin("cxl").expect("built in");
+    let mut config = FullConfig::new(machine, SimPolicy::Policy(PolicyName::HeMem));
+    config.fast = Some(Bytes::kib(128));
+    config.sampler.period = 101;
+    let mut source = import::open(&file, Format::Terrace).expect("readable");
+    let report = setup::simulate(&config, source.as_mut(), &mut |_, _| {}).expect("it fits");
+    check(&data("programs").join(format!("{name}.expected")), &counters(&report));
+}
+
+/// `sort -n numbers.txt`, 600 lines.
+#[test]
+fn recorded_sort() {
+    program("sort");
+}
+
+/// `gzip -c numbers.txt`.
+#[test]
+fn recorded_gzip() {
+    program("gzip");
+}
+
+/// `mawk '{s+=$1}END{print(s)}' numbers.txt`.
+#[test]
+fn recorded_mawk() {
+    program("mawk");
+}
