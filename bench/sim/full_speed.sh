@@ -100,18 +100,19 @@ echo
 echo "Execution-driven (terrace sim -- PROGRAM, recording included): millions of accesses a"
 echo "second of wall time; target 15 on a real program"
 driven() {
-	local speed
+	local label=$1 speed
+	shift
 	speed=$("$bin/terrace" sim --json --machine optane-cascade-lake --policy hemem \
 		--page-size 4KiB -- "$@" 2>/dev/null |
 		awk -F'[ ,]+' '/"host_speed"/ { printf "%.1f", $3 / 1e6 }')
 	printf '%-8s%8s\n' "$label" "${speed:--}"
 }
-for label in gups seq mix; do driven "$streams" "$label" 10000000; done
+for label in gups seq mix; do driven "$label" "$streams" "$label" 10000000; done
 seq 400000 | shuf --random-source=<(yes) >"$work/numbers"
-label=sort driven "$(command -v sort)" -o /dev/null "$work/numbers"
-label=gzip driven "$(command -v gzip)" -k "$work/numbers"
+driven sort "$(command -v sort)" -o /dev/null "$work/numbers"
+driven gzip "$(command -v gzip)" -k "$work/numbers"
 if command -v sqlite3 >/dev/null; then
-	label=sqlite3 driven "$(command -v sqlite3)" -cmd '.output /dev/null' :memory: \
+	driven sqlite3 "$(command -v sqlite3)" -cmd '.output /dev/null' :memory: \
 		'create table t(a, b);
 		with recursive c(x) as (select 1 union all select x + 1 from c where x < 100000)
 		insert into t select x, x * 7919 % 100003 from c; create index i on t(b);
