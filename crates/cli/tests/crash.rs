@@ -87,6 +87,9 @@ fn what_cannot_run_under_a_scheme_is_refused_by_name() {
         ("sim --persist ssp --algorithm ycsb --interval 1ns", "--interval"),
         ("sim --persist ssp --algorithm ycsb --memory ddr4-2400", "ddr4-2400"),
         ("sim --persist ssp --algorithm ycsb --memory nosuch.toml", "nosuch.toml"),
+        ("reproduce kindle --memory ddr4-2400", "--memory: `ddr4-2400` needs"),
+        ("reproduce kindle --memory nosuch.toml", "nosuch.toml"),
+        ("reproduce kindle --largest 1MiB", "--largest: must be at least 64"),
     ] {
         let output = terrace().args(arguments.split(' ')).output().expect("runs");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

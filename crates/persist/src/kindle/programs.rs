@@ -442,8 +442,11 @@ pub fn shapes(ssp: &[SspRow], hscc: &[HsccRow]) -> Vec<Shape> {
         least_fall(rows.map(|row| row.pages as f64).collect())
     };
     let (pages, own_pages) = (pages(true), pages(false));
-    let copy = hscc.iter().map(|row| row.copy).fold(f64::MAX, f64::min);
-    let pays = hscc.iter().map(|row| row.time).fold(f64::MAX, f64::min);
+    // Where nothing moved there is nothing to say.
+    let least = |value: &dyn Fn(&HsccRow) -> f64| {
+        hscc.iter().filter(|row| row.pages > 0).map(value).fold(f64::MAX, f64::min)
+    };
+    let (copy, pays) = (least(&|row| row.copy), least(&|row| row.time));
     let ssp_shapes = vec![
         shape(
             "SSP as published: overhead falls with the interval (folded)",

@@ -71,6 +71,10 @@ fn section(figure: &Figure) -> String {
     let top = figure.top.filter(|top| *top < most);
     let most = top.map_or_else(|| chart::above(height(most)), height);
     let axis = Axis { binary: false, most, words: &axis_words };
+    // The smallest value may lie on the floor of its decade, and must be seen.
+    let least_height = |value: f64| {
+        if figure.logarithmic && value > 0.0 { 0.03 * axis.most } else { 0.0 }
+    };
     let series: Vec<Series<'_>> = figure
         .series
         .iter()
@@ -78,7 +82,7 @@ fn section(figure: &Figure) -> String {
         .map(|((name, values), class)| Series {
             name,
             class,
-            values: values.iter().map(|value| height(*value)).collect(),
+            values: values.iter().map(|value| height(*value).max(least_height(*value))).collect(),
         })
         .collect();
     let across = figure.across.map(height);
@@ -139,6 +143,15 @@ mod tests {
         let height = &second[second.find("height=\"").expect("a height") + 8..];
         let height: f64 = height[..height.find('"').expect("its end")].parse().expect("a number");
         assert!((height / (280.0 - 34.0) - 0.7).abs() < 0.01, "{height}");
+    }
+
+    /// One line that is written thousands of times is what wears a memory out.
+    #[test]
+    fn a_value_on_the_floor_of_a_logarithmic_picture_is_seen() {
+        let mut figure = figure();
+        figure.series = vec![("lines".into(), vec![1.0, 1000.0])];
+        let page = figures_page("x", "x", "", &[figure]);
+        assert_eq!(page.matches("<rect class=\"bar").count(), 2);
     }
 
     #[test]

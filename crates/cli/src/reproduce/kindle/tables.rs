@@ -117,7 +117,11 @@ fn hscc(rows: &[HsccRow]) -> String {
                 format!("{:.4}", row.published[1]),
                 format!("{}/{}", row.pages, row.unflushed_pages),
                 row.published_pages.map(|pages| pages.to_string()).join("/"),
-                format!("{:.2}/{:.2}", 100.0 - row.copy, row.copy),
+                if row.pages > 0 {
+                    format!("{:.2}/{:.2}", 100.0 - row.copy, row.copy)
+                } else {
+                    "-".into()
+                },
                 row.published_copy
                     .map_or_else(|| "-".into(), |copy| format!("{:.2}/{:.2}", 100.0 - copy, copy)),
                 output::percent(row.scanning),
