@@ -20,12 +20,17 @@ if [ $# -eq 0 ]; then set -- --seconds 15,4,2 --hot 512MiB; fi
 "$bin/pager" --terrace "$bin/terrace" --corpus "$work/corpus" "$@"
 
 echo
-echo "Everything fits: GUPS on 512 MiB with a budget of 1 GiB, M updates/s, three rounds"
+rounds=10
+echo "Everything fits: GUPS on 512 MiB with a budget of 1 GiB, M updates/s, $rounds rounds by turns"
 gups=("$bin/gups" --corpus "$work/corpus" --size 512MiB --hot 128MiB --warm 1 --measure 3 --latency 0.1)
 rate() { sed -n 's/.*"updates_per_second":\([0-9.]*\).*/\1/p'; }
-for _ in 1 2 3; do
+for ((i = 0; i < rounds; i++)); do
     plain=$("${gups[@]}" | rate)
     managed=$("$bin/terrace" run --quiet --fast 1GiB -- "${gups[@]}" | rate)
-    awk -v p="$plain" -v m="$managed" \
-        'BEGIN {printf "  plain %.2f  terrace run %.2f  ratio %.3f\n", p / 1e6, m / 1e6, m / p}'
-done
+    awk -v p="$plain" -v m="$managed" 'BEGIN { print m / p, p / 1e6, m / 1e6 }'
+done | sort -n | awk '
+    { ratio[NR] = $1; printf "  plain %.2f  terrace run %.2f  ratio %.3f\n", $2, $3, $1 }
+    END {
+        m = NR % 2 ? ratio[(NR + 1) / 2] : (ratio[NR / 2] + ratio[NR / 2 + 1]) / 2
+        printf "  median %.3f (%.3f-%.3f)\n", m, ratio[1], ratio[NR]
+    }'
