@@ -9,6 +9,10 @@
 set -euo pipefail
 
 to=$1
+if ! command -v tclsh >/dev/null; then
+    echo "redis-tests.sh: tclsh is missing (scripts/setup.sh foreign installs it)" >&2
+    exit 1
+fi
 if [ -x "$to/runtest" ]; then exit 0; fi
 version=$(dpkg-query -W -f '${source:Version}' redis-server)
 mkdir -p "$to"
