@@ -78,7 +78,7 @@ const COUNTERS: &[Counter] = &[
     ("promotions", "Pages brought into DRAM", None, |f| f.promotions as f64),
     ("ahead", "Pages brought in before they were touched", None, |f| f.ahead as f64),
     ("demotions", "Pages that left DRAM", None, |f| f.demotions as f64),
-    ("moves_uncounted", "Demotions that the kernel did not report as done", None, |f| {
+    ("moves_uncounted", "Moves of pages that the kernel did not report as done", None, |f| {
         f.moves_uncounted as f64
     }),
     ("demotions_cancelled", "Demotions that a touch stopped", None, |f| {

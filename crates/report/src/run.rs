@@ -145,7 +145,7 @@ pub struct Figures {
     pub ahead: u64,
     /// Pages that left for a slower tier.
     pub demotions: u64,
-    /// Of those, pages that the kernel moved without saying so (a defect of
+    /// Pages that the kernel moved, out or back, without saying so (a defect of
     /// Linux 6.18), and that were found to have moved.
     #[serde(default)]
     pub moves_uncounted: u64,

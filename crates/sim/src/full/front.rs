@@ -201,8 +201,11 @@ impl FullMachine {
     #[inline(always)]
     fn translated(&mut self, core: usize, address: u64, found: Translation, mut what: What) {
         let store = what.is(What::STORE);
-        let translation =
-            if store { self.check_store(core, address, found, &mut what) } else { found };
+        let translation = if store && !found.takes_stores() {
+            self.first_store(core, address, found, &mut what)
+        } else {
+            found
+        };
         let line = translation.physical(address) >> 6;
         let stores = translation.takes_stores();
         self.cores[core].filter.remember(address >> 6, translation.size, store, stores);
@@ -308,21 +311,7 @@ impl FullMachine {
         Some(translation)
     }
 
-    /// A store's page may have to be marked as dirty, or be write-protected.
-    #[inline]
-    fn check_store(
-        &mut self,
-        core: usize,
-        address: u64,
-        found: Translation,
-        what: &mut What,
-    ) -> Translation {
-        if found.takes_stores() {
-            return found;
-        }
-        self.first_store(core, address, found, what)
-    }
-
+    /// A store's page has to be marked as dirty, or is write-protected.
     #[cold]
     fn first_store(
         &mut self,
