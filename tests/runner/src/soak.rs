@@ -16,7 +16,7 @@ use terrace_core::Bytes;
 
 use crate::harness::number;
 use crate::process;
-use crate::programs::data;
+use crate::programs::data::{self, Numbers};
 use crate::report::Report;
 use crate::terrace;
 
@@ -85,7 +85,7 @@ pub fn run() -> Result<Soaked, String> {
         .collect::<Result<Vec<_>, _>>()?;
 
     let until = Instant::now() + Duration::from_secs(seconds);
-    let mut random = Random(seed | 1);
+    let mut random = Random(Numbers(seed));
     let mut soaked = Soaked::default();
     while Instant::now() < until || soaked.demotions == 0 {
         place.round(&mut random, &expected, until, &mut soaked)?;
@@ -167,13 +167,13 @@ impl Place {
         let over = AtomicBool::new(false);
         let changes = AtomicU64::new(0);
         let budgets = Mutex::new(VecDeque::new());
-        let seed = random.next();
+        let seed = random.0.below(u64::MAX);
         let (over, changes, budgets) = (&over, &changes, &budgets);
         let finished = std::thread::scope(|scope| {
             let started = process::start(&mut command, scratch).map_err(|e| e.to_string())?;
             let pid = started.pid();
             scope.spawn(move || {
-                let mut random = Random(seed | 1);
+                let mut random = Random(Numbers(seed));
                 let began = Instant::now();
                 while !over.load(Ordering::Relaxed) {
                     std::thread::sleep(Duration::from_millis(random.between(CHANGE.0, CHANGE.1)));
@@ -255,18 +255,12 @@ impl Place {
     }
 }
 
-/// xorshift64*.
-struct Random(u64);
+/// What the soak draws by lot.
+struct Random(Numbers);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
     fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + (self.next() >> 33) % (most - least + 1)
+        least + self.0.below(most - least + 1)
     }
     fn below(&mut self, end: usize) -> usize {
         self.between(0, end as u64 - 1) as usize
