@@ -12,8 +12,9 @@ ONLY ?=
 # How often each hazard strikes in `make test`; and in `make test-long`.
 HAZARD_REPEAT ?= 100
 HAZARD_REPEAT_LONG ?= 2000
-# How long `make soak` takes.
+# How long `make soak` takes; and in `make test`.
 SOAK_SECONDS ?= 1800
+SOAK_SECONDS_SHORT ?= 15
 # `short` for a quarter of the foreign tests.
 FOREIGN ?=
 
@@ -46,6 +47,7 @@ test: ## Every test, in its short form; installs what is missing.
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory hazards
 	@$(MAKE) --no-print-directory programs
+	@$(MAKE) --no-print-directory soak SOAK_SECONDS=$(SOAK_SECONDS_SHORT)
 	@$(MAKE) --no-print-directory foreign FOREIGN=short
 	@$(MAKE) --no-print-directory guest-short
 	@echo "make test: everything passed"
