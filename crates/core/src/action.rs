@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::page::{PageRange, PageRef, PageSize};
 use crate::sample::SampleSource;
 use crate::tier::TierId;
-use crate::units::{Bytes, BytesPerSecond, Cycles, Nanos, PerSecond};
+use crate::units::{Bytes, BytesPerSecond, Cycles, Nanos, Pages, PerSecond};
 
 /// Which proposal; unique within one run of one policy.
 #[derive(
@@ -74,6 +74,16 @@ pub enum Action {
         /// The bound.
         limit: BytesPerSecond,
     },
+    /// Zero a page, to back memory with ahead of its first touch.
+    Prezero {
+        /// How far the program has walked into memory that it had not touched.
+        walked: Pages,
+        /// Of [`Action::Prezero::known`] pages that backed memory ahead, so many were
+        /// walked through.
+        used: u32,
+        /// Pages that backed memory ahead, and of which it is known what came of it.
+        known: u32,
+    },
     /// Read and clear the accessed bits of a range; each page whose bit was set
     /// comes as a sample ([`SampleSource::AccessedBit`]) before the outcome.
     Scan {
@@ -92,13 +102,16 @@ pub enum ActionClass {
     Demote,
     /// [`Action::Exchange`]
     Exchange,
-    /// Everything that moves no page: split, collapse, arm, scan, rates.
+    /// [`Action::Prezero`]
+    Prezero,
+    /// Everything else that moves no page: split, collapse, arm, scan, rates.
     Other,
 }
 
 impl ActionClass {
     /// Every class, in the order of its index.
-    pub const ALL: [Self; 4] = [Self::Promote, Self::Demote, Self::Exchange, Self::Other];
+    pub const ALL: [Self; 5] =
+        [Self::Promote, Self::Demote, Self::Exchange, Self::Prezero, Self::Other];
 
     /// The class's place in per-class tables.
     pub const fn index(self) -> usize {
@@ -110,6 +123,7 @@ impl ActionClass {
             Self::Promote => "promote",
             Self::Demote => "demote",
             Self::Exchange => "exchange",
+            Self::Prezero => "prezero",
             Self::Other => "other",
         }
     }
@@ -122,6 +136,7 @@ impl Action {
             Self::Promote { .. } => ActionClass::Promote,
             Self::Demote { .. } => ActionClass::Demote,
             Self::Exchange { .. } => ActionClass::Exchange,
+            Self::Prezero { .. } => ActionClass::Prezero,
             _ => ActionClass::Other,
         }
     }
@@ -222,6 +237,8 @@ pub enum Reason {
     AmongHottest,
     /// Only a part of a huge page is used.
     SkewedUse,
+    /// The program walks through memory that it has not touched.
+    WalksFreshMemory,
     /// Evidence is to be gathered.
     Observes,
 }

@@ -17,6 +17,7 @@ use crate::ledger::Ledger;
 use crate::lifetime::Lifetimes;
 use crate::mode::{Mode, Verdict};
 use crate::model;
+use crate::prezero;
 use crate::quote::Quote;
 use crate::watch::{Direction, Move, Watches};
 
@@ -28,6 +29,9 @@ const PENDING: usize = 4096;
 /// 256 of them find every watch that has ended.
 const SWEEP: usize = 4;
 
+/// Classes of action.
+pub const CLASSES: usize = ActionClass::ALL.len();
+
 /// Prices actions and keeps the accounts.
 ///
 /// Pure in the sense of the project: what it says follows from what it was
@@ -37,8 +41,8 @@ const SWEEP: usize = 4;
 pub struct Economist {
     mode: Mode,
     calibration: Calibration,
-    accounts: [Account; 4],
-    corrections: [Correction; 4],
+    accounts: [Account; CLASSES],
+    corrections: [Correction; CLASSES],
     /// By tier: what those who want in offer, and those who may have to go earn.
     bids: [Quote; MAX_TIERS],
     asks: [Quote; MAX_TIERS],
@@ -47,7 +51,7 @@ pub struct Economist {
     watches: Watches,
     lifetimes: Lifetimes,
     /// Refusals for want of evidence, by class.
-    undecided: [u32; 4],
+    undecided: [u32; CLASSES],
     /// The last proposal whose offers are already in the prices.
     surveyed: Option<OpId>,
     now: Nanos,
@@ -143,7 +147,7 @@ impl Economist {
             pending: vec![None; pending].into_boxed_slice(),
             lifetimes: Lifetimes::new(priced, idle(&calibration)),
             watches: Watches::new(priced),
-            undecided: [0; 4],
+            undecided: [0; CLASSES],
             surveyed: None,
             now: Nanos::ZERO,
             sample_period: 0,
@@ -166,7 +170,7 @@ impl Economist {
     }
 
     /// All accounts, in the order of [`ActionClass::ALL`].
-    pub fn accounts(&self) -> &[Account; 4] {
+    pub fn accounts(&self) -> &[Account; CLASSES] {
         &self.accounts
     }
 
@@ -285,6 +289,12 @@ impl Economist {
             outflow.add(bytes, idle(&self.calibration), self.now);
         }
         self.watch(proposal, &pending);
+    }
+
+    /// The program has walked through pages that were zeroed for it ahead of time.
+    pub fn walked_through(&mut self, pages: u64, size: PageSize) {
+        let saved = prezero::saved(size, &self.calibration) * pages as f64;
+        self.accounts[ActionClass::Prezero.index()].realised_benefit += Cycles::from_f64(saved);
     }
 
     /// Judges everything that is still being watched by the time it had: for
@@ -438,12 +448,13 @@ impl Economist {
     }
 }
 
-/// The two tiers of an action that moves pages, the faster first.
+/// The two tiers that an action's price depends on, the faster first.
 fn ladder(action: &Action) -> Option<(TierId, TierId)> {
     match *action {
         Action::Promote { from, to, .. } => Some((to, from)),
         Action::Demote { from, to, .. } => Some((from, to)),
         Action::Exchange { fast, slow, .. } => Some((fast, slow)),
+        Action::Prezero { .. } => Some((TierId(0), TierId(1))),
         _ => None,
     }
 }

@@ -104,6 +104,12 @@ impl<S: AsRef<str>> Explanation<'_, S> {
             Action::Scan { range } => {
                 write!(f, "scan {} pages at {}:{}", range.count, range.region.0, range.start.0)
             }
+            Action::Prezero { walked, used, known } => write!(
+                f,
+                "prezero {}, {} pages walked, {used} of {known} used",
+                self.decision.page_size.bytes(),
+                walked.get(),
+            ),
             Action::SetPeriod { source, period } => {
                 write!(f, "sample one in {period} accesses by {source:?}")
             }

@@ -21,6 +21,8 @@ pub enum TermKind {
     FreedMemory,
     /// System calls, write-protection and remapping.
     Fixed,
+    /// Filling a page with zeros.
+    Zero,
     /// Copying the bytes between addressable tiers.
     Copy,
     /// Bringing the page in from a tier that is not addressable.
@@ -64,6 +66,7 @@ impl TermKind {
             Self::AvoidedFault => "avoided fault",
             Self::FreedMemory => "freed memory",
             Self::Fixed => "remapping",
+            Self::Zero => "zeroing",
             Self::Copy => "copy",
             Self::Fetch => "fetch",
             Self::Store => "store",

@@ -14,7 +14,7 @@
 //! | [`heat`] | from a policy's evidence to access rates with bounds |
 //! | `access` | what the program's accesses gain or lose |
 //! | `movement` | what moving the bytes costs |
-//! | `promote`, `demote`, `exchange` | the models, one action each |
+//! | `promote`, `demote`, `exchange`, `prezero` | the models, one action each |
 //! | [`model`] | from an action to its model; where a decision turns |
 //! | `quote`, `correction`, `lifetime` | what is learnt: prices of memory, real costs, horizons |
 //! | `watch`, [`account`] | predicted and realised |
@@ -38,6 +38,7 @@ mod lifetime;
 pub mod mode;
 pub mod model;
 mod movement;
+mod prezero;
 mod promote;
 mod quote;
 mod watch;
@@ -46,7 +47,7 @@ pub use account::Account;
 pub use calibration::{Calibration, CalibrationError, Parameters, TierCalibration};
 pub use conditions::{Conditions, Market};
 pub use decision::Decision;
-pub use economist::Economist;
+pub use economist::{CLASSES, Economist};
 pub use explain::Explanation;
 pub use heat::Rates;
 pub use interval::{AMOUNT_MAX, Interval};

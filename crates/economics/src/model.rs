@@ -5,7 +5,7 @@ use terrace_core::{Action, Heat, PerSecond, Proposal, TierId};
 use crate::conditions::{Conditions, RATE_MAX};
 use crate::heat::Rates;
 use crate::ledger::Ledger;
-use crate::{demote, exchange, promote};
+use crate::{demote, exchange, prezero, promote};
 
 /// Prices a proposal: the same inputs give the same ledger. `None` for actions
 /// that have no model: they pass, unpriced.
@@ -16,6 +16,9 @@ pub fn price(proposal: &Proposal, conditions: &Conditions<'_>) -> Option<Ledger>
         Action::Demote { from, to, .. } => demote::price(heat, page, (from, to), conditions),
         Action::Exchange { fast, slow, .. } => {
             exchange::price(heat, &proposal.victim_heat, page, (slow, fast), conditions)
+        }
+        Action::Prezero { walked, used, known } => {
+            prezero::price(walked, (used, known), page, conditions)
         }
         _ => return None,
     })

@@ -14,6 +14,7 @@ use terrace_core::{
 
 use crate::access::Saving;
 use crate::account::Account;
+use crate::economist::CLASSES;
 
 /// Places in the table.
 const PLACES: usize = 1024;
@@ -107,7 +108,13 @@ impl Watches {
     }
 
     /// A page was moved: ends what was watched about it, and perhaps watches it.
-    pub(crate) fn moved(&mut self, op: OpId, moved: Move, now: Nanos, accounts: &mut [Account; 4]) {
+    pub(crate) fn moved(
+        &mut self,
+        op: OpId,
+        moved: Move,
+        now: Nanos,
+        accounts: &mut [Account; CLASSES],
+    ) {
         if self.places.is_empty() {
             return;
         }
@@ -138,7 +145,7 @@ impl Watches {
         samples: &[Sample],
         period: u64,
         now: Nanos,
-        accounts: &mut [Account; 4],
+        accounts: &mut [Account; CLASSES],
     ) {
         if self.open == 0 {
             return;
@@ -180,7 +187,7 @@ impl Watches {
 
     /// Pages were given back: what was predicted of them has to be judged by
     /// what they did until now.
-    pub(crate) fn forget(&mut self, range: PageRange, accounts: &mut [Account; 4]) {
+    pub(crate) fn forget(&mut self, range: PageRange, accounts: &mut [Account; CLASSES]) {
         if self.open == 0 {
             return;
         }
@@ -201,7 +208,7 @@ impl Watches {
     }
 
     /// Ends the watches whose horizon has passed, looking at `count` places.
-    pub(crate) fn sweep(&mut self, count: usize, now: Nanos, accounts: &mut [Account; 4]) {
+    pub(crate) fn sweep(&mut self, count: usize, now: Nanos, accounts: &mut [Account; CLASSES]) {
         if self.open == 0 {
             return;
         }
@@ -216,7 +223,7 @@ impl Watches {
 
     /// Ends every watch: those that have not reached their horizon are judged
     /// by the part of the prediction that fell into the time they had.
-    pub(crate) fn finish(&mut self, now: Nanos, accounts: &mut [Account; 4]) {
+    pub(crate) fn finish(&mut self, now: Nanos, accounts: &mut [Account; CLASSES]) {
         for place in 0..self.places.len() {
             let watch = &self.places[place];
             if watch.weight > 0 {
@@ -232,7 +239,7 @@ impl Watches {
         self.places[place].weight > 0 && self.places[place].moved.page == page
     }
 
-    fn close(&mut self, place: usize, share: f64, accounts: &mut [Account; 4]) {
+    fn close(&mut self, place: usize, share: f64, accounts: &mut [Account; CLASSES]) {
         let watch = &mut self.places[place];
         let weight = f64::from(watch.weight);
         let account = &mut accounts[watch.moved.class.index()];

@@ -136,6 +136,22 @@ impl Streams {
     }
 }
 
+impl Streams {
+    /// What a stream is about to come to is there already: it goes on behind that.
+    pub fn jump(&self, region: u32, from: u32, to: u32) {
+        for word in &self.known {
+            if let Some(stream) = Stream::unpack(word.load(Relaxed))
+                && stream.region == region & 0x3fff
+                && stream.stride > 0
+                && (from..to).contains(&stream.next)
+            {
+                word.store(Stream { next: to, ..stream }.pack(), Relaxed);
+                return;
+            }
+        }
+    }
+}
+
 /// Sets a stream to where it goes on after this page and its window.
 fn follow(word: &AtomicU64, stream: Stream, page: u32) -> Ahead {
     let stride = i64::from(stream.stride);

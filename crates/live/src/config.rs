@@ -36,6 +36,8 @@ pub struct RunConfig {
     pub spill_size: Bytes,
     /// Page of the broker that the budget is shared by, if it is.
     pub broker: Option<PathBuf>,
+    /// Whether memory may be backed by huge pages.
+    pub huge_pages: bool,
     /// Whether decisions are written to the ring for a recorder to drain.
     pub record: bool,
 }
@@ -61,6 +63,7 @@ impl RunConfig {
             spill: None,
             spill_size: Bytes::gib(64),
             broker: None,
+            huge_pages: true,
             record: false,
         }
     }
@@ -68,7 +71,7 @@ impl RunConfig {
     /// The variable's value.
     pub fn encode(&self) -> String {
         let mut text = format!(
-            "fast={};policy={};economist={};dir={};min-region={};spill-size={};record={}",
+            "fast={};policy={};economist={};dir={};min-region={};spill-size={};huge-pages={};record={}",
             self.fast.get(),
             self.policy,
             match self.economist {
@@ -79,6 +82,7 @@ impl RunConfig {
             escape(&self.dir.to_string_lossy()),
             self.min_region.get(),
             self.spill_size.get(),
+            u8::from(self.huge_pages),
             u8::from(self.record),
         );
         if let Some(limit) = self.store_limit {
@@ -121,6 +125,7 @@ impl RunConfig {
                 "dir" => config.dir = PathBuf::from(unescape(value)),
                 "spill" => config.spill = Some(PathBuf::from(unescape(value))),
                 "broker" => config.broker = Some(PathBuf::from(unescape(value))),
+                "huge-pages" => config.huge_pages = value == "1",
                 "record" => config.record = value == "1",
                 _ => return Err(BadConfig(format!("`{key}` is not known"))),
             }
@@ -164,6 +169,7 @@ mod tests {
         config.broker = Some(PathBuf::from("/run/budget"));
         config.store_limit = Some(Bytes::mib(5));
         config.record = true;
+        config.huge_pages = false;
         config.economist = Mode::Shadow;
         assert_eq!(RunConfig::decode(&config.encode()), Ok(config));
     }

@@ -181,7 +181,7 @@ impl Worker<'_> {
 
     /// The lock for reading, unless its holder needs long: he may be waiting for
     /// a page that we have.
-    fn reading_if_free(&self) -> Option<SharedGuard<'_>> {
+    pub(crate) fn reading_if_free(&self) -> Option<SharedGuard<'_>> {
         let mut spins = 0;
         for _ in 0..TRIES {
             if let Some(guard) = self.pager.reading.try_share() {

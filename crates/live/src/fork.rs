@@ -278,6 +278,7 @@ impl Pager {
             worker.busy.store(0, Relaxed);
             worker.tid.store(0, Relaxed);
         }
+        self.huge.after_fork(self);
         let _ = self.thawed.lock().take();
         *self.fork.children.lock() = Children::new();
         self.commands.reset();

@@ -23,6 +23,7 @@
 //! | [`manager`], [`command`] | what happens in the background or on request |
 //! | [`mind`], [`queue`] | policy and economist, and what they are told |
 //! | [`ahead`], [`fetch`] | streams, and bringing pages in ahead of them |
+//! | [`huge`], [`walks`] | huge pages ahead of walks through fresh memory |
 //! | [`ping_pong`] | pages that left for nothing |
 //! | [`pager`], [`regions`], [`page_state`] | what all threads share |
 //! | [`store`], [`codec`], [`zbe`], [`spill`] | where pages are while they are not in DRAM |
@@ -51,6 +52,7 @@ pub mod fetch;
 pub mod fork;
 pub mod give_up;
 pub mod histogram;
+pub mod huge;
 pub mod inject;
 pub mod kept;
 pub mod limbo;
@@ -77,4 +79,5 @@ pub mod store;
 pub mod sys;
 pub mod threads;
 pub mod uffd;
+pub mod walks;
 pub mod zbe;

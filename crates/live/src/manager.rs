@@ -44,6 +44,7 @@ impl Worker<'_> {
             let giving = self.follow_share();
             self.guard(&mut pending);
             self.keep_headroom();
+            let preparing = self.keep_huge_pages();
             let now = sys::now();
             if now >= next_tick {
                 let activity = self.activity();
@@ -59,7 +60,8 @@ impl Worker<'_> {
             }
             let bell = pager.bell.load(Acquire);
             pager.asleep.store(1, SeqCst);
-            if pager.commands.pending().is_none() && !giving && !self.short_of_room() {
+            if pager.commands.pending().is_none() && !(giving || preparing || self.short_of_room())
+            {
                 let mut wait = next_tick.saturating_sub(now);
                 if pager.duty.needs_guard() || pending.count > 0 {
                     wait = wait.min(LOOK);
@@ -148,6 +150,9 @@ impl Worker<'_> {
     fn keep_headroom(&mut self) {
         let pager = self.pager;
         while self.short_of_room() {
+            if pager.huge.drop_one(pager) {
+                continue;
+            }
             let Some(mut limbo) = pager.limbo.try_lock() else {
                 give_way();
                 continue;

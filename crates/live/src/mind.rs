@@ -7,8 +7,8 @@
 use core::sync::atomic::Ordering::*;
 
 use terrace_core::{
-    Access, Action, ActionClass, Bytes, FaultKind, Nanos, Outcome, PageSize, Pages, Plan, Proposal,
-    Sample, SampleSource, Telemetry, TierId, TierTelemetry,
+    Access, Action, ActionClass, Bytes, Done, FaultKind, Nanos, Outcome, PageSize, Pages, Plan,
+    Proposal, Reason, Sample, SampleSource, Telemetry, TierId, TierTelemetry,
 };
 use terrace_policy::Brain;
 
@@ -33,6 +33,8 @@ pub struct Mind {
     plan: Plan,
     samples: Vec<Sample>,
     ping_pong: PingPong,
+    /// Huge pages walked through that are in the accounts.
+    credited: u64,
 }
 
 impl Mind {
@@ -43,6 +45,7 @@ impl Mind {
             plan: Plan::with_capacity(4096),
             samples: Vec::with_capacity(64),
             ping_pong: PingPong::new(),
+            credited: 0,
         }
     }
 
@@ -71,6 +74,12 @@ impl Mind {
                         if self.samples.len() == self.samples.capacity() {
                             self.deliver(stats);
                         }
+                    }
+                }
+                Note::Filled(range) => {
+                    let kind = FaultKind::FirstTouch(Access::Write);
+                    for page in range.pages() {
+                        self.brain.fault(page, kind, &telemetry);
                     }
                 }
                 Note::Discard(range) => {
@@ -121,6 +130,34 @@ impl Mind {
         self.plan.proposals().iter().copied().for_each(&mut take);
     }
 
+    /// Asks whether to prepare a huge page for a program that walks through fresh
+    /// memory; the proposal if so.
+    pub fn prezero(
+        &mut self,
+        pager: &Pager,
+        walked: Pages,
+        used: u32,
+        known: u32,
+    ) -> Option<Proposal> {
+        self.listen(pager);
+        let action = Action::Prezero { walked, used, known };
+        let passed = self.brain.consider(
+            action,
+            PageSize::Huge,
+            Reason::WalksFreshMemory,
+            &telemetry(pager),
+        );
+        self.record(pager);
+        passed
+    }
+
+    /// That is done, and took so long.
+    pub fn prezeroed(&mut self, pager: &Pager, proposal: Proposal, took: Nanos) {
+        let cost = pager.clock.cycles(took);
+        let outcome = Outcome::Completed { cost, moved: proposal.page_size.bytes() };
+        self.brain.carried_out(&Done { proposal, outcome }, &telemetry(pager));
+    }
+
     /// Feeds one recorded event instead of what happens here; gives each
     /// proposal of a plan that it led to to `take`, and says whether it did.
     pub fn replay(&mut self, event: &terrace_core::Event, mut take: impl FnMut(Proposal)) -> bool {
@@ -145,7 +182,10 @@ impl Mind {
     }
 
     /// Writes the accounts into the statistics page.
-    pub fn publish(&self, stats: &ProcessPage) {
+    pub fn publish(&mut self, stats: &ProcessPage) {
+        let used = stats.counters.huge_used.load(Relaxed);
+        self.brain.walked_through(used.saturating_sub(self.credited), PageSize::Huge);
+        self.credited = used;
         let footprint = self.brain.footprint();
         stats.counters.policy_bytes.store(footprint.bytes.get(), Relaxed);
         stats.counters.policy_pages.store(footprint.pages, Relaxed);

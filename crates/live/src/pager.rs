@@ -83,6 +83,8 @@ pub struct Pager {
     pub duty: crate::duty::Duty,
     /// What the program is expected to touch next.
     pub streams: crate::ahead::Streams,
+    /// Huge pages for what it will touch for the first time.
+    pub huge: crate::huge::HugePool,
     /// The workers.
     pub workers: [WorkerSlot; MAX_WORKERS],
     /// Wakes the manager.
@@ -267,6 +269,7 @@ impl Pager {
             quiet: crate::quiet::Quiet::open(&config.dir),
             duty: crate::duty::Duty::default(),
             streams: crate::ahead::Streams::default(),
+            huge: crate::huge::HugePool::new(config.huge_pages),
             workers: Default::default(),
             bell: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
@@ -360,6 +363,13 @@ impl Pager {
         counters.resident_bytes.store(now * PAGE as u64, Relaxed);
         if now * PAGE as u64 > counters.resident_peak_bytes.load(Relaxed) {
             counters.resident_peak_bytes.fetch_max(now * PAGE as u64, Relaxed);
+        }
+    }
+
+    /// A page leaves: if it is a part of a huge page, the kernel splits that.
+    pub fn splits(&self, address: usize) {
+        if self.regions.set_huge(address, false) {
+            self.stats().counters.huge_split.fetch_add(1, Relaxed);
         }
     }
 

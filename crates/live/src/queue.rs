@@ -24,6 +24,8 @@ pub enum Note {
         /// Why.
         kind: FaultKind,
     },
+    /// Pages were placed in DRAM before the program touched them for the first time.
+    Filled(PageRange),
     /// Pages hold nothing any more.
     Discard(PageRange),
     /// A region is no longer managed.

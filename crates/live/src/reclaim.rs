@@ -46,6 +46,9 @@ impl Worker<'_> {
         let mut spins = 0;
         let mut fruitless = 0;
         while !pager.try_reserve(pages) {
+            if pager.huge.drop_one(pager) {
+                continue;
+            }
             if fruitless == FRUITLESS
                 || pager.frozen.load(SeqCst) != 0
                 || pager.nothing_leaves.load(Relaxed) > sys::now()
@@ -294,6 +297,11 @@ impl Worker<'_> {
         let place = Place { id, region, page, word: region.word(page) };
         // As in `stage_run`.
         let Some(reading) = self.no_events() else { return false };
+        // A sample is not worth a huge page, unless memory is short and it will be split.
+        let spare = pager.resident() + 2 * pager.headroom() < pager.budget();
+        if spare && pager.regions.is_huge(place.address()) {
+            return false;
+        }
         if !limbo.has_room()
             || KEPT.contains(place.address())
             || !pager.try_lock_page(&place, PageState::Resident)
@@ -306,6 +314,7 @@ impl Worker<'_> {
         let (_, error) = self.mv(pager.fork.staging_uffd(), to, place.address(), PAGE);
         drop(reading);
         if error == 0 {
+            pager.splits(place.address());
             place.word.store(PageState::Limbo(slot).word(), Release);
             pager.stats().counters.armed.fetch_add(1, Relaxed);
             return true;

@@ -5,7 +5,7 @@
 //! 2 MiB chunk names its region; others (the heap, what `mremap` moved) are
 //! found by walking the table.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 use crate::page_state::PageState;
 use crate::shared::PARTS;
@@ -133,6 +133,8 @@ struct Changes {
 pub struct Regions {
     table: &'static [Region],
     chunks: &'static [AtomicU32],
+    /// By chunk: whether it is backed by one huge page, as far as we know.
+    huge: &'static [AtomicU8],
     used: AtomicU32,
     changes: SpinLock<Changes>,
     epoch: AtomicU64,
@@ -143,12 +145,14 @@ impl Regions {
     pub fn new() -> Result<Self, i32> {
         let table = sys::map_private(MAX_REGIONS * size_of::<Region>())?;
         let chunks = sys::map_private(CHUNKS * 4)?;
-        // SAFETY: both mappings are zeroed, page-aligned, long enough and
+        let huge = sys::map_private(CHUNKS)?;
+        // SAFETY: the mappings are zeroed, page-aligned, long enough and
         // never unmapped, and zero bytes are valid atomics.
         unsafe {
             Ok(Self {
                 table: core::slice::from_raw_parts(table as *const Region, MAX_REGIONS),
                 chunks: core::slice::from_raw_parts(chunks as *const AtomicU32, CHUNKS),
+                huge: core::slice::from_raw_parts(huge as *const AtomicU8, CHUNKS),
                 used: AtomicU32::new(0),
                 changes: SpinLock::new(Changes {
                     free_ids: Vec::with_capacity(MAX_REGIONS),
@@ -237,6 +241,25 @@ impl Regions {
         Some(id)
     }
 
+    /// Notes that an address lies in a huge page, or no longer; says whether it did.
+    pub fn set_huge(&self, address: usize, huge: bool) -> bool {
+        let chunk = address.checked_sub(WINDOW).and_then(|o| self.huge.get(o / CHUNK));
+        // A look is cheaper than a write that changes nothing.
+        chunk.is_some_and(|mark| {
+            let was = mark.load(Relaxed) != 0;
+            if was != huge {
+                mark.store(u8::from(huge), Relaxed);
+            }
+            was
+        })
+    }
+
+    /// Whether an address lies in a huge page, as far as we know.
+    pub fn is_huge(&self, address: usize) -> bool {
+        let chunk = address.checked_sub(WINDOW).and_then(|o| self.huge.get(o / CHUNK));
+        chunk.is_some_and(|mark| mark.load(Relaxed) != 0)
+    }
+
     /// Lets the chunks that name no region name this one.
     pub fn index(&self, id: u32) {
         let region = &self.table[id as usize];
@@ -256,6 +279,9 @@ impl Regions {
         }
         for chunk in chunks_of(region.start(), pages) {
             let _ = self.chunks[chunk].compare_exchange(id + 1, 0, AcqRel, Relaxed);
+            if self.huge[chunk].load(Relaxed) != 0 {
+                self.huge[chunk].store(0, Relaxed);
+            }
         }
         let epoch = self.epoch.fetch_add(1, AcqRel);
         changes.retired.push(Retired {

@@ -55,7 +55,7 @@ pub struct Worker<'p> {
     pub id: usize,
     /// Its compressor.
     pub codec: Codec,
-    pagemap: Pagemap,
+    pub(crate) pagemap: Pagemap,
     buffer: Box<Aligned<PAGE>>,
     pub(crate) batch: Batch,
     /// Whether it runs only where nobody else wants to.
@@ -116,7 +116,12 @@ impl<'p> Worker<'p> {
                 if room > 0 {
                     self.bring_ahead(&again, ahead, room);
                 }
-                self.serve_reserved(&again, write, start)
+                let fresh = PageState::of(again.word.load(Relaxed)) == PageState::Fresh;
+                let served = self.serve_reserved(&again, write, start);
+                if fresh && ahead.stride == 1 && served == Served::Done {
+                    self.back_ahead(&again, again.page + 1 + room);
+                }
+                served
             }
             _ => {
                 pager.release(1 + u64::from(room));

@@ -14,7 +14,7 @@ use crate::sys;
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Regions that the page has room for; the report shows the top of them.
 pub const REGIONS: usize = 256;
 /// Equal parts of a region that faults are counted by.
@@ -79,6 +79,14 @@ counters! {
     /// Pages brought in, or filled with zeros, before they were touched, because the
     /// program walks through memory.
     ahead,
+    /// Huge pages zeroed ahead of need.
+    huge_zeroed,
+    /// Huge pages that backed memory ahead of its first touch.
+    huge_backed,
+    /// Of these, pages that the program has walked through since.
+    huge_used,
+    /// Of these, pages that were split again because a part of them left.
+    huge_split,
     /// Pages that left for a slower tier.
     demotions,
     /// Demotions given up because the program touched the page in time.
@@ -208,7 +216,7 @@ pub struct ProcessPage {
     /// Counters.
     pub counters: Counters,
     /// The economist's accounts.
-    pub classes: [ClassCounters; 4],
+    pub classes: [ClassCounters; terrace_economics::CLASSES],
     /// Service time of faults: first touch, absent, hint.
     pub latency: [Histogram; 3],
     /// Regions.

@@ -181,6 +181,7 @@ impl Worker<'_> {
                 first = slot;
             }
             pager.staging.owner_of(slot).store(owner(staged.id, staged.page), Release);
+            pager.splits(staged.address);
             slots += 1;
         }
         (first, slots)

@@ -9,8 +9,9 @@
 //! same plans come out, in whichever world the recording was made.
 
 use terrace_core::{
-    Abort, Bytes, Done, Event, EventRef, FaultKind, Nanos, Outcome, PageRange, PageRef, Plan,
-    Region, Sample, Telemetry, TierId, Upcoming,
+    Abort, Action, Bytes, Done, Event, EventRef, FaultKind, Heat, Nanos, OpId, Outcome, PageRange,
+    PageRef, PageSize, Plan, Proposal, Reason, Region, Sample, Telemetry, TierId, Upcoming,
+    Urgency,
 };
 use terrace_economics::{Decision, Economist};
 
@@ -34,12 +35,21 @@ pub struct Brain {
     decisions: Vec<Decision>,
     vetoed: Vec<Done>,
     recorder: Option<Recorder>,
+    /// Proposals of the world's own.
+    considered: u64,
 }
 
 impl Brain {
     /// Puts a policy under an economist.
     pub fn new(policy: Box<dyn Policy>, economist: Economist) -> Self {
-        Self { policy, economist, decisions: Vec::new(), vetoed: Vec::new(), recorder: None }
+        Self {
+            policy,
+            economist,
+            decisions: Vec::new(),
+            vetoed: Vec::new(),
+            recorder: None,
+            considered: 0,
+        }
     }
 
     /// From now on tells a recorder what happens, or no longer. A recording
@@ -139,6 +149,37 @@ impl Brain {
         self.tell(EventRef::Done { done, telemetry });
         self.economist.settle(done, telemetry);
         self.policy.done(done);
+    }
+
+    /// The world has something to propose that is no policy's business; the proposal if
+    /// the economist lets it pass. Numbered apart from the policy's, so that a replay
+    /// gives those the same numbers.
+    pub fn consider(
+        &mut self,
+        action: Action,
+        page_size: PageSize,
+        reason: Reason,
+        telemetry: &Telemetry,
+    ) -> Option<Proposal> {
+        const APART: u64 = 1 << 62;
+        let op = OpId(APART + self.considered);
+        self.considered += 1;
+        let (heat, urgency) = (Heat::default(), Urgency::Voluntary);
+        let proposal = Proposal { op, action, page_size, heat, victim_heat: heat, urgency, reason };
+        let decision = self.economist.decide(&proposal, telemetry);
+        self.decisions.clear();
+        self.decisions.push(decision);
+        decision.passes.then_some(proposal)
+    }
+
+    /// The program has walked through pages that were zeroed for it.
+    pub fn walked_through(&mut self, pages: u64, size: PageSize) {
+        self.economist.walked_through(pages, size);
+    }
+
+    /// What the world proposed came to its end.
+    pub fn carried_out(&mut self, done: &Done, telemetry: &Telemetry) {
+        self.economist.settle(done, telemetry);
     }
 
     /// The run is over: what is still being watched is judged by the time it

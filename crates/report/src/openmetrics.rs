@@ -77,6 +77,10 @@ const GAUGES: &[Gauge] = &[
 const COUNTERS: &[Counter] = &[
     ("promotions", "Pages brought into DRAM", None, |f| f.promotions as f64),
     ("ahead", "Pages brought in before they were touched", None, |f| f.ahead as f64),
+    ("huge_backed", "Huge pages put where the program was about to walk", None, |f| {
+        f.huge.backed as f64
+    }),
+    ("huge_split", "Huge pages split because a part of them left", None, |f| f.huge.split as f64),
     ("demotions", "Pages that left DRAM", None, |f| f.demotions as f64),
     ("moves_uncounted", "Moves of pages that the kernel did not report as done", None, |f| {
         f.moves_uncounted as f64

@@ -143,6 +143,9 @@ pub struct Figures {
     /// the program walks through memory.
     #[serde(default)]
     pub ahead: u64,
+    /// Huge pages that backed memory ahead of its first touch.
+    #[serde(default)]
+    pub huge: HugeReport,
     /// Pages that left for a slower tier.
     pub demotions: u64,
     /// Pages that the kernel moved, out or back, without saying so (a defect of
@@ -241,6 +244,19 @@ pub struct FaultReport {
     /// counts that are not zero.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub histogram: Vec<(Nanos, u64)>,
+}
+
+/// Huge pages (2 MiB) that backed memory ahead of its first touch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HugeReport {
+    /// Zeroed ahead of need.
+    pub zeroed: u64,
+    /// Of these, put where the program was going to walk.
+    pub backed: u64,
+    /// Of these, walked through since.
+    pub walked_through: u64,
+    /// Of these, split again because a part of them left.
+    pub split: u64,
 }
 
 /// The slower tiers: compressed RAM, and the spill file.
@@ -516,6 +532,12 @@ impl Figures {
             promotions: sum(|c| &c.promotions),
             ahead: sum(|c| &c.ahead),
             moves_uncounted: sum(|c| &c.moves_uncounted),
+            huge: HugeReport {
+                zeroed: sum(|c| &c.huge_zeroed),
+                backed: sum(|c| &c.huge_backed),
+                walked_through: sum(|c| &c.huge_used),
+                split: sum(|c| &c.huge_split),
+            },
             demotions: sum(|c| &c.demotions),
             demotions_cancelled: sum(|c| &c.demotions_cancelled),
             demotions_refused: sum(|c| &c.demotions_refused),

@@ -102,6 +102,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
     min_region: Bytes,
 
+    /// Whether memory that the program walks into may be backed by huge pages, as
+    /// far as that pays.
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "never"])]
+    huge_pages: String,
+
     /// Write the report to a file instead of stderr.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -302,6 +307,7 @@ impl Args {
         // The program may change its directory before the file is made.
         config.spill = self.spill.as_deref().map(absolute);
         config.spill_size = self.spill_size;
+        config.huge_pages = self.huge_pages == "auto";
         config.record = self.record.is_some();
         config
     }

@@ -75,6 +75,9 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
         ("demotions", demotions(total)),
         ("store", store(total)),
     ];
+    if let Some(text) = huge_pages(total) {
+        rows.insert(3, ("huge pages", text));
+    }
     if !total.store.spilled.is_zero() {
         rows.push(("spill file", total.store.spilled.to_string()));
     }
@@ -162,6 +165,22 @@ fn slowdown(slowdown: &Slowdown) -> String {
          {:.1} threads",
         slowdown.without, slowdown.plain_faults, slowdown.threads,
     )
+}
+
+/// What became of huge pages; nothing if there were none.
+fn huge_pages(total: &Figures) -> Option<String> {
+    let huge = &total.huge;
+    (huge.backed > 0).then(|| {
+        let mut text = format!(
+            "{} of 2 MiB came ahead of a walk, {} walked through",
+            count(huge.backed),
+            count(huge.walked_through)
+        );
+        if huge.split > 0 {
+            let _ = write!(text, ", {} split since", count(huge.split));
+        }
+        text
+    })
 }
 
 fn demotions(total: &Figures) -> String {
@@ -405,6 +424,12 @@ mod tests {
             promotions: 1_048_577,
             ahead: 20_480,
             moves_uncounted: 0,
+            huge: terrace_report::run::HugeReport {
+                zeroed: 96,
+                backed: 90,
+                walked_through: 88,
+                split: 12,
+            },
             demotions: 1_248_001,
             demotions_cancelled: 3_002,
             demotions_refused: 0,

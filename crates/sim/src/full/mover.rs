@@ -214,7 +214,7 @@ impl FullMachine {
                 }
                 Ok([Some(up), Some(down)])
             }
-            Action::Collapse { .. } => Err(Abort::Unsupported),
+            Action::Collapse { .. } | Action::Prezero { .. } => Err(Abort::Unsupported),
             Action::Arm { .. }
             | Action::Split { .. }
             | Action::Scan { .. }
