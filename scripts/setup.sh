@@ -25,6 +25,7 @@ wanted() {
         echo "sqlite3 sqlite3"
         echo "python3 python3"
         echo "perl perl"
+        echo "node nodejs"
         echo "zstd zstd"
         echo "qemu-x86_64 qemu-user"
         echo "valgrind valgrind"

@@ -30,7 +30,7 @@
 //! | [`kept`] | pages that stay |
 //! | [`broker`] | one budget for several processes |
 //! | [`give_up`], [`inject`] | what happens when something of ours breaks, and breaking it for tests |
-//! | [`presence`] | what is really mapped |
+//! | [`presence`], [`ranges`] | what is really mapped; sets of ranges |
 //! | [`numa`], [`attach`] | byte-addressable tiers; programs that run already |
 //! | [`event_ring`] | what the policy was told, on its way out |
 //! | [`shared`], [`histogram`] | the statistics page that outlives the process |
@@ -67,6 +67,7 @@ pub mod probe;
 pub mod processors;
 pub mod queue;
 pub mod quiet;
+pub mod ranges;
 pub mod reclaim;
 pub mod regions;
 pub mod scratch;

@@ -7,6 +7,17 @@ use libc::c_int;
 
 use crate::sys::PAGE;
 
+/// What may be done with a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MayDo {
+    /// `rw-p`.
+    ReadAndWrite,
+    /// `---p`: it is only reserved.
+    Nothing,
+    /// Anything else: shared, read-only, executable.
+    Else,
+}
+
 /// A mapping of `/proc/self/maps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
@@ -14,12 +25,23 @@ pub struct Mapping {
     pub start: usize,
     /// One past the last.
     pub end: usize,
-    /// `rw-p`.
-    pub private_rw: bool,
+    /// What may be done with it.
+    pub access: MayDo,
     /// Not a file's, not shared.
     pub anonymous: bool,
     /// The heap.
     pub heap: bool,
+}
+
+impl Mapping {
+    /// Private anonymous memory that can be read and written.
+    pub fn is_ordinary(&self) -> bool {
+        self.anonymous && self.access == MayDo::ReadAndWrite
+    }
+    /// Private anonymous memory that can be read and written, or is only reserved.
+    pub fn is_manageable(&self) -> bool {
+        self.anonymous && self.access != MayDo::Else
+    }
 }
 
 fn open(path: &CStr) -> Option<c_int> {
@@ -36,7 +58,8 @@ fn close(fd: c_int) {
 /// Calls `each` for every mapping, in order; false if they cannot be read.
 pub fn for_each_mapping(mut each: impl FnMut(Mapping)) -> bool {
     let Some(fd) = open(c"/proc/self/maps") else { return false };
-    let mut buffer = [0u8; 8192];
+    // The program's threads come here, too, and may have small stacks.
+    let mut buffer = [0u8; 1024];
     let mut held = 0;
     loop {
         // SAFETY: reads into the free part of the buffer.
@@ -80,7 +103,11 @@ pub(crate) fn parse(line: &[u8]) -> Option<Mapping> {
     Some(Mapping {
         start,
         end,
-        private_rw: flags == b"rw-p",
+        access: match flags {
+            b"rw-p" => MayDo::ReadAndWrite,
+            b"---p" => MayDo::Nothing,
+            _ => MayDo::Else,
+        },
         anonymous: inode == b"0" && name.is_none_or(|n| n == b"[heap]" || n.starts_with(b"[anon")),
         heap: name == Some(b"[heap]"),
     })
@@ -236,13 +263,13 @@ mod tests {
             Some(Mapping {
                 start: 0x55d0_c000_0000,
                 end: 0x55d0_c002_1000,
-                private_rw: true,
+                access: MayDo::ReadAndWrite,
                 anonymous: true,
                 heap: true
             })
         );
         let file = parse(b"7f00-7f10 r-xp 00001000 fe:00 1234 /usr/lib/libc.so.6").expect("a line");
-        assert!(!file.private_rw && !file.anonymous && !file.heap);
+        assert!(file.access == MayDo::Else && !file.anonymous && !file.heap);
         assert!(parse(b"7ff0-7ff1 rw-p 0 00:00 0 [stack]").is_some_and(|m| !m.anonymous));
         assert_eq!(parse(b"nonsense"), None);
     }
@@ -278,7 +305,7 @@ mod tests {
             assert_eq!(pagemap.is_present(at), Some(false));
         }
         let mut found = false;
-        for_each_mapping(|m| found |= m.start <= at && at < m.end && m.private_rw && m.anonymous);
+        for_each_mapping(|m| found |= m.start <= at && at < m.end && m.is_ordinary());
         assert!(found);
     }
 }

@@ -5,7 +5,7 @@
 //! 2 MiB chunk names its region; others (the heap, what `mremap` moved) are
 //! found by walking the table.
 
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 use crate::page_state::PageState;
 use crate::shared::PARTS;
@@ -24,6 +24,8 @@ pub const CHUNK: usize = 2 << 20;
 pub const MAX_REGIONS: usize = 16_384;
 
 const CHUNKS: usize = WINDOW_LEN / CHUNK;
+/// Regions outside of the window that are found without a look at all regions.
+const MOST_OUTSIDE: usize = 512;
 
 /// One region. All zeros while the entry is unused.
 #[derive(Default)]
@@ -136,6 +138,10 @@ pub struct Regions {
     /// By chunk: whether it is backed by one huge page, as far as we know.
     huge: &'static [AtomicU8],
     used: AtomicU32,
+    /// Regions outside of the window: number plus one, 0 where there is none.
+    outside: &'static [AtomicU32],
+    /// Whether there were ever more than fit.
+    more_outside: AtomicBool,
     changes: SpinLock<Changes>,
     epoch: AtomicU64,
 }
@@ -146,6 +152,7 @@ impl Regions {
         let table = sys::map_private(MAX_REGIONS * size_of::<Region>())?;
         let chunks = sys::map_private(CHUNKS * 4)?;
         let huge = sys::map_private(CHUNKS)?;
+        let outside = sys::map_private(MOST_OUTSIDE * 4)?;
         // SAFETY: the mappings are zeroed, page-aligned, long enough and
         // never unmapped, and zero bytes are valid atomics.
         unsafe {
@@ -154,6 +161,8 @@ impl Regions {
                 chunks: core::slice::from_raw_parts(chunks as *const AtomicU32, CHUNKS),
                 huge: core::slice::from_raw_parts(huge as *const AtomicU8, CHUNKS),
                 used: AtomicU32::new(0),
+                outside: core::slice::from_raw_parts(outside as *const AtomicU32, MOST_OUTSIDE),
+                more_outside: AtomicBool::new(false),
                 changes: SpinLock::new(Changes {
                     free_ids: Vec::with_capacity(MAX_REGIONS),
                     retired: Vec::with_capacity(MAX_REGIONS),
@@ -178,6 +187,18 @@ impl Regions {
         }
         // A region that has lost this address may hide one that has it now.
         let mut gone = None;
+        let inside = address.wrapping_sub(WINDOW) < WINDOW_LEN;
+        if !inside && !self.more_outside.load(Acquire) {
+            for id in self.outside.iter().map(|entry| entry.load(Acquire)).filter(|&id| id != 0) {
+                if let Some(place) = self.place(id - 1, address) {
+                    if !is_gone(&place) {
+                        return Some(place);
+                    }
+                    gone = Some(place);
+                }
+            }
+            return gone;
+        }
         for id in 0..self.used.load(Acquire) {
             if let Some(place) = self.place(id, address) {
                 if !is_gone(&place) {
@@ -238,6 +259,13 @@ impl Regions {
         region.parts.iter().for_each(|part| part.store(0, Relaxed));
         region.pages.store(pages, Release);
         self.index(id);
+        if chunks_of(start, pages).is_empty() {
+            let free = |entry: &&AtomicU32| entry.load(Relaxed) == 0;
+            match self.outside.iter().find(free) {
+                Some(entry) => entry.store(id + 1, Release),
+                None => self.more_outside.store(true, Release),
+            }
+        }
         Some(id)
     }
 
@@ -282,6 +310,9 @@ impl Regions {
             if self.huge[chunk].load(Relaxed) != 0 {
                 self.huge[chunk].store(0, Relaxed);
             }
+        }
+        for entry in self.outside.iter().filter(|entry| entry.load(Relaxed) == id + 1) {
+            entry.store(0, Release);
         }
         let epoch = self.epoch.fetch_add(1, AcqRel);
         changes.retired.push(Retired {

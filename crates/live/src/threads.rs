@@ -235,7 +235,7 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
             crate::presence::for_each_mapping(|m| {
                 let window = crate::regions::WINDOW;
                 let ours = (window..window + crate::regions::WINDOW_LEN).contains(&m.start);
-                if m.private_rw && m.anonymous && (ours || heap && m.heap) {
+                if ours && m.is_manageable() || heap && m.heap && m.is_ordinary() {
                     ranges.push((m.start, m.end));
                     if m.heap && heap {
                         heap_end = m.end;

@@ -25,6 +25,7 @@ mod forking;
 mod malloc;
 mod mapping;
 mod own_heap;
+mod places;
 mod state;
 mod words;
 

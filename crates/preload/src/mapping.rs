@@ -1,4 +1,5 @@
-//! `mmap` and `munmap`: large private anonymous mappings go into the window.
+//! `mmap`, `munmap`, `mprotect`: large private anonymous mappings go into the window, or
+//! are managed where the program wants them.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
@@ -10,7 +11,7 @@ use terrace_live::sys::{self, PAGE};
 use terrace_live::threads;
 
 use crate::malloc::BLOCKS;
-use crate::state;
+use crate::{places, state};
 
 /// Mappings are placed in the lower half of the window, the allocator's large
 /// blocks in the upper.
@@ -38,25 +39,32 @@ pub(crate) fn in_window(address: usize) -> bool {
 
 /// Flags that say that a mapping is not ordinary memory.
 const SPECIAL: c_int = libc::MAP_SHARED
-    | libc::MAP_FIXED
-    | libc::MAP_FIXED_NOREPLACE
     | libc::MAP_STACK
     | libc::MAP_GROWSDOWN
     | libc::MAP_HUGETLB
     | libc::MAP_LOCKED
     | libc::MAP_32BIT;
 
+/// Flags by which a mapping's address is not ours to choose.
+const FIXED: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
+
+/// What may be read and written, and what is only reserved.
+const ACCESSIBLE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+/// Larger reservations are not managed: of each page of a region we keep a word, and the
+/// policy some ten bytes.
+const LARGEST_RESERVATION: usize = 64 << 30;
+
 /// Maps memory for a large block of the allocator's.
 pub(crate) fn place_block(len: usize) -> Option<usize> {
-    place(&LARGE_BLOCKS, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
+    place(&LARGE_BLOCKS, len, ACCESSIBLE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
 }
 
 /// Maps ordinary memory in the window; `None` if it cannot be placed there.
-fn place(half: &Half, len: usize, flags: c_int) -> Option<usize> {
+fn place(half: &Half, len: usize, prot: c_int, flags: c_int) -> Option<usize> {
     let chunks = len.div_ceil(CHUNK);
     // Populating what exceeds the budget would only be undone.
     let flags = (flags & !libc::MAP_POPULATE) | libc::MAP_FIXED_NOREPLACE;
-    let prot = libc::PROT_READ | libc::PROT_WRITE;
     for _ in 0..8 {
         let at = half.take(chunks)?;
         // SAFETY: NOREPLACE: a mapping is made only where nothing is.
@@ -134,24 +142,40 @@ pub unsafe extern "C" fn mmap(
     let ordinary = flags & (libc::MAP_ANONYMOUS | libc::MAP_PRIVATE)
         == libc::MAP_ANONYMOUS | libc::MAP_PRIVATE
         && flags & SPECIAL == 0
-        && prot == libc::PROT_READ | libc::PROT_WRITE;
-    if ordinary
+        && matches!(prot, ACCESSIBLE | libc::PROT_NONE);
+    let managed = ordinary
         && !threads::is_ours()
-        && let Some(config) = state::config()
-        && len as u64 >= config.min_region.get()
-        && len < WINDOW_LEN / 2
+        && state::config().is_some_and(|config| len as u64 >= config.min_region.get())
+        && len < if prot == libc::PROT_NONE { LARGEST_RESERVATION } else { WINDOW_LEN / 2 };
+    let pages = len.next_multiple_of(PAGE);
+    // Who reserves addresses at a place may count on it.
+    let anywhere = flags & FIXED == 0 && (prot == ACCESSIBLE || at.is_null());
+    if managed
+        && anywhere
+        && let Some(placed) = place(&MAPPINGS, pages, prot, flags)
     {
-        let len = len.next_multiple_of(PAGE);
-        if let Some(placed) = place(&MAPPINGS, len, flags) {
-            state::mapped(placed, len);
-            return placed as *mut c_void;
+        if prot == ACCESSIBLE {
+            state::mapped(placed, pages);
+        } else {
+            state::reserved(placed, pages);
         }
+        return placed as *mut c_void;
     }
     // SAFETY: the caller's.
-    match unsafe { sys::mmap(at as usize, len, prot, flags, fd, offset) } {
-        Ok(at) => at as *mut c_void,
-        Err(error) => fail(error),
+    let mapped = match unsafe { sys::mmap(at as usize, len, prot, flags, fd, offset) } {
+        Ok(mapped) => mapped,
+        Err(error) => return fail(error),
+    };
+    if managed {
+        state::count_roughly();
+        places::mapped(mapped, mapped + pages);
+        if prot == ACCESSIBLE {
+            state::accessible(pages);
+        }
+    } else if flags & libc::MAP_FIXED != 0 {
+        places::unmapped(mapped, mapped + pages);
     }
+    mapped as *mut c_void
 }
 
 /// Maps memory: `mmap64`, the same on 64-bit systems.
@@ -180,8 +204,12 @@ pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
     // SAFETY: the caller's.
     match unsafe { sys::munmap(at as usize, len) } {
         Ok(()) => {
-            if in_window(at as usize) {
-                gave_back(at as usize, len);
+            let start = at as usize;
+            if in_window(start) {
+                gave_back(start, len);
+                state::unmapped(len);
+            } else if places::contains(start, start + len) {
+                places::unmapped(start, (start + len).next_multiple_of(PAGE));
                 state::unmapped(len);
             }
             0
@@ -191,6 +219,24 @@ pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
             -1
         }
     }
+}
+
+/// Changes what may be done with memory: `mprotect(2)`. Hooked since reserved memory
+/// becomes accessible by it.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, prot: c_int) -> c_int {
+    // SAFETY: the caller's; sets `errno` as the C library's does.
+    let result = unsafe { libc::syscall(libc::SYS_mprotect, at, len, prot) } as c_int;
+    if result == 0 && prot & libc::PROT_WRITE != 0 && state::counts_roughly() {
+        let start = at as usize;
+        if places::contains(start, start + len) {
+            state::accessible(len.next_multiple_of(PAGE));
+        }
+    }
+    result
 }
 
 /// `MADV_GUARD_INSTALL` (Linux 6.13).

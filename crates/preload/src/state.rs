@@ -5,7 +5,7 @@
 //! moment on at which what the program has mapped exceeds the share. *Off* if there is
 //! no configuration, or something failed.
 
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 
 use terrace_live::broker::member;
 use terrace_live::command::Command;
@@ -16,6 +16,8 @@ use terrace_live::shared::{ProcessPage, State, Text};
 use terrace_live::spin::SpinLock;
 use terrace_live::sys::PAGE;
 use terrace_live::{activate, sys};
+
+use crate::places;
 
 const OFF: u8 = 0;
 const DORMANT: u8 = 1;
@@ -30,7 +32,7 @@ static STATS: AtomicPtr<ProcessPage> = AtomicPtr::new(core::ptr::null_mut());
 /// child. So a child that was not made by our `fork`, and has none of our
 /// threads, is told from one that shares our memory (`vfork`, `CLONE_VM`).
 static OWNER: AtomicPtr<AtomicI32> = AtomicPtr::new(core::ptr::null_mut());
-/// Bytes mapped in the window.
+/// Bytes that are accessible in the window and in places that the program chose.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// Reads the configuration.
@@ -155,10 +157,47 @@ pub(crate) fn mapped(start: usize, len: usize) {
     }
 }
 
-/// A part of the window was unmapped. While active, the kernel has told the
+/// A part of what is to be managed was unmapped. While active, the kernel has told the
 /// pager already.
 pub(crate) fn unmapped(len: usize) {
+    if counts_roughly() && pager().is_none() {
+        // How much of it was accessible, nobody has counted.
+        if let Some(bytes) = places::accessible() {
+            MAPPED.store(bytes, Release);
+        }
+        return;
+    }
     let _ = MAPPED.fetch_update(AcqRel, Relaxed, |m| Some(m.saturating_sub(len)));
+}
+
+/// Whether the program has reserved memory, or mapped some over other: then what we
+/// count as accessible may be too much, and what is unmapped may not have been.
+static ROUGHLY: AtomicBool = AtomicBool::new(false);
+
+/// From now on it is counted roughly, and again when it matters.
+pub(crate) fn count_roughly() {
+    ROUGHLY.store(true, Release);
+}
+
+/// Whether it is.
+pub(crate) fn counts_roughly() -> bool {
+    ROUGHLY.load(Acquire)
+}
+
+/// Memory without access was mapped in the window. It counts once it is accessible.
+pub(crate) fn reserved(start: usize, len: usize) {
+    count_roughly();
+    if let Some(pager) = pager() {
+        signals_blocked(|| pager.commands.ask(pager, Command::Manage, start, start + len));
+    }
+}
+
+/// Memory has become accessible that is to be managed, and is known to be.
+pub(crate) fn accessible(len: usize) {
+    if pager().is_none() {
+        MAPPED.fetch_add(len, AcqRel);
+        wake_up_if_needed();
+    }
 }
 
 /// What a forked child is to find empty; kept here until there is a pager.
@@ -188,8 +227,18 @@ pub(crate) fn wake_up_if_needed() {
     if PHASE.load(Acquire) == ACTIVE || owner() != unsafe { libc::getpid() } {
         return;
     }
-    if signals_blocked(|| member::fits(MAPPED.load(Acquire) + crate::malloc::heap_size())) {
+    let fits = || member::fits(MAPPED.load(Acquire) + crate::malloc::heap_size());
+    if signals_blocked(fits) {
         return;
+    }
+    // What is made accessible time and again has been counted as often.
+    if counts_roughly()
+        && let Some(bytes) = places::accessible()
+    {
+        MAPPED.store(bytes, Release);
+        if signals_blocked(fits) {
+            return;
+        }
     }
     if PHASE.compare_exchange(DORMANT, STARTING, AcqRel, Acquire).is_err() {
         // Another thread is at it; what we mapped is found or reported by then.
@@ -211,6 +260,7 @@ pub(crate) fn wake_up_if_needed() {
                 *pager.wiped.lock() = core::mem::take(&mut *WIPED.lock());
                 PHASE.store(ACTIVE, Release);
                 crate::arenas::manage_all();
+                places::manage_all();
             }
             Err(error) => {
                 PHASE.store(OFF, Release);
@@ -225,6 +275,7 @@ pub(crate) fn wake_up_if_needed() {
 pub(crate) fn forked(pager: &'static Pager) {
     let Some(config) = config() else { return };
     claim();
+    places::forked();
     STATS.store(core::ptr::null_mut(), Release);
     terrace_live::event_ring::forked();
     if let Some(page) = stats(config) {
@@ -248,6 +299,7 @@ pub(crate) fn switch_off() {
 /// In a forked child that has no pager yet: its statistics are its own.
 pub(crate) fn forked_dormant() {
     claim();
+    places::forked();
     member::forked_unmanaged(MAPPED.load(Acquire) + crate::malloc::heap_size());
     STATS.store(core::ptr::null_mut(), Release);
 }

@@ -95,7 +95,7 @@ impl LinuxHost {
 impl Host for LinuxHost {
     fn mappings(&mut self, process: u32) -> io::Result<Vec<(u64, u64)>> {
         let text = std::fs::read(format!("/proc/{process}/maps"))?;
-        let movable = |m: &Mapping| m.private_rw && m.anonymous;
+        let movable = |m: &Mapping| m.is_ordinary();
         Ok(text
             .split(|&byte| byte == b'\n')
             .filter_map(presence::parse)

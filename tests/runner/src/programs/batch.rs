@@ -20,6 +20,8 @@ pub fn workloads() -> Vec<Workload> {
         Workload { name: "python3", needs: &[Program("python3")], run: python },
         Workload { name: "python3-fork", needs: &[Program("python3")], run: python_fork },
         Workload { name: "python3-numpy", needs: &[PythonModule("numpy")], run: numpy },
+        Workload { name: "node", needs: &[Program("node")], run: node },
+        Workload { name: "java", needs: &[Program("java"), Program("javac")], run: java },
         Workload { name: "perl", needs: &[Program("perl")], run: perl },
         Workload {
             name: "zstd",
@@ -102,6 +104,21 @@ fn python_fork(environment: &Environment, directory: &Path) -> Result<Outcome, S
 fn numpy(environment: &Environment, directory: &Path) -> Result<Outcome, String> {
     let mut command = environment.command("python3", directory);
     command.arg(script("arrays.py"));
+    finish(environment, &mut command, directory, &[])
+}
+
+/// V8 reserves addresses where it likes, and opens them by `mprotect`.
+fn node(environment: &Environment, directory: &Path) -> Result<Outcome, String> {
+    let mut command = environment.command("node", directory);
+    command.arg(script("objects.js"));
+    finish(environment, &mut command, directory, &[])
+}
+
+/// Java reserves its heap and maps it in parts over the reservation. It compiles the program
+/// first, in the same process.
+fn java(environment: &Environment, directory: &Path) -> Result<Outcome, String> {
+    let mut command = environment.command("java", directory);
+    command.args(["-Xmx400m", "-Xshare:auto", &script("Objects.java")]);
     finish(environment, &mut command, directory, &[])
 }
 

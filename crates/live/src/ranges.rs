@@ -1,0 +1,133 @@
+//! A set of address ranges, without memory beyond its own.
+
+/// Ranges that it has room for.
+pub const MOST: usize = 1024;
+
+/// Ranges without overlap, in no order.
+#[derive(Clone, Debug)]
+pub struct Ranges {
+    ranges: [(usize, usize); MOST],
+    count: usize,
+}
+
+impl Default for Ranges {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Ranges {
+    /// None.
+    pub const fn new() -> Self {
+        Self { ranges: [(0, 0); MOST], count: 0 }
+    }
+
+    /// Adds a range. If there are too many, it is left out.
+    pub fn add(&mut self, start: usize, end: usize) {
+        self.remove(start, end);
+        // Parts that are mapped one after the other become one.
+        let touches = |&(s, e): &(usize, usize)| e == start || s == end;
+        if let Some(i) = self.ranges[..self.count].iter().position(touches) {
+            let (s, e) = self.ranges[i];
+            self.ranges[i] = (s.min(start), e.max(end));
+        } else {
+            self.push(start, end);
+        }
+    }
+
+    /// How many there are.
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn push(&mut self, start: usize, end: usize) {
+        if start < end && self.count < MOST {
+            self.ranges[self.count] = (start, end);
+            self.count += 1;
+        }
+    }
+
+    /// Takes a range out of all that overlap it.
+    pub fn remove(&mut self, start: usize, end: usize) {
+        let mut i = 0;
+        while i < self.count {
+            let (s, e) = self.ranges[i];
+            if s >= end || e <= start {
+                i += 1;
+                continue;
+            }
+            self.count -= 1;
+            self.ranges[i] = self.ranges[self.count];
+            // What remains on both sides lies outside, and is not looked at again.
+            self.push(s, start.min(e));
+            self.push(end.max(s), e);
+        }
+    }
+
+    /// Takes any of them out.
+    pub fn pop(&mut self) -> Option<(usize, usize)> {
+        self.count = self.count.checked_sub(1)?;
+        Some(self.ranges[self.count])
+    }
+
+    /// How much of a range is in these.
+    pub fn shared_with(&self, start: usize, end: usize) -> usize {
+        let shared = |&(s, e): &(usize, usize)| e.min(end).saturating_sub(s.max(start));
+        self.ranges[..self.count].iter().map(shared).sum()
+    }
+
+    /// Whether any of a range is in these.
+    pub fn overlaps(&self, start: usize, end: usize) -> bool {
+        self.ranges[..self.count].iter().any(|&(s, e)| s < end && start < e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(ranges: &Ranges) -> Vec<(usize, usize)> {
+        let mut list = ranges.ranges[..ranges.count].to_vec();
+        list.sort_unstable();
+        list
+    }
+
+    #[test]
+    fn what_is_unmapped_in_the_middle_leaves_both_ends() {
+        let mut ranges = Ranges::new();
+        ranges.add(10, 20);
+        ranges.add(20, 30);
+        assert_eq!(list(&ranges), [(10, 30)], "neighbours are one");
+        ranges.remove(15, 18);
+        assert_eq!(list(&ranges), [(10, 15), (18, 30)]);
+        ranges.remove(0, 12);
+        ranges.remove(29, 99);
+        assert_eq!(list(&ranges), [(12, 15), (18, 29)]);
+        assert_eq!(ranges.shared_with(14, 20), 3);
+        assert!(ranges.overlaps(14, 16) && !ranges.overlaps(15, 18));
+    }
+
+    #[test]
+    fn what_is_mapped_again_is_noted_once() {
+        let mut ranges = Ranges::new();
+        ranges.add(10, 30);
+        ranges.add(15, 20);
+        ranges.add(5, 12);
+        assert_eq!(list(&ranges).iter().map(|(s, e)| e - s).sum::<usize>(), 25);
+    }
+
+    #[test]
+    fn a_full_table_forgets_nothing_that_is_in_it() {
+        let mut ranges = Ranges::new();
+        for i in 1..=MOST + 5 {
+            ranges.add(i * 10, i * 10 + 1);
+        }
+        assert_eq!(ranges.count, MOST);
+        assert!(ranges.overlaps(10, 11) && !ranges.overlaps(MOST * 10 + 10, MOST * 10 + 11));
+    }
+}
