@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use terrace_core::Bytes;
 use terrace_live::doctor::{Facts, SamplerSupport};
-use terrace_live::probe::UffdProbe;
+use terrace_live::probe::{SpillProbe, UffdProbe};
 use terrace_live::uffd::{OpenedBy, feature};
 use terrace_sampler::{Capabilities, Kind, choose};
 
@@ -39,8 +39,27 @@ struct Diagnosis {
     /// Ways to observe programs from outside; `None` of a machine that is not
     /// this one.
     attach: Option<AttachSupport>,
+    /// How `run --spill` would write its file; `None` of a machine that is not this
+    /// one.
+    spill: Option<SpillSupport>,
     /// What the files say.
     facts: Facts,
+}
+
+/// How a spill file in the working directory would be written, as tried.
+#[derive(Debug, Serialize)]
+struct SpillSupport {
+    /// Why not by `io_uring` (by `pwrite` then).
+    io_uring_lacks: Option<String>,
+    /// Why not past the page cache.
+    direct_lacks: Option<String>,
+}
+
+impl SpillSupport {
+    fn of_this_machine() -> Self {
+        let probe = SpillProbe::run(Path::new("."));
+        Self { io_uring_lacks: probe.io_uring, direct_lacks: probe.direct }
+    }
 }
 
 /// What `terrace attach` would observe programs by, as tried.
@@ -122,6 +141,7 @@ impl Diagnosis {
             obstacle,
             attach: Some(AttachSupport::of_this_machine(probe.features)),
             userfaultfd: Some(Userfaultfd::from(&probe)),
+            spill: Some(SpillSupport::of_this_machine()),
             facts,
         }
     }
@@ -136,6 +156,7 @@ impl Diagnosis {
             obstacle,
             attach: None,
             userfaultfd: None,
+            spill: None,
             facts,
         }
     }
@@ -176,6 +197,9 @@ fn render(diagnosis: &Diagnosis) -> String {
             "observing from outside (`terrace attach`), best first",
             &outside(attach),
         );
+    }
+    if let Some(support) = &diagnosis.spill {
+        section(&mut text, "spill file in this directory (`run --spill`)", &spill(support));
     }
     section(&mut text, "memory", &memory(&diagnosis.facts));
     text
@@ -276,6 +300,17 @@ fn outside(attach: &AttachSupport) -> Vec<(&'static str, String)> {
     rows.push(("write tracking from inside", state(capabilities.write_track.as_deref())));
     rows.push(("access tracking from inside", state(capabilities.access_track.as_deref())));
     rows
+}
+
+fn spill(support: &SpillSupport) -> Vec<(&'static str, String)> {
+    let state = |lack: &Option<String>, instead: &str| match lack {
+        None => "yes".to_owned(),
+        Some(lack) => format!("no, {instead}: {lack}"),
+    };
+    vec![
+        ("written by io_uring", state(&support.io_uring_lacks, "by pwrite")),
+        ("past the page cache", state(&support.direct_lacks, "through it")),
+    ]
 }
 
 fn memory(facts: &Facts) -> Vec<(&'static str, String)> {

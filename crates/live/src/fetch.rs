@@ -14,6 +14,7 @@ use crate::pager::Pager;
 use crate::queue::Note;
 use crate::regions::Place;
 use crate::serve::{Worker, damaged, unpack, zeros};
+use crate::spill::reader::{Reader, Window};
 use crate::spin::{SharedGuard, backoff};
 use crate::sys::{self, PAGE};
 
@@ -61,6 +62,10 @@ impl Default for Batch {
     }
 }
 
+/// How often the spill file is read for pages that nobody waits for, while somebody
+/// waits for another.
+const READS: u32 = 1;
+
 /// Whether a page's content is held by us, in memory.
 fn is_stored(state: PageState) -> bool {
     matches!(state, PageState::Compressed(_) | PageState::Raw(_) | PageState::Same(_))
@@ -74,7 +79,7 @@ impl Worker<'_> {
         // Reading what was never touched shares the kernel's zero page.
         let watched = match state {
             PageState::Fresh => write,
-            other => is_stored(other),
+            other => is_stored(other) || matches!(other, PageState::Spilled(_)),
         };
         if !watched {
             return Ahead::default();
@@ -115,7 +120,7 @@ impl Worker<'_> {
         let fresh = PageState::of(place.word.load(Relaxed)) == PageState::Fresh;
         let mut taken = [Taken { page: 0, word: 0 }; MOST];
         let count = if self.batch.at == 0 { 0 } else { (room as usize).min(MOST) };
-        let count = take(pager, place, ahead, fresh, &mut taken[..count]);
+        let count = take(pager, place, ahead, fresh, &self.reader, &mut taken[..count]);
         let taken = &mut taken[..count];
         let filled = self.fill(place, taken, fresh);
         pager.release(u64::from(room) - u64::from(filled));
@@ -131,7 +136,7 @@ impl Worker<'_> {
         taken.sort_unstable_by_key(|t| t.page);
         let start = sys::now();
         for (i, t) in taken.iter().enumerate().filter(|_| !fresh) {
-            if !unpack(pager, PageState::of(t.word), self.batch.page(i)) {
+            if !unpack(pager, PageState::of(t.word), self.batch.page(i), &mut self.reader, true) {
                 damaged();
             }
         }
@@ -195,7 +200,15 @@ impl Worker<'_> {
 
 /// Takes the pages that are to come in: those that are of the same kind as the
 /// one that was asked for, and that nobody has. Returns how many.
-fn take(pager: &Pager, place: &Place<'_>, ahead: Ahead, fresh: bool, taken: &mut [Taken]) -> usize {
+fn take(
+    pager: &Pager,
+    place: &Place<'_>,
+    ahead: Ahead,
+    fresh: bool,
+    reader: &Reader,
+    taken: &mut [Taken],
+) -> usize {
+    let mut file = File { pager, reader, window: None, reads: 0 };
     let mut count = 0;
     let mut page = i64::from(place.page);
     for _ in 0..ahead.count {
@@ -210,7 +223,12 @@ fn take(pager: &Pager, place: &Place<'_>, ahead: Ahead, fresh: bool, taken: &mut
         let word = place.region.word(page);
         let state = PageState::of(word.load(Relaxed));
         let at = Place { page, word, ..*place };
-        let wanted = if fresh { state == PageState::Fresh } else { is_stored(state) };
+        let wanted = match state {
+            PageState::Spilled(_) => !fresh,
+            other if fresh => other == PageState::Fresh,
+            other => is_stored(other),
+        };
+        let wanted = wanted && file.has(state);
         if wanted && pager.try_lock_page(&at, state) {
             taken[count] = Taken { page, word: state.word() };
             count += 1;
@@ -219,6 +237,31 @@ fn take(pager: &Pager, place: &Place<'_>, ahead: Ahead, fresh: bool, taken: &mut
         }
     }
     count
+}
+
+/// What of the spill file is, or is to be, in a reader's buffer.
+struct File<'r> {
+    pager: &'r Pager,
+    reader: &'r Reader,
+    window: Option<Window>,
+    reads: u32,
+}
+
+impl File<'_> {
+    /// Whether a page can be had without reading the file once more than is allowed.
+    fn has(&mut self, state: PageState) -> bool {
+        let PageState::Spilled(location) = state else { return true };
+        let spill = &self.pager.spill;
+        let window = self.reader.window_for(spill, self.window, location);
+        if self.window != Some(window) && !self.reader.has(&window) {
+            if self.reads == READS {
+                return false;
+            }
+            self.reads += 1;
+        }
+        self.window = Some(window);
+        true
+    }
 }
 
 /// The runs of neighbours in pages in order.

@@ -337,7 +337,11 @@ impl Pager {
 
     /// The spill file is the parent's: brings what we have in it into RAM.
     fn adopt_spilled(&self, parent: i32) {
-        if !self.spill.is_open() || self.spill.used().is_zero() {
+        if !self.spill.is_open() {
+            return;
+        }
+        if self.spill.used().is_zero() {
+            self.spill.abandon();
             return;
         }
         let manager = self.workers[MANAGER].tid.load(Relaxed);
@@ -345,19 +349,22 @@ impl Pager {
             sys::complain(&["the spill file cannot be read in a child; it cannot go on"]);
             std::process::abort();
         }
+        let mut reader = crate::spill::reader::Reader::new();
         for (_, region) in self.regions.iter() {
             for page in 0..region.pages() {
                 let word = region.word(page);
-                let PageState::Spilled(slot) = PageState::of(word.load(Acquire)) else { continue };
-                let mut buffer = crate::spill::Spill::buffer();
-                let blob = self
-                    .spill
-                    .read(slot, &mut buffer)
-                    .and_then(|(raw, bytes)| Some((raw, bytes.len(), self.store.put(bytes)?)));
-                let Some((raw, len, blob)) = blob else {
+                let PageState::Spilled(at) = PageState::of(word.load(Acquire)) else { continue };
+                let bytes = reader.read(&self.spill, at, true).ok();
+                let Some(blob) = bytes.and_then(|bytes| self.store.put(bytes)) else {
+                    if self.fork.handover().step.load(Acquire) == RELEASED {
+                        // The parent has lost its patience, and has brought it in.
+                        word.store(PageState::Fresh.word(), Release);
+                        continue;
+                    }
                     sys::complain(&["a spilled page cannot be read in a child; it cannot go on"]);
                     std::process::abort();
                 };
+                let (raw, len) = (at.is_raw(), at.len());
                 let counters = &self.stats().counters;
                 counters.stored_pages.fetch_add(1, Relaxed);
                 counters.blob_bytes.fetch_add(len as u64, Relaxed);

@@ -39,6 +39,10 @@
 pub mod activate;
 pub mod ahead;
 pub mod aside;
+/// The atomics of [`queue`] and [`spin`]; `tests/models` gives them others.
+mod atomic {
+    pub(crate) use core::sync::atomic::*;
+}
 pub mod attach;
 pub mod broker;
 pub mod codec;

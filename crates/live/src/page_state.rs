@@ -3,6 +3,8 @@
 //! The word is also the page's lock. Whoever sets `BUSY` owns the page until
 //! it stores a new word; everyone else waits or leaves the page alone.
 
+use crate::spill::location::Location;
+
 /// Where a page's content is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageState {
@@ -18,8 +20,8 @@ pub enum PageState {
     Raw(usize),
     /// One word repeated: stored at this address, or zero if the address is 0.
     Same(usize),
-    /// In the spill file's slot of this number.
-    Spilled(u32),
+    /// In the spill file, there.
+    Spilled(Location),
     /// The address is no longer mapped.
     Gone,
 }
@@ -37,7 +39,7 @@ impl PageState {
             Self::Compressed(at) => 3 | (at as u64) << 4,
             Self::Raw(at) => 4 | (at as u64) << 4,
             Self::Same(at) => 5 | (at as u64) << 4,
-            Self::Spilled(slot) => 6 | (slot as u64) << 4,
+            Self::Spilled(location) => 6 | location.bits() << 4,
             Self::Gone => 7,
         }
     }
@@ -52,7 +54,7 @@ impl PageState {
             3 => Self::Compressed(payload as usize),
             4 => Self::Raw(payload as usize),
             5 => Self::Same(payload as usize),
-            6 => Self::Spilled(payload as u32),
+            6 => Self::Spilled(Location::from_bits(payload)),
             _ => Self::Gone,
         }
     }
@@ -71,7 +73,7 @@ mod tests {
             PageState::Compressed(0x7fff_ffff_ffff),
             PageState::Raw(0x7fff_0000_0040),
             PageState::Same(0),
-            PageState::Spilled(7),
+            PageState::Spilled(Location::new((1 << 50) - 16, 4097, true)),
             PageState::Gone,
         ] {
             assert_eq!(PageState::of(state.word()), state);

@@ -17,8 +17,12 @@ use crate::store::{Blob, Store};
 use crate::sys::{self, PAGE};
 use crate::uffd::{Message, Uffd};
 
-/// Fault handlers and the manager.
-pub const MAX_WORKERS: usize = 5;
+/// The most fault handlers; they are numbered from 1.
+pub const HANDLERS: usize = 4;
+/// The number of the thread that writes the spill file.
+pub const WRITER: usize = HANDLERS + 1;
+/// Fault handlers, the manager and the writer.
+pub const MAX_WORKERS: usize = HANDLERS + 2;
 /// The manager's number among the workers.
 pub const MANAGER: usize = 0;
 
@@ -251,7 +255,10 @@ impl Pager {
             uffd: AtomicI32::new(-1),
             regions: Regions::new()?,
             store: Store::new(),
-            spill: Spill::new(config.spill_size),
+            spill: Spill::new(match config.spill {
+                Some(_) => config.spill_size,
+                None => terrace_core::Bytes::ZERO,
+            }),
             staging: Staging::new(slots)?,
             limbo: SpinLock::new(Limbo::new(slots, 4096)),
             queue: Queue::new(),
@@ -440,8 +447,8 @@ impl Pager {
                 }
                 counters.same_pages.fetch_sub(1, Relaxed);
             }
-            PageState::Spilled(slot) => {
-                self.spill.free(slot);
+            PageState::Spilled(location) => {
+                self.spill.free(location);
                 counters.spill_bytes.store(self.spill.used().get(), Relaxed);
             }
             PageState::Fresh | PageState::Resident | PageState::Limbo(_) | PageState::Gone => {}

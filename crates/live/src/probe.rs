@@ -57,3 +57,32 @@ impl UffdProbe {
         }
     }
 }
+
+/// How a spill file would be written here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpillProbe {
+    /// Why not by `io_uring`, but by `pwrite`; `None` if by `io_uring`.
+    pub io_uring: Option<String>,
+    /// Why not past the page cache (`O_DIRECT`) in the directory asked about.
+    pub direct: Option<String>,
+}
+
+impl SpillProbe {
+    /// Tries, for files in this directory.
+    pub fn run(directory: &std::path::Path) -> Self {
+        let text = |error| std::io::Error::from_raw_os_error(error).to_string();
+        let ring = crate::spill::device::probe().err().map(|error| match error {
+            libc::ENOSYS => "this kernel has no io_uring (CONFIG_IO_URING)".to_owned(),
+            libc::EPERM => {
+                "refused: kernel.io_uring_disabled, or a filter of system calls".to_owned()
+            }
+            error => format!("refused: {}", text(error)),
+        });
+        let direct = crate::spill::device::probe_direct(directory).err().map(|error| match error {
+            libc::EOPNOTSUPP => "not known before a file is made".to_owned(),
+            libc::EINVAL => "this file system has no O_DIRECT".to_owned(),
+            error => text(error),
+        });
+        Self { io_uring: ring, direct }
+    }
+}

@@ -5,8 +5,8 @@
 //! Bounded, lock-free, many writers, one reader at a time (D. Vyukov's queue).
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicUsize, Ordering::*};
 
+use crate::atomic::{AtomicUsize, Ordering::*};
 use terrace_core::{Done, FaultKind, PageRange, PageRef, Region};
 
 /// Notes that fit; a writer that finds the queue full empties it itself.

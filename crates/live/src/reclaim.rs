@@ -83,6 +83,7 @@ impl Worker<'_> {
 
     /// One round of making room; false if nothing could be done.
     pub fn make_room(&mut self, limbo: &mut SpinGuard<'_, Limbo>) -> bool {
+        self.pager.throttle();
         if !self.pager.enter(self.id) {
             self.pager.leave(self.id);
             return false;
@@ -185,6 +186,7 @@ impl Worker<'_> {
         inject::at(Point::Settle);
         pager.staging.owner_of(slot).store(NOBODY, Release);
         place.word.store(state.word(), Release);
+        pager.stored(owner(place.id, place.page), state);
         region.resident.fetch_sub(1, Relaxed);
         pager.release(1);
         let took = sys::now() - start;
@@ -232,8 +234,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Compresses a page into the store, or the spill file; `None` if neither
-    /// has room.
+    /// Compresses a page into the store; `None` if there is no memory for it.
     fn pack(&mut self, bytes: &PageBytes) -> Option<PageState> {
         let pager = self.pager;
         let counters = &pager.stats().counters;
@@ -250,14 +251,6 @@ impl Worker<'_> {
             Packed::Compressed(n) => (false, self.codec.output(n)),
             Packed::Raw => (true, bytes),
         };
-        let over = pager.config.store_limit.is_some_and(|l| pager.store.occupied() >= l.get());
-        if over
-            && pager.spill.is_open()
-            && let Some(slot) = pager.spill.write(raw, content)
-        {
-            counters.spill_bytes.store(pager.spill.used().get(), Relaxed);
-            return Some(PageState::Spilled(slot));
-        }
         let blob = pager.store.put(content)?;
         counters.stored_pages.fetch_add(1, Relaxed);
         counters.blob_bytes.fetch_add(content.len() as u64, Relaxed);

@@ -20,7 +20,7 @@ use crate::pager::Pager;
 use crate::presence::Pagemap;
 use crate::queue::Note;
 use crate::regions::Place;
-use crate::spill::Spill;
+use crate::spill::reader::Reader;
 use crate::store::Blob;
 use crate::sys::{self, PAGE};
 use crate::uffd::Uffd;
@@ -58,6 +58,8 @@ pub struct Worker<'p> {
     pub(crate) pagemap: Pagemap,
     buffer: Box<Aligned<PAGE>>,
     pub(crate) batch: Batch,
+    /// Reads the spill file.
+    pub(crate) reader: Reader,
     /// Whether it runs only where nobody else wants to.
     pub polls: bool,
     /// Until when (ns) the background need not try to make room.
@@ -74,6 +76,7 @@ impl<'p> Worker<'p> {
             pagemap: Pagemap::open(),
             buffer: Box::new(Aligned([0; PAGE])),
             batch: Batch::new(),
+            reader: if pager.config.spill.is_some() { Reader::new() } else { Reader::none() },
             polls: false,
             stuck_until: 0,
         }
@@ -312,7 +315,7 @@ impl<'p> Worker<'p> {
 
     /// Brings a stored page's content into the worker's buffer.
     fn unpack(&mut self, state: PageState) -> bool {
-        unpack(self.pager, state, &mut self.buffer.0)
+        unpack(self.pager, state, &mut self.buffer.0, &mut self.reader, false)
     }
 
     /// Serves a fault from the frozen books, if they still are.
@@ -493,8 +496,14 @@ pub(crate) fn damaged() -> ! {
 }
 
 /// Brings a stored page's content, which is the caller's or does not change, into
-/// a buffer.
-pub(crate) fn unpack(pager: &Pager, state: PageState, page: &mut PageBytes) -> bool {
+/// a buffer. `wide`: its neighbours will be asked for, too.
+pub(crate) fn unpack(
+    pager: &Pager,
+    state: PageState,
+    page: &mut PageBytes,
+    reader: &mut Reader,
+    wide: bool,
+) -> bool {
     let store = &pager.store;
     match state {
         PageState::Compressed(at) => {
@@ -516,17 +525,20 @@ pub(crate) fn unpack(pager: &Pager, state: PageState, page: &mut PageBytes) -> b
             codec::fill(page, u64::from_ne_bytes(word.try_into().unwrap_or_default()));
             true
         }
-        PageState::Spilled(slot) => {
-            let mut buffer = Spill::buffer();
-            match pager.spill.read(slot, &mut buffer) {
-                Some((true, bytes)) if bytes.len() == PAGE => {
+        PageState::Spilled(location) => match reader.read(&pager.spill, location, wide) {
+            Ok(bytes) if location.is_raw() => {
+                let whole = bytes.len() == PAGE;
+                if whole {
                     page.copy_from_slice(bytes);
-                    true
                 }
-                Some((false, bytes)) => codec::unpack(bytes, page),
-                _ => false,
+                whole
             }
-        }
+            Ok(bytes) => codec::unpack(bytes, page),
+            Err(error) => {
+                sys::complain(&["the spill file cannot be read: ", crate::spill::describe(error)]);
+                false
+            }
+        },
         _ => false,
     }
 }

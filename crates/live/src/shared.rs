@@ -66,6 +66,10 @@ counters! {
     store_peak_bytes,
     /// Bytes now in the spill file.
     spill_bytes,
+    /// Bytes read from it.
+    spill_read_bytes,
+    /// Bytes written to it, those that were moved within it included.
+    spill_written_bytes,
     /// Faults on memory never touched before.
     faults_first_touch,
     /// Faults on pages that had been compressed or spilled.

@@ -6,8 +6,8 @@
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crate::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::{aside, sys};
 
 /// A value behind a lock.

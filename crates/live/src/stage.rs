@@ -9,7 +9,7 @@ use crate::inject::{self, Point};
 use crate::kept::KEPT;
 use crate::limbo::{self, Limbo, NOBODY, Purpose, owner};
 use crate::page_state::PageState;
-use crate::pager::{MANAGER, Pager};
+use crate::pager::{HANDLERS, MANAGER, Pager};
 use crate::queue::Note;
 use crate::reclaim::BATCH;
 use crate::regions::Place;
@@ -336,7 +336,8 @@ impl Worker<'_> {
         }
         // If the program discards the page at this very moment, the fault is
         // an ordinary one, and somebody else has to serve it.
-        let handlers = pager.workers[1..].iter().filter(|w| w.tid.load(Relaxed) != 0).count();
+        let handlers =
+            pager.workers[1..=HANDLERS].iter().filter(|w| w.tid.load(Relaxed) != 0).count();
         if self.id != MANAGER && (handlers < 2 || pager.unsharing.swap(1, AcqRel) != 0) {
             return false;
         }

@@ -12,10 +12,11 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use crate::duty::{PENDING, Pending};
 use crate::give_up;
 use crate::page_state::PageState;
-use crate::pager::{MANAGER, MAX_WORKERS, Pager};
+use crate::pager::{HANDLERS, MANAGER, MAX_WORKERS, Pager, WRITER};
 use crate::processors::{self, Processors};
 use crate::serve::Worker;
 use crate::shared::State;
+use crate::spill::writer::Desk;
 use crate::sys::{self, PAGE};
 use crate::uffd::{Message, Uffd, feature};
 
@@ -209,13 +210,15 @@ fn open_handles(pager: &Pager) -> Result<(), i32> {
 
 fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) -> Result<(), i32> {
     // Handlers first: as soon as a range is registered, its faults wait for them.
-    let handlers = (MAX_WORKERS - 1).min(Processors::allowed().count().max(1));
-    for id in 1..=handlers {
-        spawn(id, handler, core::ptr::from_ref(pager).cast_mut().cast())?;
+    let handlers = HANDLERS.min(Processors::allowed().count().max(1));
+    let writers = usize::from(pager.spill.is_open());
+    for id in (1..=handlers).chain(WRITER..WRITER + writers) {
+        let main = if id == WRITER { writer } else { handler };
+        spawn(id, main, core::ptr::from_ref(pager).cast_mut().cast())?;
     }
-    uncount(1 + handlers);
+    uncount(1 + handlers + writers);
     // They open files, for which the limit may have been raised just now.
-    for id in 1..=handlers {
+    for id in (1..=handlers).chain(WRITER..WRITER + writers) {
         let mut spins = 0;
         while pager.workers[id].tid.load(Acquire) == 0 {
             crate::spin::backoff(&mut spins);
@@ -328,7 +331,7 @@ fn register_mapped(pager: &Pager, region: &crate::regions::Region) {
 fn pin(nth: usize) -> bool {
     let all = Processors::allowed();
     // More processors than handlers: let the scheduler place them.
-    all.count() < MAX_WORKERS && all.iter().nth(nth).is_some_and(processors::pin_to)
+    all.count() <= HANDLERS && all.iter().nth(nth).is_some_and(processors::pin_to)
 }
 
 extern "C" fn handler(arg: *mut c_void) -> *mut c_void {
@@ -341,6 +344,24 @@ extern "C" fn handler(arg: *mut c_void) -> *mut c_void {
     let mut worker = Worker::new(pager, id);
     pager.workers[id].tid.store(tid(), Release);
     guarded(pager, id, || worker.handle(pinned));
+    core::ptr::null_mut()
+}
+
+extern "C" fn writer(arg: *mut c_void) -> *mut c_void {
+    // SAFETY: a pager is never freed.
+    let pager = unsafe { &*(arg as *const Pager) };
+    let mut worker = Worker::new(pager, WRITER);
+    let desk = Desk::new(&pager.spill);
+    pager.workers[WRITER].tid.store(tid(), Release);
+    guarded(pager, WRITER, || match desk {
+        Some(mut desk) => worker.write_back(&mut desk),
+        None => {
+            sys::complain(&["the spill file is not used: there is no memory for its buffers"]);
+            loop {
+                sys::sleep(1_000_000_000);
+            }
+        }
+    });
     core::ptr::null_mut()
 }
 

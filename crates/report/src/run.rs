@@ -274,6 +274,12 @@ pub struct StoreReport {
     pub occupied_peak: Bytes,
     /// Bytes in the spill file.
     pub spilled: Bytes,
+    /// Bytes read from it since the start.
+    #[serde(default)]
+    pub spill_read: Bytes,
+    /// Bytes written to it, those that were moved within it included.
+    #[serde(default)]
+    pub spill_written: Bytes,
     /// Pages compressed since the start.
     pub compressions: u64,
     /// Time spent on it.
@@ -548,6 +554,8 @@ impl Figures {
                 occupied: bytes(|c| &c.store_bytes),
                 occupied_peak: bytes(|c| &c.store_peak_bytes),
                 spilled: bytes(|c| &c.spill_bytes),
+                spill_read: bytes(|c| &c.spill_read_bytes),
+                spill_written: bytes(|c| &c.spill_written_bytes),
                 compressions: sum(|c| &c.compressed),
                 compress_time: nanos(|c| &c.compress_ns),
                 decompressions: sum(|c| &c.decompressed),

@@ -85,16 +85,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MODE", default_value = "enforce", value_parser = economist())]
     economist: Mode,
 
-    /// File that takes compressed pages beyond the store's limit; it is
-    /// created, and gone when the program ends.
+    /// File that takes compressed pages beyond `--store-limit`, the oldest first; each
+    /// process makes its own, which has no name any more and goes with it.
     #[arg(long, value_name = "FILE")]
     spill: Option<PathBuf>,
 
-    /// The most that the spill file may hold.
+    /// How large the file may be.
     #[arg(long, value_name = "SIZE", requires = "spill", default_value = "64GiB")]
     spill_size: Bytes,
 
-    /// RAM that compressed pages may use before they go to the spill file.
+    /// RAM that compressed pages may use before they go to the spill file; as much
+    /// as the process has of `--fast` if this is not given.
     #[arg(long, value_name = "SIZE", requires = "spill")]
     store_limit: Option<Bytes>,
 

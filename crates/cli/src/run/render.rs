@@ -78,8 +78,10 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
     if let Some(text) = huge_pages(total) {
         rows.insert(3, ("huge pages", text));
     }
-    if !total.store.spilled.is_zero() {
-        rows.push(("spill file", total.store.spilled.to_string()));
+    if !total.store.spill_written.is_zero() || !total.store.spilled.is_zero() {
+        let store = &total.store;
+        let (written, read) = (store.spill_written, store.spill_read);
+        rows.push(("spill file", format!("{} ({written} written, {read} read)", store.spilled)));
     }
     rows.extend([
         ("waited for us", waited(total.waited, report.elapsed)),
@@ -440,6 +442,8 @@ mod tests {
                 occupied: Bytes::mib(322),
                 occupied_peak: Bytes::mib(330),
                 spilled: Bytes::ZERO,
+                spill_read: Bytes::ZERO,
+                spill_written: Bytes::ZERO,
                 compressions: 1_240_000,
                 compress_time: Nanos::seconds(6),
                 decompressions: 1_040_000,
@@ -546,6 +550,8 @@ mod tests {
         report.total.samples_lost = 12;
         report.decisions_lost = Some(4);
         report.total.store.spilled = Bytes::mib(64);
+        report.total.store.spill_written = Bytes::mib(80);
+        report.total.store.spill_read = Bytes::mib(16);
 
         let text = render(&report);
 

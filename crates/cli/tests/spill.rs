@@ -1,0 +1,202 @@
+//! The spill file: `run --spill`.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command as Process, Output};
+
+use common::{compile, is_supported, preload};
+use serde_json::Value;
+use snapbox::cmd::cargo_bin;
+
+/// Fills memory with what compresses by half, forks, and checks all of it in both
+/// processes, twice over.
+const USER: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static unsigned long word(size_t page, size_t i, unsigned seed) {
+    unsigned long x = (page * 512 + i) * 0x9E3779B97F4A7C15ul + seed;
+    x ^= x >> 29; x *= 0xBF58476D1CE4E5B9ul; x ^= x >> 32;
+    return i % 2 ? x : page;
+}
+static void fill(unsigned long *m, size_t pages, unsigned seed) {
+    for (size_t p = 0; p < pages; p++)
+        for (size_t i = 0; i < 512; i++) m[p * 512 + i] = word(p, i, seed);
+}
+static void check(unsigned long *m, size_t pages, unsigned seed) {
+    for (size_t p = 0; p < pages; p++)
+        for (size_t i = 0; i < 512; i++)
+            if (m[p * 512 + i] != word(p, i, seed)) { puts("WRONG"); exit(1); }
+}
+int main(int argc, char **argv) {
+    size_t pages = atol(argv[1]) * 256;
+    unsigned long *m = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    (void)argc;
+    fill(m, pages, 1);
+    check(m, pages, 1);
+    pid_t child = fork();
+    check(m, pages, 1);
+    fill(m, pages, child ? 2 : 3);
+    check(m, pages, child ? 2 : 3);
+    if (!child) _exit(0);
+    int status;
+    waitpid(child, &status, 0);
+    if (status) { puts("WRONG CHILD"); return 1; }
+    puts("right");
+    return 0;
+}
+"#;
+
+/// Runs it in a shell, which may change limits first.
+fn run(directory: &Path, before: &str, arguments: &[&str]) -> (Output, Value) {
+    compile(USER, &directory.join("user"), &["-O2"]);
+    let report = directory.join("report");
+    let output = Process::new(cargo_bin!("terrace"))
+        .env("TERRACE_PRELOAD", preload())
+        .current_dir(directory)
+        .args(["--json", "run", "--fast", "2MiB", "--report"])
+        .arg(&report)
+        .args(arguments)
+        .args(["--", "sh", "-c", &format!("{before} exec ./user 12")])
+        .output()
+        .unwrap();
+    let report = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    (output, report)
+}
+
+fn assert_right(output: &Output) {
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout, b"right\n", "{output:?}");
+}
+
+/// Of every process, by what its page says at the end: the parent's is the largest.
+fn most(report: &Value, what: &[&str]) -> u64 {
+    let processes = report["processes"].as_array().unwrap().iter();
+    let figure = |process: &Value| {
+        what.iter().fold(&process["figures"], |value, key| &value[*key]).as_u64().unwrap()
+    };
+    processes.map(figure).max().unwrap()
+}
+
+#[test]
+fn what_the_store_may_not_hold_lies_in_a_file_that_nobody_sees() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["--spill", "spilled", "--store-limit", "1MiB"];
+
+    let (output, report) = run(directory.path(), "", &arguments);
+
+    assert_right(&output);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    assert!(most(&report, &["store", "spilled"]) > 2 << 20, "{report:#}");
+    let files = fs::read_dir(directory.path()).unwrap().flatten();
+    let left: Vec<_> = files.map(|file| file.file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("spilled")), "{left:?}");
+}
+
+#[test]
+fn the_file_never_holds_more_than_it_may() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["--spill", "spilled", "--store-limit", "64KiB", "--spill-size", "1MiB"];
+
+    let (output, report) = run(directory.path(), "", &arguments);
+
+    assert_right(&output);
+    let spilled = most(&report, &["store", "spilled"]);
+    assert!((1..=1 << 20).contains(&spilled), "{spilled}");
+    // What has no place in the file stays in RAM, although that is over its limit.
+    assert!(most(&report, &["store", "occupied_peak"]) > 2 << 20, "{report:#}");
+}
+
+/// Records die as pages come back: the file is written several times over, and what is
+/// left of segments is moved together. Without that it would be full after the first.
+#[test]
+fn the_file_is_used_again_and_again() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["--spill", "spilled", "--store-limit", "512KiB", "--spill-size", "10MiB"];
+
+    let (output, report) = run(directory.path(), "", &arguments);
+
+    assert_right(&output);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let written = most(&report, &["store", "spill_written"]);
+    assert!(written > 12 << 20, "{written} bytes were written");
+    assert!(most(&report, &["store", "spill_read"]) > 2 << 20, "{report:#}");
+}
+
+/// The kernel refuses to let the file grow (`EFBIG`): as on a full disk, nothing is
+/// lost, and it is said once by each process what is wrong.
+#[test]
+fn when_the_file_cannot_grow_nothing_is_lost_and_the_user_is_told() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["--spill", "spilled", "--store-limit", "64KiB"];
+
+    // 4 or 8 MiB, as the shell counts: room for the statistics, not for all.
+    let (output, report) = run(directory.path(), "ulimit -f 8192;", &arguments);
+
+    assert_right(&output);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("the spill file refuses more"), "{said}");
+    assert!(said.lines().count() <= 2, "once a process: {said}");
+    assert!(most(&report, &["store", "occupied_peak"]) > 2 << 20, "{report:#}");
+}
+
+/// Files of Terrace's are files of the program's to the kernel: it sends a signal
+/// that kills when they grow beyond what the program may write.
+#[test]
+fn a_program_that_may_hardly_write_lives() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["--spill", "spilled", "--store-limit", "64KiB"];
+
+    let (output, _) = run(directory.path(), "ulimit -f 8;", &arguments);
+
+    assert_right(&output);
+}
+
+/// A file system without room. Needs root to mount one.
+#[test]
+fn on_a_full_file_system_nothing_is_lost_and_the_user_is_told() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let small = directory.path().join("small");
+    fs::create_dir(&small).unwrap();
+    let mounted = Process::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1m", "none"])
+        .arg(&small)
+        .output()
+        .is_ok_and(|mount| mount.status.success());
+    if !mounted {
+        return;
+    }
+    let arguments = ["--spill", "small/spilled", "--store-limit", "64KiB"];
+
+    let (output, report) = run(directory.path(), "", &arguments);
+
+    let unmounted = Process::new("umount").arg(&small).status().unwrap();
+    assert!(unmounted.success());
+    assert_right(&output);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("the spill file refuses more: No space left on device"), "{said}");
+    assert!(most(&report, &["store", "occupied_peak"]) > 2 << 20, "{report:#}");
+}

@@ -1,0 +1,442 @@
+//! The thread that writes the spill file.
+//!
+//! While the store holds more than it may, the oldest pages' blobs are copied into
+//! a batch, the batch is written, and only then do the pages' words name their
+//! records. Meanwhile the pages are as they were: nobody waits for a write, and
+//! a page that has changed by then keeps what it has. Records that die leave gaps;
+//! when these are many, or no segment is free, what is left of the emptiest
+//! segments is written anew together.
+
+use core::sync::atomic::Ordering::*;
+
+use super::batch::{Batch, Entry, find};
+use super::device::{DEPTH, Device};
+use super::location::Location;
+use super::reader::read_at;
+use super::{Spill, describe};
+use crate::limbo::owner;
+use crate::page_state::{BUSY, PageState};
+use crate::pager::Pager;
+use crate::serve::Worker;
+use crate::store::Blob;
+use crate::sys::{self, PAGE};
+
+/// Page words looked at, for pages that the ring of the oldest has lost, before
+/// others get a turn.
+const SWEEP: u32 = 64 << 10;
+/// Segments emptied at once: all pages' words are looked through for it.
+const VICTIMS: usize = 8;
+/// How long (ns) the file is left alone after it has refused: at least, and at
+/// most, as it doubles each time.
+const REST: (u64, u64) = (100_000_000, 10_000_000_000);
+/// While others may not be disturbed, look again after so long (ns).
+const FROZEN: u64 = 100_000;
+/// The longest sleep (ns).
+const IDLE: u64 = 1_000_000_000;
+
+/// What the thread works with. Made before anybody can fork: it allocates nothing
+/// afterwards.
+pub struct Desk {
+    device: Device,
+    batches: [Batch; DEPTH],
+    /// Bytes of blobs that are being written.
+    under_way: u64,
+    /// Records to be moved: whose page, and where they are.
+    moving: Vec<(u64, Location)>,
+    /// A segment that is being emptied.
+    segment: usize,
+    /// Where looking through the pages goes on: region and page.
+    next: (u32, u32),
+    rest: u64,
+}
+
+impl Desk {
+    /// For an open file; `None` if there is no memory.
+    pub fn new(spill: &Spill) -> Option<Self> {
+        let size = spill.segments.size();
+        let [a, b, c, d] = [(); DEPTH].map(|()| Batch::new(size));
+        Some(Self {
+            device: Device::new(spill.descriptor()),
+            batches: [a?, b?, c?, d?],
+            under_way: 0,
+            moving: Vec::with_capacity(VICTIMS * size / 128),
+            segment: sys::map_private(size).ok()?,
+            next: (0, 0),
+            rest: 0,
+        })
+    }
+}
+
+/// What became of an attempt to fill a batch.
+enum Filled {
+    /// It is being written.
+    Submitted,
+    /// There is nothing to write.
+    Nothing,
+    /// No segment is free.
+    NoRoom,
+}
+
+impl Pager {
+    /// Bytes that the store may occupy.
+    pub fn store_limit(&self) -> u64 {
+        self.config.store_limit.map_or(self.budget() * PAGE as u64, |limit| limit.get())
+    }
+
+    /// Whether the store holds more than it may. The memory that it occupies does
+    /// not fall as fast as blobs leave, so that a fixed part of the limit may
+    /// be used whatever it occupies.
+    fn store_is_over(&self, under_way: u64) -> bool {
+        let limit = self.store_limit();
+        let blobs = self.stats().counters.blob_bytes.load(Relaxed).saturating_sub(under_way);
+        self.store.occupied().saturating_sub(under_way) > limit && blobs > limit / 2
+    }
+
+    /// Tells the writer when there is something to do.
+    pub(crate) fn stored(&self, owner: u64, state: PageState) {
+        if self.spill.is_open() && is_blob(state) {
+            self.spill.aged.push(owner, state.word());
+            if self.store.occupied() > self.store_limit() {
+                self.spill.wish();
+            }
+        }
+    }
+
+    /// For who makes room: gives a writer that is far behind a little time.
+    pub(crate) fn throttle(&self) {
+        if self.spill.is_open() && !self.is_stopped() {
+            let limit = self.store_limit();
+            let far = limit + (limit / 4).max(4 << 20);
+            if self.store.occupied() > far && self.store_is_over(0) {
+                self.spill.wait_for_progress();
+            }
+        }
+    }
+}
+
+fn is_blob(state: PageState) -> bool {
+    matches!(state, PageState::Compressed(_) | PageState::Raw(_))
+}
+
+impl Worker<'_> {
+    /// The writer's life.
+    pub fn write_back(&mut self, desk: &mut Desk) {
+        let pager = self.pager;
+        let spill = &pager.spill;
+        loop {
+            let bell = spill.bell.load(SeqCst);
+            let now = sys::now();
+            let rest_until = spill.rest_until.load(Relaxed);
+            if !pager.is_stopped() && now >= rest_until && pager.store_is_over(desk.under_way) {
+                if spill.segments.is_sparse() {
+                    self.move_together(desk);
+                }
+                match self.fill_batch(desk) {
+                    Filled::Submitted => {}
+                    Filled::Nothing if self.complete_one(desk) => {}
+                    Filled::Nothing => sys::sleep(FROZEN * 10),
+                    Filled::NoRoom => {
+                        if !self.complete_one(desk) && !self.move_together(desk) {
+                            self.rest(desk, "it is as large as it may be");
+                        }
+                    }
+                }
+                continue;
+            }
+            if self.complete_one(desk) {
+                continue;
+            }
+            spill.asleep.store(1, SeqCst);
+            let wait = rest_until.saturating_sub(now).clamp(1, IDLE);
+            let wait = if rest_until > now { wait } else { IDLE };
+            if rest_until > now || !pager.store_is_over(0) {
+                sys::futex_wait(&spill.bell, bell, Some(wait), false);
+            }
+            spill.asleep.store(0, SeqCst);
+        }
+    }
+
+    /// The file takes no more, for now.
+    fn rest(&self, desk: &mut Desk, why: &str) {
+        desk.rest = (desk.rest * 2).clamp(REST.0, REST.1);
+        let spill = &self.pager.spill;
+        spill.rest_until.store(sys::now() + desk.rest, Relaxed);
+        spill.refused(why);
+        spill.progressed();
+    }
+
+    /// Begins what changes pages; false while nothing may change. To be ended by `leave`.
+    fn begin(&self) -> bool {
+        let pager = self.pager;
+        let may = pager.enter(self.id);
+        if !may || pager.is_stopped() {
+            pager.leave(self.id);
+            return false;
+        }
+        true
+    }
+
+    /// Takes a batch that is not being written, and a segment for it.
+    fn open_batch(&mut self, desk: &mut Desk, reserve: u32) -> Option<usize> {
+        let spill = &self.pager.spill;
+        let number = loop {
+            if let Some(free) = (0..DEPTH).find(|&n| desk.device.is_free(n)) {
+                break free;
+            }
+            self.complete_one(desk);
+        };
+        let segment = spill.segments.take(reserve)?;
+        desk.batches[number].begin(segment, spill.segments.start(segment));
+        Some(number)
+    }
+
+    /// Fills a batch with the oldest pages and has it written.
+    fn fill_batch(&mut self, desk: &mut Desk) -> Filled {
+        let pager = self.pager;
+        // One is kept free: emptying segments needs it.
+        let Some(number) = self.open_batch(desk, 1) else { return Filled::NoRoom };
+        if !self.begin() {
+            pager.spill.segments.close(desk.batches[number].segment);
+            sys::sleep(FROZEN);
+            return Filled::Nothing;
+        }
+        let batch = &mut desk.batches[number];
+        let mut bytes = 0;
+        let limit = pager.store_limit() / 2;
+        let enough = |bytes: u64| {
+            let blobs = pager.stats().counters.blob_bytes.load(Relaxed);
+            blobs.saturating_sub(desk.under_way + bytes) <= limit
+        };
+        for _ in 0..SWEEP {
+            let wanted = batch.has_room() && !enough(bytes);
+            let Some((who, word)) = wanted.then(|| pager.spill.aged.pop()).flatten() else { break };
+            bytes += copy(pager, batch, who, word);
+        }
+        if batch.entries.is_empty() {
+            // Those that the ring had no room for, or lost when their memory moved.
+            sweep(pager, &mut desk.next, SWEEP, |who, state| {
+                if is_blob(state) && batch.has_room() && !enough(bytes) {
+                    bytes += copy(pager, batch, who, state.word());
+                }
+            });
+        }
+        pager.leave(self.id);
+        if batch.entries.is_empty() {
+            pager.spill.segments.close(batch.segment);
+            return Filled::Nothing;
+        }
+        desk.under_way += bytes;
+        submit(desk, number);
+        Filled::Submitted
+    }
+
+    /// Waits for a batch and enters it into the books; false if none is being written.
+    fn complete_one(&mut self, desk: &mut Desk) -> bool {
+        let pager = self.pager;
+        let spill = &pager.spill;
+        let Some((number, error)) = desk.device.wait() else { return false };
+        let batch = &mut desk.batches[number];
+        if error == 0 {
+            spill.written.fetch_add(batch.content().len() as u64, Relaxed);
+            while !self.begin() {
+                if pager.is_stopped() {
+                    return true;
+                }
+                sys::sleep(FROZEN);
+            }
+            for entry in &batch.entries {
+                publish(pager, batch, entry);
+            }
+            pager.leave(self.id);
+            desk.rest = 0;
+        }
+        let blobs = batch.entries.iter().filter(|entry| is_blob(PageState::of(entry.word)));
+        desk.under_way -= blobs.map(|entry| entry.location.len() as u64).sum::<u64>();
+        spill.segments.close(batch.segment);
+        let counters = &pager.stats().counters;
+        counters.spill_bytes.store(spill.used().get(), Relaxed);
+        let (read, written) = spill.traffic();
+        counters.spill_read_bytes.store(read, Relaxed);
+        counters.spill_written_bytes.store(written, Relaxed);
+        if error == 0 {
+            spill.progressed();
+        } else {
+            self.rest(desk, describe(error));
+        }
+        true
+    }
+
+    /// Writes what is left of the emptiest segments anew; false if that frees none.
+    fn move_together(&mut self, desk: &mut Desk) -> bool {
+        while self.complete_one(desk) {}
+        let pager = self.pager;
+        let segments = &pager.spill.segments;
+        let mut victims = [0; VICTIMS];
+        let found = segments.emptiest(&mut victims);
+        let mut held = 0;
+        for i in 0..found {
+            if segments.hold(victims[i]) {
+                victims[held] = victims[i];
+                held += 1;
+            }
+        }
+        let victims = &victims[..held];
+        let before = segments.free_ones();
+        desk.moving.clear();
+        let mut place = (0, 0);
+        loop {
+            if held == 0 || !self.begin() {
+                break;
+            }
+            let Desk { moving, .. } = desk;
+            let more = sweep(pager, &mut place, SWEEP, |who, state| {
+                if let PageState::Spilled(location) = state
+                    && victims.contains(&segments.of(location))
+                    && moving.len() < moving.capacity()
+                {
+                    moving.push((who, location));
+                }
+            });
+            pager.leave(self.id);
+            if !more {
+                break;
+            }
+        }
+        desk.moving.sort_unstable_by_key(|&(_, location)| location);
+        self.copy_over(desk);
+        while self.complete_one(desk) {}
+        for &victim in victims {
+            segments.close(victim);
+        }
+        segments.free_ones() > before
+    }
+
+    /// Copies the records that are to be moved into batches and has these written.
+    fn copy_over(&mut self, desk: &mut Desk) {
+        let spill = &self.pager.spill;
+        let size = spill.segments.size();
+        // SAFETY: a mapping of ours alone, of that size.
+        let content = unsafe { core::slice::from_raw_parts(desk.segment as *const u8, size) };
+        let mut read = None;
+        let mut open = None;
+        for i in 0..desk.moving.len() {
+            let (who, location) = desk.moving[i];
+            let segment = spill.segments.of(location);
+            let start = spill.segments.start(segment);
+            if read != Some(segment) {
+                if read_at(spill, desk.segment, start, start + size as u64).is_err() {
+                    break;
+                }
+                read = Some(segment);
+            }
+            // What is damaged stays where it is: who asks for it will be told.
+            let Some(bytes) = find(content, start, location) else { continue };
+            if let Some(number) = open.take_if(|&mut n: &mut usize| !desk.batches[n].has_room()) {
+                submit(desk, number);
+            }
+            if open.is_none() {
+                open = self.open_batch(desk, 0);
+            }
+            let Some(number) = open else { break };
+            let word = PageState::Spilled(location).word();
+            desk.batches[number].push(who, word, location.is_raw(), bytes);
+        }
+        if let Some(number) = open {
+            submit(desk, number);
+        }
+    }
+}
+
+/// Has a batch written.
+fn submit(desk: &mut Desk, number: usize) {
+    let batch = &mut desk.batches[number];
+    let at = batch.entries.first().map_or(0, |entry| entry.location.at());
+    // SAFETY: a batch is not touched before the device gives its number back.
+    unsafe { desk.device.submit(number, batch.content(), at) };
+}
+
+/// A page's word, if its region is still there.
+fn word_of(pager: &Pager, who: u64) -> Option<&core::sync::atomic::AtomicU64> {
+    let (id, page) = ((who >> 32) as u32, who as u32);
+    pager.regions.get(id).filter(|region| page < region.pages()).map(|region| region.word(page))
+}
+
+/// Takes possession of a page that still has this word.
+fn take(at: &core::sync::atomic::AtomicU64, word: u64) -> bool {
+    at.compare_exchange(word, word | BUSY, AcqRel, Relaxed).is_ok()
+}
+
+/// Copies a page's blob into a batch, if the page still is what it was; its bytes.
+fn copy(pager: &Pager, batch: &mut Batch, who: u64, word: u64) -> u64 {
+    let (PageState::Compressed(at) | PageState::Raw(at)) = PageState::of(word) else { return 0 };
+    let Some(place) = word_of(pager, who).filter(|place| take(place, word)) else { return 0 };
+    // SAFETY: the page is ours, so its blob stays.
+    let bytes = unsafe { pager.store.get(Blob(at)) };
+    batch.push(who, word, matches!(PageState::of(word), PageState::Raw(_)), bytes);
+    let len = bytes.len() as u64;
+    place.store(word, Release);
+    len
+}
+
+/// A record is in the file: the page is there from now on, if it has not changed.
+fn publish(pager: &Pager, batch: &Batch, entry: &Entry) {
+    let Some(place) = word_of(pager, entry.owner).filter(|place| take(place, entry.word)) else {
+        return;
+    };
+    let state = PageState::of(entry.word);
+    let unchanged = match state {
+        // Another blob may lie where the first one did.
+        PageState::Compressed(at) | PageState::Raw(at) => {
+            // SAFETY: the page is ours, so its blob stays.
+            let bytes = unsafe { pager.store.get(Blob(at)) };
+            bytes == batch.bytes(entry)
+        }
+        // A segment that is being emptied is not written, so a location in it
+        // means the same record.
+        PageState::Spilled(_) => true,
+        _ => false,
+    };
+    if unchanged {
+        pager.spill.segments.add(entry.location);
+        pager.drop_content(state);
+        place.store(PageState::Spilled(entry.location).word(), Release);
+    } else {
+        place.store(entry.word, Release);
+    }
+}
+
+/// Looks at up to so many pages' words from a place on, and says whether there are
+/// more; if not, the place is the beginning again.
+fn sweep(
+    pager: &Pager,
+    next: &mut (u32, u32),
+    mut left: u32,
+    mut each: impl FnMut(u64, PageState),
+) -> bool {
+    for (id, region) in pager.regions.iter() {
+        let first = match id.cmp(&next.0) {
+            core::cmp::Ordering::Less => continue,
+            core::cmp::Ordering::Equal => next.1,
+            core::cmp::Ordering::Greater => 0,
+        };
+        let count = region.pages().saturating_sub(first).min(left);
+        if count == 0 {
+            continue;
+        }
+        region.for_each_touched(first, count, |from, n| {
+            for page in from..from + n {
+                let word = region.word(page).load(Relaxed);
+                if word & BUSY == 0 {
+                    each(owner(id, page), PageState::of(word));
+                }
+            }
+        });
+        left -= count;
+        if left == 0 {
+            *next = (id, first + count);
+            return true;
+        }
+    }
+    *next = (0, 0);
+    false
+}
