@@ -15,6 +15,11 @@ HAZARD_REPEAT_LONG ?= 2000
 # How long `make soak` takes; and in `make test`.
 SOAK_SECONDS ?= 1800
 SOAK_SECONDS_SHORT ?= 15
+# What of the pager Miri can run: what neither asks the kernel nor calls C.
+MIRI_MODULES ?= histogram:: kept:: page_state:: queue:: spin:: store:: \
+    spill::aged:: spill::location:: spill::segments::
+# Random cases of each property there.
+MIRI_CASES ?= 4
 # `short` for a quarter of the foreign tests.
 FOREIGN ?=
 
@@ -82,6 +87,13 @@ deny: ## Licences and sources of every dependency.
 unit: build ## Unit, property and command-line tests of every crate.
 	$(WITH_UFFD) $(CARGO) test --locked --no-fail-fast --workspace --exclude terrace-tests
 	TERRACE_BIN=$(abspath $(TERRACE)) $(TESTS) --lib --test fuzz_smoke
+
+.PHONY: miri
+miri: ## The pager's data structures under Miri: undefined behaviour, weak memory (needs nightly).
+	MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" PROPTEST_CASES=$(MIRI_CASES) \
+	    $(CARGO) +nightly miri test --locked -p terrace-live --lib -- $(MIRI_MODULES)
+	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=$(MIRI_CASES) \
+	    $(CARGO) +nightly miri test --locked -p terrace-core --lib
 
 .PHONY: hazards
 hazards: build ## The C hazard suite; ONLY=name and HAZARD_REPEAT=n choose.

@@ -99,6 +99,7 @@ impl Worker<'_> {
         }
         let mut spins = 0;
         for _ in 0..PATIENCE {
+            pager.throttle();
             if let Some(mut limbo) = pager.limbo.try_lock() {
                 self.make_room(&mut limbo);
                 break;

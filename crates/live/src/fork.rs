@@ -32,7 +32,7 @@ use crate::uffd::{Message, Uffd};
 
 /// How long a fork may wait for room at most (ns).
 const ROOM_FOR_FORK: u64 = 50_000_000;
-/// How long the parent waits for a child that does not run (a debugger holds
+/// How long the parent waits for a child that makes no progress (a debugger holds
 /// it, say) before it fills the child's memory and lets go of it (ns).
 const PATIENCE: u64 = 2_000_000_000;
 
@@ -62,6 +62,8 @@ pub enum Announced {
 struct Handover {
     /// How far the handover is.
     step: AtomicU32,
+    /// Counted up by a child that has to read much before it is ready.
+    progress: AtomicU32,
     /// Held by the parent's manager. Robust: the kernel marks it when its
     /// holder dies, in whatever way. (The child cannot ask for its parent's
     /// number instead: the parent may be gone before it asks, and in a PID
@@ -249,10 +251,9 @@ impl Pager {
                 sys::descriptor_limit() >= DESCRIPTORS
             })
         });
+        let parent = self.fork.parent.load(Relaxed);
+        let able = able && sys::with_more_descriptors(|| self.adopt_spilled(parent));
         let request = if able { CHILD_READY } else { CHILD_PLAIN };
-        if able {
-            self.adopt_spilled(self.fork.parent.load(Relaxed));
-        }
         let orphaned = self.await_release(request);
         self.fork.forget_handover();
         if orphaned {
@@ -335,25 +336,26 @@ impl Pager {
         }
     }
 
-    /// The spill file is the parent's: brings what we have in it into RAM.
-    fn adopt_spilled(&self, parent: i32) {
+    /// The spill file is the parent's: brings what we have in it into RAM. False if the
+    /// file may not be opened: the parent has dropped its rights, say.
+    fn adopt_spilled(&self, parent: i32) -> bool {
         if !self.spill.is_open() {
-            return;
+            return true;
         }
         if self.spill.used().is_zero() {
             self.spill.abandon();
-            return;
+            return true;
         }
         let manager = self.workers[MANAGER].tid.load(Relaxed);
         if !self.spill.reopen(parent, manager) {
-            sys::complain(&["the spill file cannot be read in a child; it cannot go on"]);
-            std::process::abort();
+            return false;
         }
         let mut reader = crate::spill::reader::Reader::new();
         for (_, region) in self.regions.iter() {
             for page in 0..region.pages() {
                 let word = region.word(page);
                 let PageState::Spilled(at) = PageState::of(word.load(Acquire)) else { continue };
+                self.fork.handover().progress.fetch_add(1, Release);
                 let bytes = reader.read(&self.spill, at, true).ok();
                 let Some(blob) = bytes.and_then(|bytes| self.store.put(bytes)) else {
                     if self.fork.handover().step.load(Acquire) == RELEASED {
@@ -377,6 +379,7 @@ impl Pager {
             }
         }
         self.spill.forget();
+        true
     }
 
     /// A fork was reported by the kernel; the child's memory waits on `uffd`.
@@ -437,9 +440,14 @@ impl Worker<'_> {
         inject::at(Point::Fork);
         let mut released = false;
         let mut deadline = None;
+        let mut progress = 0;
         loop {
             let waiting = self.serve_children();
             let step = handover.step.load(Acquire);
+            let now = handover.progress.load(Acquire);
+            if core::mem::replace(&mut progress, now) != now {
+                deadline = None;
+            }
             if !released && (step == CHILD_READY || step == CHILD_PLAIN) {
                 self.await_handles();
                 self.let_children_go(step == CHILD_PLAIN);

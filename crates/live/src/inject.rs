@@ -33,9 +33,11 @@ pub enum Point {
     Fork = 7,
     /// The manager's tick.
     Tick = 8,
+    /// A page's content is in the spill file, its word does not say so.
+    Write = 9,
 }
 
-const NAMES: [(&str, Point); 8] = [
+const NAMES: [(&str, Point); 9] = [
     ("fault", Point::Fault),
     ("promote", Point::Promote),
     ("promoted", Point::Promoted),
@@ -44,6 +46,7 @@ const NAMES: [(&str, Point); 8] = [
     ("event", Point::Event),
     ("fork", Point::Fork),
     ("tick", Point::Tick),
+    ("write", Point::Write),
 ];
 
 /// The point that is armed; 0: none.

@@ -153,6 +153,7 @@ impl Worker<'_> {
             if pager.huge.drop_one(pager) {
                 continue;
             }
+            pager.throttle();
             let Some(mut limbo) = pager.limbo.try_lock() else {
                 give_way();
                 continue;
@@ -258,6 +259,7 @@ impl Worker<'_> {
             .sum();
         stats.counters.own_cpu_ns.store(own, Relaxed);
         stats.counters.store_bytes.store(pager.store.occupied(), Relaxed);
+        pager.account_spill();
         let mut lines = stats.regions.iter();
         for (id, region) in pager.regions.iter() {
             let Some(line) = lines.next() else { break };

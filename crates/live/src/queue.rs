@@ -123,32 +123,35 @@ mod tests {
         Note::Discard(PageRange { region: RegionId(n), start: PageNo(0), count: 1 })
     }
 
+    const WRITERS: usize = 4;
+    const NOTES: usize = if cfg!(miri) { 50 } else { 10_000 };
+
     /// A note lost is a page that the policy will never demote again.
     #[test]
     fn no_note_is_lost_or_doubled_between_threads() {
         let queue = Queue::new();
-        let mut seen = vec![0u32; 40_000];
+        let mut seen = vec![0u32; WRITERS * NOTES];
         std::thread::scope(|scope| {
-            for t in 0..4u32 {
+            for t in 0..WRITERS {
                 let queue = &queue;
                 scope.spawn(move || {
-                    for i in 0..10_000 {
-                        while !queue.push(note(t * 10_000 + i)) {
+                    for i in 0..NOTES {
+                        while !queue.push(note((t * NOTES + i) as u32)) {
                             std::thread::yield_now();
                         }
                     }
                 });
             }
-            let mut last = [None; 4];
+            let mut last = [None; WRITERS];
             let mut got = 0;
-            while got < 40_000 {
+            while got < WRITERS * NOTES {
                 let Some(Note::Discard(range)) = queue.pop() else {
                     std::thread::yield_now();
                     continue;
                 };
                 let n = range.region.0;
                 seen[n as usize] += 1;
-                let writer = n as usize / 10_000;
+                let writer = n as usize / NOTES;
                 assert!(last[writer] < Some(n), "a writer's notes arrive in order");
                 last[writer] = Some(n);
                 got += 1;

@@ -62,6 +62,7 @@ impl Worker<'_> {
                 pager.reserve_over(pages);
                 return;
             }
+            pager.throttle();
             if let Some(mut limbo) = pager.limbo.try_lock() {
                 pager.stats().counters.direct_reclaims.fetch_add(1, Relaxed);
                 if self.make_room(&mut limbo) {
@@ -83,7 +84,6 @@ impl Worker<'_> {
 
     /// One round of making room; false if nothing could be done.
     pub fn make_room(&mut self, limbo: &mut SpinGuard<'_, Limbo>) -> bool {
-        self.pager.throttle();
         if !self.pager.enter(self.id) {
             self.pager.leave(self.id);
             return false;

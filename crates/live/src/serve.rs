@@ -20,6 +20,7 @@ use crate::pager::Pager;
 use crate::presence::Pagemap;
 use crate::queue::Note;
 use crate::regions::Place;
+use crate::spill::location::Location;
 use crate::spill::reader::Reader;
 use crate::store::Blob;
 use crate::sys::{self, PAGE};
@@ -525,7 +526,7 @@ pub(crate) fn unpack(
             codec::fill(page, u64::from_ne_bytes(word.try_into().unwrap_or_default()));
             true
         }
-        PageState::Spilled(location) => match reader.read(&pager.spill, location, wide) {
+        PageState::Spilled(location) => match read_spilled(pager, reader, location, wide) {
             Ok(bytes) if location.is_raw() => {
                 let whole = bytes.len() == PAGE;
                 if whole {
@@ -541,6 +542,18 @@ pub(crate) fn unpack(
         },
         _ => false,
     }
+}
+
+/// Reads a record of the spill file, and counts what that took.
+fn read_spilled<'r>(
+    pager: &Pager,
+    reader: &'r mut Reader,
+    location: Location,
+    wide: bool,
+) -> Result<&'r [u8], i32> {
+    let bytes = reader.read(&pager.spill, location, wide);
+    pager.stats().counters.spill_read_bytes.store(pager.spill.traffic().0, Relaxed);
+    bytes
 }
 
 /// The kernel did not take the page.

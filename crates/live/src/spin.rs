@@ -169,6 +169,8 @@ impl<T> Drop for SpinGuard<'_, T> {
 mod tests {
     use super::*;
 
+    const TIMES: u32 = if cfg!(miri) { 20 } else { 10_000 };
+
     /// A failed attempt once unlocked the lock for everybody.
     #[test]
     fn a_failed_attempt_leaves_the_lock_held() {
@@ -204,14 +206,14 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
-                    for _ in 0..5_000 {
+                    for _ in 0..TIMES / 2 {
                         let _alone = lock.lock();
                         one.fetch_add(1, Ordering::Relaxed);
                         two.fetch_add(1, Ordering::Relaxed);
                     }
                 });
                 scope.spawn(|| {
-                    for _ in 0..5_000 {
+                    for _ in 0..TIMES / 2 {
                         if let Some(_shared) = lock.try_share() {
                             let seen = one.load(Ordering::Relaxed);
                             assert_eq!(seen, two.load(Ordering::Relaxed));
@@ -220,7 +222,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(two.load(Ordering::Relaxed), 10_000);
+        assert_eq!(two.load(Ordering::Relaxed), u64::from(TIMES));
     }
 
     #[test]
@@ -228,9 +230,9 @@ mod tests {
         let lock = SpinLock::new(0u32);
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..10_000).for_each(|_| *lock.lock() += 1));
+                scope.spawn(|| (0..TIMES).for_each(|_| *lock.lock() += 1));
             }
         });
-        assert_eq!(*lock.lock(), 40_000);
+        assert_eq!(*lock.lock(), 4 * TIMES);
     }
 }

@@ -90,6 +90,28 @@ pub fn cpu_of_thread(tid: i32) -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
+/// Memory where there is no kernel: Miri interprets the pager's data structures.
+/// Nothing there is ever mapped at a fixed place, or of a file.
+#[cfg(miri)]
+mod interpreted {
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+    fn layout(len: usize) -> Layout {
+        Layout::from_size_align(len.max(1), super::PAGE).expect("a length that can be had")
+    }
+    /// As `mmap` of anonymous memory.
+    pub fn map(len: usize) -> Result<usize, i32> {
+        // SAFETY: not empty.
+        let at = unsafe { alloc_zeroed(layout(len)) };
+        if at.is_null() { Err(libc::ENOMEM) } else { Ok(at.expose_provenance()) }
+    }
+    /// As `munmap` of a whole mapping.
+    pub unsafe fn unmap(at: usize, len: usize) {
+        // SAFETY: the caller's: `map` returned it for this length.
+        unsafe { dealloc(core::ptr::with_exposed_provenance_mut(at), layout(len)) };
+    }
+}
+
 /// `mmap` straight to the kernel: the C library's is interposed by ourselves.
 ///
 /// # Safety
@@ -102,6 +124,10 @@ pub unsafe fn mmap(
     fd: c_int,
     offset: i64,
 ) -> Result<usize, i32> {
+    #[cfg(miri)]
+    if flags & libc::MAP_ANONYMOUS != 0 {
+        return interpreted::map(len);
+    }
     // SAFETY: the caller's.
     let r = unsafe { libc::syscall(libc::SYS_mmap, at, len, prot, flags, fd, offset) };
     if r == -1 { Err(errno()) } else { Ok(r as usize) }
@@ -112,8 +138,13 @@ pub unsafe fn mmap(
 /// # Safety
 /// As of `munmap(2)`: nothing may use the range afterwards.
 pub unsafe fn munmap(at: usize, len: usize) -> Result<(), i32> {
+    #[cfg(miri)]
     // SAFETY: the caller's.
+    return Ok(unsafe { interpreted::unmap(at, len) });
+    // SAFETY: the caller's.
+    #[cfg(not(miri))]
     let r = unsafe { libc::syscall(libc::SYS_munmap, at, len) };
+    #[cfg(not(miri))]
     if r == -1 { Err(errno()) } else { Ok(()) }
 }
 
@@ -190,6 +221,10 @@ pub fn map_shared_file(file: &File, len: usize) -> io::Result<*mut c_void> {
 /// # Safety
 /// As of `madvise(2)`: some advice discards content.
 pub unsafe fn madvise(at: usize, len: usize, advice: c_int) -> Result<(), i32> {
+    if cfg!(miri) {
+        // Advice that nobody takes.
+        return Ok(());
+    }
     // SAFETY: the caller's.
     let r = unsafe { libc::syscall(libc::SYS_madvise, at, len, advice) };
     if r == -1 { Err(errno()) } else { Ok(()) }

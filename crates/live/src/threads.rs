@@ -353,11 +353,12 @@ extern "C" fn writer(arg: *mut c_void) -> *mut c_void {
     let mut worker = Worker::new(pager, WRITER);
     let desk = Desk::new(&pager.spill);
     pager.workers[WRITER].tid.store(tid(), Release);
-    guarded(pager, WRITER, || match desk {
-        Some(mut desk) => worker.write_back(&mut desk),
-        None => {
+    guarded(pager, WRITER, || {
+        if let Some(mut desk) = desk {
+            worker.write_back(&mut desk);
+        } else {
             sys::complain(&["the spill file is not used: there is no memory for its buffers"]);
-            loop {
+            while !pager.is_stopped() {
                 sys::sleep(1_000_000_000);
             }
         }

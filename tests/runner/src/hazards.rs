@@ -102,6 +102,21 @@ pub fn cases(options: &Options) -> Result<Vec<Case>, String> {
             }
         })
     });
+    let spilled = terrace.iter().filter(|_| !options.arguments.iter().any(|a| a == SPILL[0]));
+    let spilled = spilled.flat_map(|terrace| {
+        programs.iter().map(|program| {
+            let (program, terrace) = (program.clone(), terrace.clone());
+            let mut options = options.clone();
+            options.arguments.extend(SPILL.iter().map(ToString::to_string));
+            let repeat = options.repeat.div_ceil(20);
+            Case {
+                name: format!("hazards::{} [spilled x{repeat}]", name(&program)),
+                run: Box::new(move || {
+                    verdict(&program, repeat, || managed_run(&program, &terrace, &options))
+                }),
+            }
+        })
+    });
     let injected = terrace.iter().flat_map(|terrace| {
         INJECTED.iter().flat_map(|&(fault, names)| {
             let (options, terrace) = (options.clone(), terrace.clone());
@@ -135,8 +150,11 @@ pub fn cases(options: &Options) -> Result<Vec<Case>, String> {
             },
         )
     });
-    Ok(plain.chain(managed).chain(injected).chain(compacted).collect())
+    Ok(plain.chain(managed).chain(spilled).chain(injected).chain(compacted).collect())
 }
+
+/// Has nearly everything that has left DRAM lie in a file.
+const SPILL: &[&str] = &["--spill", "spilled", "--store-limit", "64KiB"];
 
 /// What runs while the kernel moves pages about for its own reasons: programs whose
 /// pages come and go all the time.
@@ -177,7 +195,7 @@ fn compacted_run(program: &Path, terrace: &Path, options: &Options, repeat: usiz
 ///
 /// Not in the list, because they still fail once in some fifty runs: a panic
 /// while the program forks (it can hang), and while it calls `mremap` (`EFAULT`).
-const INJECTED: [(&str, &[&str]); 16] = [
+const INJECTED: [(&str, &[&str]); 18] = [
     ("fault:1:panic", EVERYTHING),
     ("fault:300:panic", &["patterns", "threads_same_page"]),
     ("promote:1:panic", EVERYTHING),
@@ -193,6 +211,8 @@ const INJECTED: [(&str, &[&str]); 16] = [
     ("promote:100:stall", &["threads_same_page", "fork_while_threads_fault"]),
     ("stage:10:stall", &["madvise_dontneed", "fork_while_threads_fault"]),
     ("event:1:stall", &["madvise_dontneed", "mmap_after_unmap"]),
+    ("write:1:panic", &["patterns", "threads_same_page"]),
+    ("write:200:panic", &["patterns"]),
     ("fork:1:stall", &["fork_both_write", "fork_while_threads_fault"]),
 ];
 
@@ -320,9 +340,11 @@ fn injected_run(
         .current_dir(scratch.path())
         .env("TERRACE_INJECT", fault)
         .args(["--json", "run", "--fast", BUDGET, "--report"])
-        .arg(&report)
-        .arg("--")
-        .arg(program);
+        .arg(&report);
+    if fault.starts_with("write:") {
+        command.args(SPILL);
+    }
+    command.arg("--").arg(program);
     let mut finished = process::run(&mut command, scratch.path(), options.limit)?;
     if !finished.succeeded() {
         return Ok((finished, None));

@@ -273,6 +273,7 @@ impl Worker<'_> {
             if sys::now() > now + STRETCH || pager.commands.pending().is_some() {
                 return true;
             }
+            pager.throttle();
             let Some(mut limbo) = pager.limbo.try_lock() else {
                 backoff(&mut spins);
                 continue;

@@ -123,6 +123,8 @@ impl Spill {
     /// In a child: forgets the file, which is the parent's, and what was in it.
     pub fn abandon(&self) {
         self.fd.store(-1, Relaxed);
+        self.read.store(0, Relaxed);
+        self.written.store(0, Relaxed);
         self.segments.reset();
         self.told.store(0, Relaxed);
         self.rest_until.store(0, Relaxed);

@@ -55,7 +55,7 @@ impl Window {
 
 /// Reads records.
 pub struct Reader {
-    /// Of the buffer; 0 if there is no memory.
+    /// Of the buffer; 0 before there is one.
     at: usize,
     /// What is in it.
     window: Window,
@@ -100,7 +100,7 @@ impl Reader {
     /// Reads a part of the file.
     fn fill(&mut self, spill: &Spill, window: Window) -> Result<(), i32> {
         if self.at == 0 {
-            return Err(libc::ENOMEM);
+            self.at = sys::map_private(BUFFER)?;
         }
         self.window = Window::default();
         let end = read_at(spill, self.at, window.start, window.end)?;

@@ -9,11 +9,14 @@
 
 use core::sync::atomic::Ordering::*;
 
+use terrace_core::Bytes;
+
 use super::batch::{Batch, Entry, find};
 use super::device::{DEPTH, Device};
 use super::location::Location;
 use super::reader::read_at;
 use super::{Spill, describe};
+use crate::inject::{self, Point};
 use crate::limbo::owner;
 use crate::page_state::{BUSY, PageState};
 use crate::pager::Pager;
@@ -47,6 +50,7 @@ pub struct Desk {
     segment: usize,
     /// Where looking through the pages goes on: region and page.
     next: (u32, u32),
+    /// How long (ns) the file was left alone when it refused last; 0 once it has not.
     rest: u64,
 }
 
@@ -80,7 +84,7 @@ enum Filled {
 impl Pager {
     /// Bytes that the store may occupy.
     pub fn store_limit(&self) -> u64 {
-        self.config.store_limit.map_or(self.budget() * PAGE as u64, |limit| limit.get())
+        self.config.store_limit.map_or(self.budget() * PAGE as u64, Bytes::get)
     }
 
     /// Whether the store holds more than it may. The memory that it occupies does
@@ -90,6 +94,15 @@ impl Pager {
         let limit = self.store_limit();
         let blobs = self.stats().counters.blob_bytes.load(Relaxed).saturating_sub(under_way);
         self.store.occupied().saturating_sub(under_way) > limit && blobs > limit / 2
+    }
+
+    /// Brings what the statistics page says of the file up to date.
+    pub(crate) fn account_spill(&self) {
+        let counters = &self.stats().counters;
+        let (read, written) = self.spill.traffic();
+        counters.spill_bytes.store(self.spill.used().get(), Relaxed);
+        counters.spill_read_bytes.store(read, Relaxed);
+        counters.spill_written_bytes.store(written, Relaxed);
     }
 
     /// Tells the writer when there is something to do.
@@ -102,7 +115,8 @@ impl Pager {
         }
     }
 
-    /// For who makes room: gives a writer that is far behind a little time.
+    /// For who wants room, before it takes a lock: gives a writer that is far behind a
+    /// little time.
     pub(crate) fn throttle(&self) {
         if self.spill.is_open() && !self.is_stopped() {
             let limit = self.store_limit();
@@ -119,15 +133,15 @@ fn is_blob(state: PageState) -> bool {
 }
 
 impl Worker<'_> {
-    /// The writer's life.
+    /// The writer's life; over when something of ours has broken.
     pub fn write_back(&mut self, desk: &mut Desk) {
         let pager = self.pager;
         let spill = &pager.spill;
-        loop {
+        while !pager.is_stopped() {
             let bell = spill.bell.load(SeqCst);
             let now = sys::now();
             let rest_until = spill.rest_until.load(Relaxed);
-            if !pager.is_stopped() && now >= rest_until && pager.store_is_over(desk.under_way) {
+            if now >= rest_until && pager.store_is_over(desk.under_way) {
                 if spill.segments.is_sparse() {
                     self.move_together(desk);
                 }
@@ -137,7 +151,7 @@ impl Worker<'_> {
                     Filled::Nothing => sys::sleep(FROZEN * 10),
                     Filled::NoRoom => {
                         if !self.complete_one(desk) && !self.move_together(desk) {
-                            self.rest(desk, "it is as large as it may be");
+                            self.rest(REST.0, "it is as large as it may be");
                         }
                     }
                 }
@@ -156,11 +170,10 @@ impl Worker<'_> {
         }
     }
 
-    /// The file takes no more, for now.
-    fn rest(&self, desk: &mut Desk, why: &str) {
-        desk.rest = (desk.rest * 2).clamp(REST.0, REST.1);
+    /// The file takes no more, for so long (ns).
+    fn rest(&self, time: u64, why: &str) {
         let spill = &self.pager.spill;
-        spill.rest_until.store(sys::now() + desk.rest, Relaxed);
+        spill.rest_until.store(sys::now() + time, Relaxed);
         spill.refused(why);
         spill.progressed();
     }
@@ -253,15 +266,12 @@ impl Worker<'_> {
         let blobs = batch.entries.iter().filter(|entry| is_blob(PageState::of(entry.word)));
         desk.under_way -= blobs.map(|entry| entry.location.len() as u64).sum::<u64>();
         spill.segments.close(batch.segment);
-        let counters = &pager.stats().counters;
-        counters.spill_bytes.store(spill.used().get(), Relaxed);
-        let (read, written) = spill.traffic();
-        counters.spill_read_bytes.store(read, Relaxed);
-        counters.spill_written_bytes.store(written, Relaxed);
+        pager.account_spill();
         if error == 0 {
             spill.progressed();
         } else {
-            self.rest(desk, describe(error));
+            desk.rest = (desk.rest * 2).clamp(REST.0, REST.1);
+            self.rest(desk.rest, describe(error));
         }
         true
     }
@@ -398,8 +408,10 @@ fn publish(pager: &Pager, batch: &Batch, entry: &Entry) {
     };
     if unchanged {
         pager.spill.segments.add(entry.location);
-        pager.drop_content(state);
+        inject::at(Point::Write);
         place.store(PageState::Spilled(entry.location).word(), Release);
+        // Nobody knows of it any more.
+        pager.drop_content(state);
     } else {
         place.store(entry.word, Release);
     }
