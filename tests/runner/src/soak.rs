@@ -22,11 +22,12 @@ use crate::terrace;
 
 /// A job: a name, and a shell command that prints something of what it computed.
 /// `$D` holds the inputs, and the tests' own programs lie in `$P`.
-const JOBS: [(&str, &str); 9] = [
+const JOBS: [(&str, &str); 10] = [
     ("sort", "sort --parallel=2 -S 200M -k3,3 -k1,1n $D/text | cksum"),
     ("sqlite3", "sqlite3 -batch :memory: <$P/table.sql | cksum"),
     ("python3", "python3 $P/objects.py | cksum"),
     ("python3-fork", "python3 $P/forks.py | cksum"),
+    ("node", "node $P/objects.js | cksum"),
     ("perl", "perl $P/hashes.pl | cksum"),
     ("zstd", "zstd -q -T2 -9 -c $D/text | zstd -q -d -c | cksum"),
     ("gcc", "cc -O1 -S -o - $D/source.c | cksum"),
