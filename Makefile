@@ -133,12 +133,26 @@ guest-short: build
 	else exit $$status; fi
 
 .PHONY: bench
-bench: bench-live bench-sim ## Measure everything beside its peers; writes nothing, prints tables.
+bench: bench-live bench-programs bench-sim ## Measure everything beside its peers; writes nothing, prints tables.
 
 .PHONY: bench-live
-bench-live: build ## terrace run beside kernel swap on zram (needs root; 5 minutes).
+bench-live: build ## GUPS under terrace run beside kernel swap on zram (needs root; 10 minutes).
 	$(CARGO) build --locked --release -p terrace-bench
-	bench/live/run.sh $(TARGET)/release
+	bench/live/run.sh pager $(TARGET)/release
+	bench/live/run.sh fits $(TARGET)/release
+
+.PHONY: bench-peers
+bench-peers: build ## The same beside zswap and beside a plain swap file (needs root; 10 minutes).
+	$(CARGO) build --locked --release -p terrace-bench
+	bench/live/run.sh pager $(TARGET)/release --seconds 15,4,2 --hot 512MiB --peer zswap
+	bench/live/run.sh pager $(TARGET)/release --seconds 15,4,2 --hot 512MiB --peer file
+
+# How often each program runs under each system.
+BENCH_ROUNDS ?= 3
+.PHONY: bench-programs
+bench-programs: build ## Real programs in half of their memory, beside zram (needs root; 5 minutes).
+	$(CARGO) build --locked --release -p terrace-bench
+	bench/live/run.sh programs $(TARGET)/release --rounds $(BENCH_ROUNDS)
 
 .PHONY: bench-dram
 bench-dram: ## Requests a second of the memory timing model.

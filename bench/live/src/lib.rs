@@ -1,8 +1,30 @@
 //! What the live benchmarks share.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`system`] | under what a program runs: nothing, kernel swap, `terrace run` |
+//! | [`peer`] | kernel swap in a memory cgroup |
+//! | [`interrupt`] | children, and leaving the machine as it was after Ctrl-C |
+//! | [`programs`] | real programs |
+//! | [`limits`] | what a miss costs at least on this machine |
+//! | [`breakdown`] | where the time of a miss went |
+//! | [`corpus`], [`histogram`], [`spread`] | data, latencies, medians |
 
+pub mod breakdown;
 pub mod corpus;
 pub mod histogram;
+pub mod interrupt;
+pub mod limits;
 pub mod peer;
+pub mod programs;
+pub mod spread;
+pub mod system;
+
+/// The exit status for an error: 3 for what this machine or its user does not allow.
+pub fn status(error: &std::io::Error) -> u8 {
+    use std::io::ErrorKind::{PermissionDenied, Unsupported};
+    if matches!(error.kind(), Unsupported | PermissionDenied) { 3 } else { 1 }
+}
 
 /// One run of the `gups` program.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]

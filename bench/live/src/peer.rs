@@ -1,14 +1,21 @@
 //! The kernel as a peer: a memory cgroup with swap behind it.
 
+use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use terrace_core::Bytes;
 
 /// A memory cgroup with a limit, removed when dropped.
+#[derive(Debug)]
 pub struct Cgroup {
     dir: PathBuf,
 }
@@ -37,7 +44,7 @@ impl Cgroup {
         Err(io::Error::new(io::ErrorKind::Unsupported, "no memory cgroup can be made here"))
     }
 
-    /// A command line that runs what follows inside of the group.
+    /// Words before a command line, to run it inside of the group.
     pub fn wrap(&self) -> Vec<String> {
         let procs = self.dir.join("cgroup.procs");
         ["sh", "-c", &format!("echo $$ > {} && exec \"$@\"", procs.display()), "sh"]
@@ -47,8 +54,15 @@ impl Cgroup {
 }
 
 impl Drop for Cgroup {
+    /// What was killed may take a moment to leave.
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.dir);
+        for _ in 0..500 {
+            if fs::remove_dir(&self.dir).is_ok() || !self.dir.exists() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        eprintln!("{} could not be removed", self.dir.display());
     }
 }
 
@@ -57,80 +71,201 @@ impl Drop for Cgroup {
 pub enum Backing {
     /// Compressed RAM: `/dev/zram0` with LZ4.
     Zram,
-    /// A file, with zswap (as this kernel is built) before it.
+    /// A file, with zswap before it: LZ4 where the kernel has it for zswap.
     Zswap,
     /// A file.
     File,
 }
 
-/// Swap that is on; off again when dropped.
+impl Backing {
+    /// What a table calls it.
+    pub fn describe(self) -> String {
+        match self {
+            Self::Zram => "swap on zram (lz4)".to_owned(),
+            Self::Zswap => format!("zswap ({}) before a file", compressor().trim()),
+            Self::File => "swap in a file".to_owned(),
+        }
+    }
+}
+
+const ZRAM: &str = "/sys/block/zram0";
+const ZSWAP: &str = "/sys/module/zswap/parameters";
+
+/// What zswap compresses with, or would.
+fn compressor() -> String {
+    fs::read_to_string(Path::new(ZSWAP).join("compressor")).unwrap_or_else(|_| "absent".to_owned())
+}
+
+/// A setting of the kernel's that is put back when dropped.
+#[derive(Debug)]
+struct Setting {
+    path: PathBuf,
+    before: String,
+}
+
+impl Setting {
+    fn set(path: PathBuf, value: &str) -> io::Result<Self> {
+        let read = fs::read_to_string(&path)?;
+        // Choices are listed with the chosen one in brackets.
+        let before = read.split(['[', ']']).nth(1).unwrap_or(read.trim()).to_owned();
+        let setting = Self { path, before };
+        fs::write(&setting.path, value)?;
+        Ok(setting)
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        if let Err(e) = fs::write(&self.path, &self.before) {
+            eprintln!("{} could not be set back to {}: {e}", self.path.display(), self.before);
+        }
+    }
+}
+
+/// Swap that is on; off again, and the machine as it was, when dropped.
+#[derive(Debug)]
 pub struct Swap {
     device: PathBuf,
     backing: Backing,
+    on: bool,
+    watch: Option<Watch>,
+    settings: Vec<Setting>,
 }
 
 impl Swap {
     /// Turns swap on. Needs root, and `/dev/zram0` unused.
     pub fn on(backing: Backing, size: Bytes) -> io::Result<Self> {
         let device = match backing {
-            Backing::Zram => {
-                let zram = Path::new("/sys/block/zram0");
-                fs::write(zram.join("reset"), "1")?;
-                fs::write(zram.join("comp_algorithm"), "lz4")?;
-                fs::write(zram.join("disksize"), size.get().to_string())?;
-                PathBuf::from("/dev/zram0")
-            }
+            Backing::Zram => PathBuf::from("/dev/zram0"),
             Backing::Zswap | Backing::File => {
-                let file = PathBuf::from(format!("/var/tmp/terrace-swap-{}", std::process::id()));
-                let status = Command::new("fallocate")
-                    .args(["-l", &size.get().to_string()])
-                    .arg(&file)
-                    .status()?;
-                check(status.success(), "fallocate")?;
-                fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
-                file
+                PathBuf::from(format!("/var/tmp/terrace-swap-{}", std::process::id()))
             }
         };
-        zswap(backing == Backing::Zswap)?;
-        let made = Command::new("mkswap").arg("-q").arg(&device).output()?;
-        check(made.status.success(), "mkswap")?;
-        let on = Command::new("swapon").arg(&device).output()?;
-        check(on.status.success(), "swapon")?;
-        Ok(Self { device, backing })
+        if backing == Backing::Zram {
+            let used = fs::read_to_string(Path::new(ZRAM).join("disksize"))?;
+            if used.trim() != "0" {
+                return Err(io::Error::other("/dev/zram0 is in use"));
+            }
+        }
+        // Complete before anything is changed, so that whatever fails is undone.
+        let mut swap = Self { device, backing, on: false, watch: None, settings: Vec::new() };
+        swap.prepare(size)?;
+        let zswap = Path::new(ZSWAP);
+        if backing == Backing::Zswap {
+            swap.settings.push(Setting::set(zswap.join("enabled"), "Y")?);
+            // Not every kernel has LZ4 for it; a table says what was used.
+            swap.settings.extend(Setting::set(zswap.join("compressor"), "lz4").ok());
+            swap.watch = Some(Watch::start());
+        } else if zswap.exists() {
+            swap.settings.push(Setting::set(zswap.join("enabled"), "N")?);
+        }
+        let made = Command::new("mkswap").arg("-q").arg(&swap.device).output()?;
+        if !made.status.success() {
+            let why = String::from_utf8_lossy(&made.stderr);
+            return Err(io::Error::other(format!("mkswap {}: {why}", swap.device.display())));
+        }
+        let path = swap.path();
+        // SAFETY: a string with a final zero.
+        if unsafe { libc::swapon(path.as_ptr(), 0) } != 0 {
+            let e = io::Error::last_os_error();
+            return Err(io::Error::new(e.kind(), format!("swapon {}: {e}", swap.device.display())));
+        }
+        swap.on = true;
+        Ok(swap)
     }
 
-    /// What the compressed pages occupy, if this swap knows.
-    pub fn occupied(&self) -> Option<Bytes> {
-        if self.backing != Backing::Zram {
-            return None;
+    fn prepare(&mut self, size: Bytes) -> io::Result<()> {
+        if self.backing == Backing::Zram {
+            let zram = Path::new(ZRAM);
+            self.settings.push(Setting::set(zram.join("comp_algorithm"), "lz4")?);
+            return fs::write(zram.join("disksize"), size.get().to_string());
         }
-        let stat = fs::read_to_string("/sys/block/zram0/mm_stat").ok()?;
-        stat.split_whitespace().nth(2)?.parse().ok().map(Bytes)
+        let file = fs::File::create(&self.device)?;
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
+        // Not merely extended: swap refuses files with holes.
+        // SAFETY: the descriptor is open.
+        let error = unsafe {
+            libc::posix_fallocate(std::os::fd::AsRawFd::as_raw_fd(&file), 0, size.get() as i64)
+        };
+        if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+    }
+
+    fn path(&self) -> CString {
+        CString::new(self.device.as_os_str().as_bytes()).expect("no zero in it")
+    }
+
+    /// The most RAM that compressed pages occupied until now; zero for a file.
+    pub fn occupied_peak(&self) -> Bytes {
+        match self.backing {
+            Backing::Zram => fs::read_to_string(Path::new(ZRAM).join("mm_stat"))
+                .ok()
+                .and_then(|stat| stat.split_whitespace().nth(4)?.parse().ok())
+                .map_or(Bytes(0), Bytes),
+            Backing::Zswap => self.watch.as_ref().map_or(Bytes(0), Watch::peak),
+            Backing::File => Bytes(0),
+        }
     }
 }
 
 impl Drop for Swap {
     fn drop(&mut self) {
-        let _ = Command::new("swapoff").arg(&self.device).status();
-        match self.backing {
-            Backing::Zram => {
-                let _ = fs::write("/sys/block/zram0/reset", "1");
-            }
-            Backing::Zswap | Backing::File => {
-                let _ = fs::remove_file(&self.device);
-            }
+        self.watch = None;
+        // SAFETY: a string with a final zero.
+        if self.on && unsafe { libc::swapoff(self.path().as_ptr()) } != 0 {
+            eprintln!("swapoff {}: {}", self.device.display(), io::Error::last_os_error());
         }
-        let _ = zswap(false);
+        if self.backing == Backing::Zram {
+            // Udev may look at a device for a moment after swap has gone.
+            for _ in 0..100 {
+                if fs::write(Path::new(ZRAM).join("reset"), "1").is_ok() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        } else {
+            let _ = fs::remove_file(&self.device);
+        }
+        // In the opposite order.
+        while self.settings.pop().is_some() {}
     }
 }
 
-fn zswap(on: bool) -> io::Result<()> {
-    match fs::write("/sys/module/zswap/parameters/enabled", if on { "Y" } else { "N" }) {
-        Err(e) if on => Err(e),
-        _ => Ok(()),
+/// Looks at zswap's size ten times a second: the kernel keeps no maximum of it.
+#[derive(Debug)]
+struct Watch {
+    shared: Arc<(AtomicU64, AtomicBool)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    fn start() -> Self {
+        let shared = Arc::new((AtomicU64::new(0), AtomicBool::new(false)));
+        let (seen, watched) = (zswapped(), Arc::clone(&shared));
+        let thread = std::thread::spawn(move || {
+            while !watched.1.load(Relaxed) {
+                watched.0.fetch_max((zswapped() - seen).get(), Relaxed);
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        Self { shared, thread: Some(thread) }
+    }
+
+    fn peak(&self) -> Bytes {
+        Bytes(self.shared.0.load(Relaxed))
     }
 }
 
-fn check(ok: bool, what: &str) -> io::Result<()> {
-    if ok { Ok(()) } else { Err(io::Error::other(format!("{what} failed"))) }
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.shared.1.store(true, Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// RAM that zswap holds compressed pages in.
+fn zswapped() -> Bytes {
+    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = info.lines().find_map(|line| line.strip_prefix("Zswap:"));
+    let kib = kib.and_then(|kib| kib.split_whitespace().next()?.parse().ok());
+    Bytes::kib(kib.unwrap_or(0))
 }

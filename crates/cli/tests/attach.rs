@@ -1,11 +1,16 @@
-//! `terrace attach` as far as a machine with one node goes: what it refuses, and
-//! a dry run. Moving pages is tested in a guest (`make guest`).
+//! `terrace attach` as far as a machine with one node goes: what it refuses, a dry
+//! run, and cold pages of a control group to swap. Moving pages between nodes is
+//! tested in a guest (`make guest`).
 
 mod common;
 
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use common::{refused, terrace};
+use common::{compile, refused, terrace};
 
 /// A program to attach to.
 struct Sleeper(Child);
@@ -84,4 +89,156 @@ fn a_node_that_is_not_there_is_not_supported_rather_than_wrong() {
         .assert()
         .code(3)
         .stderr_eq("terrace: `numa:999`: this machine has no such node[..]\n");
+}
+
+/// Holds 24 MiB, of which it touches one again and again; checks all of it when its
+/// input ends.
+const HOLDER: &str = r#"
+#include <poll.h>
+#include <stdio.h>
+#include <sys/mman.h>
+int main(void) {
+    size_t pages = 24 * 256;
+    size_t *m = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < pages * 512; i++) m[i] = i * 77;
+    puts("ready");
+    fflush(stdout);
+    struct pollfd in = { 0, POLLIN, 0 };
+    while (poll(&in, 1, 10) == 0)
+        for (size_t i = 0; i < 256; i++) (*(volatile size_t *)&m[i * 512])++, m[i * 512]--;
+    for (size_t i = 0; i < pages * 512; i++)
+        if (m[i] != i * 77) { puts("wrong"); return 1; }
+    puts("right");
+    return 0;
+}
+"#;
+
+/// A file that the kernel swaps to, until it is dropped.
+struct Swap(PathBuf);
+
+impl Swap {
+    fn on() -> Option<Self> {
+        let path = PathBuf::from(format!("/var/tmp/terrace-test-swap-{}", std::process::id()));
+        let swap = Self(path.clone());
+        let did = |command: &mut Command| {
+            command.arg(&path).stdout(Stdio::null()).stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        };
+        let on = did(Command::new("fallocate").args(["-l", "96MiB"]))
+            && did(Command::new("chmod").arg("600"))
+            && did(&mut Command::new("mkswap"))
+            && did(&mut Command::new("swapon"));
+        on.then_some(swap)
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        let _ = Command::new("swapoff").arg(&self.0).stderr(Stdio::null()).status();
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// A control group with one below it, of either version.
+struct Group(PathBuf);
+
+impl Group {
+    fn new() -> Option<Self> {
+        let roots = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
+        let name = format!("terrace-test-{}", std::process::id());
+        let path = roots.into_iter().map(|root| Path::new(root).join(&name));
+        let group = path.into_iter().find(|path| fs::create_dir_all(path.join("below")).is_ok())?;
+        let group = Self(group);
+        group.0.join("below/cgroup.procs").exists().then_some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for path in [self.0.join("below"), self.0.clone()] {
+            let until = Instant::now() + Duration::from_secs(5);
+            while path.exists() && fs::remove_dir(&path).is_err() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+/// A program of a group; killed when it is dropped.
+struct Member(Child);
+
+impl Member {
+    fn start(program: &Path, group: &Path) -> Self {
+        let procs = group.join("cgroup.procs");
+        let script = format!("echo $$ >{} && exec {}", procs.display(), program.display());
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut member = Self(command.spawn().unwrap());
+        assert_eq!(member.line(), "ready\n");
+        member
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        // One byte at a time: what is read ahead would be lost.
+        let out = self.0.stdout.as_mut().unwrap();
+        BufReader::with_capacity(1, out).read_line(&mut line).unwrap();
+        line
+    }
+
+    /// KiB of it in swap.
+    fn swapped(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let swapped = status.lines().find_map(|line| line.strip_prefix("VmSwap:"));
+        swapped.and_then(|kib| kib.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Nothing is loaded into the programs. Together they have 8 MiB, so 40 of their 48 MiB
+/// have to leave, also of the one that comes when we are attached already, to a group
+/// below.
+#[test]
+fn cold_pages_of_a_control_group_leave_for_swap_newcomers_included() {
+    let (Some(swap), Some(group)) = (Swap::on(), Group::new()) else {
+        eprintln!("SKIPPED: no swap file or no control group can be made here");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("holder");
+    compile(HOLDER, &program, &["-O1"]);
+    let first = Member::start(&program, &group.0);
+    let mut attach = Command::new(snapbox::cmd::cargo_bin!("terrace"))
+        .args(["attach", "--cgroup"])
+        .arg(&group.0)
+        .args(["--fast", "numa:0=8MiB", "--slow", "swap"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut wait_for = |what: &str, reached: &dyn Fn() -> bool| {
+        let until = Instant::now() + Duration::from_mins(1);
+        while !reached() {
+            assert_eq!(attach.try_wait().unwrap(), None, "it ended before {what}");
+            assert!(Instant::now() < until, "{what} never came");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait_for("the first's pages in swap", &|| first.swapped() > 14 << 10);
+
+    let second = Member::start(&program, &group.0.join("below"));
+    wait_for("all but the budget in swap", &|| first.swapped() + second.swapped() > 38 << 10);
+
+    let sent = Command::new("kill").args(["-TERM", &attach.id().to_string()]).status().unwrap();
+    assert!(sent.success() && attach.wait().unwrap().success());
+    for mut member in [first, second] {
+        drop(member.0.stdin.take());
+        assert_eq!(member.line(), "right\n");
+    }
+    drop((group, swap));
 }

@@ -2,15 +2,24 @@
 //!
 //! Every round runs each system once at each point, so that what the machine
 //! does meanwhile hits all alike; what is printed are medians of the rounds'
-//! ratios, with their spread.
+//! ratios, with their spread. Then, where the time of a fault went, beside the
+//! least that it can take.
+//!
+//! With `--equal-dram` Terrace runs twice: with the peer's budget, and with the
+//! budget with which it takes as much DRAM as the peer altogether, compressed pages
+//! included. That one is known from the first run ([`equal_budget`]).
 
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Parser;
-use terrace_bench::Gups;
-use terrace_bench::peer::{Backing, Cgroup, Swap};
+use terrace_bench::breakdown::{self, Breakdown};
+use terrace_bench::limits::Limits;
+use terrace_bench::peer::Backing;
+use terrace_bench::spread::Spread;
+use terrace_bench::system::{Cost, Setup, System, equal_budget};
+use terrace_bench::{Gups, corpus, interrupt};
 use terrace_core::Bytes;
 
 /// Compares `terrace run` with kernel swap under a memory cgroup. Needs root.
@@ -52,93 +61,117 @@ struct Args {
     /// Only measure Terrace.
     #[arg(long)]
     no_peer: bool,
+    /// Also with a budget at which Terrace takes as much DRAM as its peer altogether.
+    #[arg(long, conflicts_with = "no_peer")]
+    equal_dram: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum System {
-    Kernel,
-    Terrace,
+/// One run and what it took.
+struct Measured {
+    gups: Gups,
+    cost: Cost,
+    budget: Bytes,
+}
+
+/// All runs at one point in one round.
+struct Round {
+    kernel: Option<Measured>,
+    terrace: Measured,
+    equal: Option<Measured>,
 }
 
 /// One point of the comparison.
 struct Cell {
     hot: Bytes,
     threads: usize,
-    runs: Vec<(Option<Gups>, Gups)>,
+    rounds: Vec<Round>,
 }
 
 fn main() -> ExitCode {
+    interrupt::catch();
     match measure(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("pager: {e}");
-            ExitCode::FAILURE
+            ExitCode::from(terrace_bench::status(&e))
         }
     }
 }
 
 fn measure(args: &Args) -> io::Result<()> {
-    let gups = std::env::current_exe()?.with_file_name("gups");
+    let scratch = tempfile::tempdir()?;
+    let setup = Setup {
+        terrace: args.terrace.clone(),
+        backing: args.peer,
+        swap: args.size,
+        options: args.options.split_whitespace().map(String::from).collect(),
+        directory: scratch.path().to_owned(),
+    };
     touch(Bytes(args.size.get() + args.budget.get()));
+    let limits = Limits::measure(&corpus::load(&args.corpus));
     let mut cells: Vec<Cell> = Vec::new();
     for &threads in &args.threads {
         for &hot in &args.hot {
-            cells.push(Cell { hot, threads, runs: Vec::new() });
+            cells.push(Cell { hot, threads, rounds: Vec::new() });
         }
     }
     for round in 0..args.rounds {
         for cell in &mut cells {
             let note = format!("round {} of {}: {} hot", round + 1, args.rounds, cell.hot);
-            let peer = if args.no_peer {
-                None
-            } else {
+            let run = |system, budget| run(args, &setup, system, budget, cell, round);
+            let mut kernel = None;
+            if !args.no_peer {
                 progress(&format!("{note}, kernel"));
-                Some(run(args, &gups, System::Kernel, cell, round)?)
-            };
-            progress(&format!("{note}, terrace"));
-            let ours = run(args, &gups, System::Terrace, cell, round)?;
-            if args.json {
-                println!(
-                    "{}",
-                    serde_json::json!({
-                        "hot_bytes": cell.hot.get(), "threads": cell.threads, "round": round,
-                        "kernel": peer, "terrace": ours,
-                    })
-                );
+                kernel = Some(run(System::Kernel, args.budget)?);
             }
-            cell.runs.push((peer, ours));
+            progress(&format!("{note}, terrace"));
+            let terrace = run(System::Terrace, args.budget)?;
+            let mut equal = None;
+            if let Some(peer) = kernel.as_ref().filter(|_| args.equal_dram) {
+                progress(&format!("{note}, terrace with equal DRAM"));
+                equal = Some(run(System::Terrace, equalise(peer, &terrace)?)?);
+            }
+            let round = Round { kernel, terrace, equal };
+            if args.json {
+                println!("{}", round.json(cell));
+            }
+            cell.rounds.push(round);
         }
     }
     progress("");
     if !args.json {
         table(args, &cells);
+        if args.equal_dram {
+            table_of_equals(&cells);
+        }
+        if let Some(limits) = limits {
+            costs(limits, &cells);
+        }
     }
     Ok(())
 }
 
-fn run(args: &Args, gups: &Path, system: System, cell: &Cell, round: usize) -> io::Result<Gups> {
-    let (swap, group);
-    let wrap: Vec<String> = match system {
-        System::Kernel => {
-            swap = Swap::on(args.peer, args.size)?;
-            group = Cgroup::new(args.budget)?;
-            let _ = (&swap, &group);
-            group.wrap()
-        }
-        System::Terrace => {
-            let mut words = vec![args.terrace.display().to_string(), "run".into()];
-            words.extend(["--fast".into(), format!("{}B", args.budget.get())]);
-            if std::env::var_os("BENCH_REPORT").is_none() {
-                words.push("--quiet".into());
-            }
-            words.extend(args.options.split_whitespace().map(String::from));
-            words.push("--".into());
-            words
-        }
-    };
-    let output = Command::new(&wrap[0])
-        .args(&wrap[1..])
-        .arg(gups)
+/// The budget with which a run like this one takes as much as its peer.
+fn equalise(peer: &Measured, ours: &Measured) -> io::Result<Bytes> {
+    let report = ours.cost.report.as_ref();
+    let total = &report.ok_or_else(|| io::Error::other("terrace wrote no report"))?.total;
+    let store = total.store.occupied_peak;
+    equal_budget(peer.cost.dram, ours.cost.dram, ours.budget, store, total.mapped_peak)
+        .ok_or_else(|| io::Error::other("the peer has less DRAM than terrace's store alone"))
+}
+
+fn run(
+    args: &Args,
+    setup: &Setup,
+    system: System,
+    budget: Bytes,
+    cell: &Cell,
+    round: usize,
+) -> io::Result<Measured> {
+    let gups = std::env::current_exe()?.with_file_name("gups");
+    let ready = setup.ready(system, budget)?;
+    let mut command = ready.command(&gups);
+    command
         .args(["--size", &format!("{}B", args.size.get())])
         .args(["--hot", &format!("{}B", cell.hot.get())])
         .args(["--threads", &cell.threads.to_string()])
@@ -147,72 +180,145 @@ fn run(args: &Args, gups: &Path, system: System, cell: &Cell, round: usize) -> i
         .args(["--latency", &args.seconds[2].to_string()])
         .args(["--seed", &(round + 1).to_string()])
         .arg("--corpus")
-        .arg(&args.corpus)
-        .stderr(Stdio::inherit())
-        .output()?;
-    if !output.status.success() {
-        return Err(io::Error::other(format!("{wrap:?} ended with {}", output.status)));
+        .arg(&args.corpus);
+    let finished = interrupt::run(&mut command)?;
+    if !finished.status.success() {
+        let status = finished.status;
+        return Err(io::Error::other(format!("gups under {} ended with {status}", system.name())));
     }
-    serde_json::from_slice(&output.stdout)
-        .map_err(|e| io::Error::other(format!("{e}: {}", String::from_utf8_lossy(&output.stdout))))
+    let gups = serde_json::from_slice(&finished.stdout).map_err(|e| {
+        io::Error::other(format!("{e}: {}", String::from_utf8_lossy(&finished.stdout)))
+    })?;
+    let cost = ready.cost(finished.peak)?;
+    Ok(Measured { gups, cost, budget })
 }
 
-/// Median, least and greatest.
-fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
-    values.sort_by(f64::total_cmp);
-    (values[values.len() / 2], values[0], values[values.len() - 1])
+impl Measured {
+    /// Million updates a second.
+    fn rate(&self) -> f64 {
+        self.gups.updates_per_second / 1e6
+    }
+
+    /// The 99.9th percentile of an update, microseconds.
+    fn tail(&self) -> f64 {
+        self.gups.p999_ns as f64 / 1e3
+    }
+
+    /// DRAM altogether, MiB.
+    fn dram(&self) -> f64 {
+        self.cost.dram.as_f64() / Bytes::mib(1).as_f64()
+    }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "gups": self.gups, "budget_bytes": self.budget, "dram_bytes": self.cost.dram,
+        })
+    }
+}
+
+impl Round {
+    fn json(&self, cell: &Cell) -> serde_json::Value {
+        serde_json::json!({
+            "hot_bytes": cell.hot, "threads": cell.threads, "round": cell.rounds.len(),
+            "kernel": self.kernel.as_ref().map(Measured::json),
+            "terrace": self.terrace.json(),
+            "terrace_equal_dram": self.equal.as_ref().map(Measured::json),
+        })
+    }
+}
+
+/// Which of a round's runs.
+type Which = fn(&Round) -> Option<&Measured>;
+const KERNEL: Which = |round| round.kernel.as_ref();
+const TERRACE: Which = |round| Some(&round.terrace);
+const EQUAL: Which = |round| round.equal.as_ref();
+
+impl Cell {
+    /// A figure's median over the rounds; a dash where there is none.
+    fn median(&self, which: Which, figure: fn(&Measured) -> f64, digits: usize) -> String {
+        Spread::of(self.rounds.iter().filter_map(which).map(figure))
+            .map_or("-".to_owned(), |spread| format!("{:.digits$}", spread.median))
+    }
+
+    /// The spread of one figure by the same of another run in the same round.
+    fn ratio(&self, figure: fn(&Measured) -> f64, of: Which, by: Which) -> String {
+        let ratio = |round| Some(figure(of(round)?) / figure(by(round)?));
+        Spread::of(self.rounds.iter().filter_map(ratio))
+            .map_or("-".to_owned(), |spread| spread.to_string())
+    }
 }
 
 fn table(args: &Args, cells: &[Cell]) {
     println!(
-        "GUPS, {} working set, {} in DRAM, {} rounds; medians (least-greatest)",
-        args.size, args.budget, args.rounds
+        "GUPS, {} working set, {} in DRAM, beside {}, {} rounds; medians (least-greatest)",
+        args.size,
+        args.budget,
+        args.peer.describe(),
+        args.rounds
     );
     println!(
-        "threads  hot         kernel M/s  terrace M/s  ratio              p99.9 kernel  terrace    kernel/terrace"
+        "threads  hot         kernel M/s  terrace M/s     terrace/kernel  kernel p99.9 us     terrace     kernel/terrace"
     );
     for cell in cells {
-        let ours = spread(cell.runs.iter().map(|r| r.1.updates_per_second / 1e6).collect());
-        let tail = spread(cell.runs.iter().map(|r| r.1.p999_ns as f64 / 1e3).collect());
-        let peers: Option<Vec<Gups>> = cell.runs.iter().map(|r| r.0).collect();
-        let Some(peers) = peers else {
-            println!(
-                "{:<7}  {:<10}  {:>10}  {:>11.3}  {:>30}  {:>8.1} us",
-                cell.threads, cell.hot, "-", ours.0, "", tail.0
-            );
-            continue;
-        };
-        let kernel = spread(peers.iter().map(|p| p.updates_per_second / 1e6).collect());
-        let ratio = spread(
-            cell.runs
-                .iter()
-                .zip(&peers)
-                .map(|(r, p)| r.1.updates_per_second / p.updates_per_second)
-                .collect(),
-        );
-        let kernel_tail = spread(peers.iter().map(|p| p.p999_ns as f64 / 1e3).collect());
-        let tails = spread(
-            cell.runs
-                .iter()
-                .zip(&peers)
-                .map(|(r, p)| p.p999_ns as f64 / r.1.p999_ns as f64)
-                .collect(),
-        );
         println!(
-            "{:<7}  {:<10}  {:>10.3}  {:>11.3}  {:>5.2} ({:.2}-{:.2})  {:>9.1} us  {:>8.1} us  {:>5.2} ({:.2}-{:.2})",
+            "{:<7}  {:<10}  {:>10}  {:>11}  {:>17}  {:>15}  {:>10}  {:>17}",
             cell.threads,
             cell.hot,
-            kernel.0,
-            ours.0,
-            ratio.0,
-            ratio.1,
-            ratio.2,
-            kernel_tail.0,
-            tail.0,
-            tails.0,
-            tails.1,
-            tails.2
+            cell.median(KERNEL, Measured::rate, 3),
+            cell.median(TERRACE, Measured::rate, 3),
+            cell.ratio(Measured::rate, TERRACE, KERNEL),
+            cell.median(KERNEL, Measured::tail, 1),
+            cell.median(TERRACE, Measured::tail, 1),
+            cell.ratio(Measured::tail, KERNEL, TERRACE),
         );
+    }
+}
+
+fn table_of_equals(cells: &[Cell]) {
+    println!();
+    println!(
+        "At equal DRAM altogether, MiB: the kernel's budget and the most that its compressed \
+         pages took; the most that was resident under terrace, store and tables included"
+    );
+    println!(
+        "threads  hot         kernel DRAM  terrace DRAM  its budget  terrace M/s     terrace/kernel  p99.9 us     kernel/terrace"
+    );
+    let mib = |measured: &Measured| measured.budget.as_f64() / Bytes::mib(1).as_f64();
+    for cell in cells {
+        println!(
+            "{:<7}  {:<10}  {:>11}  {:>12}  {:>10}  {:>11}  {:>17}  {:>8}  {:>17}",
+            cell.threads,
+            cell.hot,
+            cell.median(KERNEL, Measured::dram, 0),
+            cell.median(EQUAL, Measured::dram, 0),
+            cell.median(EQUAL, mib, 0),
+            cell.median(EQUAL, Measured::rate, 3),
+            cell.ratio(Measured::rate, EQUAL, KERNEL),
+            cell.median(EQUAL, Measured::tail, 1),
+            cell.ratio(Measured::tail, KERNEL, EQUAL),
+        );
+    }
+}
+
+/// Where the time of a fault went, all rounds together.
+fn costs(limits: Limits, cells: &[Cell]) {
+    println!();
+    println!(
+        "What a fault costs under terrace run, us, the fill's first touches included; the limit: \
+         the kernel's zero-fill fault, {}, and decompressing a page, {}",
+        limits.zero_fill, limits.decompress
+    );
+    println!("threads  hot       {}", breakdown::HEAD);
+    for cell in cells {
+        let mut breakdown = Breakdown::default();
+        for round in &cell.rounds {
+            if let Some(report) = &round.terrace.cost.report {
+                breakdown.add(report);
+            }
+        }
+        if let Some(line) = breakdown.line(limits) {
+            println!("{:<7}  {:<10}{line}", cell.threads, cell.hot);
+        }
     }
 }
 

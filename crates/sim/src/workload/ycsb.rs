@@ -18,21 +18,24 @@ const THETA: f64 = 0.99;
 const UPDATES: u64 = 5;
 
 /// YCSB's Zipfian generator (Gray et al., SIGMOD 1994).
-struct Zipfian {
+#[derive(Clone, Debug)]
+pub struct Zipfian {
     items: u64,
     zeta: f64,
     eta: f64,
 }
 
 impl Zipfian {
-    fn new(items: u64) -> Self {
+    /// For so many items. Takes time in proportion to them.
+    pub fn new(items: u64) -> Self {
         let zeta = |n: u64| (1..=n).map(|i| (i as f64).powf(-THETA)).sum::<f64>();
         let all = zeta(items);
         let eta = (1.0 - (2.0 / items as f64).powf(1.0 - THETA)) / (1.0 - zeta(2) / all);
         Self { items, zeta: all, eta }
     }
 
-    fn rank(&self, rng: &mut SimRng) -> u64 {
+    /// An item, counted from the most frequent one.
+    pub fn rank(&self, rng: &mut SimRng) -> u64 {
         let u = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         let scaled = u * self.zeta;
         if scaled < 1.0 {
@@ -47,7 +50,7 @@ impl Zipfian {
 }
 
 /// FNV-1a of eight bytes: how YCSB scrambles ranks, and our hash function.
-fn fnv(value: u64) -> u64 {
+pub fn fnv(value: u64) -> u64 {
     value.to_le_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })

@@ -1,0 +1,187 @@
+//! Real programs: what they need, how they are run, and that they are right.
+
+pub mod redis;
+
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use terrace_core::Bytes;
+
+use crate::interrupt::{self, Running};
+use crate::system::Ready;
+use redis::Keys;
+
+/// How large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Scale {
+    /// Some 150 to 300 MiB each, and one to five seconds on plain memory.
+    Full,
+    /// A tenth or less: shows that everything works, measures nothing.
+    Smoke,
+}
+
+/// A program of the set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Program {
+    /// redis-server, keys by YCSB's Zipfian distribution.
+    RedisZipf,
+    /// redis-server, all keys alike.
+    RedisUniform,
+    /// sqlite3: a table with an index in memory, filled, looked up, joined.
+    Sqlite,
+    /// python3: passes over an array of numbers, by numpy if it is there.
+    Python,
+    /// GNU sort with two threads.
+    Sort,
+    /// `PageRank` on a Kronecker graph.
+    Pagerank,
+    /// Breadth-first searches through the same graph.
+    Bfs,
+}
+
+/// Inputs, made once and read by every run.
+#[derive(Debug)]
+pub struct Place {
+    /// Where they and the runs' own files are.
+    pub directory: PathBuf,
+    /// Where the scripts are.
+    pub scripts: PathBuf,
+    /// Where the benchmark's own programs are.
+    pub binaries: PathBuf,
+    /// Pages of a real program.
+    pub corpus: Vec<u8>,
+    /// How large.
+    pub scale: Scale,
+}
+
+/// What a run of a program gave.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// What was timed.
+    pub time: Duration,
+    /// The most that the largest of its processes had resident.
+    pub resident: Bytes,
+    /// Of all that it answered; the same in every run.
+    pub checksum: u64,
+}
+
+impl Program {
+    /// What a table calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RedisZipf => "redis, zipf",
+            Self::RedisUniform => "redis, uniform",
+            Self::Sqlite => "sqlite3",
+            Self::Python => "python3",
+            Self::Sort => "sort",
+            Self::Pagerank => "pagerank",
+            Self::Bfs => "bfs",
+        }
+    }
+
+    /// The command that has to be installed.
+    pub const fn needs(self) -> Option<&'static str> {
+        match self {
+            Self::RedisZipf | Self::RedisUniform => Some("redis-server"),
+            Self::Sqlite => Some("sqlite3"),
+            Self::Python => Some("python3"),
+            Self::Sort => Some("sort"),
+            Self::Pagerank | Self::Bfs => None,
+        }
+    }
+
+    /// Makes the inputs that are missing.
+    pub fn prepare(self, place: &Place) -> io::Result<()> {
+        interrupt::check()?;
+        match self {
+            Self::Sort => place.text(),
+            Self::Pagerank | Self::Bfs => place.graph(),
+            Self::RedisZipf | Self::RedisUniform | Self::Sqlite | Self::Python => Ok(()),
+        }
+    }
+
+    /// Runs it under a system.
+    pub fn run(self, place: &Place, system: &Ready) -> io::Result<Outcome> {
+        let full = place.scale == Scale::Full;
+        let rows = if full { "600000" } else { "40000" };
+        let count = if full { "20000000" } else { "2000000" };
+        let script = |name: &str| place.scripts.join(name).display().to_string();
+        let input = |name: &str| place.directory.join(name).display().to_string();
+        let words: Vec<String> = match self {
+            Self::RedisZipf => return redis::run(place, system, Keys::Zipf),
+            Self::RedisUniform => return redis::run(place, system, Keys::Uniform),
+            Self::Sqlite => {
+                let rows = format!(".parameter set @rows {rows}");
+                let read = format!(".read '{}'", script("table.sql"));
+                ["sqlite3", "-batch", ":memory:", &rows, &read].map(String::from).into()
+            }
+            Self::Python => vec!["python3".to_owned(), script("passes.py"), count.to_owned()],
+            Self::Sort => {
+                let flags = ["sort", "--parallel=2", "-S", "1G", "-k3,3", "-k1,1n"];
+                flags.map(String::from).into_iter().chain([input("text")]).collect()
+            }
+            Self::Pagerank | Self::Bfs => {
+                let graph = place.binaries.join("graph").display().to_string();
+                let kernel = if self == Self::Bfs { "bfs" } else { "pagerank" };
+                vec![graph, kernel.to_owned(), input("graph")]
+            }
+        };
+        let mut command = system.command(Path::new(&words[0]));
+        command.args(&words[1..]).env("LC_ALL", "C").env("PYTHONHASHSEED", "0");
+        // Into a file: who reads a pipe would take processor time beside it.
+        let output = place.directory.join("output");
+        command.stdin(Stdio::null()).stdout(File::create(&output)?);
+        let began = Instant::now();
+        let finished = Running::start(&mut command)?.wait()?;
+        let time = began.elapsed();
+        if !finished.status.success() {
+            return Err(io::Error::other(format!("{}: {}", self.name(), finished.status)));
+        }
+        let output = fs::read(output)?;
+        if output.is_empty() {
+            return Err(io::Error::other(format!("{} wrote nothing", self.name())));
+        }
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&output);
+        Ok(Outcome { time, resident: finished.peak, checksum: hasher.finish() })
+    }
+}
+
+impl Place {
+    /// Lines to be sorted: a number, words, a number in hexadecimal.
+    fn text(&self) -> io::Result<()> {
+        const WORDS: [&str; 8] =
+            ["memory", "page", "tier", "latency", "promote", "demote", "region", "fault"];
+        let path = self.directory.join("text");
+        if path.exists() {
+            return Ok(());
+        }
+        let lines = if self.scale == Scale::Full { 1_500_000 } else { 120_000 };
+        let mut random = redis::random(3);
+        let mut below = |n: u64| redis::below(&mut random, n);
+        let mut out = BufWriter::new(File::create(path)?);
+        for _ in 0..lines {
+            write!(out, "{:09}", below(1_000_000_000))?;
+            for _ in 0..2 + below(5) {
+                write!(out, " {}", WORDS[below(8) as usize])?;
+            }
+            writeln!(out, " {:x}", below(u64::MAX))?;
+        }
+        out.flush()
+    }
+
+    fn graph(&self) -> io::Result<()> {
+        let path = self.directory.join("graph");
+        if path.exists() {
+            return Ok(());
+        }
+        let scale = if self.scale == Scale::Full { "20" } else { "17" };
+        let mut command = std::process::Command::new(self.binaries.join("graph"));
+        let made = interrupt::run(command.arg("make").arg(&path).args(["--scale", scale]))?;
+        if made.status.success() { Ok(()) } else { Err(io::Error::other("no graph was made")) }
+    }
+}

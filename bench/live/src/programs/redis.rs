@@ -1,0 +1,169 @@
+//! redis-server with a client in this process, in redis's protocol.
+
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use terrace_sim::workload::SimRng;
+use terrace_sim::workload::ycsb::{Zipfian, fnv};
+
+use super::{Outcome, Place, Scale};
+use crate::interrupt::Running;
+use crate::system::Ready;
+
+/// How keys are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// By YCSB's Zipfian distribution, scrambled.
+    Zipf,
+    /// All alike.
+    Uniform,
+}
+
+/// A value's bytes: YCSB's records have 1000.
+const VALUE: usize = 1000;
+/// Requests on their way at once.
+const DEPTH: usize = 16;
+/// Of the requests, in percent; the others read. YCSB's workload B.
+const WRITES: u64 = 5;
+
+/// Random numbers from a seed.
+pub(super) fn random(seed: u64) -> SimRng {
+    SimRng::seed_from_u64(seed)
+}
+
+/// A number below `n` (multiply and shift).
+pub(super) fn below(random: &mut SimRng, n: u64) -> u64 {
+    ((u128::from(random.next_u64()) * u128::from(n)) >> 64) as u64
+}
+
+/// Fills a server with records and times requests, some before to warm up.
+pub(super) fn run(place: &Place, system: &Ready, keys: Keys) -> io::Result<Outcome> {
+    let (records, warm, timed) = match place.scale {
+        Scale::Full => (200_000, 100_000, 300_000),
+        Scale::Smoke => (15_000, 5_000, 20_000),
+    };
+    let socket = place.directory.join("redis.sock");
+    let _ = std::fs::remove_file(&socket);
+    let mut command = system.command("redis-server".as_ref());
+    command.args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"]);
+    command.arg("--unixsocket").arg(&socket);
+    command.current_dir(&place.directory).stdin(Stdio::null()).stdout(Stdio::null());
+    let server = Running::start(&mut command)?;
+    let mut client = Client::connect(&server, &socket)?;
+
+    for first in (0..records).step_by(DEPTH) {
+        let batch = first..(first + DEPTH as u64).min(records);
+        for key in batch.clone() {
+            client.set(key, value(&place.corpus, key, 0));
+        }
+        client.finish(batch.count())?;
+    }
+    let mut random = random(7);
+    let zipf = (keys == Keys::Zipf).then(|| Zipfian::new(records));
+    let mut requests = |client: &mut Client, count: usize| -> io::Result<()> {
+        for _ in 0..count / DEPTH {
+            for _ in 0..DEPTH {
+                let key = match &zipf {
+                    Some(zipf) => fnv(zipf.rank(&mut random)) % records,
+                    None => below(&mut random, records),
+                };
+                if below(&mut random, 100) < WRITES {
+                    client.set(key, value(&place.corpus, key, random.next_u64()));
+                } else {
+                    client.get(key);
+                }
+            }
+            client.finish(DEPTH)?;
+        }
+        Ok(())
+    };
+    requests(&mut client, warm)?;
+    let began = Instant::now();
+    requests(&mut client, timed)?;
+    let time = began.elapsed();
+    client.request(&[b"SHUTDOWN", b"NOSAVE"]);
+    // It ends the connection instead of answering.
+    let _ = client.finish(1);
+    let finished = server.wait()?;
+    if !finished.status.success() {
+        return Err(io::Error::other(format!("redis-server: {}", finished.status)));
+    }
+    Ok(Outcome { time, resident: finished.peak, checksum: client.answers.finish() })
+}
+
+/// A piece of the corpus: which depends on the key and the version.
+fn value(corpus: &[u8], key: u64, version: u64) -> &[u8] {
+    let at = (fnv(key ^ version.rotate_left(32)) % (corpus.len() - VALUE) as u64) as usize;
+    &corpus[at..at + VALUE]
+}
+
+struct Client {
+    out: UnixStream,
+    input: BufReader<UnixStream>,
+    batch: Vec<u8>,
+    answer: Vec<u8>,
+    answers: DefaultHasher,
+}
+
+impl Client {
+    fn connect(server: &Running, socket: &std::path::Path) -> io::Result<Self> {
+        let until = Instant::now() + Duration::from_secs(30);
+        let out = loop {
+            match UnixStream::connect(socket) {
+                Ok(stream) => break stream,
+                Err(e) if !server.is_alive() || Instant::now() > until => return Err(e),
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        let input = BufReader::with_capacity(64 << 10, out.try_clone()?);
+        let (batch, answer) = (Vec::new(), Vec::new());
+        Ok(Self { out, input, batch, answer, answers: DefaultHasher::new() })
+    }
+
+    fn request(&mut self, words: &[&[u8]]) {
+        self.batch.extend(format!("*{}\r\n", words.len()).bytes());
+        for word in words {
+            self.batch.extend(format!("${}\r\n", word.len()).bytes());
+            self.batch.extend_from_slice(word);
+            self.batch.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn set(&mut self, key: u64, value: &[u8]) {
+        self.request(&[b"SET", format!("user{key}").as_bytes(), value]);
+    }
+
+    fn get(&mut self, key: u64) {
+        self.request(&[b"GET", format!("user{key}").as_bytes()]);
+    }
+
+    /// Sends what was requested, and reads so many answers.
+    fn finish(&mut self, answers: usize) -> io::Result<()> {
+        self.out.write_all(&self.batch)?;
+        self.batch.clear();
+        for _ in 0..answers {
+            self.answer.clear();
+            self.input.read_until(b'\n', &mut self.answer)?;
+            match self.answer.as_slice() {
+                [b'+', ..] => {}
+                [b'$', length @ .., b'\r', b'\n'] if length != b"-1" => {
+                    let length = std::str::from_utf8(length).ok().and_then(|l| l.parse().ok());
+                    let length: usize = length.ok_or_else(|| wrong(&self.answer))?;
+                    self.answer.resize(length + 2, 0);
+                    self.input.read_exact(&mut self.answer)?;
+                }
+                _ => return Err(wrong(&self.answer)),
+            }
+            self.answers.write(&self.answer);
+        }
+        Ok(())
+    }
+}
+
+fn wrong(answer: &[u8]) -> io::Error {
+    io::Error::other(format!("redis-server answered {:?}", String::from_utf8_lossy(answer)))
+}

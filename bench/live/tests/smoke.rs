@@ -1,0 +1,102 @@
+//! The benchmarks in small: that they run, that programs give the same answers under
+//! every system, and that the machine is left as it was. Nothing is measured.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The command as `make build` leaves it, beside the directory of this build; or
+/// what `TERRACE_BIN` names.
+fn terrace() -> Option<PathBuf> {
+    let ours = Path::new(env!("CARGO_BIN_EXE_programs"));
+    let built = ours.parent()?.with_file_name("release").join("terrace");
+    let named = std::env::var_os("TERRACE_BIN").map_or(built, PathBuf::from);
+    named.exists().then_some(named)
+}
+
+/// Pages that compress, as a program's do.
+fn corpus(directory: &Path) -> PathBuf {
+    let path = directory.join("corpus");
+    let bytes: Vec<u8> = (0..4u32 << 20).flat_map(|i| (i / 3 % 9999).to_le_bytes()).collect();
+    fs::write(&path, &bytes[..8 << 20]).unwrap();
+    path
+}
+
+fn programs(terrace: &Path, directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_programs"));
+    command.arg("--terrace").arg(terrace).arg("--corpus").arg(corpus(directory));
+    command.arg("--scripts").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("programs"));
+    command.args(["--scale", "smoke", "--json"]);
+    command
+}
+
+/// It fails by itself if a program gives another answer under Terrace.
+#[test]
+fn every_program_of_the_set_runs_in_half_of_its_memory() {
+    let Some(terrace) = terrace() else {
+        eprintln!("SKIPPED: no release build of terrace (make build)");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+
+    let output = programs(&terrace, directory.path()).args(["--no-peer", "--rounds", "1"]).output();
+
+    let output = output.unwrap();
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{err}");
+    for name in ["redis, zipf", "redis, uniform", "sqlite3", "python3", "sort", "pagerank", "bfs"] {
+        let lines = out.lines().filter(|line| line.contains(&format!("\"{name}\"")));
+        let lines: Vec<_> = lines.map(serde_json::from_str::<serde_json::Value>).collect();
+        if err.contains(&format!("{name}: ")) {
+            eprintln!("SKIPPED: {err}");
+            continue;
+        }
+        assert_eq!(lines.len(), 2, "{name}, plain and under Terrace: {out}");
+        let managed =
+            lines.into_iter().map(Result::unwrap).find(|line| line["system"] == "terrace");
+        let demotions = managed.unwrap()["demotions"].as_u64();
+        assert!(demotions > Some(0), "{name} had all its memory: it shows nothing");
+    }
+}
+
+fn left_behind(process: u32) -> Vec<String> {
+    let swap = format!("/var/tmp/terrace-swap-{process}");
+    let groups = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"]
+        .map(|root| format!("{root}/terrace-bench-{process}"));
+    let mut left: Vec<String> = groups.into_iter().filter(|dir| Path::new(dir).exists()).collect();
+    let swaps = fs::read_to_string("/proc/swaps").unwrap();
+    left.extend((Path::new(&swap).exists() || swaps.contains(&swap)).then_some(swap));
+    left
+}
+
+/// Somebody who loses patience must not be left with swap on a machine that had none.
+#[test]
+fn a_benchmark_that_is_told_to_end_leaves_the_machine_as_it_was() {
+    let Some(terrace) = terrace() else {
+        eprintln!("SKIPPED: no release build of terrace (make build)");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = programs(&terrace, directory.path());
+    command.args(["--only", "sort", "--peer", "file", "--rounds", "1000"]);
+    let mut bench = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let process = bench.id();
+    let until = Instant::now() + Duration::from_mins(1);
+    while left_behind(process).len() < 2 {
+        if let Some(status) = bench.try_wait().unwrap() {
+            assert_eq!(status.code(), Some(3), "it is not allowed here, or it fails: {status}");
+            eprintln!("SKIPPED: no swap or no memory cgroup can be made here");
+            return;
+        }
+        assert!(Instant::now() < until, "it never began");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+
+    let sent = Command::new("kill").args(["-TERM", &process.to_string()]).status().unwrap();
+
+    assert!(sent.success());
+    assert_eq!(bench.wait().unwrap().code(), Some(1));
+    assert_eq!(left_behind(process), Vec::<String>::new());
+}
