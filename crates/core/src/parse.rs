@@ -79,7 +79,13 @@ fn quantity(
         unit: unit.to_owned(),
         example,
     })?;
-    Ok(value * factor)
+    let value = value * factor;
+    // Hundreds of digits are infinity.
+    if value.is_finite() {
+        Ok(value)
+    } else {
+        Err(ParseUnitError::OutOfRange { text: text.to_owned() })
+    }
 }
 
 fn integer(text: &str, value: f64) -> Result<u64, ParseUnitError> {
@@ -212,5 +218,16 @@ mod tests {
             "99999999999TiB".parse::<Bytes>(),
             Err(ParseUnitError::OutOfRange { .. })
         ));
+    }
+
+    /// Found by fuzzing: an infinite clock made every price infinite.
+    #[test]
+    fn a_number_of_hundreds_of_digits_is_out_of_range() {
+        let digits = "9".repeat(400);
+        let refused = |error| matches!(error, ParseUnitError::OutOfRange { .. });
+        assert!(format!("{digits}/s").parse::<PerSecond>().is_err_and(refused));
+        assert!(format!("{digits}GHz").parse::<Frequency>().is_err_and(refused));
+        assert!(format!("{digits}GB/s").parse::<BytesPerSecond>().is_err_and(refused));
+        assert!(format!("{digits}B").parse::<Bytes>().is_err_and(refused));
     }
 }
