@@ -27,6 +27,7 @@
 //! | [`ping_pong`] | pages that left for nothing |
 //! | [`pager`], [`regions`], [`page_state`] | what all threads share |
 //! | [`store`], [`codec`], [`zbe`], [`spill`] | where pages are while they are not in DRAM |
+//! | [`aside`], [`dying`] | threads that let others run first, and are helped on when somebody waits |
 //! | [`kept`] | pages that stay |
 //! | [`broker`] | one budget for several processes |
 //! | [`give_up`], [`inject`] | what happens when something of ours breaks, and breaking it for tests |
@@ -50,6 +51,7 @@ pub mod command;
 pub mod config;
 pub mod doctor;
 pub mod duty;
+pub mod dying;
 pub mod event_ring;
 pub mod events;
 pub mod fetch;

@@ -510,7 +510,7 @@ impl Watch for Run<'_> {
     fn poll(&mut self) -> Duration {
         let busy = self.recorder.drain();
         self.record_moment();
-        let next = if busy { DRAIN_FAST } else { DRAIN };
+        let next = if busy | self.recorder.hasten_dying() { DRAIN_FAST } else { DRAIN };
         let Some(mut watch) = self.watch.take() else { return next };
         if watch.is_due() {
             let report = self.collect(None, self.started.elapsed());

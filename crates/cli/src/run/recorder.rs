@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_core::{PageSize, RegionId};
+use terrace_live::dying::{self, Left};
 use terrace_live::event_ring::{EXTENSION, EventRing};
 use terrace_live::shared::{ProcessPage, RING};
 use terrace_report::{Moment, RunReport};
@@ -38,6 +39,8 @@ struct Process {
     next: u64,
     /// Regions as they were last written down.
     regions: BTreeSet<RegionRecord>,
+    /// Nothing is left of it.
+    gone: bool,
 }
 
 /// Events of one process on their way into the recording.
@@ -87,6 +90,18 @@ impl Recorder {
     pub(crate) fn pages(&mut self) -> impl Iterator<Item = &'static ProcessPage> {
         self.look_for_processes();
         self.processes.values().map(|process| process.page)
+    }
+
+    /// Helps processes that were killed to their end; whether any is on its way there.
+    pub(crate) fn hasten_dying(&mut self) -> bool {
+        self.look_for_processes();
+        let mut any = false;
+        for process in self.processes.values_mut().filter(|process| !process.gone) {
+            let left = dying::hasten(process.page.pid());
+            process.gone = left == Left::Nothing;
+            any |= left == Left::Dying;
+        }
+        any
     }
 
     /// Decisions that were lost; `None` without a recording.
@@ -164,7 +179,8 @@ impl Recorder {
             }
             // A page that is being made is not valid yet; the next look finds it.
             if let Ok(page) = ProcessPage::open(&entry.path()) {
-                self.processes.insert(name, Process { page, next: 0, regions: BTreeSet::new() });
+                self.processes
+                    .insert(name, Process { page, next: 0, regions: BTreeSet::new(), gone: false });
             }
         }
     }
