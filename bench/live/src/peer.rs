@@ -44,6 +44,18 @@ impl Cgroup {
         Err(io::Error::new(io::ErrorKind::Unsupported, "no memory cgroup can be made here"))
     }
 
+    /// Processes of the group that the kernel has killed because it found no memory.
+    pub fn killed(&self) -> u64 {
+        ["memory.oom_control", "memory.events"]
+            .into_iter()
+            .filter_map(|file| fs::read_to_string(self.dir.join(file)).ok())
+            .filter_map(|text| {
+                let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+                count.trim().parse::<u64>().ok()
+            })
+            .sum()
+    }
+
     /// Words before a command line, to run it inside of the group.
     pub fn wrap(&self) -> Vec<String> {
         let procs = self.dir.join("cgroup.procs");

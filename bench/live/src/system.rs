@@ -111,6 +111,11 @@ impl Ready {
         command
     }
 
+    /// Processes that the kernel has killed for want of memory.
+    pub fn killed(&self) -> u64 {
+        self.group.as_ref().map_or(0, Cgroup::killed)
+    }
+
     /// What the run has cost, whose process had so much resident.
     pub fn cost(&self, resident: Bytes) -> io::Result<Cost> {
         if let Some(swap) = &self.swap {

@@ -67,6 +67,8 @@ struct Row {
     times: Vec<[Option<f64>; 3]>,
     /// The most DRAM: plain, kernel, terrace.
     dram: [Bytes; 3],
+    /// Rounds in which the kernel, out of memory, killed the program.
+    killed: usize,
 }
 
 fn main() -> ExitCode {
@@ -115,6 +117,7 @@ fn measure(args: &Args) -> io::Result<()> {
             checksum: 0,
             times: Vec::new(),
             dram: [Bytes(0); 3],
+            killed: 0,
         };
         rows.push(row);
     }
@@ -150,7 +153,18 @@ fn one_round(
         let name = row.program.name();
         progress(&format!("round {} of {}: {name}, {}", round + 1, args.rounds, system.name()));
         let ready = setup.ready(system, row.budget)?;
-        let Outcome { time, resident, checksum } = row.program.run(place, &ready)?;
+        let Outcome { time, resident, checksum } = match row.program.run(place, &ready) {
+            Ok(outcome) => outcome,
+            // The kernel's reclaim may give up though there is swap; then it has lost
+            // this round, and not the benchmark.
+            Err(_) if ready.killed() > 0 => {
+                interrupt::check()?;
+                eprintln!("{name}: killed by the kernel for want of memory, round {}", round + 1);
+                row.killed += 1;
+                continue;
+            }
+            Err(e) => return Err(e),
+        };
         let Cost { dram, report } = ready.cost(resident)?;
         drop(ready);
         if row.peak.is_zero() {
@@ -215,7 +229,7 @@ fn table(args: &Args, rows: &[Row]) {
             mib(row.peak),
             mib(row.budget),
             text(of(0)),
-            text(of(1)),
+            if row.killed > 0 { format!("killed, {}", text(of(1))) } else { text(of(1)) },
             text(of(2)),
             text(ratio(2, 0)),
             text(ratio(1, 2)),
