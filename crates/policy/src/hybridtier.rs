@@ -18,12 +18,14 @@ use terrace_core::{
 use crate::autonuma::headroom;
 use crate::contract::{Footprint, Needs, Policy};
 use crate::roster::{Candidate, End, Next, Raised, Roster, Standing};
-use crate::sketch::{MOST, Sketch, words_for};
+use crate::sketch::{MOST, Sketch, part_of_words_for, words_for};
 
 /// Pages in order of when they were placed, sampled or looked at.
 const REST: usize = 0;
 /// Pages that wait to be promoted.
 const WANTED: usize = 1;
+/// The filter of momenta is one of so many parts of the other.
+const MOMENTUM_PARTS: u32 = 100;
 /// Pages that pressure looks at for one that is cold.
 const LOOKS: usize = 64;
 
@@ -91,6 +93,8 @@ pub struct HybridTier {
     roster: Roster<2>,
     frequency: Sketch,
     momentum: Sketch,
+    /// For how many slots the filters were fitted last.
+    fitted: usize,
     /// Samples between halvings, of frequencies and of momenta.
     periods: [u64; 2],
     /// When frequencies were halved last, the latest first.
@@ -117,6 +121,7 @@ impl HybridTier {
             roster: Roster::new(),
             frequency: Sketch::default(),
             momentum: Sketch::default(),
+            fitted: 0,
             periods: [u64::MAX; 2],
             aged: [Nanos::ZERO; 2],
             second: Vec::new(),
@@ -153,9 +158,9 @@ impl HybridTier {
     fn fit(&mut self, capacity: Bytes) {
         let fast = capacity.get() / self.size().bytes().get();
         let pages = fast.min(self.roster.slots() as u64).max(1);
-        let words = words_for(pages);
-        self.frequency.fit(words);
-        self.momentum.fit(words / 100);
+        self.frequency.fit(words_for(pages));
+        self.momentum.fit(part_of_words_for(pages, MOMENTUM_PARTS));
+        self.fitted = self.roster.slots();
         let frequency = pages.saturating_mul(self.config.frequency_period);
         let momentum = (frequency / self.config.momentum_part).max(LOOKS as u64);
         self.periods = [frequency, momentum.min(self.config.momentum_period)];
@@ -270,15 +275,19 @@ impl Policy for HybridTier {
 
     fn alloc(&mut self, region: &Region) {
         let slots = self.roster.alloc(region);
-        let words = words_for(slots as u64);
-        self.frequency.reserve(words);
-        self.momentum.reserve(words / 100);
+        self.frequency.reserve(words_for(slots as u64));
+        self.momentum.reserve(part_of_words_for(slots as u64, MOMENTUM_PARTS));
         self.second.reserve(self.config.second_chances.saturating_sub(self.second.len()));
         let size = region.page_size;
         self.page = Some(self.page.map_or(size, |page| page.min(size)));
     }
 
     fn fault(&mut self, page: PageRef, kind: FaultKind, telemetry: &Telemetry) -> TierId {
+        if self.fitted != self.roster.slots() {
+            // Not only in the next tick: what is counted until then in filters
+            // that are too small makes everything look hot, and stays.
+            self.fit(telemetry.tier(TierId::FASTEST).capacity);
+        }
         self.roster.fault(page, kind, telemetry, |_, _, _| REST)
     }
 

@@ -33,9 +33,15 @@ pub(crate) struct Sketch {
 /// Words for so many entries: `-k / ln(1 - p^(1/k))` counters for each, sixteen
 /// a word, rounded up to a power of two.
 pub(crate) fn words_for(entries: u64) -> usize {
+    part_of_words_for(entries, 1)
+}
+
+/// One of so many parts of the words for so many entries, rounded up as well.
+pub(crate) fn part_of_words_for(entries: u64, parts: u32) -> usize {
     let hashes = f64::from(HASHES);
     let counters = -hashes / (-(FALSE_POSITIVES.ln() / hashes).exp()).ln_1p();
-    ((entries as f64 * counters / 16.0).ceil() as usize).next_power_of_two().max(LEAST)
+    let words = (entries as f64 * counters / 16.0 / f64::from(parts)).ceil();
+    (words as usize).next_power_of_two().max(LEAST)
 }
 
 impl Sketch {

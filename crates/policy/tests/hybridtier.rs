@@ -85,6 +85,26 @@ fn it_rests_when_everything_in_the_fast_tier_is_in_use() {
     assert!(!toy.policy.rests());
 }
 
+/// The filters have their size before anything is counted. Samples until the first
+/// tick went into ones for fifty pages, which made every page look hot: all of the
+/// fast tier was taken to be in use, and nothing was moved for minutes.
+#[test]
+fn samples_before_the_first_tick_do_not_make_everything_look_hot() {
+    let mut toy = Toy::new(HybridTier::new(HybridTierConfig::default()), &[4096, 8192], true);
+    toy.alloc_and_touch(0, 8192);
+    for number in 6000..8000 {
+        toy.sample(page(0, number), Access::Read, 1);
+    }
+    toy.tick_and_complete();
+    let hot = (0..6000).filter(|&number| {
+        let (frequency, _) = toy.policy.counts(page(0, number)).expect("known");
+        frequency >= 5
+    });
+    let hot = hot.count();
+    assert!(hot < 60, "{hot} of 6000 pages that nobody sampled look frequent");
+    assert!(!toy.policy.rests());
+}
+
 /// 10.2 B for each page of the fast tier, rounded up to a power of two, and 10 B
 /// of the roster for each page: the documented state.
 #[test]
