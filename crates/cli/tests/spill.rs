@@ -126,14 +126,14 @@ fn the_file_is_used_again_and_again() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let arguments = ["--spill", "spilled", "--store-limit", "512KiB", "--spill-size", "10MiB"];
+    let arguments = ["--spill", "spilled", "--store-limit", "512KiB", "--spill-size", "14MiB"];
 
     let (output, report) = run(directory.path(), "", &arguments);
 
     assert_right(&output);
     assert!(output.stderr.is_empty(), "{output:?}");
     let written = most(&report, &["store", "spill_written"]);
-    assert!(written > 12 << 20, "{written} bytes were written");
+    assert!(written > 14 << 20, "{written} bytes were written");
     assert!(most(&report, &["store", "spill_read"]) > 2 << 20, "{report:#}");
 }
 
