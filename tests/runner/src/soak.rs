@@ -72,7 +72,7 @@ pub fn run() -> Result<Soaked, String> {
     let place = Place {
         terrace: terrace::executable()?,
         directory: tempfile::tempdir().map_err(|e| e.to_string())?,
-        limit: Duration::from_mins(4),
+        limit: Duration::from_mins(8),
     };
     let inputs = place.directory.path();
     let write = |name: &str, content: &[u8]| {
@@ -160,7 +160,7 @@ impl Place {
             .args(["--json", "run", "--fast", &format!("{}B", first.get()), "--report"])
             .arg(&report);
         if random.below(2) == 0 {
-            let limit = format!("{}MiB", random.between(1, 16));
+            let limit = format!("{}MiB", random.between(16, 64));
             command.args(["--store-limit", &limit, "--spill-size", "64MiB", "--spill"]).arg(&spill);
         }
         command.args(["--", "sh", "-c", &script]);
