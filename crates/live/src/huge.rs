@@ -11,7 +11,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
-use terrace_core::{Nanos, Pages};
+use terrace_core::{Nanos, Pages, Proposal};
 
 use crate::page_state::PageState;
 use crate::pager::Pager;
@@ -255,25 +255,23 @@ impl Worker<'_> {
         {
             return false;
         }
-        let began = self.huge_page_pays(now).and_then(|op| self.prepare().map(|took| (op, took)));
-        let Some((op, took)) = began else {
+        let took = self.huge_page_pays().and_then(|proposal| {
+            let took = self.prepare();
+            pager.mind.lock().prezeroed(pager, proposal, took);
+            took
+        });
+        if took.is_none() {
             huge.pause.store(now + PAUSE, Relaxed);
-            return false;
-        };
-        pager.mind.lock().prezeroed(pager, op, took);
-        true
+        }
+        took.is_some()
     }
 
     /// Asks the economist; the proposal if it may be carried out.
-    fn huge_page_pays(&self, now: u64) -> Option<terrace_core::Proposal> {
+    fn huge_page_pays(&self) -> Option<Proposal> {
         let pager = self.pager;
         let walked = Pages(u64::from(pager.huge.walked.load(Relaxed)));
         let (used, known) = pager.huge.walks.lock().outcomes();
-        let passed = pager.mind.lock().prezero(pager, walked, used, known);
-        if passed.is_none() {
-            pager.huge.pause.store(now + PAUSE, Relaxed);
-        }
-        passed
+        pager.mind.lock().prezero(pager, walked, used, known)
     }
 
     /// Fills a slot; how long that took, or `None` if the kernel had no huge page.

@@ -7,8 +7,8 @@
 use core::sync::atomic::Ordering::*;
 
 use terrace_core::{
-    Access, Action, ActionClass, Bytes, Done, FaultKind, Nanos, Outcome, PageSize, Pages, Plan,
-    Proposal, Reason, Sample, SampleSource, Telemetry, TierId, TierTelemetry,
+    Abort, Access, Action, ActionClass, Bytes, Done, FaultKind, Nanos, Outcome, PageSize, Pages,
+    Plan, Proposal, Reason, Sample, SampleSource, Telemetry, TierId, TierTelemetry,
 };
 use terrace_policy::Brain;
 
@@ -151,10 +151,13 @@ impl Mind {
         passed
     }
 
-    /// That is done, and took so long.
-    pub fn prezeroed(&mut self, pager: &Pager, proposal: Proposal, took: Nanos) {
-        let cost = pager.clock.cycles(took);
-        let outcome = Outcome::Completed { cost, moved: proposal.page_size.bytes() };
+    /// That is done, and took so long; or the kernel had no huge page.
+    pub fn prezeroed(&mut self, pager: &Pager, proposal: Proposal, took: Option<Nanos>) {
+        let moved = proposal.page_size.bytes();
+        let outcome = took.map_or(Outcome::Aborted(Abort::NoMemory), |took| Outcome::Completed {
+            cost: pager.clock.cycles(took),
+            moved,
+        });
         self.brain.carried_out(&Done { proposal, outcome }, &telemetry(pager));
     }
 
