@@ -5,6 +5,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use terrace_economics::Decision;
@@ -240,10 +241,21 @@ pub enum Text {
 }
 
 impl ProcessPage {
-    /// Creates the file and maps it.
+    /// Creates the file and maps it. A program that executes another has one already,
+    /// which `terrace run` may be looking at: it is emptied without becoming shorter, since
+    /// who reads from a mapping beyond the end of its file is killed.
     pub fn create(path: &Path) -> io::Result<&'static Self> {
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
-        file.set_len(size_of::<Self>() as u64)?;
+        let file =
+            File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        let size = size_of::<Self>() as u64;
+        let there = file.metadata()?.len() != 0;
+        file.set_len(size)?;
+        if there && !sys::empty_file(&file, size) {
+            let zeros = [0; 4096];
+            for at in (0..size).step_by(zeros.len()) {
+                file.write_all_at(&zeros[..zeros.len().min((size - at) as usize)], at)?;
+            }
+        }
         let page = Self::map(&file)?;
         page.version.store(VERSION, Relaxed);
         page.pid.store(std::process::id(), Relaxed);
@@ -407,5 +419,38 @@ impl ProcessPage {
             *next += 1;
         }
         lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program that executes another makes its page again under the eyes of `terrace
+    /// run`, which was killed by SIGBUS when the file was short for a moment.
+    #[test]
+    fn a_page_is_made_again_without_becoming_shorter() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("1.stats");
+        let first = ProcessPage::create(&path).expect("a page");
+        first.counters.demotions.store(7, Relaxed);
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut sum = 0;
+                while !over.load(Relaxed) {
+                    sum += first.counters.values().iter().sum::<u64>();
+                }
+                sum
+            });
+            for _ in 0..200 {
+                let again = ProcessPage::create(&path).expect("a page");
+                assert_eq!(again.counters.demotions.load(Relaxed), 0, "nothing is left over");
+                again.counters.demotions.store(9, Relaxed);
+            }
+            over.store(true, Relaxed);
+            reader.join().expect("no panic");
+        });
+        assert_eq!(first.counters.demotions.load(Relaxed), 9, "both see the same page");
     }
 }

@@ -216,6 +216,13 @@ pub fn map_shared_file(file: &File, len: usize) -> io::Result<*mut c_void> {
     at.map(|a| a as *mut c_void).map_err(io::Error::from_raw_os_error)
 }
 
+/// Turns a file's first `len` bytes into zeros; false if its file system cannot.
+pub fn empty_file(file: &File, len: u64) -> bool {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: a descriptor that is open.
+    unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, len as i64) == 0 }
+}
+
 /// `madvise` straight to the kernel.
 ///
 /// # Safety
