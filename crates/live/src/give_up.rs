@@ -14,7 +14,7 @@ use crate::limbo::{NOBODY, ORPHAN, owner};
 use crate::page_state::PageState;
 use crate::pager::Pager;
 use crate::presence::Pagemap;
-use crate::regions::{Region, WINDOW, WINDOW_LEN};
+use crate::regions::{Region, in_window};
 use crate::serve::{Served, Worker};
 use crate::shared::{State, Text};
 use crate::spin::give_way;
@@ -64,7 +64,7 @@ fn unregister_all(pager: &Pager) {
     // and would be in two parts for the kernel, of which `mremap` takes one.
     crate::presence::for_each_mapping(|m| {
         let known = ranges.iter().any(|&(start, end)| start <= m.end && m.start <= end);
-        if known || (WINDOW..WINDOW + WINDOW_LEN).contains(&m.start) {
+        if known || in_window(m.start) {
             mappings.push((m.start, m.end));
         }
     });

@@ -16,7 +16,7 @@ use terrace_core::{Nanos, Pages, Proposal};
 use crate::page_state::PageState;
 use crate::pager::Pager;
 use crate::queue::Note;
-use crate::regions::{CHUNK, Place, WINDOW, WINDOW_LEN};
+use crate::regions::{CHUNK, Place, in_window};
 use crate::serve::Worker;
 use crate::spin::SpinLock;
 use crate::sys::{self, PAGE};
@@ -48,7 +48,7 @@ pub struct HugePool {
     /// Address of the first slot; 0 before it is needed.
     base: AtomicUsize,
     slots: [AtomicU32; SLOTS],
-    /// How far the longest walk has come that would take one, in pages; 0 if there is none.
+    /// How far the latest walk has come that would take one, in pages; 0 if there was none.
     walked: AtomicU32,
     /// When it was seen (ns).
     seen: AtomicU64,
@@ -146,7 +146,7 @@ impl Worker<'_> {
     pub(crate) fn back_ahead(&mut self, place: &Place<'_>, next: u32) {
         let pager = self.pager;
         let huge = &pager.huge;
-        if !huge.enabled || !(WINDOW..WINDOW + WINDOW_LEN).contains(&place.address()) {
+        if !huge.enabled || !in_window(place.address()) {
             return;
         }
         // Another handler follows a walk just now: this step is lost, the walk goes on.

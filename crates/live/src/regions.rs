@@ -18,6 +18,10 @@ use crate::sys::{self, PAGE};
 pub const WINDOW: usize = 0x1000_0000_0000;
 /// Length of the window, 4 TiB.
 pub const WINDOW_LEN: usize = 4 << 40;
+/// Whether an address lies in the window.
+pub fn in_window(address: usize) -> bool {
+    address.wrapping_sub(WINDOW) < WINDOW_LEN
+}
 /// Alignment of regions in the window.
 pub const CHUNK: usize = 2 << 20;
 /// The most regions managed at once.
@@ -187,8 +191,7 @@ impl Regions {
         }
         // A region that has lost this address may hide one that has it now.
         let mut gone = None;
-        let inside = address.wrapping_sub(WINDOW) < WINDOW_LEN;
-        if !inside && !self.more_outside.load(Acquire) {
+        if !in_window(address) && !self.more_outside.load(Acquire) {
             for id in self.outside.iter().map(|entry| entry.load(Acquire)).filter(|&id| id != 0) {
                 if let Some(place) = self.place(id - 1, address) {
                     if !is_gone(&place) {
@@ -271,9 +274,8 @@ impl Regions {
 
     /// Notes that an address lies in a huge page, or no longer; says whether it did.
     pub fn set_huge(&self, address: usize, huge: bool) -> bool {
-        let chunk = address.checked_sub(WINDOW).and_then(|o| self.huge.get(o / CHUNK));
         // A look is cheaper than a write that changes nothing.
-        chunk.is_some_and(|mark| {
+        self.huge_mark(address).is_some_and(|mark| {
             let was = mark.load(Relaxed) != 0;
             if was != huge {
                 mark.store(u8::from(huge), Relaxed);
@@ -284,8 +286,11 @@ impl Regions {
 
     /// Whether an address lies in a huge page, as far as we know.
     pub fn is_huge(&self, address: usize) -> bool {
-        let chunk = address.checked_sub(WINDOW).and_then(|o| self.huge.get(o / CHUNK));
-        chunk.is_some_and(|mark| mark.load(Relaxed) != 0)
+        self.huge_mark(address).is_some_and(|mark| mark.load(Relaxed) != 0)
+    }
+
+    fn huge_mark(&self, address: usize) -> Option<&AtomicU8> {
+        self.huge.get(address.checked_sub(WINDOW)? / CHUNK)
     }
 
     /// Lets the chunks that name no region name this one.

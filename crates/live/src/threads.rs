@@ -236,8 +236,7 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
             let mut heap_end = 0;
             let mut ranges = Vec::new();
             crate::presence::for_each_mapping(|m| {
-                let window = crate::regions::WINDOW;
-                let ours = (window..window + crate::regions::WINDOW_LEN).contains(&m.start);
+                let ours = crate::regions::in_window(m.start);
                 if ours && m.is_manageable() || heap && m.heap && m.is_ordinary() {
                     ranges.push((m.start, m.end));
                     if m.heap && heap {

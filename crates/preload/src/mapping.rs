@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use libc::c_int;
-use terrace_live::regions::{CHUNK, WINDOW, WINDOW_LEN};
+use terrace_live::regions::{CHUNK, WINDOW, WINDOW_LEN, in_window};
 use terrace_live::spin::SpinLock;
 use terrace_live::sys::{self, PAGE};
 use terrace_live::threads;
@@ -30,11 +30,6 @@ struct Freed {
     /// First address and chunks.
     runs: [(usize, usize); 256],
     count: usize,
-}
-
-/// Whether an address lies in the window.
-pub(crate) fn in_window(address: usize) -> bool {
-    address.wrapping_sub(WINDOW) < WINDOW_LEN
 }
 
 /// Flags that say that a mapping is not ordinary memory.

@@ -10,9 +10,9 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 use terrace_live::command::Command;
 use terrace_live::presence;
 use terrace_live::ranges::Ranges;
+use terrace_live::regions::in_window;
 use terrace_live::spin::SpinLock;
 
-use crate::mapping::in_window;
 use crate::state;
 
 static NOTED: SpinLock<Ranges> = SpinLock::new(Ranges::new());

@@ -12,9 +12,10 @@ use core::sync::atomic::{AtomicPtr, Ordering::*};
 
 use libc::c_int;
 use terrace_live::kept::KEPT;
+use terrace_live::regions::in_window;
 use terrace_live::sys::{self, PAGE};
 
-use crate::{malloc, mapping, state};
+use crate::{malloc, state};
 
 /// `struct pthread` with some room: what the C library and the kernel use of a
 /// thread's stack stands at its top.
@@ -25,7 +26,7 @@ const TRIES: usize = 100;
 
 /// Keeps `len` bytes in DRAM from now on, if they can leave it.
 fn keep(start: usize, len: usize) {
-    let managed = mapping::in_window(start) || malloc::in_heap(start);
+    let managed = in_window(start) || malloc::in_heap(start);
     if !managed || state::config().is_none() || KEPT.contains(start & !(PAGE - 1)) {
         return;
     }
