@@ -57,7 +57,9 @@ pub struct Finished {
     pub status: ExitStatus,
     /// What it wrote to standard output.
     pub stdout: Vec<u8>,
-    /// The most memory that it, or the largest of those it waited for, had resident.
+    /// The most memory that it, or the largest of those it waited for, had resident; at
+    /// least what this process had when it started it, since the two share memory until the
+    /// child executes its program.
     pub peak: Bytes,
 }
 

@@ -39,6 +39,8 @@ pub struct Gups {
     pub p99_ns: u64,
     /// 99.9th percentile.
     pub p999_ns: u64,
+    /// The same, 99.99th.
+    pub p9999_ns: u64,
     /// Longest.
     pub max_ns: u64,
 }

@@ -14,10 +14,21 @@ use std::time::Duration;
 
 use terrace_core::Bytes;
 
+/// How often a group's statistics are read, see [`Cgroup`].
+const FLUSH: Duration = Duration::from_millis(20);
+
 /// A memory cgroup with a limit, removed when dropped.
+///
+/// Its statistics are read all the time. Reclaim without MGLRU asks them how long the list
+/// of inactive pages is, and they are brought up to date every two seconds, or when
+/// somebody reads them. Until then the list may have become empty; then reclaim takes
+/// it for long enough, finds nothing in it, and the program is killed for want of memory,
+/// with its active pages untouched and swap all but empty (Linux 6.18 and groups of some
+/// 70 MiB: `shrink_lruvec` and `inactive_is_low` in `mm/vmscan.c`).
 #[derive(Debug)]
 pub struct Cgroup {
     dir: PathBuf,
+    flushing: Option<Repeated>,
 }
 
 impl Cgroup {
@@ -37,7 +48,9 @@ impl Cgroup {
                     // As plain anonymous memory: nothing else is in the group.
                     let _ = fs::write(dir.join(file), value);
                 }
-                return Ok(Self { dir });
+                let stat = dir.join("memory.stat");
+                let flush = move || drop(fs::read(&stat));
+                return Ok(Self { dir, flushing: Some(Repeated::every(FLUSH, flush)) });
             }
             let _ = fs::remove_dir(&dir);
         }
@@ -68,6 +81,7 @@ impl Cgroup {
 impl Drop for Cgroup {
     /// What was killed may take a moment to leave.
     fn drop(&mut self) {
+        self.flushing = None;
         for _ in 0..500 {
             if fs::remove_dir(&self.dir).is_ok() || !self.dir.exists() {
                 return;
@@ -245,31 +259,49 @@ impl Drop for Swap {
 /// Looks at zswap's size ten times a second: the kernel keeps no maximum of it.
 #[derive(Debug)]
 struct Watch {
-    shared: Arc<(AtomicU64, AtomicBool)>,
-    thread: Option<JoinHandle<()>>,
+    most: Arc<AtomicU64>,
+    _looking: Repeated,
 }
 
 impl Watch {
     fn start() -> Self {
-        let shared = Arc::new((AtomicU64::new(0), AtomicBool::new(false)));
-        let (seen, watched) = (zswapped(), Arc::clone(&shared));
-        let thread = std::thread::spawn(move || {
-            while !watched.1.load(Relaxed) {
-                watched.0.fetch_max((zswapped() - seen).get(), Relaxed);
-                std::thread::sleep(Duration::from_millis(100));
-            }
-        });
-        Self { shared, thread: Some(thread) }
+        let (before, most) = (zswapped(), Arc::new(AtomicU64::new(0)));
+        let seen = Arc::clone(&most);
+        let look = move || {
+            seen.fetch_max((zswapped() - before).get(), Relaxed);
+        };
+        Self { most, _looking: Repeated::every(Duration::from_millis(100), look) }
     }
 
     fn peak(&self) -> Bytes {
-        Bytes(self.shared.0.load(Relaxed))
+        Bytes(self.most.load(Relaxed))
     }
 }
 
-impl Drop for Watch {
+/// Something that is done again and again beside, until this is dropped.
+#[derive(Debug)]
+struct Repeated {
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Repeated {
+    fn every(interval: Duration, mut work: impl FnMut() + Send + 'static) -> Self {
+        let end = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&end);
+        let thread = std::thread::spawn(move || {
+            while !ended.load(Relaxed) {
+                work();
+                std::thread::sleep(interval);
+            }
+        });
+        Self { end, thread: Some(thread) }
+    }
+}
+
+impl Drop for Repeated {
     fn drop(&mut self) {
-        self.shared.1.store(true, Relaxed);
+        self.end.store(true, Relaxed);
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -199,6 +199,7 @@ fn main() {
         p50_ns: latency.percentile(0.5),
         p99_ns: latency.percentile(0.99),
         p999_ns: latency.percentile(0.999),
+        p9999_ns: latency.percentile(0.9999),
         max_ns: latency.percentile(1.0),
     };
     println!("{}", serde_json::to_string(&result).expect("plain figures"));

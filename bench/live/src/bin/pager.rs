@@ -129,7 +129,13 @@ fn measure(args: &Args) -> io::Result<()> {
             let mut equal = None;
             if let Some(peer) = kernel.as_ref().filter(|_| args.equal_dram) {
                 progress(&format!("{note}, terrace with equal DRAM"));
-                equal = Some(run(System::Terrace, equalise(peer, &terrace)?)?);
+                // A dash in the table where there is no such budget.
+                equal = if let Some(budget) = equalise(peer, &terrace)? {
+                    Some(run(System::Terrace, budget)?)
+                } else {
+                    eprintln!("{note}: the peer's DRAM is less than terrace's store alone");
+                    None
+                };
             }
             let round = Round { kernel, terrace, equal };
             if args.json {
@@ -151,13 +157,14 @@ fn measure(args: &Args) -> io::Result<()> {
     Ok(())
 }
 
-/// The budget with which a run like this one takes as much as its peer.
-fn equalise(peer: &Measured, ours: &Measured) -> io::Result<Bytes> {
+/// The budget with which a run like this one takes as much as its peer; `None` if there
+/// is none.
+fn equalise(peer: &Measured, ours: &Measured) -> io::Result<Option<Bytes>> {
     let report = ours.cost.report.as_ref();
     let total = &report.ok_or_else(|| io::Error::other("terrace wrote no report"))?.total;
     let store = total.store.occupied_peak;
-    equal_budget(peer.cost.dram, ours.cost.dram, ours.budget, store, total.mapped_peak)
-        .ok_or_else(|| io::Error::other("the peer has less DRAM than terrace's store alone"))
+    let mapped = total.mapped_peak;
+    Ok(equal_budget(peer.cost.dram, ours.cost.dram, ours.budget, store, mapped))
 }
 
 fn run(
@@ -202,6 +209,11 @@ impl Measured {
     /// The 99.9th percentile of an update, microseconds.
     fn tail(&self) -> f64 {
         self.gups.p999_ns as f64 / 1e3
+    }
+
+    /// The 99.99th percentile, microseconds.
+    fn far_tail(&self) -> f64 {
+        self.gups.p9999_ns as f64 / 1e3
     }
 
     /// DRAM altogether, MiB.
@@ -257,11 +269,11 @@ fn table(args: &Args, cells: &[Cell]) {
         args.rounds
     );
     println!(
-        "threads  hot         kernel M/s  terrace M/s     terrace/kernel  kernel p99.9 us     terrace     kernel/terrace"
+        "threads  hot         kernel M/s  terrace M/s     terrace/kernel  kernel p99.9 us     terrace     kernel/terrace  kernel p99.99 us     terrace"
     );
     for cell in cells {
         println!(
-            "{:<7}  {:<10}  {:>10}  {:>11}  {:>17}  {:>15}  {:>10}  {:>17}",
+            "{:<7}  {:<10}  {:>10}  {:>11}  {:>17}  {:>15}  {:>10}  {:>17}  {:>16}  {:>10}",
             cell.threads,
             cell.hot,
             cell.median(KERNEL, Measured::rate, 3),
@@ -270,6 +282,8 @@ fn table(args: &Args, cells: &[Cell]) {
             cell.median(KERNEL, Measured::tail, 1),
             cell.median(TERRACE, Measured::tail, 1),
             cell.ratio(Measured::tail, KERNEL, TERRACE),
+            cell.median(KERNEL, Measured::far_tail, 0),
+            cell.median(TERRACE, Measured::far_tail, 0),
         );
     }
 }

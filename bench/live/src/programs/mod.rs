@@ -2,9 +2,9 @@
 
 pub mod redis;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -141,13 +141,23 @@ impl Program {
         if !finished.status.success() {
             return Err(io::Error::other(format!("{}: {}", self.name(), finished.status)));
         }
-        let output = fs::read(output)?;
-        if output.is_empty() {
-            return Err(io::Error::other(format!("{} wrote nothing", self.name())));
+        let checksum = checksum(File::open(output)?)?
+            .ok_or_else(|| io::Error::other(format!("{} wrote nothing", self.name())))?;
+        Ok(Outcome { time, resident: finished.peak, checksum })
+    }
+}
+
+/// Of all that a file holds, read piece by piece: what this process has resident at any time
+/// counts as its children's, see [`interrupt::Finished::peak`]. `None` if it holds nothing.
+fn checksum(mut file: File) -> io::Result<Option<u64>> {
+    let (mut hasher, mut any) = (DefaultHasher::new(), false);
+    let mut piece = vec![0; 64 << 10];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(any.then(|| hasher.finish())),
+            n => hasher.write(&piece[..n]),
         }
-        let mut hasher = DefaultHasher::new();
-        hasher.write(&output);
-        Ok(Outcome { time, resident: finished.peak, checksum: hasher.finish() })
+        any = true;
     }
 }
 
