@@ -30,7 +30,33 @@ if ldd "$busybox" >/dev/null 2>&1; then
 fi
 [ -x "$terrace" ] || { echo "guest.sh: $terrace: not built" >&2; exit 1; }
 
-# The newest kernel that the distribution has: PAGEMAP_SCAN wants 6.7.
+# The kernel's modules that tests load, in the order in which they need each other:
+# swap in RAM, and RAM that looks like persistent memory.
+zram_modules="lz4_compress lz4hc_compress lz4_decompress zstd_compress 842_compress \
+    842_decompress zsmalloc zram"
+pmem_modules="libnvdimm nd_btt nd_pmem nd_e820"
+
+# unpack_modules TREE PURPOSE NAME...: those that the kernel has, numbered.
+unpack_modules() {
+    local tree=$1 to=$cache/new/modules/$2 order=100 module file
+    shift 2
+    mkdir -p "$to"
+    for module in "$@"; do
+        # One of the two is missing, which is no failure.
+        file=$({ find "$tree/lib/modules" "$tree/usr/lib/modules" -path '*/kernel/*' \
+            -name "$module.ko*" 2>/dev/null || true; } | sed -n 1p)
+        [ -n "$file" ] || continue
+        order=$((order + 1))
+        case $file in
+        *.xz) xz -dc "$file" >"$to/$order-$module.ko" ;;
+        *.zst) zstd -qdc "$file" >"$to/$order-$module.ko" ;;
+        *) cp "$file" "$to/$order-$module.ko" ;;
+        esac
+    done
+}
+
+# The newest kernel that the distribution has: PAGEMAP_SCAN wants 6.7, and managing
+# memory 6.8.
 fetch_kernel() {
     command -v apt-get >/dev/null || cannot "no apt-get to take a kernel from; set GUEST_KERNEL"
     local meta package='' deb
@@ -40,7 +66,8 @@ fetch_kernel() {
     done
     [ -n "$package" ] || cannot "the package sources have no cloud kernel"
     mkdir -p "$cache"
-    if [ ! -e "$cache/$package/vmlinuz" ]; then
+    local wanted="$zram_modules $pmem_modules"
+    if [ "$(cat "$cache/$package/wanted" 2>/dev/null)" != "$wanted" ]; then
         echo "guest.sh: fetching $package" >&2
         rm -rf "$cache/new"
         mkdir -p "$cache/new"
@@ -49,25 +76,13 @@ fetch_kernel() {
         deb=$(echo "$cache"/new/*.deb)
         dpkg-deb -x "$deb" "$cache/new/tree"
         cp "$cache"/new/tree/boot/vmlinuz-* "$cache/new/vmlinuz"
-        mkdir -p "$cache/new/modules"
-        local lib order=0 module
-        for lib in "$cache"/new/tree/lib/modules/* "$cache"/new/tree/usr/lib/modules/*; do
-            [ -d "$lib/kernel" ] || continue
-            # In the order in which they need each other.
-            for module in lz4_compress lz4hc_compress lz4_decompress zstd_compress 842_compress \
-                842_decompress zsmalloc zram; do
-                local file
-                file=$(find "$lib/kernel" -name "$module.ko*" | head -n 1)
-                [ -n "$file" ] || continue
-                order=$((order + 1))
-                case $file in
-                *.xz) xz -dc "$file" >"$cache/new/modules/$order-$module.ko" ;;
-                *.zst) zstd -qdc "$file" >"$cache/new/modules/$order-$module.ko" ;;
-                *) cp "$file" "$cache/new/modules/$order-$module.ko" ;;
-                esac
-            done
-        done
+        # shellcheck disable=SC2086
+        unpack_modules "$cache/new/tree" zram $zram_modules
+        # shellcheck disable=SC2086
+        unpack_modules "$cache/new/tree" pmem $pmem_modules
         rm -rf "$cache/new/tree" "$deb"
+        echo "$wanted" >"$cache/new/wanted"
+        rm -rf "${cache:?}/$package"
         mv "$cache/new" "$cache/$package"
     fi
     kernel=$cache/$package/vmlinuz
@@ -88,15 +103,27 @@ mkdir -p "$root"/{bin,tests,modules,proc,sys,dev,tmp}
 cp "$busybox" "$root/bin/busybox"
 cp "$terrace" "$root/bin/terrace"
 cc -O2 -Wall -static -o "$root/bin/hotset" "$here/hotset.c"
-# Our program's libraries, at the paths where its loader looks for them.
-ldd "$terrace" | grep -o '/[^ )]*' | while read -r library; do
-    mkdir -p "$root$(dirname "$library")"
-    cp -L "$library" "$root$library"
+# For `terrace run`: the library, and programs of the hazard suite, which need a loader.
+preload=$(dirname "$terrace")/libterrace_preload.so
+if [ -e "$preload" ]; then cp "$preload" "$root/bin/"; fi
+mkdir -p "$root/hazards"
+for hazard in patterns fork_both_write sys_mlock; do
+    cc -std=gnu11 -O2 -Wall -pthread -o "$root/hazards/$hazard" "$here/../hazards/$hazard.c" -ldl -lm
+done
+# What makes a file system that DAX can be used with (busybox has none with extents).
+mkfs=$(command -v mkfs.ext4 || echo /sbin/mkfs.ext4)
+if [ -x "$mkfs" ]; then cp -L "$mkfs" "$root/bin/mkfs.ext4"; fi
+# All their libraries, at the paths where the loader looks for them.
+for file in "$root"/bin/* "$root"/hazards/*; do
+    { ldd "$file" 2>/dev/null || true; } | { grep -o '/[^ )]*' || true; } | while read -r library; do
+        mkdir -p "$root$(dirname "$library")"
+        cp -L "$library" "$root$library"
+    done
 done
 cp "$here/lib.sh" "$root/tests/lib.sh"
 if [ "$#" -eq 0 ]; then
     set -- doctor hot_set_written hot_set_read hot_set_huge ends_with_the_program cgroup \
-        run_across sampling_cap three_tiers
+        run_across sampling_cap three_tiers spill_dax
 fi
 number=0
 for name in "$@"; do
@@ -107,23 +134,24 @@ done
 # Not a test.
 mv "$root/tests/lib.sh" "$root/lib.sh"
 sed -i 's|^\. /tests/lib.sh|. /lib.sh|' "$root"/tests/*.sh
-if [ -n "$modules" ]; then cp "$modules"/*.ko "$root/modules/" 2>/dev/null || true; fi
+if [ -n "$modules" ]; then cp -r "$modules/." "$root/modules/"; fi
 cp "$here/init" "$root/init"
 chmod 755 "$root/init" "$root"/bin/*
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd"
 
-# Emulated, so that it runs wherever the tests run. Distances as of CXL memory.
+# Emulated, so that it runs wherever the tests run. Distances as of CXL memory. 64 MiB
+# of node 0 are persistent memory to the kernel (`memmap`).
 # Both processors are emulated by one thread: with a thread each, QEMU can run
 # an instruction that the other processor is just patching, and the kernel dies
 # of a breakpoint it no longer knows ("Oops: int3" while it boots).
 boot() {
     timeout "$limit" qemu-system-x86_64 \
-        -machine q35 -accel tcg,thread=single -cpu max -smp 2 -m 768M \
-        -object memory-backend-ram,id=m0,size=384M -numa node,nodeid=0,cpus=0-1,memdev=m0 \
+        -machine q35 -accel tcg,thread=single -cpu max -smp 2 -m 832M \
+        -object memory-backend-ram,id=m0,size=448M -numa node,nodeid=0,cpus=0-1,memdev=m0 \
         -object memory-backend-ram,id=m1,size=384M -numa node,nodeid=1,memdev=m1 \
         -numa dist,src=0,dst=1,val=25 \
         -kernel "$kernel" -initrd "$work/initrd" \
-        -append "console=ttyS0 quiet panic=-1 ${VERBOSE:+VERBOSE=1}" \
+        -append "console=ttyS0 quiet panic=-1 memmap=64M!256M ${VERBOSE:+VERBOSE=1}" \
         -display none -nodefaults -serial stdio -no-reboot </dev/null >"$work/console" 2>&1 &
     local guest=$!
     # A kernel that has panicked may hang instead of rebooting.
