@@ -24,6 +24,7 @@ use core::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
+use crate::compressing::Compressing;
 use crate::machine::{MachineError, Scalar, Value, field_at, find_field};
 use crate::parse::ParseUnitError;
 use crate::telemetry::MAX_TIERS;
@@ -151,48 +152,22 @@ impl Ladder {
         ladder.validate().map(|()| ladder).map_err(|(_, message)| message)
     }
 
-    /// Reads a ladder file's text. `file` is only used in errors.
+    /// Reads the text of a ladder file whose memories hold pages that stay mapped.
+    /// `file` is only used in errors.
     pub fn parse(file: &str, text: &str) -> Result<Self, MachineError> {
-        let at = |offset: usize, field: Option<String>, message: String| {
-            let line = text.char_indices().filter(|&(i, c)| i < offset && c == '\n').count() + 1;
-            let field = field.or_else(|| field_at(text, line));
-            MachineError { file: file.to_owned(), line, field, message }
-        };
-        let written: Written = toml::from_str(text).map_err(|e| {
-            let offset = e.span().map_or(text.len(), |s| s.start);
-            at(offset, None, e.message().trim().replace('\n', " "))
-        })?;
-        let defaults = Migration::default();
-        let tiers = written
-            .tiers
-            .into_iter()
-            .map(|tier| LadderTier {
-                memory: tier.memory.0,
-                capacity: tier.capacity.0,
-                read_latency: tier.read_latency.0,
-                write_latency: tier.write_latency.0,
-            })
-            .collect();
-        let ladder = Self {
-            tiers,
-            migration: Migration {
-                limit: written.migration.limit.0.unwrap_or(defaults.limit),
-                batch: written.migration.batch.0.unwrap_or(defaults.batch),
-            },
-        };
-        let checked = if written.ladder.0 == Some(Self::VERSION) {
-            ladder.validate()
-        } else {
-            Err(("ladder".to_owned(), "this version reads ladder 1 only".to_owned()))
-        };
-        checked.map_err(|(field, message)| {
-            at(find_field(text, &field).unwrap_or(0), Some(field), message)
-        })?;
-        Ok(ladder)
+        match LadderFile::parse(file, text)? {
+            LadderFile::InPlace(ladder) => Ok(ladder),
+            LadderFile::Compressing(_) => {
+                let field = "tier[0].memory".to_owned();
+                let message = "pages are compressed by `terrace run --tiers` only; here they stay \
+                               mapped, in memories such as `numa:0`";
+                Err(invalid(file, text, (field, message.to_owned())))
+            }
+        }
     }
 
     /// Checks what the types cannot: returns the field and what is wrong with it.
-    fn validate(&self) -> Result<(), (String, String)> {
+    fn validate(&self) -> Result<(), Invalid> {
         let bad = |field: String, message: &str| Err((field, message.to_owned()));
         if self.tiers.len() < 2 || self.tiers.len() > MAX_TIERS {
             return bad("tier".into(), "a ladder has two to eight tiers");
@@ -237,39 +212,116 @@ impl Ladder {
     }
 }
 
+/// A field, and what is wrong with it.
+pub(crate) type Invalid = (String, String);
+
+/// That, at the field's line.
+fn invalid(file: &str, text: &str, (field, message): Invalid) -> MachineError {
+    let offset = find_field(text, &field).unwrap_or(0);
+    let line = line_at(text, offset);
+    MachineError { file: file.to_owned(), line, field: Some(field), message }
+}
+
+fn line_at(text: &str, offset: usize) -> usize {
+    text.char_indices().filter(|&(i, c)| i < offset && c == '\n').count() + 1
+}
+
+/// What a ladder file may be about.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum LadderFile {
+    /// Memories in which pages stay mapped.
+    InPlace(Ladder),
+    /// DRAM, compressed RAM and a file.
+    Compressing(Compressing),
+}
+
+impl LadderFile {
+    /// Reads a ladder file's text. `file` is only used in errors.
+    pub fn parse(file: &str, text: &str) -> Result<Self, MachineError> {
+        let written: WrittenLadder = toml::from_str(text).map_err(|e| {
+            let line = line_at(text, e.span().map_or(text.len(), |span| span.start));
+            let (field, message) = (field_at(text, line), e.message().trim().replace('\n', " "));
+            MachineError { file: file.to_owned(), line, field, message }
+        })?;
+        written.understand().map_err(|what| invalid(file, text, what))
+    }
+
+    /// The tiers' names, fastest first.
+    pub fn names(&self) -> Vec<String> {
+        match self {
+            Self::InPlace(ladder) => ladder.tiers.iter().map(|t| t.memory.to_string()).collect(),
+            Self::Compressing(ladder) => ladder.names().into_iter().map(str::to_owned).collect(),
+        }
+    }
+}
+
 /// A ladder file as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Written {
+pub(crate) struct WrittenLadder {
     #[serde(default)]
     ladder: Optional<u32>,
     #[serde(default)]
-    migration: WrittenMigration,
+    pub(crate) migration: WrittenMigration,
     #[serde(default, rename = "tier")]
-    tiers: Vec<WrittenTier>,
+    pub(crate) tiers: Vec<WrittenTier>,
+}
+
+impl WrittenLadder {
+    fn understand(&self) -> Result<LadderFile, Invalid> {
+        if self.ladder.0 != Some(Ladder::VERSION) {
+            return Err(("ladder".to_owned(), "this version reads ladder 1 only".to_owned()));
+        }
+        let mut tiers = Vec::with_capacity(self.tiers.len());
+        for (i, tier) in self.tiers.iter().enumerate() {
+            let Named::InPlace(memory) = tier.memory.0 else {
+                return Compressing::of(self).map(LadderFile::Compressing);
+            };
+            if tier.path.is_some() {
+                let what = "only a `file` or `dax` has one".to_owned();
+                return Err((format!("tier[{i}].path"), what));
+            }
+            tiers.push(LadderTier {
+                memory,
+                capacity: tier.capacity.0,
+                read_latency: tier.read_latency.0,
+                write_latency: tier.write_latency.0,
+            });
+        }
+        let defaults = Migration::default();
+        let migration = Migration {
+            limit: self.migration.limit.0.unwrap_or(defaults.limit),
+            batch: self.migration.batch.0.unwrap_or(defaults.batch),
+        };
+        let ladder = Ladder { tiers, migration };
+        ladder.validate().map(|()| LadderFile::InPlace(ladder))
+    }
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-struct WrittenMigration {
-    limit: Optional<BytesPerSecond>,
-    batch: Optional<u32>,
+pub(crate) struct WrittenMigration {
+    pub(crate) limit: Optional<BytesPerSecond>,
+    pub(crate) batch: Optional<u32>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct WrittenTier {
-    memory: Value<Memory>,
+pub(crate) struct WrittenTier {
+    pub(crate) memory: Value<Named>,
     #[serde(default)]
-    capacity: Optional<Bytes>,
+    pub(crate) capacity: Optional<Bytes>,
     #[serde(default)]
-    read_latency: Optional<Nanos>,
+    pub(crate) read_latency: Optional<Nanos>,
     #[serde(default)]
-    write_latency: Optional<Nanos>,
+    pub(crate) write_latency: Optional<Nanos>,
+    #[serde(default)]
+    pub(crate) path: Option<String>,
 }
 
 /// A quantity that may be left out.
-struct Optional<T>(Option<T>);
+pub(crate) struct Optional<T>(pub(crate) Option<T>);
 
 impl<T> Default for Optional<T> {
     fn default() -> Self {
@@ -283,10 +335,32 @@ impl<'de, T: Scalar> Deserialize<'de> for Optional<T> {
     }
 }
 
-impl Scalar for Memory {
+/// A memory that a file names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// One in which pages stay mapped.
+    InPlace(Memory),
+    Dram,
+    Compressed,
+    File,
+    Dax,
+}
+
+impl Scalar for Named {
     const EXPECTED: &'static str = "a memory such as \"numa:0\"";
     fn from_text(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|e: ParseTierError| e.to_string())
+        Ok(match text {
+            "dram" => Self::Dram,
+            "compressed" => Self::Compressed,
+            "file" => Self::File,
+            "dax" => Self::Dax,
+            _ => Self::InPlace(text.parse().map_err(|_| {
+                format!(
+                    "`{text}` is not a memory (there are `numa:N` and `swap`, or `dram`, \
+                     `compressed`, `file` and `dax`)"
+                )
+            })?),
+        })
     }
 }
 

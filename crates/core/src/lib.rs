@@ -20,8 +20,10 @@
 //! | [`machine`] | machine files |
 //! | [`detail`] | their part about cores, caches and TLBs |
 //! | [`ladder`] | ladder files: the tiers of a running program |
+//! | [`compressing`] | ladders with compressed memory |
 
 pub mod action;
+pub mod compressing;
 pub mod detail;
 pub mod event;
 pub mod ladder;
@@ -38,9 +40,10 @@ pub mod units;
 pub use action::{
     Abort, Action, ActionClass, Done, Heat, OpId, Outcome, Plan, Proposal, Reason, Urgency,
 };
+pub use compressing::{Compressing, SpillTier};
 pub use detail::{Detail, Inclusion, Replacement};
 pub use event::{Event, EventRef};
-pub use ladder::{Ladder, LadderTier, Memory, Migration};
+pub use ladder::{Ladder, LadderFile, LadderTier, Memory, Migration};
 pub use machine::{Machine, MachineError};
 pub use page::{PageNo, PageRange, PageRef, PageSize};
 pub use parse::ParseUnitError;
