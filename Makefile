@@ -18,6 +18,8 @@ SOAK_SECONDS_SHORT ?= 15
 # What of the pager Miri can run: what neither asks the kernel nor calls C.
 MIRI_MODULES ?= histogram:: kept:: page_state:: queue:: spin:: store:: \
     spill::aged:: spill::location:: spill::segments::
+# Leaks are not looked for there: what the pager maps lives as long as the process.
+MIRI_PAGER := -Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks
 # Random cases of each property there.
 MIRI_CASES ?= 4
 # `short` for a quarter of the foreign tests.
@@ -90,7 +92,7 @@ unit: build ## Unit, property and command-line tests of every crate.
 
 .PHONY: miri
 miri: ## The pager's data structures under Miri: undefined behaviour, weak memory (needs nightly).
-	MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" PROPTEST_CASES=$(MIRI_CASES) \
+	MIRIFLAGS="$(MIRI_PAGER)" PROPTEST_CASES=$(MIRI_CASES) \
 	    $(CARGO) +nightly miri test --locked -p terrace-live --lib -- $(MIRI_MODULES)
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=$(MIRI_CASES) \
 	    $(CARGO) +nightly miri test --locked -p terrace-core --lib

@@ -149,3 +149,147 @@ pub(crate) fn mode_name(mode: Mode) -> &'static str {
 pub(crate) fn economist() -> impl TypedValueParser<Value = Mode> {
     one_of(&MODES, mode_name)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// README.md, and what is written beside the documents, benches, ladders and machines.
+    fn documents() -> Vec<PathBuf> {
+        fn below(directory: &Path, found: &mut Vec<PathBuf>) {
+            for entry in fs::read_dir(directory).unwrap().flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    below(&path, found);
+                } else if path.extension().is_some_and(|extension| extension == "md") {
+                    found.push(path);
+                }
+            }
+        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut found = vec![root.join("README.md")];
+        for directory in ["docs", "bench", "ladders", "machines"] {
+            below(&root.join(directory), &mut found);
+        }
+        found
+    }
+
+    /// The lines of a document's blocks of code, those that go on joined.
+    fn code(document: &str) -> Vec<String> {
+        let mut lines: Vec<String> = Vec::new();
+        let mut fenced = false;
+        let mut goes_on = false;
+        for line in document.lines() {
+            if line.trim_start().starts_with("```") {
+                fenced = !fenced;
+            } else if fenced || line.starts_with("    ") {
+                let text = line.trim().trim_end_matches('\\');
+                match lines.last_mut().filter(|_| goes_on) {
+                    Some(last) => *last += text,
+                    None => lines.push(text.to_owned()),
+                }
+                goes_on = line.ends_with('\\');
+            }
+        }
+        lines
+    }
+
+    /// The words of a shell command, up to what is the shell's business; what the shell
+    /// would put in is a policy where it is called so, or else a number.
+    fn words(command: &str) -> Vec<String> {
+        let mut words = Vec::new();
+        let mut word: Option<String> = None;
+        let mut quote = None;
+        let mut letters = command.chars().peekable();
+        while let Some(letter) = letters.next() {
+            match (quote, letter) {
+                (Some(open), _) if letter == open => quote = None,
+                (None, '\'' | '"') => {
+                    quote = Some(letter);
+                    word.get_or_insert_default();
+                }
+                (None, ' ') => words.extend(word.take()),
+                (None, '&' | '|' | ';' | '>' | '<' | ')') => break,
+                (None, '#') if word.is_none() => break,
+                (None, '$') => {
+                    let inner = letters.next_if_eq(&'(').is_some();
+                    let goes_on =
+                        |c: &char| if inner { *c != ')' } else { c.is_alphanumeric() || *c == '!' };
+                    let mut name = String::new();
+                    while let Some(letter) = letters.next_if(goes_on) {
+                        name.push(letter);
+                    }
+                    letters.next_if(|_| inner);
+                    word.get_or_insert_default().push_str(if name == "policy" {
+                        "2q"
+                    } else {
+                        "1"
+                    });
+                }
+                _ => word.get_or_insert_default().push(letter),
+            }
+        }
+        words.extend(word);
+        words
+    }
+
+    /// Every command that a document shows is one: an option that was renamed, or never
+    /// there, must not go on living in the text.
+    #[test]
+    fn every_command_in_the_documents_is_understood() {
+        let mut understood = 0;
+        let mut wrong = Vec::new();
+        for document in documents() {
+            let text = fs::read_to_string(&document).unwrap();
+            for line in code(&text) {
+                let command = line.strip_prefix("$ ").unwrap_or(&line);
+                // `terrace top [PID]` says what there is, and is not to be typed.
+                if !command.starts_with("terrace ") || command.contains(['[', '…']) {
+                    continue;
+                }
+                match Cli::try_parse_from(words(command)) {
+                    Ok(_) => understood += 1,
+                    Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp) => understood += 1,
+                    Err(e) => wrong.push(format!(
+                        "{}: {command}\n    {}",
+                        document.display(),
+                        summary(&e.render().to_string())
+                    )),
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(understood > 70, "only {understood} commands were found");
+    }
+
+    #[test]
+    fn every_verb_is_in_the_document_about_the_command_line() {
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+        let document = fs::read_to_string(document).unwrap();
+        for verb in Cli::command().get_subcommands() {
+            let name = verb.get_name();
+            let row = document.lines().any(|line| {
+                line.starts_with('|')
+                    && line
+                        .split('|')
+                        .nth(1)
+                        .is_some_and(|cell| cell.contains(&format!("`{name}`")))
+            });
+            assert!(row, "`{name}` is not in the table of docs/cli.md");
+        }
+    }
+
+    #[test]
+    fn a_command_ends_where_the_shell_takes_over() {
+        let is =
+            |command: &str, expected: &[&str]| assert_eq!(words(command), expected, "{command}");
+        is("terrace top $run --watch # a line", &["terrace", "top", "1", "--watch"]);
+        is("terrace why $(printf 0x%x 3) --of $! | head", &["terrace", "why", "1", "--of", "1"]);
+        is("terrace run -- sh -c 'a & b' >x", &["terrace", "run", "--", "sh", "-c", "a & b"]);
+    }
+}

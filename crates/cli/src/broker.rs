@@ -12,9 +12,10 @@ use terrace_live::broker::keeper::Broker;
 use terrace_live::broker::page::{FILE, Summary};
 use terrace_live::config::RunConfig;
 
+use crate::cgroups;
 use crate::failure::Failure;
 use crate::output;
-use crate::runs::{self, Manifest, RunDirectory};
+use crate::runs::{self, LiveRun, Manifest, RunDirectory};
 
 /// Divide a budget among programs that are started with `run --join`.
 ///
@@ -22,12 +23,19 @@ use crate::runs::{self, Manifest, RunDirectory};
 /// share that they have.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: terrace broker --fast 4GiB & terrace run --join $! -- redis-server"
+    after_help = "Example: terrace broker --fast 4GiB & terrace run --join $! -- redis-server
+         terrace broker --fast 4GiB --cgroup web.slice &
+         terrace run --join cgroup -- redis-server"
 )]
 pub(crate) struct Args {
     /// DRAM that managed memory of all the programs together may use, at least 1MiB.
     #[arg(long, value_name = "SIZE")]
     fast: Bytes,
+
+    /// The budget is that of a control group: programs in it and below it join by
+    /// `run --join cgroup`. Its directory, or its path below /sys/fs/cgroup.
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<PathBuf>,
 }
 
 /// What was divided, as a document.
@@ -47,18 +55,24 @@ impl Args {
             let what = format!("--fast: the budget must be at least {}", RunConfig::MIN_FAST);
             return Err(Failure::bad_input(what));
         }
+        let cgroup = self.cgroup.as_deref().map(|path| cgroups::directory("--cgroup", path));
+        let cgroup = cgroup.transpose()?;
         // Before anybody is told of us, so that no signal finds us without.
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
             .map_err(|e| Failure::failed(format!("signals: {e}")))?;
         let name = vec!["terrace broker".to_owned()];
-        let manifest = Manifest::new(name, "", "", self.fast, Nanos::ZERO, Vec::new(), None);
+        let mut manifest = Manifest::new(name, "", "", self.fast, Nanos::ZERO, Vec::new(), None);
+        manifest.cgroup = cgroup;
         let directory = RunDirectory::create(&manifest)?;
         let broker = start_broker(directory.path(), self.fast)?;
         if !json {
+            let whom = match &self.cgroup {
+                Some(_) => "cgroup".to_owned(),
+                None => std::process::id().to_string(),
+            };
             eprintln!(
-                "terrace: dividing {}; join with `terrace run --join {} -- PROGRAM`",
-                self.fast,
-                std::process::id()
+                "terrace: dividing {}; join with `terrace run --join {whom} -- PROGRAM`",
+                self.fast
             );
         }
         signals.forever().next();
@@ -89,6 +103,9 @@ pub(crate) fn start_broker(directory: &Path, budget: Bytes) -> Result<Broker, Fa
         .map_err(|e| Failure::failed(format!("the budget cannot be shared: {e}")))
 }
 
+/// What `--join` says for the broker of the control group.
+const CGROUP: &str = "cgroup";
+
 /// Another run, or a broker, whose budget is shared.
 #[derive(Debug)]
 pub(crate) struct Joined {
@@ -97,13 +114,32 @@ pub(crate) struct Joined {
 }
 
 impl Joined {
-    /// Finds it by a process's number or a program's name.
+    /// Finds it by a process's number or a program's name, or as the broker of the control
+    /// group that this process is in.
     pub(crate) fn find(choice: &str) -> Result<Self, Failure> {
-        let directory = runs::the_one(choice, "--join")?.directory().to_owned();
+        let run =
+            if choice == CGROUP { of_our_cgroup()? } else { runs::the_one(choice, "--join")? };
+        let directory = run.directory().to_owned();
         let summary = Summary::read(&directory.join(FILE));
         let budget = summary.map_err(|_| no_budget(choice))?.budget;
         Ok(Self { directory, budget })
     }
+}
+
+/// The broker of the innermost control group around this process that has one.
+fn of_our_cgroup() -> Result<LiveRun, Failure> {
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let ours: Vec<_> = cgroups::ours().iter().map(|path| canonical(path)).collect();
+    let depth = |run: &LiveRun| {
+        let group = canonical(run.manifest.cgroup.as_deref()?);
+        ours.iter().any(|path| path.starts_with(&group)).then(|| group.components().count())
+    };
+    let around = runs::all().into_iter().filter(|run| depth(run).is_some());
+    around.max_by_key(depth).ok_or_else(|| {
+        Failure::bad_input(
+            "--join: no control group around this process has a `terrace broker --cgroup`",
+        )
+    })
 }
 
 /// A run that shares nothing.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use terrace_core::{Bytes, Ladder, Machine};
+use terrace_core::{Bytes, Ladder, LadderFile, Machine};
 use terrace_dram::MemoryFile;
 use terrace_policy::recording::EventReader;
 
@@ -89,9 +89,8 @@ fn check(file: &Path) -> Result<Content, Failure> {
     if text.lines().next().is_some_and(is_event_header) {
         check_events(&name, &text)
     } else if Ladder::is_meant(&text) {
-        let ladder = Ladder::parse(&name, &text).map_err(Failure::bad_input)?;
-        let tiers = ladder.tiers.into_iter().map(|tier| tier.memory.to_string()).collect();
-        Ok(Content::Ladder { tiers })
+        let ladder = LadderFile::parse(&name, &text).map_err(Failure::bad_input)?;
+        Ok(Content::Ladder { tiers: ladder.names() })
     } else if looks_like_memory(&text) {
         let memory = MemoryFile::parse(&name, &text).map_err(Failure::bad_input)?;
         let channels = memory.channel.channels.value;

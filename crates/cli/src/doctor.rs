@@ -53,12 +53,21 @@ struct SpillSupport {
     io_uring_lacks: Option<String>,
     /// Why not past the page cache.
     direct_lacks: Option<String>,
+    /// Why a mapped file would go through it, too.
+    dax_lacks: Option<String>,
+    /// Where file systems are mounted with DAX.
+    dax_mounts: Vec<String>,
 }
 
 impl SpillSupport {
     fn of_this_machine() -> Self {
         let probe = SpillProbe::run(Path::new("."));
-        Self { io_uring_lacks: probe.io_uring, direct_lacks: probe.direct }
+        Self {
+            io_uring_lacks: probe.io_uring,
+            direct_lacks: probe.direct,
+            dax_lacks: probe.dax,
+            dax_mounts: probe.dax_mounts,
+        }
     }
 }
 
@@ -310,6 +319,14 @@ fn spill(support: &SpillSupport) -> Vec<(&'static str, String)> {
     vec![
         ("written by io_uring", state(&support.io_uring_lacks, "by pwrite")),
         ("past the page cache", state(&support.direct_lacks, "through it")),
+        ("as memory (`dax:FILE`)", state(&support.dax_lacks, "through the page cache")),
+        (
+            "mounted with DAX",
+            match support.dax_mounts.as_slice() {
+                [] => "nothing".to_owned(),
+                mounts => mounts.join(", "),
+            },
+        ),
     ]
 }
 

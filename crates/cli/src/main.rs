@@ -34,6 +34,7 @@
 mod args;
 mod attach;
 mod broker;
+mod cgroups;
 mod check;
 mod compare;
 mod completions;

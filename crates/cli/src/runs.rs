@@ -64,6 +64,9 @@ pub(crate) struct Manifest {
     pub(crate) tiers: Vec<String>,
     /// Where decisions are being recorded, if they are.
     pub(crate) record: Option<PathBuf>,
+    /// The control group whose programs join by `--join cgroup`: its directory.
+    #[serde(default)]
+    pub(crate) cgroup: Option<PathBuf>,
 }
 
 impl Manifest {
@@ -88,6 +91,7 @@ impl Manifest {
             plain_fault,
             tiers,
             record,
+            cgroup: None,
         }
     }
 

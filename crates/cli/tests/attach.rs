@@ -6,11 +6,11 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{compile, refused, terrace};
+use common::{Group, Swap, compile, refused, terrace};
 
 /// A program to attach to.
 struct Sleeper(Child);
@@ -71,6 +71,43 @@ fn a_ladder_file_s_fault_has_a_line() {
     assert_eq!(attach, check, "both say the same");
 }
 
+/// The same file that a list of options stands for must choose the same.
+#[test]
+fn a_ladder_file_with_swap_alone_needs_no_sampler() {
+    let Some(swap) = Swap::on() else {
+        eprintln!("SKIPPED: no swap file can be made here");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ladder.toml");
+    let tiers = "ladder = 1\n[[tier]]\nmemory = \"numa:0\"\n[[tier]]\nmemory = \"swap\"\n";
+    fs::write(&file, tiers).unwrap();
+    let program = Sleeper::new();
+
+    let attach = terrace().args(["attach", "--pid", &program.pid(), "--for", "200ms", "--tiers"]);
+    attach.arg(&file).assert().success();
+
+    let run = terrace().args(["run", "--quiet", "--tiers"]).arg(&file);
+    run.args(["--", "sh", "-c", "exit 7"]).assert().code(7);
+    let watch = terrace().args(["run", "--watch", "--tiers"]).arg(&file).args(["--", "true"]);
+    assert!(refused(watch).starts_with("--watch: not where pages stay mapped"));
+    drop(swap);
+}
+
+/// Programs that attach to others do not compress their memory.
+#[test]
+fn a_ladder_with_compressed_memory_is_for_run() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ladders/dram-compressed-file.toml");
+    let program = Sleeper::new();
+    let attach = refused(terrace().args(["attach", "--pid", &program.pid(), "--tiers", file]));
+    assert!(attach.contains("field `tier[0].memory`: pages are compressed by"), "{attach}");
+    terrace()
+        .args(["check", file])
+        .assert()
+        .success()
+        .stdout_eq("[..]: ladder file, tiers dram, compressed, file\n");
+}
+
 #[test]
 fn the_ladder_in_the_documentation_is_valid() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ladders/dram-cxl-swap.toml");
@@ -112,57 +149,6 @@ int main(void) {
     return 0;
 }
 "#;
-
-/// A file that the kernel swaps to, until it is dropped.
-struct Swap(PathBuf);
-
-impl Swap {
-    fn on() -> Option<Self> {
-        let path = PathBuf::from(format!("/var/tmp/terrace-test-swap-{}", std::process::id()));
-        let swap = Self(path.clone());
-        let did = |command: &mut Command| {
-            command.arg(&path).stdout(Stdio::null()).stderr(Stdio::null());
-            command.status().is_ok_and(|status| status.success())
-        };
-        let on = did(Command::new("fallocate").args(["-l", "96MiB"]))
-            && did(Command::new("chmod").arg("600"))
-            && did(&mut Command::new("mkswap"))
-            && did(&mut Command::new("swapon"));
-        on.then_some(swap)
-    }
-}
-
-impl Drop for Swap {
-    fn drop(&mut self) {
-        let _ = Command::new("swapoff").arg(&self.0).stderr(Stdio::null()).status();
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
-/// A control group with one below it, of either version.
-struct Group(PathBuf);
-
-impl Group {
-    fn new() -> Option<Self> {
-        let roots = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
-        let name = format!("terrace-test-{}", std::process::id());
-        let path = roots.into_iter().map(|root| Path::new(root).join(&name));
-        let group = path.into_iter().find(|path| fs::create_dir_all(path.join("below")).is_ok())?;
-        let group = Self(group);
-        group.0.join("below/cgroup.procs").exists().then_some(group)
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        for path in [self.0.join("below"), self.0.clone()] {
-            let until = Instant::now() + Duration::from_secs(5);
-            while path.exists() && fs::remove_dir(&path).is_err() && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-    }
-}
 
 /// A program of a group; killed when it is dropped.
 struct Member(Child);

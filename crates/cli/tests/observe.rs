@@ -177,6 +177,7 @@ fn metrics_can_be_scraped_and_are_what_the_format_asks_for() {
         "terrace_demotions",
         "terrace_ping_pongs",
         "terrace_stall_seconds",
+        "terrace_thrashing_seconds",
         "terrace_fault_duration_seconds",
         "terrace_decisions",
         "terrace_slowdown_ratio",

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{compile, is_supported, preload, refused, terrace};
+use common::{Group, compile, is_supported, preload, refused, terrace};
 use serde_json::Value;
 use snapbox::cmd::cargo_bin;
 
@@ -197,6 +197,58 @@ fn a_broker_that_is_killed_leaves_the_programs_running() {
     await_file(&bench.path("c"));
     for name in ["a", "b"] {
         assert_eq!(fs::read_to_string(bench.path(name)).unwrap(), "right\n");
+    }
+}
+
+/// The nearest group with a broker counts, and none counts outside.
+#[test]
+fn programs_of_a_control_group_find_its_broker_by_themselves() {
+    let outside = refused(terrace().args(["run", "--join", "cgroup", "--", "true"]));
+    assert!(outside.contains("no control group around this process"), "{outside}");
+    let none = refused(terrace().args(["broker", "--fast", "8MiB", "--cgroup", "no-such-group"]));
+    assert_eq!(none, "--cgroup: `no-such-group` is no control group");
+    let Some(group) = Group::new().filter(|_| is_supported()) else {
+        eprintln!("SKIPPED: no control group can be made here");
+        return;
+    };
+    let bench = Bench::new();
+    let mut broker = Process::new(cargo_bin!("terrace"))
+        .args(["--json", "broker", "--fast", "8MiB", "--cgroup"])
+        .arg(&group.0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    await_broker(broker.id());
+
+    let script = format!(
+        "echo $$ >{}/cgroup.procs && exec \"$0\" run -q --join cgroup -- ./user 16 300",
+        group.0.join("below").display()
+    );
+    let member = Process::new("sh")
+        .args(["-c", &script])
+        .arg(cargo_bin!("terrace"))
+        .env("TERRACE_PRELOAD", preload())
+        .current_dir(bench.directory.path())
+        .output()
+        .unwrap();
+
+    let sent = Process::new("kill").args(["-TERM", &broker.id().to_string()]).status().unwrap();
+    assert!(sent.success() && broker.wait().unwrap().success());
+    assert_eq!(String::from_utf8_lossy(&member.stdout), "right\n", "{member:?}");
+    let mut divided = String::new();
+    std::io::Read::read_to_string(&mut broker.stdout.take().unwrap(), &mut divided).unwrap();
+    let divided: Value = serde_json::from_str(&divided).unwrap();
+    assert_eq!(divided["processes"], 1, "{divided}");
+    let granted = divided["granted_peak"].as_u64().unwrap();
+    assert!(granted > 0 && granted <= 8 * MIB, "{divided}");
+}
+
+/// Waits until a broker can be joined.
+fn await_broker(pid: u32) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !terrace().args(["top", &pid.to_string()]).output().unwrap().status.success() {
+        assert!(Instant::now() < until, "the broker never came");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

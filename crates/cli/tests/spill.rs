@@ -99,6 +99,9 @@ fn what_the_store_may_not_hold_lies_in_a_file_that_nobody_sees() {
     let files = fs::read_dir(directory.path()).unwrap().flatten();
     let left: Vec<_> = files.map(|file| file.file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("spilled")), "{left:?}");
+    // A child that brings its parent's file in counts that on a page of its own: neither
+    // has more pages than there are, nor fewer than none.
+    assert!(most(&report, &["store", "compressed_pages"]) <= 13 << 8, "{report:#}");
 }
 
 #[test]
@@ -130,6 +133,25 @@ fn the_file_is_used_again_and_again() {
     let arguments = ["--spill", "spilled", "--store-limit", "512KiB", "--spill-size", "14MiB"];
 
     let (output, report) = run(directory.path(), "", &arguments);
+
+    assert_right(&output);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let written = most(&report, &["store", "spill_written"]);
+    assert!(written > 14 << 20, "{written} bytes were written");
+    assert!(most(&report, &["store", "spill_read"]) > 2 << 20, "{report:#}");
+}
+
+/// A file that is used as memory. This machine may have no DAX; then it is the page cache's.
+#[test]
+fn the_file_may_be_memory() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let size = ["--spill-size", "14MiB", "--store-limit", "512KiB"];
+
+    let (output, report) =
+        run(directory.path(), "", &[&["--spill", "dax:spilled"], &size[..]].concat());
 
     assert_right(&output);
     assert!(output.stderr.is_empty(), "{output:?}");
@@ -190,14 +212,57 @@ fn on_a_full_file_system_nothing_is_lost_and_the_user_is_told() {
     if !mounted {
         return;
     }
-    let arguments = ["--spill", "small/spilled", "--store-limit", "64KiB"];
-
-    let (output, report) = run(directory.path(), "", &arguments);
+    let runs = ["small/spilled", "dax:small/spilled"]
+        .map(|file| run(directory.path(), "", &["--spill", file, "--store-limit", "64KiB"]));
 
     let unmounted = Process::new("umount").arg(&small).status().unwrap();
     assert!(unmounted.success());
-    assert_right(&output);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("the spill file refuses more: No space left on device"), "{said}");
-    assert!(most(&report, &["store", "occupied_peak"]) > 2 << 20, "{report:#}");
+    for (output, report) in runs {
+        assert_right(&output);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("the spill file refuses more: No space left on device"), "{said}");
+        assert!(most(&report, &["store", "occupied_peak"]) > 2 << 20, "{report:#}");
+    }
+}
+
+#[test]
+fn a_device_is_no_spill_file() {
+    let output = Process::new(cargo_bin!("terrace"))
+        .args(["run", "--fast", "2MiB", "--spill", "dax:/dev/null", "--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is a device"), "{output:?}");
+}
+
+#[test]
+fn a_ladder_file_says_the_same_as_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tiers.toml");
+    let tiers = "ladder = 1\n[[tier]]\nmemory = \"dram\"\ncapacity = \"CAPACITY\"\n\
+                 [[tier]]\nmemory = \"compressed\"\ncapacity = \"1MiB\"\n\
+                 [[tier]]\nmemory = \"file\"\npath = \"cold\"\n";
+    let run = |capacity: &str, more: &[&str]| {
+        fs::write(&file, tiers.replace("CAPACITY", capacity)).unwrap();
+        let command = common::terrace().env("TERRACE_PRELOAD", common::preload());
+        command.current_dir(dir.path()).args(["run", "--tiers", "tiers.toml"]).args(more)
+    };
+    let few = common::refused(run("4KiB", &["--", "true"]));
+    assert_eq!(few, "tiers.toml: field `tier[0].capacity`: must be at least 1.00 MiB");
+    let both = common::refused(run("8MiB", &["--fast", "8MiB", "--", "true"]));
+    assert!(both.contains("--fast"), "{both}");
+    let other = common::refused(run("8MiB\"\nsize = \"1", &["--", "true"]));
+    assert!(other.starts_with("tiers.toml:5: field `tier[0].size`"), "{other}");
+    if !common::is_supported() {
+        return;
+    }
+
+    compile(USER, &dir.path().join("user"), &["-O2"]);
+    let output = run("2MiB", &["--json", "--report", "r", "--", "./user", "16"]).output().unwrap();
+
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: Value = serde_json::from_slice(&fs::read(dir.path().join("r")).unwrap()).unwrap();
+    assert_eq!(report["budget"], 2 << 20);
+    let spilled = report["total"]["store"]["spill_written"].as_u64().unwrap();
+    assert!(spilled > 1 << 20, "little reached the file: {spilled}");
 }

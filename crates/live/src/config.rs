@@ -32,6 +32,8 @@ pub struct RunConfig {
     pub store_limit: Option<Bytes>,
     /// File (created, unlinked at once) that takes what the store cannot.
     pub spill: Option<PathBuf>,
+    /// Whether it is mapped, and used as memory (DAX).
+    pub spill_mapped: bool,
     /// The most the spill file may hold.
     pub spill_size: Bytes,
     /// Page of the broker that the budget is shared by, if it is.
@@ -61,6 +63,7 @@ impl RunConfig {
             min_region: Self::DEFAULT_MIN_REGION,
             store_limit: None,
             spill: None,
+            spill_mapped: false,
             spill_size: Bytes::gib(64),
             broker: None,
             huge_pages: true,
@@ -90,6 +93,9 @@ impl RunConfig {
         }
         if let Some(spill) = &self.spill {
             text.push_str(&format!(";spill={}", escape(&spill.to_string_lossy())));
+        }
+        if self.spill_mapped {
+            text.push_str(";spill-mapped=1");
         }
         if let Some(broker) = &self.broker {
             text.push_str(&format!(";broker={}", escape(&broker.to_string_lossy())));
@@ -123,6 +129,7 @@ impl RunConfig {
                     }
                 }
                 "dir" => config.dir = PathBuf::from(unescape(value)),
+                "spill-mapped" => config.spill_mapped = value == "1",
                 "spill" => config.spill = Some(PathBuf::from(unescape(value))),
                 "broker" => config.broker = Some(PathBuf::from(unescape(value))),
                 "huge-pages" => config.huge_pages = value == "1",
@@ -166,6 +173,7 @@ mod tests {
     fn what_run_writes_is_what_the_library_reads() {
         let mut config = RunConfig::new(Bytes::mib(256), PathBuf::from("/tmp/a;b%c"));
         config.spill = Some(PathBuf::from("/x=y"));
+        config.spill_mapped = true;
         config.broker = Some(PathBuf::from("/run/budget"));
         config.store_limit = Some(Bytes::mib(5));
         config.record = true;

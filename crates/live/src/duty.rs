@@ -49,6 +49,9 @@ const VISIT: u64 = 700;
 /// Faults of a thread that then did not leave its processor to us (another
 /// thread runs there) are looked for this often.
 const LATE: u64 = 25_000;
+/// A handler on whose processor nobody has run for so long makes room for the others'
+/// faults. Not sooner: one of its own would wait until it is through.
+const SPARE: u64 = 100_000;
 /// A fault that nobody has read for so long is not on its way to the handler of
 /// its own processor: that one is busy or does not run.
 const GRACE: u64 = 8_000;
@@ -208,7 +211,7 @@ impl Worker<'_> {
         let duty = &self.pager.duty;
         self.step_aside(true);
         let mut last = sys::now();
-        let (mut looked, mut useful) = (last, last);
+        let (mut looked, mut useful, mut visit) = (last, last, last);
         let mut away = last.wrapping_sub(sys::thread_cpu().get());
         // A thread that was just served may have run and faulted again unseen.
         let mut again = false;
@@ -226,7 +229,13 @@ impl Worker<'_> {
                 away = away_now;
             }
             last = now;
+            if visited {
+                visit = now;
+            }
             if !visited && now - looked < LATE && pending.count == 0 {
+                if now - visit > SPARE && self.make_headroom() {
+                    useful = sys::now();
+                }
                 continue;
             }
             looked = now;

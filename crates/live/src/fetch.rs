@@ -12,6 +12,7 @@ use crate::codec::PageBytes;
 use crate::page_state::PageState;
 use crate::pager::Pager;
 use crate::queue::Note;
+use crate::reclaim::BATCH;
 use crate::regions::Place;
 use crate::serve::{Worker, damaged, unpack, zeros};
 use crate::spill::reader::{Reader, Window};
@@ -86,11 +87,15 @@ impl Worker<'_> {
         }
         // A small budget is not to be filled with guesses.
         let most = u32::try_from(self.pager.budget() / 64).unwrap_or(u32::MAX);
-        self.pager.streams.fault(place.id, place.page, most)
+        let is_resident = |page| {
+            let word = place.region.get(page);
+            word.is_some_and(|word| PageState::of(word.load(Relaxed)) == PageState::Resident)
+        };
+        self.pager.streams.fault(place.id, place.page, most, is_resident)
     }
 
     /// Takes room for pages that nobody waits for yet; how many pages. It makes
-    /// room as a fault would, but once only and not beyond the budget.
+    /// room as a fault would, but not beyond the budget.
     pub(crate) fn reserve_ahead(&mut self, count: u32) -> u32 {
         let pager = self.pager;
         // Taking no room at all would fail, too, where the budget is exceeded.
@@ -101,11 +106,13 @@ impl Worker<'_> {
         for _ in 0..PATIENCE {
             pager.throttle();
             if let Some(mut limbo) = pager.limbo.try_lock() {
-                self.make_room(&mut limbo);
-                break;
+                if !self.make_room(&mut limbo, BATCH) {
+                    break;
+                }
+            } else {
+                // Another makes room just now; its batch is worth waiting for.
+                backoff(&mut spins);
             }
-            // Another makes room just now; its batch is worth waiting for.
-            backoff(&mut spins);
             if pager.try_reserve(u64::from(count)) {
                 return count;
             }
@@ -253,6 +260,9 @@ impl File<'_> {
     fn has(&mut self, state: PageState) -> bool {
         let PageState::Spilled(location) = state else { return true };
         let spill = &self.pager.spill;
+        if spill.mapping.is_open() {
+            return true;
+        }
         let window = self.reader.window_for(spill, self.window, location);
         if self.window != Some(window) && !self.reader.has(&window) {
             if self.reads == READS {

@@ -25,7 +25,9 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
 use crate::inject::{self, Point};
 use crate::page_state::PageState;
 use crate::pager::{MANAGER, Pager};
+use crate::reclaim::BATCH;
 use crate::serve::{Served, Worker};
+use crate::shared::ProcessPage;
 use crate::spin::{SpinLock, backoff, give_way};
 use crate::sys::{self, PAGE};
 use crate::uffd::{Message, Uffd};
@@ -151,6 +153,8 @@ pub struct ForkState {
     parent: AtomicI32,
     /// The handle of the staging slots (it reports no forks).
     staging: AtomicI32,
+    /// In a child: where it counts until it has a page that others can see.
+    interim: AtomicPtr<ProcessPage>,
 }
 
 impl ForkState {
@@ -164,6 +168,7 @@ impl ForkState {
             done: AtomicU32::new(0),
             parent: AtomicI32::new(0),
             staging: AtomicI32::new(-1),
+            interim: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
     /// The handle with which the staging slots are registered.
@@ -244,6 +249,7 @@ impl Pager {
     /// Only in a child of a fork that [`Pager::before_fork`] announced, before
     /// it has any other thread.
     pub unsafe fn after_fork_in_child(&self) -> bool {
+        self.count_apart();
         // A process that has dropped its rights may not.
         let able = sys::with_more_descriptors(|| {
             Uffd::open().is_ok_and(|(probe, _)| {
@@ -294,6 +300,29 @@ impl Pager {
             self.discarded(start, end);
         }
         true
+    }
+
+    /// In the child, while the parent is frozen: counts on a page of its own from here
+    /// on, which begins with what is true of both. Later the parent's page says what
+    /// has become of the parent's memory, and what the child does would be entered there.
+    fn count_apart(&self) {
+        if let Ok(page) = ProcessPage::anonymous() {
+            page.inherit(self.stats());
+            self.set_stats(page);
+            self.fork.interim.store(core::ptr::from_ref(page).cast_mut(), Relaxed);
+        }
+    }
+
+    /// In the child, before it has any other thread: counts on the page that others can
+    /// see.
+    pub fn count_on(&self, page: &'static ProcessPage) {
+        page.inherit(self.stats());
+        self.set_stats(page);
+        let interim = self.fork.interim.swap(core::ptr::null_mut(), Relaxed);
+        if !interim.is_null() {
+            // SAFETY: nobody counts there any more.
+            let _ = unsafe { sys::munmap(interim as usize, size_of::<ProcessPage>()) };
+        }
     }
 
     /// In the child: tells the parent, and waits for it. True if the parent
@@ -537,7 +566,7 @@ impl Worker<'_> {
                 give_way();
                 continue;
             };
-            if !self.make_room(&mut limbo) {
+            if !self.make_room(&mut limbo, BATCH) {
                 return;
             }
         }

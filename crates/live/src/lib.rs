@@ -25,6 +25,7 @@
 //! | [`ahead`], [`fetch`] | streams, and bringing pages in ahead of them |
 //! | [`huge`], [`walks`] | huge pages ahead of walks through fresh memory |
 //! | [`ping_pong`] | pages that left for nothing |
+//! | [`thrash`] | a program that needs more than it may have |
 //! | [`pager`], [`regions`], [`page_state`] | what all threads share |
 //! | [`store`], [`codec`], [`zbe`], [`spill`] | where pages are while they are not in DRAM |
 //! | [`aside`], [`dying`] | threads that let others run first, and are helped on when somebody waits |
@@ -84,6 +85,7 @@ pub mod spin;
 mod stage;
 pub mod store;
 pub mod sys;
+pub mod thrash;
 pub mod threads;
 pub mod uffd;
 pub mod walks;

@@ -47,6 +47,8 @@ pub struct Staging {
 pub struct Limbo {
     head: u64,
     tail: u64,
+    /// Slots at the tail whose pages have left, but whose frames are still there.
+    settled: u32,
     entries: Box<[Entry]>,
     /// Demotions that the policy asked for and that are not begun yet.
     pub victims: VecDeque<Proposal>,
@@ -90,21 +92,26 @@ impl Limbo {
         Self {
             head: 0,
             tail: 0,
+            settled: 0,
             entries: vec![none; slots as usize].into(),
             victims: VecDeque::with_capacity(victims),
         }
     }
     /// Slots between the tail and the head.
-    pub fn len(&self) -> u32 {
+    pub fn taken(&self) -> u32 {
         (self.head - self.tail) as u32
     }
-    /// Whether no slot is taken.
-    pub fn is_empty(&self) -> bool {
-        self.head == self.tail
+    /// Slots of which nobody has decided yet where their pages go.
+    pub fn waiting(&self) -> u32 {
+        self.taken() - self.settled
+    }
+    /// Slots that are dealt with, frames of theirs still being there.
+    pub fn settled(&self) -> u32 {
+        self.settled
     }
     /// Whether a slot is free.
     pub fn has_room(&self) -> bool {
-        (self.len() as usize) < self.entries.len()
+        (self.taken() as usize) < self.entries.len()
     }
     /// Takes the slot at the head.
     pub fn push(&mut self, purpose: Purpose, now: u64) -> u32 {
@@ -117,9 +124,11 @@ impl Limbo {
     pub fn unpush(&mut self) {
         self.head -= 1;
     }
-    /// The slot at a distance from the tail, with its purpose and the time it came.
+    /// The slot at a distance from the first that waits, with its purpose and the time it
+    /// came.
     pub fn at(&self, distance: u32) -> (u32, Purpose, u64) {
-        let slot = ((self.tail + u64::from(distance)) % self.entries.len() as u64) as u32;
+        let number = self.tail + u64::from(self.settled) + u64::from(distance);
+        let slot = (number % self.entries.len() as u64) as u32;
         let entry = &self.entries[slot as usize];
         (slot, entry.purpose, entry.since)
     }
@@ -127,9 +136,23 @@ impl Limbo {
     pub fn purpose(&self, slot: u32) -> Purpose {
         self.entries[slot as usize].purpose
     }
-    /// Empties slots at the tail; their frames must be gone.
-    pub fn pop(&mut self, count: u32) {
-        self.tail += u64::from(count);
+    /// The first slots that wait are dealt with.
+    pub fn settle(&mut self, count: u32) {
+        self.settled += count;
+    }
+    /// Empties the slots that are dealt with, frames and all.
+    pub fn drop_settled(&mut self, staging: &Staging) {
+        let slots = self.entries.len() as u64;
+        let first = (self.tail % slots) as u32;
+        // The ring may begin anew in between.
+        let before_end = self.settled.min(slots as u32 - first);
+        for (first, count) in [(first, before_end), (0, self.settled - before_end)] {
+            if count > 0 {
+                drop_frames(staging, first, count);
+            }
+        }
+        self.tail += u64::from(self.settled);
+        self.settled = 0;
     }
 }
 

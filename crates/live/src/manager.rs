@@ -13,6 +13,7 @@ use crate::duty::{LOOK, Pending};
 use crate::inject::{self, Point};
 use crate::page_state::PageState;
 use crate::queue::Note;
+use crate::reclaim::BATCH;
 use crate::serve::Worker;
 use crate::spin::give_way;
 use crate::sys::{self, PAGE};
@@ -135,10 +136,28 @@ impl Worker<'_> {
     }
 
     fn short_of_room(&self) -> bool {
+        self.lacks_headroom() && self.pager.duty.has_spare_processor()
+    }
+
+    fn lacks_headroom(&self) -> bool {
         self.pager.resident() + self.pager.headroom() > self.pager.budget()
             && self.pager.frozen.load(Relaxed) == 0
-            && self.pager.duty.has_spare_processor()
             && !self.nothing_leaves()
+    }
+
+    /// Makes some room, if that is wanted and nobody else is doing it; whether it did. The
+    /// manager's work, and that of a handler with time to spare.
+    pub(crate) fn make_headroom(&mut self) -> bool {
+        if !self.lacks_headroom() {
+            return false;
+        }
+        let Some(mut limbo) = self.pager.limbo.try_lock() else { return false };
+        let progress = self.make_room(&mut limbo, BATCH);
+        drop(limbo);
+        if !progress {
+            self.stuck_until = sys::now() + STUCK;
+        }
+        progress
     }
 
     /// Whether making room has failed a moment ago.
@@ -154,14 +173,8 @@ impl Worker<'_> {
                 continue;
             }
             pager.throttle();
-            let Some(mut limbo) = pager.limbo.try_lock() else {
+            if !self.make_headroom() {
                 give_way();
-                continue;
-            };
-            let progress = self.make_room(&mut limbo);
-            drop(limbo);
-            if !progress {
-                self.stuck_until = sys::now() + STUCK;
             }
             if pager.commands.pending().is_some() {
                 self.obey();

@@ -17,6 +17,7 @@ use crate::ping_pong::PingPong;
 use crate::queue::Note;
 use crate::shared::ProcessPage;
 use crate::sys::{self, PAGE};
+use crate::thrash::Thrash;
 
 /// DRAM.
 pub const DRAM: TierId = TierId(0);
@@ -33,6 +34,7 @@ pub struct Mind {
     plan: Plan,
     samples: Vec<Sample>,
     ping_pong: PingPong,
+    thrash: Thrash,
     /// Huge pages walked through that are in the accounts.
     credited: u64,
 }
@@ -45,6 +47,7 @@ impl Mind {
             plan: Plan::with_capacity(4096),
             samples: Vec::with_capacity(64),
             ping_pong: PingPong::new(),
+            thrash: Thrash::default(),
             credited: 0,
         }
     }
@@ -186,6 +189,7 @@ impl Mind {
 
     /// Writes the accounts into the statistics page.
     pub fn publish(&mut self, stats: &ProcessPage) {
+        self.thrash.look(stats, Nanos(sys::now()));
         let used = stats.counters.huge_used.load(Relaxed);
         self.brain.walked_through(used.saturating_sub(self.credited), PageSize::Huge);
         self.credited = used;

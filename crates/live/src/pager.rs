@@ -64,6 +64,8 @@ pub struct Pager {
     /// a fault that was read after an event is served after it. Shared by who
     /// moves pages that no fault asked for.
     pub reading: SharedLock,
+    /// Whether the policy wants to know of touches in limbo.
+    pub limbo_samples: bool,
     /// What the broker grants.
     pub share: crate::broker::member::Share,
     budget: AtomicU64,
@@ -229,9 +231,8 @@ impl Default for Deferred {
     }
 }
 
-/// Staging slots for a budget of so many pages. A tenth of the budget in limbo
-/// gives every page that leaves a second chance about as long as a tenth of DRAM
-/// takes to turn over; two 16-page batches are the least that can be moved at once.
+/// Staging slots for a budget of so many pages: a tenth of it, so that a policy that asks
+/// for samples has some. Two 16-page batches are the least that can be moved at once.
 fn limbo_slots(budget: u64) -> u32 {
     (budget / 10).clamp(32, 8192) as u32
 }
@@ -262,6 +263,7 @@ impl Pager {
             staging: Staging::new(slots)?,
             limbo: SpinLock::new(Limbo::new(slots, 4096)),
             queue: Queue::new(),
+            limbo_samples: mind.brain().needs().samples,
             mind: SpinLock::new(mind),
             reading: SharedLock::default(),
             share,

@@ -65,6 +65,10 @@ pub struct SpillProbe {
     pub io_uring: Option<String>,
     /// Why not past the page cache (`O_DIRECT`) in the directory asked about.
     pub direct: Option<String>,
+    /// Why a mapped file (`dax:`) in that directory goes through the page cache.
+    pub dax: Option<String>,
+    /// File systems that are mounted with DAX.
+    pub dax_mounts: Vec<String>,
 }
 
 impl SpillProbe {
@@ -83,6 +87,41 @@ impl SpillProbe {
             libc::EINVAL => "this file system has no O_DIRECT".to_owned(),
             error => text(error),
         });
-        Self { io_uring: ring, direct }
+        let dax = match crate::spill::mapped::probe(directory) {
+            Ok(true) => None,
+            Ok(false) => Some("this file system is not mounted with DAX".to_owned()),
+            Err(libc::EOPNOTSUPP) => Some("not known before a file is made".to_owned()),
+            Err(error) => Some(text(error)),
+        };
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        Self { io_uring: ring, direct, dax, dax_mounts: dax_mounts(&mounts) }
+    }
+}
+
+/// Where file systems are mounted with DAX, by `/proc/self/mounts`.
+fn dax_mounts(mounts: &str) -> Vec<String> {
+    let dax = |options: &str| options.split(',').any(|o| o == "dax" || o == "dax=always");
+    mounts
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let place = fields.next()?;
+            fields.nth(1).filter(|options| dax(options)).map(|_| place.to_owned())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The options as ext4, xfs and virtiofs show them.
+    #[test]
+    fn mounts_with_dax_are_found_by_their_options() {
+        let mounts = "/dev/pmem0 /mnt/pmem ext4 rw,relatime,dax=always 0 0\n\
+            /dev/pmem1 /old xfs rw,dax,attr2 0 0\n\
+            /dev/sda1 / ext4 rw,relatime,dax=never 0 0\n\
+            tmpfs /dax tmpfs rw 0 0\n\nshort\n";
+        assert_eq!(dax_mounts(mounts), ["/mnt/pmem", "/old"]);
     }
 }

@@ -28,7 +28,7 @@ pub const MAX_CPUS: usize = 4;
 /// The file's name in the run's directory.
 pub const FILE: &str = "quiet";
 /// A processor is given back after so long (ns) whatever happens.
-const LONGEST: u64 = 300_000;
+const LONGEST: u64 = 600_000;
 /// Nobody waits longer (ns) than this for a window to open.
 const PATIENCE: u64 = 80_000;
 /// A move that took so long (ns) has interrupted other processors: without, it

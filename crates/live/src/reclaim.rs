@@ -13,7 +13,7 @@ use terrace_core::{Abort, Done, FaultKind};
 use crate::codec::{Packed, PageBytes};
 use crate::inject::{self, Point};
 use crate::kept::KEPT;
-use crate::limbo::{self, Limbo, NOBODY, ORPHAN, Purpose, owner};
+use crate::limbo::{Limbo, NOBODY, ORPHAN, Purpose, owner};
 use crate::mind;
 use crate::page_state::{BUSY, PageState};
 use crate::pager::Pager;
@@ -26,6 +26,12 @@ use crate::sys::{self, PAGE};
 
 /// Pages moved or compressed before anyone else gets a turn.
 pub(crate) const BATCH: usize = 32;
+/// Pages compressed while a fault waits for the room of one: fewer would take the locks
+/// more often, more would have some faults wait for what others need.
+const PACE: usize = 4;
+/// Frames of pages that have left are given back so many at once: it flushes the TLBs of
+/// all processors.
+const FRAMES: u32 = 32;
 /// With fewer free slots, limbo is emptied first.
 const LEAST_ROOM: usize = 8;
 /// An armed page that is not touched for so long goes back: its sample is "no".
@@ -35,6 +41,23 @@ const ARMED_FOR: u64 = 100_000_000;
 /// how long the next ones do not even try: what is resident is locked or pinned.
 const FRUITLESS: u32 = 64;
 const PINNED_FOR: u64 = 5_000_000;
+
+/// How many pages limbo keeps for a while, of so many slots.
+///
+/// A page in limbo faults when it is touched, as one does that has left; the memory it
+/// takes is of no use meanwhile. All that limbo gives is knowledge: the touch is a sample. A
+/// policy that asks for samples gets half of the slots, which is a second chance for about
+/// as long as a twentieth of DRAM takes to turn over. One that learns by what comes back does
+/// better without (decision 0002 has the figures).
+const fn kept_in_limbo(slots: u32, samples: bool) -> u32 {
+    let half = slots / 2;
+    let batch = BATCH as u32;
+    if samples || half < batch {
+        half + if half / 2 < batch { half / 2 } else { batch }
+    } else {
+        batch
+    }
+}
 
 impl Worker<'_> {
     /// Takes room for pages, making it if there is none. Always returns: if
@@ -65,7 +88,7 @@ impl Worker<'_> {
             pager.throttle();
             if let Some(mut limbo) = pager.limbo.try_lock() {
                 pager.stats().counters.direct_reclaims.fetch_add(1, Relaxed);
-                if self.make_room(&mut limbo) {
+                if self.make_room(&mut limbo, PACE) {
                     pager.pinned_for.store(0, Relaxed);
                 } else {
                     fruitless += 1;
@@ -82,51 +105,37 @@ impl Worker<'_> {
         }
     }
 
-    /// One round of making room; false if nothing could be done.
-    pub fn make_room(&mut self, limbo: &mut SpinGuard<'_, Limbo>) -> bool {
+    /// One round of making room, in which at most `count` pages are compressed; false if
+    /// nothing could be done.
+    pub fn make_room(&mut self, limbo: &mut SpinGuard<'_, Limbo>, count: usize) -> bool {
         if !self.pager.enter(self.id) {
             self.pager.leave(self.id);
             return false;
         }
         let slots = self.pager.limbo_slots();
-        let room = slots.saturating_sub(limbo.len()) as usize;
-        let staged = if room >= LEAST_ROOM { self.stage(limbo, room) } else { 0 };
-        // Keep limbo half full: a second chance for the younger half.
-        let half = slots / 2;
-        let full = limbo.len() >= half + (half / 2).min(BATCH as u32);
-        let settled = if full || staged == 0 { self.settle(limbo, BATCH) } else { 0 };
+        let room = slots.saturating_sub(limbo.taken()) as usize;
+        // Staging or settling, not both: a fault may be waiting for it.
+        let full = limbo.taken() >= kept_in_limbo(slots, self.pager.limbo_samples);
+        let staged = if room >= LEAST_ROOM && !full { self.stage(limbo, room) } else { 0 };
+        let settled = if staged == 0 { self.settle(limbo, count) } else { 0 };
         self.pager.leave(self.id);
         staged + settled > 0
     }
 
-    /// Empties up to `count` slots at the tail; returns how many.
+    /// Deals with up to `count` of the oldest slots; returns how many.
     fn settle(&mut self, limbo: &mut Limbo, count: usize) -> usize {
-        let pager = self.pager;
-        let count = (limbo.len() as usize).min(count);
-        let mut run: Option<(u32, u32)> = None;
-        let mut settled = 0;
-        for i in 0..count {
-            let (slot, purpose, _) = limbo.at(i as u32);
-            if !self.settle_slot(slot, purpose) {
-                break;
-            }
-            settled += 1;
-            // Frames go in runs of slots, with one flush of the TLBs each.
-            run = match run {
-                Some((first, n)) if first + n == slot => Some((first, n + 1)),
-                other => {
-                    if let Some((first, n)) = other {
-                        limbo::drop_frames(&pager.staging, first, n);
-                    }
-                    Some((slot, 1))
-                }
-            };
+        let count = (limbo.waiting() as usize).min(count);
+        let settled = (0..count as u32)
+            .take_while(|&i| {
+                let (slot, purpose, _) = limbo.at(i);
+                self.settle_slot(slot, purpose)
+            })
+            .count();
+        limbo.settle(settled as u32);
+        if limbo.settled() >= FRAMES.min(self.pager.limbo_slots() / 8) {
+            limbo.drop_settled(&self.pager.staging);
         }
-        if let Some((first, n)) = run {
-            limbo::drop_frames(&pager.staging, first, n);
-        }
-        limbo.pop(settled);
-        settled as usize
+        settled
     }
 
     /// Compresses the page in a slot, or puts it back. Its frame may go
@@ -271,7 +280,7 @@ impl Worker<'_> {
             return;
         }
         let now = sys::now();
-        while !limbo.is_empty() {
+        while limbo.waiting() > 0 {
             let (_, purpose, since) = limbo.at(0);
             if !matches!(purpose, Purpose::Armed) || now - since < ARMED_FOR {
                 break;
@@ -280,6 +289,7 @@ impl Worker<'_> {
                 break;
             }
         }
+        limbo.drop_settled(&pager.staging);
         pager.leave(self.id);
     }
 
@@ -402,4 +412,19 @@ pub fn adopt(pager: &Pager, place: &Place<'_>, pagemap: &Pagemap) {
         }
     }
     place.word.store(PageState::Resident.word(), Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A policy that learns by touches in limbo needs pages there; for others they are
+    /// memory that is of no use. And a ring that is smaller than a batch must not fill up.
+    #[test]
+    fn limbo_keeps_what_the_policy_learns_by() {
+        assert_eq!(kept_in_limbo(8192, false), 32);
+        assert_eq!(kept_in_limbo(8192, true), 4096 + 32);
+        assert!([32, 40, 64].iter().all(|&slots| kept_in_limbo(slots, true) < slots));
+        assert!([32, 40, 64].iter().all(|&slots| kept_in_limbo(slots, false) < slots));
+    }
 }

@@ -81,9 +81,26 @@ impl Region {
     pub fn end(&self) -> usize {
         self.start() + self.pages() as usize * PAGE
     }
+    /// A page's word; `None` if the region has no such page, or is being taken away.
+    pub fn get(&self, page: u32) -> Option<&AtomicU64> {
+        // SAFETY: as below. The words stay for who has found the region, whatever becomes of
+        // it behind this comparison.
+        (page < self.pages()).then(|| unsafe { self.word_at(page) })
+    }
     /// A page's word.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn word(&self, page: u32) -> &AtomicU64 {
-        debug_assert!(page < self.pages());
+        // Who has found the region may still look at what is being taken away, which has no
+        // pages any more.
+        debug_assert!(page < self.pages() || self.pages() == 0);
+        // SAFETY: the page is, or was, the region's.
+        unsafe { self.word_at(page) }
+    }
+    /// A page's word.
+    ///
+    /// # Safety
+    /// The region has had such a page since the caller found it.
+    unsafe fn word_at(&self, page: u32) -> &AtomicU64 {
         // SAFETY: the words are as many as the pages, and are unmapped only
         // after every thread that could have found the region has let go of it.
         unsafe { &*(self.words.load(Acquire) as *const AtomicU64).add(page as usize) }

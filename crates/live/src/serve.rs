@@ -22,6 +22,7 @@ use crate::queue::Note;
 use crate::regions::Place;
 use crate::spill::location::Location;
 use crate::spill::reader::Reader;
+use crate::stage::{Staged, WINDOW};
 use crate::store::Blob;
 use crate::sys::{self, PAGE};
 use crate::uffd::Uffd;
@@ -59,6 +60,8 @@ pub struct Worker<'p> {
     pub(crate) pagemap: Pagemap,
     buffer: Box<Aligned<PAGE>>,
     pub(crate) batch: Batch,
+    /// Pages that it is about to move out, empty in between; there is room for a window's.
+    pub(crate) staged: Vec<Option<Staged>>,
     /// Reads the spill file.
     pub(crate) reader: Reader,
     /// Whether it runs only where nobody else wants to.
@@ -77,6 +80,7 @@ impl<'p> Worker<'p> {
             pagemap: Pagemap::open(),
             buffer: Box::new(Aligned([0; PAGE])),
             batch: Batch::new(),
+            staged: Vec::with_capacity(WINDOW),
             reader: if pager.config.spill.is_some() { Reader::new() } else { Reader::none() },
             polls: false,
             stuck_until: 0,
@@ -546,7 +550,7 @@ pub(crate) fn unpack(
 
 /// Reads a record of the spill file, and counts what that took.
 fn read_spilled<'r>(
-    pager: &Pager,
+    pager: &'r Pager,
     reader: &'r mut Reader,
     location: Location,
     wide: bool,

@@ -15,7 +15,7 @@ use crate::sys;
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Regions that the page has room for; the report shows the top of them.
 pub const REGIONS: usize = 256;
 /// Equal parts of a region that faults are counted by.
@@ -123,6 +123,8 @@ counters! {
     /// Promotions that came sooner than [`crate::ping_pong::SOON`] after the
     /// page's demotion: both were for nothing.
     ping_pongs,
+    /// Time in which the program thrashed, see [`crate::thrash`], ns.
+    thrash_ns,
     /// What a fault costs on top of our own service time, ns (measured at the start).
     fault_overhead_ns,
     /// Processor time used by Terrace's own threads, ns.

@@ -207,6 +207,35 @@ pub fn map_shared(len: usize) -> Result<usize, i32> {
     map_own(len, libc::MAP_SHARED)
 }
 
+/// Addresses of our own for so many bytes, where nothing is mapped. Aligned to 2 MiB, as
+/// pages of that size have to be.
+pub fn keep_addresses(len: usize) -> Result<usize, i32> {
+    const HUGE: usize = 2 << 20;
+    let room = len.checked_add(2 * HUGE).ok_or(libc::ENOMEM)?;
+    let place = OWN_NEXT
+        .fetch_update(Relaxed, Relaxed, |at| at.checked_add(room).filter(|&end| end <= OWN.end));
+    place.map(|at| at.next_multiple_of(HUGE)).map_err(|_| libc::ENOMEM)
+}
+
+/// Maps a part of a file shared, at addresses that were kept ([`keep_addresses`]).
+pub fn map_file_at(at: usize, len: usize, fd: c_int, offset: i64) -> Result<(), i32> {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: replaces nothing.
+    let mapped = unsafe { mmap(at, len, prot, flags | libc::MAP_FIXED_NOREPLACE, fd, offset)? };
+    if mapped == at {
+        return Ok(());
+    }
+    // SAFETY: a kernel that does not know the flag (before Linux 4.17).
+    let _ = unsafe { munmap(mapped, len) };
+    Err(libc::EEXIST)
+}
+
+/// `munlock` straight to the kernel, up to where nothing is mapped.
+pub fn munlock(at: usize, len: usize) {
+    // SAFETY: changes no content.
+    unsafe { libc::syscall(libc::SYS_munlock, at, len) };
+}
+
 /// Maps a file's first `len` bytes shared.
 pub fn map_shared_file(file: &File, len: usize) -> io::Result<*mut c_void> {
     // SAFETY: as above.

@@ -7,7 +7,7 @@
 //! allocates for them comes from [`crate::scratch`].
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
 use crate::duty::{PENDING, Pending};
 use crate::give_up;
@@ -102,11 +102,13 @@ fn spawn(
     }
 }
 
-/// Takes our threads out of the C library's count: when the program's last
-/// thread ends, the process is to end, although ours go on. The count is a
-/// private variable of glibc's; without it (another C library), a program
-/// whose threads all end by `pthread_exit` would not end.
-fn uncount(threads: usize) {
+/// Where the C library counts threads; null if unknown.
+static COUNT: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Looks up what threads need of the C library: at the start of the program, for it
+/// takes the loader's lock. Managing may begin in a thread that has it (a library's
+/// constructor, the end of the first thread that ends by `pthread_exit`) and waits for ours.
+pub fn init() {
     unsafe extern "C" {
         fn dlvsym(
             handle: *mut c_void,
@@ -114,13 +116,21 @@ fn uncount(threads: usize) {
             version: *const core::ffi::c_char,
         ) -> *mut c_void;
     }
-    // SAFETY: NUL-terminated names; the variable is an `unsigned int` that
-    // glibc itself changes atomically.
-    unsafe {
-        let at = dlvsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr(), c"GLIBC_PRIVATE".as_ptr());
-        if let Some(count) = at.cast::<AtomicU32>().as_ref() {
-            count.fetch_sub(threads as u32, AcqRel);
-        }
+    // SAFETY: NUL-terminated names.
+    let at = unsafe {
+        dlvsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr(), c"GLIBC_PRIVATE".as_ptr())
+    };
+    COUNT.store(at.cast(), Release);
+}
+
+/// Takes our threads out of the C library's count: when the program's last
+/// thread ends, the process is to end, although ours go on. The count is a
+/// private variable of glibc's; without it (another C library), a program
+/// whose threads all end by `pthread_exit` would not end.
+fn uncount(threads: usize) {
+    // SAFETY: null, or an `unsigned int` that glibc itself changes atomically.
+    if let Some(count) = unsafe { COUNT.load(Acquire).as_ref() } {
+        count.fetch_sub(threads as u32, AcqRel);
     }
 }
 
@@ -200,7 +210,7 @@ fn open_handles(pager: &Pager) -> Result<(), i32> {
     {
         let mut name = path.clone().into_os_string();
         name.push(format!(".{}", std::process::id()));
-        if let Err(e) = pager.spill.open(name.as_ref()) {
+        if let Err(e) = pager.spill.open(name.as_ref(), pager.config.spill_mapped) {
             let error = std::io::Error::from_raw_os_error(e).to_string();
             sys::complain(&["the spill file is not used: ", &error]);
         }

@@ -10,6 +10,7 @@
 //! | [`forking`] | `fork` |
 //! | [`ending`] | `_exit`, and the return from `main` |
 //! | [`words`] | words that the kernel changes by itself: mutexes, threads' ends, futexes |
+//! | [`credentials`] | changes of user and groups, which every thread takes part in |
 //! | [`own_heap`] | the allocator that this library itself uses |
 //!
 //! What is hooked is what places memory. Everything that takes memory away or
@@ -20,6 +21,7 @@
 #![allow(unreachable_pub)]
 
 mod arenas;
+mod credentials;
 mod ending;
 mod forking;
 mod malloc;

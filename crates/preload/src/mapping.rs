@@ -268,7 +268,8 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> 
 
 /// Locks all memory: `mlockall(2)`. What is locked does not leave DRAM, since
 /// pages do not move between locked and unlocked memory; so the place that
-/// they would move to must not be locked with the rest.
+/// they would move to must not be locked with the rest, and neither must a spill file
+/// that is mapped: it would be read into RAM.
 ///
 /// # Safety
 /// As of the C library's.
@@ -279,11 +280,10 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     if let Some(pager) = state::pager() {
         let staging = &pager.staging;
         let error = sys::errno();
-        // SAFETY: unlocks memory of ours.
-        unsafe {
-            libc::syscall(libc::SYS_munlock, staging.base(), staging.slots() as usize * PAGE);
-            *libc::__errno_location() = error;
-        }
+        sys::munlock(staging.base(), staging.slots() as usize * PAGE);
+        pager.spill.mapping.unlock();
+        // SAFETY: this thread's own variable.
+        unsafe { *libc::__errno_location() = error };
     }
     result
 }

@@ -47,6 +47,7 @@ pub(crate) fn init() {
             member::init(&config);
             CONFIG.store(Box::leak(Box::new(config)), Release);
             std::panic::set_hook(Box::new(|info| sys::complain(&[&info.to_string()])));
+            terrace_live::threads::init();
             crate::malloc::init();
             crate::forking::init();
             if let Ok(text) = std::env::var(inject::VARIABLE)
@@ -102,10 +103,16 @@ pub(crate) fn pager() -> Option<&'static Pager> {
     unsafe { PAGER.load(Acquire).as_ref() }.filter(|pager| !pager.is_stopped())
 }
 
+/// The signal by which glibc has every thread change its user or groups, and which
+/// it lets nobody block (`SIGSETXID` in its `internal-signals.h`). Whoever calls
+/// `setuid` waits for each thread: also for those of ours, which inherit the mask
+/// of the thread that creates them.
+const SETXID: u32 = 33;
+
 /// Runs something with all signals blocked: a signal handler of the program's
 /// must not enter Terrace in its middle.
 pub(crate) fn signals_blocked<T>(work: impl FnOnce() -> T) -> T {
-    let all = u64::MAX;
+    let all = !(1u64 << (SETXID - 1));
     let mut before = 0u64;
     // SAFETY: the kernel's signal set is 8 bytes.
     unsafe {
@@ -279,8 +286,7 @@ pub(crate) fn forked(pager: &'static Pager) {
     STATS.store(core::ptr::null_mut(), Release);
     terrace_live::event_ring::forked();
     if let Some(page) = stats(config) {
-        page.inherit(pager.stats());
-        pager.set_stats(page);
+        pager.count_on(page);
     }
     let page = PAGE as u64;
     pager.share.forked(pager.budget() * page, pager.resident() * page);

@@ -24,16 +24,23 @@ const DESCRIPTOR: usize = 8 << 10;
 /// before.
 const TRIES: usize = 100;
 
+/// Whether what lies there can leave DRAM.
+pub(crate) fn is_managed(at: usize) -> bool {
+    in_window(at) || malloc::in_heap(at)
+}
+
 /// Keeps `len` bytes in DRAM from now on, if they can leave it.
-fn keep(start: usize, len: usize) {
-    let managed = in_window(start) || malloc::in_heap(start);
-    if !managed || state::config().is_none() || KEPT.contains(start & !(PAGE - 1)) {
+pub(crate) fn keep(start: usize, len: usize) {
+    if !is_managed(start) || state::config().is_none() || KEPT.contains(start & !(PAGE - 1)) {
         return;
     }
     if !KEPT.add(start, len) {
         static TOLD: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
         if TOLD.swap(core::ptr::dangling_mut(), Relaxed).is_null() {
-            sys::complain(&["too many robust mutexes; some may be lost when a thread ends"]);
+            sys::complain(&[
+                "too many robust mutexes, or threads on stacks of the program's own; \
+                            some may be lost when a thread ends",
+            ]);
         }
         return;
     }
@@ -67,6 +74,7 @@ macro_rules! real {
         unsafe { core::mem::transmute::<*mut c_void, Option<$type>>(at) }
     }};
 }
+pub(crate) use real;
 
 /// Initialises a mutex: `pthread_mutex_init(3)`.
 ///

@@ -94,6 +94,12 @@ const COUNTERS: &[Counter] = &[
     ("ping_pongs", "Promotions of pages that had left less than a second before", None, |f| {
         f.ping_pongs as f64
     }),
+    (
+        "thrashing",
+        "Time in which pages came back that had just left, and were waited for",
+        Some(Unit::Seconds),
+        |f| seconds(f.thrashing),
+    ),
     ("direct_reclaims", "Faults that had to make room themselves", None, |f| {
         f.direct_reclaims as f64
     }),

@@ -20,6 +20,8 @@ pub struct Rates {
     pub demotions: PerSecond,
     /// Promotions of pages that had just left.
     pub ping_pongs: PerSecond,
+    /// Processes that thrashed, on average.
+    pub thrashing: f64,
     /// Faults that had to make room themselves.
     pub direct_reclaims: PerSecond,
     /// Threads that stood still for us on average: stall time by time.
@@ -62,6 +64,7 @@ impl Rates {
             promotions: rate(|f| f.promotions),
             demotions: rate(|f| f.demotions),
             ping_pongs: rate(|f| f.ping_pongs),
+            thrashing: share(|f| f.thrashing),
             direct_reclaims: rate(|f| f.direct_reclaims),
             stalled: share(|f| f.waited),
             own_cpu: share(|f| f.own_cpu),

@@ -161,6 +161,10 @@ pub struct Figures {
     /// Promotions of pages that had left only a second before: both ways were
     /// for nothing.
     pub ping_pongs: u64,
+    /// Time in which the program thrashed: most of the pages that it missed had just left,
+    /// and it waited for them half of the time. Of several processes, all together.
+    #[serde(default)]
+    pub thrashing: Nanos,
     /// Time that threads of the program waited for Terrace (stall time).
     pub waited: Nanos,
     /// Where that time went.
@@ -563,6 +567,7 @@ impl Figures {
                 incompressible: sum(|c| &c.incompressible),
             },
             ping_pongs: sum(|c| &c.ping_pongs),
+            thrashing: nanos(|c| &c.thrash_ns),
             waited: pages.iter().map(|page| waited(page)).sum(),
             stall: stall(pages),
             own_cpu: nanos(|c| &c.own_cpu_ns),

@@ -16,6 +16,8 @@ pub mod aside {
 
 /// What of `terrace_live::sys` the files need.
 pub mod sys {
+    /// Base page size, bytes.
+    pub const PAGE: usize = 4096;
     /// No time passes: nobody is ever gone for long.
     pub fn now() -> u64 {
         0
@@ -26,7 +28,16 @@ pub mod sys {
     }
 }
 
+#[path = "../../../crates/live/src/page_state.rs"]
+pub mod page_state;
 #[path = "../../../crates/live/src/queue.rs"]
 pub mod queue;
 #[path = "../../../crates/live/src/spin.rs"]
 pub mod spin;
+
+/// Of `terrace_live::spill`.
+#[path = "../../../crates/live/src/spill"]
+pub mod spill {
+    pub mod location;
+    pub mod publish;
+}

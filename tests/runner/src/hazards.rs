@@ -308,7 +308,9 @@ fn verdict(
                 return Verdict::Skipped(format!("known limit: {what}"));
             }
             Ok((finished, _)) if !finished.succeeded() => return failed(finished.complaint()),
-            Ok((_, Some(complaint))) => return failed(complaint),
+            Ok((finished, Some(complaint))) => {
+                return failed(format!("{complaint}\n{}", finished.stderr.trim()));
+            }
             Ok((finished, None)) if !finished.stderr.is_empty() => {
                 return failed(format!("it passed, but said:\n{}", finished.stderr));
             }

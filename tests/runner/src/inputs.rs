@@ -6,7 +6,7 @@ use std::io::Cursor;
 use std::path::Path;
 
 use terrace_core::{
-    Access, Bytes, BytesPerSecond, Cycles, Event, Frequency, Ladder, Machine, Nanos, PerSecond,
+    Access, Bytes, BytesPerSecond, Cycles, Event, Frequency, LadderFile, Machine, Nanos, PerSecond,
 };
 use terrace_dram::{Channel, MemoryFile};
 use terrace_economics::{Economist, Mode};
@@ -183,15 +183,19 @@ pub fn run_config(input: &[u8]) {
 /// is accepted has a fastest tier and a limit that permits something.
 pub fn ladder(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    match Ladder::parse("some.toml", text) {
+    match LadderFile::parse("some.toml", text) {
         Err(error) => {
             let lines = text.bytes().filter(|&byte| byte == b'\n').count() + 1;
             assert!((1..=lines).contains(&error.line), "line {} of {lines}", error.line);
             assert!(!error.to_string().contains('\n'), "an error of several lines: {error}");
         }
-        Ok(ladder) => {
+        Ok(LadderFile::InPlace(ladder)) => {
             assert!((2..=terrace_core::MAX_TIERS).contains(&ladder.tiers.len()));
             assert!(ladder.migration.limit.get() > 0.0 && ladder.migration.batch > 0);
+        }
+        Ok(LadderFile::Compressing(ladder)) => {
+            assert!(!ladder.dram.is_zero() && (2..=3).contains(&ladder.names().len()));
+            assert!(ladder.store.is_none() || ladder.spill.is_some());
         }
     }
 }

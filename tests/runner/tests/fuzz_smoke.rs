@@ -104,7 +104,9 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             b"fast=1048576;policy=first-touch;economist=off;dir=/a%3Bb%25;spill=/s;store-limit=1"
                 .to_vec(),
         ],
-        "ladder" => vec![fs::read(terrace::root().join("ladders/dram-cxl-swap.toml")).unwrap()],
+        "ladder" => ["dram-cxl-swap", "dram-compressed-file"]
+            .map(|name| fs::read(terrace::root().join(format!("ladders/{name}.toml"))).unwrap())
+            .to_vec(),
         "perf_ring" => {
             let recorded = "crates/sampler/tests/data/page-faults.ring";
             vec![fs::read(terrace::root().join(recorded)).unwrap()]

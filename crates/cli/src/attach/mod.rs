@@ -29,6 +29,7 @@ use terrace_sampler::{Capabilities, Choice, Governor, Kind, Sampler, choose};
 
 use self::report::{AttachReport, Head};
 use crate::args::{economist, mode_name, one_of};
+use crate::cgroups;
 use crate::failure::Failure;
 use crate::output;
 use crate::records::{Header, MachineFacts, Record, RegionRecord, World, Writer};
@@ -156,9 +157,10 @@ impl Args {
         end.map(|()| ExitCode::SUCCESS)
     }
 
-    /// What `terrace run --slow` attaches by to the program that it starts.
+    /// What `terrace run --slow` (or `--tiers`) attaches by to the program that it starts.
     pub(crate) fn of_run(
-        (fast, slow): (LadderTier, Vec<LadderTier>),
+        tiers: Option<PathBuf>,
+        (fast, slow): (Option<LadderTier>, Vec<LadderTier>),
         (policy, economist): (PolicyName, Mode),
         min_region: Bytes,
         record: Option<PathBuf>,
@@ -168,8 +170,8 @@ impl Args {
             pid: Some(std::process::id()),
             tree: true,
             cgroup: None,
-            tiers: None,
-            fast: Some(fast),
+            tiers,
+            fast,
             slow,
             limit: None,
             policy,
@@ -210,18 +212,11 @@ impl Args {
             return Ok(Targets::Process { process, tree: self.tree });
         }
         let given = self.cgroup.clone().unwrap_or_default();
-        let below = Path::new("/sys/fs/cgroup").join(given.strip_prefix("/").unwrap_or(&given));
-        [given.clone(), below]
-            .into_iter()
-            .find(|path| path.join("cgroup.procs").exists())
-            .map(Targets::Cgroup)
-            .ok_or_else(|| {
-                Failure::bad_input(format!("--cgroup: `{}` is no control group", given.display()))
-            })
+        cgroups::directory("--cgroup", &given).map(Targets::Cgroup)
     }
 
     /// What observes: as asked for, else the best that there is.
-    fn choose(&self, brain: &Brain) -> Result<Choice, Failure> {
+    fn choose(&self, brain: &Brain, ladder: &Ladder) -> Result<Choice, Failure> {
         let capabilities = Capabilities::probe(UffdProbe::run().features);
         if !self.sampler.is_empty() {
             for kind in &self.sampler {
@@ -240,7 +235,7 @@ impl Args {
         match choose::choose(&capabilities) {
             Ok(choice) => Ok(choice),
             // Into swap, what comes back is itself an observation.
-            Err(lacks) if self.reclaims_only() => {
+            Err(lacks) if reclaims_only(ladder) => {
                 let reason = format!("pages that come back from swap are all there is: {lacks}");
                 Ok(Choice { kinds: Vec::new(), reason })
             }
@@ -249,10 +244,6 @@ impl Args {
                  `--policy first-touch` needs no samples"
             ))),
         }
-    }
-
-    fn reclaims_only(&self) -> bool {
-        self.slow.len() == 1 && self.slow[0].memory == Memory::Swap
     }
 
     /// What will not go as one might expect.
@@ -289,6 +280,11 @@ impl Args {
         let told = std::collections::BTreeSet::new();
         Ok(Some(Recorder { path: path.clone(), writer, told, failed: None }))
     }
+}
+
+/// Whether there is nothing below the first memory but swap.
+fn reclaims_only(ladder: &Ladder) -> bool {
+    ladder.tiers.get(1).is_some_and(|tier| tier.memory == Memory::Swap)
 }
 
 /// Every memory of a ladder must be there.
@@ -375,7 +371,7 @@ impl<'a> Session<'a> {
         check_memories(&ladder)?;
         let economist = Economist::new(args.economist, activate::calibrate());
         let brain = Brain::new(args.policy.build(), economist);
-        let choice = args.choose(&brain)?;
+        let choice = args.choose(&brain, &ladder)?;
         let mut samplers: Vec<Box<dyn Sampler>> = Vec::new();
         for kind in &choice.kinds {
             samplers.push(kind.open().map_err(Failure::unsupported)?);

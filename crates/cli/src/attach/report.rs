@@ -210,7 +210,8 @@ impl AttachReport {
     /// The report as people read it.
     pub(crate) fn render(&self) -> String {
         let whom = match self.processes.as_slice() {
-            [] => "nothing".to_owned(),
+            // Over before the first look at it.
+            [] => "no process".to_owned(),
             [one] => format!("{} ({})", one.command, one.process),
             [first, others @ ..] => {
                 format!("{} ({}) and {} more", first.command, first.process, others.len())

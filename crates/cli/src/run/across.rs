@@ -53,8 +53,10 @@ impl Watch for Across<'_> {
 pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode, Failure> {
     use std::io::Write;
 
-    let fast = LadderTier { capacity: Some(args.fast()), ..LadderTier::new(nearest()) };
+    let fast =
+        args.fast.map(|fast| LadderTier { capacity: Some(fast), ..LadderTier::new(nearest()) });
     let attach = attach::Args::of_run(
+        args.tiers.clone(),
         (fast, args.slow.clone()),
         (args.policy, args.economist),
         args.min_region,

@@ -9,6 +9,7 @@
 //! | [`recorder`] | reads its statistics pages, writes its decisions down |
 //! | [`across`] | several memories instead of compression |
 //! | [`render`] | what the run used, did and cost |
+//! | [`spill`] | what `--spill` names |
 //! | [`watch`](mod@watch) | the counters again and again |
 
 mod across;
@@ -17,6 +18,7 @@ mod library;
 mod program;
 mod recorder;
 pub(crate) mod render;
+mod spill;
 mod watch;
 
 use std::ffi::OsString;
@@ -26,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use terrace_core::{Bytes, LadderTier, Nanos};
+use terrace_core::{Bytes, Compressing, LadderFile, LadderTier, Nanos};
 use terrace_economics::Mode;
 use terrace_live::activate;
 use terrace_live::broker::{self, keeper::Broker, page::Summary};
@@ -41,6 +43,7 @@ use self::child::{Running, Watch, exit_code};
 use self::program::Program;
 use self::recorder::Recorder;
 pub(crate) use self::render::render;
+use self::spill::SpillFile;
 use self::watch::{MIN_WATCH, Watcher};
 use crate::args::{economist, mode_name, one_of};
 use crate::broker::{Joined, start_broker};
@@ -61,12 +64,19 @@ use crate::runs::{LiveRun, Manifest, RunDirectory};
 pub(crate) struct Args {
     /// DRAM that managed memory of all the program's processes together may use,
     /// at least 1MiB. They share it by need; `terrace set` changes it.
-    #[arg(long, value_name = "SIZE", required_unless_present = "join")]
+    #[arg(long, value_name = "SIZE", required_unless_present_any = ["join", "tiers"])]
     fast: Option<Bytes>,
 
+    /// All tiers from a ladder file instead: DRAM, compressed RAM and a file, or several
+    /// memories as with `--slow`.
+    #[arg(long, value_name = "FILE",
+          conflicts_with_all = ["fast", "join", "slow", "spill", "spill_size", "store_limit"])]
+    tiers: Option<PathBuf>,
+
     /// Share the budget of another `terrace run`, or of a `terrace broker`: the
-    /// number of a process, or the program's name.
-    #[arg(long, value_name = "PID|NAME", conflicts_with_all = ["fast", "slow"])]
+    /// number of a process, or the program's name; or `cgroup` for the broker of the
+    /// control group that this is in.
+    #[arg(long, value_name = "PID|NAME|cgroup", conflicts_with_all = ["fast", "slow"])]
     join: Option<String>,
 
     /// Instead of compressing it, let the rest lie in a slower memory: `numa:N`,
@@ -86,9 +96,10 @@ pub(crate) struct Args {
     economist: Mode,
 
     /// File that takes compressed pages beyond `--store-limit`, the oldest first; each
-    /// process makes its own, which has no name any more and goes with it.
-    #[arg(long, value_name = "FILE")]
-    spill: Option<PathBuf>,
+    /// process makes its own, which has no name any more and goes with it. With `dax:` in
+    /// front it is mapped and used as memory, for file systems mounted with `-o dax`.
+    #[arg(long, value_name = "[dax:]FILE")]
+    spill: Option<SpillFile>,
 
     /// How large the file may be.
     #[arg(long, value_name = "SIZE", requires = "spill", default_value = "64GiB")]
@@ -161,7 +172,16 @@ const DRAIN: Duration = Duration::from_millis(100);
 const DRAIN_FAST: Duration = Duration::from_millis(2);
 
 impl Args {
-    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+    pub(crate) fn execute(mut self, json: bool) -> Result<ExitCode, Failure> {
+        match self.ladder()? {
+            Some(LadderFile::InPlace(_)) => {
+                self.refuse_what_needs_the_library()?;
+                let program = Program::locate(&self.program[0]).map_err(Failure::bad_input)?;
+                return across::run(&self, &program, json);
+            }
+            Some(LadderFile::Compressing(ladder)) => self.take(&ladder)?,
+            None => {}
+        }
         let joined = self.join.as_deref().map(crate::broker::Joined::find).transpose()?;
         if self.fast() < RunConfig::MIN_FAST && joined.is_none() {
             let what = format!("--fast: the budget must be at least {}", RunConfig::MIN_FAST);
@@ -170,6 +190,9 @@ impl Args {
         if !self.slow.is_empty() {
             let program = Program::locate(&self.program[0]).map_err(Failure::bad_input)?;
             return across::run(&self, &program, json);
+        }
+        if let Some(spill) = &self.spill {
+            spill.check()?;
         }
         let program = Program::resolve(&self.program[0]).map_err(Failure::bad_input)?;
         match UffdProbe::run().usable() {
@@ -183,6 +206,48 @@ impl Args {
             Err(why) => Err(Failure::unsupported(format!(
                 "memory cannot be managed here: {why} (`terrace doctor` says more; \
                  --best-effort runs the program unmanaged)"
+            ))),
+        }
+    }
+
+    /// What `--tiers` names.
+    fn ladder(&self) -> Result<Option<LadderFile>, Failure> {
+        let Some(path) = &self.tiers else { return Ok(None) };
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Failure::bad_input(format!("--tiers: {name}: {e}")))?;
+        LadderFile::parse(&name, &text).map(Some).map_err(Failure::bad_input)
+    }
+
+    /// Goes on as if the options had said so.
+    fn take(&mut self, ladder: &Compressing) -> Result<(), Failure> {
+        if ladder.dram < RunConfig::MIN_FAST {
+            let name = self.tiers.as_deref().unwrap_or(Path::new("")).display().to_string();
+            let least = RunConfig::MIN_FAST;
+            let what = format!("{name}: field `tier[0].capacity`: must be at least {least}");
+            return Err(Failure::bad_input(what));
+        }
+        self.fast = Some(ladder.dram);
+        self.store_limit = ladder.store;
+        self.spill = ladder.spill.as_ref().map(SpillFile::from);
+        if let Some(size) = ladder.spill.as_ref().and_then(|spill| spill.size) {
+            self.spill_size = size;
+        }
+        Ok(())
+    }
+
+    /// What the parser refuses beside `--slow`, for a file that says the same.
+    fn refuse_what_needs_the_library(&self) -> Result<(), Failure> {
+        let given = [
+            (self.watch.is_some(), "--watch"),
+            (self.metrics.is_some(), "--metrics"),
+            (self.report_html.is_some(), "--report-html"),
+            (self.best_effort, "--best-effort"),
+        ];
+        match given.into_iter().find(|(given, _)| *given) {
+            None => Ok(()),
+            Some((_, option)) => Err(Failure::bad_input(format!(
+                "{option}: not where pages stay mapped, as in the memories that --tiers names"
             ))),
         }
     }
@@ -305,8 +370,9 @@ impl Args {
         config.economist = self.economist;
         config.min_region = self.min_region;
         config.store_limit = self.store_limit;
-        // The program may change its directory before the file is made.
-        config.spill = self.spill.as_deref().map(absolute);
+        if let Some(spill) = &self.spill {
+            spill.configure(&mut config);
+        }
         config.spill_size = self.spill_size;
         config.huge_pages = self.huge_pages == "auto";
         config.record = self.record.is_some();
@@ -377,9 +443,7 @@ impl Args {
     /// The tiers' names, fastest first.
     fn tiers(&self) -> Vec<String> {
         let mut tiers = vec!["dram".to_owned(), "compressed".to_owned()];
-        if self.spill.is_some() {
-            tiers.push("file".to_owned());
-        }
+        tiers.extend(self.spill.iter().map(|spill| spill.tier().to_owned()));
         tiers
     }
 

@@ -83,6 +83,9 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
         let (written, read) = (store.spill_written, store.spill_read);
         rows.push(("spill file", format!("{} ({written} written, {read} read)", store.spilled)));
     }
+    if !total.thrashing.is_zero() {
+        rows.push(("thrashing", thrashing(total.thrashing, report.elapsed)));
+    }
     rows.extend([
         ("waited for us", waited(total.waited, report.elapsed)),
         ("slowdown", report.slowdown.as_ref().map_or_else(|| "unknown".to_owned(), slowdown)),
@@ -219,6 +222,11 @@ fn waited(time: Nanos, elapsed: Nanos) -> String {
         return time.to_string();
     }
     format!("{time}, {} of the run", percent(time / elapsed))
+}
+
+/// What no policy can help with, and how to recognise it.
+fn thrashing(time: Nanos, elapsed: Nanos) -> String {
+    format!("{}: what left came back at once; the budget is too small", waited(time, elapsed))
 }
 
 /// Each sampler that was used, once.
@@ -451,6 +459,7 @@ mod tests {
                 incompressible: 12,
             },
             ping_pongs: 41_200,
+            thrashing: Nanos::millis(2_250),
             waited: Nanos::millis(9_120),
             stall: StallReport {
                 wake_up: Nanos::millis(2_120),

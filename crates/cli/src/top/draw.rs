@@ -117,7 +117,10 @@ fn draw_tiers(frame: &mut Frame<'_>, area: Rect, run: &RunHistory) {
 
 /// What happened since the last look.
 fn draw_rates(frame: &mut Frame<'_>, area: Rect, rates: Option<&Rates>) {
-    let block = Block::bordered().title(" now ");
+    // More often than not since the last look.
+    let thrashes = rates.is_some_and(|rates| rates.thrashing > 0.5);
+    let title = if thrashes { " now: thrashing, the budget is too small " } else { " now " };
+    let block = Block::bordered().title(title);
     let Some(rates) = rates else {
         frame.render_widget(Paragraph::new("looking …").block(block), area);
         return;

@@ -4,8 +4,9 @@
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
-use std::process::Command as Process;
+use std::process::{Command as Process, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use snapbox::cmd::Command;
 
@@ -84,4 +85,64 @@ pub(crate) fn compile(source: &str, to: &Path, flags: &[&str]) {
     std::fs::write(&from, source).unwrap();
     let done = Process::new("cc").args(flags).arg("-o").arg(to).arg(&from).status().unwrap();
     assert!(done.success(), "cc failed on {}", from.display());
+}
+
+/// A file that the kernel swaps to, until it is dropped.
+pub(crate) struct Swap(PathBuf);
+
+impl Swap {
+    /// A file of our own, of 96 MiB; `None` where that is not possible.
+    pub(crate) fn on() -> Option<Self> {
+        // Tests of one program run at the same time.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let (us, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));
+        let path = PathBuf::from(format!("/var/tmp/terrace-test-swap-{us}-{number}"));
+        let swap = Self(path.clone());
+        let did = |command: &mut Process| {
+            command.arg(&path).stdout(Stdio::null()).stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        };
+        let on = did(Process::new("fallocate").args(["-l", "96MiB"]))
+            && did(Process::new("chmod").arg("600"))
+            && did(&mut Process::new("mkswap"))
+            && did(&mut Process::new("swapon"));
+        on.then_some(swap)
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        let _ = Process::new("swapoff").arg(&self.0).stderr(Stdio::null()).status();
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A control group with one below it, of either version.
+pub(crate) struct Group(pub(crate) PathBuf);
+
+impl Group {
+    /// Empty groups; `None` where they cannot be made.
+    pub(crate) fn new() -> Option<Self> {
+        let roots = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
+        let name = format!("terrace-test-{}", std::process::id());
+        let path = roots.into_iter().map(|root| Path::new(root).join(&name));
+        let group =
+            path.into_iter().find(|path| std::fs::create_dir_all(path.join("below")).is_ok())?;
+        let group = Self(group);
+        group.0.join("below/cgroup.procs").exists().then_some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for path in [self.0.join("below"), self.0.clone()] {
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
+            while path.exists()
+                && std::fs::remove_dir(&path).is_err()
+                && std::time::Instant::now() < until
+            {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+    }
 }

@@ -62,6 +62,17 @@ impl Device {
         Self { fd, ring: ring().ok(), refused: false, jobs: [None; DEPTH], done: [None; DEPTH] }
     }
 
+    /// For a file that is written in another way.
+    pub const fn none(fd: i32) -> Self {
+        Self { fd, ring: None, refused: true, jobs: [None; DEPTH], done: [None; DEPTH] }
+    }
+
+    /// What is to be written under a number, which is free, has been, or was refused with
+    /// an error number.
+    pub fn finished(&mut self, number: usize, error: i32) {
+        self.done[number] = Some(error);
+    }
+
     /// Whether segments are written by `io_uring`.
     pub fn has_ring(&self) -> bool {
         self.ring.is_some() && !self.refused
@@ -134,6 +145,11 @@ impl Device {
     }
 }
 
+/// Writes pages at an offset of a file by `pwrite`; 0 or an error number.
+pub fn write_now(fd: i32, pages: &[u8], at: u64) -> i32 {
+    write_all(fd, Job { from: pages.as_ptr() as usize, len: pages.len(), at }, 0)
+}
+
 /// Writes what is left of a job; 0 or an error number. Where the file system wants
 /// no writes past the page cache after all, they go through it from then on.
 fn write_all(fd: i32, job: Job, mut written: usize) -> i32 {
@@ -188,9 +204,7 @@ mod tests {
 
     /// By the ring, and without one as where the kernel refuses it.
     fn devices(fd: i32) -> [Device; 2] {
-        let mut without = Device::new(fd);
-        without.refused = true;
-        [Device::new(fd), without]
+        [Device::new(fd), Device::none(fd)]
     }
 
     #[test]

@@ -6,6 +6,8 @@
 //! | [`segments`] | what of the file is free |
 //! | [`batch`] | a segment's content while it is put together |
 //! | [`device`] | how it gets into the file |
+//! | [`mapped`] | the same where the file is memory (DAX) |
+//! | [`publish`] | what becomes of a page's word meanwhile |
 //! | [`reader`] | how a page comes back |
 //! | [`aged`] | which pages go: the oldest |
 //! | [`writer`] | the thread that writes |
@@ -21,6 +23,8 @@ pub mod aged;
 pub mod batch;
 pub mod device;
 pub mod location;
+pub mod mapped;
+pub mod publish;
 pub mod reader;
 pub mod segments;
 pub mod writer;
@@ -34,6 +38,7 @@ use terrace_core::Bytes;
 
 use self::aged::Aged;
 use self::location::Location;
+use self::mapped::Mapping;
 use self::segments::Segments;
 use crate::sys;
 
@@ -43,6 +48,8 @@ const PATIENCE: u64 = 2_000_000;
 /// The file as all threads see it.
 pub struct Spill {
     fd: AtomicI32,
+    /// The file as memory, if it is used so.
+    pub mapping: Mapping,
     /// What of it is used.
     pub segments: Segments,
     /// What goes next.
@@ -66,6 +73,7 @@ impl Spill {
     pub fn new(size: Bytes) -> Self {
         Self {
             fd: AtomicI32::new(-1),
+            mapping: Mapping::default(),
             segments: Segments::new(size),
             aged: Aged::new(),
             read: AtomicU64::new(0),
@@ -79,14 +87,15 @@ impl Spill {
     }
 
     /// Creates the file and unlinks it. Reads and writes pass the page cache by
-    /// where the file system can do that.
-    pub fn open(&self, path: &Path) -> Result<(), i32> {
+    /// where the file system can do that; or it is used as memory, if it is to be `mapped`.
+    pub fn open(&self, path: &Path, mapped: bool) -> Result<(), i32> {
         let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| libc::EINVAL)?;
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC;
         // SAFETY: a NUL-terminated path.
         let open = |flags| unsafe { libc::open(path.as_ptr(), flags, 0o600) };
-        let mut fd = open(flags | libc::O_EXCL | libc::O_DIRECT);
-        if fd < 0 && sys::errno() == libc::EINVAL {
+        let direct = if mapped { 0 } else { libc::O_DIRECT };
+        let mut fd = open(flags | libc::O_EXCL | direct);
+        if fd < 0 && !mapped && sys::errno() == libc::EINVAL {
             // Some file systems have made the file before they say so.
             // SAFETY: as above.
             unsafe { libc::unlink(path.as_ptr()) };
@@ -97,6 +106,11 @@ impl Spill {
         }
         // SAFETY: as above.
         unsafe { libc::unlink(path.as_ptr()) };
+        if mapped && let Err(error) = self.mapping.open(fd, self.segments.whole()) {
+            // SAFETY: our own descriptor.
+            unsafe { libc::close(fd) };
+            return Err(error);
+        }
         self.aged.open();
         self.fd.store(fd, Release);
         Ok(())
@@ -105,6 +119,10 @@ impl Spill {
     /// In a child: opens the parent's file, through the parent's thread that
     /// has it open.
     pub fn reopen(&self, parent: i32, thread: i32) -> bool {
+        if self.mapping.is_open() {
+            // Children inherit it.
+            return true;
+        }
         let fd = self.fd.load(Relaxed);
         let path = format!("/proc/{parent}/task/{thread}/fd/{fd}\0");
         // SAFETY: a NUL-terminated path.
@@ -115,14 +133,17 @@ impl Spill {
 
     /// Closes the file and forgets what was in it.
     pub fn forget(&self) {
-        // SAFETY: our own descriptor.
-        unsafe { libc::close(self.descriptor()) };
+        if !self.mapping.is_open() {
+            // SAFETY: our own descriptor.
+            unsafe { libc::close(self.descriptor()) };
+        }
         self.abandon();
     }
 
     /// In a child: forgets the file, which is the parent's, and what was in it.
     pub fn abandon(&self) {
         self.fd.store(-1, Relaxed);
+        self.mapping.close();
         self.read.store(0, Relaxed);
         self.written.store(0, Relaxed);
         self.segments.reset();

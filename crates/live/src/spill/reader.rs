@@ -87,7 +87,16 @@ impl Reader {
     /// those that were written. `wide`: others beside it will be asked for.
     ///
     /// The record is in use until this returns.
-    pub fn read(&mut self, spill: &Spill, location: Location, wide: bool) -> Result<&[u8], i32> {
+    pub fn read<'r>(
+        &'r mut self,
+        spill: &'r Spill,
+        location: Location,
+        wide: bool,
+    ) -> Result<&'r [u8], i32> {
+        if spill.mapping.is_open() {
+            // SAFETY: the record is in use.
+            return unsafe { read_mapped(spill, location) }.ok_or(libc::EIO);
+        }
         if !self.window.has(spill, location) {
             self.fill(spill, Window::around(spill, location, wide))?;
         }
@@ -113,6 +122,19 @@ impl Default for Reader {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// A record's bytes where they lie, of a file that is mapped; `None` if they are not what
+/// was written.
+///
+/// # Safety
+/// The record's segment is not written again while they are used.
+pub unsafe fn read_mapped(spill: &Spill, location: Location) -> Option<&[u8]> {
+    spill.count_read(location.extent() as u64);
+    // No byte more: there may be nothing behind it, and no room for that either.
+    // SAFETY: the caller's.
+    let record = unsafe { spill.mapping.bytes(location.at(), location.extent()) };
+    find(record?, location.at(), location)
 }
 
 /// Reads a part of the file into pages of memory; where that ended, which is before
@@ -158,20 +180,27 @@ mod tests {
     use terrace_core::Bytes;
 
     /// A file with a segment of records, whose bytes are their numbers.
-    fn spilled(records: u8) -> (Spill, Vec<Location>) {
+    fn spilled(records: u8, mapped: bool) -> (Spill, Vec<Location>) {
         let directory = tempfile::tempdir().expect("a directory");
         let spill = Spill::new(Bytes::mib(1));
-        spill.open(&directory.path().join("spill")).expect("a file");
+        spill.open(&directory.path().join("spill"), mapped).expect("a file");
         let mut batch = Batch::new(spill.segments.size()).expect("memory");
         let segment = spill.segments.take(0).expect("the first");
         batch.begin(segment, spill.segments.start(segment));
         for n in 0..records {
             batch.push(0, 0, false, &vec![n; 500 + usize::from(n) * 17]);
         }
-        let mut device = Device::new(spill.descriptor());
-        // SAFETY: the batch lives until the write is done.
-        unsafe { device.submit(0, batch.content(), spill.segments.start(segment)) };
-        assert_eq!(device.wait(), Some((0, 0)));
+        let start = spill.segments.start(segment);
+        if mapped {
+            // SAFETY: nobody reads it yet.
+            let error = unsafe { spill.mapping.write(spill.descriptor(), batch.content(), start) };
+            assert_eq!(error, 0);
+        } else {
+            let mut device = Device::new(spill.descriptor());
+            // SAFETY: the batch lives until the write is done.
+            unsafe { device.submit(0, batch.content(), start) };
+            assert_eq!(device.wait(), Some((0, 0)));
+        }
         let locations: Vec<_> = batch.entries.iter().map(|entry| entry.location).collect();
         for &location in &locations {
             spill.segments.add(location);
@@ -182,8 +211,8 @@ mod tests {
 
     #[test]
     fn every_record_is_read_alone_and_with_others() {
-        let (spill, locations) = spilled(30);
-        for wide in [false, true] {
+        for (mapped, wide) in [(false, false), (false, true), (true, false)] {
+            let (spill, locations) = spilled(30, mapped);
             let mut reader = Reader::new();
             for (n, &location) in locations.iter().enumerate() {
                 let bytes = reader.read(&spill, location, wide).expect("what was written");
@@ -194,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_walk_reads_the_file_once_for_a_block() {
-        let (spill, locations) = spilled(30);
+        let (spill, locations) = spilled(30, false);
         let mut reader = Reader::new();
         for &location in &locations {
             reader.read(&spill, location, true).expect("what was written");
@@ -206,7 +235,7 @@ mod tests {
     /// must not be taken for it.
     #[test]
     fn what_was_read_of_a_segment_is_worth_nothing_once_it_is_taken_again() {
-        let (spill, locations) = spilled(3);
+        let (spill, locations) = spilled(3, false);
         let mut reader = Reader::new();
         reader.read(&spill, locations[0], true).expect("what was written");
         let window = reader.window;
@@ -220,7 +249,11 @@ mod tests {
 
     #[test]
     fn damaged_records_are_refused() {
-        let (spill, locations) = spilled(3);
+        [false, true].into_iter().for_each(one_of_three_is_damaged);
+    }
+
+    fn one_of_three_is_damaged(mapped: bool) {
+        let (spill, locations) = spilled(3, mapped);
         // SAFETY: writes a byte of ours to the file, in the middle of a record.
         let n = unsafe {
             super::super::device::through_cache(spill.descriptor());

@@ -80,6 +80,10 @@ impl Segments {
     pub fn size(&self) -> usize {
         self.size
     }
+    /// Bytes of all segments.
+    pub fn whole(&self) -> u64 {
+        self.start(self.count)
+    }
     /// Where a segment begins in the file, bytes.
     pub fn start(&self, segment: u32) -> u64 {
         u64::from(segment) * self.size as u64

@@ -11,10 +11,11 @@ use core::sync::atomic::Ordering::*;
 
 use terrace_core::Bytes;
 
-use super::batch::{Batch, Entry, find};
+use super::batch::{Batch, find};
 use super::device::{DEPTH, Device};
 use super::location::Location;
-use super::reader::read_at;
+use super::publish::{self, Books, is_blob};
+use super::reader::{read_at, read_mapped};
 use super::{Spill, describe};
 use crate::inject::{self, Point};
 use crate::limbo::owner;
@@ -60,7 +61,11 @@ impl Desk {
         let size = spill.segments.size();
         let [a, b, c, d] = [(); DEPTH].map(|()| Batch::new(size));
         Some(Self {
-            device: Device::new(spill.descriptor()),
+            device: if spill.mapping.is_open() {
+                Device::none(spill.descriptor())
+            } else {
+                Device::new(spill.descriptor())
+            },
             batches: [a?, b?, c?, d?],
             under_way: 0,
             moving: Vec::with_capacity(VICTIMS * size / 128),
@@ -126,10 +131,6 @@ impl Pager {
             }
         }
     }
-}
-
-fn is_blob(state: PageState) -> bool {
-    matches!(state, PageState::Compressed(_) | PageState::Raw(_))
 }
 
 impl Worker<'_> {
@@ -239,7 +240,7 @@ impl Worker<'_> {
             return Filled::Nothing;
         }
         desk.under_way += bytes;
-        submit(desk, number);
+        submit(&pager.spill, desk, number);
         Filled::Submitted
     }
 
@@ -258,7 +259,11 @@ impl Worker<'_> {
                 sys::sleep(FROZEN);
             }
             for entry in &batch.entries {
-                publish(pager, batch, entry);
+                if let Some(page) = word_of(pager, entry.owner) {
+                    let (word, bytes) = (entry.word, batch.bytes(entry));
+                    let passing = || inject::at(Point::Write);
+                    publish::publish(page, word, entry.location, bytes, pager, passing);
+                }
             }
             pager.leave(self.id);
             desk.rest = 0;
@@ -333,16 +338,22 @@ impl Worker<'_> {
             let (who, location) = desk.moving[i];
             let segment = spill.segments.of(location);
             let start = spill.segments.start(segment);
-            if read != Some(segment) {
+            if !spill.mapping.is_open() && read != Some(segment) {
                 if read_at(spill, desk.segment, start, start + size as u64).is_err() {
                     break;
                 }
                 read = Some(segment);
             }
             // What is damaged stays where it is: who asks for it will be told.
-            let Some(bytes) = find(content, start, location) else { continue };
+            let bytes = if spill.mapping.is_open() {
+                // SAFETY: the segment is held.
+                unsafe { read_mapped(spill, location) }
+            } else {
+                find(content, start, location)
+            };
+            let Some(bytes) = bytes else { continue };
             if let Some(number) = open.take_if(|&mut n: &mut usize| !desk.batches[n].has_room()) {
-                submit(desk, number);
+                submit(spill, desk, number);
             }
             if open.is_none() {
                 open = self.open_batch(desk, 0);
@@ -352,15 +363,21 @@ impl Worker<'_> {
             desk.batches[number].push(who, word, location.is_raw(), bytes);
         }
         if let Some(number) = open {
-            submit(desk, number);
+            submit(spill, desk, number);
         }
     }
 }
 
 /// Has a batch written.
-fn submit(desk: &mut Desk, number: usize) {
+fn submit(spill: &Spill, desk: &mut Desk, number: usize) {
     let batch = &mut desk.batches[number];
     let at = batch.entries.first().map_or(0, |entry| entry.location.at());
+    if spill.mapping.is_open() {
+        // SAFETY: no record of this segment is in use.
+        let error = unsafe { spill.mapping.write(spill.descriptor(), batch.content(), at) };
+        desk.device.finished(number, error);
+        return;
+    }
     // SAFETY: a batch is not touched before the device gives its number back.
     unsafe { desk.device.submit(number, batch.content(), at) };
 }
@@ -371,50 +388,27 @@ fn word_of(pager: &Pager, who: u64) -> Option<&core::sync::atomic::AtomicU64> {
     pager.regions.get(id).filter(|region| page < region.pages()).map(|region| region.word(page))
 }
 
-/// Takes possession of a page that still has this word.
-fn take(at: &core::sync::atomic::AtomicU64, word: u64) -> bool {
-    at.compare_exchange(word, word | BUSY, AcqRel, Relaxed).is_ok()
+impl Books for Pager {
+    unsafe fn bytes(&self, blob: PageState) -> &[u8] {
+        match blob {
+            // SAFETY: the caller's.
+            PageState::Compressed(at) | PageState::Raw(at) => unsafe { self.store.get(Blob(at)) },
+            _ => &[],
+        }
+    }
+    fn gained(&self, location: Location) {
+        self.spill.segments.add(location);
+    }
+    fn lost(&self, state: PageState) {
+        self.drop_content(state);
+    }
 }
 
 /// Copies a page's blob into a batch, if the page still is what it was; its bytes.
 fn copy(pager: &Pager, batch: &mut Batch, who: u64, word: u64) -> u64 {
-    let (PageState::Compressed(at) | PageState::Raw(at)) = PageState::of(word) else { return 0 };
-    let Some(place) = word_of(pager, who).filter(|place| take(place, word)) else { return 0 };
-    // SAFETY: the page is ours, so its blob stays.
-    let bytes = unsafe { pager.store.get(Blob(at)) };
-    batch.push(who, word, matches!(PageState::of(word), PageState::Raw(_)), bytes);
-    let len = bytes.len() as u64;
-    place.store(word, Release);
-    len
-}
-
-/// A record is in the file: the page is there from now on, if it has not changed.
-fn publish(pager: &Pager, batch: &Batch, entry: &Entry) {
-    let Some(place) = word_of(pager, entry.owner).filter(|place| take(place, entry.word)) else {
-        return;
-    };
-    let state = PageState::of(entry.word);
-    let unchanged = match state {
-        // Another blob may lie where the first one did.
-        PageState::Compressed(at) | PageState::Raw(at) => {
-            // SAFETY: the page is ours, so its blob stays.
-            let bytes = unsafe { pager.store.get(Blob(at)) };
-            bytes == batch.bytes(entry)
-        }
-        // A segment that is being emptied is not written, so a location in it
-        // means the same record.
-        PageState::Spilled(_) => true,
-        _ => false,
-    };
-    if unchanged {
-        pager.spill.segments.add(entry.location);
-        inject::at(Point::Write);
-        place.store(PageState::Spilled(entry.location).word(), Release);
-        // Nobody knows of it any more.
-        pager.drop_content(state);
-    } else {
-        place.store(entry.word, Release);
-    }
+    let Some(page) = word_of(pager, who) else { return 0 };
+    let raw = matches!(PageState::of(word), PageState::Raw(_));
+    publish::copy(page, word, pager, |bytes| batch.push(who, word, raw, bytes))
 }
 
 /// Looks at up to so many pages' words from a place on, and says whether there are
@@ -437,7 +431,9 @@ fn sweep(
         }
         region.for_each_touched(first, count, |from, n| {
             for page in from..from + n {
-                let word = region.word(page).load(Relaxed);
+                // It may be taken away meanwhile.
+                let Some(word) = region.get(page) else { break };
+                let word = word.load(Relaxed);
                 if word & BUSY == 0 {
                     each(owner(id, page), PageState::of(word));
                 }

@@ -70,6 +70,7 @@ fn tiles(report: &RunReport) -> String {
     let slowdown = report.slowdown.and_then(|slowdown| slowdown.factor);
     let peak = report.processes.iter().map(|process| process.figures.resident_peak).max();
     let stalled = share(total.waited, report.elapsed);
+    let thrashing = share(total.thrashing, report.elapsed);
     let tiles = [
         (slowdown.map_or("unknown".into(), |f| format!("{f:.2} x")), "slowdown, estimated"),
         (total.waited.to_string(), &*format!("stalled, {stalled} of the run")),
@@ -79,6 +80,7 @@ fn tiles(report: &RunReport) -> String {
         (count(total.promotions), "promotions"),
         (count(total.demotions), "demotions"),
         (count(total.ping_pongs), "ping-pong: back within 1 s"),
+        (total.thrashing.to_string(), &*format!("thrashing, {thrashing} of the run")),
     ]
     .map(|(value, what)| {
         format!("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", escape(&value), what)

@@ -1,0 +1,83 @@
+//! What `--spill` names: a file, or one that is memory.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
+
+use terrace_core::SpillTier;
+use terrace_live::config::RunConfig;
+
+use crate::failure::Failure;
+
+/// In front of a file that is to be mapped.
+const MAPPED: &[u8] = b"dax:";
+
+/// The value of `--spill`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SpillFile {
+    path: PathBuf,
+    mapped: bool,
+}
+
+impl From<OsString> for SpillFile {
+    fn from(value: OsString) -> Self {
+        match value.as_bytes().strip_prefix(MAPPED) {
+            Some(path) => Self { path: OsString::from_vec(path.to_vec()).into(), mapped: true },
+            None => Self { path: value.into(), mapped: false },
+        }
+    }
+}
+
+impl From<&SpillTier> for SpillFile {
+    fn from(tier: &SpillTier) -> Self {
+        Self { path: tier.path.clone(), mapped: tier.mapped }
+    }
+}
+
+impl SpillFile {
+    /// Refuses what processes could not make files beside.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let shown = self.path.display();
+        if self.path.as_os_str().is_empty() {
+            return Err(Failure::bad_input("--spill: a file is missing behind `dax:`"));
+        }
+        match std::fs::metadata(&self.path) {
+            Ok(there) if there.is_dir() => {
+                Err(Failure::bad_input(format!("--spill: {shown} is a directory")))
+            }
+            // A file beside it would lie in /dev, which is RAM.
+            Ok(there) if there.file_type().is_char_device() => Err(Failure::bad_input(format!(
+                "--spill: {shown} is a device; a file on a file system mounted with `-o dax` is needed"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Enters it into what the program's processes are told.
+    pub(super) fn configure(&self, config: &mut RunConfig) {
+        // The program may change its directory before the file is made.
+        config.spill = Some(super::absolute(&self.path));
+        config.spill_mapped = self.mapped;
+    }
+
+    /// The tier's name.
+    pub(super) fn tier(&self) -> &'static str {
+        if self.mapped { "dax" } else { "file" }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_front_of_a_file_says_how_it_is_used() {
+        let file = |text: &str| SpillFile::from(OsString::from(text));
+        assert_eq!(file("a:b"), SpillFile { path: "a:b".into(), mapped: false });
+        assert_eq!(file("dax:/mnt/a"), SpillFile { path: "/mnt/a".into(), mapped: true });
+        assert!(file("dax:").check().is_err() && file("/").check().is_err());
+        assert!(file("dax:/dev/null").check().is_err(), "a device");
+        assert!(file("dax:/nowhere/yet").check().is_ok());
+    }
+}

@@ -1,0 +1,140 @@
+//! The page of examples does what it shows: docs/examples.md.
+//!
+//! All its blocks are one shell script, so that what one block leaves the next finds.
+//! Comments in front of a block say where it can run:
+//!
+//! | comment | |
+//! |---|---|
+//! | `<!-- needs: swap -->` | left out where there is none and none can be made |
+//! | `<!-- guest: NAME -->` | runs in tests/guest/tests/NAME.sh: it must use the same options |
+
+mod common;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{Swap, is_supported, preload};
+
+/// A fenced block of shell commands.
+#[derive(Debug, PartialEq, Eq)]
+struct Block {
+    /// The line that it begins in.
+    line: usize,
+    text: String,
+    /// What stands in a comment in front of it: what it is, and the rest.
+    mark: Option<(String, String)>,
+}
+
+/// The blocks of a page.
+fn blocks(page: &str) -> Vec<Block> {
+    let mut found = Vec::new();
+    let mut mark = None;
+    let mut open: Option<Block> = None;
+    for (line, text) in page.lines().enumerate() {
+        if let Some(block) = &mut open {
+            if text == "```" {
+                found.extend(open.take());
+            } else {
+                let _ = writeln!(block.text, "{text}");
+            }
+        } else if text == "```sh" {
+            open = Some(Block { line: line + 2, text: String::new(), mark: mark.take() });
+        } else if let Some(comment) = text.strip_prefix("<!-- ") {
+            let (what, rest) = comment.trim_end_matches(" -->").split_once(": ").unwrap();
+            mark = Some((what.to_owned(), rest.to_owned()));
+        }
+    }
+    assert_eq!((&open, &mark), (&None, &None), "a block or a comment is not closed");
+    found
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn page() -> Vec<Block> {
+    blocks(&fs::read_to_string(root().join("docs/examples.md")).unwrap())
+}
+
+#[test]
+fn every_example_works() {
+    if !is_supported() {
+        eprintln!("SKIPPED: memory cannot be managed here");
+        return;
+    }
+    let swap = Swap::on();
+    let directory = tempfile::tempdir().unwrap();
+    // Errors are told with the line in the page.
+    let mut script = "set -euo pipefail\ntrap 'echo \"failed at or after line $at\" >&2' ERR\n\
+                      trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n"
+        .to_owned();
+    let mut commands = 0;
+    for block in page() {
+        match block.mark.as_ref().map(|(what, rest)| (what.as_str(), rest.as_str())) {
+            Some(("guest", _)) => continue,
+            Some(("needs", "swap")) if swap.is_none() => {
+                eprintln!("SKIPPED: line {}: no swap", block.line);
+                continue;
+            }
+            Some(("needs", "swap")) | None => {}
+            other => panic!("line {}: {other:?} is not known", block.line),
+        }
+        commands += block.text.matches("terrace ").count();
+        let _ = write!(script, "at={}\n{}", block.line, block.text);
+    }
+    // So that a page that is read wrongly does not count as one that works.
+    assert!(commands > 25, "only {commands} commands were found");
+    let bin = snapbox::cmd::cargo_bin!("terrace").parent().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+
+    let output = Command::new("bash")
+        .args(["-c", &script])
+        .current_dir(&directory)
+        .env("PATH", path)
+        .env("TERRACE_PRELOAD", preload())
+        .env("XDG_RUNTIME_DIR", directory.path())
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+
+    let show = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        output.status.success(),
+        "{}\n{}\n{}",
+        output.status,
+        show(&output.stdout),
+        show(&output.stderr)
+    );
+}
+
+/// What needs two nodes cannot run here; it must not become something that runs nowhere.
+#[test]
+fn what_the_guest_shows_is_what_it_tests() {
+    let mut there = 0;
+    for block in page() {
+        let Some((_, name)) = block.mark.filter(|(what, _)| what == "guest") else { continue };
+        let test = root().join(format!("tests/guest/tests/{name}.sh"));
+        let test = fs::read_to_string(&test).unwrap_or_else(|e| panic!("{}: {e}", test.display()));
+        for word in block.text.split_whitespace().filter(|word| word.len() > 2) {
+            if word.starts_with("--") {
+                assert!(test.contains(word), "line {}: {name}.sh has no {word}", block.line);
+            }
+        }
+        there += 1;
+    }
+    assert!(there >= 3, "{there}");
+}
+
+#[test]
+fn a_page_is_cut_into_its_blocks() {
+    let page = "text\n```sh\na\nb\n```\n<!-- needs: swap -->\n```sh\nc\n```\n```\nno\n```\n";
+    let block = |line, text: &str, mark: Option<(&str, &str)>| Block {
+        line,
+        text: text.to_owned(),
+        mark: mark.map(|(what, rest)| (what.to_owned(), rest.to_owned())),
+    };
+    assert_eq!(blocks(page), [block(3, "a\nb\n", None), block(8, "c\n", Some(("needs", "swap")))]);
+}
