@@ -19,14 +19,25 @@ use crate::uffd::Message;
 const SPARSE: u32 = 1 << 16;
 
 impl Pager {
-    /// Carries out what the kernel told.
+    /// Carries out what the kernel told. Whoever breaks meanwhile leaves word of what it
+    /// was: content of pages has moved that our books still have at the old place.
     pub fn carry_out(&self, event: Message) {
+        *self.under_way.lock() = Some(event);
         inject::at(Point::Event);
         match event {
             Message::Remove { start, end } => self.discarded(start, end),
             Message::Unmap { start, end } => self.unmapped(start, end),
             Message::Remap { from, to, len } => self.moved(from, to, len),
             Message::Fault { .. } | Message::Fork { .. } => {}
+        }
+        *self.under_way.lock() = None;
+    }
+
+    /// Carries out what had to wait for a fork.
+    pub fn carry_out_deferred(&self) {
+        let next = || self.deferred.lock().pop();
+        while let Some(event) = next() {
+            self.carry_out(event);
         }
     }
 

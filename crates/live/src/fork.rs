@@ -202,6 +202,10 @@ impl Pager {
     /// In the thread that is about to fork, signals blocked. The error number
     /// if this process cannot be forked.
     pub fn before_fork(&self) -> Result<Announced, i32> {
+        if self.is_stopped() {
+            self.await_plain_memory();
+            return Ok(Announced::Unneeded);
+        }
         let mut spins = 0;
         while self.fork.turn.swap(1, AcqRel) != 0 {
             backoff(&mut spins);
@@ -219,11 +223,20 @@ impl Pager {
         self.fork.done.store(0, Release);
         self.commands.ask(self, crate::command::Command::ForkBegins, 0, 0);
         if self.is_stopped() {
-            // Everything has been, or is being brought in: no child needs us.
+            self.await_plain_memory();
             self.fork.turn.store(0, Release);
             return Ok(Announced::Unneeded);
         }
         Ok(Announced::Yes)
+    }
+
+    /// Something of ours broke: waits until the program's memory is plain. A child that
+    /// was forked before would wait for what its parent still has to bring in, and
+    /// read zeros if the parent ends first, as daemons' parents do.
+    fn await_plain_memory(&self) {
+        while self.over.load(Acquire) == 0 {
+            sys::sleep(100_000);
+        }
     }
 
     /// In the parent, with what `fork` returned. Waits until the child has its
@@ -235,7 +248,14 @@ impl Pager {
         while self.fork.done.load(Acquire) == 0 {
             sys::futex_wait(&self.fork.done, 0, None, false);
         }
-        if !self.is_stopped() {
+        if self.is_stopped() {
+            // The message of this fork was read before `fork` returned, by one who holds
+            // the lock until the child has all its memory. Only then may this thread
+            // go on, and the child.
+            self.await_plain_memory();
+            self.await_handles();
+            self.fork.handover().release();
+        } else {
             self.fork.forget_handover();
         }
         self.fork.turn.store(0, Release);
@@ -277,6 +297,7 @@ impl Pager {
             self.limbo.force_unlock();
             self.thawed.force_unlock();
             self.deferred.force_unlock();
+            self.under_way.force_unlock();
             self.wiped.force_unlock();
             self.fork.children.force_unlock();
             self.regions.after_fork();
@@ -293,9 +314,7 @@ impl Pager {
         self.asleep.store(0, Relaxed);
         self.fork.turn.store(0, Release);
         self.frozen.store(0, Release);
-        for &event in self.deferred.lock().take() {
-            self.carry_out(event);
-        }
+        self.carry_out_deferred();
         for &(start, end) in self.wiped.lock().iter() {
             self.discarded(start, end);
         }
@@ -415,7 +434,7 @@ impl Pager {
     /// Called with the lock for reading held.
     pub fn forked(&self, worker: &mut Worker<'_>, uffd: Uffd) {
         self.stats().counters.forks.fetch_add(1, Relaxed);
-        let child = Child { uffd, events: self.deferred.lock().len() };
+        let child = Child { uffd, events: self.deferred.lock().noted() };
         {
             let mut children = self.fork.children.lock();
             if children.announced && children.push(child) {
@@ -430,6 +449,14 @@ impl Pager {
         self.fill_child(worker, child);
         child.uffd.close();
         self.frozen.fetch_sub(1, SeqCst);
+    }
+
+    /// A child runs as soon as the message of its birth is read. Whoever reads
+    /// it holds the lock for reading until the handle is entered; without
+    /// waiting for that, the child would be told that it is on its own while
+    /// its memory still waits for us.
+    fn await_handles(&self) {
+        drop(self.reading.lock());
     }
 
     /// Brings in everything that is absent in a child.
@@ -478,7 +505,7 @@ impl Worker<'_> {
                 deadline = None;
             }
             if !released && (step == CHILD_READY || step == CHILD_PLAIN) {
-                self.await_handles();
+                pager.await_handles();
                 self.let_children_go(step == CHILD_PLAIN);
                 handover.release();
                 released = true;
@@ -493,7 +520,7 @@ impl Worker<'_> {
                     let deadline = *deadline.get_or_insert_with(|| sys::now() + PATIENCE);
                     // Only if the child has not asked just now.
                     if sys::now() > deadline {
-                        self.await_handles();
+                        pager.await_handles();
                         self.let_children_go(true);
                         if handover.step.swap(RELEASED, AcqRel) != NOTHING {
                             handover.release();
@@ -512,7 +539,7 @@ impl Worker<'_> {
         fork.children.lock().announced = false;
         // Of raw forks that came after the child was let go, or of a child
         // that has ended.
-        self.await_handles();
+        pager.await_handles();
         self.let_children_go(true);
         handover.drop_hold();
         self.thaw();
@@ -520,26 +547,14 @@ impl Worker<'_> {
         sys::futex_wake(&fork.done, false);
     }
 
-    /// When something of ours broke: gives the children all their memory, and
-    /// lets everybody go.
+    /// When something of ours broke: gives the children all their memory. The thread
+    /// that forks goes on, and tells its child once it knows that this is so.
     pub fn abandon_fork(&mut self) {
         let fork = &self.pager.fork;
         fork.children.lock().announced = false;
         self.let_children_go(true);
-        // SAFETY: null, or a page that nobody unmaps once we have stopped.
-        if let Some(handover) = unsafe { fork.handover.load(Acquire).as_ref() } {
-            handover.release();
-        }
         fork.done.store(1, Release);
         sys::futex_wake(&fork.done, false);
-    }
-
-    /// A child runs as soon as the message of its birth is read. Whoever reads
-    /// it holds the lock for reading until the handle is entered; without
-    /// waiting for that, the child would be told that it is on its own while
-    /// its memory still waits for us.
-    fn await_handles(&self) {
-        drop(self.pager.reading.lock());
     }
 
     /// Closes the children's handles. All memory is brought in before if it is

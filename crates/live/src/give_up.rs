@@ -25,12 +25,24 @@ use crate::uffd::{Message, Uffd};
 /// for a page that the broken thread left busy takes it after half of that.
 pub const GRACE: u64 = 2_000_000_000;
 
+/// How long registering the program's memory may take (ns): longer than the manager
+/// waits for a parent that is being killed.
+const BEGINNING: u64 = 30_000_000_000;
+
 /// Puts the program on plain memory. Called by the thread that broke; returns
 /// when it is done, or at once if another one is at it.
 pub fn give_up(pager: &Pager, who: usize) {
+    // First: who sees that this thread has ended its work sees why.
+    let already = pager.stop();
     pager.workers[who].busy.store(0, SeqCst);
-    if pager.stop() {
+    if already {
         return;
+    }
+    // What is registered afterwards would wait for nobody, and what is not yet could
+    // not be filled.
+    let deadline = sys::now() + BEGINNING;
+    while pager.beginning.load(Acquire) != 0 && sys::now() < deadline {
+        sys::sleep(100_000);
     }
     pager.stats().state.store(State::Failed as u32, Relaxed);
     pager.stats().set_text(Text::Failure, "internal error");
@@ -45,6 +57,9 @@ pub fn give_up(pager: &Pager, who: usize) {
     while reading.is_none() && sys::now() < deadline + GRACE {
         sys::sleep(100_000);
         reading = pager.reading.try_lock();
+    }
+    if let Some(event) = pager.under_way.lock().take() {
+        pager.deferred.lock().put_back(event);
     }
     let mut worker = Worker::new(pager, who);
     bring_everything_in(pager, &mut worker);
@@ -107,25 +122,21 @@ fn bring_everything_in(pager: &Pager, worker: &mut Worker<'_>) {
             for page in first..first + count {
                 let who = owner(id, page);
                 let slot = staged.iter().find(|&&(o, _)| o == who).map(|&(_, slot)| slot);
-                bring_in(pager, worker, &pagemap, region, page, slot);
+                if let Some(slot) = slot
+                    && PageState::of(region.word(page).load(Acquire)) == PageState::Resident
+                {
+                    // It has moved out, and its word did not say so yet: a child's memory
+                    // is filled by the words alone.
+                    region.word(page).store(PageState::Limbo(slot).word(), Release);
+                }
+                bring_in(pager, worker, &pagemap, region, page);
             }
         });
     }
 }
 
-fn bring_in(
-    pager: &Pager,
-    worker: &mut Worker<'_>,
-    pagemap: &Pagemap,
-    region: &Region,
-    page: u32,
-    slot: Option<u32>,
-) {
-    let mut state = PageState::of(region.word(page).load(Acquire));
-    if let (PageState::Resident, Some(slot)) = (state, slot) {
-        // It has moved out, and its word does not say so yet.
-        state = PageState::Limbo(slot);
-    }
+fn bring_in(pager: &Pager, worker: &mut Worker<'_>, pagemap: &Pagemap, region: &Region, page: u32) {
+    let state = PageState::of(region.word(page).load(Acquire));
     if matches!(state, PageState::Fresh | PageState::Resident | PageState::Gone) {
         return;
     }

@@ -19,7 +19,7 @@
 //! | [`duty`] | waiting for faults: asleep, polling, parked |
 //! | [`serve`] | the hot path: a fault |
 //! | [`reclaim`], [`limbo`] | the way out of DRAM |
-//! | [`events`], [`fork`] | unmapped, moved, discarded, forked |
+//! | [`events`], [`deferred`], [`fork`] | unmapped, moved, discarded, forked |
 //! | [`manager`], [`command`] | what happens in the background or on request |
 //! | [`mind`], [`queue`] | policy and economist, and what they are told |
 //! | [`ahead`], [`fetch`] | streams, and bringing pages in ahead of them |
@@ -50,6 +50,7 @@ pub mod broker;
 pub mod codec;
 pub mod command;
 pub mod config;
+pub mod deferred;
 pub mod doctor;
 pub mod duty;
 pub mod dying;

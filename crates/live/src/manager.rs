@@ -111,7 +111,8 @@ impl Worker<'_> {
         // What was there before has been unmapped, and the message read; the
         // lock makes sure that it has also been carried out.
         let reading = pager.reading.lock();
-        if pager.uffd().register(start, end - start).is_err() {
+        // Whoever puts the program on plain memory has the lock, and then it is too late.
+        if pager.is_stopped() || pager.uffd().register(start, end - start).is_err() {
             return false;
         }
         if !pager.cover(start, end) {

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 use terrace_core::{Frequency, PageNo, PageRange, PageRef, PageSize, RegionId};
 
 use crate::config::RunConfig;
+use crate::deferred::Deferred;
 use crate::limbo::{Limbo, Staging};
 use crate::mind::Mind;
 use crate::page_state::{BUSY, PageState};
@@ -83,6 +84,8 @@ pub struct Pager {
     pub thawed: SpinLock<Thawed>,
     /// Address-space events read while frozen, to be carried out afterwards.
     pub deferred: SpinLock<Deferred>,
+    /// The address-space event that is being carried out.
+    pub under_way: SpinLock<Option<Message>>,
     /// Moments in which pages leave at little cost.
     pub quiet: crate::quiet::Quiet,
     /// How the handlers wait.
@@ -99,6 +102,8 @@ pub struct Pager {
     stopped: AtomicU64,
     /// Whether everything has been brought in since.
     pub over: AtomicU32,
+    /// Whether the program's memory is being registered for the first time.
+    pub beginning: AtomicU32,
     /// Whether the manager sleeps.
     pub asleep: AtomicU32,
     /// Requests of the program's threads to the manager.
@@ -137,95 +142,6 @@ impl Thawed {
 }
 
 impl Default for Thawed {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Address-space events in the order in which they were read.
-pub struct Deferred {
-    events: Box<[Message]>,
-    count: usize,
-}
-
-impl Deferred {
-    /// None yet.
-    pub fn new() -> Self {
-        Self { events: vec![Message::Remove { start: 0, end: 0 }; 1024].into(), count: 0 }
-    }
-    /// Whether another one fits.
-    pub fn has_room(&self) -> bool {
-        self.count < self.events.len()
-    }
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.count
-    }
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-    /// Notes an event.
-    pub fn push(&mut self, event: Message) {
-        self.events[self.count] = event;
-        self.count += 1;
-    }
-    /// Takes them all.
-    pub fn take(&mut self) -> &[Message] {
-        let count = core::mem::take(&mut self.count);
-        &self.events[..count]
-    }
-    /// Where the content of an address is now; `None` if it has been discarded.
-    pub fn destination(&self, mut address: usize) -> Option<usize> {
-        for event in &self.events[..self.count] {
-            match *event {
-                Message::Remap { from, to, len } if address.wrapping_sub(from) < len => {
-                    address = to + (address - from);
-                }
-                Message::Remove { start, end } | Message::Unmap { start, end }
-                    if (start..end).contains(&address) =>
-                {
-                    return None;
-                }
-                _ => {}
-            }
-        }
-        Some(address)
-    }
-    /// Where memory has moved to: first addresses and lengths.
-    pub fn moved(&self) -> Vec<(usize, usize)> {
-        let moved = |event: &Message| match *event {
-            Message::Remap { to, len, .. } => Some((to, len)),
-            _ => None,
-        };
-        self.events[..self.count].iter().filter_map(moved).collect()
-    }
-    /// Where the content of an address was when the freeze began; `None` if it
-    /// has been discarded since.
-    pub fn origin(&self, address: usize) -> Option<usize> {
-        self.origin_before(self.count, address)
-    }
-    /// The same for a child that was forked after so many of the events: what
-    /// its parent does later is no concern of its.
-    pub fn origin_before(&self, events: usize, mut address: usize) -> Option<usize> {
-        for event in self.events[..events.min(self.count)].iter().rev() {
-            match *event {
-                Message::Remap { from, to, len } if address.wrapping_sub(to) < len => {
-                    address = from + (address - to);
-                }
-                Message::Remove { start, end } | Message::Unmap { start, end }
-                    if (start..end).contains(&address) =>
-                {
-                    return None;
-                }
-                _ => {}
-            }
-        }
-        Some(address)
-    }
-}
-
-impl Default for Deferred {
     fn default() -> Self {
         Self::new()
     }
@@ -275,6 +191,7 @@ impl Pager {
             frozen: AtomicU32::new(0),
             thawed: SpinLock::new(Thawed::new()),
             deferred: SpinLock::new(Deferred::new()),
+            under_way: SpinLock::new(None),
             quiet: crate::quiet::Quiet::open(&config.dir),
             duty: crate::duty::Duty::default(),
             streams: crate::ahead::Streams::default(),
@@ -284,6 +201,7 @@ impl Pager {
             asleep: AtomicU32::new(0),
             stopped: AtomicU64::new(0),
             over: AtomicU32::new(0),
+            beginning: AtomicU32::new(0),
             commands: crate::command::Commands::new(),
             fork: crate::fork::ForkState::new(),
             wiped: SpinLock::new(Vec::new()),
@@ -518,28 +436,5 @@ impl Pager {
             .filter(|&e| e != 0)
             .min()
             .unwrap_or(u64::MAX)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn deferred_events_are_undone_newest_first() {
-        let mut deferred = Deferred::new();
-        deferred.push(Message::Remove { start: 0x1000, end: 0x2000 });
-        deferred.push(Message::Remap { from: 0x3000, to: 0x8000, len: 0x2000 });
-        deferred.push(Message::Remap { from: 0x1000, to: 0x4000, len: 0x1000 });
-        assert_eq!(deferred.origin(0x1000), None);
-        assert_eq!(deferred.origin(0x8000), Some(0x3000));
-        assert_eq!(deferred.origin(0x9000), Some(0x4000), "before something else moved there");
-        assert_eq!(deferred.origin(0x4000), None, "discarded, then moved");
-        assert_eq!(deferred.origin(0x7000), Some(0x7000));
-        assert_eq!(deferred.destination(0x3000), Some(0x8000));
-        assert_eq!(deferred.destination(0x1000), None);
-        assert_eq!(deferred.moved(), [(0x8000, 0x2000), (0x4000, 0x1000)]);
-        assert_eq!(deferred.origin_before(2, 0x4000), Some(0x4000), "moved after the fork");
-        assert_eq!(deferred.origin_before(0, 0x1000), Some(0x1000), "discarded after the fork");
     }
 }

@@ -339,12 +339,7 @@ impl Worker<'_> {
         }
         // Whoever serves a fault from the frozen books holds this lock, too.
         let _reading = pager.reading.lock();
-        {
-            let mut deferred = pager.deferred.lock();
-            for &event in deferred.take() {
-                pager.carry_out(event);
-            }
-        }
+        pager.carry_out_deferred();
         let mut thawed = pager.thawed.lock();
         let (pages, overflow) = thawed.take();
         let pagemap = Pagemap::open();

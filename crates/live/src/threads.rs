@@ -171,6 +171,7 @@ extern "C" fn manager(arg: *mut c_void) -> *mut c_void {
     let (mut worker, began) = sys::with_more_descriptors(|| {
         own_descriptors();
         let mut worker = Worker::new(pager, MANAGER);
+        pager.beginning.store(1, SeqCst);
         let began = open_handles(pager).and_then(|()| begin_managing(pager, &mut worker, begin));
         (worker, began)
     });
@@ -178,6 +179,7 @@ extern "C" fn manager(arg: *mut c_void) -> *mut c_void {
     let ok = began.is_ok();
     let state = if ok { State::Active } else { State::Failed };
     pager.stats().state.store(state as u32, Relaxed);
+    pager.beginning.store(0, Release);
     start.state.store(if ok { 1 } else { 2 }, Release);
     sys::futex_wake(&start.state, false);
     // `start` is gone from here on.

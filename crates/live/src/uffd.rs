@@ -43,7 +43,7 @@ pub mod feature {
 }
 
 /// What a read from the handle says.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// A thread waits for a page.
     Fault {

@@ -46,7 +46,7 @@ fn plain_fork(real: Fork) -> libc::pid_t {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fork() -> libc::pid_t {
     let Some(real) = real() else { return -1 };
-    let Some(pager) = state::pager() else {
+    let Some(pager) = state::pager_even_if_broken() else {
         return plain_fork(real);
     };
     state::signals_blocked(|| {

@@ -96,11 +96,17 @@ pub(crate) fn config() -> Option<&'static RunConfig> {
 
 /// The pager, once there is one.
 pub(crate) fn pager() -> Option<&'static Pager> {
+    pager_even_if_broken().filter(|pager| !pager.is_stopped())
+}
+
+/// The same, also if something of ours has broken: it may still be bringing in what the
+/// program needs.
+pub(crate) fn pager_even_if_broken() -> Option<&'static Pager> {
     if PHASE.load(Acquire) != ACTIVE || owner() == 0 {
         return None;
     }
     // SAFETY: set once before the phase; a pager is never freed.
-    unsafe { PAGER.load(Acquire).as_ref() }.filter(|pager| !pager.is_stopped())
+    unsafe { PAGER.load(Acquire).as_ref() }
 }
 
 /// The signal by which glibc has every thread change its user or groups, and which

@@ -192,10 +192,7 @@ fn compacted_run(program: &Path, terrace: &Path, options: &Options, repeat: usiz
 /// What is broken in the middle of which programs (`TERRACE_INJECT`, see
 /// `crates/live/src/inject.rs`): a thread of Terrace's dies, or hangs for a
 /// while, where most is half done. The program must not notice.
-///
-/// Not in the list, because they still fail once in some fifty runs: a panic
-/// while the program forks (it can hang), and while it calls `mremap` (`EFAULT`).
-const INJECTED: [(&str, &[&str]); 18] = [
+const INJECTED: [(&str, &[&str]); 25] = [
     ("fault:1:panic", EVERYTHING),
     ("fault:300:panic", &["patterns", "threads_same_page"]),
     ("promote:1:panic", EVERYTHING),
@@ -206,13 +203,20 @@ const INJECTED: [(&str, &[&str]); 18] = [
     ("stage:30:panic", &["patterns"]),
     ("settle:1:panic", EVERYTHING),
     ("settle:400:panic", &["patterns", "threads_same_page"]),
-    ("event:1:panic", &["madvise_dontneed", "munmap_parts"]),
+    ("event:1:panic", &["madvise_dontneed", "munmap_parts", "mremap_fixed"]),
+    ("event:2:panic", &["mremap_fixed", "mremap_grow_shrink"]),
+    ("event:5:panic", &["mremap_fixed"]),
     ("tick:1:panic", EVERYTHING),
     ("promote:100:stall", &["threads_same_page", "fork_while_threads_fault"]),
     ("stage:10:stall", &["madvise_dontneed", "fork_while_threads_fault"]),
     ("event:1:stall", &["madvise_dontneed", "mmap_after_unmap"]),
     ("write:1:panic", &["patterns", "threads_same_page"]),
-    ("write:200:panic", &["patterns"]),
+    ("write:3:panic", FORKING),
+    ("write:200:panic", &["patterns", "fork_parent_ends", "fork_chain"]),
+    ("fork:1:panic", FORKING),
+    ("fork:3:panic", &["fork_parent_ends", "fork_chain"]),
+    ("settle:40:panic", FORKING),
+    ("stage:10:panic", FORKING),
     ("fork:1:stall", &["fork_both_write", "fork_while_threads_fault"]),
 ];
 
@@ -225,6 +229,10 @@ const EVERYTHING: &[&str] = &[
     "brk_heap",
     "sys_read_write",
 ];
+
+/// Those whose memory somebody may leave behind half brought in.
+const FORKING: &[&str] =
+    &["fork_both_write", "fork_chain", "fork_parent_ends", "fork_while_threads_fault"];
 
 fn directory() -> PathBuf {
     terrace::root().join("tests/hazards")

@@ -1,0 +1,156 @@
+//! Address-space events that were read and cannot be carried out yet: a fork is under
+//! way, and nothing of ours changes.
+
+use crate::uffd::Message;
+
+/// Address-space events in the order in which they were read.
+pub struct Deferred {
+    events: Box<[Message]>,
+    /// The first that has not been carried out; 0 where none has.
+    first: usize,
+    count: usize,
+}
+
+impl Deferred {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { events: vec![Message::Remove { start: 0, end: 0 }; 1024].into(), first: 0, count: 0 }
+    }
+    /// Whether another one fits.
+    pub fn has_room(&self) -> bool {
+        self.count < self.events.len()
+    }
+    /// How many have been noted since there were none.
+    pub fn noted(&self) -> usize {
+        self.count
+    }
+    /// Notes an event.
+    pub fn push(&mut self, event: Message) {
+        self.events[self.count] = event;
+        self.count += 1;
+    }
+    /// Takes the oldest, to carry it out.
+    pub fn pop(&mut self) -> Option<Message> {
+        if self.first == self.count {
+            (self.first, self.count) = (0, 0);
+            return None;
+        }
+        self.first += 1;
+        Some(self.events[self.first - 1])
+    }
+    /// Puts one back that was taken, or would have been, and is not carried out.
+    pub fn put_back(&mut self, event: Message) {
+        if self.first == 0 {
+            let kept = self.count.min(self.events.len() - 1);
+            self.events.copy_within(..kept, 1);
+            (self.first, self.count) = (1, kept + 1);
+        }
+        self.first -= 1;
+        self.events[self.first] = event;
+    }
+    /// Where the content of an address is now; `None` if it has been discarded.
+    pub fn destination(&self, mut address: usize) -> Option<usize> {
+        for event in &self.events[self.first..self.count] {
+            match *event {
+                Message::Remap { from, to, len } if address.wrapping_sub(from) < len => {
+                    address = to + (address - from);
+                }
+                Message::Remove { start, end } | Message::Unmap { start, end }
+                    if (start..end).contains(&address) =>
+                {
+                    return None;
+                }
+                _ => {}
+            }
+        }
+        Some(address)
+    }
+    /// Where memory has moved to: first addresses and lengths.
+    pub fn moved(&self) -> Vec<(usize, usize)> {
+        let moved = |event: &Message| match *event {
+            Message::Remap { to, len, .. } => Some((to, len)),
+            _ => None,
+        };
+        self.events[self.first..self.count].iter().filter_map(moved).collect()
+    }
+    /// Where the content of an address was when the freeze began; `None` if it
+    /// has been discarded since.
+    pub fn origin(&self, address: usize) -> Option<usize> {
+        self.origin_before(self.count, address)
+    }
+    /// The same for a child that was forked when so many had been noted: what its
+    /// parent does later is no concern of its. None has been carried out then.
+    pub fn origin_before(&self, events: usize, mut address: usize) -> Option<usize> {
+        for event in self.events[..events.min(self.count)].iter().rev() {
+            match *event {
+                Message::Remap { from, to, len } if address.wrapping_sub(to) < len => {
+                    address = from + (address - to);
+                }
+                Message::Remove { start, end } | Message::Unmap { start, end }
+                    if (start..end).contains(&address) =>
+                {
+                    return None;
+                }
+                _ => {}
+            }
+        }
+        Some(address)
+    }
+}
+
+impl Default for Deferred {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deferred_events_are_undone_newest_first() {
+        let mut deferred = Deferred::new();
+        deferred.push(Message::Remove { start: 0x1000, end: 0x2000 });
+        deferred.push(Message::Remap { from: 0x3000, to: 0x8000, len: 0x2000 });
+        deferred.push(Message::Remap { from: 0x1000, to: 0x4000, len: 0x1000 });
+        assert_eq!(deferred.origin(0x1000), None);
+        assert_eq!(deferred.origin(0x8000), Some(0x3000));
+        assert_eq!(deferred.origin(0x9000), Some(0x4000), "before something else moved there");
+        assert_eq!(deferred.origin(0x4000), None, "discarded, then moved");
+        assert_eq!(deferred.origin(0x7000), Some(0x7000));
+        assert_eq!(deferred.destination(0x3000), Some(0x8000));
+        assert_eq!(deferred.destination(0x1000), None);
+        assert_eq!(deferred.moved(), [(0x8000, 0x2000), (0x4000, 0x1000)]);
+        assert_eq!(deferred.origin_before(2, 0x4000), Some(0x4000), "moved after the fork");
+        assert_eq!(deferred.origin_before(0, 0x1000), Some(0x1000), "discarded after the fork");
+    }
+
+    #[test]
+    fn what_is_carried_out_counts_no_more() {
+        let mut deferred = Deferred::new();
+        deferred.push(Message::Unmap { start: 0x8000, end: 0x9000 });
+        deferred.push(Message::Remap { from: 0x3000, to: 0x8000, len: 0x1000 });
+
+        // Half of the second was carried out when its thread broke.
+        let first = deferred.pop();
+        let second = deferred.pop().unwrap();
+        deferred.put_back(second);
+
+        assert_eq!(first, Some(Message::Unmap { start: 0x8000, end: 0x9000 }));
+        assert_eq!(deferred.destination(0x8000), Some(0x8000), "has arrived");
+        assert_eq!(deferred.destination(0x3000), Some(0x8000), "has not yet");
+        assert_eq!(deferred.pop(), Some(second));
+        assert_eq!(deferred.pop(), None);
+        assert_eq!(deferred.noted(), 0);
+    }
+
+    #[test]
+    fn what_was_under_way_comes_before_what_was_deferred() {
+        let mut deferred = Deferred::new();
+        deferred.push(Message::Remap { from: 0x3000, to: 0x8000, len: 0x1000 });
+        deferred.put_back(Message::Unmap { start: 0x8000, end: 0x9000 });
+        assert_eq!(deferred.destination(0x8000), None, "what was there is gone");
+        assert_eq!(deferred.destination(0x3000), Some(0x8000));
+    }
+}
