@@ -15,6 +15,8 @@ shift
 cache=${GUEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/terrace-guest}
 # Seconds that the whole guest may take.
 limit=${GUEST_TIMEOUT:-900}
+# Seconds for which it may say nothing: booting takes ten where nothing disturbs it.
+silence=120
 
 cannot() {
     echo "guest.sh: $*" >&2
@@ -145,7 +147,7 @@ chmod 755 "$root/init" "$root"/bin/*
 # an instruction that the other processor is just patching, and the kernel dies
 # of a breakpoint it no longer knows ("Oops: int3" while it boots).
 boot() {
-    timeout "$limit" qemu-system-x86_64 \
+    timeout -k 10 "$limit" qemu-system-x86_64 \
         -machine q35 -accel tcg,thread=single -cpu max -smp 2 -m 832M \
         -object memory-backend-ram,id=m0,size=448M -numa node,nodeid=0,cpus=0-1,memdev=m0 \
         -object memory-backend-ram,id=m1,size=384M -numa node,nodeid=1,memdev=m1 \
@@ -154,10 +156,17 @@ boot() {
         -append "console=ttyS0 quiet panic=-1 memmap=64M!256M ${VERBOSE:+VERBOSE=1}" \
         -display none -nodefaults -serial stdio -no-reboot </dev/null >"$work/console" 2>&1 &
     local guest=$!
-    # A kernel that has panicked may hang instead of rebooting.
+    frozen=
     until ! kill -0 "$guest" 2>/dev/null; do
+        # A kernel that has panicked may hang instead of rebooting.
         if grep -q 'Kernel panic' "$work/console"; then
             sleep 1
+            kill "$guest" 2>/dev/null || true
+            break
+        fi
+        # The guest says something every ten seconds, whatever its tests do.
+        if [ $(($(date +%s) - $(stat -c %Y "$work/console"))) -gt "$silence" ]; then
+            frozen=yes
             kill "$guest" 2>/dev/null || true
             break
         fi
@@ -167,12 +176,19 @@ boot() {
     wait "$guest" || status=$?
 }
 
-# What panics before the first test is the kernel's or the emulator's doing.
+# What panics before the first test, or does not even run its first process any more, is
+# the kernel's or the emulator's doing.
 boot
 for again in 2 3; do
-    if ! grep -q 'Kernel panic' "$work/console" || grep -q '^GUEST' "$work/console"; then break; fi
-    grep 'Kernel panic' "$work/console" >&2
-    echo "guest.sh: the guest's kernel died before the tests; booting again ($again of 3)" >&2
+    if [ -n "$frozen" ]; then
+        cat "$work/console" >&2
+        echo "guest.sh: the guest has frozen: silent for $silence s; booting again ($again of 3)" >&2
+    elif grep -q 'Kernel panic' "$work/console" && ! grep -q '^GUEST' "$work/console"; then
+        grep 'Kernel panic' "$work/console" >&2
+        echo "guest.sh: the guest's kernel died before the tests; booting again ($again of 3)" >&2
+    else
+        break
+    fi
     boot
 done
 
@@ -183,6 +199,8 @@ fi
 grep -q '^GUEST finished' "$work/log" || {
     if grep -q 'Kernel panic' "$work/log"; then
         echo "guest.sh: the guest's kernel panicked" >&2
+    elif [ -n "$frozen" ]; then
+        echo "guest.sh: the guest froze each time it was booted" >&2
     else
         echo "guest.sh: the guest did not finish within $limit s (status $status)" >&2
     fi
