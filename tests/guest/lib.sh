@@ -8,6 +8,9 @@
 
 # Starts hotset with these arguments; $program is its number.
 start_hotset() {
+    # Emptied before: what runs in the background may do it after the first look, and
+    # what an earlier one said is still there then.
+    : >/tmp/hotset.out
     hotset "$@" >/tmp/hotset.out &
     program=$!
     until grep -q ready /tmp/hotset.out; do
@@ -20,7 +23,13 @@ start_hotset() {
 look() {
     said=$(grep -c '^rounds=' /tmp/hotset.out || true)
     kill -USR1 "$program"
-    until [ "$(grep -c '^rounds=' /tmp/hotset.out || true)" -gt "$said" ]; do sleep 0.1; done
+    until [ "$(grep -c '^rounds=' /tmp/hotset.out || true)" -gt "$said" ]; do
+        if ! kill -0 "$program"; then
+            echo "hotset is no more"
+            return 1
+        fi
+        sleep 0.1
+    done
 }
 
 # Stops it, and shows the last of what it said.
