@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use terrace_core::Nanos;
-use terrace_live::codec::{Codec, Packed, PageBytes, unpack};
+use terrace_live::codec::{Codec, Effort, Packed, PageBytes, unpack};
 
 const PAGE: usize = 4096;
 /// Fresh memory that is touched, in pages.
@@ -65,7 +65,7 @@ fn decompress(corpus: &[u8]) -> Option<Nanos> {
         .as_chunks::<PAGE>()
         .0
         .iter()
-        .filter_map(|page| match codec.pack(page) {
+        .filter_map(|page| match codec.pack(page, Effort::Quick) {
             Packed::Compressed(n) => Some(codec.output(n).to_vec()),
             Packed::Same(_) | Packed::Raw => None,
         })

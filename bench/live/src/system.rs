@@ -19,6 +19,8 @@ pub enum System {
     Kernel,
     /// `terrace run --fast` the budget.
     Terrace,
+    /// `terrace run --total` the budget.
+    TerraceTotal,
 }
 
 impl System {
@@ -27,7 +29,7 @@ impl System {
         match self {
             Self::Plain => "plain",
             Self::Kernel => "kernel",
-            Self::Terrace => "terrace",
+            Self::Terrace | Self::TerraceTotal => "terrace",
         }
     }
 }
@@ -85,10 +87,11 @@ impl Setup {
                 ready.words = group.wrap();
                 ready.group = Some(group);
             }
-            System::Terrace => {
+            System::Terrace | System::TerraceTotal => {
+                let option = if system == System::Terrace { "--fast" } else { "--total" };
                 let report = self.directory.join("report.json");
                 let budget = format!("{}B", budget.get());
-                let words = ["--json", "run", "--fast", &budget, "--report"].map(String::from);
+                let words = ["--json", "run", option, &budget, "--report"].map(String::from);
                 ready.words = vec![self.terrace.display().to_string()];
                 ready.words.extend(words);
                 ready.words.push(report.display().to_string());
@@ -134,55 +137,26 @@ impl Ready {
     }
 }
 
-/// The budget with which `terrace run` takes as much DRAM altogether as its peer.
+/// What `terrace run --total` may have where all that it takes is to be as much as its
+/// peer takes.
 ///
-/// From one run with another budget, that took `dram` altogether and had `store` of it
-/// in its store, for `managed` memory: what a page takes in the store is the same, and
-/// so is all that is neither resident nor stored.
-///
-/// `None` where no budget does it: the peer has less than the store alone would take.
-pub fn equal_budget(
-    peer: Bytes,
-    dram: Bytes,
-    budget: Bytes,
-    store: Bytes,
-    managed: Bytes,
-) -> Option<Bytes> {
-    let own = (dram - budget - store).as_f64();
-    let out = (managed - budget).as_f64();
-    if out == 0.0 {
-        return Some(budget);
-    }
-    let kept = store.as_f64() / out;
-    // budget' + kept (managed - budget') + own = peer
-    let equal = (peer.as_f64() - own - kept * managed.as_f64()) / (1.0 - kept);
-    (kept < 1.0 && equal >= 1.0).then(|| Bytes::from_f64(equal.min(managed.as_f64())))
+/// From one run with another budget, that took `dram` altogether, `budget` of it resident
+/// and `store` compressed: the rest is Terrace's own, and of the program's that is not
+/// managed, and remains the same. `None` where the peer has less than that.
+pub fn equal_total(peer: Bytes, dram: Bytes, budget: Bytes, store: Bytes) -> Option<Bytes> {
+    let own = dram.get().saturating_sub(budget.get() + store.get());
+    peer.get().checked_sub(own).filter(|&left| left > 0).map(Bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// 4 GiB in 1 GiB at 4:1 with 100 MiB of its own: 1024 + 768 + 100 MiB.
     #[test]
-    fn at_the_equal_budget_all_parts_make_up_the_peers_total() {
+    fn what_is_neither_resident_nor_compressed_is_not_ours_to_divide() {
         let mib = Bytes::mib;
-        let (budget, managed, store) = (mib(1024), mib(4096), mib(768));
-        let dram = mib(1024 + 768 + 100);
-        assert_eq!(equal_budget(dram, dram, budget, store, managed), Some(budget));
-        let peer = mib(1750);
-        let equal = equal_budget(peer, dram, budget, store, managed).unwrap();
-        let total = equal.as_f64() + (managed - equal).as_f64() / 4.0 + mib(100).as_f64();
-        assert!((total - peer.as_f64()).abs() < 8.0, "{equal}");
-    }
-
-    #[test]
-    fn a_peer_that_has_less_than_the_store_alone_cannot_be_equalled() {
-        let mib = Bytes::mib;
-        assert_eq!(equal_budget(mib(900), mib(1892), mib(1024), mib(768), mib(4096)), None);
-        assert_eq!(
-            equal_budget(mib(9000), mib(1892), mib(1024), mib(0), mib(1024)),
-            Some(mib(1024))
-        );
+        let equal = |peer| equal_total(peer, mib(1024 + 768 + 100), mib(1024), mib(768));
+        assert_eq!(equal(mib(1750)), Some(mib(1650)));
+        assert_eq!(equal(mib(90)), None, "less than our own");
     }
 }

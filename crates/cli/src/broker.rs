@@ -111,6 +111,8 @@ const CGROUP: &str = "cgroup";
 pub(crate) struct Joined {
     pub(crate) directory: PathBuf,
     pub(crate) budget: Bytes,
+    /// Whether that is for what is compressed, too.
+    pub(crate) holds_store: bool,
 }
 
 impl Joined {
@@ -122,7 +124,7 @@ impl Joined {
         let directory = run.directory().to_owned();
         let summary = Summary::read(&directory.join(FILE));
         let budget = summary.map_err(|_| no_budget(choice))?.budget;
-        Ok(Self { directory, budget })
+        Ok(Self { directory, budget, holds_store: run.manifest.holds_store })
     }
 }
 

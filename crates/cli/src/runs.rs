@@ -56,6 +56,9 @@ pub(crate) struct Manifest {
     pub(crate) economist: String,
     /// DRAM that all its processes together may use.
     pub(crate) budget: Bytes,
+    /// Whether that is for what is compressed, too.
+    #[serde(default)]
+    pub(crate) holds_store: bool,
     /// When it began, by the monotonic clock.
     pub(crate) started: Nanos,
     /// What the first touch of a page takes there without Terrace.
@@ -87,6 +90,7 @@ impl Manifest {
             policy: policy.to_owned(),
             economist: economist.to_owned(),
             budget,
+            holds_store: false,
             started: now(),
             plain_fault,
             tiers,
@@ -194,6 +198,7 @@ impl LiveRun {
             economist: self.manifest.economist.clone(),
             budget: shared.map_or(self.manifest.budget, |shared| shared.budget),
             shared: shared.map(SharedReport::from),
+            holds_store: self.manifest.holds_store,
             unmanaged: None,
         };
         RunReport::collect(head, pages.iter().map(|page| &**page), &usage, None)

@@ -4,7 +4,7 @@ use terrace_core::{Bytes, BytesPerSecond, Frequency, Nanos};
 use terrace_economics::{Calibration, Economist};
 use terrace_policy::Brain;
 
-use crate::codec::{Codec, PageBytes};
+use crate::codec::{Codec, Effort, PageBytes};
 use crate::config::RunConfig;
 use crate::event_ring;
 use crate::mind::Mind;
@@ -75,9 +75,9 @@ pub fn calibrate() -> Calibration {
     }
     let mut codec = Codec::new();
     let mut out: Box<PageBytes> = Box::new([0; PAGE]);
-    let packed = codec.pack(&page);
+    let packed = codec.pack(&page, Effort::Quick);
     let compress = time(ROUNDS, || {
-        core::hint::black_box(codec.pack(core::hint::black_box(&page)));
+        core::hint::black_box(codec.pack(core::hint::black_box(&page), Effort::Quick));
     });
     let decompress = time(ROUNDS, || match packed {
         crate::codec::Packed::Compressed(n) => {

@@ -1,11 +1,13 @@
 //! Page compression: same-filled pages to one word, what suits it by
-//! zero-byte elimination, the rest by LZ4. A packed page begins with a byte
+//! zero-byte elimination if that is to be quick, the rest by LZ4. A packed page begins with a byte
 //! that says which: 0 for LZ4, anything else for [`crate::zbe`].
 
 use lz4_sys::LZ4_decompress_safe;
 
-use crate::sys::PAGE;
+use crate::sys::{self, PAGE};
 use crate::zbe;
+use terrace_core::{Bytes, Nanos};
+use terrace_economics::Packing;
 
 // The crate builds these but does not declare them; signatures of `lz4.h`.
 unsafe extern "C" {
@@ -41,6 +43,24 @@ pub enum Packed {
     Raw,
 }
 
+/// How much time packing may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// As little as possible.
+    Quick,
+    /// What a good ratio needs.
+    Tight,
+}
+
+/// What both efforts make of a page, for [`crate::density`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// What quick packing takes.
+    pub quick: Packing,
+    /// What tight packing takes.
+    pub tight: Packing,
+}
+
 /// One thread's compressor.
 pub struct Codec {
     /// LZ4's hash table. Allocated once, so that compressing allocates nothing.
@@ -63,12 +83,12 @@ impl Codec {
     }
 
     /// Compresses a page; the bytes are in [`Codec::output`].
-    pub fn pack(&mut self, page: &PageBytes) -> Packed {
+    pub fn pack(&mut self, page: &PageBytes, effort: Effort) -> Packed {
         if let Some(word) = same_filled(page) {
             return Packed::Same(word);
         }
         #[cfg(target_arch = "x86_64")]
-        if self.fast {
+        if self.fast && effort == Effort::Quick {
             // SAFETY: asked for when `self` was made.
             let packed = unsafe { zbe::pack(page, &mut self.out) };
             if let Some(n) = packed {
@@ -89,6 +109,28 @@ impl Codec {
             )
         };
         if n > 0 { Packed::Compressed(1 + n as usize) } else { Packed::Raw }
+    }
+
+    /// Packs a page in both ways, and unpacks it again; `None` where that is the same.
+    pub fn compare(&mut self, page: &PageBytes) -> Option<Compared> {
+        let mut back = [0; PAGE];
+        let mut measure = |effort| {
+            // Twice, and the shorter time: a thread of ours may lose its processor.
+            let mut packing = Packing { time: Nanos(u64::MAX), size: Bytes::ZERO };
+            for _ in 0..2 {
+                let start = sys::now();
+                let Packed::Compressed(n) = self.pack(page, effort) else { return None };
+                if effort == Effort::Quick && self.out[0] == LZ4
+                    || !unpack(&self.out[..n], &mut back)
+                {
+                    return None;
+                }
+                packing.time = packing.time.min(Nanos(sys::now() - start));
+                packing.size = Bytes(n as u64);
+            }
+            Some(packing)
+        };
+        Some(Compared { quick: measure(Effort::Quick)?, tight: measure(Effort::Tight)? })
     }
 
     /// The last compressed page.
@@ -149,10 +191,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn round_trip(page: &PageBytes) -> PageBytes {
+    fn round_trip(page: &PageBytes, effort: Effort) -> PageBytes {
         let mut codec = Codec::new();
         let mut back = [0xeeu8; PAGE];
-        match codec.pack(page) {
+        match codec.pack(page, effort) {
             Packed::Same(word) => fill(&mut back, word),
             Packed::Compressed(n) => assert!(unpack(codec.output(n), &mut back)),
             Packed::Raw => back = *page,
@@ -172,7 +214,8 @@ mod tests {
                     (x >> 56) as u8
                 };
             }
-            prop_assert_eq!(round_trip(&page), page);
+            prop_assert_eq!(round_trip(&page, Effort::Quick), page);
+            prop_assert_eq!(round_trip(&page, Effort::Tight), page);
         }
 
         /// Damaged bytes must be refused or decode to something, never overrun.
@@ -184,12 +227,28 @@ mod tests {
     }
 
     #[test]
+    fn tight_packing_makes_less_of_a_page_of_repeated_text() {
+        let mut page = [0; PAGE];
+        for (i, word) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *word = [b'a' + (i % 7) as u8, 1, 2, 3, 0, 0, 0, 0];
+        }
+        let mut codec = Codec::new();
+        let compared = codec.compare(&page);
+        if zbe::is_supported() {
+            let compared = compared.expect("both ways differ");
+            assert!(compared.tight.size < compared.quick.size, "{compared:?}");
+        } else {
+            assert_eq!(compared, None, "there is one way alone");
+        }
+    }
+
+    #[test]
     fn same_filled_pages_become_one_word() {
         let mut codec = Codec::new();
-        assert_eq!(codec.pack(&[0; PAGE]), Packed::Same(0));
-        assert_eq!(codec.pack(&[7; PAGE]), Packed::Same(0x0707_0707_0707_0707));
+        assert_eq!(codec.pack(&[0; PAGE], Effort::Quick), Packed::Same(0));
+        assert_eq!(codec.pack(&[7; PAGE], Effort::Tight), Packed::Same(0x0707_0707_0707_0707));
         let mut page = [0; PAGE];
         page[2000] = 1;
-        assert!(matches!(codec.pack(&page), Packed::Compressed(_)));
+        assert!(matches!(codec.pack(&page, Effort::Quick), Packed::Compressed(_)));
     }
 }

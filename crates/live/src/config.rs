@@ -15,11 +15,22 @@ use terrace_policy::PolicyName;
 /// The variable's name.
 pub const VARIABLE: &str = "TERRACE";
 
+/// What counts against a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// Pages that are in DRAM as the program left them.
+    Resident,
+    /// These, and those that are compressed.
+    Total,
+}
+
 /// The configuration of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunConfig {
     /// DRAM that managed memory may use, in all processes that share it.
     pub fast: Bytes,
+    /// What that is for.
+    pub counted: Counted,
     /// Which policy decides.
     pub policy: PolicyName,
     /// What the economist does with its opinion.
@@ -57,6 +68,7 @@ impl RunConfig {
     pub fn new(fast: Bytes, dir: PathBuf) -> Self {
         Self {
             fast,
+            counted: Counted::Resident,
             policy: PolicyName::TwoQueue,
             economist: Mode::Enforce,
             dir,
@@ -94,6 +106,9 @@ impl RunConfig {
         if let Some(spill) = &self.spill {
             text.push_str(&format!(";spill={}", escape(&spill.to_string_lossy())));
         }
+        if self.counted == Counted::Total {
+            text.push_str(";total=1");
+        }
         if self.spill_mapped {
             text.push_str(";spill-mapped=1");
         }
@@ -128,6 +143,8 @@ impl RunConfig {
                         _ => return Err(BadConfig(format!("`{value}` is not a mode"))),
                     }
                 }
+                "total" if value == "1" => config.counted = Counted::Total,
+                "total" => config.counted = Counted::Resident,
                 "dir" => config.dir = PathBuf::from(unescape(value)),
                 "spill-mapped" => config.spill_mapped = value == "1",
                 "spill" => config.spill = Some(PathBuf::from(unescape(value))),
@@ -174,6 +191,7 @@ mod tests {
         let mut config = RunConfig::new(Bytes::mib(256), PathBuf::from("/tmp/a;b%c"));
         config.spill = Some(PathBuf::from("/x=y"));
         config.spill_mapped = true;
+        config.counted = Counted::Total;
         config.broker = Some(PathBuf::from("/run/budget"));
         config.store_limit = Some(Bytes::mib(5));
         config.record = true;

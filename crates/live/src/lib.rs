@@ -28,6 +28,7 @@
 //! | [`thrash`] | a program that needs more than it may have |
 //! | [`pager`], [`regions`], [`page_state`] | what all threads share |
 //! | [`store`], [`codec`], [`zbe`], [`spill`] | where pages are while they are not in DRAM |
+//! | [`density`] | how tightly they are packed |
 //! | [`aside`], [`dying`] | threads that let others run first, and are helped on when somebody waits |
 //! | [`kept`] | pages that stay |
 //! | [`broker`] | one budget for several processes |
@@ -51,6 +52,7 @@ pub mod codec;
 pub mod command;
 pub mod config;
 pub mod deferred;
+pub mod density;
 pub mod doctor;
 pub mod duty;
 pub mod dying;

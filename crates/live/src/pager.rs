@@ -4,8 +4,10 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 
 use terrace_core::{Frequency, PageNo, PageRange, PageRef, PageSize, RegionId};
 
-use crate::config::RunConfig;
+use crate::broker::member::FLOOR;
+use crate::config::{Counted, RunConfig};
 use crate::deferred::Deferred;
+use crate::density::Density;
 use crate::limbo::{Limbo, Staging};
 use crate::mind::Mind;
 use crate::page_state::{BUSY, PageState};
@@ -88,6 +90,8 @@ pub struct Pager {
     pub under_way: SpinLock<Option<Message>>,
     /// Moments in which pages leave at little cost.
     pub quiet: crate::quiet::Quiet,
+    /// How tightly pages are packed.
+    pub density: Density,
     /// How the handlers wait.
     pub duty: crate::duty::Duty,
     /// What the program is expected to touch next.
@@ -153,6 +157,11 @@ fn limbo_slots(budget: u64) -> u32 {
     (budget / 10).clamp(32, 8192) as u32
 }
 
+/// Where what is compressed counts, too: the part of what is granted that pages in DRAM
+/// keep however much is compressed, one of so many. What does not compress would
+/// otherwise drive everything out for nothing.
+const KEPT: u64 = 8;
+
 impl Pager {
     /// A pager without regions and without threads.
     pub fn new(
@@ -166,6 +175,8 @@ impl Pager {
         // Room for what the share may become.
         let slots = limbo_slots(budget.max(config.fast.get() / PAGE as u64));
         stats.counters.budget_bytes.store(budget * PAGE as u64, Relaxed);
+        let economist = mind.brain().economist();
+        let density = Density::new(economist.mode(), economist.calibration().user_fault);
         Ok(Self {
             clock,
             stats: AtomicPtr::new(core::ptr::from_ref(stats).cast_mut()),
@@ -193,6 +204,7 @@ impl Pager {
             deferred: SpinLock::new(Deferred::new()),
             under_way: SpinLock::new(None),
             quiet: crate::quiet::Quiet::open(&config.dir),
+            density,
             duty: crate::duty::Duty::default(),
             streams: crate::ahead::Streams::default(),
             huge: crate::huge::HugePool::new(config.huge_pages),
@@ -229,10 +241,29 @@ impl Pager {
     }
     /// Pages that may be resident.
     pub fn budget(&self) -> u64 {
+        let granted = self.granted();
+        match self.config.counted {
+            Counted::Resident => granted,
+            Counted::Total => {
+                let stored = self.store.occupied() / PAGE as u64;
+                granted.saturating_sub(stored).max(granted / KEPT).max(FLOOR.min(granted))
+            }
+        }
+    }
+    /// Pages that are counted.
+    pub fn held(&self) -> u64 {
+        let stored = match self.config.counted {
+            Counted::Resident => 0,
+            Counted::Total => self.store.occupied() / PAGE as u64,
+        };
+        self.resident() + stored
+    }
+    /// Pages that may be resident, compressed ones included where these count.
+    pub fn granted(&self) -> u64 {
         self.budget.load(Relaxed)
     }
-    /// Sets how many pages may be resident. The manager's to call.
-    pub fn set_budget(&self, pages: u64) {
+    /// Sets that. The manager's to call.
+    pub fn grant(&self, pages: u64) {
         self.budget.store(pages, Relaxed);
         self.stats().counters.budget_bytes.store(pages * PAGE as u64, Relaxed);
     }

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::*;
 use libc::{EBUSY, EEXIST};
 use terrace_core::{Abort, Done, FaultKind};
 
-use crate::codec::{Packed, PageBytes};
+use crate::codec::{Effort, Packed, PageBytes};
 use crate::inject::{self, Point};
 use crate::kept::KEPT;
 use crate::limbo::{Limbo, NOBODY, ORPHAN, Purpose, owner};
@@ -247,7 +247,8 @@ impl Worker<'_> {
     fn pack(&mut self, bytes: &PageBytes) -> Option<PageState> {
         let pager = self.pager;
         let counters = &pager.stats().counters;
-        let (raw, content): (bool, &[u8]) = match self.codec.pack(bytes) {
+        let tight = pager.density.choose(pager, &mut self.codec, bytes);
+        let (raw, content): (bool, &[u8]) = match self.codec.pack(bytes, tight) {
             Packed::Same(0) => {
                 counters.same_pages.fetch_add(1, Relaxed);
                 return Some(PageState::Same(0));
@@ -257,7 +258,11 @@ impl Worker<'_> {
                 counters.same_pages.fetch_add(1, Relaxed);
                 return Some(PageState::Same(blob.0));
             }
-            Packed::Compressed(n) => (false, self.codec.output(n)),
+            Packed::Compressed(n) => {
+                let tight = u64::from(tight == Effort::Tight);
+                counters.packed_tightly.fetch_add(tight, Relaxed);
+                (false, self.codec.output(n))
+            }
             Packed::Raw => (true, bytes),
         };
         let blob = pager.store.put(content)?;

@@ -555,7 +555,9 @@ fn read_spilled<'r>(
     location: Location,
     wide: bool,
 ) -> Result<&'r [u8], i32> {
+    let start = sys::now();
     let bytes = reader.read(&pager.spill, location, wide);
+    pager.spill.count_page_read(Nanos(sys::now() - start));
     pager.stats().counters.spill_read_bytes.store(pager.spill.traffic().0, Relaxed);
     bytes
 }

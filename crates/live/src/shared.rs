@@ -114,6 +114,8 @@ counters! {
     decompressed,
     /// Time spent decompressing, ns.
     decompress_ns,
+    /// Of the pages compressed, those packed tightly because room was worth the time.
+    packed_tightly,
     /// Pages that did not compress and are held as they are.
     incompressible,
     /// Time spent handing stored pages' content to the kernel, ns.

@@ -100,6 +100,9 @@ const COUNTERS: &[Counter] = &[
         Some(Unit::Seconds),
         |f| seconds(f.thrashing),
     ),
+    ("packed_tightly", "Pages packed tightly, for room was worth the time", None, |f| {
+        f.store.packed_tightly as f64
+    }),
     ("direct_reclaims", "Faults that had to make room themselves", None, |f| {
         f.direct_reclaims as f64
     }),

@@ -40,6 +40,9 @@ pub struct RunReport {
     /// DRAM that all processes together were allowed (each of them, where there
     /// is no [`RunReport::shared`]).
     pub budget: Bytes,
+    /// Whether it was for what was compressed, too.
+    #[serde(default)]
+    pub budget_holds_store: bool,
     /// Whether they stayed within it.
     pub budget_kept: bool,
     /// How the budget was shared; `None` where every process had it for itself.
@@ -292,6 +295,9 @@ pub struct StoreReport {
     pub decompressions: u64,
     /// Time spent on it.
     pub decompress_time: Nanos,
+    /// Of the pages compressed, those packed tightly: room was worth the time.
+    #[serde(default)]
+    pub packed_tightly: u64,
     /// Pages that did not compress.
     pub incompressible: u64,
 }
@@ -394,6 +400,7 @@ impl RunReport {
             policy: head.policy,
             economist: head.economist,
             budget,
+            budget_holds_store: head.holds_store,
             budget_kept: peak.unwrap_or_default() <= largest,
             shared,
             unmanaged: head.unmanaged,
@@ -451,6 +458,8 @@ impl Moment {
             policy,
             economist,
             budget,
+            // A recording does not say.
+            budget_holds_store: false,
             budget_kept: self.processes.iter().all(kept),
             shared: None,
             unmanaged: None,
@@ -479,6 +488,8 @@ pub struct Head {
     pub budget: Bytes,
     /// How it is shared.
     pub shared: Option<SharedReport>,
+    /// Whether the budget is for what is compressed, too.
+    pub holds_store: bool,
     /// Why nothing is managed, if nothing is.
     pub unmanaged: Option<String>,
 }
@@ -564,6 +575,7 @@ impl Figures {
                 compress_time: nanos(|c| &c.compress_ns),
                 decompressions: sum(|c| &c.decompressed),
                 decompress_time: nanos(|c| &c.decompress_ns),
+                packed_tightly: sum(|c| &c.packed_tightly),
                 incompressible: sum(|c| &c.incompressible),
             },
             ping_pongs: sum(|c| &c.ping_pongs),

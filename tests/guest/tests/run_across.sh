@@ -2,6 +2,7 @@
 # `terrace run` with a slow node instead of compression: the program keeps
 # within its share of the fast node, and its status passes through.
 . /tests/lib.sh
+: >/tmp/hotset.out
 terrace run --fast 8MiB --slow numa:1 --json --report /tmp/report.json -- \
     hotset write 32 3 16 >/tmp/hotset.out &
 terrace=$!

@@ -5,9 +5,9 @@
 //! ratios, with their spread. Then, where the time of a fault went, beside the
 //! least that it can take.
 //!
-//! With `--equal-dram` Terrace runs twice: with the peer's budget, and with the
-//! budget with which it takes as much DRAM as the peer altogether, compressed pages
-//! included. That one is known from the first run ([`equal_budget`]).
+//! With `--equal-dram` Terrace runs twice: with the peer's budget, and with `--total`
+//! so that it takes as much DRAM as the peer altogether, compressed pages and its own
+//! tables included. What those are is known from the first run ([`equal_total`]).
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use terrace_bench::breakdown::{self, Breakdown};
 use terrace_bench::limits::Limits;
 use terrace_bench::peer::Backing;
 use terrace_bench::spread::Spread;
-use terrace_bench::system::{Cost, Setup, System, equal_budget};
+use terrace_bench::system::{Cost, Setup, System, equal_total};
 use terrace_bench::{Gups, corpus, interrupt};
 use terrace_core::Bytes;
 
@@ -131,9 +131,9 @@ fn measure(args: &Args) -> io::Result<()> {
                 progress(&format!("{note}, terrace with equal DRAM"));
                 // A dash in the table where there is no such budget.
                 equal = if let Some(budget) = equalise(peer, &terrace)? {
-                    Some(run(System::Terrace, budget)?)
+                    Some(run(System::TerraceTotal, budget)?)
                 } else {
-                    eprintln!("{note}: the peer's DRAM is less than terrace's store alone");
+                    eprintln!("{note}: the peer's DRAM is less than terrace's own");
                     None
                 };
             }
@@ -163,8 +163,7 @@ fn equalise(peer: &Measured, ours: &Measured) -> io::Result<Option<Bytes>> {
     let report = ours.cost.report.as_ref();
     let total = &report.ok_or_else(|| io::Error::other("terrace wrote no report"))?.total;
     let store = total.store.occupied_peak;
-    let mapped = total.mapped_peak;
-    Ok(equal_budget(peer.cost.dram, ours.cost.dram, ours.budget, store, mapped))
+    Ok(equal_total(peer.cost.dram, ours.cost.dram, ours.budget, store))
 }
 
 fn run(

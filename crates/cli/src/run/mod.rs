@@ -32,7 +32,7 @@ use terrace_core::{Bytes, Compressing, LadderFile, LadderTier, Nanos};
 use terrace_economics::Mode;
 use terrace_live::activate;
 use terrace_live::broker::{self, keeper::Broker, page::Summary};
-use terrace_live::config::{self, RunConfig};
+use terrace_live::config::{self, Counted, RunConfig};
 use terrace_live::doctor::Facts;
 use terrace_live::probe::UffdProbe;
 use terrace_live::quiet::Keeper;
@@ -64,13 +64,18 @@ use crate::runs::{LiveRun, Manifest, RunDirectory};
 pub(crate) struct Args {
     /// DRAM that managed memory of all the program's processes together may use,
     /// at least 1MiB. They share it by need; `terrace set` changes it.
-    #[arg(long, value_name = "SIZE", required_unless_present_any = ["join", "tiers"])]
+    #[arg(long, value_name = "SIZE", required_unless_present_any = ["join", "tiers", "total"])]
     fast: Option<Bytes>,
+
+    /// DRAM for the same and for what is compressed of it: how much is which follows
+    /// from how well it compresses, and pages are packed as tightly as pays.
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["fast", "join", "slow"])]
+    total: Option<Bytes>,
 
     /// All tiers from a ladder file instead: DRAM, compressed RAM and a file, or several
     /// memories as with `--slow`.
     #[arg(long, value_name = "FILE",
-          conflicts_with_all = ["fast", "join", "slow", "spill", "spill_size", "store_limit"])]
+          conflicts_with_all = ["fast", "total", "join", "slow", "spill", "spill_size", "store_limit"])]
     tiers: Option<PathBuf>,
 
     /// Share the budget of another `terrace run`, or of a `terrace broker`: the
@@ -184,7 +189,8 @@ impl Args {
         }
         let joined = self.join.as_deref().map(crate::broker::Joined::find).transpose()?;
         if self.fast() < RunConfig::MIN_FAST && joined.is_none() {
-            let what = format!("--fast: the budget must be at least {}", RunConfig::MIN_FAST);
+            let option = if self.total.is_some() { "--total" } else { "--fast" };
+            let what = format!("{option}: the budget must be at least {}", RunConfig::MIN_FAST);
             return Err(Failure::bad_input(what));
         }
         if !self.slow.is_empty() {
@@ -261,7 +267,8 @@ impl Args {
         let fast = joined.as_ref().map_or(self.fast(), |joined| joined.budget);
         let library = library::find()?;
         let plain_fault = procs::plain_fault();
-        let manifest = Manifest::new(
+        let holds_store = self.total.is_some() || joined.as_ref().is_some_and(|j| j.holds_store);
+        let mut manifest = Manifest::new(
             self.shown(),
             self.policy.name(),
             mode_name(self.economist),
@@ -270,6 +277,7 @@ impl Args {
             self.tiers(),
             self.record.as_deref().map(absolute),
         );
+        manifest.holds_store = holds_store;
         let directory = RunDirectory::create(&manifest)?;
         let _server = self.serve_metrics(&directory)?;
         let _keeper = Keeper::start(directory.path());
@@ -279,6 +287,9 @@ impl Args {
         };
         let mut config = self.config(directory.path(), fast);
         config.broker = Some(broker.page(directory.path()));
+        if holds_store {
+            config.counted = Counted::Total;
+        }
         let mut command = self.command(program);
         command.env(config::VARIABLE, config.encode());
         command.env("LD_PRELOAD", library::preload_list(&library, std::env::var_os("LD_PRELOAD")));
@@ -298,6 +309,7 @@ impl Args {
             watch,
             next_moment: Duration::ZERO,
             budget: fast,
+            holds_store,
             broker: Some(broker),
         };
         let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
@@ -340,6 +352,7 @@ impl Args {
             watch,
             next_moment: Duration::ZERO,
             budget: self.fast(),
+            holds_store: false,
             broker: None,
         };
         let running =
@@ -361,7 +374,7 @@ impl Args {
     }
 
     fn fast(&self) -> Bytes {
-        self.fast.unwrap_or_default()
+        self.fast.or(self.total).unwrap_or_default()
     }
 
     fn config(&self, directory: &Path, fast: Bytes) -> RunConfig {
@@ -493,6 +506,8 @@ struct Run<'a> {
     next_moment: Duration,
     /// DRAM, as asked for.
     budget: Bytes,
+    /// Whether that is for what is compressed, too.
+    holds_store: bool,
     /// Who divides it.
     broker: Option<Divided>,
 }
@@ -508,6 +523,7 @@ impl Run<'_> {
             economist: mode_name(self.args.economist).to_owned(),
             budget: shared.map_or(self.budget, |shared| shared.budget),
             shared: shared.map(SharedReport::from),
+            holds_store: self.holds_store,
             unmanaged: self.unmanaged.clone(),
         };
         let lost = self.recorder.lost();

@@ -133,7 +133,8 @@ fn budget(report: &RunReport) -> String {
     } else {
         format!("exceeded by {}", percent(peak / largest - 1.0))
     };
-    let mut text = format!("{}{whose}, {verdict}: {peak} resident at most", report.budget);
+    let held = if report.budget_holds_store { "resident and compressed" } else { "resident" };
+    let mut text = format!("{}{whose}, {verdict}: {peak} {held} at most", report.budget);
     if let Some(all) = shared {
         if all.processes > 1 {
             let _ = write!(text, " in {} processes at once", all.processes);
@@ -205,14 +206,19 @@ fn demotions(total: &Figures) -> String {
 fn store(total: &Figures) -> String {
     let store = &total.store;
     let ratio = store.ratio().map_or(String::new(), |ratio| format!(" at {ratio:.2} : 1"));
-    format!(
+    let mut text = format!(
         "{} pages compressed{ratio}, {} same-filled; {} + {} overhead, {} at most",
         count(store.compressed_pages),
         count(store.same_filled_pages),
         store.compressed,
         store.overhead(),
         store.occupied_peak,
-    )
+    );
+    if store.packed_tightly > 0 {
+        let share = store.packed_tightly as f64 / store.compressions.max(1) as f64;
+        let _ = write!(text, "; {} packed tightly, for room was worth it", percent(share));
+    }
+    text
 }
 
 /// A time and its share of the run's. Several threads can wait at once, so the
@@ -456,6 +462,7 @@ mod tests {
                 compress_time: Nanos::seconds(6),
                 decompressions: 1_040_000,
                 decompress_time: Nanos::seconds(2),
+                packed_tightly: 0,
                 incompressible: 12,
             },
             ping_pongs: 41_200,
@@ -522,6 +529,7 @@ mod tests {
             policy: "hemem".into(),
             economist: "enforce".into(),
             budget: Bytes::mib(256),
+            budget_holds_store: false,
             budget_kept: true,
             shared: None,
             unmanaged: None,

@@ -386,6 +386,7 @@ mod tests {
             policy: "hemem".into(),
             economist: "enforce".into(),
             budget: Bytes::mib(32),
+            budget_holds_store: false,
             budget_kept: true,
             shared: None,
             unmanaged: None,

@@ -34,7 +34,7 @@ const PATIENCE: u64 = 2 * KEEPS_WAITING;
 const SILENCE: u64 = 1_000_000_000;
 /// The least that a pager can work with, pages: what the ring of pages on their
 /// way out needs, and three times as much for what one instruction touches.
-const FLOOR: u64 = 128;
+pub(crate) const FLOOR: u64 = 128;
 /// A forked child gives nothing back for so long (ns): mostly it begins another
 /// program or ends before that, and its pages are its parent's anyway.
 const CHILDHOOD: u64 = 200_000_000;
@@ -230,7 +230,7 @@ impl Share {
         let page = PAGE as u64;
         let absent = counters.stored_pages.load(Relaxed) + counters.same_pages.load(Relaxed);
         slot.absent.store(absent * page + counters.spill_bytes.load(Relaxed), Relaxed);
-        slot.resident.store(pager.resident() * page, Relaxed);
+        slot.resident.store(pager.held() * page, Relaxed);
         slot.want.store(counters.mapped_bytes.load(Relaxed), Relaxed);
         slot.refaults.store(counters.faults_absent.load(Relaxed), Relaxed);
     }
@@ -246,9 +246,9 @@ impl Worker<'_> {
         let share = &pager.share;
         let Some(goal) = share.goal() else { return false };
         share.tell(pager);
-        if goal >= pager.budget() {
-            if goal > pager.budget() {
-                pager.set_budget(goal);
+        if goal >= pager.granted() {
+            if goal > pager.granted() {
+                pager.grant(goal);
                 share.hold(goal);
             }
             if let Some(slot) = share.slot() {
@@ -262,8 +262,8 @@ impl Worker<'_> {
         }
         let mut spins = 0;
         loop {
-            let next = (pager.resident() + SLACK).min(pager.budget()).max(goal);
-            pager.set_budget(next);
+            let next = (pager.held() + SLACK).min(pager.granted()).max(goal);
+            pager.grant(next);
             share.hold(next);
             if let Some(slot) = share.slot() {
                 slot.inherited.fetch_min((next - goal) * PAGE as u64, Relaxed);

@@ -34,7 +34,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use terrace_core::Bytes;
+use terrace_core::{Bytes, Nanos};
 
 use self::aged::Aged;
 use self::location::Location;
@@ -57,6 +57,9 @@ pub struct Spill {
     /// Bytes read and written since the start.
     read: AtomicU64,
     written: AtomicU64,
+    /// Records that pages came back from, and how long reading them took, ns.
+    reads: AtomicU64,
+    reading_ns: AtomicU64,
     /// Whether somebody has been told that it takes no more.
     told: AtomicU32,
     /// Until when (ns) it is not tried: it has refused.
@@ -78,6 +81,8 @@ impl Spill {
             aged: Aged::new(),
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            reading_ns: AtomicU64::new(0),
             told: AtomicU32::new(0),
             rest_until: AtomicU64::new(0),
             bell: AtomicU32::new(0),
@@ -173,6 +178,18 @@ impl Spill {
 
     fn count_read(&self, bytes: u64) {
         self.read.fetch_add(bytes, Relaxed);
+    }
+
+    /// Counts a page that came back from the file, and how long that took.
+    pub(crate) fn count_page_read(&self, time: Nanos) {
+        self.reads.fetch_add(1, Relaxed);
+        self.reading_ns.fetch_add(time.get(), Relaxed);
+    }
+
+    /// How long it takes to read a page on average; `None` if none has been.
+    pub(crate) fn time_to_read(&self) -> Option<Nanos> {
+        let reads = self.reads.load(Relaxed);
+        self.reading_ns.load(Relaxed).checked_div(reads).map(Nanos)
     }
 
     /// Gives a record up.
