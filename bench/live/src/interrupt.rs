@@ -58,8 +58,7 @@ pub struct Finished {
     /// What it wrote to standard output.
     pub stdout: Vec<u8>,
     /// The most memory that it, or the largest of those it waited for, had resident; at
-    /// least what this process had when it started it, since the two share memory until the
-    /// child executes its program.
+    /// least what this process had when it started it, of which it was a copy at first.
     pub peak: Bytes,
 }
 
@@ -74,6 +73,13 @@ impl Running {
     /// Starts a command. One at a time.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         check()?;
+        // SAFETY: does nothing.
+        unsafe {
+            // With something to do before the program begins, the child is a copy of this
+            // process. Otherwise the two share memory until then, and the kernel enters
+            // the most that this process *ever* had into the child's `ru_maxrss`.
+            command.pre_exec(|| Ok(()));
+        }
         let child = command.process_group(0).spawn()?;
         GROUP.store(child.id() as i32, SeqCst);
         let running = Self { child, over: false };
