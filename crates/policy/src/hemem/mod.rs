@@ -124,7 +124,9 @@ impl HeMem {
             Outcome::Completed { .. } => self.state.end(slot, to, End::Young),
             // Nothing is wrong with the page: it keeps its turn.
             Outcome::Aborted(Abort::RateLimited) => self.state.end(slot, from, End::Old),
-            Outcome::Aborted(Abort::Touched) => {
+            // Who holds a page uses it: it may be the one that is being faulted on, and if
+            // that was the only cold one, it would be proposed for ever.
+            Outcome::Aborted(Abort::Touched | Abort::Busy) => {
                 // Whether by a load or a store is not known; a load weighs less.
                 self.state.count(slot, Access::Read, 1);
                 self.state.end(slot, from, End::Young);
