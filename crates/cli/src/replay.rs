@@ -1,8 +1,6 @@
 //! `terrace replay`: what another policy would have done with a recorded run.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -116,9 +114,7 @@ impl Args {
 
     fn replay(&self) -> Result<Answer, Failure> {
         let name = self.file.display().to_string();
-        let file =
-            File::open(&self.file).map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
-        let reader = Reader::new(&name, BufReader::new(file))?;
+        let reader = Reader::open(&self.file)?;
         let header = reader.header.clone();
         let Some(live) = header.live.clone() else {
             let what = "not a recording of a live run; `terrace sim` tries policies in simulation";

@@ -1,8 +1,6 @@
 //! `terrace report`: a recorded run as one HTML page.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -75,8 +73,7 @@ pub(crate) fn draw(recording: &Path, page: &mut impl std::io::Write) -> Result<(
 /// Reads a recording; with `partial`, as far as it goes.
 fn read(path: &Path, partial: bool) -> Result<Story, Failure> {
     let name = path.display().to_string();
-    let file = File::open(path).map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
-    let reader = Reader::new(&name, BufReader::new(file))?;
+    let reader = Reader::open(path)?;
     let header = reader.header.clone();
     if header.live.is_none() {
         return Err(Failure::bad_input(format!("{name}: not a recording of a live run")));

@@ -6,7 +6,9 @@
 
 mod packed;
 
-use std::io::{self, BufRead, Write};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Take, Write};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, Frequency, Nanos, PageNo, PageRef, PageSize, RegionId};
@@ -249,6 +251,18 @@ pub(crate) struct Reader<R: BufRead> {
 enum ReaderForm<R: BufRead> {
     Lines(Lines<R>),
     Packed(PackedReader<R>),
+}
+
+impl Reader<BufReader<Take<File>>> {
+    /// Opens a file, as far as it goes now: a run that is under way may write it faster than
+    /// it is read.
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
+        let name = path.display().to_string();
+        let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
+        let (facts, file) = opened.map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
+        let length = if facts.is_file() { facts.len() } else { u64::MAX };
+        Self::new(&name, BufReader::new(file.take(length)))
+    }
 }
 
 impl<R: BufRead> Reader<R> {

@@ -5,8 +5,6 @@ mod live;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -192,9 +190,7 @@ impl<'a> Search<'a> {
 
     /// Reads a recording; with `partial` as far as it goes, and says why no further.
     fn read(&mut self, path: &Path, partial: bool) -> Result<(Header, Option<Failure>), Failure> {
-        let name = path.display().to_string();
-        let file = File::open(path).map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
-        let reader = Reader::new(&name, BufReader::new(file))?;
+        let reader = Reader::open(path)?;
         let header = reader.header.clone();
         for record in reader {
             match record {
