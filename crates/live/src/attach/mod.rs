@@ -10,6 +10,7 @@
 //! | file | concept |
 //! |---|---|
 //! | [`space`] | which pages there are, and where each lies |
+//! | [`parts`] | the same part by part, with what is accessed, for pictures |
 //! | [`host`] | what is asked of the system |
 //! | `scan` | passes over the page tables: finds pages, and what others moved |
 //! | `execute` | carries a plan out |
@@ -19,6 +20,7 @@
 
 mod execute;
 pub mod host;
+pub mod parts;
 mod scan;
 pub mod space;
 pub mod stats;
@@ -212,6 +214,11 @@ impl<H: Host> Attach<H> {
         std::mem::take(&mut self.refused)
     }
 
+    /// Work was done for this attachment outside of its steps: showing what it does.
+    pub fn charge(&mut self, cpu: Nanos) {
+        self.stats.own_cpu += cpu;
+    }
+
     /// The run is over: completes the accounts.
     pub fn finish(&mut self) {
         let now = self.host.now();
@@ -274,6 +281,7 @@ impl<H: Host> Attach<H> {
             }
             self.recent = self.stats.accesses;
             self.recent_since = now;
+            self.space.lay_accesses_aside();
         }
     }
 
@@ -312,6 +320,7 @@ impl<H: Host> Attach<H> {
         }
         self.stats.samples += self.samples.len() as u64;
         for sample in &self.samples {
+            self.space.observe(sample.page, u32::from(sample.weight));
             if let Some(tier) = self.space.word(sample.page).tier() {
                 self.stats.accesses[tier.index()] += u64::from(sample.weight);
             }
@@ -322,6 +331,7 @@ impl<H: Host> Attach<H> {
     /// A page came back from swap: an observed access.
     fn refaulted(&mut self, page: terrace_core::PageRef) {
         self.stats.refaults += 1;
+        self.space.observe(page, 1);
         let access = terrace_core::Access::Read;
         let sample = Sample { page, access, source: SampleSource::Refault, weight: 1 };
         self.stats.samples += 1;

@@ -11,6 +11,9 @@ use std::collections::BTreeMap;
 use terrace_core::{ContextId, PageNo, PageRange, PageRef, PageSize, Region, RegionId, TierId};
 use terrace_sampler::{Pages, ProcessRange};
 
+use super::parts::Part;
+use crate::shared::PARTS;
+
 /// A window's size. Its state is a byte a page, so 16 KiB a window; a policy's
 /// some 14 bytes a page, but only where pages are placed.
 pub const WINDOW: u64 = 64 << 20;
@@ -48,6 +51,7 @@ pub struct Window {
     /// The size in which its pages are placed.
     pub page_size: PageSize,
     words: Box<[PageWord]>,
+    parts: Box<[Part; PARTS]>,
 }
 
 impl Window {
@@ -62,6 +66,10 @@ impl Window {
     /// A page's word.
     pub fn word(&self, page: PageNo) -> PageWord {
         self.words[page.0 as usize]
+    }
+    /// Its parts, in the order of their addresses.
+    pub fn parts(&self) -> &[Part; PARTS] {
+        &self.parts
     }
 }
 
@@ -112,7 +120,8 @@ impl Space {
         let id = RegionId(number as u32);
         let pages = (WINDOW >> page_size.shift()) as u32;
         let words = vec![PageWord::default(); pages as usize].into_boxed_slice();
-        self.windows[number] = Some(Window { process, base, page_size, words });
+        let parts = Box::new([Part::default(); PARTS]);
+        self.windows[number] = Some(Window { process, base, page_size, words, parts });
         self.index.insert((process, base), id);
         Region { id, pages, page_size, context: ContextId::ANONYMOUS }
     }
@@ -135,13 +144,16 @@ impl Space {
         let Some(Some(window)) = self.windows.get_mut(page.region.0 as usize) else { return };
         let size = window.page_size.bytes().get();
         let word = &mut window.words[page.page.0 as usize];
+        let part = &mut window.parts[Part::index(page.page.0, window.page_size)];
         if let Some(old) = word.tier() {
             self.used[old.index()] -= size;
+            part.remove(old, window.page_size);
         }
         *word = match tier {
             None => PageWord::default(),
             Some(tier) => {
                 self.used[tier.index()] += size;
+                part.add(tier, window.page_size);
                 PageWord((word.0 & !PageWord::TIER) | (tier.0 + 1))
             }
         };
@@ -157,6 +169,18 @@ impl Space {
         let undone = PageWord::PROMOTED | PageWord::DEMOTED;
         word.0 = (word.0 & !undone) | done;
         back
+    }
+
+    /// Notes that accesses to a page were observed.
+    pub fn observe(&mut self, page: PageRef, weight: u32) {
+        let Some(Some(window)) = self.windows.get_mut(page.region.0 as usize) else { return };
+        window.parts[Part::index(page.page.0, window.page_size)].observe(weight);
+    }
+
+    /// What was observed so far becomes what was observed before.
+    pub(super) fn lay_accesses_aside(&mut self) {
+        let windows = self.windows.iter_mut().flatten();
+        windows.for_each(|window| window.parts.iter_mut().for_each(Part::lay_aside));
     }
 
     /// A page's word; the default of one that is not known.
@@ -231,6 +255,30 @@ mod tests {
         space.remove(base.id);
         assert_eq!((space.used(T0), space.used(T1)), (0, 0));
         assert_eq!(space.insert(8, 0, PageSize::Base).id, base.id, "numbers are used again");
+    }
+
+    #[test]
+    fn a_part_holds_what_lies_in_it_and_forgets_accesses_after_the_second_time() {
+        let mut space = Space::new();
+        let base = space.insert(7, 0, PageSize::Base);
+        let huge = space.insert(7, WINDOW, PageSize::Huge);
+        // The second page of the second part, and the last huge page.
+        let (small, large) = (page(&base, 513), page(&huge, 31));
+        space.place(small, Some(T0));
+        space.place(large, Some(T1));
+        space.observe(small, 3);
+        let part = |space: &Space, id, i: usize| space.window(id).expect("a window").parts()[i];
+        assert_eq!(part(&space, base.id, 1).held(T0), PageSize::Base.bytes());
+        assert_eq!(part(&space, base.id, 0).held(T0), terrace_core::Bytes::ZERO);
+        assert_eq!(part(&space, huge.id, 31).held(T1), PageSize::Huge.bytes());
+        space.lay_accesses_aside();
+        space.observe(small, 1);
+        assert_eq!(part(&space, base.id, 1).accesses(), 4, "both times");
+        space.lay_accesses_aside();
+        assert_eq!(part(&space, base.id, 1).accesses(), 1);
+        space.place(small, Some(T1));
+        let moved = part(&space, base.id, 1);
+        assert_eq!((moved.held(T0).get(), moved.held(T1).get()), (0, 4096));
     }
 
     #[test]
