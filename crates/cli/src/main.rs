@@ -8,6 +8,7 @@
 //! | [`procs`] | what `/proc` says of processes |
 //! | [`progress`] | what long work shows on a terminal |
 //! | [`records`] | the file of decisions that `--record` writes and `why` reads |
+//! | [`observing`] | what shows a run: options that `run` and `attach` share |
 //! | [`run`] | run a program in less memory |
 //! | [`set`], [`broker`] | budgets that change, and that are shared |
 //! | [`residency`] | where a program's memory is, seen from outside |
@@ -44,6 +45,7 @@ mod doctor;
 mod failure;
 mod man;
 mod metrics;
+mod observing;
 mod output;
 mod plan;
 mod procs;

@@ -99,7 +99,7 @@ fn read(path: &Path, partial: bool) -> Result<Story, Failure> {
 
 fn take_in(story: &mut Story, header: &Header, record: Record, lost: &mut u64) {
     match record {
-        Record::Decision { decision, .. } => story.decided(&decision),
+        Record::Decision { decision, .. } => story.decisions.decided(&decision),
         Record::Lost { count, .. } => *lost += count,
         Record::Moment { moment, residency } => {
             let residency: BTreeMap<_, _> = residency

@@ -1,5 +1,5 @@
-//! The runs that are under way on this machine: how `terrace run` makes itself
-//! known, and how other commands find it.
+//! The runs that are under way on this machine: how `terrace run` and `terrace
+//! attach` make themselves known, and how other commands find them.
 //!
 //! Each run has a directory, `terrace-…` in `$XDG_RUNTIME_DIR` or in `/tmp`,
 //! closed to all but its user:
@@ -7,8 +7,9 @@
 //! | file | content |
 //! |---|---|
 //! | `run.json` | [`Manifest`] |
-//! | `lock` | locked by `terrace run` for as long as it lives |
+//! | `lock` | locked by the command for as long as it lives |
 //! | `PID.stats` | a process's statistics page |
+//! | `figures.json` | where pages stay mapped: the report as it was lately |
 //! | `budget`, `broker.sock` | how its processes share the budget, see `terrace_live::broker` |
 //!
 //! It comes into being under another name and is renamed when it is complete,
@@ -26,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, Nanos};
 use terrace_live::broker::{self, page::Summary};
 use terrace_live::shared::ProcessPage;
-use terrace_report::{Head, RunReport, SharedReport, Usage};
+use terrace_report::{AttachReport, Head, RunReport, SharedReport, Usage};
 
 use crate::failure::Failure;
 use crate::procs::{self, Stat};
@@ -35,6 +36,7 @@ use crate::procs::{self, Stat};
 const PREFIX: &str = "terrace-";
 const MANIFEST: &str = "run.json";
 const LOCK: &str = "lock";
+const FIGURES: &str = "figures.json";
 /// What a statistics page's name ends with.
 pub(crate) const STATISTICS: &str = "stats";
 /// Rights of everybody but a directory's owner.
@@ -46,9 +48,9 @@ const SCHEMA: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     schema: u32,
-    /// The process of `terrace run`.
+    /// The process of the command.
     pub(crate) pid: u32,
-    /// The program with its arguments.
+    /// The program with its arguments; a control group's path.
     pub(crate) program: Vec<String>,
     /// The policy's name.
     pub(crate) policy: String,
@@ -70,6 +72,10 @@ pub(crate) struct Manifest {
     /// The control group whose programs join by `--join cgroup`: its directory.
     #[serde(default)]
     pub(crate) cgroup: Option<PathBuf>,
+    /// Whether pages stay mapped: nothing is loaded into the programs, and the command
+    /// itself publishes the figures.
+    #[serde(default)]
+    pub(crate) in_place: bool,
 }
 
 impl Manifest {
@@ -96,6 +102,7 @@ impl Manifest {
             tiers,
             record,
             cgroup: None,
+            in_place: false,
         }
     }
 
@@ -145,6 +152,14 @@ impl RunDirectory {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Publishes the figures of a run whose pages stay mapped. Readers see all of the
+    /// last ones, or all of these.
+    pub(crate) fn publish(&self, report: &AttachReport) -> io::Result<()> {
+        let draft = self.path.join(".figures");
+        fs::write(&draft, serde_json::to_vec(report)?)?;
+        fs::rename(draft, self.path.join(FIGURES))
+    }
 }
 
 impl Drop for RunDirectory {
@@ -184,6 +199,12 @@ impl LiveRun {
             .collect()
     }
 
+    /// The figures of a run whose pages stay mapped, as they were lately; `None` of
+    /// another, or before the first were published.
+    pub(crate) fn attached(&self) -> Option<AttachReport> {
+        serde_json::from_slice(&fs::read(self.directory.join(FIGURES)).ok()?).ok()
+    }
+
     /// The run's figures now.
     pub(crate) fn report(&self) -> RunReport {
         let pages = self.pages();
@@ -211,7 +232,10 @@ impl LiveRun {
 
     /// Whether a process of this number belongs to it.
     fn has(&self, pid: u32) -> bool {
-        self.manifest.pid == pid || process_numbers(&self.directory).any(|other| other == pid)
+        let attached = self.attached().map_or(Vec::new(), |report| report.processes);
+        self.manifest.pid == pid
+            || process_numbers(&self.directory).any(|other| other == pid)
+            || attached.iter().any(|line| line.process == pid)
     }
 }
 
@@ -243,7 +267,7 @@ pub(crate) fn all() -> Vec<LiveRun> {
     runs
 }
 
-/// The runs that a choice is about: a process's number (of `terrace run` or of
+/// The runs that a choice is about: a process's number (of the command or of
 /// the program) or a program's name; all of them without one.
 pub(crate) fn choose(choice: Option<&str>) -> Result<Vec<LiveRun>, Failure> {
     let runs = all();
@@ -255,7 +279,8 @@ pub(crate) fn choose(choice: Option<&str>) -> Result<Vec<LiveRun>, Failure> {
         .collect();
     if chosen.is_empty() {
         let what = if pid.is_some() { "process" } else { "program" };
-        return Err(Failure::bad_input(format!("no {what} `{choice}` runs under `terrace run`")));
+        let what = format!("no {what} `{choice}` runs under `terrace run` or is attached to");
+        return Err(Failure::bad_input(what));
     }
     Ok(chosen)
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Group, Swap, compile, refused, terrace};
+use common::{Group, HOLDER, Swap, compile, refused, terrace};
 
 /// A program to attach to.
 struct Sleeper(Child);
@@ -89,8 +89,9 @@ fn a_ladder_file_with_swap_alone_needs_no_sampler() {
 
     let run = terrace().args(["run", "--quiet", "--tiers"]).arg(&file);
     run.args(["--", "sh", "-c", "exit 7"]).assert().code(7);
-    let watch = terrace().args(["run", "--watch", "--tiers"]).arg(&file).args(["--", "true"]);
-    assert!(refused(watch).starts_with("--watch: not where pages stay mapped"));
+    let library = ["run", "--best-effort", "--tiers"];
+    let library = refused(terrace().args(library).arg(&file).args(["--", "true"]));
+    assert!(library.starts_with("--best-effort: not where pages stay mapped"), "{library}");
     drop(swap);
 }
 
@@ -127,28 +128,6 @@ fn a_node_that_is_not_there_is_not_supported_rather_than_wrong() {
         .code(3)
         .stderr_eq("terrace: `numa:999`: this machine has no such node[..]\n");
 }
-
-/// Holds 24 MiB, of which it touches one again and again; checks all of it when its
-/// input ends.
-const HOLDER: &str = r#"
-#include <poll.h>
-#include <stdio.h>
-#include <sys/mman.h>
-int main(void) {
-    size_t pages = 24 * 256;
-    size_t *m = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    for (size_t i = 0; i < pages * 512; i++) m[i] = i * 77;
-    puts("ready");
-    fflush(stdout);
-    struct pollfd in = { 0, POLLIN, 0 };
-    while (poll(&in, 1, 10) == 0)
-        for (size_t i = 0; i < 256; i++) (*(volatile size_t *)&m[i * 512])++, m[i * 512]--;
-    for (size_t i = 0; i < pages * 512; i++)
-        if (m[i] != i * 77) { puts("wrong"); return 1; }
-    puts("right");
-    return 0;
-}
-"#;
 
 /// A program of a group; killed when it is dropped.
 struct Member(Child);

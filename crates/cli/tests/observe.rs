@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{compile, is_supported, preload, run};
+use common::{ask, compile, is_supported, preload, run};
 
 /// Uses four times a budget of 16 MiB, most of it rarely, until its standard
 /// input ends. Says when it has touched everything.
@@ -146,15 +146,6 @@ fn the_parts_of_the_stall_time_make_up_the_whole() {
     assert!(slowdown["threads"].as_f64().unwrap() >= 1.0, "{slowdown}");
 }
 
-/// Asks for a path; gives the status line and the body.
-fn ask(mut connection: impl Read + Write, path: &str) -> (String, String) {
-    write!(connection, "GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
-    let mut response = String::new();
-    connection.read_to_string(&mut response).unwrap();
-    let (head, body) = response.split_once("\r\n\r\n").unwrap();
-    (head.lines().next().unwrap().to_owned(), body.to_owned())
-}
-
 #[test]
 fn metrics_can_be_scraped_and_are_what_the_format_asks_for() {
     if !is_supported() {
@@ -271,7 +262,7 @@ fn what_a_killed_run_leaves_is_found_while_its_program_lives_and_removed_then() 
 #[test]
 fn a_run_that_is_not_there_and_an_interval_that_is_too_short_are_refused() {
     let error = common::refused(common::terrace().args(["metrics", "no-such-program", "--once"]));
-    assert_eq!(error, "no program `no-such-program` runs under `terrace run`");
+    assert_eq!(error, "no program `no-such-program` runs under `terrace run` or is attached to");
     if is_supported() {
         let error = common::refused(run("16MiB").args(["--watch=1ms", "--", "true"]));
         assert_eq!(error, "--watch: at least 10.0 ms");

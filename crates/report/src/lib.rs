@@ -1,10 +1,12 @@
 //! What Terrace shows of a run: figures, estimates, pictures, OpenMetrics.
 //!
 //! Everything here is made from what the pagers publish in their statistics
-//! pages ([`terrace_live::shared`]); nothing here asks a running program.
+//! pages ([`terrace_live::shared`]), or what an engine outside of the program knows
+//! ([`terrace_live::attach`]); nothing here asks a running program.
 //!
 //! | file | concept |
 //! |---|---|
+//! | [`attach`] | the report of memory whose pages stay mapped, and its rates |
 //! | [`html`] | a recorded run as one page |
 //! | [`openmetrics`] | figures as OpenMetrics text |
 //! | [`run`] | the report of a run: every process's figures, and their sums |
@@ -12,6 +14,7 @@
 //! | [`table`] | results as CSV and Parquet |
 //! | [`slowdown`] | how much slower the program ran than on plain memory |
 
+pub mod attach;
 pub mod html;
 pub mod openmetrics;
 pub mod rates;
@@ -19,6 +22,7 @@ pub mod run;
 pub mod slowdown;
 pub mod table;
 
+pub use attach::{AttachRates, AttachReport};
 pub use rates::Rates;
 pub use run::{End, Figures, Head, Moment, RunReport, SharedReport, Usage};
 pub use slowdown::Slowdown;

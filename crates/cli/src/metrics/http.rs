@@ -25,7 +25,7 @@ const FIELDS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A socket on which the figures are asked for.
-pub(crate) struct Server {
+pub(super) struct Server {
     socket: Socket,
     address: String,
 }
@@ -41,7 +41,7 @@ pub(crate) struct SocketFile(PathBuf);
 
 impl SocketFile {
     /// The file of a socket that was bound, if it has one.
-    pub(crate) fn of(listen: &Listen) -> Option<Self> {
+    pub(super) fn of(listen: &Listen) -> Option<Self> {
         match listen {
             Listen::Tcp(_) => None,
             Listen::Unix(path) => Some(Self(path.clone())),
@@ -58,7 +58,7 @@ impl Drop for SocketFile {
 
 impl Server {
     /// Begins to listen.
-    pub(crate) fn bind(listen: &Listen) -> Result<Self, Failure> {
+    pub(super) fn bind(listen: &Listen) -> Result<Self, Failure> {
         match listen {
             Listen::Tcp(address) => {
                 let failed = |e| Failure::failed(format!("cannot listen on {address}: {e}"));
@@ -81,12 +81,12 @@ impl Server {
     }
 
     /// Where it can be asked.
-    pub(crate) fn address(&self) -> &str {
+    pub(super) fn address(&self) -> &str {
         &self.address
     }
 
     /// Answers for ever with what `figures` gives.
-    pub(crate) fn serve(&self, figures: impl Fn() -> Option<String>) -> Result<ExitCode, Failure> {
+    pub(super) fn serve(&self, figures: impl Fn() -> Option<String>) -> Result<ExitCode, Failure> {
         loop {
             let outcome = match &self.socket {
                 Socket::Tcp(socket) => socket.accept().map(|(connection, _)| {

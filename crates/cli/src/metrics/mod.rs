@@ -3,23 +3,25 @@
 mod http;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 
 use serde::Serialize;
+use terrace_report::openmetrics::{self, Attached};
 
 use crate::failure::Failure;
 use crate::output;
 use crate::runs::{self, LiveRun};
 
-pub(crate) use self::http::{Server, SocketFile};
+use self::http::Server;
+pub(crate) use self::http::SocketFile;
 
 /// Serve the figures of running programs as OpenMetrics.
 ///
 /// Answers `GET /metrics`, for Prometheus and what understands its format,
 /// with one set of series for each process of each run that it finds at that
-/// moment. Stop it with an interrupt.
+/// moment, and one for each `terrace attach`. Stop it with an interrupt.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: terrace metrics --listen 9464 &\n         \
                         curl http://127.0.0.1:9464/metrics")]
@@ -98,9 +100,35 @@ impl Args {
 }
 
 /// The figures of runs as OpenMetrics text.
-pub(crate) fn text(runs: &[LiveRun]) -> Result<String, Failure> {
-    let reports = runs.iter().map(|run| (run.manifest.pid, run.report())).collect();
-    terrace_report::openmetrics::encode(reports).map_err(Failure::failed)
+fn text(runs: &[LiveRun]) -> Result<String, Failure> {
+    let (mut reports, mut attached) = (Vec::new(), Vec::new());
+    for run in runs {
+        if !run.manifest.in_place {
+            reports.push((run.manifest.pid, run.report()));
+        } else if let Some(report) = run.attached() {
+            let program = run.manifest.program.first().cloned().unwrap_or_default();
+            attached.push(Attached { run: run.manifest.pid, program, report });
+        }
+    }
+    openmetrics::encode(reports, attached).map_err(Failure::failed)
+}
+
+/// Serves the figures of our own run for as long as we live, from a thread of its own,
+/// like any other reader of the run; the socket's file goes with what is returned.
+pub(crate) fn serve(
+    listen: &Listen,
+    directory: &Path,
+    quiet: bool,
+) -> Result<Option<SocketFile>, Failure> {
+    let server = Server::bind(listen)?;
+    if !quiet {
+        eprintln!("terrace: serving metrics at {}", server.address());
+    }
+    let Some(run) = LiveRun::open(directory) else { return Ok(None) };
+    let runs = [run];
+    // Not waited for: it ends with us.
+    std::thread::spawn(move || server.serve(|| text(&runs).ok()));
+    Ok(SocketFile::of(listen))
 }
 
 #[cfg(test)]

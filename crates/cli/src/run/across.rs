@@ -13,18 +13,18 @@ use terrace_live::doctor::Facts;
 use super::child::{Running, Watch, exit_code};
 use super::program::Program;
 use super::{Args, not_started};
-use crate::attach::{self, Session};
+use crate::attach::{self, How, Session};
 use crate::failure::Failure;
 
 /// A run across memories that is under way.
-struct Across<'a> {
-    session: Session<'a>,
+struct Across {
+    session: Session,
     json: bool,
     /// After an error the program goes on alone.
     failed: Option<Failure>,
 }
 
-impl Watch for Across<'_> {
+impl Watch for Across {
     fn poll(&mut self) -> Duration {
         const IDLE: Duration = Duration::from_secs(1);
         if self.failed.is_some() {
@@ -55,20 +55,25 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
 
     let fast =
         args.fast.map(|fast| LadderTier { capacity: Some(fast), ..LadderTier::new(nearest()) });
-    let attach = attach::Args::of_run(
-        args.tiers.clone(),
-        (fast, args.slow.clone()),
-        (args.policy, args.economist),
-        args.min_region,
-        args.record.clone(),
-        args.quiet,
-    );
-    let ladder = attach.ladder()?;
+    let tiers = fast.iter().chain(&args.slow).copied().collect();
+    let ladder = attach::ladder(args.tiers.as_deref(), tiers, &args.moving)?;
     let report_to = args.open_report()?;
-    // Our own descendants: the program, and what it starts. Ourselves the list
-    // leaves out.
-    let targets = Targets::Process { process: std::process::id(), tree: true };
-    let session = Session::new(&attach, ladder, targets)?;
+    let session = Session::new(How {
+        verb: "run",
+        program: args.shown(),
+        ladder,
+        // Our own descendants: the program, and what it starts. Ourselves the list
+        // leaves out.
+        targets: Targets::Process { process: std::process::id(), tree: true },
+        policy: args.policy,
+        economist: args.economist,
+        moving: args.moving.clone(),
+        min_region: args.min_region,
+        dry_run: false,
+        record: args.record.clone(),
+        observing: args.observing.clone(),
+        quiet: args.quiet,
+    })?;
     let mut across = Across { session, json, failed: None };
     let running =
         Running::start(&mut args.command(program)).map_err(|e| not_started(program, &e))?;

@@ -3,25 +3,26 @@
 use std::time::Duration;
 
 use ratatui::Frame;
-use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Gauge, Paragraph, Row, Table, Widget};
-use terrace_core::{Bytes, PageSize, PerSecond};
-use terrace_live::shared::PARTS;
+use ratatui::widgets::{Block, Gauge, Paragraph, Row, Table};
+use terrace_core::{Nanos, PageSize, PerSecond};
 use terrace_report::Rates;
 use terrace_report::run::FaultClass;
 
-use super::history::{RegionKey, RunHistory};
+use super::draw_attached;
+use super::heat::{HeatMap, MapRow};
+use super::history::{RegionKey, RunHistory, Seen};
 use crate::output::{count, percent};
+use crate::runs::Manifest;
 
 /// What the heat map shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Map {
-    /// What is in DRAM.
+    /// What is in DRAM, or in the fastest tier.
     Residency,
-    /// Where faults happen.
+    /// Where faults happen, or accesses are observed.
     Faults,
 }
 
@@ -35,13 +36,13 @@ impl Map {
     }
 }
 
-const DIM: Style = Style::new().add_modifier(Modifier::DIM);
-const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+pub(super) const DIM: Style = Style::new().add_modifier(Modifier::DIM);
+pub(super) const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 
 /// Draws everything.
 pub(super) fn screen(
     frame: &mut Frame<'_>,
-    runs: &[RunHistory],
+    runs: &[Seen],
     shown: usize,
     map: Map,
     interval: Duration,
@@ -50,41 +51,99 @@ pub(super) fn screen(
     let [head, body, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)])
             .areas(frame.area());
+    let activity = match runs.get(shown) {
+        Some(Seen::Attached(_)) => "accesses",
+        _ => "faults",
+    };
     let keys = format!(
         " q quit  Tab next program  h {}  +/- interval {interval:?}  space {}",
-        if map == Map::Residency { "faults" } else { "residency" },
+        if map == Map::Residency { activity } else { "residency" },
         if held { "go on" } else { "hold" },
     );
     frame.render_widget(Line::styled(keys, DIM), foot);
-    let Some(run) = runs.get(shown) else {
-        frame.render_widget(Line::styled(" no program runs under `terrace run`", BOLD), head);
-        return;
-    };
-    frame.render_widget(headline(run, shown, runs.len()), head);
+    let which =
+        if runs.len() > 1 { format!("  ({} of {})", shown + 1, runs.len()) } else { String::new() };
+    match runs.get(shown) {
+        None => {
+            let nothing = " no program runs under `terrace run` or is attached to";
+            frame.render_widget(Line::styled(nothing, BOLD), head);
+        }
+        Some(Seen::Run(run)) => {
+            let slowdown = run.report.slowdown.and_then(|slowdown| slowdown.factor);
+            let slowdown =
+                slowdown.map_or(String::new(), |factor| format!(", slowdown {factor:.2} x"));
+            let line = headline(&run.manifest, run.report.elapsed, &(slowdown + &which));
+            frame.render_widget(line, head);
+            draw_run(frame, body, run, map);
+        }
+        Some(Seen::Attached(run)) => {
+            let how = if run.report.dry_run { ", moving nothing" } else { ", in place" };
+            let line = headline(&run.manifest, run.report.elapsed, &format!("{how}{which}"));
+            frame.render_widget(line, head);
+            draw_attached::draw(frame, body, run, map);
+        }
+    }
+}
+
+fn headline(manifest: &Manifest, elapsed: Nanos, more: &str) -> Line<'static> {
+    Line::from(vec![
+        Span::styled(format!(" {}", manifest.name()), BOLD),
+        Span::raw(format!(
+            " [{}], {} {}, {elapsed}{more}",
+            manifest.pid, manifest.policy, manifest.economist,
+        )),
+    ])
+}
+
+/// A run whose memory is compressed.
+fn draw_run(frame: &mut Frame<'_>, body: Rect, run: &RunHistory, map: Map) {
     let regions = hottest(run);
-    let table = (regions.len() as u16 + 3).min(body.height / 3);
+    let [tiers, rates, heat, list] = areas(body, regions.len());
+    draw_tiers(frame, tiers, run);
+    draw_rates(frame, rates, run.rates.as_ref());
+    draw_map(frame, heat, run, map);
+    draw_regions(frame, list, run, &regions);
+}
+
+/// Where tiers, rates, the heat map and a list of so many regions go.
+pub(super) fn areas(body: Rect, regions: usize) -> [Rect; 4] {
+    let table = (regions as u16).saturating_add(3).min(body.height / 3);
     let [figures, heat, list] =
         Layout::vertical([Constraint::Length(9), Constraint::Min(0), Constraint::Length(table)])
             .areas(body);
     let [tiers, rates] =
         Layout::horizontal([Constraint::Percentage(45), Constraint::Percentage(55)]).areas(figures);
-    draw_tiers(frame, tiers, run);
-    draw_rates(frame, rates, run.rates.as_ref());
-    frame.render_widget(HeatMap { run, map }, heat);
-    draw_regions(frame, list, run, &regions);
+    [tiers, rates, heat, list]
 }
 
-fn headline(run: &RunHistory, shown: usize, runs: usize) -> Line<'static> {
-    let slowdown = run.report.slowdown.and_then(|slowdown| slowdown.factor);
-    let slowdown = slowdown.map_or(String::new(), |factor| format!(", slowdown {factor:.2} x"));
-    let which = if runs > 1 { format!("  ({} of {runs})", shown + 1) } else { String::new() };
-    Line::from(vec![
-        Span::styled(format!(" {}", run.manifest.name()), BOLD),
-        Span::raw(format!(
-            " [{}], {} {}, {}{slowdown}{which}",
-            run.manifest.pid, run.manifest.policy, run.manifest.economist, run.report.elapsed,
-        )),
-    ])
+fn draw_map(frame: &mut Frame<'_>, area: Rect, run: &RunHistory, map: Map) {
+    let columns = &run.columns;
+    let (title, most) = match map {
+        Map::Residency => (" in DRAM, by address and time (dark: none, bright: all) ", 100),
+        Map::Faults => {
+            let skip = columns.len().saturating_sub(usize::from(area.width));
+            let cells = columns.iter().skip(skip).flat_map(|column| column.regions.values());
+            let most = cells.flat_map(|cells| cells.faults).max().unwrap_or(0);
+            (" faults, by address and time (dark: none, bright: most) ", most)
+        }
+    };
+    let value = |column: usize, row: &MapRow| {
+        let cells = columns.get(column)?.regions.get(&row.key)?;
+        Some(match map {
+            Map::Residency => {
+                let parts = &cells.resident[row.from..row.to];
+                parts.iter().map(|&part| u32::from(part)).sum::<u32>() / parts.len().max(1) as u32
+            }
+            Map::Faults => cells.faults[row.from..row.to].iter().copied().max().unwrap_or(0),
+        })
+    };
+    let processes = run.report.processes.iter();
+    let regions = processes.flat_map(|process| {
+        process.regions.iter().map(|region| ((process.pid, region.start), region.length))
+    });
+    let map =
+        HeatMap { title, regions: regions.collect(), columns: columns.len(), most, value: &value };
+    frame.render_widget(map, area);
 }
 
 /// What lies in which tier.
@@ -148,7 +207,7 @@ fn draw_rates(frame: &mut Frame<'_>, area: Rect, rates: Option<&Rates>) {
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-fn rate(rate: PerSecond) -> String {
+pub(super) fn rate(rate: PerSecond) -> String {
     format!("{}/s", count(rate.0.round() as u64))
 }
 
@@ -193,140 +252,16 @@ fn draw_regions(frame: &mut Frame<'_>, area: Rect, run: &RunHistory, regions: &[
     frame.render_widget(Table::new(rows, widths).header(header.style(DIM)).block(block), area);
 }
 
-/// Address downwards, time to the right.
-struct HeatMap<'a> {
-    run: &'a RunHistory,
-    map: Map,
-}
-
-/// Cells of the axis that names addresses.
-const AXIS: u16 = 14;
-
-impl Widget for HeatMap<'_> {
-    fn render(self, area: Rect, buffer: &mut Buffer) {
-        let title = match self.map {
-            Map::Residency => " in DRAM, by address and time (dark: none, bright: all) ",
-            Map::Faults => " faults, by address and time (dark: none, bright: most) ",
-        };
-        let block = Block::bordered().title(title);
-        let inside = block.inner(area);
-        block.render(area, buffer);
-        if inside.width <= AXIS || inside.height == 0 {
-            return;
-        }
-        let rows = self.rows(usize::from(inside.height));
-        let columns: Vec<_> = {
-            let width = usize::from(inside.width - AXIS);
-            let skip = self.run.columns.len().saturating_sub(width);
-            self.run.columns.iter().skip(skip).collect()
-        };
-        let most = match self.map {
-            Map::Residency => 100,
-            Map::Faults => columns
-                .iter()
-                .flat_map(|column| column.regions.values())
-                .flat_map(|cells| cells.faults)
-                .max()
-                .unwrap_or(0)
-                .max(1),
-        };
-        let mut named = None;
-        for (y, row) in (inside.y..).zip(&rows) {
-            if named != Some(row.key) {
-                named = Some(row.key);
-                buffer.set_string(inside.x, y, format!("{:x}", row.key.1), DIM);
-            }
-            for (x, column) in (inside.x + AXIS..).zip(&columns) {
-                let Some(cells) = column.regions.get(&row.key) else { continue };
-                let value = match self.map {
-                    Map::Residency => {
-                        let parts = &cells.resident[row.from..row.to];
-                        parts.iter().map(|&part| u32::from(part)).sum::<u32>()
-                            / parts.len().max(1) as u32
-                    }
-                    Map::Faults => {
-                        cells.faults[row.from..row.to].iter().copied().max().unwrap_or(0)
-                    }
-                };
-                let heat = shade(value, most);
-                if let Some(cell) = buffer.cell_mut((x, y)) {
-                    cell.set_symbol(heat.0).set_fg(heat.1);
-                }
-            }
-        }
-    }
-}
-
-/// Which parts of which region a row stands for.
-struct MapRow {
-    key: RegionKey,
-    from: usize,
-    to: usize,
-}
-
-impl HeatMap<'_> {
-    /// Shares the rows out among the largest regions, by size, in the order of
-    /// their addresses.
-    fn rows(&self, height: usize) -> Vec<MapRow> {
-        let mut regions: Vec<(RegionKey, Bytes)> = self
-            .run
-            .report
-            .processes
-            .iter()
-            .flat_map(|process| {
-                process.regions.iter().map(|region| ((process.pid, region.start), region.length))
-            })
-            .collect();
-        regions.sort_by_key(|&(key, length)| (std::cmp::Reverse(length), key));
-        regions.truncate(height);
-        regions.sort_by_key(|&(key, _)| key);
-        let all: u64 = regions.iter().map(|(_, length)| length.get()).sum();
-        let spare = height - regions.len();
-        let mut given = 0;
-        let mut seen = 0;
-        let mut rows = Vec::with_capacity(height);
-        for (key, length) in regions {
-            // One row each, and of the others as many as its size is due.
-            seen += length.get();
-            let due = (spare as u128 * u128::from(seen) / u128::from(all.max(1))) as usize;
-            let n = (1 + due - given).min(PARTS);
-            given = due;
-            rows.extend((0..n).map(|i| MapRow {
-                key,
-                from: PARTS * i / n,
-                to: (PARTS * (i + 1) / n).max(PARTS * i / n + 1),
-            }));
-        }
-        rows
-    }
-}
-
-/// How a value looks, beside the largest: by a symbol too, for terminals
-/// without colours.
-fn shade(value: u32, most: u32) -> (&'static str, Color) {
-    if value == 0 {
-        return ("·", Color::DarkGray);
-    }
-    // The square root, so that a little is seen beside a lot.
-    let level = (f64::from(value) / f64::from(most)).sqrt();
-    match (level * 4.0).ceil() as u32 {
-        0 | 1 => ("░", Color::Blue),
-        2 => ("▒", Color::Cyan),
-        3 => ("▓", Color::Yellow),
-        _ => ("█", Color::Red),
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use terrace_core::Nanos;
+    use terrace_core::Bytes;
+    use terrace_live::shared::PARTS;
     use terrace_report::run::{FaultReport, Figures, ProcessReport, ProcessState, RegionReport};
     use terrace_report::{RunReport, Slowdown};
 
     use super::*;
-    use crate::runs::Manifest;
 
     /// A run at its n-th look: faults wander upwards through its first region.
     fn report(n: u32) -> RunReport {
@@ -404,15 +339,15 @@ mod tests {
         }
     }
 
-    fn run(looks: u32) -> RunHistory {
+    fn run(looks: u32) -> Seen {
         let program = vec!["/usr/bin/sort".to_owned()];
         let mut manifest =
             Manifest::new(program, "hemem", "enforce", Bytes::mib(32), Nanos(500), vec![], None);
         manifest.pid = 4711;
-        RunHistory::of_looks(&manifest, (1..=looks).map(report).collect())
+        Seen::Run(Box::new(RunHistory::of_looks(&manifest, (1..=looks).map(report).collect())))
     }
 
-    fn drawn(runs: &[RunHistory], width: u16, height: u16, map: Map) -> String {
+    pub(in crate::top) fn drawn(runs: &[Seen], width: u16, height: u16, map: Map) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| screen(frame, runs, 0, map, Duration::from_secs(1), false)).unwrap();
         let buffer = terminal.backend().buffer();
@@ -440,19 +375,5 @@ mod tests {
             drawn(&runs, width, height, Map::Residency);
         }
         assert!(drawn(&[], 60, 5, Map::Faults).contains("no program runs"));
-    }
-
-    #[test]
-    fn every_part_of_every_region_is_in_the_map_once() {
-        let run = run(1);
-        for height in [1, 2, 3, 7, 20, 33] {
-            let map = HeatMap { run: &run, map: Map::Faults };
-            let rows = map.rows(height);
-
-            assert!(rows.len() <= height, "{} rows in {height}", rows.len());
-            let largest: Vec<_> = rows.iter().filter(|row| row.key.1 == 0x1200_0000_0000).collect();
-            assert_eq!((largest[0].from, largest[largest.len() - 1].to), (0, PARTS));
-            assert!(largest.windows(2).all(|w| w[0].to == w[1].from), "gaps at {height}");
-        }
     }
 }

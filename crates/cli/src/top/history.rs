@@ -5,19 +5,55 @@ use std::collections::{BTreeMap, VecDeque};
 use terrace_live::shared::PARTS;
 use terrace_report::{Rates, RunReport};
 
+use super::attached::AttachHistory;
 use crate::residency::{self, Parts};
-use crate::runs::{self, Manifest};
+use crate::runs::{self, LiveRun, Manifest};
 
 /// Looks that the heat map can show.
-const COLUMNS: usize = 512;
+pub(super) const COLUMNS: usize = 512;
 
 /// Every run that is under way.
 pub(super) struct History {
-    runs: Vec<RunHistory>,
+    runs: Vec<Seen>,
     is_new: bool,
 }
 
-/// One run.
+/// A run of either kind.
+pub(super) enum Seen {
+    /// Its memory is compressed.
+    Run(Box<RunHistory>),
+    /// Its pages stay mapped.
+    Attached(Box<AttachHistory>),
+}
+
+impl Seen {
+    fn manifest(&self) -> &Manifest {
+        match self {
+            Self::Run(run) => &run.manifest,
+            Self::Attached(run) => &run.manifest,
+        }
+    }
+
+    /// A run after another look; `None` if there was nothing to be seen of it yet.
+    fn after(before: Option<Self>, run: &LiveRun) -> Option<Self> {
+        let manifest = run.manifest.clone();
+        if manifest.in_place {
+            let before = match before {
+                Some(Self::Attached(before)) => Some(*before),
+                _ => None,
+            };
+            let history = AttachHistory::after(before, manifest, run.attached()?);
+            return Some(Self::Attached(Box::new(history)));
+        }
+        let before = match before {
+            Some(Self::Run(before)) => Some(*before),
+            _ => None,
+        };
+        Some(Self::Run(Box::new(RunHistory::after(before, manifest, run.report()))))
+    }
+}
+
+/// One run whose memory is compressed.
 pub(super) struct RunHistory {
     /// What it says of itself.
     pub(super) manifest: Manifest,
@@ -60,7 +96,7 @@ impl History {
     }
 
     /// The runs, oldest first.
-    pub(super) fn runs(&self) -> &[RunHistory] {
+    pub(super) fn runs(&self) -> &[Seen] {
         &self.runs
     }
 
@@ -69,9 +105,9 @@ impl History {
         self.is_new = false;
         let mut before = std::mem::take(&mut self.runs);
         for run in runs::choose(choice).unwrap_or_default() {
-            let same = before.iter().position(|old| old.manifest == run.manifest);
+            let same = before.iter().position(|old| *old.manifest() == run.manifest);
             let old = same.map(|at| before.swap_remove(at));
-            self.runs.push(RunHistory::after(old, run.manifest.clone(), run.report()));
+            self.runs.extend(Seen::after(old, &run));
         }
     }
 }

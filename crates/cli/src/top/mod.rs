@@ -3,10 +3,15 @@
 //! | file | concept |
 //! |---|---|
 //! | [`history`] | what was seen, look by look |
-//! | [`draw`] | one look as a screen |
+//! | [`attached`] | the same of memory whose pages stay mapped |
+//! | [`draw`], [`draw_attached`] | one look as a screen |
+//! | [`heat`] | the heat map |
 //! | [`screen`] | the terminal: keys, sizes, and leaving it as it was |
 
+mod attached;
 mod draw;
+mod draw_attached;
+mod heat;
 mod history;
 mod screen;
 
@@ -16,20 +21,21 @@ use std::time::Duration;
 
 use serde::Serialize;
 use terrace_core::Nanos;
-use terrace_report::{Moment, Rates};
+use terrace_report::{AttachRates, AttachReport, Moment, Rates};
 
-use self::history::History;
+use self::history::{History, Seen};
 use crate::failure::Failure;
 use crate::output;
-use crate::runs;
+use crate::runs::{self, LiveRun};
 
 /// Watch running programs.
 ///
 /// Shows what lies in which tier, fault rates and latencies, pages moved and
 /// moved in vain, time lost, the hottest regions, and a heat map of address
-/// over time. On a terminal: q quits, Tab shows the next program, h turns the
-/// heat map between residency and faults, + and - change the interval, space
-/// holds. Elsewhere it prints one report, or JSON.
+/// over time; of programs under `terrace run`, and of those that `terrace
+/// attach` is attached to. On a terminal: q quits, Tab shows the next program,
+/// h turns the heat map between residency and faults (or accesses), + and -
+/// change the interval, space holds. Elsewhere it prints one report, or JSON.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: terrace top redis-server")]
 pub(crate) struct Args {
@@ -56,7 +62,20 @@ const MIN_INTERVAL: Nanos = Nanos::millis(50);
 /// One look as a document.
 #[derive(Serialize)]
 struct Look {
+    /// Whose memory is compressed.
     runs: Vec<RunLook>,
+    /// Whose pages stay mapped.
+    attached: Vec<AttachLook>,
+}
+
+/// One attachment in it.
+#[derive(Serialize)]
+struct AttachLook {
+    run: u32,
+    program: Vec<String>,
+    rates: Option<AttachRates>,
+    #[serde(flatten)]
+    report: AttachReport,
 }
 
 /// One run in it.
@@ -91,10 +110,9 @@ impl Args {
             screen::show(choice, interval, self.count)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let reports = runs::choose(choice)?.into_iter().map(|run| run.report());
-        let text: Vec<_> = reports.map(|report| crate::run::render(&report)).collect();
+        let text: Vec<_> = runs::choose(choice)?.iter().filter_map(report).collect();
         if text.is_empty() {
-            return output::print("no program runs under `terrace run`\n")
+            return output::print("no program runs under `terrace run` or is attached to\n")
                 .map(|()| ExitCode::SUCCESS);
         }
         output::print(&text.join("\n")).map(|()| ExitCode::SUCCESS)
@@ -109,7 +127,7 @@ impl Args {
                 break;
             }
             let look = Self::look(&mut history, choice, interval);
-            if choice.is_some() && look.runs.is_empty() {
+            if choice.is_some() && look.runs.is_empty() && look.attached.is_empty() {
                 break;
             }
             output::print(&output::json_line("terrace.top", &look)?)?;
@@ -124,18 +142,34 @@ impl Args {
         }
         std::thread::sleep(interval);
         history.look(choice);
-        let runs = history
-            .runs()
-            .iter()
-            .map(|run| RunLook {
-                run: run.manifest.pid,
-                program: run.manifest.program.clone(),
-                policy: run.manifest.policy.clone(),
-                budget: run.manifest.budget,
-                rates: run.rates.clone(),
-                moment: run.report.clone().into(),
-            })
-            .collect();
-        Look { runs }
+        let (mut runs, mut attached) = (Vec::new(), Vec::new());
+        for run in history.runs() {
+            match run {
+                Seen::Run(run) => runs.push(RunLook {
+                    run: run.manifest.pid,
+                    program: run.manifest.program.clone(),
+                    policy: run.manifest.policy.clone(),
+                    budget: run.manifest.budget,
+                    rates: run.rates.clone(),
+                    moment: run.report.clone().into(),
+                }),
+                Seen::Attached(run) => attached.push(AttachLook {
+                    run: run.manifest.pid,
+                    program: run.manifest.program.clone(),
+                    rates: run.rates.clone(),
+                    report: run.report.clone(),
+                }),
+            }
+        }
+        Look { runs, attached }
+    }
+}
+
+/// A run's report as text; `None` before there is one.
+fn report(run: &LiveRun) -> Option<String> {
+    if run.manifest.in_place {
+        run.attached().map(|report| crate::attach::render::render(&report))
+    } else {
+        Some(crate::run::render(&run.report()))
     }
 }

@@ -3,6 +3,7 @@
 // Each test binary uses its own part.
 #![allow(dead_code)]
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 use std::sync::OnceLock;
@@ -145,4 +146,35 @@ impl Drop for Group {
             }
         }
     }
+}
+
+/// Holds 24 MiB, of which it touches one again and again; checks all of it when its
+/// input ends.
+pub(crate) const HOLDER: &str = r#"
+#include <poll.h>
+#include <stdio.h>
+#include <sys/mman.h>
+int main(void) {
+    size_t pages = 24 * 256;
+    size_t *m = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < pages * 512; i++) m[i] = i * 77;
+    puts("ready");
+    fflush(stdout);
+    struct pollfd in = { 0, POLLIN, 0 };
+    while (poll(&in, 1, 10) == 0)
+        for (size_t i = 0; i < 256; i++) (*(volatile size_t *)&m[i * 512])++, m[i * 512]--;
+    for (size_t i = 0; i < pages * 512; i++)
+        if (m[i] != i * 77) { puts("wrong"); return 1; }
+    puts("right");
+    return 0;
+}
+"#;
+
+/// Asks for a path; gives the status line and the body.
+pub(crate) fn ask(mut connection: impl Read + Write, path: &str) -> (String, String) {
+    write!(connection, "GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    let mut response = String::new();
+    connection.read_to_string(&mut response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
 }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use terrace_core::{Bytes, Cycles, Nanos};
+use terrace_core::{Bytes, Nanos};
 use terrace_live::shared::PARTS;
 
 use super::chart::{self, Axis, Grid, Series, escape};
-use super::shell::{account_table, clock, count, seconds, table, wrap};
+use super::shell::{clock, count, seconds, table, wrap};
 use super::story::{Column, RegionColumn, RegionKey, Story};
 use crate::run::{End, FaultClass, FaultReport, Figures, RunReport};
 
@@ -30,7 +30,7 @@ pub fn page(story: &Story) -> String {
     }
     body += &faults(&report.total);
     body += &stall(&report.total);
-    body += &decisions(story, report);
+    body += &story.decisions.section(&report.total.accounts);
     body += &regions(report);
     body += &facts(story, report);
     wrap("report", &format!("{name} – Terrace"), &body)
@@ -349,40 +349,6 @@ fn stall(total: &Figures) -> String {
         chart::shares("Stall time by part", &shares),
         table(&["part", "time", "share", "a fault"], rows)
     )
-}
-
-fn decisions(story: &Story, report: &RunReport) -> String {
-    let accounts = &report.total.accounts;
-    let mut text = String::from("<h2>Decisions</h2>\n");
-    if accounts.is_empty() {
-        return text + "<p class=\"empty\">none were taken</p>\n";
-    }
-    text += "<p class=\"sub\">The economist's accounts by class of action, in cycles: what was \
-             predicted, and what came of it.</p>\n";
-    text += &account_table(accounts);
-    if !story.decisions.is_empty() {
-        let mut groups: Vec<_> = story.decisions.iter().collect();
-        groups.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.count));
-        let rows = groups.into_iter().map(|(group, sums)| {
-            let each = |cycles: f64| {
-                let each = cycles / sums.count as f64;
-                if each < 0.5 { "0".to_owned() } else { Cycles(each as u64).to_string() }
-            };
-            vec![
-                format!("{}: {}", group.class(), group.reason),
-                group.verdict.to_lowercase(),
-                count(sums.count),
-                each(sums.cost),
-                each(sums.benefit),
-                each(sums.benefit_low),
-            ]
-        });
-        text += &table(
-            &["proposed because", "verdict", "decisions", "cost each", "benefit each", "at least"],
-            rows,
-        );
-    }
-    text
 }
 
 fn regions(report: &RunReport) -> String {

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use terrace_core::{ActionClass, Bytes, Nanos, PageSize, Reason};
-use terrace_economics::Decision;
+use terrace_core::{Bytes, Nanos, PageSize};
 use terrace_live::shared::PARTS;
 
+use super::decisions::Decisions;
 use crate::run::{FaultClass, Moment, RunReport};
 
 /// Columns that a picture has at most; beyond twice as many, pairs are merged.
@@ -31,7 +31,7 @@ pub struct Story {
     /// Moments, in order.
     pub columns: Vec<Column>,
     /// Decisions by what was decided, and why.
-    pub decisions: BTreeMap<Group, Sums>,
+    pub decisions: Decisions,
 }
 
 /// A moment, reduced to what is drawn.
@@ -68,54 +68,7 @@ pub struct RegionColumn {
     pub faults: [u32; PARTS],
 }
 
-/// Decisions of one kind.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Group {
-    /// The class of action.
-    pub class: u8,
-    /// The policy's reason.
-    pub reason: String,
-    /// What the economist said.
-    pub verdict: &'static str,
-}
-
-impl Group {
-    /// The class's name.
-    pub fn class(&self) -> &'static str {
-        ActionClass::ALL[usize::from(self.class)].name()
-    }
-}
-
-/// What decisions of one kind come to together.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sums {
-    /// How many.
-    pub count: u64,
-    /// Expected cost, cycles.
-    pub cost: f64,
-    /// Least benefit, cycles.
-    pub benefit_low: f64,
-    /// Expected benefit, cycles.
-    pub benefit: f64,
-}
-
 impl Story {
-    /// Takes in a decision.
-    pub fn decided(&mut self, decision: &Decision) {
-        let group = Group {
-            class: decision.action.class().index() as u8,
-            reason: reason(decision.reason),
-            verdict: decision.verdict.name(),
-        };
-        let sums = self.decisions.entry(group).or_default();
-        sums.count += 1;
-        if decision.is_priced() {
-            sums.cost += decision.cost.expected;
-            sums.benefit_low += decision.benefit.low;
-            sums.benefit += decision.benefit.expected;
-        }
-    }
-
     /// Takes in a moment, with the residency of regions' parts.
     pub fn moment(&mut self, moment: &Moment, residency: &BTreeMap<RegionKey, Vec<u8>>) {
         let total = &moment.total;
@@ -146,14 +99,7 @@ impl Story {
             column.regions.insert(key, RegionColumn { length, resident, faults });
         }
         self.columns.push(column);
-        if self.columns.len() >= 2 * COLUMNS {
-            // Counters are totals, so the later of two says what both came to.
-            let mut n = 0;
-            self.columns.retain(|_| {
-                n += 1;
-                n % 2 == 0
-            });
-        }
+        thin_out(&mut self.columns);
     }
 
     /// Regions worth drawing: those that had faults, most first, and then in
@@ -175,9 +121,14 @@ impl Story {
     }
 }
 
-/// The policy's reason in words: its name as it is recorded.
-fn reason(reason: Reason) -> String {
-    let name = serde_json::to_value(reason).ok();
-    let name = name.as_ref().and_then(serde_json::Value::as_str);
-    name.map_or_else(|| "unknown".to_owned(), |name| name.replace('-', " "))
+/// Drops every other column when there are too many: counters are totals, so the later
+/// of two says what both came to.
+pub(super) fn thin_out<T>(columns: &mut Vec<T>) {
+    if columns.len() >= 2 * COLUMNS {
+        let mut n = 0;
+        columns.retain(|_| {
+            n += 1;
+            n % 2 == 0
+        });
+    }
 }

@@ -1,8 +1,11 @@
 //! Figures as OpenMetrics text, for Prometheus and what understands it.
 //!
-//! One set of series for each process of each run. Counters begin at zero with
+//! One set of series for each process of each run; where pages stay mapped
+//! ([`attached`]), one for all processes together. Counters begin at zero with
 //! the process; a process that has ended keeps its last figures until its run
 //! ends.
+
+mod attached;
 
 use std::fmt;
 
@@ -14,23 +17,28 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use terrace_core::Nanos;
 
-use crate::run::{Figures, ProcessReport, RunReport};
+pub use self::attached::Attached;
+use crate::run::{AccountReport, Figures, ProcessReport, RunReport};
 
 /// The media type of what [`encode`] gives.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The runs' figures as text. The number beside each report is that of the
 /// process that runs it.
-pub fn encode(runs: Vec<(u32, RunReport)>) -> Result<String, fmt::Error> {
+pub fn encode(runs: Vec<(u32, RunReport)>, attached: Vec<Attached>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("terrace");
-    registry.register_collector(Box::new(Runs(runs)));
+    registry.register_collector(Box::new(Runs { runs, attached }));
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(out)
 }
 
 #[derive(Debug)]
-struct Runs(Vec<(u32, RunReport)>);
+struct Runs {
+    runs: Vec<(u32, RunReport)>,
+    /// All series of one name have to stand together, so these are here, too.
+    attached: Vec<Attached>,
+}
 
 /// What tells series apart.
 #[derive(Clone, Debug, EncodeLabelSet)]
@@ -91,9 +99,13 @@ const COUNTERS: &[Counter] = &[
     ("demotions_refused", "Demotions that the kernel refused", None, |f| {
         f.demotions_refused as f64
     }),
-    ("ping_pongs", "Promotions of pages that had left less than a second before", None, |f| {
-        f.ping_pongs as f64
-    }),
+    (
+        "ping_pongs",
+        "Promotions of pages that had left less than a second before; where pages stay mapped, \
+         moves of pages that had been moved the other way",
+        None,
+        |f| f.ping_pongs as f64,
+    ),
     (
         "thrashing",
         "Time in which pages came back that had just left, and were waited for",
@@ -120,7 +132,7 @@ fn seconds(time: Nanos) -> f64 {
 
 impl Runs {
     fn processes(&self) -> impl Iterator<Item = (Process, &RunReport, &ProcessReport)> {
-        self.0.iter().flat_map(|(run, report)| {
+        self.runs.iter().flat_map(|(run, report)| {
             report.processes.iter().map(move |process| {
                 let labels = Process {
                     run: *run,
@@ -136,7 +148,7 @@ impl Runs {
     /// One value for each process.
     fn each(
         &self,
-        mut metric: MetricEncoder<'_>,
+        metric: &mut MetricEncoder<'_>,
         mut write: impl FnMut(MetricEncoder<'_>, &RunReport, &ProcessReport) -> fmt::Result,
     ) -> fmt::Result {
         for (labels, report, process) in self.processes() {
@@ -146,26 +158,71 @@ impl Runs {
     }
 }
 
+// A name without series is left out: some readers take the next for a part of it.
 impl Collector for Runs {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let budget = encoder.encode_descriptor(
+        if self.processes().next().is_some() || attached::have_budget(&self.attached) {
+            self.budget(&mut encoder)?;
+        }
+        self.figures(&mut encoder)?;
+        if self.processes().any(|(_, _, process)| !process.figures.faults.is_empty()) {
+            self.faults(&mut encoder)?;
+        }
+        let of_runs = self.processes().map(|(_, _, process)| &process.figures.accounts);
+        let of_attached = self.attached.iter().map(|attached| &attached.report.accounts);
+        if of_runs.chain(of_attached).any(|accounts| !accounts.is_empty()) {
+            self.decisions(&mut encoder)?;
+        }
+        if self.runs.iter().any(|(_, report)| factor(report).is_some()) {
+            self.slowdown(&mut encoder)?;
+        }
+        attached::encode(&self.attached, &mut encoder)
+    }
+}
+
+/// The estimated slowdown, where there is an estimate.
+fn factor(report: &RunReport) -> Option<f64> {
+    report.slowdown.and_then(|slowdown| slowdown.factor)
+}
+
+impl Runs {
+    fn budget(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut budget = encoder.encode_descriptor(
             "budget",
             "DRAM that managed memory may use",
             Some(&Unit::Bytes),
             MetricType::Gauge,
         )?;
-        self.each(budget, |mut to, report, _| to.encode_gauge(&report.budget.as_f64()))?;
+        self.each(&mut budget, |mut to, report, _| to.encode_gauge(&report.budget.as_f64()))?;
+        attached::budget(&self.attached, &mut budget)
+    }
+
+    fn figures(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let any = self.processes().next().is_some();
         for (name, help, unit, value) in GAUGES {
-            let gauge = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
-            self.each(gauge, |mut to, _, process| to.encode_gauge(&value(process)))?;
+            if !any && !attached::have_gauge(&self.attached, name) {
+                continue;
+            }
+            let mut gauge =
+                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+            self.each(&mut gauge, |mut to, _, process| to.encode_gauge(&value(process)))?;
+            attached::shared_gauge(&self.attached, name, &mut gauge)?;
         }
         for (name, help, unit, value) in COUNTERS {
-            let counter =
+            if !any && !attached::have_counter(&self.attached, name) {
+                continue;
+            }
+            let mut counter =
                 encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
-            self.each(counter, |mut to, _, process| {
+            self.each(&mut counter, |mut to, _, process| {
                 to.encode_counter::<NoLabelSet, _, f64>(&value(&process.figures), None)
             })?;
+            attached::shared_counter(&self.attached, name, &mut counter)?;
         }
+        Ok(())
+    }
+
+    fn faults(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut faults = encoder.encode_descriptor(
             // Not as a unit: some readers refuse one for histograms.
             "fault_duration_seconds",
@@ -181,6 +238,10 @@ impl Collector for Runs {
                 to.encode_histogram::<NoLabelSet>(sum, fault.count, &buckets, None)?;
             }
         }
+        Ok(())
+    }
+
+    fn decisions(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut decisions = encoder.encode_descriptor(
             "decisions",
             "What became of proposed actions",
@@ -188,21 +249,37 @@ impl Collector for Runs {
             MetricType::Counter,
         )?;
         for (labels, _, process) in self.processes() {
-            for account in &process.figures.accounts {
-                for (outcome, count) in [
-                    ("vetoed", account.vetoed),
-                    ("completed", account.completed),
-                    ("aborted", account.aborted),
-                ] {
-                    let about = [("class", account.class.name()), ("outcome", outcome)];
-                    let labels = (labels.clone(), about);
-                    let mut to = decisions.encode_family(&labels)?;
-                    to.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-                }
-            }
+            encode_accounts(&mut decisions, &labels, &process.figures.accounts)?;
         }
-        self.slowdown(&mut encoder)
+        for attached in &self.attached {
+            encode_accounts(&mut decisions, &attached.labels(), &attached.report.accounts)?;
+        }
+        Ok(())
     }
+}
+
+/// What became of proposed actions, by class.
+fn encode_accounts<L>(
+    decisions: &mut MetricEncoder<'_>,
+    labels: &L,
+    accounts: &[AccountReport],
+) -> fmt::Result
+where
+    L: Clone + EncodeLabelSet,
+{
+    for account in accounts {
+        for (outcome, count) in [
+            ("vetoed", account.vetoed),
+            ("completed", account.completed),
+            ("aborted", account.aborted),
+        ] {
+            let about = [("class", account.class.name()), ("outcome", outcome)];
+            let labels = (labels.clone(), about);
+            let mut to = decisions.encode_family(&labels)?;
+            to.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+    }
+    Ok(())
 }
 
 impl Runs {
@@ -213,10 +290,8 @@ impl Runs {
             None,
             MetricType::Gauge,
         )?;
-        for (run, report) in &self.0 {
-            let Some(factor) = report.slowdown.and_then(|slowdown| slowdown.factor) else {
-                continue;
-            };
+        for (run, report) in &self.runs {
+            let Some(factor) = factor(report) else { continue };
             let program = report.program.first().cloned().unwrap_or_default();
             let labels = [("run", run.to_string()), ("program", program)];
             gauge.encode_family(&labels)?.encode_gauge(&factor)?;

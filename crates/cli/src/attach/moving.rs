@@ -1,0 +1,100 @@
+//! How pages are moved where they stay mapped: options that `terrace attach` and
+//! `terrace run` have in common, and what observes accesses.
+
+use terrace_core::{BytesPerSecond, Ladder, Memory};
+use terrace_live::probe::UffdProbe;
+use terrace_policy::Brain;
+use terrace_sampler::{Capabilities, Choice, Governor, Kind, choose};
+
+use crate::args::one_of;
+use crate::failure::Failure;
+
+// Not a doc comment: it would become the help of the command.
+// What is observed and moved.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Moving {
+    /// Bound on the traffic between tiers; 1GiB/s unless a file says otherwise.
+    #[arg(long, value_name = "RATE")]
+    limit: Option<BytesPerSecond>,
+
+    /// How accesses are observed; the best that there is unless told otherwise.
+    #[arg(long, value_name = "KIND", value_parser = one_of(&Kind::ALL, Kind::name))]
+    sampler: Vec<Kind>,
+
+    /// The most of one processor that observing may use; 3% unless told otherwise.
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    sampling_cap: Option<f64>,
+}
+
+/// A share: `3%`.
+fn percent(text: &str) -> Result<f64, String> {
+    text.strip_suffix('%')
+        .and_then(|number| number.trim().parse::<f64>().ok())
+        .filter(|share| *share > 0.0 && *share <= 100.0)
+        .map(|share| share / 100.0)
+        .ok_or_else(|| format!("`{text}` is not a share between 0% and 100%, such as `3%`"))
+}
+
+impl Moving {
+    /// The first of these options that was given.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        [
+            (self.limit.is_some(), "--limit"),
+            (!self.sampler.is_empty(), "--sampler"),
+            (self.sampling_cap.is_some(), "--sampling-cap"),
+        ]
+        .into_iter()
+        .find_map(|(given, option)| given.then_some(option))
+    }
+
+    /// The share of one processor that observing may use.
+    pub(super) fn cap(&self) -> f64 {
+        self.sampling_cap.unwrap_or(Governor::DEFAULT_CAP)
+    }
+
+    /// Enters the limit into what a file or the defaults say.
+    pub(super) fn limit(&self, ladder: &mut Ladder) -> Result<(), Failure> {
+        let Some(limit) = self.limit else { return Ok(()) };
+        if limit.get() <= 0.0 {
+            return Err(Failure::bad_input("--limit: must be above zero"));
+        }
+        ladder.migration.limit = limit;
+        Ok(())
+    }
+
+    /// What observes: as asked for, else the best that there is.
+    pub(super) fn choose(&self, brain: &Brain, ladder: &Ladder) -> Result<Choice, Failure> {
+        let capabilities = Capabilities::probe(UffdProbe::run().features);
+        if !self.sampler.is_empty() {
+            for kind in &self.sampler {
+                if let Some(lack) = capabilities.lack(*kind) {
+                    let what = format!("--sampler {}: {lack}", kind.name());
+                    return Err(Failure::unsupported(what));
+                }
+            }
+            let reason = "as asked for".to_owned();
+            return Ok(Choice { kinds: self.sampler.clone(), reason });
+        }
+        if !brain.needs().samples && !brain.needs().scans {
+            let reason = format!("the policy {} needs none", brain.name());
+            return Ok(Choice { kinds: Vec::new(), reason });
+        }
+        match choose::choose(&capabilities) {
+            Ok(choice) => Ok(choice),
+            // Into swap, what comes back is itself an observation.
+            Err(lacks) if reclaims_only(ladder) => {
+                let reason = format!("pages that come back from swap are all there is: {lacks}");
+                Ok(Choice { kinds: Vec::new(), reason })
+            }
+            Err(lacks) => Err(Failure::unsupported(format!(
+                "accesses cannot be observed here ({lacks}); \
+                 `--policy first-touch` needs no samples"
+            ))),
+        }
+    }
+}
+
+/// Whether there is nothing below the first memory but swap.
+fn reclaims_only(ladder: &Ladder) -> bool {
+    ladder.tiers.get(1).is_some_and(|tier| tier.memory == Memory::Swap)
+}

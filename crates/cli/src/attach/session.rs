@@ -1,0 +1,297 @@
+//! An attachment that is under way.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use terrace_core::{Bytes, Ladder, Memory, Nanos};
+use terrace_economics::{Economist, Mode};
+use terrace_live::activate;
+use terrace_live::attach::host::{Host, LinuxHost};
+use terrace_live::attach::targets::Targets;
+use terrace_live::attach::{Attach, Options};
+use terrace_live::numa::nodes::Nodes;
+use terrace_live::sys::thread_cpu;
+use terrace_policy::{Brain, PolicyName};
+use terrace_report::AttachReport;
+use terrace_report::attach::{Head, held};
+use terrace_sampler::{Choice, Sampler};
+
+use super::moving::Moving;
+use super::recorder::Recorder;
+use super::render::render;
+use super::showing::Showing;
+use crate::args::mode_name;
+use crate::failure::Failure;
+use crate::observing::Observing;
+use crate::output;
+
+/// The most processes that are looked for again in this time.
+const LOOK: Nanos = Nanos::millis(500);
+/// The longest sleep, so that signals are obeyed soon.
+const NAP: Duration = Duration::from_millis(50);
+
+/// What an attachment is to do.
+#[derive(Debug)]
+pub(crate) struct How {
+    /// The command that it is of.
+    pub(crate) verb: &'static str,
+    /// What it is called: the program with its arguments, or the control group.
+    pub(crate) program: Vec<String>,
+    /// The tiers.
+    pub(crate) ladder: Ladder,
+    /// The processes.
+    pub(crate) targets: Targets,
+    /// Which policy decides.
+    pub(crate) policy: PolicyName,
+    /// What the economist does with its opinion.
+    pub(crate) economist: Mode,
+    /// How is observed and moved.
+    pub(crate) moving: Moving,
+    /// Smaller mappings are left alone.
+    pub(crate) min_region: Bytes,
+    /// Whether nothing is to be moved.
+    pub(crate) dry_run: bool,
+    /// Where decisions are written down.
+    pub(crate) record: Option<PathBuf>,
+    /// How it is shown.
+    pub(crate) observing: Observing,
+    /// Whether warnings are kept back.
+    pub(crate) quiet: bool,
+}
+
+/// An attachment that is under way.
+pub(crate) struct Session {
+    how: How,
+    choice: Choice,
+    engine: Attach<LinuxHost>,
+    recorder: Option<Recorder>,
+    showing: Showing,
+    started: Nanos,
+    /// The processes at the last look, and when that was.
+    processes: Vec<u32>,
+    looked: Option<Nanos>,
+    names: Vec<(u32, String)>,
+    /// What each tier held after the first pass.
+    at_begin: Option<Vec<Bytes>>,
+}
+
+impl Session {
+    /// Chooses samplers and opens everything; nothing is moved yet.
+    pub(crate) fn new(how: How) -> Result<Self, Failure> {
+        check_memories(&how.ladder)?;
+        let economist = Economist::new(how.economist, activate::calibrate());
+        let brain = Brain::new(how.policy.build(), economist);
+        let choice = how.moving.choose(&brain, &how.ladder)?;
+        let mut samplers: Vec<Box<dyn Sampler>> = Vec::new();
+        for kind in &choice.kinds {
+            samplers.push(kind.open().map_err(Failure::unsupported)?);
+        }
+        let program = || (how.program.clone(), how.economist);
+        let record = how.record.as_deref();
+        let recorder = record.map(|path| Recorder::create(path, program(), &how.ladder, &brain));
+        let recorder = recorder.transpose()?;
+        let showing = Showing::new(&how)?;
+        if !how.quiet {
+            warn(&how.ladder);
+        }
+        let options = Options {
+            dry_run: how.dry_run,
+            min_region: how.min_region,
+            sampling_cap: how.moving.cap(),
+            ..Options::default()
+        };
+        let ladder = how.ladder.clone();
+        let mut engine = Attach::new(LinuxHost::new(), ladder, brain, samplers, options);
+        Ok(Self {
+            how,
+            choice,
+            recorder,
+            showing,
+            started: engine.host().now(),
+            engine,
+            processes: Vec::new(),
+            looked: None,
+            names: Vec::new(),
+            at_begin: None,
+        })
+    }
+
+    /// Steps until the programs have ended, the time is over or somebody stops us.
+    pub(super) fn run(&mut self, duration: Option<Nanos>, json: bool) -> Result<(), Failure> {
+        let (stop, ask) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        for (signal, flag) in [(SIGINT, &stop), (SIGTERM, &stop), (SIGHUP, &stop), (SIGUSR1, &ask)]
+        {
+            signal_hook::flag::register(signal, flag.clone())
+                .map_err(|e| Failure::failed(format!("signal {signal}: {e}")))?;
+        }
+        while !stop.load(Relaxed) {
+            let now = self.engine.host().now();
+            if duration.is_some_and(|time| now >= self.started + time) {
+                break;
+            }
+            let wait = self.step()?;
+            if self.processes.is_empty() {
+                break;
+            }
+            if ask.swap(false, Relaxed) {
+                output::print(&self.report(json)?)?;
+            }
+            std::thread::sleep(wait);
+        }
+        Ok(())
+    }
+
+    /// One step; how long to wait for the next.
+    pub(crate) fn step(&mut self) -> Result<Duration, Failure> {
+        let wait = self.advance()?;
+        self.show();
+        Ok(wait.min(NAP).min(self.showing.due_in()))
+    }
+
+    fn advance(&mut self) -> Result<Duration, Failure> {
+        let now = self.engine.host().now();
+        if self.looked.is_none_or(|at| now >= at + LOOK) {
+            self.looked = Some(now);
+            // A group that is gone has no processes either.
+            self.processes = self.how.targets.list().unwrap_or_default();
+            for (process, name) in names(&self.processes) {
+                // A process may have executed another program since the last look.
+                match self.names.iter_mut().find(|(other, _)| *other == process) {
+                    Some((_, old)) => *old = name,
+                    None => self.names.push((process, name)),
+                }
+            }
+        }
+        if self.processes.is_empty() {
+            return Ok(NAP);
+        }
+        let mut decided = Vec::new();
+        let wanted = self.recorder.is_some() || self.showing.wants_decisions();
+        let next = self
+            .engine
+            .step(&self.processes, &mut |process, decision| {
+                if wanted {
+                    decided.push((process, *decision));
+                }
+            })
+            .map_err(Failure::failed)?;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.decisions(&self.engine, &decided);
+        }
+        self.showing.decided(&decided);
+        self.complain()?;
+        if self.at_begin.is_none() && self.engine.stats().passes > 0 {
+            self.at_begin = Some(held(&self.engine));
+        }
+        let wait = next.saturating_sub(self.engine.host().now()).get();
+        Ok(Duration::from_nanos(wait))
+    }
+
+    /// Shows what is due to be shown. That is work for this attachment, too.
+    fn show(&mut self) {
+        if self.showing.due_in().is_zero() {
+            let cpu = thread_cpu();
+            let report = self.figures();
+            self.showing.show(&report);
+            self.engine.charge(thread_cpu().saturating_sub(cpu));
+        }
+    }
+
+    /// Says what stopped working.
+    fn complain(&mut self) -> Result<(), Failure> {
+        for (process, why) in self.engine.take_refused() {
+            if self.processes == [process] {
+                return Err(Failure::failed(format!("process {process}: {why}")));
+            }
+            if !self.how.quiet {
+                eprintln!("terrace: warning: process {process} is left alone: {why}");
+            }
+        }
+        for degraded in self.engine.take_degraded() {
+            if !self.how.quiet {
+                eprintln!("terrace: warning: {degraded}");
+            }
+        }
+        Ok(())
+    }
+
+    /// The last report; completes the recording and the page.
+    pub(crate) fn finish(&mut self, json: bool) -> Result<String, Failure> {
+        self.engine.finish();
+        let report = self.figures();
+        self.showing.finish(&report)?;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.finish()?;
+        }
+        text(&report, json)
+    }
+
+    /// The report as it is now.
+    pub(crate) fn report(&mut self, json: bool) -> Result<String, Failure> {
+        text(&self.figures(), json)
+    }
+
+    fn figures(&mut self) -> AttachReport {
+        let head = Head {
+            processes: self.names.clone(),
+            elapsed: self.engine.host().now().saturating_sub(self.started),
+            dry_run: self.how.dry_run,
+            economist: mode_name(self.how.economist).to_owned(),
+            sampler_reason: self.choice.reason.clone(),
+            sampling_cap: self.how.moving.cap(),
+            limit: self.how.ladder.migration.limit,
+        };
+        AttachReport::collect(head, &self.engine, self.at_begin.as_deref())
+    }
+}
+
+fn text(report: &AttachReport, json: bool) -> Result<String, Failure> {
+    if json { output::json("terrace.attach", report) } else { Ok(render(report)) }
+}
+
+/// Processes with their commands' names.
+pub(super) fn names(processes: &[u32]) -> Vec<(u32, String)> {
+    processes
+        .iter()
+        .filter_map(|&process| {
+            let name = fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
+            Some((process, name.trim_end().to_owned()))
+        })
+        .collect()
+}
+
+/// Every memory of a ladder must be there.
+fn check_memories(ladder: &Ladder) -> Result<(), Failure> {
+    let nodes = Nodes::new(Path::new("/"));
+    for tier in &ladder.tiers {
+        match tier.memory {
+            Memory::Numa(node) if !nodes.exists(node) => {
+                return Err(Failure::unsupported(format!(
+                    "`{}`: this machine has no such node (`terrace doctor` lists them)",
+                    tier.memory
+                )));
+            }
+            Memory::Swap if LinuxHost::new().swap_memory().0.is_zero() => {
+                return Err(Failure::unsupported("`swap`: this machine has no swap space"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Says what will not go as one might expect.
+fn warn(ladder: &Ladder) {
+    let nodes = ladder.tiers.iter().filter(|t| matches!(t.memory, Memory::Numa(_))).count();
+    let balancing = fs::read_to_string("/proc/sys/kernel/numa_balancing").unwrap_or_default();
+    if nodes > 1 && !["", "0"].contains(&balancing.trim()) {
+        eprintln!(
+            "terrace: warning: the kernel's NUMA balancing moves pages, too \
+             (sysctl kernel.numa_balancing=0 stops it)"
+        );
+    }
+}

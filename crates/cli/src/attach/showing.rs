@@ -1,0 +1,198 @@
+//! What shows an attachment while it is under way, and draws it afterwards: figures for
+//! other commands, lines, metrics, and the page.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use terrace_core::{Bytes, Nanos};
+use terrace_economics::Decision;
+use terrace_live::doctor::Facts;
+use terrace_report::html::{AttachStory, attach_page};
+use terrace_report::{AttachRates, AttachReport};
+
+use super::session::How;
+use crate::args::mode_name;
+use crate::failure::Failure;
+use crate::metrics::{self, SocketFile};
+use crate::observing::{Watcher, next_moment};
+use crate::runs::{Manifest, RunDirectory};
+
+/// How often figures are published for other commands.
+const PUBLISH: Duration = Duration::from_millis(200);
+/// The most of the time that publishing takes: one part in so many,
+const PUBLISHING: u32 = 100;
+/// unless figures would be older than this.
+const STALE: Duration = Duration::from_secs(2);
+
+/// Everything that shows an attachment.
+pub(super) struct Showing {
+    quiet: bool,
+    started: Instant,
+    /// Removed first: it lies where the user said.
+    _socket: Option<SocketFile>,
+    published: Option<Published>,
+    watch: Option<(Watcher, Option<AttachReport>)>,
+    page: Option<Page>,
+}
+
+/// Where other commands find the figures.
+struct Published {
+    directory: RunDirectory,
+    due: Instant,
+}
+
+/// The page that is drawn at the end.
+struct Page {
+    path: PathBuf,
+    file: File,
+    story: AttachStory,
+    /// When its next moment is, since the beginning.
+    next: Duration,
+}
+
+/// A line of `--watch`.
+#[derive(Serialize)]
+struct Line<'a> {
+    /// Since the line before.
+    rates: Option<AttachRates>,
+    #[serde(flatten)]
+    report: &'a AttachReport,
+}
+
+impl Showing {
+    /// Opens everything; what cannot be opened is known at once.
+    pub(super) fn new(how: &How) -> Result<Self, Failure> {
+        let watch = how.observing.open_watch()?.map(|watch| (watch, None));
+        let page = how.observing.open_page()?.zip(how.observing.report_html.clone());
+        let page = page.map(|(file, path)| Page {
+            path,
+            file,
+            story: AttachStory::new(how.verb, &how.program.join(" "), machine()),
+            next: Duration::ZERO,
+        });
+        let published = match (RunDirectory::create(&manifest(how)), &how.observing.metrics) {
+            (Ok(directory), _) => Some(Published { directory, due: Instant::now() }),
+            // What is served is what is published.
+            (Err(failure), Some(_)) => return Err(failure),
+            (Err(failure), None) => {
+                if !how.quiet {
+                    let why = failure.message();
+                    eprintln!("terrace: warning: `terrace top` will not find this: {why}");
+                }
+                None
+            }
+        };
+        let socket = match (&how.observing.metrics, &published) {
+            (Some(listen), Some(published)) => {
+                metrics::serve(listen, published.directory.path(), how.quiet)?
+            }
+            _ => None,
+        };
+        let (quiet, started) = (how.quiet, Instant::now());
+        Ok(Self { quiet, started, _socket: socket, published, watch, page })
+    }
+
+    /// Whether [`Showing::decided`] has a use for decisions.
+    pub(super) fn wants_decisions(&self) -> bool {
+        self.page.is_some()
+    }
+
+    /// Hears of decisions.
+    pub(super) fn decided(&mut self, decisions: &[(u32, Decision)]) {
+        if let Some(page) = &mut self.page {
+            for (_, decision) in decisions {
+                page.story.decisions.decided(decision);
+            }
+        }
+    }
+
+    /// How long it is until something has to be shown.
+    pub(super) fn due_in(&self) -> Duration {
+        let publish = self.published.as_ref().map(|published| published.due);
+        let publish = publish.map(|due| due.saturating_duration_since(Instant::now()));
+        let watch = self.watch.as_ref().map(|(watch, _)| watch.due_in());
+        let page = self.page.as_ref();
+        let page = page.map(|page| page.next.saturating_sub(self.started.elapsed()));
+        [publish, watch, page].into_iter().flatten().min().unwrap_or(Duration::MAX)
+    }
+
+    /// Shows the figures wherever they are due. What does not work is told of once; the
+    /// programs must not suffer for it.
+    pub(super) fn show(&mut self, report: &AttachReport) {
+        if let Some(published) = self.published.as_mut().filter(|p| p.due <= Instant::now())
+            && let Err(failure) = published.publish(report)
+        {
+            if !self.quiet {
+                eprintln!("terrace: warning: figures are shown no longer: {failure}");
+            }
+            self.published = None;
+        }
+        if self.watch.as_ref().is_some_and(|(watch, _)| watch.is_due())
+            && let Err(failure) = self.tell(report)
+        {
+            failure.report();
+            self.watch = None;
+        }
+        let elapsed = self.started.elapsed();
+        if let Some(page) = self.page.as_mut().filter(|page| page.next <= elapsed) {
+            page.next = next_moment(elapsed);
+            page.story.moment(report.clone());
+        }
+    }
+
+    /// Writes a line.
+    fn tell(&mut self, report: &AttachReport) -> Result<(), Failure> {
+        let Some((watch, before)) = &mut self.watch else { return Ok(()) };
+        let rates = AttachRates::between(before.as_ref(), report);
+        watch.tell("terrace.attach-watch", &Line { rates, report })?;
+        *before = Some(report.clone());
+        Ok(())
+    }
+
+    /// Shows the last figures: a line, and the page.
+    pub(super) fn finish(&mut self, report: &AttachReport) -> Result<(), Failure> {
+        self.tell(report)?;
+        if let Some(mut page) = self.page.take() {
+            page.story.moment(report.clone());
+            let text = attach_page(&page.story, report);
+            page.file.write_all(text.as_bytes()).map_err(|e| {
+                Failure::failed(format!("--report-html: {}: {e}", page.path.display()))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Published {
+    fn publish(&mut self, report: &AttachReport) -> std::io::Result<()> {
+        let begun = Instant::now();
+        self.directory.publish(report)?;
+        // The more there is to tell, the more rarely it is told.
+        self.due = begun + (begun.elapsed() * PUBLISHING).clamp(PUBLISH, STALE);
+        Ok(())
+    }
+}
+
+/// What an attachment says of itself.
+fn manifest(how: &How) -> Manifest {
+    let tiers = &how.ladder.tiers;
+    let budget = tiers.first().and_then(|tier| tier.capacity);
+    let mut manifest = Manifest::new(
+        how.program.clone(),
+        how.policy.name(),
+        mode_name(how.economist),
+        budget.unwrap_or(Bytes::ZERO),
+        Nanos::ZERO,
+        tiers.iter().map(|tier| tier.memory.to_string()).collect(),
+        how.record.as_deref().map(crate::run::absolute),
+    );
+    manifest.in_place = true;
+    manifest
+}
+
+fn machine() -> String {
+    Facts::read(Path::new("/")).cpu.model
+}

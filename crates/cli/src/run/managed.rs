@@ -1,0 +1,345 @@
+//! A run whose memory is compressed: the library is loaded into the program, and
+//! everything that goes on around it meanwhile.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use terrace_core::{Bytes, Nanos};
+use terrace_live::activate;
+use terrace_live::broker::{self, keeper::Broker, page::Summary};
+use terrace_live::config::{self, Counted, RunConfig};
+use terrace_live::doctor::Facts;
+use terrace_live::quiet::Keeper;
+use terrace_report::{End, Head, Moment, RunReport, SharedReport, Usage};
+
+use super::child::{Running, Watch, exit_code};
+use super::program::Program;
+use super::recorder::Recorder;
+use super::render::render;
+use super::{Args, absolute, library, not_started};
+use crate::args::mode_name;
+use crate::broker::{Joined, start_broker};
+use crate::failure::Failure;
+use crate::metrics;
+use crate::observing::{Watcher, create, next_moment};
+use crate::output;
+use crate::procs::{self, Stat};
+use crate::records::{Header, LiveFacts, MachineFacts, World};
+use crate::runs::{Manifest, RunDirectory};
+
+/// How often decisions are drained while few are taken.
+const DRAIN: Duration = Duration::from_millis(100);
+/// How often they are drained while so many are taken that the ring would
+/// come around before long.
+const DRAIN_FAST: Duration = Duration::from_millis(2);
+
+/// What a line of `--watch` is.
+const LINE: &str = "terrace.watch";
+
+impl Args {
+    pub(super) fn run_managed(
+        &self,
+        program: &Program,
+        joined: Option<Joined>,
+        json: bool,
+    ) -> Result<ExitCode, Failure> {
+        let fast = joined.as_ref().map_or(self.fast(), |joined| joined.budget);
+        let library = library::find()?;
+        let plain_fault = procs::plain_fault();
+        let holds_store = self.total.is_some() || joined.as_ref().is_some_and(|j| j.holds_store);
+        let mut manifest = Manifest::new(
+            self.shown(),
+            self.policy.name(),
+            mode_name(self.economist),
+            fast,
+            plain_fault,
+            self.tiers(),
+            self.record.as_deref().map(absolute),
+        );
+        manifest.holds_store = holds_store;
+        let directory = RunDirectory::create(&manifest)?;
+        let _socket = match &self.observing.metrics {
+            Some(listen) => metrics::serve(listen, directory.path(), self.quiet)?,
+            None => None,
+        };
+        let _keeper = Keeper::start(directory.path());
+        let broker = match joined {
+            Some(joined) => Divided::Elsewhere(joined),
+            None => Divided::Here(start_broker(directory.path(), fast)?),
+        };
+        let mut config = self.config(directory.path(), fast);
+        config.broker = Some(broker.page(directory.path()));
+        if holds_store {
+            config.counted = Counted::Total;
+        }
+        let mut command = self.command(program);
+        command.env(config::VARIABLE, config.encode());
+        command.env("LD_PRELOAD", library::preload_list(&library, std::env::var_os("LD_PRELOAD")));
+        let report_to = self.open_report()?;
+        let recorder = Recorder::new(directory.path(), self.open_record(&config, plain_fault)?)?;
+        let watch = self.observing.open_watch()?;
+        let mut page = self.observing.open_page()?;
+
+        let mut run = Run {
+            args: self,
+            json,
+            started: Instant::now(),
+            unmanaged: None,
+            recorder,
+            plain_fault,
+            watch,
+            next_moment: Duration::ZERO,
+            budget: fast,
+            holds_store,
+            broker: Some(broker),
+        };
+        let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
+        let (end, elapsed) = running
+            .wait(&mut run)
+            .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
+        let complete = run.finish_recording(end, elapsed);
+        run.publish(report_to, end, elapsed)?;
+        if let Some((page, recording)) = page.as_mut().zip(self.recording(directory.path())) {
+            crate::report::draw(&recording, page)?;
+        }
+        // A recording that is incomplete must not look complete; but the
+        // program's own failure is worth more than ours.
+        match complete {
+            Err(failure) if end == End::Exited(0) => Err(failure),
+            Err(failure) => {
+                failure.report();
+                Ok(exit_code(end))
+            }
+            Ok(()) => Ok(exit_code(end)),
+        }
+    }
+
+    pub(super) fn run_unmanaged(
+        &self,
+        program: &Program,
+        why: String,
+        json: bool,
+    ) -> Result<ExitCode, Failure> {
+        let report_to = self.open_report()?;
+        let recorder = Recorder::none();
+        let (watch, plain_fault) = (self.observing.open_watch()?, Nanos::ZERO);
+        let mut run = Run {
+            args: self,
+            json,
+            started: Instant::now(),
+            unmanaged: Some(why),
+            recorder,
+            plain_fault,
+            watch,
+            next_moment: Duration::ZERO,
+            budget: self.fast(),
+            holds_store: false,
+            broker: None,
+        };
+        let running =
+            Running::start(&mut self.command(program)).map_err(|e| not_started(program, &e))?;
+        let (end, elapsed) = running
+            .wait(&mut run)
+            .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
+        run.publish(report_to, end, elapsed)?;
+        Ok(exit_code(end))
+    }
+
+    fn config(&self, directory: &Path, fast: Bytes) -> RunConfig {
+        let mut config = RunConfig::new(fast, directory.to_owned());
+        config.policy = self.policy;
+        config.economist = self.economist;
+        config.min_region = self.min_region;
+        config.store_limit = self.store_limit;
+        if let Some(spill) = &self.spill {
+            spill.configure(&mut config);
+        }
+        config.spill_size = self.spill_size;
+        config.huge_pages = self.huge_pages.as_deref() != Some("never");
+        config.record = self.record.is_some();
+        config
+    }
+
+    fn open_record(
+        &self,
+        config: &RunConfig,
+        plain_fault: Nanos,
+    ) -> Result<Option<(PathBuf, Header, BufWriter<File>)>, Failure> {
+        let Some(path) = self.recording(&config.dir) else { return Ok(None) };
+        let file = create("--record", &path)?;
+        let calibration = activate::calibrate();
+        let machine = MachineFacts {
+            name: Facts::read(Path::new("/")).cpu.model,
+            clock: Some(calibration.clock),
+            tiers: self.tiers(),
+        };
+        let header = Header::new(
+            World::Live,
+            self.shown(),
+            config.policy.name().to_owned(),
+            config.economist,
+            machine,
+        );
+        let budget = config.fast;
+        let header = header.of_live_run(LiveFacts { budget, plain_fault, calibration });
+        Ok(Some((path, header, BufWriter::new(file))))
+    }
+
+    /// Where the run is recorded: for its picture alone, in its own directory.
+    fn recording(&self, directory: &Path) -> Option<PathBuf> {
+        let for_picture = self.observing.report_html.is_some().then(|| directory.join("recording"));
+        self.record.clone().or(for_picture)
+    }
+}
+
+/// Who divides the budget of a run.
+enum Divided {
+    Here(Broker),
+    Elsewhere(Joined),
+}
+
+impl Divided {
+    /// The page that the program's processes find their shares in.
+    fn page(&self, directory: &Path) -> PathBuf {
+        let directory = match self {
+            Self::Here(_) => directory,
+            Self::Elsewhere(joined) => &joined.directory,
+        };
+        directory.join(broker::page::FILE)
+    }
+
+    fn summary(&self) -> Option<Summary> {
+        match self {
+            Self::Here(broker) => Some(broker.summary()),
+            Self::Elsewhere(joined) => {
+                Summary::read(&joined.directory.join(broker::page::FILE)).ok()
+            }
+        }
+    }
+}
+
+/// A run that is under way.
+struct Run<'a> {
+    args: &'a Args,
+    json: bool,
+    started: Instant,
+    unmanaged: Option<String>,
+    recorder: Recorder,
+    /// What the first touch of a page takes without us, measured at the start.
+    plain_fault: Nanos,
+    watch: Option<Watcher>,
+    /// When the next moment is recorded.
+    next_moment: Duration,
+    /// DRAM, as asked for.
+    budget: Bytes,
+    /// Whether that is for what is compressed, too.
+    holds_store: bool,
+    /// Who divides it.
+    broker: Option<Divided>,
+}
+
+impl Run<'_> {
+    fn collect(&mut self, end: Option<End>, elapsed: Duration) -> RunReport {
+        let shared = self.broker.as_ref().and_then(Divided::summary);
+        let head = Head {
+            program: self.args.shown(),
+            end,
+            elapsed: Nanos(elapsed.as_nanos() as u64),
+            policy: self.args.policy.name().to_owned(),
+            economist: mode_name(self.args.economist).to_owned(),
+            budget: shared.map_or(self.budget, |shared| shared.budget),
+            shared: shared.map(SharedReport::from),
+            holds_store: self.holds_store,
+            unmanaged: self.unmanaged.clone(),
+        };
+        let lost = self.recorder.lost();
+        let usage = Usage { cpu: self.cpu(end), plain_fault: self.plain_fault };
+        RunReport::collect(head, self.recorder.pages(), &usage, lost)
+    }
+
+    fn report_now(&mut self, end: Option<End>, elapsed: Duration) -> Result<String, Failure> {
+        let report = self.collect(end, elapsed);
+        if self.json { output::json("terrace.run", &report) } else { Ok(render(&report)) }
+    }
+
+    /// Processor time of the program's processes: of those that have been
+    /// waited for when it has ended, of those that run while it runs.
+    fn cpu(&mut self, end: Option<End>) -> Nanos {
+        if end.is_some() {
+            return Stat::of(std::process::id()).map_or(Nanos::ZERO, |us| us.children_cpu);
+        }
+        self.recorder.pages().filter_map(|page| Stat::of(page.pid())).map(|stat| stat.cpu).sum()
+    }
+
+    /// Writes the figures down.
+    fn record_moment(&mut self) {
+        let elapsed = self.started.elapsed();
+        if self.recorder.is_recording() && elapsed >= self.next_moment {
+            self.next_moment = next_moment(elapsed);
+            let report = self.collect(None, elapsed);
+            self.recorder.moment(report);
+        }
+    }
+
+    fn finish_recording(&mut self, end: End, elapsed: Duration) -> Result<(), Failure> {
+        self.recorder.drain();
+        let report = self.collect(Some(end), elapsed);
+        self.recorder.finish(report)
+    }
+
+    /// The last report, when the program has ended.
+    fn publish(
+        &mut self,
+        to: Option<(PathBuf, File)>,
+        end: End,
+        elapsed: Duration,
+    ) -> Result<(), Failure> {
+        use std::io::Write;
+
+        if let Some(mut watch) = self.watch.take() {
+            watch.tell(LINE, &Moment::from(self.collect(Some(end), elapsed)))?;
+        }
+        let text = self.report_now(Some(end), elapsed)?;
+        if let Some((path, mut file)) = to {
+            file.write_all(text.as_bytes())
+                .map_err(|e| Failure::failed(format!("--report: {}: {e}", path.display())))?;
+        } else if !self.args.quiet {
+            eprint!("{text}");
+        }
+        Ok(())
+    }
+}
+
+impl Watch for Run<'_> {
+    fn poll(&mut self) -> Duration {
+        let busy = self.recorder.drain();
+        self.record_moment();
+        let next = if busy | self.recorder.hasten_dying() { DRAIN_FAST } else { DRAIN };
+        let Some(mut watch) = self.watch.take() else { return next };
+        if watch.is_due() {
+            let report = self.collect(None, self.started.elapsed());
+            if let Err(failure) = watch.tell(LINE, &Moment::from(report)) {
+                // Told once; the program must not suffer for it.
+                failure.report();
+                return next;
+            }
+        }
+        let due = watch.due_in();
+        self.watch = Some(watch);
+        next.min(due)
+    }
+
+    /// Asked for by SIGUSR1, so printed even under `--quiet`.
+    fn report(&mut self) {
+        let elapsed = self.started.elapsed();
+        match self.report_now(None, elapsed) {
+            Ok(text) => eprint!("{text}"),
+            Err(failure) => {
+                failure.report();
+            }
+        }
+    }
+}

@@ -1,0 +1,489 @@
+//! The report of memory whose pages stay mapped: what `terrace attach`, and
+//! `terrace run` with slower memories, observed and moved.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use terrace_core::{
+    ActionClass, Bytes, BytesPerSecond, Memory, Nanos, PageSize, PerSecond, TierId,
+};
+use terrace_live::attach::Attach;
+use terrace_live::attach::host::Host;
+use terrace_live::attach::parts::Part;
+use terrace_live::attach::space::{WINDOW, Window};
+use terrace_live::shared::PARTS;
+
+use crate::run::AccountReport;
+
+/// What an attachment observed and did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttachReport {
+    /// Processes that there were, with their names.
+    pub processes: Vec<ProcessLine>,
+    /// How long.
+    pub elapsed: Nanos,
+    /// Whether nothing was to be moved.
+    pub dry_run: bool,
+    /// The tiers, fastest first.
+    pub tiers: Vec<TierLine>,
+    /// Pages moved to a faster tier.
+    pub promotions: u64,
+    /// Pages moved to a slower tier.
+    pub demotions: u64,
+    /// Pages of these that had been moved the other way before.
+    pub ping_pongs: u64,
+    /// Pages that somebody else had moved.
+    pub moved_by_others: u64,
+    /// Pages that came back from swap.
+    pub refaults: u64,
+    /// Migration traffic.
+    pub moved: Bytes,
+    /// The bound on it, bytes a second.
+    pub limit: BytesPerSecond,
+    /// Time spent in system calls that move pages.
+    pub moving: Nanos,
+    /// Actions that were not carried out, by reason.
+    pub aborted: BTreeMap<String, u64>,
+    /// Our processor time: planning, moving, passes over the page tables, and showing
+    /// all this.
+    pub own_cpu: Nanos,
+    /// The policy's name.
+    pub policy: String,
+    /// Samples that it was given.
+    pub samples: u64,
+    /// Its own memory.
+    pub policy_bytes: Bytes,
+    /// The samplers.
+    pub samplers: Vec<SamplerLine>,
+    /// Why these.
+    pub sampler_reason: String,
+    /// Processor time of all samplers.
+    pub sampling: Nanos,
+    /// The most of one processor that they may use.
+    pub sampling_cap: f64,
+    /// What the economist did with its opinion.
+    pub economist: String,
+    /// Its accounts by class of action.
+    pub accounts: Vec<AccountReport>,
+    /// What was managed, largest first.
+    pub regions: Vec<RegionLine>,
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessLine {
+    /// Its number.
+    pub process: u32,
+    /// Its command's name.
+    pub command: String,
+}
+
+/// One tier.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TierLine {
+    /// What it is called: `numa:0`, `swap`.
+    pub memory: String,
+    /// What the programs may use of it; `None` for what it has.
+    pub capacity: Option<Bytes>,
+    /// What it held of them after the first look.
+    pub at_begin: Bytes,
+    /// What it holds now.
+    pub now: Bytes,
+    /// The share of the accesses observed lately that it served.
+    pub recent_accesses: Option<f64>,
+    /// The share of all accesses observed.
+    pub all_accesses: Option<f64>,
+}
+
+/// One sampler.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SamplerLine {
+    /// Its name.
+    pub name: String,
+    /// Samples that it delivered.
+    pub samples: u64,
+    /// Samples that the kernel or the hardware lost.
+    pub lost: u64,
+    /// Times that the kernel throttled it.
+    pub throttled: u64,
+}
+
+/// Adjacent windows of one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionLine {
+    /// The process.
+    pub process: u32,
+    /// The first address.
+    pub start: u64,
+    /// The address behind the last.
+    pub end: u64,
+    /// The size in which its pages are placed.
+    pub page_size: String,
+    /// Bytes in each tier.
+    pub held: Vec<Bytes>,
+    /// Accesses that were observed in it lately: in the last two to four seconds.
+    pub accesses: u64,
+    /// The same by equal parts, first address first.
+    pub parts: [u32; PARTS],
+    /// Of what lies in each part, the share that lies in the fastest tier, percent;
+    /// `None` where nothing lies.
+    pub fastest: [Option<u8>; PARTS],
+}
+
+/// What the command itself knows.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// Processes that there were, with their names.
+    pub processes: Vec<(u32, String)>,
+    /// How long.
+    pub elapsed: Nanos,
+    /// Whether nothing was to be moved.
+    pub dry_run: bool,
+    /// What the economist does with its opinion.
+    pub economist: String,
+    /// Why these samplers.
+    pub sampler_reason: String,
+    /// The most of one processor that they may use.
+    pub sampling_cap: f64,
+    /// The bound on migration traffic.
+    pub limit: BytesPerSecond,
+}
+
+/// What each tier holds of the programs.
+pub fn held<H: Host>(engine: &Attach<H>) -> Vec<Bytes> {
+    tiers(engine).map(|tier| Bytes(engine.space().used(tier))).collect()
+}
+
+fn tiers<H: Host>(engine: &Attach<H>) -> impl Iterator<Item = TierId> + use<H> {
+    (0..engine.ladder().tiers.len() as u8).map(TierId)
+}
+
+impl AttachReport {
+    /// What an engine knows now. `at_begin` is what the tiers [`held`] after the first
+    /// look.
+    pub fn collect<H: Host>(head: Head, engine: &Attach<H>, at_begin: Option<&[Bytes]>) -> Self {
+        let stats = engine.stats();
+        let now = held(engine);
+        let all: u64 = stats.accesses.iter().sum();
+        let tiers = engine
+            .ladder()
+            .tiers
+            .iter()
+            .enumerate()
+            .map(|(i, tier)| TierLine {
+                memory: tier.memory.to_string(),
+                capacity: tier.capacity,
+                at_begin: at_begin.map_or(now[i], |begin| begin[i]),
+                now: now[i],
+                recent_accesses: stats.recent_share(TierId(i as u8)),
+                all_accesses: (all > 0 && matches!(tier.memory, Memory::Numa(_)))
+                    .then(|| stats.accesses[i] as f64 / all as f64),
+            })
+            .collect();
+        let processes = head
+            .processes
+            .into_iter()
+            .map(|(process, command)| ProcessLine { process, command })
+            .collect();
+        Self {
+            processes,
+            elapsed: head.elapsed,
+            dry_run: head.dry_run,
+            tiers,
+            promotions: stats.promotions,
+            demotions: stats.demotions,
+            ping_pongs: stats.ping_pongs,
+            moved_by_others: stats.moved_by_others,
+            refaults: stats.refaults,
+            moved: stats.moved,
+            limit: head.limit,
+            moving: stats.moving,
+            aborted: stats.aborted.clone(),
+            own_cpu: stats.own_cpu,
+            policy: engine.brain().name().to_owned(),
+            samples: stats.samples,
+            policy_bytes: engine.brain().footprint().bytes,
+            samplers: engine
+                .samplers()
+                .map(|(name, health)| SamplerLine {
+                    name: name.to_owned(),
+                    samples: health.delivered,
+                    lost: health.lost,
+                    throttled: health.throttled,
+                })
+                .collect(),
+            sampler_reason: head.sampler_reason,
+            sampling: engine.health().cpu,
+            sampling_cap: head.sampling_cap,
+            economist: head.economist,
+            accounts: account_lines(engine),
+            regions: regions(engine),
+        }
+    }
+
+    /// A share of the time.
+    pub fn share(&self, time: Nanos) -> f64 {
+        if self.elapsed.is_zero() { 0.0 } else { time / self.elapsed }
+    }
+
+    /// Whom it was about: the first process, and how many more there were.
+    pub fn whom(&self) -> String {
+        match self.processes.as_slice() {
+            // Over before the first look at it.
+            [] => "no process".to_owned(),
+            [one] => format!("{} ({})", one.command, one.process),
+            [first, others @ ..] => {
+                format!("{} ({}) and {} more", first.command, first.process, others.len())
+            }
+        }
+    }
+}
+
+fn account_lines<H: Host>(engine: &Attach<H>) -> Vec<AccountReport> {
+    ActionClass::ALL
+        .into_iter()
+        .map(|class| AccountReport::new(class, engine.brain().economist().account(class)))
+        .filter(|line| line.proposed > 0)
+        .collect()
+}
+
+/// Adjacent windows together, the largest first.
+fn regions<H: Host>(engine: &Attach<H>) -> Vec<RegionLine> {
+    let tiers: Vec<_> = tiers(engine).collect();
+    let mut lines: Vec<RegionLine> = Vec::new();
+    let mut adjacent: Vec<&Window> = Vec::new();
+    for (_, window) in engine.space().windows() {
+        let goes_on = adjacent.last().is_some_and(|last| {
+            (last.process, last.base + WINDOW, last.page_size)
+                == (window.process, window.base, window.page_size)
+        });
+        if !goes_on {
+            lines.extend(RegionLine::of(&adjacent, &tiers));
+            adjacent.clear();
+        }
+        adjacent.push(window);
+    }
+    lines.extend(RegionLine::of(&adjacent, &tiers));
+    lines.sort_by_key(|line| (std::cmp::Reverse(line.placed()), line.start));
+    lines
+}
+
+impl RegionLine {
+    /// Adjacent windows as one; `None` without any.
+    fn of(windows: &[&Window], tiers: &[TierId]) -> Option<Self> {
+        let first = windows.first()?;
+        let all: Vec<&Part> = windows.iter().flat_map(|window| window.parts()).collect();
+        // As many of the windows' parts to one of ours as there are windows.
+        let ours = |i: usize| &all[i * windows.len()..(i + 1) * windows.len()];
+        let sum = |parts: &[&Part], tier: TierId| -> Bytes {
+            Bytes(parts.iter().map(|part| part.held(tier).get()).sum())
+        };
+        let parts: [u32; PARTS] = std::array::from_fn(|i| {
+            ours(i).iter().fold(0, |sum: u32, part| sum.saturating_add(part.accesses()))
+        });
+        let fastest = std::array::from_fn(|i| {
+            let held = |tier: &TierId| sum(ours(i), *tier).get();
+            let all: u64 = tiers.iter().map(held).sum();
+            (held(&TierId(0)) * 100).checked_div(all).map(|percent| percent as u8)
+        });
+        Some(Self {
+            process: first.process,
+            start: first.base,
+            end: first.base + WINDOW * windows.len() as u64,
+            page_size: size_name(first.page_size).to_owned(),
+            held: tiers.iter().map(|tier| sum(&all, *tier)).collect(),
+            accesses: parts.iter().map(|&n| u64::from(n)).sum(),
+            parts,
+            fastest,
+        })
+    }
+
+    /// What of it lies anywhere.
+    pub fn placed(&self) -> Bytes {
+        Bytes(self.held.iter().map(|bytes| bytes.get()).sum())
+    }
+
+    /// Its length, holes included.
+    pub fn length(&self) -> Bytes {
+        Bytes(self.end - self.start)
+    }
+
+    /// The part in which an address lies, if it is in the region.
+    pub fn part_at(&self, process: u32, address: u64) -> Option<usize> {
+        let inside = self.process == process && (self.start..self.end).contains(&address);
+        inside.then(|| {
+            let (at, length) = (address - self.start, self.end - self.start);
+            (u128::from(at) * PARTS as u128 / u128::from(length)) as usize
+        })
+    }
+}
+
+/// A size's name, for tables.
+const fn size_name(size: PageSize) -> &'static str {
+    match size {
+        PageSize::Base => "4 KiB",
+        PageSize::Huge => "2 MiB",
+    }
+}
+
+/// What happened between two looks at an attachment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AttachRates {
+    /// The interval's length.
+    pub interval: Nanos,
+    /// Pages moved to a faster tier.
+    pub promotions: PerSecond,
+    /// Pages moved to a slower tier.
+    pub demotions: PerSecond,
+    /// Pages of these that had been moved the other way before.
+    pub ping_pongs: PerSecond,
+    /// Pages that came back from swap.
+    pub refaults: PerSecond,
+    /// Samples that the policy was given.
+    pub samples: PerSecond,
+    /// Migration traffic.
+    pub moved: BytesPerSecond,
+    /// Processors that Terrace took on average, samplers aside.
+    pub own_cpu: f64,
+    /// Processors that the samplers took on average.
+    pub sampling: f64,
+}
+
+impl AttachRates {
+    /// Rates between two looks, or since the beginning; `None` if no time has passed.
+    pub fn between(before: Option<&AttachReport>, after: &AttachReport) -> Option<Self> {
+        let interval = after.elapsed - before.map_or(Nanos::ZERO, |before| before.elapsed);
+        if interval.is_zero() {
+            return None;
+        }
+        let since = |count: fn(&AttachReport) -> u64| {
+            let gone = count(after).saturating_sub(before.map_or(0, count));
+            gone as f64 * 1e9 / interval.get() as f64
+        };
+        let rate = |count| PerSecond(since(count));
+        Some(Self {
+            interval,
+            promotions: rate(|report| report.promotions),
+            demotions: rate(|report| report.demotions),
+            ping_pongs: rate(|report| report.ping_pongs),
+            refaults: rate(|report| report.refaults),
+            samples: rate(|report| report.samples),
+            moved: BytesPerSecond(since(|report| report.moved.get())),
+            // Nanoseconds a second.
+            own_cpu: since(|report| report.own_cpu.get()) / 1e9,
+            sampling: since(|report| report.sampling.get()) / 1e9,
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A report of two tiers at its n-th second.
+    pub(crate) fn report(n: u64) -> AttachReport {
+        let tier = |memory: &str, now| TierLine {
+            memory: memory.to_owned(),
+            capacity: (memory == "numa:0").then_some(Bytes::mib(8)),
+            at_begin: Bytes::mib(16),
+            now,
+            recent_accesses: Some(0.5),
+            all_accesses: Some(0.5),
+        };
+        let mut fastest = [None; PARTS];
+        fastest[..2].copy_from_slice(&[Some(100), Some(0)]);
+        AttachReport {
+            processes: vec![ProcessLine { process: 42, command: "redis<".into() }],
+            elapsed: Nanos::seconds(n),
+            dry_run: false,
+            tiers: vec![tier("numa:0", Bytes::mib(8)), tier("numa:1", Bytes::mib(24))],
+            promotions: 10 * n,
+            demotions: 30 * n,
+            ping_pongs: n,
+            moved_by_others: 0,
+            refaults: 2 * n,
+            moved: Bytes::kib(160) * n,
+            limit: BytesPerSecond(1e9),
+            moving: Nanos::millis(n),
+            aborted: BTreeMap::from([("busy".to_owned(), n)]),
+            own_cpu: Nanos::millis(20) * n,
+            policy: "hemem".into(),
+            samples: 1_000 * n,
+            policy_bytes: Bytes::kib(64),
+            samplers: Vec::new(),
+            sampler_reason: "as asked for".into(),
+            sampling: Nanos::millis(10) * n,
+            sampling_cap: 0.03,
+            economist: "enforce".into(),
+            accounts: Vec::new(),
+            regions: vec![RegionLine {
+                process: 42,
+                start: 0x7000_0000_0000,
+                end: 0x7000_0400_0000,
+                page_size: "4 KiB".into(),
+                held: vec![Bytes::mib(2), Bytes::mib(2)],
+                accesses: 7,
+                parts: std::array::from_fn(|i| if i == 0 { 7 } else { 0 }),
+                fastest,
+            }],
+        }
+    }
+
+    #[test]
+    fn rates_are_of_the_interval_and_of_all_without_a_look_before() {
+        let (first, second) = (report(1), AttachReport { promotions: 50, ..report(3) });
+
+        let rates = AttachRates::between(Some(&first), &second).unwrap();
+        let all = AttachRates::between(None, &first).unwrap();
+
+        assert_eq!(rates.promotions, PerSecond(20.0));
+        assert_eq!(rates.moved, BytesPerSecond(160.0 * 1024.0));
+        assert!((rates.sampling - 0.01).abs() < 1e-9 && (rates.own_cpu - 0.02).abs() < 1e-9);
+        assert_eq!((all.interval, all.promotions), (Nanos::seconds(1), PerSecond(10.0)));
+        assert_eq!(AttachRates::between(Some(&first), &first), None);
+    }
+
+    #[test]
+    fn an_address_lies_in_one_part_of_its_own_process() {
+        let region = &report(1).regions[0];
+        assert_eq!(region.part_at(42, region.start), Some(0));
+        assert_eq!(region.part_at(42, region.start + (2 << 20)), Some(1));
+        assert_eq!(region.part_at(42, region.end - 1), Some(PARTS - 1));
+        assert_eq!(region.part_at(42, region.end), None);
+        assert_eq!(region.part_at(43, region.start), None);
+    }
+
+    #[test]
+    fn adjacent_windows_are_one_region_whose_parts_are_twice_as_long() {
+        use terrace_core::{PageNo, PageRef};
+        use terrace_live::attach::space::Space;
+
+        let mut space = Space::new();
+        let regions = [0, WINDOW].map(|base| space.insert(7, base, PageSize::Base));
+        let page = |window: usize, page| PageRef { region: regions[window].id, page: PageNo(page) };
+        // In the first of 2 MiB: a fast page, and in the second three slow ones. In the
+        // other window, the last page of all.
+        space.place(page(0, 0), Some(TierId(0)));
+        for slow in 512..515 {
+            space.place(page(0, slow), Some(TierId(1)));
+        }
+        let last = page(1, (WINDOW >> PageSize::Base.shift()) as u32 - 1);
+        space.place(last, Some(TierId(1)));
+        space.observe(last, 9);
+        let windows: Vec<_> = space.windows().map(|(_, window)| window).collect();
+
+        let line = RegionLine::of(&windows, &[TierId(0), TierId(1)]).unwrap();
+
+        assert_eq!((line.start, line.end), (0, 2 * WINDOW));
+        assert_eq!(line.held, [Bytes(4096), Bytes(4 * 4096)]);
+        assert_eq!((line.fastest[0], line.fastest[1]), (Some(25), None));
+        assert_eq!((line.fastest[PARTS - 1], line.parts[PARTS - 1]), (Some(0), 9));
+        assert_eq!(line.accesses, 9);
+    }
+
+    #[test]
+    fn what_is_published_is_read_as_it_was() {
+        let text = serde_json::to_string(&report(2)).unwrap();
+        assert_eq!(serde_json::from_str::<AttachReport>(&text).unwrap(), report(2));
+    }
+}

@@ -1,0 +1,232 @@
+//! The figures of memory whose pages stay mapped: of `terrace attach`, and of
+//! `terrace run` with slower memories. Figures that mean the same have the names
+//! that they have for compressed memory; the others have names of their own.
+
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+use terrace_core::Bytes;
+
+use super::seconds;
+use crate::attach::{AttachReport, TierLine};
+
+/// An attachment with what tells it apart from others.
+#[derive(Clone, Debug)]
+pub struct Attached {
+    /// The process of `terrace`.
+    pub run: u32,
+    /// What it is called: the program, or the control group.
+    pub program: String,
+    /// Its figures.
+    pub report: AttachReport,
+}
+
+/// What tells series apart: its figures are those of all its processes together.
+#[derive(Clone, Debug, EncodeLabelSet)]
+pub(super) struct Labels {
+    run: u32,
+    program: String,
+}
+
+impl Attached {
+    pub(super) fn labels(&self) -> Labels {
+        Labels { run: self.run, program: self.program.clone() }
+    }
+}
+
+type Figure = (&'static str, fn(&AttachReport) -> f64);
+
+/// Gauges that compressed memory has, too.
+const SHARED_GAUGES: &[Figure] =
+    &[("policy", |r| r.policy_bytes.as_f64()), ("regions", |r| r.regions.len() as f64)];
+
+/// Counters that compressed memory has, too.
+const SHARED_COUNTERS: &[Figure] = &[
+    ("promotions", |r| r.promotions as f64),
+    ("demotions", |r| r.demotions as f64),
+    ("ping_pongs", |r| r.ping_pongs as f64),
+    ("own_cpu", |r| seconds(r.own_cpu)),
+    ("samples", |r| r.samples as f64),
+    ("samples_lost", |r| r.samplers.iter().map(|sampler| sampler.lost).sum::<u64>() as f64),
+];
+
+type Own = (&'static str, &'static str, Option<Unit>, fn(&AttachReport) -> f64);
+
+/// Counters of mapped memory alone.
+const COUNTERS: &[Own] = &[
+    ("moved", "Traffic between tiers", Some(Unit::Bytes), |r| r.moved.as_f64()),
+    ("moving", "Time in the system calls that move pages", Some(Unit::Seconds), |r| {
+        seconds(r.moving)
+    }),
+    ("moved_by_others", "Pages that somebody else moved", None, |r| r.moved_by_others as f64),
+    ("refaults", "Pages that came back from swap", None, |r| r.refaults as f64),
+    ("sampling", "Processor time of the samplers", Some(Unit::Seconds), |r| seconds(r.sampling)),
+];
+
+type OfTier = (&'static str, &'static str, Option<Unit>, fn(&TierLine) -> Option<f64>);
+
+/// What is told of each tier, as far as it is known.
+const TIERS: &[OfTier] = &[
+    ("tier", "What lies in a tier", Some(Unit::Bytes), |t| Some(t.now.as_f64())),
+    ("tier_capacity", "What may lie in a tier", Some(Unit::Bytes), |t| {
+        t.capacity.map(Bytes::as_f64)
+    }),
+    (
+        "tier_accesses_ratio",
+        "The share of the accesses observed lately that a tier served",
+        None,
+        |t| t.recent_accesses,
+    ),
+];
+
+/// The budget is what the fastest tier may hold.
+fn capacity(attached: &Attached) -> Option<Bytes> {
+    attached.report.tiers.first().and_then(|tier| tier.capacity)
+}
+
+/// Whether any has a budget.
+pub(super) fn have_budget(attached: &[Attached]) -> bool {
+    attached.iter().any(|one| capacity(one).is_some())
+}
+
+/// The budgets, as far as there are any.
+pub(super) fn budget(attached: &[Attached], metric: &mut MetricEncoder<'_>) -> fmt::Result {
+    for one in attached {
+        if let Some(capacity) = capacity(one) {
+            metric.encode_family(&one.labels())?.encode_gauge(&capacity.as_f64())?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is a gauge of this name here.
+pub(super) fn have_gauge(attached: &[Attached], name: &str) -> bool {
+    !attached.is_empty() && find(SHARED_GAUGES, name).is_some()
+}
+
+/// Whether there is a counter of this name here.
+pub(super) fn have_counter(attached: &[Attached], name: &str) -> bool {
+    !attached.is_empty() && find(SHARED_COUNTERS, name).is_some()
+}
+
+fn find(figures: &[Figure], name: &str) -> Option<fn(&AttachReport) -> f64> {
+    figures.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
+}
+
+/// A gauge that compressed memory has, if there is one of this name here.
+pub(super) fn shared_gauge(
+    attached: &[Attached],
+    name: &str,
+    metric: &mut MetricEncoder<'_>,
+) -> fmt::Result {
+    let Some(value) = find(SHARED_GAUGES, name) else { return Ok(()) };
+    attached
+        .iter()
+        .try_for_each(|one| metric.encode_family(&one.labels())?.encode_gauge(&value(&one.report)))
+}
+
+/// A counter that compressed memory has, if there is one of this name here.
+pub(super) fn shared_counter(
+    attached: &[Attached],
+    name: &str,
+    metric: &mut MetricEncoder<'_>,
+) -> fmt::Result {
+    let Some(value) = find(SHARED_COUNTERS, name) else { return Ok(()) };
+    counters(attached, value, metric)
+}
+
+/// A counter of each.
+fn counters(
+    attached: &[Attached],
+    value: fn(&AttachReport) -> f64,
+    metric: &mut MetricEncoder<'_>,
+) -> fmt::Result {
+    attached.iter().try_for_each(|one| {
+        let labels = one.labels();
+        let mut to = metric.encode_family(&labels)?;
+        to.encode_counter::<NoLabelSet, _, f64>(&value(&one.report), None)
+    })
+}
+
+/// What there is of mapped memory alone.
+pub(super) fn encode(attached: &[Attached], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    if attached.is_empty() {
+        return Ok(());
+    }
+    let tiers = || attached.iter().flat_map(|one| &one.report.tiers);
+    for (name, help, unit, value) in TIERS {
+        if tiers().all(|tier| value(tier).is_none()) {
+            continue;
+        }
+        let mut gauge = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+        for one in attached {
+            for tier in &one.report.tiers {
+                let Some(value) = value(tier) else { continue };
+                let labels = (one.labels(), [("tier", tier.memory.clone())]);
+                gauge.encode_family(&labels)?.encode_gauge(&value)?;
+            }
+        }
+    }
+    for (name, help, unit, value) in COUNTERS {
+        let mut counter =
+            encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+        counters(attached, *value, &mut counter)?;
+    }
+    let mut cap = encoder.encode_descriptor(
+        "sampling_cap_ratio",
+        "The most of one processor that the samplers may use",
+        None,
+        MetricType::Gauge,
+    )?;
+    for one in attached {
+        cap.encode_family(&one.labels())?.encode_gauge(&one.report.sampling_cap)?;
+    }
+    if attached.iter().all(|one| one.report.aborted.is_empty()) {
+        return Ok(());
+    }
+    let mut aborted = encoder.encode_descriptor(
+        "aborted",
+        "Actions that were not carried out, by reason",
+        None,
+        MetricType::Counter,
+    )?;
+    for one in attached {
+        for (reason, count) in &one.report.aborted {
+            let labels = (one.labels(), [("reason", reason.clone())]);
+            let mut to = aborted.encode_family(&labels)?;
+            to.encode_counter::<NoLabelSet, _, u64>(count, None)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::attach::tests::report;
+    use crate::openmetrics::{Attached, encode};
+
+    #[test]
+    fn tiers_have_a_label_and_what_is_not_known_of_one_is_not_told() {
+        let program = "redis".to_owned();
+        let text = encode(vec![], vec![Attached { run: 7, program, report: report(3) }]).unwrap();
+
+        let value = |series: &str| -> Option<f64> {
+            let line = text.lines().find(|line| line.starts_with(series))?;
+            line.rsplit(' ').next()?.parse().ok()
+        };
+        let who = "{run=\"7\",program=\"redis\"";
+        let fast = format!("{who},tier=\"numa:0\"}}");
+        let slow = format!("{who},tier=\"numa:1\"}}");
+        assert_eq!(value(&format!("terrace_tier_bytes{fast}")), Some(f64::from(8 << 20)), "{text}");
+        assert_eq!(value(&format!("terrace_tier_bytes{slow}")), Some(f64::from(24 << 20)));
+        assert_eq!(value(&format!("terrace_tier_capacity_bytes{fast}")), Some(f64::from(8 << 20)));
+        assert_eq!(value(&format!("terrace_tier_capacity_bytes{slow}")), None, "{text}");
+        assert_eq!(value(&format!("terrace_promotions_total{who}}}")), Some(30.0), "{text}");
+        assert_eq!(value(&format!("terrace_sampling_seconds_total{who}}}")), Some(0.03), "{text}");
+        assert_eq!(value("terrace_aborted_total"), Some(3.0), "{text}");
+        // Every name stands in one place.
+        assert_eq!(text.matches("# TYPE terrace_promotions ").count(), 1, "{text}");
+    }
+}
