@@ -6,11 +6,13 @@
 //! | [`event`] | which event to sample on which processor |
 //! | [`record`] | what the kernel writes, parsed: pure, bytes in, records out |
 //! | [`ring`] | the buffer that is shared with the kernel, and its descriptor |
+//! | [`walks`] | page walks, counted and not sampled |
 //! | here | the sampler |
 
 pub mod event;
 pub mod record;
 pub mod ring;
+pub mod walks;
 
 use std::collections::BTreeMap;
 use std::io;
