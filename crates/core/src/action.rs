@@ -52,7 +52,8 @@ pub enum Action {
         /// The page.
         page: PageRef,
     },
-    /// Make base pages one huge page.
+    /// Make base pages one huge page. The evidence behind it ([`Heat`]) is in page walks
+    /// that this saves the whole range, not in accesses.
     Collapse {
         /// The pages.
         range: PageRange,
@@ -104,14 +105,16 @@ pub enum ActionClass {
     Exchange,
     /// [`Action::Prezero`]
     Prezero,
-    /// Everything else that moves no page: split, collapse, arm, scan, rates.
+    /// [`Action::Collapse`]
+    Collapse,
+    /// Everything else that moves no page: split, arm, scan, rates.
     Other,
 }
 
 impl ActionClass {
     /// Every class, in the order of its index.
-    pub const ALL: [Self; 5] =
-        [Self::Promote, Self::Demote, Self::Exchange, Self::Prezero, Self::Other];
+    pub const ALL: [Self; 6] =
+        [Self::Promote, Self::Demote, Self::Exchange, Self::Prezero, Self::Collapse, Self::Other];
 
     /// The class's place in per-class tables.
     pub const fn index(self) -> usize {
@@ -124,6 +127,7 @@ impl ActionClass {
             Self::Demote => "demote",
             Self::Exchange => "exchange",
             Self::Prezero => "prezero",
+            Self::Collapse => "collapse",
             Self::Other => "other",
         }
     }
@@ -137,6 +141,7 @@ impl Action {
             Self::Demote { .. } => ActionClass::Demote,
             Self::Exchange { .. } => ActionClass::Exchange,
             Self::Prezero { .. } => ActionClass::Prezero,
+            Self::Collapse { .. } => ActionClass::Collapse,
             _ => ActionClass::Other,
         }
     }
@@ -241,6 +246,14 @@ pub enum Reason {
     WalksFreshMemory,
     /// Evidence is to be gathered.
     Observes,
+    /// Base pages cost page walks that one huge page would save; the processor counts
+    /// them.
+    PageWalksCounted,
+    /// The same, but nothing counts page walks here: they are estimated from how often
+    /// base pages were visited.
+    PageWalksEstimated,
+    /// The user wants it so.
+    AskedFor,
 }
 
 /// An ordered list of proposals. Reused from tick to tick, so that a policy

@@ -42,6 +42,9 @@ pub struct Calibration {
     pub shootdown_per_cpu: Nanos,
     /// Pages that share one shootdown; at least 1.
     pub shootdown_batch: u32,
+    /// What an access waits for a page walk for a base page, while nothing else is under
+    /// way; zero where nobody knows, and then a huge page saves none.
+    pub page_walk: Nanos,
     /// A fault that is resolved in user space, without the page's content.
     pub user_fault: Nanos,
     /// Putting one base page into a tier that is not addressable, where
@@ -152,6 +155,8 @@ impl Calibration {
             shootdown: costs.shootdown.value,
             shootdown_per_cpu: costs.shootdown_per_core.value,
             shootdown_batch: 1,
+            // The upper levels lie in the processor's own caches, the last mostly in memory.
+            page_walk: machine.tiers.first().map_or(Nanos::ZERO, |t| t.read_latency.value),
             user_fault: costs.user_fault.value,
             compress: unmapped.map_or_else(
                 || costs.copy_bandwidth.value.time_for(Bytes::kib(4)),

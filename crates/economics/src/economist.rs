@@ -164,6 +164,11 @@ impl Economist {
         &self.calibration
     }
 
+    /// What a page walk costs was measured.
+    pub fn set_page_walk(&mut self, cost: Nanos) {
+        self.calibration.page_walk = cost;
+    }
+
     /// The account of a class of action.
     pub fn account(&self, class: ActionClass) -> &Account {
         &self.accounts[class.index()]
@@ -454,7 +459,7 @@ fn ladder(action: &Action) -> Option<(TierId, TierId)> {
         Action::Promote { from, to, .. } => Some((to, from)),
         Action::Demote { from, to, .. } => Some((from, to)),
         Action::Exchange { fast, slow, .. } => Some((fast, slow)),
-        Action::Prezero { .. } => Some((TierId(0), TierId(1))),
+        Action::Prezero { .. } | Action::Collapse { .. } => Some((TierId(0), TierId(1))),
         _ => None,
     }
 }

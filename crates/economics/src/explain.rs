@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use terrace_core::{Action, Cycles, Heat, Nanos, PerSecond, TierId};
+use terrace_core::{Action, Cycles, Heat, Nanos, PerSecond, Reason, TierId};
 
 use crate::decision::Decision;
 use crate::interval::{AMOUNT_MAX, Interval};
@@ -55,7 +55,11 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
             amount(d.cost.expected),
             amount(d.hurdle * d.cost.expected),
         )?;
-        write!(f, "\n    evidence: {}", Evidence(&d.heat))?;
+        if let Action::Collapse { .. } = d.action {
+            write!(f, "\n    evidence: {}", Walks(d))?;
+        } else {
+            write!(f, "\n    evidence: {}", Evidence(&d.heat))?;
+        }
         if matches!(d.action, Action::Exchange { .. }) {
             write!(f, "\n    victim:   {}", Evidence(&d.victim_heat))?;
         }
@@ -151,9 +155,9 @@ impl fmt::Display for Turn<'_> {
         let side = |above| if above { "above" } else { "below" };
         let above_now = self.decision.heat.accesses() > flip;
         if self.pays {
-            write!(f, "would not pay {} {}", side(!above_now), accesses(flip))
+            write!(f, "would not pay {} {}", side(!above_now), self.rate(flip))
         } else {
-            write!(f, "would pay {} {}", side(!above_now), accesses(flip))
+            write!(f, "would pay {} {}", side(!above_now), self.rate(flip))
         }
     }
 }
@@ -173,6 +177,23 @@ impl fmt::Display for Evidence<'_> {
             heat.loads,
             heat.stores,
         )
+    }
+}
+
+/// What is known of the page walks that a collapse saves.
+struct Walks<'a>(&'a Decision);
+
+impl fmt::Display for Walks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let heat = self.0.heat;
+        let how = match self.0.reason {
+            Reason::PageWalksCounted => "page walks, as the processor counts them",
+            Reason::PageWalksEstimated => "page walks, estimated: nothing counts them here",
+            _ => return f.write_str("none: it was asked for"),
+        };
+        let plural = if heat.samples == 1 { "" } else { "s" };
+        let window = Nanos::from_f64(heat.window.as_f64());
+        write!(f, "{} visit{plural} in {window}: {} {how}", heat.samples, heat.loads)
     }
 }
 
@@ -202,9 +223,15 @@ fn amount(cycles: f64) -> Cycles {
     Cycles::from_f64(cycles)
 }
 
-/// `812 accesses/s`, `1.20 K accesses/s`.
-fn accesses(rate: PerSecond) -> String {
-    let text = rate.to_string();
-    text.strip_suffix("/s")
-        .map_or_else(|| text.clone(), |number| format!("{} accesses/s", number.trim_end()))
+impl Turn<'_> {
+    /// `812 accesses/s`, `1.20 K page walks/s`.
+    fn rate(&self, rate: PerSecond) -> String {
+        let of = match self.decision.action {
+            Action::Collapse { .. } => "page walks",
+            _ => "accesses",
+        };
+        let text = rate.to_string();
+        text.strip_suffix("/s")
+            .map_or_else(|| text.clone(), |number| format!("{} {of}/s", number.trim_end()))
+    }
 }

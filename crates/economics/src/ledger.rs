@@ -47,6 +47,8 @@ pub enum TermKind {
     Refault,
     /// An action without a model.
     Unmodelled,
+    /// Page walks that a larger page saves.
+    SavedWalks,
 }
 
 impl TermKind {
@@ -54,7 +56,11 @@ impl TermKind {
     pub const fn is_benefit(self) -> bool {
         matches!(
             self,
-            Self::SavedLoads | Self::SavedStores | Self::AvoidedFault | Self::FreedMemory
+            Self::SavedLoads
+                | Self::SavedStores
+                | Self::AvoidedFault
+                | Self::FreedMemory
+                | Self::SavedWalks
         )
     }
 
@@ -79,6 +85,7 @@ impl TermKind {
             Self::SlowerStores => "slower stores",
             Self::Refault => "refault",
             Self::Unmodelled => "not modelled",
+            Self::SavedWalks => "saved page walks",
         }
     }
 }

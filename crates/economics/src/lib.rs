@@ -14,7 +14,7 @@
 //! | [`heat`] | from a policy's evidence to access rates with bounds |
 //! | `access` | what the program's accesses gain or lose |
 //! | `movement` | what moving the bytes costs |
-//! | `promote`, `demote`, `exchange`, `prezero` | the models, one action each |
+//! | `promote`, `demote`, `exchange`, `prezero`, `collapse` | the models, one action each |
 //! | [`model`] | from an action to its model; where a decision turns |
 //! | `quote`, `correction`, `lifetime` | what is learnt: prices of memory, real costs, horizons |
 //! | `watch`, [`account`] | predicted and realised |
@@ -24,6 +24,7 @@
 mod access;
 pub mod account;
 pub mod calibration;
+mod collapse;
 pub mod conditions;
 mod correction;
 pub mod decision;

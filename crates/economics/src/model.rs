@@ -5,7 +5,7 @@ use terrace_core::{Action, Heat, PerSecond, Proposal, TierId};
 use crate::conditions::{Conditions, RATE_MAX};
 use crate::heat::Rates;
 use crate::ledger::Ledger;
-use crate::{demote, exchange, prezero, promote};
+use crate::{collapse, demote, exchange, prezero, promote};
 
 /// Prices a proposal: the same inputs give the same ledger. `None` for actions
 /// that have no model: they pass, unpriced.
@@ -20,6 +20,7 @@ pub fn price(proposal: &Proposal, conditions: &Conditions<'_>) -> Option<Ledger>
         Action::Prezero { walked, used, known } => {
             prezero::price(walked, (used, known), page, conditions)
         }
+        Action::Collapse { .. } => collapse::price(heat, page, conditions),
         _ => return None,
     })
 }
@@ -46,6 +47,14 @@ pub fn flip(
     ledger: &Ledger,
     conditions: &Conditions<'_>,
 ) -> Option<PerSecond> {
+    if let Action::Collapse { .. } = proposal.action {
+        let margin = |rate: f64| {
+            let heat = Heat { loads: PerSecond(rate), stores: PerSecond::ZERO, ..proposal.heat };
+            collapse::price(&heat, proposal.page_size, conditions).margin(conditions.hurdle())
+        };
+        let stalled = conditions.cpus() / ledger.duration;
+        return linear_root([stalled, stalled], margin).map(PerSecond);
+    }
     let (from, to) = route(&proposal.action)?;
     let rates = Rates::of(&proposal.heat, from, proposal.page_size, conditions);
     let loads = load_share(&proposal.heat);

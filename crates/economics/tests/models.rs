@@ -10,8 +10,8 @@ use common::{
 };
 use proptest::prelude::*;
 use terrace_core::{
-    Action, Bytes, BytesPerSecond, Frequency, Heat, Nanos, PageSize, PerSecond, Proposal,
-    Telemetry, TierId, TierTelemetry,
+    Action, Bytes, BytesPerSecond, Frequency, Heat, Nanos, PageRange, PageSize, PerSecond,
+    Proposal, Telemetry, TierId, TierTelemetry,
 };
 use terrace_economics::model::{flip, price};
 use terrace_economics::{Calibration, Conditions, Interval, Ledger, Market, Parameters, TermKind};
@@ -340,7 +340,7 @@ prop_compose! {
 prop_compose! {
     fn wild_calibration()(
         floats in prop::array::uniform12(any_float()),
-        times in prop::array::uniform9(any_nanos()),
+        times in prop::array::uniform10(any_nanos()),
         cpus in any::<u32>(), batch in any::<u32>(), idle in any_nanos(),
         exit in prop::option::of(any_nanos()),
     ) -> Calibration {
@@ -360,6 +360,7 @@ prop_compose! {
         calibration.user_fault = times[6];
         calibration.compress = times[7];
         calibration.decompress = times[8];
+        calibration.page_walk = times[9];
         calibration.cost_spread = f[5];
         calibration.tiers[1].read_bandwidth = BytesPerSecond(f[6]);
         calibration.tiers[0].write_bandwidth = BytesPerSecond(f[7]);
@@ -385,7 +386,7 @@ proptest! {
         telemetry in wild_telemetry().boxed(), calibration in wild_calibration().boxed(),
         floats in prop::array::uniform8(any_float()), samples in any::<u32>(),
         window in any_nanos(), tiers in (0u8..10, 0u8..10), size in any_size(),
-        action in 0usize..3,
+        action in 0usize..4,
     ) {
         let heat = Heat {
             loads: PerSecond(floats[0]), stores: PerSecond(floats[1]), samples, window,
@@ -395,6 +396,9 @@ proptest! {
             Action::Promote { page: page(1), from: a, to: b },
             Action::Demote { page: page(1), from: a, to: b },
             Action::Exchange { promote: page(1), demote: page(2), fast: a, slow: b },
+            Action::Collapse {
+                range: PageRange { region: page(1).region, start: page(1).page, count: 512 },
+            },
         ][action];
         let proposal = Proposal {
             action,

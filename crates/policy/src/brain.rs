@@ -158,14 +158,15 @@ impl Brain {
         &mut self,
         action: Action,
         page_size: PageSize,
-        reason: Reason,
+        heat: Heat,
+        (urgency, reason): (Urgency, Reason),
         telemetry: &Telemetry,
     ) -> Option<Proposal> {
         const APART: u64 = 1 << 62;
         let op = OpId(APART + self.considered);
         self.considered += 1;
-        let (heat, urgency) = (Heat::default(), Urgency::Voluntary);
-        let proposal = Proposal { op, action, page_size, heat, victim_heat: heat, urgency, reason };
+        let victim_heat = Heat::default();
+        let proposal = Proposal { op, action, page_size, heat, victim_heat, urgency, reason };
         let decision = self.economist.decide(&proposal, telemetry);
         self.decisions.clear();
         self.decisions.push(decision);
@@ -175,6 +176,11 @@ impl Brain {
     /// The program has walked through pages that were zeroed for it.
     pub fn walked_through(&mut self, pages: u64, size: PageSize) {
         self.economist.walked_through(pages, size);
+    }
+
+    /// What a page walk costs was measured.
+    pub fn set_page_walk(&mut self, cost: Nanos) {
+        self.economist.set_page_walk(cost);
     }
 
     /// What the world proposed came to its end.
