@@ -1,10 +1,11 @@
-//! `terrace run` backs memory with huge pages ahead of a walk through it.
+//! `terrace run` backs memory with huge pages ahead of a walk through it, and makes huge
+//! pages of memory that is in use.
 
 mod common;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command as Process;
+use std::process::{Command as Process, Output};
 
 use common::{compile, is_supported, preload};
 use serde_json::Value;
@@ -31,19 +32,93 @@ int main(void) {
 }
 "#;
 
+/// Fills 32 of the 192 MiB that it maps, here and there so that nothing looks like a walk,
+/// and updates it at random until half of it is in huge pages, for so many seconds at most.
+/// Says how much was.
+const HOT: &str = r#"
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+static long huge_kib(void) {
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    char line[256];
+    long kib = 0;
+    while (file && fgets(line, sizeof line, file)) sscanf(line, "AnonHugePages: %ld", &kib);
+    if (file) fclose(file);
+    return kib;
+}
+int main(int count, char **arguments) {
+    size_t pages = 32 * 256;
+    uint64_t *m = mmap(0, 6 * pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < pages; i++) {
+        size_t page = i * 7919 % pages;
+        m[page * 512] = page * 77 + 1;
+    }
+    uint64_t x = 88172645463325252u;
+    time_t end = time(0) + (count > 1 ? atoi(arguments[1]) : 1);
+    long most = 0;
+    while (most < 16 << 10 && time(0) < end) {
+        for (int i = 0; i < 1000000; i++) {
+            x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+            m[x % pages * 512 + 8 + (x >> 40) % 500] += x;
+        }
+        if (huge_kib() > most) most = huge_kib();
+    }
+    for (size_t page = 0; page < pages; page++)
+        if (m[page * 512] != page * 77 + 1) { puts("WRONG"); return 1; }
+    printf("right %ld\n", most);
+    return 0;
+}
+"#;
+
+/// Runs it in 128 MiB, for so many seconds at most; how much of it was in huge pages (KiB),
+/// and the report's figures for them.
+fn hot(directory: &Path, huge_pages: &str, seconds: &str) -> (u64, Value) {
+    let (output, huge) = run(directory, huge_pages, &["./hot", seconds]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let kib = text.trim().strip_prefix("right ").and_then(|kib| kib.parse().ok());
+    (kib.unwrap_or_else(|| panic!("{output:?}")), huge)
+}
+
 /// Runs it in 128 MiB; the report's figures for huge pages.
 fn walk(directory: &Path, huge_pages: &str) -> Value {
+    let (output, huge) = run(directory, huge_pages, &["./walk"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "right\n", "{output:?}");
+    huge
+}
+
+fn run(directory: &Path, huge_pages: &str, program: &[&str]) -> (Output, Value) {
     let output = Process::new(cargo_bin!("terrace"))
         .env("TERRACE_PRELOAD", preload())
         .current_dir(directory)
         .args(["--json", "run", "--fast", "128MiB", "--huge-pages", huge_pages])
-        .args(["--report", "report", "--record", "decisions", "--", "./walk"])
+        .args(["--report", "report", "--record", "decisions", "--"])
+        .args(program)
         .output()
         .unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "right\n", "{output:?}");
     let report: Value =
         serde_json::from_slice(&fs::read(directory.join("report")).unwrap()).unwrap();
-    report["total"]["huge"].clone()
+    (output, report["total"]["huge"].clone())
+}
+
+/// What `terrace why` says of the last decisions of a class.
+fn why(directory: &Path, class: &str) -> String {
+    let output = Process::new(cargo_bin!("terrace"))
+        .current_dir(directory)
+        .args(["why", "decisions", "--class", class, "--last", "1"])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Whether there is a block that a huge page fits in, after the kernel has tried to make
+/// some.
+fn has_room_for_huge_pages() -> bool {
+    let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+    kernel_has_huge_pages() && terrace_live::presence::free_huge_pages()
 }
 
 fn kernel_has_huge_pages() -> bool {
@@ -61,17 +136,51 @@ fn a_walk_finds_huge_pages_unless_they_are_forbidden() {
     compile(WALK, &directory.path().join("walk"), &["-O2"]);
 
     let auto = walk(directory.path(), "auto");
-    let why = Process::new(cargo_bin!("terrace"))
-        .current_dir(directory.path())
-        .args(["why", "decisions", "--class", "prezero", "--last", "1"])
-        .output()
-        .unwrap();
+    let why = why(directory.path(), "prezero");
     let never = walk(directory.path(), "never");
 
     assert!(auto["backed"].as_u64() > Some(0), "{auto}");
     assert!(auto["walked_through"].as_u64() > Some(0), "{auto}");
-    let why = String::from_utf8_lossy(&why.stdout);
     assert!(why.contains("prezero 2.00 MiB") && why.contains("avoided fault"), "{why}");
     assert_eq!(never["zeroed"].as_u64(), Some(0), "{never}");
     assert_eq!(never["backed"].as_u64(), Some(0), "{never}");
+}
+
+#[test]
+fn memory_in_use_becomes_huge_pages_if_that_is_asked_for_and_none_if_it_is_forbidden() {
+    if !is_supported() || !has_room_for_huge_pages() {
+        eprintln!("SKIPPED: no userfaultfd, or no room for huge pages here");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    compile(HOT, &directory.path().join("hot"), &["-O2"]);
+
+    let (kib, always) = hot(directory.path(), "always", "30");
+    let why = why(directory.path(), "collapse");
+    let (none, never) = hot(directory.path(), "never", "1");
+
+    assert!(kib >= 16 << 10, "{kib} KiB, {always}");
+    assert!(always["collapsed"].as_u64() >= Some(8), "{always}");
+    assert!(why.contains("collapse 512 pages") && why.contains("(AskedFor): FORCED"), "{why}");
+    assert_eq!((none, never["collapsed"].as_u64()), (0, Some(0)), "{never}");
+}
+
+/// Whether it pays depends on the machine; that it is asked, and on what grounds, does not.
+#[test]
+fn the_economist_is_asked_before_memory_in_use_becomes_huge_pages() {
+    if !is_supported() || !has_room_for_huge_pages() {
+        eprintln!("SKIPPED: no userfaultfd, or no room for huge pages here");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    compile(HOT, &directory.path().join("hot"), &["-O2"]);
+
+    let (_, auto) = hot(directory.path(), "auto", "5");
+    let why = why(directory.path(), "collapse");
+
+    assert!(why.contains("collapse 512 pages"), "{auto} {why}");
+    assert!(why.contains("(PageWalksEstimated)") || why.contains("(PageWalksCounted)"), "{why}");
+    assert!(why.contains("saved page walks") && why.contains("stalled accesses"), "{why}");
+    let paid = why.contains("PASSED");
+    assert!(!paid || auto["collapsed"].as_u64() > Some(0), "{auto} {why}");
 }

@@ -103,6 +103,8 @@ pub fn calibrate() -> Calibration {
         shootdown: Nanos::micros(1),
         shootdown_per_cpu: Nanos::micros(3),
         shootdown_batch: 1,
+        // Timed when it is first needed, see `walk_cost`.
+        page_walk: Nanos::ZERO,
         user_fault,
         compress,
         decompress,

@@ -24,6 +24,32 @@ pub enum Counted {
     Total,
 }
 
+/// When memory is backed by huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HugePages {
+    /// When it pays: ahead of walks through fresh memory, and where base pages cost page
+    /// walks.
+    Auto,
+    /// The same, and wherever all base pages of one are resident.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+impl HugePages {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Always, Self::Never];
+
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        }
+    }
+}
+
 /// The configuration of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunConfig {
@@ -49,8 +75,8 @@ pub struct RunConfig {
     pub spill_size: Bytes,
     /// Page of the broker that the budget is shared by, if it is.
     pub broker: Option<PathBuf>,
-    /// Whether memory may be backed by huge pages.
-    pub huge_pages: bool,
+    /// When memory is backed by huge pages.
+    pub huge_pages: HugePages,
     /// Whether decisions are written to the ring for a recorder to drain.
     pub record: bool,
 }
@@ -78,7 +104,7 @@ impl RunConfig {
             spill_mapped: false,
             spill_size: Bytes::gib(64),
             broker: None,
-            huge_pages: true,
+            huge_pages: HugePages::Auto,
             record: false,
         }
     }
@@ -97,7 +123,7 @@ impl RunConfig {
             escape(&self.dir.to_string_lossy()),
             self.min_region.get(),
             self.spill_size.get(),
-            u8::from(self.huge_pages),
+            self.huge_pages.name(),
             u8::from(self.record),
         );
         if let Some(limit) = self.store_limit {
@@ -149,7 +175,12 @@ impl RunConfig {
                 "spill-mapped" => config.spill_mapped = value == "1",
                 "spill" => config.spill = Some(PathBuf::from(unescape(value))),
                 "broker" => config.broker = Some(PathBuf::from(unescape(value))),
-                "huge-pages" => config.huge_pages = value == "1",
+                "huge-pages" => {
+                    config.huge_pages = HugePages::ALL
+                        .into_iter()
+                        .find(|when| when.name() == value)
+                        .ok_or_else(|| BadConfig(format!("`{value}` is no time for huge pages")))?;
+                }
                 "record" => config.record = value == "1",
                 _ => return Err(BadConfig(format!("`{key}` is not known"))),
             }
@@ -195,7 +226,7 @@ mod tests {
         config.broker = Some(PathBuf::from("/run/budget"));
         config.store_limit = Some(Bytes::mib(5));
         config.record = true;
-        config.huge_pages = false;
+        config.huge_pages = HugePages::Always;
         config.economist = Mode::Shadow;
         assert_eq!(RunConfig::decode(&config.encode()), Ok(config));
     }
@@ -204,6 +235,7 @@ mod tests {
     fn nonsense_is_refused_with_its_name() {
         assert!(RunConfig::decode("fast=1").unwrap_err().0.contains("too small"));
         assert!(RunConfig::decode("quick=1").unwrap_err().0.contains("quick"));
+        assert!(RunConfig::decode("fast=9999999;huge-pages=1").unwrap_err().0.contains("`1`"));
         assert!(RunConfig::decode("").is_err());
     }
 }

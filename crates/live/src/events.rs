@@ -230,6 +230,7 @@ impl Pager {
 
     fn clear_run(&self, id: u32, region: &Region, first: u32, count: u32, to: PageState) -> u32 {
         let mut changed = 0;
+        self.regions.no_longer_huge(region.start() + first as usize * PAGE, count);
         for page in first..first + count {
             let word = region.word(page);
             // Most pages of a large mapping were never touched.

@@ -8,11 +8,13 @@
 //! already, into which the kernel moves a huge page only in parts (decision 0007).
 //!
 //! A page that leaves splits the huge page that it is in; the kernel does so by itself.
+//! Base pages become huge pages again in [`crate::collapse`].
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 use terrace_core::{Nanos, Pages, Proposal};
 
+use crate::collapse::Probes;
 use crate::page_state::PageState;
 use crate::pager::Pager;
 use crate::queue::Note;
@@ -56,6 +58,8 @@ pub struct HugePool {
     pause: AtomicU64,
     /// The walks.
     walks: SpinLock<Walks>,
+    /// Pages of which the next touch is waited for.
+    pub probes: Probes,
 }
 
 impl HugePool {
@@ -69,6 +73,7 @@ impl HugePool {
             seen: AtomicU64::new(0),
             pause: AtomicU64::new(0),
             walks: SpinLock::new(Walks::default()),
+            probes: Probes::default(),
         }
     }
 
@@ -126,6 +131,7 @@ impl HugePool {
         pager.release(self.ready() * u64::from(BASES));
         self.slots.iter().for_each(|slot| slot.store(EMPTY, Relaxed));
         self.base.store(0, Release);
+        self.probes.clear();
         // SAFETY: the holder is a thread of the parent, and changes nothing while frozen.
         unsafe { self.walks.force_unlock() };
     }

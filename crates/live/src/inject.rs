@@ -35,9 +35,11 @@ pub enum Point {
     Tick = 8,
     /// A page's content is in the spill file, its word does not say so.
     Write = 9,
+    /// Every page of a range is ours, to become one huge page.
+    Collapse = 10,
 }
 
-const NAMES: [(&str, Point); 9] = [
+const NAMES: [(&str, Point); 10] = [
     ("fault", Point::Fault),
     ("promote", Point::Promote),
     ("promoted", Point::Promoted),
@@ -47,6 +49,7 @@ const NAMES: [(&str, Point); 9] = [
     ("fork", Point::Fork),
     ("tick", Point::Tick),
     ("write", Point::Write),
+    ("collapse", Point::Collapse),
 ];
 
 /// The point that is armed; 0: none.

@@ -24,6 +24,7 @@
 //! | [`mind`], [`queue`] | policy and economist, and what they are told |
 //! | [`ahead`], [`fetch`] | streams, and bringing pages in ahead of them |
 //! | [`huge`], [`walks`] | huge pages ahead of walks through fresh memory |
+//! | [`collapse`], [`visits`], [`walk_cost`] | huge pages made of base pages that are in use |
 //! | [`ping_pong`] | pages that left for nothing |
 //! | [`thrash`] | a program that needs more than it may have |
 //! | [`pager`], [`regions`], [`page_state`] | what all threads share |
@@ -49,6 +50,7 @@ mod atomic {
 pub mod attach;
 pub mod broker;
 pub mod codec;
+pub mod collapse;
 pub mod command;
 pub mod config;
 pub mod deferred;
@@ -91,5 +93,7 @@ pub mod sys;
 pub mod thrash;
 pub mod threads;
 pub mod uffd;
+pub mod visits;
+pub mod walk_cost;
 pub mod walks;
 pub mod zbe;

@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering::*;
 
 use terrace_core::{Abort, Action, Done, Outcome};
 
+use crate::collapse::Collapser;
 use crate::command::Command;
 use crate::duty::{LOOK, Pending};
 use crate::inject::{self, Point};
@@ -40,12 +41,14 @@ impl Worker<'_> {
         let mut last_activity = 0;
         let mut random = sys::now() | 1;
         let mut pending = Pending::new();
+        let mut collapser = Collapser::new(pager);
         loop {
             self.obey();
             let giving = self.follow_share();
             self.guard(&mut pending);
             self.keep_headroom();
             let preparing = self.keep_huge_pages();
+            self.collapse(&mut collapser);
             let now = sys::now();
             if now >= next_tick {
                 let activity = self.activity();
@@ -63,7 +66,7 @@ impl Worker<'_> {
             pager.asleep.store(1, SeqCst);
             if pager.commands.pending().is_none() && !(giving || preparing || self.short_of_room())
             {
-                let mut wait = next_tick.saturating_sub(now);
+                let mut wait = next_tick.min(collapser.due).saturating_sub(now);
                 if pager.duty.needs_guard() || pending.count > 0 {
                     wait = wait.min(LOOK);
                 }
@@ -77,7 +80,7 @@ impl Worker<'_> {
     }
 
     /// A number that changes whenever something happened.
-    fn activity(&self) -> u64 {
+    pub(crate) fn activity(&self) -> u64 {
         let c = &self.pager.stats().counters;
         [&c.faults_first_touch, &c.faults_absent, &c.faults_hint, &c.demotions]
             .iter()

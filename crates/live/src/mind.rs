@@ -7,8 +7,8 @@
 use core::sync::atomic::Ordering::*;
 
 use terrace_core::{
-    Abort, Access, Action, ActionClass, Bytes, Done, FaultKind, Nanos, Outcome, PageSize, Pages,
-    Plan, Proposal, Reason, Sample, SampleSource, Telemetry, TierId, TierTelemetry,
+    Abort, Access, Action, ActionClass, Bytes, Done, FaultKind, Heat, Nanos, Outcome, PageSize,
+    Pages, Plan, Proposal, Reason, Sample, SampleSource, Telemetry, TierId, TierTelemetry, Urgency,
 };
 use terrace_policy::Brain;
 
@@ -147,11 +147,41 @@ impl Mind {
         let passed = self.brain.consider(
             action,
             PageSize::Huge,
-            Reason::WalksFreshMemory,
+            Heat::default(),
+            (Urgency::Voluntary, Reason::WalksFreshMemory),
             &telemetry(pager),
         );
         self.record(pager);
         passed
+    }
+
+    /// Asks whether to make a huge page of base pages, with what is known of the page
+    /// walks that this saves; the proposal if so. The program keeps so many processors
+    /// busy.
+    pub fn collapse(
+        &mut self,
+        pager: &Pager,
+        action: Action,
+        heat: Heat,
+        why: (Urgency, Reason),
+        busy: f64,
+    ) -> Option<Proposal> {
+        self.listen(pager);
+        let cpus = f64::from(self.brain.economist().calibration().cpus.max(1));
+        let telemetry = Telemetry { cpu_load: (busy / cpus).min(1.0), ..telemetry(pager) };
+        let passed = self.brain.consider(action, PageSize::Huge, heat, why, &telemetry);
+        self.record(pager);
+        passed
+    }
+
+    /// What became of a proposal of the pager's own.
+    pub fn carried_out(&mut self, pager: &Pager, proposal: Proposal, outcome: Outcome) {
+        self.brain.carried_out(&Done { proposal, outcome }, &telemetry(pager));
+    }
+
+    /// What a page walk costs here was measured.
+    pub fn set_page_walk(&mut self, cost: Nanos) {
+        self.brain.set_page_walk(cost);
     }
 
     /// That is done, and took so long; or the kernel had no huge page.
@@ -161,7 +191,7 @@ impl Mind {
             cost: pager.clock.cycles(took),
             moved,
         });
-        self.brain.carried_out(&Done { proposal, outcome }, &telemetry(pager));
+        self.carried_out(pager, proposal, outcome);
     }
 
     /// Feeds one recorded event instead of what happens here; gives each

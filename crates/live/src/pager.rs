@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 use terrace_core::{Frequency, PageNo, PageRange, PageRef, PageSize, RegionId};
 
 use crate::broker::member::FLOOR;
-use crate::config::{Counted, RunConfig};
+use crate::config::{Counted, HugePages, RunConfig};
 use crate::deferred::Deferred;
 use crate::density::Density;
 use crate::limbo::{Limbo, Staging};
@@ -207,7 +207,7 @@ impl Pager {
             density,
             duty: crate::duty::Duty::default(),
             streams: crate::ahead::Streams::default(),
-            huge: crate::huge::HugePool::new(config.huge_pages),
+            huge: crate::huge::HugePool::new(config.huge_pages != HugePages::Never),
             workers: Default::default(),
             bell: AtomicU32::new(0),
             asleep: AtomicU32::new(0),

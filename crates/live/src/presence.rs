@@ -133,6 +133,15 @@ impl Pagemap {
         (self.read(address, &mut entry) == 1).then(|| present(entry[0]))
     }
 
+    /// Whether `N` pages are all present, each mapped here and nowhere else (by no child,
+    /// and it is not the kernel's page of zeros). False if the kernel does not say.
+    pub fn all_exclusive<const N: usize>(&self, address: usize) -> bool {
+        let mut entries = [0u64; N];
+        self.0.is_some()
+            && self.read(address, &mut entries) == N
+            && entries.iter().all(|&entry| is_exclusive(entry))
+    }
+
     /// Calls `each` for every run of present pages in a range: first page's
     /// address and how many.
     pub fn for_each_present(&self, start: usize, end: usize, mut each: impl FnMut(usize, usize)) {
@@ -250,6 +259,33 @@ const fn present(entry: u64) -> bool {
     entry >> 62 != 0
 }
 
+/// Bit 63: present; bit 56: mapped exclusively.
+const fn is_exclusive(entry: u64) -> bool {
+    entry >> 63 != 0 && entry >> 56 & 1 != 0
+}
+
+/// The order of a block of 2 MiB in pages of 4 KiB.
+const HUGE_ORDER: usize = 9;
+
+/// Whether the kernel has a free block that a huge page fits in. Without one it would move
+/// pages about to make one, and that takes long. True if it does not say.
+pub fn free_huge_pages() -> bool {
+    let mut buffer = [0u8; 4096];
+    let Some(fd) = open(c"/proc/buddyinfo") else { return true };
+    // SAFETY: reads into the buffer.
+    let n = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
+    close(fd);
+    n <= 0 || has_huge_block(&buffer[..n as usize])
+}
+
+/// `Node 0, zone   Normal   5054   5021   1605 …`: free blocks by order.
+fn has_huge_block(buddyinfo: &[u8]) -> bool {
+    buddyinfo.split(|&b| b == b'\n').any(|line| {
+        let fields = line.split(|&b| b == b' ').filter(|f| !f.is_empty());
+        fields.skip(4 + HUGE_ORDER).any(|count| count != b"0")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,6 +324,43 @@ mod tests {
         assert_eq!(runs, [(0, 2), (5000, 1), (len / PAGE - 1, 1)]);
         // SAFETY: ours.
         unsafe { crate::sys::munmap(at, len) }.expect("unmapped");
+    }
+
+    #[test]
+    fn pages_of_zeros_and_those_shared_with_a_child_are_not_exclusive() {
+        let pagemap = Pagemap::open();
+        let at = crate::sys::map_private(4 * PAGE).expect("memory");
+        // SAFETY: within the mapping.
+        unsafe {
+            core::hint::black_box((at as *const u8).read_volatile());
+            ((at + PAGE) as *mut u8).write(1);
+            ((at + 2 * PAGE) as *mut u8).write(1);
+        }
+        assert!(pagemap.all_exclusive::<2>(at + PAGE));
+        assert!(!pagemap.all_exclusive::<2>(at), "zeros");
+        assert!(!pagemap.all_exclusive::<2>(at + 2 * PAGE), "absent");
+        assert!(!Pagemap(None).all_exclusive::<1>(at + PAGE), "nobody knows");
+        // SAFETY: the child does nothing but wait to be killed.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::pause();
+                libc::_exit(0);
+            }
+            let shared = !pagemap.all_exclusive::<1>(at + PAGE);
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, core::ptr::null_mut(), 0);
+            assert!(shared, "with a child");
+        }
+    }
+
+    #[test]
+    fn a_free_block_is_found_in_any_zone() {
+        let none = b"Node 0, zone      DMA  0 0 0 0 0 0 0 0 1 0 0 \n\
+                     Node 0, zone   Normal  5054 5021 1605 946 756 582 390 239 127 0 0 \n";
+        assert!(!has_huge_block(none));
+        assert!(has_huge_block(b"Node 0, zone      DMA  0 0 0 0 0 0 0 0 1 1 0 \n"));
+        assert!(has_huge_block(b"Node 0, zone DMA32 0 0 0 0 0 0 0 0 0 0 7\nNode 0, zone N 0\n"));
     }
 
     #[test]

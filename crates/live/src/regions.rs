@@ -301,6 +301,15 @@ impl Regions {
         })
     }
 
+    /// Notes that nothing from an address on, so many pages long, lies in a huge page.
+    pub fn no_longer_huge(&self, address: usize, pages: u32) {
+        for chunk in chunks_of(address, pages) {
+            if self.huge[chunk].load(Relaxed) != 0 {
+                self.huge[chunk].store(0, Relaxed);
+            }
+        }
+    }
+
     /// Whether an address lies in a huge page, as far as we know.
     pub fn is_huge(&self, address: usize) -> bool {
         self.huge_mark(address).is_some_and(|mark| mark.load(Relaxed) != 0)
@@ -329,10 +338,8 @@ impl Regions {
         }
         for chunk in chunks_of(region.start(), pages) {
             let _ = self.chunks[chunk].compare_exchange(id + 1, 0, AcqRel, Relaxed);
-            if self.huge[chunk].load(Relaxed) != 0 {
-                self.huge[chunk].store(0, Relaxed);
-            }
         }
+        self.no_longer_huge(region.start(), pages);
         for entry in self.outside.iter().filter(|entry| entry.load(Relaxed) == id + 1) {
             entry.store(0, Release);
         }

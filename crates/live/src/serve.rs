@@ -182,6 +182,7 @@ impl<'p> Worker<'p> {
                 }
                 let limbo = matches!(state, PageState::Limbo(_));
                 if limbo {
+                    pager.huge.probes.touched(place.address());
                     // Its room was never given up.
                     pager.release(1);
                 } else {

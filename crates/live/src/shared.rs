@@ -15,7 +15,7 @@ use crate::sys;
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Regions that the page has room for; the report shows the top of them.
 pub const REGIONS: usize = 256;
 /// Equal parts of a region that faults are counted by.
@@ -90,8 +90,10 @@ counters! {
     huge_backed,
     /// Of these, pages that the program has walked through since.
     huge_used,
-    /// Of these, pages that were split again because a part of them left.
+    /// Huge pages that were split again because a part of them left.
     huge_split,
+    /// Huge pages made of base pages that were in use.
+    huge_collapsed,
     /// Pages that left for a slower tier.
     demotions,
     /// Demotions given up because the program touched the page in time.

@@ -77,6 +77,14 @@ pub fn thread_cpu() -> terrace_core::Nanos {
     terrace_core::Nanos(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
+/// Processor time of this process, ns.
+pub fn cpu_of_process() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes into `t`.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
 /// Processor time of a thread of this process, ns; 0 if there is no such thread.
 pub fn cpu_of_thread(tid: i32) -> u64 {
     // How the kernel numbers a thread's clock (`posix-timers.h`: the inverted

@@ -146,7 +146,7 @@ pub struct Figures {
     /// the program walks through memory.
     #[serde(default)]
     pub ahead: u64,
-    /// Huge pages that backed memory ahead of its first touch.
+    /// Huge pages.
     #[serde(default)]
     pub huge: HugeReport,
     /// Pages that left for a slower tier.
@@ -253,7 +253,7 @@ pub struct FaultReport {
     pub histogram: Vec<(Nanos, u64)>,
 }
 
-/// Huge pages (2 MiB) that backed memory ahead of its first touch.
+/// Huge pages (2 MiB): those that backed memory ahead of its first touch, and others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HugeReport {
     /// Zeroed ahead of need.
@@ -262,8 +262,11 @@ pub struct HugeReport {
     pub backed: u64,
     /// Of these, walked through since.
     pub walked_through: u64,
-    /// Of these, split again because a part of them left.
+    /// Split again because a part of them left.
     pub split: u64,
+    /// Made of base pages that were in use.
+    #[serde(default)]
+    pub collapsed: u64,
 }
 
 /// The slower tiers: compressed RAM, and the spill file.
@@ -558,6 +561,7 @@ impl Figures {
                 backed: sum(|c| &c.huge_backed),
                 walked_through: sum(|c| &c.huge_used),
                 split: sum(|c| &c.huge_split),
+                collapsed: sum(|c| &c.huge_collapsed),
             },
             demotions: sum(|c| &c.demotions),
             demotions_cancelled: sum(|c| &c.demotions_cancelled),

@@ -27,18 +27,20 @@ const LIMIT: i32 = 78;
 const BUDGET: &str = "1MiB";
 
 /// Programs that need more to show anything: huge pages come in where there is room
-/// for some. They are repeated a tenth as often.
-const LARGER: &[(&str, &str)] = &[("walks_fresh", "64MiB")];
+/// for some. They are repeated a tenth as often. With the arguments they are run with.
+const LARGER: &[(&str, &str, &[&str])] =
+    &[("collapses", "64MiB", &["--huge-pages", "always"]), ("walks_fresh", "64MiB", &[])];
 
-/// The budget of a program's managed run.
-fn budget(program: &Path) -> &'static str {
+/// The budget of a program's managed run, and arguments of its own.
+fn settings(program: &Path) -> (&'static str, &'static [&'static str]) {
     let name = name(program);
-    LARGER.iter().find(|(larger, _)| *larger == name).map_or(BUDGET, |(_, budget)| budget)
+    let larger = LARGER.iter().find(|(larger, ..)| *larger == name);
+    larger.map_or((BUDGET, &[]), |&(_, budget, arguments)| (budget, arguments))
 }
 
 /// How often a program is run under Terrace.
 fn repeats(program: &Path, repeat: usize) -> usize {
-    if budget(program) == BUDGET { repeat } else { repeat.div_ceil(10) }
+    if settings(program).0 == BUDGET { repeat } else { repeat.div_ceil(10) }
 }
 
 /// How the suite is run.
@@ -192,7 +194,7 @@ fn compacted_run(program: &Path, terrace: &Path, options: &Options, repeat: usiz
 /// What is broken in the middle of which programs (`TERRACE_INJECT`, see
 /// `crates/live/src/inject.rs`): a thread of Terrace's dies, or hangs for a
 /// while, where most is half done. The program must not notice.
-const INJECTED: [(&str, &[&str]); 25] = [
+const INJECTED: [(&str, &[&str]); 27] = [
     ("fault:1:panic", EVERYTHING),
     ("fault:300:panic", &["patterns", "threads_same_page"]),
     ("promote:1:panic", EVERYTHING),
@@ -218,6 +220,8 @@ const INJECTED: [(&str, &[&str]); 25] = [
     ("settle:40:panic", FORKING),
     ("stage:10:panic", FORKING),
     ("fork:1:stall", &["fork_both_write", "fork_while_threads_fault"]),
+    ("collapse:3:panic", &["collapses"]),
+    ("collapse:9:stall", &["collapses"]),
 ];
 
 const EVERYTHING: &[&str] = &[
@@ -345,12 +349,14 @@ fn injected_run(
 ) -> io::Result<(Finished, Option<String>)> {
     let scratch = tempfile::tempdir()?;
     let report = scratch.path().join("report.json");
+    let (budget, arguments) = settings(program);
     let mut command = Command::new(terrace);
     command
         .current_dir(scratch.path())
         .env("TERRACE_INJECT", fault)
-        .args(["--json", "run", "--fast", BUDGET, "--report"])
-        .arg(&report);
+        .args(["--json", "run", "--fast", budget, "--report"])
+        .arg(&report)
+        .args(arguments);
     if fault.starts_with("write:") {
         command.args(SPILL);
     }
@@ -383,12 +389,14 @@ fn managed_run(
 ) -> io::Result<(Finished, Option<String>)> {
     let scratch = tempfile::tempdir()?;
     let report = scratch.path().join("report.json");
+    let (budget, arguments) = settings(program);
     let mut command = Command::new(terrace);
     command
         .current_dir(scratch.path())
         .env("HAZARD_MANAGED", "1")
-        .args(["--json", "run", "--fast", budget(program), "--report"])
+        .args(["--json", "run", "--fast", budget, "--report"])
         .arg(&report)
+        .args(arguments)
         .args(&options.arguments)
         .arg("--")
         .arg(program);

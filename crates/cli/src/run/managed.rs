@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use terrace_core::{Bytes, Nanos};
 use terrace_live::activate;
 use terrace_live::broker::{self, keeper::Broker, page::Summary};
-use terrace_live::config::{self, Counted, RunConfig};
+use terrace_live::config::{self, Counted, HugePages, RunConfig};
 use terrace_live::doctor::Facts;
 use terrace_live::quiet::Keeper;
 use terrace_report::{End, Head, Moment, RunReport, SharedReport, Usage};
@@ -158,7 +158,7 @@ impl Args {
             spill.configure(&mut config);
         }
         config.spill_size = self.spill_size;
-        config.huge_pages = self.huge_pages.as_deref() != Some("never");
+        config.huge_pages = self.huge_pages.unwrap_or(HugePages::Auto);
         config.record = self.record.is_some();
         config
     }

@@ -28,7 +28,7 @@ use std::process::{Command, ExitCode};
 
 use terrace_core::{Bytes, Compressing, LadderFile, LadderTier};
 use terrace_economics::Mode;
-use terrace_live::config::RunConfig;
+use terrace_live::config::{HugePages, RunConfig};
 use terrace_live::probe::UffdProbe;
 use terrace_policy::PolicyName;
 
@@ -104,10 +104,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
     min_region: Bytes,
 
-    /// Whether memory that the program walks into may be backed by huge pages: as
-    /// far as that pays (auto) unless told otherwise.
-    #[arg(long, value_name = "WHEN", value_parser = ["auto", "never"])]
-    huge_pages: Option<String>,
+    /// When memory is backed by huge pages: ahead of the program's walks and where it
+    /// touches much, as far as that pays (auto, unless told otherwise); wherever there is
+    /// room for one; or not at all.
+    #[arg(long, value_name = "WHEN", value_parser = one_of(&HugePages::ALL, HugePages::name))]
+    huge_pages: Option<HugePages>,
 
     /// Write the report to a file instead of stderr.
     #[arg(long, value_name = "FILE")]

@@ -176,12 +176,15 @@ fn slowdown(slowdown: &Slowdown) -> String {
 /// What became of huge pages; nothing if there were none.
 fn huge_pages(total: &Figures) -> Option<String> {
     let huge = &total.huge;
-    (huge.backed > 0).then(|| {
+    (huge.backed + huge.collapsed > 0).then(|| {
         let mut text = format!(
             "{} of 2 MiB came ahead of a walk, {} walked through",
             count(huge.backed),
             count(huge.walked_through)
         );
+        if huge.collapsed > 0 {
+            let _ = write!(text, ", {} collapsed", count(huge.collapsed));
+        }
         if huge.split > 0 {
             let _ = write!(text, ", {} split since", count(huge.split));
         }
@@ -445,6 +448,7 @@ mod tests {
                 backed: 90,
                 walked_through: 88,
                 split: 12,
+                collapsed: 7,
             },
             demotions: 1_248_001,
             demotions_cancelled: 3_002,

@@ -88,6 +88,9 @@ const COUNTERS: &[Counter] = &[
     ("huge_backed", "Huge pages put where the program was about to walk", None, |f| {
         f.huge.backed as f64
     }),
+    ("huge_collapsed", "Huge pages made of base pages that were in use", None, |f| {
+        f.huge.collapsed as f64
+    }),
     ("huge_split", "Huge pages split because a part of them left", None, |f| f.huge.split as f64),
     ("demotions", "Pages that left DRAM", None, |f| f.demotions as f64),
     ("moves_uncounted", "Moves of pages that the kernel did not report as done", None, |f| {
