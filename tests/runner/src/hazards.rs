@@ -29,7 +29,7 @@ const BUDGET: &str = "1MiB";
 /// Programs that need more to show anything: huge pages come in where there is room
 /// for some. They are repeated a tenth as often. With the arguments they are run with.
 const LARGER: &[(&str, &str, &[&str])] =
-    &[("collapses", "64MiB", &["--huge-pages", "always"]), ("walks_fresh", "64MiB", &[])];
+    &[("collapses", "32MiB", &["--huge-pages", "always"]), ("walks_fresh", "64MiB", &[])];
 
 /// The budget of a program's managed run, and arguments of its own.
 fn settings(program: &Path) -> (&'static str, &'static [&'static str]) {
