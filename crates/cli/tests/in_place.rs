@@ -198,6 +198,8 @@ fn a_run_with_swap_is_shown_like_one_with_compressed_memory() {
     assert_eq!(run.end(), "right\n");
     let last = check_lines(&run.read("watch.jsonl"));
     let report: Value = serde_json::from_str(&run.read("report")).unwrap();
+    // Not the one for compressed memory, which takes no samples.
+    assert_eq!(report["policy"], "hemem");
     for field in ["demotions", "refaults", "moved", "samples", "tiers"] {
         assert_eq!(last[field], report[field], "{field}");
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use terrace_core::{LadderTier, Memory};
 use terrace_live::attach::targets::Targets;
 use terrace_live::doctor::Facts;
+use terrace_policy::PolicyName;
 
 use super::child::{Running, Watch, exit_code};
 use super::program::Program;
@@ -65,7 +66,8 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
         // Our own descendants: the program, and what it starts. Ourselves the list
         // leaves out.
         targets: Targets::Process { process: std::process::id(), tree: true },
-        policy: args.policy,
+        // Pages stay mapped, so no fault tells what is in use: 2q would learn nothing.
+        policy: args.policy.unwrap_or(PolicyName::HeMem),
         economist: args.economist,
         moving: args.moving.clone(),
         min_region: args.min_region,

@@ -52,7 +52,7 @@ impl Args {
         let holds_store = self.total.is_some() || joined.as_ref().is_some_and(|j| j.holds_store);
         let mut manifest = Manifest::new(
             self.shown(),
-            self.policy.name(),
+            self.policy().name(),
             mode_name(self.economist),
             fast,
             plain_fault,
@@ -150,7 +150,7 @@ impl Args {
 
     fn config(&self, directory: &Path, fast: Bytes) -> RunConfig {
         let mut config = RunConfig::new(fast, directory.to_owned());
-        config.policy = self.policy;
+        config.policy = self.policy();
         config.economist = self.economist;
         config.min_region = self.min_region;
         config.store_limit = self.store_limit;
@@ -248,7 +248,7 @@ impl Run<'_> {
             program: self.args.shown(),
             end,
             elapsed: Nanos(elapsed.as_nanos() as u64),
-            policy: self.args.policy.name().to_owned(),
+            policy: self.args.policy().name().to_owned(),
             economist: mode_name(self.args.economist).to_owned(),
             budget: shared.map_or(self.budget, |shared| shared.budget),
             shared: shared.map(SharedReport::from),

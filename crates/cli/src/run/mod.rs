@@ -76,10 +76,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIER")]
     slow: Vec<LadderTier>,
 
-    /// Which policy decides what stays in DRAM.
-    #[arg(long, value_name = "NAME", default_value = "2q",
+    /// Which policy decides what stays in DRAM: `2q` where the rest is compressed, and
+    /// `hemem` across several memories, if this is not given.
+    #[arg(long, value_name = "NAME",
           value_parser = one_of(&PolicyName::LIVE, PolicyName::name))]
-    policy: PolicyName,
+    policy: Option<PolicyName>,
 
     /// What the economist does: nothing, price and record, or also refuse what does not pay.
     #[arg(long, value_name = "MODE", default_value = "enforce", value_parser = economist())]
@@ -245,6 +246,11 @@ impl Args {
         let mut tiers = vec!["dram".to_owned(), "compressed".to_owned()];
         tiers.extend(self.spill.iter().map(|spill| spill.tier().to_owned()));
         tiers
+    }
+
+    /// Which policy decides where what does not fit is compressed.
+    fn policy(&self) -> PolicyName {
+        self.policy.unwrap_or(PolicyName::TwoQueue)
     }
 
     /// The command line as text.
