@@ -27,7 +27,9 @@ FOREIGN ?=
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 TERRACE := $(TARGET)/release/terrace
-WITH_UFFD := scripts/with-uffd.sh
+# What hangs is shown, and ended, after so many seconds without a word.
+WATCHED := scripts/watched.sh 240
+WITH_UFFD := $(WATCHED) scripts/with-uffd.sh
 TESTS := $(CARGO) test --locked -p terrace-tests
 
 .DEFAULT_GOAL := help
@@ -44,7 +46,7 @@ build: ## Build the command and the library.
 demo: ## Run redis in a quarter of its memory and compare; installs what is missing.
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
-	@$(WITH_UFFD) scripts/demo.sh $(TERRACE)
+	@scripts/with-uffd.sh scripts/demo.sh $(TERRACE)
 
 .PHONY: test
 test: ## Every test, in its short form; installs what is missing.
@@ -129,7 +131,7 @@ GUEST_SHORT := doctor hot_set_written ends_with_the_program three_tiers
 .PHONY: guest-short
 guest-short: build
 	@scripts/setup.sh guest || echo "setup.sh guest failed" >&2
-	@tests/guest/guest.sh $(TERRACE) $(GUEST_SHORT); status=$$?; \
+	@$(WATCHED) tests/guest/guest.sh $(TERRACE) $(GUEST_SHORT); status=$$?; \
 	if [ $$status -eq 77 ]; then \
 	    echo "SKIPPED: the tests in a guest with two NUMA nodes (the reason is above)"; \
 	else exit $$status; fi
