@@ -17,6 +17,9 @@ use std::process::{Command, Stdio};
 
 use common::{Swap, is_supported, preload};
 
+/// How long all of them may take; a minute is usual.
+const SECONDS: &str = "270";
+
 /// A fenced block of shell commands.
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
@@ -68,7 +71,8 @@ fn every_example_works() {
     let directory = tempfile::tempdir().unwrap();
     // Errors are told with the line in the page.
     let mut script = "set -euo pipefail\ntrap 'echo \"failed at or after line $at\" >&2' ERR\n\
-                      trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n"
+                      trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n\
+                      trap 'echo \"not done, at or after line $at\" >&2; exit 124' TERM\n"
         .to_owned();
     let mut commands = 0;
     for block in page() {
@@ -89,8 +93,9 @@ fn every_example_works() {
     let bin = snapbox::cmd::cargo_bin!("terrace").parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
 
-    let output = Command::new("bash")
-        .args(["-c", &script])
+    // What waits for something that does not come is ended, and told.
+    let output = Command::new("timeout")
+        .args(["--foreground", "-k", "10", SECONDS, "bash", "-c", &script])
         .current_dir(&directory)
         .env("PATH", path)
         .env("TERRACE_PRELOAD", preload())

@@ -5,7 +5,7 @@
 //! sets the bit. Whole processes only, and writes only; but it needs nothing
 //! of the program, and tells every single page.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 
@@ -23,7 +23,8 @@ const INTERVAL: Nanos = Nanos::millis(500);
 /// Writes by soft-dirty bits.
 #[derive(Debug)]
 pub struct SoftDirty {
-    processes: BTreeMap<u32, Pagemap>,
+    /// Those whose bits were cleared before.
+    processes: BTreeSet<u32>,
     next: Nanos,
     rarity: u32,
     health: Health,
@@ -38,7 +39,7 @@ impl Default for SoftDirty {
 impl SoftDirty {
     /// A sampler that has looked at nothing yet.
     pub fn new() -> Self {
-        Self { processes: BTreeMap::new(), next: Nanos::ZERO, rarity: 1, health: Health::default() }
+        Self { processes: BTreeSet::new(), next: Nanos::ZERO, rarity: 1, health: Health::default() }
     }
 
     /// Whether the kernel keeps soft-dirty bits: those of a page that was just
@@ -66,11 +67,10 @@ impl SoftDirty {
         pages: &dyn Pages,
         out: &mut Vec<Sample>,
     ) -> io::Result<()> {
-        use std::collections::btree_map::Entry;
-        let (pagemap, known) = match self.processes.entry(process) {
-            Entry::Occupied(entry) => (entry.into_mut(), true),
-            Entry::Vacant(entry) => (entry.insert(Pagemap::open(process)?), false),
-        };
+        // Opened each time: after the program has executed another, its page table is
+        // another one. All bits of that are set once, as of memory that is new.
+        let mut pagemap = Pagemap::open(process)?;
+        let known = !self.processes.insert(process);
         // Bits of memory that was never cleared are all set: they say nothing.
         if known {
             let query = Query { any: is::SOFT_DIRTY, tell: is::SOFT_DIRTY, protect: false };
@@ -124,7 +124,7 @@ impl Sampler for SoftDirty {
                 }
             }
         }
-        self.processes.retain(|process, _| ranges.iter().any(|r| r.process == *process));
+        self.processes.retain(|process| ranges.iter().any(|r| r.process == *process));
         self.next = now + INTERVAL * u64::from(self.rarity);
         self.health.delivered += (out.len() - before) as u64;
         self.health.cpu += thread_cpu().saturating_sub(cpu);

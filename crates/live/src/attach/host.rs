@@ -14,7 +14,11 @@ use crate::presence::{self, Mapping};
 
 /// The system that programs run on.
 pub trait Host {
-    /// The mappings of a process whose pages may be moved, in order.
+    /// The processes that there are: what is held of others can go.
+    fn keep(&mut self, processes: &[u32]);
+
+    /// The mappings of a process whose pages may be moved, in order. What is asked about
+    /// it afterwards is asked of the address space that it has now.
     fn mappings(&mut self, process: u32) -> io::Result<Vec<(u64, u64)>>;
 
     /// The pages of a range that have content, in memory or in swap; bits of
@@ -62,6 +66,9 @@ pub struct LinuxHost {
     processes: BTreeMap<u32, Process>,
 }
 
+/// Opened anew for every pass: a page table that was opened before the program executed
+/// another is that of an address space that is gone, or is somebody else's (of a child of
+/// `vfork`: its parent's), for ever; and a number may belong to another process by now.
 #[derive(Debug)]
 struct Process {
     pagemap: Pagemap,
@@ -93,7 +100,12 @@ impl LinuxHost {
 }
 
 impl Host for LinuxHost {
+    fn keep(&mut self, processes: &[u32]) {
+        self.processes.retain(|process, _| processes.contains(process));
+    }
+
     fn mappings(&mut self, process: u32) -> io::Result<Vec<(u64, u64)>> {
+        self.processes.remove(&process);
         let text = std::fs::read(format!("/proc/{process}/maps"))?;
         let movable = |m: &Mapping| m.is_ordinary();
         Ok(text
@@ -165,4 +177,67 @@ impl Host for LinuxHost {
 pub fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    fn present(host: &mut LinuxHost, process: u32) -> u64 {
+        let mut pages = 0;
+        for (start, end) in host.mappings(process).unwrap() {
+            host.content(process, start, end, &mut |run| pages += run.end - run.start).unwrap();
+        }
+        pages
+    }
+
+    /// A shell that becomes `cat` when it is sent a line.
+    fn shell() -> Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", "read line; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
+        command.spawn().unwrap()
+    }
+
+    /// Waits until a process is a program, and memory of it is found.
+    fn look_for(host: &mut LinuxHost, process: u32, what: &str) {
+        let until = Instant::now() + Duration::from_secs(30);
+        let is = || std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap();
+        while is().trim() != what || present(host, process) == 0 {
+            assert!(Instant::now() < until, "no memory of {what} was found");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// With the page table that was opened first, nothing was ever found again of a program
+    /// that was started by a script.
+    #[test]
+    fn a_program_that_executes_another_is_looked_at_again() {
+        let mut host = LinuxHost::new();
+        let mut child = shell();
+        look_for(&mut host, child.id(), "sh");
+
+        child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+
+        look_for(&mut host, child.id(), "cat");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    /// Two descriptors were kept of every process that had ever been there.
+    #[test]
+    fn of_processes_that_are_gone_nothing_is_held() {
+        let mut host = LinuxHost::new();
+        let mut child = shell();
+        look_for(&mut host, child.id(), "sh");
+        let held = host.processes.len();
+
+        host.keep(&[]);
+
+        assert_eq!((held, host.processes.len()), (1, 0));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }

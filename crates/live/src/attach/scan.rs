@@ -94,6 +94,7 @@ impl<H: Host> Attach<H> {
     /// Looks at the mappings: makes windows that are new, drops those that went.
     fn begin(&mut self, targets: &[u32]) -> io::Result<()> {
         self.pass.mappings.clear();
+        self.host.keep(targets);
         for &process in targets {
             match self.host.mappings(process) {
                 Ok(mut mappings) => {

@@ -54,6 +54,7 @@ impl Fake {
 }
 
 impl Host for Fake {
+    fn keep(&mut self, _: &[u32]) {}
     fn mappings(&mut self, _: u32) -> io::Result<Vec<(u64, u64)>> {
         Ok(self.mapped.clone())
     }
