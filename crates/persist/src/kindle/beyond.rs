@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn every_policy_and_scheme_has_a_row_and_the_oracle_is_no_worse_than_all_slow() {
         let config =
-            ProgramsConfig { size: Bytes::mib(4), accesses: 5_000, ..ProgramsConfig::default() };
+            ProgramsConfig { size: Bytes::mib(2), accesses: 3_000, ..ProgramsConfig::default() };
         let nothing = |_, _| {};
         let schemes = schemes(&config, &nothing).expect("runs");
         assert_eq!(schemes.len(), MEMORIES.len() * PROGRAMS.len() * Survival::ALL.len());
