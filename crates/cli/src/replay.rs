@@ -16,7 +16,7 @@ use terrace_report::run::FaultClass;
 use crate::args::{economist, one_of};
 use crate::failure::Failure;
 use crate::output::{self, count, percent, table};
-use crate::records::{LiveFacts, Reader, Record};
+use crate::records::{LiveFacts, Reader, Record, World};
 
 /// Say what another policy would have done with a recorded run.
 ///
@@ -117,7 +117,13 @@ impl Args {
         let reader = Reader::open(&self.file)?;
         let header = reader.header.clone();
         let Some(live) = header.live.clone() else {
-            let what = "not a recording of a live run; `terrace sim` tries policies in simulation";
+            let what = match header.world {
+                World::Sim => "a recording of a simulation; `terrace sim` tries other policies",
+                World::Live => {
+                    "a recording of memory that stays mapped: of what was touched it has samples \
+                     alone, too few to say what another policy would have done"
+                }
+            };
             return Err(Failure::bad_input(format!("{name}: {what}")));
         };
         let settings = self

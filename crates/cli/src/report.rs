@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use terrace_report::RunReport;
-use terrace_report::html::{self, Story};
+use terrace_report::html::{self, AttachStory, Story};
+use terrace_report::AttachReport;
 
 use crate::failure::Failure;
 use crate::output;
-use crate::records::{Header, Reader, Record};
+use crate::records::{Header, Reader, Record, World};
 
 /// Draw a recorded run as one HTML page.
 ///
@@ -20,7 +20,7 @@ use crate::records::{Header, Reader, Record};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: terrace report run.terrace -o run.html")]
 pub(crate) struct Args {
-    /// What `terrace run --record` wrote.
+    /// What `terrace run --record` or `terrace attach --record` wrote.
     file: PathBuf,
 
     /// The page; stdout without it.
@@ -34,73 +34,106 @@ pub(crate) struct Args {
 
 /// The answer with `--json`: what the page's numbers are.
 #[derive(Serialize)]
-struct Answer<'a> {
+struct Answer<'a, R> {
     complete: bool,
     notes: &'a [String],
     #[serde(flatten)]
-    report: &'a RunReport,
+    report: &'a R,
 }
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
-        let story = read(&self.file, self.partial)?;
-        let Some(report) = &story.report else {
-            let name = self.file.display();
-            return Err(Failure::bad_input(format!("{name}: the recording tells of no moment")));
+        let name = self.file.display();
+        let nothing = || Failure::bad_input(format!("{name}: the recording tells of no moment"));
+        let reader = Reader::open(&self.file)?;
+        let json = json && self.output.is_none();
+        let text = match (reader.header.world, reader.header.live.is_some()) {
+            (World::Live, true) => {
+                let story = read(reader, self.partial)?;
+                let Some(report) = &story.report else { return Err(nothing()) };
+                if json {
+                    let answer = Answer { complete: story.complete, notes: &story.notes, report };
+                    output::json("terrace.report", &answer)?
+                } else {
+                    html::page(&story)
+                }
+            }
+            (World::Live, false) => {
+                let Attached { story, report, complete } = Attached::read(reader, self.partial)?;
+                let Some(report) = &report else { return Err(nothing()) };
+                if json {
+                    let answer = Answer { complete, notes: &story.notes, report };
+                    output::json("terrace.attach-report", &answer)?
+                } else {
+                    html::attach_page(&story, report)
+                }
+            }
+            (World::Sim, _) => {
+                let what = "a recording of a simulation has no page (`terrace why` reads it)";
+                return Err(Failure::bad_input(format!("{name}: {what}")));
+            }
         };
-        if json && self.output.is_none() {
-            let answer = Answer { complete: story.complete, notes: &story.notes, report };
-            output::print(&output::json("terrace.report", &answer)?)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        let page = html::page(&story);
         match &self.output {
-            None => output::print(&page)?,
-            Some(path) => std::fs::write(path, page)
+            None => output::print(&text)?,
+            Some(path) => std::fs::write(path, text)
                 .map_err(|e| Failure::failed(format!("--output: {}: {e}", path.display())))?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Draws a recording into a file.
+/// Draws a run's recording into a file.
 pub(crate) fn draw(recording: &Path, page: &mut impl std::io::Write) -> Result<(), Failure> {
-    let story = read(recording, true)?;
+    let story = read(Reader::open(recording)?, true)?;
     page.write_all(html::page(&story).as_bytes())
         .map_err(|e| Failure::failed(format!("--report-html: {e}")))
 }
 
-/// Reads a recording; with `partial`, as far as it goes.
-fn read(path: &Path, partial: bool) -> Result<Story, Failure> {
-    let name = path.display().to_string();
-    let reader = Reader::open(path)?;
-    let header = reader.header.clone();
-    if header.live.is_none() {
-        return Err(Failure::bad_input(format!("{name}: not a recording of a live run")));
-    }
-    let mut story = Story { machine: machine(&header), ..Story::default() };
-    let mut lost = 0;
+type Records = Reader<std::io::BufReader<std::io::Take<std::fs::File>>>;
+
+/// Takes in every record; with `partial`, as far as the recording goes. What is to be said
+/// of what is missing.
+fn each(
+    reader: Records,
+    partial: bool,
+    mut take_in: impl FnMut(Record),
+) -> Result<Vec<String>, Failure> {
+    let (mut notes, mut lost) = (Vec::new(), 0);
     for record in reader {
         match record {
-            Ok(record) => take_in(&mut story, &header, record, &mut lost),
-            Err(failure) if partial => story.notes.push(failure.message()),
+            Ok(Record::Lost { count, .. }) => lost += count,
+            Ok(record) => take_in(record),
+            Err(failure) if partial => notes.push(failure.message()),
             Err(failure) => return Err(failure),
         }
     }
     if lost > 0 {
         let lost = output::count(lost);
-        story.notes.push(format!("{lost} decisions were taken faster than they were written"));
+        notes.push(format!("{lost} decisions were taken faster than they were written"));
     }
-    if !story.complete && story.notes.is_empty() {
-        story.notes.push("The recording has no end: `terrace run` was killed.".to_owned());
+    Ok(notes)
+}
+
+/// What is said of a recording without an end.
+fn cut_short(complete: bool, notes: &mut Vec<String>) {
+    if !complete && notes.is_empty() {
+        notes.push("The recording has no end: `terrace` was killed, or still runs.".to_owned());
     }
+}
+
+/// A run whose memory is compressed.
+fn read(reader: Records, partial: bool) -> Result<Story, Failure> {
+    let header = reader.header.clone();
+    let mut story = Story { machine: machine(&header), ..Story::default() };
+    let mut notes = each(reader, partial, |record| take_in(&mut story, &header, record))?;
+    cut_short(story.complete, &mut notes);
+    story.notes = notes;
     Ok(story)
 }
 
-fn take_in(story: &mut Story, header: &Header, record: Record, lost: &mut u64) {
+fn take_in(story: &mut Story, header: &Header, record: Record) {
     match record {
         Record::Decision { decision, .. } => story.decisions.decided(&decision),
-        Record::Lost { count, .. } => *lost += count,
         Record::Moment { moment, residency } => {
             let residency: BTreeMap<_, _> = residency
                 .into_iter()
@@ -118,7 +151,35 @@ fn take_in(story: &mut Story, header: &Header, record: Record, lost: &mut u64) {
             story.complete = true;
             story.report = Some(*report);
         }
-        Record::Region(_) | Record::Events { .. } | Record::EventsLost { .. } => {}
+        _ => {}
+    }
+}
+
+/// Programs whose pages stay mapped.
+struct Attached {
+    story: AttachStory,
+    /// The last figures.
+    report: Option<AttachReport>,
+    complete: bool,
+}
+
+impl Attached {
+    fn read(reader: Records, partial: bool) -> Result<Self, Failure> {
+        let header = &reader.header;
+        let story = AttachStory::new("report", &header.program.join(" "), machine(header));
+        let mut told = Self { story, report: None, complete: false };
+        let mut notes = each(reader, partial, |record| match record {
+            Record::Decision { decision, .. } => told.story.decisions.decided(&decision),
+            Record::Attached { report, last } => {
+                told.story.moment((*report).clone());
+                told.report = Some(*report);
+                told.complete = last;
+            }
+            _ => {}
+        })?;
+        cut_short(told.complete, &mut notes);
+        told.story.notes = notes;
+        Ok(told)
     }
 }
 

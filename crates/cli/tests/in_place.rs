@@ -109,6 +109,7 @@ fn shown(directory: &Path) -> Vec<String> {
         vec!["--metrics".to_owned(), format!("unix:{}", file("metrics"))],
         vec!["--report-html".to_owned(), file("page.html")],
         vec!["--report".to_owned(), file("report")],
+        vec!["--record".to_owned(), file("recording")],
     ];
     options.concat()
 }
@@ -152,6 +153,24 @@ fn check_page(page: &str) {
     assert!(page.contains("proposed because") && page.contains("demote: "), "no reasons");
 }
 
+/// Asserts that a recording says the same as the report.
+fn check_recording(run: &Holder, report: &Value) {
+    let recording = run.path("recording");
+    let terrace = |verb: &str| run.terrace().arg(verb).arg(&recording);
+
+    let again = run.path("again.html");
+    assert!(terrace("report").arg("-o").arg(&again).output().unwrap().status.success());
+    check_page(&run.read("again.html"));
+    let told = common::json(terrace("report").arg("--json"), 0);
+    assert_eq!((&told["kind"], &told["complete"]), (&"terrace.attach-report".into(), &true.into()));
+    assert_eq!((&told["demotions"], &told["tiers"]), (&report["demotions"], &report["tiers"]));
+    let why = common::json(terrace("why").args(["--class", "demote", "--last", "1", "--json"]), 0);
+    let done = report["demotions"].as_u64().unwrap();
+    assert!(why["decisions_recorded"].as_u64().unwrap() >= done, "{why}");
+    let replay = refused(terrace("replay"));
+    assert!(replay.contains(": a recording of memory that stays mapped"), "{replay}");
+}
+
 #[test]
 fn a_run_with_swap_is_shown_like_one_with_compressed_memory() {
     let Some(swap) = Swap::on() else {
@@ -191,6 +210,13 @@ fn a_run_with_swap_is_shown_like_one_with_compressed_memory() {
     let top = run.terrace().args(["top", "holder"]).output().unwrap();
     let top = String::from_utf8(top.stdout).unwrap();
     assert!(top.starts_with("terrace: attached to holder ("), "{top}");
+    let start = region["start"].as_u64().unwrap();
+    let page = run.terrace().args(["why", &format!("{start:#x}"), "--of", "holder"]).output();
+    let page = String::from_utf8(page.unwrap().stdout).unwrap();
+    let expected =
+        format!("{start:#x} is in process {} (holder), in the region", region["process"]);
+    assert!(page.starts_with(&expected), "{page}");
+    assert!(page.contains("\nit ") && page.contains("decisions about it (recording)"), "{page}");
     // It has no budget that could be divided.
     let set = refused(run.terrace().args(["set", "holder", "--fast", "16MiB"]));
     assert!(set.ends_with("has no budget of its own to share or change"), "{set}");
@@ -204,6 +230,7 @@ fn a_run_with_swap_is_shown_like_one_with_compressed_memory() {
         assert_eq!(last[field], report[field], "{field}");
     }
     check_page(&run.read("page.html"));
+    check_recording(&run, &report);
     assert!(!run.path("metrics").exists(), "the socket was left");
     assert_eq!(fs::read_dir(run.path("runtime")).unwrap().count(), 0, "a directory was left");
     drop(swap);

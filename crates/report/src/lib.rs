@@ -22,7 +22,7 @@ pub mod run;
 pub mod slowdown;
 pub mod table;
 
-pub use attach::{AttachRates, AttachReport};
+pub use attach::{AttachRates, AttachReport, RegionLine};
 pub use rates::Rates;
 pub use run::{End, Figures, Head, Moment, RunReport, SharedReport, Usage};
 pub use slowdown::Slowdown;

@@ -1,9 +1,11 @@
-//! Writes the decisions of an attachment down, for `terrace why`.
+//! Writes an attachment down: its decisions for `terrace why`, its figures over time for
+//! `terrace report`.
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use terrace_core::{Ladder, RegionId};
 use terrace_economics::{Decision, Mode};
@@ -11,15 +13,19 @@ use terrace_live::attach::Attach;
 use terrace_live::attach::host::LinuxHost;
 use terrace_live::doctor::Facts;
 use terrace_policy::Brain;
+use terrace_report::AttachReport;
 
 use crate::failure::Failure;
-use crate::observing::create;
+use crate::observing::{create, next_moment};
 use crate::records::{Header, MachineFacts, Record, RegionRecord, World, Writer};
 
-/// Writes decisions down.
+/// Writes decisions and figures down.
 pub(super) struct Recorder {
     path: PathBuf,
     writer: Writer<BufWriter<File>>,
+    started: Instant,
+    /// When figures are written next, since the beginning.
+    next: Duration,
     /// Regions that are written down already.
     told: BTreeSet<(u32, RegionId)>,
     failed: Option<io::Error>,
@@ -40,10 +46,11 @@ impl Recorder {
             tiers: ladder.tiers.iter().map(|tier| tier.memory.to_string()).collect(),
         };
         let policy = brain.name().to_owned();
-        let header = Header::new(World::Live, program, policy, mode, machine);
+        let header = Header::new(World::Live, program, policy, mode, machine).packed();
         let failed = |e| Failure::failed(format!("--record: {}: {e}", path.display()));
         let writer = Writer::new(file, &header).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), writer, told: BTreeSet::new(), failed: None })
+        let (path, told, failed) = (path.to_owned(), BTreeSet::new(), None);
+        Ok(Self { path, writer, started: Instant::now(), next: Duration::ZERO, told, failed })
     }
 
     fn write(&mut self, record: &Record) {
@@ -68,7 +75,22 @@ impl Recorder {
         }
     }
 
-    pub(super) fn finish(&mut self) -> Result<(), Failure> {
+    /// How long it is until figures are to be written.
+    pub(super) fn due_in(&self) -> Duration {
+        self.next.saturating_sub(self.started.elapsed())
+    }
+
+    /// Writes figures, if they are due.
+    pub(super) fn moment(&mut self, report: &AttachReport) {
+        if self.due_in().is_zero() {
+            self.next = next_moment(self.started.elapsed());
+            self.write(&Record::Attached { report: Box::new(report.clone()), last: false });
+        }
+    }
+
+    /// Writes the last figures.
+    pub(super) fn finish(&mut self, report: &AttachReport) -> Result<(), Failure> {
+        self.write(&Record::Attached { report: Box::new(report.clone()), last: true });
         let flushed = self.writer.flush();
         match self.failed.take().or(flushed.err()) {
             None => Ok(()),

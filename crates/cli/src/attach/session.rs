@@ -149,7 +149,7 @@ impl Session {
     pub(crate) fn step(&mut self) -> Result<Duration, Failure> {
         let wait = self.advance()?;
         self.show();
-        Ok(wait.min(NAP).min(self.showing.due_in()))
+        Ok(wait.min(NAP).min(self.due_in()))
     }
 
     fn advance(&mut self) -> Result<Duration, Failure> {
@@ -191,12 +191,21 @@ impl Session {
         Ok(Duration::from_nanos(wait))
     }
 
+    /// How long it is until figures have to be shown or written down.
+    fn due_in(&self) -> Duration {
+        let recorder = self.recorder.as_ref().map_or(Duration::MAX, Recorder::due_in);
+        self.showing.due_in().min(recorder)
+    }
+
     /// Shows what is due to be shown. That is work for this attachment, too.
     fn show(&mut self) {
-        if self.showing.due_in().is_zero() {
+        if self.due_in().is_zero() {
             let cpu = thread_cpu();
             let report = self.figures();
             self.showing.show(&report);
+            if let Some(recorder) = &mut self.recorder {
+                recorder.moment(&report);
+            }
             self.engine.charge(thread_cpu().saturating_sub(cpu));
         }
     }
@@ -225,7 +234,7 @@ impl Session {
         let report = self.figures();
         self.showing.finish(&report)?;
         if let Some(recorder) = &mut self.recorder {
-            recorder.finish()?;
+            recorder.finish(&report)?;
         }
         text(&report, json)
     }

@@ -2,7 +2,7 @@
 //!
 //! The first line is the [`Header`], as JSON. What follows are [`Record`]s, in
 //! one of two forms: JSON lines, so that other tools need no library (what
-//! `terrace sim` writes), or [`packed`], for live runs, which tell far more.
+//! `terrace sim` writes), or [`packed`], for the live world, which tells far more.
 
 mod packed;
 
@@ -13,7 +13,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, Frequency, Nanos, PageNo, PageRef, PageSize, RegionId};
 use terrace_economics::{Calibration, Decision, Mode};
-use terrace_report::{Moment, RunReport};
+use terrace_report::{AttachReport, Moment, RunReport};
 
 use self::packed::{PackedReader, PackedWriter};
 
@@ -54,7 +54,7 @@ pub(crate) struct Header {
     pub(crate) economist: Mode,
     /// The machine.
     pub(crate) machine: MachineFacts,
-    /// What is known of a live run beyond that; the form is packed then.
+    /// What is known of a live run beyond that, if its memory is compressed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) live: Option<LiveFacts>,
 }
@@ -104,7 +104,12 @@ impl Header {
 
     /// The header of a live run's recording.
     pub(crate) fn of_live_run(self, live: LiveFacts) -> Self {
-        Self { schema: PACKED_SCHEMA, live: Some(live), ..self }
+        Self { live: Some(live), ..self.packed() }
+    }
+
+    /// The same of a recording in the packed form.
+    pub(crate) fn packed(self) -> Self {
+        Self { schema: PACKED_SCHEMA, ..self }
     }
 }
 
@@ -139,6 +144,13 @@ pub(crate) enum Record {
     End {
         /// What `terrace run` reports.
         report: Box<RunReport>,
+    },
+    /// The figures of programs whose pages stay mapped, at one moment.
+    Attached {
+        /// The figures.
+        report: Box<AttachReport>,
+        /// Whether it is over: without such a record, the recording was not finished.
+        last: bool,
     },
     /// What a policy was told, packed ([`terrace_policy::packed`]); only in the
     /// packed form.
@@ -212,7 +224,7 @@ impl<W: Write> Writer<W> {
     pub(crate) fn new(mut out: W, header: &Header) -> io::Result<Self> {
         serde_json::to_writer(&mut out, header)?;
         out.write_all(b"\n")?;
-        let form = if header.live.is_some() {
+        let form = if header.schema == PACKED_SCHEMA {
             out.flush()?;
             WriterForm::Packed(PackedWriter::new(out))
         } else {

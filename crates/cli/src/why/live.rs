@@ -19,7 +19,7 @@ use terrace_economics::Mode;
 use terrace_live::doctor::Facts;
 use terrace_live::shared::ProcessPage;
 
-use super::{Args, Found, PageChoice, Search, render_decisions};
+use super::{Args, Found, PageChoice, Search, in_place, render_decisions};
 use crate::failure::Failure;
 use crate::output;
 use crate::records::{Header, MachineFacts, Record, RegionRecord, World};
@@ -65,7 +65,30 @@ struct Place {
 }
 
 pub(super) fn explain(args: &Args, address: u64, json: bool) -> Result<ExitCode, Failure> {
-    let place = find(args, address)?;
+    let (mut managed, mut mapped) = (places(args, address)?, in_place::places(args, address)?);
+    match (managed.pop(), mapped.pop()) {
+        (Some(place), None) if managed.is_empty() => explain_managed(args, &place, address, json),
+        (None, Some(place)) if mapped.is_empty() => in_place::explain(args, &place, address, json),
+        (None, None) => {
+            let what = "is not managed in any running program";
+            Err(Failure::bad_input(format!("{address:#x} {what}")))
+        }
+        (one, other) => {
+            let managed = managed.iter().chain(&one).map(|place| place.region.process);
+            let mapped = mapped.iter().chain(&other).map(in_place::Place::process);
+            let pids: Vec<_> = managed.chain(mapped).map(|pid| pid.to_string()).collect();
+            let what = format!("{address:#x} is managed in several processes; choose one with");
+            Err(Failure::bad_input(format!("{what} --process: {}", pids.join(", "))))
+        }
+    }
+}
+
+fn explain_managed(
+    args: &Args,
+    place: &Place,
+    address: u64,
+    json: bool,
+) -> Result<ExitCode, Failure> {
     let process = place.region.process;
     let wanted =
         Args { page: Some(PageChoice::Address(address)), process: Some(process), ..args.clone() };
@@ -75,7 +98,7 @@ pub(super) fn explain(args: &Args, address: u64, json: bool) -> Result<ExitCode,
     match recorded.map(|file| search.read(file, true)) {
         Some(Ok(_)) => {}
         // Not recorded, or to a pipe: ask.
-        _ => source = ask(&place, &mut search, args.patience),
+        _ => source = ask(place, &mut search, args.patience),
     }
     let header = header(&place.run);
     let Search { found, begin, lost, .. } = search;
@@ -95,7 +118,7 @@ pub(super) fn explain(args: &Args, address: u64, json: bool) -> Result<ExitCode,
         };
         output::json("terrace.why-page", &answer)?
     } else {
-        let mut text = headline(&place, address, at);
+        let mut text = headline(place, address, at);
         let many = output::count(found.len() as u64);
         let _ = writeln!(text, "{many} decisions about it ({source})");
         if lost > 0 {
@@ -108,8 +131,8 @@ pub(super) fn explain(args: &Args, address: u64, json: bool) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// The process in which an address is managed.
-fn find(args: &Args, address: u64) -> Result<Place, Failure> {
+/// The processes in which an address is managed.
+fn places(args: &Args, address: u64) -> Result<Vec<Place>, Failure> {
     let mut places = Vec::new();
     for run in runs::choose(args.of.as_deref())? {
         for page in run.live_pages() {
@@ -123,15 +146,7 @@ fn find(args: &Args, address: u64) -> Result<Place, Failure> {
             }
         }
     }
-    match places.len() {
-        0 => Err(Failure::bad_input(format!("{address:#x} is not managed in any running program"))),
-        1 => Ok(places.remove(0)),
-        _ => {
-            let pids: Vec<_> = places.iter().map(|p| p.region.process.to_string()).collect();
-            let what = format!("{address:#x} is managed in several processes; choose one with");
-            Err(Failure::bad_input(format!("{what} --process: {}", pids.join(", "))))
-        }
-    }
+    Ok(places)
 }
 
 fn regions(page: &ProcessPage) -> impl Iterator<Item = RegionRecord> {
@@ -210,7 +225,7 @@ fn headline(place: &Place, address: u64, at: Whereabouts) -> String {
 }
 
 /// What an explanation needs to know of the run.
-fn header(run: &LiveRun) -> Header {
+pub(super) fn header(run: &LiveRun) -> Header {
     let manifest = &run.manifest;
     let mode = [Mode::Off, Mode::Shadow, Mode::Enforce]
         .into_iter()

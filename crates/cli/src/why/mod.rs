@@ -1,6 +1,7 @@
 //! `terrace why`: explains decisions, recorded ones and those about a page of
 //! a running program.
 
+mod in_place;
 mod live;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -210,6 +211,7 @@ impl<'a> Search<'a> {
             Record::Lost { count, .. } => self.lost += count,
             Record::Moment { .. }
             | Record::End { .. }
+            | Record::Attached { .. }
             | Record::Events { .. }
             | Record::EventsLost { .. } => {}
             Record::Decision { process, decision } => {

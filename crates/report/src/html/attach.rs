@@ -34,6 +34,8 @@ pub struct AttachStory {
     moments: Vec<AttachReport>,
     /// Decisions by what was decided, and why.
     pub decisions: Decisions,
+    /// What has to be said of the recording: that it is cut off, what is missing.
+    pub notes: Vec<String>,
 }
 
 impl AttachStory {
@@ -41,7 +43,8 @@ impl AttachStory {
     /// command that tells it.
     pub fn new(verb: &'static str, program: &str, machine: String) -> Self {
         let program = program.to_owned();
-        Self { verb, program, machine, moments: Vec::new(), decisions: Decisions::default() }
+        let (moments, notes) = (Vec::new(), Vec::new());
+        Self { verb, program, machine, moments, decisions: Decisions::default(), notes }
     }
 
     /// Takes in a moment.
@@ -82,7 +85,7 @@ fn head(story: &AttachStory, report: &AttachReport) -> String {
         })
         .collect();
     let dry = if report.dry_run { ", moving nothing" } else { "" };
-    format!(
+    let mut text = format!(
         "<h1>Attached to {} for {}{dry}</h1>\n<p class=\"sub\"><code>{}</code><br>{}; policy {}, \
          economist {}</p>\n",
         escape(&report.whom()),
@@ -91,7 +94,11 @@ fn head(story: &AttachStory, report: &AttachReport) -> String {
         escape(&tiers.join(", ")),
         escape(&report.policy),
         escape(&report.economist),
-    )
+    );
+    for note in &story.notes {
+        let _ = writeln!(text, "<p class=\"note-box\">{}</p>", escape(note));
+    }
+    text
 }
 
 /// The first answers.
