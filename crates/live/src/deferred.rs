@@ -9,12 +9,15 @@ pub struct Deferred {
     /// The first that has not been carried out; 0 where none has.
     first: usize,
     count: usize,
+    /// Whether the first is carried out in part.
+    torn: bool,
 }
 
 impl Deferred {
     /// None yet.
     pub fn new() -> Self {
-        Self { events: vec![Message::Remove { start: 0, end: 0 }; 1024].into(), first: 0, count: 0 }
+        let events = vec![Message::Remove { start: 0, end: 0 }; 1024].into();
+        Self { events, first: 0, count: 0, torn: false }
     }
     /// Whether another one fits.
     pub fn has_room(&self) -> bool {
@@ -36,10 +39,13 @@ impl Deferred {
             return None;
         }
         self.first += 1;
+        self.torn = false;
         Some(self.events[self.first - 1])
     }
-    /// Puts one back that was taken, or would have been, and is not carried out.
-    pub fn put_back(&mut self, event: Message) {
+    /// Puts one back that was taken, or would have been, and may be carried out in part: who
+    /// did so broke. What our books have of its pages may be of before, or of after.
+    pub fn tear(&mut self, event: Message) {
+        self.torn = true;
         if self.first == 0 {
             let kept = self.count.min(self.events.len() - 1);
             self.events.copy_within(..kept, 1);
@@ -47,6 +53,10 @@ impl Deferred {
         }
         self.first -= 1;
         self.events[self.first] = event;
+    }
+    /// Whether one may be carried out in part.
+    pub fn is_torn(&self) -> bool {
+        self.torn
     }
     /// Where the content of an address is now; `None` if it has been discarded.
     pub fn destination(&self, mut address: usize) -> Option<usize> {
@@ -135,11 +145,12 @@ mod tests {
         // Half of the second was carried out when its thread broke.
         let first = deferred.pop();
         let second = deferred.pop().unwrap();
-        deferred.put_back(second);
+        deferred.tear(second);
 
         assert_eq!(first, Some(Message::Unmap { start: 0x8000, end: 0x9000 }));
         assert_eq!(deferred.destination(0x8000), Some(0x8000), "has arrived");
         assert_eq!(deferred.destination(0x3000), Some(0x8000), "has not yet");
+        assert!(deferred.is_torn());
         assert_eq!(deferred.pop(), Some(second));
         assert_eq!(deferred.pop(), None);
         assert_eq!(deferred.noted(), 0);
@@ -149,7 +160,7 @@ mod tests {
     fn what_was_under_way_comes_before_what_was_deferred() {
         let mut deferred = Deferred::new();
         deferred.push(Message::Remap { from: 0x3000, to: 0x8000, len: 0x1000 });
-        deferred.put_back(Message::Unmap { start: 0x8000, end: 0x9000 });
+        deferred.tear(Message::Unmap { start: 0x8000, end: 0x9000 });
         assert_eq!(deferred.destination(0x8000), None, "what was there is gone");
         assert_eq!(deferred.destination(0x3000), Some(0x8000));
     }

@@ -18,11 +18,26 @@ use crate::uffd::Message;
 /// a region that loses so many is not kept for what remains of it.
 const SPARSE: u32 = 1 << 16;
 
+/// An event that is being carried out. Dropped only if its thread breaks: content of pages
+/// has moved then that our books still have at the old place, or half of it.
+struct UnderWay<'a> {
+    pager: &'a Pager,
+    event: Message,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        // Before the lock for reading is let go of, under which the next one would serve a
+        // page that has moved from where it has moved to, where nothing was yet.
+        self.pager.frozen.fetch_add(1, SeqCst);
+        self.pager.deferred.lock().tear(self.event);
+    }
+}
+
 impl Pager {
-    /// Carries out what the kernel told. Whoever breaks meanwhile leaves word of what it
-    /// was: content of pages has moved that our books still have at the old place.
+    /// Carries out what the kernel told. With the lock for reading.
     pub fn carry_out(&self, event: Message) {
-        *self.under_way.lock() = Some(event);
+        let under_way = UnderWay { pager: self, event };
         inject::at(Point::Event);
         match event {
             Message::Remove { start, end } => self.discarded(start, end),
@@ -30,7 +45,7 @@ impl Pager {
             Message::Remap { from, to, len } => self.moved(from, to, len),
             Message::Fault { .. } | Message::Fork { .. } => {}
         }
-        *self.under_way.lock() = None;
+        core::mem::forget(under_way);
     }
 
     /// Carries out what had to wait for a fork.

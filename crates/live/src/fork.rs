@@ -297,7 +297,6 @@ impl Pager {
             self.limbo.force_unlock();
             self.thawed.force_unlock();
             self.deferred.force_unlock();
-            self.under_way.force_unlock();
             self.wiped.force_unlock();
             self.fork.children.force_unlock();
             self.regions.after_fork();

@@ -58,9 +58,6 @@ pub fn give_up(pager: &Pager, who: usize) {
         sys::sleep(100_000);
         reading = pager.reading.try_lock();
     }
-    if let Some(event) = pager.under_way.lock().take() {
-        pager.deferred.lock().put_back(event);
-    }
     let mut worker = Worker::new(pager, who);
     bring_everything_in(pager, &mut worker);
     worker.abandon_fork();

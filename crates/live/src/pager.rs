@@ -18,7 +18,7 @@ use crate::spill::Spill;
 use crate::spin::{SharedLock, SpinLock, backoff};
 use crate::store::{Blob, Store};
 use crate::sys::{self, PAGE};
-use crate::uffd::{Message, Uffd};
+use crate::uffd::Uffd;
 
 /// The most fault handlers; they are numbered from 1.
 pub const HANDLERS: usize = 4;
@@ -86,8 +86,6 @@ pub struct Pager {
     pub thawed: SpinLock<Thawed>,
     /// Address-space events read while frozen, to be carried out afterwards.
     pub deferred: SpinLock<Deferred>,
-    /// The address-space event that is being carried out.
-    pub under_way: SpinLock<Option<Message>>,
     /// Moments in which pages leave at little cost.
     pub quiet: crate::quiet::Quiet,
     /// How tightly pages are packed.
@@ -202,7 +200,6 @@ impl Pager {
             frozen: AtomicU32::new(0),
             thawed: SpinLock::new(Thawed::new()),
             deferred: SpinLock::new(Deferred::new()),
-            under_way: SpinLock::new(None),
             quiet: crate::quiet::Quiet::open(&config.dir),
             density,
             duty: crate::duty::Duty::default(),

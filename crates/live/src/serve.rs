@@ -332,6 +332,12 @@ impl<'p> Worker<'p> {
         if pager.frozen.load(SeqCst) == 0 {
             return Served::Retry;
         }
+        if pager.deferred.lock().is_torn() {
+            // The page's content may be where it came from or where it went: who brings
+            // everything in looks at both.
+            let over = pager.over.load(Acquire) != 0;
+            return if over { Served::Done } else { Served::Retry };
+        }
         self.serve_frozen(pager.uffd(), address)
     }
 
