@@ -30,7 +30,9 @@ TERRACE := $(TARGET)/release/terrace
 # What hangs is shown, and ended, after so many seconds without a word.
 WATCHED := scripts/watched.sh 240
 WITH_UFFD := $(WATCHED) scripts/with-uffd.sh
-TESTS := $(CARGO) test --locked -p terrace-tests
+# The whole workspace, though the targets are in one crate of it: dependencies would be
+# built once more with the features that this crate alone wants.
+TESTS := $(CARGO) test --locked --workspace
 
 .DEFAULT_GOAL := help
 .PHONY: help
@@ -77,6 +79,9 @@ test-long: ## The same for hours: more repetitions, more fuzzing, both policies.
 lint: ## Formatting, clippy and shellcheck.
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	@# Those that are not run by default are not among all targets, either.
+	@$(CARGO) clippy -q --locked --workspace --test hazards --test programs --test foreign \
+	    --test soak -- -D warnings
 	@if command -v shellcheck >/dev/null; then \
 	    echo "shellcheck scripts"; shellcheck scripts/*.sh tests/guest/*.sh tests/guest/tests/*.sh .ci/run; \
 	else \
@@ -89,8 +94,7 @@ deny: ## Licences and sources of every dependency.
 
 .PHONY: unit
 unit: build ## Unit, property and command-line tests of every crate.
-	$(WITH_UFFD) $(CARGO) test --locked --no-fail-fast --workspace --exclude terrace-tests
-	TERRACE_BIN=$(abspath $(TERRACE)) $(TESTS) --lib --test fuzz_smoke
+	TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) $(TESTS) --no-fail-fast
 
 .PHONY: miri
 miri: ## The pager's data structures under Miri: undefined behaviour, weak memory (needs nightly).
@@ -144,6 +148,12 @@ bench-live: build ## GUPS under terrace run beside kernel swap on zram (needs ro
 	$(CARGO) build --locked --release -p terrace-bench
 	bench/live/run.sh pager $(TARGET)/release
 	bench/live/run.sh fits $(TARGET)/release
+
+.PHONY: bench-sizes
+bench-sizes: build ## The same with hot sets from a quarter to twice the budget (needs root; 10 minutes).
+	$(CARGO) build --locked --release -p terrace-bench
+	bench/live/run.sh pager $(TARGET)/release --seconds 8,4,1 --threads 1 --rounds 2 \
+	    --hot 256MiB,768MiB,1GiB,1536MiB,2GiB
 
 .PHONY: bench-peers
 bench-peers: build ## The same beside zswap and beside a plain swap file (needs root; 10 minutes).

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use terrace_report::html::{self, AttachStory, Story};
 use terrace_report::AttachReport;
+use terrace_report::html::{self, AttachStory, Story};
 
 use crate::failure::Failure;
 use crate::output;
