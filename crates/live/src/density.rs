@@ -12,6 +12,7 @@ use terrace_economics::{Mode, Packing, Room, tighter_pays};
 
 use crate::codec::{Codec, Effort, PageBytes};
 use crate::config::Counted;
+use crate::histogram::Histogram;
 use crate::pager::Pager;
 use crate::sys::PAGE;
 
@@ -115,8 +116,11 @@ impl Density {
         }
         let counters = &stats.counters;
         let packed = counters.compressed.load(Relaxed).max(1);
-        let fault = absent.total().get() / faults + counters.fault_overhead_ns.load(Relaxed);
-        Nanos(fault + counters.compress_ns.load(Relaxed) / packed)
+        let all: u64 = stats.latency.iter().map(Histogram::count).sum();
+        let overhead = counters.fault_overhead_ns.load(Relaxed) / all.max(1);
+        Nanos(
+            absent.total().get() / faults + overhead + counters.compress_ns.load(Relaxed) / packed,
+        )
     }
 }
 

@@ -78,6 +78,9 @@ pub struct Duty {
     waiting_at: AtomicU32,
     /// Looks of the manager in a row that found handlers starving.
     found: AtomicU32,
+    /// What a fault takes on top of being served, ns: by handlers that sleep, and by those
+    /// that poll.
+    overheads: [AtomicU64; 2],
 }
 
 impl Duty {
@@ -116,6 +119,20 @@ impl Duty {
             return true;
         }
         false
+    }
+
+    /// What faults took on top of being served (ns), with sleeping and with polling
+    /// handlers, in order; what nobody has seen is as the other.
+    pub fn set_overheads(&self, sleeping: &[u64], polling: &[u64]) {
+        let median = |taken: &[u64]| taken.get(taken.len() / 2).copied();
+        let (sleeping, polling) = (median(sleeping), median(polling));
+        self.overheads[0].store(sleeping.or(polling).unwrap_or(0), Relaxed);
+        self.overheads[1].store(polling.or(sleeping).unwrap_or(0), Relaxed);
+    }
+
+    /// What a fault that is read now takes on top of being served, ns.
+    fn overhead(&self) -> u64 {
+        self.overheads[usize::from(self.is_polling())].load(Relaxed)
     }
 
     fn end_polling(&self) {
@@ -370,8 +387,12 @@ impl Worker<'_> {
             return false;
         }
         let began = sys::now();
-        if found && self.pager.duty.fault(began, self.id != MANAGER) {
-            self.pager.ring();
+        if found {
+            let overhead = self.pager.duty.overhead();
+            self.pager.stats().counters.fault_overhead_ns.fetch_add(overhead, Relaxed);
+            if self.pager.duty.fault(began, self.id != MANAGER) {
+                self.pager.ring();
+            }
         }
         let mut kept = 0;
         for i in 0..pending.count {
@@ -410,6 +431,17 @@ mod tests {
         now += 2 * REST.1;
         duty.rest(now);
         assert_eq!(duty.rest_until.load(Relaxed), now + REST.0);
+    }
+
+    #[test]
+    fn what_a_fault_takes_besides_depends_on_how_handlers_wait() {
+        let duty = Duty::default();
+        duty.set_overheads(&[9_000, 20_000, 90_000], &[400, 500]);
+        assert_eq!(duty.overhead(), 20_000);
+        duty.polling.store(1, Relaxed);
+        assert_eq!(duty.overhead(), 500);
+        duty.set_overheads(&[20_000], &[]);
+        assert_eq!(duty.overhead(), 20_000, "nothing better is known");
     }
 
     #[test]

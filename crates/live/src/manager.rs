@@ -295,9 +295,10 @@ impl Worker<'_> {
     }
 
     /// Times faults on memory of ours, from touch to return, so that the
-    /// report can add what the program pays beyond our own service time.
+    /// report can add what the program pays beyond our own service time. After some faults
+    /// handlers poll: what that takes is told apart.
     pub fn measure_fault_overhead(&mut self) {
-        const FAULTS: usize = 16;
+        const FAULTS: usize = 32;
         /// Too far for a stream: each touch is to be a fault of its own.
         const APART: usize = 32;
         /// A handler counts a fault after the thread runs again, soon.
@@ -306,9 +307,11 @@ impl Worker<'_> {
         let Ok(at) = sys::map_private(FAULTS * APART * PAGE) else { return };
         if self.manage_range(at, at + FAULTS * APART * PAGE) {
             let served = &pager.stats().latency[0];
-            let mut overheads = [0; FAULTS];
-            let mut n = 0;
+            // By handlers that sleep, and by those that poll.
+            let mut overheads = [[0; FAULTS]; 2];
+            let mut n = [0; 2];
             for i in 0..FAULTS {
+                let polling = pager.duty.is_polling();
                 let before = (served.count(), served.total());
                 let start = sys::now();
                 // SAFETY: our own mapping. The handlers serve the fault.
@@ -319,18 +322,18 @@ impl Worker<'_> {
                     crate::spin::backoff(&mut spins);
                 }
                 // The program's own faults are counted there, too.
-                if served.count() == before.0 + 1 {
+                if served.count() == before.0 + 1 && pager.duty.is_polling() == polling {
                     let served = (served.total() - before.1).get();
-                    overheads[n] = elapsed.saturating_sub(served);
-                    n += 1;
+                    let how = usize::from(polling);
+                    overheads[how][n[how]] = elapsed.saturating_sub(served);
+                    n[how] += 1;
                 }
             }
-            if let Some(median) = {
-                overheads[..n].sort_unstable();
-                overheads[..n].get(n / 2)
-            } {
-                pager.stats().counters.fault_overhead_ns.store(*median, Relaxed);
-            }
+            let [sleeping, polling] = &mut overheads;
+            let (sleeping, polling) = (&mut sleeping[..n[0]], &mut polling[..n[1]]);
+            sleeping.sort_unstable();
+            polling.sort_unstable();
+            pager.duty.set_overheads(sleeping, polling);
         }
         // SAFETY: nobody else knows of it. The handlers take the message.
         let _ = unsafe { sys::munmap(at, FAULTS * APART * PAGE) };

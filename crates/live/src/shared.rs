@@ -129,7 +129,9 @@ counters! {
     ping_pongs,
     /// Time in which the program thrashed, see [`crate::thrash`], ns.
     thrash_ns,
-    /// What a fault costs on top of our own service time, ns (measured at the start).
+    /// What faults took on top of our own service time, ns: until a handler saw them, and
+    /// until the thread ran again. As measured at the start, for handlers that slept and for
+    /// those that polled.
     fault_overhead_ns,
     /// Processor time used by Terrace's own threads, ns.
     own_cpu_ns,

@@ -13,6 +13,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use terrace_core::Nanos;
 
+use crate::histogram::Histogram;
 use crate::shared::ProcessPage;
 
 /// How long is looked at together: long enough for some hundred faults where one takes a
@@ -36,8 +37,8 @@ struct Moment {
 impl Moment {
     fn read(stats: &ProcessPage, now: Nanos) -> Self {
         let c = &stats.counters;
-        let overhead = Nanos(c.fault_overhead_ns.load(Relaxed));
-        let stalled = stats.latency.iter().map(|l| l.total() + overhead * l.count()).sum();
+        let served: Nanos = stats.latency.iter().map(Histogram::total).sum();
+        let stalled = served + Nanos(c.fault_overhead_ns.load(Relaxed));
         let (absent, back) = (c.faults_absent.load(Relaxed), c.ping_pongs.load(Relaxed));
         Self { at: now, absent, back, stalled }
     }

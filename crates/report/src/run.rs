@@ -613,8 +613,8 @@ impl Figures {
 /// Time that threads of a process spent in faults: our service time as
 /// measured, and what the kernel adds to each fault before and after it.
 fn waited(page: &ProcessPage) -> Nanos {
-    let overhead = Nanos(page.counters.fault_overhead_ns.load(Relaxed));
-    page.latency.iter().map(|latency| latency.total() + overhead * latency.count()).sum()
+    let served: Nanos = page.latency.iter().map(Histogram::total).sum();
+    served + Nanos(page.counters.fault_overhead_ns.load(Relaxed))
 }
 
 fn stall(pages: &[&ProcessPage]) -> StallReport {
@@ -622,10 +622,9 @@ fn stall(pages: &[&ProcessPage]) -> StallReport {
     for page in pages {
         let c = &page.counters;
         let nanos = |counter: &AtomicU64| Nanos(counter.load(Relaxed));
-        let faults: u64 = page.latency.iter().map(Histogram::count).sum();
         let served: Nanos = page.latency.iter().map(Histogram::total).sum();
         let known = nanos(&c.direct_reclaim_ns) + nanos(&c.decompress_ns) + nanos(&c.copy_ns);
-        all.wake_up += nanos(&c.fault_overhead_ns) * faults;
+        all.wake_up += nanos(&c.fault_overhead_ns);
         all.reclaim += nanos(&c.direct_reclaim_ns);
         all.decompress += nanos(&c.decompress_ns);
         all.copy += nanos(&c.copy_ns);
