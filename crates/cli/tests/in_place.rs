@@ -285,6 +285,8 @@ fn options_that_mean_nothing_for_a_kind_of_run_are_refused() {
         let expected = "not where pages stay mapped, as in the memories of --slow";
         assert_eq!(message, format!("{}: {expected}", option[0]));
     }
+    let policy = run(&["--fast", "16MiB", "--slow", "numa:1", "--policy", "colloid"]);
+    assert!(policy.starts_with("--policy colloid: not where pages stay mapped"), "{policy}");
     let zero = run(&["--fast", "16MiB", "--slow", "numa:1", "--limit", "0GiB/s"]);
     assert_eq!(zero, "--limit: must be above zero");
 }

@@ -1,6 +1,6 @@
 //! Policies by name, so that every command and both worlds offer the same set.
 //!
-//! A new policy is a line in one of the two lists at the end of this file.
+//! A new policy is a line in one of the lists at the end of this file.
 
 use core::fmt;
 use core::str::FromStr;
@@ -22,27 +22,34 @@ use crate::two_queue::TwoQueue;
 macro_rules! policies {
     (
         live { $($(#[$live_doc:meta])* $live:ident, $live_name:literal, $live_new:expr;)* }
+        compressed { $($(#[$comp_doc:meta])* $comp:ident, $comp_name:literal, $comp_new:expr;)* }
         simulated { $($(#[$sim_doc:meta])* $sim:ident, $sim_name:literal, $sim_new:expr;)* }
     ) => {
         /// A policy's name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum PolicyName {
             $($(#[$live_doc])* $live,)*
+            $($(#[$comp_doc])* $comp,)*
             $($(#[$sim_doc])* $sim,)*
         }
 
         impl PolicyName {
             /// Every policy.
-            pub const ALL: [Self; [$($live_name,)* $($sim_name,)*].len()] =
-                [$(Self::$live,)* $(Self::$sim,)*];
+            pub const ALL: [Self; [$($live_name,)* $($comp_name,)* $($sim_name,)*].len()] =
+                [$(Self::$live,)* $(Self::$comp,)* $(Self::$sim,)*];
 
-            /// The policies that a live world offers.
-            pub const LIVE: [Self; [$($live_name),*].len()] = [$(Self::$live),*];
+            /// The policies that run live where memory is compressed.
+            pub const LIVE: [Self; [$($live_name,)* $($comp_name,)*].len()] =
+                [$(Self::$live,)* $(Self::$comp,)*];
+
+            /// Those that run live where pages stay mapped, too.
+            pub const MAPPED: [Self; [$($live_name),*].len()] = [$(Self::$live),*];
 
             /// What people call it.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$live => $live_name,)*
+                    $(Self::$comp => $comp_name,)*
                     $(Self::$sim => $sim_name,)*
                 }
             }
@@ -51,6 +58,7 @@ macro_rules! policies {
             pub fn build(self) -> Box<dyn Policy> {
                 match self {
                     $(Self::$live => Box::new($live_new),)*
+                    $(Self::$comp => Box::new($comp_new),)*
                     $(Self::$sim => Box::new($sim_new),)*
                 }
             }
@@ -109,11 +117,13 @@ policies! {
         /// [`Arms`] as in its artifact.
         Arms, "arms", Arms::new(ArmsConfig::default());
     }
-    simulated {
+    compressed {
         /// [`AutoNuma`] in its mode for memory tiers, with demotion.
         AutoNuma, "autonuma", AutoNuma::new(AutoNumaConfig::tiering());
         /// [`Colloid`] as in the paper.
         Colloid, "colloid", Colloid::new(ColloidConfig::default());
+    }
+    simulated {
         /// [`Hscc`] as Kindle has it.
         Hscc, "hscc", Hscc::new(HsccConfig::default());
         /// [`Oracle`]

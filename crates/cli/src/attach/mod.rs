@@ -76,7 +76,7 @@ pub(crate) struct Args {
 
     /// Which policy decides what lies where.
     #[arg(long, value_name = "NAME", default_value = "hemem",
-          value_parser = one_of(&PolicyName::LIVE, PolicyName::name))]
+          value_parser = one_of(&PolicyName::MAPPED, PolicyName::name))]
     policy: PolicyName,
 
     /// What the economist does: nothing, price and record, or also refuse what does not pay.

@@ -207,7 +207,11 @@ impl Args {
     }
 
     fn run_across(self, json: bool) -> Result<ExitCode, Failure> {
+        let mapped = |policy| PolicyName::MAPPED.contains(&policy);
+        let policy = self.policy.filter(|&policy| !mapped(policy));
+        let policy = policy.map_or(String::new(), |policy| format!("--policy {policy}"));
         let given = [
+            (!policy.is_empty(), policy.as_str()),
             (self.spill.is_some(), "--spill"),
             (self.huge_pages.is_some(), "--huge-pages"),
             (self.best_effort, "--best-effort"),
