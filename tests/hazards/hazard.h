@@ -287,6 +287,9 @@ static inline void churner_start(struct churner *churner)
     atomic_store(&churner->stop, false);
     atomic_store(&churner->sweeps, 0);
     PTHREAD(pthread_create(&churner->thread, NULL, churner_main, churner));
+    /* A hazard that is over before the first sweep would show nothing. */
+    while (atomic_load(&churner->sweeps) == 0)
+        sched_yield();
 }
 static inline void churner_stop(struct churner *churner)
 {

@@ -38,6 +38,8 @@ const LONG: &[&str] = &[
     "debugger_attached",
     "dlopen_constructor",
     "exit_variants",
+    "fork_while_threads_fault",
+    "huge_pages",
     "kill_children_anywhere",
     "kill_parent_anywhere",
     "limit_address_space",
