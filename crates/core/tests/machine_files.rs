@@ -127,12 +127,30 @@ fn one_tier_is_not_a_machine_of_ours() {
     assert!(error.message.contains("two to eight"), "{error}");
 }
 
+/// Whether only the last table of the file is missing, and all of it.
+fn is_whole_without_detail(text: &str) -> bool {
+    let whole = GOOD.find("[detail]").expect("its last table");
+    text.trim_end() == GOOD[..whole].trim_end()
+}
+
+#[test]
+fn a_file_that_ends_before_its_detail_is_a_machine_without() {
+    let end = GOOD.find("[detail]").expect("its last table");
+    let whole = GOOD[..end].trim_end();
+    for text in [whole, &GOOD[..=whole.len()], &GOOD[..end]] {
+        assert!(is_whole_without_detail(text));
+        assert_eq!(Machine::parse("m.toml", text).expect("a machine").detail, None);
+    }
+}
+
 proptest! {
     /// A half-written file must be an error that points into the file, never a
-    /// machine with defaults and never a panic.
+    /// machine with defaults and never a panic. Cut off right before its last
+    /// table, the optional `[detail]`, it is a whole file of a machine without.
     #[test]
     fn a_truncated_file_is_an_error_within_the_file(cut in 0..GOOD.len() - 3) {
         prop_assume!(GOOD.is_char_boundary(cut));
+        prop_assume!(!is_whole_without_detail(&GOOD[..cut]));
         let text = &GOOD[..cut];
         let error = Machine::parse("m.toml", text).expect_err("refused");
         prop_assert!(error.line >= 1 && error.line <= text.lines().count() + 1);
