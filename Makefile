@@ -131,7 +131,7 @@ guest: build ## Attach and NUMA tiers in an emulated guest with two nodes; ONLY=
 
 # The part of it that `make test` runs. Where no guest can be had that is said
 # loudly, and is no failure; a guest whose tests fail is one.
-GUEST_SHORT := doctor hot_set_written ends_with_the_program three_tiers
+GUEST_SHORT := doctor hot_set_written ends_with_the_program three_tiers nodes_and_compressed
 .PHONY: guest-short
 guest-short: build
 	@scripts/setup.sh guest || echo "setup.sh guest failed" >&2

@@ -105,6 +105,8 @@ mkdir -p "$root"/{bin,tests,modules,proc,sys,dev,tmp}
 cp "$busybox" "$root/bin/busybox"
 cp "$terrace" "$root/bin/terrace"
 cc -O2 -Wall -static -o "$root/bin/hotset" "$here/hotset.c"
+# Programs without a loader cannot be managed.
+cc -O2 -Wall -o "$root/bin/hotset-managed" "$here/hotset.c"
 # For `terrace run`: the library, and programs of the hazard suite, which need a loader.
 preload=$(dirname "$terrace")/libterrace_preload.so
 if [ -e "$preload" ]; then cp "$preload" "$root/bin/"; fi
@@ -125,7 +127,7 @@ done
 cp "$here/lib.sh" "$root/tests/lib.sh"
 if [ "$#" -eq 0 ]; then
     set -- doctor hot_set_written hot_set_read hot_set_huge ends_with_the_program cgroup \
-        run_across sampling_cap three_tiers spill_dax
+        run_across sampling_cap three_tiers nodes_and_compressed spill_dax
 fi
 number=0
 for name in "$@"; do

@@ -288,6 +288,10 @@ pub(crate) fn choose(choice: Option<&str>) -> Result<Vec<LiveRun>, Failure> {
 /// The only run that a choice is about.
 pub(crate) fn the_one(choice: &str, option: &str) -> Result<LiveRun, Failure> {
     let mut runs = choose(Some(choice))?;
+    if runs.len() > 1 {
+        // Of a run across memories and compression, the one with a budget.
+        runs.retain(|run| !run.manifest.in_place);
+    }
     match (runs.pop(), runs.len()) {
         (Some(run), 0) => Ok(run),
         (_, more) => Err(Failure::bad_input(format!(

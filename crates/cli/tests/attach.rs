@@ -101,12 +101,32 @@ fn a_ladder_with_compressed_memory_is_for_run() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ladders/dram-compressed-file.toml");
     let program = Sleeper::new();
     let attach = refused(terrace().args(["attach", "--pid", &program.pid(), "--tiers", file]));
-    assert!(attach.contains("field `tier[0].memory`: pages are compressed by"), "{attach}");
+    assert!(attach.contains("field `tier[1].memory`: pages are compressed by"), "{attach}");
     terrace()
         .args(["check", file])
         .assert()
         .success()
         .stdout_eq("[..]: ladder file, tiers dram, compressed, file\n");
+}
+
+/// Nothing is started where a memory of the ladder is missing. What it does where there
+/// are two nodes, the guest shows (`tests/guest/tests/nodes_and_compressed.sh`).
+#[test]
+fn nodes_above_compressed_memory_must_be_there() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ladders/numa-compressed.toml");
+    terrace()
+        .args(["check", file])
+        .assert()
+        .success()
+        .stdout_eq("[..]: ladder file, tiers numa:0, numa:1, compressed\n");
+    let text = std::fs::read_to_string(file).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let ladder = directory.path().join("far.toml");
+    std::fs::write(&ladder, text.replace("numa:1", "numa:77")).unwrap();
+
+    let run = terrace().args(["run", "--tiers"]).arg(&ladder).args(["--", "echo", "x"]).assert();
+
+    run.code(3).stdout_eq("").stderr_eq("[..]`numa:77`: this machine has no such node[..]\n");
 }
 
 #[test]

@@ -17,19 +17,26 @@
 //! path = "/var/tmp/cold"
 //! capacity = "64GiB"
 //! ```
+//!
+//! Instead of `dram` there may be several memories in which pages stay mapped, `numa:0` and
+//! `numa:1`: what is resident lies in one of them, and moves between them in place.
 
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::ladder::{Invalid, Named, WrittenLadder};
+use crate::ladder::{Invalid, Ladder, Memory, Named, WrittenLadder};
+use crate::telemetry::MAX_TIERS;
 use crate::units::Bytes;
 
 /// DRAM, compressed RAM, and what lies below.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compressing {
     /// Managed memory that may be resident at once, in all processes together.
-    pub dram: Bytes,
+    pub resident: Bytes,
+    /// The memories that it may lie in, if there is more than DRAM. Each has a capacity;
+    /// together they have what may be resident.
+    pub nodes: Option<Ladder>,
     /// RAM that compressed pages may use in a process before they go to the file; `None`
     /// for as much as it has of DRAM.
     pub store: Option<Bytes>,
@@ -50,32 +57,50 @@ pub struct SpillTier {
 
 impl Compressing {
     /// The tiers' names, fastest first.
-    pub fn names(&self) -> Vec<&'static str> {
+    pub fn names(&self) -> Vec<String> {
+        let mut names = match &self.nodes {
+            Some(nodes) => nodes.tiers.iter().map(|tier| tier.memory.to_string()).collect(),
+            None => vec!["dram".to_owned()],
+        };
+        names.push("compressed".to_owned());
         let below = self.spill.as_ref().map(|spill| if spill.mapped { "dax" } else { "file" });
-        ["dram", "compressed"].into_iter().chain(below).collect()
+        names.extend(below.map(str::to_owned));
+        names
+    }
+
+    /// The tier of compressed pages.
+    pub(crate) fn compressed(&self) -> usize {
+        self.nodes.as_ref().map_or(1, |nodes| nodes.tiers.len())
     }
 
     /// What a file says that names one of these memories.
     pub(crate) fn of(written: &WrittenLadder) -> Result<Self, Invalid> {
-        let bad = |tier: usize, name: &str, message: &str| {
-            Err((format!("tier[{tier}].{name}"), message.to_owned()))
-        };
         let tiers = &written.tiers;
-        let expected = ["`dram` is the first tier", "`compressed` is below `dram`"];
+        let nodes = tiers.iter().take_while(|tier| tier.memory.0.is_node()).count();
+        // The tier of compressed pages.
+        let c = nodes.max(1);
         for (i, tier) in tiers.iter().enumerate() {
-            match (i, &tier.memory.0) {
-                (0, Named::Dram) | (1, Named::Compressed) | (2, Named::File | Named::Dax) => {}
-                (_, Named::InPlace(memory)) => {
-                    let what = format!(
-                        "`{memory}` holds pages that stay mapped; it makes no ladder with `dram` \
-                         and `compressed`"
-                    );
-                    return bad(i, "memory", &what);
+            let what = match &tier.memory.0 {
+                Named::InPlace(Memory::Numa(_)) if i < nodes => None,
+                Named::Dram if i == 0 => None,
+                Named::Compressed if i == c => None,
+                Named::File | Named::Dax if i == c + 1 => None,
+                Named::InPlace(Memory::Swap) => {
+                    Some("is the kernel's; what does not fit is `compressed` here")
                 }
-                _ => {
-                    let what = expected.get(i).unwrap_or(&"below `compressed` is one file");
-                    return bad(i, "memory", what);
+                Named::InPlace(_) if i == 1 => {
+                    Some("`dram` is all of it; name each node instead, `numa:0` first")
                 }
+                Named::InPlace(_) => Some("memories whose pages stay mapped come first"),
+                _ if i == 0 => Some("`dram`, or nodes such as `numa:0`, are above it"),
+                _ if i <= c => Some("`compressed` is below memory whose pages stay mapped"),
+                _ => Some("below `compressed` is one file"),
+            };
+            if let Some(what) = what {
+                return bad(i, "memory", what);
+            }
+            if i < nodes {
+                continue;
             }
             for (given, name) in [
                 (tier.read_latency.0.is_some(), "read-latency"),
@@ -85,35 +110,28 @@ impl Compressing {
                     return bad(i, name, "is measured while the program runs");
                 }
             }
-            if tier.path.is_some() && i < 2 {
+            if tier.path.is_some() && i <= c {
                 return bad(i, "path", "only a `file` or `dax` has one");
             }
             if tier.capacity.0.is_some_and(Bytes::is_zero) {
                 return bad(i, "capacity", "must be above zero");
             }
         }
-        for (given, name) in [
-            (written.migration.limit.0.is_some(), "migration.limit"),
-            (written.migration.batch.0.is_some(), "migration.batch"),
-        ] {
-            if given {
-                let what = "pages come back when they are touched, which cannot be limited";
-                return Err((name.to_owned(), what.to_owned()));
-            }
-        }
-        let Some(dram) = tiers[0].capacity.0 else {
-            return bad(0, "memory", "`dram` needs a capacity: what may be resident");
-        };
-        let [_, compressed, below @ ..] = tiers.as_slice() else {
+        let Some(compressed) = tiers.get(c) else {
             return bad(0, "memory", "a tier `compressed` must be below it");
         };
-        if below.is_empty() && compressed.capacity.0.is_some() {
-            return bad(1, "capacity", "what does not fit needs a `file` or `dax` below");
+        if tiers.len() > MAX_TIERS {
+            return Err(("tier".to_owned(), "a ladder has two to eight tiers".to_owned()));
         }
-        let spill = match below.first() {
+        let (resident, nodes) = resident(written, nodes)?;
+        let below = tiers.get(c + 1);
+        if below.is_none() && compressed.capacity.0.is_some() {
+            return bad(c, "capacity", "what does not fit needs a `file` or `dax` below");
+        }
+        let spill = match below {
             None => None,
             Some(tier) => match tier.path.as_deref() {
-                None | Some("") => return bad(2, "memory", "needs a `path`"),
+                None | Some("") => return bad(c + 1, "memory", "needs a `path`"),
                 Some(path) => Some(SpillTier {
                     path: path.into(),
                     mapped: matches!(tier.memory.0, Named::Dax),
@@ -121,8 +139,43 @@ impl Compressing {
                 }),
             },
         };
-        Ok(Self { dram, store: compressed.capacity.0, spill })
+        Ok(Self { resident, nodes, store: compressed.capacity.0, spill })
     }
+}
+
+/// What may be resident, and in which memories, if there are several.
+fn resident(written: &WrittenLadder, nodes: usize) -> Result<(Bytes, Option<Ladder>), Invalid> {
+    let first = &written.tiers[..nodes.max(1)];
+    let mut sum = Bytes::ZERO;
+    for (i, tier) in first.iter().enumerate() {
+        let Some(capacity) = tier.capacity.0 else {
+            return bad(i, "memory", "needs a capacity: what may be resident in it");
+        };
+        sum = match sum.get().checked_add(capacity.get()) {
+            Some(sum) => Bytes(sum),
+            None => return bad(i, "capacity", "is more than there can be"),
+        };
+    }
+    if nodes == 1 {
+        return bad(0, "memory", "where pages stay mapped in one memory only, that is `dram`");
+    }
+    if nodes > 1 {
+        return Ok((sum, Some(written.in_place(nodes)?)));
+    }
+    for (given, name) in [
+        (written.migration.limit.0.is_some(), "migration.limit"),
+        (written.migration.batch.0.is_some(), "migration.batch"),
+    ] {
+        if given {
+            let what = "pages come back when they are touched, which cannot be limited";
+            return Err((name.to_owned(), what.to_owned()));
+        }
+    }
+    Ok((sum, None))
+}
+
+fn bad<T>(tier: usize, name: &str, message: &str) -> Result<T, Invalid> {
+    Err((format!("tier[{tier}].{name}"), message.to_owned()))
 }
 
 #[cfg(test)]
@@ -142,7 +195,8 @@ mod tests {
     fn a_file_may_name_compressed_memory_and_what_is_below() {
         let spill = |mapped| SpillTier { path: "cold".into(), mapped, size: Some(Bytes::gib(1)) };
         let whole = |mapped| Compressing {
-            dram: Bytes::mib(64),
+            resident: Bytes::mib(64),
+            nodes: None,
             store: Some(Bytes::mib(32)),
             spill: Some(spill(mapped)),
         };
@@ -151,7 +205,7 @@ mod tests {
         let dax = GOOD.replace("\"file\"", "\"dax\"");
         assert_eq!(parse(&dax), Ok(LadderFile::Compressing(whole(true))));
         let two = &GOOD[..GOOD.find("capacity = \"32MiB\"").unwrap_or(0)];
-        let least = Compressing { dram: Bytes::mib(64), store: None, spill: None };
+        let least = Compressing { resident: Bytes::mib(64), nodes: None, store: None, spill: None };
         assert_eq!(parse(two), Ok(LadderFile::Compressing(least)));
     }
 
@@ -159,6 +213,8 @@ mod tests {
     fn what_is_wrong_is_named_with_its_line_and_field() {
         for (from, to, line, field) in [
             ("\"dram\"", "\"numa:0\"", 4, "tier[0].memory"),
+            ("\"dram\"", "\"file\"", 4, "tier[0].memory"),
+            ("\"compressed\"", "\"numa:1\"", 8, "tier[1].memory"),
             ("\"compressed\"", "\"swap\"", 8, "tier[1].memory"),
             ("\"compressed\"", "\"dram\"", 8, "tier[1].memory"),
             ("\"file\"", "\"compressed\"", 12, "tier[2].memory"),
@@ -179,11 +235,55 @@ mod tests {
         assert_eq!(error.field.as_deref(), Some("tier[1].capacity"), "{error}");
     }
 
+    const NODES: &str = "ladder = 1\n[migration]\nlimit = \"1GB/s\"\n\n[[tier]]\nmemory = \
+                         \"numa:0\"\ncapacity = \"8MiB\"\n\n[[tier]]\nmemory = \"numa:1\"\n\
+                         capacity = \"24MiB\"\nread-latency = \"250ns\"\n\n[[tier]]\n\
+                         memory = \"compressed\"\n";
+
+    #[test]
+    fn above_compressed_memory_pages_may_lie_in_several_memories() {
+        let Ok(LadderFile::Compressing(ladder)) = parse(NODES) else { panic!("a good file") };
+
+        let nodes = ladder.nodes.clone().expect("two nodes");
+        assert_eq!(ladder.names(), ["numa:0", "numa:1", "compressed"]);
+        assert_eq!(ladder.resident, Bytes::mib(32));
+        assert_eq!(nodes.tiers[1].read_latency, Some(crate::units::Nanos(250)));
+        assert_eq!(nodes.migration.limit, crate::units::BytesPerSecond(1e9));
+        assert_eq!((ladder.store, ladder.spill), (None, None));
+        let below = "[[tier]]\nmemory = \"dax\"\npath = \"x\"\n";
+        let Ok(LadderFile::Compressing(four)) = parse(&format!("{NODES}\n{below}")) else {
+            panic!("a good file")
+        };
+        assert_eq!(four.names(), ["numa:0", "numa:1", "compressed", "dax"]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_several_memories_is_named_with_its_line_and_field() {
+        for (from, to, line, field) in [
+            ("numa:1", "numa:0", 10, "tier[1].memory"),
+            ("numa:1", "swap", 10, "tier[1].memory"),
+            ("numa:1", "dram", 10, "tier[1].memory"),
+            ("capacity = \"8MiB\"\n", "", 6, "tier[0].memory"),
+            ("capacity = \"24MiB\"\n", "", 10, "tier[1].memory"),
+            ("\"24MiB\"", "\"16777216TiB\"", 11, "tier[1].capacity"),
+            ("\"24MiB\"", "\"0\"", 11, "tier[1].capacity"),
+            ("\"250ns\"", "\"0ns\"", 12, "tier[1].read-latency"),
+            ("read-latency = \"250ns\"", "path = \"x\"", 12, "tier[1].path"),
+            ("\"compressed\"", "\"file\"", 15, "tier[2].memory"),
+            ("1GB/s", "0B/s", 3, "migration.limit"),
+        ] {
+            let error = parse(&NODES.replace(from, to)).expect_err(&format!("{from} -> {to}"));
+            assert_eq!((error.line, error.field.as_deref()), (line, Some(field)), "{error}");
+        }
+        let error = Ladder::parse("tiers.toml", NODES).unwrap_err();
+        assert_eq!((error.line, error.field.as_deref()), (15, Some("tier[2].memory")), "{error}");
+    }
+
     /// Who moves pages between memories cannot compress them.
     #[test]
     fn such_a_file_is_no_ladder_of_mapped_memories() {
         let error = Ladder::parse("tiers.toml", GOOD).unwrap_err();
-        assert_eq!((error.line, error.field.as_deref()), (4, Some("tier[0].memory")), "{error}");
+        assert_eq!((error.line, error.field.as_deref()), (8, Some("tier[1].memory")), "{error}");
         assert!(error.message.contains("terrace run"), "{error}");
     }
 }

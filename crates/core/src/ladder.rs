@@ -157,8 +157,8 @@ impl Ladder {
     pub fn parse(file: &str, text: &str) -> Result<Self, MachineError> {
         match LadderFile::parse(file, text)? {
             LadderFile::InPlace(ladder) => Ok(ladder),
-            LadderFile::Compressing(_) => {
-                let field = "tier[0].memory".to_owned();
+            LadderFile::Compressing(ladder) => {
+                let field = format!("tier[{}].memory", ladder.compressed());
                 let message = "pages are compressed by `terrace run --tiers` only; here they stay \
                                mapped, in memories such as `numa:0`";
                 Err(invalid(file, text, (field, message.to_owned())))
@@ -251,7 +251,7 @@ impl LadderFile {
     pub fn names(&self) -> Vec<String> {
         match self {
             Self::InPlace(ladder) => ladder.tiers.iter().map(|t| t.memory.to_string()).collect(),
-            Self::Compressing(ladder) => ladder.names().into_iter().map(str::to_owned).collect(),
+            Self::Compressing(ladder) => ladder.names(),
         }
     }
 }
@@ -273,16 +273,24 @@ impl WrittenLadder {
         if self.ladder.0 != Some(Ladder::VERSION) {
             return Err(("ladder".to_owned(), "this version reads ladder 1 only".to_owned()));
         }
-        let mut tiers = Vec::with_capacity(self.tiers.len());
-        for (i, tier) in self.tiers.iter().enumerate() {
+        if self.tiers.iter().any(|tier| !matches!(tier.memory.0, Named::InPlace(_))) {
+            return Compressing::of(self).map(LadderFile::Compressing);
+        }
+        self.in_place(self.tiers.len()).map(LadderFile::InPlace)
+    }
+
+    /// The first so many tiers, whose pages stay mapped.
+    pub(crate) fn in_place(&self, tiers: usize) -> Result<Ladder, Invalid> {
+        let mut ladder = Vec::with_capacity(tiers);
+        for (i, tier) in self.tiers[..tiers].iter().enumerate() {
             let Named::InPlace(memory) = tier.memory.0 else {
-                return Compressing::of(self).map(LadderFile::Compressing);
+                return Err((format!("tier[{i}].memory"), "pages do not stay mapped".to_owned()));
             };
             if tier.path.is_some() {
                 let what = "only a `file` or `dax` has one".to_owned();
                 return Err((format!("tier[{i}].path"), what));
             }
-            tiers.push(LadderTier {
+            ladder.push(LadderTier {
                 memory,
                 capacity: tier.capacity.0,
                 read_latency: tier.read_latency.0,
@@ -294,8 +302,8 @@ impl WrittenLadder {
             limit: self.migration.limit.0.unwrap_or(defaults.limit),
             batch: self.migration.batch.0.unwrap_or(defaults.batch),
         };
-        let ladder = Ladder { tiers, migration };
-        ladder.validate().map(|()| LadderFile::InPlace(ladder))
+        let ladder = Ladder { tiers: ladder, migration };
+        ladder.validate().map(|()| ladder)
     }
 }
 
@@ -344,6 +352,12 @@ pub(crate) enum Named {
     Compressed,
     File,
     Dax,
+}
+
+impl Named {
+    pub(crate) fn is_node(self) -> bool {
+        matches!(self, Self::InPlace(Memory::Numa(_)))
+    }
 }
 
 impl Scalar for Named {

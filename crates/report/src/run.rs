@@ -12,6 +12,7 @@ use terrace_live::broker::page::Summary;
 use terrace_live::histogram::Histogram;
 use terrace_live::shared::{ClassCounters, Counters, PARTS, ProcessPage, State, Text};
 
+use crate::attach::AttachReport;
 use crate::slowdown::Slowdown;
 
 /// How a program ended.
@@ -60,6 +61,9 @@ pub struct RunReport {
     /// Decisions that were taken faster than they could be recorded; `None`
     /// without a recording.
     pub decisions_lost: Option<u64>,
+    /// Where what is resident lies, and how that came; `None` where there is DRAM alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Box<AttachReport>>,
 }
 
 /// How several processes shared the budget.
@@ -411,6 +415,7 @@ impl RunReport {
             total,
             processes,
             decisions_lost,
+            nodes: None,
         }
     }
 }
@@ -426,6 +431,9 @@ pub struct Moment {
     pub total: Figures,
     /// Each process. Without histograms: they are in the last report.
     pub processes: Vec<ProcessReport>,
+    /// Where what is resident lies; `None` where there is DRAM alone, and in recordings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Box<AttachReport>>,
 }
 
 impl From<RunReport> for Moment {
@@ -435,6 +443,7 @@ impl From<RunReport> for Moment {
             slowdown: report.slowdown,
             total: report.total,
             processes: report.processes,
+            nodes: report.nodes,
         };
         let figures = moment.processes.iter_mut().map(|process| &mut process.figures);
         for figures in figures.chain([&mut moment.total]) {
@@ -470,6 +479,7 @@ impl Moment {
             total: self.total,
             processes: self.processes,
             decisions_lost: None,
+            nodes: self.nodes,
         }
     }
 }

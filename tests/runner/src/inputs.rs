@@ -194,7 +194,13 @@ pub fn ladder(input: &[u8]) {
             assert!(ladder.migration.limit.get() > 0.0 && ladder.migration.batch > 0);
         }
         Ok(LadderFile::Compressing(ladder)) => {
-            assert!(!ladder.dram.is_zero() && (2..=3).contains(&ladder.names().len()));
+            let most = if ladder.nodes.is_some() { terrace_core::MAX_TIERS } else { 3 };
+            assert!(!ladder.resident.is_zero() && (2..=most).contains(&ladder.names().len()));
+            if let Some(nodes) = &ladder.nodes {
+                let capacities = nodes.tiers.iter().map(|tier| tier.capacity.unwrap_or_default());
+                assert_eq!(capacities.sum::<terrace_core::Bytes>(), ladder.resident);
+                assert!(nodes.migration.limit.get() > 0.0 && nodes.migration.batch > 0);
+            }
             assert!(ladder.store.is_none() || ladder.spill.is_some());
         }
     }

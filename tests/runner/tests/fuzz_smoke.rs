@@ -104,7 +104,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             b"fast=1048576;policy=first-touch;economist=off;dir=/a%3Bb%25;spill=/s;store-limit=1"
                 .to_vec(),
         ],
-        "ladder" => ["dram-cxl-swap", "dram-compressed-file"]
+        "ladder" => ["dram-cxl-swap", "dram-compressed-file", "numa-compressed"]
             .map(|name| fs::read(terrace::root().join(format!("ladders/{name}.toml"))).unwrap())
             .to_vec(),
         "perf_ring" => {

@@ -53,7 +53,7 @@ impl Moving {
     }
 
     /// Enters the limit into what a file or the defaults say.
-    pub(super) fn limit(&self, ladder: &mut Ladder) -> Result<(), Failure> {
+    pub(crate) fn limit(&self, ladder: &mut Ladder) -> Result<(), Failure> {
         let Some(limit) = self.limit else { return Ok(()) };
         if limit.get() <= 0.0 {
             return Err(Failure::bad_input("--limit: must be above zero"));

@@ -15,6 +15,13 @@ pub(crate) fn render(report: &AttachReport) -> String {
     let whom = report.whom();
     let dry = if report.dry_run { ", moving nothing" } else { "" };
     let mut text = format!("terrace: attached to {whom} for {}{dry}\n", report.elapsed);
+    text.push_str(&body(report));
+    text
+}
+
+/// All of it below the first line.
+pub(crate) fn body(report: &AttachReport) -> String {
+    let mut text = String::new();
     section(&mut text, &tier_table(report));
     text.push('\n');
     text.push_str(&facts("  ", &summary(report)));

@@ -228,15 +228,26 @@ impl Session {
         Ok(())
     }
 
-    /// The last report; completes the recording and the page.
+    /// The last figures as a report; completes the recording and the page.
     pub(crate) fn finish(&mut self, json: bool) -> Result<String, Failure> {
+        let report = self.complete()?;
+        text(&report, json)
+    }
+
+    /// The last figures; completes the recording and the page.
+    pub(crate) fn complete(&mut self) -> Result<AttachReport, Failure> {
         self.engine.finish();
         let report = self.figures();
         self.showing.finish(&report)?;
         if let Some(recorder) = &mut self.recorder {
             recorder.finish(&report)?;
         }
-        text(&report, json)
+        Ok(report)
+    }
+
+    /// Where other commands find the figures, if they do.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.showing.directory()
     }
 
     /// The report as it is now.
@@ -244,7 +255,8 @@ impl Session {
         text(&self.figures(), json)
     }
 
-    fn figures(&mut self) -> AttachReport {
+    /// The figures as they are now.
+    pub(crate) fn figures(&mut self) -> AttachReport {
         let head = Head {
             processes: self.names.clone(),
             elapsed: self.engine.host().now().saturating_sub(self.started),

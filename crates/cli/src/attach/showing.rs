@@ -87,12 +87,17 @@ impl Showing {
         };
         let socket = match (&how.observing.metrics, &published) {
             (Some(listen), Some(published)) => {
-                metrics::serve(listen, published.directory.path(), how.quiet)?
+                metrics::serve(listen, &[published.directory.path()], how.quiet)?
             }
             _ => None,
         };
         let (quiet, started) = (how.quiet, Instant::now());
         Ok(Self { quiet, started, _socket: socket, published, watch, page })
+    }
+
+    /// Where other commands find the figures.
+    pub(super) fn directory(&self) -> Option<&Path> {
+        self.published.as_ref().map(|published| published.directory.path())
     }
 
     /// Whether [`Showing::decided`] has a use for decisions.

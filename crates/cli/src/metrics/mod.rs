@@ -113,19 +113,18 @@ fn text(runs: &[LiveRun]) -> Result<String, Failure> {
     openmetrics::encode(reports, attached).map_err(Failure::failed)
 }
 
-/// Serves the figures of our own run for as long as we live, from a thread of its own,
+/// Serves the figures of our own run, from its directories, for as long as we live, from a thread of its own,
 /// like any other reader of the run; the socket's file goes with what is returned.
 pub(crate) fn serve(
     listen: &Listen,
-    directory: &Path,
+    directories: &[&Path],
     quiet: bool,
 ) -> Result<Option<SocketFile>, Failure> {
     let server = Server::bind(listen)?;
     if !quiet {
         eprintln!("terrace: serving metrics at {}", server.address());
     }
-    let Some(run) = LiveRun::open(directory) else { return Ok(None) };
-    let runs = [run];
+    let runs: Vec<_> = directories.iter().filter_map(|path| LiveRun::open(path)).collect();
     // Not waited for: it ends with us.
     std::thread::spawn(move || server.serve(|| text(&runs).ok()));
     Ok(SocketFile::of(listen))

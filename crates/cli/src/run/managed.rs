@@ -16,11 +16,13 @@ use terrace_live::quiet::Keeper;
 use terrace_report::{End, Head, Moment, RunReport, SharedReport, Usage};
 
 use super::child::{Running, Watch, exit_code};
+use super::nodes;
 use super::program::Program;
 use super::recorder::Recorder;
 use super::render::render;
 use super::{Args, absolute, library, not_started};
 use crate::args::mode_name;
+use crate::attach::Session;
 use crate::broker::{Joined, start_broker};
 use crate::failure::Failure;
 use crate::metrics;
@@ -61,8 +63,13 @@ impl Args {
         );
         manifest.holds_store = holds_store;
         let directory = RunDirectory::create(&manifest)?;
+        let nodes = nodes::session(self)?;
         let _socket = match &self.observing.metrics {
-            Some(listen) => metrics::serve(listen, directory.path(), self.quiet)?,
+            Some(listen) => {
+                let nodes = nodes.as_ref().and_then(Session::directory);
+                let all: Vec<_> = [Some(directory.path()), nodes].into_iter().flatten().collect();
+                metrics::serve(listen, &all, self.quiet)?
+            }
             None => None,
         };
         let _keeper = Keeper::start(directory.path());
@@ -95,6 +102,7 @@ impl Args {
             budget: fast,
             holds_store,
             broker: Some(broker),
+            nodes,
         };
         let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
         let (end, elapsed) = running
@@ -138,6 +146,7 @@ impl Args {
             budget: self.fast(),
             holds_store: false,
             broker: None,
+            nodes: None,
         };
         let running =
             Running::start(&mut self.command(program)).map_err(|e| not_started(program, &e))?;
@@ -239,6 +248,8 @@ struct Run<'a> {
     holds_store: bool,
     /// Who divides it.
     broker: Option<Divided>,
+    /// What moves resident pages between several memories, if there are.
+    nodes: Option<Session>,
 }
 
 impl Run<'_> {
@@ -260,9 +271,35 @@ impl Run<'_> {
         RunReport::collect(head, self.recorder.pages(), &usage, lost)
     }
 
+    /// The figures with those of the memories that pages lie in.
+    fn collect_all(&mut self, end: Option<End>, elapsed: Duration) -> Result<RunReport, Failure> {
+        let mut report = self.collect(end, elapsed);
+        report.nodes = match (&mut self.nodes, end) {
+            (None, _) => None,
+            (Some(nodes), None) => Some(Box::new(nodes.figures())),
+            (Some(nodes), Some(_)) => Some(Box::new(nodes.complete()?)),
+        };
+        Ok(report)
+    }
+
+    /// Moves resident pages between memories; how long to wait for the next time.
+    fn step_nodes(&mut self) -> Duration {
+        let Some(nodes) = &mut self.nodes else { return Duration::MAX };
+        nodes.step().unwrap_or_else(|failure| {
+            // Pages stay where they are, and the program goes on.
+            failure.report();
+            self.nodes = None;
+            Duration::MAX
+        })
+    }
+
     fn report_now(&mut self, end: Option<End>, elapsed: Duration) -> Result<String, Failure> {
-        let report = self.collect(end, elapsed);
-        if self.json { output::json("terrace.run", &report) } else { Ok(render(&report)) }
+        let report = self.collect_all(end, elapsed)?;
+        self.text(&report)
+    }
+
+    fn text(&self, report: &RunReport) -> Result<String, Failure> {
+        if self.json { output::json("terrace.run", report) } else { Ok(render(report)) }
     }
 
     /// Processor time of the program's processes: of those that have been
@@ -299,10 +336,11 @@ impl Run<'_> {
     ) -> Result<(), Failure> {
         use std::io::Write;
 
+        let report = self.collect_all(Some(end), elapsed)?;
         if let Some(mut watch) = self.watch.take() {
-            watch.tell(LINE, &Moment::from(self.collect(Some(end), elapsed)))?;
+            watch.tell(LINE, &Moment::from(report.clone()))?;
         }
-        let text = self.report_now(Some(end), elapsed)?;
+        let text = self.text(&report)?;
         if let Some((path, mut file)) = to {
             file.write_all(text.as_bytes())
                 .map_err(|e| Failure::failed(format!("--report: {}: {e}", path.display())))?;
@@ -318,10 +356,12 @@ impl Watch for Run<'_> {
         let busy = self.recorder.drain();
         self.record_moment();
         let next = if busy | self.recorder.hasten_dying() { DRAIN_FAST } else { DRAIN };
+        let next = next.min(self.step_nodes());
         let Some(mut watch) = self.watch.take() else { return next };
         if watch.is_due() {
-            let report = self.collect(None, self.started.elapsed());
-            if let Err(failure) = watch.tell(LINE, &Moment::from(report)) {
+            let report = self.collect_all(None, self.started.elapsed());
+            let told = report.and_then(|report| watch.tell(LINE, &Moment::from(report)));
+            if let Err(failure) = told {
                 // Told once; the program must not suffer for it.
                 failure.report();
                 return next;

@@ -9,6 +9,7 @@
 //! | [`recorder`] | reads its statistics pages, writes its decisions down |
 //! | [`managed`] | a run whose memory is compressed |
 //! | [`across`] | several memories instead of compression |
+//! | [`nodes`] | several memories above compression |
 //! | [`render`] | what the run used, did and cost |
 //! | [`spill`] | what `--spill` names |
 
@@ -16,6 +17,7 @@ mod across;
 mod child;
 mod library;
 mod managed;
+mod nodes;
 mod program;
 mod recorder;
 pub(crate) mod render;
@@ -26,7 +28,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use terrace_core::{Bytes, Compressing, LadderFile, LadderTier};
+use terrace_core::{Bytes, Compressing, Ladder, LadderFile, LadderTier};
 use terrace_economics::Mode;
 use terrace_live::config::{HugePages, RunConfig};
 use terrace_live::probe::UffdProbe;
@@ -59,7 +61,7 @@ pub(crate) struct Args {
     total: Option<Bytes>,
 
     /// All tiers from a ladder file instead: DRAM, compressed RAM and a file, or several
-    /// memories as with `--slow`.
+    /// memories as with `--slow`, or both.
     #[arg(long, value_name = "FILE",
           conflicts_with_all = ["fast", "total", "join", "slow", "spill", "spill_size", "store_limit"])]
     tiers: Option<PathBuf>,
@@ -135,6 +137,10 @@ pub(crate) struct Args {
           value_name = "PROGRAM", value_hint = clap::ValueHint::CommandWithArguments)]
     program: Vec<OsString>,
 
+    /// What `--tiers` says of memories above compressed memory.
+    #[arg(skip)]
+    nodes: Option<Ladder>,
+
     // Last, because the heading holds for all that follows.
     #[command(flatten, next_help_heading = "Where pages stay mapped (--slow, or such --tiers)")]
     moving: Moving,
@@ -156,7 +162,7 @@ impl Args {
         if !self.slow.is_empty() {
             return self.run_across(json);
         }
-        if let Some(option) = self.moving.given() {
+        if let Some(option) = self.moving.given().filter(|_| self.nodes.is_none()) {
             return Err(Failure::bad_input(format!(
                 "{option}: only where pages stay mapped, with --slow or such memories in --tiers"
             )));
@@ -191,13 +197,14 @@ impl Args {
 
     /// Goes on as if the options had said so.
     fn take(&mut self, ladder: &Compressing) -> Result<(), Failure> {
-        if ladder.dram < RunConfig::MIN_FAST {
+        if ladder.resident < RunConfig::MIN_FAST {
             let name = self.tiers.as_deref().unwrap_or(Path::new("")).display().to_string();
             let least = RunConfig::MIN_FAST;
             let what = format!("{name}: field `tier[0].capacity`: must be at least {least}");
             return Err(Failure::bad_input(what));
         }
-        self.fast = Some(ladder.dram);
+        self.fast = Some(ladder.resident);
+        self.nodes.clone_from(&ladder.nodes);
         self.store_limit = ladder.store;
         self.spill = ladder.spill.as_ref().map(SpillFile::from);
         if let Some(size) = ladder.spill.as_ref().and_then(|spill| spill.size) {
@@ -247,6 +254,7 @@ impl Args {
 
     /// The tiers' names, fastest first.
     fn tiers(&self) -> Vec<String> {
+        // Which node a page lies on is not what the pager decides.
         let mut tiers = vec!["dram".to_owned(), "compressed".to_owned()];
         tiers.extend(self.spill.iter().map(|spill| spill.tier().to_owned()));
         tiers

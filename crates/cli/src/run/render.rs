@@ -6,6 +6,7 @@ use terrace_core::{Cycles, Nanos};
 use terrace_report::run::{AccountReport, Figures, ProcessReport, ProcessState, RunReport};
 use terrace_report::{End, Slowdown};
 
+use crate::attach;
 use crate::output::{count, facts, percent, table};
 
 /// Regions that the report shows; JSON has them all.
@@ -40,6 +41,10 @@ pub(crate) fn render(report: &RunReport) -> String {
     section(&mut text, &regions(report));
     if report.processes.len() > 1 {
         section(&mut text, &processes(report));
+    }
+    if let Some(nodes) = &report.nodes {
+        text.push_str("\nterrace: where resident pages lay\n");
+        text.push_str(&attach::render::body(nodes));
     }
     text
 }
@@ -548,6 +553,7 @@ mod tests {
             total: figures(),
             processes: vec![process(4711, "sort")],
             decisions_lost: None,
+            nodes: None,
         }
     }
 

@@ -336,6 +336,7 @@ pub(super) mod tests {
             total: figures,
             processes: vec![process],
             decisions_lost: None,
+            nodes: None,
         }
     }
 

@@ -107,7 +107,8 @@ impl Host for LinuxHost {
     fn mappings(&mut self, process: u32) -> io::Result<Vec<(u64, u64)>> {
         self.processes.remove(&process);
         let text = std::fs::read(format!("/proc/{process}/maps"))?;
-        let movable = |m: &Mapping| m.is_ordinary();
+        // What a pager of ours holds there is no memory of the program's.
+        let movable = |m: &Mapping| m.is_ordinary() && !crate::sys::is_own(m.start);
         Ok(text
             .split(|&byte| byte == b'\n')
             .filter_map(presence::parse)
