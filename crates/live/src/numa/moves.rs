@@ -71,7 +71,13 @@ fn move_pages(
             MPOL_MF_MOVE,
         )
     };
-    if r < 0 { Err(errno()) } else { Ok(r) }
+    match r {
+        0.. => Ok(r),
+        // Of a process that has ended and has not been waited for, the kernel says that it is
+        // one of its own threads: neither has memory. Nothing else here is invalid.
+        _ if errno() == libc::EINVAL => Err(libc::ESRCH),
+        _ => Err(errno()),
+    }
 }
 
 /// Where pages of a process are, in their order.
@@ -93,7 +99,7 @@ pub fn relocate(process: u32, pages: &[u64], node: u32, places: &mut Vec<Place>)
     let moved = move_pages(process, pages, Some(&nodes), &mut status);
     match moved {
         Ok(0) => {}
-        Err(e @ (libc::EPERM | libc::ESRCH | libc::ENODEV | libc::EACCES | libc::EINVAL)) => {
+        Err(e @ (libc::EPERM | libc::ESRCH | libc::ENODEV | libc::EACCES)) => {
             return Err(io::Error::from_raw_os_error(e));
         }
         Ok(_) | Err(_) => {
@@ -121,6 +127,8 @@ pub fn relocate(process: u32, pages: &[u64], node: u32, places: &mut Vec<Place>)
 #[derive(Debug)]
 pub struct ProcessHandle(OwnedFd);
 
+/// The most ranges of one system call.
+const IOV_MAX: usize = 1024;
 /// `linux/mman.h`: reclaim these pages.
 const MADV_PAGEOUT: i32 = 21;
 
@@ -136,9 +144,8 @@ impl ProcessHandle {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
     }
 
-    /// Asks the kernel to put ranges (start, length) into swap. A range that
-    /// has no memory any more ends the request; what comes after it is left as
-    /// it is. The content is kept whatever happens.
+    /// Asks the kernel to put ranges (start, length) into swap. What is not mapped any more,
+    /// or locked, stays as it is. The content is kept whatever happens.
     pub fn page_out(&self, ranges: &[(u64, u64)]) -> io::Result<()> {
         let vectors: Vec<libc::iovec> = ranges
             .iter()
@@ -147,8 +154,9 @@ impl ProcessHandle {
                 iov_len: len as usize,
             })
             .collect();
-        // IOV_MAX
-        for part in vectors.chunks(1024) {
+        let mut rest = &vectors[..];
+        while !rest.is_empty() {
+            let part = &rest[..rest.len().min(IOV_MAX)];
             // SAFETY: addresses of another process; this advice keeps content.
             let r = unsafe {
                 libc::syscall(
@@ -161,8 +169,20 @@ impl ProcessHandle {
                 )
             };
             if r < 0 {
-                return Err(io::Error::last_os_error());
+                let error = io::Error::last_os_error();
+                if !matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EINVAL)) {
+                    return Err(error);
+                }
             }
+            // It ends at the first range that it cannot take, and says what it took before.
+            let mut taken = usize::try_from(r).unwrap_or(0);
+            let whole = part.iter().take_while(|range| {
+                let it = taken >= range.iov_len;
+                taken = taken.saturating_sub(range.iov_len);
+                it
+            });
+            let whole = whole.count();
+            rest = &rest[if whole < part.len() { whole + 1 } else { whole }..];
         }
         Ok(())
     }
@@ -172,6 +192,47 @@ impl ProcessHandle {
 mod tests {
     use super::*;
     use crate::sys::{PAGE, map_private};
+
+    /// One locked or unmapped range had an attachment end.
+    #[test]
+    fn ranges_that_cannot_go_to_swap_do_not_keep_others_from_it() {
+        let at = map_private(16 * PAGE).expect("memory");
+        // SAFETY: within the mapping, which nobody else uses.
+        unsafe {
+            core::slice::from_raw_parts_mut(at as *mut u8, 16 * PAGE).fill(7);
+            assert_eq!(libc::munmap((at + 4 * PAGE) as *mut libc::c_void, 2 * PAGE), 0);
+            assert_eq!(libc::mlock((at + 8 * PAGE) as *const libc::c_void, PAGE), 0);
+        }
+        let us = ProcessHandle::open(std::process::id()).expect("a handle");
+        let ranges: Vec<_> =
+            (0..16).step_by(2).map(|page| ((at + page * PAGE) as u64, 2 * PAGE as u64)).collect();
+
+        us.page_out(&ranges).expect("what can go goes");
+        us.page_out(&ranges[2..3]).expect("a range that is not mapped");
+        us.page_out(&ranges[4..5]).expect("a range that is locked");
+
+        // SAFETY: mapped, and written before.
+        assert_eq!(unsafe { *((at + 15 * PAGE) as *const u8) }, 7);
+    }
+
+    /// Between its end and being waited for a process has no memory, for which `move_pages`
+    /// says `EINVAL`: an attachment to a shell that starts programs ended with that.
+    #[test]
+    fn of_a_process_that_has_ended_there_are_no_pages() {
+        let mut ended = std::process::Command::new("true").spawn().expect("a process");
+        let stat = format!("/proc/{}/stat", ended.id());
+        while !std::fs::read_to_string(&stat).expect("not waited for").contains(") Z ") {
+            std::thread::yield_now();
+        }
+
+        let located = locate(ended.id(), &[0x1000], &mut Vec::new());
+        let moved = relocate(ended.id(), &[0x1000], 0, &mut Vec::new());
+
+        for error in [located.unwrap_err(), moved.unwrap_err()] {
+            assert_eq!(error.raw_os_error(), Some(libc::ESRCH), "{error}");
+        }
+        ended.wait().expect("its status");
+    }
 
     /// Works on one node as well: there, pages already are where they should be.
     #[test]
