@@ -275,10 +275,12 @@ fn an_attachment_is_found_by_the_program_that_it_is_about() {
 #[test]
 fn options_that_mean_nothing_for_a_kind_of_run_are_refused() {
     let run = |options: &[&str]| refused(terrace().arg("run").args(options).args(["--", "true"]));
-    for option in [["--limit", "1GiB/s"], ["--sampler", "damon"], ["--sampling-cap", "3%"]] {
-        let message = run(&[&["--fast", "16MiB"], &option[..]].concat());
+    for (option, value, named) in
+        [("--limit", "1GiB/s", "--limit"), ("--sampler", "damon", "--sampler damon")]
+    {
+        let message = run(&["--fast", "16MiB", option, value]);
         let expected = "only where pages stay mapped, with --slow or such memories in --tiers";
-        assert_eq!(message, format!("{}: {expected}", option[0]));
+        assert_eq!(message, format!("{named}: {expected}"));
     }
     for option in [&["--best-effort"][..], &["--spill", "cold"], &["--huge-pages", "auto"]] {
         let message = run(&[&["--fast", "16MiB", "--slow", "numa:1"], option].concat());

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use terrace_core::Bytes;
 use terrace_economics::Mode;
 use terrace_policy::PolicyName;
+use terrace_sampler::Governor;
 
 /// The variable's name.
 pub const VARIABLE: &str = "TERRACE";
@@ -50,8 +51,34 @@ impl HugePages {
     }
 }
 
+/// What samples accesses, beside faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Observer {
+    /// Hardware if there is some and the policy needs samples; else pages made to fault.
+    Auto,
+    /// Hardware (Intel PEBS, AMD IBS).
+    Hardware,
+    /// The event of all page faults, whose addresses come the same way as those of hardware
+    /// samples: to try that way where there is no such hardware.
+    PageFaults,
+}
+
+impl Observer {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Hardware, Self::PageFaults];
+
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Hardware => "pmu",
+            Self::PageFaults => "page-faults",
+        }
+    }
+}
+
 /// The configuration of one run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RunConfig {
     /// DRAM that managed memory may use, in all processes that share it.
     pub fast: Bytes,
@@ -77,6 +104,10 @@ pub struct RunConfig {
     pub broker: Option<PathBuf>,
     /// When memory is backed by huge pages.
     pub huge_pages: HugePages,
+    /// What samples accesses.
+    pub observer: Observer,
+    /// The share of one processor that sampling may use, above 0 and at most 1.
+    pub sampling_cap: f64,
     /// Whether decisions are written to the ring for a recorder to drain.
     pub record: bool,
 }
@@ -105,6 +136,8 @@ impl RunConfig {
             spill_size: Bytes::gib(64),
             broker: None,
             huge_pages: HugePages::Auto,
+            observer: Observer::Auto,
+            sampling_cap: Governor::DEFAULT_CAP,
             record: false,
         }
     }
@@ -112,7 +145,8 @@ impl RunConfig {
     /// The variable's value.
     pub fn encode(&self) -> String {
         let mut text = format!(
-            "fast={};policy={};economist={};dir={};min-region={};spill-size={};huge-pages={};record={}",
+            "fast={};policy={};economist={};dir={};min-region={};spill-size={};huge-pages={};\
+             observer={};sampling-cap={};record={}",
             self.fast.get(),
             self.policy,
             match self.economist {
@@ -124,6 +158,8 @@ impl RunConfig {
             self.min_region.get(),
             self.spill_size.get(),
             self.huge_pages.name(),
+            self.observer.name(),
+            self.sampling_cap,
             u8::from(self.record),
         );
         if let Some(limit) = self.store_limit {
@@ -181,6 +217,19 @@ impl RunConfig {
                         .find(|when| when.name() == value)
                         .ok_or_else(|| BadConfig(format!("`{value}` is no time for huge pages")))?;
                 }
+                "observer" => {
+                    config.observer = Observer::ALL
+                        .into_iter()
+                        .find(|observer| observer.name() == value)
+                        .ok_or_else(|| BadConfig(format!("`{value}` is no observer")))?;
+                }
+                "sampling-cap" => {
+                    config.sampling_cap = value
+                        .parse()
+                        .ok()
+                        .filter(|share| *share > 0.0 && *share <= 1.0)
+                        .ok_or_else(|| BadConfig(format!("`{value}` is not a share")))?;
+                }
                 "record" => config.record = value == "1",
                 _ => return Err(BadConfig(format!("`{key}` is not known"))),
             }
@@ -227,6 +276,8 @@ mod tests {
         config.store_limit = Some(Bytes::mib(5));
         config.record = true;
         config.huge_pages = HugePages::Always;
+        config.observer = Observer::PageFaults;
+        config.sampling_cap = 0.07;
         config.economist = Mode::Shadow;
         assert_eq!(RunConfig::decode(&config.encode()), Ok(config));
     }
@@ -236,6 +287,10 @@ mod tests {
         assert!(RunConfig::decode("fast=1").unwrap_err().0.contains("too small"));
         assert!(RunConfig::decode("quick=1").unwrap_err().0.contains("quick"));
         assert!(RunConfig::decode("fast=9999999;huge-pages=1").unwrap_err().0.contains("`1`"));
+        for cap in ["NaN", "0", "-1", "1.5", "3%"] {
+            let text = format!("fast=9999999;sampling-cap={cap}");
+            assert!(RunConfig::decode(&text).unwrap_err().0.contains(cap), "{cap}");
+        }
         assert!(RunConfig::decode("").is_err());
     }
 }

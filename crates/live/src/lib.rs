@@ -22,6 +22,7 @@
 //! | [`events`], [`deferred`], [`fork`] | unmapped, moved, discarded, forked |
 //! | [`manager`], [`command`] | what happens in the background or on request |
 //! | [`mind`], [`queue`] | policy and economist, and what they are told |
+//! | `sight` | hardware samples of what the program accesses |
 //! | [`ahead`], [`fetch`] | streams, and bringing pages in ahead of them |
 //! | [`huge`], [`walks`] | huge pages ahead of walks through fresh memory |
 //! | [`collapse`], [`visits`], [`walk_cost`] | huge pages made of base pages that are in use |
@@ -85,6 +86,7 @@ pub mod regions;
 pub mod scratch;
 pub mod serve;
 pub mod shared;
+mod sight;
 pub mod spill;
 pub mod spin;
 mod stage;

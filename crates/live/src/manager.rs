@@ -7,6 +7,7 @@
 use core::sync::atomic::Ordering::*;
 
 use terrace_core::{Abort, Action, Done, Outcome};
+use terrace_sampler::Governor;
 
 use crate::collapse::Collapser;
 use crate::command::Command;
@@ -16,6 +17,7 @@ use crate::page_state::PageState;
 use crate::queue::Note;
 use crate::reclaim::BATCH;
 use crate::serve::Worker;
+use crate::sight::Sight;
 use crate::spin::give_way;
 use crate::sys::{self, PAGE};
 
@@ -25,17 +27,18 @@ const TICK: u64 = 10_000_000;
 const IDLE: u64 = 320_000_000;
 /// The same where a share can change meanwhile: others wait for what is given back.
 const IDLE_SHARED: u64 = 80_000_000;
-/// Pages armed in a tick at most: at some 15 µs each for arming and the fault
+/// Pages armed in a tick at most, as long as sampling may take 3 %: at some 15 µs each for arming and the fault
 /// (measured: `bench/mechanisms`), 20 in 10 ms are 3 % of a processor.
 const ARM: u32 = 20;
 
 /// How long the background rests when nothing could leave.
 const STUCK: u64 = 5_000_000;
 
-impl Worker<'_> {
+impl Worker<'static> {
     /// The manager's life.
     pub fn manage(&mut self) {
         let pager = self.pager;
+        let mut sight = Sight::open(pager);
         let mut next_tick = sys::now() + TICK;
         let mut sleep = TICK;
         let mut last_activity = 0;
@@ -51,13 +54,14 @@ impl Worker<'_> {
             self.collapse(&mut collapser);
             let now = sys::now();
             if now >= next_tick {
+                self.look(&mut sight);
                 let activity = self.activity();
                 if activity == last_activity {
                     sleep =
                         (sleep * 2).min(if pager.share.is_shared() { IDLE_SHARED } else { IDLE });
                 } else {
                     sleep = TICK;
-                    self.tick(&mut random);
+                    self.tick((!sight.sees()).then_some(&mut random));
                 }
                 last_activity = activity;
                 next_tick = sys::now() + sleep;
@@ -79,10 +83,21 @@ impl Worker<'_> {
         }
     }
 
+    /// Reads what the hardware has sampled.
+    fn look(&mut self, sight: &mut Sight) {
+        let pager = self.pager;
+        if pager.enter(self.id) {
+            sight.look(pager);
+        }
+        pager.leave(self.id);
+    }
+}
+
+impl Worker<'_> {
     /// A number that changes whenever something happened.
     pub(crate) fn activity(&self) -> u64 {
         let c = &self.pager.stats().counters;
-        [&c.faults_first_touch, &c.faults_absent, &c.faults_hint, &c.demotions]
+        [&c.faults_first_touch, &c.faults_absent, &c.faults_hint, &c.demotions, &c.samples]
             .iter()
             .map(|n| n.load(Relaxed))
             .sum()
@@ -186,7 +201,8 @@ impl Worker<'_> {
         }
     }
 
-    fn tick(&mut self, random: &mut u64) {
+    /// With random numbers, pages are made to fault.
+    fn tick(&mut self, random: Option<&mut u64>) {
         inject::at(Point::Tick);
         let pager = self.pager;
         if pager.frozen.load(Relaxed) != 0 {
@@ -216,7 +232,9 @@ impl Worker<'_> {
             });
             mind.publish(pager.stats());
         }
-        self.sample(random);
+        if let Some(random) = random {
+            self.sample(random);
+        }
         self.settle_old();
         self.account();
     }
@@ -235,10 +253,12 @@ impl Worker<'_> {
             pager.leave(self.id);
             return;
         }
+        let share = pager.config.sampling_cap / Governor::DEFAULT_CAP;
+        let most = ((f64::from(ARM) * share) as u32).max(1);
         let mut armed = 0;
         let total: u64 = pager.regions.iter().map(|(_, r)| u64::from(r.pages())).sum();
-        for _ in 0..ARM * 4 {
-            if armed == ARM || total == 0 {
+        for _ in 0..most * 4 {
+            if armed >= most || total == 0 {
                 break;
             }
             // xorshift64

@@ -37,6 +37,8 @@ pub struct Mind {
     thrash: Thrash,
     /// Huge pages walked through that are in the accounts.
     credited: u64,
+    /// Accesses that a hardware sample stands for; `None` where faults are what is observed.
+    period: Option<u64>,
 }
 
 impl Mind {
@@ -49,6 +51,7 @@ impl Mind {
             ping_pong: PingPong::new(),
             thrash: Thrash::default(),
             credited: 0,
+            period: None,
         }
     }
 
@@ -59,7 +62,7 @@ impl Mind {
 
     /// Reads the notes.
     pub fn listen(&mut self, pager: &Pager) {
-        let telemetry = telemetry(pager);
+        let telemetry = self.telemetry(pager);
         let stats = pager.stats();
         while let Some(note) = pager.queue.pop() {
             match note {
@@ -72,7 +75,8 @@ impl Mind {
                     {
                         stats.counters.ping_pongs.fetch_add(1, Relaxed);
                     }
-                    if let Some(sample) = sample_of(page, kind) {
+                    // A fault is one access, a sample thousands: there is no adding them up.
+                    if let Some(sample) = sample_of(page, kind).filter(|_| self.period.is_none()) {
                         self.samples.push(sample);
                         if self.samples.len() == self.samples.capacity() {
                             self.deliver(stats);
@@ -107,6 +111,20 @@ impl Mind {
         self.deliver(stats);
     }
 
+    /// From now on hardware samples accesses, one in so many; or it does not.
+    pub fn set_period(&mut self, period: Option<u64>) {
+        self.period = period;
+    }
+
+    /// Hears of accesses that were sampled; of pages that have left since, or that the policy
+    /// has not been told of, it does not.
+    pub fn sampled(&mut self, pager: &Pager, samples: &mut Vec<Sample>) {
+        self.listen(pager);
+        samples.retain(|sample| pager.is_resident(sample.page));
+        pager.stats().counters.samples.fetch_add(samples.len() as u64, Relaxed);
+        self.brain.samples(samples);
+    }
+
     fn deliver(&mut self, stats: &ProcessPage) {
         if !self.samples.is_empty() {
             stats.counters.samples.fetch_add(self.samples.len() as u64, Relaxed);
@@ -118,7 +136,7 @@ impl Mind {
     /// Asks for demotions worth `bytes` out of DRAM; gives each to `take`.
     pub fn pressure(&mut self, pager: &Pager, bytes: Bytes, mut take: impl FnMut(Proposal)) {
         self.listen(pager);
-        let telemetry = telemetry(pager);
+        let telemetry = self.telemetry(pager);
         self.brain.pressure(DRAM, bytes, &telemetry, &mut self.plan);
         self.record(pager);
         self.plan.proposals().iter().copied().for_each(&mut take);
@@ -127,7 +145,7 @@ impl Mind {
     /// Ticks the policy; gives each proposal to `take`.
     pub fn tick(&mut self, pager: &Pager, mut take: impl FnMut(Proposal)) {
         self.listen(pager);
-        let telemetry = telemetry(pager);
+        let telemetry = self.telemetry(pager);
         self.brain.tick(&telemetry, &mut self.plan);
         self.record(pager);
         self.plan.proposals().iter().copied().for_each(&mut take);
@@ -149,7 +167,7 @@ impl Mind {
             PageSize::Huge,
             Heat::default(),
             (Urgency::Voluntary, Reason::WalksFreshMemory),
-            &telemetry(pager),
+            &self.telemetry(pager),
         );
         self.record(pager);
         passed
@@ -168,7 +186,7 @@ impl Mind {
     ) -> Option<Proposal> {
         self.listen(pager);
         let cpus = f64::from(self.brain.economist().calibration().cpus.max(1));
-        let telemetry = Telemetry { cpu_load: (busy / cpus).min(1.0), ..telemetry(pager) };
+        let telemetry = Telemetry { cpu_load: (busy / cpus).min(1.0), ..self.telemetry(pager) };
         let passed = self.brain.consider(action, PageSize::Huge, heat, why, &telemetry);
         self.record(pager);
         passed
@@ -176,7 +194,8 @@ impl Mind {
 
     /// What became of a proposal of the pager's own.
     pub fn carried_out(&mut self, pager: &Pager, proposal: Proposal, outcome: Outcome) {
-        self.brain.carried_out(&Done { proposal, outcome }, &telemetry(pager));
+        let telemetry = self.telemetry(pager);
+        self.brain.carried_out(&Done { proposal, outcome }, &telemetry);
     }
 
     /// What a page walk costs here was measured.
@@ -202,6 +221,10 @@ impl Mind {
             self.plan.proposals().iter().copied().for_each(&mut take);
         }
         planned
+    }
+
+    fn telemetry(&self, pager: &Pager) -> Telemetry {
+        Telemetry { sample_period: self.period.unwrap_or(1), ..telemetry(pager) }
     }
 
     fn record(&self, pager: &Pager) {
@@ -260,7 +283,7 @@ pub fn access(write: bool) -> Access {
 }
 
 /// This world, as policies see it: DRAM up to the budget, then compressed RAM.
-pub fn telemetry(pager: &Pager) -> Telemetry {
+fn telemetry(pager: &Pager) -> Telemetry {
     let page = PAGE as u64;
     let counters = &pager.stats().counters;
     let budget = Bytes(pager.budget() * page);

@@ -321,6 +321,12 @@ impl Pager {
         }
     }
 
+    /// Whether a page is resident, and nobody is doing anything with it.
+    pub fn is_resident(&self, page: PageRef) -> bool {
+        let word = self.regions.get(page.region.0).and_then(|region| region.get(page.page.0));
+        word.is_some_and(|word| word.load(Acquire) == PageState::Resident.word())
+    }
+
     /// A page leaves: if it is a part of a huge page, the kernel splits that.
     pub fn splits(&self, address: usize) {
         if self.regions.set_huge(address, false) {

@@ -15,7 +15,7 @@ use crate::sys;
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Regions that the page has room for; the report shows the top of them.
 pub const REGIONS: usize = 256;
 /// Equal parts of a region that faults are counted by.
@@ -106,8 +106,12 @@ counters! {
     armed,
     /// Samples given to the policy.
     samples,
-    /// Samples dropped because the queue was full.
+    /// Samples that the kernel or the hardware lost.
     samples_lost,
+    /// Times that the kernel throttled hardware samples.
+    samples_throttled,
+    /// Processor time spent on sampling, ns.
+    sampling_ns,
     /// Pages compressed.
     compressed,
     /// Time spent compressing, ns.

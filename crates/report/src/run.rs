@@ -180,8 +180,14 @@ pub struct Figures {
     pub own_cpu: Nanos,
     /// Samples that the policy was given.
     pub samples: u64,
-    /// Samples lost because the policy could not keep up.
+    /// Samples that the kernel or the hardware lost.
     pub samples_lost: u64,
+    /// Times that the kernel throttled hardware samples.
+    #[serde(default)]
+    pub samples_throttled: u64,
+    /// Processor time spent on hardware samples, outside of interrupts.
+    #[serde(default)]
+    pub sampling: Nanos,
     /// The policy's own memory.
     pub policy_bytes: Bytes,
     /// The pages that it is about.
@@ -599,6 +605,8 @@ impl Figures {
             own_cpu: nanos(|c| &c.own_cpu_ns),
             samples: sum(|c| &c.samples),
             samples_lost: sum(|c| &c.samples_lost),
+            samples_throttled: sum(|c| &c.samples_throttled),
+            sampling: Nanos(sum(|c| &c.sampling_ns)),
             policy_bytes: bytes(|c| &c.policy_bytes),
             policy_pages: sum(|c| &c.policy_pages),
             accounts: accounts(pages),

@@ -130,7 +130,7 @@ fn hardware_lacks(root: &Path) -> Option<String> {
         Err(lack) => return Some(lack),
     };
     // The only way to know what paranoia, privileges and hypervisors allow.
-    Source::open(&events, Scope::Thread(std::process::id()), 1)
+    Source::open(&events, Scope::CALLER, 1)
         .err()
         .map(|e| format!("perf_event_open: {e} (CAP_PERFMON, kernel.perf_event_paranoid)"))
 }

@@ -2,6 +2,7 @@
 //! `terrace run` have in common, and what observes accesses.
 
 use terrace_core::{BytesPerSecond, Ladder, Memory};
+use terrace_live::config::Observer;
 use terrace_live::probe::UffdProbe;
 use terrace_policy::Brain;
 use terrace_sampler::{Capabilities, Choice, Governor, Kind, choose};
@@ -17,7 +18,8 @@ pub(crate) struct Moving {
     #[arg(long, value_name = "RATE")]
     limit: Option<BytesPerSecond>,
 
-    /// How accesses are observed; the best that there is unless told otherwise.
+    /// How accesses are observed; the best that there is unless told otherwise. Where memory
+    /// is compressed that is `pmu` or faults.
     #[arg(long, value_name = "KIND", value_parser = one_of(&Kind::ALL, Kind::name))]
     sampler: Vec<Kind>,
 
@@ -36,19 +38,26 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 impl Moving {
-    /// The first of these options that was given.
-    pub(crate) fn given(&self) -> Option<&'static str> {
-        [
-            (self.limit.is_some(), "--limit"),
-            (!self.sampler.is_empty(), "--sampler"),
-            (self.sampling_cap.is_some(), "--sampling-cap"),
-        ]
-        .into_iter()
-        .find_map(|(given, option)| given.then_some(option))
+    /// What of these options means something only where pages stay mapped.
+    pub(crate) fn in_place_only(&self) -> Option<String> {
+        let outside = self.sampler.iter().find(|kind| **kind != Kind::Hardware);
+        let limit = self.limit.map(|_| "--limit".to_owned());
+        limit.or_else(|| outside.map(|kind| format!("--sampler {}", kind.name())))
+    }
+
+    /// What samples accesses inside of a program: hardware that was asked for must be there.
+    pub(crate) fn observer(&self) -> Result<Observer, Failure> {
+        if !self.sampler.contains(&Kind::Hardware) {
+            return Ok(Observer::Auto);
+        }
+        match Capabilities::probe(0).lack(Kind::Hardware) {
+            None => Ok(Observer::Hardware),
+            Some(lack) => Err(Failure::unsupported(format!("--sampler pmu: {lack}"))),
+        }
     }
 
     /// The share of one processor that observing may use.
-    pub(super) fn cap(&self) -> f64 {
+    pub(crate) fn cap(&self) -> f64 {
         self.sampling_cap.unwrap_or(Governor::DEFAULT_CAP)
     }
 

@@ -49,6 +49,8 @@ impl Args {
         json: bool,
     ) -> Result<ExitCode, Failure> {
         let fast = joined.as_ref().map_or(self.fast(), |joined| joined.budget);
+        // What the machine lacks comes before what the installation does.
+        let nodes = nodes::session(self)?;
         let library = library::find()?;
         let plain_fault = procs::plain_fault();
         let holds_store = self.total.is_some() || joined.as_ref().is_some_and(|j| j.holds_store);
@@ -63,7 +65,6 @@ impl Args {
         );
         manifest.holds_store = holds_store;
         let directory = RunDirectory::create(&manifest)?;
-        let nodes = nodes::session(self)?;
         let _socket = match &self.observing.metrics {
             Some(listen) => {
                 let nodes = nodes.as_ref().and_then(Session::directory);
@@ -77,7 +78,7 @@ impl Args {
             Some(joined) => Divided::Elsewhere(joined),
             None => Divided::Here(start_broker(directory.path(), fast)?),
         };
-        let mut config = self.config(directory.path(), fast);
+        let mut config = self.config(directory.path(), fast)?;
         config.broker = Some(broker.page(directory.path()));
         if holds_store {
             config.counted = Counted::Total;
@@ -157,7 +158,7 @@ impl Args {
         Ok(exit_code(end))
     }
 
-    fn config(&self, directory: &Path, fast: Bytes) -> RunConfig {
+    fn config(&self, directory: &Path, fast: Bytes) -> Result<RunConfig, Failure> {
         let mut config = RunConfig::new(fast, directory.to_owned());
         config.policy = self.policy();
         config.economist = self.economist;
@@ -168,8 +169,10 @@ impl Args {
         }
         config.spill_size = self.spill_size;
         config.huge_pages = self.huge_pages.unwrap_or(HugePages::Auto);
+        config.observer = self.moving.observer()?;
+        config.sampling_cap = self.moving.cap();
         config.record = self.record.is_some();
-        config
+        Ok(config)
     }
 
     fn open_record(

@@ -142,7 +142,10 @@ pub(crate) struct Args {
     nodes: Option<Ladder>,
 
     // Last, because the heading holds for all that follows.
-    #[command(flatten, next_help_heading = "Where pages stay mapped (--slow, or such --tiers)")]
+    #[command(
+        flatten,
+        next_help_heading = "Moving, where pages stay mapped (--slow, or such --tiers), and observing"
+    )]
     moving: Moving,
 }
 
@@ -162,7 +165,7 @@ impl Args {
         if !self.slow.is_empty() {
             return self.run_across(json);
         }
-        if let Some(option) = self.moving.given().filter(|_| self.nodes.is_none()) {
+        if let Some(option) = self.moving.in_place_only().filter(|_| self.nodes.is_none()) {
             return Err(Failure::bad_input(format!(
                 "{option}: only where pages stay mapped, with --slow or such memories in --tiers"
             )));

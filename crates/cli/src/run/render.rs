@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use terrace_core::{Cycles, Nanos};
-use terrace_report::run::{AccountReport, Figures, ProcessReport, ProcessState, RunReport};
+use terrace_report::run::{AccountReport, Figures, ProcessState, RunReport};
 use terrace_report::{End, Slowdown};
 
 use crate::attach;
@@ -105,7 +105,7 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
                 total.policy_bytes_per_page(),
             ),
         ),
-        ("sampler", samplers(&report.processes)),
+        ("sampler", samplers(report)),
         (
             "economist",
             format!(
@@ -244,14 +244,22 @@ fn thrashing(time: Nanos, elapsed: Nanos) -> String {
 }
 
 /// Each sampler that was used, once.
-fn samplers(processes: &[ProcessReport]) -> String {
+fn samplers(report: &RunReport) -> String {
     let mut names: Vec<&str> = Vec::new();
-    for process in processes {
+    for process in &report.processes {
         if !process.sampler.is_empty() && !names.contains(&process.sampler.as_str()) {
             names.push(&process.sampler);
         }
     }
-    if names.is_empty() { "none".to_owned() } else { names.join("; ") }
+    let mut text = if names.is_empty() { "none".to_owned() } else { names.join("; ") };
+    let total = &report.total;
+    if !total.sampling.is_zero() {
+        let _ = write!(text, "; {}", waited(total.sampling, report.elapsed));
+    }
+    if total.samples_throttled > 0 {
+        let _ = write!(text, ", throttled {} times", count(total.samples_throttled));
+    }
+    text
 }
 
 fn faults(total: &Figures) -> String {
@@ -403,7 +411,9 @@ mod tests {
     use terrace_core::{ActionClass, Bytes};
 
     use super::*;
-    use terrace_report::run::{FaultClass, FaultReport, RegionReport, StallReport, StoreReport};
+    use terrace_report::run::{
+        FaultClass, FaultReport, ProcessReport, RegionReport, StallReport, StoreReport,
+    };
 
     fn figures() -> Figures {
         Figures {
@@ -487,6 +497,8 @@ mod tests {
             own_cpu: Nanos::millis(11_400),
             samples: 1_310_721,
             samples_lost: 0,
+            samples_throttled: 0,
+            sampling: Nanos::ZERO,
             policy_bytes: Bytes(4_194_304),
             policy_pages: 262_144,
             accounts: vec![AccountReport {

@@ -127,6 +127,9 @@ const COUNTERS: &[Counter] = &[
     }),
     ("samples", "Samples that the policy was given", None, |f| f.samples as f64),
     ("samples_lost", "Samples that were lost", None, |f| f.samples_lost as f64),
+    ("samples_throttled", "Times that sampling was throttled", None, |f| {
+        f.samples_throttled as f64
+    }),
 ];
 
 fn seconds(time: Nanos) -> f64 {

@@ -7,15 +7,18 @@
 //! | [`record`] | what the kernel writes, parsed: pure, bytes in, records out |
 //! | [`ring`] | the buffer that is shared with the kernel, and its descriptor |
 //! | [`walks`] | page walks, counted and not sampled |
+//! | `threads` | the threads of a process |
 //! | here | the sampler |
 
 pub mod event;
 pub mod record;
 pub mod ring;
+mod threads;
 pub mod walks;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 
 use terrace_core::{Access, Nanos, Sample, SampleSource};
 
@@ -25,9 +28,12 @@ use event::EventSpec;
 use record::{Record, SampleRecord};
 use ring::{Scope, Source};
 
-/// Pages of a ring buffer's data: 256 KiB, some 5,000 samples. The kernel
+/// Pages of the data of a processor's ring buffer: 256 KiB, some 5,000 samples. The kernel
 /// counts it as locked memory.
 const RING_PAGES: usize = 64;
+/// The same of a thread's: there are more of them, and the kernel lets a user lock half a
+/// mebibyte a processor (`kernel.perf_event_mlock_kb`).
+const THREAD_RING_PAGES: usize = 16;
 
 /// Samples by perf events.
 pub struct PerfSampler {
@@ -39,6 +45,8 @@ pub struct PerfSampler {
     /// Which event an identifier in a record belongs to.
     by_id: BTreeMap<u64, usize>,
     rarity: u32,
+    /// Threads that are not watched.
+    but: Box<dyn Fn(u32) -> bool + Send>,
     /// When threads were last looked for.
     looked: Option<Nanos>,
     health: Health,
@@ -72,6 +80,7 @@ impl PerfSampler {
             sources: Vec::new(),
             by_id: BTreeMap::new(),
             rarity: 1,
+            but: Box::new(|_| false),
             looked: None,
             health: Health::default(),
         };
@@ -85,9 +94,21 @@ impl PerfSampler {
         Ok(sampler)
     }
 
+    /// Leaves threads alone for which `but` says so. (Of those that are watched one by one;
+    /// by processor, nobody asks whose accesses they are.)
+    #[must_use]
+    pub fn without(mut self, but: impl Fn(u32) -> bool + Send + 'static) -> Self {
+        self.but = Box::new(but);
+        self
+    }
+
     /// Opens all events for one processor or thread, in one ring.
     fn add(&mut self, scope: Scope) -> io::Result<()> {
-        let source = Source::open(&self.events, scope, RING_PAGES)?;
+        let pages = match scope {
+            Scope::Processor(_) => RING_PAGES,
+            Scope::Thread(_) => THREAD_RING_PAGES,
+        };
+        let source = Source::open(&self.events, scope, pages)?;
         for (event, id) in source.ids().iter().enumerate() {
             self.by_id.insert(*id, event);
         }
@@ -107,7 +128,15 @@ impl PerfSampler {
         self.looked = Some(now);
         let mut processes: Vec<_> = pages.ranges().iter().map(|r| r.process).collect();
         processes.dedup();
-        let threads: Vec<u32> = processes.into_iter().flat_map(ring::threads).collect();
+        let mut threads = Vec::new();
+        for process in processes {
+            // Of one that is gone there are none.
+            let _ = threads::of(process, |thread| {
+                if !(self.but)(thread) {
+                    threads.push(thread);
+                }
+            });
+        }
         let is_there = |source: &Source| matches!(source.scope(), Scope::Thread(thread) if threads.contains(&thread));
         self.sources.retain(is_there);
         for thread in threads {
@@ -188,6 +217,22 @@ impl Sampler for PerfSampler {
     fn health(&self) -> Health {
         self.health
     }
+}
+
+/// A sampler of the threads of the process that it is opened in, but for some. For who lives
+/// inside of a program: it keeps away from the C library's allocator.
+///
+/// # Errors
+/// If there is no such hardware, or it may not be used.
+pub fn hardware_inside(
+    but: impl Fn(u32) -> bool + Send + 'static,
+) -> Result<PerfSampler, SamplerError> {
+    const NAME: &str = "pmu";
+    let events =
+        EventSpec::for_machine(Path::new("/")).map_err(|lack| SamplerError::new(NAME, lack))?;
+    // What cannot be opened for this thread cannot be for others.
+    Source::open(&events, Scope::CALLER, 1).map_err(|e| SamplerError::new(NAME, e))?;
+    Ok(PerfSampler::open(NAME, events, WatchScope::Processes)?.without(but))
 }
 
 /// A sampler of page faults: their addresses come with a software event, so it

@@ -67,6 +67,11 @@ pub enum Scope {
     Thread(u32),
 }
 
+impl Scope {
+    /// The thread that opens the source.
+    pub const CALLER: Self = Self::Thread(0);
+}
+
 /// Events of one processor or thread, with their ring.
 #[derive(Debug)]
 pub struct Source {
@@ -249,15 +254,6 @@ fn control(event: &OwnedFd, request: libc::c_ulong, arg: libc::c_ulong) -> io::R
     // SAFETY: these requests take a number.
     let r = unsafe { libc::ioctl(event.as_raw_fd(), request, arg) };
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// The threads of a process; none if it is gone.
-pub(super) fn threads(process: u32) -> Vec<u32> {
-    fs::read_dir(format!("/proc/{process}/task"))
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect()
 }
 
 /// The processors that are online.

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::ring::{Attr, EXCLUDE_HV, EXCLUDE_KERNEL, FLAG_FD_CLOEXEC};
+use super::threads;
 
 /// `PERF_TYPE_HW_CACHE`
 const HW_CACHE: u32 = 3;
@@ -96,43 +97,16 @@ fn extrapolated([count, enabled, running]: [u64; 3]) -> u64 {
     }
 }
 
-/// The threads of this process but for some. By system calls alone: what the C library
-/// allocates for a directory is not for threads that live inside of somebody's program.
+/// The threads of this process but for some.
 fn own_threads(but: impl Fn(u32) -> bool) -> io::Result<Vec<u32>> {
-    // `struct linux_dirent64`: where the record's length and the name are.
-    const LENGTH: usize = 16;
-    const NAME: usize = 19;
-    // SAFETY: a NUL-terminated path; the descriptor is ours.
-    let directory = unsafe {
-        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        match libc::open(c"/proc/self/task".as_ptr(), flags) {
-            fd if fd < 0 => return Err(io::Error::last_os_error()),
-            fd => OwnedFd::from_raw_fd(fd),
+    let mut list = Vec::with_capacity(MOST + 1);
+    threads::of(std::process::id(), |thread| {
+        if list.len() <= MOST && !but(thread) {
+            list.push(thread);
         }
-    };
-    let mut threads = Vec::with_capacity(MOST + 1);
-    let mut buffer = [0u8; 2048];
-    loop {
-        let (at, room) = (buffer.as_mut_ptr(), buffer.len());
-        // SAFETY: writes as much as there is room for.
-        let n = unsafe { libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), at, room) };
-        if n < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let mut rest = &buffer[..n as usize];
-        if rest.is_empty() {
-            break;
-        }
-        while let Some(&[low, high]) = rest.get(LENGTH..LENGTH + 2) {
-            let record = &rest[..usize::from(u16::from_ne_bytes([low, high]))];
-            let name = record[NAME..].split(|&b| b == 0).next().unwrap_or_default();
-            let thread = core::str::from_utf8(name).ok().and_then(|name| name.parse().ok());
-            threads.extend(thread.filter(|&thread| threads.len() <= MOST && !but(thread)));
-            rest = &rest[record.len()..];
-        }
-    }
-    match threads.len() {
-        1..=MOST => Ok(threads),
+    })?;
+    match list.len() {
+        1..=MOST => Ok(list),
         _ => Err(io::Error::other("too many threads to count for, or none")),
     }
 }
