@@ -52,7 +52,11 @@ const IOC_ENABLE: libc::c_ulong = 0x2400;
 const IOC_PERIOD: libc::c_ulong = 0x4008_2404;
 const IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
 const IOC_ID: libc::c_ulong = 0x8008_2407;
-pub(super) const FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
+const FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
+
+/// The least number of a descriptor. Lower ones are left free: inside of a program the pager
+/// may need one at any time, below whatever limit the program has set.
+const LEAST: libc::c_int = 16;
 
 /// Offsets in `struct perf_event_mmap_page`.
 const DATA_HEAD: usize = 1024;
@@ -232,15 +236,26 @@ fn open_event(spec: &EventSpec, scope: Scope, fields: u64) -> io::Result<OwnedFd
         Scope::Processor(cpu) => (-1, cpu as i32),
         Scope::Thread(thread) => (thread as i32, -1),
     };
-    let flags = FLAG_FD_CLOEXEC;
+    open_attr(&attr, pid, cpu)
+}
+
+/// Opens an event of a thread, or of a processor.
+pub(super) fn open_attr(attr: &Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
+    let (attr, flags) = (core::ptr::from_ref(attr), FLAG_FD_CLOEXEC);
     // SAFETY: reads the attributes; returns a descriptor.
-    let fd =
-        unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, -1, flags) };
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr, pid, cpu, -1, flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    let event = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    // SAFETY: makes another descriptor of one of ours.
+    let fd = unsafe { libc::fcntl(event.as_raw_fd(), libc::F_DUPFD_CLOEXEC, LEAST) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn identifier(event: &OwnedFd) -> io::Result<u64> {
@@ -277,6 +292,14 @@ fn parse_list(text: &str) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A program had no descriptor left for the pager, and hung in `fork`.
+    #[test]
+    fn events_do_not_take_the_lowest_descriptors() {
+        let event = EventSpec::page_faults(terrace_core::SampleSource::HintFault);
+        let source = Source::open(&[event], Scope::CALLER, 1).expect("a software event");
+        assert!(source.events.iter().all(|event| event.as_raw_fd() >= LEAST));
+    }
 
     #[test]
     fn a_list_of_processors_is_read_as_the_kernel_writes_it() {

@@ -6,9 +6,9 @@
 //! hide them.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::ring::{Attr, EXCLUDE_HV, EXCLUDE_KERNEL, FLAG_FD_CLOEXEC};
+use super::ring::{Attr, EXCLUDE_HV, EXCLUDE_KERNEL, open_attr};
 use super::threads;
 
 /// `PERF_TYPE_HW_CACHE`
@@ -27,10 +27,6 @@ const INHERIT_THREAD: u64 = 1 << 35;
 const TIMES: u64 = 1 | 2;
 /// More threads than this are not counted: a descriptor each would be too many.
 const MOST: usize = 32;
-/// The least number of a descriptor. Lower ones are left free: the pager may need one at any
-/// time, below whatever limit the program has set.
-const LEAST: libc::c_int = 16;
-
 /// Counts events of all threads of a process, the kernel's part left out.
 #[derive(Debug)]
 pub struct Counter {
@@ -120,22 +116,7 @@ fn open_event(kind: u32, config: u64, thread: u32) -> io::Result<OwnedFd> {
         flags: INHERIT | INHERIT_THREAD | EXCLUDE_KERNEL | EXCLUDE_HV,
         ..Attr::default()
     };
-    let (pid, flags) = (thread as i32, FLAG_FD_CLOEXEC);
-    // SAFETY: reads the attributes; returns a descriptor.
-    let fd =
-        unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, -1, -1, flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor that nobody else owns.
-    let event = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-    // SAFETY: makes another descriptor of one of ours.
-    let fd = unsafe { libc::fcntl(event.as_raw_fd(), libc::F_DUPFD_CLOEXEC, LEAST) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: as above.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    open_attr(&attr, thread as i32, -1)
 }
 
 #[cfg(test)]
