@@ -165,6 +165,7 @@ fn resident(written: &WrittenLadder, nodes: usize) -> Result<(Bytes, Option<Ladd
     for (given, name) in [
         (written.migration.limit.0.is_some(), "migration.limit"),
         (written.migration.batch.0.is_some(), "migration.batch"),
+        (written.migration.threads.0.is_some(), "migration.threads"),
     ] {
         if given {
             let what = "pages come back when they are touched, which cannot be limited";

@@ -123,13 +123,19 @@ pub struct Migration {
     /// it is moved, so a batch bounds how long the others wait for the shared
     /// lock on the mappings.
     pub batch: u32,
+    /// Threads that move pages at once, at most; `None` for a quarter of the processors, four
+    /// at most. More than one work only while that pays.
+    pub threads: Option<u32>,
 }
+
+/// [`Migration::threads`] beyond this is a mistake.
+const MOST_THREADS: u32 = 64;
 
 impl Default for Migration {
     /// 1 GiB/s: a tenth of one memory channel. 512 base pages: what one huge
     /// page has.
     fn default() -> Self {
-        Self { limit: BytesPerSecond((1u64 << 30) as f64), batch: 512 }
+        Self { limit: BytesPerSecond((1u64 << 30) as f64), batch: 512, threads: None }
     }
 }
 
@@ -200,6 +206,9 @@ impl Ladder {
         }
         if self.migration.batch == 0 {
             return bad("migration.batch".into(), "must be at least 1");
+        }
+        if self.migration.threads.is_some_and(|threads| !(1..=MOST_THREADS).contains(&threads)) {
+            return bad("migration.threads".into(), "must be 1 to 64");
         }
         Ok(())
     }
@@ -301,6 +310,7 @@ impl WrittenLadder {
         let migration = Migration {
             limit: self.migration.limit.0.unwrap_or(defaults.limit),
             batch: self.migration.batch.0.unwrap_or(defaults.batch),
+            threads: self.migration.threads.0,
         };
         let ladder = Ladder { tiers: ladder, migration };
         ladder.validate().map(|()| ladder)
@@ -312,6 +322,7 @@ impl WrittenLadder {
 pub(crate) struct WrittenMigration {
     pub(crate) limit: Optional<BytesPerSecond>,
     pub(crate) batch: Optional<u32>,
+    pub(crate) threads: Optional<u32>,
 }
 
 #[derive(Deserialize)]
@@ -392,6 +403,10 @@ mod tests {
 
         assert_eq!(ladder.migration.limit, BytesPerSecond(200e6));
         assert_eq!(ladder.migration.batch, 512, "what is left out has its default");
+        assert_eq!(ladder.migration.threads, None);
+        let two = GOOD.replace("limit = \"200MB/s\"", "threads = 2");
+        let two = Ladder::parse("tiers.toml", &two).expect("a good file");
+        assert_eq!(two.migration.threads, Some(2));
         let memories: Vec<_> = ladder.tiers.iter().map(|tier| tier.memory).collect();
         assert_eq!(memories, [Memory::Numa(0), Memory::Numa(1), Memory::Swap]);
         assert_eq!(ladder.tiers[0].capacity, Some(Bytes::gib(4)));
@@ -412,6 +427,9 @@ mod tests {
             ("numa:1", "numa:+1", 11, "tier[1].memory"),
             ("numa:0", "swap", 7, "tier[0].memory"),
             ("200MB/s", "0B/s", 4, "migration.limit"),
+            ("limit = \"200MB/s\"", "threads = 0", 4, "migration.threads"),
+            ("limit = \"200MB/s\"", "threads = 65", 4, "migration.threads"),
+            ("limit = \"200MB/s\"", "threads = \"two\"", 4, "migration.threads"),
             ("ladder = 1", "ladder = 2", 1, "ladder"),
         ] {
             let error = Ladder::parse("tiers.toml", &GOOD.replace(from, to))

@@ -448,7 +448,7 @@ impl Facts {
             SamplerSupport {
                 name: "PEBS or IBS",
                 missing: self.hardware_sampling_lacks(),
-                used: false,
+                used: true,
             },
             SamplerSupport {
                 name: "PAGEMAP_SCAN",

@@ -44,6 +44,9 @@ pub struct AttachReport {
     pub moving: Nanos,
     /// Actions that were not carried out, by reason.
     pub aborted: BTreeMap<String, u64>,
+    /// Threads that moved pages at once, the most.
+    #[serde(default)]
+    pub movers: u32,
     /// Our processor time: planning, moving, passes over the page tables, and showing
     /// all this.
     pub own_cpu: Nanos,
@@ -198,6 +201,7 @@ impl AttachReport {
             moved: stats.moved,
             limit: head.limit,
             moving: stats.moving,
+            movers: stats.movers,
             aborted: stats.aborted.clone(),
             own_cpu: stats.own_cpu,
             policy: engine.brain().name().to_owned(),
@@ -405,6 +409,7 @@ pub(crate) mod tests {
             moved: Bytes::kib(160) * n,
             limit: BytesPerSecond(1e9),
             moving: Nanos::millis(n),
+            movers: 1,
             aborted: BTreeMap::from([("busy".to_owned(), n)]),
             own_cpu: Nanos::millis(20) * n,
             policy: "hemem".into(),

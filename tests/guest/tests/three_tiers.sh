@@ -8,6 +8,10 @@ swapon /dev/zram0
 cat >/tmp/ladder.toml <<LADDER
 ladder = 1
 
+[migration]
+limit = "4GiB/s"
+threads = 2
+
 [[tier]]
 memory = "numa:0"
 capacity = "6MiB"

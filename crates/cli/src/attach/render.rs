@@ -37,7 +37,7 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
             "demotions",
             format!("{}, {} ping-pongs", count(report.demotions), count(report.ping_pongs)),
         ),
-        ("traffic", format!("{} in {}, at most {}", report.moved, report.moving, report.limit)),
+        ("traffic", traffic(report)),
     ];
     if report.refaults > 0 {
         rows.push(("came back", format!("{} pages from swap", count(report.refaults))));
@@ -89,6 +89,14 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
     let decisions: u64 = report.accounts.iter().map(|line| line.proposed).sum();
     rows.push(("economist", format!("{}, {} decisions", report.economist, count(decisions))));
     rows
+}
+
+fn traffic(report: &AttachReport) -> String {
+    let threads = match report.movers {
+        0 | 1 => String::new(),
+        n => format!(" by up to {n} threads"),
+    };
+    format!("{} in {}{threads}, at most {}", report.moved, report.moving, report.limit)
 }
 
 fn tier_table(report: &AttachReport) -> String {

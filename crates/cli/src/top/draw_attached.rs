@@ -186,6 +186,7 @@ mod tests {
             moved: Bytes::mib(4) * n,
             limit: BytesPerSecond(Bytes::gib(1).as_f64()),
             moving: Nanos::millis(20) * n,
+            movers: 1,
             aborted: BTreeMap::new(),
             own_cpu: Nanos::millis(15) * n,
             policy: "hemem".into(),

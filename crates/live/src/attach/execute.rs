@@ -6,7 +6,6 @@
 //! some room of their own.
 
 use std::io;
-use std::ops::Range;
 
 use terrace_core::{
     Abort, Action, Done, FaultKind, Memory, Nanos, Outcome, PageRef, PageSize, Plan, Proposal,
@@ -123,12 +122,17 @@ impl<H: Host> Attach<H> {
     /// Moves pages, batch by batch; notes each one's fate.
     fn travel(&mut self, mut legs: Vec<Leg>, fates: &mut [Option<Fate>]) -> io::Result<()> {
         legs.sort_by_key(|leg| (leg.process, leg.to, leg.address));
-        let most = self.ladder.migration.batch as usize;
         for group in legs.chunk_by(|a, b| (a.process, a.to) == (b.process, b.to)) {
-            for batch in batches(group, most) {
-                let batch = &group[batch];
+            let mut rest = group;
+            while !rest.is_empty() {
+                let memory = self.ladder.tiers[rest[0].to.index()].memory;
+                // Of as many batches as there are threads, each takes one.
+                let threads = if memory == Memory::Swap { 1 } else { self.crew.threads() };
+                let most = self.ladder.migration.batch as usize * threads as usize;
+                let batch;
+                (batch, rest) = rest.split_at(batch_of(rest, most));
                 let begin = self.host.now();
-                let made = match self.ladder.tiers[batch[0].to.index()].memory {
+                let made = match memory {
                     Memory::Numa(node) => self.move_to_node(batch, node),
                     Memory::Swap => self.give_to_swap(batch),
                 };
@@ -164,7 +168,12 @@ impl<H: Host> Attach<H> {
             addresses.extend((leg.address..end).step_by(4096));
         }
         let mut places = Vec::with_capacity(addresses.len());
-        self.host.relocate(process, &addresses, node, &mut places)?;
+        let threads = self.crew.for_pages(addresses.len());
+        let begin = self.host.now();
+        self.host.relocate(process, &addresses, node, threads, &mut places)?;
+        let end = self.host.now();
+        self.crew.moved(end, addresses.len(), end.saturating_sub(begin));
+        self.stats.movers = self.stats.movers.max(threads);
         Ok(starts
             .iter()
             .enumerate()
@@ -248,20 +257,12 @@ impl<H: Host> Attach<H> {
     }
 }
 
-/// Cuts legs into batches of at most so many base pages, but at least one leg.
-fn batches(legs: &[Leg], most: usize) -> impl Iterator<Item = Range<usize>> {
-    let mut next = 0;
-    core::iter::from_fn(move || {
-        let start = next;
-        let mut pages = 0;
-        while let Some(leg) = legs.get(next) {
-            let more = (leg.size.bytes().get() / 4096) as usize;
-            if next > start && pages + more > most {
-                break;
-            }
-            pages += more;
-            next += 1;
-        }
-        (next > start).then_some(start..next)
-    })
+/// How many of these make a batch: so many base pages at most, and one leg at least.
+fn batch_of(legs: &[Leg], most: usize) -> usize {
+    let mut pages = 0;
+    let fit = legs.iter().take_while(|leg| {
+        pages += (leg.size.bytes().get() / 4096) as usize;
+        pages <= most
+    });
+    fit.count().max(1)
 }

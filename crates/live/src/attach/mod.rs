@@ -13,11 +13,13 @@
 //! | [`parts`] | the same part by part, with what is accessed, for pictures |
 //! | [`host`] | what is asked of the system |
 //! | `scan` | passes over the page tables: finds pages, and what others moved |
+//! | `crew` | how many threads move pages at once |
 //! | `execute` | carries a plan out |
 //! | [`targets`] | which processes |
 //! | [`stats`] | what was done |
 //! | here | the engine: one step |
 
+mod crew;
 mod execute;
 pub mod host;
 pub mod parts;
@@ -35,6 +37,7 @@ use terrace_economics::Decision;
 use terrace_policy::Brain;
 use terrace_sampler::{Governor, Health, Sampler, SamplerError};
 
+use self::crew::Crew;
 use self::host::Host;
 use self::space::Space;
 use self::stats::{RECENT, Stats};
@@ -98,6 +101,8 @@ pub struct Attach<H> {
     rooms: Vec<Room>,
     refreshed: Option<Nanos>,
     next_tick: Nanos,
+    /// The threads that move pages.
+    crew: Crew,
     /// Migration traffic that may be caused now, and when that was known.
     tokens: f64,
     earned: Option<Nanos>,
@@ -148,6 +153,7 @@ impl<H: Host> Attach<H> {
             })
             .collect();
         let governor = Governor::new(options.sampling_cap);
+        let crew = Crew::new(ladder.migration.threads);
         Self {
             host,
             ladder,
@@ -164,6 +170,7 @@ impl<H: Host> Attach<H> {
             rooms,
             refreshed: None,
             next_tick: Nanos::ZERO,
+            crew,
             tokens: 0.0,
             earned: None,
             recent_since: Nanos::ZERO,
@@ -251,7 +258,7 @@ impl<H: Host> Attach<H> {
             self.think(now, decided)?;
             self.next_tick = now + self.brain.needs().tick.unwrap_or(IDLE_TICK);
         }
-        let spent = sys::thread_cpu().saturating_sub(cpu);
+        let spent = sys::thread_cpu().saturating_sub(cpu) + self.host.take_helped();
         let sampled = self.health().cpu.saturating_sub(sampling);
         self.stats.own_cpu += spent.saturating_sub(sampled);
         Ok(self.next_tick)

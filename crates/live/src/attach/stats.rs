@@ -24,6 +24,8 @@ pub struct Stats {
     pub aborted: BTreeMap<String, u64>,
     /// Time spent in the system calls that move pages.
     pub moving: Nanos,
+    /// Threads that moved pages at once, the most.
+    pub movers: u32,
     /// Processor time of ours, samplers aside.
     pub own_cpu: Nanos,
     /// Passes over the page tables.

@@ -83,10 +83,11 @@ impl Host for Fake {
         process: u32,
         pages: &[u64],
         node: u32,
+        threads: u32,
         places: &mut Vec<Place>,
     ) -> io::Result<()> {
         self.calls.push(pages.len());
-        self.now += 3_000 * pages.len() as u64;
+        self.now += 3_000 * pages.len() as u64 / u64::from(threads);
         for page in pages {
             if self.stuck.contains(page) {
                 continue;
