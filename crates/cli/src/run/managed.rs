@@ -296,8 +296,8 @@ impl Run<'_> {
         })
     }
 
-    fn report_now(&mut self, end: Option<End>, elapsed: Duration) -> Result<String, Failure> {
-        let report = self.collect_all(end, elapsed)?;
+    fn report_now(&mut self) -> Result<String, Failure> {
+        let report = self.collect_all(None, self.started.elapsed())?;
         self.text(&report)
     }
 
@@ -377,8 +377,7 @@ impl Watch for Run<'_> {
 
     /// Asked for by SIGUSR1, so printed even under `--quiet`.
     fn report(&mut self) {
-        let elapsed = self.started.elapsed();
-        match self.report_now(None, elapsed) {
+        match self.report_now() {
             Ok(text) => eprint!("{text}"),
             Err(failure) => {
                 failure.report();

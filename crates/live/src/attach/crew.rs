@@ -7,8 +7,8 @@
 
 use terrace_core::Nanos;
 
-/// A thread's share of a call is at least so many pages: starting it takes some 30 µs, moving
-/// a page 1 to 3.
+/// A thread's share of a call is at least so many pages, or starting it might take as long as
+/// it helps (assumed, not measured: some tens of µs to start, a few to move a page).
 const SHARE: usize = 64;
 /// Calls of which the rate is compared.
 const COMPARED: u32 = 16;
