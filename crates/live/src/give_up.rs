@@ -13,7 +13,7 @@ use core::sync::atomic::Ordering::*;
 use crate::limbo::{NOBODY, ORPHAN, owner};
 use crate::page_state::PageState;
 use crate::pager::Pager;
-use crate::presence::Pagemap;
+use crate::presence::{self, Mapping, Pagemap};
 use crate::regions::{Region, in_window};
 use crate::serve::{Served, Worker};
 use crate::shared::{State, Text};
@@ -71,17 +71,36 @@ pub fn give_up(pager: &Pager, who: usize) {
 fn unregister_all(pager: &Pager) {
     let mut ranges: Vec<_> = pager.regions.iter().map(|(_, r)| (r.start(), r.end())).collect();
     ranges.extend(pager.deferred.lock().moved().into_iter().map(|(at, len)| (at, at + len)));
-    let mut mappings = Vec::new();
-    // Mappings rather than regions: a mapping may have grown beyond its region,
-    // and would be in two parts for the kernel, of which `mremap` takes one.
-    crate::presence::for_each_mapping(|m| {
+    unregister_mappings(pager, |m| {
         let known = ranges.iter().any(|&(start, end)| start <= m.end && m.start <= end);
-        if known || in_window(m.start) {
-            mappings.push((m.start, m.end));
+        known || in_window(m.start)
+    });
+    for (start, end) in ranges {
+        let _ = pager.uffd().unregister(start, end - start);
+    }
+}
+
+/// Unregisters mappings rather than regions, and up to the next one: a mapping may have
+/// grown beyond its region, and may grow while this runs. For the kernel it would be in
+/// two parts, of which `mremap` takes one: the program's would fail with `EFAULT`.
+fn unregister_mappings(pager: &Pager, wanted: impl Fn(&Mapping) -> bool) {
+    // All are read before one is changed: what is merged while it is read comes twice.
+    let mut mappings: Vec<(usize, usize, usize)> = Vec::new();
+    let mut open = false;
+    presence::for_each_mapping(|m| {
+        if open && let Some(last) = mappings.last_mut() {
+            last.2 = m.start;
+        }
+        open = wanted(&m);
+        if open {
+            mappings.push((m.start, m.end, m.end));
         }
     });
-    for (start, end) in ranges.into_iter().chain(mappings) {
-        let _ = pager.uffd().unregister(start, end - start);
+    for (start, end, next) in mappings {
+        // Something that cannot be registered may have come to lie between them.
+        if pager.uffd().unregister(start, next - start).is_err() {
+            let _ = pager.uffd().unregister(start, end - start);
+        }
     }
 }
 
@@ -95,11 +114,18 @@ pub fn afterwards(worker: &mut Worker<'_>) {
     let _reading = pager.reading.lock();
     match pager.uffd().read() {
         Some(Message::Fork { child }) => pager.forked(worker, Uffd::from_raw(child)),
+        // What had moved when the mappings were listed is not among them.
+        Some(Message::Remap { to, .. }) => unregister_mapping(pager, to),
         Some(Message::Fault { page, .. }) => {
+            unregister_mapping(pager, page);
             let _ = pager.uffd().wake(page, PAGE);
         }
         _ => {}
     }
+}
+
+fn unregister_mapping(pager: &Pager, address: usize) {
+    unregister_mappings(pager, |m| (m.start..m.end).contains(&address));
 }
 
 fn bring_everything_in(pager: &Pager, worker: &mut Worker<'_>) {
