@@ -18,7 +18,7 @@
 //! A handler whose processor sees no faults *parks*: it sleeps on a word of ours
 //! instead of the descriptor until another finds more than it can serve.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 use crate::pager::MANAGER;
 use crate::serve::Worker;
@@ -81,6 +81,17 @@ pub struct Duty {
     /// What a fault takes on top of being served, ns: by handlers that sleep, and by those
     /// that poll.
     overheads: [AtomicU64; 2],
+    probe: Probe,
+}
+
+/// A fault of ours whose handling is timed.
+#[derive(Default)]
+struct Probe {
+    /// The page; 0 if there is none.
+    page: AtomicUsize,
+    /// When a handler began with it and when it was done (`CLOCK_MONOTONIC`, ns); 0 before.
+    began: AtomicU64,
+    done: AtomicU64,
 }
 
 impl Duty {
@@ -128,6 +139,27 @@ impl Duty {
         let (sleeping, polling) = (median(sleeping), median(polling));
         self.overheads[0].store(sleeping.or(polling).unwrap_or(0), Relaxed);
         self.overheads[1].store(polling.or(sleeping).unwrap_or(0), Relaxed);
+    }
+
+    /// From now on the handling of a fault on this page is timed.
+    pub fn probe(&self, page: usize) {
+        self.probe.done.store(0, Relaxed);
+        self.probe.page.store(page, Release);
+    }
+
+    /// When a handler began with the page that is timed and when it was done; `None` if it
+    /// is not done yet.
+    pub fn probed(&self) -> Option<(u64, u64)> {
+        let done = self.probe.done.load(Acquire);
+        (done != 0).then(|| (self.probe.began.load(Relaxed), done))
+    }
+
+    fn served(&self, page: usize, began: u64) {
+        if self.probe.page.load(Relaxed) == page {
+            self.probe.page.store(0, Relaxed);
+            self.probe.began.store(began, Relaxed);
+            self.probe.done.store(sys::now(), Release);
+        }
     }
 
     /// What a fault that is read now takes on top of being served, ns.
@@ -401,6 +433,8 @@ impl Worker<'_> {
             if self.serve(page, write) == crate::serve::Served::Retry {
                 pending.faults[kept] = (page, write);
                 kept += 1;
+            } else {
+                self.pager.duty.served(page, began);
             }
         }
         serving.store(0, Relaxed);
@@ -442,6 +476,19 @@ mod tests {
         assert_eq!(duty.overhead(), 500);
         duty.set_overheads(&[20_000], &[]);
         assert_eq!(duty.overhead(), 20_000, "nothing better is known");
+    }
+
+    #[test]
+    fn only_the_page_that_is_asked_about_is_timed() {
+        let duty = Duty::default();
+        duty.probe(0x5000);
+        duty.served(0x6000, 70);
+        assert_eq!(duty.probed(), None, "another page");
+        duty.served(0x5000, 80);
+        let (began, done) = duty.probed().expect("it was served");
+        assert_eq!(began, 80);
+        duty.served(0x5000, 90);
+        assert_eq!(duty.probed(), Some((began, done)), "it was timed already");
     }
 
     #[test]

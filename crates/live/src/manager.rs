@@ -321,31 +321,34 @@ impl Worker<'_> {
         const FAULTS: usize = 32;
         /// Too far for a stream: each touch is to be a fault of its own.
         const APART: usize = 32;
-        /// A handler counts a fault after the thread runs again, soon.
+        /// A handler is done with a fault after the thread runs again, soon.
         const SOON: u64 = 10_000_000;
         let pager = self.pager;
         let Ok(at) = sys::map_private(FAULTS * APART * PAGE) else { return };
         if self.manage_range(at, at + FAULTS * APART * PAGE) {
-            let served = &pager.stats().latency[0];
             // By handlers that sleep, and by those that poll.
             let mut overheads = [[0; FAULTS]; 2];
             let mut n = [0; 2];
             for i in 0..FAULTS {
                 let polling = pager.duty.is_polling();
-                let before = (served.count(), served.total());
+                let page = at + i * APART * PAGE;
+                pager.duty.probe(page);
                 let start = sys::now();
                 // SAFETY: our own mapping. The handlers serve the fault.
-                unsafe { ((at + i * APART * PAGE) as *mut u8).write_volatile(1) };
-                let elapsed = sys::now() - start;
+                unsafe { (page as *mut u8).write_volatile(1) };
+                let runs = sys::now();
                 let mut spins = 0;
-                while served.count() == before.0 && sys::now() - start < SOON {
+                while pager.duty.probed().is_none() && sys::now() - start < SOON {
                     crate::spin::backoff(&mut spins);
                 }
-                // The program's own faults are counted there, too.
-                if served.count() == before.0 + 1 && pager.duty.is_polling() == polling {
-                    let served = (served.total() - before.1).get();
+                if let Some((began, done)) = pager.duty.probed()
+                    && pager.duty.is_polling() == polling
+                {
                     let how = usize::from(polling);
-                    overheads[how][n[how]] = elapsed.saturating_sub(served);
+                    // Whoever wakes a thread may still be at it when that one runs: then
+                    // the service took longer than anybody waited, and the way back nothing.
+                    overheads[how][n[how]] =
+                        began.saturating_sub(start) + runs.saturating_sub(done);
                     n[how] += 1;
                 }
             }
