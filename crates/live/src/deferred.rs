@@ -96,6 +96,11 @@ impl Deferred {
                 Message::Remap { from, to, len } if address.wrapping_sub(to) < len => {
                     address = from + (address - to);
                 }
+                // What it left behind is empty, where it is still mapped (`MREMAP_DONTUNMAP`)
+                // or mapped again.
+                Message::Remap { from, len, .. } if address.wrapping_sub(from) < len => {
+                    return None;
+                }
                 Message::Remove { start, end } | Message::Unmap { start, end }
                     if (start..end).contains(&address) =>
                 {
@@ -132,7 +137,9 @@ mod tests {
         assert_eq!(deferred.destination(0x3000), Some(0x8000));
         assert_eq!(deferred.destination(0x1000), None);
         assert_eq!(deferred.moved(), [(0x8000, 0x2000), (0x4000, 0x1000)]);
-        assert_eq!(deferred.origin_before(2, 0x4000), Some(0x4000), "moved after the fork");
+        assert_eq!(deferred.origin(0x3000), None, "left behind");
+        assert_eq!(deferred.origin_before(2, 0x4000), None, "left behind, moved to after the fork");
+        assert_eq!(deferred.origin_before(1, 0x4000), Some(0x4000), "moved after the fork");
         assert_eq!(deferred.origin_before(0, 0x1000), Some(0x1000), "discarded after the fork");
     }
 

@@ -115,7 +115,8 @@ impl Worker<'_> {
                 Command::Discard => {
                     let _reading = pager.reading.lock();
                     pager.discarded(a, b);
-                    pager.commands.answer(1);
+                    // Not if everything was brought in before the lock was to be had.
+                    pager.commands.answer(usize::from(!pager.is_stopped()));
                 }
                 // Answers by itself.
                 Command::ForkBegins => self.accompany_fork(),

@@ -255,9 +255,14 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> 
     let range = (at as usize, (at as usize + len).next_multiple_of(PAGE));
     state::signals_blocked(|| match advice {
         MADV_GUARD_INSTALL => {
-            if let Some(pager) = state::pager() {
+            if let Some(pager) = state::pager_even_if_broken() {
                 let discard = terrace_live::command::Command::Discard;
-                pager.commands.ask(pager, discard, range.0, range.1);
+                if pager.commands.ask(pager, discard, range.0, range.1) == 0 {
+                    // Nobody answers who is given up: then content was brought in over the
+                    // guards, and this takes it away again.
+                    // SAFETY: the caller's.
+                    let _ = unsafe { sys::madvise(range.0, range.1 - range.0, advice) };
+                }
             }
         }
         libc::MADV_WIPEONFORK => state::wiped(range, true),

@@ -44,9 +44,12 @@ pub(crate) fn keep(start: usize, len: usize) {
         }
         return;
     }
-    let Some(pager) = state::pager() else { return };
-    // Pages leave only with this lock held: what has not left by now stays.
-    state::signals_blocked(|| drop(pager.reading.lock()));
+    let Some(pager) = state::pager_even_if_broken() else { return };
+    // Pages leave only with this lock held: what has not left by now stays. None leave
+    // any more if something of ours has broken, but it may not be back yet.
+    if !pager.is_stopped() {
+        state::signals_blocked(|| drop(pager.reading.lock()));
+    }
     let first = start & !(PAGE - 1);
     populate(first, (start + len).next_multiple_of(PAGE) - first);
 }
@@ -241,7 +244,7 @@ extern "C" fn changes_words(
         let absent = result == -c_long::from(libc::EFAULT)
             && number == libc::SYS_futex
             && tries < TRIES
-            && state::pager().is_some();
+            && state::pager_even_if_broken().is_some();
         // Not every operation has a second word; then it is any address.
         let page = |word: usize| populate(word & !(PAGE - 1), PAGE);
         if !absent || !(page(word) | page(second_word)) {

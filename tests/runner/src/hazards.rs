@@ -219,8 +219,10 @@ fn compacted_run(program: &Path, terrace: &Path, options: &Options, repeat: usiz
 /// What is broken in the middle of which programs (`TERRACE_INJECT`, see
 /// `crates/live/src/inject.rs`): a thread of Terrace's dies, or hangs for a
 /// while, where most is half done. The program must not notice.
-const INJECTED: [(&str, &[&str]); 28] = [
+const INJECTED: [(&str, &[&str]); 30] = [
     ("fault:1:panic", EVERYTHING),
+    ("fault:6:panic", &["mremap_dontunmap"]),
+    ("fault:70:panic", &["madvise_guard"]),
     ("fault:300:panic", &["patterns", "threads_same_page"]),
     ("promote:1:panic", EVERYTHING),
     ("promote:200:panic", &["patterns", "threads_same_page"]),
