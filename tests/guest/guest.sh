@@ -127,7 +127,7 @@ done
 cp "$here/lib.sh" "$root/tests/lib.sh"
 if [ "$#" -eq 0 ]; then
     set -- doctor hot_set_written hot_set_read hot_set_huge ends_with_the_program cgroup \
-        run_across sampling_cap three_tiers nodes_and_compressed spill_dax
+        run_across sampling_cap policies three_tiers nodes_and_compressed spill_dax
 fi
 number=0
 for name in "$@"; do

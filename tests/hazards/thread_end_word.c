@@ -22,7 +22,7 @@ int main(void)
         *ended = round;
         pid_t child = (pid_t)SYS(clone(churns_and_ends, stack + sizeof stack,
                                        CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD, NULL, NULL, NULL, ended));
-        struct timespec timeout = {.tv_sec = 2};
+        struct timespec timeout = {.tv_sec = 30};
         while (__atomic_load_n(ended, __ATOMIC_ACQUIRE) != 0) {
             if (syscall(SYS_futex, ended, FUTEX_WAIT, round, &timeout, NULL, 0) == 0 || errno == EAGAIN)
                 continue;

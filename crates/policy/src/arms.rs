@@ -107,6 +107,18 @@ impl Default for ArmsConfig {
     }
 }
 
+impl ArmsConfig {
+    /// What a score says of a page's use.
+    fn heat(&self, score: f32, telemetry: &Telemetry) -> Heat {
+        let window = self.windows[1];
+        let loads = PerSecond::from_count(score.into(), self.interval);
+        let samples = loads.over(window) / telemetry.sample_period.max(1) as f64;
+        // A mean that has faded is no sample any more.
+        let samples = (samples + 0.5) as u32;
+        Heat { loads, samples, window, ..Heat::default() }
+    }
+}
+
 /// What is remembered of a page: 12 B. Accesses are those of an interval.
 #[derive(Clone, Copy, Debug, Default, Zeroable)]
 struct State {
@@ -373,13 +385,6 @@ impl Arms {
         }
     }
 
-    fn candidate(&self, slot: u32, telemetry: &Telemetry) -> Candidate {
-        let window = self.config.windows[1];
-        let loads = PerSecond::from_count(self.score(slot).into(), self.config.interval);
-        let samples = (loads.over(window) / telemetry.sample_period.max(1) as f64).ceil() as u32;
-        Candidate { slot, heat: Heat { loads, samples, window, ..Heat::default() } }
-    }
-
     fn promote(&mut self, telemetry: &Telemetry, plan: &mut Plan) {
         let fast = TierId::FASTEST;
         let (mut spent, mut next_down) = (0.0, 0);
@@ -398,8 +403,8 @@ impl Arms {
             if !pays(hot, up) || spent > self.config.interval.as_f64() {
                 return;
             }
-            let page = self.candidate(slot, telemetry);
-            let (states, downs) = (&self.states, &self.down);
+            let page = Candidate { slot, heat: self.config.heat(self.score(slot), telemetry) };
+            let (config, states, downs) = (&self.config, &self.states, &self.down);
             let reason = Reason::AmongHottest;
             let raised = self.roster.raise(page, fast, reason, telemetry, plan, |roster| {
                 loop {
@@ -415,7 +420,8 @@ impl Arms {
                         return None;
                     }
                     next_down += 1;
-                    return Some(crate::lru::unknown(loser));
+                    // The long mean of a page that is new does not tell much.
+                    return Some(Candidate { slot: loser, heat: config.heat(most, telemetry) });
                 }
             });
             match raised {

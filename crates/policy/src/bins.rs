@@ -11,7 +11,7 @@ use terrace_core::{
     Reason, Region, Telemetry, TierId,
 };
 
-use crate::roster::{Candidate, End, Next, PerPage, Roster, Standing};
+use crate::roster::{Candidate, End, Next, PerPage, Raised, Roster, Standing};
 
 /// Bins: 0, 1 to 2, 3 to 6, and so on; the last holds all from 2^15 - 1 on.
 pub(crate) const BINS: usize = 16;
@@ -43,6 +43,23 @@ fn cooled(count: Count, clock: u8) -> u32 {
 /// The bin of a count: the logarithm of one more.
 pub(crate) fn bin_of(count: u32) -> usize {
     ((count + 1).ilog2() as usize).min(BINS - 1)
+}
+
+/// What counts stand for: samples in the time since the last cooling and half of the period
+/// before (see HeMem's clock).
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    window: Nanos,
+    /// Accesses a sample.
+    period: u64,
+}
+
+impl Memory {
+    fn heat(self, samples: u32) -> Heat {
+        let accesses = f64::from(samples) * self.period as f64;
+        let loads = PerSecond::from_count(accesses, self.window);
+        Heat { loads, samples, window: self.window, ..Heat::default() }
+    }
 }
 
 /// Counts and bins.
@@ -178,11 +195,14 @@ impl Bins {
         telemetry: &Telemetry,
         plan: &mut Plan,
     ) {
-        self.roster.relieve(tier, bytes, telemetry, plan, |roster| {
+        let memory = self.memory(telemetry);
+        let Self { roster, counts, clock, .. } = self;
+        roster.relieve(tier, bytes, telemetry, plan, |roster| {
             let (bin, slot) =
                 (0..BINS).find_map(|bin| roster.oldest(tier, bin).map(|slot| (bin, slot)))?;
             let reason = if bin == 0 { Reason::PressureCold } else { Reason::PressureNoneCold };
-            Some((Candidate { slot, heat: Heat::default() }, reason))
+            let heat = memory.heat(cooled(counts[slot], *clock));
+            Some((Candidate { slot, heat }, reason))
         });
     }
 
@@ -222,16 +242,37 @@ impl Bins {
         }
     }
 
-    /// How much a page is used, as far as its count tells: over the time since
-    /// the last cooling, and half of the period before (see HeMem's clock).
+    /// How much a page is used, as far as its count tells.
     pub(crate) fn heat(&self, slot: u32, telemetry: &Telemetry) -> Heat {
-        let samples = self.count(slot);
+        self.memory(telemetry).heat(self.count(slot))
+    }
+
+    fn memory(&self, telemetry: &Telemetry) -> Memory {
         let since = self.now - self.times[0];
         let before = self.times[0] - self.times[1];
-        let window = (since + Nanos(before.get())).max(Nanos::millis(10));
-        let period = telemetry.sample_period.max(1) as f64;
-        let loads = PerSecond::from_count(f64::from(samples) * period, window);
-        Heat { loads, samples, window, ..Heat::default() }
+        Memory {
+            window: (since + Nanos(before.get())).max(Nanos::millis(10)),
+            period: telemetry.sample_period.max(1),
+        }
+    }
+
+    /// Proposes to bring a listed page up; see [`Roster::raise`].
+    pub(crate) fn raise(
+        &mut self,
+        slot: u32,
+        to: TierId,
+        reason: Reason,
+        telemetry: &Telemetry,
+        plan: &mut Plan,
+        mut victim: impl FnMut(&Roster<BINS>) -> Option<u32>,
+    ) -> Raised {
+        let page = self.candidate(slot, telemetry);
+        let memory = self.memory(telemetry);
+        let Self { roster, counts, clock, .. } = self;
+        roster.raise(page, to, reason, telemetry, plan, |roster| {
+            let slot = victim(roster)?;
+            Some(Candidate { slot, heat: memory.heat(cooled(counts[slot], *clock)) })
+        })
     }
 
     pub(crate) fn candidate(&self, slot: u32, telemetry: &Telemetry) -> Candidate {

@@ -171,15 +171,11 @@ impl Colloid {
                 if count > left {
                     break;
                 }
-                let page = self.bins.candidate(slot, telemetry);
                 let reason = Reason::BalancesLatency;
                 if shift.up {
-                    let Self { bins, .. } = self;
-                    let Bins { roster, .. } = bins;
-                    let raised = roster.raise(page, fast, reason, telemetry, plan, |roster| {
+                    let raised = self.bins.raise(slot, fast, reason, telemetry, plan, |roster| {
                         let colder = bin.saturating_sub(COLDER);
-                        let slot = (0..=colder).find_map(|bin| roster.oldest(fast, bin))?;
-                        Some(crate::lru::unknown(slot))
+                        (0..=colder).find_map(|bin| roster.oldest(fast, bin))
                     });
                     match raised {
                         Raised::Proposed => {}
@@ -187,8 +183,11 @@ impl Colloid {
                         Raised::NoRoom | Raised::NotMovable => break,
                         Raised::NoBudget => return,
                     }
-                } else if !self.bins.roster.demote(page, reason, telemetry, plan) {
-                    return;
+                } else {
+                    let page = self.bins.candidate(slot, telemetry);
+                    if !self.bins.roster.demote(page, reason, telemetry, plan) {
+                        return;
+                    }
                 }
                 left -= count;
             }

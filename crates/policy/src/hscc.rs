@@ -163,6 +163,7 @@ impl Policy for Hscc {
                 self.roster.raise(page, to, Reason::OftenUsed, telemetry, plan, |roster| {
                     let oldest = |list| roster.oldest(to, list);
                     let slot = oldest(CLEAN).or_else(|| oldest(DIRTY))?;
+                    // HSCC's hardware counts nothing in the fast tier.
                     Some(Candidate { slot, heat: Heat::default() })
                 });
             if matches!(raised, Raised::NoRoom | Raised::NoBudget) {

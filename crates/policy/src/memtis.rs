@@ -16,7 +16,6 @@ use terrace_core::{
 
 use crate::bins::{BINS, Bins, bin_of};
 use crate::contract::{Footprint, Needs, Policy};
-use crate::lru::unknown;
 use crate::roster::{Raised, Standing};
 
 /// Base pages of a huge page. A sample of a base page weighs as much, so that
@@ -343,12 +342,10 @@ impl Memtis {
         for slow in (1..telemetry.tier_count).map(TierId) {
             for bin in (hot..BINS).rev() {
                 while let Some(slot) = self.bins.roster.oldest(slow, bin) {
-                    let page = self.bins.candidate(slot, telemetry);
                     let reason = Reason::AmongHottest;
-                    let roster = &mut self.bins.roster;
                     // What is not hot gives way, the coldest first.
-                    let raised = roster.raise(page, fast, reason, telemetry, plan, |roster| {
-                        (0..hot).find_map(|bin| roster.oldest(fast, bin)).map(unknown)
+                    let raised = self.bins.raise(slot, fast, reason, telemetry, plan, |roster| {
+                        (0..hot).find_map(|bin| roster.oldest(fast, bin))
                     });
                     match raised {
                         Raised::Proposed => {}

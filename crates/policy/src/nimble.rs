@@ -13,7 +13,7 @@ use terrace_core::{
 };
 
 use crate::contract::{Footprint, Needs, Policy};
-use crate::lru::{Lru, SEEN, USED, WANTED, seen_within, unknown};
+use crate::lru::{Lru, SEEN, USED, WANTED, seen_within};
 use crate::roster::{Candidate, End, Raised, Standing};
 
 /// Nimble's parameters.
@@ -66,11 +66,13 @@ impl Nimble {
                 let loser = self.lru.oldest_inactive(fast);
                 let page = Candidate { slot, heat };
                 let reason = Reason::OftenUsed;
-                let mut loser = loser.into_iter();
-                let raised = self
-                    .lru
-                    .roster
-                    .raise(page, fast, reason, telemetry, plan, |_| loser.next().map(unknown));
+                // In none of the passes since it was last seen used.
+                let mut loser = loser.map(|slot| {
+                    let unseen = self.config.period * u64::from(self.lru.age(slot));
+                    Candidate { slot, heat: seen_within(unseen, 0) }
+                });
+                let roster = &mut self.lru.roster;
+                let raised = roster.raise(page, fast, reason, telemetry, plan, |_| loser.take());
                 match raised {
                     Raised::Proposed => {}
                     Raised::NoBudget => return,

@@ -106,8 +106,6 @@ policies! {
         HeMem, "hemem", HeMem::new(HeMemConfig::default());
         /// [`TwoQueue`]
         TwoQueue, "2q", TwoQueue::new();
-        /// [`Tpp`] as in the paper.
-        Tpp, "tpp", Tpp::new(TppConfig::default());
         /// [`Memtis`] as in the paper.
         Memtis, "memtis", Memtis::new(MemtisConfig::default());
         /// [`Nimble`] as its published launcher runs it.
@@ -118,6 +116,8 @@ policies! {
         Arms, "arms", Arms::new(ArmsConfig::default());
     }
     compressed {
+        /// [`Tpp`] as in the paper.
+        Tpp, "tpp", Tpp::new(TppConfig::default());
         /// [`AutoNuma`] in its mode for memory tiers, with demotion.
         AutoNuma, "autonuma", AutoNuma::new(AutoNumaConfig::tiering());
         /// [`Colloid`] as in the paper.
