@@ -458,6 +458,11 @@ impl Pager {
         drop(self.reading.lock());
     }
 
+    /// Whether a forked child is to find an address empty (`MADV_WIPEONFORK`).
+    pub fn is_wiped(&self, address: usize) -> bool {
+        self.wiped.lock().iter().any(|range| (range.0..range.1).contains(&address))
+    }
+
     /// Brings in everything that is absent in a child.
     fn fill_child(&self, worker: &mut Worker<'_>, child: Child) {
         for (_, region) in self.regions.iter() {
@@ -472,6 +477,9 @@ impl Pager {
                     continue;
                 }
                 let address = region.start() + page as usize * PAGE;
+                if self.is_wiped(address) {
+                    continue;
+                }
                 while worker.serve_child_page(child.uffd, address, child.events) == Served::Retry {
                     give_way();
                 }

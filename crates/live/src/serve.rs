@@ -353,6 +353,9 @@ impl<'p> Worker<'p> {
     /// The same for a page of a child, which was forked after so many of the
     /// deferred events.
     pub fn serve_child_page(&mut self, child: Uffd, address: usize, events: usize) -> Served {
+        if self.pager.is_wiped(address) {
+            return fill_zeros(child, address);
+        }
         let origin = self.pager.deferred.lock().origin_before(events, address);
         self.serve_from(child, address, origin)
     }

@@ -219,7 +219,7 @@ fn compacted_run(program: &Path, terrace: &Path, options: &Options, repeat: usiz
 /// What is broken in the middle of which programs (`TERRACE_INJECT`, see
 /// `crates/live/src/inject.rs`): a thread of Terrace's dies, or hangs for a
 /// while, where most is half done. The program must not notice.
-const INJECTED: [(&str, &[&str]); 30] = [
+const INJECTED: [(&str, &[&str]); 31] = [
     ("fault:1:panic", EVERYTHING),
     ("fault:6:panic", &["mremap_dontunmap"]),
     ("fault:70:panic", &["madvise_guard"]),
@@ -244,6 +244,7 @@ const INJECTED: [(&str, &[&str]); 30] = [
     ("write:3:panic", FORKING),
     ("write:200:panic", &["patterns", "fork_parent_ends", "fork_chain"]),
     ("fork:1:panic", FORKING),
+    ("fork:1:panic", &["madvise_fork"]),
     ("fork:3:panic", &["fork_chain"]),
     ("settle:40:panic", FORKING),
     ("stage:10:panic", FORKING),
