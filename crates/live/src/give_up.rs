@@ -47,6 +47,8 @@ pub fn give_up(pager: &Pager, who: usize) {
     pager.stats().state.store(State::Failed as u32, Relaxed);
     pager.stats().set_text(Text::Failure, "internal error");
     pager.frozen.fetch_add(1, SeqCst);
+    // What they are at must not wait for a processor that nobody wants.
+    crate::aside::call_all();
     let deadline = sys::now() + GRACE;
     let others = || pager.workers.iter().any(|w| w.busy.load(SeqCst) != 0);
     while others() && sys::now() < deadline {
@@ -159,12 +161,14 @@ fn bring_everything_in(pager: &Pager, worker: &mut Worker<'_>) {
 }
 
 fn bring_in(pager: &Pager, worker: &mut Worker<'_>, pagemap: &Pagemap, region: &Region, page: u32) {
-    let state = PageState::of(region.word(page).load(Acquire));
-    if matches!(state, PageState::Fresh | PageState::Resident | PageState::Gone) {
-        return;
-    }
     let origin = region.start() + page as usize * PAGE;
     loop {
+        // Asked each time, too: a thread that had no processor for all of its grace ends
+        // what it was at now, and what was in a slot is in the store.
+        let state = PageState::of(region.word(page).load(Acquire));
+        if matches!(state, PageState::Fresh | PageState::Resident | PageState::Gone) {
+            return;
+        }
         // Asked each time: the messages read below may move or discard it.
         let Some(address) = pager.deferred.lock().destination(origin) else { return };
         // What is there is newer than what we hold, and what we hold may be
