@@ -16,10 +16,13 @@ static void *worker(void *argument)
             SYS(munmap(at + bytes / 2, bytes / 4));
             verify(at, bytes / 2, id * 1000 + round);
             verify_from(at + bytes * 3 / 4, bytes / 4, id * 1000 + round, bytes * 3 / 4 / PAGE);
+            /* What is between may be another thread's by now. */
+            SYS(munmap(at + bytes * 3 / 4, bytes / 4));
+            SYS(munmap(at, bytes / 2));
         } else {
             verify(at, bytes, id * 1000 + round);
+            SYS(munmap(at, bytes));
         }
-        SYS(munmap(at, bytes));
     }
     return NULL;
 }
