@@ -168,6 +168,10 @@ bench-programs: build ## Real programs in half of their memory, beside zram (nee
 	$(CARGO) build --locked --release -p terrace-bench
 	bench/live/run.sh programs $(TARGET)/release --rounds $(BENCH_ROUNDS)
 
+.PHONY: bench-patterns
+bench-patterns: ## How often policies that see faults alone miss, beside LRU and the optimum (4 minutes).
+	$(CARGO) run --locked --release -p terrace-policy --example patterns
+
 .PHONY: bench-dram
 bench-dram: ## Requests a second of the memory timing model.
 	$(CARGO) run --locked --release -p terrace-dram --example dram_speed

@@ -494,7 +494,7 @@ fn a_recorded_run_can_be_replayed_under_another_policy_and_another_budget() {
     let number = |line: &serde_json::Value, field: &str| line[field].as_u64().unwrap();
     let (recorded, control, other) = (line(&answer, 0), line(&answer, 1), line(&answer, 2));
     assert_eq!(recorded["what"], "recorded");
-    assert_eq!((&control["what"], &control["control"]), (&"2q".into(), &true.into()));
+    assert_eq!((&control["what"], &control["control"]), (&"refault".into(), &true.into()));
     assert_eq!(other["what"], "first-touch");
     // The same touches in every line.
     for line in [&recorded, &control, &other] {
@@ -512,7 +512,7 @@ fn a_recorded_run_can_be_replayed_under_another_policy_and_another_budget() {
     assert_eq!(number(&line(&ample, 2), "demotions"), 0, "{ample}");
     assert_eq!(number(&line(&ample, 2), "misses"), 0, "{ample}");
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("2q (control)") && text.contains("first-touch"), "{text}");
+    assert!(text.contains("refault (control)") && text.contains("first-touch"), "{text}");
 }
 
 /// Every example of the document that is about `sort` does what it shows, in

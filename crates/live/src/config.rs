@@ -126,7 +126,7 @@ impl RunConfig {
         Self {
             fast,
             counted: Counted::Resident,
-            policy: PolicyName::TwoQueue,
+            policy: PolicyName::Refault,
             economist: Mode::Enforce,
             dir,
             min_region: Self::DEFAULT_MIN_REGION,

@@ -27,6 +27,7 @@
 //! | `lru` | pages by when they were last seen used |
 //! | [`packed`] | the same in few bytes, without allocating |
 //! | [`whatif`] | what another policy would have done |
+//! | [`refault`] | what leaves is what has been missed least |
 //! | [`two_queue`] | 2Q by refault distance |
 //! | [`recording`] | what a brain was told, as a file |
 //! | [`registry`] | policies by name |
@@ -50,6 +51,7 @@ pub mod nimble;
 pub mod oracle;
 pub mod packed;
 pub mod recording;
+pub mod refault;
 mod regions;
 pub mod registry;
 pub mod roster;
@@ -72,6 +74,7 @@ pub use memtis::{Memtis, MemtisConfig};
 pub use nimble::{Nimble, NimbleConfig};
 pub use oracle::{Oracle, OracleConfig};
 pub use recording::{EventReader, EventWriter, RecordingError};
+pub use refault::Refault;
 pub use registry::{PolicyName, UnknownPolicy};
 pub use roster::Roster;
 pub use tpp::{Tpp, TppConfig};

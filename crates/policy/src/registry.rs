@@ -16,6 +16,7 @@ use crate::hybridtier::{HybridTier, HybridTierConfig};
 use crate::memtis::{Memtis, MemtisConfig};
 use crate::nimble::{Nimble, NimbleConfig};
 use crate::oracle::{Oracle, OracleConfig};
+use crate::refault::Refault;
 use crate::tpp::{Tpp, TppConfig};
 use crate::two_queue::TwoQueue;
 
@@ -104,6 +105,8 @@ policies! {
         FirstTouch, "first-touch", FirstTouch::new();
         /// [`HeMem`] as in the paper.
         HeMem, "hemem", HeMem::new(HeMemConfig::default());
+        /// [`Refault`]
+        Refault, "refault", Refault::new();
         /// [`TwoQueue`]
         TwoQueue, "2q", TwoQueue::new();
         /// [`Memtis`] as in the paper.

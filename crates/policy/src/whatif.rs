@@ -26,6 +26,9 @@ use crate::brain::Brain;
 const DRAM: TierId = TierId(0);
 /// Pages moved before anyone else gets a turn, as in the live pager.
 const BATCH: usize = 16;
+/// Pages that wait in staging slots for a policy that has no use for what their touches tell, as
+/// in the live pager.
+const KEPT: usize = 32;
 /// Demotions asked of the policy at once, as in the live pager.
 const ASK: u64 = 128;
 /// Pages of all regions together: 4 TiB of base pages, the live pager's window.
@@ -115,6 +118,8 @@ pub struct WhatIf {
     budget: u64,
     resident: u64,
     slots: usize,
+    /// Pages that stay in staging slots while there is room.
+    kept: usize,
     /// Page states by region; the numbers are those of [`State`].
     regions: HashMap<RegionId, Vec<u8>>,
     pages: u64,
@@ -134,12 +139,15 @@ impl WhatIf {
     /// A world with so much DRAM. A demotion is charged the given cost.
     pub fn new(brain: Brain, budget: Bytes, demotion_cost: Cycles) -> Self {
         let budget = (budget.get() >> PageSize::Base.shift()).max(1);
+        let slots = (budget / 10).clamp(32, 8192) as usize;
+        let kept = if brain.needs().samples { slots / 2 } else { KEPT };
         Self {
             brain,
             plan: Plan::new(),
             budget,
             resident: 0,
-            slots: (budget / 10).clamp(32, 8192) as usize,
+            slots,
+            kept,
             regions: HashMap::new(),
             pages: 0,
             victims: VecDeque::new(),
@@ -399,8 +407,7 @@ impl WhatIf {
     fn make_room(&mut self) -> bool {
         let room = self.slots.saturating_sub(self.limbo.len());
         let staged = if room >= BATCH { self.stage() } else { 0 };
-        let half = self.slots / 2;
-        let settled = if self.limbo.len() > half || staged == 0 { self.settle() } else { 0 };
+        let settled = if self.limbo.len() > self.kept || staged == 0 { self.settle() } else { 0 };
         staged + settled > 0
     }
 

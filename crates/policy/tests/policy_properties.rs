@@ -285,7 +285,7 @@ fn use_hot(toy: &mut Toy<Named>, random: &mut Random, first: u32, hot: u32, tick
 
 /// Policies that place pages by how they are used. The others do not promote.
 fn placing() -> impl Iterator<Item = PolicyName> {
-    let others = [PolicyName::FirstTouch, PolicyName::TwoQueue];
+    let others = [PolicyName::FirstTouch, PolicyName::TwoQueue, PolicyName::Refault];
     PolicyName::ALL.into_iter().filter(move |name| !others.contains(name))
 }
 

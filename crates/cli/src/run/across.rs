@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
         // Our own descendants: the program, and what it starts. Ourselves the list
         // leaves out.
         targets: Targets::Process { process: std::process::id(), tree: true },
-        // Pages stay mapped, so no fault tells what is in use: 2q would learn nothing.
+        // Pages stay mapped, so no fault tells what is in use: `refault` would learn nothing.
         policy: args.policy.unwrap_or(PolicyName::HeMem),
         economist: args.economist,
         moving: args.moving.clone(),

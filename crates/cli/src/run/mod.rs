@@ -78,8 +78,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIER")]
     slow: Vec<LadderTier>,
 
-    /// Which policy decides what stays in DRAM: `2q` where the rest is compressed, and
-    /// `hemem` across several memories, if this is not given.
+    /// Which policy decides what stays in DRAM: `refault` where the rest is compressed,
+    /// and `hemem` across several memories, if this is not given.
     #[arg(long, value_name = "NAME",
           value_parser = one_of(&PolicyName::LIVE, PolicyName::name))]
     policy: Option<PolicyName>,
@@ -265,7 +265,7 @@ impl Args {
 
     /// Which policy decides where what does not fit is compressed.
     fn policy(&self) -> PolicyName {
-        self.policy.unwrap_or(PolicyName::TwoQueue)
+        self.policy.unwrap_or(PolicyName::Refault)
     }
 
     /// The command line as text.
