@@ -12,6 +12,8 @@ ONLY ?=
 # How often each hazard strikes in `make test`; and in `make test-long`.
 HAZARD_REPEAT ?= 100
 HAZARD_REPEAT_LONG ?= 2000
+# How long `make sweep` takes.
+SWEEP_SECONDS ?= 1800
 # How long `make soak` takes; and in `make test`.
 SOAK_SECONDS ?= 1800
 SOAK_SECONDS_SHORT ?= 15
@@ -71,6 +73,7 @@ test-long: ## The same for hours: more repetitions, more fuzzing, both policies.
 	$(CARGO) test --locked --release -p terrace-cli --test crash -- --ignored
 	FUZZ_ITERATIONS=1000000 $(TESTS) --release --test fuzz_smoke
 	@$(MAKE) --no-print-directory hazards HAZARD_REPEAT=$(HAZARD_REPEAT_LONG)
+	@$(MAKE) --no-print-directory sweep
 	HAZARD_RUN_ARGS="--policy first-touch" \
 	    $(MAKE) --no-print-directory hazards HAZARD_REPEAT=$(HAZARD_REPEAT_LONG)
 	@$(MAKE) --no-print-directory programs
@@ -107,6 +110,11 @@ miri: ## The pager's data structures under Miri: undefined behaviour, weak memor
 hazards: build ## The C hazard suite; ONLY=name and HAZARD_REPEAT=n choose.
 	HAZARD_REPEAT=$(HAZARD_REPEAT) TERRACE_BIN=$(abspath $(TERRACE)) \
 	    $(WITH_UFFD) $(TESTS) --test hazards -- $(ONLY)
+
+.PHONY: sweep
+sweep: build ## Hazards in which something of ours breaks at random, for SWEEP_SECONDS (1800).
+	HAZARD_SWEEP=$(SWEEP_SECONDS) TERRACE_BIN=$(abspath $(TERRACE)) \
+	    $(WITH_UFFD) $(TESTS) --test hazards
 
 .PHONY: programs
 programs: build ## Real programs in a quarter of their memory; ONLY=name chooses.

@@ -52,6 +52,11 @@ const NAMES: [(&str, Point); 10] = [
     ("collapse", Point::Collapse),
 ];
 
+/// What the points are called.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    NAMES.iter().map(|(name, _)| *name)
+}
+
 /// The point that is armed; 0: none.
 static ARMED: AtomicU32 = AtomicU32::new(0);
 static LEFT: AtomicU64 = AtomicU64::new(0);

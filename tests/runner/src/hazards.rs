@@ -13,15 +13,15 @@ use std::time::{Duration, SystemTime};
 use crate::harness::{Case, Verdict, number};
 use crate::process::{self, Finished};
 use crate::report::Report;
-use crate::terrace;
+use crate::{sweep, terrace};
 
 /// The exit status by which a program says that this machine cannot show its hazard.
-const SKIPPED: i32 = 77;
+pub(crate) const SKIPPED: i32 = 77;
 
 /// The exit status by which a program says that it met a known limit of managing
 /// memory in user space (an error where plain memory would work, never wrong
 /// content). The documentation lists these limits.
-const LIMIT: i32 = 78;
+pub(crate) const LIMIT: i32 = 78;
 
 /// The budget of a managed run: a third of what one churn sweeps over.
 const BUDGET: &str = "1MiB";
@@ -80,6 +80,9 @@ pub struct Options {
     /// Further arguments of `terrace run`, for trying policies and tiers
     /// (`HAZARD_RUN_ARGS`, none).
     pub arguments: Vec<String>,
+    /// For how many seconds something breaks at random, instead of everything else
+    /// (`HAZARD_SWEEP`, 0); with which seed (`HAZARD_SEED`, the time).
+    pub sweep: (usize, usize),
 }
 
 impl Options {
@@ -87,11 +90,14 @@ impl Options {
     pub fn from_environment() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let arguments = env::var("HAZARD_RUN_ARGS").unwrap_or_default();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = now.map_or(1, |since| since.as_secs() as usize);
         Self {
             repeat: number("HAZARD_REPEAT", 1),
             jobs: number("HAZARD_JOBS", processors),
             limit: Duration::from_secs(number("HAZARD_TIMEOUT", 30) as u64),
             arguments: arguments.split_whitespace().map(str::to_owned).collect(),
+            sweep: (number("HAZARD_SWEEP", 0), number("HAZARD_SEED", now)),
         }
     }
 }
@@ -108,6 +114,10 @@ pub fn cases(options: &Options) -> Result<Vec<Case>, String> {
     // `HAZARD_PLAIN=only` is for writing programs before there is anything to test.
     let managed = env::var("HAZARD_PLAIN").as_deref() != Ok("only");
     let terrace = if managed { Some(terrace::executable()?) } else { None };
+    if let ((seconds @ 1.., seed), Some(terrace)) = (options.sweep, &terrace) {
+        let length = Duration::from_secs(seconds as u64);
+        return Ok(sweep::cases(&programs, terrace, options, length, seed as u64));
+    }
 
     let plain = programs.iter().map(|program| {
         let (program, limit) = (program.clone(), options.limit);
@@ -271,7 +281,7 @@ fn directory() -> PathBuf {
     terrace::root().join("tests/hazards")
 }
 
-fn name(program: &Path) -> String {
+pub(crate) fn name(program: &Path) -> String {
     program.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
@@ -391,7 +401,8 @@ fn injected_run(
 
 const NOTHING_BROKE: &str = "nothing broke: this run shows nothing";
 
-fn injected_once(
+/// The same, once.
+pub(crate) fn injected_once(
     program: &Path,
     terrace: &Path,
     options: &Options,

@@ -6,6 +6,7 @@
 //! | [`inputs`] | our parsers as functions of bytes, for fuzzing |
 //! | [`process`] | a child with a deadline, its use of memory, and what it hangs in |
 //! | [`hazards`] | compiles and runs the C programs in `tests/hazards` |
+//! | `sweep` | hazards in which something of Terrace's breaks at random |
 //! | [`programs`] | real programs, unmanaged and in a quarter of their memory |
 //! | [`foreign`] | test suites that others wrote |
 //! | [`soak`] | real programs at once under budgets that change |
@@ -20,4 +21,5 @@ pub mod process;
 pub mod programs;
 pub mod report;
 pub mod soak;
+mod sweep;
 pub mod terrace;
