@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 # Only what matches runs: make hazards ONLY=fork
 ONLY ?=
 # How often each hazard strikes in `make test`; and in `make test-long`.
-HAZARD_REPEAT ?= 100
+HAZARD_REPEAT ?= 80
 HAZARD_REPEAT_LONG ?= 2000
 # How long `make sweep` takes.
 SWEEP_SECONDS ?= 1800
@@ -160,7 +160,7 @@ bench-live: build ## GUPS under terrace run beside kernel swap on zram (needs ro
 .PHONY: bench-sizes
 bench-sizes: build ## The same with hot sets from a quarter to twice the budget (needs root; 10 minutes).
 	$(CARGO) build --locked --release -p terrace-bench
-	bench/live/run.sh pager $(TARGET)/release --seconds 8,4,1 --threads 1 --rounds 2 \
+	bench/live/run.sh pager $(TARGET)/release --seconds 30,4,2 --threads 1 --rounds 1 \
 	    --hot 256MiB,768MiB,1GiB,1536MiB,2GiB
 
 .PHONY: bench-peers
