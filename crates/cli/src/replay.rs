@@ -256,11 +256,15 @@ struct Costs {
 
 impl Costs {
     fn of(report: &RunReport) -> Self {
-        let faults: u64 = report.total.faults.iter().map(|fault| fault.count).sum();
-        let wake_up = report.total.stall.wake_up / faults.max(1);
+        // What was not service, or was counted as service and was none, is spread evenly.
+        let faults = &report.total.faults;
+        let count: u64 = faults.iter().map(|fault| fault.count).sum();
+        let served: Nanos = faults.iter().map(|fault| fault.total).sum();
+        let more = (report.total.waited - served) / count.max(1);
+        let less = (served - report.total.waited) / count.max(1);
         let mean = |kind| {
-            let fault = report.total.faults.iter().find(|fault| fault.kind == kind);
-            fault.map_or(Nanos::ZERO, |fault| fault.total / fault.count.max(1) + wake_up)
+            let fault = faults.iter().find(|fault| fault.kind == kind);
+            fault.map_or(Nanos::ZERO, |fault| fault.total / fault.count.max(1) + more - less)
         };
         Self { first_touch: mean(FaultClass::FirstTouch), miss: mean(FaultClass::Absent) }
     }

@@ -117,10 +117,10 @@ impl Density {
         let counters = &stats.counters;
         let packed = counters.compressed.load(Relaxed).max(1);
         let all: u64 = stats.latency.iter().map(Histogram::count).sum();
-        let overhead = counters.fault_overhead_ns.load(Relaxed) / all.max(1);
-        Nanos(
-            absent.total().get() / faults + overhead + counters.compress_ns.load(Relaxed) / packed,
-        )
+        let overhead = Nanos(counters.fault_overhead_ns.load(Relaxed)) / all.max(1);
+        let beyond = Nanos(counters.overcounted_ns.load(Relaxed)) / all.max(1);
+        let pack = Nanos(counters.compress_ns.load(Relaxed)) / packed;
+        absent.total() / faults + overhead - beyond + pack
     }
 }
 

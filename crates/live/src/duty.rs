@@ -20,6 +20,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
+use terrace_core::Nanos;
+
 use crate::pager::MANAGER;
 use crate::serve::Worker;
 use crate::{aside, spin, sys};
@@ -219,10 +221,21 @@ impl Duty {
 /// Faults that wait for the address space to settle before they are tried again.
 pub const PENDING: usize = 64;
 
+/// A fault that was read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fault {
+    /// The page's address.
+    pub page: usize,
+    /// Whether it was a write.
+    pub write: bool,
+    /// Whose.
+    pub thread: i32,
+}
+
 /// Faults that were read and could not be served yet.
 pub struct Pending {
-    /// Page address, and whether it was a write.
-    pub faults: [(usize, bool); PENDING],
+    /// Which.
+    pub faults: [Fault; PENDING],
     /// How many there are.
     pub count: usize,
 }
@@ -230,7 +243,7 @@ pub struct Pending {
 impl Pending {
     /// None.
     pub fn new() -> Self {
-        Self { faults: [(0, false); PENDING], count: 0 }
+        Self { faults: [Fault::default(); PENDING], count: 0 }
     }
 }
 
@@ -419,22 +432,23 @@ impl Worker<'_> {
             return false;
         }
         let began = sys::now();
-        if found {
-            let overhead = self.pager.duty.overhead();
-            self.pager.stats().counters.fault_overhead_ns.fetch_add(overhead, Relaxed);
-            if self.pager.duty.fault(began, self.id != MANAGER) {
-                self.pager.ring();
-            }
+        if found && self.pager.duty.fault(began, self.id != MANAGER) {
+            self.pager.ring();
         }
         let mut kept = 0;
         for i in 0..pending.count {
-            let (page, write) = pending.faults[i];
+            let fault = pending.faults[i];
             serving.store(began, Relaxed);
-            if self.serve(page, write) == crate::serve::Served::Retry {
-                pending.faults[kept] = (page, write);
+            self.counted = Nanos::ZERO;
+            if self.serve(fault.page, fault.write) == crate::serve::Served::Retry {
+                pending.faults[kept] = fault;
                 kept += 1;
             } else {
-                self.pager.duty.served(page, began);
+                self.pager.duty.served(fault.page, began);
+                let overhead = self.pager.duty.overhead();
+                let counters = &self.pager.stats().counters;
+                counters.fault_overhead_ns.fetch_add(overhead, Relaxed);
+                self.pager.waits.count(fault.thread, self.counted + Nanos(overhead));
             }
         }
         serving.store(0, Relaxed);

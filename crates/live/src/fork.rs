@@ -310,6 +310,7 @@ impl Pager {
         *self.fork.children.lock() = Children::new();
         self.commands.reset();
         self.duty.reset();
+        self.waits.reset();
         self.asleep.store(0, Relaxed);
         self.fork.turn.store(0, Release);
         self.frozen.store(0, Release);

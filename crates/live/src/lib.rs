@@ -96,6 +96,7 @@ pub mod thrash;
 pub mod threads;
 pub mod uffd;
 pub mod visits;
+pub mod waits;
 pub mod walk_cost;
 pub mod walks;
 pub mod zbe;

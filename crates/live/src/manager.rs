@@ -6,7 +6,7 @@
 
 use core::sync::atomic::Ordering::*;
 
-use terrace_core::{Abort, Action, Done, Outcome};
+use terrace_core::{Abort, Action, Done, Nanos, Outcome};
 use terrace_sampler::Governor;
 
 use crate::collapse::Collapser;
@@ -296,6 +296,9 @@ impl Worker<'_> {
             .map(sys::cpu_of_thread)
             .sum();
         stats.counters.own_cpu_ns.store(own, Relaxed);
+        let own = Nanos(stats.counters.fault_own_ns.load(Relaxed));
+        let beyond = pager.waits.settle(own);
+        stats.counters.overcounted_ns.fetch_add(beyond.get(), Relaxed);
         stats.counters.store_bytes.store(pager.store.occupied(), Relaxed);
         pager.account_spill();
         let mut lines = stats.regions.iter();
@@ -316,8 +319,8 @@ impl Worker<'_> {
     }
 
     /// Times faults on memory of ours, from touch to return, so that the
-    /// report can add what the program pays beyond our own service time. After some faults
-    /// handlers poll: what that takes is told apart.
+    /// report can add what the program pays beyond our own service time, and of that what it
+    /// pays in processor time. After some faults handlers poll: what that takes is told apart.
     pub fn measure_fault_overhead(&mut self) {
         const FAULTS: usize = 32;
         /// Too far for a stream: each touch is to be a fault of its own.
@@ -330,14 +333,18 @@ impl Worker<'_> {
             // By handlers that sleep, and by those that poll.
             let mut overheads = [[0; FAULTS]; 2];
             let mut n = [0; 2];
-            for i in 0..FAULTS {
+            let mut own = [Nanos::ZERO; FAULTS];
+            for (i, own) in own.iter_mut().enumerate() {
                 let polling = pager.duty.is_polling();
                 let page = at + i * APART * PAGE;
                 pager.duty.probe(page);
+                let ran = sys::thread_cpu();
                 let start = sys::now();
                 // SAFETY: our own mapping. The handlers serve the fault.
                 unsafe { (page as *mut u8).write_volatile(1) };
                 let runs = sys::now();
+                let fault = sys::thread_cpu();
+                *own = (fault - ran) - (sys::thread_cpu() - fault);
                 let mut spins = 0;
                 while pager.duty.probed().is_none() && sys::now() - start < SOON {
                     crate::spin::backoff(&mut spins);
@@ -358,6 +365,9 @@ impl Worker<'_> {
             sleeping.sort_unstable();
             polling.sort_unstable();
             pager.duty.set_overheads(sleeping, polling);
+            // Interrupts and cold caches only add to it.
+            own.sort_unstable();
+            pager.stats().counters.fault_own_ns.store(own[FAULTS / 4].get(), Relaxed);
         }
         // SAFETY: nobody else knows of it. The handlers take the message.
         let _ = unsafe { sys::munmap(at, FAULTS * APART * PAGE) };

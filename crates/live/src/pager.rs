@@ -92,6 +92,8 @@ pub struct Pager {
     pub density: Density,
     /// How the handlers wait.
     pub duty: crate::duty::Duty,
+    /// How long threads can have waited for them.
+    pub waits: crate::waits::Waits,
     /// What the program is expected to touch next.
     pub streams: crate::ahead::Streams,
     /// Huge pages for what it will touch for the first time.
@@ -203,6 +205,7 @@ impl Pager {
             quiet: crate::quiet::Quiet::open(&config.dir),
             density,
             duty: crate::duty::Duty::default(),
+            waits: crate::waits::Waits::default(),
             streams: crate::ahead::Streams::default(),
             huge: crate::huge::HugePool::new(config.huge_pages != HugePages::Never),
             workers: Default::default(),

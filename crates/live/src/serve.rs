@@ -68,6 +68,8 @@ pub struct Worker<'p> {
     pub polls: bool,
     /// Until when (ns) the background need not try to make room.
     pub stuck_until: u64,
+    /// What was counted for the fault that it serves.
+    pub counted: Nanos,
 }
 
 impl<'p> Worker<'p> {
@@ -84,6 +86,7 @@ impl<'p> Worker<'p> {
             reader: if pager.config.spill.is_some() { Reader::new() } else { Reader::none() },
             polls: false,
             stuck_until: 0,
+            counted: Nanos::ZERO,
         }
     }
 
@@ -487,8 +490,9 @@ impl<'p> Worker<'p> {
         not_served_by(self.pager.uffd(), address, error)
     }
 
-    fn count(&self, kind: usize, start: u64) {
-        self.pager.stats().latency[kind].record(Nanos(sys::now() - start));
+    fn count(&mut self, kind: usize, start: u64) {
+        self.counted = Nanos(sys::now() - start);
+        self.pager.stats().latency[kind].record(self.counted);
     }
 
     /// Lets the background know when memory is getting short.

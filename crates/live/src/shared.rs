@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use terrace_core::Nanos;
 use terrace_economics::Decision;
 
 use crate::histogram::Histogram;
@@ -15,7 +16,7 @@ use crate::sys;
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Regions that the page has room for; the report shows the top of them.
 pub const REGIONS: usize = 256;
 /// Equal parts of a region that faults are counted by.
@@ -137,6 +138,12 @@ counters! {
     /// until the thread ran again. As measured at the start, for handlers that slept and for
     /// those that polled.
     fault_overhead_ns,
+    /// What was counted for faults, in service time and on top, beyond what the threads that
+    /// took them can have waited, ns ([`crate::waits`]).
+    overcounted_ns,
+    /// What a fault takes of the processor time of the thread that takes it, ns, as measured at
+    /// the start.
+    fault_own_ns,
     /// Processor time used by Terrace's own threads, ns.
     own_cpu_ns,
     /// Forks served.
@@ -383,6 +390,21 @@ impl ProcessPage {
             2 => State::Failed,
             _ => State::Dormant,
         }
+    }
+
+    /// Time that threads spent in faults, all together: our service time as measured, and what
+    /// reaching us and running again adds, but not more than they did not run.
+    pub fn waited(&self) -> Nanos {
+        let served: Nanos = self.latency.iter().map(Histogram::total).sum();
+        let nanos = |counter: &AtomicU64| Nanos(counter.load(Relaxed));
+        // Saturating: the counters are read one after the other.
+        served + nanos(&self.counters.fault_overhead_ns) - nanos(&self.counters.overcounted_ns)
+    }
+
+    /// Of that, what these threads spent in the kernel, as processor time of their own.
+    pub fn waited_running(&self) -> Nanos {
+        let faults: u64 = self.latency.iter().map(Histogram::count).sum();
+        (Nanos(self.counters.fault_own_ns.load(Relaxed)) * faults).min(self.waited())
     }
 
     /// Appends a decision to the ring. One writer at a time; does not allocate.

@@ -13,7 +13,6 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use terrace_core::Nanos;
 
-use crate::histogram::Histogram;
 use crate::shared::ProcessPage;
 
 /// How long is looked at together: long enough for some hundred faults where one takes a
@@ -37,10 +36,8 @@ struct Moment {
 impl Moment {
     fn read(stats: &ProcessPage, now: Nanos) -> Self {
         let c = &stats.counters;
-        let served: Nanos = stats.latency.iter().map(Histogram::total).sum();
-        let stalled = served + Nanos(c.fault_overhead_ns.load(Relaxed));
         let (absent, back) = (c.faults_absent.load(Relaxed), c.ping_pongs.load(Relaxed));
-        Self { at: now, absent, back, stalled }
+        Self { at: now, absent, back, stalled: stats.waited() }
     }
 
     /// Whether the program thrashed from then to now: half of the pages that it missed had

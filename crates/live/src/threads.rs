@@ -9,7 +9,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
-use crate::duty::{PENDING, Pending};
+use crate::duty::{Fault, PENDING, Pending};
 use crate::give_up;
 use crate::page_state::PageState;
 use crate::pager::{HANDLERS, MANAGER, MAX_WORKERS, Pager, WRITER};
@@ -198,7 +198,8 @@ fn open_handles(pager: &Pager) -> Result<(), i32> {
             | feature::EVENT_REMAP
             | feature::EVENT_REMOVE
             | feature::EVENT_UNMAP
-            | feature::MOVE,
+            | feature::MOVE
+            | feature::THREAD_ID,
     )?;
     let (staging, _) = Uffd::open()?;
     // No events: we discard the slots' frames ourselves. And nobody is to wait
@@ -400,8 +401,8 @@ impl Worker<'_> {
         while pending.count < PENDING && pager.deferred.lock().has_room() {
             let Some(message) = pager.uffd().read() else { return };
             match message {
-                Message::Fault { page, write } => {
-                    pending.faults[pending.count] = (page, write);
+                Message::Fault { page, write, thread } => {
+                    pending.faults[pending.count] = Fault { page, write, thread };
                     pending.count += 1;
                     // Leave the others to the other handlers.
                     return;

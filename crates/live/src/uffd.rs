@@ -51,6 +51,8 @@ pub enum Message {
         page: usize,
         /// Whether it wanted to write.
         write: bool,
+        /// The thread, if the handle was opened with [`feature::THREAD_ID`].
+        thread: i32,
     },
     /// The process forked; the child's memory is served through this handle.
     Fork {
@@ -231,7 +233,11 @@ impl Uffd {
         }
         let [a, b, c] = raw.arg.map(|x| x as usize);
         match raw.event {
-            0x12 => Some(Message::Fault { page: b & !(crate::sys::PAGE - 1), write: a & 1 != 0 }),
+            0x12 => Some(Message::Fault {
+                page: b & !(crate::sys::PAGE - 1),
+                write: a & 1 != 0,
+                thread: c as u32 as i32,
+            }),
             0x13 => Some(Message::Fork { child: a as u32 as c_int }),
             0x14 => Some(Message::Remap { from: a, to: b, len: c }),
             0x15 => Some(Message::Remove { start: a, end: b }),

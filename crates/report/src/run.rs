@@ -174,6 +174,9 @@ pub struct Figures {
     pub thrashing: Nanos,
     /// Time that threads of the program waited for Terrace (stall time).
     pub waited: Nanos,
+    /// Of that, what they spent in the kernel, as processor time of their own.
+    #[serde(default)]
+    pub waited_running: Nanos,
     /// Where that time went.
     pub stall: StallReport,
     /// Processor time of Terrace's own threads.
@@ -227,13 +230,14 @@ impl FaultClass {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StallReport {
     /// The kernel's part: from the touch to our handler, and from its answer
-    /// back to the thread. Measured once for a process, times its faults.
+    /// back to the thread. Measured once for a process, times its faults, less what
+    /// was counted while the threads ran.
     pub wake_up: Nanos,
     /// Making room while the thread waits, because the background could not keep up.
     pub reclaim: Nanos,
     /// Decompressing.
     pub decompress: Nanos,
-    /// Handing stored pages' content to the kernel.
+    /// Handing stored pages' content to the kernel, less the same.
     pub copy: Nanos,
     /// Everything else: filling fresh pages with zeros, moving pages back from
     /// staging, looking up, waiting for locks.
@@ -600,7 +604,8 @@ impl Figures {
             },
             ping_pongs: sum(|c| &c.ping_pongs),
             thrashing: nanos(|c| &c.thrash_ns),
-            waited: pages.iter().map(|page| waited(page)).sum(),
+            waited: pages.iter().map(|page| page.waited()).sum(),
+            waited_running: pages.iter().map(|page| page.waited_running()).sum(),
             stall: stall(pages),
             own_cpu: nanos(|c| &c.own_cpu_ns),
             samples: sum(|c| &c.samples),
@@ -628,13 +633,6 @@ impl Figures {
     }
 }
 
-/// Time that threads of a process spent in faults: our service time as
-/// measured, and what the kernel adds to each fault before and after it.
-fn waited(page: &ProcessPage) -> Nanos {
-    let served: Nanos = page.latency.iter().map(Histogram::total).sum();
-    served + Nanos(page.counters.fault_overhead_ns.load(Relaxed))
-}
-
 fn stall(pages: &[&ProcessPage]) -> StallReport {
     let mut all = StallReport::default();
     for page in pages {
@@ -642,14 +640,48 @@ fn stall(pages: &[&ProcessPage]) -> StallReport {
         let nanos = |counter: &AtomicU64| Nanos(counter.load(Relaxed));
         let served: Nanos = page.latency.iter().map(Histogram::total).sum();
         let known = nanos(&c.direct_reclaim_ns) + nanos(&c.decompress_ns) + nanos(&c.copy_ns);
-        all.wake_up += nanos(&c.fault_overhead_ns);
-        all.reclaim += nanos(&c.direct_reclaim_ns);
-        all.decompress += nanos(&c.decompress_ns);
-        all.copy += nanos(&c.copy_ns);
-        // Saturating: the counters are read one after the other.
-        all.other += served - known;
+        all += StallReport {
+            wake_up: nanos(&c.fault_overhead_ns),
+            reclaim: nanos(&c.direct_reclaim_ns),
+            decompress: nanos(&c.decompress_ns),
+            copy: nanos(&c.copy_ns),
+            // Saturating: the counters are read one after the other.
+            other: served - known,
+        }
+        .without(nanos(&c.overcounted_ns));
     }
     all
+}
+
+impl StallReport {
+    /// Less what was counted beyond what threads can have waited. It lies in what is estimated,
+    /// and in what was timed by a handler that no longer ran: in proportion.
+    fn without(mut self, mut beyond: Nanos) -> Self {
+        let uncertain = self.wake_up + self.copy;
+        if !uncertain.is_zero() {
+            let copy = Nanos(((self.copy / uncertain) * beyond.as_f64()) as u64).min(self.copy);
+            let wake_up = (beyond - copy).min(self.wake_up);
+            self.copy -= copy;
+            self.wake_up -= wake_up;
+            beyond -= copy + wake_up;
+        }
+        for part in [&mut self.other, &mut self.reclaim, &mut self.decompress] {
+            let less = beyond.min(*part);
+            *part -= less;
+            beyond -= less;
+        }
+        self
+    }
+}
+
+impl std::ops::AddAssign for StallReport {
+    fn add_assign(&mut self, more: Self) {
+        self.wake_up += more.wake_up;
+        self.reclaim += more.reclaim;
+        self.decompress += more.decompress;
+        self.copy += more.copy;
+        self.other += more.other;
+    }
 }
 
 impl FaultReport {

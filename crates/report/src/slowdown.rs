@@ -7,8 +7,8 @@
 //! 1. Stalls are spread evenly over the threads that were at work: with `k`
 //!    threads running or waiting for us on average, a second of stall makes the
 //!    run `1/k` seconds longer. `k` is (processor time + stall time) / run
-//!    time, and at least 1, so that a program that sleeps for other reasons
-//!    has its stalls counted in full.
+//!    time (what is both, counted once), and at least 1, so that a program that
+//!    sleeps for other reasons has its stalls counted in full.
 //! 2. On plain memory each first touch would have cost what the kernel takes
 //!    for it on this machine now, in base pages.
 //! 3. What Terrace's threads do while nobody waits for them (compressing,
@@ -50,8 +50,8 @@ impl Slowdown {
             .sum::<u64>();
         let plain_faults = usage.plain_fault * first_touches;
         let program_cpu = usage.cpu - total.own_cpu;
-        let threads =
-            if elapsed.is_zero() { 1.0 } else { ((program_cpu + stalled) / elapsed).max(1.0) };
+        let at_work = program_cpu + stalled - total.waited_running;
+        let threads = if elapsed.is_zero() { 1.0 } else { (at_work / elapsed).max(1.0) };
         let excess = (stalled - plain_faults).get() as f64 / threads;
         let without = elapsed - Nanos(excess as u64);
         let factor = (!without.is_zero()).then(|| elapsed / without);
@@ -101,6 +101,18 @@ mod tests {
 
         assert!((slowdown.threads - 4.0).abs() < 1e-9);
         assert_eq!(slowdown.without, Nanos::millis(7500));
+    }
+
+    /// A thread that waits in the kernel runs there, for a part of the time: it is still one.
+    #[test]
+    fn waiting_that_is_processor_time_as_well_counts_once() {
+        let mut total = figures(Nanos::seconds(8), 0);
+        total.waited_running = Nanos::seconds(2);
+
+        let slowdown = Slowdown::estimate(Nanos::seconds(10), &total, &usage(Nanos::seconds(4)));
+
+        assert!((slowdown.threads - 1.0).abs() < 1e-9);
+        assert_eq!(slowdown.without, Nanos::seconds(2));
     }
 
     #[test]

@@ -487,6 +487,7 @@ mod tests {
             ping_pongs: 41_200,
             thrashing: Nanos::millis(2_250),
             waited: Nanos::millis(9_120),
+            waited_running: Nanos::millis(1_500),
             stall: StallReport {
                 wake_up: Nanos::millis(2_120),
                 reclaim: Nanos::millis(300),
