@@ -38,7 +38,7 @@ const INTERRUPTED: u64 = 4_000;
 const DEAD: u64 = 10_000_000;
 /// How long (ns) windows are not tried after one did not open: at least, and at
 /// most, as it doubles each time.
-const REST: (u64, u64) = (10_000_000, 10_000_000_000);
+const REST: (u64, u64) = (1_000_000, 10_000_000_000);
 
 /// What the keeper and the pagers of a run share: a file in its directory.
 #[repr(C)]

@@ -102,32 +102,52 @@ impl Worker<'_> {
     }
 
     /// Moves what of a sorted batch moves at once, in a quiet window if that
-    /// pays; returns how many pages. Those that did not move are marked.
+    /// pays; returns how many pages. Those that did not move are marked. Where a window
+    /// would pay and does not open, most of them wait for the next round.
     fn move_batch(&self, limbo: &mut Limbo, batch: &mut [Option<Staged>], now: u64) -> usize {
         // Before the window: within it, nobody else might give the lock back.
-        let Some(reading) = self.no_events() else {
+        let mut reading = self.no_events();
+        if reading.is_none() {
             for staged in batch.iter().flatten() {
                 self.aborted(staged.proposal, Abort::Busy);
             }
             return 0;
-        };
+        }
         let quiet = &self.pager.quiet;
         let mut window = None;
+        let (mut runs, mut most) = (0, usize::MAX);
         let (mut i, mut moved) = (0, 0);
-        while i < batch.len() {
+        while i < batch.len() && runs < most {
+            if window.is_none() && runs > 0 && runs % RUNS == 0 {
+                // No fault is read either while it is held.
+                drop(reading);
+                reading = self.no_events();
+                if reading.is_none() {
+                    break;
+                }
+            }
             let run = run_length(&batch[i..]);
             let began = sys::now();
             let (got, tried) = self.move_run(limbo, &mut batch[i..i + run], now);
             i += tried;
             moved += got;
-            if window.is_none() && got > 0 {
-                let pays = quiet.moved(sys::now() - began);
-                window =
-                    if pays && has_runs(&batch[i..], WORTHWHILE) { quiet.window() } else { None };
+            runs += 1;
+            if window.is_none()
+                && got > 0
+                && quiet.moved(sys::now() - began)
+                && has_runs(&batch[i..], WORTHWHILE)
+            {
+                window = quiet.window();
+                if window.is_none() {
+                    most = runs + RUNS;
+                }
             }
         }
         drop(window);
         drop(reading);
+        for staged in batch[i..].iter_mut().rev().filter_map(Option::take) {
+            limbo.victims.push_front(staged.proposal);
+        }
         moved
     }
 
