@@ -14,6 +14,7 @@ HAZARD_REPEAT ?= 80
 HAZARD_REPEAT_LONG ?= 2000
 # How long `make sweep` takes.
 SWEEP_SECONDS ?= 1800
+SWEEP_SECONDS_SHORT ?= 15
 # How long `make soak` takes; and in `make test`.
 SOAK_SECONDS ?= 1800
 SOAK_SECONDS_SHORT ?= 15
@@ -59,6 +60,7 @@ test: ## Every test, in its short form; installs what is missing.
 	@$(MAKE) --no-print-directory deny
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory hazards
+	@$(MAKE) --no-print-directory sweep SWEEP_SECONDS=$(SWEEP_SECONDS_SHORT)
 	@$(MAKE) --no-print-directory programs
 	@$(MAKE) --no-print-directory soak SOAK_SECONDS=$(SOAK_SECONDS_SHORT)
 	@$(MAKE) --no-print-directory foreign FOREIGN=short

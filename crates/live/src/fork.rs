@@ -19,12 +19,14 @@
 //! step 3. The parent then fills every absent page of the child and lets go of
 //! it: the child runs on plain memory.
 
+mod child;
+
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
 
 use crate::inject::{self, Point};
 use crate::page_state::PageState;
-use crate::pager::{MANAGER, Pager};
+use crate::pager::Pager;
 use crate::reclaim::BATCH;
 use crate::serve::{Served, Worker};
 use crate::shared::ProcessPage;
@@ -259,175 +261,6 @@ impl Pager {
             self.fork.forget_handover();
         }
         self.fork.turn.store(0, Release);
-    }
-
-    /// In the child: waits until the parent has let go of our memory, and
-    /// forgets the parent's threads. Touches nothing that is managed. False if
-    /// the child may not manage itself; it is on plain memory then.
-    ///
-    /// # Safety
-    /// Only in a child of a fork that [`Pager::before_fork`] announced, before
-    /// it has any other thread.
-    pub unsafe fn after_fork_in_child(&self) -> bool {
-        self.count_apart();
-        // A process that has dropped its rights may not.
-        let able = sys::with_more_descriptors(|| {
-            Uffd::open().is_ok_and(|(probe, _)| {
-                probe.close();
-                sys::descriptor_limit() >= DESCRIPTORS
-            })
-        });
-        let parent = self.fork.parent.load(Relaxed);
-        let able = able && sys::with_more_descriptors(|| self.adopt_spilled(parent));
-        let request = if able { CHILD_READY } else { CHILD_PLAIN };
-        let orphaned = self.await_release(request);
-        self.fork.forget_handover();
-        if orphaned {
-            self.check_orphan(!able);
-        }
-        // A parent that broke has brought everything in.
-        if !able || self.is_stopped() {
-            return false;
-        }
-        // SAFETY: the caller's: the holders are threads of the parent, and
-        // while frozen they leave what the locks guard as it is.
-        unsafe {
-            self.reading.force_unlock();
-            self.mind.force_unlock();
-            self.limbo.force_unlock();
-            self.thawed.force_unlock();
-            self.deferred.force_unlock();
-            self.wiped.force_unlock();
-            self.fork.children.force_unlock();
-            self.regions.after_fork();
-        }
-        for worker in &self.workers {
-            worker.busy.store(0, Relaxed);
-            worker.tid.store(0, Relaxed);
-        }
-        self.huge.after_fork(self);
-        let _ = self.thawed.lock().take();
-        *self.fork.children.lock() = Children::new();
-        self.commands.reset();
-        self.duty.reset();
-        self.waits.reset();
-        self.asleep.store(0, Relaxed);
-        self.fork.turn.store(0, Release);
-        self.frozen.store(0, Release);
-        self.carry_out_deferred();
-        for &(start, end) in self.wiped.lock().iter() {
-            self.discarded(start, end);
-        }
-        true
-    }
-
-    /// In the child, while the parent is frozen: counts on a page of its own from here
-    /// on, which begins with what is true of both. Later the parent's page says what
-    /// has become of the parent's memory, and what the child does would be entered there.
-    fn count_apart(&self) {
-        if let Ok(page) = ProcessPage::anonymous() {
-            page.inherit(self.stats());
-            self.set_stats(page);
-            self.fork.interim.store(core::ptr::from_ref(page).cast_mut(), Relaxed);
-        }
-    }
-
-    /// In the child, before it has any other thread: counts on the page that others can
-    /// see.
-    pub fn count_on(&self, page: &'static ProcessPage) {
-        page.inherit(self.stats());
-        self.set_stats(page);
-        let interim = self.fork.interim.swap(core::ptr::null_mut(), Relaxed);
-        if !interim.is_null() {
-            // SAFETY: nobody counts there any more.
-            let _ = unsafe { sys::munmap(interim as usize, size_of::<ProcessPage>()) };
-        }
-    }
-
-    /// In the child: tells the parent, and waits for it. True if the parent
-    /// died instead.
-    fn await_release(&self, request: u32) -> bool {
-        let handover = self.fork.handover();
-        // A parent that lost its patience has let go already.
-        if handover.step.compare_exchange(NOTHING, request, AcqRel, Acquire).is_err() {
-            return false;
-        }
-        sys::futex_wake(&handover.step, true);
-        while handover.step.load(Acquire) != RELEASED {
-            if handover.parent_died() {
-                return handover.step.load(Acquire) != RELEASED;
-            }
-            sys::futex_wait(&handover.step, request, Some(20_000_000), true);
-        }
-        false
-    }
-
-    /// In a child whose parent was killed in the middle of the handover. What
-    /// was touched since may have been served by the kernel, with zeros: then
-    /// the content is lost, and the child cannot go on. With `fill`, brings
-    /// everything in.
-    fn check_orphan(&self, fill: bool) {
-        let mut worker = Worker::new(self, MANAGER);
-        for (_, region) in self.regions.iter() {
-            for page in 0..region.pages() {
-                let state = PageState::of(region.word(page).load(Acquire));
-                if matches!(state, PageState::Fresh | PageState::Resident | PageState::Gone) {
-                    continue;
-                }
-                if !worker.restore(state, region.start() + page as usize * PAGE, fill) {
-                    sys::complain(&[
-                        "the parent was killed while it forked; its child cannot go on",
-                    ]);
-                    std::process::abort();
-                }
-            }
-        }
-    }
-
-    /// The spill file is the parent's: brings what we have in it into RAM. False if the
-    /// file may not be opened: the parent has dropped its rights, say.
-    fn adopt_spilled(&self, parent: i32) -> bool {
-        if !self.spill.is_open() {
-            return true;
-        }
-        if self.spill.used().is_zero() {
-            self.spill.abandon();
-            return true;
-        }
-        let manager = self.workers[MANAGER].tid.load(Relaxed);
-        if !self.spill.reopen(parent, manager) {
-            return false;
-        }
-        let mut reader = crate::spill::reader::Reader::new();
-        for (_, region) in self.regions.iter() {
-            for page in 0..region.pages() {
-                let word = region.word(page);
-                let PageState::Spilled(at) = PageState::of(word.load(Acquire)) else { continue };
-                self.fork.handover().progress.fetch_add(1, Release);
-                let bytes = reader.read(&self.spill, at, true).ok();
-                let Some(blob) = bytes.and_then(|bytes| self.store.put(bytes)) else {
-                    if self.fork.handover().step.load(Acquire) == RELEASED {
-                        // The parent has lost its patience, and has brought it in.
-                        word.store(PageState::Fresh.word(), Release);
-                        continue;
-                    }
-                    sys::complain(&["a spilled page cannot be read in a child; it cannot go on"]);
-                    std::process::abort();
-                };
-                let (raw, len) = (at.is_raw(), at.len());
-                let counters = &self.stats().counters;
-                counters.stored_pages.fetch_add(1, Relaxed);
-                counters.blob_bytes.fetch_add(len as u64, Relaxed);
-                let state =
-                    if raw { PageState::Raw(blob.0) } else { PageState::Compressed(blob.0) };
-                if raw {
-                    counters.incompressible.fetch_add(1, Relaxed);
-                }
-                word.store(state.word(), Release);
-            }
-        }
-        self.spill.forget();
-        true
     }
 
     /// A fork was reported by the kernel; the child's memory waits on `uffd`.
