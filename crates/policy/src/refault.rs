@@ -171,8 +171,6 @@ pub struct Refault {
     /// departure as the note.
     roster: Roster<CLASSES>,
     learnt: [Learnt; MAX_TIERS],
-    /// Tiers whose pages have to come back by faults.
-    not_addressable: [bool; MAX_TIERS],
     /// The page that was placed last: its fault may still wait for room.
     placed: Option<u32>,
 }
@@ -223,9 +221,6 @@ impl Policy for Refault {
     fn tick(&mut self, _telemetry: &Telemetry, _plan: &mut Plan) {}
 
     fn pressure(&mut self, tier: TierId, bytes: Bytes, telemetry: &Telemetry, plan: &mut Plan) {
-        for (tier, known) in telemetry.ladder() {
-            self.not_addressable[tier.index()] = !known.addressable;
-        }
         let learnt = &mut self.learnt[tier.index()];
         let pages: u64 = (0..CLASSES).map(|class| self.roster.len(tier, class)).sum();
         learnt.pages = (pages as f64).max(FEWEST);
@@ -246,11 +241,11 @@ impl Policy for Refault {
     }
 
     fn done(&mut self, done: &Done) {
-        let Self { learnt, not_addressable, .. } = self;
+        let learnt = &mut self.learnt;
         self.roster.done(done, |ended| {
             let learnt = &mut learnt[ended.from.index()];
             match ended.outcome {
-                Outcome::Completed { .. } if not_addressable[ended.tier.index()] => {
+                _ if ended.is_away() => {
                     learnt.left(ended.list);
                     Next::Away(learnt.departed)
                 }

@@ -119,9 +119,16 @@ pub struct Ended {
     pub list: usize,
     /// What became of the proposal.
     pub outcome: Outcome,
+    /// Whether the tier it lies in is not addressable: it comes back by a fault, and only so.
+    pub faults: bool,
 }
 
 impl Ended {
+    /// Whether it has left for a tier from which it comes back by a fault alone.
+    pub fn is_away(&self) -> bool {
+        self.outcome.is_completed() && self.faults
+    }
+
     /// The usual end of a list for it: a page that moved is the youngest of its
     /// new list; one with which nothing is wrong keeps its turn; one that itself
     /// stands in the way lets the others go first.
@@ -159,6 +166,8 @@ pub struct Roster<const LISTS: usize> {
     budget: Bytes,
     /// Whether the world can exchange pages; true until it says no.
     can_exchange: bool,
+    /// Tiers that were not addressable when room was last made.
+    not_addressable: [bool; MAX_TIERS],
 }
 
 impl<const LISTS: usize> Default for Roster<LISTS> {
@@ -182,6 +191,7 @@ impl<const LISTS: usize> Roster<LISTS> {
             room: Room::default(),
             budget: Bytes::ZERO,
             can_exchange: true,
+            not_addressable: [false; MAX_TIERS],
         }
     }
 
@@ -531,6 +541,9 @@ impl<const LISTS: usize> Roster<LISTS> {
         mut victim: impl FnMut(&Self) -> Option<(Candidate, Reason)>,
     ) {
         self.survey(telemetry);
+        for (tier, known) in telemetry.ladder() {
+            self.not_addressable[tier.index()] = !known.addressable;
+        }
         let mut freed = Bytes::ZERO;
         while freed < bytes {
             let Some((page, reason)) = victim(self) else { return };
@@ -572,7 +585,8 @@ impl<const LISTS: usize> Roster<LISTS> {
                 continue;
             }
             let tier = if done.outcome.is_completed() { to } else { from };
-            let ended = Ended { slot, tier, from, list, outcome: done.outcome };
+            let faults = self.not_addressable[tier.index()];
+            let ended = Ended { slot, tier, from, list, outcome: done.outcome, faults };
             match next(ended) {
                 Next::List(list, end) => self.list(slot, tier, list, end),
                 Next::Away(note) => {

@@ -58,8 +58,6 @@ pub struct TwoQueue {
     /// departure as the note.
     roster: Roster<2>,
     learnt: [Learnt; MAX_TIERS],
-    /// Tiers whose pages have to come back by faults.
-    not_addressable: [bool; MAX_TIERS],
 }
 
 impl TwoQueue {
@@ -133,9 +131,6 @@ impl Policy for TwoQueue {
     fn tick(&mut self, _telemetry: &Telemetry, _plan: &mut Plan) {}
 
     fn pressure(&mut self, tier: TierId, bytes: Bytes, telemetry: &Telemetry, plan: &mut Plan) {
-        for (tier, known) in telemetry.ladder() {
-            self.not_addressable[tier.index()] = !known.addressable;
-        }
         let learnt = &mut self.learnt[tier.index()];
         learnt.clamp(pages(&self.roster, tier));
         let target = learnt.target;
@@ -153,9 +148,9 @@ impl Policy for TwoQueue {
     }
 
     fn done(&mut self, done: &Done) {
-        let Self { learnt, not_addressable, .. } = self;
+        let learnt = &mut self.learnt;
         self.roster.done(done, |ended| match ended.outcome {
-            Outcome::Completed { .. } if not_addressable[ended.tier.index()] => {
+            _ if ended.is_away() => {
                 let learnt = &mut learnt[ended.from.index()];
                 learnt.departed += 1;
                 Next::Away(learnt.departed)
