@@ -83,24 +83,31 @@ impl Pager {
     /// deferred events are not carried out, or one of them in part.
     fn restore_alone(&self) {
         let mut worker = Worker::new(self, MANAGER);
-        for (_, region) in self.regions.iter() {
-            for page in 0..region.pages() {
-                let state = PageState::of(region.word(page).load(Acquire));
-                if matches!(state, PageState::Fresh | PageState::Resident | PageState::Gone) {
-                    continue;
-                }
-                let origin = region.start() + page as usize * PAGE;
-                let Some(address) = self.deferred.lock().destination(origin) else { continue };
-                // What is there is newer than what we hold.
-                if self.is_wiped(address) || worker.pagemap.is_present(address) == Some(true) {
-                    continue;
-                }
-                if !worker.restore(state, address, true) {
-                    sys::complain(&["a page cannot be brought in in a child; it cannot go on"]);
-                    std::process::abort();
-                }
+        for (state, origin) in self.absent_pages() {
+            let Some(address) = self.deferred.lock().destination(origin) else { continue };
+            // What is there is newer than what we hold.
+            if self.is_wiped(address) || worker.pagemap.is_present(address) == Some(true) {
+                continue;
+            }
+            if !worker.restore(state, address, true) {
+                sys::complain(&["a page cannot be brought in in a child; it cannot go on"]);
+                std::process::abort();
             }
         }
+    }
+
+    /// The pages of which we hold the content, and their addresses.
+    fn absent_pages(&self) -> impl Iterator<Item = (PageState, usize)> {
+        let nothing =
+            |s: &PageState| matches!(s, PageState::Fresh | PageState::Resident | PageState::Gone);
+        self.regions.iter().flat_map(move |(_, region)| {
+            (0..region.pages())
+                .map(|page| {
+                    let state = PageState::of(region.word(page).load(Acquire));
+                    (state, region.start() + page as usize * PAGE)
+                })
+                .filter(move |(state, _)| !nothing(state))
+        })
     }
 
     /// In the child, while the parent is frozen: counts on a page of its own from here
@@ -150,18 +157,10 @@ impl Pager {
     /// everything in.
     fn check_orphan(&self, fill: bool) {
         let mut worker = Worker::new(self, MANAGER);
-        for (_, region) in self.regions.iter() {
-            for page in 0..region.pages() {
-                let state = PageState::of(region.word(page).load(Acquire));
-                if matches!(state, PageState::Fresh | PageState::Resident | PageState::Gone) {
-                    continue;
-                }
-                if !worker.restore(state, region.start() + page as usize * PAGE, fill) {
-                    sys::complain(&[
-                        "the parent was killed while it forked; its child cannot go on",
-                    ]);
-                    std::process::abort();
-                }
+        for (state, address) in self.absent_pages() {
+            if !worker.restore(state, address, fill) {
+                sys::complain(&["the parent was killed while it forked; its child cannot go on"]);
+                std::process::abort();
             }
         }
     }
