@@ -421,9 +421,10 @@ impl Worker<'_> {
     fn serve_messages(&mut self, pending: &mut Pending) -> bool {
         let before = pending.count;
         let serving = &self.pager.workers[self.id].serving_since;
+        let began = sys::now();
         if self.polls {
             // From here on a fault may be in our hands.
-            serving.store(sys::now(), Relaxed);
+            serving.store(began, Relaxed);
         }
         self.take_messages(pending);
         let found = pending.count > before;
@@ -431,7 +432,6 @@ impl Worker<'_> {
             serving.store(0, Relaxed);
             return false;
         }
-        let began = sys::now();
         if found && self.pager.duty.fault(began, self.id != MANAGER) {
             self.pager.ring();
         }
@@ -440,7 +440,7 @@ impl Worker<'_> {
             let fault = pending.faults[i];
             serving.store(began, Relaxed);
             self.counted = Nanos::ZERO;
-            if self.serve(fault.page, fault.write) == crate::serve::Served::Retry {
+            if self.serve(fault.page, fault.write, began) == crate::serve::Served::Retry {
                 pending.faults[kept] = fault;
                 kept += 1;
             } else {

@@ -12,12 +12,13 @@ use crate::codec::PageBytes;
 use crate::page_state::PageState;
 use crate::pager::Pager;
 use crate::queue::Note;
-use crate::reclaim::BATCH;
+use crate::reclaim::Pace;
 use crate::regions::Place;
-use crate::serve::{Worker, damaged, unpack, zeros};
+use crate::serve::{Worker, zeros};
 use crate::spill::reader::{Reader, Window};
 use crate::spin::{SharedGuard, backoff};
 use crate::sys::{self, PAGE};
+use crate::unpack::{damaged, unpack};
 
 /// How often the lock for reading is tried before the pages are left alone: its
 /// holder may be waiting for one of them.
@@ -106,7 +107,7 @@ impl Worker<'_> {
         for _ in 0..PATIENCE {
             pager.throttle();
             if let Some(mut limbo) = pager.limbo.try_lock() {
-                if !self.make_room(&mut limbo, BATCH) {
+                if !self.make_room(&mut limbo, Pace::BATCH) {
                     break;
                 }
             } else {

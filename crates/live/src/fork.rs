@@ -27,7 +27,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
 use crate::inject::{self, Point};
 use crate::page_state::PageState;
 use crate::pager::Pager;
-use crate::reclaim::BATCH;
+use crate::reclaim::Pace;
 use crate::serve::{Served, Worker};
 use crate::shared::ProcessPage;
 use crate::spin::{SpinLock, backoff, give_way};
@@ -422,7 +422,7 @@ impl Worker<'_> {
                 give_way();
                 continue;
             };
-            if !self.make_room(&mut limbo, BATCH) {
+            if !self.make_room(&mut limbo, Pace::BATCH) {
                 return;
             }
         }

@@ -29,7 +29,7 @@
 //! | [`ping_pong`] | pages that left for nothing |
 //! | [`thrash`] | a program that needs more than it may have |
 //! | [`pager`], [`regions`], [`page_state`] | what all threads share |
-//! | [`store`], [`codec`], [`zbe`], [`spill`] | where pages are while they are not in DRAM |
+//! | [`store`], [`codec`], [`unpack`], [`zbe`], [`spill`] | where pages are while they are not in DRAM |
 //! | [`density`] | how tightly they are packed |
 //! | [`aside`], [`dying`] | threads that let others run first, and are helped on when somebody waits |
 //! | [`kept`] | pages that stay |
@@ -95,6 +95,7 @@ pub mod sys;
 pub mod thrash;
 pub mod threads;
 pub mod uffd;
+pub mod unpack;
 pub mod visits;
 pub mod waits;
 pub mod walk_cost;

@@ -15,7 +15,7 @@ use crate::duty::{LOOK, Pending};
 use crate::inject::{self, Point};
 use crate::page_state::PageState;
 use crate::queue::Note;
-use crate::reclaim::BATCH;
+use crate::reclaim::Pace;
 use crate::serve::Worker;
 use crate::sight::Sight;
 use crate::spin::give_way;
@@ -172,7 +172,7 @@ impl Worker<'_> {
             return false;
         }
         let Some(mut limbo) = self.pager.limbo.try_lock() else { return false };
-        let progress = self.make_room(&mut limbo, BATCH);
+        let progress = self.make_room(&mut limbo, Pace::SPARE);
         drop(limbo);
         if !progress {
             self.stuck_until = sys::now() + STUCK;

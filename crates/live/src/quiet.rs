@@ -11,7 +11,7 @@
 //! window costs some 16 µs, and every page in it then 1.2 µs.
 //!
 //! Nothing depends on it but speed: pages move just as safely without. Where
-//! interrupts are cheap (the first move of a batch tells), where there are
+//! interrupts are cheap (the first move of some batches tells), where there are
 //! many processors, or where nobody keeps windows, none is opened.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -34,6 +34,10 @@ const PATIENCE: u64 = 80_000;
 /// A move that took so long (ns) has interrupted other processors: without, it
 /// takes 1.2 µs here, and 12 µs with (`bench/mechanisms/eviction.c`).
 const INTERRUPTED: u64 = 4_000;
+/// So many moves in a row that took so long did not do so by chance.
+const SURE: u32 = 2;
+/// One in so many batches is begun without a window, to see whether moves still interrupt.
+const TRIAL: u32 = 16;
 /// A taker that has not given the window back after so long (ns) is dead.
 const DEAD: u64 = 10_000_000;
 /// How long (ns) windows are not tried after one did not open: at least, and at
@@ -147,8 +151,10 @@ fn keep(page: &QuietPage, place: usize, cpu: u32) {
 #[derive(Debug, Default)]
 pub struct Quiet {
     page: Option<&'static QuietPage>,
-    /// Whether the last first move of a batch interrupted others.
+    /// Moves outside of windows in a row, up to [`SURE`], that interrupted others.
     interrupted: AtomicU32,
+    /// Batches that could have had a window.
+    batches: AtomicU32,
     rest_until: AtomicU64,
     rest: AtomicU64,
 }
@@ -166,11 +172,19 @@ impl Quiet {
             && sys::now() >= self.rest_until.load(Relaxed)
     }
 
+    /// The same, without a look at what the first move of this batch does: once in so many
+    /// batches that is to be seen.
+    pub fn is_known_to_pay(&self) -> bool {
+        let sure = self.interrupted.load(Relaxed) == SURE;
+        sure && self.pays() && !self.batches.fetch_add(1, Relaxed).is_multiple_of(TRIAL)
+    }
+
     /// Tells how long a move outside of a window took (ns); whether it
     /// interrupted other processors.
     pub fn moved(&self, took: u64) -> bool {
         let interrupted = took > INTERRUPTED;
-        self.interrupted.store(u32::from(interrupted), Relaxed);
+        let before = self.interrupted.load(Relaxed);
+        self.interrupted.store(if interrupted { SURE.min(before + 1) } else { 0 }, Relaxed);
         interrupted && self.pays()
     }
 
@@ -259,6 +273,23 @@ mod tests {
         drop(window);
         assert_eq!(page.taken.load(Acquire), 0);
         assert!(page.cpus.iter().all(|c| c.go.load(Acquire) == c.done.load(Acquire)));
+    }
+
+    /// Where interrupts have become cheap, or no other thread runs any more, windows have to
+    /// end by themselves.
+    #[test]
+    fn now_and_then_a_batch_begins_without_a_window() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let page = map(&directory.path().join(FILE), true).expect("a page");
+        let quiet = Quiet { page: Some(page), ..Quiet::default() };
+        assert!(!quiet.is_known_to_pay(), "nobody has seen an interrupt yet");
+        assert!(quiet.moved(2 * INTERRUPTED));
+        assert!(!quiet.is_known_to_pay(), "it may have been put off");
+        assert!(quiet.moved(2 * INTERRUPTED));
+        let known = (0..4 * TRIAL).filter(|_| quiet.is_known_to_pay()).count();
+        assert_eq!(known as u32, 4 * (TRIAL - 1));
+        assert!(!quiet.moved(INTERRUPTED / 2));
+        assert!(!quiet.is_known_to_pay());
     }
 
     #[test]

@@ -22,13 +22,30 @@ use crate::queue::Note;
 use crate::regions::Place;
 use crate::serve::Worker;
 use crate::spin::{SpinGuard, backoff, give_way};
+use crate::stage::{SPARE_WINDOW, WINDOW};
 use crate::sys::{self, PAGE};
 
 /// Pages moved or compressed before anyone else gets a turn.
 pub(crate) const BATCH: usize = 32;
-/// Pages compressed while a fault waits for the room of one: fewer would take the locks
-/// more often, more would have some faults wait for what others need.
-const PACE: usize = 4;
+/// How much room is made before anyone else gets a turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Pages compressed at most.
+    compressed: usize,
+    /// Pages that leave in one quiet window, see [`crate::stage`].
+    pub(crate) window: usize,
+}
+
+impl Pace {
+    /// A fault waits for the room of one page: compressing fewer would take the locks more
+    /// often, more would have some faults wait for what others need.
+    pub const FAULT: Self = Self { compressed: 4, window: WINDOW };
+    /// Many pages are needed.
+    pub const BATCH: Self = Self { compressed: BATCH, window: WINDOW };
+    /// Nobody waits for it, and a processor is spare.
+    pub const SPARE: Self = Self { compressed: BATCH, window: SPARE_WINDOW };
+}
+
 /// Frames of pages that have left are given back so many at once: it flushes the TLBs of
 /// all processors.
 const FRAMES: u32 = 32;
@@ -88,7 +105,7 @@ impl Worker<'_> {
             pager.throttle();
             if let Some(mut limbo) = pager.limbo.try_lock() {
                 pager.stats().counters.direct_reclaims.fetch_add(1, Relaxed);
-                if self.make_room(&mut limbo, PACE) {
+                if self.make_room(&mut limbo, Pace::FAULT) {
                     pager.pinned_for.store(0, Relaxed);
                 } else {
                     fruitless += 1;
@@ -105,9 +122,8 @@ impl Worker<'_> {
         }
     }
 
-    /// One round of making room, in which at most `count` pages are compressed; false if
-    /// nothing could be done.
-    pub fn make_room(&mut self, limbo: &mut SpinGuard<'_, Limbo>, count: usize) -> bool {
+    /// One round of making room; false if nothing could be done.
+    pub fn make_room(&mut self, limbo: &mut SpinGuard<'_, Limbo>, pace: Pace) -> bool {
         if !self.pager.enter(self.id) {
             self.pager.leave(self.id);
             return false;
@@ -116,8 +132,9 @@ impl Worker<'_> {
         let room = slots.saturating_sub(limbo.taken()) as usize;
         // Staging or settling, not both: a fault may be waiting for it.
         let full = limbo.taken() >= kept_in_limbo(slots, self.pager.limbo_samples);
-        let staged = if room >= LEAST_ROOM && !full { self.stage(limbo, room) } else { 0 };
-        let settled = if staged == 0 { self.settle(limbo, count) } else { 0 };
+        let staged =
+            if room >= LEAST_ROOM && !full { self.stage(limbo, room, pace.window) } else { 0 };
+        let settled = if staged == 0 { self.settle(limbo, pace.compressed) } else { 0 };
         self.pager.leave(self.id);
         staged + settled > 0
     }

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::*;
 use libc::{EAGAIN, EEXIST, ENOENT};
 
 use crate::ahead::MOST;
-use crate::codec::{self, Codec, PageBytes};
+use crate::codec::{Codec, PageBytes};
 use crate::fetch::Batch;
 use crate::inject::{self, Point};
 use crate::limbo::NOBODY;
@@ -20,12 +20,11 @@ use crate::pager::Pager;
 use crate::presence::Pagemap;
 use crate::queue::Note;
 use crate::regions::Place;
-use crate::spill::location::Location;
 use crate::spill::reader::Reader;
 use crate::stage::{Staged, WINDOW};
-use crate::store::Blob;
 use crate::sys::{self, PAGE};
 use crate::uffd::Uffd;
+use crate::unpack::{damaged, unpack};
 use terrace_core::{FaultKind, Nanos};
 
 /// Whether a fault is dealt with.
@@ -90,10 +89,9 @@ impl<'p> Worker<'p> {
         }
     }
 
-    /// Serves a fault at a page's address.
-    pub fn serve(&mut self, address: usize, write: bool) -> Served {
+    /// Serves a fault at a page's address, with which it began at `start` (`CLOCK_MONOTONIC`, ns).
+    pub fn serve(&mut self, address: usize, write: bool, start: u64) -> Served {
         inject::at(Point::Fault);
-        let start = sys::now();
         let pager = self.pager;
         if !pager.enter(self.id) {
             pager.leave(self.id);
@@ -105,6 +103,8 @@ impl<'p> Worker<'p> {
         };
         let ahead = self.look_ahead(&place, write);
         let mut room = ahead.count;
+        // The region may be taken away while room is made: it is looked up once more then.
+        let mut found = Some(place);
         if !pager.try_reserve(1 + u64::from(room)) {
             // Leave first: making room must not hold up a fork, and must not
             // be waited for by one.
@@ -119,25 +119,22 @@ impl<'p> Worker<'p> {
                 pager.release(1 + u64::from(room));
                 return self.serve_while_frozen(address);
             }
+            found = pager.regions.find(address).filter(|again| again.id == place.id);
         }
-        // The region may have been taken away while room was made.
-        let served = match pager.regions.find(address) {
-            Some(again) if again.id == place.id => {
-                again.region.count_fault(again.page);
-                if room > 0 {
-                    self.bring_ahead(&again, ahead, room);
-                }
-                let fresh = PageState::of(again.word.load(Relaxed)) == PageState::Fresh;
-                let served = self.serve_reserved(&again, write, start);
-                if fresh && ahead.stride == 1 && served == Served::Done {
-                    self.back_ahead(&again, again.page + 1 + room);
-                }
-                served
+        let served = if let Some(place) = found {
+            place.region.count_fault(place.page);
+            if room > 0 {
+                self.bring_ahead(&place, ahead, room);
             }
-            _ => {
-                pager.release(1 + u64::from(room));
-                Served::Retry
+            let fresh = PageState::of(place.word.load(Relaxed)) == PageState::Fresh;
+            let served = self.serve_reserved(&place, write, start);
+            if fresh && ahead.stride == 1 && served == Served::Done {
+                self.back_ahead(&place, place.page + 1 + room);
             }
+            served
+        } else {
+            pager.release(1 + u64::from(room));
+            Served::Retry
         };
         pager.leave(self.id);
         served
@@ -156,24 +153,24 @@ impl<'p> Worker<'p> {
             return Served::Retry;
         }
         inject::at(Point::Promote);
-        let (error, kind) = match state {
+        let (error, kind, woken) = match state {
             PageState::Fresh | PageState::Gone => {
-                let served = self.first_touch(place, state, write);
-                if served == Served::Done {
-                    self.count(0, start);
-                }
-                return served;
+                return self.first_touch(place, state, write, start);
             }
             PageState::Resident => {
                 pager.release(1);
                 return self.serve_resident(place);
             }
-            PageState::Limbo(slot) => (self.unstage(place, slot), FaultKind::Hint(access(write))),
+            PageState::Limbo(slot) => {
+                let error = self.unstage(place, slot);
+                (error, FaultKind::Hint(access(write)), sys::now())
+            }
             PageState::Compressed(_)
             | PageState::Raw(_)
             | PageState::Same(_)
             | PageState::Spilled(_) => {
-                (self.decompress(place, state), FaultKind::Absent(access(write)))
+                let (error, woken) = self.decompress(place, state);
+                (error, FaultKind::Absent(access(write)), woken)
             }
         };
         match error {
@@ -201,7 +198,7 @@ impl<'p> Worker<'p> {
                     counters.faults_absent.fetch_add(1, Relaxed);
                     counters.promotions.fetch_add(1, Relaxed);
                 }
-                self.count(if limbo { 2 } else { 1 }, start);
+                self.count(if limbo { 2 } else { 1 }, Nanos(woken - start));
                 self.after_fault();
                 Served::Done
             }
@@ -214,7 +211,13 @@ impl<'p> Worker<'p> {
     }
 
     /// A page that the program never touched, or discarded: zeros.
-    fn first_touch(&mut self, place: &Place<'_>, state: PageState, write: bool) -> Served {
+    fn first_touch(
+        &mut self,
+        place: &Place<'_>,
+        state: PageState,
+        write: bool,
+        start: u64,
+    ) -> Served {
         let pager = self.pager;
         let uffd = pager.uffd();
         let error = if write {
@@ -223,6 +226,7 @@ impl<'p> Worker<'p> {
             // A program that only reads keeps sharing the kernel's zero page.
             uffd.zero(place.address(), PAGE).err().unwrap_or(0)
         };
+        let woken = sys::now();
         if error != 0 && error != EEXIST {
             place.word.store(state.word(), Release);
             pager.release(1);
@@ -239,6 +243,7 @@ impl<'p> Worker<'p> {
         pager.note(Note::Fault { page: Pager::page_ref(place), kind });
         place.word.store(PageState::Resident.word(), Release);
         pager.stats().counters.faults_first_touch.fetch_add(1, Relaxed);
+        self.count(0, Nanos(woken - start));
         self.after_fault();
         Served::Done
     }
@@ -306,8 +311,8 @@ impl<'p> Worker<'p> {
         error
     }
 
-    /// Decompresses a page and fills it in.
-    fn decompress(&mut self, place: &Place<'_>, state: PageState) -> i32 {
+    /// Decompresses a page and fills it in; says when (ns) that was done.
+    fn decompress(&mut self, place: &Place<'_>, state: PageState) -> (i32, u64) {
         let start = sys::now();
         if !self.unpack(state) {
             damaged();
@@ -318,8 +323,9 @@ impl<'p> Worker<'p> {
         counters.decompress_ns.fetch_add(unpacked - start, Relaxed);
         let error =
             self.pager.uffd().copy(place.address(), self.buffer.0.as_ptr() as usize, PAGE).1;
-        counters.copy_ns.fetch_add(sys::now() - unpacked, Relaxed);
-        error
+        let woken = sys::now();
+        counters.copy_ns.fetch_add(woken - unpacked, Relaxed);
+        (error, woken)
     }
 
     /// Brings a stored page's content into the worker's buffer.
@@ -490,8 +496,8 @@ impl<'p> Worker<'p> {
         not_served_by(self.pager.uffd(), address, error)
     }
 
-    fn count(&mut self, kind: usize, start: u64) {
-        self.counted = Nanos(sys::now() - start);
+    fn count(&mut self, kind: usize, took: Nanos) {
+        self.counted = took;
         self.pager.stats().latency[kind].record(self.counted);
     }
 
@@ -505,75 +511,6 @@ impl<'p> Worker<'p> {
             pager.ring();
         }
     }
-}
-
-/// Ends the program: what we hold of a page is not what it wrote. Only damaged
-/// memory can come here, and never shall a page be zero silently.
-pub(crate) fn damaged() -> ! {
-    sys::complain(&["a stored page is damaged; the program cannot go on"]);
-    std::process::abort()
-}
-
-/// Brings a stored page's content, which is the caller's or does not change, into
-/// a buffer. `wide`: its neighbours will be asked for, too.
-pub(crate) fn unpack(
-    pager: &Pager,
-    state: PageState,
-    page: &mut PageBytes,
-    reader: &mut Reader,
-    wide: bool,
-) -> bool {
-    let store = &pager.store;
-    match state {
-        PageState::Compressed(at) => {
-            // SAFETY: the page is ours, or nothing changes: its blob stays.
-            codec::unpack(unsafe { store.get(Blob(at)) }, page)
-        }
-        PageState::Raw(at) => {
-            // SAFETY: as above.
-            page.copy_from_slice(unsafe { store.get(Blob(at)) });
-            true
-        }
-        PageState::Same(0) => {
-            page.fill(0);
-            true
-        }
-        PageState::Same(at) => {
-            // SAFETY: as above.
-            let word = unsafe { store.get(Blob(at)) };
-            codec::fill(page, u64::from_ne_bytes(word.try_into().unwrap_or_default()));
-            true
-        }
-        PageState::Spilled(location) => match read_spilled(pager, reader, location, wide) {
-            Ok(bytes) if location.is_raw() => {
-                let whole = bytes.len() == PAGE;
-                if whole {
-                    page.copy_from_slice(bytes);
-                }
-                whole
-            }
-            Ok(bytes) => codec::unpack(bytes, page),
-            Err(error) => {
-                sys::complain(&["the spill file cannot be read: ", crate::spill::describe(error)]);
-                false
-            }
-        },
-        _ => false,
-    }
-}
-
-/// Reads a record of the spill file, and counts what that took.
-fn read_spilled<'r>(
-    pager: &'r Pager,
-    reader: &'r mut Reader,
-    location: Location,
-    wide: bool,
-) -> Result<&'r [u8], i32> {
-    let start = sys::now();
-    let bytes = reader.read(&pager.spill, location, wide);
-    pager.spill.count_page_read(Nanos(sys::now() - start));
-    pager.stats().counters.spill_read_bytes.store(pager.spill.traffic().0, Relaxed);
-    bytes
 }
 
 /// The kernel did not take the page.

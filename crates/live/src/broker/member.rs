@@ -12,7 +12,7 @@ use super::page::{BrokerPage, Slot};
 use super::share::LEAST;
 use crate::config::RunConfig;
 use crate::pager::Pager;
-use crate::reclaim::BATCH;
+use crate::reclaim::Pace;
 use crate::serve::Worker;
 use crate::spin::backoff;
 use crate::sys::{self, PAGE};
@@ -279,7 +279,7 @@ impl Worker<'_> {
                 backoff(&mut spins);
                 continue;
             };
-            if !self.make_room(&mut limbo, BATCH) {
+            if !self.make_room(&mut limbo, Pace::BATCH) {
                 // Pinned, or a fork begins: again after a while.
                 self.stuck_until = sys::now() + STUCK;
                 return false;
