@@ -18,6 +18,8 @@ SWEEP_SECONDS_SHORT ?= 15
 # How long `make soak` takes; and in `make test`.
 SOAK_SECONDS ?= 1800
 SOAK_SECONDS_SHORT ?= 15
+# How many times as many random cases of each property `make properties` takes as `make test`.
+PROPERTY_TIMES ?= 40
 # What of the pager Miri can run: what neither asks the kernel nor calls C.
 MIRI_MODULES ?= histogram:: kept:: page_state:: queue:: spin:: store:: \
     spill::aged:: spill::location:: spill::segments::
@@ -67,12 +69,20 @@ test: ## Every test, in its short form; installs what is missing.
 	@$(MAKE) --no-print-directory guest-short
 	@echo "make test: everything passed"
 
+.PHONY: properties
+properties: ## Every property, with many times the random cases that `make test` takes.
+	@# 256 cases are what each property takes its share of.
+	PROPTEST_CASES=$$((256 * $(PROPERTY_TIMES))) $(TESTS) --release --no-fail-fast --lib --exclude terrace-models \
+	    --test policy_properties --test models --test economist --test files --test live \
+	    --test machine_files --test world
+
 .PHONY: test-long
 test-long: ## The same for hours: more repetitions, more fuzzing, both policies.
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
 	@$(MAKE) --no-print-directory crash-long
 	$(CARGO) test --locked --release -p terrace-cli --test crash -- --ignored
+	@$(MAKE) --no-print-directory properties
 	FUZZ_ITERATIONS=1000000 $(TESTS) --release --test fuzz_smoke
 	@$(MAKE) --no-print-directory hazards HAZARD_REPEAT=$(HAZARD_REPEAT_LONG)
 	@$(MAKE) --no-print-directory sweep

@@ -31,7 +31,7 @@ fn errors_name_the_line_and_the_field() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.div_ceil(2), ..ProptestConfig::default() })]
 
     #[test]
     fn no_number_makes_a_channel_hang_or_panic(line in 0usize..80, value in "[0-9]{1,6}(nCK|ns)?") {

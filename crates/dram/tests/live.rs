@@ -61,7 +61,7 @@ fn check(name: &str, steps: &[Step]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.div_ceil(6), ..ProptestConfig::default() })]
 
     #[test]
     fn every_accepted_request_completes_and_every_command_is_legal(steps in steps()) {

@@ -422,7 +422,7 @@ fn a_decision_is_small_and_comes_back_from_a_file_unchanged() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 2, ..ProptestConfig::default() })]
 
     /// Pressure must be relieved, whatever it costs; and it is priced.
     #[test]

@@ -123,7 +123,7 @@ fn hotter(heat: Heat, factor: f64) -> Heat {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 2, ..ProptestConfig::default() })]
 
     /// A model that lost a promotion by more heat would punish hot pages.
     #[test]
@@ -378,7 +378,7 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(800))]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 3, ..ProptestConfig::default() })]
 
     /// A NaN compares false with everything: it would veto, or pass, silently.
     #[test]

@@ -163,7 +163,7 @@ impl Bins {
     /// A page lies in a tier and has so many samples.
     pub(crate) fn enter(&mut self, slot: u32, tier: TierId, count: u32) {
         self.store(slot, count);
-        self.roster.place(slot, tier, bin_of(count));
+        self.roster.enter(slot, tier, bin_of(count));
     }
 
     /// Pages were given back.

@@ -125,7 +125,7 @@ impl Policy for Hscc {
             .map_or(TierId::FASTEST, |(id, _)| id);
         if let Some(slot) = slot {
             self.counts[slot] = 0;
-            self.roster.place(slot, tier, CLEAN);
+            self.roster.place(slot, tier, CLEAN, telemetry);
         }
         tier
     }

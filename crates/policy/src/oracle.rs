@@ -12,8 +12,8 @@
 use core::cmp::Ordering;
 
 use terrace_core::{
-    Abort, Bytes, BytesPerSecond, Done, FaultKind, Heat, Nanos, Outcome, PageRange, PageRef,
-    PageSize, PerSecond, Plan, Reason, Region, Sample, Telemetry, TierId, Upcoming,
+    Bytes, BytesPerSecond, Done, FaultKind, Heat, Nanos, PageRange, PageRef, PageSize, PerSecond,
+    Plan, Reason, Region, Sample, Telemetry, TierId, Upcoming,
 };
 
 use crate::contract::{Footprint, Needs, Policy};
@@ -68,8 +68,6 @@ pub struct Oracle {
     settled: bool,
     up: Vec<Fate>,
     down: Vec<Fate>,
-    /// A page that could not be moved: others go first.
-    busy: Option<u32>,
 }
 
 impl Oracle {
@@ -83,7 +81,6 @@ impl Oracle {
             settled: false,
             up: Vec::new(),
             down: Vec::new(),
-            busy: None,
         }
     }
 
@@ -236,11 +233,11 @@ impl Policy for Oracle {
         self.roster.survey(telemetry);
         self.rank(tier, telemetry);
         let down = core::mem::take(&mut self.down);
-        let busy = self.busy;
-        let mut losers = down.iter().filter(|loser| Some(loser.slot) != busy);
+        let mut losers = down.iter();
         self.roster.relieve(tier, bytes, telemetry, plan, |roster| {
             // Beyond the ranked ones all is alike: the order of arrival.
-            let slot = match losers.next() {
+            let waits = |slot| matches!(roster.standing(slot), Standing::Listed(..));
+            let slot = match losers.find(|loser| waits(loser.slot)) {
                 Some(loser) => loser.slot,
                 None => roster.oldest(tier, 0)?,
             };
@@ -251,12 +248,7 @@ impl Policy for Oracle {
 
     fn done(&mut self, done: &Done) {
         self.settled = false;
-        let busy = &mut self.busy;
-        self.roster.done(done, |ended| {
-            let stands_in_the_way = ended.outcome == Outcome::Aborted(Abort::Busy);
-            *busy = stands_in_the_way.then_some(ended.slot);
-            Next::List(0, ended.usual_end())
-        });
+        self.roster.done(done, |ended| Next::List(0, ended.usual_end()));
     }
 
     fn footprint(&self) -> Footprint {

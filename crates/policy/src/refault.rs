@@ -171,8 +171,6 @@ pub struct Refault {
     /// departure as the note.
     roster: Roster<CLASSES>,
     learnt: [Learnt; MAX_TIERS],
-    /// The page that was placed last: its fault may still wait for room.
-    placed: Option<u32>,
 }
 
 impl Refault {
@@ -196,9 +194,8 @@ impl Policy for Refault {
     }
 
     fn fault(&mut self, page: PageRef, kind: FaultKind, telemetry: &Telemetry) -> TierId {
-        let Self { roster, learnt, placed, .. } = self;
+        let Self { roster, learnt } = self;
         roster.fault(page, kind, telemetry, |roster, slot, tier| {
-            *placed = Some(slot);
             match (kind, roster.standing(slot)) {
                 (FaultKind::Absent(_) | FaultKind::Ahead, Standing::Away(left, class))
                     if left == tier =>
@@ -224,16 +221,10 @@ impl Policy for Refault {
         let learnt = &mut self.learnt[tier.index()];
         let pages: u64 = (0..CLASSES).map(|class| self.roster.len(tier, class)).sum();
         learnt.pages = (pages as f64).max(FEWEST);
-        let placed = self.placed;
         let readiness = learnt.readiness();
         self.roster.relieve(tier, bytes, telemetry, plan, |roster| {
-            let oldest = |class| roster.oldest(tier, class);
-            let waits = |class| placed.is_some() && oldest(class) == placed;
-            let len = |class| if waits(class) { 0 } else { roster.len(tier, class) };
-            let class = learnt
-                .next(&readiness, len)
-                .or_else(|| (0..CLASSES).find(|class| waits(*class)))?;
-            let slot = oldest(class)?;
+            let class = learnt.next(&readiness, |class| roster.len(tier, class))?;
+            let slot = roster.oldest(tier, class)?;
             let reason =
                 if class == LOWEST { Reason::PressureOldest } else { Reason::PressureNoneCold };
             Some((Candidate { slot, heat: Heat::default() }, reason))

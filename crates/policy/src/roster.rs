@@ -168,6 +168,9 @@ pub struct Roster<const LISTS: usize> {
     can_exchange: bool,
     /// Tiers that were not addressable when room was last made.
     not_addressable: [bool; MAX_TIERS],
+    /// The page that a fault placed last, if there was no room: it waits for that, and cannot
+    /// make it itself.
+    waits: Option<u32>,
 }
 
 impl<const LISTS: usize> Default for Roster<LISTS> {
@@ -192,6 +195,7 @@ impl<const LISTS: usize> Roster<LISTS> {
             budget: Bytes::ZERO,
             can_exchange: true,
             not_addressable: [false; MAX_TIERS],
+            waits: None,
         }
     }
 
@@ -301,8 +305,15 @@ impl<const LISTS: usize> Roster<LISTS> {
         self.lists[tier.index()][list].pages.iter(&self.links)
     }
 
-    /// Enters a page that was placed, whatever it was before.
-    pub fn place(&mut self, slot: u32, tier: TierId, list: usize) {
+    /// Enters a page that a fault placed, whatever it was before.
+    pub fn place(&mut self, slot: u32, tier: TierId, list: usize, telemetry: &Telemetry) {
+        self.enter(slot, tier, list);
+        let has_room = telemetry.tier(tier).free >= self.size(slot).bytes();
+        self.waits = (!has_room).then_some(slot);
+    }
+
+    /// Enters a page that lies in a tier, whatever it was before.
+    pub fn enter(&mut self, slot: u32, tier: TierId, list: usize) {
         if self.standing(slot) == Standing::Nowhere {
             self.in_use.add(slot);
         } else {
@@ -370,7 +381,7 @@ impl<const LISTS: usize> Roster<LISTS> {
         let tier = fastest_with_room(telemetry, self.page_size(page));
         if let Some(slot) = slot {
             let list = list(self, slot, tier);
-            self.place(slot, tier, list);
+            self.place(slot, tier, list, telemetry);
         }
         tier
     }
@@ -532,6 +543,10 @@ impl<const LISTS: usize> Roster<LISTS> {
     /// Proposes to free `bytes` of a tier, whatever it holds: the answer to
     /// [`crate::Policy::pressure`]. `victim` names the page that goes next, and
     /// why; `None` when the tier is empty.
+    ///
+    /// The page that was placed last, if there was no room for it, is named when no other is
+    /// left: its fault is what the room is for. Were it the coldest of all, it would be
+    /// proposed, refused as busy and proposed again, for ever.
     pub fn relieve(
         &mut self,
         tier: TierId,
@@ -544,15 +559,37 @@ impl<const LISTS: usize> Roster<LISTS> {
         for (tier, known) in telemetry.ladder() {
             self.not_addressable[tier.index()] = !known.addressable;
         }
+        let mut waits = self.set_aside(tier);
         let mut freed = Bytes::ZERO;
         while freed < bytes {
-            let Some((page, reason)) = victim(self) else { return };
-            let Some(to) = self.room.below(tier, self.size(page.slot), telemetry) else { return };
-            match self.push_demote(page, to, Urgency::Forced, reason, plan) {
-                Some(size) => freed += size,
-                None => return debug_assert!(false, "a victim waits in a list"),
-            }
+            let Some((page, reason)) = victim(self) else {
+                let Some((slot, list)) = waits.take() else { break };
+                self.list(slot, tier, list, End::Young);
+                continue;
+            };
+            let Some(to) = self.room.below(tier, self.size(page.slot), telemetry) else { break };
+            let Some(size) = self.push_demote(page, to, Urgency::Forced, reason, plan) else {
+                debug_assert!(false, "a victim waits in a list");
+                break;
+            };
+            freed += size;
         }
+        if let Some((slot, list)) = waits {
+            self.list(slot, tier, list, End::Young);
+        }
+    }
+
+    /// Takes the page that waits for room, if it is in a list of this tier, out of that for a
+    /// while.
+    fn set_aside(&mut self, tier: TierId) -> Option<(u32, usize)> {
+        let slot = self.waits?;
+        let Standing::Listed(at, list) = self.standing(slot) else { return None };
+        if at != tier {
+            return None;
+        }
+        self.unlist(slot);
+        self.marks[slot] = Mark::new(2, tier, list);
+        Some((slot, list))
     }
 
     /// A proposal came to its end. `next` says for each of its pages, unless it

@@ -182,7 +182,7 @@ fn run_hemem(tiers: &[u64], addressable: bool, steps: &[Step]) -> Vec<Proposal> 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.div_ceil(2), ..ProptestConfig::default() })]
 
     /// If lists and truth part ways, pages are lost to the policy for ever.
     #[test]
@@ -325,6 +325,22 @@ fn no_policy_is_wedged_when_the_hot_set_moves() {
             let hot = toy.in_dram((first..first + 40).map(|number| page(0, number)));
             assert!(hot >= 36, "{name}: {hot} of 40 hot pages from {first} on in DRAM");
             assert!(toy.used(DRAM) <= toy.tiers[0].capacity);
+        }
+    }
+}
+
+/// A page whose fault waits for room is cold and cannot leave. If it were asked for again
+/// whenever it could not, the fault would wait for ever.
+#[test]
+fn the_page_that_waits_for_room_does_not_keep_hot_ones_from_making_it() {
+    for name in PolicyName::ALL {
+        let mut toy = Toy::new(Named::new(name), &[4, 400], false);
+        toy.alloc(0, 12, PageSize::Huge);
+        for number in 0..12 {
+            // Asserts that there is room in the end.
+            toy.touch(page(0, number));
+            assert_eq!(toy.tier_of(page(0, number)), Some(DRAM), "{name}");
+            toy.sample(page(0, number), Access::Read, 9);
         }
     }
 }

@@ -29,7 +29,7 @@ fn the_same_seed_gives_the_same_report() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.div_ceil(20), ..ProptestConfig::default() })]
 
     /// A page that were in two tiers, or in none, would make every figure wrong;
     /// a tier that holds more than its capacity would make tiering pointless.

@@ -53,6 +53,8 @@ pub struct HeMem {
     last_tick: Option<Nanos>,
     /// Whether the world can exchange pages; true until it says no.
     can_exchange: bool,
+    /// The page that a fault placed last, if there was no room: it waits for that.
+    waits: Option<u32>,
     /// Proposals allowed in the next tick.
     proposal_cap: u32,
     /// Voluntary proposals of the last tick, and how many of them were vetoed.
@@ -77,6 +79,7 @@ impl HeMem {
             allowance: Bytes::ZERO,
             last_tick: None,
             can_exchange: true,
+            waits: None,
             proposal_cap: *PROPOSALS.end(),
             proposed: 0,
             vetoed: 0,
@@ -162,13 +165,13 @@ impl Policy for HeMem {
             return fastest_with_room(telemetry, size);
         };
         let known = self.state.page(slot);
-        match kind {
+        let tier = match kind {
             // The page stays where it is; the access comes as a sample.
             FaultKind::Hint(_) | FaultKind::WriteProtected
                 if known.standing() != Standing::Unplaced
                     && telemetry.tier(known.tier()).addressable =>
             {
-                known.tier()
+                return known.tier();
             }
             FaultKind::FirstTouch(_) => {
                 let tier = fastest_with_room(telemetry, size);
@@ -183,7 +186,10 @@ impl Policy for HeMem {
                 self.state.place_known(slot, tier);
                 tier
             }
-        }
+        };
+        let has_room = telemetry.tier(tier).free >= size.bytes();
+        self.waits = (!has_room).then_some(slot);
+        tier
     }
 
     fn samples(&mut self, samples: &[Sample]) {

@@ -235,9 +235,19 @@ impl HeMem {
     }
 
     /// The page that a tier gives up next: of the cold the oldest, else of the
-    /// hot by loads, else of the write-heavy.
+    /// hot by loads, else of the write-heavy. A page whose fault waits for room comes after
+    /// all others: it cannot make that itself.
     fn coldest(&self, tier: TierId) -> Option<u32> {
-        Class::ALL.into_iter().find_map(|class| self.state.oldest(tier, class))
+        let mut any = None;
+        for class in Class::ALL {
+            for slot in self.state.list(tier, class).take(2) {
+                if self.waits != Some(slot) {
+                    return Some(slot);
+                }
+                any = Some(slot);
+            }
+        }
+        any
     }
 
     fn demote(

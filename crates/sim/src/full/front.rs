@@ -402,7 +402,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(150))]
+        #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.div_ceil(2), ..ProptestConfig::default() })]
         /// The shortcuts of the hot path are shortcuts: the same misses, walks,
         /// moves and time, to the last bit, come out when every access is looked
         /// up, nothing waits for its second stage, and the code is that for any
