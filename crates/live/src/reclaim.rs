@@ -34,16 +34,22 @@ pub struct Pace {
     compressed: usize,
     /// Pages that leave in one quiet window, see [`crate::stage`].
     pub(crate) window: usize,
+    /// Victims that the policy is asked for in a round in which pages are compressed, so that
+    /// not all of them are chosen when limbo has run empty, while one fault waits.
+    asked: usize,
+    /// Whether pages that will leave in a window are looked at before it: that takes twice as
+    /// much time as the window is shorter by, which only a spare processor has.
+    pub(crate) warms: bool,
 }
 
 impl Pace {
     /// A fault waits for the room of one page: compressing fewer would take the locks more
     /// often, more would have some faults wait for what others need.
-    pub const FAULT: Self = Self { compressed: 4, window: WINDOW };
+    pub const FAULT: Self = Self { compressed: 4, window: WINDOW, asked: 8, warms: false };
     /// Many pages are needed.
-    pub const BATCH: Self = Self { compressed: BATCH, window: WINDOW };
+    pub const BATCH: Self = Self { compressed: BATCH, window: WINDOW, asked: 0, warms: false };
     /// Nobody waits for it, and a processor is spare.
-    pub const SPARE: Self = Self { compressed: BATCH, window: SPARE_WINDOW };
+    pub const SPARE: Self = Self { compressed: BATCH, window: SPARE_WINDOW, asked: 0, warms: true };
 }
 
 /// Frames of pages that have left are given back so many at once: it flushes the TLBs of
@@ -132,9 +138,11 @@ impl Worker<'_> {
         let room = slots.saturating_sub(limbo.taken()) as usize;
         // Staging or settling, not both: a fault may be waiting for it.
         let full = limbo.taken() >= kept_in_limbo(slots, self.pager.limbo_samples);
-        let staged =
-            if room >= LEAST_ROOM && !full { self.stage(limbo, room, pace.window) } else { 0 };
+        let staged = if room >= LEAST_ROOM && !full { self.stage(limbo, room, pace) } else { 0 };
         let settled = if staged == 0 { self.settle(limbo, pace.compressed) } else { 0 };
+        if settled > 0 && pace.asked > 0 && limbo.victims.len() + pace.asked <= WINDOW {
+            self.ask(limbo, pace.asked);
+        }
         self.pager.leave(self.id);
         staged + settled > 0
     }

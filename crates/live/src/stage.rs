@@ -11,7 +11,8 @@ use crate::limbo::{self, Limbo, NOBODY, Purpose, owner};
 use crate::page_state::PageState;
 use crate::pager::{HANDLERS, MANAGER, Pager};
 use crate::queue::Note;
-use crate::reclaim::BATCH;
+use crate::quiet::Window;
+use crate::reclaim::{BATCH, Pace};
 use crate::regions::Place;
 use crate::serve::Worker;
 use crate::spin::{SharedGuard, backoff};
@@ -25,14 +26,12 @@ const RUNS: usize = 4;
 /// some moves with an interrupt each.
 const WORTHWHILE: usize = 4;
 /// Pages that leave in one quiet window while a fault waits for room: what it costs to open
-/// one is shared by all of them. It lasts some 400 µs.
+/// one is shared by all of them. It lasts some 500 µs.
 pub(crate) const WINDOW: usize = 256;
 /// The same where room is made ahead of faults, by a processor that is spare: a window
 /// lasts some 220 µs, and so do the longest waits of the program. Not fewer pages: where one
 /// access in 13 misses, windows would be met by more than one access in a thousand.
 pub(crate) const SPARE_WINDOW: usize = 112;
-/// Demotions asked of the policy at once.
-const ASK: u64 = WINDOW as u64;
 
 /// A page that is about to move.
 pub(crate) struct Staged {
@@ -44,6 +43,15 @@ pub(crate) struct Staged {
     id: u32,
     page: u32,
     proposal: Proposal,
+}
+
+/// How the runs of a batch leave.
+enum Leaves<'q> {
+    /// Each is timed; if one interrupts others, a quiet window is opened.
+    Timed,
+    Quietly(#[expect(dead_code, reason = "open until it is dropped")] Window<'q>),
+    /// A window would pay and did not open: runs up to this one leave, the rest waits.
+    UpTo(usize),
 }
 
 /// How many pages at the beginning are neighbours.
@@ -65,23 +73,22 @@ fn has_runs(mut batch: &[Option<Staged>], count: usize) -> bool {
 }
 
 impl Worker<'_> {
-    /// Moves a batch of victims, at most `room`, into limbo, `window` of them if a quiet window
-    /// pays; returns how many.
-    pub(crate) fn stage(&mut self, limbo: &mut Limbo, room: usize, window: usize) -> usize {
+    /// Moves a batch of victims, at most `room`, into limbo; returns how many.
+    pub(crate) fn stage(&mut self, limbo: &mut Limbo, room: usize, pace: Pace) -> usize {
         let pager = self.pager;
-        if limbo.victims.is_empty() {
-            let victims = &mut limbo.victims;
-            let page = PAGE as u64;
-            pager.mind.lock().pressure(pager, Bytes(ASK * page), |p| victims.push_back(p));
-        }
         let pays = pager.quiet.pays();
-        let most = if pays { window } else { BATCH };
+        let most = room.min(if pays { pace.window } else { BATCH });
+        let victims = limbo.victims.len();
+        // A window for the few that are left of the last would cost as much as a full one.
+        if victims < most.min(SPARE_WINDOW) {
+            self.ask(limbo, WINDOW - victims);
+        }
         let mut staged = core::mem::take(&mut self.staged);
-        self.choose(limbo, &mut staged, room.min(most));
+        self.choose(limbo, &mut staged, most);
         let batch = &mut staged[..];
         // Neighbours leave in one call, with one flush of the TLBs.
         batch.sort_unstable_by_key(|s| s.as_ref().map_or(0, |s| s.address));
-        if pays && has_runs(batch, WORTHWHILE) {
+        if pays && pace.warms && has_runs(batch, WORTHWHILE) {
             self.warm(batch);
         }
         let now = sys::now();
@@ -94,6 +101,13 @@ impl Worker<'_> {
         staged.clear();
         self.staged = staged;
         moved
+    }
+
+    /// Asks the policy for so many victims more.
+    pub(crate) fn ask(&self, limbo: &mut Limbo, pages: usize) {
+        let (pager, victims) = (self.pager, &mut limbo.victims);
+        let bytes = Bytes((pages * PAGE) as u64);
+        pager.mind.lock().pressure(pager, bytes, |p| victims.push_back(p));
     }
 
     /// Has the kernel look at pages that are about to move. What it keeps of a page, in its page
@@ -136,18 +150,16 @@ impl Worker<'_> {
             return 0;
         }
         let quiet = &self.pager.quiet;
-        let mut window = None;
-        let (mut runs, mut most) = (0, usize::MAX);
-        let (mut i, mut moved) = (0, 0);
+        let mut leaves = Leaves::Timed;
+        let (mut runs, mut i, mut moved) = (0, 0, 0);
         let mut pays = quiet.is_known_to_pay();
-        while i < batch.len() && runs < most {
-            if pays && window.is_none() && most == usize::MAX && has_runs(&batch[i..], WORTHWHILE) {
-                window = quiet.window();
-                if window.is_none() {
-                    most = runs + RUNS;
-                }
+        while i < batch.len() && !matches!(leaves, Leaves::UpTo(most) if runs >= most) {
+            let untried = matches!(leaves, Leaves::Timed);
+            if pays && untried && has_runs(&batch[i..], WORTHWHILE) {
+                leaves = quiet.window().map_or(Leaves::UpTo(runs + RUNS), Leaves::Quietly);
             }
-            if window.is_none() && runs > 0 && runs % RUNS == 0 {
+            let quietly = matches!(leaves, Leaves::Quietly(_));
+            if !quietly && runs > 0 && runs % RUNS == 0 {
                 // No fault is read either while it is held.
                 drop(reading);
                 reading = self.no_events();
@@ -156,16 +168,16 @@ impl Worker<'_> {
                 }
             }
             let run = run_length(&batch[i..]);
-            let began = if window.is_none() { sys::now() } else { 0 };
+            let began = if quietly { 0 } else { sys::now() };
             let (got, tried) = self.move_run(limbo, &mut batch[i..i + run], now);
             i += tried;
             moved += got;
             runs += 1;
-            if window.is_none() && got > 0 {
+            if !quietly && got > 0 {
                 pays = quiet.moved(sys::now() - began);
             }
         }
-        drop(window);
+        drop(leaves);
         drop(reading);
         for staged in batch[i..].iter_mut().rev().filter_map(Option::take) {
             limbo.victims.push_front(staged.proposal);
