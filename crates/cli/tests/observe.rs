@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use common::{ask, compile, is_supported, preload, run};
 
 /// Uses four times a budget of 16 MiB, most of it rarely, until its standard
-/// input ends. Says when it has touched everything.
+/// input ends. Says when it has touched everything. Computes as well: of a program that
+/// does nothing but wait, nobody can tell how long it would have taken.
 const BUSY: &str = r#"
 #include <poll.h>
 #include <stdint.h>
@@ -31,7 +32,7 @@ int main(void) {
     struct pollfd input = { 0, POLLIN, 0 };
     while (poll(&input, 1, 0) == 0)
         for (int i = 0; i < 2000; i++) {
-            x ^= x << 13; x ^= x >> 7; x ^= x << 17;
+            for (int j = 0; j < 512; j++) { x ^= x << 13; x ^= x >> 7; x ^= x << 17; }
             memory[(x >> 8) % ((x >> 60) < 15 ? words / 6 : words)]++;
         }
     return 0;
@@ -156,8 +157,7 @@ fn metrics_can_be_scraped_and_are_what_the_format_asks_for() {
     let mut run = Run::start(&["--metrics", &format!("unix:{}", socket.display())]);
     let connect = || UnixStream::connect(&socket).unwrap();
 
-    // Where others want the processors, it does hardly anything but wait at first: there is
-    // no estimate then of how much slower it is.
+    // At first it has done nothing but wait: there is no estimate then of how much slower it is.
     let until = Instant::now() + Duration::from_secs(20);
     let (status, text) = loop {
         let (status, text) = ask(connect(), "/metrics");

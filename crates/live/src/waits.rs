@@ -99,8 +99,8 @@ impl Waits {
             {
                 let passed = now.at - Nanos(entry.since.load(Relaxed));
                 let ran = now.ran - Nanos(entry.ran.load(Relaxed));
-                // Saturating, all of it.
-                beyond += Nanos(counted) - (passed - ran + own * faults);
+                // Saturating, all of it. Of what it ran, faults cannot have taken more than all.
+                beyond += Nanos(counted) - (passed - ran + (own * faults).min(ran));
             }
             entry.thread.store(0, Release);
         }
@@ -184,6 +184,18 @@ mod tests {
 
         let own = Nanos::micros(2);
         assert_eq!(waits.settle_by(own, at(1_300, 680)), Nanos::micros(400 - 120 - 20));
+    }
+
+    /// What a fault takes of the thread's own time is measured once, on a machine that may
+    /// have been busy.
+    #[test]
+    fn a_thread_cannot_have_waited_for_longer_than_has_passed() {
+        let waits = Waits::default();
+
+        faults(&waits, 7, 11, Nanos::micros(40));
+
+        let own = Nanos::micros(30);
+        assert_eq!(waits.settle_by(own, at(1_300, 680)), Nanos::micros(400 - 300));
     }
 
     /// A thread that sleeps for other reasons has no tight bound; it must not loosen or
