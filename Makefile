@@ -163,17 +163,26 @@ guest-short: build
 .PHONY: bench
 bench: bench-live bench-programs bench-sim ## Measure everything beside its peers; writes nothing, prints tables.
 
+# How often everything runs.
+BENCH_ROUNDS ?= 3
+
 .PHONY: bench-live
-bench-live: build ## GUPS under terrace run beside kernel swap on zram (needs root; 10 minutes).
+bench-live: build ## GUPS under terrace run beside kernel swap on zram, with aims; and where all fits (root; 20 minutes a round).
 	$(CARGO) build --locked --release -p terrace-bench
-	bench/live/run.sh pager $(TARGET)/release
+	bench/live/run.sh pager $(TARGET)/release --seconds 15,4,2 --rounds $(BENCH_ROUNDS)
+	bench/live/run.sh pager $(TARGET)/release --seconds 15,4,2 --rounds $(BENCH_ROUNDS) \
+	    --hot 512MiB --equal-dram
 	bench/live/run.sh fits $(TARGET)/release
 
-.PHONY: bench-sizes
-bench-sizes: build ## The same with hot sets from a quarter to twice the budget (needs root; 10 minutes).
+.PHONY: bench-huge
+bench-huge: build ## A first touch of memory that is walked through, with and without huge pages (2 minutes).
 	$(CARGO) build --locked --release -p terrace-bench
-	bench/live/run.sh pager $(TARGET)/release --seconds 30,4,2 --threads 1 --rounds 1 \
-	    --hot 256MiB,768MiB,1GiB,1536MiB,2GiB
+	bench/live/run.sh walk $(TARGET)/release
+
+.PHONY: bench-bound
+bench-bound: build ## How fast a pager in user space could be at best, beside kernel swap on zram (root; 5 minutes).
+	$(CARGO) build --locked --release -p terrace-bench
+	bench/live/run.sh bound $(TARGET)/release
 
 .PHONY: bench-peers
 bench-peers: build ## The same beside zswap and beside a plain swap file (needs root; 10 minutes).
@@ -181,8 +190,6 @@ bench-peers: build ## The same beside zswap and beside a plain swap file (needs 
 	bench/live/run.sh pager $(TARGET)/release --seconds 15,4,2 --hot 512MiB --peer zswap
 	bench/live/run.sh pager $(TARGET)/release --seconds 15,4,2 --hot 512MiB --peer file
 
-# How often each program runs under each system.
-BENCH_ROUNDS ?= 3
 .PHONY: bench-programs
 bench-programs: build ## Real programs in half of their memory, beside zram (needs root; 5 minutes).
 	$(CARGO) build --locked --release -p terrace-bench

@@ -4,7 +4,9 @@
 #
 #   bench/live/run.sh pager RELEASE-DIRECTORY [options of `pager`]
 #   bench/live/run.sh programs RELEASE-DIRECTORY [options of `programs`]
-#   bench/live/run.sh fits RELEASE-DIRECTORY [rounds]
+#   bench/live/run.sh fits RELEASE-DIRECTORY [options of `fits`]
+#   bench/live/run.sh bound RELEASE-DIRECTORY [options of `pager`]
+#   bench/live/run.sh walk RELEASE-DIRECTORY
 set -euo pipefail
 
 what=$1
@@ -44,23 +46,31 @@ programs)
         --scripts "$here/programs" "$@"
     ;;
 fits)
-    rounds=${1:-10}
-    echo "Everything fits: GUPS on 512 MiB with a budget of 1 GiB, M updates/s, $rounds rounds by turns"
-    gups=("$bin/gups" --corpus "$work/corpus" --size 512MiB --hot 128MiB --warm 1 --measure 3 --latency 0.1)
-    rate() { sed -n 's/.*"updates_per_second":\([0-9.]*\).*/\1/p'; }
-    for ((i = 0; i < rounds; i++)); do
-        plain=$("${gups[@]}" | rate)
-        managed=$("$bin/terrace" run --quiet --fast 1GiB -- "${gups[@]}" | rate)
-        awk -v p="$plain" -v m="$managed" 'BEGIN { print m / p, p / 1e6, m / 1e6 }'
-    done | sort -n | awk '
-        { ratio[NR] = $1; printf "  plain %.2f  terrace run %.2f  ratio %.3f\n", $2, $3, $1 }
-        END {
-            m = NR % 2 ? ratio[(NR + 1) / 2] : (ratio[NR / 2] + ratio[NR / 2 + 1]) / 2
-            printf "  median %.3f (%.3f-%.3f)\n", m, ratio[1], ratio[NR]
-        }'
+    ending "$bin/fits" --terrace "$bin/terrace" --corpus "$work/corpus" "$@"
+    ;;
+bound)
+    cc -O2 -pthread "$here/../mechanisms/bound.c" -o "$work/bound"
+    if [ $# -eq 0 ]; then set -- --seconds 15,4,2 --hot 256MiB,512MiB,768MiB --rounds 1; fi
+    ending "$bin/pager" --terrace "$bin/terrace" --corpus "$work/corpus" --bound "$work/bound" "$@"
+    ;;
+walk)
+    cc -O2 "$here/walk.c" -o "$work/walk"
+    # The kernel's choice of huge pages for plain memory: none, and one at each first touch.
+    for touched in sparse whole; do
+        echo "800 of 1200 MiB, $touched: a first touch, and random updates afterwards (1 GiB of budget)"
+        for system in base huge; do
+            echo "  plain Linux, $system pages"
+            "$work/walk" 1200 800 "$touched" "$system" | sed 's/^/    /'
+        done
+        for pages in never auto; do
+            echo "  terrace run --huge-pages $pages"
+            "$bin/terrace" run --quiet --fast 1GiB --huge-pages "$pages" -- \
+                "$work/walk" 1200 800 "$touched" default | sed 's/^/    /'
+        done
+    done
     ;;
 *)
-    echo "run.sh: $what is none of pager, programs and fits" >&2
+    echo "run.sh: $what is none of pager, programs, fits, bound and walk" >&2
     exit 2
     ;;
 esac

@@ -2,8 +2,10 @@
  * touch costs, and an access afterwards. For decision 0007.
  *
  *   cc -O2 -o walk bench/live/walk.c
- *   ./walk 1200 800; terrace run --quiet --fast 1GiB -- ./walk 1200 800
- *   ./walk 1200 800 sparse        (one byte a page)
+ *   ./walk 1200 800 whole base; terrace run --quiet --fast 1GiB -- ./walk 1200 800 whole default
+ *
+ * `sparse` touches one byte a page. `base` and `huge` ask the kernel for pages of 4 KiB or
+ * 2 MiB, `default` for nothing. `make bench-huge` runs all of them.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -21,17 +23,20 @@ static double now(void)
 
 int main(int argc, char **argv)
 {
-    if (argc < 3) {
-        fprintf(stderr, "walk MAPPED-MIB WALKED-MIB [sparse]\n");
+    if (argc < 5) {
+        fprintf(stderr, "walk MAPPED-MIB WALKED-MIB whole|sparse base|huge|default\n");
         return 2;
     }
+    int sparse = !strcmp(argv[3], "sparse");
     size_t mapped = (size_t)atol(argv[1]) << 20, walked = (size_t)atol(argv[2]) << 20;
     for (int round = 0; round < 4; round++) {
         char *at = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (at == MAP_FAILED)
             return 1;
+        if (strcmp(argv[4], "default"))
+            madvise(at, mapped, strcmp(argv[4], "huge") ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
         double start = now();
-        if (argc > 3)
+        if (sparse)
             for (size_t i = 0; i < walked; i += 4096)
                 at[i] = 1;
         else
@@ -44,8 +49,9 @@ int main(int argc, char **argv)
             ((uint64_t *)at)[x % walked / 8] += x;
         }
         double end = now();
-        printf("%.2f us a page, %.1f M random updates a second\n",
+        printf("%.2f us a page, %.0f us for 2 MiB; %.1f M random updates a second\n",
                (filled - start) * 1e6 / (double)(walked / 4096),
+               (filled - start) * 1e6 / (double)(walked >> 21),
                (double)updates / (end - filled) / 1e6);
         munmap(at, mapped);
     }

@@ -10,7 +10,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
-use terrace_core::Bytes;
+use terrace_core::{Bytes, Nanos};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// The process group of the child that runs, or 0.
@@ -60,6 +60,8 @@ pub struct Finished {
     /// The most memory that it, or the largest of those it waited for, had resident; at
     /// least what this process had when it started it, of which it was a copy at first.
     pub peak: Bytes,
+    /// Processor time, the kernel's part included, of it and of those it waited for.
+    pub cpu: Nanos,
 }
 
 /// A child in a process group of its own; killed when it is dropped.
@@ -94,9 +96,16 @@ impl Running {
         if let Some(mut pipe) = self.child.stdout.take() {
             pipe.read_to_end(&mut stdout)?;
         }
-        let (status, peak) = self.reap()?;
+        let (status, usage) = self.reap()?;
         check()?;
-        Ok(Finished { status, stdout, peak })
+        let time =
+            |t: libc::timeval| Nanos(t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1000);
+        Ok(Finished {
+            status,
+            stdout,
+            peak: Bytes::kib(usage.ru_maxrss as u64),
+            cpu: time(usage.ru_utime) + time(usage.ru_stime),
+        })
     }
 
     /// Whether it runs still.
@@ -111,7 +120,7 @@ impl Running {
         }
     }
 
-    fn reap(&mut self) -> io::Result<(ExitStatus, Bytes)> {
+    fn reap(&mut self) -> io::Result<(ExitStatus, libc::rusage)> {
         let mut status = 0;
         // SAFETY: zero is a valid rusage, which the kernel overwrites.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -127,7 +136,7 @@ impl Running {
         GROUP.store(0, SeqCst);
         self.over = true;
         waited?;
-        Ok((ExitStatus::from_raw(status), Bytes::kib(usage.ru_maxrss as u64)))
+        Ok((ExitStatus::from_raw(status), usage))
     }
 }
 

@@ -10,8 +10,8 @@
 //! tables included. What those are is known from the first run ([`equal_total`]).
 
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
 use clap::Parser;
 use terrace_bench::breakdown::{self, Breakdown};
@@ -64,6 +64,17 @@ struct Args {
     /// Also with a budget at which Terrace takes as much DRAM as its peer altogether.
     #[arg(long, conflicts_with = "no_peer")]
     equal_dram: bool,
+    /// Also the best that a pager in user space could do (`bench/mechanisms/bound.c`, built), where
+    /// the hot set fits.
+    #[arg(long)]
+    bound: Option<PathBuf>,
+}
+
+/// What `bound` prints.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+struct Bound {
+    updates_per_second: f64,
+    misses_per_update: f64,
 }
 
 /// One run and what it took.
@@ -78,6 +89,7 @@ struct Round {
     kernel: Option<Measured>,
     terrace: Measured,
     equal: Option<Measured>,
+    bound: Option<Bound>,
 }
 
 /// One point of the comparison.
@@ -137,7 +149,14 @@ fn measure(args: &Args) -> io::Result<()> {
                     None
                 };
             }
-            let round = Round { kernel, terrace, equal };
+            let bound = match &args.bound {
+                Some(program) if cell.hot.get() * 10 <= args.budget.get() * 9 => {
+                    progress(&format!("{note}, bound"));
+                    Some(run_bound(args, program, cell)?)
+                }
+                _ => None,
+            };
+            let round = Round { kernel, terrace, equal, bound };
             if args.json {
                 println!("{}", round.json(cell));
             }
@@ -149,6 +168,9 @@ fn measure(args: &Args) -> io::Result<()> {
         table(args, &cells);
         if args.equal_dram {
             table_of_equals(&cells);
+        }
+        if args.bound.is_some() {
+            table_of_bounds(&cells);
         }
         if let Some(limits) = limits {
             costs(limits, &cells);
@@ -199,6 +221,22 @@ fn run(
     Ok(Measured { gups, cost, budget })
 }
 
+fn run_bound(args: &Args, program: &Path, cell: &Cell) -> io::Result<Bound> {
+    if (args.size, args.budget) != (Bytes::gib(4), Bytes::gib(1)) {
+        return Err(io::Error::other("bound knows 4 GiB in 1 GiB alone"));
+    }
+    let mut command = Command::new(program);
+    command
+        .arg("sigbus")
+        .arg(cell.threads.to_string())
+        .arg((cell.hot.get() >> 20).to_string())
+        .arg(&args.corpus)
+        .args([args.seconds[0].to_string(), args.seconds[1].to_string()]);
+    let finished = interrupt::run(&mut command)?;
+    serde_json::from_slice(&finished.stdout)
+        .map_err(|e| io::Error::other(format!("bound ended with {}: {e}", finished.status)))
+}
+
 impl Measured {
     /// Million updates a second.
     fn rate(&self) -> f64 {
@@ -234,6 +272,7 @@ impl Round {
             "kernel": self.kernel.as_ref().map(Measured::json),
             "terrace": self.terrace.json(),
             "terrace_equal_dram": self.equal.as_ref().map(Measured::json),
+            "bound": self.bound,
         })
     }
 }
@@ -252,12 +291,31 @@ impl Cell {
     }
 
     /// The spread of one figure by the same of another run in the same round.
-    fn ratio(&self, figure: fn(&Measured) -> f64, of: Which, by: Which) -> String {
+    fn spread(&self, figure: fn(&Measured) -> f64, of: Which, by: Which) -> Option<Spread> {
         let ratio = |round| Some(figure(of(round)?) / figure(by(round)?));
         Spread::of(self.rounds.iter().filter_map(ratio))
-            .map_or("-".to_owned(), |spread| spread.to_string())
+    }
+
+    fn ratio(&self, figure: fn(&Measured) -> f64, of: Which, by: Which) -> String {
+        self.spread(figure, of, by).map_or("-".to_owned(), |spread| spread.to_string())
+    }
+
+    /// The same beside what it is to be at least.
+    fn judged(&self, figure: fn(&Measured) -> f64, of: Which, by: Which, aim: f64) -> String {
+        let Some(spread) = self.spread(figure, of, by) else { return "-".to_owned() };
+        let sign = if spread.median >= aim { '>' } else { '<' };
+        format!("{spread} {sign} {aim}")
     }
 }
+
+/// How many times the kernel's updates a second we aim at: more where the hot set leaves a
+/// quarter of the budget free, so that hardly anything but the fault itself counts.
+fn aim(hot: Bytes, budget: Bytes) -> f64 {
+    if hot.get() * 4 <= budget.get() * 3 { 3.0 } else { 1.5 }
+}
+
+/// How many times shorter the 99.9th percentile is to be.
+const TAIL_AIM: f64 = 5.0;
 
 fn table(args: &Args, cells: &[Cell]) {
     println!(
@@ -268,19 +326,19 @@ fn table(args: &Args, cells: &[Cell]) {
         args.rounds
     );
     println!(
-        "threads  hot         kernel M/s  terrace M/s     terrace/kernel  kernel p99.9 us     terrace     kernel/terrace  kernel p99.99 us     terrace"
+        "threads  hot         kernel M/s  terrace M/s  terrace/kernel, aim     kernel p99.9 us     terrace  kernel/terrace, aim     kernel p99.99 us     terrace"
     );
     for cell in cells {
         println!(
-            "{:<7}  {:<10}  {:>10}  {:>11}  {:>17}  {:>15}  {:>10}  {:>17}  {:>16}  {:>10}",
+            "{:<7}  {:<10}  {:>10}  {:>11}  {:<22}  {:>15}  {:>10}  {:<22}  {:>16}  {:>10}",
             cell.threads,
             cell.hot,
             cell.median(KERNEL, Measured::rate, 3),
             cell.median(TERRACE, Measured::rate, 3),
-            cell.ratio(Measured::rate, TERRACE, KERNEL),
+            cell.judged(Measured::rate, TERRACE, KERNEL, aim(cell.hot, args.budget)),
             cell.median(KERNEL, Measured::tail, 1),
             cell.median(TERRACE, Measured::tail, 1),
-            cell.ratio(Measured::tail, KERNEL, TERRACE),
+            cell.judged(Measured::tail, KERNEL, TERRACE, TAIL_AIM),
             cell.median(KERNEL, Measured::far_tail, 0),
             cell.median(TERRACE, Measured::far_tail, 0),
         );
@@ -309,6 +367,36 @@ fn table_of_equals(cells: &[Cell]) {
             cell.ratio(Measured::rate, EQUAL, KERNEL),
             cell.median(EQUAL, Measured::tail, 1),
             cell.ratio(Measured::tail, KERNEL, EQUAL),
+        );
+    }
+}
+
+/// The best that a pager in user space could do, beside what there is.
+fn table_of_bounds(cells: &[Cell]) {
+    println!();
+    println!(
+        "At best in user space: faults in the program's own thread, what leaves chosen by one who knows \
+         the hot set, pages copied and not compressed, system calls on absent pages failing"
+    );
+    println!("threads  hot         bound M/s   us a miss        bound/kernel       terrace/bound");
+    for cell in cells {
+        let rounds = || cell.rounds.iter().filter_map(|round| Some((round, round.bound?)));
+        let text = |values: &mut dyn Iterator<Item = f64>| {
+            Spread::of(values).map_or("-".to_owned(), |spread| spread.to_string())
+        };
+        let rate = |bound: Bound| bound.updates_per_second / 1e6;
+        println!(
+            "{:<7}  {:<10}  {:>9}  {:>10}  {:>18}  {:>18}",
+            cell.threads,
+            cell.hot,
+            text(&mut rounds().map(|(_, bound)| rate(bound))),
+            text(&mut rounds().map(|(_, bound)| {
+                cell.threads as f64 / (rate(bound) * bound.misses_per_update)
+            })),
+            text(&mut rounds().filter_map(|(round, bound)| {
+                Some(rate(bound) / round.kernel.as_ref()?.rate())
+            })),
+            text(&mut rounds().map(|(round, bound)| round.terrace.rate() / rate(bound))),
         );
     }
 }
