@@ -192,6 +192,7 @@ bench-peers: build ## The same beside zswap and beside a plain swap file (needs 
 
 .PHONY: bench-programs
 bench-programs: build ## Real programs in half of their memory, beside zram (needs root; 5 minutes).
+	@scripts/setup.sh bench
 	$(CARGO) build --locked --release -p terrace-bench
 	bench/live/run.sh programs $(TARGET)/release --rounds $(BENCH_ROUNDS)
 

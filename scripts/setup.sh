@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing of the programs that builds, tests and the demo use.
 #
-#   scripts/setup.sh build|demo|test|foreign|guest
+#   scripts/setup.sh build|demo|test|foreign|guest|bench
 #
 # Nothing is installed that is there already. Without apt-get it says what to
 # install. Services of the installed packages are not started.
@@ -31,6 +31,14 @@ wanted() {
         echo "valgrind valgrind"
         echo "shellcheck shellcheck"
         ;;
+    bench)
+        echo "redis-server redis-server"
+        echo "redis-cli redis-tools"
+        echo "sqlite3 sqlite3"
+        echo "python3 python3"
+        echo "sort coreutils"
+        /usr/bin/python3 -c 'import numpy' 2>/dev/null || echo "numpy python3-numpy"
+        ;;
     foreign)
         echo "python3 python3"
         echo "redis-server redis-server"
@@ -51,7 +59,7 @@ wanted() {
         echo "xz xz-utils"
         ;;
     *)
-        echo "setup.sh: unknown purpose \`$purpose\` (build, demo, test, foreign or guest)" >&2
+        echo "setup.sh: unknown purpose \`$purpose\` (build, demo, test, foreign, guest or bench)" >&2
         exit 2
         ;;
     esac

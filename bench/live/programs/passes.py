@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Passes over an array of 8-byte numbers: sums, a change in place, look-ups in a
-part of it and everywhere. By numpy if it is installed, else by the standard
-library's array. Usage: passes.py COUNT"""
+part of it and everywhere. By numpy, or by the standard library's array.
+Usage: passes.py numpy|array COUNT"""
 import random, sys
 
-count = int(sys.argv[1])
+count = int(sys.argv[2])
 random.seed(1)
-try:
+if sys.argv[1] == "numpy":
     import numpy
 
     x = numpy.arange(count, dtype=numpy.int64) * 7919 % 1000003
@@ -16,7 +16,7 @@ try:
         hot = numpy.random.default_rng(i).integers(0, count // 10, 2_000_000)
         all = numpy.random.default_rng(i).integers(0, count, 200_000)
         print(int(x[hot].sum()), int(x[all].sum()))
-except ImportError:
+else:
     from array import array
 
     piece = array("q", (i * 7919 % 1000003 for i in range(250_000)))

@@ -8,7 +8,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 use terrace_bench::peer::Backing;
@@ -103,9 +103,7 @@ fn measure(args: &Args) -> io::Result<()> {
         if !args.only.is_empty() && !args.only.contains(&program) {
             continue;
         }
-        if let Some(needed) = program.needs()
-            && !installed(needed)
-        {
+        if let Some(needed) = program.lacks() {
             eprintln!("{}: {needed} is not installed: NOT run", program.name());
             continue;
         }
@@ -237,12 +235,6 @@ fn table(args: &Args, rows: &[Row]) {
             mib(row.dram[2]),
         );
     }
-}
-
-fn installed(program: &str) -> bool {
-    let mut version = Command::new(program);
-    version.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    version.status().is_ok()
 }
 
 /// On a terminal, says what is being done.

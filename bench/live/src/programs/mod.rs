@@ -6,7 +6,7 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use terrace_core::Bytes;
@@ -33,8 +33,10 @@ pub enum Program {
     RedisUniform,
     /// sqlite3: a table with an index in memory, filled, looked up, joined.
     Sqlite,
-    /// python3: passes over an array of numbers, by numpy if it is there.
+    /// python3: passes over an array of numbers, by the standard library.
     Python,
+    /// The same by numpy.
+    Numpy,
     /// GNU sort with two threads.
     Sort,
     /// `PageRank` on a Kronecker graph.
@@ -77,19 +79,22 @@ impl Program {
             Self::RedisUniform => "redis, uniform",
             Self::Sqlite => "sqlite3",
             Self::Python => "python3",
+            Self::Numpy => "numpy",
             Self::Sort => "sort",
             Self::Pagerank => "pagerank",
             Self::Bfs => "bfs",
         }
     }
 
-    /// The command that has to be installed.
-    pub const fn needs(self) -> Option<&'static str> {
+    /// What has to be installed and is not.
+    pub fn lacks(self) -> Option<&'static str> {
+        let lacks = |command: &'static str| (!succeeds(&[command, "--version"])).then_some(command);
         match self {
-            Self::RedisZipf | Self::RedisUniform => Some("redis-server"),
-            Self::Sqlite => Some("sqlite3"),
-            Self::Python => Some("python3"),
-            Self::Sort => Some("sort"),
+            Self::RedisZipf | Self::RedisUniform => lacks("redis-server"),
+            Self::Sqlite => lacks("sqlite3"),
+            Self::Python => lacks("python3"),
+            Self::Numpy => numpy_python().is_none().then_some("numpy"),
+            Self::Sort => lacks("sort"),
             Self::Pagerank | Self::Bfs => None,
         }
     }
@@ -100,7 +105,9 @@ impl Program {
         match self {
             Self::Sort => place.text(),
             Self::Pagerank | Self::Bfs => place.graph(),
-            Self::RedisZipf | Self::RedisUniform | Self::Sqlite | Self::Python => Ok(()),
+            Self::RedisZipf | Self::RedisUniform | Self::Sqlite | Self::Python | Self::Numpy => {
+                Ok(())
+            }
         }
     }
 
@@ -119,7 +126,13 @@ impl Program {
                 let read = format!(".read '{}'", script("table.sql"));
                 ["sqlite3", "-batch", ":memory:", &rows, &read].map(String::from).into()
             }
-            Self::Python => vec!["python3".to_owned(), script("passes.py"), count.to_owned()],
+            Self::Python => {
+                ["python3", &script("passes.py"), "array", count].map(String::from).into()
+            }
+            Self::Numpy => {
+                let python = numpy_python().unwrap_or("python3");
+                [python, &script("passes.py"), "numpy", count].map(String::from).into()
+            }
             Self::Sort => {
                 let flags = ["sort", "--parallel=2", "-S", "1G", "-k3,3", "-k1,1n"];
                 flags.map(String::from).into_iter().chain([input("text")]).collect()
@@ -145,6 +158,20 @@ impl Program {
             .ok_or_else(|| io::Error::other(format!("{} wrote nothing", self.name())))?;
         Ok(Outcome { time, resident: finished.peak, checksum })
     }
+}
+
+/// A Python that has numpy: a distribution's package is for its own Python, which need not be the
+/// first one in the path.
+fn numpy_python() -> Option<&'static str> {
+    ["python3", "/usr/bin/python3"]
+        .into_iter()
+        .find(|python| succeeds(&[python, "-c", "import numpy"]))
+}
+
+fn succeeds(words: &[&str]) -> bool {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 /// Of all that a file holds, read piece by piece: what this process has resident at any time
