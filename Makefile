@@ -30,6 +30,10 @@ MIRI_CASES ?= 4
 # `short` for a quarter of the foreign tests.
 FOREIGN ?=
 
+# Where this is not empty, what this machine cannot test is a failure. Continuous integration
+# sets CI; TERRACE_UNSUPPORTED_OK=1 allows it all the same. The tests look at both themselves.
+MUST_RUN := $(if $(filter 1,$(TERRACE_UNSUPPORTED_OK)),,$(CI))
+
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 TERRACE := $(TARGET)/release/terrace
 # What hangs is shown, and ended, after so many seconds without a word.
@@ -100,7 +104,7 @@ lint: ## Formatting, clippy and shellcheck.
 	@if command -v shellcheck >/dev/null; then \
 	    echo "shellcheck scripts"; shellcheck scripts/*.sh tests/guest/*.sh tests/guest/tests/*.sh .ci/run; \
 	else \
-	    echo "shellcheck is not installed: scripts NOT checked"; \
+	    echo "shellcheck is not installed: scripts NOT checked"; [ -z "$(MUST_RUN)" ]; \
 	fi
 
 .PHONY: deny
@@ -149,14 +153,14 @@ guest: build ## Attach and NUMA tiers in an emulated guest with two nodes; ONLY=
 	@scripts/setup.sh guest
 	tests/guest/guest.sh $(TERRACE) $(ONLY)
 
-# The part of it that `make test` runs. Where no guest can be had that is said
-# loudly, and is no failure; a guest whose tests fail is one.
-GUEST_SHORT := doctor hot_set_written ends_with_the_program three_tiers nodes_and_compressed
+# The part of it that `make test` runs: what tests/guest/tests.list marks as short. Where no
+# guest can be had that is said loudly, and is a failure only where everything must be tested;
+# a guest whose tests fail is one anywhere.
 .PHONY: guest-short
 guest-short: build
 	@scripts/setup.sh guest || echo "setup.sh guest failed" >&2
-	@$(WATCHED) tests/guest/guest.sh $(TERRACE) $(GUEST_SHORT); status=$$?; \
-	if [ $$status -eq 77 ]; then \
+	@$(WATCHED) tests/guest/guest.sh $(TERRACE) --short; status=$$?; \
+	if [ $$status -eq 77 ] && [ -z "$(MUST_RUN)" ]; then \
 	    echo "SKIPPED: the tests in a guest with two NUMA nodes (the reason is above)"; \
 	else exit $$status; fi
 

@@ -34,9 +34,18 @@ mkdir -p "$scratch/lists/partial" "$scratch/cache/archives/partial"
         }' || true
 } >"$scratch/sources.list"
 apt=(apt-get -qq -o "Dir::Etc::SourceList=$scratch/sources.list" -o Dir::Etc::SourceParts=/dev/null
-    -o "Dir::State::Lists=$scratch/lists" -o "Dir::Cache=$scratch/cache" -o APT::Sandbox::User=root)
-"${apt[@]}" update
-(cd "$scratch" && "${apt[@]}" source --download-only "redis=$version" >/dev/null)
+    -o "Dir::State::Lists=$scratch/lists" -o "Dir::Cache=$scratch/cache" -o APT::Sandbox::User=root
+    -o Acquire::Retries=3)
+# A mirror may be out of reach for a moment; apt itself tries again within seconds only.
+for pause in 5 20 0; do
+    if "${apt[@]}" update &&
+        (cd "$scratch" && "${apt[@]}" source --download-only "redis=$version" >/dev/null); then
+        break
+    fi
+    [ "$pause" -gt 0 ] || exit 1
+    echo "redis-tests.sh: the sources did not come; again in $pause s" >&2
+    sleep "$pause"
+done
 tar -xzf "$scratch"/redis_*.orig.tar.gz -C "$scratch"
 mv "$scratch"/redis-*/tests "$scratch"/redis-*/runtest "$to"/
 mkdir -p "$to/src"

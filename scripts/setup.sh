@@ -26,6 +26,9 @@ wanted() {
         echo "python3 python3"
         echo "perl perl"
         echo "node nodejs"
+        echo "javac default-jdk-headless"
+        echo "script bsdutils"
+        echo "setpriv util-linux"
         echo "zstd zstd"
         echo "qemu-x86_64 qemu-user"
         echo "valgrind valgrind"
@@ -117,6 +120,6 @@ fi
 echo "installing: ${missing[*]}"
 trap allow_services EXIT
 forbid_services
-as_root apt-get update -qq
+as_root apt-get -o Acquire::Retries=3 update -qq
 as_root env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    apt-get -o Acquire::Retries=3 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

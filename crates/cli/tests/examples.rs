@@ -6,7 +6,7 @@
 //! | comment | |
 //! |---|---|
 //! | `<!-- needs: swap -->` | left out where there is none and none can be made |
-//! | `<!-- guest: NAME -->` | runs in tests/guest/tests/NAME.sh: it must use the same options |
+//! | `<!-- guest: NAME -->` | runs in tests/guest/tests/NAME.sh: it must use the same options, and `make test` must run it |
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Swap, is_supported, preload};
+use common::{Swap, is_missing, is_supported, preload};
 
 /// How long all of them may take; a minute is usual.
 const SECONDS: &str = "270";
@@ -64,7 +64,6 @@ fn page() -> Vec<Block> {
 #[test]
 fn every_example_works() {
     if !is_supported() {
-        eprintln!("SKIPPED: memory cannot be managed here");
         return;
     }
     let swap = Swap::on();
@@ -79,7 +78,7 @@ fn every_example_works() {
         match block.mark.as_ref().map(|(what, rest)| (what.as_str(), rest.as_str())) {
             Some(("guest", _)) => continue,
             Some(("needs", "swap")) if swap.is_none() => {
-                eprintln!("SKIPPED: line {}: no swap", block.line);
+                is_missing("swap");
                 continue;
             }
             Some(("needs", "swap")) | None => {}
@@ -119,8 +118,15 @@ fn every_example_works() {
 #[test]
 fn what_the_guest_shows_is_what_it_tests() {
     let mut there = 0;
+    let listed = guest_tests();
+    let short: Vec<_> = listed.iter().filter(|(_, is_short)| *is_short).map(|(n, _)| n).collect();
     for block in page() {
         let Some((_, name)) = block.mark.filter(|(what, _)| what == "guest") else { continue };
+        assert!(
+            short.contains(&&name),
+            "line {}: `make test` does not run {name} (tests/guest/tests.list)",
+            block.line
+        );
         let test = root().join(format!("tests/guest/tests/{name}.sh"));
         let test = fs::read_to_string(&test).unwrap_or_else(|e| panic!("{}: {e}", test.display()));
         for word in block.text.split_whitespace().filter(|word| word.len() > 2) {
@@ -131,6 +137,31 @@ fn what_the_guest_shows_is_what_it_tests() {
         there += 1;
     }
     assert!(there >= 3, "{there}");
+}
+
+/// The guest's tests, and whether `make test` runs them.
+fn guest_tests() -> Vec<(String, bool)> {
+    let list = fs::read_to_string(root().join("tests/guest/tests.list")).unwrap();
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    let test = |line: &str| match line.split_once(' ') {
+        Some((name, "short")) => (name.to_owned(), true),
+        Some((name, "long")) => (name.to_owned(), false),
+        _ => panic!("tests.list: `{line}`"),
+    };
+    lines.map(test).collect()
+}
+
+/// A test that is in no list runs nowhere.
+#[test]
+fn every_test_of_the_guest_is_in_its_list() {
+    let mut listed: Vec<_> = guest_tests().into_iter().map(|(name, _)| name).collect();
+    listed.sort_unstable();
+    let directory = fs::read_dir(root().join("tests/guest/tests")).unwrap();
+    let stem = |path: PathBuf| path.file_stem().unwrap().to_string_lossy().into_owned();
+    let mut there: Vec<_> = directory.map(|entry| stem(entry.unwrap().path())).collect();
+    there.sort_unstable();
+
+    assert_eq!(listed, there);
 }
 
 #[test]
