@@ -43,6 +43,12 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     Stat::of(pid).is_some_and(|stat| !stat.zombie)
 }
 
+/// Processor time of this process with all its threads, from its start.
+pub(crate) fn own_cpu() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
 /// What the first touch of a base page takes here now, without Terrace.
 pub(crate) fn plain_fault() -> Nanos {
     const PAGE: usize = 4096;
@@ -77,6 +83,23 @@ mod tests {
     fn our_own_process_is_alive_and_a_number_beyond_the_limit_is_not() {
         assert!(is_alive(std::process::id()));
         assert!(!is_alive(u32::MAX));
+    }
+
+    /// A thread that spins, as a quiet window's keeper does, is in it as long as it runs.
+    #[test]
+    fn own_processor_time_is_that_of_all_threads() {
+        let before = own_cpu();
+
+        let spent = std::thread::spawn(|| {
+            let clock = rustix::time::ClockId::ThreadCPUTime;
+            let ran = || rustix::time::clock_gettime(clock);
+            while ran().tv_nsec < 20_000_000 {
+                std::hint::spin_loop();
+            }
+        });
+        spent.join().unwrap();
+
+        assert!(own_cpu() - before >= Nanos::millis(20));
     }
 
     #[test]

@@ -209,7 +209,13 @@ impl LiveRun {
     pub(crate) fn report(&self) -> RunReport {
         let pages = self.pages();
         let cpu = pages.iter().filter_map(|page| Stat::of(page.pid())).map(|stat| stat.cpu).sum();
-        let usage = Usage { cpu, plain_fault: self.manifest.plain_fault };
+        // A command that was killed has left a number that may be another's by now.
+        let command = is_kept(&self.directory).then(|| Stat::of(self.manifest.pid)).flatten();
+        let usage = Usage {
+            cpu,
+            plain_fault: self.manifest.plain_fault,
+            command_cpu: command.map_or(Nanos::ZERO, |stat| stat.cpu),
+        };
         let shared = Summary::read(&self.directory.join(broker::page::FILE)).ok();
         let head = Head {
             program: self.manifest.program.clone(),
@@ -340,10 +346,16 @@ fn directories(parent: &Path) -> Vec<PathBuf> {
 
 /// Whether a run's command lives, or any process of its program.
 fn is_alive(directory: &Path) -> bool {
-    let Ok(lock) = File::open(directory.join(LOCK)) else { return false };
+    // A directory without a lock file is no run's.
+    directory.join(LOCK).exists()
+        && (is_kept(directory) || process_numbers(directory).any(procs::is_alive))
+}
+
+/// Whether a run's command lives.
+fn is_kept(directory: &Path) -> bool {
     // Shared, so that two who look at the same time do not take each other for
     // the run.
-    lock.try_lock_shared().is_err() || process_numbers(directory).any(procs::is_alive)
+    File::open(directory.join(LOCK)).is_ok_and(|lock| lock.try_lock_shared().is_err())
 }
 
 /// Removes what killed runs of this user have left.

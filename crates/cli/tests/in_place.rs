@@ -285,7 +285,8 @@ fn options_that_mean_nothing_for_a_kind_of_run_are_refused() {
         let expected = "only where pages stay mapped, with --slow or such memories in --tiers";
         assert_eq!(message, format!("{named}: {expected}"));
     }
-    for option in [&["--best-effort"][..], &["--spill", "cold"], &["--huge-pages", "auto"]] {
+    let quiet = &["--quiet-windows", "never"];
+    for option in [&["--best-effort"][..], &["--spill", "cold"], &["--huge-pages", "auto"], quiet] {
         let message = run(&[&["--fast", "16MiB", "--slow", "numa:1"], option].concat());
         let expected = "not where pages stay mapped, as in the memories of --slow";
         assert_eq!(message, format!("{}: {expected}", option[0]));

@@ -320,6 +320,8 @@ fn a_program_larger_than_its_budget_keeps_to_it_and_says_what_it_cost() {
     assert!(number("mapped_peak") >= 64 << 20, "{total}");
     assert!(number("demotions") >= (48 << 20) / 4096, "{total}");
     assert!(number("promotions") > 0 && number("waited") > 0 && number("own_cpu") > 0, "{total}");
+    // What `terrace run` takes itself (quiet windows, the broker) is told apart.
+    assert!(report["command_cpu"].as_u64().unwrap() > 0, "{report}");
     let absent = &total["faults"][1];
     assert_eq!(absent["kind"], "absent");
     assert!(absent["p50"].as_u64() <= absent["p99"].as_u64(), "{absent}");
@@ -359,6 +361,34 @@ fn decisions_are_recorded_while_the_program_runs_and_can_be_explained() {
         .map(|action| action["page"].clone())
         .collect();
     assert!(!pages.is_empty() && pages.iter().all(|page| *page == pages[0]), "{about}");
+}
+
+/// Keepers take processors from other programs, too. Who says `never` has none, and a program
+/// that is as right.
+#[test]
+fn no_processor_is_held_where_quiet_windows_are_forbidden() {
+    if !is_supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let hog = dir.path().join("hog");
+    compile(HOG, &hog, &["-O1"]);
+    // The shell's parent is `terrace run`, whose threads have their names by then.
+    let script = format!("{} && cat /proc/$PPID/task/*/comm", hog.display());
+    let keepers = |when: &str| {
+        let command = run("16MiB").args(["--quiet", "--quiet-windows", when]);
+        let output = command.args(["--", "sh", "-c", &script]).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.starts_with("intact\n") && said.contains("broker"), "{said}");
+        said.lines().filter(|name| name.starts_with("quiet-")).count()
+    };
+
+    let (kept, forbidden) = (keepers("auto"), keepers("never"));
+
+    assert_eq!(forbidden, 0);
+    let processors = std::process::Command::new("nproc").output().unwrap().stdout;
+    let processors: usize = String::from_utf8_lossy(&processors).trim().parse().unwrap();
+    assert_eq!(kept, if (2..=4).contains(&processors) { processors } else { 0 });
 }
 
 #[test]

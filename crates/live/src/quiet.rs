@@ -44,6 +44,28 @@ const DEAD: u64 = 10_000_000;
 /// most, as it doubles each time.
 const REST: (u64, u64) = (1_000_000, 10_000_000_000);
 
+/// Whether a run keeps windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuietWindows {
+    /// Where there are two to [`MAX_CPUS`] processors, as far as moves show that it pays.
+    Auto,
+    /// Not at all: other programs on the machine are worth more than this one's speed.
+    Never,
+}
+
+impl QuietWindows {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Auto, Self::Never];
+
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Never => "never",
+        }
+    }
+}
+
 /// What the keeper and the pagers of a run share: a file in its directory.
 #[repr(C)]
 pub struct QuietPage {
@@ -200,7 +222,7 @@ impl Quiet {
         }
         let turn = page.turn.fetch_add(1, AcqRel).wrapping_add(1).max(1);
         let own = processors::current() + 1;
-        let mut window = Window { page, turn, asked: [false; MAX_CPUS] };
+        let mut window = Window { page, taken: now, turn, asked: [false; MAX_CPUS] };
         for (asked, place) in window.asked.iter_mut().zip(&page.cpus) {
             let cpu = place.cpu.load(Acquire);
             if cpu != 0 && cpu != own {
@@ -232,16 +254,23 @@ impl Quiet {
 #[derive(Debug)]
 pub struct Window<'q> {
     page: &'q QuietPage,
+    /// When it was taken, which tells it apart from one that another has taken since.
+    taken: u64,
     turn: u32,
     asked: [bool; MAX_CPUS],
 }
 
 impl Drop for Window<'_> {
     fn drop(&mut self) {
+        // Declared dead, because we did not get to run: processors have long been given back,
+        // and what is open now is another's.
+        if self.page.taken.load(Acquire) != self.taken {
+            return;
+        }
         for (place, _) in self.page.cpus.iter().zip(self.asked).filter(|(_, asked)| *asked) {
             place.done.store(self.turn, Release);
         }
-        self.page.taken.store(0, Release);
+        let _ = self.page.taken.compare_exchange(self.taken, 0, Release, Relaxed);
     }
 }
 
@@ -310,5 +339,23 @@ mod tests {
         assert!(quiet.window().is_none());
         page.taken.store(sys::now() - DEAD - 1, Release);
         assert!(quiet.window().is_some());
+    }
+
+    /// Or two could have windows at once, and each would take the other's processors for held.
+    #[test]
+    fn who_was_taken_for_dead_does_not_give_another_s_window_back() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let page = map(&directory.path().join(FILE), true).expect("a page");
+        let quiet = Quiet { page: Some(page), ..Quiet::default() };
+        let late = quiet.window().expect("nobody has it");
+        sys::sleep(DEAD + 1_000_000);
+        let next = quiet.window().expect("whoever had it is dead");
+        let taken = page.taken.load(Acquire);
+
+        drop(late);
+
+        assert_eq!((page.taken.load(Acquire), next.taken), (taken, taken));
+        drop(next);
+        assert_eq!(page.taken.load(Acquire), 0);
     }
 }

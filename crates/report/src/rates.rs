@@ -26,7 +26,7 @@ pub struct Rates {
     pub direct_reclaims: PerSecond,
     /// Threads that stood still for us on average: stall time by time.
     pub stalled: f64,
-    /// Processors that Terrace's own threads took on average.
+    /// Processors that Terrace took on average: its threads in the program, and `terrace run`.
     pub own_cpu: f64,
 }
 
@@ -67,7 +67,7 @@ impl Rates {
             thrashing: share(|f| f.thrashing),
             direct_reclaims: rate(|f| f.direct_reclaims),
             stalled: share(|f| f.waited),
-            own_cpu: share(|f| f.own_cpu),
+            own_cpu: (after.all_own_cpu() - before.all_own_cpu()) / interval,
         })
     }
 }

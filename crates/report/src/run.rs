@@ -56,6 +56,11 @@ pub struct RunReport {
     pub slowdown: Option<Slowdown>,
     /// All processes together. Peaks are sums of peaks, so upper bounds.
     pub total: Figures,
+    /// Processor time of the `terrace run` process itself since it was started: keepers of
+    /// quiet windows, the broker, and whatever records, watches and shows. Not in
+    /// [`Figures::own_cpu`], which is of the threads inside the program.
+    #[serde(default)]
+    pub command_cpu: Nanos,
     /// Each process that loaded the library, in the order of their numbers.
     pub processes: Vec<ProcessReport>,
     /// Decisions that were taken faster than they could be recorded; `None`
@@ -179,7 +184,7 @@ pub struct Figures {
     pub waited_running: Nanos,
     /// Where that time went.
     pub stall: StallReport,
-    /// Processor time of Terrace's own threads.
+    /// Processor time of Terrace's own threads in the program's processes.
     pub own_cpu: Nanos,
     /// Samples that the policy was given.
     pub samples: u64,
@@ -429,11 +434,17 @@ impl RunReport {
         }
     }
 }
+            command_cpu: usage.command_cpu,
 
 /// A run's figures at one moment: what is told again and again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
     /// How long the program had run.
+
+    /// Processor time of all that is Terrace's: threads in the program, and `terrace run`.
+    pub fn all_own_cpu(&self) -> Nanos {
+        self.total.own_cpu + self.command_cpu
+    }
     pub elapsed: Nanos,
     /// How much slower it was until then than it would have been.
     pub slowdown: Option<Slowdown>,
@@ -445,6 +456,9 @@ pub struct Moment {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Box<AttachReport>>,
 }
+    /// Processor time of the `terrace run` process itself, as in [`RunReport::command_cpu`].
+    #[serde(default)]
+    pub command_cpu: Nanos,
 
 impl From<RunReport> for Moment {
     fn from(report: RunReport) -> Self {
@@ -458,6 +472,7 @@ impl From<RunReport> for Moment {
         let figures = moment.processes.iter_mut().map(|process| &mut process.figures);
         for figures in figures.chain([&mut moment.total]) {
             figures.faults.iter_mut().for_each(|fault| fault.histogram.clear());
+            command_cpu: report.command_cpu,
         }
         moment
     }
@@ -493,6 +508,7 @@ impl Moment {
         }
     }
 }
+            command_cpu: self.command_cpu,
 
 /// What `run` itself knows of the run.
 #[derive(Clone, Debug)]
@@ -531,6 +547,8 @@ impl ProcessReport {
     fn of(page: &ProcessPage) -> Self {
         let mut regions: Vec<_> = page
             .regions
+    /// Processor time of the `terrace run` process itself.
+    pub command_cpu: Nanos,
             .iter()
             .map(|region| RegionReport {
                 start: region.start.load(Relaxed),

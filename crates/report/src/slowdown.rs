@@ -1,8 +1,9 @@
 //! How much slower a program ran than it would have on plain memory.
 //!
 //! An estimate, because the program ran once: the time that its threads stood
-//! still for us is taken away from the time that it ran. Three assumptions go
-//! into that, and the figures that they rest on are kept beside the result:
+//! still for us is taken away from the time that it ran. Four assumptions go
+//! into that (`docs/observability.md` says more), and the figures that they rest on are kept
+//! beside the result:
 //!
 //! 1. Stalls are spread evenly over the threads that were at work: with `k`
 //!    threads running or waiting for us on average, a second of stall makes the
@@ -11,9 +12,11 @@
 //!    sleeps for other reasons has its stalls counted in full.
 //! 2. On plain memory each first touch would have cost what the kernel takes
 //!    for it on this machine now, in base pages.
-//! 3. What Terrace's threads do while nobody waits for them (compressing,
-//!    planning) is free: it takes processors that would otherwise be idle.
-//!    Where all are busy, the estimate is too low.
+//! 3. A thread waits for a fault as long as serving it took, and what reaching the handler and
+//!    running again took at the start; but not longer than it did not run ([`Figures::waited`]).
+//! 4. What Terrace's threads do while nobody waits for them (compressing,
+//!    planning, keeping processors still) is free: it takes processors that would
+//!    otherwise be idle. Where all are busy, the estimate is too low.
 
 use serde::{Deserialize, Serialize};
 use terrace_core::Nanos;
@@ -79,7 +82,7 @@ mod tests {
     }
 
     fn usage(cpu: Nanos) -> Usage {
-        Usage { cpu, plain_fault: Nanos::micros(1) }
+        Usage { cpu, plain_fault: Nanos::micros(1), ..Usage::default() }
     }
 
     #[test]

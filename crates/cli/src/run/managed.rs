@@ -12,7 +12,7 @@ use terrace_live::activate;
 use terrace_live::broker::{self, keeper::Broker, page::Summary};
 use terrace_live::config::{self, Counted, HugePages, RunConfig};
 use terrace_live::doctor::Facts;
-use terrace_live::quiet::Keeper;
+use terrace_live::quiet::{Keeper, QuietWindows};
 use terrace_report::{End, Head, Moment, RunReport, SharedReport, Usage};
 
 use super::child::{Running, Watch, exit_code};
@@ -73,7 +73,8 @@ impl Args {
             }
             None => None,
         };
-        let _keeper = Keeper::start(directory.path());
+        let keeps_windows = self.quiet_windows != Some(QuietWindows::Never);
+        let _keeper = keeps_windows.then(|| Keeper::start(directory.path())).flatten();
         let broker = match joined {
             Some(joined) => Divided::Elsewhere(joined),
             None => Divided::Here(start_broker(directory.path(), fast)?),
@@ -270,7 +271,11 @@ impl Run<'_> {
             unmanaged: self.unmanaged.clone(),
         };
         let lost = self.recorder.lost();
-        let usage = Usage { cpu: self.cpu(end), plain_fault: self.plain_fault };
+        let usage = Usage {
+            cpu: self.cpu(end),
+            plain_fault: self.plain_fault,
+            command_cpu: procs::own_cpu(),
+        };
         RunReport::collect(head, self.recorder.pages(), &usage, lost)
     }
 

@@ -32,6 +32,7 @@ use terrace_core::{Bytes, Compressing, Ladder, LadderFile, LadderTier};
 use terrace_economics::Mode;
 use terrace_live::config::{HugePages, RunConfig};
 use terrace_live::probe::UffdProbe;
+use terrace_live::quiet::QuietWindows;
 use terrace_policy::PolicyName;
 
 use self::program::Program;
@@ -113,11 +114,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHEN", value_parser = one_of(&HugePages::ALL, HugePages::name))]
     huge_pages: Option<HugePages>,
 
+    /// Whether pages leave in quiet windows, where there are two to four processors and it
+    /// pays (auto, unless told otherwise): all other processors are held for up to 0.6 ms,
+    /// also from other programs. Or never.
+    #[arg(long, value_name = "WHEN",
+          value_parser = one_of(&QuietWindows::ALL, QuietWindows::name))]
+    quiet_windows: Option<QuietWindows>,
+
     /// Write the report to a file instead of stderr.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
-    /// Write every decision to a file, for `terrace why`.
+    /// Write every decision, the figures over time and what the policy was told to a file,
+    /// for `terrace why`, `report` and `replay`.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 
@@ -224,6 +233,7 @@ impl Args {
             (!policy.is_empty(), policy.as_str()),
             (self.spill.is_some(), "--spill"),
             (self.huge_pages.is_some(), "--huge-pages"),
+            (self.quiet_windows.is_some(), "--quiet-windows"),
             (self.best_effort, "--best-effort"),
         ];
         if let Some((_, option)) = given.into_iter().find(|(given, _)| *given) {

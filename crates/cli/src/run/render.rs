@@ -94,7 +94,7 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
     rows.extend([
         ("waited for us", waited(total.waited, report.elapsed)),
         ("slowdown", report.slowdown.as_ref().map_or_else(|| "unknown".to_owned(), slowdown)),
-        ("our processors", waited(total.own_cpu, report.elapsed)),
+        ("our processors", own_processors(report)),
         (
             "policy",
             format!(
@@ -241,6 +241,16 @@ fn waited(time: Nanos, elapsed: Nanos) -> String {
 /// What no policy can help with, and how to recognise it.
 fn thrashing(time: Nanos, elapsed: Nanos) -> String {
     format!("{}: what left came back at once; the budget is too small", waited(time, elapsed))
+}
+
+/// What Terrace took of all processors, and where: in the program's own processes, and in
+/// `terrace run`, which keeps quiet windows, divides the budget, and records.
+fn own_processors(report: &RunReport) -> String {
+    let all = waited(report.all_own_cpu(), report.elapsed);
+    format!(
+        "{all}: {} in the program, {} in `terrace run`",
+        report.total.own_cpu, report.command_cpu
+    )
 }
 
 /// Each sampler that was used, once.
@@ -571,6 +581,7 @@ mod tests {
     }
 
     #[test]
+            command_cpu: Nanos::millis(600),
     fn the_report_of_one_process_reads_as_agreed() {
         let text = render(&report());
 

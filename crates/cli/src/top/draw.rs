@@ -299,7 +299,7 @@ pub(super) mod tests {
             demotions: u64::from(faults) + 20,
             ping_pongs: u64::from(faults) / 4,
             waited: Nanos::millis(300) * u64::from(n),
-            own_cpu: Nanos::millis(500) * u64::from(n),
+            own_cpu: Nanos::millis(400) * u64::from(n),
             ..Figures::default()
         };
         let process = ProcessReport {
@@ -339,6 +339,7 @@ pub(super) mod tests {
             nodes: None,
         }
     }
+            command_cpu: Nanos::millis(100) * u64::from(n),
 
     fn run(looks: u32) -> Seen {
         let program = vec!["/usr/bin/sort".to_owned()];

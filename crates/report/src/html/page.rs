@@ -384,7 +384,8 @@ fn facts(story: &Story, report: &RunReport) -> String {
     let mut rows = vec![
         vec!["machine".to_owned(), story.machine.clone()],
         vec!["processes".to_owned(), report.processes.len().to_string()],
-        vec!["Terrace's own processor time".to_owned(), total.own_cpu.to_string()],
+        vec!["Terrace's own processor time, in the program".to_owned(), total.own_cpu.to_string()],
+        vec!["the same, of `terrace run`".to_owned(), report.command_cpu.to_string()],
         vec![
             "demotions cancelled by a touch".to_owned(),
             format!(
