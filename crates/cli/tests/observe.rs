@@ -115,6 +115,8 @@ fn watch_tells_the_counters_again_and_again_and_at_the_end() {
     }
     let faults = |line: &serde_json::Value| line["total"]["promotions"].as_u64().unwrap();
     assert!(lines.windows(2).all(|w| faults(&w[0]) <= faults(&w[1])), "counters went back");
+    let command = |line: &serde_json::Value| line["command_cpu"].as_u64().unwrap();
+    assert!(lines.windows(2).all(|w| command(&w[0]) < command(&w[1])), "a look costs something");
     let last = lines.last().unwrap();
     assert!(faults(last) > 0 && last["total"]["waited"].as_u64().unwrap() > 0, "{last}");
     assert_eq!(last["processes"][0]["command"], "busy");
@@ -180,6 +182,8 @@ fn metrics_can_be_scraped_and_are_what_the_format_asks_for() {
         "terrace_thrashing_seconds",
         "terrace_fault_duration_seconds",
         "terrace_decisions",
+        "terrace_own_cpu_seconds",
+        "terrace_command_cpu_seconds",
         "terrace_slowdown_ratio",
     ] {
         assert!(families.contains_key(name), "{name} is missing:\n{text}");

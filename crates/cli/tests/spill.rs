@@ -120,6 +120,11 @@ fn the_file_never_holds_more_than_it_may() {
     assert!(most(&report, &["store", "spilled"]) <= 1 << 20, "{report:#}");
     // What has no place in the file stays in RAM, although that is over its limit.
     assert!(most(&report, &["store", "occupied_peak"]) > 2 << 20, "{report:#}");
+    // Which is told: by how much at most, and for how long.
+    let peak = most(&report, &["store", "occupied_peak"]);
+    let over = most(&report, &["store", "over_limit_peak"]);
+    assert!(over > (2 << 20) - (64 << 10) && over <= peak - (64 << 10), "{report:#}");
+    assert!(most(&report, &["store", "over_limit"]) > 0, "{report:#}");
 }
 
 /// Records die as pages come back: the file is written several times over, and what is

@@ -31,6 +31,8 @@ const IDLE_SHARED: u64 = 80_000_000;
 /// (measured: `bench/mechanisms`), 20 in 10 ms are 3 % of a processor.
 const ARM: u32 = 20;
 
+/// How long (ns) the manager leaves making room when the writer of the spill file is far behind.
+const HOLD_BACK: u64 = 1_000_000;
 /// How long the background rests when nothing could leave.
 const STUCK: u64 = 5_000_000;
 
@@ -168,7 +170,7 @@ impl Worker<'_> {
     /// Makes some room, if that is wanted and nobody else is doing it; whether it did. The
     /// manager's work, and that of a handler with time to spare.
     pub(crate) fn make_headroom(&mut self) -> bool {
-        if !self.lacks_headroom() {
+        if !self.lacks_headroom() || self.pager.should_hold_back() {
             return false;
         }
         let Some(mut limbo) = self.pager.limbo.try_lock() else { return false };
@@ -192,7 +194,11 @@ impl Worker<'_> {
             if pager.huge.drop_one(pager) {
                 continue;
             }
-            pager.throttle();
+            if pager.should_hold_back() {
+                // Faults wait for the writer; the manager has other things to do.
+                sys::sleep(HOLD_BACK);
+                break;
+            }
             if !self.make_headroom() {
                 give_way();
             }

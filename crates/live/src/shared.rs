@@ -16,7 +16,7 @@ use crate::sys;
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// Regions that the page has room for; the report shows the top of them.
 pub const REGIONS: usize = 256;
 /// Equal parts of a region that faults are counted by.
@@ -113,6 +113,10 @@ counters! {
     samples_throttled,
     /// Processor time spent on sampling, ns.
     sampling_ns,
+    /// The most that the store held beyond `--store-limit`, with a spill file.
+    store_over_peak_bytes,
+    /// Time in which it held more, ns.
+    store_over_ns,
     /// Pages compressed.
     compressed,
     /// Time spent compressing, ns.

@@ -301,6 +301,12 @@ pub struct StoreReport {
     pub occupied: Bytes,
     /// The most of it at once.
     pub occupied_peak: Bytes,
+    /// The most of it beyond `--store-limit`: the disk was slower than the program, or full.
+    #[serde(default)]
+    pub over_limit_peak: Bytes,
+    /// Time in which it was beyond the limit. Of several processes, all together.
+    #[serde(default)]
+    pub over_limit: Nanos,
     /// Bytes in the spill file.
     pub spilled: Bytes,
     /// Bytes read from it since the start.
@@ -428,37 +434,37 @@ impl RunReport {
             unmanaged: head.unmanaged,
             slowdown,
             total,
+            command_cpu: usage.command_cpu,
             processes,
             decisions_lost,
             nodes: None,
         }
     }
-}
-            command_cpu: usage.command_cpu,
-
-/// A run's figures at one moment: what is told again and again.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Moment {
-    /// How long the program had run.
 
     /// Processor time of all that is Terrace's: threads in the program, and `terrace run`.
     pub fn all_own_cpu(&self) -> Nanos {
         self.total.own_cpu + self.command_cpu
     }
+}
+
+/// A run's figures at one moment: what is told again and again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Moment {
+    /// How long the program had run.
     pub elapsed: Nanos,
     /// How much slower it was until then than it would have been.
     pub slowdown: Option<Slowdown>,
     /// All processes together.
     pub total: Figures,
+    /// Processor time of the `terrace run` process itself, as in [`RunReport::command_cpu`].
+    #[serde(default)]
+    pub command_cpu: Nanos,
     /// Each process. Without histograms: they are in the last report.
     pub processes: Vec<ProcessReport>,
     /// Where what is resident lies; `None` where there is DRAM alone, and in recordings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Box<AttachReport>>,
 }
-    /// Processor time of the `terrace run` process itself, as in [`RunReport::command_cpu`].
-    #[serde(default)]
-    pub command_cpu: Nanos,
 
 impl From<RunReport> for Moment {
     fn from(report: RunReport) -> Self {
@@ -466,13 +472,13 @@ impl From<RunReport> for Moment {
             elapsed: report.elapsed,
             slowdown: report.slowdown,
             total: report.total,
+            command_cpu: report.command_cpu,
             processes: report.processes,
             nodes: report.nodes,
         };
         let figures = moment.processes.iter_mut().map(|process| &mut process.figures);
         for figures in figures.chain([&mut moment.total]) {
             figures.faults.iter_mut().for_each(|fault| fault.histogram.clear());
-            command_cpu: report.command_cpu,
         }
         moment
     }
@@ -502,13 +508,13 @@ impl Moment {
             unmanaged: None,
             slowdown: self.slowdown,
             total: self.total,
+            command_cpu: self.command_cpu,
             processes: self.processes,
             decisions_lost: None,
             nodes: self.nodes,
         }
     }
 }
-            command_cpu: self.command_cpu,
 
 /// What `run` itself knows of the run.
 #[derive(Clone, Debug)]
@@ -541,14 +547,14 @@ pub struct Usage {
     pub cpu: Nanos,
     /// What the first touch of a page takes on plain memory.
     pub plain_fault: Nanos,
+    /// Processor time of the `terrace run` process itself.
+    pub command_cpu: Nanos,
 }
 
 impl ProcessReport {
     fn of(page: &ProcessPage) -> Self {
         let mut regions: Vec<_> = page
             .regions
-    /// Processor time of the `terrace run` process itself.
-    pub command_cpu: Nanos,
             .iter()
             .map(|region| RegionReport {
                 start: region.start.load(Relaxed),
@@ -610,6 +616,8 @@ impl Figures {
                 compressed: bytes(|c| &c.blob_bytes),
                 occupied: bytes(|c| &c.store_bytes),
                 occupied_peak: bytes(|c| &c.store_peak_bytes),
+                over_limit_peak: bytes(|c| &c.store_over_peak_bytes),
+                over_limit: nanos(|c| &c.store_over_ns),
                 spilled: bytes(|c| &c.spill_bytes),
                 spill_read: bytes(|c| &c.spill_read_bytes),
                 spill_written: bytes(|c| &c.spill_written_bytes),

@@ -88,6 +88,11 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
         let (written, read) = (store.spill_written, store.spill_read);
         rows.push(("spill file", format!("{} ({written} written, {read} read)", store.spilled)));
     }
+    if !total.store.over_limit_peak.is_zero() {
+        let (peak, time) = (total.store.over_limit_peak, total.store.over_limit);
+        let time = waited(time, report.elapsed);
+        rows.push(("store limit", format!("exceeded by {peak} at most, for {time}")));
+    }
     if !total.thrashing.is_zero() {
         rows.push(("thrashing", thrashing(total.thrashing, report.elapsed)));
     }
@@ -238,11 +243,6 @@ fn waited(time: Nanos, elapsed: Nanos) -> String {
     format!("{time}, {} of the run", percent(time / elapsed))
 }
 
-/// What no policy can help with, and how to recognise it.
-fn thrashing(time: Nanos, elapsed: Nanos) -> String {
-    format!("{}: what left came back at once; the budget is too small", waited(time, elapsed))
-}
-
 /// What Terrace took of all processors, and where: in the program's own processes, and in
 /// `terrace run`, which keeps quiet windows, divides the budget, and records.
 fn own_processors(report: &RunReport) -> String {
@@ -251,6 +251,11 @@ fn own_processors(report: &RunReport) -> String {
         "{all}: {} in the program, {} in `terrace run`",
         report.total.own_cpu, report.command_cpu
     )
+}
+
+/// What no policy can help with, and how to recognise it.
+fn thrashing(time: Nanos, elapsed: Nanos) -> String {
+    format!("{}: what left came back at once; the budget is too small", waited(time, elapsed))
 }
 
 /// Each sampler that was used, once.
@@ -484,6 +489,8 @@ mod tests {
                 compressed: Bytes::mib(301),
                 occupied: Bytes::mib(322),
                 occupied_peak: Bytes::mib(330),
+                over_limit_peak: Bytes::ZERO,
+                over_limit: Nanos::ZERO,
                 spilled: Bytes::ZERO,
                 spill_read: Bytes::ZERO,
                 spill_written: Bytes::ZERO,
@@ -574,6 +581,7 @@ mod tests {
                 threads: 1.0,
             }),
             total: figures(),
+            command_cpu: Nanos::millis(600),
             processes: vec![process(4711, "sort")],
             decisions_lost: None,
             nodes: None,
@@ -581,7 +589,6 @@ mod tests {
     }
 
     #[test]
-            command_cpu: Nanos::millis(600),
     fn the_report_of_one_process_reads_as_agreed() {
         let text = render(&report());
 
@@ -603,6 +610,8 @@ mod tests {
         report.total.store.spilled = Bytes::mib(64);
         report.total.store.spill_written = Bytes::mib(80);
         report.total.store.spill_read = Bytes::mib(16);
+        report.total.store.over_limit_peak = Bytes::mib(6);
+        report.total.store.over_limit = Nanos::millis(765);
 
         let text = render(&report);
 

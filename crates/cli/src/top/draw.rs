@@ -7,7 +7,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Gauge, Paragraph, Row, Table};
-use terrace_core::{Nanos, PageSize, PerSecond};
+use terrace_core::{Bytes, Nanos, PageSize, PerSecond};
 use terrace_report::Rates;
 use terrace_report::run::FaultClass;
 
@@ -170,7 +170,8 @@ fn draw_tiers(frame: &mut Frame<'_>, area: Rect, run: &RunHistory) {
     );
     let same = count(total.store.same_filled_pages);
     frame.render_widget(line("", format!("{same} pages same-filled")), content);
-    frame.render_widget(line("file", total.store.spilled.to_string()), file);
+    let over = over_limit(total.store.over_limit_peak);
+    frame.render_widget(line("file", format!("{}{over}", total.store.spilled)), file);
     frame.render_widget(line("mapped", total.mapped.to_string()), mapped);
 }
 
@@ -205,6 +206,11 @@ fn draw_rates(frame: &mut Frame<'_>, area: Rect, rates: Option<&Rates>) {
     let (stalled, own) = (percent(rates.stalled), percent(rates.own_cpu));
     lines.push(pair("stall time", stalled, "our CPU", own));
     frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+/// How far the store has been beyond its limit at most; nothing if it has not.
+fn over_limit(peak: Bytes) -> String {
+    if peak.is_zero() { String::new() } else { format!("; store over by {peak}") }
 }
 
 pub(super) fn rate(rate: PerSecond) -> String {
@@ -256,7 +262,6 @@ fn draw_regions(frame: &mut Frame<'_>, area: Rect, run: &RunHistory, regions: &[
 pub(super) mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use terrace_core::Bytes;
     use terrace_live::shared::PARTS;
     use terrace_report::run::{FaultReport, Figures, ProcessReport, ProcessState, RegionReport};
     use terrace_report::{RunReport, Slowdown};
@@ -334,12 +339,12 @@ pub(super) mod tests {
                 threads: 1.0,
             }),
             total: figures,
+            command_cpu: Nanos::millis(100) * u64::from(n),
             processes: vec![process],
             decisions_lost: None,
             nodes: None,
         }
     }
-            command_cpu: Nanos::millis(100) * u64::from(n),
 
     fn run(looks: u32) -> Seen {
         let program = vec!["/usr/bin/sort".to_owned()];
@@ -367,6 +372,22 @@ pub(super) mod tests {
         let text = drawn(&[run(30)], 100, 40, Map::Faults);
 
         snapbox::assert_data_eq!(text, snapbox::file!["screen.txt"].raw());
+    }
+
+    /// Whoever set the limit sees that the disk was slower than the program.
+    #[test]
+    fn a_store_that_was_over_its_limit_is_told_beside_the_file() {
+        let mut over = report(30);
+        over.total.store.spilled = Bytes::mib(64);
+        over.total.store.over_limit_peak = Bytes::mib(6);
+        let program = vec!["/usr/bin/sort".to_owned()];
+        let manifest =
+            Manifest::new(program, "hemem", "enforce", Bytes::mib(32), Nanos(500), vec![], None);
+        let run = RunHistory::of_looks(&manifest, vec![report(29), over]);
+
+        let text = drawn(&[Seen::Run(Box::new(run))], 100, 40, Map::Faults);
+
+        assert!(text.contains("file       64.0 MiB; store over by 6.00 MiB"), "{text}");
     }
 
     /// A terminal can be resized to anything at any time.

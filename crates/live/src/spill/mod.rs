@@ -42,8 +42,15 @@ use self::mapped::Mapping;
 use self::segments::Segments;
 use crate::sys;
 
-/// How long (ns) somebody who makes room waits for the writer at most.
-const PATIENCE: u64 = 2_000_000;
+/// How long (ns) somebody who makes room sleeps before he looks again.
+const SLICE: u64 = 2_000_000;
+/// While segments are written, he waits for so long (ns) at most: by then others, too, have had
+/// the whole disk for a second, and made no room.
+const LONGEST: u64 = 1_000_000_000;
+/// A file to which nothing was written for so long (ns) hangs: until it goes on, nobody waits for
+/// it for more than a slice. Four segments, a megabyte, are on their way at once, so that a disk
+/// of 4 MB/s does not count as hanging.
+const HANGS: u64 = 250_000_000;
 
 /// The file as all threads see it.
 pub struct Spill {
@@ -69,6 +76,10 @@ pub struct Spill {
     asleep: AtomicU32,
     /// Changes when a segment has been written.
     progress: AtomicU32,
+    /// One more than what that was when the file was found to hang; 0 before.
+    hung: AtomicU64,
+    /// Since when (ns) the store has held more than it may; 0 while it does not.
+    over_since: AtomicU64,
 }
 
 impl Spill {
@@ -88,6 +99,8 @@ impl Spill {
             bell: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
             progress: AtomicU32::new(0),
+            hung: AtomicU64::new(0),
+            over_since: AtomicU64::new(0),
         }
     }
 
@@ -155,6 +168,8 @@ impl Spill {
         self.told.store(0, Relaxed);
         self.rest_until.store(0, Relaxed);
         self.asleep.store(0, Relaxed);
+        self.hung.store(0, Relaxed);
+        self.over_since.store(0, Relaxed);
     }
 
     /// Whether there is a file.
@@ -205,14 +220,47 @@ impl Spill {
         }
     }
 
-    /// The store holds much more than it may: waits a little for the writer, unless
-    /// the file takes no more.
-    pub fn wait_for_progress(&self) {
-        let progress = self.progress.load(Acquire);
-        self.wish();
-        if self.rest_until.load(Relaxed) <= sys::now() {
-            sys::futex_wait(&self.progress, progress, Some(PATIENCE), false);
+    /// The store holds much more than it may: waits for the writer, as long as that is so
+    /// and segments are written. At once over when the file takes no more.
+    pub fn wait_for_progress(&self, mut goes_on: impl FnMut() -> bool) {
+        let began = sys::now();
+        let (mut seen, mut since) = (self.progress.load(Acquire), began);
+        loop {
+            self.wish();
+            if self.rest_until.load(Relaxed) > sys::now() {
+                return;
+            }
+            sys::futex_wait(&self.progress, seen, Some(SLICE), false);
+            let (now, progress) = (sys::now(), self.progress.load(Acquire));
+            if progress != seen {
+                (seen, since) = (progress, now);
+            } else if now - since > HANGS {
+                self.hung.store(u64::from(seen) + 1, Relaxed);
+            }
+            let hangs = self.hung.load(Relaxed) == u64::from(seen) + 1;
+            if hangs || now - began > LONGEST || !goes_on() {
+                return;
+            }
         }
+    }
+
+    /// Whether waiting makes sense: the file takes what is given to it.
+    pub fn takes_more(&self) -> bool {
+        self.rest_until.load(Relaxed) <= sys::now()
+            && self.hung.load(Relaxed) != u64::from(self.progress.load(Acquire)) + 1
+    }
+
+    /// The store holds more than it may, or does not; for how long (ns) it did since this was
+    /// asked last.
+    pub fn note_over(&self, is_over: bool) -> u64 {
+        let since = self.over_since.load(Relaxed);
+        if since == 0 && !is_over {
+            return 0;
+        }
+        let now = sys::now();
+        let next = if is_over { now } else { 0 };
+        let noted = self.over_since.compare_exchange(since, next, Relaxed, Relaxed).is_ok();
+        if noted && since != 0 { now.saturating_sub(since) } else { 0 }
     }
 
     fn progressed(&self) {
@@ -238,5 +286,81 @@ pub(crate) fn describe(error: i32) -> &'static str {
         libc::EIO => "Input/output error",
         libc::ENOMEM => "Cannot allocate memory",
         _ => "it cannot be written",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn spill() -> Spill {
+        Spill::new(Bytes::mib(16))
+    }
+
+    /// The limit holds while the disk takes what it is given: who makes room waits for more than
+    /// one segment, if one was not enough.
+    #[test]
+    fn who_makes_room_waits_while_segments_are_written() {
+        let spill = spill();
+        let over = AtomicBool::new(false);
+        let mut looks = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Acquire) {
+                    spill.progressed();
+                    sys::sleep(1_000_000);
+                }
+            });
+            spill.wait_for_progress(|| {
+                looks += 1;
+                looks < 20
+            });
+            over.store(true, Release);
+        });
+        assert_eq!(looks, 20, "it ended before there was room");
+    }
+
+    /// A disk that hangs holds a program up once, not at every page.
+    #[test]
+    fn nobody_waits_long_for_a_file_that_hangs() {
+        let spill = spill();
+        let begin = Instant::now();
+        spill.wait_for_progress(|| true);
+        assert!(begin.elapsed() >= Duration::from_nanos(HANGS));
+        assert!(!spill.takes_more());
+        let mut asked = 0;
+        for _ in 0..3 {
+            spill.wait_for_progress(|| {
+                asked += 1;
+                true
+            });
+        }
+        assert_eq!(asked, 0, "one slice each");
+        spill.progressed();
+        assert!(spill.takes_more(), "it goes on");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_file_that_refuses() {
+        let spill = spill();
+        spill.rest_until.store(u64::MAX, Relaxed);
+        spill.wait_for_progress(|| panic!("asked whether to go on"));
+        assert!(!spill.takes_more());
+    }
+
+    #[test]
+    fn time_over_the_limit_is_counted_once() {
+        let spill = spill();
+        assert_eq!(spill.note_over(false), 0);
+        let begin = sys::now();
+        assert_eq!(spill.note_over(true), 0, "it begins");
+        sys::sleep(2_000_000);
+        let first = spill.note_over(true);
+        let second = spill.note_over(false);
+        assert!(first >= 2_000_000 && first + second <= sys::now() - begin, "{first} {second}");
+        assert_eq!(spill.note_over(false), 0, "it is over");
     }
 }

@@ -108,28 +108,48 @@ impl Pager {
         counters.spill_bytes.store(self.spill.used().get(), Relaxed);
         counters.spill_read_bytes.store(read, Relaxed);
         counters.spill_written_bytes.store(written, Relaxed);
+        if self.spill.is_open() {
+            let is_over = self.store.occupied() > self.store_limit();
+            counters.store_over_ns.fetch_add(self.spill.note_over(is_over), Relaxed);
+        }
     }
 
     /// Tells the writer when there is something to do.
     pub(crate) fn stored(&self, owner: u64, state: PageState) {
         if self.spill.is_open() && is_blob(state) {
             self.spill.aged.push(owner, state.word());
-            if self.store.occupied() > self.store_limit() {
+            let over = self.store.occupied().saturating_sub(self.store_limit());
+            if over > 0 {
+                let counters = &self.stats().counters;
+                counters.store_over_peak_bytes.fetch_max(over, Relaxed);
                 self.spill.wish();
             }
         }
     }
 
-    /// For who wants room, before it takes a lock: gives a writer that is far behind a
-    /// little time.
+    /// Whether the store holds so much more than it may that nobody should add to it.
+    fn is_far_over(&self) -> bool {
+        let limit = self.store_limit();
+        self.spill.is_open()
+            && !self.is_stopped()
+            && self.store.occupied() > limit + (limit / 4).max(4 << 20)
+            && self.store_is_over(0)
+    }
+
+    /// For who wants room, before it takes a lock: waits for a writer that is far behind, as
+    /// long as it comes nearer. Not while a fork or another thread's request waits for us.
     pub(crate) fn throttle(&self) {
-        if self.spill.is_open() && !self.is_stopped() {
-            let limit = self.store_limit();
-            let far = limit + (limit / 4).max(4 << 20);
-            if self.store.occupied() > far && self.store_is_over(0) {
-                self.spill.wait_for_progress();
-            }
+        if self.is_far_over() {
+            let nobody_waits =
+                || self.frozen.load(SeqCst) == 0 && self.commands.pending().is_none();
+            self.spill.wait_for_progress(|| self.is_far_over() && nobody_waits());
         }
+    }
+
+    /// Whether who makes room ahead of need should leave that: the writer is far behind, and
+    /// works.
+    pub(crate) fn should_hold_back(&self) -> bool {
+        self.is_far_over() && self.spill.takes_more()
     }
 }
 

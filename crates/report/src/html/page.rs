@@ -394,6 +394,10 @@ fn facts(story: &Story, report: &RunReport) -> String {
                 count(total.demotions_refused)
             ),
         ],
+        vec![
+            "store beyond its limit".to_owned(),
+            format!("{} at most, {} in all", total.store.over_limit_peak, total.store.over_limit),
+        ],
         vec!["faults that made room themselves".to_owned(), count(total.direct_reclaims)],
         vec![
             "samples".to_owned(),

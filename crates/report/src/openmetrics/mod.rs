@@ -68,6 +68,12 @@ const GAUGES: &[Gauge] = &[
     ("store", "Memory that compressed pages occupy", Some(Unit::Bytes), |p| {
         p.figures.store.occupied.as_f64()
     }),
+    (
+        "store_over_limit_peak",
+        "The most that the store held beyond --store-limit",
+        Some(Unit::Bytes),
+        |p| p.figures.store.over_limit_peak.as_f64(),
+    ),
     ("store_content", "Compressed pages' content", Some(Unit::Bytes), |p| {
         p.figures.store.compressed.as_f64()
     }),
@@ -118,11 +124,17 @@ const COUNTERS: &[Counter] = &[
     ("packed_tightly", "Pages packed tightly, for room was worth the time", None, |f| {
         f.store.packed_tightly as f64
     }),
+    (
+        "store_over_limit",
+        "Time in which the store held more than --store-limit",
+        Some(Unit::Seconds),
+        |f| seconds(f.store.over_limit),
+    ),
     ("direct_reclaims", "Faults that had to make room themselves", None, |f| {
         f.direct_reclaims as f64
     }),
     ("stall", "Time that the program's threads waited", Some(Unit::Seconds), |f| seconds(f.waited)),
-    ("own_cpu", "Processor time of Terrace's own threads", Some(Unit::Seconds), |f| {
+    ("own_cpu", "Processor time of Terrace's threads in the program", Some(Unit::Seconds), |f| {
         seconds(f.own_cpu)
     }),
     ("samples", "Samples that the policy was given", None, |f| f.samples as f64),
@@ -178,6 +190,9 @@ impl Collector for Runs {
         let of_attached = self.attached.iter().map(|attached| &attached.report.accounts);
         if of_runs.chain(of_attached).any(|accounts| !accounts.is_empty()) {
             self.decisions(&mut encoder)?;
+        }
+        if !self.runs.is_empty() {
+            self.command_cpu(&mut encoder)?;
         }
         if self.runs.iter().any(|(_, report)| factor(report).is_some()) {
             self.slowdown(&mut encoder)?;
@@ -288,7 +303,28 @@ where
     Ok(())
 }
 
+/// What a whole run's series are told apart by.
+fn run_labels(run: u32, report: &RunReport) -> [(&'static str, String); 2] {
+    let program = report.program.first().cloned().unwrap_or_default();
+    [("run", run.to_string()), ("program", program)]
+}
+
 impl Runs {
+    fn command_cpu(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut counter = encoder.encode_descriptor(
+            "command_cpu",
+            "Processor time of the `terrace run` process itself",
+            Some(&Unit::Seconds),
+            MetricType::Counter,
+        )?;
+        for (run, report) in &self.runs {
+            let labels = run_labels(*run, report);
+            let mut to = counter.encode_family(&labels)?;
+            to.encode_counter::<NoLabelSet, _, f64>(&seconds(report.command_cpu), None)?;
+        }
+        Ok(())
+    }
+
     fn slowdown(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut gauge = encoder.encode_descriptor(
             "slowdown_ratio",
@@ -298,9 +334,7 @@ impl Runs {
         )?;
         for (run, report) in &self.runs {
             let Some(factor) = factor(report) else { continue };
-            let program = report.program.first().cloned().unwrap_or_default();
-            let labels = [("run", run.to_string()), ("program", program)];
-            gauge.encode_family(&labels)?.encode_gauge(&factor)?;
+            gauge.encode_family(&run_labels(*run, report))?.encode_gauge(&factor)?;
         }
         Ok(())
     }
