@@ -52,6 +52,8 @@ fn tiers_that_make_no_ladder() {
     assert!(unit.contains("has no unit"), "{unit}");
     let share = attach(&["--fast", "numa:0", "--slow", "numa:1", "--sampling-cap", "3"]);
     assert!(share.contains("is not a share"), "{share}");
+    let policy = attach(&["--fast", "numa:0", "--slow", "numa:1", "--policy", "2q"]);
+    assert!(policy.starts_with("--policy 2q: not where pages stay mapped"), "{policy}");
     let none = attach(&["--fast", "numa:0"]);
     assert!(none.contains("--slow"), "{none}");
 }

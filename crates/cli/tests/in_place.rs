@@ -293,6 +293,13 @@ fn options_that_mean_nothing_for_a_kind_of_run_are_refused() {
     }
     let policy = run(&["--fast", "16MiB", "--slow", "numa:1", "--policy", "colloid"]);
     assert!(policy.starts_with("--policy colloid: not where pages stay mapped"), "{policy}");
+    for learns_by_faults in ["refault", "2q"] {
+        let tiers = ["--fast", "16MiB", "--slow", "numa:1"];
+        let policy = run(&[&tiers[..], &["--policy", learns_by_faults]].concat());
+        let expected = "not where pages stay mapped: it learns by pages that come back, and from \
+                        `numa:1` none has to";
+        assert_eq!(policy, format!("--policy {learns_by_faults}: {expected}"));
+    }
     let zero = run(&["--fast", "16MiB", "--slow", "numa:1", "--limit", "0GiB/s"]);
     assert_eq!(zero, "--limit: must be above zero");
 }

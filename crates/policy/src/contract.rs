@@ -29,13 +29,16 @@ pub struct Needs {
     /// Whether it decides by samples; a world need not sample for one that does not.
     pub samples: bool,
     /// Whether it asks for accessed bits ([`terrace_core::Action::Scan`]); a
-    /// world that has none samples instead.
+    /// world that has none makes the pages fault, or samples instead.
     pub scans: bool,
     /// Whether it tells loads from stores.
     pub reads_and_writes: bool,
     /// Whether it wants to know which base page of a huge page was accessed
     /// ([`Policy::base_samples`]); a world that cannot tell gives plain samples.
     pub base_pages: bool,
+    /// Whether all that it learns by are pages that come back: where none has to, it does
+    /// no more than [`crate::first_touch::FirstTouch`].
+    pub refaults: bool,
     /// How often it wants to be ticked; `None` for never.
     pub tick: Option<Nanos>,
     /// How far ahead it wants to be told the program's accesses
@@ -53,6 +56,7 @@ impl Default for Needs {
             scans: false,
             base_pages: false,
             reads_and_writes: false,
+            refaults: false,
             tick: None,
             foresight: None,
         }

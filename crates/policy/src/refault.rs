@@ -186,7 +186,7 @@ impl Policy for Refault {
     }
 
     fn needs(&self) -> Needs {
-        Needs::default()
+        Needs { refaults: true, ..Needs::default() }
     }
 
     fn alloc(&mut self, region: &Region) {

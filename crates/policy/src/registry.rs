@@ -43,7 +43,8 @@ macro_rules! policies {
             pub const LIVE: [Self; [$($live_name,)* $($comp_name,)*].len()] =
                 [$(Self::$live,)* $(Self::$comp,)*];
 
-            /// Those that run live where pages stay mapped, too.
+            /// Those that run live where pages stay mapped, too; of them, some only where pages
+            /// have to come back from the slower memory ([`crate::contract::Needs::refaults`]).
             pub const MAPPED: [Self; [$($live_name),*].len()] = [$(Self::$live),*];
 
             /// What people call it.

@@ -107,7 +107,7 @@ impl Policy for TwoQueue {
     }
 
     fn needs(&self) -> Needs {
-        Needs::default()
+        Needs { refaults: true, ..Needs::default() }
     }
 
     fn alloc(&mut self, region: &Region) {

@@ -82,9 +82,10 @@ pub(crate) struct Session {
 impl Session {
     /// Chooses samplers and opens everything; nothing is moved yet.
     pub(crate) fn new(how: How) -> Result<Self, Failure> {
-        check_memories(&how.ladder)?;
         let economist = Economist::new(how.economist, activate::calibrate());
         let brain = Brain::new(how.policy.build(), economist);
+        check_policy(&brain, &how.ladder)?;
+        check_memories(&how.ladder)?;
         let choice = how.moving.choose(&brain, &how.ladder)?;
         let mut samplers: Vec<Box<dyn Sampler>> = Vec::new();
         for kind in &choice.kinds {
@@ -283,6 +284,20 @@ pub(super) fn names(processes: &[u32]) -> Vec<(u32, String)> {
             Some((process, name.trim_end().to_owned()))
         })
         .collect()
+}
+
+/// A policy that learns by pages that come back has to see some do so.
+fn check_policy(brain: &Brain, ladder: &Ladder) -> Result<(), Failure> {
+    let node = ladder.tiers.iter().skip(1).find(|t| matches!(t.memory, Memory::Numa(_)));
+    match node.filter(|_| brain.needs().refaults) {
+        None => Ok(()),
+        Some(tier) => Err(Failure::bad_input(format!(
+            "--policy {}: not where pages stay mapped: it learns by pages that come back, and \
+             from `{}` none has to",
+            brain.name(),
+            tier.memory
+        ))),
+    }
 }
 
 /// Every memory of a ladder must be there.

@@ -17,7 +17,9 @@ pub(super) fn session(args: &Args) -> Result<Option<Session>, Failure> {
     let mut ladder = nodes.clone();
     args.moving.limit(&mut ladder)?;
     // The pager's own may need faults, of which there are none here.
-    let mapped = |policy: &PolicyName| PolicyName::MAPPED.contains(policy);
+    let mapped = |policy: &PolicyName| {
+        PolicyName::MAPPED.contains(policy) && !policy.build().needs().refaults
+    };
     let name = args.shown().swap_remove(0);
     Session::new(How {
         verb: "run",
