@@ -111,6 +111,12 @@ static inline bool is_managed(void)
     return getenv("HAZARD_MANAGED") != NULL;
 }
 
+/* Whether what is compressed goes to a file there, so that it takes no memory. */
+static inline bool is_spilled(void)
+{
+    return getenv("HAZARD_SPILLED") != NULL;
+}
+
 /* The kernel gives an error, or nothing, where plain memory would work: a known
  * limit of memory that a program in user space manages. The runner lists these
  * apart. Wrong content is never a limit. Run plainly this is a failure. */

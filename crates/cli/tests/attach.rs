@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Group, HOLDER, Swap, compile, refused, terrace};
+use common::{Group, HOLDER, Swap, compile, is_missing, refused, terrace};
 
 /// A program to attach to.
 struct Sleeper(Child);
@@ -77,7 +77,7 @@ fn a_ladder_file_s_fault_has_a_line() {
 #[test]
 fn a_ladder_file_with_swap_alone_needs_no_sampler() {
     let Some(swap) = Swap::on() else {
-        eprintln!("SKIPPED: no swap file can be made here");
+        is_missing("swap");
         return;
     };
     let directory = tempfile::tempdir().unwrap();
@@ -194,7 +194,7 @@ impl Drop for Member {
 #[test]
 fn cold_pages_of_a_control_group_leave_for_swap_newcomers_included() {
     let (Some(swap), Some(group)) = (Swap::on(), Group::new()) else {
-        eprintln!("SKIPPED: no swap file or no control group can be made here");
+        is_missing("swap, or a control group,");
         return;
     };
     let directory = tempfile::tempdir().unwrap();

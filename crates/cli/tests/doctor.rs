@@ -55,6 +55,38 @@ fn json_says_the_same() {
     assert_eq!(document["facts"]["privileges"]["seccomp"], true);
 }
 
+/// A doctor who finds nothing where there is something would have users believe it.
+#[test]
+fn on_this_machine_the_doctor_finds_what_a_probe_finds() {
+    let probed = common::probe();
+
+    let document = terrace().args(["doctor", "--json"]).output().unwrap();
+
+    let document: serde_json::Value = serde_json::from_slice(&document.stdout).unwrap();
+    assert_eq!(document["works"], probed.is_ok(), "{probed:?}\n{document:#}");
+}
+
+/// Dozens of tests begin with this question, and are over if the answer is no.
+#[test]
+#[should_panic(expected = "nothing would be tested")]
+fn a_machine_that_must_be_supported_and_is_not_fails_the_tests() {
+    common::is_supported_by(&Err("userfaultfd: Operation not permitted".to_owned()), true);
+}
+
+#[test]
+fn elsewhere_a_machine_that_is_not_supported_leaves_tests_out() {
+    assert!(!common::is_supported_by(&Err("userfaultfd: refused".to_owned()), false));
+    assert!(common::is_supported_by(&Ok(()), true));
+    common::is_missing_though("swap", false);
+    common::is_missing_though("huge pages", true);
+}
+
+#[test]
+#[should_panic(expected = "swap is missing here, so that this is not tested")]
+fn where_everything_must_be_tested_nothing_is_left_out_for_want_of_swap() {
+    common::is_missing_though("swap", true);
+}
+
 #[test]
 fn on_this_machine_the_doctor_s_verdict_is_what_run_does() {
     let works = common::is_supported();

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command as Process, Output};
 
-use common::{compile, is_supported, preload};
+use common::{compile, is_missing, is_supported, preload};
 use serde_json::Value;
 use snapbox::cmd::cargo_bin;
 
@@ -128,8 +128,11 @@ fn kernel_has_huge_pages() -> bool {
 
 #[test]
 fn a_walk_finds_huge_pages_unless_they_are_forbidden() {
-    if !is_supported() || !kernel_has_huge_pages() {
-        eprintln!("SKIPPED: no userfaultfd, or no huge pages here");
+    if !is_supported() {
+        return;
+    }
+    if !kernel_has_huge_pages() {
+        is_missing("huge pages");
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -148,8 +151,11 @@ fn a_walk_finds_huge_pages_unless_they_are_forbidden() {
 
 #[test]
 fn memory_in_use_becomes_huge_pages_if_that_is_asked_for_and_none_if_it_is_forbidden() {
-    if !is_supported() || !has_room_for_huge_pages() {
-        eprintln!("SKIPPED: no userfaultfd, or no room for huge pages here");
+    if !is_supported() {
+        return;
+    }
+    if !has_room_for_huge_pages() {
+        is_missing("huge pages");
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -168,8 +174,11 @@ fn memory_in_use_becomes_huge_pages_if_that_is_asked_for_and_none_if_it_is_forbi
 /// Whether it pays depends on the machine; that it is asked, and on what grounds, does not.
 #[test]
 fn the_economist_is_asked_before_memory_in_use_becomes_huge_pages() {
-    if !is_supported() || !has_room_for_huge_pages() {
-        eprintln!("SKIPPED: no userfaultfd, or no room for huge pages here");
+    if !is_supported() {
+        return;
+    }
+    if !has_room_for_huge_pages() {
+        is_missing("huge pages");
         return;
     }
     let directory = tempfile::tempdir().unwrap();

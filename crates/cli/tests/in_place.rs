@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{HOLDER, Swap, ask, compile, refused, terrace};
+use common::{HOLDER, Swap, ask, compile, is_missing, refused, terrace};
 use serde_json::Value;
 
 /// A program of 24 MiB, of which 8 MiB may stay in memory, with a runtime directory of
@@ -177,7 +177,7 @@ fn check_recording(run: &Holder, report: &Value) {
 #[test]
 fn a_run_with_swap_is_shown_like_one_with_compressed_memory() {
     let Some(swap) = Swap::on() else {
-        eprintln!("SKIPPED: no swap file can be made here");
+        is_missing("swap");
         return;
     };
     let mut run = Holder::run();
@@ -242,7 +242,7 @@ fn a_run_with_swap_is_shown_like_one_with_compressed_memory() {
 #[test]
 fn an_attachment_is_found_by_the_program_that_it_is_about() {
     let Some(swap) = Swap::on() else {
-        eprintln!("SKIPPED: no swap file can be made here");
+        is_missing("swap");
         return;
     };
     let mut program = Holder::start(|program, _| Command::new(program));

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{ask, compile, is_supported, preload, run};
+use common::{ask, compile, has_program, is_missing, is_supported, preload, run};
 
 /// Uses four times a budget of 16 MiB, most of it rarely, until its standard
 /// input ends. Says when it has touched everything. Computes as well: of a program that
@@ -323,7 +323,11 @@ fn top_without_a_terminal_prints_a_report() {
 
 #[test]
 fn top_on_a_terminal_draws_and_quits_with_q_and_leaves_the_terminal_as_it_was() {
-    if !is_supported() || !Path::new("/usr/bin/script").exists() {
+    if !is_supported() {
+        return;
+    }
+    if !has_program("/usr/bin/script") {
+        is_missing("script");
         return;
     }
     let run = Run::start(&[]);

@@ -6,11 +6,10 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{compile, is_supported, preload, run, terrace};
+use common::{compile, has_program, is_missing, is_root, is_supported, preload, run, terrace};
 
 /// `terrace run` of a shell script, as a process that can be signalled. The
 /// script must print a line when it is ready; it is ready on return.
@@ -121,7 +120,8 @@ int main(void) {
 #[test]
 fn an_interrupt_typed_at_the_terminal_reaches_the_program_once() {
     // The terminal signals the whole foreground group: us and the program.
-    if !Path::new("/usr/bin/script").exists() {
+    if !has_program("/usr/bin/script") {
+        is_missing("script");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -239,7 +239,8 @@ fn nothing_is_left_in_the_runtime_directory() {
 #[test]
 fn where_userfaultfd_is_refused_it_says_so_or_runs_unmanaged() {
     // Only root can become somebody with fewer rights.
-    if !Path::new("/usr/bin/setpriv").exists() || !is_root() {
+    if !has_program("/usr/bin/setpriv") || !is_root() {
+        is_missing("setpriv, or root,");
         return;
     }
     // Copies, because the build directory may be closed to others.
@@ -274,10 +275,6 @@ fn where_userfaultfd_is_refused_it_says_so_or_runs_unmanaged() {
     } else {
         assert_eq!(strict.status.code(), Some(0), "{strict:?}");
     }
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
 }
 
 /// Fills more memory than the budget twice over, and checks every word of it.

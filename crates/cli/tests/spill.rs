@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command as Process, Output};
 
-use common::{compile, is_supported, preload};
+use common::{compile, is_missing, is_supported, preload};
 use serde_json::Value;
 use snapbox::cmd::cargo_bin;
 
@@ -215,6 +215,7 @@ fn on_a_full_file_system_nothing_is_lost_and_the_user_is_told() {
         .output()
         .is_ok_and(|mount| mount.status.success());
     if !mounted {
+        is_missing("a file system of our own");
         return;
     }
     let runs = ["small/spilled", "dax:small/spilled"]
@@ -228,6 +229,46 @@ fn on_a_full_file_system_nothing_is_lost_and_the_user_is_told() {
         assert!(said.contains("the spill file refuses more: No space left on device"), "{said}");
         assert!(most(&report, &["store", "occupied_peak"]) > 2 << 20, "{report:#}");
     }
+}
+
+/// Without a file there is nowhere for pages beyond a limit to go. Were it taken and
+/// ignored, its user would believe in a bound that there is none.
+#[test]
+fn a_limit_of_the_store_wants_a_file_below_it() {
+    let run = |more: &[&str]| {
+        let run = common::terrace().args(["run", "--fast", "2MiB"]).args(more);
+        common::refused(run.args(["--", "true"]))
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let tiers = directory.path().join("tiers.toml");
+    let text = "ladder = 1\n[[tier]]\nmemory = \"dram\"\ncapacity = \"2MiB\"\n\
+                [[tier]]\nmemory = \"compressed\"\ncapacity = \"1MiB\"\n";
+    fs::write(&tiers, text).unwrap();
+    let check = common::terrace().arg("check").arg(&tiers);
+
+    for option in ["--store-limit", "--spill-size"] {
+        let said = run(&[option, "1MiB"]);
+        assert!(said.contains("--spill <[dax:]FILE>"), "{said}");
+    }
+    let said = common::refused(check);
+    assert!(said.contains("`tier[1].capacity`: what does not fit needs a `file`"), "{said}");
+}
+
+/// What that leaves: compressed pages take as much as they take.
+#[test]
+fn without_a_file_the_store_has_no_limit() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+
+    let (output, report) = run(directory.path(), "", &[]);
+
+    assert_right(&output);
+    // 12 MiB that compress by half, and 2 of them resident: more than the 2 MiB that would
+    // go to a file, were there one.
+    assert!(most(&report, &["store", "occupied_peak"]) > 4 << 20, "{report:#}");
+    assert_eq!(most(&report, &["store", "spill_written"]), 0);
 }
 
 #[test]

@@ -271,6 +271,47 @@ fn without_colours(text: &str) -> String {
 mod tests {
     use super::*;
 
+    /// The words in a section of the document that stand in backquotes and begin so.
+    fn named(document: &str, section: &str, begins: &[&str]) -> Vec<String> {
+        let section = document.split("\n## ").find(|part| part.starts_with(section)).unwrap();
+        // What follows says which are not run.
+        let listed = section.split("That is ").next().unwrap();
+        let words = listed.split('`').skip(1).step_by(2);
+        words.filter(|w| begins.iter().any(|b| w.starts_with(b))).map(str::to_owned).collect()
+    }
+
+    /// The short form's come first; what is run and what is said to be run are the same.
+    fn in_order(listed: &[(&str, bool)]) -> Vec<String> {
+        let of = |quick| listed.iter().filter(move |(_, q)| *q == quick);
+        of(true).chain(of(false)).map(|(name, _)| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn the_document_names_what_is_run() {
+        let document = terrace::root().join("docs/reliability.md");
+        let document = std::fs::read_to_string(document).unwrap();
+
+        let modules = named(&document, "CPython's tests", &["test_"]);
+        let units = named(&document, "Redis's tests", &["unit/", "integration/"]);
+
+        assert_eq!(modules, in_order(&MODULES));
+        assert_eq!(units, in_order(&UNITS));
+    }
+
+    /// How many run in `make test` stands in the table above.
+    #[test]
+    fn the_document_counts_what_is_run() {
+        let document = terrace::root().join("docs/reliability.md");
+        let document = std::fs::read_to_string(document).unwrap();
+        let quick = |listed: &[(&str, bool)]| listed.iter().filter(|(_, quick)| *quick).count();
+
+        let (modules, units) = (quick(&MODULES), quick(&UNITS));
+        let said =
+            format!("{modules} of {} modules, {units} of {} unit", MODULES.len(), UNITS.len());
+
+        assert!(document.contains(&said), "{said}");
+    }
+
     /// A line that is not recognised is a test that is not compared.
     #[test]
     fn results_of_redis_are_read_without_their_times() {

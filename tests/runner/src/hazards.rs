@@ -21,7 +21,10 @@ pub(crate) const SKIPPED: i32 = 77;
 /// The exit status by which a program says that it met a known limit of managing
 /// memory in user space (an error where plain memory would work, never wrong
 /// content). The documentation lists these limits.
-pub(crate) const LIMIT: i32 = 78;
+const LIMIT: i32 = 78;
+
+/// Programs that may meet one, and so end. From any other it is a failure.
+const LIMITED: &[&str] = &["sys_proc_mem", "sys_ptrace"];
 
 /// The budget of a managed run: a third of what one churn sweeps over.
 const BUDGET: &str = "1MiB";
@@ -353,10 +356,9 @@ fn verdict(
                 let why = finished.stderr.trim();
                 return Verdict::Skipped(why.strip_prefix("skip: ").unwrap_or(why).to_owned());
             }
-            Ok((finished, _)) if finished.code() == Some(LIMIT) => {
+            Ok((finished, _)) if finished.code() == Some(LIMIT) && has_limit(program) => {
                 let what = finished.stderr.trim();
-                let what = what.strip_prefix("limit: ").unwrap_or(what);
-                return Verdict::Skipped(format!("known limit: {what}"));
+                return Verdict::Limited(what.strip_prefix("limit: ").unwrap_or(what).to_owned());
             }
             Ok((finished, _)) if !finished.succeeded() => return failed(finished.complaint()),
             Ok((finished, Some(complaint))) => {
@@ -369,6 +371,11 @@ fn verdict(
         }
     }
     Verdict::Passed
+}
+
+/// Whether a program may end by meeting a known limit.
+fn has_limit(program: &Path) -> bool {
+    LIMITED.contains(&name(program).as_str())
 }
 
 fn plain_run(program: &Path, limit: Duration) -> io::Result<(Finished, Option<String>)> {
@@ -461,6 +468,9 @@ fn managed_run(
         .args(&options.arguments)
         .arg("--")
         .arg(program);
+    if options.arguments.iter().any(|argument| argument == SPILL[0]) {
+        command.env("HAZARD_SPILLED", "1");
+    }
     let finished = process::run(&mut command, scratch.path(), options.limit)?;
     // A hazard that found all its memory in place has shown nothing.
     let complaint = finished.succeeded().then(|| match Report::read(&report) {
@@ -472,4 +482,53 @@ fn managed_run(
         Ok(_) => None,
     });
     Ok((finished, complaint.flatten()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    use super::*;
+    use crate::process::Ending;
+
+    fn ended(program: &str, code: i32, said: &str) -> Verdict {
+        verdict(Path::new(program), 2, || {
+            let finished = Finished {
+                ending: Ending::Exited(ExitStatus::from_raw(code << 8)),
+                stdout: Vec::new(),
+                stderr: said.to_owned(),
+                elapsed: Duration::ZERO,
+                peak: terrace_core::Bytes::ZERO,
+            };
+            Ok((finished, None))
+        })
+    }
+
+    /// Otherwise any program could stop testing by calling what it has met a limit.
+    #[test]
+    fn a_known_limit_is_one_only_of_the_programs_that_have_it() {
+        let said = "limit: reading gives EIO\n";
+
+        assert_eq!(ended("sys_ptrace", LIMIT, said), Verdict::Limited("reading gives EIO".into()));
+        let Verdict::Failed(why) = ended("sys_read_write", LIMIT, said) else {
+            panic!("another program's limit is a failure")
+        };
+        assert!(why.contains("exit status: 78"), "{why}");
+        let skipped = Verdict::Skipped("no device".into());
+        assert_eq!(ended("sys_read_write", SKIPPED, "skip: no device\n"), skipped);
+    }
+
+    /// A name that is no program's permits nothing, and would be there for nothing.
+    #[test]
+    fn every_program_that_is_named_exists() {
+        let permitted = crate::harness::MAY_BE_SKIPPED.iter();
+        let permitted = permitted.filter_map(|(name, _)| name.strip_prefix("hazards::"));
+        let larger = LARGER.iter().map(|(name, ..)| *name);
+        let named = LIMITED.iter().chain(LONG).chain(COMPACTED).copied();
+
+        for name in named.chain(permitted).chain(larger) {
+            assert!(directory().join(format!("{name}.c")).exists(), "{name}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use terrace_live::inject;
 
 use crate::harness::{Case, Verdict};
-use crate::hazards::{self, LIMIT, Options, SKIPPED};
+use crate::hazards::{self, Options, SKIPPED};
 use crate::programs::data::Numbers;
 
 /// How long a case takes. Who watches for hangs waits for a line.
@@ -78,7 +78,7 @@ fn sweep(
 fn failure(program: &Path, terrace: &Path, options: &Options, fault: &str) -> Option<String> {
     match hazards::injected_once(program, terrace, options, fault) {
         Err(error) => Some(error.to_string()),
-        Ok((finished, _)) if matches!(finished.code(), Some(SKIPPED | LIMIT)) => None,
+        Ok((finished, _)) if finished.code() == Some(SKIPPED) => None,
         Ok((finished, _)) if !finished.succeeded() => Some(finished.complaint()),
         Ok((finished, _)) if !finished.stderr.is_empty() => {
             Some(format!("it passed, but said:\n{}", finished.stderr))
