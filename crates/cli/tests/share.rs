@@ -3,11 +3,14 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Group, compile, is_supported, preload, refused, terrace};
+use common::{
+    Group, compile, has_program, is_missing, is_root, is_supported, preload, refused, terrace,
+};
 use serde_json::Value;
 use snapbox::cmd::cargo_bin;
 
@@ -180,6 +183,153 @@ fn programs_that_join_a_broker_share_what_it_has() {
     assert!(output(broker).contains("in 2 processes at once"));
 }
 
+/// What somebody who is killed had, he cannot give back himself.
+#[test]
+fn a_process_that_is_killed_gives_its_share_back() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+    let script = "./user 24 50000 & echo $! >one; ./user 24 50000 & echo $! >two; wait";
+    let run = bench.start(&["--fast", "16MiB"], "r", script);
+    await_file(&bench.path("two"));
+    let mut pids = ["one", "two"].map(|name| {
+        let pid = fs::read_to_string(bench.path(name)).unwrap();
+        pid.trim().parse::<u64>().unwrap()
+    });
+    let until = |what: &str, reached: &dyn Fn() -> bool| {
+        let until = Instant::now() + Duration::from_secs(30);
+        while !reached() {
+            assert!(Instant::now() < until, "{what} never came");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let all = || pids.map(|pid| resident(run.id(), pid));
+    until("something for both", &|| all().iter().sum::<u64>() > 10 * MIB && !all().contains(&0));
+    pids.sort_by_key(|&pid| resident(run.id(), pid));
+    let [stays, killed] = pids;
+    let before = resident(run.id(), stays);
+
+    Process::new("kill").args(["-KILL", &killed.to_string()]).status().unwrap();
+
+    assert!(before < 10 * MIB, "the share of the other was not half of it: {before}");
+    until("the whole budget for who is left", &|| resident(run.id(), stays) > 14 * MIB);
+    Process::new("kill").args(["-TERM", &stays.to_string()]).status().unwrap();
+    // The shell has waited for both.
+    assert_eq!(output(run), "");
+    assert_kept(&bench.report("r"), 16 * MIB);
+}
+
+/// What a process of a run has resident; zero if it is not there.
+fn resident(run: u32, process: u64) -> u64 {
+    let top = ["top", &run.to_string(), "--json", "--interval", "100ms"];
+    let seen = common::json(terrace().args(top), 0);
+    let mut processes = seen["runs"][0]["processes"].as_array().unwrap().iter();
+    let this = processes.find(|p| p["pid"] == process);
+    this.map_or(0, |p| p["figures"]["resident"].as_u64().unwrap())
+}
+
+/// Sends a broker's socket a request, and prints the answer, or why there is none.
+const ASK: &str = r#"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    struct sockaddr_un to = { .sun_family = AF_UNIX };
+    strncpy(to.sun_path, argv[argc - 1], sizeof to.sun_path - 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (connect(fd, (void *)&to, sizeof to)) { printf("%s\n", strerror(errno)); return 0; }
+    char text[256];
+    ssize_t n = write(fd, "budget 1048576\n", 15);
+    n = read(fd, text, sizeof text);
+    return n <= 0 || fwrite(text, 1, n, stdout) != (size_t)n;
+}
+"#;
+
+/// Somebody who could change the budget could slow down any program. Neither our own command
+/// nor the bare socket lets another user do that, even if the directory were open to him.
+#[test]
+fn nobody_but_the_owner_and_root_talks_to_a_broker() {
+    if !has_program("/usr/bin/setpriv") || !is_root() {
+        is_missing("setpriv, or root,");
+        return;
+    }
+    let bench = Bench::new();
+    let open = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    // Short, for a socket's address, and not closed by where it lies.
+    open(bench.directory.path(), 0o755);
+    let (runtime, ask) = (bench.path("rt"), bench.path("ask"));
+    fs::create_dir(&runtime).unwrap();
+    open(&runtime, 0o755);
+    compile(ASK, &ask, &["-O1"]);
+    // A copy, because the build directory may be closed to others.
+    fs::copy(cargo_bin!("terrace"), bench.path("terrace")).unwrap();
+    let broker = Process::new(cargo_bin!("terrace"))
+        .env("XDG_RUNTIME_DIR", &runtime)
+        .args(["--json", "broker", "--fast", "16MiB"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let directory = await_directory(&runtime);
+    let socket = directory.join("broker.sock");
+    let said = |user: &str, program: &Path, arguments: &[&str]| {
+        let output = Process::new("setpriv")
+            .args(["--reuid", user, "--regid", user, "--clear-groups"])
+            .arg(program)
+            .args(arguments)
+            .env("XDG_RUNTIME_DIR", &runtime)
+            .output()
+            .unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let pid = broker.id().to_string();
+    let set = || said("65534", &bench.path("terrace"), &["set", &pid, "--fast", "1MiB"]);
+    let bare = |user| said(user, &ask, &[socket.to_str().unwrap()]);
+
+    let (closed_set, closed_bare) = (set(), bare("65534"));
+    open(&directory, 0o777);
+    open(&socket, 0o777);
+    let (open_set, open_bare) = (set(), bare("65534"));
+    let roots = bare("0");
+
+    Process::new("kill").arg(&pid).status().unwrap();
+    let ended = broker.wait_with_output().unwrap();
+    let divided: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    for (code, text) in [closed_set, open_set] {
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.starts_with("terrace: ") && !text.contains("instead of"), "{text}");
+    }
+    assert_eq!(closed_bare.1, "Permission denied\n");
+    assert_eq!(open_bare.1, "error this broker belongs to somebody else\n");
+    // The request was a good one, and the only one that was heard.
+    assert_eq!(roots.1, format!("was {}\n", 16 * MIB));
+    assert_eq!(divided["changes"], 1, "{divided}");
+}
+
+/// Waits for the one run in a directory for runs.
+fn await_directory(runtime: &Path) -> PathBuf {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let runs = fs::read_dir(runtime).unwrap().flatten().map(|entry| entry.path());
+        let mut complete = runs.filter(|path| path.join("run.json").exists());
+        // It is renamed when it is complete.
+        let named =
+            |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("terrace-");
+        if let Some(run) = complete.find(named) {
+            return run;
+        }
+        assert!(Instant::now() < until, "the broker never came");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn a_broker_that_is_killed_leaves_the_programs_running() {
     if !is_supported() {
@@ -207,8 +357,11 @@ fn programs_of_a_control_group_find_its_broker_by_themselves() {
     assert!(outside.contains("no control group around this process"), "{outside}");
     let none = refused(terrace().args(["broker", "--fast", "8MiB", "--cgroup", "no-such-group"]));
     assert_eq!(none, "--cgroup: `no-such-group` is no control group");
-    let Some(group) = Group::new().filter(|_| is_supported()) else {
-        eprintln!("SKIPPED: no control group can be made here");
+    if !is_supported() {
+        return;
+    }
+    let Some(group) = Group::new() else {
+        is_missing("a control group");
         return;
     };
     let bench = Bench::new();
