@@ -135,3 +135,23 @@ fn bash_accepts_its_script() {
 
     snapbox::cmd::Command::new("bash").arg("-n").arg(&file).assert().success().stderr_eq("");
 }
+
+/// A sample of a report is one of today's: of the default policy, unless its command names
+/// another, and with what a report says of our processors.
+#[test]
+fn the_sample_of_a_report_is_of_the_default_policy() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("docs/cli.md")).unwrap();
+    let samples: Vec<_> = page
+        .split("\n```\n")
+        .filter(|block| block.contains("$ terrace run ") && block.contains("\n  our processors "))
+        .collect();
+    assert!(!samples.is_empty(), "no sample of a report");
+    for sample in samples {
+        let line = |name: &str| sample.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(!sample.contains("--policy"), "{sample}");
+        assert!(line("  policy ").contains(" refault, "), "{sample}");
+        assert!(line("  our processors ").contains(" in the program, "), "{sample}");
+        assert!(line("  our processors ").ends_with(" in `terrace run`"), "{sample}");
+    }
+}
