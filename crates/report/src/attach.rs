@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use terrace_core::{
     ActionClass, Bytes, BytesPerSecond, Memory, Nanos, PageSize, PerSecond, TierId,
 };
-use terrace_live::attach::Attach;
 use terrace_live::attach::host::Host;
 use terrace_live::attach::parts::Part;
 use terrace_live::attach::space::{WINDOW, Window};
+use terrace_live::attach::{Attach, LatencyFrom};
 use terrace_live::shared::PARTS;
 
+use crate::in_place::InPlaceSlowdown;
 use crate::run::AccountReport;
 
 /// What an attachment observed and did.
@@ -36,6 +37,10 @@ pub struct AttachReport {
     pub moved_by_others: u64,
     /// Pages that came back from swap.
     pub refaults: u64,
+    /// How much slower the programs ran than in the fastest memory alone, at most; `None` in
+    /// recordings from before that was estimated.
+    #[serde(default)]
+    pub slowdown: Option<InPlaceSlowdown>,
     /// Migration traffic.
     pub moved: Bytes,
     /// The bound on it, bytes a second.
@@ -96,6 +101,12 @@ pub struct TierLine {
     pub recent_accesses: Option<f64>,
     /// The share of all accesses observed.
     pub all_accesses: Option<f64>,
+    /// What a load takes there; of swap, what a page takes to come back.
+    #[serde(default)]
+    pub latency: Option<Nanos>,
+    /// Where that is known from.
+    #[serde(default)]
+    pub latency_from: Option<LatencyFrom>,
 }
 
 /// One sampler.
@@ -168,12 +179,13 @@ impl AttachReport {
         let stats = engine.stats();
         let now = held(engine);
         let all: u64 = stats.accesses.iter().sum();
-        let tiers = engine
+        let tiers: Vec<_> = engine
             .ladder()
             .tiers
             .iter()
+            .zip(engine.latencies())
             .enumerate()
-            .map(|(i, tier)| TierLine {
+            .map(|(i, (tier, (latency, from)))| TierLine {
                 memory: tier.memory.to_string(),
                 capacity: tier.capacity,
                 at_begin: at_begin.map_or(now[i], |begin| begin[i]),
@@ -181,6 +193,8 @@ impl AttachReport {
                 recent_accesses: stats.recent_share(TierId(i as u8)),
                 all_accesses: (all > 0 && matches!(tier.memory, Memory::Numa(_)))
                     .then(|| stats.accesses[i] as f64 / all as f64),
+                latency: Some(latency),
+                latency_from: Some(from),
             })
             .collect();
         let processes = head
@@ -192,6 +206,7 @@ impl AttachReport {
             processes,
             elapsed: head.elapsed,
             dry_run: head.dry_run,
+            slowdown: Some(InPlaceSlowdown::estimate(head.elapsed, &tiers, stats.refaults)),
             tiers,
             promotions: stats.promotions,
             demotions: stats.demotions,
@@ -393,14 +408,19 @@ pub(crate) mod tests {
             now,
             recent_accesses: Some(0.5),
             all_accesses: Some(0.5),
+            latency: Some(Nanos(if memory == "numa:0" { 100 } else { 300 })),
+            latency_from: Some(LatencyFrom::Firmware),
         };
+        let tiers = vec![tier("numa:0", Bytes::mib(8)), tier("numa:1", Bytes::mib(24))];
+        let slowdown = InPlaceSlowdown::estimate(Nanos::seconds(n), &tiers, 0);
         let mut fastest = [None; PARTS];
         fastest[..2].copy_from_slice(&[Some(100), Some(0)]);
         AttachReport {
             processes: vec![ProcessLine { process: 42, command: "redis<".into() }],
             elapsed: Nanos::seconds(n),
             dry_run: false,
-            tiers: vec![tier("numa:0", Bytes::mib(8)), tier("numa:1", Bytes::mib(24))],
+            tiers,
+            slowdown: Some(slowdown),
             promotions: 10 * n,
             demotions: 30 * n,
             ping_pongs: n,

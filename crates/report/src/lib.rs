@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`attach`] | the report of memory whose pages stay mapped, and its rates |
 //! | [`html`] | a recorded run as one page |
+//! | [`in_place`] | how much slower a program ran whose pages stay mapped |
 //! | [`openmetrics`] | figures as OpenMetrics text |
 //! | [`run`] | the report of a run: every process's figures, and their sums |
 //! | [`rates`] | what happened between two looks at a run |
@@ -16,6 +17,7 @@
 
 pub mod attach;
 pub mod html;
+pub mod in_place;
 pub mod openmetrics;
 pub mod rates;
 pub mod run;
@@ -23,6 +25,7 @@ pub mod slowdown;
 pub mod table;
 
 pub use attach::{AttachRates, AttachReport, RegionLine};
+pub use in_place::InPlaceSlowdown;
 pub use rates::Rates;
 pub use run::{End, Figures, Head, Moment, RunReport, SharedReport, Usage};
 pub use slowdown::Slowdown;

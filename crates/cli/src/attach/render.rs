@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use terrace_report::AttachReport;
+use terrace_report::{AttachReport, InPlaceSlowdown};
 
 use crate::output::{count, facts, percent, table};
 use crate::run::render::{accounts, section};
@@ -53,6 +53,16 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
             .collect();
         rows.push(("not carried out", reasons.join(", ")));
     }
+    if let Some(estimate) = &report.slowdown {
+        rows.push(("slowdown", slowdown(estimate, report)));
+        if report.refaults > 0 {
+            let stall = estimate.swap_stall.map(|time| {
+                let share = percent(report.share(time));
+                format!("{time}, {share} of the time, estimated: {} a page", time / report.refaults)
+            });
+            rows.push(("waited for swap", stall.unwrap_or_else(|| "unknown".to_owned())));
+        }
+    }
     rows.push((
         "policy",
         format!(
@@ -89,6 +99,20 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
     let decisions: u64 = report.accounts.iter().map(|line| line.proposed).sum();
     rows.push(("economist", format!("{}, {} decisions", report.economist, count(decisions))));
     rows
+}
+
+/// The bound with what it rests on. [`terrace_report::in_place`] says how.
+fn slowdown(estimate: &InPlaceSlowdown, report: &AttachReport) -> String {
+    let (Some(at_most), Some(ratio)) = (estimate.at_most, estimate.latency_ratio) else {
+        let why = estimate.unknown.as_deref().unwrap_or("nothing is known");
+        return format!("unknown: {why}");
+    };
+    let fastest = report.tiers.first().map_or("the fastest tier", |tier| &tier.memory);
+    let from = if estimate.assumed { ", as distances suggest" } else { "" };
+    format!(
+        "at most {at_most:.2} x, estimated: observed accesses took {ratio:.2} times as long as in \
+         {fastest}{from}"
+    )
 }
 
 fn traffic(report: &AttachReport) -> String {
@@ -139,4 +163,94 @@ fn region_table(report: &AttachReport) -> String {
     let more = report.regions.len().saturating_sub(TOP_REGIONS);
     let tail = if more > 0 { format!("and {more} more\n") } else { String::new() };
     table(["regions", "process", "pages", "in tiers"], &rows) + &tail
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use terrace_core::{Bytes, BytesPerSecond, Nanos};
+    use terrace_live::attach::LatencyFrom;
+    use terrace_report::attach::TierLine;
+
+    use super::*;
+
+    fn tier(memory: &str, latency: u64, share: Option<f64>) -> TierLine {
+        TierLine {
+            memory: memory.to_owned(),
+            capacity: None,
+            at_begin: Bytes::ZERO,
+            now: Bytes::ZERO,
+            recent_accesses: share,
+            all_accesses: share,
+            latency: Some(Nanos(latency)),
+            latency_from: Some(LatencyFrom::Distance),
+        }
+    }
+
+    fn report(tiers: Vec<TierLine>, refaults: u64) -> AttachReport {
+        let elapsed = Nanos::seconds(10);
+        AttachReport {
+            processes: Vec::new(),
+            elapsed,
+            dry_run: false,
+            promotions: 0,
+            demotions: 0,
+            ping_pongs: 0,
+            moved_by_others: 0,
+            refaults,
+            slowdown: Some(InPlaceSlowdown::estimate(elapsed, &tiers, refaults)),
+            tiers,
+            moved: Bytes::ZERO,
+            limit: BytesPerSecond(1e9),
+            moving: Nanos::ZERO,
+            movers: 1,
+            aborted: BTreeMap::new(),
+            own_cpu: Nanos::ZERO,
+            policy: "hemem".into(),
+            samples: 10,
+            policy_bytes: Bytes::ZERO,
+            samplers: Vec::new(),
+            sampler_reason: "as asked for".into(),
+            sampling: Nanos::ZERO,
+            sampling_cap: 0.03,
+            economist: "enforce".into(),
+            accounts: Vec::new(),
+            regions: Vec::new(),
+        }
+    }
+
+    /// A line of the report without the spaces that align it.
+    fn line(report: &AttachReport, name: &str) -> String {
+        let text = render(report);
+        let line = text.lines().map(str::trim).find(|line| line.starts_with(name));
+        line.unwrap_or_default()[name.len()..].trim().to_owned()
+    }
+
+    /// Who reads it sees that it is a bound, an estimate, and what it rests on.
+    #[test]
+    fn the_slowdown_is_told_with_how_it_was_estimated() {
+        let mut swap = tier("swap", 5_000, None);
+        swap.latency_from = Some(LatencyFrom::Zram);
+        let nodes = vec![tier("numa:0", 100, Some(0.9)), tier("numa:1", 200, Some(0.1)), swap];
+
+        let known = report(nodes, 200_000);
+
+        // A tenth of the accesses takes twice as long; 1 s of 10 went into swap.
+        let expected = "at most 1.22 x, estimated: observed accesses took 1.10 times as long as in \
+                        numa:0, as distances suggest";
+        assert_eq!(line(&known, "slowdown"), expected);
+        let expected = "1.00 s, 10.0 % of the time, estimated: 5.00 µs a page";
+        assert_eq!(line(&known, "waited for swap"), expected);
+    }
+
+    #[test]
+    fn a_slowdown_that_nobody_knows_is_called_unknown() {
+        let nodes = vec![tier("numa:0", 100, None), tier("numa:1", 200, None)];
+
+        let unknown = report(nodes, 3);
+
+        assert_eq!(line(&unknown, "slowdown"), "unknown: no access was observed");
+        assert_eq!(line(&unknown, "waited for swap"), "unknown");
+    }
 }

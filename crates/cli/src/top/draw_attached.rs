@@ -153,6 +153,8 @@ mod tests {
             now,
             recent_accesses: share,
             all_accesses: share,
+            latency: None,
+            latency_from: None,
         };
         let mut region = RegionLine {
             process: 4711,
@@ -183,6 +185,7 @@ mod tests {
             ping_pongs: 3 * n,
             moved_by_others: 0,
             refaults: n,
+            slowdown: None,
             moved: Bytes::mib(4) * n,
             limit: BytesPerSecond(Bytes::gib(1).as_f64()),
             moving: Nanos::millis(20) * n,

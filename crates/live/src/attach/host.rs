@@ -60,6 +60,9 @@ pub trait Host {
     /// What swap there is, and what of it is free.
     fn swap_memory(&mut self) -> (Bytes, Bytes);
 
+    /// Whether all swap is compressed RAM.
+    fn swaps_to_zram(&mut self) -> bool;
+
     /// How far a node is.
     fn node_latency(&mut self, node: u32) -> Latency;
 
@@ -207,6 +210,10 @@ impl Host for LinuxHost {
         (field("SwapTotal:"), field("SwapFree:"))
     }
 
+    fn swaps_to_zram(&mut self) -> bool {
+        std::fs::read_to_string("/proc/swaps").is_ok_and(|text| are_all_zram(&text))
+    }
+
     fn node_latency(&mut self, node: u32) -> Latency {
         self.nodes.latency(node)
     }
@@ -214,6 +221,12 @@ impl Host for LinuxHost {
     fn now(&mut self) -> Nanos {
         Nanos(crate::sys::now())
     }
+}
+
+/// Whether what `/proc/swaps` lists is zram, and not nothing.
+fn are_all_zram(swaps: &str) -> bool {
+    let mut devices = swaps.lines().skip(1).peekable();
+    devices.peek().is_some() && devices.all(|line| line.starts_with("/dev/zram"))
 }
 
 /// A process is gone, rather than something being wrong.
@@ -252,6 +265,18 @@ mod tests {
             assert!(Instant::now() < until, "no memory of {what} was found");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// What a page from a disk takes nobody knows beforehand.
+    #[test]
+    fn swap_is_zram_if_all_of_it_is() {
+        let head = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+        let zram = "/dev/zram0                              partition\t1048572\t0\t100\n";
+        let disk = "/dev/vda2                               partition\t1048572\t0\t-2\n";
+
+        assert!(are_all_zram(&[head, zram].concat()));
+        assert!(!are_all_zram(&[head, zram, disk].concat()));
+        assert!(!are_all_zram(head) && !are_all_zram(""));
     }
 
     /// With the page table that was opened first, nothing was ever found again of a program

@@ -30,6 +30,7 @@ pub mod targets;
 
 use std::io;
 
+use serde::{Deserialize, Serialize};
 use terrace_core::{
     Bytes, Ladder, Memory, Nanos, Plan, Sample, SampleSource, Telemetry, TierId, TierTelemetry,
 };
@@ -114,6 +115,23 @@ pub struct Attach<H> {
     degraded: Vec<Degraded>,
 }
 
+/// Where a tier's latency is known from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LatencyFrom {
+    /// The ladder file says so.
+    Ladder,
+    /// The firmware does (HMAT).
+    Firmware,
+    /// Derived from the distance of nodes.
+    Distance,
+    /// Swap is compressed RAM, of which it is known.
+    Zram,
+    /// Nothing: swap is something else.
+    #[default]
+    Nothing,
+}
+
 /// A tier's memory as last read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Room {
@@ -121,6 +139,7 @@ struct Room {
     free: Bytes,
     read: Nanos,
     write: Nanos,
+    from: LatencyFrom,
 }
 
 impl<H: Host> Attach<H> {
@@ -136,18 +155,31 @@ impl<H: Host> Attach<H> {
             .tiers
             .iter()
             .map(|tier| {
-                let (read, write) = match tier.memory {
+                let (read, write, from) = match tier.memory {
                     Memory::Numa(node) => {
                         let latency = host.node_latency(node);
-                        (latency.read, latency.write)
+                        let from = if latency.from_firmware {
+                            LatencyFrom::Firmware
+                        } else {
+                            LatencyFrom::Distance
+                        };
+                        (latency.read, latency.write, from)
                     }
                     // A major fault on zram, as measured for lz4: 5 µs without
                     // reclaim. A disk is slower; then the ladder should say so.
-                    Memory::Swap => (Nanos::micros(5), Nanos::micros(8)),
+                    Memory::Swap => {
+                        let from = if host.swaps_to_zram() {
+                            LatencyFrom::Zram
+                        } else {
+                            LatencyFrom::Nothing
+                        };
+                        (Nanos::micros(5), Nanos::micros(8), from)
+                    }
                 };
                 Room {
                     read: tier.read_latency.unwrap_or(read),
                     write: tier.write_latency.unwrap_or(write),
+                    from: if tier.read_latency.is_some() { LatencyFrom::Ladder } else { from },
                     ..Room::default()
                 }
             })
@@ -195,6 +227,11 @@ impl<H: Host> Attach<H> {
     /// The tiers.
     pub fn ladder(&self) -> &Ladder {
         &self.ladder
+    }
+    /// What a load takes in each tier, and where that is known from; of swap, what a page takes
+    /// to come back.
+    pub fn latencies(&self) -> impl Iterator<Item = (Nanos, LatencyFrom)> {
+        self.rooms.iter().map(|room| (room.read, room.from))
     }
     /// The system.
     pub fn host(&mut self) -> &mut H {

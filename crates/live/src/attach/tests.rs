@@ -118,6 +118,9 @@ impl Host for Fake {
     fn swap_memory(&mut self) -> (Bytes, Bytes) {
         (Bytes::gib(1), Bytes::gib(1))
     }
+    fn swaps_to_zram(&mut self) -> bool {
+        true
+    }
     fn node_latency(&mut self, node: u32) -> Latency {
         let ns = Nanos(80 + 170 * u64::from(node));
         Latency { read: ns, write: ns, from_firmware: true }

@@ -110,6 +110,13 @@ fn answers(report: &AttachReport) -> String {
             values.push((percent(share), what));
         }
     }
+    if let Some(estimate) = &report.slowdown {
+        let told = estimate.at_most.map_or("?".to_owned(), |most| format!("{most:.2} x"));
+        let what = "slowdown at most, estimated from observed accesses and latencies";
+        let why =
+            estimate.unknown.as_ref().map_or(String::new(), |why| format!(": unknown, {why}"));
+        values.push((told, format!("{what}{why}")));
+    }
     let share = |time| percent(report.share(time));
     values.extend([
         (count(report.promotions), "promotions".to_owned()),
@@ -345,12 +352,20 @@ fn regions(report: &AttachReport) -> String {
     text
 }
 
+fn swap_stall(report: &AttachReport) -> Option<Nanos> {
+    report.slowdown.as_ref().and_then(|estimate| estimate.swap_stall)
+}
+
 fn facts(story: &AttachStory, report: &AttachReport) -> String {
     let mut rows = vec![
         vec!["machine".to_owned(), story.machine.clone()],
         vec!["processes".to_owned(), report.processes.len().to_string()],
         vec!["traffic at most".to_owned(), report.limit.to_string()],
         vec!["time in calls that move pages".to_owned(), report.moving.to_string()],
+        vec![
+            "waited for swap, estimated".to_owned(),
+            swap_stall(report).map_or("unknown".to_owned(), |time| time.to_string()),
+        ],
         vec!["moved by others".to_owned(), count(report.moved_by_others)],
         vec!["samples".to_owned(), count(report.samples)],
         vec!["the policy's memory".to_owned(), report.policy_bytes.to_string()],
@@ -391,6 +406,9 @@ mod tests {
         }
         assert_eq!(page.matches("data:image/png;base64,").count(), 2);
         assert!(page.contains("<b>310</b><span>promotions</span>"), "{page}");
+        // Half of the accesses at 100 ns, half at 300.
+        assert!(page.contains("<b>2.00 x</b><span>slowdown at most, estimated"), "{page}");
+        assert!(page.contains("waited for swap, estimated"), "{page}");
     }
 
     #[test]

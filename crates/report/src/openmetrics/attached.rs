@@ -174,6 +174,7 @@ pub(super) fn encode(attached: &[Attached], encoder: &mut DescriptorEncoder<'_>)
             encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
         counters(attached, *value, &mut counter)?;
     }
+    estimates(attached, encoder)?;
     let mut cap = encoder.encode_descriptor(
         "sampling_cap_ratio",
         "The most of one processor that the samplers may use",
@@ -202,6 +203,39 @@ pub(super) fn encode(attached: &[Attached], encoder: &mut DescriptorEncoder<'_>)
     Ok(())
 }
 
+/// What is estimated of each, as far as it is known.
+fn estimates(attached: &[Attached], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let of = |one: &Attached| one.report.slowdown.clone().unwrap_or_default();
+    if attached.iter().any(|one| of(one).at_most.is_some()) {
+        let mut gauge = encoder.encode_descriptor(
+            "slowdown_at_most_ratio",
+            "Run time by that in the fastest memory alone, at most: estimated from observed \
+             accesses and latencies",
+            None,
+            MetricType::Gauge,
+        )?;
+        for one in attached {
+            let Some(factor) = of(one).at_most else { continue };
+            gauge.encode_family(&one.labels())?.encode_gauge(&factor)?;
+        }
+    }
+    if attached.iter().any(|one| of(one).swap_stall.is_some()) {
+        let mut counter = encoder.encode_descriptor(
+            "swap_stall",
+            "Time waited for pages from swap, estimated from what one takes",
+            Some(&Unit::Seconds),
+            MetricType::Counter,
+        )?;
+        for one in attached {
+            let Some(time) = of(one).swap_stall else { continue };
+            let labels = one.labels();
+            let mut to = counter.encode_family(&labels)?;
+            to.encode_counter::<NoLabelSet, _, f64>(&seconds(time), None)?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use crate::attach::tests::report;
@@ -225,6 +259,8 @@ mod tests {
         assert_eq!(value(&format!("terrace_tier_capacity_bytes{slow}")), None, "{text}");
         assert_eq!(value(&format!("terrace_promotions_total{who}}}")), Some(30.0), "{text}");
         assert_eq!(value(&format!("terrace_sampling_seconds_total{who}}}")), Some(0.03), "{text}");
+        assert_eq!(value(&format!("terrace_slowdown_at_most_ratio{who}}}")), Some(2.0), "{text}");
+        assert_eq!(value(&format!("terrace_swap_stall_seconds_total{who}}}")), Some(0.0), "{text}");
         assert_eq!(value("terrace_aborted_total"), Some(3.0), "{text}");
         // Every name stands in one place.
         assert_eq!(text.matches("# TYPE terrace_promotions ").count(), 1, "{text}");
