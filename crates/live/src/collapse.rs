@@ -358,6 +358,7 @@ impl Worker<'_> {
             pager.leave(self.id);
             return;
         }
+        let began = sys::thread_cpu();
         while c.watched.len() < RANGES {
             let (id, first) = match c.search(self.pager) {
                 Found::Range(id, first) => (id, first),
@@ -386,6 +387,8 @@ impl Worker<'_> {
         }
         drop(limbo);
         pager.leave(self.id);
+        let spent = (sys::thread_cpu() - began).get();
+        pager.stats().counters.sampling_ns.fetch_add(spent, Relaxed);
         if !c.watched.is_empty() {
             c.due = now + LOOK_EVERY;
         }

@@ -439,7 +439,7 @@ impl Worker<'_> {
         for i in 0..pending.count {
             let fault = pending.faults[i];
             serving.store(began, Relaxed);
-            self.counted = Nanos::ZERO;
+            (self.counted, self.armed) = (Nanos::ZERO, false);
             if self.serve(fault.page, fault.write, began) == crate::serve::Served::Retry {
                 pending.faults[kept] = fault;
                 kept += 1;
@@ -448,7 +448,11 @@ impl Worker<'_> {
                 let overhead = self.pager.duty.overhead();
                 let counters = &self.pager.stats().counters;
                 counters.fault_overhead_ns.fetch_add(overhead, Relaxed);
-                self.pager.waits.count(fault.thread, self.counted + Nanos(overhead));
+                let took = self.counted + Nanos(overhead);
+                if self.armed {
+                    counters.sampling_ns.fetch_add(took.get(), Relaxed);
+                }
+                self.pager.waits.count(fault.thread, took);
             }
         }
         serving.store(0, Relaxed);

@@ -22,6 +22,7 @@
 //! | [`events`], [`deferred`], [`fork`] | unmapped, moved, discarded, forked |
 //! | [`manager`], [`command`] | what happens in the background or on request |
 //! | [`mind`], [`queue`] | policy and economist, and what they are told |
+//! | [`hints`] | pages that are made to fault, within what observing may cost |
 //! | `sight` | hardware samples of what the program accesses |
 //! | [`ahead`], [`fetch`] | streams, and bringing pages in ahead of them |
 //! | [`huge`], [`walks`] | huge pages ahead of walks through fresh memory |
@@ -64,6 +65,7 @@ pub mod events;
 pub mod fetch;
 pub mod fork;
 pub mod give_up;
+pub mod hints;
 pub mod histogram;
 pub mod huge;
 pub mod inject;

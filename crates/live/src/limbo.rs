@@ -9,11 +9,12 @@
 //!
 //! The slots form a ring: filled at the head, emptied at the tail.
 
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::collections::VecDeque;
 
 use terrace_core::Proposal;
 
+use crate::hints::Hints;
 use crate::sys::{self, PAGE};
 
 /// Nobody's slot: empty, or its frame went back to the program.
@@ -41,6 +42,8 @@ struct Entry {
 pub struct Staging {
     base: usize,
     owners: Box<[AtomicU64]>,
+    /// Whether the page in a slot was armed: its fault is part of what observing costs.
+    armed: Box<[AtomicBool]>,
 }
 
 /// The ring's two ends; held by the thread that makes room.
@@ -52,6 +55,8 @@ pub struct Limbo {
     entries: Box<[Entry]>,
     /// Demotions that the policy asked for and that are not begun yet.
     pub victims: VecDeque<Proposal>,
+    /// What is to be made to fault.
+    pub hints: Hints,
 }
 
 /// A slot's owner as one word.
@@ -65,6 +70,7 @@ impl Staging {
         Ok(Self {
             base: sys::map_private(slots as usize * PAGE)?,
             owners: (0..slots).map(|_| AtomicU64::new(NOBODY)).collect(),
+            armed: (0..slots).map(|_| AtomicBool::new(false)).collect(),
         })
     }
     /// How many slots there are.
@@ -83,11 +89,20 @@ impl Staging {
     pub fn owner_of(&self, slot: u32) -> &AtomicU64 {
         &self.owners[slot as usize]
     }
+    /// Gives a slot to a page, which has not been moved there yet.
+    pub fn give(&self, slot: u32, owner: u64, purpose: Purpose) {
+        self.armed[slot as usize].store(matches!(purpose, Purpose::Armed), Relaxed);
+        self.owners[slot as usize].store(owner, Release);
+    }
+    /// Whether the page in a slot is there to see whether it is touched.
+    pub fn is_armed(&self, slot: u32) -> bool {
+        self.armed[slot as usize].load(Relaxed)
+    }
 }
 
 impl Limbo {
-    /// An empty ring.
-    pub fn new(slots: u32, victims: usize) -> Self {
+    /// An empty ring. `sampling` is the share of one processor that hint faults may take.
+    pub fn new(slots: u32, victims: usize, sampling: f64) -> Self {
         let none = Entry { purpose: Purpose::Armed, since: 0 };
         Self {
             head: 0,
@@ -95,6 +110,7 @@ impl Limbo {
             settled: 0,
             entries: vec![none; slots as usize].into(),
             victims: VecDeque::with_capacity(victims),
+            hints: Hints::new(sampling),
         }
     }
     /// Slots between the tail and the head.

@@ -6,15 +6,13 @@
 
 use core::sync::atomic::Ordering::*;
 
-use terrace_core::{Abort, Action, Done, Nanos, Outcome};
-use terrace_sampler::Governor;
+use terrace_core::{Abort, Action, Nanos};
 
 use crate::collapse::Collapser;
 use crate::command::Command;
 use crate::duty::{LOOK, Pending};
 use crate::inject::{self, Point};
-use crate::page_state::PageState;
-use crate::queue::Note;
+use crate::limbo::Limbo;
 use crate::reclaim::Pace;
 use crate::serve::Worker;
 use crate::sight::Sight;
@@ -27,9 +25,6 @@ const TICK: u64 = 10_000_000;
 const IDLE: u64 = 320_000_000;
 /// The same where a share can change meanwhile: others wait for what is given back.
 const IDLE_SHARED: u64 = 80_000_000;
-/// Pages armed in a tick at most, as long as sampling may take 3 %: at some 15 µs each for arming and the fault
-/// (measured: `bench/mechanisms`), 20 in 10 ms are 3 % of a processor.
-const ARM: u32 = 20;
 
 /// How long (ns) the manager leaves making room when the writer of the spill file is far behind.
 const HOLD_BACK: u64 = 1_000_000;
@@ -216,76 +211,30 @@ impl Worker<'_> {
             return;
         }
         pager.regions.reclaim(pager.oldest_epoch());
-        let mut wanted = 0usize;
         {
             // Limbo before mind: the order in which making room takes them.
             let mut limbo = pager.limbo.lock();
-            let victims = &mut limbo.victims;
+            let Limbo { victims, hints, .. } = &mut *limbo;
             let mut mind = pager.mind.lock();
             mind.tick(pager, |proposal| {
-                if matches!(proposal.action, Action::Demote { .. })
-                    && victims.len() < victims.capacity()
-                {
-                    victims.push_back(proposal);
-                    wanted += 1;
-                } else {
+                match proposal.action {
+                    Action::Demote { .. } if victims.len() < victims.capacity() => {
+                        victims.push_back(proposal);
+                        Ok(())
+                    }
+                    Action::Demote { .. } => Err(Abort::RateLimited),
+                    // What is sampled comes instead.
+                    Action::Scan { .. } if random.is_none() => Err(Abort::Unsupported),
                     // Pages come up by being touched; bringing them up ahead
                     // of that is not done yet.
-                    pager.note(Note::Done(Done {
-                        proposal,
-                        outcome: Outcome::Aborted(Abort::Unsupported),
-                    }));
+                    _ => hints.ask(proposal),
                 }
             });
             mind.publish(pager.stats());
         }
-        if let Some(random) = random {
-            self.sample(random);
-        }
+        self.observe(random);
         self.settle_old();
         self.account();
-    }
-
-    /// Arms a few resident pages, chosen at random: where no hardware samples
-    /// accesses, this is how a page that never leaves is known to be in use.
-    fn sample(&mut self, random: &mut u64) {
-        let pager = self.pager;
-        let needs = pager.mind.lock().brain().needs();
-        let needed = needs.samples || needs.scans;
-        if !needed || pager.resident() < pager.budget() / 2 {
-            return;
-        }
-        let Some(mut limbo) = pager.limbo.try_lock() else { return };
-        if !pager.enter(self.id) {
-            pager.leave(self.id);
-            return;
-        }
-        let share = pager.config.sampling_cap / Governor::DEFAULT_CAP;
-        let most = ((f64::from(ARM) * share) as u32).max(1);
-        let mut armed = 0;
-        let total: u64 = pager.regions.iter().map(|(_, r)| u64::from(r.pages())).sum();
-        for _ in 0..most * 4 {
-            if armed >= most || total == 0 {
-                break;
-            }
-            // xorshift64
-            *random ^= *random << 13;
-            *random ^= *random >> 7;
-            *random ^= *random << 17;
-            let mut nth = *random % total;
-            for (id, region) in pager.regions.iter() {
-                let pages = u64::from(region.pages());
-                if nth < pages {
-                    let word = region.word(nth as u32);
-                    if word.load(Relaxed) == PageState::Resident.word() {
-                        armed += u32::from(self.arm(&mut limbo, id, nth as u32));
-                    }
-                    break;
-                }
-                nth -= pages;
-            }
-        }
-        pager.leave(self.id);
     }
 
     /// Brings the statistics page up to date.

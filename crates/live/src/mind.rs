@@ -142,13 +142,19 @@ impl Mind {
         self.plan.proposals().iter().copied().for_each(&mut take);
     }
 
-    /// Ticks the policy; gives each proposal to `take`.
-    pub fn tick(&mut self, pager: &Pager, mut take: impl FnMut(Proposal)) {
+    /// Ticks the policy; gives each proposal to `take`. The policy hears at once of what is
+    /// not taken: a note would wait for this mind, and who holds it for the note.
+    pub fn tick(&mut self, pager: &Pager, mut take: impl FnMut(Proposal) -> Result<(), Abort>) {
         self.listen(pager);
         let telemetry = self.telemetry(pager);
         self.brain.tick(&telemetry, &mut self.plan);
         self.record(pager);
-        self.plan.proposals().iter().copied().for_each(&mut take);
+        for &proposal in self.plan.proposals() {
+            if let Err(why) = take(proposal) {
+                let outcome = Outcome::Aborted(why);
+                self.brain.done(&Done { proposal, outcome }, &telemetry);
+            }
+        }
     }
 
     /// Asks whether to prepare a huge page for a program that walks through fresh

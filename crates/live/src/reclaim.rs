@@ -57,8 +57,8 @@ impl Pace {
 const FRAMES: u32 = 32;
 /// With fewer free slots, limbo is emptied first.
 const LEAST_ROOM: usize = 8;
-/// An armed page that is not touched for so long goes back: its sample is "no".
-const ARMED_FOR: u64 = 100_000_000;
+/// An armed page that is not touched for so long (ns) goes back: its sample is "no".
+pub(crate) const ARMED_FOR: u64 = 100_000_000;
 
 /// Rounds without success after which a fault goes over the budget, and for
 /// how long the next ones do not even try: what is resident is locked or pinned.
@@ -203,7 +203,9 @@ impl Worker<'_> {
             backoff(&mut spins);
         }
         if matches!(purpose, Purpose::Armed) {
-            return self.put_back(&place, slot);
+            let back = self.put_back(&place, slot);
+            pager.stats().counters.sampling_ns.fetch_add(sys::now() - start, Relaxed);
+            return back;
         }
         let at = pager.staging.address(slot);
         // SAFETY: the slot holds a whole page, and the page is ours: nobody
@@ -343,7 +345,7 @@ impl Worker<'_> {
         }
         let slot = limbo.push(Purpose::Armed, sys::now());
         let to = pager.staging.address(slot);
-        pager.staging.owner_of(slot).store(owner(id, page), Release);
+        pager.staging.give(slot, owner(id, page), Purpose::Armed);
         let (_, error) = self.mv(pager.fork.staging_uffd(), to, place.address(), PAGE);
         drop(reading);
         if error == 0 {

@@ -69,6 +69,8 @@ pub struct Worker<'p> {
     pub stuck_until: u64,
     /// What was counted for the fault that it serves.
     pub counted: Nanos,
+    /// Whether that fault is ours: its page was armed.
+    pub armed: bool,
 }
 
 impl<'p> Worker<'p> {
@@ -86,6 +88,7 @@ impl<'p> Worker<'p> {
             polls: false,
             stuck_until: 0,
             counted: Nanos::ZERO,
+            armed: false,
         }
     }
 
@@ -162,6 +165,7 @@ impl<'p> Worker<'p> {
                 return self.serve_resident(place);
             }
             PageState::Limbo(slot) => {
+                self.armed = pager.staging.is_armed(slot);
                 let error = self.unstage(place, slot);
                 (error, FaultKind::Hint(access(write)), sys::now())
             }

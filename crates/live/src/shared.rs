@@ -111,7 +111,8 @@ counters! {
     samples_lost,
     /// Times that the kernel throttled hardware samples.
     samples_throttled,
-    /// Processor time spent on sampling, ns.
+    /// What sampling took, ns: processor time, and what threads waited in faults on pages that
+    /// were armed.
     sampling_ns,
     /// The most that the store held beyond `--store-limit`, with a spill file.
     store_over_peak_bytes,

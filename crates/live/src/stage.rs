@@ -230,7 +230,8 @@ impl Worker<'_> {
             if !self.take_victim(staged) {
                 break;
             }
-            let slot = limbo.push(Purpose::Demote(staged.proposal), now);
+            let purpose = Purpose::Demote(staged.proposal);
+            let slot = limbo.push(purpose, now);
             if slots > 0 && slot != first + slots {
                 limbo.unpush();
                 self.set_word(staged, PageState::Resident);
@@ -239,7 +240,7 @@ impl Worker<'_> {
             if slots == 0 {
                 first = slot;
             }
-            pager.staging.owner_of(slot).store(owner(staged.id, staged.page), Release);
+            pager.staging.give(slot, owner(staged.id, staged.page), purpose);
             pager.splits(staged.address);
             slots += 1;
         }

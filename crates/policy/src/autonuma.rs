@@ -224,10 +224,11 @@ impl Policy for AutoNuma {
         if self.config.demotes {
             let fast = TierId::FASTEST;
             let target = headroom(telemetry, fast, self.config.headroom, self.page);
+            let starved = self.lru.is_starved();
             // Reclaim wakes at a third of the distance, and works to the whole.
-            if self.awake || telemetry.tier(fast).free < Bytes(target.get() / 3) {
+            if self.awake || starved || telemetry.tier(fast).free < Bytes(target.get() / 3) {
                 self.awake = true;
-                if self.lru.keep_free(fast, target, telemetry, plan) {
+                if self.lru.keep_free(fast, target, telemetry, plan) || starved {
                     self.lru.scan(SCAN_PAGES, |tier| tier == fast, plan);
                 }
                 self.awake = telemetry.tier(fast).free < target;

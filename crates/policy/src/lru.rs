@@ -107,6 +107,10 @@ pub(crate) struct Lru {
     /// The pass under way.
     pass: u8,
     walk: Walk,
+    /// Ranges that a world is still looking at.
+    awaited: u32,
+    /// Whether a page had to go that is in use, as far as is known.
+    starved: bool,
 }
 
 /// A page is remembered to be at most so many passes old.
@@ -159,14 +163,20 @@ impl Lru {
     }
 
     /// Goes on with the pass: asks for the accessed bits of so many pages of
-    /// some tiers. True when the pass has come to its end.
+    /// some tiers. True when the pass has come to its end. Nothing is asked for while
+    /// the world is still looking: passes that go faster than it does would make
+    /// everything look unused.
     pub(crate) fn scan(
         &mut self,
         pages: u64,
         tiers: impl Fn(TierId) -> bool,
         plan: &mut Plan,
     ) -> bool {
-        let Self { roster, seen, pass, walk } = self;
+        if self.awaited > 0 {
+            return false;
+        }
+        self.starved = false;
+        let Self { roster, seen, pass, walk, awaited, .. } = self;
         let wanted = |slot: u32| match roster.standing(slot) {
             Standing::Listed(tier, _) if tiers(tier) => {
                 if pass.wrapping_sub(seen[slot]) > OLDEST {
@@ -176,8 +186,16 @@ impl Lru {
             }
             _ => false,
         };
-        let done =
-            walk.step(roster, pages, |_| 1, wanted, |range| observe(Action::Scan { range }, plan));
+        let done = walk.step(
+            roster,
+            pages,
+            |_| 1,
+            wanted,
+            |range| {
+                *awaited += 1;
+                observe(Action::Scan { range }, plan);
+            },
+        );
         if done {
             *pass = pass.wrapping_add(1);
         }
@@ -239,17 +257,29 @@ impl Lru {
         telemetry: &Telemetry,
         plan: &mut Plan,
     ) {
-        let Self { roster, seen, pass, .. } = self;
+        let Self { roster, seen, pass, starved, .. } = self;
+        // Where there is a slower tier that is addressable, room is made ahead of need.
+        let only = !(1..telemetry.tier_count).any(|t| telemetry.tier(TierId(t)).addressable);
         roster.relieve(tier, bytes, telemetry, plan, |roster| {
             let slot = [USED, SEEN, WANTED].into_iter().find_map(|l| roster.oldest(tier, l))?;
             let active = pass.wrapping_sub(seen[slot]) <= 1;
+            *starved |= active && only;
             let reason = if active { Reason::PressureNoneCold } else { Reason::PressureCold };
             Some((unknown(slot), reason))
         });
     }
 
+    /// Whether pressure found nothing that is not in use, since the last scan: reclaim has to
+    /// look again at what is, as when [`Lru::keep_free`] says so.
+    pub(crate) fn is_starved(&self) -> bool {
+        self.starved
+    }
+
     /// A proposal came to its end.
     pub(crate) fn done(&mut self, done: &Done) {
+        if matches!(done.proposal.action, Action::Scan { .. }) {
+            self.awaited = self.awaited.saturating_sub(1);
+        }
         let Self { roster, seen, pass, .. } = self;
         roster.done(done, |ended| {
             if ended.outcome == Outcome::Aborted(Abort::Touched) {

@@ -119,7 +119,8 @@ impl Policy for Tpp {
         self.lru.promote_wanted(SEEN, |_| heat, Reason::OftenUsed, telemetry, plan);
         let fast = TierId::FASTEST;
         let target = headroom(telemetry, fast, self.config.headroom, self.page);
-        if self.lru.keep_free(fast, target, telemetry, plan) {
+        let starved = self.lru.is_starved();
+        if self.lru.keep_free(fast, target, telemetry, plan) || starved {
             self.lru.scan(SCAN_PAGES, |tier| tier == fast, plan);
         }
         let lru = &self.lru;
@@ -141,5 +142,110 @@ impl Policy for Tpp {
     fn footprint(&self) -> Footprint {
         let heap = self.lru.heap_bytes() + self.hints.heap_bytes();
         Footprint::of(size_of::<Self>(), heap, self.lru.roster.slots())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_core::{
+        Abort, Access, Action, ContextId, Cycles, Outcome, PageNo, Proposal, RegionId,
+        SampleSource, TierTelemetry,
+    };
+
+    const PAGES: u32 = 64;
+
+    fn page(number: u32) -> PageRef {
+        PageRef { region: RegionId(0), page: PageNo(number) }
+    }
+
+    /// DRAM that all pages fit into, and is kept free by a world of which the other tier is
+    /// compressed.
+    fn telemetry(now: Nanos) -> Telemetry {
+        let tier = |addressable| TierTelemetry {
+            capacity: PageSize::Base.bytes() * 128,
+            free: PageSize::Base.bytes() * 64,
+            addressable,
+            ..TierTelemetry::default()
+        };
+        let mut telemetry =
+            Telemetry { now, tier_count: 2, migration_budget: Bytes::MAX, ..Telemetry::default() };
+        (telemetry.tiers[0], telemetry.tiers[1]) = (tier(true), tier(false));
+        telemetry
+    }
+
+    fn placed() -> Tpp {
+        let mut tpp = Tpp::new(TppConfig::default());
+        let (id, context) = (RegionId(0), ContextId::ANONYMOUS);
+        tpp.alloc(&Region { id, pages: PAGES, page_size: PageSize::Base, context });
+        for number in 0..PAGES {
+            let kind = FaultKind::FirstTouch(Access::Write);
+            tpp.fault(page(number), kind, &telemetry(Nanos::ZERO));
+        }
+        tpp
+    }
+
+    fn press(tpp: &mut Tpp, pages: u64) -> Vec<Proposal> {
+        let mut plan = Plan::new();
+        let bytes = PageSize::Base.bytes() * pages;
+        tpp.pressure(TierId::FASTEST, bytes, &telemetry(Nanos::SECOND), &mut plan);
+        plan.proposals().to_vec()
+    }
+
+    fn scans(tpp: &mut Tpp, tick: u64) -> Vec<Proposal> {
+        let mut plan = Plan::new();
+        tpp.tick(&telemetry(Nanos::SECOND + Nanos::millis(10 * tick)), &mut plan);
+        let scans = plan.proposals().iter().filter(|p| matches!(p.action, Action::Scan { .. }));
+        scans.copied().collect()
+    }
+
+    /// In compressed memory the world asks for room before the policy's own headroom is
+    /// touched. If that did not make it look, what is in use would never be known.
+    #[test]
+    fn pressure_that_finds_nothing_cold_makes_it_look_at_what_is_in_use() {
+        let mut tpp = placed();
+        assert!(scans(&mut tpp, 0).is_empty(), "nobody is short of memory");
+
+        press(&mut tpp, 4);
+
+        let asked = scans(&mut tpp, 1);
+        assert!(!asked.is_empty());
+        assert!(asked.iter().all(|scan| scan.reason == Reason::Observes));
+    }
+
+    /// A world without accessed bits needs many ticks for a pass. If passes did not
+    /// wait for it, everything would look unused after two ticks.
+    #[test]
+    fn nothing_more_is_asked_for_before_the_world_has_looked() {
+        let mut tpp = placed();
+        press(&mut tpp, 4);
+        let asked = scans(&mut tpp, 1);
+        press(&mut tpp, 4);
+        assert!(scans(&mut tpp, 2).is_empty(), "it is still looking");
+
+        let source = SampleSource::HintFault;
+        tpp.samples(&[Sample { page: page(8), access: Access::Read, source, weight: 1 }]);
+        for proposal in asked {
+            let outcome = Outcome::Completed { cost: Cycles(1), moved: Bytes::ZERO };
+            tpp.done(&Done { proposal, outcome });
+        }
+        assert!(!scans(&mut tpp, 3).is_empty(), "the next pass");
+        let next = press(&mut tpp, 60);
+
+        let last = next.last().and_then(|proposal| proposal.action.page());
+        assert_eq!(last, Some(page(8)), "what was seen used goes last");
+        tpp.audit().expect("consistent");
+    }
+
+    #[test]
+    fn a_scan_that_was_refused_is_over_as_well() {
+        let mut tpp = placed();
+        press(&mut tpp, 4);
+        for proposal in scans(&mut tpp, 1) {
+            tpp.done(&Done { proposal, outcome: Outcome::Aborted(Abort::RateLimited) });
+        }
+        press(&mut tpp, 4);
+
+        assert!(!scans(&mut tpp, 2).is_empty());
     }
 }
