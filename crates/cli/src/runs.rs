@@ -223,6 +223,7 @@ impl LiveRun {
             elapsed: now() - self.manifest.started,
             policy: self.manifest.policy.clone(),
             economist: self.manifest.economist.clone(),
+            sampling_cap: None,
             budget: shared.map_or(self.manifest.budget, |shared| shared.budget),
             shared: shared.map(SharedReport::from),
             holds_store: self.manifest.holds_store,

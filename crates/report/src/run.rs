@@ -38,6 +38,10 @@ pub struct RunReport {
     pub policy: String,
     /// What the economist did with its opinion.
     pub economist: String,
+    /// The most of one processor that observing might take, in each process; `None` where a
+    /// recording does not say.
+    #[serde(default)]
+    pub sampling_cap: Option<f64>,
     /// DRAM that all processes together were allowed (each of them, where there
     /// is no [`RunReport::shared`]).
     pub budget: Bytes,
@@ -193,7 +197,8 @@ pub struct Figures {
     /// Times that the kernel throttled hardware samples.
     #[serde(default)]
     pub samples_throttled: u64,
-    /// Processor time spent on hardware samples, outside of interrupts.
+    /// What observing took: processor time spent on hardware samples, outside of interrupts,
+    /// and on making pages fault, and what threads waited in these faults.
     #[serde(default)]
     pub sampling: Nanos,
     /// The policy's own memory.
@@ -427,6 +432,7 @@ impl RunReport {
             elapsed: head.elapsed,
             policy: head.policy,
             economist: head.economist,
+            sampling_cap: head.sampling_cap,
             budget,
             budget_holds_store: head.holds_store,
             budget_kept: peak.unwrap_or_default() <= largest,
@@ -500,6 +506,7 @@ impl Moment {
             elapsed: self.elapsed,
             policy,
             economist,
+            sampling_cap: None,
             budget,
             // A recording does not say.
             budget_holds_store: false,
@@ -529,6 +536,9 @@ pub struct Head {
     pub policy: String,
     /// What the economist does with its opinion.
     pub economist: String,
+    /// The most of one processor that observing may take, in each process; `None` if
+    /// that is not known.
+    pub sampling_cap: Option<f64>,
     /// DRAM that all processes together may use, or each where nothing is shared.
     pub budget: Bytes,
     /// How it is shared.

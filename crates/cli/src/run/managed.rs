@@ -265,6 +265,7 @@ impl Run<'_> {
             elapsed: Nanos(elapsed.as_nanos() as u64),
             policy: self.args.policy().name().to_owned(),
             economist: mode_name(self.args.economist).to_owned(),
+            sampling_cap: Some(self.args.moving.cap()),
             budget: shared.map_or(self.budget, |shared| shared.budget),
             shared: shared.map(SharedReport::from),
             holds_store: self.holds_store,

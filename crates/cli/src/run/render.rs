@@ -270,6 +270,10 @@ fn samplers(report: &RunReport) -> String {
     let total = &report.total;
     if !total.sampling.is_zero() {
         let _ = write!(text, "; {}", waited(total.sampling, report.elapsed));
+        if let Some(cap) = report.sampling_cap {
+            let each = if report.processes.len() > 1 { " in each process" } else { "" };
+            let _ = write!(text, ", {} of one processor at most{each}", percent(cap));
+        }
     }
     if total.samples_throttled > 0 {
         let _ = write!(text, ", throttled {} times", count(total.samples_throttled));
@@ -567,6 +571,7 @@ mod tests {
             elapsed: Nanos::millis(38_250),
             policy: "hemem".into(),
             economist: "enforce".into(),
+            sampling_cap: Some(0.03),
             budget: Bytes::mib(256),
             budget_holds_store: false,
             budget_kept: true,

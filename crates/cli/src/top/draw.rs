@@ -325,6 +325,7 @@ pub(super) mod tests {
             elapsed: Nanos::seconds(u64::from(n)),
             policy: "hemem".into(),
             economist: "enforce".into(),
+            sampling_cap: Some(0.03),
             budget: Bytes::mib(32),
             budget_holds_store: false,
             budget_kept: true,
