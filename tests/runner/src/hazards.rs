@@ -10,6 +10,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
+use terrace_policy::PolicyName;
+
 use crate::harness::{Case, Verdict, number};
 use crate::process::{self, Finished};
 use crate::report::Report;
@@ -53,6 +55,20 @@ const LONG: &[&str] = &[
     "sys_process_vm",
 ];
 
+/// Of so many managed runs one has another policy than the default, by turns: fewer where
+/// there are enough of them for every policy's turn.
+const OTHERS: (usize, usize) = (2, 4);
+
+/// The policy of a program's managed run, counted from 1; `None` for the default. So that
+/// the programs that are run only a few times do not all leave out the same policies, each
+/// begins with another.
+fn policy(program: &str, repeat: usize, round: usize) -> Option<PolicyName> {
+    let live = &PolicyName::LIVE;
+    let one_of = if repeat >= OTHERS.1 * live.len() { OTHERS.1 } else { OTHERS.0 };
+    let first: usize = program.bytes().map(usize::from).sum();
+    round.is_multiple_of(one_of).then(|| live[(first + round / one_of) % live.len()])
+}
+
 /// The budget of a program's managed run, and arguments of its own.
 fn settings(program: &Path) -> (&'static str, &'static [&'static str]) {
     let name = name(program);
@@ -81,7 +97,7 @@ pub struct Options {
     /// When a program counts as hanging (`HAZARD_TIMEOUT`, 30 s).
     pub limit: Duration,
     /// Further arguments of `terrace run`, for trying policies and tiers
-    /// (`HAZARD_RUN_ARGS`, none).
+    /// (`HAZARD_RUN_ARGS`; none, and then policies take turns).
     pub arguments: Vec<String>,
     /// For how many seconds something breaks at random, instead of everything else
     /// (`HAZARD_SWEEP`, 0); with which seed (`HAZARD_SEED`, the time).
@@ -136,9 +152,7 @@ pub fn cases(options: &Options) -> Result<Vec<Case>, String> {
             let repeat = repeats(&program, options.repeat);
             Case {
                 name: format!("hazards::{} [managed x{repeat}]", name(&program)),
-                run: Box::new(move || {
-                    verdict(&program, repeat, || managed_run(&program, &terrace, &options))
-                }),
+                run: Box::new(move || by_turns(&program, repeat, &terrace, &options)),
             }
         })
     });
@@ -338,19 +352,50 @@ fn modified(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).and_then(|file| file.modified()).ok()
 }
 
+/// Managed runs under policies by turns, unless the user has chosen how.
+fn by_turns(program: &Path, repeat: usize, terrace: &Path, options: &Options) -> Verdict {
+    let under =
+        |round| policy(&name(program), repeat, round).filter(|_| options.arguments.is_empty());
+    let run = |round| {
+        let mut options = options.clone();
+        if let Some(policy) = under(round) {
+            options.arguments = vec!["--policy".to_owned(), policy.to_string()];
+        }
+        managed_run(program, terrace, &options)
+    };
+    let named = |round| {
+        let setting = under(round).map(|p| format!("HAZARD_RUN_ARGS=\"--policy {p}\" "));
+        setting.unwrap_or_default()
+    };
+    verdict_of(program, repeat, run, named)
+}
+
 /// Repeats a run until it fails, hangs or is skipped.
 fn verdict(
     program: &Path,
     repeat: usize,
     run: impl Fn() -> io::Result<(Finished, Option<String>)>,
 ) -> Verdict {
+    verdict_of(program, repeat, |_| run(), |_| String::new())
+}
+
+/// The same for runs that differ; `named` says what of the environment a run had.
+fn verdict_of(
+    program: &Path,
+    repeat: usize,
+    run: impl Fn(usize) -> io::Result<(Finished, Option<String>)>,
+    named: impl Fn(usize) -> String,
+) -> Verdict {
     for round in 1..=repeat {
         let failed = |why: String| {
-            let again =
-                format!("again: HAZARD_REPEAT={repeat} make hazards ONLY={}", name(program));
+            let setting = named(round);
+            let again = format!(
+                "again: {setting}HAZARD_REPEAT={repeat} make hazards ONLY={}",
+                name(program)
+            );
             Verdict::Failed(format!("run {round} of {repeat}: {why}\n{again}"))
         };
-        match run() {
+        match run(round) {
             Err(error) => return failed(error.to_string()),
             Ok((finished, _)) if finished.code() == Some(SKIPPED) => {
                 let why = finished.stderr.trim();
@@ -530,5 +575,34 @@ mod tests {
         for name in named.chain(permitted).chain(larger) {
             assert!(directory().join(format!("{name}.c")).exists(), "{name}");
         }
+    }
+
+    fn policies(program: &str, repeat: usize) -> Vec<PolicyName> {
+        (1..=repeat).filter_map(|round| policy(program, repeat, round)).collect()
+    }
+
+    /// A policy that no hazard meets is not known to survive any. The numbers are those of
+    /// `make test` for most programs, and of `make test-long` for those that are run least.
+    #[test]
+    fn every_policy_gets_its_turn() {
+        for repeat in [80, 200] {
+            let seen = policies("patterns", repeat);
+            assert!(PolicyName::LIVE.iter().all(|policy| seen.contains(policy)), "{repeat}");
+            assert!(seen.len() <= repeat / 4, "most runs are the default's");
+        }
+    }
+
+    #[test]
+    fn programs_that_are_run_seldom_share_the_policies_among_them() {
+        let seen: Vec<_> = LONG
+            .iter()
+            .flat_map(|program| policies(program, repeats(Path::new(program), 80)))
+            .collect();
+        assert!(PolicyName::LIVE.iter().all(|policy| seen.contains(policy)), "{seen:?}");
+    }
+
+    #[test]
+    fn one_run_is_the_default_s() {
+        assert!(policies("patterns", 1).is_empty());
     }
 }
