@@ -87,7 +87,7 @@ impl Pace {
         } else if armed - pages >= ENOUGH {
             let mean = (spent - before).as_f64() / (armed - pages) as f64;
             // Half of what was known before: faults come later than what is armed for them.
-            self.each = ((self.each + mean) / 2.0).max(1.0);
+            self.each = self.each.midpoint(mean).max(1.0);
             self.known = (spent, armed);
         }
         let elapsed = now.saturating_sub(self.asked.replace(now).unwrap_or(now)).as_f64();
