@@ -54,10 +54,13 @@ impl HugePages {
 /// What samples accesses, beside faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observer {
-    /// Hardware if there is some and the policy needs samples; else pages made to fault.
+    /// Hardware if there is some and the policy needs samples; else read-write protection if the
+    /// kernel has it; else pages made to fault.
     Auto,
     /// Hardware (Intel PEBS, AMD IBS).
     Hardware,
+    /// Read-write protection through the userfaultfd.
+    Rwp,
     /// The event of all page faults, whose addresses come the same way as those of hardware
     /// samples: to try that way where there is no such hardware.
     PageFaults,
@@ -65,13 +68,14 @@ pub enum Observer {
 
 impl Observer {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Hardware, Self::PageFaults];
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Hardware, Self::Rwp, Self::PageFaults];
 
     /// What people call it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
             Self::Hardware => "pmu",
+            Self::Rwp => "rwp",
             Self::PageFaults => "page-faults",
         }
     }

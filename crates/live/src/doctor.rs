@@ -12,6 +12,8 @@ use std::str::FromStr;
 use serde::Serialize;
 use terrace_core::Bytes;
 
+use crate::tracking::Tracks;
+
 /// What the files say.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Facts {
@@ -410,7 +412,10 @@ fn chosen(text: &str) -> String {
 /// The oldest kernel with `UFFDIO_MOVE`.
 const MOVE_SINCE: (u32, u32) = (6, 8);
 /// The oldest kernel with `PAGEMAP_SCAN` and asynchronous write protection.
-const PAGEMAP_SCAN_SINCE: (u32, u32) = (6, 7);
+const WP_ASYNC_SINCE: (u32, u32) = (6, 7);
+/// The oldest kernel with read-write protection: mm took it in August 2026, while 7.2 was
+/// being tested.
+const RWP_SINCE: (u32, u32) = (7, 3);
 
 impl Facts {
     /// What would keep `terrace run` from managing memory, as far as files can
@@ -440,23 +445,23 @@ impl Facts {
         None
     }
 
-    /// The ways to observe a program's accesses, best first, with what each
-    /// lacks here. `obstacle` is what keeps memory from being managed at all.
-    pub fn samplers(&self, obstacle: Option<String>) -> Vec<SamplerSupport> {
-        let (major, minor) = PAGEMAP_SCAN_SINCE;
+    /// The ways in which `terrace run` observes a program's accesses, best first, with what
+    /// each lacks here. `obstacle` is what keeps memory from being managed at all; `features`
+    /// is what the kernel's userfaultfd says of itself, if it could be asked.
+    pub fn samplers(&self, obstacle: Option<String>, features: Option<u64>) -> Vec<SamplerSupport> {
+        let tracking = |tracks: Tracks, since: (u32, u32)| match features {
+            Some(features) => tracks.lack(features).map(str::to_owned),
+            None => (self.kernel.version < since)
+                .then(|| format!("Linux {}.{} or newer is needed", since.0, since.1)),
+        };
         vec![
+            SamplerSupport { name: "PEBS or IBS", missing: self.hardware_sampling_lacks() },
+            SamplerSupport { name: "RWP", missing: tracking(Tracks::Accesses, RWP_SINCE) },
+            SamplerSupport { name: "faults", missing: obstacle },
             SamplerSupport {
-                name: "PEBS or IBS",
-                missing: self.hardware_sampling_lacks(),
-                used: true,
+                name: "stores, beside faults",
+                missing: tracking(Tracks::Stores, WP_ASYNC_SINCE),
             },
-            SamplerSupport {
-                name: "PAGEMAP_SCAN",
-                missing: (self.kernel.version < PAGEMAP_SCAN_SINCE)
-                    .then(|| format!("Linux {major}.{minor} or newer is needed")),
-                used: false,
-            },
-            SamplerSupport { name: "faults", missing: obstacle, used: true },
         ]
     }
 
@@ -489,6 +494,4 @@ pub struct SamplerSupport {
     pub name: &'static str,
     /// What is missing for it here; `None` if nothing is.
     pub missing: Option<String>,
-    /// Whether the pager uses it.
-    pub used: bool,
 }

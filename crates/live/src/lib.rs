@@ -23,7 +23,7 @@
 //! | [`manager`], [`command`] | what happens in the background or on request |
 //! | [`mind`], [`queue`] | policy and economist, and what they are told |
 //! | [`hints`] | pages that are made to fault, within what observing may cost |
-//! | `sight` | hardware samples of what the program accesses |
+//! | `sight`, [`tracking`] | samples of what the program accesses: by hardware, by protecting pages |
 //! | [`ahead`], [`fetch`] | streams, and bringing pages in ahead of them |
 //! | [`huge`], [`walks`] | huge pages ahead of walks through fresh memory |
 //! | [`collapse`], [`visits`], [`walk_cost`] | huge pages made of base pages that are in use |
@@ -96,6 +96,7 @@ pub mod store;
 pub mod sys;
 pub mod thrash;
 pub mod threads;
+pub mod tracking;
 pub mod uffd;
 pub mod unpack;
 pub mod visits;

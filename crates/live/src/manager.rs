@@ -80,11 +80,11 @@ impl Worker<'static> {
         }
     }
 
-    /// Reads what the hardware has sampled.
+    /// Reads what was sampled.
     fn look(&mut self, sight: &mut Sight) {
         let pager = self.pager;
         if pager.enter(self.id) {
-            sight.look(pager);
+            sight.look(pager, &self.pagemap);
         }
         pager.leave(self.id);
     }
@@ -128,7 +128,7 @@ impl Worker<'_> {
         // lock makes sure that it has also been carried out.
         let reading = pager.reading.lock();
         // Whoever puts the program on plain memory has the lock, and then it is too late.
-        if pager.is_stopped() || pager.uffd().register(start, end - start).is_err() {
+        if pager.is_stopped() || pager.register(start, end - start).is_err() {
             return false;
         }
         if !pager.cover(start, end) {

@@ -18,7 +18,8 @@ use crate::spill::Spill;
 use crate::spin::{SharedLock, SpinLock, backoff};
 use crate::store::{Blob, Store};
 use crate::sys::{self, PAGE};
-use crate::uffd::Uffd;
+use crate::tracking::{Departed, Tracks};
+use crate::uffd::{Uffd, mode};
 
 /// The most fault handlers; they are numbered from 1.
 pub const HANDLERS: usize = 4;
@@ -49,6 +50,13 @@ pub struct Pager {
     stats: AtomicPtr<ProcessPage>,
     /// The program's memory is registered with this one.
     uffd: AtomicI32,
+    /// What the kernel's userfaultfd can do: bits of [`crate::uffd::feature`].
+    pub features: AtomicU64,
+    /// Whether the program's memory is registered for [`Tracks::Stores`] or
+    /// [`Tracks::Accesses`], too: 0 if not, else 1 or 2.
+    tracks: AtomicU32,
+    /// Pages that have left since something was protected.
+    pub departed: Departed,
     /// Regions.
     pub regions: Regions,
     /// Compressed pages.
@@ -181,6 +189,9 @@ impl Pager {
             clock,
             stats: AtomicPtr::new(core::ptr::from_ref(stats).cast_mut()),
             uffd: AtomicI32::new(-1),
+            features: AtomicU64::new(0),
+            tracks: AtomicU32::new(0),
+            departed: Departed::new(),
             regions: Regions::new()?,
             store: Store::new(),
             spill: Spill::new(match config.spill {
@@ -235,9 +246,37 @@ impl Pager {
     pub fn uffd(&self) -> Uffd {
         Uffd::from_raw(self.uffd.load(Acquire))
     }
-    /// Sets the handle.
-    pub fn set_uffd(&self, uffd: Uffd) {
+    /// Sets the handle, and what is tracked by it.
+    pub fn set_uffd(&self, uffd: Uffd, tracks: Option<Tracks>) {
         self.uffd.store(uffd.raw(), Release);
+        self.tracks.store(tracks.map_or(0, |tracks| tracks as u32 + 1), Release);
+    }
+    /// What of the program's memory is tracked by protection.
+    pub fn tracks(&self) -> Option<Tracks> {
+        match self.tracks.load(Acquire) {
+            0 => None,
+            1 => Some(Tracks::Stores),
+            _ => Some(Tracks::Accesses),
+        }
+    }
+    /// Registers a range of the program's memory, or says why the kernel does not.
+    pub fn register(&self, start: usize, len: usize) -> Result<(), i32> {
+        let register = |modes| self.uffd().register(start, len, mode::MISSING | modes);
+        match self.tracks() {
+            None => register(0),
+            // Memory that is only reserved cannot be protected. It may be accessible one day:
+            // it is managed, and not tracked.
+            Some(tracks) => register(tracks.mode()).or_else(|error| match error {
+                libc::EINVAL => register(0),
+                other => Err(other),
+            }),
+        }
+    }
+    /// A page is about to leave DRAM.
+    pub fn departs(&self, address: usize) {
+        if self.tracks().is_some() {
+            self.departed.note(address);
+        }
     }
     /// Pages that may be resident.
     pub fn budget(&self) -> u64 {

@@ -4,6 +4,7 @@
 use core::ffi::CStr;
 
 use libc::c_int;
+use terrace_sampler::pagemap::{self, Query, Run, is};
 
 use crate::sys::PAGE;
 
@@ -113,7 +114,7 @@ pub(crate) fn parse(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// From this length on a range is looked at by [`Pagemap::scan`].
+/// From this length on a range is looked at by `PAGEMAP_SCAN`.
 const SPARSE: usize = 64 << 20;
 
 /// Which pages have content in the page table: `/proc/self/pagemap`, or, where
@@ -145,7 +146,7 @@ impl Pagemap {
     /// Calls `each` for every run of present pages in a range: first page's
     /// address and how many.
     pub fn for_each_present(&self, start: usize, end: usize, mut each: impl FnMut(usize, usize)) {
-        if end - start >= SPARSE && self.scan(start, end, &mut each) {
+        if end - start >= SPARSE && self.skim(start, end, &mut each) {
             return;
         }
         let mut entries = [0u64; 512];
@@ -177,35 +178,35 @@ impl Pagemap {
 
     /// The same by `PAGEMAP_SCAN` (Linux 6.7), which does not look at every page of a
     /// hole; false if the kernel has none.
-    fn scan(&self, start: usize, end: usize, each: &mut impl FnMut(usize, usize)) -> bool {
-        // `struct pm_scan_arg` and `struct page_region` of `linux/fs.h`.
-        const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
-        const PRESENT_OR_SWAPPED: u64 = 1 << 3 | 1 << 4;
-        let Some(fd) = self.0 else { return false };
-        let mut found = [[0u64; 3]; 128];
-        let mut at = start as u64;
-        while at < end as u64 {
-            let [size, flags, max_pages, inverted, all_of] = [96, 0, 0, 0, 0];
-            let to = found.as_mut_ptr() as u64;
-            let room = found.len() as u64;
-            let (any_of, wanted) = (PRESENT_OR_SWAPPED, 0);
-            let mut arg = [
-                size, flags, at, end as u64, 0, to, room, max_pages, inverted, all_of, any_of,
-                wanted,
-            ];
-            // SAFETY: the structure that the request reads and writes; it writes
-            // as many ranges as there is room for.
-            let n = unsafe { libc::ioctl(fd, PAGEMAP_SCAN, arg.as_mut_ptr()) };
-            if n < 0 {
-                return false;
-            }
-            for &[from, to, _] in &found[..n as usize] {
-                each(from as usize, (to - from) as usize / PAGE);
-            }
-            // How far it came.
-            at = arg[4].max(at + 1);
-        }
-        true
+    fn skim(&self, start: usize, end: usize, each: &mut impl FnMut(usize, usize)) -> bool {
+        let query = Query { any: is::PRESENT | is::SWAPPED, tell: 0, protect: false };
+        let each = &mut |run: Run| {
+            each(run.start as usize, (run.end - run.start) as usize / PAGE);
+        };
+        self.scan(start, end, query, each).is_ok()
+    }
+
+    /// Asks by `PAGEMAP_SCAN`; calls `each` for every run that was found.
+    ///
+    /// # Errors
+    /// The kernel's error number, see [`pagemap::scan`]; `EBADF` if the pagemap is out of reach.
+    pub fn scan(
+        &self,
+        start: usize,
+        end: usize,
+        query: Query,
+        each: &mut dyn FnMut(Run),
+    ) -> Result<(), i32> {
+        let fd = self.0.ok_or(libc::EBADF)?;
+        let mut found = [Run::default(); 128];
+        pagemap::scan(fd, start as u64, end as u64, query, &mut found, each)
+            .map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+    }
+
+    /// Whether `PAGEMAP_SCAN` answers.
+    pub fn scans(&self) -> bool {
+        let query = Query { any: is::PRESENT, tell: 0, protect: false };
+        self.scan(0, PAGE, query, &mut |_| {}).is_ok()
     }
 
     /// Reads entries as the pagemap has them.

@@ -346,6 +346,7 @@ impl Worker<'_> {
         let slot = limbo.push(Purpose::Armed, sys::now());
         let to = pager.staging.address(slot);
         pager.staging.give(slot, owner(id, page), Purpose::Armed);
+        pager.departs(place.address());
         let (_, error) = self.mv(pager.fork.staging_uffd(), to, place.address(), PAGE);
         drop(reading);
         if error == 0 {

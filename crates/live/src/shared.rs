@@ -17,6 +17,8 @@ use crate::sys;
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
 pub const VERSION: u32 = 11;
+/// Bytes of a text, with the zero at its end.
+const TEXT: usize = 256;
 /// Regions that the page has room for; the report shows the top of them.
 pub const REGIONS: usize = 256;
 /// Equal parts of a region that faults are counted by.
@@ -241,7 +243,7 @@ pub struct ProcessPage {
     pub state: AtomicU32,
     _pad: AtomicU32,
     /// Command name, sampler and failure message: NUL-padded text.
-    texts: [[AtomicU64; 16]; 3],
+    texts: [[AtomicU64; TEXT / 8]; 3],
     /// Counters.
     pub counters: Counters,
     /// The economist's accounts.
@@ -341,10 +343,10 @@ impl ProcessPage {
         Ok(unsafe { &*at.cast::<Self>() })
     }
 
-    /// Writes one of the texts, cut at 127 bytes.
+    /// Writes one of the texts, cut at 255 bytes.
     pub fn set_text(&self, which: Text, text: &str) {
-        let mut bytes = [0u8; 128];
-        let n = text.len().min(127);
+        let mut bytes = [0u8; TEXT];
+        let n = text.len().min(TEXT - 1);
         bytes[..n].copy_from_slice(&text.as_bytes()[..n]);
         for (word, chunk) in self.texts[which as usize].iter().zip(bytes.chunks_exact(8)) {
             word.store(u64::from_ne_bytes(chunk.try_into().unwrap_or_default()), Relaxed);

@@ -1,24 +1,31 @@
-//! Hardware samples of the program's accesses, for policies that need to know them.
+//! Samples of the program's accesses, for policies that need to know them.
 //!
-//! The manager opens the events for the program's own threads and reads them as often as it
-//! ticks; its own threads and the fault handlers are left out. Where there is no such
-//! hardware, random pages are made to fault instead (`Worker::sample`).
+//! By hardware: the manager opens the events for the program's own threads and reads them as
+//! often as it ticks; its own threads and the fault handlers are left out. Where there is no
+//! such hardware, by protecting random pages ([`crate::tracking`]); and where the kernel lets
+//! only stores be seen in that way, random pages are made to fault besides (`Worker::sample`).
 
 use core::sync::atomic::Ordering::*;
 
 use terrace_core::{Nanos, PageRef, Sample};
+use terrace_policy::Needs;
+use terrace_sampler::choose::hardware_lacks;
 use terrace_sampler::perf::{PerfSampler, hardware_inside, page_faults};
 use terrace_sampler::{Governor, Health, Pages, ProcessRange, Sampler, SamplerError};
 
 use crate::config::Observer;
 use crate::page_state::PageState;
 use crate::pager::Pager;
+use crate::presence::Pagemap;
 use crate::shared::Text;
 use crate::sys::{self, PAGE};
+use crate::tracking::{self, Kernel, Tracker, Tracks};
 
 /// What the manager sees of the program's accesses.
 pub(crate) struct Sight {
     sampler: Option<PerfSampler>,
+    tracker: Option<Tracker>,
+    random: u64,
     governor: Governor,
     /// The cap forbids to look before this moment.
     rest_until: Nanos,
@@ -60,13 +67,23 @@ impl Sight {
     /// Opens what there is, and says in the statistics what it is, and why.
     pub(crate) fn open(pager: &'static Pager) -> Self {
         let needs = pager.mind.lock().brain().needs();
-        let (sampler, text) = choose(pager, needs.samples, needs.samples || needs.scans);
+        let tracks = pager.tracks();
+        let (sampler, text) = match hardware(pager, &needs) {
+            Ok(sampler) => {
+                let text = format!("{}, one access in {}", sampler.name(), sampler.period());
+                (Some(sampler), text)
+            }
+            Err(lack) => (None, describe(pager, &needs, &lack)),
+        };
         pager.stats().set_text(Text::Sampler, &text);
+        let tracker = tracks.filter(|_| sampler.is_none()).map(Tracker::new);
         let mut sight = Self {
             sampler: None,
+            tracker,
+            random: sys::now() | 1,
             governor: Governor::new(pager.config.sampling_cap),
             rest_until: Nanos::ZERO,
-            found: Vec::with_capacity(256),
+            found: Vec::with_capacity(512),
             told: Health::default(),
         };
         sight.set(pager, sampler);
@@ -75,7 +92,8 @@ impl Sight {
 
     /// Whether accesses are seen, so that no page need be made to fault.
     pub(crate) fn sees(&self) -> bool {
-        self.sampler.is_some()
+        let tracked = self.tracker.as_ref().map(Tracker::tracks);
+        self.sampler.is_some() || tracked == Some(Tracks::Accesses)
     }
 
     fn set(&mut self, pager: &Pager, sampler: Option<PerfSampler>) {
@@ -84,69 +102,116 @@ impl Sight {
     }
 
     /// Tells the policy what was sampled since the last look.
-    pub(crate) fn look(&mut self, pager: &Pager) {
+    pub(crate) fn look(&mut self, pager: &Pager, pagemap: &Pagemap) {
         let now = Nanos(sys::now());
-        if now < self.rest_until {
+        if now < self.rest_until || self.sampler.is_none() && self.tracker.is_none() {
             return;
         }
-        let Some(sampler) = &mut self.sampler else { return };
         let cpu = sys::thread_cpu();
-        let managed = Managed { pager, process: std::process::id() };
-        let collected = sampler.collect(now, &managed, &mut self.found);
-        let (health, period) = (sampler.health(), sampler.period());
+        let collected = self.collect(pager, now);
+        let faults = self.track(pager, pagemap, now);
         if !self.found.is_empty() {
             let mut mind = pager.mind.lock();
-            mind.set_period(Some(period));
+            // What is not the hardware's is one access each, like a fault.
+            mind.set_period(self.sampler.as_ref().map(Sampler::period));
             mind.sampled(pager, &mut self.found);
             self.found.clear();
         }
         let counters = &pager.stats().counters;
-        counters.samples_lost.fetch_add(health.lost - self.told.lost, Relaxed);
-        counters.samples_throttled.fetch_add(health.throttled - self.told.throttled, Relaxed);
-        let spent = sys::thread_cpu().saturating_sub(cpu).get();
+        // A fault that the kernel resolves takes its thread no longer than one that we serve
+        // takes it beside the waiting.
+        let theirs = faults * counters.fault_own_ns.load(Relaxed);
+        let spent = sys::thread_cpu().saturating_sub(cpu).get() + theirs;
         let spent = counters.sampling_ns.fetch_add(spent, Relaxed) + spent;
-        self.told = health;
         let order = self.governor.judge(Nanos(sys::now()), Nanos(spent));
-        sampler.set_rarity(order.rarity);
+        if let Some(sampler) = &mut self.sampler {
+            sampler.set_rarity(order.rarity);
+        }
+        if let Some(tracker) = &mut self.tracker {
+            tracker.set_rarity(order.rarity);
+        }
         self.rest_until = order.rest_until;
         if let Err(error) = collected {
             self.give_up(pager, &error);
         }
     }
 
+    /// Reads what the hardware has sampled.
+    fn collect(&mut self, pager: &Pager, now: Nanos) -> Result<(), SamplerError> {
+        let Some(sampler) = &mut self.sampler else { return Ok(()) };
+        let managed = Managed { pager, process: std::process::id() };
+        let collected = sampler.collect(now, &managed, &mut self.found);
+        let health = sampler.health();
+        let counters = &pager.stats().counters;
+        counters.samples_lost.fetch_add(health.lost - self.told.lost, Relaxed);
+        counters.samples_throttled.fetch_add(health.throttled - self.told.throttled, Relaxed);
+        self.told = health;
+        collected
+    }
+
+    /// Asks which of the protected pages were touched; returns how many. Others are protected
+    /// unless memory is so far from short that nothing will be asked of the policy soon.
+    fn track(&mut self, pager: &Pager, pagemap: &Pagemap, now: Nanos) -> u64 {
+        let Some(tracker) = &mut self.tracker else { return 0 };
+        let short = pager.resident() >= pager.budget() / 2;
+        let mut kernel = Kernel { tracks: tracker.tracks(), uffd: pager.uffd(), pagemap };
+        let mut memory = tracking::Managed { pager, random: &mut self.random };
+        tracker.look(now, short, &mut kernel, &mut memory, &mut self.found)
+    }
+
     /// Goes on with pages that are made to fault.
     fn give_up(&mut self, pager: &Pager, error: &SamplerError) {
         self.set(pager, None);
-        pager.stats().set_text(Text::Sampler, &faulting(&format!("given up: {error}")));
+        let needs = pager.mind.lock().brain().needs();
+        let text = describe(pager, &needs, &format!("given up: {error}"));
+        pager.stats().set_text(Text::Sampler, &text);
     }
 }
 
-/// What samples, and a sentence about it.
-fn choose(pager: &'static Pager, samples: bool, observed: bool) -> (Option<PerfSampler>, String) {
+/// The sampler of hardware events, if that is what samples; else why not.
+fn hardware(pager: &'static Pager, needs: &Needs) -> Result<PerfSampler, String> {
     let ours = |thread| pager.workers.iter().any(|w| w.tid.load(Relaxed) as u32 == thread);
-    let opened = match pager.config.observer {
-        Observer::Hardware => hardware_inside(ours),
-        Observer::Auto if samples => hardware_inside(ours),
-        Observer::Auto => {
-            let policy = pager.config.policy;
-            let text = if observed {
-                faulting(&format!("which {policy} asks for"))
-            } else {
-                format!("refaults ({policy} needs no samples)")
-            };
-            return (None, text);
+    let policy = pager.config.policy;
+    match pager.config.observer {
+        Observer::Auto if !needs.samples => Err(format!("which {policy} asks for")),
+        Observer::Auto | Observer::Hardware => hardware_inside(ours).map_err(|e| format!("no {e}")),
+        Observer::PageFaults => {
+            page_faults().map(|sampler| sampler.without(ours)).map_err(|e| format!("no {e}"))
         }
-        Observer::PageFaults => page_faults().map(|sampler| sampler.without(ours)),
-    };
-    match opened {
-        Ok(sampler) => {
-            let text = format!("{}, one access in {}", sampler.name(), sampler.period());
-            (Some(sampler), text)
-        }
-        Err(error) => (None, faulting(&format!("no {error}"))),
+        Observer::Rwp => Err("which was asked for".to_owned()),
     }
 }
 
-fn faulting(why: &str) -> String {
-    format!("hint faults on random resident pages, refaults ({why})")
+/// What of the program's memory is to be tracked by protection, in a kernel with these features.
+pub(crate) fn tracks(pager: &Pager, features: u64) -> Option<Tracks> {
+    let observer = pager.config.observer;
+    let needs = pager.mind.lock().brain().needs();
+    let hardware = observer == Observer::Auto
+        && needs.samples
+        && tracking::choose(observer, &needs, features, false).is_some()
+        && hardware_lacks(std::path::Path::new("/")).is_none();
+    tracking::choose(observer, &needs, features, hardware).filter(|_| Pagemap::open().scans())
+}
+
+/// What samples where hardware does not, and why not what is better.
+fn describe(pager: &Pager, needs: &Needs, why: &str) -> String {
+    let asked = pager.config.observer == Observer::Rwp;
+    if !asked && !needs.samples && !needs.scans && pager.config.observer == Observer::Auto {
+        return format!("refaults ({} needs no samples)", pager.config.policy);
+    }
+    let lack = Tracks::Accesses
+        .lack(pager.features.load(Relaxed))
+        .unwrap_or("PAGEMAP_SCAN does not answer here");
+    match pager.tracks() {
+        Some(Tracks::Accesses) => {
+            format!("rwp, read-write protection of random resident pages, and refaults ({why})")
+        }
+        Some(Tracks::Stores) => format!(
+            "hint faults on random resident pages, write protection of others, refaults \
+             ({why}; no rwp: {lack})"
+        ),
+        None => {
+            format!("hint faults on random resident pages, refaults ({why}; no rwp: {lack})")
+        }
+    }
 }

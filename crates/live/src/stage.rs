@@ -242,6 +242,7 @@ impl Worker<'_> {
             }
             pager.staging.give(slot, owner(staged.id, staged.page), purpose);
             pager.splits(staged.address);
+            pager.departs(staged.address);
             slots += 1;
         }
         (first, slots)

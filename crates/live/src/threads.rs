@@ -18,7 +18,8 @@ use crate::serve::Worker;
 use crate::shared::State;
 use crate::spill::writer::Desk;
 use crate::sys::{self, PAGE};
-use crate::uffd::{Message, Uffd, feature};
+use crate::tracking::Tracks;
+use crate::uffd::{Message, Uffd, feature, mode};
 
 const STACK: usize = 256 << 10;
 /// A process that was killed has been taken down after so long (ns), however
@@ -192,6 +193,14 @@ extern "C" fn manager(arg: *mut c_void) -> *mut c_void {
 
 /// Opens the userfaultfds and the spill file.
 fn open_handles(pager: &Pager) -> Result<(), i32> {
+    let (staging, _) = Uffd::open()?;
+    // No events: we discard the slots' frames ourselves. And nobody is to wait
+    // for a frame in an empty slot: `mlockall` tries to have them all.
+    let features = staging.handshake(feature::MOVE | feature::SIGBUS)?;
+    let slots = pager.staging.slots() as usize;
+    staging.register(pager.staging.base(), slots * PAGE, mode::MISSING)?;
+    pager.features.store(features, Relaxed);
+    let tracks = crate::sight::tracks(pager, features);
     let (uffd, _) = Uffd::open()?;
     uffd.handshake(
         feature::EVENT_FORK
@@ -199,14 +208,11 @@ fn open_handles(pager: &Pager) -> Result<(), i32> {
             | feature::EVENT_REMOVE
             | feature::EVENT_UNMAP
             | feature::MOVE
-            | feature::THREAD_ID,
+            | feature::THREAD_ID
+            // A kernel refuses the handshake for a feature that it does not know.
+            | tracks.map_or(0, Tracks::features),
     )?;
-    let (staging, _) = Uffd::open()?;
-    // No events: we discard the slots' frames ourselves. And nobody is to wait
-    // for a frame in an empty slot: `mlockall` tries to have them all.
-    staging.handshake(feature::MOVE | feature::SIGBUS)?;
-    staging.register(pager.staging.base(), pager.staging.slots() as usize * PAGE)?;
-    pager.set_uffd(uffd);
+    pager.set_uffd(uffd, tracks);
     pager.fork.set_staging_uffd(staging);
     if let Some(path) = &pager.config.spill
         && !pager.spill.is_open()
@@ -296,10 +302,10 @@ fn forget_unmapped(pager: &Pager) {
 /// is gone says nothing yet of its handle for this memory, which closes with the
 /// last of its threads. As long as it is open nobody else may register the range
 /// (`EBUSY`), and to go on without would turn what is absent into zeros.
-fn register_unclaimed(uffd: Uffd, start: usize, len: usize) -> bool {
+fn register_unclaimed(pager: &Pager, start: usize, len: usize) -> bool {
     let until = sys::now() + UNCLAIMED_AFTER;
     loop {
-        match uffd.register(start, len) {
+        match pager.register(start, len) {
             Ok(()) => return true,
             Err(libc::EBUSY) if sys::now() < until => sys::sleep(100_000),
             Err(libc::EBUSY) => {
@@ -314,7 +320,7 @@ fn register_unclaimed(uffd: Uffd, start: usize, len: usize) -> bool {
 /// Registers what of a region is still mapped.
 fn register_mapped(pager: &Pager, region: &crate::regions::Region) {
     let (start, pages) = (region.start(), region.pages());
-    if register_unclaimed(pager.uffd(), start, pages as usize * PAGE) {
+    if register_unclaimed(pager, start, pages as usize * PAGE) {
         return;
     }
     // Parts of it are gone (told by us), or the child has not inherited them
@@ -328,9 +334,9 @@ fn register_mapped(pager: &Pager, region: &crate::regions::Region) {
         }
         let at = start + first as usize * PAGE;
         let run = (page - first) as usize;
-        if run > 0 && !register_unclaimed(pager.uffd(), at, run * PAGE) {
+        if run > 0 && !register_unclaimed(pager, at, run * PAGE) {
             for i in 0..run {
-                register_unclaimed(pager.uffd(), at + i * PAGE, PAGE);
+                register_unclaimed(pager, at + i * PAGE, PAGE);
             }
         }
         page += 1;

@@ -2,7 +2,11 @@
 //!
 //! Numbers and layouts are those of `linux/userfaultfd.h`; the `UFFDIO_MOVE`
 //! and `/dev/userfaultfd` parts are newer than the C headers of the systems we
-//! build on.
+//! build on. Read-write protection (RWP) is newer than any kernel that we have: its numbers
+//! are those of the series that mm took on 4 August 2026 (its commits
+//! `2d427bb01639`, "mm/userfaultfd: add RWP fault delivery and expose
+//! UFFDIO_REGISTER_MODE_RWP", and `338964881982`, "mm/pagemap: add PAGE_IS_ACCESSED for RWP
+//! tracking"; message `20260708111417.173443-1-kirill@shutemov.name`).
 
 use core::ffi::c_ulong;
 use std::ffi::CStr;
@@ -19,8 +23,11 @@ const UFFDIO_WAKE: c_ulong = 0x8010_aa02;
 const UFFDIO_COPY: c_ulong = 0xc028_aa03;
 const UFFDIO_ZEROPAGE: c_ulong = 0xc020_aa04;
 const UFFDIO_MOVE: c_ulong = 0xc028_aa05;
+const UFFDIO_WRITEPROTECT: c_ulong = 0xc018_aa06;
+const UFFDIO_RWPROTECT: c_ulong = 0xc018_aa09;
 const USERFAULTFD_IOC_NEW: c_ulong = 0xaa00;
-const REGISTER_MISSING: u64 = 1;
+/// `UFFDIO_RWPROTECT_MODE_RWP`; without it protection ends.
+const RWPROTECT: u64 = 1;
 
 /// A handle's features.
 pub mod feature {
@@ -40,6 +47,20 @@ pub mod feature {
     pub const WP_ASYNC: u64 = 1 << 15;
     /// Pages can be moved instead of copied.
     pub const MOVE: u64 = 1 << 16;
+    /// Pages that are present can be protected against loads and stores.
+    pub const RWP: u64 = 1 << 17;
+    /// Accesses to such pages can be tracked by the kernel alone.
+    pub const RWP_ASYNC: u64 = 1 << 18;
+}
+
+/// What a range is registered for: `UFFDIO_REGISTER_MODE_*`.
+pub mod mode {
+    /// Faults on pages that are not there.
+    pub const MISSING: u64 = 1 << 0;
+    /// Write protection. Not with [`RWP`]: both use the same bit of a page table's entry.
+    pub const WP: u64 = 1 << 1;
+    /// Read-write protection; only of memory that may be accessed.
+    pub const RWP: u64 = 1 << 3;
 }
 
 /// What a read from the handle says.
@@ -157,9 +178,20 @@ impl Uffd {
         Ok(api[1])
     }
 
-    /// Asks for faults on missing pages of a range.
-    pub fn register(self, start: usize, len: usize) -> Result<(), i32> {
-        self.ioctl(UFFDIO_REGISTER, &mut [start as u64, len as u64, REGISTER_MISSING, 0])
+    /// Registers a range for what `modes` says (bits of [`mode`]).
+    pub fn register(self, start: usize, len: usize, modes: u64) -> Result<(), i32> {
+        self.ioctl(UFFDIO_REGISTER, &mut [start as u64, len as u64, modes, 0])
+    }
+
+    /// Ends write protection in a range.
+    pub fn write_unprotect(self, start: usize, len: usize) -> Result<(), i32> {
+        self.ioctl(UFFDIO_WRITEPROTECT, &mut [start as u64, len as u64, 0])
+    }
+
+    /// Protects what is present in a range against loads and stores, or ends that.
+    pub fn read_write_protect(self, start: usize, len: usize, on: bool) -> Result<(), i32> {
+        let mode = if on { RWPROTECT } else { 0 };
+        self.ioctl(UFFDIO_RWPROTECT, &mut [start as u64, len as u64, mode])
     }
 
     /// Makes a range plain memory again.
@@ -243,6 +275,35 @@ impl Uffd {
             0x15 => Some(Message::Remove { start: a, end: b }),
             0x16 => Some(Message::Unmap { start: a, end: b }),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By the formula of `asm-generic/ioctl.h`, with the sizes of the structures as they are
+    /// passed: a wrong number is another request, or none.
+    #[test]
+    fn the_requests_are_the_kernel_s() {
+        const WRITE: c_ulong = 1;
+        const READ: c_ulong = 2;
+        let ioc = |direction: c_ulong, nr: c_ulong, words: usize| {
+            direction << 30 | ((words * size_of::<u64>()) as c_ulong) << 16 | 0xaa << 8 | nr
+        };
+        for (request, direction, nr, words) in [
+            (UFFDIO_API, READ | WRITE, 0x3f, 3),
+            (UFFDIO_REGISTER, READ | WRITE, 0x00, 4),
+            (UFFDIO_UNREGISTER, READ, 0x01, 2),
+            (UFFDIO_WAKE, READ, 0x02, 2),
+            (UFFDIO_COPY, READ | WRITE, 0x03, 5),
+            (UFFDIO_ZEROPAGE, READ | WRITE, 0x04, 4),
+            (UFFDIO_MOVE, READ | WRITE, 0x05, 5),
+            (UFFDIO_WRITEPROTECT, READ | WRITE, 0x06, 3),
+            (UFFDIO_RWPROTECT, READ | WRITE, 0x09, 3),
+        ] {
+            assert_eq!(request, ioc(direction, nr, words), "request {nr:#x}");
         }
     }
 }

@@ -10,7 +10,6 @@ use crate::perf::event::EventSpec;
 use crate::perf::{PerfSampler, WatchScope};
 use crate::sampler::{Sampler, SamplerError};
 use crate::soft_dirty::SoftDirty;
-use crate::write_track::WriteTrack;
 
 /// A kind of sampler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -82,21 +81,11 @@ pub struct Capabilities {
     pub soft_dirty: Option<String>,
     /// What hint faults of the kernel lack.
     pub kernel_hints: Option<String>,
-    /// What write tracking from inside lacks.
-    pub write_track: Option<String>,
-    /// What access tracking by userfaultfd (RWP) lacks.
-    pub access_track: Option<String>,
 }
 
-/// `UFFD_FEATURE_RWP` of `linux/userfaultfd.h`: accesses of both kinds to pages
-/// that are present. Merged for the kernels after 6.18; the request that would
-/// use it is not written, because no kernel at hand could run it.
-const RWP_BIT: u64 = 1 << 17;
-
 impl Capabilities {
-    /// Asks this machine. `userfaultfd` is what the kernel's handshake says
-    /// (zero if it was refused).
-    pub fn probe(userfaultfd: u64) -> Self {
+    /// Asks this machine.
+    pub fn probe() -> Self {
         let root = Path::new("/");
         Self {
             hardware: hardware_lacks(root),
@@ -104,11 +93,6 @@ impl Capabilities {
             soft_dirty: (!SoftDirty::supported())
                 .then(|| "this kernel keeps no soft-dirty bits (CONFIG_MEM_SOFT_DIRTY)".into()),
             kernel_hints: kernel_hints_lack(root),
-            write_track: WriteTrack::supported()
-                .err()
-                .map(|e| format!("userfaultfd with WP_ASYNC is needed (Linux 6.7): {e}")),
-            access_track: (userfaultfd & RWP_BIT == 0)
-                .then(|| "this kernel's userfaultfd has no read-write protection (RWP)".into()),
         }
     }
 
@@ -123,7 +107,8 @@ impl Capabilities {
     }
 }
 
-fn hardware_lacks(root: &Path) -> Option<String> {
+/// What hardware sampling lacks on this machine, whose sysfs is below `root`; `None` if nothing.
+pub fn hardware_lacks(root: &Path) -> Option<String> {
     use crate::perf::ring::{Scope, Source};
     let events = match EventSpec::for_machine(root) {
         Ok(events) => events,
@@ -192,8 +177,6 @@ mod tests {
             damon: lack(Kind::Damon),
             soft_dirty: lack(Kind::SoftDirty),
             kernel_hints: lack(Kind::KernelHints),
-            write_track: None,
-            access_track: None,
         }
     }
 

@@ -14,7 +14,6 @@
 //! | [`perf`] | hardware sampling by `perf_event_open`: PEBS, IBS |
 //! | [`damon`] | the kernel's own access monitor |
 //! | [`soft_dirty`] | writes, seen from outside |
-//! | [`write_track`] | writes, seen from inside: `PAGEMAP_SCAN` with write protection |
 //! | [`pagemap`] | a process's page table, as the kernel shows it |
 
 pub mod choose;
@@ -25,7 +24,6 @@ pub mod perf;
 pub mod sampler;
 pub mod soft_dirty;
 mod sys;
-pub mod write_track;
 
 pub use choose::{Capabilities, Choice, Kind};
 pub use governor::Governor;

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 
 /// Size of the pages that the kernel counts in.
@@ -13,9 +13,7 @@ pub const PAGE: u64 = 4096;
 
 /// Properties of a page, with the bits of `linux/fs.h` (`PAGE_IS_*`).
 pub mod is {
-    /// Asynchronous write protection is set up for it.
-    pub const WRITE_TRACKED: u64 = 1 << 0;
-    /// Written since it was last protected.
+    /// Not write-protected through a userfaultfd: stored to since it was, or never protected.
     pub const WRITTEN: u64 = 1 << 1;
     /// Of a file, or shared.
     pub const FILE: u64 = 1 << 2;
@@ -29,6 +27,9 @@ pub mod is {
     pub const HUGE: u64 = 1 << 6;
     /// Written since the soft-dirty bits were cleared.
     pub const SOFT_DIRTY: u64 = 1 << 7;
+    /// In a range registered for read-write protection, and not protected: accessed since it
+    /// was, or never protected (`PAGE_IS_ACCESSED`, newer than Linux 6.18).
+    pub const ACCESSED: u64 = 1 << 9;
 }
 
 /// Consecutive pages of the same properties.
@@ -72,8 +73,58 @@ pub struct Query {
     pub any: u64,
     /// Which properties to tell.
     pub tell: u64,
-    /// Whether to write-protect what was found, in the same step.
+    /// Whether to write-protect what was found, in the same step: where writes are tracked by
+    /// the kernel alone, else what was found is passed over.
     pub protect: bool,
+}
+
+/// Finds pages in a range of the process whose `/proc/PID/pagemap` is open as `fd`; calls `each`
+/// for every run of them, in order. Allocates nothing: the kernel answers into `found`, as often
+/// as that takes.
+///
+/// # Errors
+/// The kernel's: `ENOTTY` before Linux 6.7, `EINVAL` for a property that it does not know.
+pub fn scan(
+    fd: RawFd,
+    start: u64,
+    end: u64,
+    query: Query,
+    found: &mut [Run],
+    each: &mut dyn FnMut(Run),
+) -> io::Result<()> {
+    let mut at = start;
+    while at < end {
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            flags: if query.protect { PM_SCAN_WP_MATCHING } else { 0 },
+            start: at,
+            end,
+            walk_end: 0,
+            // Without a place for answers the kernel would protect whatever is in the range,
+            // holes included.
+            vec: found.as_mut_ptr() as u64,
+            vec_len: found.len() as u64,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: 0,
+            category_anyof_mask: query.any,
+            return_mask: query.tell,
+        };
+        // SAFETY: `arg` is what the request reads and writes; its vector is ours and has that
+        // many places.
+        let n = unsafe { libc::ioctl(fd, PAGEMAP_SCAN, &raw mut arg) };
+        if n < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for run in &found[..n as usize] {
+            each(*run);
+        }
+        if arg.walk_end <= at {
+            break;
+        }
+        at = arg.walk_end;
+    }
+    Ok(())
 }
 
 /// The page table of a process.
@@ -105,43 +156,15 @@ impl Pagemap {
         if !self.scans {
             return self.read_entries(start, end, query, each);
         }
-        let mut at = start;
-        while at < end {
-            let mut arg = ScanArg {
-                size: size_of::<ScanArg>() as u64,
-                flags: if query.protect { PM_SCAN_WP_MATCHING } else { 0 },
-                start: at,
-                end,
-                walk_end: 0,
-                vec: self.found.as_mut_ptr() as u64,
-                vec_len: self.found.len() as u64,
-                max_pages: 0,
-                category_inverted: 0,
-                category_mask: 0,
-                category_anyof_mask: query.any,
-                return_mask: query.tell,
-            };
-            // SAFETY: `arg` is what the request reads and writes; its vector is
-            // ours and has that many places.
-            let n = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
-            if n < 0 {
-                let error = io::Error::last_os_error();
-                // A kernel that does not know the request; nothing was told yet.
-                if error.raw_os_error() == Some(libc::ENOTTY) && !query.protect {
-                    self.scans = false;
-                    return self.read_entries(start, end, query, each);
-                }
-                return Err(error);
+        let result = scan(self.file.as_raw_fd(), start, end, query, &mut self.found, each);
+        match result {
+            // A kernel that does not know the request; nothing was told yet.
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) && !query.protect => {
+                self.scans = false;
+                self.read_entries(start, end, query, each)
             }
-            for run in &self.found[..n as usize] {
-                each(*run);
-            }
-            if arg.walk_end <= at {
-                break;
-            }
-            at = arg.walk_end;
+            other => other,
         }
-        Ok(())
     }
 
     /// The same, a word a page.
@@ -191,6 +214,18 @@ fn flags_of(entry: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Numbers and layout of `linux/fs.h`, by the formula of `asm-generic/ioctl.h`.
+    #[test]
+    fn the_request_is_the_kernel_s() {
+        let iowr = |group: u8, nr: u64, size: usize| {
+            3 << 30 | (size as u64) << 16 | u64::from(group) << 8 | nr
+        };
+        assert_eq!(PAGEMAP_SCAN, iowr(b'f', 16, size_of::<ScanArg>()));
+        assert_eq!((size_of::<ScanArg>(), size_of::<Run>()), (96, 24));
+        assert_eq!(core::mem::offset_of!(ScanArg, walk_end), 32);
+        assert_eq!(core::mem::offset_of!(ScanArg, return_mask), 88);
+    }
 
     struct Mapping(*mut u8, usize);
 

@@ -1,0 +1,700 @@
+//! Accesses that a page's protection tells of.
+//!
+//! Some resident pages, drawn at random, are protected through the userfaultfd, in a mode in
+//! which the kernel lets the first access through by itself and remembers it in the page table.
+//! A while later `PAGEMAP_SCAN` says which of them were touched, and what is still protected is
+//! given free. A thread that touches such a page takes a fault in the kernel and waits for
+//! nobody.
+//!
+//! | | protects against | kernel | told as |
+//! |---|---|---|---|
+//! | [`Tracks::Stores`] | stores | Linux 6.7 (`WP_ASYNC`) | `PAGE_IS_WRITTEN` |
+//! | [`Tracks::Accesses`] | loads and stores | newer than 6.18 (`RWP_ASYNC`) | `PAGE_IS_ACCESSED` |
+//!
+//! To the kernel every page that is not protected counts as touched. So only what was protected
+//! is asked about, and of that only what has not left in the meantime: a page that comes back
+//! is not protected any more, whoever asked for it ([`Departed`]).
+//!
+//! Empty places are never protected. Write protection would mark them, and into a marked place
+//! `UFFDIO_MOVE` does not move a page: it says that there is one (`EEXIST`). Hence write
+//! protection comes from `PAGEMAP_SCAN`, which can be told to take what is present, and looks
+//! and protects under one lock; read-write protection never marks an empty place.
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+use terrace_core::{Access, Nanos, PageRef, Sample, SampleSource};
+use terrace_policy::Needs;
+use terrace_sampler::pagemap::{Query, Run, is};
+
+use crate::config::Observer;
+use crate::kept::KEPT;
+use crate::page_state::PageState;
+use crate::pager::Pager;
+use crate::presence::Pagemap;
+use crate::sys::PAGE;
+use crate::uffd::{Uffd, feature, mode};
+
+/// How long pages are protected: as long as pages are armed (`reclaim.rs`).
+const INTERVAL: Nanos = Nanos::millis(100);
+/// Ranges that are protected at once, before the governor makes it fewer.
+const RANGES: u32 = 64;
+/// Pages of a range at most: neighbours share the kernel's calls and the flush of the TLBs.
+const RUN: usize = 8;
+
+/// What protection tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tracks {
+    /// Stores.
+    Stores,
+    /// Loads and stores alike.
+    Accesses,
+}
+
+impl Tracks {
+    /// The features that a handle needs for it.
+    pub const fn features(self) -> u64 {
+        match self {
+            Self::Stores => feature::WP_ASYNC,
+            Self::Accesses => feature::RWP | feature::RWP_ASYNC,
+        }
+    }
+
+    /// What ranges are registered for, beside missing pages.
+    pub const fn mode(self) -> u64 {
+        match self {
+            Self::Stores => mode::WP,
+            Self::Accesses => mode::RWP,
+        }
+    }
+
+    /// What a kernel with these features lacks for it; `None` if nothing.
+    pub const fn lack(self, features: u64) -> Option<&'static str> {
+        if features & self.features() == self.features() {
+            return None;
+        }
+        Some(match self {
+            Self::Stores => "this kernel's userfaultfd has no WP_ASYNC",
+            Self::Accesses => "this kernel's userfaultfd has no read-write protection",
+        })
+    }
+
+    /// What `PAGEMAP_SCAN` calls a page that was touched.
+    const fn touched(self) -> u64 {
+        match self {
+            Self::Stores => is::WRITTEN,
+            Self::Accesses => is::ACCESSED,
+        }
+    }
+
+    /// A touched page as a sample. Which kind an access was is not known: like DAMON's, it counts
+    /// as a load.
+    const fn sample(self, page: PageRef) -> Sample {
+        let (access, source) = match self {
+            Self::Stores => (Access::Write, SampleSource::WriteTrack),
+            Self::Accesses => (Access::Read, SampleSource::HintFault),
+        };
+        Sample { page, access, source, weight: 1 }
+    }
+}
+
+/// What is tracked for a policy with such needs, by a kernel with these features. `hardware`
+/// samples better where the policy needs samples.
+///
+/// Accesses take the place of hint faults. Where they cannot be had, hint faults show what the
+/// first access to a page is; that there are stores behind a load, only tracking shows.
+pub fn choose(observer: Observer, needs: &Needs, features: u64, hardware: bool) -> Option<Tracks> {
+    let has = |tracks: &Tracks| tracks.lack(features).is_none();
+    match observer {
+        Observer::Rwp => Some(Tracks::Accesses).filter(has),
+        Observer::Hardware | Observer::PageFaults => None,
+        Observer::Auto if needs.samples && hardware => None,
+        Observer::Auto => {
+            let accesses = (needs.samples || needs.scans).then_some(Tracks::Accesses).filter(has);
+            let stores = (needs.samples && needs.reads_and_writes).then_some(Tracks::Stores);
+            accesses.or(stores.filter(has))
+        }
+    }
+}
+
+/// Pages that have left DRAM lately: a filter that may take a page for one of them that is
+/// not, never the other way round.
+#[derive(Debug)]
+pub struct Departed([AtomicU64; WORDS]);
+
+/// 64 Ki bits. Several thousand pages leave in an interval; some hundred are looked up.
+const WORDS: usize = 1024;
+
+impl Departed {
+    /// Nothing has left.
+    pub const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; WORDS])
+    }
+
+    /// A page leaves. To be called before it moves.
+    pub fn note(&self, address: usize) {
+        let (word, bit) = Self::place(address);
+        self.0[word].fetch_or(bit, AcqRel);
+    }
+
+    /// Whether a page may have left since the last [`Self::forget`].
+    pub fn contains(&self, address: usize) -> bool {
+        let (word, bit) = Self::place(address);
+        self.0[word].load(Acquire) & bit != 0
+    }
+
+    /// Begins anew.
+    pub fn forget(&self) {
+        for word in &self.0 {
+            word.store(0, Release);
+        }
+    }
+
+    const fn place(address: usize) -> (usize, u64) {
+        // Fibonacci hashing: the upper bits of the product depend on all of the number.
+        let hash = ((address / PAGE) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+        (hash as usize / 64 % WORDS, 1 << (hash % 64))
+    }
+}
+
+impl Default for Departed {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a tracker asks of a kernel; tests have one of their own.
+pub(crate) trait Protection {
+    /// Protects what is present in a range, if it can be.
+    fn protect(&mut self, range: &Range<usize>) -> Result<(), i32>;
+    /// Calls `each` for every run of pages in a range that are not protected.
+    fn touched(&mut self, range: &Range<usize>, each: &mut dyn FnMut(Run)) -> Result<(), i32>;
+    /// Ends protection in a range.
+    fn release(&mut self, range: &Range<usize>) -> Result<(), i32>;
+}
+
+/// This kernel.
+pub(crate) struct Kernel<'a> {
+    pub(crate) tracks: Tracks,
+    pub(crate) uffd: Uffd,
+    pub(crate) pagemap: &'a Pagemap,
+}
+
+impl Protection for Kernel<'_> {
+    fn protect(&mut self, range: &Range<usize>) -> Result<(), i32> {
+        match self.tracks {
+            Tracks::Stores => {
+                let query = Query { any: is::PRESENT, tell: is::PRESENT, protect: true };
+                self.pagemap.scan(range.start, range.end, query, &mut |_| {})
+            }
+            Tracks::Accesses => self.uffd.read_write_protect(range.start, range.len(), true),
+        }
+    }
+
+    fn touched(&mut self, range: &Range<usize>, each: &mut dyn FnMut(Run)) -> Result<(), i32> {
+        let touched = self.tracks.touched();
+        let query = Query { any: touched, tell: touched, protect: false };
+        self.pagemap.scan(range.start, range.end, query, each)
+    }
+
+    fn release(&mut self, range: &Range<usize>) -> Result<(), i32> {
+        match self.tracks {
+            Tracks::Stores => self.uffd.write_unprotect(range.start, range.len()),
+            Tracks::Accesses => self.uffd.read_write_protect(range.start, range.len(), false),
+        }
+    }
+}
+
+/// What a tracker needs to know of managed memory.
+pub(crate) trait Memory {
+    /// Some resident pages side by side, at random; `None` if the draw was a blank.
+    fn draw(&mut self) -> Option<Range<usize>>;
+    /// The page at an address, if it is resident and has not left since it was drawn.
+    fn page_at(&self, address: usize) -> Option<PageRef>;
+    /// From here on pages that leave are remembered.
+    fn remember(&mut self);
+}
+
+/// Protects pages and asks about them.
+#[derive(Debug)]
+pub(crate) struct Tracker {
+    tracks: Tracks,
+    /// What is protected; no two overlap.
+    protected: Vec<Range<usize>>,
+    due: Nanos,
+    rarity: u32,
+}
+
+impl Tracker {
+    pub(crate) fn new(tracks: Tracks) -> Self {
+        let protected = Vec::with_capacity(RANGES as usize);
+        Self { tracks, protected, due: Nanos::ZERO, rarity: 1 }
+    }
+
+    pub(crate) const fn tracks(&self) -> Tracks {
+        self.tracks
+    }
+
+    /// Makes samples so many times as rare.
+    pub(crate) fn set_rarity(&mut self, factor: u32) {
+        self.rarity = factor.max(1);
+    }
+
+    /// Once the interval is over: adds what was touched, and, if `more` is wanted, protects
+    /// other pages. Returns how many pages were touched: so many faults the program took.
+    pub(crate) fn look(
+        &mut self,
+        now: Nanos,
+        more: bool,
+        kernel: &mut impl Protection,
+        memory: &mut impl Memory,
+        out: &mut Vec<Sample>,
+    ) -> u64 {
+        if now < self.due {
+            return 0;
+        }
+        let mut touched = 0;
+        for range in self.protected.drain(..) {
+            touched += collect(self.tracks, &range, kernel, memory, out);
+        }
+        if more {
+            self.protect(kernel, memory);
+        }
+        // What fewer ranges do not save, longer intervals do.
+        self.due = now + INTERVAL * u64::from((self.rarity / RANGES).max(1));
+        touched
+    }
+
+    fn protect(&mut self, kernel: &mut impl Protection, memory: &mut impl Memory) {
+        let most = (RANGES / self.rarity).max(1) as usize;
+        memory.remember();
+        for _ in 0..4 * most {
+            if self.protected.len() >= most {
+                break;
+            }
+            let Some(range) = memory.draw() else { continue };
+            let overlaps =
+                |other: &Range<usize>| range.start < other.end && other.start < range.end;
+            // What was unmapped or discarded a moment ago, or is registered without protection
+            // (memory that was only reserved then), cannot be protected.
+            if !self.protected.iter().any(overlaps) && kernel.protect(&range).is_ok() {
+                self.protected.push(range);
+            }
+        }
+    }
+}
+
+/// Samples of what of a protected range was touched; returns how many pages.
+fn collect(
+    tracks: Tracks,
+    range: &Range<usize>,
+    kernel: &mut impl Protection,
+    memory: &impl Memory,
+    out: &mut Vec<Sample>,
+) -> u64 {
+    let mut touched = 0;
+    let told = kernel.touched(range, &mut |run| {
+        if run.flags & tracks.touched() == 0 {
+            return;
+        }
+        let (start, end) = (range.start.max(run.start as usize), range.end.min(run.end as usize));
+        for address in (start..end).step_by(PAGE) {
+            if let Some(page) = memory.page_at(address) {
+                out.push(tracks.sample(page));
+                touched += 1;
+            }
+        }
+    });
+    // What is still protected would stand in the way of huge pages, and cost a later access a
+    // fault that tells nothing. That fails where nothing is mapped any more.
+    if told.is_err() || touched < (range.len() / PAGE) as u64 {
+        let _ = kernel.release(range);
+    }
+    touched
+}
+
+/// The memory of a pager.
+pub(crate) struct Managed<'a> {
+    pub(crate) pager: &'a Pager,
+    pub(crate) random: &'a mut u64,
+}
+
+impl Memory for Managed<'_> {
+    fn draw(&mut self) -> Option<Range<usize>> {
+        let pager = self.pager;
+        let total: u64 = pager.regions.iter().map(|(_, r)| u64::from(r.pages())).sum();
+        // xorshift64
+        *self.random ^= *self.random << 13;
+        *self.random ^= *self.random >> 7;
+        *self.random ^= *self.random << 17;
+        let mut nth = self.random.checked_rem(total)?;
+        // As for a page that is armed: a sample is not worth a huge page, unless memory is
+        // short and it will be split.
+        let spare = pager.resident() + 2 * pager.headroom() < pager.budget();
+        for (_, region) in pager.regions.iter() {
+            let pages = u64::from(region.pages());
+            if nth >= pages {
+                nth -= pages;
+                continue;
+            }
+            let start = region.start() + nth as usize * PAGE;
+            let suits = |&i: &usize| {
+                let address = start + i * PAGE;
+                let word = region.get(nth as u32 + i as u32);
+                word.is_some_and(|word| word.load(Relaxed) == PageState::Resident.word())
+                    && !(spare && pager.regions.is_huge(address))
+                    && !KEPT.contains(address)
+            };
+            let count = (0..RUN).take_while(suits).count();
+            // The kernel splits what is protected in part.
+            (0..count).for_each(|i| pager.splits(start + i * PAGE));
+            return (count > 0).then(|| start..start + count * PAGE);
+        }
+        None
+    }
+
+    fn page_at(&self, address: usize) -> Option<PageRef> {
+        let place = self.pager.regions.find(address)?;
+        let resident = place.word.load(Acquire) == PageState::Resident.word();
+        (resident && !self.pager.departed.contains(address)).then(|| Pager::page_ref(&place))
+    }
+
+    fn remember(&mut self) {
+        self.pager.departed.forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+    use terrace_core::{PageNo, RegionId};
+
+    use super::*;
+
+    const PAGES: usize = 64;
+    const START: usize = 0x7000_0000;
+
+    fn address(page: usize) -> usize {
+        START + page * PAGE
+    }
+
+    /// A page table as the kernel keeps it: pages that are present, and whether they are
+    /// protected. Read-write protection behaves here as the kernel's documentation of it says;
+    /// no kernel that has it was at hand.
+    struct Emulated {
+        tracks: Tracks,
+        present: BTreeMap<usize, bool>,
+        asked: Vec<Range<usize>>,
+    }
+
+    impl Emulated {
+        fn new(tracks: Tracks) -> Self {
+            let present = (0..PAGES).map(|page| (page, false)).collect();
+            Self { tracks, present, asked: Vec::new() }
+        }
+        fn within<'a>(&'a mut self, range: &Range<usize>) -> impl Iterator<Item = &'a mut bool> {
+            let pages = (range.start - START) / PAGE..(range.end - START) / PAGE;
+            self.present.range_mut(pages).map(|(_, protected)| protected)
+        }
+    }
+
+    impl Protection for Emulated {
+        fn protect(&mut self, range: &Range<usize>) -> Result<(), i32> {
+            self.within(range).for_each(|protected| *protected = true);
+            Ok(())
+        }
+        fn touched(&mut self, range: &Range<usize>, each: &mut dyn FnMut(Run)) -> Result<(), i32> {
+            self.asked.push(range.clone());
+            // Neighbours come as one run.
+            let mut run = Run::default();
+            for (&page, &protected) in &self.present {
+                let at = address(page);
+                if protected || !range.contains(&at) {
+                    continue;
+                }
+                if run.end != at as u64 {
+                    if run.end != 0 {
+                        each(run);
+                    }
+                    run = Run { start: at as u64, end: 0, flags: self.tracks.touched() };
+                }
+                run.end = (at + PAGE) as u64;
+            }
+            if run.end != 0 {
+                each(run);
+            }
+            Ok(())
+        }
+        fn release(&mut self, range: &Range<usize>) -> Result<(), i32> {
+            self.within(range).for_each(|protected| *protected = false);
+            Ok(())
+        }
+    }
+
+    /// Memory of which ranges are drawn in turn.
+    struct Drawn<'a> {
+        draws: std::vec::IntoIter<(usize, usize)>,
+        resident: &'a RefCell<BTreeSet<usize>>,
+        departed: &'a Departed,
+    }
+
+    impl Memory for Drawn<'_> {
+        fn draw(&mut self) -> Option<Range<usize>> {
+            self.draws.next().map(|(first, end)| address(first)..address(end))
+        }
+        fn page_at(&self, address: usize) -> Option<PageRef> {
+            let page = (address - START) / PAGE;
+            let counts = self.resident.borrow().contains(&page) && !self.departed.contains(address);
+            counts.then_some(PageRef { region: RegionId(1), page: PageNo(page as u32) })
+        }
+        fn remember(&mut self) {
+            self.departed.forget();
+        }
+    }
+
+    /// What happens to a page while it is protected.
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        /// The program loads from it.
+        Load(usize),
+        /// It stores to it.
+        Store(usize),
+        /// It leaves DRAM.
+        Leaves(usize),
+        /// Its content is copied in; nobody has touched it.
+        Copied(usize),
+        /// Its frame is moved in.
+        Moved(usize),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        (0..5, 0..PAGES).prop_map(|(kind, page)| match kind {
+            0 => Event::Load(page),
+            1 => Event::Store(page),
+            2 => Event::Leaves(page),
+            3 => Event::Copied(page),
+            _ => Event::Moved(page),
+        })
+    }
+
+    proptest! {
+        /// A page that is told although nobody touched it is taken for hot, and one that is not
+        /// told for cold; and to the kernel whatever is not protected has been touched.
+        #[test]
+        fn told_are_the_protected_pages_that_were_touched_and_have_not_left(
+            stores in any::<bool>(),
+            draws in prop::collection::vec((0..PAGES - RUN, 1..=RUN), 1..12),
+            events in prop::collection::vec(event(), 0..200),
+        ) {
+            let tracks = if stores { Tracks::Stores } else { Tracks::Accesses };
+            let draws: Vec<_> = draws.into_iter().map(|(first, n)| (first, first + n)).collect();
+            let resident = RefCell::new((0..PAGES).collect::<BTreeSet<_>>());
+            let departed = Departed::new();
+            let mut memory =
+                Drawn { draws: draws.into_iter(), resident: &resident, departed: &departed };
+            let (mut kernel, mut tracker) = (Emulated::new(tracks), Tracker::new(tracks));
+            let mut samples = Vec::new();
+            tracker.look(Nanos::ZERO, true, &mut kernel, &mut memory, &mut samples);
+            prop_assert!(samples.is_empty(), "nothing was protected before");
+            let protected: BTreeSet<usize> =
+                kernel.present.iter().filter(|(_, on)| **on).map(|(page, _)| *page).collect();
+
+            let (mut touched, mut left) = (BTreeSet::new(), BTreeSet::new());
+            for event in events {
+                match event {
+                    Event::Load(page) | Event::Store(page) if kernel.present.contains_key(&page) => {
+                        let store = matches!(event, Event::Store(_));
+                        if store || tracks == Tracks::Accesses {
+                            kernel.present.insert(page, false);
+                            touched.insert(page);
+                        }
+                    }
+                    Event::Leaves(page) => {
+                        departed.note(address(page));
+                        kernel.present.remove(&page);
+                        resident.borrow_mut().remove(&page);
+                        left.insert(page);
+                    }
+                    Event::Copied(page) | Event::Moved(page)
+                        if !kernel.present.contains_key(&page) =>
+                    {
+                        // A frame that is moved into such a range arrives protected.
+                        let moved = matches!(event, Event::Moved(_));
+                        kernel.present.insert(page, moved && tracks == Tracks::Accesses);
+                        resident.borrow_mut().insert(page);
+                    }
+                    _ => {}
+                }
+            }
+            let faults = tracker.look(INTERVAL, false, &mut kernel, &mut memory, &mut samples);
+
+            let told: BTreeSet<usize> =
+                samples.iter().map(|sample| sample.page.page.0 as usize).collect();
+            let expected: BTreeSet<usize> = touched
+                .intersection(&protected)
+                .copied()
+                .filter(|page| !left.contains(page))
+                .collect();
+            prop_assert_eq!(&told, &expected);
+            prop_assert_eq!(samples.len(), expected.len(), "each once");
+            prop_assert_eq!(faults, expected.len() as u64);
+            // Whatever was not touched is free again: it would keep huge pages from being made.
+            let stayed = protected.iter().filter(|page| !left.contains(page));
+            for page in stayed {
+                prop_assert_eq!(kernel.present.get(page), Some(&false), "page {}", page);
+            }
+        }
+    }
+
+    fn look(tracker: &mut Tracker, now: Nanos, kernel: &mut Emulated) {
+        let resident = RefCell::new(BTreeSet::new());
+        let departed = Departed::new();
+        let all: Vec<_> = (0..PAGES).map(|page| (page, page + 1)).collect();
+        let mut memory = Drawn { draws: all.into_iter(), resident: &resident, departed: &departed };
+        tracker.look(now, true, kernel, &mut memory, &mut Vec::new());
+    }
+
+    /// What the governor asks for has to make sampling cheaper, to the last step.
+    #[test]
+    fn rarer_samples_are_fewer_ranges_and_then_longer_intervals() {
+        let mut kernel = Emulated::new(Tracks::Accesses);
+        let mut tracker = Tracker::new(Tracks::Accesses);
+        look(&mut tracker, Nanos::ZERO, &mut kernel);
+        assert_eq!(tracker.protected.len(), RANGES as usize);
+
+        tracker.set_rarity(16);
+        look(&mut tracker, INTERVAL, &mut kernel);
+        assert_eq!((tracker.protected.len(), tracker.due), (4, INTERVAL * 2));
+
+        tracker.set_rarity(8 * RANGES);
+        look(&mut tracker, INTERVAL * 2, &mut kernel);
+        assert_eq!((tracker.protected.len(), tracker.due), (1, INTERVAL * 10));
+
+        kernel.asked.clear();
+        look(&mut tracker, INTERVAL * 9, &mut kernel);
+        assert!(kernel.asked.is_empty(), "it is not time yet");
+        assert_eq!(tracker.protected.len(), 1);
+    }
+
+    /// A range that the kernel does not protect would read as touched, all of it.
+    #[test]
+    fn what_cannot_be_protected_is_not_asked_about() {
+        struct Refusing(Emulated);
+        impl Protection for Refusing {
+            fn protect(&mut self, range: &Range<usize>) -> Result<(), i32> {
+                // Registered for missing pages alone.
+                if range.start < address(8) { Err(libc::ENOENT) } else { self.0.protect(range) }
+            }
+            fn touched(
+                &mut self,
+                range: &Range<usize>,
+                each: &mut dyn FnMut(Run),
+            ) -> Result<(), i32> {
+                self.0.touched(range, each)
+            }
+            fn release(&mut self, range: &Range<usize>) -> Result<(), i32> {
+                self.0.release(range)
+            }
+        }
+        let resident = RefCell::new((0..PAGES).collect());
+        let departed = Departed::new();
+        let draws = vec![(0, 4), (4, 8), (8, 12)];
+        let mut memory =
+            Drawn { draws: draws.into_iter(), resident: &resident, departed: &departed };
+        let mut kernel = Refusing(Emulated::new(Tracks::Accesses));
+        let mut tracker = Tracker::new(Tracks::Accesses);
+        let mut samples = Vec::new();
+
+        tracker.look(Nanos::ZERO, true, &mut kernel, &mut memory, &mut samples);
+        tracker.look(INTERVAL, false, &mut kernel, &mut memory, &mut samples);
+
+        assert_eq!(kernel.0.asked, [address(8)..address(12)]);
+        assert!(samples.is_empty());
+    }
+
+    /// What the kernel answers is cut to what was asked about, and other properties than the
+    /// one that was asked for say nothing.
+    #[test]
+    fn an_answer_is_read_by_its_flags_and_only_within_the_range() {
+        struct Fixed(Vec<Run>);
+        impl Protection for Fixed {
+            fn protect(&mut self, _: &Range<usize>) -> Result<(), i32> {
+                Ok(())
+            }
+            fn touched(&mut self, _: &Range<usize>, each: &mut dyn FnMut(Run)) -> Result<(), i32> {
+                self.0.iter().for_each(|run| each(*run));
+                Ok(())
+            }
+            fn release(&mut self, _: &Range<usize>) -> Result<(), i32> {
+                Ok(())
+            }
+        }
+        let run = |first: usize, end: usize, flags| Run {
+            start: address(first) as u64,
+            end: address(end) as u64,
+            flags,
+        };
+        let answers = vec![
+            run(0, 3, is::ACCESSED | is::PRESENT),
+            run(3, 4, is::PRESENT | is::WRITTEN),
+            run(5, 9, is::ACCESSED),
+        ];
+        let resident = RefCell::new((0..PAGES).collect());
+        let departed = Departed::new();
+        let memory =
+            Drawn { draws: Vec::new().into_iter(), resident: &resident, departed: &departed };
+        let mut samples = Vec::new();
+
+        let range = address(2)..address(6);
+        let n = collect(Tracks::Accesses, &range, &mut Fixed(answers), &memory, &mut samples);
+
+        let pages: Vec<_> = samples.iter().map(|sample| sample.page.page.0).collect();
+        assert_eq!((n, pages), (2, vec![2, 5]));
+    }
+
+    /// A feature that the kernel does not have must never be asked for, or the handshake fails
+    /// and nothing is managed at all.
+    #[test]
+    fn only_what_the_kernel_has_is_tracked_and_only_for_a_policy_that_asks() {
+        let all = Needs { samples: true, reads_and_writes: true, ..Needs::default() };
+        let samples = Needs { samples: true, ..Needs::default() };
+        let scans = Needs { scans: true, ..Needs::default() };
+        let (old, linux_6_18) = (feature::MOVE, feature::MOVE | feature::WP_ASYNC);
+        let half = linux_6_18 | feature::RWP;
+        let new = half | feature::RWP_ASYNC;
+        let (auto, stores, accesses) =
+            (Observer::Auto, Some(Tracks::Stores), Some(Tracks::Accesses));
+        for (observer, needs, features, hardware, expected) in [
+            (auto, all, old, false, None),
+            (auto, all, linux_6_18, false, stores),
+            (auto, all, linux_6_18, true, None),
+            (auto, samples, linux_6_18, false, None),
+            (auto, all, half, false, stores),
+            (auto, all, new, false, accesses),
+            (auto, samples, new, false, accesses),
+            (auto, scans, new, true, accesses),
+            (auto, scans, linux_6_18, false, None),
+            (auto, Needs::default(), new, false, None),
+            (Observer::Rwp, Needs::default(), new, true, accesses),
+            (Observer::Rwp, all, linux_6_18, false, None),
+            (Observer::Hardware, all, new, true, None),
+            (Observer::PageFaults, all, new, false, None),
+        ] {
+            let chosen = choose(observer, &needs, features, hardware);
+            assert_eq!(chosen, expected, "{observer:?} {needs:?} {features:#x} {hardware}");
+            let asked = chosen.map_or(0, Tracks::features);
+            assert_eq!(asked & !features, 0, "asked for what the kernel does not have");
+        }
+    }
+
+    /// The kernel refuses to register a range for both: they share a bit.
+    #[test]
+    fn no_range_is_registered_for_both_kinds_of_protection() {
+        assert_eq!((Tracks::Stores.mode(), Tracks::Accesses.mode()), (2, 8));
+        assert_eq!(Tracks::Accesses.features(), 3 << 17);
+        assert_eq!((Tracks::Stores.touched(), Tracks::Accesses.touched()), (2, 512));
+    }
+}
