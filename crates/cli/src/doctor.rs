@@ -83,8 +83,8 @@ struct AttachSupport {
 }
 
 impl AttachSupport {
-    fn of_this_machine(userfaultfd: u64) -> Self {
-        let capabilities = Capabilities::probe(userfaultfd);
+    fn of_this_machine() -> Self {
+        let capabilities = Capabilities::probe();
         let (chosen, reason) = match choose::choose(&capabilities) {
             Ok(choice) => (choice.kinds, choice.reason),
             Err(_) => (Vec::new(), "nothing here observes programs from outside".to_owned()),
@@ -114,12 +114,14 @@ struct Feature {
 }
 
 /// Features by their names in `linux/userfaultfd.h`.
-const FEATURES: [(&str, u64); 7] = [
+const FEATURES: [(&str, u64); 9] = [
     ("MOVE", feature::MOVE),
     ("EVENT_REMAP", feature::EVENT_REMAP),
     ("EVENT_REMOVE", feature::EVENT_REMOVE),
     ("EVENT_UNMAP", feature::EVENT_UNMAP),
     ("WP_ASYNC", feature::WP_ASYNC),
+    ("RWP", feature::RWP),
+    ("RWP_ASYNC", feature::RWP_ASYNC),
     ("THREAD_ID", feature::THREAD_ID),
     ("SIGBUS", feature::SIGBUS),
 ];
@@ -146,9 +148,9 @@ impl Diagnosis {
         let obstacle = probe.usable().err();
         Self {
             works: obstacle.is_none(),
-            samplers: facts.samplers(obstacle.clone()),
+            samplers: facts.samplers(obstacle.clone(), Some(probe.features)),
             obstacle,
-            attach: Some(AttachSupport::of_this_machine(probe.features)),
+            attach: Some(AttachSupport::of_this_machine()),
             userfaultfd: Some(Userfaultfd::from(&probe)),
             spill: Some(SpillSupport::of_this_machine()),
             facts,
@@ -161,7 +163,7 @@ impl Diagnosis {
         let obstacle = facts.obstacle();
         Self {
             works: obstacle.is_none(),
-            samplers: facts.samplers(obstacle.clone()),
+            samplers: facts.samplers(obstacle.clone(), None),
             obstacle,
             attach: None,
             userfaultfd: None,
@@ -286,10 +288,9 @@ fn samplers(diagnosis: &Diagnosis) -> Vec<(&'static str, String)> {
         .samplers
         .iter()
         .map(|sampler| {
-            let state = match (&sampler.missing, sampler.used) {
-                (Some(missing), _) => format!("no: {missing}"),
-                (None, true) => "yes, used by `terrace run`".to_owned(),
-                (None, false) => "yes, not used yet".to_owned(),
+            let state = match &sampler.missing {
+                Some(missing) => format!("no: {missing}"),
+                None => "yes, used by `terrace run`".to_owned(),
             };
             (sampler.name, state)
         })
@@ -305,9 +306,6 @@ fn outside(attach: &AttachSupport) -> Vec<(&'static str, String)> {
     let chosen: Vec<_> = attach.chosen.iter().map(|kind| kind.name()).collect();
     let chosen = if chosen.is_empty() { "none".to_owned() } else { chosen.join(" and ") };
     rows.push(("chosen", format!("{chosen}: {}", attach.reason)));
-    let capabilities = &attach.capabilities;
-    rows.push(("write tracking from inside", state(capabilities.write_track.as_deref())));
-    rows.push(("access tracking from inside", state(capabilities.access_track.as_deref())));
     rows
 }
 

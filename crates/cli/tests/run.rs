@@ -327,6 +327,53 @@ fn a_program_larger_than_its_budget_keeps_to_it_and_says_what_it_cost() {
     assert!(!report["processes"][0]["sampler"].as_str().unwrap().is_empty(), "{report}");
 }
 
+/// Whoever asks for a sampler that the kernel lacks is told so, before the program starts; who
+/// asks for none gets the best that there is, and reads why it is not a better one.
+#[test]
+fn what_observes_a_program_is_what_the_kernel_has() {
+    if !is_supported() {
+        return;
+    }
+    let doctor = common::json(terrace().args(["doctor", "--json"]), 0);
+    let lacks = |name: &str| {
+        let samplers = doctor["samplers"].as_array().unwrap();
+        let sampler = samplers.iter().find(|sampler| sampler["name"] == name).unwrap();
+        sampler["missing"].as_str().map(str::to_owned)
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let hog = dir.path().join("hog");
+    compile(HOG, &hog, &["-O1"]);
+    let sampler = |options: &[&str]| {
+        let output = run("16MiB").args(["--json", "--policy", "hemem"]).args(options);
+        let output = output.arg("--").arg(&hog).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+        report["processes"][0]["sampler"].as_str().unwrap().to_owned()
+    };
+
+    let (rwp, pmu) = (lacks("RWP"), lacks("PEBS or IBS"));
+    match &rwp {
+        None => assert!(sampler(&["--sampler", "rwp"]).starts_with("rwp, ")),
+        Some(lack) => {
+            let asked = run("16MiB").args(["--sampler", "rwp", "--", "true"]).output().unwrap();
+            assert_eq!(asked.status.code(), Some(3), "{asked:?}");
+            let message = String::from_utf8(asked.stderr).unwrap();
+            assert!(message.contains(&format!("--sampler rwp: {lack}")), "{message}");
+        }
+    }
+    let chosen = sampler(&[]);
+    match (pmu, rwp) {
+        (None, _) => assert!(chosen.contains("one access in"), "{chosen}"),
+        (Some(_), None) => assert!(chosen.starts_with("rwp, "), "{chosen}"),
+        (Some(_), Some(lack)) => {
+            assert!(chosen.starts_with("hint faults"), "{chosen}");
+            assert!(chosen.ends_with(&format!("no rwp: {lack})")), "{chosen}");
+            let tracked = lacks("stores, beside faults").is_none();
+            assert_eq!(chosen.contains("write protection of others"), tracked, "{chosen}");
+        }
+    }
+}
+
 #[test]
 fn decisions_are_recorded_while_the_program_runs_and_can_be_explained() {
     if !is_supported() {

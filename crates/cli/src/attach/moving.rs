@@ -4,6 +4,7 @@
 use terrace_core::{BytesPerSecond, Ladder, Memory};
 use terrace_live::config::Observer;
 use terrace_live::probe::UffdProbe;
+use terrace_live::tracking::Tracks;
 use terrace_policy::Brain;
 use terrace_sampler::{Capabilities, Choice, Governor, Kind, choose};
 
@@ -19,13 +20,39 @@ pub(crate) struct Moving {
     limit: Option<BytesPerSecond>,
 
     /// How accesses are observed; the best that there is unless told otherwise. Where memory
-    /// is compressed that is `pmu` or faults.
-    #[arg(long, value_name = "KIND", value_parser = one_of(&Kind::ALL, Kind::name))]
-    sampler: Vec<Kind>,
+    /// is compressed that is `pmu`, `rwp` or faults.
+    #[arg(long, value_name = "KIND", value_parser = one_of(&Asked::ALL, Asked::name))]
+    sampler: Vec<Asked>,
 
     /// The most of one processor that observing may use; 3% unless told otherwise.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     sampling_cap: Option<f64>,
+}
+
+/// A sampler by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// One that watches from outside; hardware also does from inside.
+    Outside(Kind),
+    /// Read-write protection, from inside where memory is compressed.
+    Rwp,
+}
+
+impl Asked {
+    const ALL: [Self; 5] = [
+        Self::Outside(Kind::Hardware),
+        Self::Rwp,
+        Self::Outside(Kind::Damon),
+        Self::Outside(Kind::SoftDirty),
+        Self::Outside(Kind::KernelHints),
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Outside(kind) => kind.name(),
+            Self::Rwp => Observer::Rwp.name(),
+        }
+    }
 }
 
 /// A share: `3%`.
@@ -40,19 +67,34 @@ fn percent(text: &str) -> Result<f64, String> {
 impl Moving {
     /// What of these options means something only where pages stay mapped.
     pub(crate) fn in_place_only(&self) -> Option<String> {
-        let outside = self.sampler.iter().find(|kind| **kind != Kind::Hardware);
+        let inside = [Asked::Outside(Kind::Hardware), Asked::Rwp];
+        let outside = self.sampler.iter().find(|asked| !inside.contains(asked));
         let limit = self.limit.map(|_| "--limit".to_owned());
-        limit.or_else(|| outside.map(|kind| format!("--sampler {}", kind.name())))
+        limit.or_else(|| outside.map(|asked| format!("--sampler {}", asked.name())))
     }
 
-    /// What samples accesses inside of a program: hardware that was asked for must be there.
+    /// The same for what watches a program from outside while the pager is inside of it.
+    pub(crate) fn outside(&self) -> Self {
+        let sampler = self.sampler.iter().copied().filter(|asked| *asked != Asked::Rwp).collect();
+        Self { sampler, ..self.clone() }
+    }
+
+    /// What samples accesses inside of a program: what was asked for must be there.
     pub(crate) fn observer(&self) -> Result<Observer, Failure> {
-        if !self.sampler.contains(&Kind::Hardware) {
+        let root = std::path::Path::new("/");
+        let (observer, lack) = if self.sampler.contains(&Asked::Outside(Kind::Hardware)) {
+            (Observer::Hardware, choose::hardware_lacks(root))
+        } else if self.sampler.contains(&Asked::Rwp) {
+            let lack = Tracks::Accesses.lack(UffdProbe::run().features);
+            (Observer::Rwp, lack.map(|lack| format!("{lack} (UFFD_FEATURE_RWP_ASYNC)")))
+        } else {
             return Ok(Observer::Auto);
-        }
-        match Capabilities::probe(0).lack(Kind::Hardware) {
-            None => Ok(Observer::Hardware),
-            Some(lack) => Err(Failure::unsupported(format!("--sampler pmu: {lack}"))),
+        };
+        match lack {
+            None => Ok(observer),
+            Some(lack) => {
+                Err(Failure::unsupported(format!("--sampler {}: {lack}", observer.name())))
+            }
         }
     }
 
@@ -73,16 +115,23 @@ impl Moving {
 
     /// What observes: as asked for, else the best that there is.
     pub(super) fn choose(&self, brain: &Brain, ladder: &Ladder) -> Result<Choice, Failure> {
-        let capabilities = Capabilities::probe(UffdProbe::run().features);
-        if !self.sampler.is_empty() {
-            for kind in &self.sampler {
+        let capabilities = Capabilities::probe();
+        let kinds = self.sampler.iter().map(|asked| match asked {
+            Asked::Outside(kind) => Ok(*kind),
+            Asked::Rwp => Err(Failure::bad_input(
+                "--sampler rwp: only from inside of a program, where memory is compressed",
+            )),
+        });
+        let kinds = kinds.collect::<Result<Vec<_>, _>>()?;
+        if !kinds.is_empty() {
+            for kind in &kinds {
                 if let Some(lack) = capabilities.lack(*kind) {
                     let what = format!("--sampler {}: {lack}", kind.name());
                     return Err(Failure::unsupported(what));
                 }
             }
             let reason = "as asked for".to_owned();
-            return Ok(Choice { kinds: self.sampler.clone(), reason });
+            return Ok(Choice { kinds, reason });
         }
         if !brain.needs().samples && !brain.needs().scans {
             let reason = format!("the policy {} needs none", brain.name());

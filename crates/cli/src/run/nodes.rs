@@ -30,7 +30,7 @@ pub(super) fn session(args: &Args) -> Result<Option<Session>, Failure> {
         targets: Targets::Process { process: std::process::id(), tree: true },
         policy: args.policy.filter(mapped).unwrap_or(PolicyName::HeMem),
         economist: args.economist,
-        moving: args.moving.clone(),
+        moving: args.moving.outside(),
         min_region: args.min_region,
         dry_run: false,
         record: None,
