@@ -103,7 +103,8 @@ lint: ## Formatting, clippy and shellcheck.
 	@$(CARGO) clippy -q --locked --workspace --test hazards --test programs --test foreign \
 	    --test soak -- -D warnings
 	@if command -v shellcheck >/dev/null; then \
-	    echo "shellcheck scripts"; shellcheck scripts/*.sh tests/guest/*.sh tests/guest/tests/*.sh .ci/run; \
+	    echo "shellcheck scripts"; shellcheck scripts/*.sh tests/guest/*.sh tests/guest/tests/*.sh .ci/run \
+	        bench/nodes/run.sh bench/nodes/init; \
 	else \
 	    echo "shellcheck is not installed: scripts NOT checked"; [ -z "$(MUST_RUN)" ]; \
 	fi
@@ -200,6 +201,11 @@ bench-programs: build ## Real programs in half of their memory, beside zram (nee
 	@scripts/setup.sh bench
 	$(CARGO) build --locked --release -p terrace-bench
 	bench/live/run.sh programs $(TARGET)/release --rounds $(BENCH_ROUNDS)
+
+.PHONY: bench-nodes
+bench-nodes: build ## terrace attach beside the kernel's own NUMA tiering, in an emulated guest (18 boots).
+	@scripts/setup.sh guest >&2
+	@bench/nodes/run.sh $(TERRACE) --rounds $(BENCH_ROUNDS)
 
 .PHONY: bench-patterns
 bench-patterns: ## How often policies that see faults alone miss, beside LRU and the optimum (4 minutes).
