@@ -5,7 +5,7 @@
 //! build on. Read-write protection (RWP) is newer than any kernel that we have: its numbers
 //! are those of the series that mm took on 4 August 2026 (its commits
 //! `2d427bb01639`, "mm/userfaultfd: add RWP fault delivery and expose
-//! UFFDIO_REGISTER_MODE_RWP", and `338964881982`, "mm/pagemap: add PAGE_IS_ACCESSED for RWP
+//! `UFFDIO_REGISTER_MODE_RWP`", and `338964881982`, "mm/pagemap: add `PAGE_IS_ACCESSED` for RWP
 //! tracking"; message `20260708111417.173443-1-kirill@shutemov.name`).
 
 use core::ffi::c_ulong;
