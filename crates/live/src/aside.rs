@@ -19,6 +19,8 @@ static ASIDE: [AtomicI32; MAX_WORKERS] = [const { AtomicI32::new(0) }; MAX_WORKE
 /// The process whose threads these are, and whether it ends.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 static ENDING: AtomicBool = AtomicBool::new(false);
+/// Whether threads of the program's may be forbidden to call ours back.
+static LEFT_ALONE: AtomicBool = AtomicBool::new(false);
 
 /// The calling thread, a worker's, stands aside.
 pub fn step(worker: usize, tid: i32) {
@@ -74,11 +76,20 @@ pub fn call_all() {
 /// gives the process's memory back, and must not have to wait for a processor
 /// that nobody wants.
 pub fn end() {
+    if LEFT_ALONE.load(SeqCst) {
+        return;
+    }
     // A child that shares this memory (`vfork`) ends itself only.
     if OWNER.load(SeqCst) == sys::pid() {
         ENDING.store(true, SeqCst);
         call_all();
     }
+}
+
+/// From now on who ends the process leaves our threads as they are: a filter on system calls
+/// might have it killed for calling them back. `terrace run` does ([`crate::dying`]).
+pub fn leave_alone() {
+    LEFT_ALONE.store(true, SeqCst);
 }
 
 /// In a forked child, which has no threads of ours yet.

@@ -21,6 +21,8 @@ pub enum Command {
     Discard = 3,
     /// A fork is about to begin: keep everything as it is.
     ForkBegins = 2,
+    /// Put the program on plain memory: our threads are to leave.
+    Retire = 4,
 }
 
 const IDLE: u32 = 0;
@@ -88,6 +90,7 @@ impl Commands {
         let command = match self.command.load(Relaxed) {
             1 => Command::Manage,
             3 => Command::Discard,
+            4 => Command::Retire,
             _ => Command::ForkBegins,
         };
         Some((command, self.a.load(Relaxed), self.b.load(Relaxed)))

@@ -114,6 +114,8 @@ pub struct RunConfig {
     pub sampling_cap: f64,
     /// Whether decisions are written to the ring for a recorder to drain.
     pub record: bool,
+    /// Whether nothing is said of a program that is not managed.
+    pub quiet: bool,
 }
 
 impl RunConfig {
@@ -143,6 +145,7 @@ impl RunConfig {
             observer: Observer::Auto,
             sampling_cap: Governor::DEFAULT_CAP,
             record: false,
+            quiet: false,
         }
     }
 
@@ -174,6 +177,9 @@ impl RunConfig {
         }
         if self.counted == Counted::Total {
             text.push_str(";total=1");
+        }
+        if self.quiet {
+            text.push_str(";quiet=1");
         }
         if self.spill_mapped {
             text.push_str(";spill-mapped=1");
@@ -235,6 +241,7 @@ impl RunConfig {
                         .ok_or_else(|| BadConfig(format!("`{value}` is not a share")))?;
                 }
                 "record" => config.record = value == "1",
+                "quiet" => config.quiet = value == "1",
                 _ => return Err(BadConfig(format!("`{key}` is not known"))),
             }
         }
@@ -279,6 +286,7 @@ mod tests {
         config.broker = Some(PathBuf::from("/run/budget"));
         config.store_limit = Some(Bytes::mib(5));
         config.record = true;
+        config.quiet = true;
         config.huge_pages = HugePages::Always;
         config.observer = Observer::PageFaults;
         config.sampling_cap = 0.07;

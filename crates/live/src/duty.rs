@@ -23,8 +23,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use terrace_core::Nanos;
 
 use crate::pager::MANAGER;
-use crate::serve::Worker;
-use crate::{aside, spin, sys};
+use crate::serve::{Served, Worker};
+use crate::{aside, give_up, spin, sys};
 
 /// This many faults in a row, each within [`NEAR`] of the one before, begin
 /// polling: below that rate, waking is cheaper than an idle processor's time.
@@ -169,7 +169,8 @@ impl Duty {
         self.overheads[usize::from(self.is_polling())].load(Relaxed)
     }
 
-    fn end_polling(&self) {
+    /// Handlers sleep from now on.
+    pub fn end_polling(&self) {
         if self.polling.swap(0, Relaxed) != 0 {
             self.call_parked();
         }
@@ -251,15 +252,11 @@ impl Worker<'_> {
     /// A handler's life. `may_poll`: it is the only handler of a processor.
     pub fn handle(&mut self, may_poll: bool) {
         let mut pending = Pending::new();
-        loop {
+        while !self.pager.is_leaving() {
             if may_poll && self.pager.duty.is_polling() {
                 self.poll(&mut pending);
             } else {
-                let mut poll =
-                    libc::pollfd { fd: self.pager.uffd().raw(), events: libc::POLLIN, revents: 0 };
-                let timeout = if pending.count > 0 { 0 } else { -1 };
-                // SAFETY: one descriptor to look at.
-                unsafe { libc::poll(&raw mut poll, 1, timeout) };
+                self.pager.await_message(if pending.count > 0 { 0 } else { -1 });
                 self.serve_messages(&mut pending);
                 if pending.count > 0 {
                     spin::give_way();
@@ -440,19 +437,23 @@ impl Worker<'_> {
             let fault = pending.faults[i];
             serving.store(began, Relaxed);
             (self.counted, self.armed) = (Nanos::ZERO, false);
-            if self.serve(fault.page, fault.write, began) == crate::serve::Served::Retry {
-                pending.faults[kept] = fault;
-                kept += 1;
-            } else {
-                self.pager.duty.served(fault.page, began);
-                let overhead = self.pager.duty.overhead();
-                let counters = &self.pager.stats().counters;
-                counters.fault_overhead_ns.fetch_add(overhead, Relaxed);
-                let took = self.counted + Nanos(overhead);
-                if self.armed {
-                    counters.sampling_ns.fetch_add(took.get(), Relaxed);
+            match self.serve(fault.page, fault.write, began) {
+                Served::Retry => {
+                    pending.faults[kept] = fault;
+                    kept += 1;
                 }
-                self.pager.waits.count(fault.thread, took);
+                Served::Refused(error) => give_up::refused(error),
+                Served::Done => {
+                    self.pager.duty.served(fault.page, began);
+                    let overhead = self.pager.duty.overhead();
+                    let counters = &self.pager.stats().counters;
+                    counters.fault_overhead_ns.fetch_add(overhead, Relaxed);
+                    let took = self.counted + Nanos(overhead);
+                    if self.armed {
+                        counters.sampling_ns.fetch_add(took.get(), Relaxed);
+                    }
+                    self.pager.waits.count(fault.thread, took);
+                }
             }
         }
         serving.store(0, Relaxed);

@@ -22,8 +22,10 @@
 mod child;
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
 
+use crate::filters;
+use crate::give_up;
 use crate::inject::{self, Point};
 use crate::page_state::PageState;
 use crate::pager::Pager;
@@ -153,6 +155,9 @@ pub struct ForkState {
     done: AtomicU32,
     /// The process that forks.
     parent: AtomicI32,
+    /// Whether the thread that forks is under a filter on system calls that we are not under,
+    /// and so will be its child: that may make none of the calls that a pager needs.
+    filtered: AtomicBool,
     /// The handle of the staging slots (it reports no forks).
     staging: AtomicI32,
     /// In a child: where it counts until it has a page that others can see.
@@ -169,6 +174,7 @@ impl ForkState {
             ended: AtomicI32::new(0),
             done: AtomicU32::new(0),
             parent: AtomicI32::new(0),
+            filtered: AtomicBool::new(false),
             staging: AtomicI32::new(-1),
             interim: AtomicPtr::new(core::ptr::null_mut()),
         }
@@ -186,6 +192,11 @@ impl ForkState {
         // SAFETY: between `before_fork` and `forget_handover` the page is mapped
         // in both processes; zero bytes are a valid value.
         unsafe { &*self.handover.load(Acquire) }
+    }
+    /// The same, if there still is one.
+    fn any_handover(&self) -> Option<&Handover> {
+        // SAFETY: as above.
+        unsafe { self.handover.load(Acquire).as_ref() }
     }
     fn forget_handover(&self) {
         let page = self.handover.swap(core::ptr::null_mut(), AcqRel);
@@ -212,22 +223,22 @@ impl Pager {
         while self.fork.turn.swap(1, AcqRel) != 0 {
             backoff(&mut spins);
         }
-        match Handover::map() {
-            Ok(page) => self.fork.handover.store(page, Release),
-            Err(error) => {
-                self.fork.turn.store(0, Release);
-                return Err(error);
-            }
-        }
         // SAFETY: asks for this process's number.
         self.fork.parent.store(unsafe { libc::getpid() }, Relaxed);
         self.fork.ended.store(0, Release);
         self.fork.done.store(0, Release);
-        self.commands.ask(self, crate::command::Command::ForkBegins, 0, 0);
+        // Nonsense where a filter forbids to ask: a thread that the manager does not find.
+        // SAFETY: asks for this thread's number.
+        let thread = unsafe { libc::syscall(libc::SYS_gettid) } as usize;
+        let error = self.commands.ask(self, crate::command::Command::ForkBegins, thread, 0);
         if self.is_stopped() {
             self.await_plain_memory();
             self.fork.turn.store(0, Release);
             return Ok(Announced::Unneeded);
+        }
+        if error != 0 {
+            self.fork.turn.store(0, Release);
+            return Err(error as i32);
         }
         Ok(Announced::Yes)
     }
@@ -235,7 +246,7 @@ impl Pager {
     /// Something of ours broke: waits until the program's memory is plain. A child that
     /// was forked before would wait for what its parent still has to bring in, and
     /// read zeros if the parent ends first, as daemons' parents do.
-    fn await_plain_memory(&self) {
+    pub(crate) fn await_plain_memory(&self) {
         while self.over.load(Acquire) == 0 {
             sys::sleep(100_000);
         }
@@ -256,9 +267,9 @@ impl Pager {
             // go on, and the child.
             self.await_plain_memory();
             self.await_handles();
-            self.fork.handover().release();
-        } else {
-            self.fork.forget_handover();
+            if let Some(handover) = self.fork.any_handover() {
+                handover.release();
+            }
         }
         self.fork.turn.store(0, Release);
     }
@@ -314,20 +325,25 @@ impl Pager {
                 if self.is_wiped(address) {
                     continue;
                 }
-                while worker.serve_child_page(child.uffd, address, child.events) == Served::Retry {
-                    give_way();
-                }
+                worker.bring_to_child(child, address);
             }
         }
     }
 }
 
 impl Worker<'_> {
-    /// The manager's part: from the announcement to the child's own pager.
-    pub fn accompany_fork(&mut self) {
+    /// The manager's part: from the announcement, by this thread of the program's, to the
+    /// child's own pager.
+    pub fn accompany_fork(&mut self, thread: i32) {
         let pager = self.pager;
         let fork = &pager.fork;
+        // By the manager: the thread that forks may be forbidden to.
+        match Handover::map() {
+            Ok(page) => fork.handover.store(page, Release),
+            Err(error) => return pager.commands.answer(error as usize),
+        }
         let handover = fork.handover();
+        fork.filtered.store(filters::differ(thread), Release);
         self.make_room_for_fork();
         pager.frozen.fetch_add(1, SeqCst);
         pager.wait_quiet(self.id);
@@ -384,6 +400,7 @@ impl Worker<'_> {
         self.let_children_go(true);
         handover.drop_hold();
         self.thaw();
+        fork.forget_handover();
         fork.done.store(1, Release);
         sys::futex_wake(&fork.done, false);
     }
@@ -446,13 +463,23 @@ impl Worker<'_> {
                 // Other events of the child cannot be followed here, and need
                 // not be: it has one thread, and that is in our wrapper.
                 if let Message::Fault { page, .. } = message {
-                    while self.serve_child_page(child.uffd, page, child.events) == Served::Retry {
-                        give_way();
-                    }
+                    self.bring_to_child(child, page);
                 }
             }
         }
         true
+    }
+
+    /// Brings a page of a child's in, however long that takes.
+    fn bring_to_child(&mut self, child: Child, page: usize) {
+        loop {
+            match self.serve_child_page(child.uffd, page, child.events) {
+                Served::Done => return,
+                Served::Retry => give_way(),
+                // It would read zeros.
+                Served::Refused(error) => give_up::lost(self.pager, error),
+            }
+        }
     }
 }
 

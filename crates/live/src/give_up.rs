@@ -10,6 +10,7 @@
 
 use core::sync::atomic::Ordering::*;
 
+use crate::command::Command;
 use crate::limbo::{NOBODY, ORPHAN, owner};
 use crate::page_state::PageState;
 use crate::pager::Pager;
@@ -31,7 +32,7 @@ const BEGINNING: u64 = 30_000_000_000;
 
 /// Puts the program on plain memory. Called by the thread that broke; returns
 /// when it is done, or at once if another one is at it.
-pub fn give_up(pager: &Pager, who: usize) {
+pub fn give_up(pager: &Pager, who: usize, why: &str) {
     // First: who sees that this thread has ended its work sees why.
     let already = pager.stop();
     pager.workers[who].busy.store(0, SeqCst);
@@ -45,7 +46,7 @@ pub fn give_up(pager: &Pager, who: usize) {
         sys::sleep(100_000);
     }
     pager.stats().state.store(State::Failed as u32, Relaxed);
-    pager.stats().set_text(Text::Failure, "internal error");
+    pager.stats().set_text(Text::Failure, why);
     pager.frozen.fetch_add(1, SeqCst);
     // What they are at must not wait for a processor that nobody wants.
     crate::aside::call_all();
@@ -78,7 +79,55 @@ fn unregister_all(pager: &Pager) {
         known || in_window(m.start)
     });
     for (start, end) in ranges {
-        let _ = pager.uffd().unregister(start, end - start);
+        if let Err(error @ (libc::EPERM | libc::EACCES | libc::ENOSYS)) =
+            pager.uffd().unregister(start, end - start)
+        {
+            // What was never touched would wait for us for ever.
+            lost(pager, error);
+        }
+    }
+}
+
+/// The kernel refuses what serving a fault needs: nothing can be managed any more.
+pub(crate) fn refused(error: i32) -> ! {
+    panic!("the kernel refuses to fill a page: {}", std::io::Error::from_raw_os_error(error));
+}
+
+/// Even what would put the program on plain memory is refused: it would read zeros where its
+/// content was, or wait for ever.
+pub(crate) fn lost(pager: &Pager, error: i32) -> ! {
+    const WHY: &str = "absent memory cannot be brought in; the program cannot go on";
+    pager.stats().state.store(State::Failed as u32, Relaxed);
+    pager.stats().set_text(Text::Failure, WHY);
+    sys::complain(&[WHY, ": ", &std::io::Error::from_raw_os_error(error).to_string()]);
+    std::process::abort();
+}
+
+impl Pager {
+    /// In a thread of the program's, signals blocked: puts the program on plain memory, and
+    /// returns when none of our threads is left, or too long has passed.
+    pub fn retire(&self) {
+        // Nobody answers: who puts it on plain memory stops the commands.
+        self.commands.ask(self, Command::Retire, 0, 0);
+        self.await_plain_memory();
+        self.leave_program();
+        self.ring();
+        let deadline = sys::now() + GRACE;
+        let threads = || self.workers.iter().map(|w| w.tid.load(Acquire)).filter(|&tid| tid != 0);
+        while threads().any(sys::is_thread) && sys::now() < deadline {
+            sys::sleep(50_000);
+        }
+    }
+}
+
+/// Ends the calling thread, one of ours, as if the C library had never known of it: it counts
+/// this thread no more, and would take the program's last one for gone. With the last of them
+/// the handles close.
+pub(crate) fn leave(pager: &Pager) -> ! {
+    pager.say_farewell();
+    loop {
+        // SAFETY: ends this thread, which holds nothing that others need; its stack stays.
+        unsafe { sys::raw(libc::SYS_exit, [0; 6]) };
     }
 }
 
@@ -110,9 +159,7 @@ fn unregister_mappings(pager: &Pager, wanted: impl Fn(&Mapping) -> bool) {
 /// forks waits until his is read.
 pub fn afterwards(worker: &mut Worker<'_>) {
     let pager = worker.pager;
-    let mut poll = libc::pollfd { fd: pager.uffd().raw(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one descriptor to look at.
-    unsafe { libc::poll(&raw mut poll, 1, -1) };
+    pager.await_message(-1);
     let _reading = pager.reading.lock();
     match pager.uffd().read() {
         Some(Message::Fork { child }) => pager.forked(worker, Uffd::from_raw(child)),
@@ -139,7 +186,8 @@ fn bring_everything_in(pager: &Pager, worker: &mut Worker<'_>) {
         .filter(|&(owner, slot)| {
             owner != NOBODY
                 && owner != ORPHAN
-                && pagemap.is_present(staging.address(slot)) == Some(true)
+                // Where the kernel does not say, what the page's own place holds decides.
+                && pagemap.is_present(staging.address(slot)) != Some(false)
         })
         .collect();
     for (id, region) in pager.regions.iter() {
@@ -173,10 +221,13 @@ fn bring_in(pager: &Pager, worker: &mut Worker<'_>, pagemap: &Pagemap, region: &
         let Some(address) = pager.deferred.lock().destination(origin) else { return };
         // What is there is newer than what we hold, and what we hold may be
         // half freed.
-        if pagemap.is_present(address) == Some(true)
-            || worker.fill_in(address, state) == Served::Done
-        {
+        if pagemap.is_present(address) == Some(true) {
             return;
+        }
+        match worker.fill_in(address, state) {
+            Served::Done => return,
+            Served::Retry => {}
+            Served::Refused(error) => lost(pager, error),
         }
         // The address space is changing: that waits for its message to be read.
         while let Some(message) = pager.uffd().read() {

@@ -36,6 +36,7 @@
 //! | [`kept`] | pages that stay |
 //! | [`broker`] | one budget for several processes |
 //! | [`give_up`], [`inject`] | what happens when something of ours breaks, and breaking it for tests |
+//! | [`filters`] | programs that forbid themselves system calls |
 //! | [`presence`], [`ranges`] | what is really mapped; sets of ranges |
 //! | [`numa`], [`attach`] | byte-addressable tiers; programs that run already |
 //! | [`event_ring`] | what the policy was told, on its way out |
@@ -63,6 +64,7 @@ pub mod dying;
 pub mod event_ring;
 pub mod events;
 pub mod fetch;
+pub mod filters;
 pub mod fork;
 pub mod give_up;
 pub mod hints;

@@ -11,6 +11,8 @@ use terrace_core::{Abort, Action, Nanos};
 use crate::collapse::Collapser;
 use crate::command::Command;
 use crate::duty::{LOOK, Pending};
+use crate::filters;
+use crate::give_up;
 use crate::inject::{self, Point};
 use crate::limbo::Limbo;
 use crate::reclaim::Pace;
@@ -42,7 +44,7 @@ impl Worker<'static> {
         let mut random = sys::now() | 1;
         let mut pending = Pending::new();
         let mut collapser = Collapser::new(pager);
-        loop {
+        while !pager.is_leaving() {
             self.obey();
             let giving = self.follow_share();
             self.guard(&mut pending);
@@ -116,7 +118,9 @@ impl Worker<'_> {
                     pager.commands.answer(usize::from(!pager.is_stopped()));
                 }
                 // Answers by itself.
-                Command::ForkBegins => self.accompany_fork(),
+                Command::ForkBegins => self.accompany_fork(a as i32),
+                // The end of it is the answer.
+                Command::Retire => give_up::give_up(pager, self.id, filters::WHY),
             }
         }
     }

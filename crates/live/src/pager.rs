@@ -114,6 +114,10 @@ pub struct Pager {
     stopped: AtomicU64,
     /// Whether everything has been brought in since.
     pub over: AtomicU32,
+    /// Whether our threads are to end.
+    leaving: AtomicU32,
+    /// Readable once they are: who sleeps until there is a message wakes up.
+    farewell: AtomicI32,
     /// Whether the program's memory is being registered for the first time.
     pub beginning: AtomicU32,
     /// Whether the manager sleeps.
@@ -224,6 +228,8 @@ impl Pager {
             asleep: AtomicU32::new(0),
             stopped: AtomicU64::new(0),
             over: AtomicU32::new(0),
+            leaving: AtomicU32::new(0),
+            farewell: AtomicI32::new(-1),
             beginning: AtomicU32::new(0),
             commands: crate::command::Commands::new(),
             fork: crate::fork::ForkState::new(),
@@ -479,6 +485,33 @@ impl Pager {
     /// be in a moment.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Relaxed) != 0
+    }
+    /// Whether our threads are to end: the program is on plain memory for good.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Acquire) != 0
+    }
+    /// They are, from now on.
+    pub(crate) fn leave_program(&self) {
+        self.leaving.store(1, Release);
+    }
+    /// Opens what [`Pager::say_farewell`] needs. In a thread of ours.
+    pub(crate) fn open_farewell(&self) {
+        // SAFETY: a new descriptor.
+        self.farewell.store(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }, Release);
+    }
+    /// Wakes those of our threads that wait for a message. By one of them.
+    pub(crate) fn say_farewell(&self) {
+        self.duty.end_polling();
+        let one = 1u64;
+        // SAFETY: writes a number's eight bytes to a descriptor of ours.
+        unsafe { libc::write(self.farewell.load(Acquire), (&raw const one).cast(), 8) };
+    }
+    /// Sleeps until there is a message, for so many ms (-1: for ever), or our threads are to end.
+    pub(crate) fn await_message(&self, timeout: i32) {
+        let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut polls = [poll(self.uffd().raw()), poll(self.farewell.load(Acquire))];
+        // SAFETY: two descriptors to look at; a negative one is ignored.
+        unsafe { libc::poll(polls.as_mut_ptr(), 2, timeout) };
     }
     /// Whether that was so long ago that a thread which is still at it never ends.
     fn is_abandoned(&self) -> bool {

@@ -34,6 +34,9 @@ pub enum Served {
     Done,
     /// The address space is changing; try again after reading messages.
     Retry,
+    /// The kernel does not take the page, now or later (an error number): a filter on
+    /// system calls covers this thread, say.
+    Refused(i32),
 }
 
 /// A page-aligned buffer.
@@ -526,8 +529,9 @@ fn not_served_by(uffd: Uffd, address: usize, error: i32) -> Served {
             Served::Done
         }
         // EAGAIN: the address space is changing. ENOMEM: the kernel is
-        // looking for memory. Both pass.
-        _ => Served::Retry,
+        // looking for memory. Both pass. Nothing else does.
+        libc::EAGAIN | libc::ENOMEM | libc::EINTR => Served::Retry,
+        refused => Served::Refused(refused),
     }
 }
 

@@ -63,6 +63,12 @@ pub fn schedule(tid: i32, idle: bool) {
     unsafe { libc::syscall(libc::SYS_sched_setscheduler, tid, policy, &raw const none) };
 }
 
+/// Whether this process has such a thread.
+pub fn is_thread(tid: i32) -> bool {
+    // SAFETY: signal 0 is none.
+    unsafe { libc::syscall(libc::SYS_tgkill, pid(), tid, 0) == 0 }
+}
+
 /// This process's number.
 pub fn pid() -> i32 {
     // SAFETY: has no memory effects.

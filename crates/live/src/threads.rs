@@ -7,7 +7,7 @@
 //! allocates for them comes from [`crate::scratch`].
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
 use crate::duty::{Fault, PENDING, Pending};
 use crate::give_up;
@@ -55,6 +55,8 @@ struct Start {
     begin: Begin,
     /// 0: starting; 1: running; 2: failed.
     state: AtomicU32,
+    /// Why it failed.
+    error: AtomicI32,
 }
 
 /// Starts managing what lies in the window, and the heap if asked to (not where
@@ -72,12 +74,15 @@ pub fn resume(pager: &'static Pager) -> Result<(), i32> {
 
 fn start_as(pager: &'static Pager, begin: Begin) -> Result<(), i32> {
     STACKS.store(sys::map_private(MAX_WORKERS * STACK)?, Relaxed);
-    let start = Start { pager, begin, state: AtomicU32::new(0) };
+    let start = Start { pager, begin, state: AtomicU32::new(0), error: AtomicI32::new(0) };
     spawn(MANAGER, manager, core::ptr::from_ref(&start).cast_mut().cast())?;
     while start.state.load(Acquire) == 0 {
         sys::futex_wait(&start.state, 0, None, false);
     }
-    if start.state.load(Acquire) == 1 { Ok(()) } else { Err(libc::ENOTSUP) }
+    match start.state.load(Acquire) {
+        1 => Ok(()),
+        _ => Err(start.error.load(Relaxed)),
+    }
 }
 
 /// Creates a thread on the stack of a worker.
@@ -178,6 +183,12 @@ extern "C" fn manager(arg: *mut c_void) -> *mut c_void {
     });
     leave_room();
     let ok = began.is_ok();
+    if let Err(error) = began {
+        start.error.store(error, Relaxed);
+        // Those of our threads that could be had.
+        pager.leave_program();
+        pager.say_farewell();
+    }
     let state = if ok { State::Active } else { State::Failed };
     pager.stats().state.store(state as u32, Relaxed);
     pager.beginning.store(0, Release);
@@ -213,6 +224,7 @@ fn open_handles(pager: &Pager) -> Result<(), i32> {
             | tracks.map_or(0, Tracks::features),
     )?;
     pager.set_uffd(uffd, tracks);
+    pager.open_farewell();
     pager.fork.set_staging_uffd(staging);
     if let Some(path) = &pager.config.spill
         && !pager.spill.is_open()
@@ -234,8 +246,10 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
     for id in (1..=handlers).chain(WRITER..WRITER + writers) {
         let main = if id == WRITER { writer } else { handler };
         spawn(id, main, core::ptr::from_ref(pager).cast_mut().cast())?;
+        uncount(1);
     }
-    uncount(1 + handlers + writers);
+    // This thread, too.
+    uncount(1);
     // They open files, for which the limit may have been raised just now.
     for id in (1..=handlers).chain(WRITER..WRITER + writers) {
         let mut spins = 0;
@@ -388,14 +402,15 @@ extern "C" fn writer(arg: *mut c_void) -> *mut c_void {
 fn guarded(pager: &Pager, id: usize, work: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
         sys::complain(&["internal error; the program goes on without Terrace"]);
-        give_up::give_up(pager, id);
+        give_up::give_up(pager, id, "internal error");
     }
     // Not the thread's end: the C library does not count this thread any more,
     // and would take the program's last one for gone.
     let mut worker = Worker::new(pager, id);
-    loop {
+    while !pager.is_leaving() {
         give_up::afterwards(&mut worker);
     }
+    give_up::leave(pager);
 }
 
 impl Worker<'_> {

@@ -261,6 +261,10 @@ impl Uffd {
             n = crate::sys::with_more_descriptors(read);
         }
         if n != size as isize {
+            if n < 0 && matches!(errno(), libc::EPERM | libc::EACCES | libc::ENOSYS) {
+                // A filter on system calls: whoever waits for us would wait for ever.
+                crate::give_up::refused(errno());
+            }
             return None;
         }
         let [a, b, c] = raw.arg.map(|x| x as usize);

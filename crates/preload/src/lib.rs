@@ -10,6 +10,7 @@
 //! | [`forking`] | `fork` |
 //! | [`ending`] | `_exit`, and the return from `main` |
 //! | [`words`] | words that the kernel changes by itself: mutexes, threads' ends, futexes |
+//! | [`filters`] | filters on system calls, and what has to be done before |
 //! | [`credentials`] | changes of user and groups, which every thread takes part in |
 //! | [`own_heap`] | the allocator that this library itself uses |
 //!
@@ -23,6 +24,7 @@
 mod arenas;
 mod credentials;
 mod ending;
+mod filters;
 mod forking;
 mod malloc;
 mod mapping;

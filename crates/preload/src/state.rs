@@ -10,12 +10,13 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize
 use terrace_live::broker::member;
 use terrace_live::command::Command;
 use terrace_live::config::{RunConfig, VARIABLE};
+use terrace_live::filters;
 use terrace_live::inject;
 use terrace_live::pager::Pager;
 use terrace_live::shared::{ProcessPage, State, Text};
 use terrace_live::spin::SpinLock;
 use terrace_live::sys::PAGE;
-use terrace_live::{activate, sys};
+use terrace_live::{activate, aside, sys};
 
 use crate::places;
 
@@ -45,6 +46,7 @@ pub(crate) fn init() {
                 return;
             }
             member::init(&config);
+            QUIET.store(config.quiet, Relaxed);
             CONFIG.store(Box::leak(Box::new(config)), Release);
             std::panic::set_hook(Box::new(|info| sys::complain(&[&info.to_string()])));
             terrace_live::threads::init();
@@ -59,6 +61,16 @@ pub(crate) fn init() {
         }
         Some(Err(error)) => sys::complain(&[&error.to_string(), "; running unmanaged"]),
         None => sys::complain(&[VARIABLE, " is not text; running unmanaged"]),
+    }
+}
+
+/// Whether nothing is to be said of a program that is not managed.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Says why the program is not managed, unless that is not wanted.
+fn explain(parts: &[&str]) {
+    if !QUIET.load(Relaxed) {
+        sys::complain(parts);
     }
 }
 
@@ -173,6 +185,9 @@ pub(crate) fn mapped(start: usize, len: usize) {
 /// A part of what is to be managed was unmapped. While active, the kernel has told the
 /// pager already.
 pub(crate) fn unmapped(len: usize) {
+    if config().is_none() {
+        return;
+    }
     if counts_roughly() && pager().is_none() {
         // How much of it was accessible, nobody has counted.
         if let Some(bytes) = places::accessible() {
@@ -253,6 +268,22 @@ pub(crate) fn wake_up_if_needed() {
             return;
         }
     }
+    start(config);
+}
+
+/// A thread of the program's is about to forbid itself system calls: begins to manage
+/// whether or not what is mapped fits, for later it may be too late.
+pub(crate) fn begin() {
+    if let Some(config) = config()
+        && owner() == sys::pid()
+    {
+        start(config);
+        aside::leave_alone();
+    }
+}
+
+/// Begins to manage, unless that was begun or is over.
+fn start(config: &RunConfig) {
     if PHASE.compare_exchange(DORMANT, STARTING, AcqRel, Acquire).is_err() {
         // Another thread is at it; what we mapped is found or reported by then.
         while PHASE.load(Acquire) == STARTING {
@@ -278,7 +309,7 @@ pub(crate) fn wake_up_if_needed() {
             Err(error) => {
                 PHASE.store(OFF, Release);
                 let why = std::io::Error::from_raw_os_error(error).to_string();
-                sys::complain(&["memory cannot be managed here: ", &why, "; running unmanaged"]);
+                explain(&["memory cannot be managed here: ", &why, "; running unmanaged"]);
             }
         }
     });
@@ -303,6 +334,44 @@ pub(crate) fn forked(pager: &'static Pager) {
     }
 }
 
+/// Puts the program on plain memory, and has our threads leave, before it forbids them what
+/// they need.
+pub(crate) fn retire() {
+    let Some(config) = config() else { return };
+    // A process that only borrows our memory filters itself.
+    if owner() != sys::pid() {
+        return;
+    }
+    signals_blocked(|| {
+        loop {
+            match PHASE.load(Acquire) {
+                DORMANT => {
+                    if PHASE.compare_exchange(DORMANT, OFF, AcqRel, Acquire).is_ok() {
+                        break;
+                    }
+                }
+                STARTING => sys::yield_now(),
+                ACTIVE => {
+                    if let Some(pager) = pager_even_if_broken() {
+                        pager.retire();
+                    }
+                    if PHASE.swap(OFF, AcqRel) == ACTIVE {
+                        break;
+                    }
+                    return;
+                }
+                _ => return,
+            }
+        }
+        aside::leave_alone();
+        if let Some(stats) = stats(config) {
+            stats.state.store(State::Failed as u32, Relaxed);
+            stats.set_text(Text::Failure, filters::WHY);
+        }
+        explain(&[filters::WHY, ": the program goes on without Terrace"]);
+    });
+}
+
 /// In a forked child that may not manage itself.
 pub(crate) fn switch_off() {
     PHASE.store(OFF, Release);
@@ -310,6 +379,9 @@ pub(crate) fn switch_off() {
 
 /// In a forked child that has no pager yet: its statistics are its own.
 pub(crate) fn forked_dormant() {
+    if config().is_none() {
+        return;
+    }
     claim();
     places::forked();
     member::forked_unmanaged(MAPPED.load(Acquire) + crate::malloc::heap_size());

@@ -15,7 +15,7 @@ use terrace_live::kept::KEPT;
 use terrace_live::regions::in_window;
 use terrace_live::sys::{self, PAGE};
 
-use crate::{malloc, state};
+use crate::{filters, malloc, state};
 
 /// `struct pthread` with some room: what the C library and the kernel use of a
 /// thread's stack stands at its top.
@@ -194,6 +194,10 @@ pub unsafe extern "C" fn syscall(
         "je {ours}",
         "cmp rdi, {tid}",
         "je {ours}",
+        "cmp rdi, {seccomp}",
+        "je {ours}",
+        "cmp rdi, {prctl}",
+        "je {ours}",
         "mov rax, rdi",
         "mov rdi, rsi",
         "mov rsi, rdx",
@@ -210,7 +214,9 @@ pub unsafe extern "C" fn syscall(
         "jmp {failed}",
         futex = const libc::SYS_futex,
         tid = const libc::SYS_set_tid_address,
-        ours = sym changes_words,
+        seccomp = const libc::SYS_seccomp,
+        prctl = const libc::SYS_prctl,
+        ours = sym concerns_us,
         failed = sym failed,
     )
 }
@@ -221,8 +227,9 @@ extern "C" fn failed(result: c_long) -> c_long {
     -1
 }
 
-/// The system calls that are given words which the kernel changes.
-extern "C" fn changes_words(
+/// The system calls that are given words which the kernel changes, and those that install
+/// filters.
+extern "C" fn concerns_us(
     number: c_long,
     word: usize,
     a2: usize,
@@ -231,8 +238,11 @@ extern "C" fn changes_words(
     second_word: usize,
     a6: usize,
 ) -> c_long {
-    if number == libc::SYS_set_tid_address {
-        keep(word, size_of::<c_int>());
+    match number {
+        libc::SYS_set_tid_address => keep(word, size_of::<c_int>()),
+        libc::SYS_seccomp => filters::seccomp(word, a2, a3),
+        libc::SYS_prctl => filters::control(word, a2, a3),
+        _ => {}
     }
     let mut tries = 0;
     loop {

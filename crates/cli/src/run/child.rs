@@ -9,14 +9,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::iterator::{Handle, SignalsInfo};
 use signal_hook::low_level::siginfo::Cause;
 use terrace_report::End;
 
@@ -47,11 +47,53 @@ pub(crate) trait Watch {
 
 /// A program that runs.
 pub(crate) struct Running {
-    child: Child,
     /// Refers to this very process even after its number is used again.
     handle: OwnedFd,
-    signals: SignalsInfo<WithOrigin>,
+    threads: Threads,
     started: Instant,
+}
+
+/// What waits for the program's end, and for signals.
+struct Threads {
+    happened: Receiver<Happened>,
+    stop: Handle,
+    signals: JoinHandle<()>,
+    waiter: JoinHandle<()>,
+}
+
+impl Threads {
+    /// Starts them, and says where the program goes that is to be waited for. Before there is
+    /// one: where no threads can be had, nothing has been started.
+    fn start(mut signals: SignalsInfo<WithOrigin>) -> io::Result<(Self, Sender<Child>)> {
+        let (sender, happened) = mpsc::channel();
+        let (program, started) = mpsc::channel::<Child>();
+        let stop = signals.handle();
+        let signal_sender = sender.clone();
+        let waiter = thread::Builder::new().spawn(move || {
+            let Ok(mut child) = started.recv() else { return };
+            let status = child.wait();
+            // The receiver outlives us: it waits for exactly this.
+            let _ = sender.send(Happened::Ended(status));
+        })?;
+        let signals = thread::Builder::new().spawn(move || {
+            for origin in signals.forever() {
+                let happened = Happened::Signal {
+                    number: origin.signal,
+                    from_terminal: origin.cause == Cause::Kernel,
+                };
+                if signal_sender.send(happened).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok((Self { happened, stop, signals, waiter }, program))
+    }
+
+    /// Ends them; the program has ended, or never began.
+    fn end(self) {
+        self.stop.close();
+        let _ = (self.waiter.join(), self.signals.join());
+    }
 }
 
 enum Happened {
@@ -71,44 +113,27 @@ impl Running {
             .filter(|signal| ignored & (1 << (signal - 1)) == 0);
         // Before the program starts, so that no signal finds us without handlers.
         let signals = SignalsInfo::<WithOrigin>::new(wanted)?;
+        let (threads, program) = Threads::start(signals)?;
         let started = Instant::now();
-        let mut child = command.spawn()?;
-        match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            Ok(handle) => Ok(Self { child, handle, signals, started }),
+        match spawn(command) {
+            Ok((child, handle)) => {
+                // Its receiver is there until it has got it.
+                let _ = program.send(child);
+                Ok(Self { handle, threads, started })
+            }
             Err(error) => {
-                // A program that nobody can signal must not be left running.
-                child.kill()?;
-                child.wait()?;
-                Err(error.into())
+                drop(program);
+                threads.end();
+                Err(error)
             }
         }
     }
 
     /// Waits for the program's end; returns it with the time that it took.
-    pub(crate) fn wait(mut self, watch: &mut dyn Watch) -> io::Result<(End, Duration)> {
-        let (sender, happened) = mpsc::channel();
-        let stop = self.signals.handle();
-        let signal_sender = sender.clone();
-        let mut signals = self.signals;
-        let signal_thread = thread::spawn(move || {
-            for origin in signals.forever() {
-                let happened = Happened::Signal {
-                    number: origin.signal,
-                    from_terminal: origin.cause == Cause::Kernel,
-                };
-                if signal_sender.send(happened).is_err() {
-                    break;
-                }
-            }
-        });
-        let waiter = thread::spawn(move || {
-            let status = self.child.wait();
-            // The receiver outlives us: it waits for exactly this.
-            let _ = sender.send(Happened::Ended(status));
-        });
+    pub(crate) fn wait(self, watch: &mut dyn Watch) -> io::Result<(End, Duration)> {
         let mut interval = watch.poll();
         let status = loop {
-            match happened.recv_timeout(interval) {
+            match self.threads.happened.recv_timeout(interval) {
                 Ok(Happened::Ended(status)) => break status,
                 Ok(Happened::Signal { number: SIGUSR1, .. }) => watch.report(),
                 // A terminal signals the whole foreground group, the program
@@ -122,9 +147,21 @@ impl Running {
             }
         };
         let elapsed = self.started.elapsed();
-        stop.close();
-        let _ = (waiter.join(), signal_thread.join());
+        self.threads.end();
         Ok((end_of(status?), elapsed))
+    }
+}
+
+fn spawn(command: &mut Command) -> io::Result<(Child, OwnedFd)> {
+    let mut child = command.spawn()?;
+    match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+        Ok(handle) => Ok((child, handle)),
+        Err(error) => {
+            // A program that nobody can signal must not be left running.
+            child.kill()?;
+            child.wait()?;
+            Err(error.into())
+        }
     }
 }
 

@@ -161,6 +161,7 @@ impl Args {
 
     fn config(&self, directory: &Path, fast: Bytes) -> Result<RunConfig, Failure> {
         let mut config = RunConfig::new(fast, directory.to_owned());
+        config.quiet = self.quiet;
         config.policy = self.policy();
         config.economist = self.economist;
         config.min_region = self.min_region;

@@ -20,6 +20,10 @@ impl Pager {
     /// Only in a child of a fork that [`Pager::before_fork`] announced, before
     /// it has any other thread.
     pub unsafe fn after_fork_in_child(&self) -> bool {
+        if self.fork.filtered.load(Acquire) {
+            self.await_memory();
+            return false;
+        }
         self.count_apart();
         // A process that has dropped its rights may not.
         let able = sys::with_more_descriptors(|| {
@@ -77,6 +81,22 @@ impl Pager {
             self.restore_alone();
         }
         caught_up.is_ok()
+    }
+
+    /// In a child under a filter on system calls: waits until it has all its memory. Makes no
+    /// call itself, which might be its last.
+    fn await_memory(&self) {
+        let handover = self.fork.handover();
+        if handover.step.compare_exchange(NOTHING, CHILD_PLAIN, AcqRel, Acquire).is_err() {
+            return;
+        }
+        while handover.step.load(Acquire) != RELEASED {
+            if handover.parent_died() && handover.step.load(Acquire) != RELEASED {
+                sys::complain(&["the parent was killed while it forked; its child cannot go on"]);
+                std::process::abort();
+            }
+            core::hint::spin_loop();
+        }
     }
 
     /// In a child that will have no pager: brings in what is absent, from books of which the
