@@ -97,6 +97,27 @@ static void mark(int half, int reached, const uint32_t *hot, size_t hot_pages, s
     fflush(stdout);
 }
 
+/* An emulator keeps every translation until it is told to forget it; a processor has some 2048
+ * (its second-level TLB), which this program's random accesses replace within as many updates.
+ * Without that no page looks as if it were used, to the kernel's LRU and to DAMON: the
+ * processor notes in the page table that a page is used when it looks it up there. */
+enum { TURNOVER = 2048 };
+static volatile char *turned;
+
+/* Has the processor look up every page again. The guest's kernel has been told to drop all
+ * translations where it would have dropped two. */
+static void forget_translations(void) {
+    if (mprotect((void *)turned, 2 * PAGE, PROT_READ) != 0 ||
+        mprotect((void *)turned, 2 * PAGE, PROT_READ | PROT_WRITE) != 0) {
+        perror("updates: mprotect");
+        exit(1);
+    }
+    /* Who tracks stores leaves the pages write-protected, and the next time nothing would be
+     * dropped. */
+    turned[0]++;
+    turned[PAGE]++;
+}
+
 static uint64_t word(uint64_t *state) {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -124,6 +145,8 @@ int main(int argc, char **argv) {
         return 2;
     }
     bell = map(BELL, PAGE);
+    turned = map(BELL + 16 * PAGE, 2 * PAGE);
+    turned[0] = turned[PAGE] = 1;
     arena = map(ARENA, pages * PAGE);
     bind_to(arena, fast * PAGE, 0);
     bind_to(arena + fast * WORDS, (pages - fast) * PAGE, 1);
@@ -164,6 +187,8 @@ int main(int argc, char **argv) {
                     read += *(volatile uint64_t *)(arena + swept);
                     swept = (swept + LINE) % (pages * WORDS);
                 }
+                if (of_half % TURNOVER == 0)
+                    forget_translations();
                 uint64_t x = work;
                 for (int i = 0; i < PAUSE; i++)
                     word(&x);

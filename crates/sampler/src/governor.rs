@@ -5,12 +5,19 @@
 //! of two, as MEMTIS does. And whatever was spent beyond the cap is a debt:
 //! sampling rests until it is paid off. So a sampler that rests when it is told
 //! to cannot cost more than the cap and the one look that exceeded it; one that
-//! the kernel drives (DAMON's thread) becomes rare until it has been paid for.
+//! the kernel drives (DAMON's thread) becomes as rare as pays for it.
+//!
+//! Who works in bursts is judged by a window that has several of them. A burst
+//! that looked like a rate made sampling a hundred times rarer than it had to be.
 
 use terrace_core::Nanos;
 
 /// Over how long a cost is judged.
-const WINDOW: Nanos = Nanos::millis(250);
+const WINDOW: Nanos = Nanos::seconds(1);
+/// Over how long at least: sooner than at its end, if all of a window's allowance is spent.
+const SHORT: Nanos = Nanos::millis(250);
+/// Below this share of the cap there is room for twice as many samples.
+const DENSER: f64 = 0.4;
 
 /// Keeps sampling below a share of one processor.
 #[derive(Clone, Debug)]
@@ -21,6 +28,12 @@ pub struct Governor {
     since: Option<(Nanos, Nanos)>,
     /// What was spent beyond the cap before the present window.
     debt: Nanos,
+    /// Whether the present window began with rarer samples: it has to run to its end, since the
+    /// kernel takes orders at its next look, and until then the old cost says nothing.
+    settling: bool,
+    /// Whether resting makes it cheaper. If not, a debt says nothing of what the rarity at hand
+    /// costs.
+    rests: bool,
 }
 
 /// What a governor asks for.
@@ -45,7 +58,12 @@ impl Governor {
     /// for the default.
     pub fn new(cap: f64) -> Self {
         let cap = if cap.is_finite() { cap.clamp(1e-4, 1.0) } else { Self::DEFAULT_CAP };
-        Self { cap, rarity: 1, since: None, debt: Nanos::ZERO }
+        Self { cap, rarity: 1, since: None, debt: Nanos::ZERO, settling: false, rests: true }
+    }
+
+    /// The same for who is driven by others, and costs what its rarity makes it cost.
+    pub fn of_driven(cap: f64) -> Self {
+        Self { rests: false, ..Self::new(cap) }
     }
 
     /// The share of one processor that sampling may use.
@@ -61,17 +79,19 @@ impl Governor {
         let allowed = Nanos::from_f64(elapsed.as_f64() * self.cap);
         let debt = (self.debt + cost).saturating_sub(allowed);
         let rest_until = now + Nanos::from_f64(debt.as_f64() / self.cap);
-        if elapsed >= WINDOW {
+        let excessive = cost > Nanos::from_f64(WINDOW.as_f64() * self.cap);
+        if elapsed >= WINDOW || elapsed >= SHORT && excessive && !self.settling {
             let share = cost.as_f64() / elapsed.as_f64();
+            let before = self.rarity;
             if share > self.cap {
-                // At once as rare as it has to be for half the cap, so that the
-                // debt is paid off although the kernel goes on.
-                let factor = (2.0 * share / self.cap).ceil().min(f64::from(Self::RAREST)) as u32;
+                // At once as rare as it has to be.
+                let factor = (share / self.cap).ceil().min(f64::from(Self::RAREST)) as u32;
                 let factor = factor.max(2).next_power_of_two();
                 self.rarity = self.rarity.saturating_mul(factor).min(Self::RAREST);
-            } else if share < self.cap * 0.2 && debt.is_zero() {
+            } else if share < self.cap * DENSER && (debt.is_zero() || !self.rests) {
                 self.rarity = (self.rarity / 2).max(1);
             }
+            self.settling = self.rarity > before;
             self.since = Some((now, spent));
             self.debt = debt;
         }
@@ -123,26 +143,33 @@ mod tests {
         }
     }
 
-    /// DAMON's thread goes on while we rest: only rarity helps. If resting kept
-    /// the rarity from being judged, it would be too dear for ever.
+    /// DAMON's thread goes on while we rest: only rarity helps. If resting kept the rarity from
+    /// being judged, it would be too dear for ever. And it works in bursts, one a look: taken for
+    /// rates they once made it 512 times rarer than it had to be.
     #[test]
-    fn a_sampler_that_cannot_rest_becomes_rare_instead() {
-        let mut governor = Governor::new(0.03);
+    fn a_sampler_that_cannot_rest_becomes_as_rare_as_it_must_be() {
+        let mut governor = Governor::of_driven(0.03);
         let (mut spent, mut late) = (Nanos::ZERO, Nanos::ZERO);
-        let mut rarity = 1;
+        let (mut rarity, mut next) = (1, Nanos::ZERO);
         for tick in 0..6_000u64 {
             let now = Nanos::millis(tick * 10);
             rarity = governor.judge(now, spent).rarity;
-            // 15 % of a processor as configured.
-            let cost = Nanos(1_500_000 / u64::from(rarity));
+            if now < next {
+                continue;
+            }
+            // A look takes 15 % of the time to the next one as configured; but not below 300 ms,
+            // when it becomes smaller instead.
+            let distance = 10 * u64::from(rarity);
+            let cost = Nanos::millis(10) * 15 / 100 * distance.min(300) / distance;
             spent += cost;
+            next = now + Nanos::millis(distance.min(300));
             if tick >= 3_000 {
                 late += cost;
             }
         }
         let share = late / Nanos::seconds(30);
         assert!(share <= 0.03, "{share} at rarity {rarity}");
-        assert!((8..=64).contains(&rarity), "as rare as it must be, not rarer: {rarity}");
+        assert!(share >= 0.01, "{share} at rarity {rarity}: rarer than it has to be");
     }
 
     #[test]
@@ -157,7 +184,7 @@ mod tests {
     fn a_dear_sampler_becomes_rare_and_dense_again_when_it_is_cheap() {
         let mut governor = Governor::new(0.03);
         let (_, rare) = drive(&mut governor, |_| Nanos::millis(20), Nanos::seconds(30));
-        assert!(rare >= 4, "what takes twice the time there is has to become rarer, got {rare}");
+        assert!(rare >= 2, "what takes twice the time there is has to become rarer, got {rare}");
         governor.since = None;
         governor.debt = Nanos::ZERO;
         let (_, dense) = drive(&mut governor, |_| Nanos::micros(10), Nanos::seconds(60));

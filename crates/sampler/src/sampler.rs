@@ -30,7 +30,7 @@ pub trait Pages {
     /// Every managed page in a range that has content somewhere, in order.
     fn pages_in(&self, range: ProcessRange, each: &mut dyn FnMut(PageRef));
 
-    /// All managed memory, in the order of processes and addresses.
+    /// All managed memory that may have content, in the order of processes and addresses.
     fn ranges(&self) -> Vec<ProcessRange>;
 }
 
@@ -97,6 +97,12 @@ pub trait Sampler: Send {
     /// Makes every sample `factor` times as rare as configured, so that
     /// sampling costs about as much less.
     fn set_rarity(&mut self, factor: u32);
+
+    /// Whether it costs less when it is not asked for a while. If not, only being rarer makes it
+    /// cheaper.
+    fn rests(&self) -> bool {
+        true
+    }
 
     /// How it fares.
     fn health(&self) -> Health;

@@ -79,6 +79,31 @@ impl Default for Options {
     }
 }
 
+/// Of what observing may cost, the share of the first sampler, on which the policy depends most.
+/// The rest is for others, and for passes over the page tables.
+const FIRST: f64 = 0.6;
+/// The share of each other sampler.
+const OTHERS: f64 = 0.2;
+
+/// A sampler with what keeps it within its share of the cost.
+struct Watcher {
+    sampler: Box<dyn Sampler>,
+    governor: Governor,
+}
+
+impl Watcher {
+    /// Samplers in the order of their worth, under a common cap.
+    fn all(samplers: Vec<Box<dyn Sampler>>, cap: f64) -> Vec<Self> {
+        let watcher = |(i, sampler): (usize, Box<dyn Sampler>)| {
+            let cap = cap * if i == 0 { FIRST } else { OTHERS };
+            let rests = sampler.rests();
+            let governor = if rests { Governor::new(cap) } else { Governor::of_driven(cap) };
+            Self { sampler, governor }
+        };
+        samplers.into_iter().enumerate().map(watcher).collect()
+    }
+}
+
 /// A sampler that stopped working, and what is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Degraded(pub SamplerError);
@@ -91,8 +116,9 @@ pub struct Attach<H> {
     brain: Brain,
     plan: Plan,
     space: Space,
-    samplers: Vec<Box<dyn Sampler>>,
+    watchers: Vec<Watcher>,
     samples: Vec<Sample>,
+    /// Over what all that observes costs.
     governor: Governor,
     stats: Stats,
     /// What a health of samplers that are gone was.
@@ -185,6 +211,7 @@ impl<H: Host> Attach<H> {
             })
             .collect();
         let governor = Governor::new(options.sampling_cap);
+        let watchers = Watcher::all(samplers, options.sampling_cap);
         let crew = Crew::new(ladder.migration.threads);
         Self {
             host,
@@ -193,7 +220,7 @@ impl<H: Host> Attach<H> {
             brain,
             plan: Plan::with_capacity(4096),
             space: Space::new(),
-            samplers,
+            watchers,
             samples: Vec::new(),
             governor,
             stats: Stats::default(),
@@ -239,13 +266,13 @@ impl<H: Host> Attach<H> {
     }
     /// Each sampler's name and how it fares.
     pub fn samplers(&self) -> impl Iterator<Item = (&'static str, Health)> {
-        self.samplers.iter().map(|sampler| (sampler.name(), sampler.health()))
+        self.watchers.iter().map(|w| (w.sampler.name(), w.sampler.health()))
     }
     /// What all samplers, also those that are gone, cost and lost.
     pub fn health(&self) -> Health {
         let mut health = self.buried;
-        for sampler in &self.samplers {
-            health += sampler.health();
+        for watcher in &self.watchers {
+            health += watcher.sampler.health();
         }
         health
     }
@@ -284,13 +311,7 @@ impl<H: Host> Attach<H> {
         self.earn(now);
         let order = self.governor.judge(now, self.health().cpu + self.pass.cost());
         self.scan(now, targets, now >= order.rest_until)?;
-        // Also while sampling rests: what the kernel drives goes on meanwhile.
-        for sampler in &mut self.samplers {
-            sampler.set_rarity(order.rarity);
-        }
-        if now >= order.rest_until {
-            self.sample(now);
-        }
+        self.sample(now, now >= order.rest_until);
         if now >= self.next_tick {
             self.think(now, decided)?;
             self.next_tick = now + self.brain.needs().tick.unwrap_or(IDLE_TICK);
@@ -339,17 +360,25 @@ impl<H: Host> Attach<H> {
         self.tokens = (self.tokens + limit.over(earned).as_f64()).min(most);
     }
 
-    /// Gives the policy what the samplers have seen.
-    fn sample(&mut self, now: Nanos) {
+    /// Gives the policy what the samplers have seen; those that would cost less for it rest
+    /// unless they may observe.
+    fn sample(&mut self, now: Nanos, may: bool) {
         self.samples.clear();
         let mut i = 0;
-        while i < self.samplers.len() {
-            let collected = self.samplers[i].collect(now, &self.space, &mut self.samples);
-            match collected {
+        while i < self.watchers.len() {
+            let Watcher { sampler, governor } = &mut self.watchers[i];
+            let order = governor.judge(now, sampler.health().cpu);
+            // Also while it rests: what the kernel drives goes on meanwhile.
+            sampler.set_rarity(order.rarity);
+            if sampler.rests() && !(may && now >= order.rest_until) {
+                i += 1;
+                continue;
+            }
+            match sampler.collect(now, &self.space, &mut self.samples) {
                 Ok(()) => i += 1,
                 Err(error) => {
                     // The others go on; without any, nothing is hot any more.
-                    let gone = self.samplers.remove(i);
+                    let gone = self.watchers.remove(i).sampler;
                     self.buried += gone.health();
                     self.degraded.push(Degraded(error));
                 }
@@ -435,7 +464,7 @@ impl<H: Host> Attach<H> {
             tier_count: self.ladder.tiers.len() as u8,
             migrated: self.stats.moved,
             migration_budget: Bytes::from_f64(self.tokens.max(0.0)),
-            sample_period: self.samplers.first().map_or(0, |sampler| sampler.period()),
+            sample_period: self.watchers.first().map_or(0, |w| w.sampler.period()),
             ..Telemetry::default()
         };
         for (i, (tier, room)) in self.ladder.tiers.iter().zip(&self.rooms).enumerate() {

@@ -7,7 +7,7 @@ use super::space::WINDOW;
 use crate::shared::PARTS;
 
 /// A part's size: 2 MiB, so that a huge page is in one part.
-const PART: u64 = WINDOW / PARTS as u64;
+pub(super) const PART: u64 = WINDOW / PARTS as u64;
 
 /// One of the [`PARTS`] equal parts of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +42,11 @@ impl Part {
     /// Lays aside what was observed so far.
     pub(super) fn lay_aside(&mut self) {
         self.accesses = [0, self.accesses[0]];
+    }
+
+    /// Whether nothing lies in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.iter().all(|held| *held == 0)
     }
 
     /// What of it lies in a tier.

@@ -3,6 +3,9 @@
 //!
 //! A pass is made in slices, so that a large program does not hold up the
 //! policy; only the first one runs through, because before it nothing is known.
+//! While passes find nothing new they become rarer, and at once as frequent as
+//! before when one does: a look at every page of a program that has all its
+//! memory is much of what attaching to it costs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,6 +23,8 @@ use crate::sys;
 
 /// Time that a slice may take before the policy has its turn.
 const SLICE: Nanos = Nanos::millis(2);
+/// How many times as rare passes become, at most, when they find nothing new.
+const RAREST: u32 = 8;
 /// Pages whose place is asked for in one system call.
 const QUESTIONS: usize = 1024;
 
@@ -31,6 +36,10 @@ pub(super) struct Pass {
     /// Eligible mappings, by process.
     mappings: BTreeMap<u32, Vec<(u64, u64)>>,
     next: Nanos,
+    /// Whether this pass has found something new.
+    news: bool,
+    /// Passes since one did.
+    quiet: u32,
     /// Processor time of all passes after the first.
     cost: Nanos,
     /// What a window's pages are now.
@@ -72,7 +81,10 @@ impl<H: Host> Attach<H> {
                 return Ok(());
             }
             self.begin(targets)?;
-            self.pass.next = now + self.options.pass_interval;
+            // That a page came back from swap is known by passes alone.
+            let most = if self.swap_tier().is_some() { 1 } else { RAREST };
+            let rarity = (self.pass.quiet + 1).min(most);
+            self.pass.next = now + self.options.pass_interval * u64::from(rarity);
         }
         while let Some((process, base)) = self.pass.left.pop() {
             if let Err(error) = self.look(now, process, base) {
@@ -84,6 +96,8 @@ impl<H: Host> Attach<H> {
         }
         if self.pass.left.is_empty() {
             self.stats.passes += 1;
+            let news = std::mem::take(&mut self.pass.news);
+            self.pass.quiet = if news { 0 } else { self.pass.quiet.saturating_add(1) };
         }
         if !first {
             self.pass.cost += sys::thread_cpu().saturating_sub(cpu);
@@ -257,6 +271,7 @@ impl<H: Host> Attach<H> {
             if stays {
                 continue;
             }
+            self.pass.news = true;
             if let Found::In(tier) = *found {
                 let kind = match known {
                     Some(old) if Some(old) == swap => FaultKind::Absent(Access::Read),

@@ -6,12 +6,13 @@
 //! mapping in it and goes with the last. Pages of a window that are not mapped
 //! are simply not placed.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use terrace_core::{ContextId, PageNo, PageRange, PageRef, PageSize, Region, RegionId, TierId};
 use terrace_sampler::{Pages, ProcessRange};
 
-use super::parts::Part;
+use super::parts::{PART, Part};
 use crate::shared::PARTS;
 
 /// A window's size. Its state is a byte a page, so 16 KiB a window; a policy's
@@ -82,6 +83,8 @@ pub struct Space {
     windows: Vec<Option<Window>>,
     /// Bytes placed in each tier.
     used: [u64; terrace_core::MAX_TIERS],
+    /// Parts of windows in which something lies, as ranges; empty after that has changed.
+    ranges: OnceCell<Vec<ProcessRange>>,
 }
 
 impl Space {
@@ -135,6 +138,7 @@ impl Space {
             }
         }
         self.index.remove(&(window.process, window.base));
+        self.ranges.take();
         let count = window.words.len() as u32;
         Some(PageRange { region: id, start: PageNo(0), count })
     }
@@ -145,6 +149,7 @@ impl Space {
         let size = window.page_size.bytes().get();
         let word = &mut window.words[page.page.0 as usize];
         let part = &mut window.parts[Part::index(page.page.0, window.page_size)];
+        let was_empty = part.is_empty();
         if let Some(old) = word.tier() {
             self.used[old.index()] -= size;
             part.remove(old, window.page_size);
@@ -157,6 +162,28 @@ impl Space {
                 PageWord((word.0 & !PageWord::TIER) | (tier.0 + 1))
             }
         };
+        if part.is_empty() != was_empty {
+            self.ranges.take();
+        }
+    }
+
+    /// Parts in which something lies; those side by side are one range.
+    fn occupied(&self) -> Vec<ProcessRange> {
+        let mut ranges: Vec<ProcessRange> = Vec::new();
+        for (_, window) in self.windows() {
+            let process = window.process;
+            for (start, part) in (window.base..).step_by(PART as usize).zip(window.parts.iter()) {
+                if part.is_empty() {
+                    continue;
+                }
+                let end = start + PART;
+                match ranges.last_mut() {
+                    Some(last) if last.process == process && last.end == start => last.end = end,
+                    _ => ranges.push(ProcessRange { process, start, end }),
+                }
+            }
+        }
+        ranges
     }
 
     /// Notes that we have moved a page up or down; whether we had moved it the
@@ -215,16 +242,7 @@ impl Pages for Space {
     }
 
     fn ranges(&self) -> Vec<ProcessRange> {
-        let mut ranges: Vec<ProcessRange> = Vec::new();
-        for (_, window) in self.windows() {
-            let (process, start) = (window.process, window.base);
-            let end = start + WINDOW;
-            match ranges.last_mut() {
-                Some(last) if last.process == process && last.end == start => last.end = end,
-                _ => ranges.push(ProcessRange { process, start, end }),
-            }
-        }
-        ranges
+        self.ranges.get_or_init(|| self.occupied()).clone()
     }
 }
 
@@ -306,8 +324,13 @@ mod tests {
         let range = ProcessRange { process: 7, start: 4096, end: WINDOW + 4096 };
         space.pages_in(range, &mut |p| found.push(p));
         assert_eq!(found, [page(&a, last), page(&b, 0)]);
-        let whole = [ProcessRange { process: 7, start: 0, end: 2 * WINDOW }];
-        assert_eq!(space.ranges(), whole, "adjacent windows are one range");
+        let range = |start: u64, end: u64| ProcessRange { process: 7, start, end };
+        let (first, across) = (range(0, 2 << 20), range(WINDOW - (2 << 20), WINDOW + (4 << 20)));
+        assert_eq!(space.ranges(), [first, across], "two MiB at a time, across windows");
+        space.place(page(&a, 0), None);
+        assert_eq!(space.ranges(), [across], "where nothing lies any more nobody has to look");
+        space.remove(a.id);
+        assert_eq!(space.ranges(), [range(WINDOW, across.end)]);
     }
 
     #[test]

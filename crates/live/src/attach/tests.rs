@@ -8,6 +8,7 @@ use terrace_policy::PolicyName;
 use terrace_sampler::Pages;
 use terrace_sampler::pagemap::{Run, is};
 
+use super::space::PageWord;
 use super::*;
 use crate::numa::moves::Place;
 use crate::numa::nodes::Latency;
@@ -292,6 +293,29 @@ fn half_an_exchange_is_found_out() {
 
     let fast = engine.host.on(At::Node(0));
     assert!((290..300).chain(310..320).all(|page| fast.contains(&page)), "{fast:?}");
+}
+
+/// A pass looks at every page. If it were made every time, a program that has all its memory
+/// would pay for that for ever; if it never came back to it, new memory would stay where it is.
+#[test]
+fn passes_become_rare_while_they_find_nothing_and_frequent_again_when_they_do() {
+    let fake = Fake::new((0..100).map(|page| (page, At::Node(1))));
+    let mut engine = attach(&["numa:0=1MiB", "numa:1"], PolicyName::HeMem, fake, Vec::new());
+    let passes = |engine: &mut Attach<Fake>, seconds| {
+        let before = engine.stats.passes;
+        run(engine, Nanos::seconds(seconds));
+        engine.stats.passes - before
+    };
+    passes(&mut engine, 10);
+    let quiet = passes(&mut engine, 8);
+    assert!((8..=12).contains(&quiet), "{quiet} of 80");
+
+    engine.host.pages.insert(BASE + 200 * 4096, At::Node(1));
+    run(&mut engine, Nanos::seconds(1));
+
+    let place = engine.space.page_at(PROCESS, BASE + 200 * 4096).map(|p| engine.space.word(p));
+    assert_eq!(place.and_then(PageWord::tier), Some(TierId(1)), "found");
+    assert!(passes(&mut engine, 1) >= 3, "where something came there may be more");
 }
 
 #[test]

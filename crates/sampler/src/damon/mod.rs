@@ -7,16 +7,19 @@
 //! ones is seen only when its region has been split that far.
 //!
 //! One kernel thread a process, because what DAMON reports of several
-//! processes in one context does not say which is which. Waiting for the
-//! kernel's next picture takes up to an aggregation interval, so a thread of
-//! ours does it.
+//! processes in one context does not say which is which. Pictures come by a
+//! tracepoint; where there is none, the kernel is asked for one, and answers
+//! when the picture is complete. In both cases orders take effect at the
+//! kernel's next look: so a thread of ours talks to the kernel.
 //!
 //! | file | concept |
 //! |---|---|
 //! | [`control`] | the files |
+//! | [`trace`] | the tracepoint |
 //! | here | the thread, and samples from its pictures |
 
 pub mod control;
+pub mod trace;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -28,14 +31,17 @@ use std::time::Duration;
 use terrace_core::{Access, Nanos, Sample, SampleSource};
 
 use crate::sampler::{ACCESSES_A_BIT, Health, Pages, ProcessRange, Sampler, SamplerError};
-use crate::sys::{process_cpu, thread_cpu};
-use control::{Control, DamonRegion};
+use crate::sys::{KernelThread, thread_cpu};
+use control::{Control, DamonRegion, Target};
+use trace::{Format, Trace};
 
 const NAME: &str = "DAMON";
 
 /// What one picture says.
 struct Picture {
     process: u32,
+    /// How often DAMON has looked for it.
+    looks: u32,
     regions: Vec<DamonRegion>,
 }
 
@@ -44,12 +50,16 @@ struct Picture {
 struct Shared {
     pictures: Vec<Picture>,
     cpu: Nanos,
+    /// Pictures that came while nobody took the last ones, and incomplete ones.
+    lost: u64,
+    /// What is to be watched.
+    targets: Vec<Target>,
     failure: Option<String>,
 }
 
 /// Accesses by DAMON.
 pub struct Damon {
-    admin: PathBuf,
+    root: PathBuf,
     worker: Option<Worker>,
     health: Health,
     rarity: Arc<AtomicU32>,
@@ -76,7 +86,7 @@ impl Damon {
     /// A sampler by the files below `root` (`/` for this machine).
     pub fn new(root: &Path) -> Self {
         Self {
-            admin: root.join(control::ADMIN),
+            root: root.to_owned(),
             worker: None,
             health: Health::default(),
             rarity: Arc::new(AtomicU32::new(1)),
@@ -88,81 +98,159 @@ impl Damon {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches these processes, and no others.
-    fn watch(&mut self, processes: Vec<u32>) -> Result<(), SamplerError> {
-        if self.worker.as_ref().is_some_and(|w| w.processes == processes) {
+    /// Watches this memory, and no other.
+    fn watch(&mut self, ranges: &[ProcessRange]) -> Result<(), SamplerError> {
+        let targets = Target::all(ranges);
+        let same = |w: &Worker| targets.iter().map(|t| t.process).eq(w.processes.iter().copied());
+        if self.worker.as_ref().is_some_and(same) {
+            self.shared().targets = targets;
             return Ok(());
         }
         // The old thread has to have stopped DAMON before the new one starts it.
         self.worker = None;
-        if processes.is_empty() {
+        if targets.is_empty() {
             return Ok(());
         }
-        let control = Control::start(&self.admin, &processes)
+        let processes = targets.iter().map(|target| target.process).collect();
+        self.shared().targets.clone_from(&targets);
+        let control = Control::start(&self.root.join(control::ADMIN), targets)
             .map_err(|what| SamplerError::new(NAME, what))?;
+        let traces = traces(&self.root, &control);
         let (stop, stopped) = mpsc::channel();
         let (shared, rarity) = (self.shared.clone(), self.rarity.clone());
         let thread = std::thread::Builder::new()
             .name("terrace-damon".into())
-            .spawn(move || follow(control, &shared, &rarity, &stopped))
+            .spawn(move || Follower::new(control, traces, shared, rarity).follow(&stopped))
             .map_err(|e| SamplerError::new(NAME, format!("thread: {e}")))?;
         self.worker = Some(Worker { processes, stop: Some(stop), thread: Some(thread) });
         Ok(())
     }
 }
 
-/// The thread's life: a picture an aggregation interval, until it is told to
-/// stop. Ends DAMON when it ends.
-fn follow(
-    mut control: Control,
-    shared: &Mutex<Shared>,
-    rarity: &AtomicU32,
-    stopped: &Receiver<()>,
-) {
-    let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut kernel = vec![Nanos::ZERO; control.processes().len()];
-    let mut own = thread_cpu();
-    loop {
-        if let Err(what) = control.set_rarity(rarity.load(Relaxed)) {
-            lock().failure = Some(what);
-            return;
-        }
-        // While nobody takes the last pictures (the governor has sampling rest),
-        // no further ones are taken.
-        let wanted = lock().pictures.is_empty();
-        for (i, before) in kernel.iter_mut().enumerate().filter(|_| wanted) {
-            let regions = match control.picture(i) {
-                Ok(regions) => regions,
-                // The process ended, and DAMON with it.
-                Err(_) if !control.is_on(i) => Vec::new(),
+/// Listens to each DAMON; `None` if there is no way to.
+fn traces(root: &Path, control: &Control) -> Option<Vec<Trace>> {
+    let format = Format::read(root).ok()?;
+    let listen = |i| Trace::open(format, control.thread(i)?).ok();
+    (0..control.targets().len()).map(listen).collect()
+}
+
+/// The shortest and the longest time between two looks at what the kernel says: a picture that
+/// waits is late, and one look costs some ten microseconds.
+const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+
+/// The thread that talks to the kernel.
+struct Follower {
+    control: Control,
+    /// In the order of processes.
+    traces: Option<Vec<Trace>>,
+    /// The kernel's threads, and what each had used when it was last asked.
+    threads: Vec<(KernelThread, Nanos)>,
+    /// What this thread had used then.
+    own: Nanos,
+    shared: Arc<Mutex<Shared>>,
+    rarity: Arc<AtomicU32>,
+}
+
+impl Follower {
+    fn new(
+        control: Control,
+        traces: Option<Vec<Trace>>,
+        shared: Arc<Mutex<Shared>>,
+        rarity: Arc<AtomicU32>,
+    ) -> Self {
+        let threads = (0..control.targets().len()).filter_map(|i| control.thread(i));
+        let threads = threads.map(|thread| (KernelThread::new(thread), Nanos::ZERO)).collect();
+        Self { control, traces, threads, own: Nanos::ZERO, shared, rarity }
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its life, until it is told to stop. Ends DAMON when it ends.
+    fn follow(mut self, stopped: &Receiver<()>) {
+        loop {
+            let taken = self.pictures();
+            let targets = self.shared().targets.clone();
+            let set = self.control.set(self.rarity.load(Relaxed), &targets);
+            let cost = self.cost();
+            let mut shared = self.shared();
+            shared.cpu += cost;
+            match taken.and_then(|(pictures, lost)| set.map(|()| (pictures, lost))) {
+                Ok((pictures, lost)) => {
+                    shared.lost += lost;
+                    for picture in pictures {
+                        // The latest is what counts.
+                        let before = shared.pictures.len();
+                        shared.pictures.retain(|old| old.process != picture.process);
+                        shared.lost += (before - shared.pictures.len()) as u64;
+                        shared.pictures.push(picture);
+                    }
+                }
                 Err(what) => {
-                    lock().failure = Some(what);
+                    shared.failure = Some(what);
                     return;
                 }
-            };
-            let spent = control.thread(i).map_or(*before, process_cpu).max(*before);
-            let mine = thread_cpu();
-            let mut shared = lock();
-            shared.cpu += spent.saturating_sub(*before) + mine.saturating_sub(own);
-            *before = spent;
-            own = mine;
-            shared.pictures.push(Picture { process: control.processes()[i], regions });
-        }
-        if !wanted {
-            let mut shared = lock();
-            for (i, before) in kernel.iter_mut().enumerate() {
-                let spent = control.thread(i).map_or(*before, process_cpu).max(*before);
-                shared.cpu += spent.saturating_sub(*before);
-                *before = spent;
+            }
+            drop(shared);
+            let (_, picture) = self.control.picture_of();
+            match stopped.recv_timeout((picture / 8).clamp(LOOK.0, LOOK.1)) {
+                Err(RecvTimeoutError::Timeout) => {}
+                _ => return,
             }
         }
-        // The kernel has waited for us as long as a picture takes; a little
-        // more, so that a process that has ended does not keep us spinning.
-        match stopped.recv_timeout(Duration::from_millis(20)) {
-            Err(RecvTimeoutError::Timeout) => {}
-            _ => return,
-        }
     }
+
+    /// Pictures that have come, or that were waited for; and how many were lost.
+    fn pictures(&mut self) -> Result<(Vec<Picture>, u64), String> {
+        let (looks, _) = self.control.picture_of();
+        let (mut pictures, mut lost) = (Vec::new(), 0);
+        for (i, target) in self.control.targets().iter().enumerate() {
+            let process = target.process;
+            let regions = match &mut self.traces {
+                Some(traces) => {
+                    let (picture, dropped) = traces[i].picture();
+                    lost += dropped;
+                    picture
+                }
+                // While nobody takes the last ones, no further ones are asked for.
+                None if !self.shared.lock().is_ok_and(|shared| shared.pictures.is_empty()) => None,
+                None => match self.control.picture(i) {
+                    Ok(regions) => Some(regions),
+                    // The process ended, and DAMON with it.
+                    Err(_) if !self.control.is_on(i) => None,
+                    Err(what) => return Err(what),
+                },
+            };
+            pictures.extend(regions.map(|regions| Picture { process, looks, regions }));
+        }
+        Ok((pictures, lost))
+    }
+
+    /// Processor time since the last call: the kernel's, and ours.
+    fn cost(&mut self) -> Nanos {
+        let mut cost = Nanos::ZERO;
+        for (thread, before) in &mut self.threads {
+            let spent = thread.cpu().max(*before);
+            cost += spent.saturating_sub(*before);
+            *before = spent;
+        }
+        let spent = thread_cpu();
+        cost += spent.saturating_sub(self.own);
+        self.own = spent;
+        cost
+    }
+}
+
+/// Accesses that DAMON's finding one in so many of its looks stands for, in units of one a look.
+///
+/// An accessed bit says "at least one". Accesses that come at random at a rate of `r` a look are
+/// found in a share of `1 - exp(-r)` of the looks; of a page that was found in use each time,
+/// which has no upper bound, half a look in vain is assumed.
+fn weight(found: u32, looks: u32) -> u16 {
+    let looks = f64::from(looks.max(1));
+    let vain = (looks - f64::from(found)).max(0.5);
+    (-looks * (vain / looks).ln()).round().clamp(1.0, f64::from(u16::MAX)) as u16
 }
 
 impl Sampler for Damon {
@@ -180,23 +268,21 @@ impl Sampler for Damon {
         pages: &dyn Pages,
         out: &mut Vec<Sample>,
     ) -> Result<(), SamplerError> {
-        let mut processes: Vec<_> = pages.ranges().iter().map(|range| range.process).collect();
-        processes.dedup();
-        self.watch(processes)?;
-        let (pictures, cpu, failure) = {
+        let began = thread_cpu();
+        self.watch(&pages.ranges())?;
+        let (pictures, failure) = {
             let mut shared = self.shared();
-            (std::mem::take(&mut shared.pictures), shared.cpu, shared.failure.take())
+            (std::mem::take(&mut shared.pictures), shared.failure.take())
         };
-        self.health.cpu = cpu;
         if let Some(what) = failure {
             self.worker = None;
             return Err(SamplerError::new(NAME, what));
         }
         let before = out.len();
-        for Picture { process, regions } in pictures {
+        for Picture { process, looks, regions } in pictures {
             for region in regions.into_iter().filter(|region| region.accesses > 0) {
                 let range = ProcessRange { process, start: region.start, end: region.end };
-                let weight = region.accesses.min(u32::from(u16::MAX)) as u16;
+                let weight = weight(region.accesses, looks);
                 pages.pages_in(range, &mut |page| {
                     // DAMON does not tell loads from stores.
                     let (access, source) = (Access::Read, SampleSource::AccessedBit);
@@ -205,6 +291,7 @@ impl Sampler for Damon {
             }
         }
         self.health.delivered += (out.len() - before) as u64;
+        self.health.cpu += thread_cpu().saturating_sub(began);
         Ok(())
     }
 
@@ -212,7 +299,37 @@ impl Sampler for Damon {
         self.rarity.store(factor, Relaxed);
     }
 
+    fn rests(&self) -> bool {
+        // The kernel goes on in any case, and what it says is paid for.
+        false
+    }
+
     fn health(&self) -> Health {
-        self.health
+        let mut health = self.health;
+        let shared = self.shared();
+        health.cpu += shared.cpu;
+        health.lost += shared.lost;
+        health
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page that is used all the time must weigh much more than one that a sweep has touched
+    /// once.
+    #[test]
+    fn accesses_are_told_from_the_looks_that_found_one() {
+        assert_eq!(weight(1, 20), 1);
+        assert_eq!(weight(10, 20), 14);
+        assert_eq!(weight(20, 20), 74);
+        assert_eq!(weight(5, 5), 12);
+        assert_eq!(weight(30, 20), 74, "more than it can be is all");
+        let mut last = 0;
+        for found in 1..=20 {
+            assert!(weight(found, 20) > last);
+            last = weight(found, 20);
+        }
     }
 }

@@ -29,6 +29,7 @@ pub struct EventSpec {
 }
 
 const SOFTWARE: u32 = 1;
+const TRACEPOINT: u32 = 2;
 const RAW: u32 = 4;
 const PAGE_FAULTS: u64 = 2;
 
@@ -71,6 +72,12 @@ impl EventSpec {
             access: None,
             source,
         }
+    }
+
+    /// Every passage through a tracepoint of the kernel. Its samples are no accesses.
+    pub(super) fn tracepoint(number: u64) -> Self {
+        let source = SampleSource::AccessedBit;
+        Self { name: "tracepoint", unit: TRACEPOINT, config: number, ..Self::page_faults(source) }
     }
 
     fn intel(name: &'static str, unit: u32, config: u64, access: Access) -> Self {

@@ -194,7 +194,7 @@ impl Sampler for PerfSampler {
                 },
                 Record::Lost(count) => health.lost += count,
                 Record::Throttled => health.throttled += 1,
-                Record::Other => {}
+                Record::Tracepoint(_) | Record::Other => {}
             });
             // What could not be read is lost as well; how much is not known.
             health.lost += u64::from(corrupt);

@@ -22,6 +22,9 @@ pub mod field {
     pub const CPU: u64 = 1 << 7;
     /// Accesses since the last sample.
     pub const PERIOD: u64 = 1 << 8;
+    /// What a tracepoint has to say. Of any length; what comes before it is parsed, what comes
+    /// after it (`WEIGHT`, `DATA_SRC`) cannot be asked for together with it.
+    pub const RAW: u64 = 1 << 10;
     /// Latency, in cycles.
     pub const WEIGHT: u64 = 1 << 14;
     /// Load or store, and what served it.
@@ -29,10 +32,11 @@ pub mod field {
     /// Which event, first of all fields.
     pub const IDENTIFIER: u64 = 1 << 16;
 
-    /// Each of them is one word; in this order in a record.
+    /// Each of them is one word; in this order in a record, before what is `RAW`.
     pub const ORDER: [u64; 9] = [IDENTIFIER, IP, TID, TIME, ADDR, CPU, PERIOD, WEIGHT, DATA_SRC];
     /// All that can be parsed.
-    pub const KNOWN: u64 = IDENTIFIER | IP | TID | TIME | ADDR | CPU | PERIOD | WEIGHT | DATA_SRC;
+    pub const KNOWN: u64 =
+        IDENTIFIER | IP | TID | TIME | ADDR | CPU | PERIOD | RAW | WEIGHT | DATA_SRC;
 }
 
 /// One sampled access, as the kernel tells it. Fields that were not asked for
@@ -68,11 +72,41 @@ impl SampleRecord {
     }
 }
 
+/// What a tracepoint says: the bytes that its `format` file describes, as words of 4 bytes. What
+/// is longer than that is cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Raw {
+    words: [u32; Self::WORDS],
+    size: usize,
+}
+
+impl Raw {
+    /// Words of 4 bytes that are kept.
+    const WORDS: usize = 16;
+
+    /// The field of 4 bytes at an offset, which is a multiple of that; `None` if there is none.
+    pub fn u32(&self, offset: usize) -> Option<u32> {
+        let end = offset.checked_add(4)?;
+        if !offset.is_multiple_of(4) || end > self.size {
+            return None;
+        }
+        self.words.get(offset / 4).copied()
+    }
+
+    /// The same of 8 bytes.
+    pub fn u64(&self, offset: usize) -> Option<u64> {
+        let high = self.u32(offset.checked_add(4)?)?;
+        Some(u64::from(self.u32(offset)?) | u64::from(high) << 32)
+    }
+}
+
 /// A record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     /// `PERF_RECORD_SAMPLE`
     Sample(SampleRecord),
+    /// The same of a tracepoint.
+    Tracepoint(Raw),
     /// `PERF_RECORD_LOST`, `PERF_RECORD_LOST_SAMPLES`: so many are missing.
     Lost(u64),
     /// `PERF_RECORD_THROTTLE`: the kernel found that sampling takes too long.
@@ -110,6 +144,7 @@ pub fn parse(
         || !(head | tail).is_multiple_of(8)
         || pending > words as u64 * 8
         || fields & !field::KNOWN != 0
+        || fields & field::RAW != 0 && fields & (field::WEIGHT | field::DATA_SRC) != 0
     {
         return Err(Corrupt);
     }
@@ -125,6 +160,9 @@ pub fn parse(
         // Words of the body; those that a record is too short for are no words.
         let get = |i: u64| (i < length).then(|| at(body.wrapping_add(i * 8)));
         each(match kind {
+            SAMPLE if fields & field::RAW != 0 => {
+                Record::Tracepoint(raw(get, fields).ok_or(Corrupt)?)
+            }
             SAMPLE => Record::Sample(sample(get, fields).ok_or(Corrupt)?),
             LOST => Record::Lost(get(1).ok_or(Corrupt)?),
             LOST_SAMPLES => Record::Lost(get(0).ok_or(Corrupt)?),
@@ -134,6 +172,17 @@ pub fn parse(
         done += size;
     }
     Ok(())
+}
+
+/// What comes last: its size, 4 bytes, and as many bytes.
+fn raw(get: impl Fn(u64) -> Option<u64>, fields: u64) -> Option<Raw> {
+    let before = (fields & !field::RAW).count_ones().into();
+    let size = get(before)? as u32 as usize;
+    let mut raw = Raw { words: [0; Raw::WORDS], size };
+    for (i, word) in (1..=size.div_ceil(4) as u64).zip(&mut raw.words) {
+        *word = (get(before + i / 2)? >> (32 * (i % 2))) as u32;
+    }
+    Some(raw)
 }
 
 fn sample(get: impl Fn(u64) -> Option<u64>, fields: u64) -> Option<SampleRecord> {
@@ -180,6 +229,7 @@ mod tests {
             Record::Lost(n) => vec![header(LOST, 3), 7, *n],
             Record::Throttled => vec![header(THROTTLE, 4), 1, 2, 3],
             Record::Other => vec![header(3, 6), 0, 0, 0, 0, 0],
+            Record::Tracepoint(_) => unreachable!("not with these fields"),
         }
     }
 
@@ -235,6 +285,42 @@ mod tests {
             let _ = parse(word, 16, tail, tail.wrapping_add(length), fields, |_| {});
             prop_assert!(touched.get() <= 16 * 2, "{} words of 16 read", touched.get());
         }
+    }
+
+    /// What the kernel of 6.18 wrote for `damon:damon_aggregated`, fields as in its `format`:
+    /// regions at 8, accesses at 40.
+    #[test]
+    fn fields_of_a_tracepoint_are_found_by_their_offsets() {
+        let fields = field::IDENTIFIER | field::TID | field::RAW;
+        let bytes: Vec<u32> = (0..12).map(|i| 0x100 + i).collect();
+        let mut ring = [0u64; 16];
+        ring[0] = header(SAMPLE, 10);
+        ring[3] = u64::from(bytes[0]) << 32 | 0x34;
+        for (i, pair) in bytes[1..].chunks(2).enumerate() {
+            let high = pair.get(1).copied().unwrap_or(0);
+            ring[4 + i] = u64::from(pair[0]) | u64::from(high) << 32;
+        }
+        let mut read = None;
+
+        let parsed = parse(|i| ring[i], 16, 0, 80, fields, |record| read = Some(record));
+
+        assert_eq!(parsed, Ok(()));
+        let Some(Record::Tracepoint(raw)) = read else { panic!("{read:?}") };
+        assert_eq!(raw.u64(8), Some(0x103_0000_0102));
+        assert_eq!(raw.u32(40), Some(0x10a));
+        assert_eq!(raw.u32(41), None, "no field begins there");
+        assert_eq!((raw.u32(52), raw.u64(48)), (None, None), "beyond its end");
+    }
+
+    /// A size that the record does not hold must not be believed.
+    #[test]
+    fn a_tracepoint_that_is_cut_off_is_refused() {
+        let fields = field::IDENTIFIER | field::RAW;
+        let mut ring = [0u64; 16];
+        ring[0] = header(SAMPLE, 4);
+        ring[2] = 48;
+        assert_eq!(parse(|i| ring[i], 16, 0, 32, fields, |_| {}), Err(Corrupt));
+        assert_eq!(parse(|i| ring[i], 16, 0, 0, fields | field::WEIGHT, |_| {}), Err(Corrupt));
     }
 
     #[test]

@@ -111,6 +111,13 @@ impl Source {
         result
     }
 
+    /// Opens a tracepoint by the number that tracefs has for it, not yet enabled. `pages` is a
+    /// power of two.
+    pub fn open_tracepoint(number: u64, scope: Scope, pages: usize) -> io::Result<Self> {
+        let spec = EventSpec::tracepoint(number);
+        Self::open_with(&[spec], scope, pages, field::IDENTIFIER | field::TID | field::RAW)
+    }
+
     fn open_with(specs: &[EventSpec], scope: Scope, pages: usize, fields: u64) -> io::Result<Self> {
         let mut events = Vec::with_capacity(specs.len());
         let mut ids = Vec::with_capacity(specs.len());
