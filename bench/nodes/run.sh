@@ -14,7 +14,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 terrace=${1:?usage: run.sh TERRACE [options]}
 shift
 rounds=3 updates=4000000 hot=together access=write jobs=$(nproc)
-systems="none kernel terrace terrace::40% terrace:memtis:40% terrace:arms:40%"
+systems="none kernel terrace terrace:arms terrace:memtis terrace::40%"
 while [ $# -gt 0 ]; do
     [ $# -gt 1 ] || { echo "run.sh: $1 needs a value" >&2; exit 2; }
     case $1 in

@@ -303,6 +303,11 @@ fn outside(attach: &AttachSupport) -> Vec<(&'static str, String)> {
         .into_iter()
         .map(|kind| (kind.name(), state(attach.capabilities.lack(kind))))
         .collect();
+    if let (None, Some(lack)) = (&attach.capabilities.damon, &attach.capabilities.damon_pictures)
+        && let Some(row) = rows.iter_mut().find(|row| row.0 == Kind::Damon.name())
+    {
+        row.1 = format!("yes, but each picture has to be waited for: {lack}");
+    }
     let chosen: Vec<_> = attach.chosen.iter().map(|kind| kind.name()).collect();
     let chosen = if chosen.is_empty() { "none".to_owned() } else { chosen.join(" and ") };
     rows.push(("chosen", format!("{chosen}: {}", attach.reason)));

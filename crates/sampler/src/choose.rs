@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::damon::Damon;
 use crate::damon::control::Control;
+use crate::damon::trace::Format;
 use crate::perf::event::EventSpec;
 use crate::perf::{PerfSampler, WatchScope};
 use crate::sampler::{Sampler, SamplerError};
@@ -77,6 +78,9 @@ pub struct Capabilities {
     pub hardware: Option<String>,
     /// What DAMON lacks.
     pub damon: Option<String>,
+    /// What keeps DAMON's pictures from being told when they are complete, so that they have to
+    /// be waited for; `None` if nothing does.
+    pub damon_pictures: Option<String>,
     /// What soft-dirty bits lack.
     pub soft_dirty: Option<String>,
     /// What hint faults of the kernel lack.
@@ -90,6 +94,7 @@ impl Capabilities {
         Self {
             hardware: hardware_lacks(root),
             damon: Control::obstacle(root),
+            damon_pictures: Format::read(root).err(),
             soft_dirty: (!SoftDirty::supported())
                 .then(|| "this kernel keeps no soft-dirty bits (CONFIG_MEM_SOFT_DIRTY)".into()),
             kernel_hints: kernel_hints_lack(root),
@@ -176,6 +181,7 @@ mod tests {
             hardware: lack(Kind::Hardware),
             damon: lack(Kind::Damon),
             soft_dirty: lack(Kind::SoftDirty),
+            damon_pictures: None,
             kernel_hints: lack(Kind::KernelHints),
         }
     }

@@ -143,10 +143,11 @@ impl Control {
                 "this kernel has no DAMON in sysfs (CONFIG_DAMON_SYSFS), or it needs root".into(),
             );
         };
-        if (0..kdamonds)
-            .any(|i| read(&admin.join(format!("{i}/state"))).is_ok_and(|state| state == "on"))
-        {
-            return Some("DAMON is in use by another program".into());
+        let state = |i| admin.join(format!("{i}/state"));
+        if let Some(i) = (0..kdamonds).find(|i| read(&state(*i)).is_ok_and(|state| state == "on")) {
+            // The kernel changes none of them while one is on.
+            let what = "DAMON is in use by another program";
+            return Some(format!("{what} (/{ADMIN}/{i}/state is on)"));
         }
         // The kernel tells which operations it has only within a context; that
         // a set exists that is not ours to touch was ruled out above.
@@ -499,7 +500,10 @@ mod tests {
         fs::write(admin.join("0/state"), "on\n").expect("a file");
         assert_eq!(
             Control::obstacle(root.path()).as_deref(),
-            Some("DAMON is in use by another program")
+            Some(
+                "DAMON is in use by another program \
+                 (/sys/kernel/mm/damon/admin/kdamonds/0/state is on)"
+            )
         );
         assert!(Control::obstacle(Path::new("/nowhere")).is_some());
     }
