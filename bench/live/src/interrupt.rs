@@ -7,22 +7,22 @@
 
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
 use terrace_core::{Bytes, Nanos};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-/// The process group of the child that runs, or 0.
-static GROUP: AtomicI32 = AtomicI32::new(0);
+/// The process groups of the children that run; 0 where there is none.
+static GROUPS: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
 
 extern "C" fn interrupted(_signal: libc::c_int) {
     INTERRUPTED.store(true, SeqCst);
-    kill_group();
+    GROUPS.iter().for_each(kill_group);
 }
 
-fn kill_group() {
-    let group = GROUP.load(SeqCst);
+fn kill_group(group: &AtomicI32) {
+    let group = group.load(SeqCst);
     if group > 0 {
         // SAFETY: has no memory effects, and may be called in a signal handler.
         unsafe { libc::kill(-group, libc::SIGKILL) };
@@ -68,13 +68,17 @@ pub struct Finished {
 #[derive(Debug)]
 pub struct Running {
     child: Child,
+    /// Where a signal's handler finds it.
+    group: &'static AtomicI32,
     over: bool,
 }
 
 impl Running {
-    /// Starts a command. One at a time.
+    /// Starts a command. Two at a time at most.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         check()?;
+        let group = GROUPS.iter().find(|group| group.load(SeqCst) == 0);
+        let group = group.ok_or_else(|| io::Error::other("two children run already"))?;
         // SAFETY: does nothing.
         unsafe {
             // With something to do before the program begins, the child is a copy of this
@@ -83,11 +87,16 @@ impl Running {
             command.pre_exec(|| Ok(()));
         }
         let child = command.process_group(0).spawn()?;
-        GROUP.store(child.id() as i32, SeqCst);
-        let running = Self { child, over: false };
+        group.store(child.id() as i32, SeqCst);
+        let running = Self { child, group, over: false };
         // A signal before the group was known has killed nobody.
         check()?;
         Ok(running)
+    }
+
+    /// Its standard input and output, if they are pipes and were not taken before.
+    pub fn pipes(&mut self) -> Option<(ChildStdin, ChildStdout)> {
+        self.child.stdin.take().zip(self.child.stdout.take())
     }
 
     /// Waits for its end. Fails if a signal has come.
@@ -133,7 +142,7 @@ impl Running {
                 break if waited == -1 { Err(error) } else { Ok(()) };
             }
         };
-        GROUP.store(0, SeqCst);
+        self.group.store(0, SeqCst);
         self.over = true;
         waited?;
         Ok((ExitStatus::from_raw(status), usage))
@@ -143,7 +152,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.over {
-            kill_group();
+            kill_group(self.group);
             let _ = self.reap();
         }
     }

@@ -26,6 +26,15 @@ pub fn status(error: &std::io::Error) -> u8 {
     if matches!(error.kind(), Unsupported | PermissionDenied) { 3 } else { 1 }
 }
 
+/// One of the turns that `gups --turns` takes.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Turn {
+    /// Updates, all threads together.
+    pub updates: u64,
+    /// How long it took.
+    pub seconds: f64,
+}
+
 /// One run of the `gups` program.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Gups {

@@ -102,3 +102,33 @@ fn a_benchmark_that_is_told_to_end_leaves_the_machine_as_it_was() {
     assert_eq!(bench.wait().unwrap().code(), Some(1));
     assert_eq!(left_behind(process), Vec::<String>::new());
 }
+
+/// Two programs that take turns: if one were not waited for, its updates would count for nothing.
+#[test]
+fn where_all_fits_both_take_their_turns() {
+    let Some(terrace) = terrace() else {
+        eprintln!("SKIPPED: no release build of terrace (make build)");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+
+    let output = Command::new(env!("CARGO_BIN_EXE_fits"))
+        .args(["--size", "16MiB", "--budget", "64MiB", "--hot", "4MiB"])
+        .args(["--rounds", "2", "--turns", "3", "--seconds", "0.02", "--json"])
+        .arg("--terrace")
+        .arg(terrace)
+        .arg("--corpus")
+        .arg(corpus(directory.path()))
+        .output()
+        .unwrap();
+
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rounds: Vec<serde_json::Value> =
+        out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rounds.len(), 2, "{out}");
+    for side in rounds.iter().flat_map(|round| [&round["plain"], &round["terrace"]]) {
+        let rates = side["updates_per_second"].as_array().unwrap();
+        assert!(rates.len() == 3 && rates.iter().all(|rate| rate.as_f64() > Some(0.0)), "{side}");
+    }
+}

@@ -48,6 +48,10 @@ struct Args {
     /// Only read.
     #[arg(long)]
     read_only: bool,
+    /// Does nothing until a line comes on standard input, then measures, says so in a line, and
+    /// waits for the next.
+    #[arg(long)]
+    turns: bool,
 }
 
 struct Random(u64);
@@ -71,6 +75,8 @@ const WARM: u64 = 0;
 const MEASURE: u64 = 1;
 const LATENCY: u64 = 2;
 const END: u64 = 3;
+/// Waits to be woken.
+const REST: u64 = 4;
 
 fn main() {
     let args = Args::parse();
@@ -122,14 +128,17 @@ fn main() {
     let counted = AtomicU64::new(0);
     let latency = Histogram::new();
     let start = Barrier::new(args.threads + 1);
+    let resting = AtomicU64::new(0);
     let mut measured = Duration::ZERO;
     std::thread::scope(|scope| {
+        let mut workers = Vec::new();
         for thread in 0..args.threads {
             let (order, phase, counted, latency, start) =
                 (&order, &phase, &counted, &latency, &start);
+            let resting = &resting;
             let mut random = Random((args.seed + thread as u64 + 7).wrapping_mul(0x9e37_79b9) | 1);
             let (percent, read_only) = (args.percent, args.read_only);
-            scope.spawn(move || {
+            let worker = scope.spawn(move || {
                 start.wait();
                 let mut sum = 0u64;
                 let mut update = || {
@@ -176,13 +185,57 @@ fn main() {
                                 latency.record(before.elapsed().as_nanos() as u64);
                             }
                         }
+                        REST => {
+                            if counting {
+                                counting = false;
+                                counted.fetch_add(done, Relaxed);
+                            }
+                            resting.fetch_add(1, AcqRel);
+                            while phase.load(Acquire) == REST {
+                                std::thread::park();
+                            }
+                            resting.fetch_sub(1, AcqRel);
+                        }
                         _ => break,
                     }
                 }
                 std::hint::black_box(sum);
             });
+            workers.push(worker.thread().clone());
         }
         start.wait();
+        if args.turns {
+            // The measuring thread only waits; when all rest, all has been counted.
+            let rest = || {
+                phase.store(REST, Release);
+                while resting.load(Acquire) < args.threads as u64 {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            };
+            let go = |next| {
+                phase.store(next, Release);
+                workers.iter().for_each(std::thread::Thread::unpark);
+            };
+            std::thread::sleep(Duration::from_secs_f64(args.warm));
+            rest();
+            let mut lines = std::io::stdin().lines();
+            println!("ready");
+            while let Some(Ok(_)) = lines.next() {
+                let before = counted.load(Relaxed);
+                let began = Instant::now();
+                go(MEASURE);
+                std::thread::sleep(Duration::from_secs_f64(args.measure));
+                phase.store(REST, Release);
+                let seconds = began.elapsed().as_secs_f64();
+                measured += began.elapsed();
+                rest();
+                let updates = counted.load(Relaxed) - before;
+                let turn = terrace_bench::Turn { updates, seconds };
+                println!("{}", serde_json::to_string(&turn).expect("plain figures"));
+            }
+            go(END);
+            return;
+        }
         std::thread::sleep(Duration::from_secs_f64(args.warm));
         let began = Instant::now();
         phase.store(MEASURE, Relaxed);
