@@ -1,13 +1,15 @@
 //! Who gets how much: a pure function of what the processes hold and miss.
 //!
 //! Memory is worth most where most is missed for want of it. What a further
-//! page would save a process cannot be observed; what can is how often each of
-//! its absent pages comes back, on average. That *need* (refaults a second for
-//! each absent page) is exactly the worth of a page where accesses are uniform,
-//! and less than it where some absent pages are hotter than others, for giver
-//! and taker alike. Need is weighed by the root of what a process has already, so
-//! that equals end up with equal shares, and somebody twice as needy with up to
-//! four times as much instead of everything.
+//! page would save a process cannot be observed; what can is how often its pages
+//! come back. That *need* (refaults a second for each of its pages, absent or not)
+//! falls as its share grows, also where a process does nothing but wait for faults
+//! and refaults as often with any share. Counted for each *absent* page it is exactly
+//! what a page is worth where accesses are uniform; but that rises as less is absent:
+//! of two equal programs that waited for faults, the one with fourteen times as much
+//! looked needier, and kept it. Need is weighed by the root of what a process
+//! has already, so that equals end up with equal shares, and somebody much
+//! needier with much more instead of everything.
 
 use terrace_core::Bytes;
 
@@ -54,8 +56,8 @@ impl Claim {
         if self.refaults < NEEDY {
             return 0.0;
         }
-        let absent = (self.absent.get() / GRAIN).max(1) as f64;
-        self.refaults / absent / (grant.max(GRAIN) as f64).sqrt()
+        let pages = ((self.held + self.absent).get() / GRAIN).max(1) as f64;
+        self.refaults / pages / (grant.max(GRAIN) as f64).sqrt()
     }
 }
 
@@ -212,13 +214,24 @@ mod tests {
 
     /// Processes that access memory uniformly, as often as their misses let them,
     /// and give back at once what they are asked for.
-    fn settle(budget: Bytes, mut claims: Vec<Claim>, eager: &[f64], rounds: usize) -> Vec<Claim> {
+    fn settle(budget: Bytes, claims: Vec<Claim>, eager: &[f64], rounds: usize) -> Vec<Claim> {
+        settle_waiting(budget, claims, eager, 0.0, rounds)
+    }
+
+    /// The same where a fault takes so many seconds.
+    fn settle_waiting(
+        budget: Bytes,
+        mut claims: Vec<Claim>,
+        eager: &[f64],
+        fault: f64,
+        rounds: usize,
+    ) -> Vec<Claim> {
         for _ in 0..rounds {
             for (claim, eager) in claims.iter_mut().zip(eager) {
                 let missing = claim.want - claim.grant;
                 claim.absent = missing;
                 let miss = missing.as_f64() / claim.want.as_f64();
-                claim.refaults = eager * miss;
+                claim.refaults = miss / (1.0 / eager + miss * fault);
             }
             let shares = share(budget, &claims, true);
             for (claim, share) in claims.iter_mut().zip(shares) {
@@ -268,6 +281,21 @@ mod tests {
         assert!((0.4..2.5).contains(&ratio), "{equal:?}");
         assert!(needier[1].grant > Bytes::mib(50), "{needier:?}");
         assert!(needier[0].grant >= LEAST, "{needier:?}");
+    }
+
+    /// Two of one program, on memory that they use all of, at every access: a fault takes 400
+    /// times as long as an access, so whatever its share, each refaults as fast as faults are
+    /// served. They once stayed at 14.7 and 1.1 of 16 MiB.
+    #[test]
+    fn equals_that_do_nothing_but_wait_for_faults_end_up_equal_too() {
+        for budget in [16, 40, 60] {
+            let start = vec![claim(budget - 1, 32, 0.0, 0), claim(1, 32, 0.0, 0)];
+
+            let end = settle_waiting(Bytes::mib(budget), start, &[2e7, 2e7], 20e-6, 400);
+
+            let ratio = end[0].grant / end[1].grant;
+            assert!((0.4..2.5).contains(&ratio), "{budget} MiB: {end:?}");
+        }
     }
 
     #[test]
