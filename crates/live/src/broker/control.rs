@@ -20,6 +20,8 @@ use super::share::LEAST;
 pub const SOCKET: &str = "broker.sock";
 /// Nobody is waited for longer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Somebody who may not ask has so long to say it nevertheless.
+const STRANGERS: Duration = Duration::from_millis(200);
 /// A longer line is no request.
 const LONGEST: u64 = 64;
 
@@ -39,13 +41,16 @@ pub(super) fn listen(directory: &Path, page: &'static BrokerPage) -> io::Result<
 fn answer(stream: &UnixStream, page: &BrokerPage) -> io::Result<()> {
     // SAFETY: asks for this process's user.
     let us = unsafe { libc::geteuid() };
-    if !may_ask(peer(stream)?, us) {
-        return (&*stream).write_all(b"error this broker belongs to somebody else\n");
-    }
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let may = may_ask(peer(stream)?, us);
+    stream.set_read_timeout(Some(if may { PATIENCE } else { STRANGERS }))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = String::new();
-    BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
+    let read = BufReader::new(stream.take(LONGEST)).read_line(&mut line);
+    if !may {
+        // Not before the request was read: who still writes it when we hang up loses the answer.
+        return (&*stream).write_all(b"error this broker belongs to somebody else\n");
+    }
+    read?;
     let text = match parse(&line) {
         Ok(budget) => {
             let was = page.budget.swap(budget.get(), AcqRel);
