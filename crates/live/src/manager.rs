@@ -32,6 +32,8 @@ const IDLE_SHARED: u64 = 80_000_000;
 const HOLD_BACK: u64 = 1_000_000;
 /// How long the background rests when nothing could leave.
 const STUCK: u64 = 5_000_000;
+/// Address space that is left to the program and to our books when more of its memory is managed.
+const SPARE_SPACE: u64 = 16 << 20;
 
 impl Worker<'static> {
     /// The manager's life.
@@ -128,6 +130,11 @@ impl Worker<'_> {
     /// Begins to manage a range that is mapped.
     pub fn manage_range(&mut self, start: usize, end: usize) -> bool {
         let pager = self.pager;
+        // It is on plain memory if what leaves it could not be kept anywhere (`ulimit -v`).
+        let needed = (end - start) as u64 + SPARE_SPACE;
+        if sys::address_space_left().is_some_and(|left| left < needed) {
+            return false;
+        }
         // What was there before has been unmapped, and the message read; the
         // lock makes sure that it has also been carried out.
         let reading = pager.reading.lock();
@@ -183,7 +190,7 @@ impl Worker<'_> {
 
     /// Whether making room has failed a moment ago.
     fn nothing_leaves(&self) -> bool {
-        self.stuck_until > sys::now()
+        self.stuck_until.max(self.pager.nothing_leaves.load(Relaxed)) > sys::now()
     }
 
     /// Makes room until a fault finds some.

@@ -64,6 +64,8 @@ pub(crate) const ARMED_FOR: u64 = 100_000_000;
 /// how long the next ones do not even try: what is resident is locked or pinned.
 const FRUITLESS: u32 = 64;
 const PINNED_FOR: u64 = 5_000_000;
+/// How long nothing more is compressed when there was no memory for it.
+const REFUSED_FOR: u64 = 20_000_000;
 
 /// How many pages limbo keeps for a while, of so many slots.
 ///
@@ -216,6 +218,9 @@ impl Worker<'_> {
             if back {
                 pager.stats().counters.demotions_refused.fetch_add(1, Relaxed);
                 self.cancelled(purpose, Abort::NoMemory);
+                // The next would be refused, too: the budget is exceeded meanwhile. Faults that
+                // tried in vain took 20 ms each.
+                pager.nothing_leaves.store(sys::now() + REFUSED_FOR, Relaxed);
             }
             return back;
         };

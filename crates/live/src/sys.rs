@@ -353,6 +353,36 @@ pub fn file_size_limit() -> u64 {
     if known { limit.rlim_cur } else { u64::MAX }
 }
 
+/// How much more this process may map (`RLIMIT_AS`, `ulimit -v`); `None` if that has no limit, or
+/// what is mapped is not known.
+pub fn address_space_left() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes into a plain structure.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } == 0;
+    if !known || limit.rlim_cur == libc::RLIM_INFINITY {
+        return None;
+    }
+    let mut text = [0u8; 32];
+    let length = read_file(c"/proc/self/statm", &mut text)?;
+    let text = core::str::from_utf8(&text[..length]).ok()?;
+    let pages: u64 = text.split(' ').next()?.parse().ok()?;
+    Some(limit.rlim_cur.saturating_sub(pages * PAGE as u64))
+}
+
+/// The beginning of a file, without allocating; how much was read.
+fn read_file(path: &core::ffi::CStr, into: &mut [u8]) -> Option<usize> {
+    // SAFETY: opens, reads into the slice, and closes what it opened.
+    unsafe {
+        let fd = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if fd < 0 {
+            return None;
+        }
+        let read = libc::read(fd, into.as_mut_ptr().cast(), into.len());
+        libc::close(fd);
+        usize::try_from(read).ok()
+    }
+}
+
 /// Runs something that needs descriptors although the program's limit may
 /// leave none: the limit is raised meanwhile, if we may.
 pub fn with_more_descriptors<T>(mut work: impl FnMut() -> T) -> T {

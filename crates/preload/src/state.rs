@@ -7,6 +7,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 
+use terrace_core::Bytes;
 use terrace_live::broker::member;
 use terrace_live::command::Command;
 use terrace_live::config::{RunConfig, VARIABLE};
@@ -292,10 +293,18 @@ fn start(config: &RunConfig) {
         return;
     }
     signals_blocked(|| {
+        let mapped = Bytes((MAPPED.load(Acquire) + crate::malloc::heap_size()) as u64);
         let started = stats(config).ok_or(libc::ENOMEM).and_then(|stats| {
-            activate::activate(config.clone(), stats).inspect_err(|_| {
+            let (started, failure) = if activate::has_address_space(config.fast, mapped) {
+                let started = activate::activate(config.clone(), stats);
+                (started, "userfaultfd could not be set up")
+            } else {
+                let failure = "too little address space is left for managing (ulimit -v)";
+                (Err(libc::ENOMEM), failure)
+            };
+            started.inspect_err(|_| {
                 stats.state.store(State::Failed as u32, Relaxed);
-                stats.set_text(Text::Failure, "userfaultfd could not be set up");
+                stats.set_text(Text::Failure, failure);
             })
         });
         match started {

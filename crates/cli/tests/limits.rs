@@ -1,0 +1,123 @@
+//! Limits that the program runs under (`ulimit`): whatever they leave to Terrace, the program
+//! does what it would have done without.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::{compile, is_supported, preload};
+use snapbox::cmd::cargo_bin;
+
+/// 24 MiB, three times; says `ok` if it reads what it has written.
+const FILL: &str = r#"
+#include <stdio.h>
+#include <sys/mman.h>
+int main(void) {
+    const size_t size = 24 << 20;
+    unsigned *at = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) { puts("no memory"); return 7; }
+    for (unsigned round = 0; round < 3; round++)
+        for (size_t i = 0; i < size / 4; i += 16) {
+            if (round && at[i] != (unsigned)i * 2654435761u + round - 1) { puts("WRONG"); return 8; }
+            at[i] = (unsigned)i * 2654435761u + round;
+        }
+    puts("ok");
+    return 0;
+}
+"#;
+
+/// `terrace` in a shell that has limited it so.
+fn terrace(limit: &str, arguments: &str) -> Output {
+    let terrace = cargo_bin!("terrace").display();
+    let script = format!("ulimit {limit} && exec timeout 60 {terrace} {arguments}");
+    let command = &mut Command::new("sh");
+    command.args(["-c", &script]).env("TERRACE_PRELOAD", preload()).output().unwrap()
+}
+
+/// The program in 4 MiB, in such a shell.
+fn limited(limit: &str, program: &Path) -> Output {
+    let report = program.with_extension("json");
+    let report = report.display();
+    terrace(limit, &format!("--json run --fast 4MiB --report {report} -- {}", program.display()))
+}
+
+/// What the last run reports.
+fn report(program: &Path) -> serde_json::Value {
+    let text = std::fs::read(program.with_extension("json")).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+/// Where a little less or more is left, another of our allocations fails: 52 MiB once made every
+/// fault wait for 20 ms, and 50 ended the program by a signal.
+#[test]
+fn a_program_whose_address_space_is_limited_ends_as_it_does_without_us() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("fill");
+    compile(FILL, &program, &["-O1"]);
+
+    // With less the command itself is not loaded; how much that is depends on the build.
+    let loads = |mib: &u64| terrace(&format!("-v {}", mib << 10), "--version").status.success();
+    let least = (20..400).step_by(4).find(loads).unwrap();
+
+    for mib in (least..=least + 120).step_by(2) {
+        let output = limited(&format!("-v {}", mib << 10), &program);
+
+        let said = String::from_utf8_lossy(&output.stdout);
+        let err = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(0) => assert_eq!(said, "ok\n", "{mib} MiB: {err}"),
+            // Its own mapping did not fit, as it would not have without us.
+            Some(7) => assert_eq!(said, "no memory\n", "{mib} MiB: {err}"),
+            // `terrace run` could not begin.
+            Some(1) => assert!(said.is_empty() && err.contains("error"), "{mib} MiB: {err}"),
+            other => panic!("{mib} MiB: {other:?}, {said}{err}"),
+        }
+    }
+}
+
+#[test]
+fn with_address_space_to_spare_it_is_managed_and_with_little_the_report_says_why_not() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("fill");
+    compile(FILL, &program, &["-O1"]);
+
+    let _ = limited("-v 400000", &program);
+    let much = report(&program);
+    let _ = limited("-v 80000", &program);
+    let little = report(&program);
+
+    assert!(much["total"]["demotions"].as_u64() > Some(1000), "{much}");
+    let failure = little["processes"][0]["failure"].as_str().unwrap_or_default();
+    assert!(failure.contains("ulimit -v"), "{little}");
+}
+
+/// Few descriptors: Terrace needs some, and must leave the program those that it may have.
+#[test]
+fn a_program_with_few_descriptors_ends_as_it_does_without_us() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("fill");
+    compile(FILL, &program, &["-O1"]);
+
+    for descriptors in [4, 5, 6, 7, 8, 10, 12, 16, 20, 32] {
+        let output = limited(&format!("-n {descriptors}"), &program);
+
+        let said = String::from_utf8_lossy(&output.stdout);
+        let err = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(0) => assert_eq!(said, "ok\n", "{descriptors}: {err}"),
+            // It was not started: its report could not be opened, or it itself.
+            Some(1 | 2) => assert!(said.is_empty() && !err.is_empty(), "{descriptors}: {err}"),
+            other => panic!("{descriptors}: {other:?}, {said}{err}"),
+        }
+    }
+}
