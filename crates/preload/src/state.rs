@@ -283,6 +283,9 @@ pub(crate) fn begin() {
     }
 }
 
+/// Why a program is not managed whose address space is limited.
+const NO_SPACE: &str = "too little address space is left for it (ulimit -v)";
+
 /// Begins to manage, unless that was begun or is over.
 fn start(config: &RunConfig) {
     if PHASE.compare_exchange(DORMANT, STARTING, AcqRel, Acquire).is_err() {
@@ -294,17 +297,17 @@ fn start(config: &RunConfig) {
     }
     signals_blocked(|| {
         let mapped = Bytes((MAPPED.load(Acquire) + crate::malloc::heap_size()) as u64);
+        let has_space = activate::has_address_space(config.fast, mapped);
         let started = stats(config).ok_or(libc::ENOMEM).and_then(|stats| {
-            let (started, failure) = if activate::has_address_space(config.fast, mapped) {
-                let started = activate::activate(config.clone(), stats);
-                (started, "userfaultfd could not be set up")
+            let started = if has_space {
+                activate::activate(config.clone(), stats)
             } else {
-                let failure = "too little address space is left for managing (ulimit -v)";
-                (Err(libc::ENOMEM), failure)
+                Err(libc::ENOMEM)
             };
             started.inspect_err(|_| {
                 stats.state.store(State::Failed as u32, Relaxed);
-                stats.set_text(Text::Failure, failure);
+                let userfaultfd = "userfaultfd could not be set up";
+                stats.set_text(Text::Failure, if has_space { userfaultfd } else { NO_SPACE });
             })
         });
         match started {
@@ -318,7 +321,8 @@ fn start(config: &RunConfig) {
             Err(error) => {
                 PHASE.store(OFF, Release);
                 let why = std::io::Error::from_raw_os_error(error).to_string();
-                explain(&["memory cannot be managed here: ", &why, "; running unmanaged"]);
+                let why = if has_space { &why } else { NO_SPACE };
+                explain(&["memory cannot be managed here: ", why, "; running unmanaged"]);
             }
         }
     });

@@ -74,12 +74,23 @@ fn sweep(
     Verdict::Passed
 }
 
+/// Whether the message of an injected panic is all that was said.
+fn says_what_broke_alone(stderr: &str) -> bool {
+    let mut lines = stderr.lines();
+    let place = |line: &str| line.starts_with("terrace: panicked at crates/live/src/inject.rs:");
+    lines.next().is_some_and(place)
+        && lines.next().is_some_and(|line| line.starts_with("injected at "))
+        && lines.next().is_none()
+}
+
 /// Why a run is no good. One in which nothing broke is good.
 fn failure(program: &Path, terrace: &Path, options: &Options, fault: &str) -> Option<String> {
     match hazards::injected_once(program, terrace, options, fault) {
         Err(error) => Some(error.to_string()),
         Ok((finished, _)) if finished.code() == Some(SKIPPED) => None,
         Ok((finished, _)) if !finished.succeeded() => Some(finished.complaint()),
+        // A process that ended between saying what broke and saying what it does about it.
+        Ok((finished, _)) if says_what_broke_alone(&finished.stderr) => None,
         Ok((finished, _)) if !finished.stderr.is_empty() => {
             Some(format!("it passed, but said:\n{}", finished.stderr))
         }
