@@ -113,7 +113,7 @@ fn memory_goes_to_who_needs_it_and_comes_back_from_who_ends() {
     }
     let bench = Bench::new();
     // The first hardly uses what it has; the second could use everything.
-    let script = "./user 24 2500 idle & sleep 0.3; ./user 15 2200; wait; ./user 20 300";
+    let script = "./user 24 3300 idle & sleep 0.3; ./user 15 3000; wait; ./user 20 300";
 
     let run = bench.start(&["--fast", "16MiB"], "r", script);
 

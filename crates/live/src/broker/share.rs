@@ -25,7 +25,7 @@ const NEEDY: f64 = 20.0;
 /// noise would send the same pages to and fro.
 const CLEARLY: f64 = 1.5;
 /// The part of the budget that changes hands in one balancing at least; four
-/// times that where the difference is sixteenfold.
+/// times that where the difference is fourfold.
 const STEP: u64 = 64;
 
 /// A process, as the broker sees it.
@@ -159,7 +159,7 @@ fn rebalance(
     if ratio < CLEARLY || ratio.is_nan() {
         return;
     }
-    let step = (total / STEP) as f64 * ratio.log2().clamp(1.0, 4.0);
+    let step = (total / STEP) as f64 * (2.0 * ratio.log2()).clamp(1.0, 4.0);
     let deficit = cap[taker] - grant[taker];
     let amount = (step as u64)
         .min(deficit)
