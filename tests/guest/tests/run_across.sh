@@ -24,7 +24,10 @@ who="run=\"$terrace\",program=\"hotset\""
 patience=60
 scrape() { wget -q -O /tmp/metrics http://127.0.0.1:9464/metrics; }
 scrape
-until [ "$(metric "terrace_tier_bytes{$who,tier=\"numa:0\"}")" -le 8912896 ]; do
+# Not what was published while the program still filled its memory, of which less lay there.
+until [ "$(metric "terrace_tier_bytes{$who,tier=\"numa:0\"}")" -le 8912896 ] &&
+    [ "$(metric "terrace_demotions_total{$who}")" -ge 1500 ] &&
+    [ "$(metric "terrace_samples_total{$who}")" -gt 0 ]; do
     [ "$patience" -gt 0 ] || break
     patience=$((patience - 1))
     sleep 1
