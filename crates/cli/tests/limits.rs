@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::{compile, is_supported, preload};
@@ -26,6 +26,17 @@ int main(void) {
     return 0;
 }
 "#;
+
+/// The program, in a directory that goes when it is dropped; `None` where nothing is managed.
+fn fill() -> Option<(tempfile::TempDir, PathBuf)> {
+    if !is_supported() {
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("fill");
+    compile(FILL, &program, &["-O1"]);
+    Some((directory, program))
+}
 
 /// `terrace` in a shell that has limited it so.
 fn terrace(limit: &str, arguments: &str) -> Output {
@@ -52,12 +63,7 @@ fn report(program: &Path) -> serde_json::Value {
 /// fault wait for 20 ms, and 50 ended the program by a signal.
 #[test]
 fn a_program_whose_address_space_is_limited_ends_as_it_does_without_us() {
-    if !is_supported() {
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("fill");
-    compile(FILL, &program, &["-O1"]);
+    let Some((_directory, program)) = fill() else { return };
 
     // With less the command itself is not loaded; how much that is depends on the build.
     let loads = |mib: &u64| terrace(&format!("-v {}", mib << 10), "--version").status.success();
@@ -81,12 +87,7 @@ fn a_program_whose_address_space_is_limited_ends_as_it_does_without_us() {
 
 #[test]
 fn with_address_space_to_spare_it_is_managed_and_with_little_the_report_says_why_not() {
-    if !is_supported() {
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("fill");
-    compile(FILL, &program, &["-O1"]);
+    let Some((_directory, program)) = fill() else { return };
 
     let _ = limited("-v 400000", &program);
     let much = report(&program);
@@ -101,12 +102,7 @@ fn with_address_space_to_spare_it_is_managed_and_with_little_the_report_says_why
 /// Few descriptors: Terrace needs some, and must leave the program those that it may have.
 #[test]
 fn a_program_with_few_descriptors_ends_as_it_does_without_us() {
-    if !is_supported() {
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("fill");
-    compile(FILL, &program, &["-O1"]);
+    let Some((_directory, program)) = fill() else { return };
 
     for descriptors in [4, 5, 6, 7, 8, 10, 12, 16, 20, 32] {
         let output = limited(&format!("-n {descriptors}"), &program);

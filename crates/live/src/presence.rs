@@ -6,7 +6,7 @@ use core::ffi::CStr;
 use libc::c_int;
 use terrace_sampler::pagemap::{self, Query, Run, is};
 
-use crate::sys::PAGE;
+use crate::sys::{self, PAGE};
 
 /// What may be done with a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,11 +272,8 @@ const HUGE_ORDER: usize = 9;
 /// pages about to make one, and that takes long. True if it does not say.
 pub fn free_huge_pages() -> bool {
     let mut buffer = [0u8; 4096];
-    let Some(fd) = open(c"/proc/buddyinfo") else { return true };
-    // SAFETY: reads into the buffer.
-    let n = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
-    close(fd);
-    n <= 0 || has_huge_block(&buffer[..n as usize])
+    let read = sys::read_file(c"/proc/buddyinfo", &mut buffer);
+    read.is_none_or(|n| n == 0 || has_huge_block(&buffer[..n]))
 }
 
 /// `Node 0, zone   Normal   5054   5021   1605 …`: free blocks by order.

@@ -370,7 +370,7 @@ pub fn address_space_left() -> Option<u64> {
 }
 
 /// The beginning of a file, without allocating; how much was read.
-fn read_file(path: &core::ffi::CStr, into: &mut [u8]) -> Option<usize> {
+pub(crate) fn read_file(path: &core::ffi::CStr, into: &mut [u8]) -> Option<usize> {
     // SAFETY: opens, reads into the slice, and closes what it opened.
     unsafe {
         let fd = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);

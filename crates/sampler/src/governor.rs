@@ -8,7 +8,7 @@
 //! the kernel drives (DAMON's thread) becomes as rare as pays for it.
 //!
 //! Who works in bursts is judged by a window that has several of them. A burst
-//! that looked like a rate made sampling a hundred times rarer than it had to be.
+//! that looked like a rate made sampling rarer each time, until nothing was seen.
 
 use terrace_core::Nanos;
 
@@ -145,7 +145,7 @@ mod tests {
 
     /// DAMON's thread goes on while we rest: only rarity helps. If resting kept the rarity from
     /// being judged, it would be too dear for ever. And it works in bursts, one a look: taken for
-    /// rates they once made it 512 times rarer than it had to be.
+    /// rates they once made it ever rarer.
     #[test]
     fn a_sampler_that_cannot_rest_becomes_as_rare_as_it_must_be() {
         let mut governor = Governor::of_driven(0.03);

@@ -41,7 +41,7 @@ pub struct Target {
     pub process: u32,
     /// Where its memory is, in order. Left to DAMON's own idea, which is everything between the
     /// first and the last mapping but for the two widest gaps, its regions would mostly be of
-    /// nothing: a program with 144 MiB had some 350 GB of them.
+    /// nothing: a program with 144 MiB had hundreds of GB of them.
     pub ranges: Vec<(u64, u64)>,
 }
 
