@@ -404,6 +404,11 @@ fn guarded(pager: &Pager, id: usize, work: impl FnOnce()) {
         sys::complain(&["internal error; the program goes on without Terrace"]);
         give_up::give_up(pager, id, "internal error");
     }
+    // Another one may be bringing everything in, which no message may overtake: who faults on a
+    // page that is not there yet would find zeros.
+    while pager.is_stopped() && pager.over.load(Acquire) == 0 && !pager.is_leaving() {
+        sys::sleep(100_000);
+    }
     // Not the thread's end: the C library does not count this thread any more,
     // and would take the program's last one for gone.
     let mut worker = Worker::new(pager, id);

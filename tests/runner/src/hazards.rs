@@ -256,7 +256,7 @@ fn compacted_run(program: &Path, terrace: &Path, options: &Options, repeat: usiz
 /// What is broken in the middle of which programs (`TERRACE_INJECT`, see
 /// `crates/live/src/inject.rs`): a thread of Terrace's dies, or hangs for a
 /// while, where most is half done. The program must not notice.
-const INJECTED: [(&str, &[&str]); 31] = [
+const INJECTED: [(&str, &[&str]); 33] = [
     ("fault:1:panic", EVERYTHING),
     ("fault:6:panic", &["mremap_dontunmap"]),
     ("fault:70:panic", &["madvise_guard"]),
@@ -277,6 +277,8 @@ const INJECTED: [(&str, &[&str]); 31] = [
     ("promote:100:stall", &["threads_same_page", "fork_while_threads_fault"]),
     ("stage:10:stall", &["madvise_dontneed", "fork_while_threads_fault"]),
     ("event:1:stall", &["madvise_dontneed", "mmap_after_unmap"]),
+    ("spilled/promoted:200:panic", &["patterns", "threads_same_page", "threads_lost_update"]),
+    ("spilled/tick:1:panic", &["patterns", "threads_same_page", "threads_lost_update"]),
     ("write:1:panic", &["patterns", "threads_same_page"]),
     ("write:3:panic", FORKING),
     ("write:200:panic", &["patterns", "fork_parent_ends", "fork_chain"]),
@@ -289,6 +291,9 @@ const INJECTED: [(&str, &[&str]); 31] = [
     ("collapse:3:panic", &["collapses"]),
     ("collapse:9:stall", &["collapses"]),
 ];
+
+/// In front of what breaks while there is a spill file, and so one more thread to stop.
+pub(crate) const SPILLED: &str = "spilled/";
 
 const EVERYTHING: &[&str] = &[
     "patterns",
@@ -476,11 +481,11 @@ pub(crate) fn injected_once(
     let mut command = Command::new(terrace);
     command
         .current_dir(scratch.path())
-        .env("TERRACE_INJECT", fault)
+        .env("TERRACE_INJECT", fault.trim_start_matches(SPILLED))
         .args(["--json", "run", "--fast", budget, "--report"])
         .arg(&report)
         .args(arguments);
-    if fault.starts_with("write:") {
+    if fault.starts_with("write:") || fault.starts_with(SPILLED) {
         command.args(SPILL);
     }
     command.arg("--").arg(program);

@@ -64,10 +64,15 @@ fn sweep(
         let within = 1 << random.below(9);
         let passage = 1 + random.below(within);
         let what = if random.below(4) == 0 { "stall" } else { "panic" };
-        let fault = format!("{point}:{passage}:{what}");
+        let spilled = if random.below(4) == 0 { hazards::SPILLED } else { "" };
+        let broken = format!("{point}:{passage}:{what}");
+        let fault = format!("{spilled}{broken}");
         if let Some(why) = failure(program, terrace, options, &fault) {
             let name = hazards::name(program);
-            let again = format!("again: TERRACE_INJECT={fault} terrace run --fast 1MiB -- {name}");
+            let again = format!(
+                "again: TERRACE_INJECT={broken} terrace run --fast 1MiB -- {name}{}",
+                if spilled.is_empty() { "" } else { " (with --spill and --store-limit 64KiB)" }
+            );
             return Verdict::Failed(format!("{name} [{fault}]: {why}\n{again}"));
         }
     }
