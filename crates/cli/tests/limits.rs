@@ -27,15 +27,41 @@ int main(void) {
 }
 "#;
 
-/// The program, in a directory that goes when it is dropped; `None` where nothing is managed.
-fn fill() -> Option<(tempfile::TempDir, PathBuf)> {
+/// 17 000 pages of 34 000 move, each to where nothing is around it: more regions than there can be.
+const SCATTER: &str = r#"
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <sys/mman.h>
+int main(void) {
+    const long moves = 17000, page = 4096;
+    char *far = (char *)0x200000000000;
+    char *at = mmap(0, 2 * moves * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (long i = 0; i < 2 * moves; i++) *(long *)(at + i * page) = i;
+    for (long i = 0; i < moves; i++)
+        if (mremap(at + (2 * i + 1) * page, page, page, MREMAP_MAYMOVE | MREMAP_FIXED,
+                   far + 2 * i * page) == MAP_FAILED) { perror("mremap"); return 7; }
+    for (long i = 0; i < moves; i++)
+        if (*(long *)(at + 2 * i * page) != 2 * i || *(long *)(far + 2 * i * page) != 2 * i + 1) {
+            puts("WRONG"); return 8;
+        }
+    puts("ok");
+    return 0;
+}
+"#;
+
+/// A program, in a directory that goes when it is dropped; `None` where nothing is managed.
+fn compiled(source: &str) -> Option<(tempfile::TempDir, PathBuf)> {
     if !is_supported() {
         return None;
     }
     let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("fill");
-    compile(FILL, &program, &["-O1"]);
+    let program = directory.path().join("program");
+    compile(source, &program, &["-O1"]);
     Some((directory, program))
+}
+
+fn fill() -> Option<(tempfile::TempDir, PathBuf)> {
+    compiled(FILL)
 }
 
 /// `terrace` in a shell that has limited it so.
@@ -116,4 +142,21 @@ fn a_program_with_few_descriptors_ends_as_it_does_without_us() {
             other => panic!("{descriptors}: {other:?}, {said}{err}"),
         }
     }
+}
+
+/// Where the table of regions was full, the program was aborted; where it changed more of its
+/// address space while it was put on plain memory, too.
+#[test]
+fn a_program_whose_memory_is_in_more_parts_than_can_be_managed_goes_on_unmanaged() {
+    let Some((_directory, program)) = compiled(SCATTER) else { return };
+
+    let output = limited("-n 1024", &program);
+
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{err}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n");
+    let report = report(&program);
+    assert!(report["total"]["demotions"].as_u64() > Some(1000), "{report}");
+    let failure = report["processes"][0]["failure"].as_str().unwrap_or_default();
+    assert!(failure.contains("more parts of its memory"), "{report}");
 }

@@ -10,6 +10,7 @@ use crate::event_ring;
 use crate::mind::Mind;
 use crate::pager::Pager;
 use crate::shared::{ProcessPage, Text};
+use crate::spare;
 use crate::sys::{self, PAGE};
 use crate::threads;
 
@@ -41,7 +42,7 @@ pub fn statistics(config: &RunConfig) -> Option<&'static ProcessPage> {
 /// (30 to 175 MiB), with a margin; and all that leaves DRAM stays in the address space, as long as
 /// it was if it does not compress.
 pub fn has_address_space(budget: Bytes, mapped: Bytes) -> bool {
-    let own = Bytes::mib(40) + budget.min(Bytes::mib(32)) + budget / 8;
+    let own = Bytes::mib(40 + (spare::KEPT >> 20) as u64) + budget.min(Bytes::mib(32)) + budget / 8;
     sys::address_space_left().is_none_or(|left| Bytes(left) >= own + mapped)
 }
 
@@ -64,8 +65,10 @@ pub fn activate_with(
     heap: bool,
 ) -> Result<&'static Pager, i32> {
     let clock = brain.economist().calibration().clock;
+    spare::keep()?;
     let pager = Pager::new(config, stats, Mind::new(brain), clock)?;
     let pager: &'static Pager = Box::leak(Box::new(pager));
+    pager.fork.keep_one();
     threads::start(pager, heap)?;
     Ok(pager)
 }

@@ -3,9 +3,16 @@
 
 use crate::uffd::Message;
 
+const NOTHING: Message = Message::Remove { start: 0, end: 0 };
+
+/// So many are read ahead while a fork is under way; then who changes the address space waits.
+const ROOM: usize = 1024;
+
 /// Address-space events in the order in which they were read.
 pub struct Deferred {
-    events: Box<[Message]>,
+    /// More than `ROOM` of them only while the program is put on plain memory: nothing can be
+    /// brought in as long as there is an event that nobody has read.
+    events: Vec<Message>,
     /// The first that has not been carried out; 0 where none has.
     first: usize,
     count: usize,
@@ -16,12 +23,11 @@ pub struct Deferred {
 impl Deferred {
     /// None yet.
     pub fn new() -> Self {
-        let events = vec![Message::Remove { start: 0, end: 0 }; 1024].into();
-        Self { events, first: 0, count: 0, torn: false }
+        Self { events: vec![NOTHING; ROOM], first: 0, count: 0, torn: false }
     }
     /// Whether another one fits.
     pub fn has_room(&self) -> bool {
-        self.count < self.events.len()
+        self.count < ROOM
     }
     /// How many have been noted since there were none.
     pub fn noted(&self) -> usize {
@@ -29,7 +35,10 @@ impl Deferred {
     }
     /// Notes an event.
     pub fn push(&mut self, event: Message) {
-        self.events[self.count] = event;
+        match self.events.get_mut(self.count) {
+            Some(place) => *place = event,
+            None => self.events.push(event),
+        }
         self.count += 1;
     }
     /// Takes the oldest, to carry it out.
@@ -47,9 +56,10 @@ impl Deferred {
     pub fn tear(&mut self, event: Message) {
         self.torn = true;
         if self.first == 0 {
-            let kept = self.count.min(self.events.len() - 1);
-            self.events.copy_within(..kept, 1);
-            (self.first, self.count) = (1, kept + 1);
+            let last = self.count;
+            self.push(NOTHING);
+            self.events.copy_within(..last, 1);
+            self.first = 1;
         }
         self.first -= 1;
         self.events[self.first] = event;
@@ -161,6 +171,27 @@ mod tests {
         assert_eq!(deferred.pop(), Some(second));
         assert_eq!(deferred.pop(), None);
         assert_eq!(deferred.noted(), 0);
+    }
+
+    #[test]
+    fn what_comes_when_there_is_no_room_is_kept_all_the_same() {
+        // A program that moved its memory about while it was put on plain memory was aborted.
+        let mut deferred = Deferred::new();
+        let page = |n: usize| n * 0x1000;
+        let moved = |n| Message::Remap { from: page(n), to: page(n + 10_000), len: 0x1000 };
+        for n in 0..=ROOM {
+            deferred.push(moved(n));
+        }
+        deferred.tear(Message::Remap { from: page(9_000), to: 0, len: 0x1000 });
+
+        assert!(!deferred.has_room());
+        assert_eq!(deferred.noted(), ROOM + 2);
+        assert_eq!(deferred.destination(page(9_000)), Some(page(10_000)), "the torn one is first");
+        assert_eq!(
+            deferred.destination(page(ROOM)),
+            Some(page(ROOM + 10_000)),
+            "and the last kept"
+        );
     }
 
     #[test]

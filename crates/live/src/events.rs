@@ -5,6 +5,7 @@
 
 use core::sync::atomic::Ordering::*;
 
+use crate::give_up;
 use crate::inject::{self, Point};
 use crate::limbo::{ORPHAN, owner};
 use crate::page_state::{BUSY, PageState};
@@ -17,6 +18,10 @@ use crate::uffd::Message;
 /// From so many pages on, pages that were never touched are skipped in bulk, and
 /// a region that loses so many is not kept for what remains of it.
 const SPARSE: u32 = 1 << 16;
+
+/// Why a program is not managed any more of which memory has moved to where no region can be.
+const NO_REGION: &str = "more parts of its memory have moved than can be managed, or the kernel \
+    gives no memory for what is kept of each page (ulimit -v?)";
 
 /// An event that is being carried out. Dropped only if its thread breaks: content of pages
 /// has moved then that our books still have at the old place, or half of it.
@@ -68,8 +73,11 @@ impl Pager {
     pub fn unmapped(&self, start: usize, end: usize) {
         self.for_each_part(start, end, |id, region, first, count| {
             let pages = region.pages();
-            if count >= SPARSE && pages - count <= count / 2 {
-                return self.unmapped_mostly(id, region, first, count);
+            if count >= SPARSE
+                && pages - count <= count / 2
+                && self.unmapped_mostly(id, region, first, count)
+            {
+                return;
             }
             let newly = self.clear_pages(id, region, first, count, PageState::Gone);
             self.stats().counters.mapped_bytes.fetch_sub(u64::from(newly) * PAGE as u64, Relaxed);
@@ -87,13 +95,27 @@ impl Pager {
 
     /// Most of a large region is no longer mapped. What remains becomes regions
     /// of its own: to mark every page that is gone would take longer, and more
-    /// memory, than the program ever used of it.
-    fn unmapped_mostly(&self, id: u32, region: &Region, first: u32, count: u32) {
+    /// memory, than the program ever used of it. False if there is no room for more regions:
+    /// then the region stays, with what could not be handed over.
+    fn unmapped_mostly(&self, id: u32, region: &Region, first: u32, count: u32) -> bool {
         let pages = region.pages();
         let mapped = region.mapped();
-        let parts = [(0, first), (first + count, pages - first - count)];
-        let rest = parts.map(|(from, pages)| self.split_off(id, region, from, pages));
-        let kept: u32 = rest.iter().flatten().map(|&(_, pages)| pages).sum();
+        let mut kept = 0;
+        let mut regions = [None; 2];
+        for (new, (from, pages)) in
+            regions.iter_mut().zip([(0, first), (first + count, pages - first - count)])
+        {
+            if pages == 0 {
+                continue;
+            }
+            let Some((new_id, mapped)) = self.split_off(id, region, from, pages) else {
+                // Of the other part, whose pages are mapped elsewhere in our books.
+                region.count_gone(kept);
+                return false;
+            };
+            *new = Some(new_id);
+            kept += mapped;
+        }
         region.for_each_touched(first, count, |first, count| {
             self.clear_run(id, region, first, count, PageState::Gone);
         });
@@ -101,19 +123,17 @@ impl Pager {
         self.stats().counters.mapped_bytes.fetch_sub(newly * PAGE as u64, Relaxed);
         self.note(Note::Free(Self::page_range(id, 0, pages)));
         self.regions.remove(id);
-        for (new, _) in rest.into_iter().flatten() {
+        for new in regions.into_iter().flatten() {
             self.regions.index(new);
         }
+        true
     }
 
     /// Makes a region of a part of one; returns it with the pages that are
-    /// mapped in it.
+    /// mapped in it, or `None` if there is no room for it.
     fn split_off(&self, id: u32, old: &Region, first: u32, count: u32) -> Option<(u32, u32)> {
-        if count == 0 {
-            return None;
-        }
         let start = old.start() + first as usize * PAGE;
-        let Some(new_id) = self.regions.insert(start, count) else { too_many_regions() };
+        let new_id = self.regions.insert(start, count)?;
         let new = self.regions.get(new_id)?;
         self.note(Note::Alloc(Self::region_of(new_id, count)));
         let mut gone = 0;
@@ -123,6 +143,7 @@ impl Pager {
             gone += u32::from(self.transfer(&from, &to) == PageState::Gone);
         }
         new.count_gone(gone);
+        self.note(Note::Discard(Self::page_range(id, first, count)));
         Some((new_id, count - gone))
     }
 
@@ -166,7 +187,7 @@ impl Pager {
         // Something of ours may have been mapped there: it is gone.
         self.unmapped(to, to + count as usize * PAGE);
         if !self.cover(to, to + count as usize * PAGE) {
-            too_many_regions();
+            give_up::break_off(NO_REGION);
         }
         let mut gone = 0;
         for i in 0..count {
@@ -274,11 +295,4 @@ impl Pager {
         }
         changed
     }
-}
-
-/// Without a region we could not serve pages, and without their content the
-/// program must not go on.
-fn too_many_regions() -> ! {
-    crate::sys::complain(&["too many managed regions; the program cannot go on"]);
-    std::process::abort();
 }

@@ -146,6 +146,9 @@ impl Children {
 pub struct ForkState {
     /// The page of the fork under way.
     handover: AtomicPtr<Handover>,
+    /// One for a fork for which the kernel gives none: a program that has used its address
+    /// space up can still fork.
+    kept: AtomicPtr<Handover>,
     /// Taken by the thread that forks.
     turn: AtomicU32,
     children: SpinLock<Children>,
@@ -169,6 +172,7 @@ impl ForkState {
     pub const fn new() -> Self {
         Self {
             handover: AtomicPtr::new(core::ptr::null_mut()),
+            kept: AtomicPtr::new(core::ptr::null_mut()),
             turn: AtomicU32::new(0),
             children: SpinLock::new(Children::new()),
             ended: AtomicI32::new(0),
@@ -202,6 +206,30 @@ impl ForkState {
         let page = self.handover.swap(core::ptr::null_mut(), AcqRel);
         // SAFETY: the manager, or in the child everybody, is done with it.
         let _ = unsafe { sys::munmap(page as usize, PAGE) };
+        self.keep_one();
+    }
+    /// Keeps a page for a fork for which there would be none, unless there is one.
+    pub(crate) fn keep_one(&self) {
+        if self.kept.load(Acquire).is_null()
+            && let Ok(page) = Handover::map()
+        {
+            self.kept.store(page, Release);
+        }
+    }
+    /// A page for a fork.
+    fn take_one(&self) -> Result<*mut Handover, i32> {
+        Handover::map().or_else(|error| {
+            let kept = self.kept.swap(core::ptr::null_mut(), AcqRel);
+            if kept.is_null() { Err(error) } else { Ok(kept) }
+        })
+    }
+    /// In a child: the page that is kept is its parent's, too.
+    fn keep_apart(&self) {
+        let kept = self.kept.swap(core::ptr::null_mut(), AcqRel);
+        if !kept.is_null() {
+            // SAFETY: a mapping of ours that nobody in this process uses.
+            let _ = unsafe { sys::munmap(kept as usize, PAGE) };
+        }
     }
 }
 
@@ -338,7 +366,7 @@ impl Worker<'_> {
         let pager = self.pager;
         let fork = &pager.fork;
         // By the manager: the thread that forks may be forbidden to.
-        match Handover::map() {
+        match fork.take_one() {
             Ok(page) => fork.handover.store(page, Release),
             Err(error) => return pager.commands.answer(error as usize),
         }

@@ -8,6 +8,7 @@
 //! by its slot before it moves, and a slot or blob is given up only after the
 //! page is in place.
 
+use core::any::Any;
 use core::sync::atomic::Ordering::*;
 
 use crate::command::Command;
@@ -86,6 +87,21 @@ fn unregister_all(pager: &Pager) {
             lost(pager, error);
         }
     }
+}
+
+/// Why a thread broke off what it was at, where that is known.
+struct Why(&'static str);
+
+/// Breaks off, in a thread of ours: the program is put on plain memory, and its report says why.
+/// Nothing may be half done that others cannot tell.
+pub(crate) fn break_off(why: &'static str) -> ! {
+    // Not a panic: it is no defect of ours, and nothing is said of where it happened.
+    std::panic::resume_unwind(Box::new(Why(why)))
+}
+
+/// What [`break_off`] was given, of what a thread broke with.
+pub(crate) fn reason(payload: &(dyn Any + Send)) -> &'static str {
+    payload.downcast_ref::<Why>().map_or("internal error", |why| why.0)
 }
 
 /// The kernel refuses what serving a fault needs: nothing can be managed any more.

@@ -91,6 +91,7 @@ pub mod scratch;
 pub mod serve;
 pub mod shared;
 mod sight;
+pub mod spare;
 pub mod spill;
 pub mod spin;
 mod stage;

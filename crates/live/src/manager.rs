@@ -18,6 +18,7 @@ use crate::limbo::Limbo;
 use crate::reclaim::Pace;
 use crate::serve::Worker;
 use crate::sight::Sight;
+use crate::spare;
 use crate::spin::give_way;
 use crate::sys::{self, PAGE};
 
@@ -34,6 +35,8 @@ const HOLD_BACK: u64 = 1_000_000;
 const STUCK: u64 = 5_000_000;
 /// Address space that is left to the program and to our books when more of its memory is managed.
 const SPARE_SPACE: u64 = 16 << 20;
+/// Why a program is not managed any more that has used its address space up.
+const NO_MEMORY: &str = "the kernel gives no memory for what is kept of each page (ulimit -v?)";
 
 impl Worker<'static> {
     /// The manager's life.
@@ -47,6 +50,9 @@ impl Worker<'static> {
         let mut pending = Pending::new();
         let mut collapser = Collapser::new(pager);
         while !pager.is_leaving() {
+            if spare::runs_low() && !pager.is_stopped() {
+                give_up::break_off(NO_MEMORY);
+            }
             self.obey();
             let giving = self.follow_share();
             self.guard(&mut pending);

@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize
 
 use crate::page_state::PageState;
 use crate::shared::PARTS;
+use crate::spare;
 use crate::spin::SpinLock;
 use crate::sys::{self, PAGE};
 
@@ -30,6 +31,11 @@ pub const MAX_REGIONS: usize = 16_384;
 const CHUNKS: usize = WINDOW_LEN / CHUNK;
 /// Regions outside of the window that are found without a look at all regions.
 const MOST_OUTSIDE: usize = 512;
+
+/// What a policy keeps of a page, at most (bytes): `memtis` 26.
+const BOOKS: usize = 32;
+/// From so many pages on it is more than what is kept for such cases ([`spare`]).
+const MANY: u32 = (spare::KEPT / BOOKS / 4) as u32;
 
 /// One region. All zeros while the entry is unused.
 #[derive(Default)]
@@ -253,9 +259,14 @@ impl Regions {
     }
 
     /// Enters a region whose pages are all fresh. `None` if the table is full
-    /// or there is no memory for the words.
+    /// or there is no memory for the words, or for what a policy keeps of so many pages.
     pub fn insert(&self, start: usize, pages: u32) -> Option<u32> {
-        let words = sys::map_private(pages as usize * 8).ok()?;
+        let words = spare::map(pages as usize * 8).ok()?;
+        if !is_room_for_books(pages) {
+            // SAFETY: nobody knows of these words.
+            let _ = unsafe { sys::munmap(words, pages as usize * 8) };
+            return None;
+        }
         let mut changes = self.changes.lock();
         let id = if let Some(id) = changes.free_ids.pop() {
             id
@@ -405,6 +416,17 @@ fn chunks_of(start: usize, pages: u32) -> core::ops::Range<usize> {
 
 /// The word of a page that was never touched.
 pub const FRESH: u64 = PageState::Fresh.word();
+
+/// Whether the kernel gives what a policy will keep of a region. It will be asked for when the
+/// policy hears of it, where to fail would be the program's end.
+fn is_room_for_books(pages: u32) -> bool {
+    if pages < MANY {
+        return true;
+    }
+    let len = pages as usize * BOOKS + spare::KEPT;
+    // SAFETY: what was just mapped, and nobody has.
+    sys::map_private(len).is_ok_and(|at| unsafe { sys::munmap(at, len) }.is_ok())
+}
 
 #[cfg(test)]
 mod tests {

@@ -12,6 +12,7 @@ use terrace_core::Nanos;
 use terrace_economics::Decision;
 
 use crate::histogram::Histogram;
+use crate::spare;
 use crate::sys;
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
@@ -291,7 +292,7 @@ impl ProcessPage {
 
     /// A page that no other process can see.
     pub fn anonymous() -> io::Result<&'static Self> {
-        let at = sys::map_private(size_of::<Self>()).map_err(io::Error::from_raw_os_error)?;
+        let at = spare::map(size_of::<Self>()).map_err(io::Error::from_raw_os_error)?;
         // SAFETY: as in `map`.
         Ok(unsafe { &*(at as *const Self) })
     }

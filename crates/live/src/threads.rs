@@ -73,7 +73,12 @@ pub fn resume(pager: &'static Pager) -> Result<(), i32> {
 }
 
 fn start_as(pager: &'static Pager, begin: Begin) -> Result<(), i32> {
-    STACKS.store(sys::map_private(MAX_WORKERS * STACK)?, Relaxed);
+    match sys::map_private(MAX_WORKERS * STACK) {
+        Ok(stacks) => STACKS.store(stacks, Relaxed),
+        // A forked child may have those of its parent's threads, which it has not.
+        Err(_) if STACKS.load(Relaxed) != 0 => {}
+        Err(error) => return Err(error),
+    }
     let start = Start { pager, begin, state: AtomicU32::new(0), error: AtomicI32::new(0) };
     spawn(MANAGER, manager, core::ptr::from_ref(&start).cast_mut().cast())?;
     while start.state.load(Acquire) == 0 {
@@ -400,9 +405,10 @@ extern "C" fn writer(arg: *mut c_void) -> *mut c_void {
 
 /// Runs a thread's work. If it panics, the program is put on plain memory.
 fn guarded(pager: &Pager, id: usize, work: impl FnOnce()) {
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
-        sys::complain(&["internal error; the program goes on without Terrace"]);
-        give_up::give_up(pager, id, "internal error");
+    if let Err(payload) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+        let why = give_up::reason(&*payload);
+        sys::complain(&[why, "; the program goes on without Terrace"]);
+        give_up::give_up(pager, id, why);
     }
     // Another one may be bringing everything in, which no message may overtake: who faults on a
     // page that is not there yet would find zeros.

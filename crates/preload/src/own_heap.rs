@@ -9,6 +9,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
 
 use dlmalloc::{Allocator, Dlmalloc};
+use terrace_live::spare;
 use terrace_live::spin::SpinLock;
 use terrace_live::sys;
 
@@ -17,7 +18,7 @@ struct Kernel;
 // SAFETY: hands out mappings that nobody else has.
 unsafe impl Allocator for Kernel {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        match sys::map_private(size) {
+        match spare::map(size) {
             Ok(at) => (at as *mut u8, size, 0),
             Err(_) => (null_mut(), 0, 0),
         }
@@ -72,7 +73,7 @@ fn is_large(layout: &Layout) -> bool {
 }
 
 fn map(size: usize) -> *mut u8 {
-    sys::map_private(size).map_or(null_mut(), |at| at as *mut u8)
+    spare::map(size).map_or(null_mut(), |at| at as *mut u8)
 }
 
 // SAFETY: the allocator is called by one thread at a time; large blocks are
@@ -106,8 +107,9 @@ unsafe impl GlobalAlloc for OwnHeap {
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         if is_large(&layout) && is_large(&new) {
             // SAFETY: a mapping of ours of that size.
-            return unsafe { sys::grow_private(at as usize, layout.size(), size) }
-                .map_or(null_mut(), |at| at as *mut u8);
+            if let Ok(at) = unsafe { sys::grow_private(at as usize, layout.size(), size) } {
+                return at as *mut u8;
+            }
         }
         if is_large(&layout) || is_large(&new) {
             // SAFETY: two blocks, of at least so many bytes.

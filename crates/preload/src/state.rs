@@ -340,10 +340,16 @@ pub(crate) fn forked(pager: &'static Pager) {
     }
     let page = PAGE as u64;
     pager.share.forked(pager.budget() * page, pager.resident() * page);
-    if terrace_live::threads::resume(pager).is_err() {
+    if let Err(error) = terrace_live::threads::resume(pager) {
         // Absent pages would read as zeros.
-        sys::complain(&["a forked child cannot be managed; it cannot go on"]);
-        std::process::abort();
+        pager.stay_plain();
+        switch_off();
+        let why = std::io::Error::from_raw_os_error(error).to_string();
+        explain(&[
+            "a forked child cannot be managed: ",
+            &why,
+            "; the program goes on without Terrace",
+        ]);
     }
 }
 

@@ -48,6 +48,7 @@ const LONG: &[&str] = &[
     "kill_children_anywhere",
     "kill_parent_anywhere",
     "limit_address_space",
+    "limit_threads",
     "oom_cgroup",
     "privileges_dropped",
     "regions_thousand",
@@ -72,6 +73,7 @@ fn policy(program: &str, repeat: usize, round: usize) -> Option<PolicyName> {
 /// Programs of which a process cannot be managed to its end, and what the report says of it.
 /// Managed until then, they end as they do on plain Linux.
 const UNMANAGED: &[(&str, &str)] = &[
+    ("limit_threads", "could not have threads of ours"),
     ("sandbox_tsync", "a filter on the system calls of all its threads"),
     ("sandbox_unforeseen", "absent memory cannot be brought in"),
 ];

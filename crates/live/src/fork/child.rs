@@ -7,7 +7,7 @@ use super::{CHILD_PLAIN, CHILD_READY, Children, DESCRIPTORS, NOTHING, RELEASED};
 use crate::page_state::PageState;
 use crate::pager::{MANAGER, Pager};
 use crate::serve::Worker;
-use crate::shared::ProcessPage;
+use crate::shared::{ProcessPage, State, Text};
 use crate::sys::{self, PAGE};
 use crate::uffd::Uffd;
 
@@ -36,6 +36,7 @@ impl Pager {
         let able = able && sys::with_more_descriptors(|| self.adopt_spilled(parent));
         let request = if able { CHILD_READY } else { CHILD_PLAIN };
         let orphaned = self.await_release(request);
+        self.fork.keep_apart();
         self.fork.forget_handover();
         if orphaned {
             self.check_orphan(!able);
@@ -97,6 +98,14 @@ impl Pager {
             }
             core::hint::spin_loop();
         }
+    }
+
+    /// In a child that cannot be managed after all, and of which nothing is registered.
+    pub fn stay_plain(&self) {
+        self.restore_alone();
+        let stats = self.stats();
+        stats.state.store(State::Failed as u32, Relaxed);
+        stats.set_text(Text::Failure, "a forked child could not have threads of ours");
     }
 
     /// In a child that will have no pager: brings in what is absent, from books of which the
@@ -186,7 +195,8 @@ impl Pager {
     }
 
     /// The spill file is the parent's: brings what we have in it into RAM. False if the
-    /// file may not be opened: the parent has dropped its rights, say.
+    /// file may not be opened (the parent has dropped its rights, say), or there is no memory
+    /// for it.
     fn adopt_spilled(&self, parent: i32) -> bool {
         if !self.spill.is_open() {
             return true;
@@ -205,12 +215,16 @@ impl Pager {
                 let word = region.word(page);
                 let PageState::Spilled(at) = PageState::of(word.load(Acquire)) else { continue };
                 self.fork.handover().progress.fetch_add(1, Release);
-                let bytes = reader.read(&self.spill, at, true).ok();
-                let Some(blob) = bytes.and_then(|bytes| self.store.put(bytes)) else {
+                let bytes = reader.read(&self.spill, at, true);
+                let was_read = bytes.is_ok();
+                let Some(blob) = bytes.ok().and_then(|bytes| self.store.put(bytes)) else {
                     if self.fork.handover().step.load(Acquire) == RELEASED {
                         // The parent has lost its patience, and has brought it in.
                         word.store(PageState::Fresh.word(), Release);
                         continue;
+                    }
+                    if was_read {
+                        return false;
                     }
                     sys::complain(&["a spilled page cannot be read in a child; it cannot go on"]);
                     std::process::abort();

@@ -1,7 +1,8 @@
 //! A segment's content while it is put together and written.
 
 use super::location::{HEADER, LONGEST, Location, checksum, extent};
-use crate::sys::{self, PAGE};
+use crate::spare;
+use crate::sys::PAGE;
 
 /// A record whose page is to be named by it once it is written.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +31,7 @@ pub struct Batch {
 impl Batch {
     /// Room for a segment of so many bytes; `None` if there is no memory.
     pub fn new(size: usize) -> Option<Self> {
-        let buffer = sys::map_private(size).ok()?;
+        let buffer = spare::map(size).ok()?;
         // Shorter records than these on average do not fill a batch.
         let entries = Vec::with_capacity(size / 128);
         Some(Self { buffer, size, start: 0, segment: 0, filled: 0, entries })

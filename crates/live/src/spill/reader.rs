@@ -7,6 +7,7 @@
 use super::Spill;
 use super::batch::find;
 use super::location::{HEADER, LONGEST, Location};
+use crate::spare;
 use crate::sys::{self, PAGE};
 
 /// Read at once for a walk: a disk takes little longer for it than for one page.
@@ -64,7 +65,7 @@ pub struct Reader {
 impl Reader {
     /// A reader with nothing read. Its memory is taken when it is used.
     pub fn new() -> Self {
-        Self { at: sys::map_private(BUFFER).unwrap_or(0), window: Window::default() }
+        Self { at: spare::map(BUFFER).unwrap_or(0), window: Window::default() }
     }
 
     /// A reader for where there is no file.
@@ -109,7 +110,7 @@ impl Reader {
     /// Reads a part of the file.
     fn fill(&mut self, spill: &Spill, window: Window) -> Result<(), i32> {
         if self.at == 0 {
-            self.at = sys::map_private(BUFFER)?;
+            self.at = spare::map(BUFFER)?;
         }
         self.window = Window::default();
         let end = read_at(spill, self.at, window.start, window.end)?;

@@ -22,6 +22,7 @@ use crate::limbo::owner;
 use crate::page_state::{BUSY, PageState};
 use crate::pager::Pager;
 use crate::serve::Worker;
+use crate::spare;
 use crate::store::Blob;
 use crate::sys::{self, PAGE};
 
@@ -69,7 +70,7 @@ impl Desk {
             batches: [a?, b?, c?, d?],
             under_way: 0,
             moving: Vec::with_capacity(VICTIMS * size / 128),
-            segment: sys::map_private(size).ok()?,
+            segment: spare::map(size).ok()?,
             next: (0, 0),
             rest: 0,
         })
