@@ -35,7 +35,7 @@ fn programs(terrace: &Path, directory: &Path) -> Command {
 #[test]
 fn every_program_of_the_set_runs_in_half_of_its_memory() {
     let Some(terrace) = terrace() else {
-        eprintln!("SKIPPED: no release build of terrace (make build)");
+        terrace_shown::is_missing("a release build of terrace (make build)");
         return;
     };
     let directory = tempfile::tempdir().unwrap();
@@ -52,7 +52,7 @@ fn every_program_of_the_set_runs_in_half_of_its_memory() {
         let lines = out.lines().filter(|line| line.contains(&format!("\"{name}\"")));
         let lines: Vec<_> = lines.map(serde_json::from_str::<serde_json::Value>).collect();
         if err.contains(&format!("{name}: ")) {
-            eprintln!("SKIPPED: {err}");
+            terrace_shown::is_missing(&format!("what the benchmark needs ({err})"));
             continue;
         }
         assert_eq!(lines.len(), 2, "{name}, plain and under Terrace: {out}");
@@ -77,7 +77,7 @@ fn left_behind(process: u32) -> Vec<String> {
 #[test]
 fn a_benchmark_that_is_told_to_end_leaves_the_machine_as_it_was() {
     let Some(terrace) = terrace() else {
-        eprintln!("SKIPPED: no release build of terrace (make build)");
+        terrace_shown::is_missing("a release build of terrace (make build)");
         return;
     };
     let directory = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ fn a_benchmark_that_is_told_to_end_leaves_the_machine_as_it_was() {
     while left_behind(process).len() < 2 {
         if let Some(status) = bench.try_wait().unwrap() {
             assert_eq!(status.code(), Some(3), "it is not allowed here, or it fails: {status}");
-            eprintln!("SKIPPED: no swap or no memory cgroup can be made here");
+            terrace_shown::is_missing("swap, or a memory control group,");
             return;
         }
         assert!(Instant::now() < until, "it never began");
@@ -107,7 +107,7 @@ fn a_benchmark_that_is_told_to_end_leaves_the_machine_as_it_was() {
 #[test]
 fn where_all_fits_both_take_their_turns() {
     let Some(terrace) = terrace() else {
-        eprintln!("SKIPPED: no release build of terrace (make build)");
+        terrace_shown::is_missing("a release build of terrace (make build)");
         return;
     };
     let directory = tempfile::tempdir().unwrap();

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Group, HOLDER, Swap, compile, is_missing, refused, terrace};
+use common::{Group, HOLDER, Swap, compile, refused, terrace};
+use terrace_shown::is_missing;
 
 /// A program to attach to.
 struct Sleeper(Child);

@@ -77,14 +77,6 @@ fn a_machine_that_must_be_supported_and_is_not_fails_the_tests() {
 fn elsewhere_a_machine_that_is_not_supported_leaves_tests_out() {
     assert!(!common::is_supported_by(&Err("userfaultfd: refused".to_owned()), false));
     assert!(common::is_supported_by(&Ok(()), true));
-    common::is_missing_though("swap", false);
-    common::is_missing_though("huge pages", true);
-}
-
-#[test]
-#[should_panic(expected = "swap is missing here, so that this is not tested")]
-fn where_everything_must_be_tested_nothing_is_left_out_for_want_of_swap() {
-    common::is_missing_though("swap", true);
 }
 
 #[test]

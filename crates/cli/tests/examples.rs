@@ -15,7 +15,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Swap, is_missing, is_supported, preload};
+use common::{Swap, is_supported, preload};
+use terrace_shown::is_missing;
 
 /// How long all of them may take; a minute is usual.
 const SECONDS: &str = "270";

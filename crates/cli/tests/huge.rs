@@ -7,9 +7,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command as Process, Output};
 
-use common::{compile, is_missing, is_supported, preload};
+use common::{compile, is_supported, preload};
 use serde_json::Value;
 use snapbox::cmd::cargo_bin;
+use terrace_shown::is_missing;
 
 /// Fills 96 of the 192 MiB that it maps, in pieces and with pauses, and checks them.
 const WALK: &str = r#"

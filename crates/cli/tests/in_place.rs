@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{HOLDER, Swap, ask, compile, is_missing, refused, terrace};
+use common::{HOLDER, Swap, ask, compile, refused, terrace};
 use serde_json::Value;
+use terrace_shown::is_missing;
 
 /// A program of 24 MiB, of which 8 MiB may stay in memory, with a runtime directory of
 /// its own and files for what is shown of it.

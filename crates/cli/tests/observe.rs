@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{ask, compile, has_program, is_missing, is_supported, preload, run};
+use common::{ask, compile, has_program, is_supported, preload, run};
+use terrace_shown::is_missing;
 
 /// Uses four times a budget of 16 MiB, most of it rarely, until its standard
 /// input ends. Says when it has touched everything. Computes as well: of a program that

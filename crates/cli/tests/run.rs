@@ -9,7 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{compile, has_program, is_missing, is_root, is_supported, preload, run, terrace};
+use common::{compile, has_program, is_root, is_supported, preload, run, terrace};
+use terrace_shown::is_missing;
 
 /// `terrace run` of a shell script, as a process that can be signalled. The
 /// script must print a line when it is ready; it is ready on return.

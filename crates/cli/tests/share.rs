@@ -8,11 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{
-    Group, compile, has_program, is_missing, is_root, is_supported, preload, refused, terrace,
-};
+use common::{Group, compile, has_program, is_root, is_supported, preload, refused, terrace};
 use serde_json::Value;
 use snapbox::cmd::cargo_bin;
+use terrace_shown::is_missing;
 
 /// Fills so many MiB, and checks pages at random for so many milliseconds.
 const USER: &str = r#"

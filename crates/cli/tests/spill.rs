@@ -6,9 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command as Process, Output};
 
-use common::{compile, is_missing, is_supported, preload};
+use common::{compile, is_supported, preload};
 use serde_json::Value;
 use snapbox::cmd::cargo_bin;
+use terrace_shown::is_missing;
 
 /// Fills memory with what compresses by half, forks, and checks all of it in both
 /// processes, twice over.

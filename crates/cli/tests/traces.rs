@@ -6,8 +6,9 @@ mod common;
 
 use std::path::Path;
 
-use common::{is_missing, json, recorder, refused};
+use common::{json, recorder, refused};
 use snapbox::cmd::Command;
+use terrace_shown::is_missing;
 use terrace_sim::full::SpaceEvent;
 use terrace_sim::trace::TraceReader;
 

@@ -233,7 +233,7 @@ mod tests {
     fn a_killed_process_does_not_wait_until_nobody_wants_the_processor() {
         let (busy, first) = Part::start("busy");
         if !first {
-            eprintln!("SKIPPED: no right to raise a priority");
+            terrace_shown::is_missing("the right to raise a priority");
             return;
         }
         let (mut victim, _) = Part::start("victim");

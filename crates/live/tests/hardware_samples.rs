@@ -22,7 +22,7 @@ const BUDGET: Bytes = Bytes::mib(4);
 #[test]
 fn what_the_hardware_samples_reaches_the_policy_as_accesses_to_resident_pages() {
     if let Err(why) = UffdProbe::run().usable() {
-        eprintln!("skipped: {why}");
+        terrace_shown::is_missing(&format!("userfaultfd ({why})"));
         return;
     }
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;

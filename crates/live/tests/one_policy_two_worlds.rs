@@ -98,7 +98,7 @@ fn a_stream_recorded_live_gives_the_same_decisions_without_the_pager() {
     const LEN: usize = 16 << 20;
     const BUDGET: Bytes = Bytes::mib(4);
     if let Err(why) = UffdProbe::run().usable() {
-        eprintln!("skipped: {why}");
+        terrace_shown::is_missing(&format!("userfaultfd ({why})"));
         return;
     }
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;

@@ -29,11 +29,11 @@ const ENOUGH: usize = 500;
 fn a_page_that_is_stored_to_is_told_from_one_that_is_loaded_from() {
     let probe = UffdProbe::run();
     if let Err(why) = probe.usable() {
-        eprintln!("skipped: {why}");
+        terrace_shown::is_missing(&format!("userfaultfd ({why})"));
         return;
     }
     if probe.features & feature::RWP != 0 {
-        eprintln!("skipped: on a kernel with RWP stores are not tracked");
+        terrace_shown::is_missing("a kernel without RWP");
         return;
     }
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;

@@ -59,7 +59,7 @@ fn started(own: &Own) -> Option<(impl Sampler, Vec<Sample>)> {
     match sampler.collect(Nanos::ZERO, own, &mut samples) {
         Ok(()) => Some((sampler, samples)),
         Err(e) => {
-            eprintln!("SKIPPED: {e}");
+            terrace_shown::is_missing(&format!("a sampler of page faults ({e})"));
             None
         }
     }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use terrace_shown::must_show_everything;
 
 /// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,13 +32,6 @@ pub const MAY_BE_SKIPPED: &[(&str, &str)] = &[
     ),
     ("programs::python3-numpy", "numpy is none of the packages that scripts/setup.sh installs"),
 ];
-
-/// Whether everything must be shown: in continuous integration (`CI`), unless
-/// `TERRACE_UNSUPPORTED_OK=1` says otherwise.
-pub fn must_show_everything() -> bool {
-    let is = |variable: &str, is: fn(&str) -> bool| env::var(variable).is_ok_and(|v| is(&v));
-    is("CI", |value| !value.is_empty()) && !is("TERRACE_UNSUPPORTED_OK", |value| value == "1")
-}
 
 fn may_be_skipped(name: &str) -> bool {
     let bare = name.split(" [").next().unwrap_or(name);

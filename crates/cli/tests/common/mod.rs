@@ -95,28 +95,6 @@ pub(crate) fn is_supported_by(probed: &Result<(), String>, must_be: bool) -> boo
     }
 }
 
-/// What tests may be left out for even in continuous integration, and why: there a test
-/// that is left out for anything else fails.
-const MAY_BE_MISSING: &[(&str, &str)] = &[(
-    "huge pages",
-    "there may be no free block of 2 MiB at the moment, and kernels are built without them",
-)];
-
-/// A test is left out, because this is missing here.
-pub(crate) fn is_missing(what: &str) {
-    is_missing_though(what, is_set("CI") && !is_unsupported_allowed());
-}
-
-/// The same, by whether everything must be tested.
-pub(crate) fn is_missing_though(what: &str, must_be_tested: bool) {
-    let may = MAY_BE_MISSING.iter().any(|(name, _)| *name == what);
-    assert!(
-        may || !must_be_tested,
-        "{what} is missing here, so that this is not tested; TERRACE_UNSUPPORTED_OK=1 allows that"
-    );
-    eprintln!("SKIPPED: {what} is missing here");
-}
-
 fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }

@@ -310,7 +310,7 @@ mod tests {
         let (mut alone, mut together) = (Vec::new(), Vec::new());
         if let Err(error) = host.relocate(us, &pages, 0, 1, &mut alone) {
             assert_eq!(error.raw_os_error(), Some(libc::ENOSYS), "{error}");
-            eprintln!("SKIPPED: this kernel has no move_pages");
+            terrace_shown::is_missing("move_pages");
             return;
         }
 

@@ -248,7 +248,7 @@ mod tests {
 
         match locate(me, &pages, &mut places) {
             Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => {
-                eprintln!("SKIPPED: this kernel has no move_pages");
+                terrace_shown::is_missing("move_pages");
                 return;
             }
             result => result.expect("a question"),

@@ -152,7 +152,7 @@ mod tests {
         let counter = match Counter::open(kind, config, &own) {
             Ok(counter) => counter,
             Err(e) => {
-                eprintln!("SKIPPED: perf_event_open: {e}");
+                terrace_shown::is_missing(&format!("perf_event_open ({e})"));
                 return;
             }
         };
