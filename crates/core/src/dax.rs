@@ -1,6 +1,6 @@
 //! DAX devices by name. A DAX *device* (CXL memory, an NVDIMM) can be handed to the kernel as
 //! memory, and is then a NUMA node whose pages stay mapped; a DAX *file* cannot be a tier of
-//! that kind ([decision 0012](../../../docs/decisions/0012-dax-devices.md)).
+//! that kind (decision 0012).
 
 use core::fmt;
 use core::str::FromStr;
