@@ -75,7 +75,10 @@ chmod 755 "$root/init" "$root"/bin/*
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd"
 
 # Emulated, so that it runs wherever the tests run. Distances as of CXL memory. 64 MiB
-# of node 0 are persistent memory to the kernel (`memmap`).
+# of node 0 are persistent memory to the kernel (`memmap`). Node 2 is an NVDIMM: none until
+# it is given to the kernel as memory. The kernel takes blocks of 128 MiB that lie at multiples
+# of that, and the first 2 MiB of the device are not its own: 258 MiB are one block. No memory
+# is set aside for devices that cannot reach it (`swiotlb`): there are none.
 # Both processors are emulated by one thread: with a thread each, QEMU can run
 # an instruction that the other processor is just patching, and the kernel dies
 # of a breakpoint it no longer knows ("Oops: int3" while it boots).
@@ -85,12 +88,15 @@ boot() {
     # What the last boot said is not to be taken for what this one says.
     : >"$work/console"
     timeout -k 10 "$limit" qemu-system-x86_64 \
-        -machine q35 -accel tcg,thread=single -cpu max -smp 2 -m 832M \
+        -machine q35,nvdimm=on -accel tcg,thread=single -cpu max -smp 2 \
+        -m 832M,slots=1,maxmem=2G \
         -object memory-backend-ram,id=m0,size=448M -numa node,nodeid=0,cpus=0-1,memdev=m0 \
         -object memory-backend-ram,id=m1,size=384M -numa node,nodeid=1,memdev=m1 \
-        -numa dist,src=0,dst=1,val=25 \
+        -numa node,nodeid=2 \
+        -object memory-backend-ram,id=dax,size=258M -device nvdimm,memdev=dax,node=2 \
+        -numa dist,src=0,dst=1,val=25 -numa dist,src=0,dst=2,val=30 -numa dist,src=1,dst=2,val=40 \
         -kernel "$kernel" -initrd "$work/initrd" \
-        -append "console=ttyS0 quiet panic=-1 no_timer_check memmap=64M!256M ${VERBOSE:+VERBOSE=1}" \
+        -append "console=ttyS0 quiet panic=-1 no_timer_check swiotlb=noforce memmap=64M!256M ${VERBOSE:+VERBOSE=1}" \
         -display none -nodefaults -serial stdio -no-reboot </dev/null >>"$work/console" 2>&1 &
     local guest=$!
     frozen=

@@ -3,7 +3,7 @@
  *   hotset read|write TOTAL-MIB HOT-MIB COLD-FAST-MIB [huge]
  *
  * The first COLD-FAST-MIB lie on node 0 and are never used again; the rest
- * lies on node 1. A third of the way into the rest begins the hot set, which
+ * lies on node 1, or the one in SLOW_NODE. A third of the way into the rest begins the hot set, which
  * is used without pause; with `huge` in huge pages, else in small ones. Every page has content that follows from its number.
  * On SIGUSR1 the program says where its pages lie (one line, numbers of pages);
  * on SIGTERM it does so, stops, verifies all content, and exits with 0 if it is
@@ -80,6 +80,7 @@ int main(int argc, char **argv) {
     int writes = strcmp(argv[1], "write") == 0;
     size_t pages = strtoul(argv[2], NULL, 10) << 8, hot = strtoul(argv[3], NULL, 10) << 8,
            fast = strtoul(argv[4], NULL, 10) << 8;
+    const char *slow = getenv("SLOW_NODE");
     size_t begin = fast + (pages - fast) / 3;
     size_t huge = 2 << 20;
     char *at = mmap(NULL, pages * PAGE + huge, PROT_READ | PROT_WRITE,
@@ -92,7 +93,7 @@ int main(int argc, char **argv) {
     madvise(at, pages * PAGE, argc == 6 ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     if (fast > 0)
         bind_to(at, fast * PAGE, 0);
-    bind_to(at + fast * PAGE, (pages - fast) * PAGE, 1);
+    bind_to(at + fast * PAGE, (pages - fast) * PAGE, slow ? atoi(slow) : 1);
     for (size_t page = 0; page < pages; page++)
         for (size_t i = 0; i < WORDS; i++)
             ((uint64_t *)(at + page * PAGE))[i] = content(page, i);

@@ -18,10 +18,12 @@ if ldd "$busybox" >/dev/null 2>&1; then
     cannot "$busybox is linked dynamically (that of busybox-static is not)"
 fi
 # The kernel's modules that tests load, in the order in which they need each other:
-# swap in RAM, and RAM that looks like persistent memory.
+# swap in RAM, RAM that looks like persistent memory, and persistent memory that is a
+# device of the firmware's (an NVDIMM), for programs or for the kernel.
 zram_modules="lz4_compress lz4hc_compress lz4_decompress zstd_compress 842_compress \
     842_decompress zsmalloc zram"
 pmem_modules="libnvdimm nd_btt nd_pmem nd_e820"
+dax_modules="nfit dax_pmem device_dax kmem"
 
 # unpack_modules TREE PURPOSE NAME...: those that the kernel has, numbered.
 unpack_modules() {
@@ -53,7 +55,7 @@ fetch_kernel() {
     done
     [ -n "$package" ] || cannot "the package sources have no cloud kernel"
     mkdir -p "$cache"
-    local wanted="$zram_modules $pmem_modules"
+    local wanted="$zram_modules $pmem_modules $dax_modules"
     if [ "$(cat "$cache/$package/wanted" 2>/dev/null)" != "$wanted" ]; then
         echo "${0##*/}: fetching $package" >&2
         rm -rf "$cache/new"
@@ -67,6 +69,8 @@ fetch_kernel() {
         unpack_modules "$cache/new/tree" zram $zram_modules
         # shellcheck disable=SC2086
         unpack_modules "$cache/new/tree" pmem $pmem_modules
+        # shellcheck disable=SC2086
+        unpack_modules "$cache/new/tree" dax $dax_modules
         rm -rf "$cache/new/tree" "$deb"
         echo "$wanted" >"$cache/new/wanted"
         rm -rf "${cache:?}/$package"

@@ -6,6 +6,14 @@
 # the guest is depends on what else the host does, so tests wait for what they
 # expect, up to a limit, instead of for a time.
 
+# load PURPOSE: the kernel's modules for it, unless another test has loaded them.
+load() {
+    for module in /modules/"$1"/*.ko; do
+        name=${module##*/*-}
+        [ -d "/sys/module/${name%.ko}" ] || insmod "$module"
+    done
+}
+
 # Starts hotset with these arguments; $program is its number.
 start_hotset() {
     # Emptied before: what runs in the background may do it after the first look, and

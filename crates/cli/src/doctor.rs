@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use terrace_core::Bytes;
 use terrace_live::doctor::{Facts, SamplerSupport};
+use terrace_live::numa::dax::DaxState;
 use terrace_live::probe::{SpillProbe, UffdProbe};
 use terrace_live::uffd::{OpenedBy, feature};
 use terrace_sampler::{Capabilities, Kind, choose};
@@ -355,6 +356,7 @@ fn memory(facts: &Facts) -> Vec<(&'static str, String)> {
             format!("{}: {}, {} free, {what}", node.id, node.total, node.free),
         ));
     }
+    rows.extend(facts.dax.iter().map(|device| ("DAX device", dax(device))));
     let huge_pages = facts.huge_pages.as_ref().map_or("not in this kernel".to_owned(), |huge| {
         format!("{}, defrag {}", huge.enabled, unknown_if_empty(&huge.defrag))
     });
@@ -391,6 +393,19 @@ fn memory(facts: &Facts) -> Vec<(&'static str, String)> {
         rows.push(("mappings a process", format!("{} at most", output::count(maps))));
     }
     rows
+}
+
+/// A device, and whether it is a tier.
+fn dax(state: &DaxState) -> String {
+    let driver = state.driver.as_deref().unwrap_or("none");
+    let node = state.node.map_or("no node".to_owned(), |node| format!("node {node}"));
+    let tier = if let Some(lacks) = &state.lacks {
+        format!("no tier: {lacks}")
+    } else {
+        let also = if state.shares_node { " beside other memory" } else { "" };
+        format!("tier `dax:{}`, {} online{also}", state.device, state.online)
+    };
+    format!("{}: {}, driver {driver}, {node}; {tier}", state.device, state.size)
 }
 
 fn zram(facts: &Facts) -> String {

@@ -152,6 +152,31 @@ fn a_node_that_is_not_there_is_not_supported_rather_than_wrong() {
         .stderr_eq("terrace: `numa:999`: this machine has no such node[..]\n");
 }
 
+/// What a device lacks that is there, the guest shows (`tests/guest/tests/dax_device.sh`).
+#[test]
+fn a_dax_device_must_be_there_and_be_a_device() {
+    let program = Sleeper::new();
+    let slow = |tier| {
+        let attach = ["attach", "--pid", &program.pid(), "--fast", "numa:0", "--slow", tier];
+        refused(terrace().args(attach))
+    };
+    let missing = slow("dax:/dev/dax77.0");
+    assert!(missing.contains("`dax:dax77.0`: there is no such device"), "{missing}");
+    let file = slow("dax:/mnt/pmem/cold");
+    assert!(file.contains("`/mnt/pmem/cold` is not a DAX device"), "{file}");
+    let started = refused(terrace().args([
+        "run",
+        "--fast",
+        "64MiB",
+        "--slow",
+        "dax:dax77.0",
+        "--",
+        "echo",
+        "started",
+    ]));
+    assert!(started.contains("there is no such device"), "{started}");
+}
+
 /// A program of a group; killed when it is dropped.
 struct Member(Child);
 

@@ -55,6 +55,19 @@ fn json_says_the_same() {
     assert_eq!(document["facts"]["privileges"]["seccomp"], true);
 }
 
+#[test]
+fn json_says_of_each_dax_device_whether_it_is_a_tier() {
+    let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor/01-bare-metal-cxl");
+
+    let document = common::json(terrace().arg("doctor").arg("--json").arg("--root").arg(case), 0);
+
+    let devices = &document["facts"]["dax"];
+    assert_eq!(devices[0]["device"], "dax0.0");
+    assert_eq!(devices[0]["node"], 2);
+    assert_eq!(devices[0]["online"], 8_u64 << 30);
+    assert!(devices[0]["lacks"].is_null() && devices[1]["lacks"].is_string(), "{devices}");
+}
+
 /// A doctor who finds nothing where there is something would have users believe it.
 #[test]
 fn on_this_machine_the_doctor_finds_what_a_probe_finds() {

@@ -81,7 +81,7 @@ impl Compressing {
         let c = nodes.max(1);
         for (i, tier) in tiers.iter().enumerate() {
             let what = match &tier.memory.0 {
-                Named::InPlace(Memory::Numa(_)) if i < nodes => None,
+                Named::InPlace(_) if i < nodes => None,
                 Named::Dram if i == 0 => None,
                 Named::Compressed if i == c => None,
                 Named::File | Named::Dax if i == c + 1 => None,
@@ -256,6 +256,13 @@ mod tests {
             panic!("a good file")
         };
         assert_eq!(four.names(), ["numa:0", "numa:1", "compressed", "dax"]);
+    }
+
+    #[test]
+    fn one_of_them_may_be_a_dax_device() {
+        let device = NODES.replace("numa:1", "dax:dax0.0");
+        let Ok(LadderFile::Compressing(ladder)) = parse(&device) else { panic!("a good file") };
+        assert_eq!(ladder.names(), ["numa:0", "dax:dax0.0", "compressed"]);
     }
 
     #[test]

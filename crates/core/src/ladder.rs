@@ -15,6 +15,9 @@
 //! memory = "numa:1"
 //!
 //! [[tier]]
+//! memory = "dax:dax0.0"     # a device that is the kernel's memory, by its name
+//!
+//! [[tier]]
 //! memory = "swap"           # cold pages are given to the kernel's swap
 //! ```
 
@@ -25,6 +28,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use crate::compressing::Compressing;
+use crate::dax::{DaxDevice, ParseDaxError};
 use crate::machine::{MachineError, Scalar, Value, field_at, find_field};
 use crate::parse::ParseUnitError;
 use crate::telemetry::MAX_TIERS;
@@ -34,9 +38,10 @@ use crate::units::{Bytes, BytesPerSecond, Nanos};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(into = "String")]
 pub enum Memory {
-    /// A NUMA node, by its number: DRAM, CXL, or a DAX device that was handed
-    /// to the kernel as memory.
+    /// A NUMA node, by its number: DRAM or CXL.
     Numa(u32),
+    /// The node that a DAX device became when it was handed to the kernel as memory.
+    Dax(DaxDevice),
     /// The kernel's swap: zram, zswap, a partition, a file.
     Swap,
 }
@@ -45,9 +50,26 @@ impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Numa(node) => write!(f, "numa:{node}"),
+            Self::Dax(device) => write!(f, "dax:{device}"),
             Self::Swap => f.write_str("swap"),
         }
     }
+}
+
+impl Memory {
+    /// Whether pages stay mapped in it.
+    pub const fn is_addressable(self) -> bool {
+        !matches!(self, Self::Swap)
+    }
+}
+
+/// Where the pages of a tier lie, once it is known which node a DAX device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// In a NUMA node's memory.
+    Node(u32),
+    /// In the kernel's swap.
+    Swap,
 }
 
 impl From<Memory> for String {
@@ -60,8 +82,13 @@ impl From<Memory> for String {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ParseTierError {
     /// Not a memory.
-    #[error("`{0}` is not a memory (there are `numa:N`, for instance `numa:0`, and `swap`)")]
+    #[error(
+        "`{0}` is not a memory (there are `numa:N`, for instance `numa:0`, `dax:DEVICE` and `swap`)"
+    )]
     Memory(String),
+    /// Not a DAX device.
+    #[error(transparent)]
+    Dax(#[from] ParseDaxError),
     /// The capacity is not an amount.
     #[error("capacity: {0}")]
     Capacity(#[from] ParseUnitError),
@@ -72,6 +99,9 @@ impl FromStr for Memory {
     fn from_str(text: &str) -> Result<Self, ParseTierError> {
         if text == "swap" {
             return Ok(Self::Swap);
+        }
+        if let Some(device) = text.strip_prefix("dax:") {
+            return Ok(Self::Dax(device.parse()?));
         }
         text.strip_prefix("numa:")
             // `parse` alone would take `+1`.
@@ -211,6 +241,20 @@ impl Ladder {
             return bad("migration.threads".into(), "must be 1 to 64");
         }
         Ok(())
+    }
+
+    /// Where each tier's pages lie. `node_of` finds the node that a DAX device is; its first
+    /// error is ours.
+    pub fn homes<E>(
+        &self,
+        mut node_of: impl FnMut(DaxDevice) -> Result<u32, E>,
+    ) -> Result<Vec<Home>, E> {
+        let home = |tier: &LadderTier| match tier.memory {
+            Memory::Numa(node) => Ok(Home::Node(node)),
+            Memory::Dax(device) => node_of(device).map(Home::Node),
+            Memory::Swap => Ok(Home::Swap),
+        };
+        self.tiers.iter().map(home).collect()
     }
 
     /// Whether a text is meant as a ladder file, valid or not.
@@ -367,7 +411,7 @@ pub(crate) enum Named {
 
 impl Named {
     pub(crate) fn is_node(self) -> bool {
-        matches!(self, Self::InPlace(Memory::Numa(_)))
+        matches!(self, Self::InPlace(memory) if memory.is_addressable())
     }
 }
 
@@ -379,11 +423,12 @@ impl Scalar for Named {
             "compressed" => Self::Compressed,
             "file" => Self::File,
             "dax" => Self::Dax,
-            _ => Self::InPlace(text.parse().map_err(|_| {
-                format!(
-                    "`{text}` is not a memory (there are `numa:N` and `swap`, or `dram`, \
-                     `compressed`, `file` and `dax`)"
-                )
+            _ => Self::InPlace(text.parse().map_err(|what| match what {
+                ParseTierError::Dax(what) => what.to_string(),
+                _ => format!(
+                    "`{text}` is not a memory (there are `numa:N`, `dax:DEVICE` and `swap`, or \
+                     `dram`, `compressed`, `file` and `dax`)"
+                ),
             })?),
         })
     }
@@ -425,6 +470,7 @@ mod tests {
             ("numa:1", "numa:0", 11, "tier[1].memory"),
             ("numa:1", "node1", 11, "tier[1].memory"),
             ("numa:1", "numa:+1", 11, "tier[1].memory"),
+            ("numa:1", "dax:1", 11, "tier[1].memory"),
             ("numa:0", "swap", 7, "tier[0].memory"),
             ("200MB/s", "0B/s", 4, "migration.limit"),
             ("limit = \"200MB/s\"", "threads = 0", 4, "migration.threads"),
@@ -439,12 +485,27 @@ mod tests {
     }
 
     #[test]
+    fn a_dax_device_is_a_memory_whose_node_is_found_later() {
+        let named = GOOD.replace("numa:1", "dax:/dev/dax1.0");
+        let ladder = Ladder::parse("tiers.toml", &named).expect("a good file");
+        let device = DaxDevice { region: 1, instance: 0 };
+
+        let homes = ladder.homes(|asked| if asked == device { Ok(2) } else { Err("another") });
+
+        assert_eq!(ladder.tiers[1].memory.to_string(), "dax:dax1.0", "one name, however written");
+        assert_eq!(homes, Ok(vec![Home::Node(0), Home::Node(2), Home::Swap]));
+        assert_eq!(ladder.homes(|_| Err::<u32, _>("none")), Err("none"));
+    }
+
+    #[test]
     fn one_tier_is_no_ladder() {
         let fast: LadderTier = "numa:0=64MiB".parse().expect("a tier");
         assert_eq!(fast.capacity, Some(Bytes::mib(64)));
         assert!(Ladder::new(vec![fast]).is_err());
         assert!(Ladder::new(vec![fast, LadderTier::new(Memory::Numa(1))]).is_ok());
         assert!("numa:0=64".parse::<LadderTier>().is_err(), "an amount needs a unit");
+        let slow: LadderTier = "dax:dax0.0=1GiB".parse().expect("a tier");
+        assert_eq!(slow.capacity, Some(Bytes::gib(1)));
     }
 
     #[test]

@@ -21,9 +21,11 @@
 //! | [`detail`] | their part about cores, caches and TLBs |
 //! | [`ladder`] | ladder files: the tiers of a running program |
 //! | [`compressing`] | ladders with compressed memory |
+//! | [`dax`] | DAX devices by name |
 
 pub mod action;
 pub mod compressing;
+pub mod dax;
 pub mod detail;
 pub mod event;
 pub mod ladder;
@@ -41,9 +43,10 @@ pub use action::{
     Abort, Action, ActionClass, Done, Heat, OpId, Outcome, Plan, Proposal, Reason, Urgency,
 };
 pub use compressing::{Compressing, SpillTier};
+pub use dax::{DaxDevice, ParseDaxError};
 pub use detail::{Detail, Inclusion, Replacement};
 pub use event::{Event, EventRef};
-pub use ladder::{Ladder, LadderFile, LadderTier, Memory, Migration};
+pub use ladder::{Home, Ladder, LadderFile, LadderTier, Memory, Migration};
 pub use machine::{Machine, MachineError};
 pub use page::{PageNo, PageRange, PageRef, PageSize};
 pub use parse::ParseUnitError;

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use serde::Serialize;
 use terrace_core::Bytes;
 
+use crate::numa::dax::{DaxDevices, DaxState};
 use crate::tracking::Tracks;
 
 /// What the files say.
@@ -31,6 +32,8 @@ pub struct Facts {
     pub perf: Perf,
     /// NUMA nodes with what they hold.
     pub nodes: Vec<Node>,
+    /// DAX devices, which can be nodes.
+    pub dax: Vec<DaxState>,
     /// Transparent huge pages; `None` where the kernel has none.
     pub huge_pages: Option<HugePages>,
     /// Compressed RAM of the kernel's own: block devices.
@@ -187,6 +190,7 @@ impl Facts {
             userfaultfd: files.userfaultfd(),
             perf: files.perf(),
             nodes: files.nodes(),
+            dax: DaxDevices::new(root).list(),
             huge_pages: files.huge_pages(),
             zram: files.zram(),
             zswap: files.zswap(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{
-    ActionClass, Bytes, BytesPerSecond, Memory, Nanos, PageSize, PerSecond, TierId,
+    ActionClass, Bytes, BytesPerSecond, Home, Memory, Nanos, PageSize, PerSecond, TierId,
 };
 use terrace_live::attach::host::Host;
 use terrace_live::attach::parts::Part;
@@ -89,8 +89,11 @@ pub struct ProcessLine {
 /// One tier.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TierLine {
-    /// What it is called: `numa:0`, `swap`.
+    /// What it is called: `numa:0`, `dax:dax0.0`, `swap`.
     pub memory: String,
+    /// The node that a DAX device is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<u32>,
     /// What the programs may use of it; `None` for what it has.
     pub capacity: Option<Bytes>,
     /// What it held of them after the first look.
@@ -107,6 +110,16 @@ pub struct TierLine {
     /// Where that is known from.
     #[serde(default)]
     pub latency_from: Option<LatencyFrom>,
+}
+
+impl TierLine {
+    /// What it is called, and which node that is where the name does not say so.
+    pub fn title(&self) -> String {
+        match self.node {
+            Some(node) => format!("{} (numa:{node})", self.memory),
+            None => self.memory.clone(),
+        }
+    }
 }
 
 /// One sampler.
@@ -183,15 +196,20 @@ impl AttachReport {
             .ladder()
             .tiers
             .iter()
+            .zip(engine.homes())
             .zip(engine.latencies())
             .enumerate()
-            .map(|(i, (tier, (latency, from)))| TierLine {
+            .map(|(i, ((tier, home), (latency, from)))| TierLine {
                 memory: tier.memory.to_string(),
+                node: match (tier.memory, home) {
+                    (Memory::Dax(_), Home::Node(node)) => Some(node),
+                    _ => None,
+                },
                 capacity: tier.capacity,
                 at_begin: at_begin.map_or(now[i], |begin| begin[i]),
                 now: now[i],
                 recent_accesses: stats.recent_share(TierId(i as u8)),
-                all_accesses: (all > 0 && matches!(tier.memory, Memory::Numa(_)))
+                all_accesses: (all > 0 && tier.memory.is_addressable())
                     .then(|| stats.accesses[i] as f64 / all as f64),
                 latency: Some(latency),
                 latency_from: Some(from),
@@ -403,6 +421,7 @@ pub(crate) mod tests {
     pub(crate) fn report(n: u64) -> AttachReport {
         let tier = |memory: &str, now| TierLine {
             memory: memory.to_owned(),
+            node: None,
             capacity: (memory == "numa:0").then_some(Bytes::mib(8)),
             at_begin: Bytes::mib(16),
             now,
@@ -504,6 +523,14 @@ pub(crate) mod tests {
         assert_eq!((line.fastest[0], line.fastest[1]), (Some(25), None));
         assert_eq!((line.fastest[PARTS - 1], line.parts[PARTS - 1]), (Some(0), 9));
         assert_eq!(line.accesses, 9);
+    }
+
+    #[test]
+    fn a_dax_device_has_both_its_names() {
+        let mut report = report(1);
+        assert_eq!(report.tiers[1].title(), "numa:1");
+        (report.tiers[1].memory, report.tiers[1].node) = ("dax:dax0.0".into(), Some(2));
+        assert_eq!(report.tiers[1].title(), "dax:dax0.0 (numa:2)");
     }
 
     #[test]

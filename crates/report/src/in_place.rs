@@ -105,6 +105,7 @@ mod tests {
     fn tier(memory: &str, latency: u64, from: LatencyFrom, share: Option<f64>) -> TierLine {
         TierLine {
             memory: memory.to_owned(),
+            node: None,
             capacity: None,
             at_begin: Bytes::ZERO,
             now: Bytes::ZERO,

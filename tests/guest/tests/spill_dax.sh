@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC1091,SC2016,SC2034,SC2154
 # A spill file on a file system that is mounted with DAX, used as memory.
 . /tests/lib.sh
-for module in /modules/pmem/*.ko; do insmod "$module"; done
+load pmem
 mkfs.ext4 -q -b 4096 /dev/pmem0
 mkdir /tmp/pmem
 mount -t ext4 -o dax /dev/pmem0 /tmp/pmem

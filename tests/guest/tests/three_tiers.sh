@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC1091,SC2016,SC2034,SC2154
 # Fast node, slow node, swap on zram: three tiers from a ladder file.
 . /tests/lib.sh
-for module in /modules/zram/*.ko; do insmod "$module"; done
+load zram
 echo 128M >/sys/block/zram0/disksize
 mkswap /dev/zram0
 swapon /dev/zram0

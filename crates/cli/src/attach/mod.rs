@@ -63,11 +63,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["fast", "slow"])]
     tiers: Option<PathBuf>,
 
-    /// The fastest tier: `numa:N`, with a capacity as `numa:N=SIZE`.
+    /// The fastest tier: `numa:N`, with a capacity as `numa:N=SIZE`; or a DAX device that is
+    /// the kernel's memory, `dax:DEVICE`.
     #[arg(long, value_name = "TIER", requires = "slow")]
     fast: Option<LadderTier>,
 
-    /// A slower tier: `numa:N`, or `swap`; several, faster ones first.
+    /// A slower tier: `numa:N`, `dax:DEVICE` or `swap`; several, faster ones first.
     #[arg(long, value_name = "TIER", requires = "fast")]
     slow: Vec<LadderTier>,
 

@@ -130,7 +130,7 @@ fn tier_table(report: &AttachReport) -> String {
         .iter()
         .map(|tier| {
             [
-                tier.memory.clone(),
+                tier.title(),
                 tier.capacity.map_or("-".to_owned(), |capacity| capacity.to_string()),
                 tier.at_begin.to_string(),
                 tier.now.to_string(),
@@ -178,6 +178,7 @@ mod tests {
     fn tier(memory: &str, latency: u64, share: Option<f64>) -> TierLine {
         TierLine {
             memory: memory.to_owned(),
+            node: None,
             capacity: None,
             at_begin: Bytes::ZERO,
             now: Bytes::ZERO,

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use terrace_core::{Bytes, Ladder, Memory, Nanos};
+use terrace_core::{Bytes, DaxDevice, Home, Ladder, Memory, Nanos};
 use terrace_economics::{Economist, Mode};
 use terrace_live::activate;
 use terrace_live::attach::host::{Host, LinuxHost};
 use terrace_live::attach::targets::Targets;
 use terrace_live::attach::{Attach, Options};
+use terrace_live::numa::dax::{DaxDevices, DaxState};
 use terrace_live::numa::nodes::Nodes;
 use terrace_live::sys::thread_cpu;
 use terrace_policy::{Brain, PolicyName};
@@ -85,7 +86,7 @@ impl Session {
         let economist = Economist::new(how.economist, activate::calibrate());
         let brain = Brain::new(how.policy.build(), economist);
         check_policy(&brain, &how.ladder)?;
-        check_memories(&how.ladder)?;
+        let homes = find_homes(&how.ladder)?;
         let choice = how.moving.choose(&brain, &how.ladder)?;
         let mut samplers: Vec<Box<dyn Sampler>> = Vec::new();
         for kind in &choice.kinds {
@@ -106,7 +107,7 @@ impl Session {
             ..Options::default()
         };
         let ladder = how.ladder.clone();
-        let mut engine = Attach::new(LinuxHost::new(), ladder, brain, samplers, options);
+        let mut engine = Attach::new(LinuxHost::new(), ladder, &homes, brain, samplers, options);
         Ok(Self {
             how,
             choice,
@@ -288,7 +289,7 @@ pub(super) fn names(processes: &[u32]) -> Vec<(u32, String)> {
 
 /// A policy that learns by pages that come back has to see some do so.
 fn check_policy(brain: &Brain, ladder: &Ladder) -> Result<(), Failure> {
-    let node = ladder.tiers.iter().skip(1).find(|t| matches!(t.memory, Memory::Numa(_)));
+    let node = ladder.tiers.iter().skip(1).find(|t| t.memory.is_addressable());
     match node.filter(|_| brain.needs().refaults) {
         None => Ok(()),
         Some(tier) => Err(Failure::bad_input(format!(
@@ -300,34 +301,64 @@ fn check_policy(brain: &Brain, ladder: &Ladder) -> Result<(), Failure> {
     }
 }
 
-/// Every memory of a ladder must be there.
-fn check_memories(ladder: &Ladder) -> Result<(), Failure> {
+/// Where the pages of each tier lie. Every memory of a ladder must be there.
+fn find_homes(ladder: &Ladder) -> Result<Vec<Home>, Failure> {
+    let devices = DaxDevices::new(Path::new("/"));
+    let homes = ladder.homes(|device| node_of(device, devices.state(device)))?;
     let nodes = Nodes::new(Path::new("/"));
-    for tier in &ladder.tiers {
-        match tier.memory {
-            Memory::Numa(node) if !nodes.exists(node) => {
+    for (i, (tier, home)) in ladder.tiers.iter().zip(&homes).enumerate() {
+        // Two names, which the ladder cannot know.
+        if let Some(other) = homes[..i].iter().position(|other| other == home) {
+            let other = ladder.tiers[other].memory;
+            let what = format!("`{}`: another tier, `{other}`, is the same node", tier.memory);
+            return Err(Failure::bad_input(what));
+        }
+        match *home {
+            Home::Node(node) if !nodes.exists(node) => {
                 return Err(Failure::unsupported(format!(
                     "`{}`: this machine has no such node (`terrace doctor` lists them)",
                     tier.memory
                 )));
             }
-            Memory::Swap if LinuxHost::new().swap_memory().0.is_zero() => {
+            Home::Swap if LinuxHost::new().swap_memory().0.is_zero() => {
                 return Err(Failure::unsupported("`swap`: this machine has no swap space"));
             }
             _ => {}
         }
     }
-    Ok(())
+    Ok(homes)
+}
+
+/// The node that a DAX device is.
+fn node_of(device: DaxDevice, state: Option<DaxState>) -> Result<u32, Failure> {
+    let Some(state) = state else {
+        return Err(Failure::bad_input(format!(
+            "`dax:{device}`: there is no such device (`terrace doctor` lists them)"
+        )));
+    };
+    state.tier().map_err(|lacks| Failure::unsupported(format!("`dax:{device}`: {lacks}")))
 }
 
 /// Says what will not go as one might expect.
 fn warn(ladder: &Ladder) {
-    let nodes = ladder.tiers.iter().filter(|t| matches!(t.memory, Memory::Numa(_))).count();
+    let nodes = ladder.tiers.iter().filter(|t| t.memory.is_addressable()).count();
     let balancing = fs::read_to_string("/proc/sys/kernel/numa_balancing").unwrap_or_default();
     if nodes > 1 && !["", "0"].contains(&balancing.trim()) {
         eprintln!(
             "terrace: warning: the kernel's NUMA balancing moves pages, too \
              (sysctl kernel.numa_balancing=0 stops it)"
         );
+    }
+    let devices = DaxDevices::new(Path::new("/"));
+    for tier in &ladder.tiers {
+        if let Memory::Dax(device) = tier.memory
+            && devices.state(device).is_some_and(|state| state.shares_node)
+        {
+            eprintln!(
+                "terrace: warning: `{}`: its node has other memory, too, and a page that is \
+                 moved there may lie in either",
+                tier.memory
+            );
+        }
     }
 }

@@ -73,9 +73,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PID|NAME|cgroup", conflicts_with_all = ["fast", "slow"])]
     join: Option<String>,
 
-    /// Instead of compressing it, let the rest lie in a slower memory: `numa:N`,
-    /// or `swap`; several, faster ones first. Nothing is loaded into the
-    /// program, all its processes together have `--fast`, and pages stay mapped.
+    /// Instead of compressing it, let the rest lie in a slower memory: `numa:N`, `dax:DEVICE`
+    /// (a DAX device that is the kernel's memory), or `swap`; several, faster ones first.
+    /// Nothing is loaded into the program, all its processes together have `--fast`, and pages
+    /// stay mapped.
     #[arg(long, value_name = "TIER")]
     slow: Vec<LadderTier>,
 

@@ -48,7 +48,8 @@ impl SpillFile {
             }
             // A file beside it would lie in /dev, which is RAM.
             Ok(there) if there.file_type().is_char_device() => Err(Failure::bad_input(format!(
-                "--spill: {shown} is a device; a file on a file system mounted with `-o dax` is needed"
+                "--spill: {shown} is a device; a file on a file system mounted with `-o dax` is \
+                 needed (a DAX device is a tier: `--slow dax:DEVICE`)"
             ))),
             _ => Ok(()),
         }

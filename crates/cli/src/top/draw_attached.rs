@@ -25,7 +25,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, body: Rect, run: &AttachHistory, map: 
 fn draw_tiers(frame: &mut Frame<'_>, area: Rect, run: &AttachHistory) {
     let rows = run.report.tiers.iter().map(|tier| {
         Row::new([
-            tier.memory.clone(),
+            tier.title(),
             tier.capacity.map_or("-".to_owned(), |capacity| capacity.to_string()),
             tier.now.to_string(),
             tier.recent_accesses.map_or("-".to_owned(), percent),
@@ -148,6 +148,7 @@ mod tests {
     fn report(n: usize) -> AttachReport {
         let tier = |memory: &str, now, share| TierLine {
             memory: memory.to_owned(),
+            node: None,
             capacity: (memory == "numa:0").then_some(Bytes::mib(32)),
             at_begin: Bytes::mib(32),
             now,

@@ -8,8 +8,7 @@
 use std::io;
 
 use terrace_core::{
-    Abort, Action, Done, FaultKind, Memory, Nanos, Outcome, PageRef, PageSize, Plan, Proposal,
-    TierId,
+    Abort, Action, Done, FaultKind, Home, Nanos, Outcome, PageRef, PageSize, Plan, Proposal, TierId,
 };
 use terrace_sampler::pagemap::{Run, is};
 
@@ -125,16 +124,16 @@ impl<H: Host> Attach<H> {
         for group in legs.chunk_by(|a, b| (a.process, a.to) == (b.process, b.to)) {
             let mut rest = group;
             while !rest.is_empty() {
-                let memory = self.ladder.tiers[rest[0].to.index()].memory;
+                let home = self.rooms[rest[0].to.index()].home;
                 // Of as many batches as there are threads, each takes one.
-                let threads = if memory == Memory::Swap { 1 } else { self.crew.threads() };
+                let threads = if home == Home::Swap { 1 } else { self.crew.threads() };
                 let most = self.ladder.migration.batch as usize * threads as usize;
                 let batch;
                 (batch, rest) = rest.split_at(batch_of(rest, most));
                 let begin = self.host.now();
-                let made = match memory {
-                    Memory::Numa(node) => self.move_to_node(batch, node),
-                    Memory::Swap => self.give_to_swap(batch),
+                let made = match home {
+                    Home::Node(node) => self.move_to_node(batch, node),
+                    Home::Swap => self.give_to_swap(batch),
                 };
                 let time = self.host.now().saturating_sub(begin);
                 self.stats.moving += time;

@@ -32,7 +32,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{
-    Bytes, Ladder, Memory, Nanos, Plan, Sample, SampleSource, Telemetry, TierId, TierTelemetry,
+    Bytes, Home, Ladder, Nanos, Plan, Sample, SampleSource, Telemetry, TierId, TierTelemetry,
 };
 use terrace_economics::Decision;
 use terrace_policy::Brain;
@@ -124,7 +124,7 @@ pub struct Attach<H> {
     /// What a health of samplers that are gone was.
     buried: Health,
     pass: scan::Pass,
-    /// Where every tier's room is taken from, as last read.
+    /// Where every tier's pages lie, and what room there is, as last read.
     rooms: Vec<Room>,
     refreshed: Option<Nanos>,
     next_tick: Nanos,
@@ -159,8 +159,9 @@ pub enum LatencyFrom {
 }
 
 /// A tier's memory as last read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Room {
+    home: Home,
     total: Bytes,
     free: Bytes,
     read: Nanos,
@@ -169,20 +170,28 @@ struct Room {
 }
 
 impl<H: Host> Attach<H> {
-    /// An engine for a ladder. Samplers are in the order of their worth.
+    /// An engine for a ladder whose tiers' pages lie in these homes ([`Ladder::homes`]).
+    /// Samplers are in the order of their worth.
+    ///
+    /// # Panics
+    ///
+    /// Of homes that are not as many as the tiers.
     pub fn new(
         mut host: H,
         ladder: Ladder,
+        homes: &[Home],
         brain: Brain,
         samplers: Vec<Box<dyn Sampler>>,
         options: Options,
     ) -> Self {
+        assert_eq!(homes.len(), ladder.tiers.len(), "each tier has a home");
         let rooms = ladder
             .tiers
             .iter()
-            .map(|tier| {
-                let (read, write, from) = match tier.memory {
-                    Memory::Numa(node) => {
+            .zip(homes)
+            .map(|(tier, &home)| {
+                let (read, write, from) = match home {
+                    Home::Node(node) => {
                         let latency = host.node_latency(node);
                         let from = if latency.from_firmware {
                             LatencyFrom::Firmware
@@ -193,7 +202,7 @@ impl<H: Host> Attach<H> {
                     }
                     // A major fault on zram, as measured for lz4: 5 µs without
                     // reclaim. A disk is slower; then the ladder should say so.
-                    Memory::Swap => {
+                    Home::Swap => {
                         let from = if host.swaps_to_zram() {
                             LatencyFrom::Zram
                         } else {
@@ -203,10 +212,12 @@ impl<H: Host> Attach<H> {
                     }
                 };
                 Room {
+                    home,
+                    total: Bytes::ZERO,
+                    free: Bytes::ZERO,
                     read: tier.read_latency.unwrap_or(read),
                     write: tier.write_latency.unwrap_or(write),
                     from: if tier.read_latency.is_some() { LatencyFrom::Ladder } else { from },
-                    ..Room::default()
                 }
             })
             .collect();
@@ -259,6 +270,10 @@ impl<H: Host> Attach<H> {
     /// to come back.
     pub fn latencies(&self) -> impl Iterator<Item = (Nanos, LatencyFrom)> {
         self.rooms.iter().map(|room| (room.read, room.from))
+    }
+    /// Where each tier's pages lie.
+    pub fn homes(&self) -> impl Iterator<Item = Home> {
+        self.rooms.iter().map(|room| room.home)
     }
     /// The system.
     pub fn host(&mut self) -> &mut H {
@@ -328,14 +343,14 @@ impl<H: Host> Attach<H> {
             return;
         }
         self.refreshed = Some(now);
-        for (room, tier) in self.rooms.iter_mut().zip(&self.ladder.tiers) {
-            let (total, free) = match tier.memory {
-                Memory::Numa(node) => self.host.node_memory(node),
-                Memory::Swap => self.host.swap_memory(),
+        for room in &mut self.rooms {
+            let (total, free) = match room.home {
+                Home::Node(node) => self.host.node_memory(node),
+                Home::Swap => self.host.swap_memory(),
             };
-            let reserve = match tier.memory {
-                Memory::Numa(_) => Bytes::from_f64(total.as_f64() * RESERVE),
-                Memory::Swap => Bytes::ZERO,
+            let reserve = match room.home {
+                Home::Node(_) => Bytes::from_f64(total.as_f64() * RESERVE),
+                Home::Swap => Bytes::ZERO,
             };
             room.total = total;
             room.free = free.saturating_sub(reserve);
@@ -474,7 +489,7 @@ impl<H: Host> Attach<H> {
             telemetry.tiers[i] = TierTelemetry {
                 capacity,
                 free: (capacity - used).min(room.free),
-                addressable: matches!(tier.memory, Memory::Numa(_)),
+                addressable: tier.memory.is_addressable(),
                 read_latency: room.read,
                 write_latency: room.write,
                 ..TierTelemetry::default()

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use terrace_core::{
-    Access, FaultKind, Memory, Nanos, PageNo, PageRange, PageRef, PageSize, RegionId, TierId,
+    Access, FaultKind, Home, Nanos, PageNo, PageRange, PageRef, PageSize, RegionId, TierId,
 };
 use terrace_sampler::pagemap::is;
 
@@ -241,9 +241,9 @@ impl<H: Host> Attach<H> {
             self.host.locate(process, &self.pass.questions, &mut self.pass.places)?;
             for (&page, place) in self.pass.asked.iter().zip(&self.pass.places) {
                 let tier = match *place {
-                    Place::Node(node) => self.ladder.tiers.iter().position(
-                        |tier| matches!(tier.memory, Memory::Numa(other) if other == node),
-                    ),
+                    Place::Node(node) => {
+                        self.rooms.iter().position(|room| room.home == Home::Node(node))
+                    }
                     _ => None,
                 };
                 // What lies in a memory outside the ladder is not ours.
@@ -322,8 +322,7 @@ impl<H: Host> Attach<H> {
 
     /// The tier that is swap.
     pub(super) fn swap_tier(&self) -> Option<TierId> {
-        let swap = |tier: &terrace_core::LadderTier| tier.memory == Memory::Swap;
-        self.ladder.tiers.iter().position(swap).map(|i| TierId(i as u8))
+        self.rooms.iter().position(|room| room.home == Home::Swap).map(|i| TierId(i as u8))
     }
 }
 

@@ -174,7 +174,9 @@ fn attach(ladder: &[&str], policy: PolicyName, fake: Fake, hot: Vec<u64>) -> Att
     let ladder = Ladder::new(tiers).expect("a ladder");
     let brain = Brain::new(policy.build(), Economist::new(Mode::Enforce, calibration()));
     let options = Options { pass_interval: Nanos::millis(100), ..Options::default() };
-    Attach::new(fake, ladder, brain, vec![Box::new(Scripted(hot))], options)
+    // A device is the node of its region's number here.
+    let homes = ladder.homes(|device| Ok::<_, ()>(device.region)).expect("homes");
+    Attach::new(fake, ladder, &homes, brain, vec![Box::new(Scripted(hot))], options)
 }
 
 /// Steps for so long, by the fake's clock.
@@ -194,13 +196,26 @@ fn check(engine: &Attach<Fake>) {
             let page = PageRef { region: id, page: terrace_core::PageNo(page) };
             let Some(tier) = engine.space.word(page).tier() else { continue };
             let here = engine.host.pages.get(&window.address(page.page));
-            let expected = match engine.ladder.tiers[tier.index()].memory {
-                Memory::Numa(node) => At::Node(node),
-                Memory::Swap => At::Swap,
+            let expected = match engine.rooms[tier.index()].home {
+                Home::Node(node) => At::Node(node),
+                Home::Swap => At::Swap,
             };
             assert_eq!(here, Some(&expected), "page {page}");
         }
     }
+}
+
+#[test]
+fn a_dax_device_s_pages_are_those_of_the_node_that_it_is() {
+    let fake = Fake::new((0..1000).map(|page| (page, At::Node(1))));
+    let hot: Vec<u64> = (100..164).collect();
+    let mut engine = attach(&["numa:0=1MiB", "dax:dax1.0"], PolicyName::HeMem, fake, hot.clone());
+
+    run(&mut engine, Nanos::seconds(5));
+
+    assert_eq!(engine.host.on(At::Node(0)), hot);
+    let slow = engine.telemetry(Nanos(engine.host.now)).tiers[1];
+    assert!(slow.addressable && !slow.capacity.is_zero(), "{slow:?}");
 }
 
 #[test]

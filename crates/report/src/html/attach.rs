@@ -80,8 +80,8 @@ fn head(story: &AttachStory, report: &AttachReport) -> String {
         .tiers
         .iter()
         .map(|tier| match tier.capacity {
-            Some(capacity) => format!("{} ({capacity})", tier.memory),
-            None => tier.memory.clone(),
+            Some(capacity) => format!("{} ({capacity})", tier.title()),
+            None => tier.title(),
         })
         .collect();
     let dry = if report.dry_run { ", moving nothing" } else { "" };
