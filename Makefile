@@ -96,12 +96,15 @@ test-long: ## The same for hours: more repetitions, more fuzzing, both policies.
 	@$(MAKE) --no-print-directory programs
 
 .PHONY: lint
-lint: ## Formatting, clippy and shellcheck.
+lint: ## Formatting, clippy, links in documentation, and shellcheck.
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@# Those that are not run by default are not among all targets, either.
 	@$(CARGO) clippy -q --locked --workspace --test hazards --test programs --test foreign \
 	    --test soak -- -D warnings
+	@# The table of a crate's files names modules that are not public.
+	@RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc -q --locked \
+	    --workspace --no-deps --document-private-items
 	@if command -v shellcheck >/dev/null; then \
 	    echo "shellcheck scripts"; shellcheck scripts/*.sh tests/guest/*.sh tests/guest/tests/*.sh .ci/run \
 	        bench/nodes/run.sh bench/nodes/init; \

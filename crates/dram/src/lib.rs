@@ -11,7 +11,7 @@
 //! | file | concept |
 //! |---|---|
 //! | [`duration`] | times as data sheets give them: `16nCK`, `7.5ns`, `max(4nCK, 7.5ns)` |
-//! | [`file`] | memory files: geometry, timing and controller, with the source of every number |
+//! | [`mod@file`] | memory files: geometry, timing and controller, with the source of every number |
 //! | [`presets`] | the memory files that come with Terrace |
 //! | [`timing`] | a memory file's times in cycles of its clock |
 //! | [`address`] | which bank, row and column an address is |

@@ -10,7 +10,7 @@
 //! | [`managed`] | a run whose memory is compressed |
 //! | [`across`] | several memories instead of compression |
 //! | [`nodes`] | several memories above compression |
-//! | [`render`] | what the run used, did and cost |
+//! | [`mod@render`] | what the run used, did and cost |
 //! | [`spill`] | what `--spill` names |
 
 mod across;

@@ -1,7 +1,7 @@
 //! The first stage of an access: first levels of TLB and cache, and page walks.
 //!
 //! Most accesses go to a page and a line that were among the two used last in
-//! their sets. A [`Filter`] of such pages and lines finds that out in a few
+//! their sets. A `Filter` of such pages and lines finds that out in a few
 //! instructions, and what such an access changes is little: nothing, or which
 //! of two came last, or a dirty bit. Other hits of both first levels are over
 //! here, too. Everything else becomes an entry of a queue, for the second stage

@@ -9,7 +9,7 @@
 //! in the hardware.
 //!
 //! What depends on the number of ways is compiled for each number of words: see
-//! [`each_size`].
+//! `each_size`.
 
 #![allow(clippy::inline_always)] // measured: a call here costs more than the work
 

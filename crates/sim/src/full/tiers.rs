@@ -3,7 +3,7 @@
 //! Two effects of load. A device cannot move more than its bandwidth: what is
 //! asked for faster queues up, and waits. And from the knee on latency grows
 //! with the share of the device's time that is in use, as in
-//! [`Device`](crate::device::Device); that share is measured over the last
+//! [`Device`]; that share is measured over the last
 //! microseconds.
 
 use terrace_core::machine::TierFile;

@@ -2,7 +2,7 @@
 //!
 //! | file | concept |
 //! |---|---|
-//! | [`format`] | the file, byte by byte |
+//! | [`mod@format`] | the file, byte by byte |
 //! | `codec` | how accesses become bytes |
 //! | [`writer`], [`reader`] | writing and reading it |
 //! | [`raw`] | what the recorder sends while a program runs |

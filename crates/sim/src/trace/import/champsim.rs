@@ -1,7 +1,7 @@
 //! ChampSim: 64 bytes an instruction, little-endian: u64 address of the
 //! instruction; u8 is it a branch, u8 was it taken; u8 destination registers
-//! [2]; u8 source registers [4]; u64 destination memory [2]; u64 source memory
-//! [4]. Zero is none.
+//! `[2]`; u8 source registers `[4]`; u64 destination memory `[2]`; u64 source memory
+//! `[4]`. Zero is none.
 //!
 //! It has registers, so dependences are known: a load whose source registers
 //! were written by the load before it depends on it. Sizes are not in it; eight
