@@ -5,6 +5,7 @@
 //! such hardware, by protecting random pages ([`crate::tracking`]); and where the kernel lets
 //! only stores be seen in that way, random pages are made to fault besides (`Worker::sample`).
 
+use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 
 use terrace_core::{Nanos, PageRef, Sample};
@@ -48,12 +49,14 @@ impl Pages for Managed<'_> {
         resident.then(|| Pager::page_ref(&place))
     }
 
-    fn pages_in(&self, range: ProcessRange, each: &mut dyn FnMut(PageRef)) {
+    fn pages_in(&self, range: ProcessRange, each: &mut dyn FnMut(PageRef, Range<u64>)) {
         for (_, region) in self.pager.regions.iter() {
             let first = region.start() as u64;
             let end = (first + u64::from(region.pages()) * PAGE as u64).min(range.end);
             for address in (first.max(range.start)..end).step_by(PAGE) {
-                self.page_at(range.process, address).into_iter().for_each(&mut *each);
+                if let Some(page) = self.page_at(range.process, address) {
+                    each(page, address..address + PAGE as u64);
+                }
             }
         }
     }

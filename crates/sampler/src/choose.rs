@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::attribution::Stores;
 use crate::damon::Damon;
 use crate::damon::control::Control;
 use crate::damon::trace::Format;
@@ -40,12 +41,12 @@ impl Kind {
         }
     }
 
-    /// Opens it.
-    pub fn open(self) -> Result<Box<dyn Sampler>, SamplerError> {
+    /// Opens it. Those of one program have their `stores` in common.
+    pub fn open(self, stores: &Stores) -> Result<Box<dyn Sampler>, SamplerError> {
         Ok(match self {
             Self::Hardware => Box::new(open_hardware()?),
-            Self::Damon => Box::new(Damon::new(Path::new("/"))),
-            Self::SoftDirty => Box::new(SoftDirty::new()),
+            Self::Damon => Box::new(Damon::new(Path::new("/"), stores.clone())),
+            Self::SoftDirty => Box::new(SoftDirty::new(stores.clone())),
             Self::KernelHints => Box::new(crate::perf::page_faults()?),
         })
     }
@@ -148,7 +149,7 @@ pub struct Choice {
 ///
 /// Hardware sampling if there is: it alone sees how often a page is used.
 /// Else DAMON, with soft-dirty bits beside it for the stores, which DAMON does
-/// not tell from loads. Else soft-dirty bits alone, else the kernel's hints.
+/// not tell from loads, and for which pages of a region are in use. Else soft-dirty bits alone, else the kernel's hints.
 pub fn choose(capabilities: &Capabilities) -> Result<Choice, String> {
     let has = |kind| capabilities.lack(kind).is_none();
     let Some(first) = Kind::ALL.into_iter().find(|kind| has(*kind)) else {

@@ -18,6 +18,11 @@ const WINDOW: Nanos = Nanos::seconds(1);
 const SHORT: Nanos = Nanos::millis(250);
 /// Below this share of the cap there is room for twice as many samples.
 const DENSER: f64 = 0.4;
+/// From so rare on, a sampler that the kernel drives takes orders late: DAMON does when a picture is
+/// complete, which takes most of a window then,
+const LATE: u32 = 8;
+/// and has fewer regions one picture later: so many windows go by.
+const LAG: u32 = 2;
 
 /// Keeps sampling below a share of one processor.
 #[derive(Clone, Debug)]
@@ -28,9 +33,9 @@ pub struct Governor {
     since: Option<(Nanos, Nanos)>,
     /// What was spent beyond the cap before the present window.
     debt: Nanos,
-    /// Whether the present window began with rarer samples: it has to run to its end, since the
-    /// kernel takes orders at its next look, and until then the old cost says nothing.
-    settling: bool,
+    /// Windows that have to run to their ends since samples became rarer, the present one
+    /// included: until orders are taken the old cost says nothing. Only the last one is judged.
+    settling: u32,
     /// Whether resting makes it cheaper. If not, a debt says nothing of what the rarity at hand
     /// costs.
     rests: bool,
@@ -58,7 +63,7 @@ impl Governor {
     /// for the default.
     pub fn new(cap: f64) -> Self {
         let cap = if cap.is_finite() { cap.clamp(1e-4, 1.0) } else { Self::DEFAULT_CAP };
-        Self { cap, rarity: 1, since: None, debt: Nanos::ZERO, settling: false, rests: true }
+        Self { cap, rarity: 1, since: None, debt: Nanos::ZERO, settling: 0, rests: true }
     }
 
     /// The same for who is driven by others, and costs what its rarity makes it cost.
@@ -80,10 +85,13 @@ impl Governor {
         let debt = (self.debt + cost).saturating_sub(allowed);
         let rest_until = now + Nanos::from_f64(debt.as_f64() / self.cap);
         let excessive = cost > Nanos::from_f64(WINDOW.as_f64() * self.cap);
-        if elapsed >= WINDOW || elapsed >= SHORT && excessive && !self.settling {
+        if elapsed >= WINDOW || elapsed >= SHORT && excessive && self.settling == 0 {
             let share = cost.as_f64() / elapsed.as_f64();
             let before = self.rarity;
-            if share > self.cap {
+            if self.settling > 1 {
+                // What the old orders cost. Taken for the cost of the new ones it would make
+                // samples rarer twice.
+            } else if share > self.cap {
                 // At once as rare as it has to be.
                 let factor = (share / self.cap).ceil().min(f64::from(Self::RAREST)) as u32;
                 let factor = factor.max(2).next_power_of_two();
@@ -91,7 +99,11 @@ impl Governor {
             } else if share < self.cap * DENSER && (debt.is_zero() || !self.rests) {
                 self.rarity = (self.rarity / 2).max(1);
             }
-            self.settling = self.rarity > before;
+            self.settling = match self.rarity > before {
+                true if self.rests || before < LATE => 1,
+                true => LAG + 1,
+                false => self.settling.saturating_sub(1),
+            };
             self.since = Some((now, spent));
             self.debt = debt;
         }
@@ -170,6 +182,25 @@ mod tests {
         let share = late / Nanos::seconds(30);
         assert!(share <= 0.03, "{share} at rarity {rarity}");
         assert!(share >= 0.01, "{share} at rarity {rarity}: rarer than it has to be");
+    }
+
+    /// DAMON takes an order when a picture is complete, a second after it was given, and another
+    /// goes by until it has fewer regions. What the old order cost was judged as the new one's:
+    /// samples became 16 times as rare as they had to be, and nothing was seen for ten seconds.
+    #[test]
+    fn an_order_that_is_taken_late_is_not_given_twice() {
+        let mut governor = Governor { rarity: 16, ..Governor::of_driven(0.03) };
+        let mut orders = std::collections::VecDeque::from([16; 200]);
+        let (mut spent, mut rarest) = (Nanos::ZERO, 0);
+        for tick in 0..3_000u64 {
+            let rarity = governor.judge(Nanos::millis(tick * 10), spent).rarity;
+            orders.push_back(rarity);
+            let in_force = orders.pop_front().expect("two seconds of orders");
+            // At 512 times as rare it would be just within the cap.
+            spent += Nanos::from_f64(0.03 * 10e6 * 500.0 / f64::from(in_force));
+            rarest = rarest.max(rarity);
+        }
+        assert!((512..=1024).contains(&rarest), "{rarest}");
     }
 
     #[test]

@@ -13,9 +13,11 @@
 //! | [`choose`] | what there is here, what is best, and why |
 //! | [`perf`] | hardware sampling by `perf_event_open`: PEBS, IBS |
 //! | [`damon`] | the kernel's own access monitor |
+//! | [`attribution`] | whose the accesses are that it found in a region |
 //! | [`soft_dirty`] | writes, seen from outside |
 //! | [`pagemap`] | a process's page table, as the kernel shows it |
 
+pub mod attribution;
 pub mod choose;
 pub mod damon;
 pub mod governor;
@@ -25,6 +27,7 @@ pub mod sampler;
 pub mod soft_dirty;
 mod sys;
 
+pub use attribution::Stores;
 pub use choose::{Capabilities, Choice, Kind};
 pub use governor::Governor;
 pub use sampler::{Health, Pages, ProcessRange, Sampler, SamplerError};

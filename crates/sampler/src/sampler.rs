@@ -1,5 +1,7 @@
 //! The sampler contract.
 
+use std::ops::Range;
+
 use terrace_core::{Nanos, PageRef, Sample};
 use thiserror::Error;
 
@@ -27,8 +29,9 @@ pub trait Pages {
     /// The managed page that an address lies in.
     fn page_at(&self, process: u32, address: u64) -> Option<PageRef>;
 
-    /// Every managed page in a range that has content somewhere, in order.
-    fn pages_in(&self, range: ProcessRange, each: &mut dyn FnMut(PageRef));
+    /// Every managed page in a range that has content somewhere, in order, with the addresses of
+    /// all that it is: of a huge page more of it may lie outside of the range.
+    fn pages_in(&self, range: ProcessRange, each: &mut dyn FnMut(PageRef, Range<u64>));
 
     /// All managed memory that may have content, in the order of processes and addresses.
     fn ranges(&self) -> Vec<ProcessRange>;

@@ -8,14 +8,16 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::ops::Range;
 
 use terrace_core::{Access, Nanos, Sample, SampleSource};
 
+use crate::attribution::{Cursor, Stores};
 use crate::pagemap::{PAGE, Pagemap, Query, is};
 use crate::sampler::{ACCESSES_A_BIT, Health, Pages, ProcessRange, Sampler, SamplerError};
 use crate::sys::thread_cpu;
 
-/// Time between two looks, before the governor makes it longer. A look costs
+/// Time between two looks, unless they rest for longer to pay for the last one. A look costs
 /// the program a fault for every page that it goes on to write, so this is
 /// what bounds the cost on its side.
 const INTERVAL: Nanos = Nanos::millis(500);
@@ -27,23 +29,19 @@ const FAULT: Nanos = Nanos::micros(1);
 /// Writes by soft-dirty bits.
 #[derive(Debug)]
 pub struct SoftDirty {
+    /// What the last looks have found.
+    stores: Stores,
     /// Those whose bits were cleared before.
     processes: BTreeSet<u32>,
     next: Nanos,
-    rarity: u32,
     health: Health,
 }
 
-impl Default for SoftDirty {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl SoftDirty {
-    /// A sampler that has looked at nothing yet.
-    pub fn new() -> Self {
-        Self { processes: BTreeSet::new(), next: Nanos::ZERO, rarity: 1, health: Health::default() }
+    /// A sampler that has looked at nothing yet; what it finds can be read in `stores`.
+    pub fn new(stores: Stores) -> Self {
+        let (processes, next, health) = (BTreeSet::new(), Nanos::ZERO, Health::default());
+        Self { stores, processes, next, health }
     }
 
     /// Whether the kernel keeps soft-dirty bits: those of a page that was just
@@ -78,22 +76,47 @@ impl SoftDirty {
         // Bits of memory that was never cleared are all set: they say nothing.
         if known {
             let query = Query { any: is::SOFT_DIRTY, tell: is::SOFT_DIRTY, protect: false };
+            let mut stored: Vec<Range<u64>> = Vec::new();
             for range in ranges {
-                pagemap.scan(range.start, range.end, query, &mut |run| {
-                    let range = ProcessRange { process, start: run.start, end: run.end };
-                    pages.pages_in(range, &mut |page| {
-                        out.push(Sample {
-                            page,
-                            access: Access::Write,
-                            source: SampleSource::WriteTrack,
-                            weight: 1,
-                        });
-                    });
-                })?;
+                pagemap.scan(
+                    range.start,
+                    range.end,
+                    query,
+                    &mut |run| match stored.last_mut() {
+                        Some(last) if last.end == run.start => last.end = run.end,
+                        _ => stored.push(run.start..run.end),
+                    },
+                )?;
             }
+            tell(process, &stored, pages, out);
+            self.stores.replace(process, stored);
         }
         // 4 clears the soft-dirty bits (`Documentation/filesystems/proc.rst`).
         fs::write(format!("/proc/{process}/clear_refs"), "4")
+    }
+}
+
+/// Pages of others between two that are asked for at once: less than a question costs.
+const GAP: u64 = 16 * PAGE;
+
+/// Samples of what was stored to.
+fn tell(process: u32, stored: &[Range<u64>], pages: &dyn Pages, out: &mut Vec<Sample>) {
+    for near in stored.chunk_by(|a, b| b.start - a.end <= GAP) {
+        let range = ProcessRange { process, start: near[0].start, end: near[near.len() - 1].end };
+        let mut cursor = Cursor::new(near);
+        pages.pages_in(range, &mut |page, bytes| {
+            if cursor.touches(&bytes) {
+                let (access, source) = (Access::Write, SampleSource::WriteTrack);
+                out.push(Sample { page, access, source, weight: 1 });
+            }
+        });
+    }
+}
+
+impl Drop for SoftDirty {
+    /// Nobody looks any more: what was found last would soon be wrong.
+    fn drop(&mut self) {
+        self.stores.retain(|_| false);
     }
 }
 
@@ -129,7 +152,8 @@ impl Sampler for SoftDirty {
             }
         }
         self.processes.retain(|process| ranges.iter().any(|r| r.process == *process));
-        self.next = now + INTERVAL * u64::from(self.rarity);
+        self.stores.retain(|process| self.processes.contains(&process));
+        self.next = now + INTERVAL;
         let written = (out.len() - before) as u64;
         self.health.delivered += written;
         // The program has paid for each as well, on our behalf.
@@ -137,8 +161,10 @@ impl Sampler for SoftDirty {
         Ok(())
     }
 
-    fn set_rarity(&mut self, factor: u32) {
-        self.rarity = factor;
+    fn set_rarity(&mut self, _factor: u32) {
+        // A look costs the same after a longer time: every page in use is stored to again. So it
+        // is resting that keeps looks within their share of the cost; to be rarer besides, for
+        // one dear look, kept the next one away for a minute.
     }
 
     fn health(&self) -> Health {

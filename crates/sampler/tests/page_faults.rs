@@ -1,4 +1,5 @@
 //! Sampling page faults for real: from `perf_event_open` to samples.
+use std::ops::Range;
 use std::sync::Mutex;
 
 use terrace_core::{Nanos, PageNo, PageRef, RegionId, Sample};
@@ -20,9 +21,11 @@ impl Pages for Own {
             PageRef { region: RegionId(0), page }
         })
     }
-    fn pages_in(&self, range: ProcessRange, each: &mut dyn FnMut(PageRef)) {
+    fn pages_in(&self, range: ProcessRange, each: &mut dyn FnMut(PageRef, Range<u64>)) {
         for at in (range.start..range.end).step_by(4096) {
-            self.page_at(range.process, at).into_iter().for_each(&mut *each);
+            if let Some(page) = self.page_at(range.process, at) {
+                each(page, at..at + 4096);
+            }
         }
     }
     fn ranges(&self) -> Vec<ProcessRange> {

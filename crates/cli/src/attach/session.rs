@@ -19,7 +19,7 @@ use terrace_live::sys::thread_cpu;
 use terrace_policy::{Brain, PolicyName};
 use terrace_report::AttachReport;
 use terrace_report::attach::{Head, held};
-use terrace_sampler::{Choice, Sampler};
+use terrace_sampler::{Choice, Sampler, Stores};
 
 use super::moving::Moving;
 use super::recorder::Recorder;
@@ -88,9 +88,9 @@ impl Session {
         check_policy(&brain, &how.ladder)?;
         let homes = find_homes(&how.ladder)?;
         let choice = how.moving.choose(&brain, &how.ladder)?;
-        let mut samplers: Vec<Box<dyn Sampler>> = Vec::new();
+        let (stores, mut samplers) = (Stores::default(), Vec::<Box<dyn Sampler>>::new());
         for kind in &choice.kinds {
-            samplers.push(kind.open().map_err(Failure::unsupported)?);
+            samplers.push(kind.open(&stores).map_err(Failure::unsupported)?);
         }
         let program = || (how.program.clone(), how.economist);
         let record = how.record.as_deref();

@@ -82,8 +82,9 @@ impl Default for Options {
 /// Of what observing may cost, the share of the first sampler, on which the policy depends most.
 /// The rest is for others, and for passes over the page tables.
 const FIRST: f64 = 0.6;
-/// The share of each other sampler.
-const OTHERS: f64 = 0.2;
+/// The share of each other sampler. Soft-dirty bits say whose DAMON's finds are: after a hot set
+/// has moved, those are given to the old one until the next look at the bits.
+const OTHERS: f64 = 0.25;
 
 /// A sampler with what keeps it within its share of the cost.
 struct Watcher {
@@ -326,7 +327,7 @@ impl<H: Host> Attach<H> {
         self.earn(now);
         let order = self.governor.judge(now, self.health().cpu + self.pass.cost());
         self.scan(now, targets, now >= order.rest_until)?;
-        self.sample(now, now >= order.rest_until);
+        self.sample(now);
         if now >= self.next_tick {
             self.think(now, decided)?;
             self.next_tick = now + self.brain.needs().tick.unwrap_or(IDLE_TICK);
@@ -375,9 +376,10 @@ impl<H: Host> Attach<H> {
         self.tokens = (self.tokens + limit.over(earned).as_f64()).min(most);
     }
 
-    /// Gives the policy what the samplers have seen; those that would cost less for it rest
-    /// unless they may observe.
-    fn sample(&mut self, now: Nanos, may: bool) {
+    /// Gives the policy what the samplers have seen. Those that would cost less for it rest while
+    /// they have used up their own shares; not while others have exceeded theirs, or DAMON, whose
+    /// cost follows its orders late, would keep those from looking who say what it has found.
+    fn sample(&mut self, now: Nanos) {
         self.samples.clear();
         let mut i = 0;
         while i < self.watchers.len() {
@@ -385,7 +387,7 @@ impl<H: Host> Attach<H> {
             let order = governor.judge(now, sampler.health().cpu);
             // Also while it rests: what the kernel drives goes on meanwhile.
             sampler.set_rarity(order.rarity);
-            if sampler.rests() && !(may && now >= order.rest_until) {
+            if sampler.rests() && now < order.rest_until {
                 i += 1;
                 continue;
             }

@@ -8,6 +8,7 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use terrace_core::{ContextId, PageNo, PageRange, PageRef, PageSize, Region, RegionId, TierId};
 use terrace_sampler::{Pages, ProcessRange};
@@ -226,7 +227,7 @@ impl Pages for Space {
         window.word(page).tier().map(|_| PageRef { region, page })
     }
 
-    fn pages_in(&self, range: ProcessRange, each: &mut dyn FnMut(PageRef)) {
+    fn pages_in(&self, range: ProcessRange, each: &mut dyn FnMut(PageRef, Range<u64>)) {
         let first = range.start & !(WINDOW - 1);
         for (_, id) in self.index.range((range.process, first)..(range.process, range.end)) {
             let Some(window) = self.window(*id) else { continue };
@@ -235,7 +236,8 @@ impl Pages for Space {
             let end = (range.end - window.base).div_ceil(1 << shift).min(window.words.len() as u64);
             for page in start..end {
                 if window.words[page as usize].tier().is_some() {
-                    each(PageRef { region: *id, page: PageNo(page as u32) });
+                    let at = window.base + (page << shift);
+                    each(PageRef { region: *id, page: PageNo(page as u32) }, at..at + (1 << shift));
                 }
             }
         }
@@ -322,8 +324,9 @@ mod tests {
         }
         let mut found = Vec::new();
         let range = ProcessRange { process: 7, start: 4096, end: WINDOW + 4096 };
-        space.pages_in(range, &mut |p| found.push(p));
-        assert_eq!(found, [page(&a, last), page(&b, 0)]);
+        space.pages_in(range, &mut |p, bytes| found.push((p, bytes)));
+        let (end, huge) = (WINDOW - 4096..WINDOW, WINDOW..WINDOW + (2 << 20));
+        assert_eq!(found, [(page(&a, last), end), (page(&b, 0), huge)]);
         let range = |start: u64, end: u64| ProcessRange { process: 7, start, end };
         let (first, across) = (range(0, 2 << 20), range(WINDOW - (2 << 20), WINDOW + (4 << 20)));
         assert_eq!(space.ranges(), [first, across], "two MiB at a time, across windows");

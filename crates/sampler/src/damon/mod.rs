@@ -4,7 +4,8 @@
 //! one page of each at every sampling interval, and splits and merges regions
 //! so that the pages of one are used alike. So its cost is bounded whatever
 //! the size of the program, and its picture is coarse: a hot page amid cold
-//! ones is seen only when its region has been split that far.
+//! ones is seen only when its region has been split that far, or by what else
+//! is known of its pages ([`crate::attribution`]).
 //!
 //! One kernel thread a process, because what DAMON reports of several
 //! processes in one context does not say which is which. Pictures come by a
@@ -21,6 +22,7 @@
 pub mod control;
 pub mod trace;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -30,6 +32,7 @@ use std::time::Duration;
 
 use terrace_core::{Access, Nanos, Sample, SampleSource};
 
+use crate::attribution::{Cursor, Finds, Stores, within};
 use crate::sampler::{ACCESSES_A_BIT, Health, Pages, ProcessRange, Sampler, SamplerError};
 use crate::sys::{KernelThread, thread_cpu};
 use control::{Control, DamonRegion, Target};
@@ -60,6 +63,8 @@ struct Shared {
 /// Accesses by DAMON.
 pub struct Damon {
     root: PathBuf,
+    /// Which pages were stored to, if somebody looks.
+    stores: Stores,
     worker: Option<Worker>,
     health: Health,
     rarity: Arc<AtomicU32>,
@@ -83,10 +88,12 @@ impl Drop for Worker {
 }
 
 impl Damon {
-    /// A sampler by the files below `root` (`/` for this machine).
-    pub fn new(root: &Path) -> Self {
+    /// A sampler by the files below `root` (`/` for this machine), that gives what it finds in a
+    /// region to pages in `stores` before others.
+    pub fn new(root: &Path, stores: Stores) -> Self {
         Self {
             root: root.to_owned(),
+            stores,
             worker: None,
             health: Health::default(),
             rarity: Arc::new(AtomicU32::new(1)),
@@ -247,10 +254,31 @@ impl Follower {
 /// An accessed bit says "at least one". Accesses that come at random at a rate of `r` a look are
 /// found in a share of `1 - exp(-r)` of the looks; of a page that was found in use each time,
 /// which has no upper bound, half a look in vain is assumed.
-fn weight(found: u32, looks: u32) -> u16 {
+fn weight(found: f64, looks: u32) -> u16 {
     let looks = f64::from(looks.max(1));
-    let vain = (looks - f64::from(found)).max(0.5);
-    (-looks * (vain / looks).ln()).round().clamp(1.0, f64::from(u16::MAX)) as u16
+    let vain = (looks - found).max(0.5);
+    (-looks * (vain / looks).ln()).round().clamp(0.0, f64::from(u16::MAX)) as u16
+}
+
+/// Samples of what a picture says, for a process in which these ranges were stored to.
+fn tell(picture: &Picture, stored: &[Range<u64>], pages: &dyn Pages, out: &mut Vec<Sample>) {
+    let &Picture { process, looks, ref regions } = picture;
+    for region in regions.iter().filter(|region| region.accesses > 0) {
+        let bytes = region.start..region.end;
+        let stored = within(stored, &bytes);
+        let finds = Finds::of(region.accesses, looks, &bytes, stored);
+        let (more, less) = (weight(finds.stored, looks), weight(finds.others, looks));
+        let mut cursor = Cursor::new(stored);
+        let range = ProcessRange { process, start: region.start, end: region.end };
+        pages.pages_in(range, &mut |page, bytes| {
+            let weight = if cursor.touches(&bytes) { more } else { less };
+            if weight > 0 {
+                // DAMON does not tell loads from stores.
+                let (access, source) = (Access::Read, SampleSource::AccessedBit);
+                out.push(Sample { page, access, source, weight });
+            }
+        });
+    }
 }
 
 impl Sampler for Damon {
@@ -279,16 +307,8 @@ impl Sampler for Damon {
             return Err(SamplerError::new(NAME, what));
         }
         let before = out.len();
-        for Picture { process, looks, regions } in pictures {
-            for region in regions.into_iter().filter(|region| region.accesses > 0) {
-                let range = ProcessRange { process, start: region.start, end: region.end };
-                let weight = weight(region.accesses, looks);
-                pages.pages_in(range, &mut |page| {
-                    // DAMON does not tell loads from stores.
-                    let (access, source) = (Access::Read, SampleSource::AccessedBit);
-                    out.push(Sample { page, access, source, weight });
-                });
-            }
+        for picture in pictures {
+            self.stores.of(picture.process, |stored| tell(&picture, stored, pages, out));
         }
         self.health.delivered += (out.len() - before) as u64;
         self.health.cpu += thread_cpu().saturating_sub(began);
@@ -316,20 +336,71 @@ impl Sampler for Damon {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace_core::{PageNo, PageRef, RegionId};
+
+    /// A hundred pages at their addresses, the last of them a huge one.
+    struct Hundred;
+
+    const HUGE: Range<u64> = 100 * 4096..100 * 4096 + (2 << 20);
+
+    impl Pages for Hundred {
+        fn page_at(&self, _: u32, _: u64) -> Option<PageRef> {
+            None
+        }
+        fn pages_in(&self, range: ProcessRange, each: &mut dyn FnMut(PageRef, Range<u64>)) {
+            let small = (0..100u64).map(|i| i * 4096..(i + 1) * 4096);
+            for (i, bytes) in small.chain([HUGE]).enumerate() {
+                if bytes.start < range.end && bytes.end > range.start {
+                    each(PageRef { region: RegionId(0), page: PageNo(i as u32) }, bytes);
+                }
+            }
+        }
+        fn ranges(&self) -> Vec<ProcessRange> {
+            Vec::new()
+        }
+    }
+
+    /// Weights of the pages of one region that was found in use in so many of 20 looks.
+    fn told(region: Range<u64>, accesses: u32, stored: &[Range<u64>]) -> Vec<(u32, u16)> {
+        let region = DamonRegion { start: region.start, end: region.end, accesses };
+        let picture = Picture { process: 1, looks: 20, regions: vec![region] };
+        let mut out = Vec::new();
+        tell(&picture, stored, &Hundred, &mut out);
+        out.iter().map(|sample| (sample.page.page.0, sample.weight)).collect()
+    }
+
+    /// If its neighbours were told as well, or the stores of another region counted, who moves
+    /// hot pages would move these.
+    #[test]
+    fn what_was_found_goes_to_the_pages_that_were_stored_to() {
+        let page = |i: u64| i * 4096..(i + 1) * 4096;
+        let stored = [page(0), page(10), page(13), page(16), page(30)];
+        assert_eq!(told(10 * 4096..19 * 4096, 6, &stored), [(10, 46), (13, 46), (16, 46)]);
+        assert_eq!(told(17 * 4096..20 * 4096, 20, &stored), [(17, 74), (18, 74), (19, 74)]);
+        assert_eq!(told(10 * 4096..12 * 4096, 0, &stored), [], "nothing was found there");
+    }
+
+    #[test]
+    fn a_huge_page_is_stored_to_if_any_part_of_it_is() {
+        let part = HUGE.start + (1 << 20)..HUGE.end;
+        assert_eq!(told(HUGE, 10, std::slice::from_ref(&part)), [(100, 74)]);
+        assert_eq!(told(HUGE, 10, &[]), [(100, 14)]);
+    }
 
     /// A page that is used all the time must weigh much more than one that a sweep has touched
     /// once.
     #[test]
     fn accesses_are_told_from_the_looks_that_found_one() {
-        assert_eq!(weight(1, 20), 1);
-        assert_eq!(weight(10, 20), 14);
-        assert_eq!(weight(20, 20), 74);
-        assert_eq!(weight(5, 5), 12);
-        assert_eq!(weight(30, 20), 74, "more than it can be is all");
+        assert_eq!(weight(1.0, 20), 1);
+        assert_eq!(weight(10.0, 20), 14);
+        assert_eq!(weight(20.0, 20), 74);
+        assert_eq!(weight(5.0, 5), 12);
+        assert_eq!(weight(30.0, 20), 74, "more than it can be is all");
         let mut last = 0;
         for found in 1..=20 {
-            assert!(weight(found, 20) > last);
-            last = weight(found, 20);
+            let now = weight(f64::from(found), 20);
+            assert!(now > last);
+            last = now;
         }
     }
 }
