@@ -257,6 +257,7 @@ impl Worker<'_> {
                 self.poll(&mut pending);
             } else {
                 self.pager.await_message(if pending.count > 0 { 0 } else { -1 });
+                aside::rest(self.id);
                 self.serve_messages(&mut pending);
                 if pending.count > 0 {
                     spin::give_way();
@@ -279,6 +280,7 @@ impl Worker<'_> {
             if aside::was_called(self.id) {
                 self.step_aside(true);
             }
+            aside::rest(self.id);
             let now = sys::now();
             let mut visited = again;
             again = false;

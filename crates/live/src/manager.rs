@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering::*;
 
 use terrace_core::{Abort, Action, Nanos};
 
+use crate::aside;
 use crate::collapse::Collapser;
 use crate::command::Command;
 use crate::duty::{LOOK, Pending};
@@ -53,6 +54,7 @@ impl Worker<'static> {
             if spare::runs_low() && !pager.is_stopped() {
                 give_up::break_off(NO_MEMORY);
             }
+            aside::rest(self.id);
             self.obey();
             let giving = self.follow_share();
             self.guard(&mut pending);

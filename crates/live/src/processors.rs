@@ -31,11 +31,32 @@ impl Processors {
 
 /// Keeps the calling thread on one processor; false if the kernel refuses.
 pub fn pin_to(cpu: u32) -> bool {
+    pin(0, cpu)
+}
+
+/// Keeps a thread of this process, or the calling one (0), on one processor; false if the kernel
+/// refuses.
+pub fn pin(tid: i32, cpu: u32) -> bool {
     // SAFETY: plain sets.
     unsafe {
         let mut one: libc::cpu_set_t = core::mem::zeroed();
         libc::CPU_SET(cpu as usize, &mut one);
-        libc::sched_setaffinity(0, size_of_val(&one), &raw const one) == 0
+        libc::sched_setaffinity(tid, size_of_val(&one), &raw const one) == 0
+    }
+}
+
+/// Has a thread of this process go on on a processor, where it may stay or not. Nothing if it may
+/// not run there.
+pub fn bring(tid: i32, cpu: u32) {
+    // SAFETY: a plain set, filled by the call and read by the other.
+    unsafe {
+        let mut before: libc::cpu_set_t = core::mem::zeroed();
+        if libc::sched_getaffinity(tid, size_of_val(&before), &raw mut before) == 0
+            && libc::CPU_ISSET(cpu as usize, &before)
+            && pin(tid, cpu)
+        {
+            libc::sched_setaffinity(tid, size_of_val(&before), &raw const before);
+        }
     }
 }
 

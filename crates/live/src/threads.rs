@@ -179,6 +179,7 @@ extern "C" fn manager(arg: *mut c_void) -> *mut c_void {
     let start = unsafe { &*(arg as *const Start) };
     let (pager, begin) = (start.pager, start.begin);
     pager.workers[MANAGER].tid.store(tid(), Relaxed);
+    crate::aside::enlist(MANAGER, tid(), None);
     let (mut worker, began) = sys::with_more_descriptors(|| {
         own_descriptors();
         let mut worker = Worker::new(pager, MANAGER);
@@ -378,6 +379,7 @@ extern "C" fn handler(arg: *mut c_void) -> *mut c_void {
     let here = 0u8;
     let id = (core::ptr::from_ref(&here) as usize - stack) / STACK;
     let pinned = pin(id - 1);
+    crate::aside::enlist(id, tid(), pinned.then(processors::current));
     let mut worker = Worker::new(pager, id);
     pager.workers[id].tid.store(tid(), Release);
     guarded(pager, id, || worker.handle(pinned));
@@ -390,6 +392,7 @@ extern "C" fn writer(arg: *mut c_void) -> *mut c_void {
     let mut worker = Worker::new(pager, WRITER);
     let desk = Desk::new(&pager.spill);
     pager.workers[WRITER].tid.store(tid(), Release);
+    crate::aside::enlist(WRITER, tid(), None);
     guarded(pager, WRITER, || {
         if let Some(mut desk) = desk {
             worker.write_back(&mut desk);

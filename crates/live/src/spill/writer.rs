@@ -160,6 +160,7 @@ impl Worker<'_> {
         let pager = self.pager;
         let spill = &pager.spill;
         while !pager.is_stopped() {
+            crate::aside::rest(self.id);
             let bell = spill.bell.load(SeqCst);
             let now = sys::now();
             let rest_until = spill.rest_until.load(Relaxed);
