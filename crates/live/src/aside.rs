@@ -164,8 +164,12 @@ pub fn leave_alone() {
 
 /// In a forked child, which has no threads of ours yet.
 pub fn reset() {
-    ASIDE.iter().chain(&THREAD).for_each(|slot| slot.store(0, SeqCst));
-    CALLED.iter().for_each(|called| called.store(0, SeqCst));
+    for slot in ASIDE.iter().chain(&THREAD) {
+        slot.store(0, SeqCst);
+    }
+    for called in &CALLED {
+        called.store(0, SeqCst);
+    }
     OWNER.store(0, SeqCst);
     ENDING.store(false, SeqCst);
 }
