@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering::*;
 
 use super::{CHILD_PLAIN, CHILD_READY, Children, DESCRIPTORS, NOTHING, RELEASED};
-use crate::page_state::PageState;
+use crate::page_state::{BUSY, PageState};
 use crate::pager::{MANAGER, Pager};
 use crate::serve::Worker;
 use crate::shared::{ProcessPage, State, Text};
@@ -38,11 +38,12 @@ impl Pager {
         let orphaned = self.await_release(request);
         self.fork.keep_apart();
         self.fork.forget_handover();
+        // A parent that broke has brought everything in, unless it was killed before.
+        let stays_plain = !able || self.is_stopped();
         if orphaned {
-            self.check_orphan(!able);
+            self.check_orphan(stays_plain);
         }
-        // A parent that broke has brought everything in.
-        if !able || self.is_stopped() {
+        if stays_plain {
             return false;
         }
         // SAFETY: the caller's: the holders are threads of the parent, and
@@ -93,8 +94,7 @@ impl Pager {
         }
         while handover.step.load(Acquire) != RELEASED {
             if handover.parent_died() && handover.step.load(Acquire) != RELEASED {
-                sys::complain(&["the parent was killed while it forked; its child cannot go on"]);
-                std::process::abort();
+                orphan_lost();
             }
             core::hint::spin_loop();
         }
@@ -185,13 +185,23 @@ impl Pager {
     /// the content is lost, and the child cannot go on. With `fill`, brings
     /// everything in.
     fn check_orphan(&self, fill: bool) {
+        if self.is_stopped() && self.is_any_busy() {
+            orphan_lost();
+        }
         let mut worker = Worker::new(self, MANAGER);
         for (state, address) in self.absent_pages() {
             if !worker.restore(state, address, fill) {
-                sys::complain(&["the parent was killed while it forked; its child cannot go on"]);
-                std::process::abort();
+                orphan_lost();
             }
         }
+    }
+
+    /// Whether a page was in somebody's hands: of what a thread that broke was at, the books say
+    /// nothing certain.
+    fn is_any_busy(&self) -> bool {
+        self.regions.iter().any(|(_, region)| {
+            (0..region.pages()).any(|page| region.word(page).load(Acquire) & BUSY != 0)
+        })
     }
 
     /// The spill file is the parent's: brings what we have in it into RAM. False if the
@@ -244,4 +254,10 @@ impl Pager {
         self.spill.forget();
         true
     }
+}
+
+/// What the child's memory was is not known any more: rather no child than one that reads zeros.
+fn orphan_lost() -> ! {
+    sys::complain(&["the parent was killed while it forked; its child cannot go on"]);
+    std::process::abort();
 }
