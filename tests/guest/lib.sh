@@ -14,6 +14,15 @@ load() {
     done
 }
 
+# until_ready PID: waits until hotset has its memory; fails if that process, it or who
+# started it, ends.
+until_ready() {
+    until grep -q ready /tmp/hotset.out; do
+        kill -0 "$1"
+        sleep 0.1
+    done
+}
+
 # Starts hotset with these arguments; $program is its number.
 start_hotset() {
     # Emptied before: what runs in the background may do it after the first look, and
@@ -21,10 +30,7 @@ start_hotset() {
     : >/tmp/hotset.out
     hotset "$@" >/tmp/hotset.out &
     program=$!
-    until grep -q ready /tmp/hotset.out; do
-        kill -0 "$program"
-        sleep 0.1
-    done
+    until_ready "$program"
 }
 
 # Asks hotset where its pages are.

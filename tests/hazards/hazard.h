@@ -104,6 +104,17 @@ __attribute__((noreturn)) static inline void skip(const char *reason)
     _exit(77);
 }
 
+/* Bytes that are mapped, as the kernel counts them against RLIMIT_AS. */
+static inline size_t address_space(void)
+{
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file);
+    unsigned long pages;
+    CHECK(fscanf(file, "%lu", &pages) == 1);
+    fclose(file);
+    return pages * PAGE;
+}
+
 /* Whether the runner started this program under Terrace. Only for asking more
  * of a managed run than Linux promises, never for asking less. */
 static inline bool is_managed(void)

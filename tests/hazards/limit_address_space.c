@@ -3,16 +3,6 @@
 #include "hazard.h"
 #include <sys/resource.h>
 
-static size_t address_space(void)
-{
-    FILE *file = fopen("/proc/self/statm", "r");
-    CHECK(file);
-    unsigned long pages;
-    CHECK(fscanf(file, "%lu", &pages) == 1);
-    fclose(file);
-    return pages * PAGE;
-}
-
 int main(void)
 {
     size_t bytes = 8 * QUARTER;

@@ -5,12 +5,7 @@
 
 static void forbid_more(void)
 {
-    FILE *file = fopen("/proc/self/statm", "r");
-    CHECK(file);
-    unsigned long pages;
-    CHECK(fscanf(file, "%lu", &pages) == 1);
-    fclose(file);
-    struct rlimit limit = {pages * PAGE, RLIM_INFINITY};
+    struct rlimit limit = {address_space(), RLIM_INFINITY};
     SYS(setrlimit(RLIMIT_AS, &limit));
 }
 

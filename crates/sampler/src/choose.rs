@@ -149,7 +149,8 @@ pub struct Choice {
 ///
 /// Hardware sampling if there is: it alone sees how often a page is used.
 /// Else DAMON, with soft-dirty bits beside it for the stores, which DAMON does
-/// not tell from loads, and for which pages of a region are in use. Else soft-dirty bits alone, else the kernel's hints.
+/// not tell from loads, and for which pages of a region are in use. Else
+/// soft-dirty bits alone, else the kernel's hints.
 pub fn choose(capabilities: &Capabilities) -> Result<Choice, String> {
     let has = |kind| capabilities.lack(kind).is_none();
     let Some(first) = Kind::ALL.into_iter().find(|kind| has(*kind)) else {

@@ -64,10 +64,7 @@ terrace check /tmp/ladder.toml | grep "numa:0, dax:$device"
 SLOW_NODE=2 terrace run --tiers /tmp/ladder.toml --sampling-cap 40% --json \
     --report /tmp/report.json -- hotset write 32 3 16 >/tmp/hotset.out &
 terrace=$!
-until grep -q ready /tmp/hotset.out; do
-    kill -0 "$terrace"
-    sleep 0.1
-done
+until_ready "$terrace"
 program=$(pidof hotset)
 # 3 MiB are 768 pages, 8 MiB 2048. Of what is neither on node 0 nor on node 1, all is on node 2.
 until_placed 120 '[ "$(placed hot node0)" -ge 740 ] && [ "$(in_all node0)" -le 2048 ]'

@@ -22,10 +22,7 @@ terrace run --tiers /tmp/ladder.toml --sampling-cap 40% --json --report /tmp/rep
     --watch=500ms --watch-to /tmp/watch.jsonl -- \
     hotset-managed write 24 3 6 >/tmp/hotset.out &
 terrace=$!
-until grep -q ready /tmp/hotset.out; do
-    kill -0 "$terrace"
-    sleep 0.1
-done
+until_ready "$terrace"
 program=$(pidof hotset-managed)
 # 24 MiB are 6144 pages; 6 MiB 1536, 8 MiB 2048. Some more may be on their way out.
 until_placed 120 '[ "$(placed hot node0)" -ge 740 ] && [ "$(in_all node0)" -le 1600 ] && [ "$(in_all absent)" -ge 2450 ]'

@@ -10,10 +10,7 @@ terrace run --fast 8MiB --slow numa:1 --policy hemem --json --report /tmp/report
     --metrics 9464 --report-html /tmp/page.html -- \
     hotset write 32 3 16 >/tmp/hotset.out &
 terrace=$!
-until grep -q ready /tmp/hotset.out; do
-    kill -0 "$terrace"
-    sleep 0.1
-done
+until_ready "$terrace"
 program=$(pidof hotset)
 # 8 MiB are 2048 pages; twice as many lay there at the beginning.
 until_placed 60 '[ "$(in_all node0)" -le 2048 ]'
