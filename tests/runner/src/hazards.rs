@@ -106,7 +106,8 @@ pub struct Options {
     pub repeat: usize,
     /// Programs at a time (`HAZARD_JOBS`, the number of processors).
     pub jobs: usize,
-    /// When a program counts as hanging (`HAZARD_TIMEOUT`, 30 s).
+    /// When a program counts as hanging (`HAZARD_TIMEOUT`, 120 s). Most take less than one; on
+    /// two processors that others want, too, those with busy threads were seen to take ten.
     pub limit: Duration,
     /// Further arguments of `terrace run`, for trying policies and tiers
     /// (`HAZARD_RUN_ARGS`; none, and then policies take turns).
@@ -126,7 +127,7 @@ impl Options {
         Self {
             repeat: number("HAZARD_REPEAT", 1),
             jobs: number("HAZARD_JOBS", processors),
-            limit: Duration::from_secs(number("HAZARD_TIMEOUT", 30) as u64),
+            limit: Duration::from_secs(number("HAZARD_TIMEOUT", 120) as u64),
             arguments: arguments.split_whitespace().map(str::to_owned).collect(),
             sweep: (number("HAZARD_SWEEP", 0), number("HAZARD_SEED", now)),
         }

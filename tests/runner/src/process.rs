@@ -224,9 +224,15 @@ fn describe(root: Pid) -> String {
                 .filter_map(|line| line.split_whitespace().nth(1)?.split('+').next())
                 .take(9)
                 .collect();
+            // ns: whether it hangs or only waits for a processor (`sched-stats.rst`).
+            let times = read("schedstat");
+            let mut times =
+                times.split_whitespace().map(|ns| ns.parse().unwrap_or(0u64) / 1_000_000);
+            let (ran, waited) = (times.next().unwrap_or(0), times.next().unwrap_or(0));
             let _ = writeln!(
                 text,
-                "  {pid}/{} ({}) {state}; syscall {}; {}",
+                "  {pid}/{} ({}) {state}; ran {ran} ms, waited {waited} ms for a processor; \
+                 syscall {}; {}",
                 thread.file_name().to_string_lossy(),
                 read("comm").trim(),
                 read("syscall").trim(),
@@ -278,7 +284,8 @@ mod tests {
         let finished = run(&mut command, directory.path(), Duration::from_millis(300)).unwrap();
 
         let Ending::Hung(state) = &finished.ending else { panic!("{}", finished.complaint()) };
-        assert!(state.contains("(sleep)") && state.contains("syscall"), "{state}");
+        let said = ["(sleep)", "syscall", "for a processor"];
+        assert!(said.iter().all(|said| state.contains(said)), "{state}");
         let sleeper = String::from_utf8(finished.stdout).unwrap();
         let status = Path::new("/proc").join(sleeper.trim()).join("status");
         let gone = |()| match fs::read_to_string(&status) {
