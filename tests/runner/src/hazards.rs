@@ -106,8 +106,9 @@ pub struct Options {
     pub repeat: usize,
     /// Programs at a time (`HAZARD_JOBS`, the number of processors).
     pub jobs: usize,
-    /// When a program counts as hanging (`HAZARD_TIMEOUT`, 120 s). Most take less than one; on
-    /// two processors that others want, too, those with busy threads were seen to take ten.
+    /// When a program counts as hanging (`HAZARD_TIMEOUT`, 120 s). Most take less than one;
+    /// `fork_while_threads_fault`, whose threads never rest, once took 27, as one of three at a
+    /// time on two processors.
     pub limit: Duration,
     /// Further arguments of `terrace run`, for trying policies and tiers
     /// (`HAZARD_RUN_ARGS`; none, and then policies take turns).

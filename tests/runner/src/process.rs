@@ -224,15 +224,19 @@ fn describe(root: Pid) -> String {
                 .filter_map(|line| line.split_whitespace().nth(1)?.split('+').next())
                 .take(9)
                 .collect();
-            // ns: whether it hangs or only waits for a processor (`sched-stats.rst`).
-            let times = read("schedstat");
-            let mut times =
-                times.split_whitespace().map(|ns| ns.parse().unwrap_or(0u64) / 1_000_000);
-            let (ran, waited) = (times.next().unwrap_or(0), times.next().unwrap_or(0));
+            // ns (`sched-stats.rst`): whether it hangs or only waits for a processor.
+            let times: Vec<u64> =
+                read("schedstat").split_whitespace().filter_map(|ns| ns.parse().ok()).collect();
+            let times = match times[..] {
+                [ran, waited, ..] => {
+                    let (ran, waited) = (ran / 1_000_000, waited / 1_000_000);
+                    format!("ran {ran} ms, waited {waited} ms for a processor")
+                }
+                _ => "schedstat cannot be read".to_owned(),
+            };
             let _ = writeln!(
                 text,
-                "  {pid}/{} ({}) {state}; ran {ran} ms, waited {waited} ms for a processor; \
-                 syscall {}; {}",
+                "  {pid}/{} ({}) {state}; {times}; syscall {}; {}",
                 thread.file_name().to_string_lossy(),
                 read("comm").trim(),
                 read("syscall").trim(),
