@@ -80,7 +80,7 @@ impl Pager {
                 return;
             }
             let newly = self.clear_pages(id, region, first, count, PageState::Gone);
-            self.stats().counters.mapped_bytes.fetch_sub(u64::from(newly) * PAGE as u64, Relaxed);
+            self.no_longer_mapped(newly);
             if newly > 0 && region.count_gone(newly) {
                 self.note(Note::Free(Self::page_range(id, 0, pages)));
                 self.regions.remove(id);
@@ -119,8 +119,7 @@ impl Pager {
         region.for_each_touched(first, count, |first, count| {
             self.clear_run(id, region, first, count, PageState::Gone);
         });
-        let newly = u64::from(mapped.saturating_sub(kept));
-        self.stats().counters.mapped_bytes.fetch_sub(newly * PAGE as u64, Relaxed);
+        self.no_longer_mapped(mapped.saturating_sub(kept));
         self.note(Note::Free(Self::page_range(id, 0, pages)));
         self.regions.remove(id);
         for new in regions.into_iter().flatten() {
@@ -201,6 +200,7 @@ impl Pager {
             }
         }
         let pages = old.pages();
+        self.no_longer_mapped(count - gone);
         if old.count_gone(count - gone) {
             self.note(Note::Free(Self::page_range(old_id, 0, pages)));
             self.regions.remove(old_id);
@@ -219,19 +219,47 @@ impl Pager {
                 let word = self.lock_page(&place);
                 let gone = PageState::of(word) == PageState::Gone;
                 if gone {
-                    place.region.count_back();
+                    self.mapped_again(place.region);
                 }
                 place.word.store(if gone { FRESH } else { word }, Release);
                 at += PAGE;
                 continue;
             }
             let next = self.regions.next_start(at).map_or(end, |s| s.min(end));
-            let pages = ((next - at) / PAGE) as u32;
-            let Some(id) = self.regions.insert(at, pages) else { return false };
-            self.note(Note::Alloc(Self::region_of(id, pages)));
+            if !self.enter_region(at, next) {
+                return false;
+            }
             at = next;
         }
         true
+    }
+
+    /// Makes a region of a mapped range of which no page belongs to one; false if the table is
+    /// full. With the lock for reading.
+    pub fn enter_region(&self, start: usize, end: usize) -> bool {
+        let pages = ((end - start) / PAGE) as u32;
+        let Some(id) = self.regions.insert(start, pages) else { return false };
+        self.note(Note::Alloc(Self::region_of(id, pages)));
+        self.newly_mapped(pages);
+        true
+    }
+
+    /// A page that was gone is mapped again.
+    pub fn mapped_again(&self, region: &Region) {
+        region.count_back();
+        self.newly_mapped(1);
+    }
+
+    fn newly_mapped(&self, pages: u32) {
+        let counters = &self.stats().counters;
+        let len = u64::from(pages) * PAGE as u64;
+        let mapped = counters.mapped_bytes.fetch_add(len, Relaxed) + len;
+        counters.mapped_peak_bytes.fetch_max(mapped, Relaxed);
+    }
+
+    fn no_longer_mapped(&self, pages: u32) {
+        let len = u64::from(pages) * PAGE as u64;
+        self.stats().counters.mapped_bytes.fetch_sub(len, Relaxed);
     }
 
     /// The parts of a range that lie in regions: region, first page, pages.

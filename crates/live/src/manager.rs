@@ -155,10 +155,6 @@ impl Worker<'_> {
             return false;
         }
         drop(reading);
-        let counters = &pager.stats().counters;
-        let len = (end - start) as u64;
-        let mapped = counters.mapped_bytes.fetch_add(len, Relaxed) + len;
-        counters.mapped_peak_bytes.fetch_max(mapped, Relaxed);
         // What was touched before belongs into the books.
         let pagemap = crate::presence::Pagemap::open();
         pagemap.for_each_present(start, end, |first, count| {

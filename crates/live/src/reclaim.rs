@@ -431,7 +431,7 @@ pub fn adopt(pager: &Pager, place: &Place<'_>, pagemap: &Pagemap) {
         other => {
             pager.drop_content(other);
             if other == PageState::Gone {
-                place.region.count_back();
+                pager.mapped_again(place.region);
             }
             pager.reserve_over(1);
             place.region.resident.fetch_add(1, Relaxed);

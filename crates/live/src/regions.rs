@@ -390,6 +390,11 @@ impl Regions {
         self.iter().map(|(_, r)| r.start()).filter(|&s| s > address).min()
     }
 
+    /// The greatest end of a region at or below an address.
+    pub fn last_end(&self, address: usize) -> Option<usize> {
+        self.iter().map(|(_, r)| r.end()).filter(|&e| e <= address).max()
+    }
+
     /// For a forked child: the parent's threads are not here.
     ///
     /// # Safety

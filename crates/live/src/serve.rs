@@ -240,7 +240,7 @@ impl<'p> Worker<'p> {
             return self.not_served(place.address(), error);
         }
         if state == PageState::Gone {
-            place.region.count_back();
+            pager.mapped_again(place.region);
         }
         if error == EEXIST {
             let _ = uffd.wake(place.address(), PAGE);
@@ -488,14 +488,13 @@ impl<'p> Worker<'p> {
         if pager.regions.find(address).is_some() {
             return Served::Retry;
         }
+        // All of it that no region has: it may be walked through backwards.
+        let start = pager.regions.last_end(address).map_or(mapping.start, |e| e.max(mapping.start));
         let end = pager.regions.next_start(address).map_or(mapping.end, |s| s.min(mapping.end));
-        let pages = ((end - address) / PAGE) as u32;
-        match pager.regions.insert(address, pages) {
-            Some(id) => {
-                pager.note(Note::Alloc(Pager::region_of(id, pages)));
-                Served::Retry
-            }
-            None => fill_zeros(pager.uffd(), address),
+        if pager.enter_region(start, end) {
+            Served::Retry
+        } else {
+            fill_zeros(pager.uffd(), address)
         }
     }
 

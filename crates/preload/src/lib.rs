@@ -30,6 +30,7 @@ mod malloc;
 mod mapping;
 mod own_heap;
 mod places;
+mod remap;
 mod state;
 mod words;
 

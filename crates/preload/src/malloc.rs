@@ -379,20 +379,9 @@ unsafe fn remap_block(p: *mut c_void, size: usize) -> *mut c_void {
         }
         return p;
     }
-    let Some(to) = mapping::place_block(new_len) else { return core::ptr::null_mut() };
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: moves a block of ours onto a fresh mapping of ours. Content in
-    // other tiers follows: the kernel tells the pager of the move before the
-    // call returns.
-    let moved = unsafe { libc::syscall(libc::SYS_mremap, base, len, new_len, flags, to) };
-    if moved == -1 {
-        // SAFETY: our own fresh mapping.
-        let _ = unsafe { sys::munmap(to, new_len) };
+    let Some(to) = mapping::move_block(base, len, new_len, mapping::Kind::Block) else {
         return core::ptr::null_mut();
-    }
-    mapping::gave_back(base, len);
-    state::unmapped(len);
-    state::mapped(to, new_len);
+    };
     let p = (to + offset) as *mut c_void;
     // SAFETY: in front of the pointer, within the mapping.
     unsafe { header(p).write(Header { base: to, len: new_len }) };

@@ -103,7 +103,7 @@ impl Half {
 }
 
 /// A range of the window is unmapped; remembers its chunks if it began one.
-pub(crate) fn gave_back(at: usize, len: usize) {
+fn gave_back(at: usize, len: usize) {
     let half = if at < BLOCKS { &MAPPINGS } else { &LARGE_BLOCKS };
     if at.is_multiple_of(CHUNK)
         && let Some(mut freed) = half.freed.try_lock()
@@ -113,6 +113,48 @@ pub(crate) fn gave_back(at: usize, len: usize) {
         freed.runs[count] = (at, len.div_ceil(CHUNK));
         freed.count += 1;
     }
+}
+
+/// What a mapping in the window is of.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// The program's.
+    Mapping,
+    /// A large block of the allocator's.
+    Block,
+}
+
+/// Moves a mapping of the window to another place in it where it can have another length;
+/// `None`, and nothing has changed, if that fails.
+pub(crate) fn move_block(start: usize, len: usize, new_len: usize, kind: Kind) -> Option<usize> {
+    let half = match kind {
+        Kind::Mapping => &MAPPINGS,
+        Kind::Block => &LARGE_BLOCKS,
+    };
+    let to = place(half, new_len, ACCESSIBLE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)?;
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: moves what the caller owns onto a fresh mapping of ours. Content in
+    // other tiers follows: the kernel tells the pager of the move before the
+    // call returns.
+    let moved = unsafe { libc::syscall(libc::SYS_mremap, start, len, new_len, flags, to) };
+    if moved == -1 {
+        // SAFETY: our own fresh mapping.
+        let _ = unsafe { sys::munmap(to, new_len) };
+        return None;
+    }
+    forget(start, len.next_multiple_of(PAGE));
+    state::mapped(to, new_len);
+    Some(to)
+}
+
+/// A range is no longer mapped that was to be managed.
+pub(crate) fn forget(start: usize, len: usize) {
+    if in_window(start) {
+        gave_back(start, len);
+    } else {
+        places::unmapped(start, start + len);
+    }
+    state::unmapped(len);
 }
 
 fn fail(error: i32) -> *mut c_void {
@@ -200,12 +242,8 @@ pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
     match unsafe { sys::munmap(at as usize, len) } {
         Ok(()) => {
             let start = at as usize;
-            if in_window(start) {
-                gave_back(start, len);
-                state::unmapped(len);
-            } else if places::contains(start, start + len) {
-                places::unmapped(start, (start + len).next_multiple_of(PAGE));
-                state::unmapped(len);
+            if places::contains(start, start + len) {
+                forget(start, len.next_multiple_of(PAGE));
             }
             0
         }
