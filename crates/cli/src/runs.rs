@@ -9,6 +9,8 @@
 //! | `run.json` | [`Manifest`] |
 //! | `lock` | locked by the command for as long as it lives |
 //! | `PID.stats` | a process's statistics page |
+//! | `PID-N.stats` | the same of one that has ended |
+//! | `ended` | the figures of further ones that have ended, in such a page |
 //! | `figures.json` | where pages stay mapped: the report as it was lately |
 //! | `budget`, `broker.sock` | how its processes share the budget, see `terrace_live::broker` |
 //!
@@ -26,6 +28,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, Nanos};
 use terrace_live::broker::{self, page::Summary};
+use terrace_live::opened::Opened;
 use terrace_live::shared::ProcessPage;
 use terrace_report::{AttachReport, Head, RunReport, SharedReport, Usage};
 
@@ -39,6 +42,8 @@ const LOCK: &str = "lock";
 const FIGURES: &str = "figures.json";
 /// What a statistics page's name ends with.
 pub(crate) const STATISTICS: &str = "stats";
+/// The page of processes that have ended, and have none of their own any more.
+pub(crate) const TOTALS: &str = "ended";
 /// Rights of everybody but a directory's owner.
 const OTHERS: u32 = 0o077;
 /// Version of [`Manifest`]; grows when a field changes its meaning.
@@ -187,12 +192,17 @@ impl LiveRun {
 
     /// Copies of the statistics pages of all processes that there have been.
     pub(crate) fn pages(&self) -> Vec<Box<ProcessPage>> {
-        page_files(&self.directory).filter_map(|path| ProcessPage::snapshot(&path).ok()).collect()
+        let totals = self.directory.join(TOTALS);
+        // While it is locked, no figures go from the others to that one.
+        let lock = File::open(&totals).ok();
+        let _locked = lock.as_ref().map(File::lock_shared);
+        let files: Vec<_> = page_files(&self.directory).chain([totals]).collect();
+        files.iter().filter_map(|path| ProcessPage::snapshot(path).ok()).collect()
     }
 
     /// The statistics pages of the processes that live, as they change. Mapped
     /// for as long as this command runs.
-    pub(crate) fn live_pages(&self) -> Vec<&'static ProcessPage> {
+    pub(crate) fn live_pages(&self) -> Vec<Opened<ProcessPage>> {
         page_files(&self.directory)
             .filter_map(|path| ProcessPage::open(&path).ok())
             .filter(|page| procs::is_alive(page.pid()))

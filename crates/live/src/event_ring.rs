@@ -21,6 +21,7 @@ use terrace_core::EventRef;
 use terrace_policy::Brain;
 use terrace_policy::packed::{Packer, Weight};
 
+use crate::opened::Opened;
 use crate::sys;
 
 const MAGIC: u64 = 0x5445_5252_4556_5431; // "TERREVT1"
@@ -94,13 +95,14 @@ impl EventRing {
     }
 
     /// Maps a ring that a pager writes.
-    pub fn open(path: &Path) -> io::Result<&'static Self> {
+    pub fn open(path: &Path) -> io::Result<Opened<Self>> {
         let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         let file = File::options().read(true).write(true).open(path)?;
         if file.metadata()?.len() != size_of::<Self>() as u64 {
             return Err(invalid("not a ring of events"));
         }
-        let ring = Self::map(&file)?;
+        // SAFETY: just mapped, and known to nobody.
+        let ring = unsafe { Opened::new(Self::map(&file)?) };
         if ring.magic.load(Acquire) != MAGIC {
             return Err(invalid("a ring of events of another version"));
         }
@@ -109,8 +111,8 @@ impl EventRing {
 
     fn map(file: &File) -> io::Result<&'static Self> {
         let at = sys::map_shared_file(file, size_of::<Self>())?;
-        // SAFETY: the mapping is as long as `Self`, page-aligned, never
-        // unmapped, and every field is an atomic integer, valid for any bytes.
+        // SAFETY: the mapping is as long as `Self`, page-aligned, not
+        // unmapped but by `Opened`, and every field is an atomic integer, valid for any bytes.
         Ok(unsafe { &*at.cast::<Self>() })
     }
 
@@ -170,7 +172,7 @@ impl EventRing {
 mod tests {
     use super::*;
 
-    fn rings() -> (&'static EventRing, &'static EventRing, std::path::PathBuf) {
+    fn rings() -> (&'static EventRing, Opened<EventRing>, std::path::PathBuf) {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("terrace-ring-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
         let path = std::env::temp_dir().join(name);

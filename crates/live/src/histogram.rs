@@ -54,6 +54,16 @@ impl Histogram {
         }
     }
 
+    /// Counts all that another has counted.
+    pub fn take_in(&self, other: &Self) {
+        for (to, from) in self.buckets.iter().zip(&other.buckets) {
+            to.fetch_add(from.load(Relaxed), Relaxed);
+        }
+        self.count.fetch_add(other.count.load(Relaxed), Relaxed);
+        self.sum.fetch_add(other.sum.load(Relaxed), Relaxed);
+        self.max.fetch_max(other.max.load(Relaxed), Relaxed);
+    }
+
     /// How many were counted.
     pub fn count(&self) -> u64 {
         self.count.load(Relaxed)

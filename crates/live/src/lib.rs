@@ -76,6 +76,7 @@ pub mod limbo;
 pub mod manager;
 pub mod mind;
 pub mod numa;
+pub mod opened;
 pub mod page_state;
 pub mod pager;
 pub mod ping_pong;

@@ -5,19 +5,20 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use terrace_core::Nanos;
 use terrace_economics::Decision;
 
 use crate::histogram::Histogram;
+use crate::opened::Opened;
 use crate::spare;
 use crate::sys;
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 /// Bytes of a text, with the zero at its end.
 const TEXT: usize = 256;
 /// Regions that the page has room for; the report shows the top of them.
@@ -30,7 +31,7 @@ pub const RING: usize = 4096;
 const SLOT: usize = 504;
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($($(#[$doc:meta])* $kind:ident $name:ident),* $(,)?) => {
         /// Counters of one process.
         #[repr(C)]
         #[derive(Default)]
@@ -44,133 +45,156 @@ macro_rules! counters {
             pub fn values(&self) -> Vec<u64> {
                 vec![$(self.$name.load(Relaxed)),*]
             }
+            /// Puts those of a process that has ended to these.
+            fn take_in(&self, ended: &Self) {
+                $(take_in::$kind(&self.$name, &ended.$name);)*
+            }
         }
     };
 }
 
+/// What becomes of a counter when its process has ended, by kind.
+mod take_in {
+    use super::{AtomicU64, Relaxed};
+
+    /// What has happened has happened.
+    pub(super) fn sum(to: &AtomicU64, from: &AtomicU64) {
+        to.fetch_add(from.load(Relaxed), Relaxed);
+    }
+    /// The most that any of them had.
+    pub(super) fn peak(to: &AtomicU64, from: &AtomicU64) {
+        to.fetch_max(from.load(Relaxed), Relaxed);
+    }
+    /// What it has, it has no longer.
+    pub(super) fn level(_: &AtomicU64, _: &AtomicU64) {}
+}
+
 counters! {
     /// DRAM budget, bytes.
-    budget_bytes,
+    level budget_bytes,
     /// Managed bytes mapped now.
-    mapped_bytes,
+    level mapped_bytes,
     /// Most managed bytes mapped at once.
-    mapped_peak_bytes,
+    peak mapped_peak_bytes,
     /// Managed bytes resident in DRAM now, uncompressed.
-    resident_bytes,
+    level resident_bytes,
     /// Most managed bytes resident at once.
-    resident_peak_bytes,
+    peak resident_peak_bytes,
     /// Pages now held compressed.
-    stored_pages,
+    level stored_pages,
     /// Pages now held as one repeated word.
-    same_pages,
+    level same_pages,
     /// Bytes that the compressed pages' blobs use, without the allocator's overhead.
-    blob_bytes,
+    level blob_bytes,
     /// Bytes of memory that the store occupies, overhead included.
-    store_bytes,
+    level store_bytes,
     /// Most of it at once.
-    store_peak_bytes,
+    peak store_peak_bytes,
     /// Bytes now in the spill file.
-    spill_bytes,
+    level spill_bytes,
     /// Bytes read from it.
-    spill_read_bytes,
+    sum spill_read_bytes,
     /// Bytes written to it, those that were moved within it included.
-    spill_written_bytes,
+    sum spill_written_bytes,
     /// Faults on memory never touched before.
-    faults_first_touch,
+    sum faults_first_touch,
     /// Faults on pages that had been compressed or spilled.
-    faults_absent,
+    sum faults_absent,
     /// Faults on pages that were about to be demoted, or armed on purpose.
-    faults_hint,
+    sum faults_hint,
     /// Faults that found the page already there.
-    faults_spurious,
+    sum faults_spurious,
     /// Pages brought in from a slower tier.
-    promotions,
+    sum promotions,
     /// Pages brought in, or filled with zeros, before they were touched, because the
     /// program walks through memory.
-    ahead,
+    sum ahead,
     /// Huge pages zeroed ahead of need.
-    huge_zeroed,
+    sum huge_zeroed,
     /// Huge pages that backed memory ahead of its first touch.
-    huge_backed,
+    sum huge_backed,
     /// Of these, pages that the program has walked through since.
-    huge_used,
+    sum huge_used,
     /// Huge pages that were split again because a part of them left.
-    huge_split,
+    sum huge_split,
     /// Huge pages made of base pages that were in use.
-    huge_collapsed,
+    sum huge_collapsed,
     /// Pages that left for a slower tier.
-    demotions,
+    sum demotions,
     /// Demotions given up because the program touched the page in time.
-    demotions_cancelled,
+    sum demotions_cancelled,
     /// Pages that could not be demoted (locked, pinned, shared with a child).
-    demotions_refused,
+    sum demotions_refused,
     /// Pages that the kernel moved without counting them (a defect of Linux 6.18).
-    moves_uncounted,
+    sum moves_uncounted,
     /// Pages armed for a hint fault.
-    armed,
+    sum armed,
     /// Samples given to the policy.
-    samples,
+    sum samples,
     /// Samples that the kernel or the hardware lost.
-    samples_lost,
+    sum samples_lost,
     /// Times that the kernel throttled hardware samples.
-    samples_throttled,
+    sum samples_throttled,
     /// What sampling took, ns: processor time, and what threads waited in faults on pages that
     /// were armed.
-    sampling_ns,
+    sum sampling_ns,
     /// The most that the store held beyond `--store-limit`, with a spill file.
-    store_over_peak_bytes,
+    peak store_over_peak_bytes,
     /// Time in which it held more, ns.
-    store_over_ns,
+    sum store_over_ns,
     /// Pages compressed.
-    compressed,
+    sum compressed,
     /// Time spent compressing, ns.
-    compress_ns,
+    sum compress_ns,
     /// Pages decompressed.
-    decompressed,
+    sum decompressed,
     /// Time spent decompressing, ns.
-    decompress_ns,
+    sum decompress_ns,
     /// Of the pages compressed, those packed tightly because room was worth the time.
-    packed_tightly,
+    sum packed_tightly,
     /// Pages that did not compress and are held as they are.
-    incompressible,
+    level incompressible,
     /// Time spent handing stored pages' content to the kernel, ns.
-    copy_ns,
+    sum copy_ns,
     /// Time that faults spent making room themselves, ns.
-    direct_reclaim_ns,
+    sum direct_reclaim_ns,
     /// Promotions that came sooner than [`crate::ping_pong::SOON`] after the
     /// page's demotion: both were for nothing.
-    ping_pongs,
+    sum ping_pongs,
     /// Time in which the program thrashed, see [`crate::thrash`], ns.
-    thrash_ns,
+    sum thrash_ns,
     /// What faults took on top of our own service time, ns: until a handler saw them, and
     /// until the thread ran again. As measured at the start, for handlers that slept and for
     /// those that polled.
-    fault_overhead_ns,
+    sum fault_overhead_ns,
     /// What was counted for faults, in service time and on top, beyond what the threads that
     /// took them can have waited, ns ([`crate::waits`]).
-    overcounted_ns,
+    sum overcounted_ns,
     /// What a fault takes of the processor time of the thread that takes it, ns, as measured at
     /// the start.
-    fault_own_ns,
+    level fault_own_ns,
     /// Processor time used by Terrace's own threads, ns.
-    own_cpu_ns,
+    sum own_cpu_ns,
     /// Forks served.
-    forks,
+    sum forks,
     /// Bytes of policy state.
-    policy_bytes,
+    level policy_bytes,
     /// Pages that the policy's state is about.
-    policy_pages,
+    level policy_pages,
     /// Times a fault had to make room itself because the background could not keep up.
-    direct_reclaims,
+    sum direct_reclaims,
     /// Clock of the machine at the start (`CLOCK_MONOTONIC`), ns.
-    started_ns,
+    level started_ns,
     /// The same at the last update, ns.
-    updated_ns,
+    level updated_ns,
     /// Decisions written to the ring, ever.
-    decisions,
+    sum decisions,
     /// Until when (`CLOCK_MONOTONIC`, ns) somebody wants decisions written to
     /// the ring although none are recorded: set by readers.
-    decisions_wanted_until_ns,
+    level decisions_wanted_until_ns,
+    /// Processes that have ended, and have no page of their own any more: their figures are
+    /// in this one.
+    sum ended_processes,
 }
 
 /// The economist's account of one class of action (see
@@ -194,6 +218,23 @@ pub struct ClassCounters {
     pub predicted_benefit: AtomicU64,
     /// Benefit as far as it was observed, cycles.
     pub realised_benefit: AtomicU64,
+}
+
+impl ClassCounters {
+    fn take_in(&self, ended: &Self) {
+        for (to, from) in [
+            (&self.proposed, &ended.proposed),
+            (&self.vetoed, &ended.vetoed),
+            (&self.completed, &ended.completed),
+            (&self.aborted, &ended.aborted),
+            (&self.predicted_cost, &ended.predicted_cost),
+            (&self.realised_cost, &ended.realised_cost),
+            (&self.predicted_benefit, &ended.predicted_benefit),
+            (&self.realised_benefit, &ended.realised_benefit),
+        ] {
+            take_in::sum(to, from);
+        }
+    }
 }
 
 /// One region's line in the report.
@@ -242,7 +283,10 @@ pub struct ProcessPage {
     pub pid: AtomicU32,
     /// [`State`].
     pub state: AtomicU32,
-    _pad: AtomicU32,
+    /// 1 once somebody has seen that the process has ended: what it had, it has no longer.
+    pub ended: AtomicU32,
+    /// In which name space of process numbers [`ProcessPage::pid`] is one; 0 if that is not known.
+    pub namespace: AtomicU64,
     /// Command name, sampler and failure message: NUL-padded text.
     texts: [[AtomicU64; TEXT / 8]; 3],
     /// Counters.
@@ -254,6 +298,11 @@ pub struct ProcessPage {
     /// Regions.
     pub regions: [RegionStats; REGIONS],
     ring: [Slot; RING],
+}
+
+/// The name space of process numbers that the calling process is in; 0 if that is not known.
+pub fn process_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino())
 }
 
 /// Which of the page's texts.
@@ -286,6 +335,7 @@ impl ProcessPage {
         let page = Self::map(&file)?;
         page.version.store(VERSION, Relaxed);
         page.pid.store(std::process::id(), Relaxed);
+        page.namespace.store(process_namespace(), Relaxed);
         page.magic.store(MAGIC, Release);
         Ok(page)
     }
@@ -298,12 +348,13 @@ impl ProcessPage {
     }
 
     /// Maps a file that a pager wrote.
-    pub fn open(path: &Path) -> io::Result<&'static Self> {
+    pub fn open(path: &Path) -> io::Result<Opened<Self>> {
         let file = File::options().read(true).write(true).open(path)?;
         if file.metadata()?.len() != size_of::<Self>() as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a statistics page"));
         }
-        let page = Self::map(&file)?;
+        // SAFETY: just mapped, and known to nobody.
+        let page = unsafe { Opened::new(Self::map(&file)?) };
         if page.magic.load(Acquire) != MAGIC || page.version.load(Relaxed) != VERSION {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -339,8 +390,8 @@ impl ProcessPage {
 
     fn map(file: &File) -> io::Result<&'static Self> {
         let at = sys::map_shared_file(file, size_of::<Self>())?;
-        // SAFETY: the mapping is as long as `Self`, page-aligned, never
-        // unmapped, and every field is an atomic integer, valid for any bytes.
+        // SAFETY: the mapping is as long as `Self`, page-aligned, not
+        // unmapped but by `Opened`, and every field is an atomic integer, valid for any bytes.
         Ok(unsafe { &*at.cast::<Self>() })
     }
 
@@ -384,6 +435,32 @@ impl ProcessPage {
         ] {
             to.store(from.load(Relaxed), Relaxed);
         }
+    }
+
+    /// Puts the figures of a process that has ended to these: what has happened, and the most
+    /// that it had.
+    pub fn take_in(&self, ended: &Self) {
+        // A mean, by faults.
+        let faults = |page: &Self| page.latency.iter().map(Histogram::count).sum::<u64>();
+        let own = |page: &Self| page.counters.fault_own_ns.load(Relaxed);
+        let (ours, theirs) = (faults(self), faults(ended));
+        if theirs > 0 {
+            let mean = (own(self) * ours + own(ended) * theirs) / (ours + theirs);
+            self.counters.fault_own_ns.store(mean, Relaxed);
+        }
+        self.counters.take_in(&ended.counters);
+        for (to, from) in self.classes.iter().zip(&ended.classes) {
+            to.take_in(from);
+        }
+        for (to, from) in self.latency.iter().zip(&ended.latency) {
+            to.take_in(from);
+        }
+        self.counters.ended_processes.fetch_add(1, Relaxed);
+    }
+
+    /// Whether the process was seen to have ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Relaxed) != 0
     }
 
     /// The process.
@@ -494,5 +571,28 @@ mod tests {
             reader.join().expect("no panic");
         });
         assert_eq!(first.counters.demotions.load(Relaxed), 9, "both see the same page");
+    }
+
+    #[test]
+    fn what_a_process_did_outlives_it_and_what_it_had_does_not() {
+        let [all, ended] = [(); 2].map(|()| ProcessPage::anonymous().expect("memory"));
+        for (page, by) in [(all, 1), (ended, 10)] {
+            page.counters.demotions.store(3 * by, Relaxed);
+            page.counters.mapped_bytes.store(4096 * by, Relaxed);
+            page.counters.mapped_peak_bytes.store(8192 * by, Relaxed);
+            page.counters.fault_own_ns.store(100 * by, Relaxed);
+            page.classes[0].vetoed.store(by, Relaxed);
+            page.latency[1].record(Nanos(50 * by));
+        }
+        all.take_in(ended);
+        let counters = &all.counters;
+        assert_eq!(counters.demotions.load(Relaxed), 33);
+        assert_eq!(counters.mapped_bytes.load(Relaxed), 4096);
+        assert_eq!(counters.mapped_peak_bytes.load(Relaxed), 81_920);
+        assert_eq!(counters.fault_own_ns.load(Relaxed), 550, "the mean of two faults");
+        assert_eq!(counters.ended_processes.load(Relaxed), 1);
+        assert_eq!(all.classes[0].vetoed.load(Relaxed), 11);
+        assert_eq!((all.latency[1].count(), all.latency[1].max()), (2, Nanos(500)));
+        assert_eq!(all.latency[1].total(), Nanos(550));
     }
 }

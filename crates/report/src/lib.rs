@@ -16,6 +16,7 @@
 //! | [`slowdown`] | how much slower the program ran than on plain memory |
 
 pub mod attach;
+mod gather;
 pub mod html;
 pub mod in_place;
 pub mod openmetrics;

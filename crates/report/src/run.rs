@@ -2,15 +2,12 @@
 //! sums over them.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{ActionClass, Bytes, Cycles, Nanos, PageSize};
 use terrace_economics::Account;
 use terrace_live::broker::page::Summary;
-use terrace_live::histogram::Histogram;
-use terrace_live::shared::{ClassCounters, Counters, PARTS, ProcessPage, State, Text};
+use terrace_live::shared::PARTS;
 
 use crate::attach::AttachReport;
 use crate::slowdown::Slowdown;
@@ -58,7 +55,7 @@ pub struct RunReport {
     /// How much slower the program ran than it would have on plain memory;
     /// `None` where nothing was managed.
     pub slowdown: Option<Slowdown>,
-    /// All processes together. Peaks are sums of peaks, so upper bounds.
+    /// All processes together. Peaks are the most that was seen at once.
     pub total: Figures,
     /// Processor time of the `terrace run` process itself since it was started: keepers of
     /// quiet windows, the broker, and whatever records, watches and shows. Not in
@@ -67,6 +64,9 @@ pub struct RunReport {
     pub command_cpu: Nanos,
     /// Each process that loaded the library, in the order of their numbers.
     pub processes: Vec<ProcessReport>,
+    /// Further processes, which have ended: their figures are in [`RunReport::total`] alone.
+    #[serde(default)]
+    pub ended_processes: u64,
     /// Decisions that were taken faster than they could be recorded; `None`
     /// without a recording.
     pub decisions_lost: Option<u64>,
@@ -112,6 +112,9 @@ pub struct ProcessReport {
     pub pid: u32,
     /// Its command's name.
     pub command: String,
+    /// Whether it has ended while the run went on: what it had, it has no longer.
+    #[serde(default)]
+    pub ended: bool,
     /// Whether its memory was managed.
     pub state: ProcessState,
     /// Why it was given up, if it was.
@@ -404,49 +407,6 @@ pub struct RegionReport {
 }
 
 impl RunReport {
-    /// Puts the processes' pages together. `usage` is what is known of them
-    /// beyond the pages.
-    pub fn collect<'a>(
-        head: Head,
-        pages: impl IntoIterator<Item = &'a ProcessPage>,
-        usage: &Usage,
-        decisions_lost: Option<u64>,
-    ) -> Self {
-        let mut pages: Vec<_> = pages.into_iter().collect();
-        pages.sort_by_key(|page| page.pid.load(Relaxed));
-        let processes: Vec<_> = pages.iter().map(|page| ProcessReport::of(page)).collect();
-        let budget = head.budget;
-        let largest = head.shared.map_or(budget, |shared| shared.budget_peak);
-        let single = processes.iter().map(|process| process.figures.resident_peak);
-        // The broker looks now and then; a process by itself is never missed.
-        let peak = single.chain(head.shared.map(|shared| shared.resident_peak)).max();
-        let shared = head
-            .shared
-            .map(|shared| SharedReport { resident_peak: peak.unwrap_or_default(), ..shared });
-        let total = Figures::of(&pages);
-        let slowdown =
-            (!processes.is_empty()).then(|| Slowdown::estimate(head.elapsed, &total, usage));
-        Self {
-            program: head.program,
-            end: head.end,
-            elapsed: head.elapsed,
-            policy: head.policy,
-            economist: head.economist,
-            sampling_cap: head.sampling_cap,
-            budget,
-            budget_holds_store: head.holds_store,
-            budget_kept: peak.unwrap_or_default() <= largest,
-            shared,
-            unmanaged: head.unmanaged,
-            slowdown,
-            total,
-            command_cpu: usage.command_cpu,
-            processes,
-            decisions_lost,
-            nodes: None,
-        }
-    }
-
     /// Processor time of all that is Terrace's: threads in the program, and `terrace run`.
     pub fn all_own_cpu(&self) -> Nanos {
         self.total.own_cpu + self.command_cpu
@@ -517,6 +477,7 @@ impl Moment {
             total: self.total,
             command_cpu: self.command_cpu,
             processes: self.processes,
+            ended_processes: 0,
             decisions_lost: None,
             nodes: self.nodes,
         }
@@ -561,99 +522,7 @@ pub struct Usage {
     pub command_cpu: Nanos,
 }
 
-impl ProcessReport {
-    fn of(page: &ProcessPage) -> Self {
-        let mut regions: Vec<_> = page
-            .regions
-            .iter()
-            .map(|region| RegionReport {
-                start: region.start.load(Relaxed),
-                length: Bytes(region.len.load(Relaxed)),
-                resident: Bytes(region.resident.load(Relaxed)),
-                faults: region.faults.load(Relaxed),
-                parts: std::array::from_fn(|i| region.parts[i].load(Relaxed)),
-            })
-            .filter(|region| region.start != 0)
-            .collect();
-        regions.sort_by_key(|region| (std::cmp::Reverse(region.faults), region.start));
-        Self {
-            pid: page.pid.load(Relaxed),
-            command: page.text(Text::Command),
-            state: match page.state() {
-                State::Dormant => ProcessState::Dormant,
-                State::Active => ProcessState::Managed,
-                State::Failed => ProcessState::Failed,
-            },
-            failure: Some(page.text(Text::Failure)).filter(|text| !text.is_empty()),
-            sampler: page.text(Text::Sampler),
-            figures: Figures::of(&[page]),
-            regions,
-        }
-    }
-}
-
 impl Figures {
-    fn of(pages: &[&ProcessPage]) -> Self {
-        let sum = |counter: fn(&Counters) -> &AtomicU64| -> u64 {
-            pages.iter().map(|page| counter(&page.counters).load(Relaxed)).sum()
-        };
-        let bytes = |counter| Bytes(sum(counter));
-        let nanos = |counter| Nanos(sum(counter));
-        Self {
-            mapped: bytes(|c| &c.mapped_bytes),
-            mapped_peak: bytes(|c| &c.mapped_peak_bytes),
-            resident: bytes(|c| &c.resident_bytes),
-            resident_peak: bytes(|c| &c.resident_peak_bytes),
-            faults: FaultClass::ALL.map(|kind| FaultReport::of(pages, kind)).to_vec(),
-            faults_spurious: sum(|c| &c.faults_spurious),
-            direct_reclaims: sum(|c| &c.direct_reclaims),
-            promotions: sum(|c| &c.promotions),
-            ahead: sum(|c| &c.ahead),
-            moves_uncounted: sum(|c| &c.moves_uncounted),
-            huge: HugeReport {
-                zeroed: sum(|c| &c.huge_zeroed),
-                backed: sum(|c| &c.huge_backed),
-                walked_through: sum(|c| &c.huge_used),
-                split: sum(|c| &c.huge_split),
-                collapsed: sum(|c| &c.huge_collapsed),
-            },
-            demotions: sum(|c| &c.demotions),
-            demotions_cancelled: sum(|c| &c.demotions_cancelled),
-            demotions_refused: sum(|c| &c.demotions_refused),
-            store: StoreReport {
-                compressed_pages: sum(|c| &c.stored_pages),
-                same_filled_pages: sum(|c| &c.same_pages),
-                compressed: bytes(|c| &c.blob_bytes),
-                occupied: bytes(|c| &c.store_bytes),
-                occupied_peak: bytes(|c| &c.store_peak_bytes),
-                over_limit_peak: bytes(|c| &c.store_over_peak_bytes),
-                over_limit: nanos(|c| &c.store_over_ns),
-                spilled: bytes(|c| &c.spill_bytes),
-                spill_read: bytes(|c| &c.spill_read_bytes),
-                spill_written: bytes(|c| &c.spill_written_bytes),
-                compressions: sum(|c| &c.compressed),
-                compress_time: nanos(|c| &c.compress_ns),
-                decompressions: sum(|c| &c.decompressed),
-                decompress_time: nanos(|c| &c.decompress_ns),
-                packed_tightly: sum(|c| &c.packed_tightly),
-                incompressible: sum(|c| &c.incompressible),
-            },
-            ping_pongs: sum(|c| &c.ping_pongs),
-            thrashing: nanos(|c| &c.thrash_ns),
-            waited: pages.iter().map(|page| page.waited()).sum(),
-            waited_running: pages.iter().map(|page| page.waited_running()).sum(),
-            stall: stall(pages),
-            own_cpu: nanos(|c| &c.own_cpu_ns),
-            samples: sum(|c| &c.samples),
-            samples_lost: sum(|c| &c.samples_lost),
-            samples_throttled: sum(|c| &c.samples_throttled),
-            sampling: Nanos(sum(|c| &c.sampling_ns)),
-            policy_bytes: bytes(|c| &c.policy_bytes),
-            policy_pages: sum(|c| &c.policy_pages),
-            accounts: accounts(pages),
-        }
-    }
-
     /// Decisions that the economist took: one on each proposal.
     pub fn decisions(&self) -> u64 {
         self.accounts.iter().map(|account| account.proposed).sum()
@@ -669,30 +538,10 @@ impl Figures {
     }
 }
 
-fn stall(pages: &[&ProcessPage]) -> StallReport {
-    let mut all = StallReport::default();
-    for page in pages {
-        let c = &page.counters;
-        let nanos = |counter: &AtomicU64| Nanos(counter.load(Relaxed));
-        let served: Nanos = page.latency.iter().map(Histogram::total).sum();
-        let known = nanos(&c.direct_reclaim_ns) + nanos(&c.decompress_ns) + nanos(&c.copy_ns);
-        all += StallReport {
-            wake_up: nanos(&c.fault_overhead_ns),
-            reclaim: nanos(&c.direct_reclaim_ns),
-            decompress: nanos(&c.decompress_ns),
-            copy: nanos(&c.copy_ns),
-            // Saturating: the counters are read one after the other.
-            other: served - known,
-        }
-        .without(nanos(&c.overcounted_ns));
-    }
-    all
-}
-
 impl StallReport {
     /// Less what was counted beyond what threads can have waited. It lies in what is estimated,
     /// and in what was timed by a handler that no longer ran: in proportion.
-    fn without(mut self, mut beyond: Nanos) -> Self {
+    pub(crate) fn without(mut self, mut beyond: Nanos) -> Self {
         let uncertain = self.wake_up + self.copy;
         if !uncertain.is_zero() {
             let copy = Nanos(((self.copy / uncertain) * beyond.as_f64()) as u64).min(self.copy);
@@ -720,32 +569,6 @@ impl std::ops::AddAssign for StallReport {
     }
 }
 
-impl FaultReport {
-    fn of(pages: &[&ProcessPage], kind: FaultClass) -> Self {
-        let mut counts = BTreeMap::<Nanos, u64>::new();
-        let mut max = Nanos::ZERO;
-        for page in pages {
-            for (upper, count) in
-                page.latency[kind as usize].counts().filter(|&(_, count)| count > 0)
-            {
-                *counts.entry(upper).or_default() += count;
-            }
-            max = max.max(page.latency[kind as usize].max());
-        }
-        let percentile = |share| percentile(&counts, share).min(max);
-        Self {
-            kind,
-            count: counts.values().sum(),
-            p50: percentile(0.5),
-            p99: percentile(0.99),
-            p999: percentile(0.999),
-            max,
-            total: pages.iter().map(|page| page.latency[kind as usize].total()).sum(),
-            histogram: counts.into_iter().collect(),
-        }
-    }
-}
-
 /// The duration that a share of all did not exceed; zero of none.
 pub(crate) fn percentile(counts: &BTreeMap<Nanos, u64>, share: f64) -> Nanos {
     let all: u64 = counts.values().sum();
@@ -758,28 +581,4 @@ pub(crate) fn percentile(counts: &BTreeMap<Nanos, u64>, share: f64) -> Nanos {
             seen >= rank
         })
         .map_or(Nanos::ZERO, |(&upper, _)| upper)
-}
-
-/// The accounts of the classes that anything was proposed in.
-fn accounts(pages: &[&ProcessPage]) -> Vec<AccountReport> {
-    ActionClass::ALL
-        .into_iter()
-        .map(|class| {
-            let sum = |counter: fn(&ClassCounters) -> &AtomicU64| -> u64 {
-                pages.iter().map(|page| counter(&page.classes[class.index()]).load(Relaxed)).sum()
-            };
-            AccountReport {
-                class,
-                proposed: sum(|c| &c.proposed),
-                vetoed: sum(|c| &c.vetoed),
-                completed: sum(|c| &c.completed),
-                aborted: sum(|c| &c.aborted),
-                predicted_cost: Cycles(sum(|c| &c.predicted_cost)),
-                realised_cost: Cycles(sum(|c| &c.realised_cost)),
-                predicted_benefit: Cycles(sum(|c| &c.predicted_benefit)),
-                realised_benefit: Cycles(sum(|c| &c.realised_benefit)),
-            }
-        })
-        .filter(|report| report.proposed > 0)
-        .collect()
 }

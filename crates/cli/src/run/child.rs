@@ -47,6 +47,7 @@ pub(crate) trait Watch {
 
 /// A program that runs.
 pub(crate) struct Running {
+    id: u32,
     /// Refers to this very process even after its number is used again.
     handle: OwnedFd,
     threads: Threads,
@@ -117,9 +118,10 @@ impl Running {
         let started = Instant::now();
         match spawn(command) {
             Ok((child, handle)) => {
+                let id = child.id();
                 // Its receiver is there until it has got it.
                 let _ = program.send(child);
-                Ok(Self { handle, threads, started })
+                Ok(Self { id, handle, threads, started })
             }
             Err(error) => {
                 drop(program);
@@ -127,6 +129,11 @@ impl Running {
                 Err(error)
             }
         }
+    }
+
+    /// The program's process.
+    pub(crate) fn id(&self) -> u32 {
+        self.id
     }
 
     /// Waits for the program's end; returns it with the time that it took.

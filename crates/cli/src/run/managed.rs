@@ -107,9 +107,11 @@ impl Args {
             nodes,
         };
         let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
+        let program = running.id();
         let (end, elapsed) = running
             .wait(&mut run)
             .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
+        run.recorder.program_has_ended(program);
         let complete = run.finish_recording(end, elapsed);
         run.publish(report_to, end, elapsed)?;
         if let Some((page, recording)) = page.as_mut().zip(self.recording(directory.path())) {
@@ -365,7 +367,7 @@ impl Watch for Run<'_> {
     fn poll(&mut self) -> Duration {
         let busy = self.recorder.drain();
         self.record_moment();
-        let next = if busy | self.recorder.hasten_dying() { DRAIN_FAST } else { DRAIN };
+        let next = if busy | self.recorder.look_after() { DRAIN_FAST } else { DRAIN };
         let next = next.min(self.step_nodes());
         let Some(mut watch) = self.watch.take() else { return next };
         if watch.is_due() {

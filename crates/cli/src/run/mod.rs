@@ -15,6 +15,7 @@
 
 mod across;
 mod child;
+mod ended;
 mod library;
 mod managed;
 mod nodes;

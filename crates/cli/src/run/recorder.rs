@@ -11,9 +11,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use terrace_core::{PageSize, RegionId};
 use terrace_live::dying::{self, Left};
 use terrace_live::event_ring::{EXTENSION, EventRing};
+use terrace_live::opened::Opened;
 use terrace_live::shared::{ProcessPage, RING};
 use terrace_report::{Moment, RunReport};
 
+use super::ended::{Ended, KEPT, importance};
 use crate::failure::Failure;
 use crate::records::{Header, Record, RegionRecord, Residency, Writer};
 use crate::residency;
@@ -23,9 +25,10 @@ use crate::runs;
 const REGIONS: usize = 64;
 
 /// Watches a run directory. Processes come as the program forks and starts
-/// others; their pages stay when they end.
+/// others; what stays when they end is in [`super::ended`].
 pub(crate) struct Recorder {
     directory: Option<PathBuf>,
+    ended: Option<Ended>,
     /// By file name: each file is mapped once.
     processes: BTreeMap<OsString, Process>,
     /// By file name, too.
@@ -34,18 +37,16 @@ pub(crate) struct Recorder {
 }
 
 struct Process {
-    page: &'static ProcessPage,
+    page: Opened<ProcessPage>,
     /// The first decision that was not drained yet.
     next: u64,
     /// Regions as they were last written down.
     regions: BTreeSet<RegionRecord>,
-    /// Nothing is left of it.
-    gone: bool,
 }
 
 /// Events of one process on their way into the recording.
 struct Events {
-    ring: &'static EventRing,
+    ring: Opened<EventRing>,
     /// Losses that are written down already.
     lost: u64,
 }
@@ -73,8 +74,11 @@ impl Recorder {
                 }
             },
         };
+        let ended = Ended::new(directory)
+            .map_err(|e| Failure::failed(format!("{}: {e}", directory.display())))?;
         Ok(Self {
             directory: Some(directory.to_owned()),
+            ended: Some(ended),
             processes: BTreeMap::new(),
             events: BTreeMap::new(),
             file,
@@ -83,25 +87,96 @@ impl Recorder {
 
     /// Watches nothing: of a program that is not managed.
     pub(crate) fn none() -> Self {
-        Self { directory: None, processes: BTreeMap::new(), events: BTreeMap::new(), file: None }
-    }
-
-    /// The pages of every process that there has been.
-    pub(crate) fn pages(&mut self) -> impl Iterator<Item = &'static ProcessPage> {
-        self.look_for_processes();
-        self.processes.values().map(|process| process.page)
-    }
-
-    /// Helps processes that were killed to their end; whether any is on its way there.
-    pub(crate) fn hasten_dying(&mut self) -> bool {
-        self.look_for_processes();
-        let mut any = false;
-        for process in self.processes.values_mut().filter(|process| !process.gone) {
-            let left = dying::hasten(process.page.pid());
-            process.gone = left == Left::Nothing;
-            any |= left == Left::Dying;
+        Self {
+            directory: None,
+            ended: None,
+            processes: BTreeMap::new(),
+            events: BTreeMap::new(),
+            file: None,
         }
+    }
+
+    /// The pages of every process that there has been, and one of those that have none any more.
+    pub(crate) fn pages(&mut self) -> impl Iterator<Item = &ProcessPage> {
+        self.look_for_processes();
+        let own = self.processes.values().map(|process| &*process.page);
+        own.chain(self.ended.as_ref().map(Ended::page))
+    }
+
+    /// Helps processes that were killed to their end; whether any is on its way there. Of those
+    /// that have ended, only so much is kept.
+    pub(crate) fn look_after(&mut self) -> bool {
+        self.look_for_processes();
+        let (mut any, mut gone) = (false, Vec::new());
+        for (name, process) in self.processes.iter().filter(|(_, p)| !p.page.has_ended()) {
+            match dying::hasten(process.page.pid()) {
+                Left::Nothing => gone.push(name.clone()),
+                left => any |= left == Left::Dying,
+            }
+        }
+        for name in gone {
+            self.has_ended(&name);
+        }
+        if let Some(ended) = &self.ended {
+            ended.look(self.processes.values().map(|process| &*process.page));
+        }
+        self.forget_ended();
         any
+    }
+
+    /// The program, which is this process, has ended. Of processes that came and went since the
+    /// last look nobody knows what they had at the same time.
+    pub(crate) fn program_has_ended(&mut self, program: u32) {
+        let before: BTreeSet<_> = self.processes.keys().cloned().collect();
+        self.look_for_processes();
+        let new = self.processes.iter().filter(|(name, process)| {
+            let pid = process.page.pid();
+            pid != program && !before.contains(*name) && dying::hasten(pid) == Left::Nothing
+        });
+        let new: Vec<_> = new.map(|(name, _)| name.clone()).collect();
+        for name in new {
+            self.has_ended(&name);
+        }
+    }
+
+    /// Nothing is left of a process but its page, and what is to be written down.
+    fn has_ended(&mut self, name: &OsString) {
+        let (Some(ended), Some(directory)) = (&mut self.ended, &self.directory) else { return };
+        if !self.processes.get(name).is_some_and(|process| ended.knows(&process.page)) {
+            return;
+        }
+        let Some(mut process) = self.processes.remove(name) else { return };
+        let pid = process.page.pid();
+        if let Some(file) = &mut self.file {
+            process.drain(file);
+            self.events.retain(|name, events| {
+                if events.ring.pid() != pid {
+                    return true;
+                }
+                events.drain(file);
+                fs::remove_file(directory.join(name)).is_err()
+            });
+        }
+        // Its name is as it was if it cannot be changed.
+        let renamed = ended.has_ended(&process.page, &directory.join(name)).ok();
+        let name = renamed.as_deref().and_then(Path::file_name).unwrap_or(name);
+        self.processes.insert(name.to_owned(), process);
+    }
+
+    /// Takes the figures of processes together that have ended and mattered least.
+    fn forget_ended(&mut self) {
+        let (Some(ended), Some(directory)) = (&self.ended, &self.directory) else { return };
+        let all = self.processes.iter().filter(|(_, process)| process.page.has_ended());
+        let mut all: Vec<_> =
+            all.map(|(name, process)| (importance(&process.page), name.clone())).collect();
+        let many = all.len().saturating_sub(KEPT);
+        all.sort();
+        for (_, name) in all.into_iter().take(many) {
+            let Some(process) = self.processes.get(&name) else { continue };
+            if ended.take_in(&process.page, &directory.join(&name)) {
+                self.processes.remove(&name);
+            }
+        }
     }
 
     /// Decisions that were lost; `None` without a recording.
@@ -134,6 +209,7 @@ impl Recorder {
             report
                 .processes
                 .iter()
+                .filter(|process| !process.ended)
                 .flat_map(|process| {
                     residency::of(process).into_iter().take(REGIONS).map(|(start, parts)| {
                         Residency { process: process.pid, start, parts: parts.to_vec() }
@@ -179,8 +255,7 @@ impl Recorder {
             }
             // A page that is being made is not valid yet; the next look finds it.
             if let Ok(page) = ProcessPage::open(&entry.path()) {
-                self.processes
-                    .insert(name, Process { page, next: 0, regions: BTreeSet::new(), gone: false });
+                self.processes.insert(name, Process { page, next: 0, regions: BTreeSet::new() });
             }
         }
     }

@@ -417,7 +417,7 @@ fn processes(report: &RunReport) -> String {
         })
         .collect();
     table(["processes", "state", "mapped, most", "resident, most", "faults", "waited"], &rows)
-        + &more(all.len(), TOP_PROCESSES)
+        + &more(all.len() + report.ended_processes as usize, rows.len())
 }
 
 /// Says that a list goes on.
@@ -541,6 +541,7 @@ mod tests {
         ProcessReport {
             pid,
             command: command.to_owned(),
+            ended: false,
             state: ProcessState::Managed,
             failure: None,
             sampler: "refaults (no hardware sampling here)".to_owned(),
@@ -588,6 +589,7 @@ mod tests {
             total: figures(),
             command_cpu: Nanos::millis(600),
             processes: vec![process(4711, "sort")],
+            ended_processes: 0,
             decisions_lost: None,
             nodes: None,
         }

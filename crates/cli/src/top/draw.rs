@@ -310,6 +310,7 @@ pub(super) mod tests {
         let process = ProcessReport {
             pid: u32::MAX,
             command: "sort".into(),
+            ended: false,
             state: ProcessState::Managed,
             failure: None,
             sampler: String::new(),
@@ -342,6 +343,7 @@ pub(super) mod tests {
             total: figures,
             command_cpu: Nanos::millis(100) * u64::from(n),
             processes: vec![process],
+            ended_processes: 0,
             decisions_lost: None,
             nodes: None,
         }

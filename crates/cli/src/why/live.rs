@@ -17,6 +17,7 @@ use serde::Serialize;
 use terrace_core::{Nanos, PageSize, RegionId};
 use terrace_economics::Mode;
 use terrace_live::doctor::Facts;
+use terrace_live::opened::Opened;
 use terrace_live::shared::ProcessPage;
 
 use super::{Args, Found, PageChoice, Search, in_place, render_decisions};
@@ -59,7 +60,7 @@ struct Answer<'a> {
 /// A page in a process of a run.
 struct Place {
     run: LiveRun,
-    page: &'static ProcessPage,
+    page: Opened<ProcessPage>,
     region: RegionRecord,
     number: u32,
 }
@@ -139,7 +140,7 @@ fn places(args: &Args, address: u64) -> Result<Vec<Place>, Failure> {
             if args.process.is_some_and(|pid| pid != page.pid()) {
                 continue;
             }
-            let region = regions(page).find(|region| region.page_at(address).is_some());
+            let region = regions(&page).find(|region| region.page_at(address).is_some());
             if let Some((region, at)) = region.and_then(|r| Some((r, r.page_at(address)?))) {
                 let run = run.clone();
                 places.push(Place { run, page, region, number: at.page.0 });

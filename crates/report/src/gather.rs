@@ -1,0 +1,244 @@
+//! Puts statistics pages together into a report.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use terrace_core::{ActionClass, Bytes, Cycles, Nanos};
+use terrace_live::histogram::Histogram;
+use terrace_live::shared::{ClassCounters, Counters, ProcessPage, State, Text};
+
+use crate::run::{
+    AccountReport, FaultClass, FaultReport, Figures, Head, HugeReport, ProcessReport, ProcessState,
+    RegionReport, RunReport, SharedReport, StallReport, StoreReport, Usage, percentile,
+};
+use crate::slowdown::Slowdown;
+
+impl RunReport {
+    /// Puts the processes' pages together; one of no process (0) has the figures of further ones
+    /// that have ended. `usage` is what is known of them
+    /// beyond the pages.
+    pub fn collect<'a>(
+        head: Head,
+        pages: impl IntoIterator<Item = &'a ProcessPage>,
+        usage: &Usage,
+        decisions_lost: Option<u64>,
+    ) -> Self {
+        let mut pages: Vec<_> = pages.into_iter().collect();
+        pages.sort_by_key(|page| page.pid.load(Relaxed));
+        let single = pages.iter().filter(|page| page.pid() != 0);
+        let processes: Vec<_> = single.map(|page| ProcessReport::of(page)).collect();
+        let ended = pages.iter().map(|page| page.counters.ended_processes.load(Relaxed)).sum();
+        let budget = head.budget;
+        let largest = head.shared.map_or(budget, |shared| shared.budget_peak);
+        let single = pages.iter().map(|page| &page.counters.resident_peak_bytes);
+        let single = single.map(|peak| Bytes(peak.load(Relaxed)));
+        // The broker looks now and then; a process by itself is never missed.
+        let peak = single.chain(head.shared.map(|shared| shared.resident_peak)).max();
+        let shared = head
+            .shared
+            .map(|shared| SharedReport { resident_peak: peak.unwrap_or_default(), ..shared });
+        let total = Figures::of(&pages);
+        let slowdown =
+            (!processes.is_empty()).then(|| Slowdown::estimate(head.elapsed, &total, usage));
+        Self {
+            program: head.program,
+            end: head.end,
+            elapsed: head.elapsed,
+            policy: head.policy,
+            economist: head.economist,
+            sampling_cap: head.sampling_cap,
+            budget,
+            budget_holds_store: head.holds_store,
+            budget_kept: peak.unwrap_or_default() <= largest,
+            shared,
+            unmanaged: head.unmanaged,
+            slowdown,
+            total,
+            command_cpu: usage.command_cpu,
+            processes,
+            ended_processes: ended,
+            decisions_lost,
+            nodes: None,
+        }
+    }
+}
+
+impl ProcessReport {
+    fn of(page: &ProcessPage) -> Self {
+        let mut regions: Vec<_> = page
+            .regions
+            .iter()
+            .map(|region| RegionReport {
+                start: region.start.load(Relaxed),
+                length: Bytes(region.len.load(Relaxed)),
+                resident: if page.has_ended() {
+                    Bytes::ZERO
+                } else {
+                    Bytes(region.resident.load(Relaxed))
+                },
+                faults: region.faults.load(Relaxed),
+                parts: std::array::from_fn(|i| region.parts[i].load(Relaxed)),
+            })
+            .filter(|region| region.start != 0)
+            .collect();
+        regions.sort_by_key(|region| (std::cmp::Reverse(region.faults), region.start));
+        Self {
+            pid: page.pid.load(Relaxed),
+            command: page.text(Text::Command),
+            ended: page.has_ended(),
+            state: match page.state() {
+                State::Dormant => ProcessState::Dormant,
+                State::Active => ProcessState::Managed,
+                State::Failed => ProcessState::Failed,
+            },
+            failure: Some(page.text(Text::Failure)).filter(|text| !text.is_empty()),
+            sampler: page.text(Text::Sampler),
+            figures: Figures::of(&[page]),
+            regions,
+        }
+    }
+}
+
+impl Figures {
+    fn of(pages: &[&ProcessPage]) -> Self {
+        let sum = |counter: fn(&Counters) -> &AtomicU64| -> u64 {
+            pages.iter().map(|page| counter(&page.counters).load(Relaxed)).sum()
+        };
+        // What a process had that has ended, it has no longer.
+        let level = |counter: fn(&Counters) -> &AtomicU64| -> u64 {
+            let living = pages.iter().filter(|page| !page.has_ended());
+            living.map(|page| counter(&page.counters).load(Relaxed)).sum()
+        };
+        let peak = |of: fn(&Counters) -> &AtomicU64| -> Bytes {
+            let peaks = pages.iter().map(|page| of(&page.counters).load(Relaxed));
+            Bytes(peaks.max().unwrap_or_default())
+        };
+        let bytes = |counter| Bytes(sum(counter));
+        let nanos = |counter| Nanos(sum(counter));
+        Self {
+            mapped: Bytes(level(|c| &c.mapped_bytes)),
+            mapped_peak: peak(|c| &c.mapped_peak_bytes).max(Bytes(level(|c| &c.mapped_bytes))),
+            resident: Bytes(level(|c| &c.resident_bytes)),
+            resident_peak: peak(|c| &c.resident_peak_bytes)
+                .max(Bytes(level(|c| &c.resident_bytes))),
+            faults: FaultClass::ALL.map(|kind| FaultReport::of(pages, kind)).to_vec(),
+            faults_spurious: sum(|c| &c.faults_spurious),
+            direct_reclaims: sum(|c| &c.direct_reclaims),
+            promotions: sum(|c| &c.promotions),
+            ahead: sum(|c| &c.ahead),
+            moves_uncounted: sum(|c| &c.moves_uncounted),
+            huge: HugeReport {
+                zeroed: sum(|c| &c.huge_zeroed),
+                backed: sum(|c| &c.huge_backed),
+                walked_through: sum(|c| &c.huge_used),
+                split: sum(|c| &c.huge_split),
+                collapsed: sum(|c| &c.huge_collapsed),
+            },
+            demotions: sum(|c| &c.demotions),
+            demotions_cancelled: sum(|c| &c.demotions_cancelled),
+            demotions_refused: sum(|c| &c.demotions_refused),
+            store: StoreReport {
+                compressed_pages: level(|c| &c.stored_pages),
+                same_filled_pages: level(|c| &c.same_pages),
+                compressed: Bytes(level(|c| &c.blob_bytes)),
+                occupied: Bytes(level(|c| &c.store_bytes)),
+                occupied_peak: peak(|c| &c.store_peak_bytes).max(Bytes(level(|c| &c.store_bytes))),
+                over_limit_peak: peak(|c| &c.store_over_peak_bytes),
+                over_limit: nanos(|c| &c.store_over_ns),
+                spilled: Bytes(level(|c| &c.spill_bytes)),
+                spill_read: bytes(|c| &c.spill_read_bytes),
+                spill_written: bytes(|c| &c.spill_written_bytes),
+                compressions: sum(|c| &c.compressed),
+                compress_time: nanos(|c| &c.compress_ns),
+                decompressions: sum(|c| &c.decompressed),
+                decompress_time: nanos(|c| &c.decompress_ns),
+                packed_tightly: sum(|c| &c.packed_tightly),
+                incompressible: level(|c| &c.incompressible),
+            },
+            ping_pongs: sum(|c| &c.ping_pongs),
+            thrashing: nanos(|c| &c.thrash_ns),
+            waited: pages.iter().map(|page| page.waited()).sum(),
+            waited_running: pages.iter().map(|page| page.waited_running()).sum(),
+            stall: stall(pages),
+            own_cpu: nanos(|c| &c.own_cpu_ns),
+            samples: sum(|c| &c.samples),
+            samples_lost: sum(|c| &c.samples_lost),
+            samples_throttled: sum(|c| &c.samples_throttled),
+            sampling: Nanos(sum(|c| &c.sampling_ns)),
+            policy_bytes: Bytes(level(|c| &c.policy_bytes)),
+            policy_pages: level(|c| &c.policy_pages),
+            accounts: accounts(pages),
+        }
+    }
+}
+
+fn stall(pages: &[&ProcessPage]) -> StallReport {
+    let mut all = StallReport::default();
+    for page in pages {
+        let c = &page.counters;
+        let nanos = |counter: &AtomicU64| Nanos(counter.load(Relaxed));
+        let served: Nanos = page.latency.iter().map(Histogram::total).sum();
+        let known = nanos(&c.direct_reclaim_ns) + nanos(&c.decompress_ns) + nanos(&c.copy_ns);
+        all += StallReport {
+            wake_up: nanos(&c.fault_overhead_ns),
+            reclaim: nanos(&c.direct_reclaim_ns),
+            decompress: nanos(&c.decompress_ns),
+            copy: nanos(&c.copy_ns),
+            // Saturating: the counters are read one after the other.
+            other: served - known,
+        }
+        .without(nanos(&c.overcounted_ns));
+    }
+    all
+}
+
+impl FaultReport {
+    fn of(pages: &[&ProcessPage], kind: FaultClass) -> Self {
+        let mut counts = BTreeMap::<Nanos, u64>::new();
+        let mut max = Nanos::ZERO;
+        for page in pages {
+            for (upper, count) in
+                page.latency[kind as usize].counts().filter(|&(_, count)| count > 0)
+            {
+                *counts.entry(upper).or_default() += count;
+            }
+            max = max.max(page.latency[kind as usize].max());
+        }
+        let percentile = |share| percentile(&counts, share).min(max);
+        Self {
+            kind,
+            count: counts.values().sum(),
+            p50: percentile(0.5),
+            p99: percentile(0.99),
+            p999: percentile(0.999),
+            max,
+            total: pages.iter().map(|page| page.latency[kind as usize].total()).sum(),
+            histogram: counts.into_iter().collect(),
+        }
+    }
+}
+
+/// The accounts of the classes that anything was proposed in.
+fn accounts(pages: &[&ProcessPage]) -> Vec<AccountReport> {
+    ActionClass::ALL
+        .into_iter()
+        .map(|class| {
+            let sum = |counter: fn(&ClassCounters) -> &AtomicU64| -> u64 {
+                pages.iter().map(|page| counter(&page.classes[class.index()]).load(Relaxed)).sum()
+            };
+            AccountReport {
+                class,
+                proposed: sum(|c| &c.proposed),
+                vetoed: sum(|c| &c.vetoed),
+                completed: sum(|c| &c.completed),
+                aborted: sum(|c| &c.aborted),
+                predicted_cost: Cycles(sum(|c| &c.predicted_cost)),
+                realised_cost: Cycles(sum(|c| &c.realised_cost)),
+                predicted_benefit: Cycles(sum(|c| &c.predicted_benefit)),
+                realised_benefit: Cycles(sum(|c| &c.realised_benefit)),
+            }
+        })
+        .filter(|report| report.proposed > 0)
+        .collect()
+}
