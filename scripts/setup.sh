@@ -47,6 +47,7 @@ wanted() {
         echo "redis-server redis-server"
         echo "redis-cli redis-tools"
         echo "tclsh tcl"
+        echo "stress-ng stress-ng"
         # CPython's own tests come with it or in a package of their own.
         local python
         for python in python3 /usr/bin/python3; do

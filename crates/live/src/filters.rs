@@ -7,9 +7,6 @@
 
 use std::fs;
 
-/// Why a program that puts a filter on all its threads is not managed any more.
-pub const WHY: &str = "it put a filter on the system calls of all its threads";
-
 /// A thread's mode (`SECCOMP_MODE_*`), and how many filters it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Filters {

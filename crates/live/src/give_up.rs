@@ -119,12 +119,37 @@ pub(crate) fn lost(pager: &Pager, error: i32) -> ! {
     std::process::abort();
 }
 
+/// What a program does for which Terrace leaves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Retires {
+    /// It puts a filter on all its threads ([`crate::filters`]): ours could do nothing any more.
+    Filter = 0,
+    /// It registers managed memory with a userfaultfd of its own; the kernel gives a range to one
+    /// only.
+    Userfaultfd = 1,
+}
+
+impl Retires {
+    pub(crate) fn from_number(number: usize) -> Self {
+        if number == Self::Filter as usize { Self::Filter } else { Self::Userfaultfd }
+    }
+
+    /// Why a program that does is not managed any more.
+    pub fn why(self) -> &'static str {
+        match self {
+            Self::Filter => "it put a filter on the system calls of all its threads",
+            Self::Userfaultfd => "it uses userfaultfd itself, on memory that was managed",
+        }
+    }
+}
+
 impl Pager {
     /// In a thread of the program's, signals blocked: puts the program on plain memory, and
     /// returns when none of our threads is left, or too long has passed.
-    pub fn retire(&self) {
+    pub fn retire(&self, because: Retires) {
         // Nobody answers: who puts it on plain memory stops the commands.
-        self.commands.ask(self, Command::Retire, 0, 0);
+        self.commands.ask(self, Command::Retire, because as usize, 0);
         self.await_plain_memory();
         self.leave_program();
         self.ring();

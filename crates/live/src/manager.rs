@@ -12,8 +12,7 @@ use crate::aside;
 use crate::collapse::Collapser;
 use crate::command::Command;
 use crate::duty::{LOOK, Pending};
-use crate::filters;
-use crate::give_up;
+use crate::give_up::{self, Retires};
 use crate::inject::{self, Point};
 use crate::limbo::Limbo;
 use crate::reclaim::Pace;
@@ -130,7 +129,9 @@ impl Worker<'_> {
                 // Answers by itself.
                 Command::ForkBegins => self.accompany_fork(a as i32),
                 // The end of it is the answer.
-                Command::Retire => give_up::give_up(pager, self.id, filters::WHY),
+                Command::Retire => {
+                    give_up::give_up(pager, self.id, Retires::from_number(a).why());
+                }
             }
         }
     }

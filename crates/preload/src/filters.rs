@@ -9,6 +9,7 @@
 
 use core::ffi::{c_int, c_ulong};
 
+use terrace_live::give_up::Retires;
 use terrace_live::sys;
 
 use crate::state;
@@ -21,9 +22,11 @@ const FILTER_FLAG_TSYNC: usize = 1;
 /// The program is about to call `seccomp(2)`.
 pub(crate) fn seccomp(operation: usize, flags: usize, filter: usize) {
     match operation {
-        SET_MODE_STRICT => state::retire(),
+        SET_MODE_STRICT => state::retire(Retires::Filter),
         // Without a filter it only asks which flags the kernel knows.
-        SET_MODE_FILTER if filter != 0 && flags & FILTER_FLAG_TSYNC != 0 => state::retire(),
+        SET_MODE_FILTER if filter != 0 && flags & FILTER_FLAG_TSYNC != 0 => {
+            state::retire(Retires::Filter);
+        }
         SET_MODE_FILTER if filter != 0 => state::begin(),
         _ => {}
     }

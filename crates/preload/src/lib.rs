@@ -28,6 +28,7 @@ mod filters;
 mod forking;
 mod malloc;
 mod mapping;
+mod own_faults;
 mod own_heap;
 mod places;
 mod remap;

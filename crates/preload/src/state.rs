@@ -11,7 +11,7 @@ use terrace_core::Bytes;
 use terrace_live::broker::member;
 use terrace_live::command::Command;
 use terrace_live::config::{RunConfig, VARIABLE};
-use terrace_live::filters;
+use terrace_live::give_up::Retires;
 use terrace_live::inject;
 use terrace_live::pager::Pager;
 use terrace_live::shared::{ProcessPage, State, Text};
@@ -355,7 +355,7 @@ pub(crate) fn forked(pager: &'static Pager) {
 
 /// Puts the program on plain memory, and has our threads leave, before it forbids them what
 /// they need.
-pub(crate) fn retire() {
+pub(crate) fn retire(because: Retires) {
     let Some(config) = config() else { return };
     // A process that only borrows our memory filters itself.
     if owner() != sys::pid() {
@@ -372,7 +372,7 @@ pub(crate) fn retire() {
                 STARTING => sys::yield_now(),
                 ACTIVE => {
                     if let Some(pager) = pager_even_if_broken() {
-                        pager.retire();
+                        pager.retire(because);
                     }
                     if PHASE.swap(OFF, AcqRel) == ACTIVE {
                         break;
@@ -385,9 +385,9 @@ pub(crate) fn retire() {
         aside::leave_alone();
         if let Some(stats) = stats(config) {
             stats.state.store(State::Failed as u32, Relaxed);
-            stats.set_text(Text::Failure, filters::WHY);
+            stats.set_text(Text::Failure, because.why());
         }
-        explain(&[filters::WHY, ": the program goes on without Terrace"]);
+        explain(&[because.why(), ": the program goes on without Terrace"]);
     });
 }
 

@@ -1,5 +1,5 @@
-//! Test suites that others wrote: modules of `CPython`'s and units of redis's, each
-//! run on plain memory and under `terrace run` in less than it needs. Every test must
+//! Test suites that others wrote: modules of `CPython`'s, units of redis's, and stress-ng
+//! ([`crate::stress`]), each run on plain memory and under `terrace run` in less than it needs. Every test must
 //! end the same way.
 
 use std::collections::BTreeSet;
@@ -13,6 +13,7 @@ use terrace_core::Bytes;
 use crate::harness::{Case, Verdict, number};
 use crate::process;
 use crate::programs::environment::Environment;
+use crate::stress;
 use crate::terrace;
 
 /// An eighth to a third of what the modules use.
@@ -92,6 +93,7 @@ pub fn cases() -> Result<Vec<Case>, String> {
             }
         })
         .chain([redis])
+        .chain(stress::cases(&terrace, short, limit))
         .collect())
 }
 

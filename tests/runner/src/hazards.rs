@@ -74,6 +74,7 @@ fn policy(program: &str, repeat: usize, round: usize) -> Option<PolicyName> {
 /// Managed until then, they end as they do on plain Linux.
 const UNMANAGED: &[(&str, &str)] = &[
     ("limit_threads", "could not have threads of ours"),
+    ("own_userfaultfd_managed", "it uses userfaultfd itself"),
     ("sandbox_tsync", "a filter on the system calls of all its threads"),
     ("sandbox_unforeseen", "absent memory cannot be brought in"),
 ];

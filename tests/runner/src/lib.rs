@@ -9,6 +9,7 @@
 //! | `sweep` | hazards in which something of Terrace's breaks at random |
 //! | [`programs`] | real programs, unmanaged and in a quarter of their memory |
 //! | [`foreign`] | test suites that others wrote |
+//! | `stress` | of these, stress-ng's stressors of memory |
 //! | [`soak`] | real programs at once under budgets that change |
 //! | [`report`] | reads what `terrace run --json` says |
 //! | [`terrace`] | finds or builds the programs under test |
@@ -21,5 +22,6 @@ pub mod process;
 pub mod programs;
 pub mod report;
 pub mod soak;
+mod stress;
 mod sweep;
 pub mod terrace;

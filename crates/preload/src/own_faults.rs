@@ -1,0 +1,53 @@
+//! Programs that use userfaultfd themselves: emulators that migrate, run-time systems that move
+//! objects, restored checkpoints.
+//!
+//! The kernel gives a range of memory to one userfaultfd only. Where the program asks for a range
+//! that is managed, it gets it: all memory comes in, Terrace's threads end, and the program goes
+//! on without Terrace. (To take out that range alone would leave a program whose faults we serve
+//! with a second server of faults, each of which may wait for the other.)
+
+use core::ffi::{c_int, c_ulong, c_void};
+
+use terrace_live::give_up::Retires;
+use terrace_live::sys;
+use terrace_live::threads;
+
+use crate::state;
+
+/// `linux/userfaultfd.h`.
+const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
+
+/// Controls a device: `ioctl(2)`. Hooked for `UFFDIO_REGISTER`.
+///
+/// # Safety
+/// As of the C library's. There it is variadic; an argument that the program did not give is
+/// whatever stood in the register, as it is for the C library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let call = || {
+        let arguments = [fd as usize, request as usize, argument as usize, 0, 0, 0];
+        // SAFETY: what the program asked for.
+        unsafe { sys::raw(libc::SYS_ioctl, arguments) }
+    };
+    let mut result = call();
+    if request == UFFDIO_REGISTER && result == -i64::from(libc::EBUSY) && !threads::is_ours() {
+        // SAFETY: the kernel has just read it.
+        let [start, len] = unsafe { argument.cast::<[u64; 2]>().read() };
+        if is_managed(start as usize, start.saturating_add(len) as usize) {
+            state::retire(Retires::Userfaultfd);
+            result = call();
+        }
+    }
+    if (-4095..0).contains(&result) {
+        // SAFETY: this thread's own variable.
+        unsafe { *libc::__errno_location() = -result as c_int };
+        return -1;
+    }
+    result as c_int
+}
+
+/// Whether any of a range is: else somebody else has it.
+fn is_managed(start: usize, end: usize) -> bool {
+    state::pager()
+        .is_some_and(|pager| pager.regions.iter().any(|(_, r)| r.start() < end && start < r.end()))
+}

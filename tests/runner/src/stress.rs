@@ -1,0 +1,135 @@
+//! stress-ng's stressors of memory, each on plain memory and under `terrace run` in less than it
+//! uses. They check what they have written, and must find the same.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use terrace_core::Bytes;
+
+use crate::harness::{Case, Verdict, number};
+use crate::process;
+use crate::programs::environment::Environment;
+
+/// For two copies of a stressor, which use some hundred MiB each; `pthread` the least.
+const BUDGET: Bytes = Bytes::mib(16);
+
+/// Those that use more memory than that, of ordinary kinds, and check it. `true`: in the short
+/// form, too.
+const STRESSORS: [(&str, bool); 16] = [
+    ("vm", true),
+    ("vm-rw", true),
+    ("mremap", true),
+    ("malloc", true),
+    ("mmap", false),
+    ("vm-addr", false),
+    ("bigheap", false),
+    ("mlock", false),
+    ("mmaphuge", false),
+    ("memthrash", false),
+    ("pthread", false),
+    ("randlist", false),
+    ("shm", false),
+    ("stream", false),
+    ("tree", false),
+    ("userfaultfd", false),
+];
+
+/// Of which Terrace leaves the program at once, and says so.
+const LEAVES: &str = "userfaultfd";
+
+/// A case for each.
+pub(crate) fn cases(terrace: &Path, short: bool, limit: Duration) -> Vec<Case> {
+    let stressors = STRESSORS.into_iter().filter(move |&(_, quick)| quick || !short);
+    let seconds = number("FOREIGN_STRESS_SECONDS", if short { 1 } else { 4 });
+    let case = |stressor: &'static str| {
+        let terrace = terrace.to_owned();
+        let run = move || match compare(stressor, seconds, &terrace, limit) {
+            Ok(verdict) => verdict,
+            Err(why) => Verdict::Failed(why),
+        };
+        Case { name: format!("foreign::stress-ng::{stressor}"), run: Box::new(run) }
+    };
+    stressors.map(|(stressor, _)| case(stressor)).collect()
+}
+
+fn compare(
+    stressor: &str,
+    seconds: usize,
+    terrace: &Path,
+    limit: Duration,
+) -> Result<Verdict, String> {
+    if Command::new("stress-ng").arg("--version").output().is_err() {
+        return Ok(Verdict::Skipped("no stress-ng here: NOT run".to_owned()));
+    }
+    run(stressor, seconds, &Environment::plain(limit))
+        .map_err(|why| format!("on plain memory: {why}"))?;
+    run(stressor, seconds, &Environment::managed(terrace, BUDGET, &[], limit))?;
+    Ok(Verdict::Passed)
+}
+
+/// Runs a stressor; what it complains of.
+fn run(stressor: &str, seconds: usize, environment: &Environment) -> Result<(), String> {
+    let scratch = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let directory = scratch.path();
+    let mut command = environment.command("stress-ng", directory);
+    command.args([&format!("--{stressor}"), "2", "--verify", "--no-rand-seed", "--metrics-brief"]);
+    // It leaves a stressor alone that has not ended by then: what has to come in takes longer.
+    command.args(["--timeout", &seconds.to_string()]);
+    let finished =
+        process::run(&mut command, directory, environment.limit).map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&finished.stdout).into_owned() + &finished.stderr;
+    if !finished.succeeded() || complains(&text) {
+        return Err(format!("{text}\n{}", finished.complaint()));
+    }
+    if let Some(report) = environment.report(directory)? {
+        match (report.gave_up(), stressor == LEAVES) {
+            (Some(_), true) => return Ok(()),
+            (None, true) => return Err("Terrace stayed: this run shows nothing".to_owned()),
+            (Some(complaint), false) => return Err(complaint),
+            (None, false) => {}
+        }
+        if report.demotions() == 0 {
+            return Err("no page ever left DRAM: this run shows nothing".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Whether stress-ng found something wrong: `stress-ng: fail:  [7] vm: …`. It ends well
+/// all the same where only some of many checks failed.
+fn complains(text: &str) -> bool {
+    let own = text.lines().filter_map(|line| line.strip_prefix("stress-ng: "));
+    own.into_iter().any(|line| line.starts_with("fail:") || line.starts_with("error:"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::terrace;
+
+    #[test]
+    fn what_stress_ng_finds_is_seen() {
+        assert!(!complains("stress-ng: info:  [9] successful run completed in 1.00s\n"));
+        assert!(complains("stress-ng: fail:  [9] vm: detected 3 bit errors\n"));
+    }
+
+    #[test]
+    fn the_document_names_what_is_run() {
+        let document = terrace::root().join("docs/reliability.md");
+        let document = std::fs::read_to_string(document).unwrap();
+        let section = document.split("\n## ").find(|part| part.starts_with("stress-ng")).unwrap();
+        let listed = section.split("That is ").next().unwrap();
+        let words: Vec<_> = listed.split('`').skip(1).step_by(2).collect();
+        let of = |quick| STRESSORS.iter().filter(move |(_, q)| *q == quick).map(|(name, _)| *name);
+        let expected: Vec<_> = of(true).chain(of(false)).collect();
+
+        let is_name = |word: &&str| word.starts_with(|c: char| c.is_ascii_lowercase());
+        let names = words.into_iter().filter(|word| is_name(word) && !word.contains(' '));
+        let stressors: Vec<_> = names.collect();
+
+        assert_eq!(stressors, expected);
+        let said = format!("{} of {} stressors", of(true).count(), STRESSORS.len());
+        assert!(document.contains(&said), "{said}");
+    }
+}
