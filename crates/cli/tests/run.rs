@@ -461,3 +461,50 @@ fn every_process_of_a_family_is_in_the_report() {
     assert_eq!(hogs.len(), 2, "{report}");
     assert!(hogs.iter().all(|hog| hog["state"] == "managed"), "{report}");
 }
+
+/// Fills 64 MiB.
+const FILLS: &str = "#include <stdlib.h>\n#include <string.h>\nint main(void) {\n\
+    volatile char *p = malloc(64 << 20); memset((char *)p, 1, 64 << 20);\n\
+    return p[1 << 20] - 1; }\n";
+
+/// A service has a user of its own, and from root no more than it needs.
+#[test]
+fn an_ordinary_user_with_one_capability_is_managed() {
+    if !is_supported() {
+        return;
+    }
+    if !is_root() || !has_program("setpriv") {
+        is_missing("root, or setpriv");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    for (from, name) in [
+        (snapbox::cmd::cargo_bin!("terrace").to_owned(), "terrace"),
+        (preload().into(), "libterrace_preload.so"),
+    ] {
+        fs::copy(from, path(name)).unwrap();
+    }
+    compile(FILLS, &path("program"), &["-O0"]);
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+
+    let as_nobody = |more: &[&str]| {
+        Command::new("setpriv")
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+            .args(more)
+            .arg(path("terrace"))
+            .args(["run", "--fast", "16MiB", "--"])
+            .arg(path("program"))
+            .env_remove("TERRACE_PRELOAD")
+            .current_dir("/")
+            .output()
+            .unwrap()
+    };
+    let capability = ["--inh-caps", "+sys_ptrace", "--ambient-caps", "+sys_ptrace"];
+    let (with, without) = (as_nobody(&capability), as_nobody(&[]));
+
+    let said = String::from_utf8_lossy(&with.stderr);
+    assert!(with.status.success(), "{with:?}");
+    assert!(said.contains("resident at most") && !said.contains("unmanaged"), "{said}");
+    assert_eq!(without.status.code(), Some(3), "{without:?}");
+}
