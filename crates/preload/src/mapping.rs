@@ -143,7 +143,12 @@ pub(crate) fn move_block(start: usize, len: usize, new_len: usize, kind: Kind) -
         return None;
     }
     forget(start, len.next_multiple_of(PAGE));
-    state::mapped(to, new_len);
+    match kind {
+        // Registered as it was: who grows by little often does not wait for the pager, nor for
+        // another thread that forks.
+        Kind::Mapping => state::accessible(new_len),
+        Kind::Block => state::mapped(to, new_len),
+    }
     Some(to)
 }
 

@@ -33,7 +33,8 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     if request == UFFDIO_REGISTER && result == -i64::from(libc::EBUSY) && !threads::is_ours() {
         // SAFETY: the kernel has just read it.
         let [start, len] = unsafe { argument.cast::<[u64; 2]>().read() };
-        if is_managed(start as usize, start.saturating_add(len) as usize) {
+        // Else somebody else has it.
+        if state::is_managed(start as usize, start.saturating_add(len) as usize) {
             state::retire(Retires::Userfaultfd);
             result = call();
         }
@@ -44,10 +45,4 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         return -1;
     }
     result as c_int
-}
-
-/// Whether any of a range is: else somebody else has it.
-fn is_managed(start: usize, end: usize) -> bool {
-    state::pager()
-        .is_some_and(|pager| pager.regions.iter().any(|(_, r)| r.start() < end && start < r.end()))
 }

@@ -1,8 +1,8 @@
 //! `mremap`: what grows is managed as what it was a part of, and begins to be once it is large.
 //!
-//! Once there is a pager, the kernel tells it of moves, and memory that grows stays registered
-//! (`Worker::serve_unknown`). Nobody would notice a program that has mapped little, and has made
-//! it large since.
+//! Once memory is managed, the kernel tells the pager of moves, and what grows stays registered
+//! (`Worker::serve_unknown`): nobody has to be asked, or waited for. But nobody would notice a program
+//! that has mapped little, and has made it large since.
 
 use core::ffi::c_void;
 
@@ -38,13 +38,14 @@ pub unsafe extern "C" fn mremap(
     };
     let (start, pages) = (old as usize, len.next_multiple_of(PAGE));
     let new_pages = new_len.next_multiple_of(PAGE);
-    let ours = pages != 0 && places::contains(start, start.saturating_add(pages));
+    let end = start.saturating_add(pages);
+    let ours = pages != 0 && (places::contains(start, end) || state::is_managed(start, end));
 
     if ours && in_window(start) && new_pages > pages && flags == libc::MREMAP_MAYMOVE {
         // Where it goes is ours to choose.
         let at = remap(0, 0);
         if at != libc::MAP_FAILED {
-            state::mapped(start + pages, new_pages - pages);
+            state::accessible(new_pages - pages);
             return at;
         }
         if sys::errno() == libc::ENOMEM
@@ -64,7 +65,7 @@ pub unsafe extern "C" fn mremap(
             places::unmapped(now.1, start + pages);
             state::unmapped(pages - new_pages);
         } else if ours && new_pages > pages {
-            begin_to_manage(start + pages, now.1);
+            is_larger(start + pages, now.1);
         }
     } else {
         if flags & libc::MREMAP_DONTUNMAP == 0 && ours {
@@ -72,18 +73,22 @@ pub unsafe extern "C" fn mremap(
         }
         places::unmapped(now.0, now.1);
         if ours {
-            begin_to_manage(now.0, now.1);
+            is_larger(now.0, now.1);
         }
     }
     if !ours && has_become_large(pages, new_pages, config.min_region.get()) && is_ordinary(now) {
-        begin_to_manage(now.0, now.1);
+        places::mapped(now.0, now.1);
+        state::accessible(new_pages);
     }
     at
 }
 
-fn begin_to_manage(start: usize, end: usize) {
-    places::mapped(start, end);
-    state::accessible(end - start);
+/// A range belongs to what is managed, or will be.
+fn is_larger(start: usize, end: usize) {
+    if state::pager().is_none() {
+        places::mapped(start, end);
+        state::accessible(end - start);
+    }
 }
 
 /// Whether it is time to look at what kind of memory it is: it is large enough now and was not,

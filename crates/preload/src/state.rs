@@ -122,6 +122,12 @@ pub(crate) fn pager_even_if_broken() -> Option<&'static Pager> {
     unsafe { PAGER.load(Acquire).as_ref() }
 }
 
+/// Whether any of a range is managed now.
+pub(crate) fn is_managed(start: usize, end: usize) -> bool {
+    pager()
+        .is_some_and(|pager| pager.regions.iter().any(|(_, r)| r.start() < end && start < r.end()))
+}
+
 /// The signal by which glibc has every thread change its user or groups, and which
 /// it lets nobody block (`SIGSETXID` in its `internal-signals.h`). Whoever calls
 /// `setuid` waits for each thread: also for those of ours, which inherit the mask
