@@ -199,6 +199,12 @@ bench-peers: build ## The same beside zswap and beside a plain swap file (needs 
 	bench/live/run.sh pager $(TARGET)/release --seconds 15,4,2 --hot 512MiB --peer zswap
 	bench/live/run.sh pager $(TARGET)/release --seconds 15,4,2 --hot 512MiB --peer file
 
+.PHONY: bench-busy
+bench-busy: build ## The same beside zram and four programs that only compute (needs root; 6 minutes a round).
+	$(CARGO) build --locked --release -p terrace-bench
+	bench/live/run.sh pager $(TARGET)/release --seconds 15,4,2 --hot 512MiB,1536MiB --busy 4 \
+	    --rounds $(BENCH_ROUNDS)
+
 .PHONY: bench-programs
 bench-programs: build ## Real programs in half of their memory, beside zram (needs root; 5 minutes).
 	@scripts/setup.sh bench

@@ -8,9 +8,11 @@
 //! | [`programs`] | real programs |
 //! | [`limits`] | what a miss costs at least on this machine |
 //! | [`breakdown`] | where the time of a miss went |
+//! | [`busy`] | other programs that want the processors, too |
 //! | [`corpus`], [`histogram`], [`spread`] | data, latencies, medians |
 
 pub mod breakdown;
+pub mod busy;
 pub mod corpus;
 pub mod histogram;
 pub mod interrupt;

@@ -15,6 +15,7 @@ use std::process::{Command, ExitCode};
 
 use clap::Parser;
 use terrace_bench::breakdown::{self, Breakdown};
+use terrace_bench::busy::Busy;
 use terrace_bench::limits::Limits;
 use terrace_bench::peer::Backing;
 use terrace_bench::spread::Spread;
@@ -61,6 +62,9 @@ struct Args {
     /// Only measure Terrace.
     #[arg(long)]
     no_peer: bool,
+    /// Run so many programs beside that only compute, each a group of the scheduler's.
+    #[arg(long, default_value_t = 0)]
+    busy: usize,
     /// Also with a budget at which Terrace takes as much DRAM as its peer altogether.
     #[arg(long, conflicts_with = "no_peer")]
     equal_dram: bool,
@@ -121,6 +125,7 @@ fn measure(args: &Args) -> io::Result<()> {
     };
     touch(Bytes(args.size.get() + args.budget.get()));
     let limits = Limits::measure(&corpus::load(&args.corpus));
+    let busy = Busy::start(args.busy)?;
     let mut cells: Vec<Cell> = Vec::new();
     for &threads in &args.threads {
         for &hot in &args.hot {
@@ -163,6 +168,7 @@ fn measure(args: &Args) -> io::Result<()> {
             cell.rounds.push(round);
         }
     }
+    drop(busy);
     progress("");
     if !args.json {
         table(args, &cells);
@@ -318,8 +324,12 @@ fn aim(hot: Bytes, budget: Bytes) -> f64 {
 const TAIL_AIM: f64 = 5.0;
 
 fn table(args: &Args, cells: &[Cell]) {
+    let busy = match args.busy {
+        0 => String::new(),
+        n => format!(" and {n} busy programs"),
+    };
     println!(
-        "GUPS, {} working set, {} in DRAM, beside {}, {} rounds; medians (least-greatest)",
+        "GUPS, {} working set, {} in DRAM, beside {}{busy}, {} rounds; medians (least-greatest)",
         args.size,
         args.budget,
         args.peer.describe(),
