@@ -193,7 +193,7 @@ impl LiveRun {
     /// Copies of the statistics pages of all processes that there have been.
     pub(crate) fn pages(&self) -> Vec<Box<ProcessPage>> {
         let totals = self.directory.join(TOTALS);
-        // While it is locked, no figures go from the others to that one.
+        // While it is locked, no figures go from the others to that one, and none is renamed.
         let lock = File::open(&totals).ok();
         let _locked = lock.as_ref().map(File::lock_shared);
         let files: Vec<_> = page_files(&self.directory).chain([totals]).collect();

@@ -36,8 +36,9 @@ pub unsafe extern "C" fn mremap(
     let Some(config) = state::config().filter(|_| !threads::is_ours()) else {
         return remap(flags, to);
     };
-    let (start, pages) = (old as usize, len.next_multiple_of(PAGE));
-    let new_pages = new_len.next_multiple_of(PAGE);
+    // What is too long to be rounded up the kernel refuses.
+    let whole_pages = |len: usize| len.wrapping_add(PAGE - 1) & !(PAGE - 1);
+    let (start, pages, new_pages) = (old as usize, whole_pages(len), whole_pages(new_len));
     let end = start.saturating_add(pages);
     let ours = pages != 0 && (places::contains(start, end) || state::is_managed(start, end));
 

@@ -19,7 +19,8 @@ pub(super) const KEPT: usize = 64;
 /// The page of those of which nothing else is left.
 pub(super) struct Ended {
     directory: PathBuf,
-    /// Locked while figures go from one page to another: others see them in one of both.
+    /// Locked while files get other names, or figures go from one page to another: others see each
+    /// page once.
     file: File,
     page: &'static ProcessPage,
     namespace: u64,
@@ -51,28 +52,37 @@ impl Ended {
     }
 
     /// What its process had, it has no longer. Its page gets another name, under which no process
-    /// that is given the same number can find it; returns that name.
-    pub(super) fn has_ended(&mut self, page: &ProcessPage, path: &Path) -> io::Result<PathBuf> {
+    /// that is given the same number can find it; returns that name, or `None` if it has kept its
+    /// own.
+    pub(super) fn has_ended(&mut self, page: &ProcessPage, path: &Path) -> Option<PathBuf> {
         page.ended.store(1, Relaxed);
         self.count += 1;
         let name = format!("{}-{}.{STATISTICS}", page.pid(), self.count);
         let to = self.directory.join(name);
-        fs::rename(path, &to)?;
-        Ok(to)
+        self.unseen(|| fs::rename(path, &to).is_ok()).then_some(to)
     }
 
-    /// Takes the figures of a page in, and removes it; false if somebody looks just now.
+    /// Takes the figures of a page in, and removes it; false if that could not be done now.
     pub(super) fn take_in(&self, page: &ProcessPage, path: &Path) -> bool {
+        self.unseen(|| {
+            let removed = fs::remove_file(path).is_ok();
+            if removed {
+                self.page.take_in(page);
+            }
+            removed
+        })
+    }
+
+    /// Does something to the files that nobody sees half of; false if somebody looks just now, or
+    /// it was not done. It does not wait: who looks may be stopped for as long as he likes.
+    fn unseen(&self, work: impl FnOnce() -> bool) -> bool {
         if self.file.try_lock().is_err() {
             return false;
         }
-        let removed = fs::remove_file(path).is_ok();
-        if removed {
-            self.page.take_in(page);
-        }
+        let done = work();
         // It was locked by us.
         let _ = self.file.unlock();
-        removed
+        done
     }
 
     /// Notes how much all processes together have, for the most that they had at once. What is

@@ -157,8 +157,7 @@ impl Recorder {
                 fs::remove_file(directory.join(name)).is_err()
             });
         }
-        // Its name is as it was if it cannot be changed.
-        let renamed = ended.has_ended(&process.page, &directory.join(name)).ok();
+        let renamed = ended.has_ended(&process.page, &directory.join(name));
         let name = renamed.as_deref().and_then(Path::file_name).unwrap_or(name);
         self.processes.insert(name.to_owned(), process);
     }
