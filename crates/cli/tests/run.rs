@@ -251,7 +251,7 @@ fn where_userfaultfd_is_refused_it_says_so_or_runs_unmanaged() {
         fs::copy(file, dir.path().join(file.file_name().unwrap())).unwrap();
     }
     let as_nobody = |arguments: &[&str]| {
-        Command::new("setpriv")
+        Command::new("/usr/bin/setpriv")
             .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"])
             .arg(dir.path().join("terrace"))
             .args(arguments)
@@ -473,8 +473,8 @@ fn an_ordinary_user_with_one_capability_is_managed() {
     if !is_supported() {
         return;
     }
-    if !is_root() || !has_program("setpriv") {
-        is_missing("root, or setpriv");
+    if !is_root() || !has_program("/usr/bin/setpriv") {
+        is_missing("setpriv, or root,");
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -489,7 +489,7 @@ fn an_ordinary_user_with_one_capability_is_managed() {
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
 
     let as_nobody = |more: &[&str]| {
-        Command::new("setpriv")
+        Command::new("/usr/bin/setpriv")
             .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
             .args(more)
             .arg(path("terrace"))
