@@ -17,7 +17,8 @@ use crate::sys::errno;
 
 const API: u64 = 0xaa;
 const UFFDIO_API: c_ulong = 0xc018_aa3f;
-const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
+/// Registers a range (`linux/userfaultfd.h`).
+pub const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
 const UFFDIO_UNREGISTER: c_ulong = 0x8010_aa01;
 const UFFDIO_WAKE: c_ulong = 0x8010_aa02;
 const UFFDIO_COPY: c_ulong = 0xc028_aa03;

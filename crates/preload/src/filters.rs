@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_ulong};
 use terrace_live::give_up::Retires;
 use terrace_live::sys;
 
-use crate::state;
+use crate::{state, words};
 
 /// `linux/seccomp.h`: operations of `seccomp(2)`, and a flag.
 const SET_MODE_STRICT: usize = 0;
@@ -60,10 +60,5 @@ pub unsafe extern "C" fn prctl(
     // SAFETY: what the program asked for. Arguments that it did not give are whatever stood in
     // the registers, as they are for the C library.
     let result = unsafe { sys::raw(libc::SYS_prctl, arguments) };
-    if (-4095..0).contains(&result) {
-        // SAFETY: this thread's own variable.
-        unsafe { *libc::__errno_location() = -result as c_int };
-        return -1;
-    }
-    result as c_int
+    words::returned(result) as c_int
 }

@@ -11,11 +11,9 @@ use core::ffi::{c_int, c_ulong, c_void};
 use terrace_live::give_up::Retires;
 use terrace_live::sys;
 use terrace_live::threads;
+use terrace_live::uffd::UFFDIO_REGISTER;
 
-use crate::state;
-
-/// `linux/userfaultfd.h`.
-const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
+use crate::{state, words};
 
 /// Controls a device: `ioctl(2)`. Hooked for `UFFDIO_REGISTER`.
 ///
@@ -39,10 +37,5 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
             result = call();
         }
     }
-    if (-4095..0).contains(&result) {
-        // SAFETY: this thread's own variable.
-        unsafe { *libc::__errno_location() = -result as c_int };
-        return -1;
-    }
-    result as c_int
+    words::returned(result) as c_int
 }

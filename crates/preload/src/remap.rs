@@ -78,8 +78,7 @@ pub unsafe extern "C" fn mremap(
         }
     }
     if !ours && has_become_large(pages, new_pages, config.min_region.get()) && is_ordinary(now) {
-        places::mapped(now.0, now.1);
-        state::accessible(new_pages);
+        begin_to_manage(now.0, now.1);
     }
     at
 }
@@ -87,9 +86,13 @@ pub unsafe extern "C" fn mremap(
 /// A range belongs to what is managed, or will be.
 fn is_larger(start: usize, end: usize) {
     if state::pager().is_none() {
-        places::mapped(start, end);
-        state::accessible(end - start);
+        begin_to_manage(start, end);
     }
+}
+
+fn begin_to_manage(start: usize, end: usize) {
+    places::mapped(start, end);
+    state::accessible(end - start);
 }
 
 /// Whether it is time to look at what kind of memory it is: it is large enough now and was not,

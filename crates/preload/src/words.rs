@@ -221,6 +221,11 @@ pub unsafe extern "C" fn syscall(
     )
 }
 
+/// What the C library returns where the kernel has returned this; sets `errno` as it does.
+pub(crate) fn returned(result: c_long) -> c_long {
+    if (-4095..0).contains(&result) { failed(result) } else { result }
+}
+
 extern "C" fn failed(result: c_long) -> c_long {
     // SAFETY: this thread's own variable.
     unsafe { *libc::__errno_location() = -result as c_int };

@@ -110,18 +110,20 @@ impl Figures {
             let living = pages.iter().filter(|page| !page.has_ended());
             living.map(|page| counter(&page.counters).load(Relaxed)).sum()
         };
-        let peak = |of: fn(&Counters) -> &AtomicU64| -> Bytes {
-            let peaks = pages.iter().map(|page| of(&page.counters).load(Relaxed));
-            Bytes(peaks.max().unwrap_or_default())
+        let most = |counter: fn(&Counters) -> &AtomicU64| -> u64 {
+            let peaks = pages.iter().map(|page| counter(&page.counters).load(Relaxed));
+            peaks.max().unwrap_or_default()
         };
         let bytes = |counter| Bytes(sum(counter));
+        let bytes_now = |counter| Bytes(level(counter));
+        // The most seen at once: by one process itself, by who looks now and then, or now.
+        let peak = |peak, now| Bytes(most(peak).max(level(now)));
         let nanos = |counter| Nanos(sum(counter));
         Self {
-            mapped: Bytes(level(|c| &c.mapped_bytes)),
-            mapped_peak: peak(|c| &c.mapped_peak_bytes).max(Bytes(level(|c| &c.mapped_bytes))),
-            resident: Bytes(level(|c| &c.resident_bytes)),
-            resident_peak: peak(|c| &c.resident_peak_bytes)
-                .max(Bytes(level(|c| &c.resident_bytes))),
+            mapped: bytes_now(|c| &c.mapped_bytes),
+            mapped_peak: peak(|c| &c.mapped_peak_bytes, |c| &c.mapped_bytes),
+            resident: bytes_now(|c| &c.resident_bytes),
+            resident_peak: peak(|c| &c.resident_peak_bytes, |c| &c.resident_bytes),
             faults: FaultClass::ALL.map(|kind| FaultReport::of(pages, kind)).to_vec(),
             faults_spurious: sum(|c| &c.faults_spurious),
             direct_reclaims: sum(|c| &c.direct_reclaims),
@@ -141,12 +143,12 @@ impl Figures {
             store: StoreReport {
                 compressed_pages: level(|c| &c.stored_pages),
                 same_filled_pages: level(|c| &c.same_pages),
-                compressed: Bytes(level(|c| &c.blob_bytes)),
-                occupied: Bytes(level(|c| &c.store_bytes)),
-                occupied_peak: peak(|c| &c.store_peak_bytes).max(Bytes(level(|c| &c.store_bytes))),
-                over_limit_peak: peak(|c| &c.store_over_peak_bytes),
+                compressed: bytes_now(|c| &c.blob_bytes),
+                occupied: bytes_now(|c| &c.store_bytes),
+                occupied_peak: peak(|c| &c.store_peak_bytes, |c| &c.store_bytes),
+                over_limit_peak: Bytes(most(|c| &c.store_over_peak_bytes)),
                 over_limit: nanos(|c| &c.store_over_ns),
-                spilled: Bytes(level(|c| &c.spill_bytes)),
+                spilled: bytes_now(|c| &c.spill_bytes),
                 spill_read: bytes(|c| &c.spill_read_bytes),
                 spill_written: bytes(|c| &c.spill_written_bytes),
                 compressions: sum(|c| &c.compressed),
@@ -166,7 +168,7 @@ impl Figures {
             samples_lost: sum(|c| &c.samples_lost),
             samples_throttled: sum(|c| &c.samples_throttled),
             sampling: Nanos(sum(|c| &c.sampling_ns)),
-            policy_bytes: Bytes(level(|c| &c.policy_bytes)),
+            policy_bytes: bytes_now(|c| &c.policy_bytes),
             policy_pages: level(|c| &c.policy_pages),
             accounts: accounts(pages),
         }
