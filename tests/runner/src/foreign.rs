@@ -1,6 +1,6 @@
 //! Test suites that others wrote: modules of `CPython`'s, units of redis's, and stress-ng
-//! ([`crate::stress`]), each run on plain memory and under `terrace run` in less than it needs. Every test must
-//! end the same way.
+//! ([`crate::stress`]), each run on plain memory and under `terrace run` in less than it
+//! needs. Every test must end the same way.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -175,13 +175,8 @@ fn run_redis(
         let tail = tail.into_iter().rev().collect::<Vec<_>>().join("\n");
         return Err(format!("{tail}\n{}", finished.complaint()));
     }
-    if let Some(report) = environment.report(directory)? {
-        if let Some(complaint) = report.gave_up() {
-            return Err(complaint);
-        }
-        if report.demotions() == 0 {
-            return Err("no page ever left DRAM: this run shows nothing".to_owned());
-        }
+    if let Some(why) = environment.report(directory)?.and_then(|report| report.shows_nothing()) {
+        return Err(why);
     }
     Ok(redis_results(&String::from_utf8_lossy(&finished.stdout)))
 }
@@ -238,13 +233,8 @@ fn run(module: &str, python: &str, environment: &Environment) -> Result<BTreeSet
     if finished.code().is_none() {
         return Err(finished.complaint());
     }
-    if let Some(report) = environment.report(directory)? {
-        if let Some(complaint) = report.gave_up() {
-            return Err(complaint);
-        }
-        if report.demotions() == 0 {
-            return Err("no page ever left DRAM: this run shows nothing".to_owned());
-        }
+    if let Some(why) = environment.report(directory)?.and_then(|report| report.shows_nothing()) {
+        return Err(why);
     }
     let lines = Command::new(python)
         .arg(terrace::root().join("tests/programs/junit_lines.py"))
@@ -272,14 +262,15 @@ fn without_colours(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stress::STRESSORS;
 
-    /// The words in a section of the document that stand in backquotes and begin so.
-    fn named(document: &str, section: &str, begins: &[&str]) -> Vec<String> {
+    /// The words in a section of the document that stand in backquotes and are names of tests.
+    fn named(document: &str, section: &str, is_name: impl Fn(&str) -> bool) -> Vec<String> {
         let section = document.split("\n## ").find(|part| part.starts_with(section)).unwrap();
         // What follows says which are not run.
         let listed = section.split("That is ").next().unwrap();
         let words = listed.split('`').skip(1).step_by(2);
-        words.filter(|w| begins.iter().any(|b| w.starts_with(b))).map(str::to_owned).collect()
+        words.filter(|word| is_name(word)).map(str::to_owned).collect()
     }
 
     /// The short form's come first; what is run and what is said to be run are the same.
@@ -293,11 +284,16 @@ mod tests {
         let document = terrace::root().join("docs/reliability.md");
         let document = std::fs::read_to_string(document).unwrap();
 
-        let modules = named(&document, "CPython's tests", &["test_"]);
-        let units = named(&document, "Redis's tests", &["unit/", "integration/"]);
+        let modules = named(&document, "CPython's tests", |word| word.starts_with("test_"));
+        let is_unit = |word: &str| word.starts_with("unit/") || word.starts_with("integration/");
+        let units = named(&document, "Redis's tests", is_unit);
+        let is_stressor = |word: &str| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+        let options = |word: &str| word.starts_with("--");
+        let stressors = named(&document, "stress-ng", |word| is_stressor(word) && !options(word));
 
         assert_eq!(modules, in_order(&MODULES));
         assert_eq!(units, in_order(&UNITS));
+        assert_eq!(stressors, in_order(&STRESSORS));
     }
 
     /// How many run in `make test` stands in the table above.
@@ -307,9 +303,13 @@ mod tests {
         let document = std::fs::read_to_string(document).unwrap();
         let quick = |listed: &[(&str, bool)]| listed.iter().filter(|(_, quick)| *quick).count();
 
-        let (modules, units) = (quick(&MODULES), quick(&UNITS));
-        let said =
-            format!("{modules} of {} modules, {units} of {} unit", MODULES.len(), UNITS.len());
+        let (modules, units, stressors) = (quick(&MODULES), quick(&UNITS), quick(&STRESSORS));
+        let said = format!(
+            "{modules} of {} modules, {units} of {} units, {stressors} of {} stressors",
+            MODULES.len(),
+            UNITS.len(),
+            STRESSORS.len()
+        );
 
         assert!(document.contains(&said), "{said}");
     }

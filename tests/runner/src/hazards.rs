@@ -327,7 +327,8 @@ pub(crate) fn name(program: &Path) -> String {
 fn compile(sources: &[PathBuf], jobs: usize) -> Result<Vec<PathBuf>, String> {
     let target = terrace::target().join("hazards");
     fs::create_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))?;
-    let header = modified(&directory().join("hazard.h"));
+    let headers = ["hazard.h", "own_userfaultfd.h"].map(|name| modified(&directory().join(name)));
+    let header = headers.into_iter().max().flatten();
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let next = AtomicUsize::new(0);
     let one = |source: &PathBuf| -> Result<PathBuf, String> {

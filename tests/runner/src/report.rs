@@ -80,6 +80,13 @@ impl Report {
         Some(format!("process {} was given up: {why}", process.command))
     }
 
+    /// Why a managed run shows nothing of how programs fare: a process was given up, or no page
+    /// ever left DRAM.
+    pub fn shows_nothing(&self) -> Option<String> {
+        let idle = || "no page ever left DRAM: this run shows nothing".to_owned();
+        self.gave_up().or_else(|| (self.demotions() == 0).then(idle))
+    }
+
     /// What is wrong with the run as such: a process that was given up, or a
     /// budget exceeded by more than `slack` (0.05 is 5 %).
     pub fn complaint(&self, slack: f64) -> Option<String> {

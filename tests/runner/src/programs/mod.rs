@@ -159,8 +159,8 @@ fn compare(
     if let Some(complaint) = report.complaint(SLACK) {
         return Err(Verdict::Failed(complaint));
     }
-    if report.demotions() == 0 {
-        return Err(Verdict::Failed("no page ever left DRAM: this run shows nothing".to_owned()));
+    if let Some(why) = report.shows_nothing() {
+        return Err(Verdict::Failed(why));
     }
     Ok(Row { name: workload.name, plain, managed })
 }
