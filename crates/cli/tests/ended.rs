@@ -6,9 +6,9 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{compile, is_supported, preload};
+use common::{await_that, compile, is_supported, preload};
 use serde_json::Value;
 use snapbox::cmd::cargo_bin;
 
@@ -39,6 +39,7 @@ int main(int argc, char **argv) {
 "#;
 
 const MIB: u64 = 1 << 20;
+const MINUTE: Duration = Duration::from_mins(1);
 /// What `terrace run` keeps of those that have ended.
 const KEPT: usize = 64;
 const CHILDREN: u64 = 100;
@@ -85,14 +86,6 @@ impl Bench {
     }
 }
 
-fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_mins(1);
-    while !condition() {
-        assert!(Instant::now() < until, "never: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 fn first_touches(figures: &Value) -> u64 {
     let faults = figures["faults"].as_array().unwrap();
     faults.iter().find(|fault| fault["kind"] == "first-touch").unwrap()["count"].as_u64().unwrap()
@@ -106,7 +99,7 @@ fn what_ended_processes_had_is_not_counted_and_what_they_did_is() {
     let bench = Bench::new();
     let mut run = bench.start(&[], &format!("exec ./parent {CHILDREN} go"));
     // Its last children end while it runs on.
-    await_that("few files", || {
+    await_that(MINUTE, "few files", || {
         bench.path("ready").exists() && {
             let of_processes = bench.files(".stats");
             let living = of_processes
@@ -138,8 +131,9 @@ fn what_ended_processes_had_is_not_counted_and_what_they_did_is() {
     assert!(by_children >= 8 * CHILDREN, "{by_children}");
     // Other commands see the same.
     let now: Value = serde_json::from_slice(&now.stdout).expect("one object");
-    let now = now.to_string();
-    assert!(now.contains(&format!("\"mapped\":{}", mapped("mapped"))), "{now}");
+    let seen = &now["runs"][0]["total"];
+    assert_eq!(seen["mapped"], total["mapped"], "{now}");
+    assert_eq!(first_touches(seen), first_touches(total), "{now}");
 }
 
 /// Each program that is executed has a ring of 4 MiB for what its policy is told.
@@ -152,7 +146,7 @@ fn rings_of_ended_programs_are_written_down_and_removed() {
     let script = "for i in 1 2 3 4 5 6; do ./parent 0; done; ./parent 1 go";
 
     let mut run = bench.start(&["--record", "recording"], script);
-    await_that("one ring", || {
+    await_that(MINUTE, "one ring", || {
         bench.path("ready").exists()
             && bench.files(".stats").len() == 8
             && bench.files(".events").len() == 1

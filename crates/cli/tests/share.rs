@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Group, compile, has_program, is_root, is_supported, preload, refused, terrace};
+use common::{
+    Group, await_that, compile, has_program, is_root, is_supported, preload, refused, terrace,
+};
 use serde_json::Value;
 use snapbox::cmd::cargo_bin;
 use terrace_shown::is_missing;
@@ -397,19 +399,15 @@ fn programs_of_a_control_group_find_its_broker_by_themselves() {
 
 /// Waits until a broker can be joined.
 fn await_broker(pid: u32) {
-    let until = Instant::now() + Duration::from_secs(20);
-    while !terrace().args(["top", &pid.to_string()]).output().unwrap().status.success() {
-        assert!(Instant::now() < until, "the broker never came");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    await_that(Duration::from_secs(20), "the broker", || {
+        terrace().args(["top", &pid.to_string()]).output().unwrap().status.success()
+    });
 }
 
 fn await_file(path: &Path) {
-    let until = Instant::now() + Duration::from_secs(20);
-    while !fs::read_to_string(path).is_ok_and(|text| !text.is_empty()) {
-        assert!(Instant::now() < until, "{} does not come", path.display());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    await_that(Duration::from_secs(20), &path.display().to_string(), || {
+        fs::read_to_string(path).is_ok_and(|text| !text.is_empty())
+    });
 }
 
 #[test]

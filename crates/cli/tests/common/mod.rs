@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use snapbox::cmd::Command;
 
@@ -111,6 +112,15 @@ pub(crate) fn is_root() -> bool {
 /// What tests call that use a terminal or another user.
 pub(crate) fn has_program(path: &str) -> bool {
     Path::new(path).exists()
+}
+
+/// Waits until something is so.
+pub(crate) fn await_that(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let until = Instant::now() + limit;
+    while !condition() {
+        assert!(Instant::now() < until, "it never came: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// The library that `run` loads into programs.
