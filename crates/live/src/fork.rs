@@ -42,6 +42,12 @@ const ROOM_FOR_FORK: u64 = 50_000_000;
 /// it, say) before it fills the child's memory and lets go of it (ns).
 const PATIENCE: u64 = 2_000_000_000;
 
+/// How long the parent's manager pauses at least, and at most, before it looks again what a child
+/// wants (ns). It can wait for the child's word, which is soon there, or for its faults, of which
+/// there mostly are none, but not for both.
+const LEAST_PAUSE: u64 = 100_000;
+const LONGEST_PAUSE: u64 = 1_000_000;
+
 const NOTHING: u32 = 0;
 const CHILD_READY: u32 = 1;
 const RELEASED: u32 = 2;
@@ -53,6 +59,17 @@ const DESCRIPTORS: u64 = 16;
 /// Children whose memory waits on us at once: one through the wrapper, and
 /// those of raw forks meanwhile.
 const CHILDREN: usize = 8;
+
+/// What a look at the children found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Round {
+    /// No child.
+    Nobody,
+    /// Nothing that they wait for.
+    Quiet,
+    /// Faults, now served.
+    Served,
+}
 
 /// Whether a fork is accompanied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +152,9 @@ struct Child {
 impl Children {
     const fn new() -> Self {
         Self { announced: false, handles: [None; CHILDREN] }
+    }
+    fn any(&self) -> bool {
+        self.handles.iter().any(Option::is_some)
     }
     fn push(&mut self, child: Child) -> bool {
         let free = self.handles.iter_mut().find(|h| h.is_none());
@@ -382,8 +402,15 @@ impl Worker<'_> {
         let mut released = false;
         let mut deadline = None;
         let mut progress = 0;
+        let mut round = Round::Nobody;
+        let mut pause = LEAST_PAUSE;
         loop {
-            let waiting = self.serve_children();
+            round = self.serve_children(match round {
+                // What else comes is not this fork's child.
+                _ if released => LONGEST_PAUSE,
+                Round::Served => LEAST_PAUSE,
+                Round::Quiet | Round::Nobody => 0,
+            });
             let step = handover.step.load(Acquire);
             let now = handover.progress.load(Acquire);
             if core::mem::replace(&mut progress, now) != now {
@@ -414,11 +441,16 @@ impl Worker<'_> {
                     }
                 }
             }
-            if !waiting {
-                let bell = pager.bell.load(Acquire);
-                if fork.ended.load(Acquire) == 0 {
-                    sys::futex_wait(&pager.bell, bell, Some(1_000_000), false);
+            match round {
+                Round::Nobody => pager.sleep_unless(LONGEST_PAUSE, || {
+                    fork.ended.load(Acquire) != 0 || fork.children.lock().any()
+                }),
+                Round::Quiet if !released => {
+                    sys::futex_wait(&handover.step, NOTHING, Some(pause), true);
+                    pause = LONGEST_PAUSE.min(pause * 2);
                 }
+                Round::Quiet => {}
+                Round::Served => pause = LEAST_PAUSE,
             }
         }
         fork.children.lock().announced = false;
@@ -473,21 +505,21 @@ impl Worker<'_> {
         }
     }
 
-    /// Serves what children wait for; sleeps a little if that is nothing.
-    /// False if there are no children yet.
-    fn serve_children(&mut self) -> bool {
+    /// Serves what children wait for; waits for that so long at most (ns).
+    fn serve_children(&mut self, wait: u64) -> Round {
         let children = self.pager.fork.children.lock().handles;
         let mut polls = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; CHILDREN];
         for (poll, child) in polls.iter_mut().zip(&children) {
             poll.fd = child.map_or(-1, |c| c.uffd.raw());
         }
         if polls.iter().all(|p| p.fd < 0) {
-            return false;
+            return Round::Nobody;
         }
-        // SAFETY: descriptors to look at; negative ones are ignored.
-        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, 1) };
+        sys::poll(&mut polls, wait);
+        let mut round = Round::Quiet;
         for child in children.into_iter().flatten() {
             while let Some(message) = child.uffd.read() {
+                round = Round::Served;
                 // Other events of the child cannot be followed here, and need
                 // not be: it has one thread, and that is in our wrapper.
                 if let Message::Fault { page, .. } = message {
@@ -495,7 +527,7 @@ impl Worker<'_> {
                 }
             }
         }
-        true
+        round
     }
 
     /// Brings a page of a child's in, however long that takes.

@@ -74,17 +74,14 @@ impl Worker<'static> {
                 last_activity = activity;
                 next_tick = sys::now() + sleep;
             }
-            let bell = pager.bell.load(Acquire);
-            pager.asleep.store(1, SeqCst);
-            if pager.commands.pending().is_none() && !(giving || preparing || self.short_of_room())
-            {
-                let mut wait = next_tick.min(collapser.due).saturating_sub(now);
-                if pager.duty.needs_guard() || pending.count > 0 {
-                    wait = wait.min(LOOK);
-                }
-                sys::futex_wait(&pager.bell, bell, Some(wait), false);
+            let mut wait = next_tick.min(collapser.due).saturating_sub(now);
+            if pager.duty.needs_guard() || pending.count > 0 {
+                wait = wait.min(LOOK);
             }
-            pager.asleep.store(0, SeqCst);
+            pager.sleep_unless(wait, || {
+                let asked = pager.commands.pending().is_some();
+                asked || giving || preparing || self.short_of_room()
+            });
             if sleep > TICK && self.activity() != last_activity {
                 next_tick = next_tick.min(sys::now());
             }

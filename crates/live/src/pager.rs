@@ -390,6 +390,17 @@ impl Pager {
         }
     }
 
+    /// In the manager: sleeps until somebody rings, so long at most (ns), unless there is
+    /// something to do.
+    pub(crate) fn sleep_unless(&self, wait: u64, busy: impl FnOnce() -> bool) {
+        let bell = self.bell.load(Acquire);
+        self.asleep.store(1, SeqCst);
+        if !busy() {
+            sys::futex_wait(&self.bell, bell, Some(wait), false);
+        }
+        self.asleep.store(0, SeqCst);
+    }
+
     /// Leaves a note for the policy; reads the notes itself if the queue is full.
     pub fn note(&self, note: Note) {
         let mut spins = 0;

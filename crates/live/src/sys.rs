@@ -369,6 +369,16 @@ pub fn address_space_left() -> Option<u64> {
     Some(limit.rlim_cur.saturating_sub(pages * PAGE as u64))
 }
 
+/// Waits until one of them has what it is asked for, so long at most (ns).
+pub(crate) fn poll(polls: &mut [libc::pollfd], wait: u64) {
+    let wait = libc::timespec { tv_sec: 0, tv_nsec: wait.min(999_999_999) as c_long };
+    // SAFETY: descriptors to look at, negative ones are ignored; the time outlives the call.
+    unsafe {
+        let (polls, count) = (polls.as_mut_ptr(), polls.len() as libc::nfds_t);
+        libc::ppoll(polls, count, &raw const wait, core::ptr::null())
+    };
+}
+
 /// The beginning of a file, without allocating; how much was read.
 pub(crate) fn read_file(path: &core::ffi::CStr, into: &mut [u8]) -> Option<usize> {
     // SAFETY: opens, reads into the slice, and closes what it opened.

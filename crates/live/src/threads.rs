@@ -256,13 +256,6 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
     }
     // This thread, too.
     uncount(1);
-    // They open files, for which the limit may have been raised just now.
-    for id in (1..=handlers).chain(WRITER..WRITER + writers) {
-        let mut spins = 0;
-        while pager.workers[id].tid.load(Acquire) == 0 {
-            crate::spin::backoff(&mut spins);
-        }
-    }
     match begin {
         Begin::Child => {
             forget_unmapped(pager);
@@ -287,6 +280,13 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
             for (start, end) in ranges {
                 worker.manage_range(start, end);
             }
+        }
+    }
+    // They open files, for which the limit may have been raised just now.
+    for id in (1..=handlers).chain(WRITER..WRITER + writers) {
+        let mut spins = 0;
+        while pager.workers[id].tid.load(Acquire) == 0 {
+            crate::spin::backoff(&mut spins);
         }
     }
     Ok(())
