@@ -13,7 +13,7 @@ use terrace_core::Bytes;
 
 use crate::interrupt::{self, Running};
 use crate::system::Ready;
-use redis::Keys;
+use redis::{Beside, Keys};
 
 /// How large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -31,6 +31,8 @@ pub enum Program {
     RedisZipf,
     /// redis-server, all keys alike.
     RedisUniform,
+    /// The first one, with a snapshot written by a forked child meanwhile.
+    RedisSnapshot,
     /// sqlite3: a table with an index in memory, filled, looked up, joined.
     Sqlite,
     /// python3: passes over an array of numbers, by the standard library.
@@ -77,6 +79,7 @@ impl Program {
         match self {
             Self::RedisZipf => "redis, zipf",
             Self::RedisUniform => "redis, uniform",
+            Self::RedisSnapshot => "redis, snapshot",
             Self::Sqlite => "sqlite3",
             Self::Python => "python3",
             Self::Numpy => "numpy",
@@ -90,7 +93,7 @@ impl Program {
     pub fn lacks(self) -> Option<&'static str> {
         let lacks = |command: &'static str| (!succeeds(&[command, "--version"])).then_some(command);
         match self {
-            Self::RedisZipf | Self::RedisUniform => lacks("redis-server"),
+            Self::RedisZipf | Self::RedisUniform | Self::RedisSnapshot => lacks("redis-server"),
             Self::Sqlite => lacks("sqlite3"),
             Self::Python => lacks("python3"),
             Self::Numpy => numpy_python().is_none().then_some("numpy"),
@@ -105,9 +108,12 @@ impl Program {
         match self {
             Self::Sort => place.text(),
             Self::Pagerank | Self::Bfs => place.graph(),
-            Self::RedisZipf | Self::RedisUniform | Self::Sqlite | Self::Python | Self::Numpy => {
-                Ok(())
-            }
+            Self::RedisZipf
+            | Self::RedisUniform
+            | Self::RedisSnapshot
+            | Self::Sqlite
+            | Self::Python
+            | Self::Numpy => Ok(()),
         }
     }
 
@@ -119,8 +125,9 @@ impl Program {
         let script = |name: &str| place.scripts.join(name).display().to_string();
         let input = |name: &str| place.directory.join(name).display().to_string();
         let words: Vec<String> = match self {
-            Self::RedisZipf => return redis::run(place, system, Keys::Zipf),
-            Self::RedisUniform => return redis::run(place, system, Keys::Uniform),
+            Self::RedisZipf => return redis::run(place, system, Keys::Zipf, Beside::Nothing),
+            Self::RedisUniform => return redis::run(place, system, Keys::Uniform, Beside::Nothing),
+            Self::RedisSnapshot => return redis::run(place, system, Keys::Zipf, Beside::Snapshot),
             Self::Sqlite => {
                 let rows = format!(".parameter set @rows {rows}");
                 let read = format!(".read '{}'", script("table.sql"));

@@ -23,6 +23,16 @@ pub enum Keys {
     Uniform,
 }
 
+/// What else it does while it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// Nothing.
+    Nothing,
+    /// It saves itself: a forked child writes all records to a file. The time is until both are
+    /// done.
+    Snapshot,
+}
+
 /// A value's bytes: YCSB's records have 1000.
 const VALUE: usize = 1000;
 /// Requests on their way at once.
@@ -41,13 +51,20 @@ pub(super) fn below(random: &mut SimRng, n: u64) -> u64 {
 }
 
 /// Fills a server with records and times requests, some before to warm up.
-pub(super) fn run(place: &Place, system: &Ready, keys: Keys) -> io::Result<Outcome> {
+pub(super) fn run(
+    place: &Place,
+    system: &Ready,
+    keys: Keys,
+    beside: Beside,
+) -> io::Result<Outcome> {
     let (records, warm, timed) = match place.scale {
         Scale::Full => (200_000, 100_000, 300_000),
         Scale::Smoke => (15_000, 5_000, 20_000),
     };
     let socket = place.directory.join("redis.sock");
     let _ = std::fs::remove_file(&socket);
+    // What another run has saved would be loaded.
+    let _ = std::fs::remove_file(place.directory.join("dump.rdb"));
     let mut command = system.command("redis-server".as_ref());
     command.args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"]);
     command.arg("--unixsocket").arg(&socket);
@@ -83,7 +100,13 @@ pub(super) fn run(place: &Place, system: &Ready, keys: Keys) -> io::Result<Outco
     };
     requests(&mut client, warm)?;
     let began = Instant::now();
+    if beside == Beside::Snapshot {
+        client.ask(&[b"BGSAVE"])?;
+    }
     requests(&mut client, timed)?;
+    if beside == Beside::Snapshot {
+        client.await_snapshot()?;
+    }
     let time = began.elapsed();
     client.request(&[b"SHUTDOWN", b"NOSAVE"]);
     // It ends the connection instead of answering.
@@ -146,21 +169,47 @@ impl Client {
         self.out.write_all(&self.batch)?;
         self.batch.clear();
         for _ in 0..answers {
-            self.answer.clear();
-            self.input.read_until(b'\n', &mut self.answer)?;
-            match self.answer.as_slice() {
-                [b'+', ..] => {}
-                [b'$', length @ .., b'\r', b'\n'] if length != b"-1" => {
-                    let length = std::str::from_utf8(length).ok().and_then(|l| l.parse().ok());
-                    let length: usize = length.ok_or_else(|| wrong(&self.answer))?;
-                    self.answer.resize(length + 2, 0);
-                    self.input.read_exact(&mut self.answer)?;
-                }
-                _ => return Err(wrong(&self.answer)),
-            }
+            self.read_answer()?;
             self.answers.write(&self.answer);
         }
         Ok(())
+    }
+
+    /// One request of which the answer does not count.
+    fn ask(&mut self, words: &[&[u8]]) -> io::Result<&[u8]> {
+        self.request(words);
+        self.out.write_all(&self.batch)?;
+        self.batch.clear();
+        self.read_answer()?;
+        Ok(&self.answer)
+    }
+
+    fn read_answer(&mut self) -> io::Result<()> {
+        self.answer.clear();
+        self.input.read_until(b'\n', &mut self.answer)?;
+        match self.answer.as_slice() {
+            [b'+', ..] => Ok(()),
+            [b'$', length @ .., b'\r', b'\n'] if length != b"-1" => {
+                let length = std::str::from_utf8(length).ok().and_then(|l| l.parse().ok());
+                let length: usize = length.ok_or_else(|| wrong(&self.answer))?;
+                self.answer.resize(length + 2, 0);
+                self.input.read_exact(&mut self.answer)
+            }
+            _ => Err(wrong(&self.answer)),
+        }
+    }
+
+    /// Waits until the child that saves has ended well.
+    fn await_snapshot(&mut self) -> io::Result<()> {
+        loop {
+            let info = String::from_utf8_lossy(self.ask(&[b"INFO", b"persistence"])?).into_owned();
+            let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+            match (field("rdb_bgsave_in_progress:"), field("rdb_last_bgsave_status:")) {
+                (Some("1"), _) => std::thread::sleep(Duration::from_millis(10)),
+                (Some("0"), Some("ok")) => return Ok(()),
+                _ => return Err(io::Error::other(format!("redis-server did not save: {info}"))),
+            }
+        }
     }
 }
 
