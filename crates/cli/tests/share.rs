@@ -42,6 +42,38 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// Fills so many MiB, and forks so many children, which read from the first 512 KiB of it, left long
+/// ago, for so many milliseconds.
+const FAMILY: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+static long now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000; }
+int main(int argc, char **argv) {
+    size_t pages = atol(argv[1]) * 256;
+    int children = atoi(argv[2]), bad = 0, status;
+    size_t *m = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < pages; i++) m[i * 512] = m[i * 512 + 7] = i * 77;
+    for (int k = 0; k < children; k++) if (fork() == 0) {
+        unsigned long x = 88172645463325252 + k;
+        for (long until = now() + atol(argv[3]); now() < until; usleep(1000)) {
+            x ^= x << 13; x ^= x >> 7; x ^= x << 17;
+            size_t i = x % 128;
+            if (m[i * 512] != i * 77 || m[i * 512 + 7] != i * 77) _exit(1);
+        }
+        _exit(0);
+    }
+    while (wait(&status) > 0) bad |= status;
+    for (size_t i = 0; i < pages; i++) bad |= m[i * 512] != i * 77 || m[i * 512 + 7] != i * 77;
+    puts(bad ? "WRONG" : "right");
+    return bad != 0;
+}
+"#;
+
 struct Bench {
     directory: tempfile::TempDir,
 }
@@ -50,6 +82,7 @@ impl Bench {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         compile(USER, &directory.path().join("user"), &["-O2"]);
+        compile(FAMILY, &directory.path().join("family"), &["-O2"]);
         Self { directory }
     }
 
@@ -105,6 +138,29 @@ fn processes_of_one_program_share_its_budget() {
     let report = bench.report("r");
     assert_eq!(report["shared"]["processes"], 2);
     assert_kept(&report, 16 * MIB);
+}
+
+/// What children have in common with their parent is there once: they need not make room for it,
+/// and pack none of it, which would take memory instead of giving any.
+#[test]
+fn forked_processes_keep_what_they_have_in_common() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+
+    let run = bench.start(&["--fast", "32MiB"], "r", "./family 40 4 1500");
+
+    assert_eq!(output(run), "right\n");
+    let report = bench.report("r");
+    assert_eq!(report["shared"]["processes"], 5);
+    assert_kept(&report, 32 * MIB);
+    let demotions = report["total"]["demotions"].as_u64().unwrap();
+    let pages = 40 * 256;
+    assert!(
+        demotions < 5 * pages / 2,
+        "the parent's own at the beginning and the end: {demotions}"
+    );
 }
 
 #[test]

@@ -87,7 +87,7 @@ impl Worker<'_> {
             return Ahead::default();
         }
         // A small budget is not to be filled with guesses.
-        let most = u32::try_from(self.pager.budget() / 64).unwrap_or(u32::MAX);
+        let most = u32::try_from(self.pager.own_budget() / 64).unwrap_or(u32::MAX);
         let is_resident = |page| {
             let word = place.region.get(page);
             word.is_some_and(|word| PageState::of(word.load(Relaxed)) == PageState::Resident)

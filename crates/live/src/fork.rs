@@ -395,6 +395,7 @@ impl Worker<'_> {
         self.make_room_for_fork();
         pager.frozen.fetch_add(1, SeqCst);
         pager.wait_quiet(self.id);
+        pager.share.forks(pager);
         handover.hold();
         fork.children.lock().announced = true;
         pager.commands.answer(0);

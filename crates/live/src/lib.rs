@@ -34,6 +34,7 @@
 //! | [`density`] | how tightly they are packed |
 //! | [`aside`], [`dying`] | threads that let others run first, and are helped on when somebody waits |
 //! | [`kept`] | pages that stay |
+//! | `common` | pages that forked processes have in common |
 //! | [`broker`] | one budget for several processes |
 //! | [`give_up`], [`inject`] | what happens when something of ours breaks, and breaking it for tests |
 //! | [`filters`] | programs that forbid themselves system calls |
@@ -55,6 +56,7 @@ pub mod broker;
 pub mod codec;
 pub mod collapse;
 pub mod command;
+mod common;
 pub mod config;
 pub mod deferred;
 pub mod density;

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use terrace_core::Proposal;
 
+use crate::common::Commons;
 use crate::hints::Hints;
 use crate::sys::{self, PAGE};
 
@@ -57,6 +58,8 @@ pub struct Limbo {
     pub victims: VecDeque<Proposal>,
     /// What is to be made to fault.
     pub hints: Hints,
+    /// What is in common with relatives.
+    pub(crate) commons: Commons,
 }
 
 /// A slot's owner as one word.
@@ -111,6 +114,7 @@ impl Limbo {
             entries: vec![none; slots as usize].into(),
             victims: VecDeque::with_capacity(victims),
             hints: Hints::new(sampling),
+            commons: Commons::new(),
         }
     }
     /// Slots between the tail and the head.

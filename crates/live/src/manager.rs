@@ -60,6 +60,7 @@ impl Worker<'static> {
             self.keep_headroom();
             let preparing = self.keep_huge_pages();
             self.collapse(&mut collapser);
+            let commons_due = self.look_at_commons();
             let now = sys::now();
             if now >= next_tick {
                 self.look(&mut sight);
@@ -74,7 +75,8 @@ impl Worker<'static> {
                 last_activity = activity;
                 next_tick = sys::now() + sleep;
             }
-            let mut wait = next_tick.min(collapser.due).saturating_sub(now);
+            let due = next_tick.min(collapser.due).min(commons_due);
+            let mut wait = due.saturating_sub(now);
             if pager.duty.needs_guard() || pending.count > 0 {
                 wait = wait.min(LOOK);
             }

@@ -295,6 +295,10 @@ impl Pager {
             }
         }
     }
+    /// The same without what may be in common with relatives, of which nothing leaves.
+    pub fn own_budget(&self) -> u64 {
+        self.budget().saturating_sub(self.share.allowed())
+    }
     /// Pages that are counted.
     pub fn held(&self) -> u64 {
         let stored = match self.config.counted {
@@ -314,15 +318,16 @@ impl Pager {
     }
     /// Pages that may be on their way out.
     pub fn limbo_slots(&self) -> u32 {
-        limbo_slots(self.budget()).min(self.staging.slots())
+        limbo_slots(self.own_budget()).min(self.staging.slots())
     }
     /// Pages that are.
     pub fn resident(&self) -> u64 {
         self.resident.load(Relaxed)
     }
-    /// Pages that the background keeps free, so that a fault finds room.
+    /// Pages that the background keeps free, so that a fault finds room: of a small part that is
+    /// not in common with relatives not much.
     pub fn headroom(&self) -> u64 {
-        (self.budget() / 32).clamp(8, 2048)
+        (self.budget() / 32).min(self.own_budget() / 8).clamp(8, 2048)
     }
 
     /// Takes room for so many pages; false if there is none.
@@ -345,7 +350,7 @@ impl Pager {
     #[must_use]
     pub fn try_reserve_beyond(&self, pages: u64) -> bool {
         let budget = self.budget();
-        let limit = budget + (budget / 64).min(256);
+        let limit = budget + (budget / 64).min(256).max(self.share.slack());
         let taken = self
             .resident
             .fetch_update(AcqRel, Relaxed, |now| (now + pages <= limit).then_some(now + pages));

@@ -143,6 +143,32 @@ impl Pagemap {
             && entries.iter().all(|&entry| is_exclusive(entry))
     }
 
+    /// Calls `each` for every page that is in memory, of so many from an address on: which of
+    /// them, and whether it is mapped here and nowhere else. False if the kernel does not say.
+    pub fn for_each_frame(
+        &self,
+        start: usize,
+        pages: usize,
+        mut each: impl FnMut(usize, bool),
+    ) -> bool {
+        let mut entries = [0u64; 512];
+        let mut done = 0;
+        while self.0.is_some() && done < pages {
+            let want = (pages - done).min(entries.len());
+            let got = self.read(start + done * PAGE, &mut entries[..want]);
+            if got == 0 {
+                break;
+            }
+            for (i, &entry) in entries[..got].iter().enumerate() {
+                if entry >> 63 != 0 {
+                    each(done + i, is_exclusive(entry));
+                }
+            }
+            done += got;
+        }
+        done == pages
+    }
+
     /// Calls `each` for every run of present pages in a range: first page's
     /// address and how many.
     pub fn for_each_present(&self, start: usize, end: usize, mut each: impl FnMut(usize, usize)) {

@@ -97,6 +97,10 @@ impl Worker<'_> {
             if pager.huge.drop_one(pager) {
                 continue;
             }
+            if pager.share.slack() > 0 && pager.try_reserve_beyond(pages) {
+                pager.ring();
+                return;
+            }
             if fruitless == FRUITLESS
                 || pager.frozen.load(SeqCst) != 0
                 || pager.nothing_leaves.load(Relaxed) > sys::now()
@@ -136,6 +140,7 @@ impl Worker<'_> {
             self.pager.leave(self.id);
             return false;
         }
+        self.learn_commons(&mut limbo.commons);
         let slots = self.pager.limbo_slots();
         let room = slots.saturating_sub(limbo.taken()) as usize;
         // Staging or settling, not both: a fault may be waiting for it.

@@ -111,6 +111,29 @@ impl Region {
         // after every thread that could have found the region has let go of it.
         unsafe { &*(self.words.load(Acquire) as *const AtomicU64).add(page as usize) }
     }
+    /// Whether the policy was told to forget a page, see [`crate::common`].
+    pub fn is_apart(&self, page: u32) -> bool {
+        let (word, bit) = self.apart(page);
+        word.load(Relaxed) & bit != 0
+    }
+    /// Sets that.
+    pub fn set_apart(&self, page: u32, apart: bool) {
+        let (word, bit) = self.apart(page);
+        if apart {
+            word.fetch_or(bit, Relaxed);
+        } else {
+            word.fetch_and(!bit, Relaxed);
+        }
+    }
+    /// A page's bit, which lies behind the words of all pages.
+    fn apart(&self, page: u32) -> (&AtomicU64, u64) {
+        let pages = self.pages();
+        debug_assert!(page < pages, "the manager alone takes regions away, and asks this");
+        let at = self.words.load(Acquire) as *const AtomicU64;
+        // SAFETY: behind `pages` words lie the bits of as many pages, see `mapped_for`; they are
+        // unmapped together.
+        (unsafe { &*at.add(pages as usize + page as usize / 64) }, 1 << (page % 64))
+    }
     /// Counts a fault on a page.
     #[inline]
     pub fn count_fault(&self, page: u32) {
@@ -144,6 +167,11 @@ impl Region {
     pub fn count_back(&self) {
         self.gone.fetch_sub(1, AcqRel);
     }
+}
+
+/// Bytes for the words of so many pages, and a bit for each behind them.
+const fn mapped_for(pages: u32) -> usize {
+    (pages as usize + (pages as usize).div_ceil(64)) * size_of::<AtomicU64>()
 }
 
 struct Retired {
@@ -261,10 +289,10 @@ impl Regions {
     /// Enters a region whose pages are all fresh. `None` if the table is full
     /// or there is no memory for the words, or for what a policy keeps of so many pages.
     pub fn insert(&self, start: usize, pages: u32) -> Option<u32> {
-        let words = spare::map(pages as usize * 8).ok()?;
+        let words = spare::map(mapped_for(pages)).ok()?;
         if !is_room_for_books(pages) {
             // SAFETY: nobody knows of these words.
-            let _ = unsafe { sys::munmap(words, pages as usize * 8) };
+            let _ = unsafe { sys::munmap(words, mapped_for(pages)) };
             return None;
         }
         let mut changes = self.changes.lock();
@@ -275,7 +303,7 @@ impl Regions {
             if id as usize == MAX_REGIONS {
                 drop(changes);
                 // SAFETY: nobody knows of these words.
-                let _ = unsafe { sys::munmap(words, pages as usize * 8) };
+                let _ = unsafe { sys::munmap(words, mapped_for(pages)) };
                 return None;
             }
             self.used.store(id + 1, Release);
@@ -358,7 +386,7 @@ impl Regions {
         changes.retired.push(Retired {
             id,
             words: region.words.load(Acquire),
-            len: pages as usize * 8,
+            len: mapped_for(pages),
             epoch,
         });
     }

@@ -257,7 +257,12 @@ impl Worker<'_> {
         }
         let word = region.word(page.page.0);
         let place = Place { id: page.region.0, region, page: page.page.0, word };
-        if word.load(Relaxed) != PageState::Resident.word() || KEPT.contains(place.address()) {
+        // The policy may have chosen it before it was told to forget it.
+        let apart = region.is_apart(page.page.0);
+        if word.load(Relaxed) != PageState::Resident.word()
+            || apart
+            || KEPT.contains(place.address())
+        {
             self.aborted(proposal, Abort::Stale);
             return None;
         }
@@ -382,9 +387,17 @@ impl Worker<'_> {
             pager.note(Note::Discard(Pager::page_range(staged.id, staged.page, 1)));
             return;
         }
+        let spared = error == EBUSY && pager.share.spares_common();
+        if spared {
+            region.set_apart(staged.page, true);
+            pager.share.set_apart(true);
+        }
         word.store(PageState::Resident.word(), Release);
         pager.stats().counters.demotions_refused.fetch_add(1, Relaxed);
         self.aborted(staged.proposal, Abort::Busy);
+        if spared {
+            pager.note(Note::Discard(Pager::page_range(staged.id, staged.page, 1)));
+        }
     }
 
     /// A page that has been shared with a child since a fork does not move. A
@@ -392,7 +405,11 @@ impl Worker<'_> {
     /// gone. True if it is worth trying again; the page is nobody's then.
     fn unshare(&self, staged: &mut Staged, error: i32) -> bool {
         let pager = self.pager;
-        if error != EBUSY || staged.unshared || pager.stats().counters.forks.load(Relaxed) == 0 {
+        if error != EBUSY
+            || staged.unshared
+            || pager.stats().counters.forks.load(Relaxed) == 0
+            || pager.share.spares_common()
+        {
             return false;
         }
         // If the program discards the page at this very moment, the fault is
@@ -405,7 +422,9 @@ impl Worker<'_> {
         staged.unshared = true;
         self.set_word(staged, PageState::Resident);
         // SAFETY: changes no content.
-        let _ = unsafe { sys::madvise(staged.address, PAGE, libc::MADV_POPULATE_WRITE) };
+        if unsafe { sys::madvise(staged.address, PAGE, libc::MADV_POPULATE_WRITE) }.is_ok() {
+            pager.share.unshared();
+        }
         if self.id != MANAGER {
             pager.unsharing.store(0, Release);
         }

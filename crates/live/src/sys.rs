@@ -369,6 +369,16 @@ pub fn address_space_left() -> Option<u64> {
     Some(limit.rlim_cur.saturating_sub(pages * PAGE as u64))
 }
 
+/// How often the kernel has served a fault of this process's without waiting for anything: a
+/// first touch, or a write to a frame that others have, too.
+pub(crate) fn minor_faults() -> u64 {
+    // SAFETY: plain data, filled by the call.
+    let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
+    // SAFETY: writes into `usage`.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    usage.ru_minflt as u64
+}
+
 /// Waits until one of them has what it is asked for, so long at most (ns).
 pub(crate) fn poll(polls: &mut [libc::pollfd], wait: u64) {
     let wait = libc::timespec { tv_sec: 0, tv_nsec: wait.min(999_999_999) as c_long };

@@ -344,8 +344,7 @@ pub(crate) fn forked(pager: &'static Pager) {
     if let Some(page) = stats(config) {
         pager.count_on(page);
     }
-    let page = PAGE as u64;
-    pager.share.forked(pager.budget() * page, pager.resident() * page);
+    pager.share.forked(pager);
     if let Err(error) = terrace_live::threads::resume(pager) {
         // Absent pages would read as zeros.
         pager.stay_plain();

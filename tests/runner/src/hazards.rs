@@ -32,9 +32,12 @@ const LIMITED: &[&str] = &["sys_proc_mem", "sys_ptrace"];
 const BUDGET: &str = "1MiB";
 
 /// Programs that need more to show anything: huge pages come in where there is room
-/// for some. They are repeated a tenth as often. With the arguments they are run with.
-const LARGER: &[(&str, &str, &[&str])] =
-    &[("collapses", "32MiB", &["--huge-pages", "always"]), ("walks_fresh", "64MiB", &[])];
+/// for some, and relatives keep in common what is not much of it. They are repeated a tenth as often. With the arguments they are run with.
+const LARGER: &[(&str, &str, &[&str])] = &[
+    ("collapses", "32MiB", &["--huge-pages", "always"]),
+    ("fork_family", "6MiB", &[]),
+    ("walks_fresh", "64MiB", &[]),
+];
 
 /// Programs of which a run takes several tenths of a second: repeated a fifth as often, or
 /// they alone would take as long as all the others.

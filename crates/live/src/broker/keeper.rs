@@ -12,7 +12,7 @@ use terrace_core::Bytes;
 
 use super::control;
 use super::page::{BrokerPage, FILE, SLOTS, Slot, Summary};
-use super::share::{Claim, LEAST, share};
+use super::share::{Claim, LEAST, NEEDY, Pool, Relative, WHOLE, family_sizes, pool, share};
 use crate::processors;
 use crate::sys;
 
@@ -27,6 +27,9 @@ const SELDOM: u64 = 1_000_000_000;
 pub(super) const KEEPS_WAITING: u64 = 100_000_000;
 /// The time over which refaults are averaged (s).
 const MEMORY: f64 = 1.0;
+/// How long (s) relatives lack memory until as much of what they have in common has to leave as
+/// may: longer than a snapshot is written, and shorter than a service runs.
+const ERODES_IN: f64 = 60.0;
 /// A process that keeps changing what it wants while shares are lowered is looked
 /// at again the next time.
 const TRIES: usize = 4;
@@ -89,12 +92,16 @@ struct Rounds {
     members: HashMap<usize, Member>,
     budget: Bytes,
     balanced: u64,
+    /// How long relatives will be left what they have in common: 1 if they lack nothing, 0 if
+    /// they have for [`ERODES_IN`].
+    patience: f64,
 }
 
 impl Rounds {
     fn new(page: &'static BrokerPage) -> Self {
         let budget = Bytes(page.budget.load(Relaxed));
-        Self { page, members: HashMap::new(), budget, balanced: sys::now() }
+        page.common_scale.store(WHOLE, Relaxed);
+        Self { page, members: HashMap::new(), budget, balanced: sys::now(), patience: 1.0 }
     }
 
     fn run(mut self) {
@@ -190,25 +197,71 @@ impl Rounds {
             member.refaults = now;
             member.rate += (rate - member.rate) * weight;
         }
+        let mut relatives = self.slots().filter(|(_, slot)| slot.relatives.load(Relaxed) > 0);
+        let lack = relatives.any(|(i, _)| self.members[&i].rate > NEEDY);
+        let step = seconds / ERODES_IN;
+        self.patience = (self.patience + if lack { -step } else { step }).clamp(0.0, 1.0);
+    }
+
+    /// What the processes have in common.
+    fn relatives(&self) -> Vec<Relative> {
+        let relative = |(_, slot): (usize, &Slot)| Relative {
+            family: match slot.managed.load(Relaxed) {
+                0 => 0,
+                _ => slot.family.load(Relaxed),
+            },
+            common: Bytes(slot.common.load(SeqCst)),
+        };
+        self.slots().map(relative).collect()
     }
 
     fn claims(&self) -> Vec<Claim> {
-        let claim = |(i, slot): (usize, &Slot)| Claim {
-            grant: Bytes(slot.grant.load(Relaxed)),
-            held: Bytes(slot.held.load(SeqCst)),
-            want: Bytes(slot.want.load(SeqCst)),
-            refaults: self.members[&i].rate,
-            absent: Bytes(slot.absent.load(Relaxed)),
+        let sizes = family_sizes(&self.relatives());
+        let claim = |((i, slot), size): ((usize, &Slot), u32)| {
+            let common = Bytes(slot.common.load(SeqCst));
+            // Who has no relatives any more has all of it for himself, and says so soon.
+            let own = if size == 0 { common } else { Bytes::ZERO };
+            Claim {
+                grant: Bytes(slot.grant.load(Relaxed)),
+                held: Bytes(slot.held.load(SeqCst)) + own,
+                want: Bytes(slot.want.load(SeqCst)) - (common - own),
+                refaults: self.members[&i].rate,
+                absent: Bytes(slot.absent.load(Relaxed)),
+            }
         };
-        self.slots().map(claim).collect()
+        self.slots().zip(sizes).map(claim).collect()
+    }
+
+    /// Tells processes how many relatives they have: of more before shares are lowered, of
+    /// fewer after they have been raised.
+    fn tell_relatives(&self, more: bool) {
+        for ((_, slot), size) in self.slots().zip(family_sizes(&self.relatives())) {
+            let relatives = size.saturating_sub(1);
+            if (relatives > slot.relatives.load(Relaxed)) == more {
+                slot.relatives.store(relatives, Release);
+            }
+        }
+    }
+
+    fn pool(&self) -> Pool {
+        let pool = pool(self.budget, &self.relatives(), self.patience);
+        self.page.common_scale.store(pool.scale, Release);
+        pool
     }
 
     /// Changes the shares; whether memory is on its way from one process to another.
     fn divide(&mut self, balance: bool) -> bool {
         self.budget = Bytes(self.page.budget.load(Relaxed));
+        self.tell_relatives(true);
+        let moving = self.share_out(balance);
+        self.tell_relatives(false);
+        moving
+    }
+
+    fn share_out(&self, balance: bool) -> bool {
         for attempt in 0..TRIES {
             let claims = self.claims();
-            let shares = share(self.budget, &claims, balance && attempt == 0);
+            let shares = share(self.pool().others, &claims, balance && attempt == 0);
             let mut lowered = false;
             for ((_, slot), (share, claim)) in self.slots().zip(shares.iter().zip(&claims)) {
                 if *share < claim.grant {
@@ -231,14 +284,15 @@ impl Rounds {
 
     fn summarise(&self) {
         let page = self.page;
-        let (mut granted, mut resident) = (0, 0);
+        let (mut granted, mut resident) = (0, self.pool().common.get());
         for (_, slot) in self.slots() {
             granted += slot.grant.load(Relaxed);
             resident += if slot.managed.load(Relaxed) == 0 {
                 slot.held.load(Relaxed)
             } else {
-                let all = slot.resident.load(Relaxed);
-                all.saturating_sub(slot.inherited.load(Relaxed))
+                let relatives = slot.relatives.load(Relaxed) > 0;
+                let common = if relatives { slot.common.load(Relaxed) } else { 0 };
+                slot.resident.load(Relaxed).saturating_sub(common)
             };
         }
         page.processes_peak.fetch_max(self.members.len() as u32, Relaxed);

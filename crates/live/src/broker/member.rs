@@ -5,11 +5,11 @@
 //! when it maps more than its share while it is not managed yet, and then for 200
 //! ms at most.
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 use super::keeper::KEEPS_WAITING;
 use super::page::{BrokerPage, Slot};
-use super::share::LEAST;
+use super::share::{LEAST, WHOLE};
 use crate::config::RunConfig;
 use crate::pager::Pager;
 use crate::reclaim::Pace;
@@ -24,6 +24,8 @@ static SLOT: AtomicPtr<Slot> = AtomicPtr::new(core::ptr::null_mut());
 static ALONE: AtomicU64 = AtomicU64::new(u64::MAX);
 /// What was mapped when this process was forked: most of it is its parent's.
 static INHERITED: AtomicUsize = AtomicUsize::new(0);
+/// The process that began this program: the same in all that are forked from it.
+static FAMILY: AtomicU32 = AtomicU32::new(0);
 /// Until when (ns) the broker is not asked, for it has not answered.
 static SILENT_UNTIL: AtomicU64 = AtomicU64::new(0);
 
@@ -37,7 +39,7 @@ const SILENCE: u64 = 1_000_000_000;
 pub(crate) const FLOOR: u64 = 128;
 /// A forked child gives nothing back for so long (ns): mostly it begins another
 /// program or ends before that, and its pages are its parent's anyway.
-const CHILDHOOD: u64 = 200_000_000;
+pub(crate) const CHILDHOOD: u64 = 200_000_000;
 /// While a share shrinks, the program may take so many pages between two batches
 /// that leave: about what faults take in the time of one.
 const SLACK: u64 = 64;
@@ -51,6 +53,13 @@ fn broker() -> Option<&'static BrokerPage> {
     unsafe { BROKER.load(Acquire).as_ref() }
 }
 
+/// A little of the budget that all share, pages: what several may hold beyond their shares for a
+/// moment.
+fn little() -> u64 {
+    let budget = broker().map_or(0, |page| page.budget.load(Relaxed));
+    (budget / 64).min(LEAST.get()) / PAGE as u64
+}
+
 fn pid() -> u32 {
     std::process::id()
 }
@@ -59,6 +68,7 @@ fn pid() -> u32 {
 pub fn init(config: &RunConfig) {
     let fast = config.fast.get();
     ALONE.store(fast, Relaxed);
+    FAMILY.store(pid(), Relaxed);
     let Some(path) = &config.broker else { return };
     let Ok(page) = BrokerPage::open(path) else {
         // Out of its reach (another root or user): a modest part, for the others
@@ -70,6 +80,7 @@ pub fn init(config: &RunConfig) {
     // What was said of the program that this process ran before is over.
     if let Some(slot) = page.own(pid()) {
         slot.forget();
+        slot.family.store(pid(), Relaxed);
         SLOT.store(core::ptr::from_ref(slot).cast_mut(), Release);
         page.ring();
     }
@@ -82,6 +93,7 @@ fn slot(page: &'static BrokerPage) -> Option<&'static Slot> {
         return Some(slot);
     }
     let slot = page.claim(pid())?;
+    slot.family.store(FAMILY.load(Relaxed), Relaxed);
     SLOT.store(core::ptr::from_ref(slot).cast_mut(), Release);
     Some(slot)
 }
@@ -151,6 +163,18 @@ pub struct Share {
     slot: AtomicPtr<Slot>,
     /// Until when (ns) nothing is given back.
     wait_until: AtomicU64,
+    /// Resident pages in frames that relatives have, too, as far as is known.
+    common: AtomicU64,
+    /// What of them the limit contains, pages.
+    allowed: AtomicU64,
+    /// Whether it has been looked up since the last fork.
+    known: AtomicBool,
+    /// Whether there are pages of which the policy knows nothing, see [`crate::common`].
+    apart: AtomicBool,
+    /// When (ns) this process last forked, or was forked.
+    forked_at: AtomicU64,
+    /// When (ns) it was forked.
+    born_at: AtomicU64,
 }
 
 impl Share {
@@ -174,8 +198,9 @@ impl Share {
         (share, held)
     }
 
-    /// In a forked child, which may hold so much for now, and has so much resident.
-    pub fn forked(&self, held: u64, resident: u64) {
+    /// In a forked child: a share of its own. For now it may hold what it has, which is its
+    /// parent's, and a little.
+    pub fn forked(&self, pager: &Pager) {
         SLOT.store(core::ptr::null_mut(), Release);
         SILENT_UNTIL.store(0, Relaxed);
         self.slot.store(core::ptr::null_mut(), Release);
@@ -183,13 +208,119 @@ impl Share {
             return;
         };
         self.wait_until.store(sys::now() + CHILDHOOD, Relaxed);
-        slot.want.store(held, Relaxed);
-        slot.held.store(held, Relaxed);
-        slot.resident.store(resident, Relaxed);
-        slot.inherited.store(resident, Relaxed);
+        let resident = pager.resident();
+        self.note_fork(resident);
+        self.born_at.store(self.forked_at(), Relaxed);
+        let limit = pager.granted().min(pager.held() + little());
+        pager.grant(limit);
+        self.allowed.store(resident, Relaxed);
+        slot.held.store(limit.saturating_sub(resident) * PAGE as u64, Relaxed);
+        self.tell_in(slot, pager);
         slot.managed.store(1, Release);
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Release);
         page.ring();
+    }
+
+    /// In a process that is about to fork: the child will have what is resident, too.
+    pub(crate) fn forks(&self, pager: &Pager) {
+        if !self.is_shared() {
+            return;
+        }
+        self.note_fork(pager.resident());
+        self.tell(pager);
+        self.hold(pager.granted());
+    }
+
+    fn note_fork(&self, resident: u64) {
+        self.common.store(resident, Relaxed);
+        self.known.store(false, Relaxed);
+        self.forked_at.store(sys::now(), Relaxed);
+    }
+
+    /// When (ns) this process last forked, or was forked; 0 if never.
+    pub(crate) fn forked_at(&self) -> u64 {
+        self.forked_at.load(Relaxed)
+    }
+
+    /// Whether it is worth while to look what is in common now. A child that needs room is not
+    /// about to begin another program; its parent may have many that are.
+    pub(crate) fn should_learn(&self) -> bool {
+        self.common() != 0
+            && !self.knows_common()
+            && self.has_relatives()
+            && (self.born_at.load(Relaxed) == self.forked_at()
+                || sys::now() >= self.forked_at() + CHILDHOOD)
+    }
+
+    /// Managed processes of this one's family besides it, as the broker has seen them.
+    fn relatives(&self) -> u32 {
+        self.slot().map_or(0, |slot| slot.relatives.load(Acquire))
+    }
+
+    /// Whether there are any. A child that has just been forked may not be known yet.
+    pub(crate) fn has_relatives(&self) -> bool {
+        self.relatives() > 0
+            || self.common() != 0 && self.is_shared() && sys::now() < self.forked_at() + CHILDHOOD
+    }
+
+    /// Resident pages in frames that relatives have, too, as far as is known.
+    pub(crate) fn common(&self) -> u64 {
+        self.common.load(Relaxed)
+    }
+
+    /// So many of them were found.
+    pub(crate) fn found_common(&self, pages: u64) {
+        self.common.store(pages, Relaxed);
+        self.known.store(true, Relaxed);
+    }
+
+    /// Whether they have been looked up since the last fork.
+    pub(crate) fn knows_common(&self) -> bool {
+        self.known.load(Relaxed)
+    }
+
+    /// Pages that a child may hold beyond its limit: as long as it is not known what is in
+    /// common, nearly all that could leave would free nothing.
+    pub(crate) fn slack(&self) -> u64 {
+        let child = self.common() != 0 && self.born_at.load(Relaxed) == self.forked_at();
+        if child && !self.knows_common() { little() } else { 0 }
+    }
+
+    /// Whether a page that others have, too, is not worth taking.
+    pub(crate) fn spares_common(&self) -> bool {
+        self.knows_common() && self.has_relatives() && self.excess() == 0
+    }
+
+    /// Whether there are pages of which the policy knows nothing.
+    pub(crate) fn has_apart(&self) -> bool {
+        self.apart.load(Relaxed)
+    }
+
+    /// Sets that.
+    pub(crate) fn set_apart(&self, apart: bool) {
+        self.apart.store(apart, Relaxed);
+    }
+
+    /// One of them is this process's alone now.
+    pub(crate) fn unshared(&self) {
+        let _ = self.common.fetch_update(Relaxed, Relaxed, |pages| pages.checked_sub(1));
+    }
+
+    /// What of them this process may hold beside its share, pages.
+    pub(crate) fn allowance(&self) -> u64 {
+        if self.relatives() == 0 { 0 } else { self.common() - self.excess() }
+    }
+
+    /// The same, as the limit that is in force contains it.
+    pub(crate) fn allowed(&self) -> u64 {
+        self.allowed.load(Relaxed)
+    }
+
+    /// What of them has to leave nevertheless, pages.
+    pub(crate) fn excess(&self) -> u64 {
+        let scale = broker().map_or(0, |page| page.common_scale.load(Acquire)).min(WHOLE);
+        let common = self.common();
+        common - common * u64::from(scale) / u64::from(WHOLE)
     }
 
     /// Whether there is a broker.
@@ -216,22 +347,38 @@ impl Share {
         Some((grant / PAGE as u64).max(FLOOR))
     }
 
-    /// Says what the pager may hold from now on.
+    /// Says what the pager may hold from now on, without what counts as common.
     fn hold(&self, pages: u64) {
         if let Some(slot) = self.slot() {
-            slot.held.store(pages * PAGE as u64, SeqCst);
+            let common = if self.relatives() == 0 { self.common() } else { self.allowance() };
+            slot.held.store(pages.saturating_sub(common) * PAGE as u64, SeqCst);
+        }
+    }
+
+    /// Without relatives, all is this process's alone.
+    fn forget_relatives(&self, pager: &Pager) {
+        if self.common() != 0 && !self.has_relatives() {
+            self.common.store(0, Relaxed);
+            // Before the broker is told so: never less than it is.
+            self.hold(pager.granted());
         }
     }
 
     /// Says how the pager does.
     fn tell(&self, pager: &Pager) {
-        let Some(slot) = self.slot() else { return };
+        if let Some(slot) = self.slot() {
+            self.tell_in(slot, pager);
+        }
+    }
+
+    fn tell_in(&self, slot: &Slot, pager: &Pager) {
         let counters = &pager.stats().counters;
         let page = PAGE as u64;
         let absent = counters.stored_pages.load(Relaxed) + counters.same_pages.load(Relaxed);
         slot.absent.store(absent * page + counters.spill_bytes.load(Relaxed), Relaxed);
         slot.resident.store(pager.held() * page, Relaxed);
         slot.want.store(counters.mapped_bytes.load(Relaxed), Relaxed);
+        slot.common.store(self.common() * page, SeqCst);
         slot.refaults.store(counters.faults_absent.load(Relaxed), Relaxed);
     }
 }
@@ -245,15 +392,15 @@ impl Worker<'_> {
         let pager = self.pager;
         let share = &pager.share;
         let Some(goal) = share.goal() else { return false };
+        share.forget_relatives(pager);
+        // Of what is in common, letting go would free nothing.
+        let common = share.allowance();
+        share.allowed.store(common, Relaxed);
+        let goal = goal + common;
         share.tell(pager);
         if goal >= pager.granted() {
-            if goal > pager.granted() {
-                pager.grant(goal);
-                share.hold(goal);
-            }
-            if let Some(slot) = share.slot() {
-                slot.inherited.store(0, Relaxed);
-            }
+            pager.grant(goal);
+            share.hold(goal);
             return false;
         }
         let now = sys::now();
@@ -265,14 +412,14 @@ impl Worker<'_> {
             let next = (pager.held() + SLACK).min(pager.granted()).max(goal);
             pager.grant(next);
             share.hold(next);
-            if let Some(slot) = share.slot() {
-                slot.inherited.fetch_min((next - goal) * PAGE as u64, Relaxed);
-            }
             if next == goal || self.stuck_until > now {
                 return false;
             }
             if sys::now() > now + STRETCH || pager.commands.pending().is_some() {
                 return true;
+            }
+            if pager.huge.drop_one(pager) {
+                continue;
             }
             pager.throttle();
             let Some(mut limbo) = pager.limbo.try_lock() else {

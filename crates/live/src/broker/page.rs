@@ -19,7 +19,7 @@ use crate::sys;
 pub const FILE: &str = "budget";
 const MAGIC: u64 = 0x5445_5252_4255_4447; // "TERRBUDG"
 /// Raised with every change of the layout.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Processes that can share a budget; more go without a share of their own.
 pub const SLOTS: usize = 2048;
 /// A broker that has not shown itself for so long (ns) has died.
@@ -52,7 +52,9 @@ pub struct Head {
     pub changes: AtomicU32,
     /// See [`Summary`].
     pub processes_peak: AtomicU32,
-    _pad: u32,
+    /// How much of what it has in common with relatives a process may hold beside its share:
+    /// so many parts of [`WHOLE`](super::share::WHOLE). The broker's word.
+    pub common_scale: AtomicU32,
     /// See [`Summary`].
     pub granted_peak: AtomicU64,
     /// See [`Summary`].
@@ -76,7 +78,7 @@ pub struct Summary {
     pub granted: Bytes,
     /// The most that was resident at once, in all processes together, as seen
     /// whenever the broker looked (at least ten times a second while there are
-    /// several). Frames that a child still has in common with its parent count
+    /// several). Frames that a family of forked processes has in common count
     /// once, and a process that is not managed with all that it has mapped.
     pub resident: Bytes,
 }
@@ -137,16 +139,23 @@ pub struct Slot {
     pub ask: AtomicU32,
     /// The number of the last question that was answered; a futex.
     pub answer: AtomicU32,
-    /// Its share, bytes. The broker's word.
+    /// The program that it was forked from: the number of the process that began it.
+    pub family: AtomicU32,
+    /// Others of its family that are managed. The broker's word.
+    pub relatives: AtomicU32,
+    /// Its share, bytes: of what it has in common with relatives, it may hold as much beside
+    /// as [`Head::common_scale`] says. The broker's word.
     pub grant: AtomicU64,
-    /// What it may hold for now, bytes: more than its share while it gives back.
+    /// What it may hold for now, bytes: more than its share while it gives back. Without
+    /// what it has in common with relatives.
     pub held: AtomicU64,
     /// The most that it could use, bytes.
     pub want: AtomicU64,
     /// Managed bytes that it has resident.
     pub resident: AtomicU64,
-    /// Of these, at most so many bytes that it shares with its parent since a fork.
-    pub inherited: AtomicU64,
+    /// Of these, bytes in frames that other processes have, too, since a fork, as far as is
+    /// known.
+    pub common: AtomicU64,
     /// Managed bytes that are not in DRAM.
     pub absent: AtomicU64,
     /// Pages that came back, ever.
@@ -235,6 +244,7 @@ impl Slot {
     /// Empties it: its process has ended.
     pub fn clear(&self) {
         self.forget();
+        self.relatives.store(0, Relaxed);
         self.grant.store(0, Relaxed);
         self.answer.store(self.ask.load(Relaxed), Relaxed);
         self.pid.store(0, Release);
@@ -244,7 +254,7 @@ impl Slot {
     pub fn forget(&self) {
         self.managed.store(0, Relaxed);
         for word in
-            [&self.held, &self.want, &self.resident, &self.inherited, &self.absent, &self.refaults]
+            [&self.held, &self.want, &self.resident, &self.common, &self.absent, &self.refaults]
         {
             word.store(0, Relaxed);
         }

@@ -11,6 +11,8 @@
 //! has already, so that equals end up with equal shares, and somebody much
 //! needier with much more instead of everything.
 
+use std::collections::HashMap;
+
 use terrace_core::Bytes;
 
 /// No process gets less as long as the budget has so much for each: the least
@@ -20,7 +22,7 @@ pub const LEAST: Bytes = Bytes::mib(1);
 const GRAIN: u64 = 4096;
 /// Refaults a second below which a process is not worth taking memory from
 /// another for: less than a thousandth of its time at 50 µs each.
-const NEEDY: f64 = 20.0;
+pub(super) const NEEDY: f64 = 20.0;
 /// How much needier the taker must be than the giver: below that, an estimate's
 /// noise would send the same pages to and fro.
 const CLEARLY: f64 = 1.5;
@@ -59,6 +61,73 @@ impl Claim {
         let pages = ((self.held + self.absent).get() / GRAIN).max(1) as f64;
         self.refaults / pages / (grant.max(GRAIN) as f64).sqrt()
     }
+}
+
+/// All of what is in common, see [`Pool`].
+pub const WHOLE: u32 = 1 << 16;
+
+/// A process that may have relatives: its family, and what it has in common with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relative {
+    /// The same for all that were forked from one program; 0 if it has none.
+    pub family: u32,
+    /// Resident memory in frames that others have, too.
+    pub common: Bytes,
+}
+
+/// A budget, without what processes have in common.
+///
+/// A frame that is mapped by several is one frame. What of them a process lets go of frees
+/// nothing as long as another has it, and each that does packs the same content again. So the
+/// frames in common count once, and stay, as long as others can do with the rest of the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// What is divided among the processes, for all else.
+    pub others: Bytes,
+    /// What of its frames in common each may hold beside: so many parts of [`WHOLE`].
+    pub scale: u32,
+    /// What all families have in common together.
+    pub common: Bytes,
+    /// The most that may be in common.
+    pub cap: Bytes,
+}
+
+/// How many of them are of each one's family: 0 for who has no relatives.
+pub fn family_sizes(members: &[Relative]) -> Vec<u32> {
+    let mut sizes = HashMap::new();
+    for member in members.iter().filter(|member| member.family != 0) {
+        *sizes.entry(member.family).or_insert(0) += 1;
+    }
+    let size = |member: &Relative| sizes.get(&member.family).copied().unwrap_or(0);
+    members.iter().map(size).map(|size| if size < 2 { 0 } else { size }).collect()
+}
+
+/// Sets aside what processes have in common. `patience`, between 0 and 1, falls as they
+/// lack memory although it is set aside: then it has to leave, from each of them. Of a family of
+/// two that costs little more than it brings (two packed pages for a frame), of many it costs
+/// many times as much, and is not done.
+pub fn pool(budget: Bytes, members: &[Relative], patience: f64) -> Pool {
+    let sizes = family_sizes(members);
+    let mut families = HashMap::new();
+    for (member, &size) in members.iter().zip(&sizes).filter(|&(_, &size)| size > 0) {
+        // What any two have in common is from before they were forked, and most of what was
+        // there then is with each that has changed little: with who has most, nearly all.
+        let (most, _) = families.entry(member.family).or_insert((0, size));
+        *most = member.common.get().max(*most);
+    }
+    let common = families.values().fold(0u64, |sum, &(most, _)| sum.saturating_add(most));
+    let largest = families.values().map(|&(_, size)| size).max().unwrap_or(2);
+    let most = 7.0 / 8.0;
+    let least = 1.0 - 2.0 / f64::from(largest);
+    let part = (least + (most - least) * patience.clamp(0.0, 1.0)).min(most);
+    let cap = Bytes((budget.as_f64() * part) as u64);
+    let kept = Bytes(common).min(cap);
+    let scale = if common <= cap.get() {
+        WHOLE
+    } else {
+        (kept.as_f64() / common as f64 * f64::from(WHOLE)) as u32
+    };
+    Pool { others: budget - kept, scale, common: Bytes(common), cap }
 }
 
 /// New shares for processes, in the same order. With `balance`, shares also move
@@ -239,6 +308,65 @@ mod tests {
             }
         }
         claims
+    }
+
+    fn relative(family: u32, common: u64) -> Relative {
+        Relative { family, common: Bytes::mib(common) }
+    }
+
+    #[test]
+    fn what_a_family_has_in_common_counts_once() {
+        let members = [relative(7, 60), relative(7, 58), relative(0, 30), relative(9, 20)];
+
+        let pool = pool(Bytes::mib(100), &members, 1.0);
+
+        // Of 9 there is nobody else, and 0 is nobody's family.
+        assert_eq!((pool.common, pool.others, pool.scale), (Bytes::mib(60), Bytes::mib(40), WHOLE));
+        assert_eq!(family_sizes(&members), [2, 2, 0, 0]);
+    }
+
+    #[test]
+    fn others_have_an_eighth_of_the_budget_whatever_is_in_common() {
+        let pool = pool(Bytes::mib(80), &[relative(7, 100), relative(7, 100)], 1.0);
+
+        assert_eq!(pool.others, Bytes::mib(10));
+        assert_eq!(pool.scale, WHOLE / 100 * 70 + WHOLE % 100 * 70 / 100, "70 MiB may stay");
+    }
+
+    /// A page that two have in common is packed twice to give one frame, and the same by
+    /// sixteen would be packed sixteen times.
+    #[test]
+    fn impatience_costs_two_relatives_all_that_they_have_in_common_and_many_little() {
+        let two = [relative(7, 100), relative(7, 100)];
+        let many = [relative(7, 100); 16];
+
+        assert_eq!(pool(Bytes::mib(100), &two, 0.0).others, Bytes::mib(100));
+        assert_eq!(pool(Bytes::mib(100), &two, 0.0).scale, 0);
+        assert!(pool(Bytes::mib(100), &two, 0.5).others < Bytes::mib(100));
+        assert!(pool(Bytes::mib(100), &many, 0.0).others < Bytes::mib(13));
+    }
+
+    proptest! {
+        /// What is set aside and what is divided add up to the budget, and what each may keep
+        /// of what is in common is no more than was set aside, or each has less.
+        #[test]
+        fn a_pool_is_never_more_than_the_budget(
+            budget in 0u64..1 << 40,
+            members in proptest::collection::vec((0u32..4, 0u64..1 << 40), 0..12),
+            patience in 0.0f64..1.0,
+        ) {
+            let members: Vec<_> = members
+                .into_iter()
+                .map(|(family, common)| Relative { family, common: Bytes(common) })
+                .collect();
+
+            let pool = pool(Bytes(budget), &members, patience);
+
+            let aside = budget - pool.others.get();
+            prop_assert!(aside <= pool.cap.get() && pool.cap.get() <= budget / 8 * 7 + 7);
+            let kept = u128::from(pool.common.get()) * u128::from(pool.scale) / u128::from(WHOLE);
+            prop_assert!(kept <= u128::from(aside));
+        }
     }
 
     #[test]
