@@ -5,15 +5,16 @@
 //!
 //! Which they are only the kernel knows. The manager reads the page map from time to time, in
 //! pieces, while there are relatives (after a fork, whoever needs room first), and has the policy
-//! forget what is in common: its queues would be full of pages that are not worth taking. What has become this process's alone, or
-//! has to leave although others have it, comes back to the policy as if it had just been touched.
+//! forget what is in common: its queues would be full of pages that are not worth taking. What has
+//! become this process's alone, or has to leave although others have it, comes back to the policy
+//! as if it had just been touched.
 
 use core::sync::atomic::Ordering::*;
 
 use terrace_core::{Access, FaultKind};
 
 use crate::broker::member::CHILDHOOD;
-use crate::page_state::PageState;
+use crate::page_state::{BUSY, PageState};
 use crate::pager::Pager;
 use crate::presence::Pagemap;
 use crate::queue::Note;
@@ -83,7 +84,8 @@ impl Commons {
     /// may be no longer: the kernel tells nobody of the copies that it makes.
     fn is_stale(&self, now: u64) -> bool {
         let few = MANY_WRITES.max(self.before.0 / 32);
-        self.ended.0 != 0
+        self.next == (0, 0)
+            && self.ended.0 != 0
             && now >= self.ended.0 + SOON
             && sys::minor_faults().saturating_sub(self.ended.1) > few
     }
@@ -177,7 +179,6 @@ fn look(
     c: &mut Commons,
 ) -> bool {
     let relatives = pager.share.has_relatives();
-    let resident = PageState::Resident.word();
     // Consecutive pages that the policy is to forget.
     let (mut from, mut run) = (0, 0);
     let forget = |from: u32, run: u32| {
@@ -190,11 +191,16 @@ fn look(
         let page = first + i as u32;
         let word = region.word(page);
         let apart = region.is_apart(page);
-        if word.load(Acquire) != resident {
-            if apart {
-                region.set_apart(page, false);
+        match word.load(Acquire) {
+            // Somebody has it: the next round will see.
+            held if held & BUSY != 0 => return,
+            word if PageState::of(word) != PageState::Resident => {
+                if apart {
+                    region.set_apart(page, false);
+                }
+                return;
             }
-            return;
+            _ => {}
         }
         let common = relatives && !exclusive;
         c.found += u64::from(common);

@@ -484,6 +484,23 @@ mod tests {
         assert!(regions.find(0x1234).is_none());
     }
 
+    /// The bits lie behind the words: neither may reach into the other.
+    #[test]
+    fn pages_are_set_apart_one_by_one() {
+        let regions = Regions::new().expect("address space");
+        let id = regions.insert(WINDOW, 130).expect("room");
+        let region = regions.get(id).expect("just entered");
+        let apart = || (0..130).filter(|&page| region.is_apart(page)).collect::<Vec<_>>();
+        region.word(129).store(u64::MAX, Relaxed);
+
+        [0, 63, 64, 129].into_iter().for_each(|page| region.set_apart(page, true));
+
+        assert_eq!(apart(), [0, 63, 64, 129]);
+        region.set_apart(64, false);
+        assert_eq!(apart(), [0, 63, 129]);
+        assert!((0..129).all(|page| region.word(page).load(Relaxed) == 0));
+    }
+
     #[test]
     fn a_number_is_reused_only_after_everyone_has_let_go() {
         let regions = Regions::new().expect("address space");

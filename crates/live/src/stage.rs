@@ -251,7 +251,8 @@ impl Worker<'_> {
     /// Looks a victim up; `None` if it is not resident or somebody has it.
     fn find_victim(&self, proposal: Proposal) -> Option<Staged> {
         let Action::Demote { page, .. } = proposal.action else { return None };
-        let region = self.pager.regions.get(page.region.0)?;
+        let pager = self.pager;
+        let region = pager.regions.get(page.region.0)?;
         if page.page.0 >= region.pages() {
             return None;
         }
@@ -264,6 +265,9 @@ impl Worker<'_> {
             || KEPT.contains(place.address())
         {
             self.aborted(proposal, Abort::Stale);
+            if apart {
+                pager.note(Note::Discard(Pager::page_range(place.id, place.page, 1)));
+            }
             return None;
         }
         Some(Staged {
@@ -387,17 +391,9 @@ impl Worker<'_> {
             pager.note(Note::Discard(Pager::page_range(staged.id, staged.page, 1)));
             return;
         }
-        let spared = error == EBUSY && pager.share.spares_common();
-        if spared {
-            region.set_apart(staged.page, true);
-            pager.share.set_apart(true);
-        }
         word.store(PageState::Resident.word(), Release);
         pager.stats().counters.demotions_refused.fetch_add(1, Relaxed);
         self.aborted(staged.proposal, Abort::Busy);
-        if spared {
-            pager.note(Note::Discard(Pager::page_range(staged.id, staged.page, 1)));
-        }
     }
 
     /// A page that has been shared with a child since a fork does not move. A
@@ -405,11 +401,7 @@ impl Worker<'_> {
     /// gone. True if it is worth trying again; the page is nobody's then.
     fn unshare(&self, staged: &mut Staged, error: i32) -> bool {
         let pager = self.pager;
-        if error != EBUSY
-            || staged.unshared
-            || pager.stats().counters.forks.load(Relaxed) == 0
-            || pager.share.spares_common()
-        {
+        if error != EBUSY || staged.unshared || pager.stats().counters.forks.load(Relaxed) == 0 {
             return false;
         }
         // If the program discards the page at this very moment, the fault is

@@ -286,11 +286,6 @@ impl Share {
         if child && !self.knows_common() { little() } else { 0 }
     }
 
-    /// Whether a page that others have, too, is not worth taking.
-    pub(crate) fn spares_common(&self) -> bool {
-        self.knows_common() && self.has_relatives() && self.excess() == 0
-    }
-
     /// Whether there are pages of which the policy knows nothing.
     pub(crate) fn has_apart(&self) -> bool {
         self.apart.load(Relaxed)
