@@ -135,11 +135,12 @@ impl Worker<'_> {
         if c.next == (0, 0) {
             (c.found, c.apart) = (0, 0);
             c.leaving = share.excess();
+            share.begin_round();
         }
         let mut left = STEP;
         while left > 0 {
             let (id, page) = c.next;
-            let Some((id, region)) = pager.regions.iter().find(|&(other, _)| other >= id) else {
+            let Some((id, region)) = pager.regions.iter_from(id).next() else {
                 return self.end_commons(c);
             };
             let first = if id == c.next.0 { page } else { 0 };
@@ -193,7 +194,10 @@ fn look(
         let apart = region.is_apart(page);
         match word.load(Acquire) {
             // Somebody has it: the next round will see.
-            held if held & BUSY != 0 => return,
+            held if held & BUSY != 0 => {
+                c.apart += u64::from(apart);
+                return;
+            }
             word if PageState::of(word) != PageState::Resident => {
                 if apart {
                     region.set_apart(page, false);

@@ -491,11 +491,14 @@ impl Worker<'_> {
         }
     }
 
-    /// While frozen nothing leaves: makes some room beforehand.
+    /// While frozen nothing leaves: makes some room beforehand, of what no child has, too.
     fn make_room_for_fork(&mut self) {
         let pager = self.pager;
         let deadline = sys::now() + ROOM_FOR_FORK;
-        while pager.resident() + pager.budget() / 8 > pager.budget() && sys::now() < deadline {
+        while pager.resident() + pager.budget() / 8 > pager.budget()
+            && pager.resident() > pager.share.common()
+            && sys::now() < deadline
+        {
             let Some(mut limbo) = pager.limbo.try_lock() else {
                 give_way();
                 continue;

@@ -283,7 +283,12 @@ impl Regions {
 
     /// Every region.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Region)> {
-        (0..self.used.load(Acquire)).filter_map(|id| self.get(id).map(|r| (id, r)))
+        self.iter_from(0)
+    }
+
+    /// Every region from a number on.
+    pub fn iter_from(&self, id: u32) -> impl Iterator<Item = (u32, &Region)> {
+        (id..self.used.load(Acquire)).filter_map(|id| self.get(id).map(|r| (id, r)))
     }
 
     /// Enters a region whose pages are all fresh. `None` if the table is full

@@ -266,6 +266,7 @@ impl Worker<'_> {
         {
             self.aborted(proposal, Abort::Stale);
             if apart {
+                pager.share.met_apart();
                 pager.note(Note::Discard(Pager::page_range(place.id, place.page, 1)));
             }
             return None;

@@ -171,6 +171,9 @@ pub struct Share {
     known: AtomicBool,
     /// Whether there are pages of which the policy knows nothing, see [`crate::common`].
     apart: AtomicBool,
+    /// Whether the policy has asked for one of them to leave since the last round began: it knew
+    /// of it nevertheless.
+    met_apart: AtomicBool,
     /// When (ns) this process last forked, or was forked.
     forked_at: AtomicU64,
     /// When (ns) it was forked.
@@ -288,10 +291,20 @@ impl Share {
 
     /// Whether there are pages of which the policy knows nothing.
     pub(crate) fn has_apart(&self) -> bool {
-        self.apart.load(Relaxed)
+        self.apart.load(Relaxed) || self.met_apart.load(Relaxed)
     }
 
-    /// Sets that.
+    /// The policy asked for one of them to leave.
+    pub(crate) fn met_apart(&self) {
+        self.met_apart.store(true, Relaxed);
+    }
+
+    /// All pages are going to be looked at.
+    pub(crate) fn begin_round(&self) {
+        self.met_apart.store(false, Relaxed);
+    }
+
+    /// What a round has found.
     pub(crate) fn set_apart(&self, apart: bool) {
         self.apart.store(apart, Relaxed);
     }
