@@ -39,11 +39,7 @@ static RING: AtomicPtr<EventRing> = AtomicPtr::new(core::ptr::null_mut());
 /// Records what a brain is told into a ring of this process's. Without a file,
 /// for whatever reason, nothing is recorded and the program does not notice.
 pub fn record(brain: &mut Brain, directory: &Path) {
-    // A process may exec a program that is managed again: its own number is
-    // not enough to name the file.
-    let name = format!("{}-{}.{EXTENSION}", std::process::id(), sys::now());
-    let Ok(ring) = EventRing::create(&directory.join(name)) else { return };
-    RING.store(core::ptr::from_ref(ring).cast_mut(), Release);
+    prepare(directory);
     let mut packer = Packer::new();
     brain.record(Some(Box::new(move |event: EventRef<'_>| {
         // SAFETY: set above from `&'static`, or null.
@@ -58,6 +54,19 @@ pub fn record(brain: &mut Brain, directory: &Path) {
             ring.count_lost();
         }
     })));
+}
+
+/// Makes the ring of this process, unless there is one: the directory may be out of reach later.
+pub(crate) fn prepare(directory: &Path) {
+    if !RING.load(Acquire).is_null() {
+        return;
+    }
+    // A process may exec a program that is managed again: its own number is
+    // not enough to name the file.
+    let name = format!("{}-{}.{EXTENSION}", std::process::id(), sys::now());
+    if let Ok(ring) = EventRing::create(&directory.join(name)) {
+        RING.store(core::ptr::from_ref(ring).cast_mut(), Release);
+    }
 }
 
 /// In a forked child: the ring is its parent's, which goes on writing. What

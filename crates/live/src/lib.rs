@@ -82,6 +82,7 @@ pub mod opened;
 pub mod page_state;
 pub mod pager;
 pub mod ping_pong;
+pub mod prepared;
 pub mod presence;
 pub mod probe;
 pub mod processors;

@@ -14,7 +14,7 @@
 //! interrupts are cheap (the first move of some batches tells), where there are
 //! many processors, or where nobody keeps windows, none is opened.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
@@ -169,6 +169,18 @@ fn keep(page: &QuietPage, place: usize, cpu: u32) {
     own.cpu.store(0, Release);
 }
 
+/// What [`prepare`] has mapped.
+static PREPARED: AtomicPtr<QuietPage> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Maps the page of the run in this directory, which may be out of reach later.
+pub(crate) fn prepare(directory: &Path) {
+    if PREPARED.load(Acquire).is_null()
+        && let Ok(page) = map(&directory.join(FILE), false)
+    {
+        PREPARED.store(core::ptr::from_ref(page).cast_mut(), Release);
+    }
+}
+
 /// A pager's side.
 #[derive(Debug, Default)]
 pub struct Quiet {
@@ -184,7 +196,10 @@ pub struct Quiet {
 impl Quiet {
     /// Windows of the run in this directory, if it keeps any.
     pub fn open(directory: &Path) -> Self {
-        Self { page: map(&directory.join(FILE), false).ok(), ..Self::default() }
+        let page = map(&directory.join(FILE), false).ok();
+        // SAFETY: only set from `&'static`.
+        let page = page.or_else(|| unsafe { PREPARED.load(Acquire).as_ref() });
+        Self { page, ..Self::default() }
     }
 
     /// Whether pages should leave in large batches: a window would be opened.

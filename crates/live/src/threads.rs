@@ -13,13 +13,14 @@ use crate::duty::{Fault, PENDING, Pending};
 use crate::give_up;
 use crate::page_state::PageState;
 use crate::pager::{HANDLERS, MANAGER, MAX_WORKERS, Pager, WRITER};
+use crate::prepared::{self, Handles};
 use crate::processors::{self, Processors};
 use crate::serve::Worker;
 use crate::shared::State;
 use crate::spill::writer::Desk;
 use crate::sys::{self, PAGE};
 use crate::tracking::Tracks;
-use crate::uffd::{Message, Uffd, feature, mode};
+use crate::uffd::{Message, Uffd, mode};
 
 const STACK: usize = 256 << 10;
 /// A process that was killed has been taken down after so long (ns), however
@@ -151,12 +152,30 @@ fn tid() -> i32 {
 }
 
 /// Gives the calling thread, and those that it creates, a descriptor table
-/// that holds nothing of the program's.
+/// that holds nothing of the program's, but what was [prepared] for us.
 fn own_descriptors() {
     const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
     // SAFETY: descriptors of the new table only; this thread uses none yet.
+    let close = |first: u32, last: u32, how: u32| unsafe {
+        libc::syscall(libc::SYS_close_range, first, last, how);
+    };
+    if let Some(mut held) = prepared::held() {
+        held.sort_unstable();
+        let [low, high] = held.map(i32::cast_unsigned);
+        // Only the first makes the new table. An empty range of one that lies above the other
+        // (`EINVAL`) closes nothing.
+        if low > 0 {
+            close(0, low - 1, CLOSE_RANGE_UNSHARE);
+        } else {
+            close(high + 1, u32::MAX, CLOSE_RANGE_UNSHARE);
+        }
+        close(low + 1, high - 1, 0);
+        close(high + 1, u32::MAX, 0);
+    } else {
+        close(0, u32::MAX, CLOSE_RANGE_UNSHARE);
+    }
+    // SAFETY: new descriptors.
     unsafe {
-        libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, CLOSE_RANGE_UNSHARE);
         // 0, 1 and 2, so that no descriptor of ours gets a meaning by its
         // number; they are freed again by `leave_room`.
         for _ in 0..3 {
@@ -210,28 +229,32 @@ extern "C" fn manager(arg: *mut c_void) -> *mut c_void {
 
 /// Opens the userfaultfds and the spill file.
 fn open_handles(pager: &Pager) -> Result<(), i32> {
-    let (staging, _) = Uffd::open()?;
-    // No events: we discard the slots' frames ourselves. And nobody is to wait
-    // for a frame in an empty slot: `mlockall` tries to have them all.
-    let features = staging.handshake(feature::MOVE | feature::SIGBUS)?;
+    let mut tracks = None;
+    let opened = Handles::open(|features| {
+        tracks = crate::sight::tracks(pager, features);
+        // A kernel refuses the handshake for a feature that it does not know.
+        tracks.map_or(0, Tracks::features)
+    });
+    let handles = match (opened, prepared::handles()) {
+        (Ok(handles), held) => {
+            if let Some(held) = held {
+                held.staging.close();
+                held.main.close();
+            }
+            handles
+        }
+        (Err(_), Some(held)) => {
+            tracks = None;
+            held
+        }
+        (Err(error), None) => return Err(error),
+    };
     let slots = pager.staging.slots() as usize;
-    staging.register(pager.staging.base(), slots * PAGE, mode::MISSING)?;
-    pager.features.store(features, Relaxed);
-    let tracks = crate::sight::tracks(pager, features);
-    let (uffd, _) = Uffd::open()?;
-    uffd.handshake(
-        feature::EVENT_FORK
-            | feature::EVENT_REMAP
-            | feature::EVENT_REMOVE
-            | feature::EVENT_UNMAP
-            | feature::MOVE
-            | feature::THREAD_ID
-            // A kernel refuses the handshake for a feature that it does not know.
-            | tracks.map_or(0, Tracks::features),
-    )?;
-    pager.set_uffd(uffd, tracks);
+    handles.staging.register(pager.staging.base(), slots * PAGE, mode::MISSING)?;
+    pager.features.store(handles.features, Relaxed);
+    pager.set_uffd(handles.main, tracks);
     pager.open_farewell();
-    pager.fork.set_staging_uffd(staging);
+    pager.fork.set_staging_uffd(handles.staging);
     if let Some(path) = &pager.config.spill
         && !pager.spill.is_open()
     {

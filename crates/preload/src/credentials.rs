@@ -1,4 +1,4 @@
-//! Changes of user and groups: `setuid`, `setgroups` and their like.
+//! Changes of user, groups and root: `setuid`, `setgroups`, `chroot` and their like.
 //!
 //! To the kernel they concern one thread; the C library has every thread make the
 //! change, Terrace's included, by a signal that it never blocks
@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::*};
 use libc::{c_int, gid_t, uid_t};
 use terrace_live::sys;
 
-use crate::state::config;
+use crate::state::{before_root_changes, before_user_changes, config};
 use crate::words::{is_managed, keep, real};
 
 /// What the C library uses of the caller's stack for the call, with room.
@@ -31,7 +31,7 @@ fn keep_stack() {
 }
 
 macro_rules! change {
-    ($($name:ident($($argument:ident: $type:ty),+) $text:literal;)+) => {$(
+    ($before:expr; $($name:ident($($argument:ident: $type:ty),+) $text:literal;)+) => {$(
         /// Changes whose program this is.
         ///
         /// # Safety
@@ -40,6 +40,7 @@ macro_rules! change {
         pub unsafe extern "C" fn $name($($argument: $type),+) -> c_int {
             type Change = unsafe extern "C" fn($($type),+) -> c_int;
             let Some(real) = real!($text, Change) else { return -1 };
+            $before();
             keep_stack();
             // SAFETY: the caller's.
             unsafe { real($($argument),+) }
@@ -48,14 +49,33 @@ macro_rules! change {
 }
 
 change! {
+    before_user_changes;
     setuid(user: uid_t) c"setuid";
-    setgid(group: gid_t) c"setgid";
     seteuid(user: uid_t) c"seteuid";
-    setegid(group: gid_t) c"setegid";
     setreuid(user: uid_t, effective: uid_t) c"setreuid";
-    setregid(group: gid_t, effective: gid_t) c"setregid";
     setresuid(user: uid_t, effective: uid_t, saved: uid_t) c"setresuid";
+}
+
+// The rights that managing takes are the user's.
+change! {
+    || ();
+    setgid(group: gid_t) c"setgid";
+    setegid(group: gid_t) c"setegid";
+    setregid(group: gid_t, effective: gid_t) c"setregid";
     setresgid(group: gid_t, effective: gid_t, saved: gid_t) c"setresgid";
+}
+
+/// Changes the root directory: `chroot(2)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
+    type Chroot = unsafe extern "C" fn(*const c_char) -> c_int;
+    let Some(real) = real!(c"chroot", Chroot) else { return -1 };
+    before_root_changes();
+    // SAFETY: the caller's.
+    unsafe { real(path) }
 }
 
 /// Sets the supplementary groups: `setgroups(2)`.

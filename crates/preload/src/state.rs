@@ -17,7 +17,7 @@ use terrace_live::pager::Pager;
 use terrace_live::shared::{ProcessPage, State, Text};
 use terrace_live::spin::SpinLock;
 use terrace_live::sys::PAGE;
-use terrace_live::{activate, aside, sys};
+use terrace_live::{activate, aside, prepared, sys};
 
 use crate::places;
 
@@ -289,6 +289,31 @@ pub(crate) fn begin() {
     }
 }
 
+/// The program is about to change its user, and may lose the rights that managing takes.
+pub(crate) fn before_user_changes() {
+    let Some(config) = config() else { return };
+    if PHASE.load(Acquire) != DORMANT || owner() != sys::pid() {
+        return;
+    }
+    signals_blocked(|| {
+        if prepared::prepare(config) {
+            let _ = stats(config);
+        }
+    });
+}
+
+/// The program is about to change its root: what managing begins with would be out of reach.
+pub(crate) fn before_root_changes() {
+    // SAFETY: asks for this process's user. Others may not do it.
+    let may = unsafe { libc::geteuid() } == 0;
+    if let Some(config) = config()
+        && may
+        && owner() == sys::pid()
+    {
+        start(config);
+    }
+}
+
 /// Why a program is not managed whose address space is limited.
 const NO_SPACE: &str = "too little address space is left for it (ulimit -v)";
 
@@ -323,6 +348,8 @@ fn start(config: &RunConfig) {
                 PHASE.store(ACTIVE, Release);
                 crate::arenas::manage_all();
                 places::manage_all();
+                // Our threads have them in a table of their own.
+                prepared::forget();
             }
             Err(error) => {
                 PHASE.store(OFF, Release);
@@ -410,4 +437,6 @@ pub(crate) fn forked_dormant() {
     places::forked();
     member::forked_unmanaged(MAPPED.load(Acquire) + crate::malloc::heap_size());
     STATS.store(core::ptr::null_mut(), Release);
+    terrace_live::event_ring::forked();
+    prepared::forget();
 }

@@ -21,7 +21,7 @@ pub(crate) fn render(report: &RunReport) -> String {
         let _ = writeln!(text, "  not managed: {why}");
         return text;
     }
-    if report.processes.is_empty() {
+    if report.processes.iter().all(|process| process.state == ProcessState::Dormant) {
         text.push_str("  nothing was managed: no process mapped enough memory\n");
         return text;
     }
