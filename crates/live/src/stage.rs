@@ -397,12 +397,12 @@ impl Worker<'_> {
         self.aborted(staged.proposal, Abort::Busy);
     }
 
-    /// A page that has been shared with a child since a fork does not move. A
+    /// A page that is shared since a fork, perhaps before we managed, does not move. A
     /// write fault makes it ours alone: a copy, or nothing if the child is
     /// gone. True if it is worth trying again; the page is nobody's then.
     fn unshare(&self, staged: &mut Staged, error: i32) -> bool {
         let pager = self.pager;
-        if error != EBUSY || staged.unshared || pager.stats().counters.forks.load(Relaxed) == 0 {
+        if error != EBUSY || staged.unshared {
             return false;
         }
         // If the program discards the page at this very moment, the fault is

@@ -35,6 +35,8 @@ fn plain_fork(real: Fork) -> libc::pid_t {
         // SAFETY: a fork has just left this thread alone.
         unsafe { crate::OWN.after_fork() };
         state::forked_dormant();
+    } else if pid > 0 {
+        state::forks_dormant();
     }
     pid
 }

@@ -203,6 +203,9 @@ pub(crate) fn unmapped(len: usize) {
         return;
     }
     let _ = MAPPED.fetch_update(AcqRel, Relaxed, |m| Some(m.saturating_sub(len)));
+    if pager().is_none() {
+        member::shrank(MAPPED.load(Acquire) + crate::malloc::heap_size());
+    }
 }
 
 /// Whether the program has reserved memory, or mapped some over other: then what we
@@ -426,6 +429,13 @@ pub(crate) fn retire(because: Retires) {
 /// In a forked child that may not manage itself.
 pub(crate) fn switch_off() {
     PHASE.store(OFF, Release);
+}
+
+/// A program without a pager has forked.
+pub(crate) fn forks_dormant() {
+    if config().is_some() && pager_even_if_broken().is_none() && owner() == sys::pid() {
+        member::forks_unmanaged(MAPPED.load(Acquire) + crate::malloc::heap_size());
+    }
 }
 
 /// In a forked child that has no pager yet: its statistics are its own.

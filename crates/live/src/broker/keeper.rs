@@ -206,10 +206,7 @@ impl Rounds {
     /// What the processes have in common.
     fn relatives(&self) -> Vec<Relative> {
         let relative = |(_, slot): (usize, &Slot)| Relative {
-            family: match slot.managed.load(Relaxed) {
-                0 => 0,
-                _ => slot.family.load(Relaxed),
-            },
+            family: slot.family.load(Relaxed),
             common: Bytes(slot.common.load(SeqCst)),
         };
         self.slots().map(relative).collect()

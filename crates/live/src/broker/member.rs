@@ -24,6 +24,11 @@ static SLOT: AtomicPtr<Slot> = AtomicPtr::new(core::ptr::null_mut());
 static ALONE: AtomicU64 = AtomicU64::new(u64::MAX);
 /// What was mapped when this process was forked: most of it is its parent's.
 static INHERITED: AtomicUsize = AtomicUsize::new(0);
+/// Of what is mapped while the process is not managed, as much was there when it last forked,
+/// or was forked, bytes: its relatives may have the same frames.
+static COMMON: AtomicUsize = AtomicUsize::new(0);
+/// When (ns) that was; 0 if never.
+static FORKED_AT: AtomicU64 = AtomicU64::new(0);
 /// The process that began this program: the same in all that are forked from it.
 static FAMILY: AtomicU32 = AtomicU32::new(0);
 /// Until when (ns) the broker is not asked, for it has not answered.
@@ -108,23 +113,50 @@ pub fn fits(mapped: usize) -> bool {
         return true;
     }
     let Some(slot) = slot(page) else { return alone };
+    let common = unmanaged_common(mapped);
     slot.want.store(mapped as u64, SeqCst);
-    if takes(slot, mapped as u64) {
+    if takes(slot, mapped as u64, common) {
         return true;
     }
+    if !known {
+        // Then it will be told at once whether it has relatives.
+        slot.common.store(common, SeqCst);
+    }
     ask(page, slot);
-    takes(slot, mapped as u64) || (!page.is_kept() && alone && slot.grant.load(Relaxed) == 0)
+    takes(slot, mapped as u64, common)
+        || (!page.is_kept() && alone && slot.grant.load(Relaxed) == 0)
 }
 
-/// Takes so much if the share is large enough.
-fn takes(slot: &Slot, mapped: u64) -> bool {
-    if slot.grant.load(SeqCst) < mapped {
+/// Takes so much if the share is large enough, `common` of it beside the share if there are
+/// relatives that may have it, too.
+fn takes(slot: &Slot, mapped: u64, common: u64) -> bool {
+    let young = sys::now() < FORKED_AT.load(Relaxed) + CHILDHOOD;
+    let related = slot.relatives.load(Acquire) > 0 || young;
+    let common = if related { common } else { 0 };
+    let own = mapped - common;
+    if slot.grant.load(SeqCst) < own {
         return false;
     }
     // The broker lowers a share first and then looks what is held; so one of us
-    // sees what the other did.
-    slot.held.store(mapped, SeqCst);
-    slot.grant.load(SeqCst) >= mapped
+    // sees what the other did. Never less together than it is.
+    if own > slot.held.load(Relaxed) {
+        slot.held.store(own, SeqCst);
+        slot.common.store(common, SeqCst);
+    } else {
+        slot.common.store(common, SeqCst);
+        slot.held.store(own, SeqCst);
+    }
+    slot.grant.load(SeqCst) >= own
+}
+
+/// What of so much mapped memory relatives may have, too, bytes.
+fn unmanaged_common(mapped: usize) -> u64 {
+    COMMON.fetch_min(mapped, Relaxed).min(mapped) as u64
+}
+
+/// So much is mapped in a process that is not managed, after some was unmapped.
+pub fn shrank(mapped: usize) {
+    COMMON.fetch_min(mapped, Relaxed);
 }
 
 /// Asks the broker, and waits for its answer.
@@ -150,11 +182,23 @@ fn ask(page: &BrokerPage, slot: &Slot) {
     }
 }
 
+/// In a process that is not managed and has just forked: the child has all of it, too.
+pub fn forks_unmanaged(mapped: usize) {
+    COMMON.store(mapped, Relaxed);
+    FORKED_AT.store(sys::now(), Relaxed);
+    // SAFETY: only set from `&'static`.
+    if let Some(slot) = unsafe { SLOT.load(Acquire).as_ref() } {
+        let _ = takes(slot, mapped as u64, mapped as u64);
+    }
+}
+
 /// In a forked child that is not managed, with what it has inherited.
 pub fn forked_unmanaged(mapped: usize) {
     SLOT.store(core::ptr::null_mut(), Release);
     SILENT_UNTIL.store(0, Relaxed);
     INHERITED.store(mapped, Relaxed);
+    COMMON.store(mapped, Relaxed);
+    FORKED_AT.store(sys::now(), Relaxed);
 }
 
 /// A pager's share.
@@ -198,7 +242,17 @@ impl Share {
         page.ring();
         let share = Self::default();
         share.slot.store(core::ptr::from_ref(slot).cast_mut(), Release);
-        (share, held)
+        let common = slot.common.load(Relaxed) / PAGE as u64;
+        if common > 0 {
+            // It forked, or was forked, before it was managed.
+            share.note_fork(common, FORKED_AT.load(Relaxed));
+            if INHERITED.load(Relaxed) > 0 {
+                share.born_at.store(share.forked_at(), Relaxed);
+            }
+            share.allowed.store(share.allowance(), Relaxed);
+        }
+        let limit = held + share.allowed() * PAGE as u64;
+        (share, limit)
     }
 
     /// In a forked child: a share of its own. For now it may hold what it has, which is its
@@ -212,7 +266,7 @@ impl Share {
         };
         self.wait_until.store(sys::now() + CHILDHOOD, Relaxed);
         let resident = pager.resident();
-        self.note_fork(resident);
+        self.note_fork(resident, sys::now());
         self.born_at.store(self.forked_at(), Relaxed);
         let limit = pager.granted().min(pager.held() + little());
         pager.grant(limit);
@@ -229,15 +283,15 @@ impl Share {
         if !self.is_shared() {
             return;
         }
-        self.note_fork(pager.resident());
+        self.note_fork(pager.resident(), sys::now());
         self.tell(pager);
         self.hold(pager.granted());
     }
 
-    fn note_fork(&self, resident: u64) {
+    fn note_fork(&self, resident: u64, at: u64) {
         self.common.store(resident, Relaxed);
         self.known.store(false, Relaxed);
-        self.forked_at.store(sys::now(), Relaxed);
+        self.forked_at.store(at, Relaxed);
     }
 
     /// When (ns) this process last forked, or was forked; 0 if never.
@@ -255,7 +309,7 @@ impl Share {
                 || sys::now() >= self.forked_at() + CHILDHOOD)
     }
 
-    /// Managed processes of this one's family besides it, as the broker has seen them.
+    /// Processes of this one's family besides it, as the broker has seen them.
     fn relatives(&self) -> u32 {
         self.slot().map_or(0, |slot| slot.relatives.load(Acquire))
     }

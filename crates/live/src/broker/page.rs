@@ -141,7 +141,7 @@ pub struct Slot {
     pub answer: AtomicU32,
     /// The program that it was forked from: the number of the process that began it.
     pub family: AtomicU32,
-    /// Others of its family that are managed. The broker's word.
+    /// Others of its family that have a slot. The broker's word.
     pub relatives: AtomicU32,
     /// Its share, bytes: of what it has in common with relatives, it may hold as much beside
     /// as [`Head::common_scale`] says. The broker's word.
@@ -154,7 +154,7 @@ pub struct Slot {
     /// Managed bytes that it has resident.
     pub resident: AtomicU64,
     /// Of these, bytes in frames that other processes have, too, since a fork, as far as is
-    /// known.
+    /// known. While it is not managed: of what it has mapped, what was there at the fork.
     pub common: AtomicU64,
     /// Managed bytes that are not in DRAM.
     pub absent: AtomicU64,
