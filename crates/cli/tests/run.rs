@@ -508,3 +508,53 @@ fn an_ordinary_user_with_one_capability_is_managed() {
     assert!(said.contains("resident at most") && !said.contains("unmanaged"), "{said}");
     assert_eq!(without.status.code(), Some(3), "{without:?}");
 }
+
+/// A service that is started by root, and has become somebody else before it has much memory.
+const SERVICE: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    if (setgid(65534) || setuid(65534) || !setuid(0)) return 1;
+    size_t pages = atol(argv[1]) * 256, bad = 0;
+    size_t *m = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < pages; i++) m[i * 512] = i * 77;
+    for (size_t i = 0; i < pages; i++) bad |= m[i * 512] != i * 77;
+    puts(bad ? "WRONG" : "right");
+    return bad;
+}
+"#;
+
+/// What such a program has done is in the report, though the run's directory was out of its reach.
+#[test]
+fn who_has_changed_his_user_is_managed_and_reported() {
+    if !is_supported() || !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let service = directory.path().join("service");
+    compile(SERVICE, &service, &["-O2"]);
+    let run = |mib: &str| {
+        let report = directory.path().join("report");
+        terrace()
+            .env("TERRACE_PRELOAD", preload())
+            .args(["--json", "run", "--fast", "8MiB", "--report"])
+            .arg(&report)
+            .arg("--")
+            .arg(&service)
+            .arg(mib)
+            .assert()
+            .success()
+            .stdout_eq("right\n")
+            .stderr_eq("");
+        serde_json::from_slice::<serde_json::Value>(&fs::read(report).unwrap()).unwrap()
+    };
+
+    let (small, large) = (run("2"), run("24"));
+
+    assert_eq!(small["processes"][0]["state"], "dormant", "{small}");
+    assert_eq!(large["processes"][0]["state"], "managed", "{large}");
+    assert!(large["total"]["demotions"].as_u64().unwrap() > 16 * 256, "{large}");
+    assert!(large["total"]["resident_peak"].as_u64().unwrap() <= (8 << 20) + (1 << 17), "{large}");
+}

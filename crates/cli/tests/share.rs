@@ -43,7 +43,8 @@ int main(int argc, char **argv) {
 "#;
 
 /// Fills so many MiB, and forks so many children, which read from the first 512 KiB of it, left long
-/// ago, for so many milliseconds.
+/// ago, for so many milliseconds; if asked to, each fills so many MiB of its own before, and reads
+/// from these, too.
 const FAMILY: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,10 +61,15 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < pages; i++) m[i * 512] = m[i * 512 + 7] = i * 77;
     for (int k = 0; k < children; k++) if (fork() == 0) {
         unsigned long x = 88172645463325252 + k;
+        size_t own = argc > 4 ? atol(argv[4]) * 256 : 1;
+        size_t *o = mmap(0, own * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        for (size_t i = 0; i < own; i++) o[i * 512 + 9] = i * 99 + k;
         for (long until = now() + atol(argv[3]); now() < until; usleep(1000)) {
             x ^= x << 13; x ^= x >> 7; x ^= x << 17;
             size_t i = x % 128;
             if (m[i * 512] != i * 77 || m[i * 512 + 7] != i * 77) _exit(1);
+            i = (x >> 7) % own;
+            if (o[i * 512 + 9] != i * 99 + k) _exit(2);
         }
         _exit(0);
     }
@@ -161,6 +167,42 @@ fn forked_processes_keep_what_they_have_in_common() {
         demotions < 5 * pages / 2,
         "the parent's own at the beginning and the end: {demotions}"
     );
+}
+
+/// Workers of a program that fits when it forks them: what they inherit counts once, and what
+/// they add may leave.
+#[test]
+fn workers_forked_before_anything_is_managed_share_what_they_inherit() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+
+    let run = bench.start(&["--fast", "32MiB"], "r", "./family 20 4 1500 6");
+
+    assert_eq!(output(run), "right\n");
+    let report = bench.report("r");
+    assert_eq!(report["shared"]["processes"], 5);
+    assert_kept(&report, 32 * MIB);
+    let figure = |name: &str| report["total"][name].as_u64().unwrap();
+    assert!(figure("demotions") > 0, "20 and 24 MiB do not fit: {report}");
+    // Each page was tried time and again when none that was inherited could leave.
+    assert!(figure("demotions_refused") < 5 * 20 * 256, "{report}");
+}
+
+#[test]
+fn workers_that_fit_with_what_they_inherit_counted_once_are_not_managed() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+
+    let run = bench.start(&["--fast", "48MiB"], "r", "./family 20 4 500 4");
+
+    assert_eq!(output(run), "right\n");
+    let report = bench.report("r");
+    assert_eq!(report["processes"].as_array().unwrap().len(), 0, "{report}");
+    assert_kept(&report, 48 * MIB);
 }
 
 #[test]

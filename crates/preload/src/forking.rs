@@ -29,14 +29,13 @@ fn real() -> Option<Fork> {
 
 /// Forks while there is no pager.
 fn plain_fork(real: Fork) -> libc::pid_t {
+    state::forks_dormant();
     // SAFETY: the C library's own.
     let pid = unsafe { real() };
     if pid == 0 {
         // SAFETY: a fork has just left this thread alone.
         unsafe { crate::OWN.after_fork() };
         state::forked_dormant();
-    } else if pid > 0 {
-        state::forks_dormant();
     }
     pid
 }

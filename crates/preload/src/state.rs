@@ -431,7 +431,7 @@ pub(crate) fn switch_off() {
     PHASE.store(OFF, Release);
 }
 
-/// A program without a pager has forked.
+/// A program is about to fork that may have no pager.
 pub(crate) fn forks_dormant() {
     if config().is_some() && pager_even_if_broken().is_none() && owner() == sys::pid() {
         member::forks_unmanaged(MAPPED.load(Acquire) + crate::malloc::heap_size());

@@ -284,12 +284,14 @@ impl Rounds {
         let (mut granted, mut resident) = (0, self.pool().common.get());
         for (_, slot) in self.slots() {
             granted += slot.grant.load(Relaxed);
-            resident += if slot.managed.load(Relaxed) == 0 {
-                slot.held.load(Relaxed)
-            } else {
-                let relatives = slot.relatives.load(Relaxed) > 0;
-                let common = if relatives { slot.common.load(Relaxed) } else { 0 };
-                slot.resident.load(Relaxed).saturating_sub(common)
+            // What relatives have in common is counted already.
+            let relatives = slot.relatives.load(Relaxed) > 0;
+            let common = slot.common.load(Relaxed);
+            resident += match (slot.managed.load(Relaxed), relatives) {
+                (0, true) => slot.held.load(Relaxed),
+                (0, false) => slot.held.load(Relaxed) + common,
+                (_, true) => slot.resident.load(Relaxed).saturating_sub(common),
+                (_, false) => slot.resident.load(Relaxed),
             };
         }
         page.processes_peak.fetch_max(self.members.len() as u32, Relaxed);
@@ -315,4 +317,151 @@ fn has_ended(handle: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one descriptor to look at.
     unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A broker of which the rounds are made by hand, and processes that do nothing.
+    struct Bench {
+        rounds: Rounds,
+        processes: Vec<Child>,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Bench {
+        fn new(budget: u64) -> Self {
+            let directory = tempfile::tempdir().expect("a directory");
+            let page = BrokerPage::create(&directory.path().join(FILE)).expect("a page");
+            page.budget.store(budget * MIB, Relaxed);
+            Self { rounds: Rounds::new(page), processes: Vec::new(), _directory: directory }
+        }
+
+        /// A process of a family that has so many MiB mapped, so many of them in common with
+        /// others, and the rest to itself.
+        fn process(
+            &mut self,
+            managed: bool,
+            family: u32,
+            mapped: u64,
+            common: u64,
+        ) -> &'static Slot {
+            let process = Command::new("sleep").arg("1000").spawn().expect("a process");
+            let slot = self.rounds.page.claim(process.id()).expect("a slot");
+            slot.family.store(family, Relaxed);
+            slot.managed.store(u32::from(managed), Relaxed);
+            slot.want.store(mapped * MIB, Relaxed);
+            slot.common.store(common * MIB, Relaxed);
+            slot.held.store((mapped - common) * MIB, Relaxed);
+            slot.resident.store(mapped * MIB, Relaxed);
+            self.processes.push(process);
+            slot
+        }
+
+        fn end(&mut self, nth: usize) {
+            let mut process = self.processes.remove(nth);
+            process.kill().expect("killed");
+            process.wait().expect("ended");
+        }
+
+        /// Rounds in which everybody does as he is told at once, all in so much time.
+        fn settle(&mut self, seconds: f64) {
+            for _ in 0..20 {
+                self.rounds.balanced = sys::now() - (seconds / 20.0 * 1e9) as u64;
+                self.rounds.round();
+                for (_, slot) in self.rounds.slots() {
+                    let own = slot.want.load(Relaxed) - slot.common.load(Relaxed);
+                    slot.held.store(slot.grant.load(Relaxed).min(own), Relaxed);
+                }
+            }
+        }
+    }
+
+    impl Drop for Bench {
+        fn drop(&mut self) {
+            while !self.processes.is_empty() {
+                self.end(0);
+            }
+        }
+    }
+
+    fn grant(slot: &Slot) -> u64 {
+        slot.grant.load(Relaxed) / MIB
+    }
+
+    fn relatives(slot: &Slot) -> u32 {
+        slot.relatives.load(Relaxed)
+    }
+
+    #[test]
+    fn a_family_has_beside_what_is_in_common_the_rest_of_the_budget() {
+        let mut bench = Bench::new(100);
+        let (a, b) = (bench.process(true, 7, 80, 60), bench.process(true, 7, 80, 60));
+
+        bench.settle(1.0);
+
+        assert_eq!((relatives(a), relatives(b)), (1, 1));
+        assert_eq!(grant(a) + grant(b), 40, "60 are both's");
+        assert!(bench.rounds.page.summary().resident <= Bytes::mib(100));
+    }
+
+    /// Whether a process of it is managed makes no difference to what it has in common.
+    #[test]
+    fn who_is_not_managed_is_family_nevertheless() {
+        let mut bench = Bench::new(100);
+        let (parent, child) = (bench.process(false, 7, 60, 60), bench.process(true, 7, 90, 60));
+
+        bench.settle(1.0);
+
+        assert_eq!((relatives(parent), relatives(child)), (1, 1));
+        assert!(grant(child) >= 30, "{} beside 60 that are the parent's, too", grant(child));
+    }
+
+    #[test]
+    fn the_last_of_a_family_has_all_to_itself() {
+        let mut bench = Bench::new(100);
+        let (_, left) = (bench.process(true, 7, 80, 60), bench.process(true, 7, 80, 60));
+        let other = bench.process(true, 8, 80, 0);
+        bench.settle(1.0);
+        let before = grant(left);
+
+        bench.end(0);
+        bench.rounds.round();
+
+        assert_eq!(relatives(left), 0);
+        // It has not said yet that nothing is in common any more: what it has so counts as its own,
+        // and nobody is given the same memory.
+        assert!(grant(left) + grant(other) <= 100);
+        let (held, common) = (left.held.load(Relaxed), left.common.load(Relaxed));
+        assert!(grant(other) * MIB + held + common <= 100 * MIB, "it had {before}");
+        left.common.store(0, Relaxed);
+        bench.settle(1.0);
+        assert!(grant(left) + grant(other) >= 98, "all is given: {} {}", grant(left), grant(other));
+    }
+
+    #[test]
+    fn patience_is_lost_while_relatives_lack_memory_and_comes_back() {
+        let mut bench = Bench::new(100);
+        let (a, b) = (bench.process(true, 7, 200, 100), bench.process(true, 7, 200, 100));
+        bench.settle(1.0);
+        let at_first = bench.rounds.page.common_scale.load(Relaxed);
+
+        for _ in 0..30 {
+            a.refaults.fetch_add(100_000, Relaxed);
+            b.refaults.fetch_add(100_000, Relaxed);
+            bench.settle(ERODES_IN / 20.0);
+        }
+        let lacking = bench.rounds.page.common_scale.load(Relaxed);
+        bench.settle(2.0 * ERODES_IN);
+        let after = bench.rounds.page.common_scale.load(Relaxed);
+
+        assert!(at_first > WHOLE / 2, "{at_first} of {WHOLE}");
+        assert_eq!(lacking, 0, "two relatives can do without anything in common");
+        assert_eq!(after, at_first);
+    }
 }

@@ -182,7 +182,7 @@ fn ask(page: &BrokerPage, slot: &Slot) {
     }
 }
 
-/// In a process that is not managed and has just forked: the child has all of it, too.
+/// In a process that is not managed and is about to fork: the child will have all of it, too.
 pub fn forks_unmanaged(mapped: usize) {
     COMMON.store(mapped, Relaxed);
     FORKED_AT.store(sys::now(), Relaxed);
