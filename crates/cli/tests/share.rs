@@ -190,19 +190,20 @@ fn workers_forked_before_anything_is_managed_share_what_they_inherit() {
     assert!(figure("demotions_refused") < 5 * 20 * 256, "{report}");
 }
 
+/// They are managed, for who is not counts with all that he has mapped; but nothing leaves.
 #[test]
-fn workers_that_fit_with_what_they_inherit_counted_once_are_not_managed() {
+fn workers_that_fit_with_what_they_inherit_counted_once_lose_nothing() {
     if !is_supported() {
         return;
     }
     let bench = Bench::new();
 
-    let run = bench.start(&["--fast", "48MiB"], "r", "./family 20 4 500 4");
+    let run = bench.start(&["--fast", "48MiB"], "r", "./family 20 4 1000 4");
 
     assert_eq!(output(run), "right\n");
     let report = bench.report("r");
-    assert_eq!(report["processes"].as_array().unwrap().len(), 0, "{report}");
     assert_kept(&report, 48 * MIB);
+    assert!(report["total"]["demotions"].as_u64().unwrap() < 20 * 256, "{report}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use terrace_core::Bytes;
 
 use super::control;
+use super::lent::Lent;
 use super::page::{BrokerPage, FILE, SLOTS, Slot, Summary};
 use super::share::{Claim, LEAST, NEEDY, Pool, Relative, WHOLE, family_sizes, pool, share};
 use crate::processors;
@@ -84,6 +85,8 @@ struct Member {
     rate: f64,
     /// Since when (ns) it waits for its first memory; 0 if it does not.
     waits_since: u64,
+    /// While it is not managed: what others have of its memory, too.
+    lent: Lent,
 }
 
 struct Rounds {
@@ -159,8 +162,10 @@ impl Rounds {
                 match open_process(pid) {
                     Ok(handle) => {
                         let refaults = slot.refaults.load(Relaxed);
-                        self.members
-                            .insert(i, Member { pid, handle, refaults, rate: 0.0, waits_since: 0 });
+                        let lent = Lent::default();
+                        let (rate, waits_since) = (0.0, 0);
+                        let member = Member { pid, handle, refaults, rate, waits_since, lent };
+                        self.members.insert(i, member);
                     }
                     Err(_) => slot.clear(),
                 }
@@ -205,11 +210,31 @@ impl Rounds {
 
     /// What the processes have in common.
     fn relatives(&self) -> Vec<Relative> {
-        let relative = |(_, slot): (usize, &Slot)| Relative {
+        let relative = |(i, slot): (usize, &Slot)| Relative {
             family: slot.family.load(Relaxed),
-            common: Bytes(slot.common.load(SeqCst)),
+            common: Bytes(slot.common.load(SeqCst)) + self.lent(i, slot),
+            managed: slot.managed.load(Relaxed) != 0,
         };
         self.slots().map(relative).collect()
+    }
+
+    /// What of the memory of a process that is not managed its relatives have, too.
+    fn lent(&self, i: usize, slot: &Slot) -> Bytes {
+        let unmanaged = slot.managed.load(Relaxed) == 0 && slot.relatives.load(Relaxed) > 0;
+        let held = Bytes(slot.held.load(Relaxed));
+        if unmanaged { self.members[&i].lent.bytes.min(held) } else { Bytes::ZERO }
+    }
+
+    /// Looks how much that is.
+    fn look_at_lent(&mut self) {
+        for (i, member) in &mut self.members {
+            let slot = &self.page.slots()[*i];
+            if slot.managed.load(Relaxed) == 0 && slot.relatives.load(Relaxed) > 0 {
+                member.lent.look(member.pid);
+            } else {
+                member.lent = Lent::default();
+            }
+        }
     }
 
     fn claims(&self) -> Vec<Claim> {
@@ -218,10 +243,12 @@ impl Rounds {
             let common = Bytes(slot.common.load(SeqCst));
             // Who has no relatives any more has all of it for himself, and says so soon.
             let own = if size == 0 { common } else { Bytes::ZERO };
+            // Who is not managed is told one number for all that he has mapped.
+            let lent = self.lent(i, slot);
             Claim {
-                grant: Bytes(slot.grant.load(Relaxed)),
-                held: Bytes(slot.held.load(SeqCst)) + own,
-                want: Bytes(slot.want.load(SeqCst)) - (common - own),
+                grant: Bytes(slot.grant.load(Relaxed)) - lent,
+                held: Bytes(slot.held.load(SeqCst)) + own - lent,
+                want: Bytes(slot.want.load(SeqCst)) - (common - own) - lent,
                 refaults: self.members[&i].rate,
                 absent: Bytes(slot.absent.load(Relaxed)),
             }
@@ -250,6 +277,7 @@ impl Rounds {
     fn divide(&mut self, balance: bool) -> bool {
         self.budget = Bytes(self.page.budget.load(Relaxed));
         self.tell_relatives(true);
+        self.look_at_lent();
         let moving = self.share_out(balance);
         self.tell_relatives(false);
         moving
@@ -260,9 +288,10 @@ impl Rounds {
             let claims = self.claims();
             let shares = share(self.pool().others, &claims, balance && attempt == 0);
             let mut lowered = false;
-            for ((_, slot), (share, claim)) in self.slots().zip(shares.iter().zip(&claims)) {
+            let told = |i, slot: &Slot, share: Bytes| (share + self.lent(i, slot)).get();
+            for ((i, slot), (share, claim)) in self.slots().zip(shares.iter().zip(&claims)) {
                 if *share < claim.grant {
-                    slot.grant.store(share.get(), SeqCst);
+                    slot.grant.store(told(i, slot, *share), SeqCst);
                     lowered = true;
                 }
             }
@@ -271,8 +300,8 @@ impl Rounds {
                 // look again before that is given to another.
                 continue;
             }
-            for ((_, slot), share) in self.slots().zip(&shares) {
-                slot.grant.store(share.get(), SeqCst);
+            for ((i, slot), share) in self.slots().zip(&shares) {
+                slot.grant.store(told(i, slot, *share), SeqCst);
             }
             return claims.iter().zip(&shares).any(|(claim, share)| claim.held > *share);
         }
@@ -282,16 +311,15 @@ impl Rounds {
     fn summarise(&self) {
         let page = self.page;
         let (mut granted, mut resident) = (0, self.pool().common.get());
-        for (_, slot) in self.slots() {
-            granted += slot.grant.load(Relaxed);
-            // What relatives have in common is counted already.
-            let relatives = slot.relatives.load(Relaxed) > 0;
-            let common = slot.common.load(Relaxed);
-            resident += match (slot.managed.load(Relaxed), relatives) {
-                (0, true) => slot.held.load(Relaxed),
-                (0, false) => slot.held.load(Relaxed) + common,
-                (_, true) => slot.resident.load(Relaxed).saturating_sub(common),
-                (_, false) => slot.resident.load(Relaxed),
+        for (i, slot) in self.slots() {
+            let lent = self.lent(i, slot).get();
+            granted += slot.grant.load(Relaxed).saturating_sub(lent);
+            resident += if slot.managed.load(Relaxed) == 0 {
+                slot.held.load(Relaxed).saturating_sub(lent)
+            } else {
+                let relatives = slot.relatives.load(Relaxed) > 0;
+                let common = if relatives { slot.common.load(Relaxed) } else { 0 };
+                slot.resident.load(Relaxed).saturating_sub(common)
             };
         }
         page.processes_peak.fetch_max(self.members.len() as u32, Relaxed);
@@ -410,16 +438,20 @@ mod tests {
         assert!(bench.rounds.page.summary().resident <= Bytes::mib(100));
     }
 
-    /// Whether a process of it is managed makes no difference to what it has in common.
     #[test]
-    fn who_is_not_managed_is_family_nevertheless() {
+    fn what_a_process_that_is_not_managed_has_in_common_counts_once_too() {
         let mut bench = Bench::new(100);
-        let (parent, child) = (bench.process(false, 7, 60, 60), bench.process(true, 7, 90, 60));
+        let (parent, child) = (bench.process(false, 7, 60, 0), bench.process(true, 7, 90, 60));
+        bench.rounds.look_for_processes();
+        for member in bench.rounds.members.values_mut() {
+            member.lent = Lent::always(Bytes::mib(60));
+        }
 
         bench.settle(1.0);
 
         assert_eq!((relatives(parent), relatives(child)), (1, 1));
         assert!(grant(child) >= 30, "{} beside 60 that are the parent's, too", grant(child));
+        assert!(bench.rounds.page.summary().resident <= Bytes::mib(101));
     }
 
     #[test]

@@ -113,45 +113,23 @@ pub fn fits(mapped: usize) -> bool {
         return true;
     }
     let Some(slot) = slot(page) else { return alone };
-    let common = unmanaged_common(mapped);
     slot.want.store(mapped as u64, SeqCst);
-    if takes(slot, mapped as u64, common) {
+    if takes(slot, mapped as u64) {
         return true;
     }
-    if !known {
-        // Then it will be told at once whether it has relatives.
-        slot.common.store(common, SeqCst);
-    }
     ask(page, slot);
-    takes(slot, mapped as u64, common)
-        || (!page.is_kept() && alone && slot.grant.load(Relaxed) == 0)
+    takes(slot, mapped as u64) || (!page.is_kept() && alone && slot.grant.load(Relaxed) == 0)
 }
 
-/// Takes so much if the share is large enough, `common` of it beside the share if there are
-/// relatives that may have it, too.
-fn takes(slot: &Slot, mapped: u64, common: u64) -> bool {
-    let young = sys::now() < FORKED_AT.load(Relaxed) + CHILDHOOD;
-    let related = slot.relatives.load(Acquire) > 0 || young;
-    let common = if related { common } else { 0 };
-    let own = mapped - common;
-    if slot.grant.load(SeqCst) < own {
+/// Takes so much if the share is large enough.
+fn takes(slot: &Slot, mapped: u64) -> bool {
+    if slot.grant.load(SeqCst) < mapped {
         return false;
     }
     // The broker lowers a share first and then looks what is held; so one of us
-    // sees what the other did. Never less together than it is.
-    if own > slot.held.load(Relaxed) {
-        slot.held.store(own, SeqCst);
-        slot.common.store(common, SeqCst);
-    } else {
-        slot.common.store(common, SeqCst);
-        slot.held.store(own, SeqCst);
-    }
-    slot.grant.load(SeqCst) >= own
-}
-
-/// What of so much mapped memory relatives may have, too, bytes.
-fn unmanaged_common(mapped: usize) -> u64 {
-    COMMON.fetch_min(mapped, Relaxed).min(mapped) as u64
+    // sees what the other did.
+    slot.held.store(mapped, SeqCst);
+    slot.grant.load(SeqCst) >= mapped
 }
 
 /// So much is mapped in a process that is not managed, after some was unmapped.
@@ -186,10 +164,6 @@ fn ask(page: &BrokerPage, slot: &Slot) {
 pub fn forks_unmanaged(mapped: usize) {
     COMMON.store(mapped, Relaxed);
     FORKED_AT.store(sys::now(), Relaxed);
-    // SAFETY: only set from `&'static`.
-    if let Some(slot) = unsafe { SLOT.load(Acquire).as_ref() } {
-        let _ = takes(slot, mapped as u64, mapped as u64);
-    }
 }
 
 /// In a forked child that is not managed, with what it has inherited.
@@ -237,12 +211,9 @@ impl Share {
             (fast / 8).max(LEAST.get())
         };
         let held = grant.max(slot.held.load(Relaxed)).max(FLOOR * PAGE as u64);
-        slot.held.store(held, SeqCst);
-        slot.managed.store(1, Release);
-        page.ring();
         let share = Self::default();
         share.slot.store(core::ptr::from_ref(slot).cast_mut(), Release);
-        let common = slot.common.load(Relaxed) / PAGE as u64;
+        let common = (COMMON.load(Relaxed) / PAGE) as u64;
         if common > 0 {
             // It forked, or was forked, before it was managed.
             share.note_fork(common, FORKED_AT.load(Relaxed));
@@ -250,7 +221,11 @@ impl Share {
                 share.born_at.store(share.forked_at(), Relaxed);
             }
             share.allowed.store(share.allowance(), Relaxed);
+            slot.common.store(common * PAGE as u64, SeqCst);
         }
+        slot.held.store(held, SeqCst);
+        slot.managed.store(1, Release);
+        page.ring();
         let limit = held + share.allowed() * PAGE as u64;
         (share, limit)
     }

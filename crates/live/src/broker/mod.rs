@@ -24,6 +24,7 @@
 
 pub mod control;
 pub mod keeper;
+mod lent;
 pub mod member;
 pub mod page;
 pub mod share;

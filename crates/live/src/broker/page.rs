@@ -154,7 +154,7 @@ pub struct Slot {
     /// Managed bytes that it has resident.
     pub resident: AtomicU64,
     /// Of these, bytes in frames that other processes have, too, since a fork, as far as is
-    /// known. While it is not managed: of what it has mapped, what was there at the fork.
+    /// known. 0 while it is not managed.
     pub common: AtomicU64,
     /// Managed bytes that are not in DRAM.
     pub absent: AtomicU64,

@@ -73,6 +73,8 @@ pub struct Relative {
     pub family: u32,
     /// Resident memory in frames that others have, too.
     pub common: Bytes,
+    /// Whether it is managed: else it can let go of nothing.
+    pub managed: bool,
 }
 
 /// A budget, without what processes have in common.
@@ -90,6 +92,14 @@ pub struct Pool {
     pub common: Bytes,
     /// The most that may be in common.
     pub cap: Bytes,
+}
+
+/// What a family has in common, bytes: the most that any has, and the most that any has who is
+/// not managed.
+struct Family {
+    common: u64,
+    kept: u64,
+    size: u32,
 }
 
 /// How many of them are of each one's family: 0 for who has no relatives.
@@ -112,15 +122,22 @@ pub fn pool(budget: Bytes, members: &[Relative], patience: f64) -> Pool {
     for (member, &size) in members.iter().zip(&sizes).filter(|&(_, &size)| size > 0) {
         // What any two have in common is from before they were forked, and most of what was
         // there then is with each that has changed little: with who has most, nearly all.
-        let (most, _) = families.entry(member.family).or_insert((0, size));
-        *most = member.common.get().max(*most);
+        let family = families.entry(member.family).or_insert(Family { common: 0, kept: 0, size });
+        family.common = member.common.get().max(family.common);
+        if !member.managed {
+            family.kept = member.common.get().max(family.kept);
+        }
     }
-    let common = families.values().fold(0u64, |sum, &(most, _)| sum.saturating_add(most));
-    let largest = families.values().map(|&(_, size)| size).max().unwrap_or(2);
+    let sum = |of: fn(&Family) -> u64| families.values().fold(0u64, |n, f| n.saturating_add(of(f)));
+    let common = sum(|family| family.common);
+    // What one has that lets go of nothing stays where it is, whatever the others do.
+    let stays = sum(|family| family.kept);
+    let largest = families.values().map(|family| family.size).max().unwrap_or(2);
     let most = 7.0 / 8.0;
     let least = 1.0 - 2.0 / f64::from(largest);
     let part = (least + (most - least) * patience.clamp(0.0, 1.0)).min(most);
-    let cap = Bytes((budget.as_f64() * part) as u64);
+    let share = |part: f64| (budget.as_f64() * part) as u64;
+    let cap = Bytes(share(part).max(stays).min(share(most)));
     let kept = Bytes(common).min(cap);
     let scale = if common <= cap.get() {
         WHOLE
@@ -311,7 +328,7 @@ mod tests {
     }
 
     fn relative(family: u32, common: u64) -> Relative {
-        Relative { family, common: Bytes::mib(common) }
+        Relative { family, common: Bytes::mib(common), managed: true }
     }
 
     #[test]
@@ -333,6 +350,17 @@ mod tests {
         assert_eq!(pool.scale, WHOLE / 100 * 70 + WHOLE % 100 * 70 / 100, "70 MiB may stay");
     }
 
+    /// Impatience is in vain where a frame stays whoever lets go of it.
+    #[test]
+    fn what_is_in_common_with_who_is_not_managed_stays() {
+        let parent = Relative { managed: false, ..relative(7, 50) };
+
+        let pool = pool(Bytes::mib(100), &[parent, relative(7, 60)], 0.0);
+
+        assert_eq!(pool.others, Bytes::mib(50));
+        assert_eq!(pool.scale, (50.0 / 60.0 * f64::from(WHOLE)) as u32);
+    }
+
     /// A page that two have in common is packed twice to give one frame, and the same by
     /// sixteen would be packed sixteen times.
     #[test]
@@ -352,12 +380,12 @@ mod tests {
         #[test]
         fn a_pool_is_never_more_than_the_budget(
             budget in 0u64..1 << 40,
-            members in proptest::collection::vec((0u32..4, 0u64..1 << 40), 0..12),
+            members in proptest::collection::vec((0u32..4, 0u64..1 << 40, any::<bool>()), 0..12),
             patience in 0.0f64..1.0,
         ) {
             let members: Vec<_> = members
                 .into_iter()
-                .map(|(family, common)| Relative { family, common: Bytes(common) })
+                .map(|(family, common, managed)| Relative { family, common: Bytes(common), managed })
                 .collect();
 
             let pool = pool(Bytes(budget), &members, patience);
