@@ -80,6 +80,29 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// Fills so many MiB, and forks so many children one after the other.
+const FORKER: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    size_t pages = atol(argv[1]) * 256;
+    int bad = 0, status;
+    size_t *m = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < pages; i++) m[i * 512] = i * 77;
+    for (int k = atoi(argv[2]); k > 0; k--) {
+        if (fork() == 0) _exit(m[k * 512] != k * 77);
+        wait(&status);
+        bad |= status;
+        usleep(300000);
+    }
+    puts(bad ? "WRONG" : "right");
+    return bad != 0;
+}
+"#;
+
 struct Bench {
     directory: tempfile::TempDir,
 }
@@ -188,6 +211,26 @@ fn workers_forked_before_anything_is_managed_share_what_they_inherit() {
     assert!(figure("demotions") > 0, "20 and 24 MiB do not fit: {report}");
     // Each page was tried time and again when none that was inherited could leave.
     assert!(figure("demotions_refused") < 5 * 20 * 256, "{report}");
+}
+
+/// Who is managed, has nothing absent and forks needs no room for it, however narrow its share is,
+/// which of two processes is what each has mapped.
+#[test]
+fn what_fits_stays_when_a_managed_process_forks() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+    compile(FORKER, &bench.path("forker"), &["-O2"]);
+
+    let run = bench.start(&["--fast", "64MiB"], "r", "./user 4 2500 & ./forker 40 5; wait");
+
+    assert_eq!(output(run), "right\nright\n");
+    let report = bench.report("r");
+    assert!(!report["processes"].as_array().unwrap().is_empty(), "{report}");
+    assert_kept(&report, 64 * MIB);
+    // 1,000 to 1,500 where room is made for what nobody can need.
+    assert!(report["total"]["demotions"].as_u64().unwrap() < 768, "{report}");
 }
 
 /// They are managed, for who is not counts with all that he has mapped; but nothing leaves.

@@ -494,8 +494,9 @@ impl Worker<'_> {
     /// While frozen nothing leaves: makes some room beforehand, of what no child has, too.
     fn make_room_for_fork(&mut self) {
         let pager = self.pager;
+        self.ask_for_more();
         let deadline = sys::now() + ROOM_FOR_FORK;
-        while pager.resident() + pager.budget() / 8 > pager.budget()
+        while pager.resident() + (pager.budget() / 8).min(pager.may_come()) > pager.budget()
             && pager.resident() > pager.share.common()
             && sys::now() < deadline
         {

@@ -155,6 +155,7 @@ impl Worker<'_> {
             return false;
         }
         drop(reading);
+        self.ask_for_more();
         // What was touched before belongs into the books.
         let pagemap = crate::presence::Pagemap::open();
         pagemap.for_each_present(start, end, |first, count| {
@@ -172,7 +173,8 @@ impl Worker<'_> {
     }
 
     fn lacks_headroom(&self) -> bool {
-        self.pager.resident() + self.pager.headroom() > self.pager.budget()
+        let pager = self.pager;
+        pager.resident() + pager.headroom().min(pager.may_come()) > pager.budget()
             && self.pager.frozen.load(Relaxed) == 0
             && !self.nothing_leaves()
     }

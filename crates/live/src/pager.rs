@@ -324,6 +324,11 @@ impl Pager {
     pub fn resident(&self) -> u64 {
         self.resident.load(Relaxed)
     }
+    /// Pages that are mapped and not resident: for more nobody can need room.
+    pub fn may_come(&self) -> u64 {
+        let mapped = self.stats().counters.mapped_bytes.load(Relaxed) / PAGE as u64;
+        mapped.saturating_sub(self.resident())
+    }
     /// Pages that the background keeps free, so that a fault finds room: of a small part that is
     /// not in common with relatives not much.
     pub fn headroom(&self) -> u64 {

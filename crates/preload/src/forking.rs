@@ -47,6 +47,7 @@ fn plain_fork(real: Fork) -> libc::pid_t {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fork() -> libc::pid_t {
     let Some(real) = real() else { return -1 };
+    state::before_fork();
     let Some(pager) = state::pager_even_if_broken() else {
         return plain_fork(real);
     };

@@ -431,7 +431,29 @@ pub(crate) fn switch_off() {
     PHASE.store(OFF, Release);
 }
 
-/// A program is about to fork that may have no pager.
+/// A program is about to fork that may have no pager: it had better have one if parent and child
+/// may not fit together.
+pub(crate) fn before_fork() {
+    let Some(config) = config() else { return };
+    if PHASE.load(Acquire) != DORMANT || owner() != sys::pid() {
+        return;
+    }
+    let fits = || member::fork_fits(MAPPED.load(Acquire) + crate::malloc::heap_size());
+    if fits() {
+        return;
+    }
+    if counts_roughly()
+        && let Some(bytes) = places::accessible()
+    {
+        MAPPED.store(bytes, Release);
+        if fits() {
+            return;
+        }
+    }
+    start(config);
+}
+
+/// A program forks that has no pager, or may have none.
 pub(crate) fn forks_dormant() {
     if config().is_some() && pager_even_if_broken().is_none() && owner() == sys::pid() {
         member::forks_unmanaged(MAPPED.load(Acquire) + crate::malloc::heap_size());

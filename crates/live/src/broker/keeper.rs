@@ -237,6 +237,16 @@ impl Rounds {
         }
     }
 
+    /// What a process had in common with relatives that are all gone becomes part of its share: it
+    /// would give that back otherwise, and have it again a round later.
+    fn inherit(&self) {
+        for ((_, slot), size) in self.slots().zip(family_sizes(&self.relatives())) {
+            if size == 0 && slot.relatives.load(Relaxed) > 0 {
+                slot.grant.fetch_add(slot.common.load(SeqCst), SeqCst);
+            }
+        }
+    }
+
     fn claims(&self) -> Vec<Claim> {
         let sizes = family_sizes(&self.relatives());
         let claim = |((i, slot), size): ((usize, &Slot), u32)| {
@@ -278,6 +288,7 @@ impl Rounds {
         self.budget = Bytes(self.page.budget.load(Relaxed));
         self.tell_relatives(true);
         self.look_at_lent();
+        self.inherit();
         let moving = self.share_out(balance);
         self.tell_relatives(false);
         moving
@@ -466,6 +477,7 @@ mod tests {
         bench.rounds.round();
 
         assert_eq!(relatives(left), 0);
+        assert!(grant(left) >= 60, "{} for {before} and 60", grant(left));
         // It has not said yet that nothing is in common any more: what it has so counts as its own,
         // and nobody is given the same memory.
         assert!(grant(left) + grant(other) <= 100);

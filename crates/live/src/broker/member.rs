@@ -39,6 +39,10 @@ static SILENT_UNTIL: AtomicU64 = AtomicU64::new(0);
 /// back first so that a new process can have anything at all.
 const PATIENCE: u64 = 2 * KEEPS_WAITING;
 const SILENCE: u64 = 1_000_000_000;
+/// The same of a managed process that has mapped more, for which there is room made otherwise:
+/// what an answer takes on a busy machine; and for how long it does not ask again if it got nothing.
+const HASTE: u64 = 2_000_000;
+const MODESTY: u64 = 100_000_000;
 /// The least that a pager can work with, pages: what the ring of pages on their
 /// way out needs, and three times as much for what one instruction touches.
 pub(crate) const FLOOR: u64 = 128;
@@ -117,7 +121,7 @@ pub fn fits(mapped: usize) -> bool {
     if takes(slot, mapped as u64) {
         return true;
     }
-    ask(page, slot);
+    ask(page, slot, PATIENCE);
     takes(slot, mapped as u64) || (!page.is_kept() && alone && slot.grant.load(Relaxed) == 0)
 }
 
@@ -137,15 +141,15 @@ pub fn shrank(mapped: usize) {
     COMMON.fetch_min(mapped, Relaxed);
 }
 
-/// Asks the broker, and waits for its answer.
-fn ask(page: &BrokerPage, slot: &Slot) {
+/// Asks the broker, and waits for its answer, so long at most (ns).
+fn ask(page: &BrokerPage, slot: &Slot, patience: u64) {
     let mut now = sys::now();
     if now < SILENT_UNTIL.load(Relaxed) || page.closed.load(Relaxed) != 0 {
         return;
     }
     let number = slot.ask.fetch_add(1, AcqRel).wrapping_add(1);
     page.ring();
-    let until = now + PATIENCE;
+    let until = now + patience;
     loop {
         let answered = slot.answer.load(Acquire);
         if answered.wrapping_sub(number).cast_signed() >= 0 {
@@ -158,6 +162,26 @@ fn ask(page: &BrokerPage, slot: &Slot) {
         sys::futex_wait(&slot.answer, answered, Some(until - now), true);
         now = sys::now();
     }
+}
+
+/// Whether this process, which is not managed and has so many mapped bytes, can fork and stay so:
+/// whether the budget is enough for each of its family if each changes everything that
+/// it has from its parent. Later nobody could tell it to give something back.
+pub fn fork_fits(mapped: usize) -> bool {
+    let mapped = mapped as u64;
+    let Some(page) = broker() else {
+        return mapped.saturating_mul(2) <= ALONE.load(Relaxed);
+    };
+    if mapped <= LEAST.get() {
+        return true;
+    }
+    let (own, family) = (pid(), FAMILY.load(Relaxed));
+    let is_relative = |slot: &&Slot| {
+        let pid = slot.pid.load(Relaxed);
+        pid != 0 && pid != own && slot.family.load(Relaxed) == family
+    };
+    let relatives = page.slots().iter().filter(is_relative).count() as u64;
+    mapped.saturating_mul(relatives + 2) <= page.budget.load(Relaxed)
 }
 
 /// In a process that is not managed and is about to fork: the child will have all of it, too.
@@ -196,6 +220,8 @@ pub struct Share {
     forked_at: AtomicU64,
     /// When (ns) it was forked.
     born_at: AtomicU64,
+    /// Until when (ns) the broker is not asked for more, for there was none.
+    modest_until: AtomicU64,
 }
 
 impl Share {
@@ -260,7 +286,13 @@ impl Share {
         }
         self.note_fork(pager.resident(), sys::now());
         self.tell(pager);
+        // As the child, it keeps what it has and a little: what was granted beyond that is for
+        // whichever of them first needs it, and a parent that waits gives nothing back for long.
+        pager.grant(pager.granted().min(pager.held() + little()));
         self.hold(pager.granted());
+        if let Some(page) = broker() {
+            page.ring();
+        }
     }
 
     fn note_fork(&self, resident: u64, at: u64) {
@@ -421,6 +453,26 @@ impl Share {
 }
 
 impl Worker<'_> {
+    /// After more was mapped: if that is more than this process may hold, the broker is asked at
+    /// once. It looks ten times a second, and meanwhile pages would leave for which there is room.
+    pub fn ask_for_more(&self) {
+        let (pager, share) = (self.pager, &self.pager.share);
+        let (Some(page), Some(slot)) = (broker(), share.slot()) else { return };
+        let mapped = pager.stats().counters.mapped_bytes.load(Relaxed) / PAGE as u64;
+        if mapped <= pager.granted() || sys::now() < share.modest_until.load(Relaxed) {
+            return;
+        }
+        share.tell(pager);
+        ask(page, slot, HASTE);
+        let goal = share.goal().map_or(0, |goal| goal + share.allowance());
+        if goal > pager.granted() {
+            pager.grant(goal);
+            share.hold(goal);
+        } else {
+            share.modest_until.store(sys::now() + MODESTY, Relaxed);
+        }
+    }
+
     /// Keeps to the share that the broker grants: more at once, less by giving
     /// memory back in the background, a little at a time, so that no fault has to
     /// make the room that is missing all of a sudden. True while there is more to
