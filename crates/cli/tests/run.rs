@@ -558,3 +558,59 @@ fn who_has_changed_his_user_is_managed_and_reported() {
     assert!(large["total"]["demotions"].as_u64().unwrap() > 16 * 256, "{large}");
     assert!(large["total"]["resident_peak"].as_u64().unwrap() <= (8 << 20) + (1 << 17), "{large}");
 }
+
+/// Keeps so many MiB for a second.
+const KEEPER: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    size_t bytes = (size_t)atol(argv[1]) << 20;
+    char *m = malloc(bytes);
+    memset(m, 7, bytes);
+    sleep(1);
+    return m[bytes / 2] != 7;
+}
+"#;
+
+/// The dynamic linker loads nothing into a static program, which says nothing of itself: the
+/// report does, also where others are managed.
+#[test]
+fn what_ran_on_plain_memory_is_in_the_report() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    compile(KEEPER, &directory.path().join("plain"), &["-O2", "-static"]);
+    compile(KEEPER, &directory.path().join("managed"), &["-O2"]);
+    let run = |script: &str| {
+        let report = directory.path().join("report");
+        terrace()
+            .env("TERRACE_PRELOAD", preload())
+            .current_dir(&directory)
+            .args(["--json", "run", "--fast", "32MiB", "--report"])
+            .arg(&report)
+            .args(["--", "sh", "-c", script])
+            .assert()
+            .success()
+            .stderr_eq("");
+        serde_json::from_slice::<serde_json::Value>(&fs::read(report).unwrap()).unwrap()
+    };
+
+    let alone = run("./plain 24; true");
+    let both = run("./plain 24 & ./plain 25 & ./managed 48; wait");
+    let small = run("./plain 1; ./managed 12");
+
+    assert_eq!(alone["plain"]["processes"], 1, "{alone}");
+    let program = &alone["plain"]["programs"][0];
+    assert_eq!(
+        (&program["command"], &program["why"]),
+        (&"plain".into(), &"statically linked".into())
+    );
+    let peak =
+        |report: &serde_json::Value| report["plain"]["resident_peak"].as_u64().unwrap() >> 20;
+    assert!((24..28).contains(&peak(&alone)), "{alone}");
+    assert!((49..56).contains(&peak(&both)), "{both}");
+    assert_eq!(both["processes"][0]["command"], "managed", "{both}");
+    assert!(small["plain"].is_null(), "{small}");
+}

@@ -317,6 +317,15 @@ pub(crate) fn before_root_changes() {
     }
 }
 
+/// An error in words, and what it takes where rights are missing.
+fn reason(error: i32) -> String {
+    let why = std::io::Error::from_raw_os_error(error).to_string();
+    if error != libc::EPERM {
+        return why;
+    }
+    format!("{why}; userfaultfd that reports forks is for root and CAP_SYS_PTRACE")
+}
+
 /// Why a program is not managed whose address space is limited.
 const NO_SPACE: &str = "too little address space is left for it (ulimit -v)";
 
@@ -356,7 +365,7 @@ fn start(config: &RunConfig) {
             }
             Err(error) => {
                 PHASE.store(OFF, Release);
-                let why = std::io::Error::from_raw_os_error(error).to_string();
+                let why = reason(error);
                 let why = if has_space { &why } else { NO_SPACE };
                 explain(&["memory cannot be managed here: ", why, "; running unmanaged"]);
             }
@@ -379,7 +388,7 @@ pub(crate) fn forked(pager: &'static Pager) {
         // Absent pages would read as zeros.
         pager.stay_plain();
         switch_off();
-        let why = std::io::Error::from_raw_os_error(error).to_string();
+        let why = reason(error);
         explain(&[
             "a forked child cannot be managed: ",
             &why,

@@ -60,6 +60,7 @@ impl RunReport {
             ended_processes: ended,
             decisions_lost,
             nodes: None,
+            plain: None,
         }
     }
 }

@@ -10,6 +10,7 @@
 //! | [`html`] | a recorded run as one page |
 //! | [`in_place`] | how much slower a program ran whose pages stay mapped |
 //! | [`openmetrics`] | figures as OpenMetrics text |
+//! | [`plain`] | processes of a run that nothing was loaded into |
 //! | [`run`] | the report of a run: every process's figures, and their sums |
 //! | [`rates`] | what happened between two looks at a run |
 //! | [`table`] | results as CSV and Parquet |
@@ -20,6 +21,7 @@ mod gather;
 pub mod html;
 pub mod in_place;
 pub mod openmetrics;
+pub mod plain;
 pub mod rates;
 pub mod run;
 pub mod slowdown;

@@ -10,6 +10,7 @@ use terrace_live::broker::page::Summary;
 use terrace_live::shared::PARTS;
 
 use crate::attach::AttachReport;
+use crate::plain::PlainReport;
 use crate::slowdown::Slowdown;
 
 /// How a program ended.
@@ -73,6 +74,10 @@ pub struct RunReport {
     /// Where what is resident lies, and how that came; `None` where there is DRAM alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Box<AttachReport>>,
+    /// Processes that ran on plain memory, of which no page tells; `None` if none was seen that
+    /// had much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plain: Option<Box<PlainReport>>,
 }
 
 /// How several processes shared the budget.
@@ -480,6 +485,7 @@ impl Moment {
             ended_processes: 0,
             decisions_lost: None,
             nodes: self.nodes,
+            plain: None,
         }
     }
 }

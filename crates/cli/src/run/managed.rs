@@ -13,10 +13,12 @@ use terrace_live::broker::{self, keeper::Broker, page::Summary};
 use terrace_live::config::{self, Counted, HugePages, RunConfig};
 use terrace_live::doctor::Facts;
 use terrace_live::quiet::{Keeper, QuietWindows};
+use terrace_live::shared::ProcessPage;
 use terrace_report::{End, Head, Moment, RunReport, SharedReport, Usage};
 
 use super::child::{Running, Watch, exit_code};
 use super::nodes;
+use super::plain::PlainWatch;
 use super::program::Program;
 use super::recorder::Recorder;
 use super::render::render;
@@ -105,6 +107,7 @@ impl Args {
             holds_store,
             broker: Some(broker),
             nodes,
+            plain: Some(PlainWatch::new(&library, config.broker.as_deref(), fast)),
         };
         let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
         let program = running.id();
@@ -151,6 +154,7 @@ impl Args {
             holds_store: false,
             broker: None,
             nodes: None,
+            plain: None,
         };
         let running =
             Running::start(&mut self.command(program)).map_err(|e| not_started(program, &e))?;
@@ -257,6 +261,8 @@ struct Run<'a> {
     broker: Option<Divided>,
     /// What moves resident pages between several memories, if there are.
     nodes: Option<Session>,
+    /// What finds processes that are not managed.
+    plain: Option<PlainWatch>,
 }
 
 impl Run<'_> {
@@ -291,6 +297,7 @@ impl Run<'_> {
             (Some(nodes), None) => Some(Box::new(nodes.figures())),
             (Some(nodes), Some(_)) => Some(Box::new(nodes.complete()?)),
         };
+        report.plain = self.plain.as_ref().and_then(PlainWatch::report).map(Box::new);
         Ok(report)
     }
 
@@ -367,6 +374,9 @@ impl Watch for Run<'_> {
     fn poll(&mut self) -> Duration {
         let busy = self.recorder.drain();
         self.record_moment();
+        if let Some(plain) = &mut self.plain {
+            plain.poll(|| self.recorder.pages().map(ProcessPage::pid).collect());
+        }
         let next = if busy | self.recorder.look_after() { DRAIN_FAST } else { DRAIN };
         let next = next.min(self.step_nodes());
         let Some(mut watch) = self.watch.take() else { return next };

@@ -10,6 +10,7 @@
 //! | [`managed`] | a run whose memory is compressed |
 //! | [`across`] | several memories instead of compression |
 //! | [`nodes`] | several memories above compression |
+//! | [`plain`] | processes that nothing was loaded into |
 //! | [`mod@render`] | what the run used, did and cost |
 //! | [`spill`] | what `--spill` names |
 
@@ -19,6 +20,7 @@ mod ended;
 mod library;
 mod managed;
 mod nodes;
+mod plain;
 mod program;
 mod recorder;
 pub(crate) mod render;

@@ -19,6 +19,8 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use rustix::fs::Access;
 use thiserror::Error;
 
+use crate::procs::is_alive;
+
 /// Why a program cannot be run under management.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -118,6 +120,34 @@ impl Program {
         examine(&path, MAX_INTERPRETERS)?;
         Ok(Self { path })
     }
+}
+
+/// Why a process that runs is on plain memory: it has not loaded the library, or is another user's
+/// and so out of reach of the run. `None` if it has it, or has ended.
+pub(super) fn why_plain(process: u32, library: &str) -> Option<String> {
+    let directory = PathBuf::from(format!("/proc/{process}"));
+    let status = fs::read_to_string(directory.join("status")).ok()?;
+    let maps = fs::read_to_string(directory.join("maps")).unwrap_or_default();
+    if maps.contains(library) {
+        let user = user(&status)?;
+        let foreign = user != rustix::process::geteuid().as_raw();
+        return foreign.then(|| format!("changed its user to {user}"));
+    }
+    let why = match examine(&directory.join("exe"), MAX_INTERPRETERS) {
+        Err(Refusal::Static(_)) => "statically linked".to_owned(),
+        Err(Refusal::Privileged { what, .. }) => what.to_owned(),
+        Err(Refusal::OtherLibc { .. }) => "another C library".to_owned(),
+        Err(Refusal::Architecture { what, .. }) => format!("{what} binary"),
+        _ => "without the library".to_owned(),
+    };
+    // Of another's process the map cannot be read; that it runs is all that is known.
+    is_alive(process).then_some(why)
+}
+
+/// The effective user (`proc_pid_status(5)`).
+fn user(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 impl Program {
@@ -305,6 +335,12 @@ mod tests {
             Err(Refusal::NotExecutable(first.join("tool").display().to_string()))
         );
         assert_eq!(find(OsStr::new("other"), Some(&path)), Err(Refusal::NotInPath("other".into())));
+    }
+
+    #[test]
+    fn the_user_is_the_effective_one() {
+        assert_eq!(user("Name:\tcat\nUid:\t0\t33\t0\t33\nGid:\t1\t1\t1\t1\n"), Some(33));
+        assert_eq!(user("Name:\tUid:\n"), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use terrace_core::{Cycles, Nanos};
+use terrace_report::plain::{PlainProgram, PlainReport};
 use terrace_report::run::{AccountReport, Figures, ProcessState, RunReport};
 use terrace_report::{End, Slowdown};
 
@@ -13,6 +14,8 @@ use crate::output::{count, facts, percent, table};
 const TOP_REGIONS: usize = 8;
 /// Processes that the report shows; JSON has them all.
 const TOP_PROCESSES: usize = 12;
+/// Programs on plain memory that the report names; JSON has more.
+const PLAIN_PROGRAMS: usize = 3;
 
 /// The whole report.
 pub(crate) fn render(report: &RunReport) -> String {
@@ -22,7 +25,11 @@ pub(crate) fn render(report: &RunReport) -> String {
         return text;
     }
     if report.processes.iter().all(|process| process.state == ProcessState::Dormant) {
-        text.push_str("  nothing was managed: no process mapped enough memory\n");
+        if let Some(plain) = &report.plain {
+            let _ = writeln!(text, "  nothing was managed; on plain memory {}", on_plain(plain));
+        } else {
+            text.push_str("  nothing was managed: no process mapped enough memory\n");
+        }
         return text;
     }
     for process in &report.processes {
@@ -80,8 +87,12 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
         ("demotions", demotions(total)),
         ("store", store(total)),
     ];
+    if let Some(plain) = &report.plain {
+        rows.insert(2, ("not managed", on_plain(plain)));
+    }
     if let Some(text) = huge_pages(total) {
-        rows.insert(3, ("huge pages", text));
+        let at = rows.len() - 2;
+        rows.insert(at, ("huge pages", text));
     }
     if !total.store.spill_written.is_zero() || !total.store.spilled.is_zero() {
         let store = &total.store;
@@ -122,6 +133,20 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
         ),
     ]);
     rows
+}
+
+/// Who ran without us, and with how much.
+fn on_plain(plain: &PlainReport) -> String {
+    let program = |program: &PlainProgram| {
+        let PlainProgram { command, why, processes, resident_peak } = program;
+        let times = if *processes > 1 { format!(" {processes} times") } else { String::new() };
+        format!("{command}{times}, {resident_peak} ({why})")
+    };
+    let mut named: Vec<_> = plain.programs.iter().take(PLAIN_PROGRAMS).map(program).collect();
+    if plain.programs.len() > named.len() {
+        named.push("others".to_owned());
+    }
+    format!("{} resident at most: {}", plain.resident_peak, named.join("; "))
 }
 
 fn lost(count: u64) -> String {
@@ -592,6 +617,7 @@ mod tests {
             ended_processes: 0,
             decisions_lost: None,
             nodes: None,
+            plain: None,
         }
     }
 
@@ -619,10 +645,47 @@ mod tests {
         report.total.store.spill_read = Bytes::mib(16);
         report.total.store.over_limit_peak = Bytes::mib(6);
         report.total.store.over_limit = Nanos::millis(765);
+        report.plain = Some(Box::new(plain()));
 
         let text = render(&report);
 
         snapbox::assert_data_eq!(text, snapbox::file!["report-family.txt"].raw());
+    }
+
+    fn plain() -> PlainReport {
+        let program = |command: &str, why: &str, processes, mib| PlainProgram {
+            command: command.into(),
+            why: why.into(),
+            processes,
+            resident_peak: Bytes::mib(mib),
+        };
+        PlainReport {
+            processes: 7,
+            resident_peak: Bytes::mib(212),
+            programs: vec![
+                program("compile", "statically linked", 4, 150),
+                program("link", "statically linked", 1, 120),
+                program("sudo", "setuid", 1, 17),
+                program("agent", "without the library", 1, 16),
+            ],
+        }
+    }
+
+    #[test]
+    fn where_all_ran_on_plain_memory_nobody_is_said_to_have_had_little() {
+        let mut report = report();
+        report.processes.clear();
+        report.plain = Some(Box::new(PlainReport {
+            resident_peak: Bytes::mib(17),
+            programs: vec![plain().programs.swap_remove(2)],
+            processes: 1,
+        }));
+
+        assert_eq!(
+            render(&report),
+            "terrace: sort ended well after 38.2 s\n  nothing was managed; on plain memory \
+             17.0 MiB resident at most: sudo, 17.0 MiB (setuid)\n"
+        );
     }
 
     #[test]

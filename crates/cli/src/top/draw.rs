@@ -346,6 +346,7 @@ pub(super) mod tests {
             ended_processes: 0,
             decisions_lost: None,
             nodes: None,
+            plain: None,
         }
     }
 

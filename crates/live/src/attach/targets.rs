@@ -29,7 +29,7 @@ impl Targets {
                 if is_running(*process) {
                     list.push(*process);
                 }
-                if *tree {
+                if *tree && !started_by(*process, &mut list) {
                     descendants(*process, &parents(), &mut list);
                 }
                 list
@@ -74,6 +74,28 @@ fn parents() -> BTreeMap<u32, u32> {
             (state != "Z").then_some((process, parent))
         })
         .collect()
+}
+
+/// Adds what a process has started, and what that has; false where the kernel keeps no lists of
+/// children (`CONFIG_PROC_CHILDREN`).
+fn started_by(of: u32, list: &mut Vec<u32>) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{of}/task")) else { return true };
+    for thread in threads.flatten() {
+        let Ok(children) = fs::read_to_string(thread.path().join("children")) else {
+            // The thread is gone, or there are none anywhere.
+            if thread.path().exists() {
+                return false;
+            }
+            continue;
+        };
+        for child in children.split_ascii_whitespace().filter_map(|child| child.parse().ok()) {
+            if !list.contains(&child) && is_running(child) {
+                list.push(child);
+            }
+            started_by(child, list);
+        }
+    }
+    true
 }
 
 fn descendants(of: u32, parents: &BTreeMap<u32, u32>, list: &mut Vec<u32>) {
