@@ -560,7 +560,7 @@ fn who_has_changed_his_user_is_managed_and_reported() {
 }
 
 /// Keeps so many MiB for a second.
-const KEEPER: &str = r#"
+const KEEPER: &str = r"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -571,7 +571,7 @@ int main(int argc, char **argv) {
     sleep(1);
     return m[bytes / 2] != 7;
 }
-"#;
+";
 
 /// The dynamic linker loads nothing into a static program, which says nothing of itself: the
 /// report does, also where others are managed.
