@@ -592,8 +592,7 @@ fn what_ran_on_plain_memory_is_in_the_report() {
             .arg(&report)
             .args(["--", "sh", "-c", script])
             .assert()
-            .success()
-            .stderr_eq("");
+            .success();
         serde_json::from_slice::<serde_json::Value>(&fs::read(report).unwrap()).unwrap()
     };
 
@@ -613,4 +612,28 @@ fn what_ran_on_plain_memory_is_in_the_report() {
     assert!((49..56).contains(&peak(&both)), "{both}");
     assert_eq!(both["processes"][0]["command"], "managed", "{both}");
     assert!(small["plain"].is_null(), "{small}");
+}
+
+/// Its statistics would be those of the program that changed its user and then began it.
+#[test]
+fn a_program_that_another_starts_as_another_user_is_in_the_report() {
+    if !is_supported() || !is_root() || !has_program("/usr/bin/setpriv") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    compile(KEEPER, &directory.path().join("keeper"), &["-O2"]);
+    let report = directory.path().join("report");
+
+    terrace()
+        .env("TERRACE_PRELOAD", preload())
+        .current_dir(&directory)
+        .args(["--json", "run", "--fast", "8MiB", "--report"])
+        .arg(&report)
+        .args(["--", "setpriv", "--reuid", "65534", "--clear-groups", "./keeper", "24"])
+        .assert()
+        .success();
+
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    assert_eq!(report["plain"]["programs"][0]["command"], "keeper", "{report}");
 }

@@ -13,7 +13,7 @@ use terrace_live::broker::{self, keeper::Broker, page::Summary};
 use terrace_live::config::{self, Counted, HugePages, RunConfig};
 use terrace_live::doctor::Facts;
 use terrace_live::quiet::{Keeper, QuietWindows};
-use terrace_live::shared::ProcessPage;
+use terrace_live::shared::{ProcessPage, State};
 use terrace_report::{End, Head, Moment, RunReport, SharedReport, Usage};
 
 use super::child::{Running, Watch, exit_code};
@@ -375,7 +375,9 @@ impl Watch for Run<'_> {
         let busy = self.recorder.drain();
         self.record_moment();
         if let Some(plain) = &mut self.plain {
-            plain.poll(|| self.recorder.pages().map(ProcessPage::pid).collect());
+            // A dormant one's may be of a program that has since begun another.
+            let tells = |page: &&ProcessPage| page.state() != State::Dormant;
+            plain.poll(|| self.recorder.pages().filter(tells).map(ProcessPage::pid).collect());
         }
         let next = if busy | self.recorder.look_after() { DRAIN_FAST } else { DRAIN };
         let next = next.min(self.step_nodes());
