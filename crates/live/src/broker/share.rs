@@ -90,8 +90,6 @@ pub struct Pool {
     pub scale: u32,
     /// What all families have in common together.
     pub common: Bytes,
-    /// The most that may be in common.
-    pub cap: Bytes,
 }
 
 /// What a family has in common, bytes: the most that any has, and the most that any has who is
@@ -144,7 +142,7 @@ pub fn pool(budget: Bytes, members: &[Relative], patience: f64) -> Pool {
     } else {
         (kept.as_f64() / common as f64 * f64::from(WHOLE)) as u32
     };
-    Pool { others: budget - kept, scale, common: Bytes(common), cap }
+    Pool { others: budget - kept, scale, common: Bytes(common) }
 }
 
 /// New shares for processes, in the same order. With `balance`, shares also move
@@ -391,7 +389,7 @@ mod tests {
             let pool = pool(Bytes(budget), &members, patience);
 
             let aside = budget - pool.others.get();
-            prop_assert!(aside <= pool.cap.get() && pool.cap.get() <= budget / 8 * 7 + 7);
+            prop_assert!(aside <= budget / 8 * 7 + 7);
             let kept = u128::from(pool.common.get()) * u128::from(pool.scale) / u128::from(WHOLE);
             prop_assert!(kept <= u128::from(aside));
         }
