@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::param::page_size;
 use terrace_core::Bytes;
-use terrace_live::attach::targets::Targets;
+use terrace_live::attach::targets;
 use terrace_live::broker::page::BrokerPage;
 use terrace_report::plain::{PlainProgram, PlainReport};
 
@@ -29,7 +29,6 @@ const NAMED: usize = 16;
 
 /// What the run's processes are looked through for.
 pub(super) struct PlainWatch {
-    targets: Targets,
     /// The file name of what is loaded into them.
     library: String,
     /// Where processes that are, or may come to be, managed have a slot.
@@ -55,7 +54,6 @@ impl PlainWatch {
         let name = library.file_name().unwrap_or_default();
         Self {
             library: name.to_string_lossy().into_owned(),
-            targets: Targets::Process { process: std::process::id(), tree: true },
             slots: broker.and_then(|page| BrokerPage::open(page).ok()),
             least: LEAST.min(budget / PART),
             due: Instant::now() + INTERVAL,
@@ -76,7 +74,7 @@ impl PlainWatch {
     }
 
     fn look(&mut self, managed: &BTreeSet<u32>) {
-        let Ok(processes) = self.targets.list() else { return };
+        let processes = targets::started(std::process::id());
         let mut sum = Bytes::ZERO;
         for process in processes.iter().copied() {
             let slot = self.slots.is_some_and(|page| page.own(process).is_some());

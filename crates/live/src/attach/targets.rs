@@ -29,7 +29,7 @@ impl Targets {
                 if is_running(*process) {
                     list.push(*process);
                 }
-                if *tree && !started_by(*process, &mut list) {
+                if *tree {
                     descendants(*process, &parents(), &mut list);
                 }
                 list
@@ -76,8 +76,21 @@ fn parents() -> BTreeMap<u32, u32> {
         .collect()
 }
 
-/// Adds what a process has started, and what that has; false where the kernel keeps no lists of
-/// children (`CONFIG_PROC_CHILDREN`).
+/// What a process has started, and what that has, in the order of their numbers. Where the kernel keeps lists of
+/// children (`CONFIG_PROC_CHILDREN`) only these are read, which costs little however many others
+/// there are; while processes end, one that goes on can be missing from them.
+pub fn started(process: u32) -> Vec<u32> {
+    let mut list = Vec::new();
+    if !started_by(process, &mut list) {
+        list.clear();
+        descendants(process, &parents(), &mut list);
+    }
+    list.sort_unstable();
+    list.dedup();
+    list
+}
+
+/// Adds them; false where there are no such lists.
 fn started_by(of: u32, list: &mut Vec<u32>) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{of}/task")) else { return true };
     for thread in threads.flatten() {
@@ -142,6 +155,8 @@ mod tests {
         assert_eq!(alone.list().expect("a list"), [process]);
         let both = tree.list().expect("a list");
         assert_eq!(both.len(), 2, "{both:?}");
+        let children: Vec<_> = both.iter().copied().filter(|&other| other != process).collect();
+        assert_eq!(started(process), children);
 
         for process in both {
             // SAFETY: sends a signal to a child of ours and to its child.
