@@ -164,24 +164,12 @@ fn ask(page: &BrokerPage, slot: &Slot, patience: u64) {
     }
 }
 
-/// Whether this process, which is not managed and has so many mapped bytes, can fork and stay so:
-/// whether the budget is enough for each of its family if each changes everything that
-/// it has from its parent. Later nobody could tell it to give something back.
+/// Whether this process, which is not managed and has so many mapped bytes, can fork and stay so.
 pub fn fork_fits(mapped: usize) -> bool {
-    let mapped = mapped as u64;
-    let Some(page) = broker() else {
-        return mapped.saturating_mul(2) <= ALONE.load(Relaxed);
-    };
-    if mapped <= LEAST.get() {
-        return true;
+    match broker() {
+        Some(page) => page.has_room_for_fork(pid(), FAMILY.load(Relaxed), mapped as u64),
+        None => (mapped as u64).saturating_mul(2) <= ALONE.load(Relaxed),
     }
-    let (own, family) = (pid(), FAMILY.load(Relaxed));
-    let is_relative = |slot: &&Slot| {
-        let pid = slot.pid.load(Relaxed);
-        pid != 0 && pid != own && slot.family.load(Relaxed) == family
-    };
-    let relatives = page.slots().iter().filter(is_relative).count() as u64;
-    mapped.saturating_mul(relatives + 2) <= page.budget.load(Relaxed)
 }
 
 /// In a process that is not managed and is about to fork: the child will have all of it, too.

@@ -13,6 +13,7 @@ use std::path::Path;
 
 use terrace_core::Bytes;
 
+use super::share::LEAST;
 use crate::sys;
 
 /// The file's name in a run's directory.
@@ -22,6 +23,8 @@ const MAGIC: u64 = 0x5445_5252_4255_4447; // "TERRBUDG"
 const VERSION: u32 = 2;
 /// Processes that can share a budget; more go without a share of their own.
 pub const SLOTS: usize = 2048;
+/// Who has so small a part of the budget forks without more, as shells do all the time.
+const FORKS_FREELY: u64 = 16;
 /// A broker that has not shown itself for so long (ns) has died.
 const DEAD: u64 = 3_000_000_000;
 /// A process that begins anew in its old slot (`exec`) is found by so many looks.
@@ -228,6 +231,29 @@ impl BrokerPage {
         self.from(pid).take(NEAR).find(|slot| slot.pid.load(Acquire) == pid)
     }
 
+    /// Whether a process that is not managed and has so many mapped bytes can fork and stay so:
+    /// whether there is room beside what others hold for all of its family, if each changes everything
+    /// that it has from its parent. Later nobody could tell it to give something back.
+    pub fn has_room_for_fork(&self, pid: u32, family: u32, mapped: u64) -> bool {
+        let budget = self.budget.load(Relaxed);
+        if mapped <= LEAST.get().max(budget / FORKS_FREELY) {
+            return true;
+        }
+        let (mut members, mut others) = (2, 0u64);
+        for slot in self.slots() {
+            let whose = slot.pid.load(Relaxed);
+            if whose == 0 || whose == pid {
+                continue;
+            }
+            if slot.family.load(Relaxed) == family {
+                members += 1;
+            } else {
+                others = others.saturating_add(slot.held.load(Relaxed));
+            }
+        }
+        mapped.saturating_mul(members) <= budget.saturating_sub(others)
+    }
+
     /// Asks for the broker's attention.
     pub fn ring(&self) {
         self.bell.fetch_add(1, Release);
@@ -295,6 +321,31 @@ mod tests {
         }
         slots[0].clear();
         assert!(page.own(pids[0]).is_none());
+    }
+
+    /// A large one forks unmanaged as long as all of its family would fit beside others; a small
+    /// one always.
+    #[test]
+    fn who_would_not_fit_with_its_children_has_no_room_for_a_fork() {
+        const MIB: u64 = 1 << 20;
+        let (page, _directory) = page();
+        page.budget.store(160 * MIB, Relaxed);
+        let member = |pid, family, held: u64| {
+            let slot = page.claim(pid).expect("a slot");
+            slot.family.store(family, Relaxed);
+            slot.held.store(held * MIB, Relaxed);
+        };
+        let fits = |mapped: u64| page.has_room_for_fork(1, 1, mapped * MIB);
+
+        assert!(fits(80) && !fits(81));
+        member(1, 1, 40);
+        assert!(fits(80), "it is not beside itself");
+        member(2, 1, 40);
+        assert!(fits(53) && !fits(54), "a child that it has already");
+        member(3, 3, 100);
+        assert!(fits(20) && !fits(21), "beside another");
+        member(4, 4, 60);
+        assert!(fits(10) && !fits(11), "a small one");
     }
 
     #[test]
