@@ -6,6 +6,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -526,6 +527,24 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// `terrace run` of a program in a directory, and its report.
+fn reported(
+    directory: &Path,
+    fast: &str,
+    program: &[&str],
+) -> (snapbox::cmd::OutputAssert, serde_json::Value) {
+    let report = directory.join("report");
+    let run = terrace()
+        .env("TERRACE_PRELOAD", preload())
+        .current_dir(directory)
+        .args(["--json", "run", "--fast", fast, "--report"])
+        .arg(&report)
+        .arg("--")
+        .args(program)
+        .assert();
+    (run, serde_json::from_slice(&fs::read(report).unwrap()).unwrap())
+}
+
 /// What such a program has done is in the report, though the run's directory was out of its reach.
 #[test]
 fn who_has_changed_his_user_is_managed_and_reported() {
@@ -536,19 +555,9 @@ fn who_has_changed_his_user_is_managed_and_reported() {
     let service = directory.path().join("service");
     compile(SERVICE, &service, &["-O2"]);
     let run = |mib: &str| {
-        let report = directory.path().join("report");
-        terrace()
-            .env("TERRACE_PRELOAD", preload())
-            .args(["--json", "run", "--fast", "8MiB", "--report"])
-            .arg(&report)
-            .arg("--")
-            .arg(&service)
-            .arg(mib)
-            .assert()
-            .success()
-            .stdout_eq("right\n")
-            .stderr_eq("");
-        serde_json::from_slice::<serde_json::Value>(&fs::read(report).unwrap()).unwrap()
+        let (run, report) = reported(directory.path(), "8MiB", &["./service", mib]);
+        run.success().stdout_eq("right\n").stderr_eq("");
+        report
     };
 
     let (small, large) = (run("2"), run("24"));
@@ -584,16 +593,9 @@ fn what_ran_on_plain_memory_is_in_the_report() {
     compile(KEEPER, &directory.path().join("plain"), &["-O2", "-static"]);
     compile(KEEPER, &directory.path().join("managed"), &["-O2"]);
     let run = |script: &str| {
-        let report = directory.path().join("report");
-        terrace()
-            .env("TERRACE_PRELOAD", preload())
-            .current_dir(&directory)
-            .args(["--json", "run", "--fast", "32MiB", "--report"])
-            .arg(&report)
-            .args(["--", "sh", "-c", script])
-            .assert()
-            .success();
-        serde_json::from_slice::<serde_json::Value>(&fs::read(report).unwrap()).unwrap()
+        let (run, report) = reported(directory.path(), "32MiB", &["sh", "-c", script]);
+        run.success().stderr_eq("");
+        report
     };
 
     let alone = run("./plain 24; true");
@@ -623,17 +625,10 @@ fn a_program_that_another_starts_as_another_user_is_in_the_report() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     compile(KEEPER, &directory.path().join("keeper"), &["-O2"]);
-    let report = directory.path().join("report");
 
-    terrace()
-        .env("TERRACE_PRELOAD", preload())
-        .current_dir(&directory)
-        .args(["--json", "run", "--fast", "8MiB", "--report"])
-        .arg(&report)
-        .args(["--", "setpriv", "--reuid", "65534", "--clear-groups", "./keeper", "24"])
-        .assert()
-        .success();
+    let keeper = ["setpriv", "--reuid", "65534", "--clear-groups", "./keeper", "24"];
+    let (run, report) = reported(directory.path(), "8MiB", &keeper);
 
-    let report: serde_json::Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    run.success();
     assert_eq!(report["plain"]["programs"][0]["command"], "keeper", "{report}");
 }

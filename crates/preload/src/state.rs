@@ -265,20 +265,25 @@ pub(crate) fn wake_up_if_needed() {
     if PHASE.load(Acquire) == ACTIVE || owner() != unsafe { libc::getpid() } {
         return;
     }
-    let fits = || member::fits(MAPPED.load(Acquire) + crate::malloc::heap_size());
-    if signals_blocked(fits) {
-        return;
+    if !is_enough(member::fits) {
+        start(config);
+    }
+}
+
+/// Whether something holds of what is mapped, which is counted again if it does not.
+fn is_enough(fits: fn(usize) -> bool) -> bool {
+    let fits = || signals_blocked(|| fits(MAPPED.load(Acquire) + crate::malloc::heap_size()));
+    if fits() {
+        return true;
     }
     // What is made accessible time and again has been counted as often.
     if counts_roughly()
         && let Some(bytes) = places::accessible()
     {
         MAPPED.store(bytes, Release);
-        if signals_blocked(fits) {
-            return;
-        }
+        return fits();
     }
-    start(config);
+    false
 }
 
 /// A thread of the program's is about to forbid itself system calls: begins to manage
@@ -447,19 +452,9 @@ pub(crate) fn before_fork() {
     if PHASE.load(Acquire) != DORMANT || owner() != sys::pid() {
         return;
     }
-    let fits = || member::fork_fits(MAPPED.load(Acquire) + crate::malloc::heap_size());
-    if fits() {
-        return;
+    if !is_enough(member::fork_fits) {
+        start(config);
     }
-    if counts_roughly()
-        && let Some(bytes) = places::accessible()
-    {
-        MAPPED.store(bytes, Release);
-        if fits() {
-            return;
-        }
-    }
-    start(config);
 }
 
 /// A program forks that has no pager, or may have none.

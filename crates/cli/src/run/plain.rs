@@ -37,7 +37,8 @@ pub(super) struct PlainWatch {
     due: Instant,
     /// By process: the program that it ran when it was first found, and its name.
     known: BTreeMap<u32, Found>,
-    seen: BTreeMap<(String, String), PlainProgram>,
+    /// By name and reason: processes, and the most that one of them had.
+    seen: BTreeMap<(String, String), (u64, Bytes)>,
     peak: Bytes,
 }
 
@@ -86,9 +87,8 @@ impl PlainWatch {
             };
             let Some(name) = self.judge(process) else { continue };
             sum += resident;
-            if let Some(program) = self.seen.get_mut(&name) {
-                program.resident_peak = program.resident_peak.max(resident);
-            }
+            let (_, peak) = self.seen.entry(name).or_default();
+            *peak = resident.max(*peak);
         }
         self.known.retain(|process, _| processes.binary_search(process).is_ok());
         self.peak = self.peak.max(sum);
@@ -105,11 +105,8 @@ impl PlainWatch {
             let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
             (name.trim_end().to_owned(), why)
         });
-        if let Some(plain) = &plain {
-            let (command, why) = plain.clone();
-            let key = plain.clone();
-            let entry = PlainProgram { command, why, processes: 0, resident_peak: Bytes::ZERO };
-            self.seen.entry(key).or_insert(entry).processes += 1;
+        if let Some(name) = &plain {
+            self.seen.entry(name.clone()).or_default().0 += 1;
         }
         self.known.insert(process, Found { program, plain: plain.clone() });
         plain
@@ -117,7 +114,11 @@ impl PlainWatch {
 
     /// What was found; `None` if nothing was.
     pub(super) fn report(&self) -> Option<PlainReport> {
-        let mut programs: Vec<_> = self.seen.values().cloned().collect();
+        let program = |((command, why), (processes, peak)): (&(String, String), &(u64, Bytes))| {
+            let (command, why) = (command.clone(), why.clone());
+            PlainProgram { command, why, processes: *processes, resident_peak: *peak }
+        };
+        let mut programs: Vec<_> = self.seen.iter().map(program).collect();
         programs.sort_by_key(|program| std::cmp::Reverse(program.resident_peak));
         let processes = programs.iter().map(|program| program.processes).sum();
         programs.truncate(NAMED);

@@ -452,8 +452,10 @@ impl Worker<'_> {
         }
         share.tell(pager);
         ask(page, slot, HASTE);
-        let goal = share.goal().map_or(0, |goal| goal + share.allowance());
+        let common = share.allowance();
+        let goal = share.goal().map_or(0, |goal| goal + common);
         if goal > pager.granted() {
+            share.allowed.store(common, Relaxed);
             pager.grant(goal);
             share.hold(goal);
         } else {
