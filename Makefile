@@ -11,7 +11,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 ONLY ?=
 # How often each hazard strikes in `make test`; and in `make test-long`. A quarter to
 # a half of the times under the live policies by turns, the others under the default.
-HAZARD_REPEAT ?= 40
+HAZARD_REPEAT ?= 24
 HAZARD_REPEAT_LONG ?= 2000
 # How long `make sweep` takes.
 SWEEP_SECONDS ?= 1800

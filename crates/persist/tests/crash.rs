@@ -174,8 +174,9 @@ fn a_log_that_is_declared_done_too_early_is_found() {
     is_found(Fault::EarlyTruncation);
 }
 
+/// The longest of these tests. Its name has it begin before the others, and so not end alone.
 #[test]
-fn uncommitted_data_that_overwrite_committed_ones_are_found() {
+fn an_overwrite_of_committed_data_by_uncommitted_ones_is_found() {
     is_found(Fault::UncommittedOverwrite);
 }
 

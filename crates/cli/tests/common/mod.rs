@@ -135,9 +135,15 @@ pub(crate) fn recorder() -> &'static Path {
     LIBRARY.get_or_init(|| library("terrace-recorder", "libterrace_recorder.so"))
 }
 
-/// Cargo builds no other crate's library for a test, so it is built on first use:
-/// into the directory and profile that the command itself was built in.
+/// A library of another crate: what lies beside the command that `TERRACE_BIN` names, as `make`
+/// has built it. Cargo builds none for a test, so that it is built on first use where there is
+/// no such command: into the directory and profile of the command under test, with most of what
+/// it depends on once more, for other features of that are wanted then.
 fn library(package: &str, file: &str) -> PathBuf {
+    let made = std::env::var_os("TERRACE_BIN").map(|bin| Path::new(&bin).with_file_name(file));
+    if let Some(made) = made.filter(|made| made.exists()) {
+        return made;
+    }
     let directory = snapbox::cmd::cargo_bin!("terrace").parent().unwrap();
     let mut cargo = Process::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "--package", package]);
