@@ -107,7 +107,7 @@ lint: ## Formatting, clippy, links in documentation, and shellcheck.
 	    --workspace --no-deps --document-private-items
 	@if command -v shellcheck >/dev/null; then \
 	    echo "shellcheck scripts"; shellcheck scripts/*.sh tests/guest/*.sh tests/guest/tests/*.sh .ci/run \
-	        bench/nodes/run.sh bench/nodes/init; \
+	        bench/nodes/run.sh bench/nodes/init bench/families/*.sh; \
 	else \
 	    echo "shellcheck is not installed: scripts NOT checked"; [ -z "$(MUST_RUN)" ]; \
 	fi
