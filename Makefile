@@ -9,8 +9,9 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Only what matches runs: make hazards ONLY=fork
 ONLY ?=
-# How often each hazard strikes in `make test` (with less, not every policy has its turn); and in `make test-long`. A quarter to
-# a half of the times under the live policies by turns, the others under the default.
+# How often each hazard strikes in `make test` (with less, not every policy has its turn); and in
+# `make test-long`. A quarter to a half of the times under the live policies by turns, the others
+# under the default.
 HAZARD_REPEAT ?= 24
 HAZARD_REPEAT_LONG ?= 2000
 # How long `make sweep` takes.
@@ -69,7 +70,7 @@ test: ## Every test, in its short form; installs what is missing.
 	@$(MAKE) --no-print-directory hazards
 	@$(MAKE) --no-print-directory sweep SWEEP_SECONDS=$(SWEEP_SECONDS_SHORT)
 	@# Two at once are done sooner; that their times are not to be compared then is no matter here.
-	@PROGRAM_JOBS=2 $(MAKE) --no-print-directory programs
+	@$(MAKE) --no-print-directory programs PROGRAM_JOBS=2
 	@$(MAKE) --no-print-directory soak SOAK_SECONDS=$(SOAK_SECONDS_SHORT)
 	@$(MAKE) --no-print-directory foreign FOREIGN=short
 	@$(MAKE) --no-print-directory guest-short

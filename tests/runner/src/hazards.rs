@@ -624,7 +624,7 @@ mod tests {
     /// `make test` for most programs, and of `make test-long` for those that are run least.
     #[test]
     fn every_policy_gets_its_turn() {
-        for (repeat, one_of) in [(24, 2), (200, 4)] {
+        for (repeat, one_of) in [(24, 2), (80, 4), (200, 4)] {
             let seen = policies("patterns", repeat);
             assert!(PolicyName::LIVE.iter().all(|policy| seen.contains(policy)), "{repeat}");
             assert!(seen.len() <= repeat / one_of, "{repeat}: the default has its part");
