@@ -38,9 +38,17 @@ impl Stat {
     }
 }
 
-/// Whether a process runs.
+/// Whether a process runs. It goes on without its main thread, which is a zombie then, for as long
+/// as it has another.
 pub(crate) fn is_alive(pid: u32) -> bool {
-    Stat::of(pid).is_some_and(|stat| !stat.zombie)
+    Stat::of(pid).is_some_and(|main| !main.zombie || has_living_thread(pid))
+}
+
+fn has_living_thread(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads
+        .filter_map(|thread| Stat::parse(&fs::read_to_string(thread.path().join("stat")).ok()?))
+        .any(|stat| !stat.zombie)
 }
 
 /// Processor time of this process with all its threads, from its start.

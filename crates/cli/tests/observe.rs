@@ -16,13 +16,15 @@ use terrace_shown::is_missing;
 
 /// Uses four times a budget of 16 MiB, most of it rarely, until its standard
 /// input ends. Says when it has touched everything. Computes as well: of a program that
-/// does nothing but wait, nobody can tell how long it would have taken.
+/// does nothing but wait, nobody can tell how long it would have taken. With `HEADLESS` its main
+/// thread ends at once, and another one does all that.
 const BUSY: &str = r#"
 #include <poll.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-int main(void) {
+static int work(void) {
     size_t words = (64u << 20) / sizeof(uint64_t);
     uint64_t *memory = malloc(words * sizeof *memory), x = 88172645463325252u;
     if (!memory) return 3;
@@ -38,6 +40,16 @@ int main(void) {
         }
     return 0;
 }
+#ifdef HEADLESS
+static void *thread(void *nothing) { exit(work()); return nothing; }
+int main(void) {
+    pthread_t other;
+    if (pthread_create(&other, NULL, thread, NULL)) return 4;
+    pthread_exit(NULL);
+}
+#else
+int main(void) { return work(); }
+#endif
 "#;
 
 /// A run of [`BUSY`] in a runtime directory of its own.
@@ -49,9 +61,14 @@ struct Run {
 
 impl Run {
     fn start(options: &[&str]) -> Self {
+        Self::start_built(&[], options)
+    }
+
+    /// The same of a program that is compiled with these options.
+    fn start_built(flags: &[&str], options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let busy = directory.path().join("busy");
-        compile(BUSY, &busy, &["-O1"]);
+        compile(BUSY, &busy, &[&["-O1", "-pthread"], flags].concat());
         let runtime = directory.path().join("runtime");
         fs::create_dir(&runtime).unwrap();
         let mut child = Command::new(snapbox::cmd::cargo_bin!("terrace"))
@@ -249,28 +266,43 @@ fn somebody_who_asks_slowly_does_not_keep_others_from_asking() {
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
 }
 
-#[test]
-fn what_a_killed_run_leaves_is_found_while_its_program_lives_and_removed_then() {
+/// Kills a run's command; what of its program is found as long as it lives, and is removed then.
+fn leave_an_orphan(flags: &[&str]) {
     if !is_supported() {
         return;
     }
-    let mut run = Run::start(&[]);
+    let mut run = Run::start_built(flags, &[]);
     let left = |runtime: &Path| fs::read_dir(runtime).unwrap().count();
-    // The program keeps the pipe's other end, so it goes on.
+    // As long as this end of the pipe is open the program goes on. `Child::wait` would close it.
+    let input = run.child.stdin.take();
     Command::new("kill").args(["-KILL", &run.pid()]).status().unwrap();
     run.child.wait().unwrap();
 
-    let orphan = run.terrace().args(["metrics", "busy", "--once"]).output().unwrap();
-    assert_eq!(orphan.status.code(), Some(0), "{orphan:?}");
-    assert_eq!(left(&run.runtime), 1);
-    drop(run.child.stdin.take());
+    // Never for a moment it is not.
+    for _ in 0..5 {
+        let orphan = run.terrace().args(["metrics", "busy", "--once"]).output().unwrap();
+        assert_eq!(orphan.status.code(), Some(0), "{orphan:?}");
+        assert_eq!(left(&run.runtime), 1);
+    }
+    drop(input);
 
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_mins(1);
     while left(&run.runtime) > 0 && Instant::now() < deadline {
         run.terrace().args(["metrics", "--once"]).output().unwrap();
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(left(&run.runtime), 0, "nobody cleaned up");
+}
+
+#[test]
+fn what_a_killed_run_leaves_is_found_while_its_program_lives_and_removed_then() {
+    leave_an_orphan(&[]);
+}
+
+/// The process's line in `/proc` says that it has ended then.
+#[test]
+fn a_program_without_its_main_thread_is_found_too_when_its_run_was_killed() {
+    leave_an_orphan(&["-DHEADLESS"]);
 }
 
 #[test]
