@@ -109,6 +109,8 @@ const CGROUP: &str = "cgroup";
 /// Another run, or a broker, whose budget is shared.
 #[derive(Debug)]
 pub(crate) struct Joined {
+    /// The process of its command.
+    pub(crate) run: u32,
     pub(crate) directory: PathBuf,
     pub(crate) budget: Bytes,
     /// Whether that is for what is compressed, too.
@@ -124,7 +126,8 @@ impl Joined {
         let directory = run.directory().to_owned();
         let summary = Summary::read(&directory.join(FILE));
         let budget = summary.map_err(|_| no_budget(choice))?.budget;
-        Ok(Self { directory, budget, holds_store: run.manifest.holds_store })
+        let (run, holds_store) = (run.manifest.pid, run.manifest.holds_store);
+        Ok(Self { run, directory, budget, holds_store })
     }
 }
 

@@ -74,6 +74,9 @@ pub(crate) struct Manifest {
     pub(crate) tiers: Vec<String>,
     /// Where decisions are being recorded, if they are.
     pub(crate) record: Option<PathBuf>,
+    /// The directory of the run, or of the broker, whose budget it shares by `--join`.
+    #[serde(default)]
+    pub(crate) joined: Option<PathBuf>,
     /// The control group whose programs join by `--join cgroup`: its directory.
     #[serde(default)]
     pub(crate) cgroup: Option<PathBuf>,
@@ -106,6 +109,7 @@ impl Manifest {
             plain_fault,
             tiers,
             record,
+            joined: None,
             cgroup: None,
             in_place: false,
         }
@@ -226,7 +230,9 @@ impl LiveRun {
             plain_fault: self.manifest.plain_fault,
             command_cpu: command.map_or(Nanos::ZERO, |stat| stat.cpu),
         };
-        let shared = Summary::read(&self.directory.join(broker::page::FILE)).ok();
+        let joined = self.manifest.joined.as_deref();
+        let broker = joined.unwrap_or(&self.directory).join(broker::page::FILE);
+        let shared = Summary::read(&broker).ok();
         let head = Head {
             program: self.manifest.program.clone(),
             end: None,
@@ -236,6 +242,7 @@ impl LiveRun {
             sampling_cap: None,
             budget: shared.map_or(self.manifest.budget, |shared| shared.budget),
             shared: shared.map(SharedReport::from),
+            budget_of: joined.and_then(Self::open).map(|run| run.manifest.pid),
             holds_store: self.manifest.holds_store,
             unmanaged: None,
         };

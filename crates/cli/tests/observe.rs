@@ -138,6 +138,8 @@ fn watch_tells_the_counters_again_and_again_and_at_the_end() {
     let last = lines.last().unwrap();
     assert!(faults(last) > 0 && last["total"]["waited"].as_u64().unwrap() > 0, "{last}");
     assert_eq!(last["processes"][0]["command"], "busy");
+    assert_eq!(last["run_level"]["budget"], 16 << 20, "{last}");
+    assert!(last["run_level"]["resident_peak"].as_u64() > Some(8 << 20), "{last}");
 }
 
 #[test]
@@ -203,6 +205,10 @@ fn metrics_can_be_scraped_and_are_what_the_format_asks_for() {
         "terrace_own_cpu_seconds",
         "terrace_command_cpu_seconds",
         "terrace_slowdown_ratio",
+        "terrace_slowdown_at_least_ratio",
+        "terrace_run_resident_bytes",
+        "terrace_run_resident_peak_bytes",
+        "terrace_budget_exceeded_peak_bytes",
     ] {
         assert!(families.contains_key(name), "{name} is missing:\n{text}");
     }
@@ -212,6 +218,9 @@ fn metrics_can_be_scraped_and_are_what_the_format_asks_for() {
     };
     assert!(value("terrace_promotions_total{") > 0.0, "{text}");
     assert_eq!(value("terrace_budget_bytes{") as u64, 16 << 20, "{text}");
+    let (now, peak) =
+        (value("terrace_run_resident_bytes{"), value("terrace_run_resident_peak_bytes{"));
+    assert!(now > 0.0 && now <= peak, "{text}");
     assert!(text.contains("command=\"busy\""), "{text}");
     assert_eq!(ask(connect(), "/").0, "HTTP/1.1 404 Not Found");
     let mode = fs::metadata(&socket).unwrap().permissions().mode();
@@ -337,6 +346,11 @@ fn top_gives_json_lines_with_rates_until_the_program_ends() {
         assert!(seen["rates"]["promotions"].as_f64().unwrap() > 0.0, "{seen}");
         assert!(seen["rates"]["faults"][1]["p99"].as_u64().unwrap() > 0, "{seen}");
         assert!(seen["total"]["resident"].as_u64().unwrap() > 0, "{seen}");
+        assert_eq!(
+            (&seen["budget"], &seen["run_level"]["budget"]),
+            (&(16 << 20).into(), &(16 << 20).into())
+        );
+        assert_eq!(seen["run_level"]["resident"], seen["total"]["resident"], "{seen}");
     }
 }
 

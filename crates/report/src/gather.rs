@@ -52,6 +52,7 @@ impl RunReport {
             budget_holds_store: head.holds_store,
             budget_kept: peak.unwrap_or_default() <= largest,
             shared,
+            budget_of: head.budget_of,
             unmanaged: head.unmanaged,
             slowdown,
             total,

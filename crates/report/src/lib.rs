@@ -13,6 +13,7 @@
 //! | [`plain`] | processes of a run that nothing was loaded into |
 //! | [`run`] | the report of a run: every process's figures, and their sums |
 //! | [`rates`] | what happened between two looks at a run |
+//! | [`share`] | times of several threads, processors or processes, as shares |
 //! | [`table`] | results as CSV and Parquet |
 //! | [`slowdown`] | how much slower the program ran than on plain memory |
 
@@ -24,11 +25,12 @@ pub mod openmetrics;
 pub mod plain;
 pub mod rates;
 pub mod run;
+pub mod share;
 pub mod slowdown;
 pub mod table;
 
 pub use attach::{AttachRates, AttachReport, RegionLine};
 pub use in_place::InPlaceSlowdown;
 pub use rates::Rates;
-pub use run::{End, Figures, Head, Moment, RunReport, SharedReport, Usage};
+pub use run::{End, Figures, Head, Moment, RunLevel, RunReport, SharedReport, Usage};
 pub use slowdown::Slowdown;

@@ -51,6 +51,9 @@ pub struct RunReport {
     /// How the budget was shared; `None` where every process had it for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<SharedReport>,
+    /// Whose budget it is: the process of another run, or of a broker, that this run has joined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_of: Option<u32>,
     /// Why nothing was managed, if nothing was.
     pub unmanaged: Option<String>,
     /// How much slower the program ran than it would have on plain memory;
@@ -92,6 +95,9 @@ pub struct SharedReport {
     /// parent count once; processes that were not managed yet, with all that they
     /// had mapped.
     pub resident_peak: Bytes,
+    /// What is resident in all of them now, counted likewise.
+    #[serde(default)]
+    pub resident: Bytes,
     /// The largest budget that was in force.
     pub budget_peak: Bytes,
     /// How often the budget was changed.
@@ -104,11 +110,38 @@ impl From<Summary> for SharedReport {
             processes: summary.processes,
             granted_peak: summary.granted,
             resident_peak: summary.resident,
+            resident: summary.resident_now,
             budget_peak: summary.budget_peak,
             changes: summary.changes,
         }
     }
 }
+
+/// The budget beside what all processes together have of it: neither can be had by adding up
+/// processes, which share the one, and frames of the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunLevel {
+    /// The budget in force.
+    pub budget: Bytes,
+    /// What is resident now.
+    pub resident: Bytes,
+    /// The most that was resident at once.
+    pub resident_peak: Bytes,
+    /// How much of that was beyond the largest budget that was in force.
+    pub exceeded_peak: Bytes,
+}
+
+impl RunLevel {
+    /// Whether what is resident now is beyond the budget, by more than faults may take while
+    /// others make room ([`terrace_live::pager::Pager::try_reserve_beyond`]).
+    pub fn exceeds(&self) -> bool {
+        self.resident > self.budget + self.budget / SLACK
+    }
+}
+
+/// One part of so many of a budget, at most, is taken beyond it for a moment as a matter of course;
+/// twice that is told.
+const SLACK: u64 = 32;
 
 /// One process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -412,6 +445,28 @@ pub struct RegionReport {
 }
 
 impl RunReport {
+    /// The budget of all processes together, and what they have of it; where it is another
+    /// run's, that of all that have joined that one.
+    pub fn level(&self) -> RunLevel {
+        let living = self.processes.iter().filter(|process| !process.ended).count();
+        let peaks = self.processes.iter().map(|process| process.figures.resident_peak);
+        let peak = self.shared.map_or(Bytes::ZERO, |shared| shared.resident_peak);
+        let resident_peak = peaks.fold(peak, Bytes::max);
+        let resident = match self.shared {
+            // The broker of one process looks rarely.
+            Some(shared) if shared.processes > 1 || living == 0 => shared.resident,
+            _ if self.budget_holds_store => self.total.resident + self.total.store.occupied,
+            _ => self.total.resident,
+        };
+        let largest = self.shared.map_or(self.budget, |shared| shared.budget_peak);
+        RunLevel {
+            budget: self.budget,
+            resident,
+            resident_peak,
+            exceeded_peak: resident_peak - largest,
+        }
+    }
+
     /// Processor time of all that is Terrace's: threads in the program, and `terrace run`.
     pub fn all_own_cpu(&self) -> Nanos {
         self.total.own_cpu + self.command_cpu
@@ -425,6 +480,9 @@ pub struct Moment {
     pub elapsed: Nanos,
     /// How much slower it was until then than it would have been.
     pub slowdown: Option<Slowdown>,
+    /// The budget beside what all processes have of it.
+    #[serde(default)]
+    pub run_level: RunLevel,
     /// All processes together.
     pub total: Figures,
     /// Processor time of the `terrace run` process itself, as in [`RunReport::command_cpu`].
@@ -442,6 +500,7 @@ impl From<RunReport> for Moment {
         let mut moment = Self {
             elapsed: report.elapsed,
             slowdown: report.slowdown,
+            run_level: report.level(),
             total: report.total,
             command_cpu: report.command_cpu,
             processes: report.processes,
@@ -477,6 +536,7 @@ impl Moment {
             budget_holds_store: false,
             budget_kept: self.processes.iter().all(kept),
             shared: None,
+            budget_of: None,
             unmanaged: None,
             slowdown: self.slowdown,
             total: self.total,
@@ -510,6 +570,8 @@ pub struct Head {
     pub budget: Bytes,
     /// How it is shared.
     pub shared: Option<SharedReport>,
+    /// The process whose budget it is, if it is not this run's own.
+    pub budget_of: Option<u32>,
     /// Whether the budget is for what is compressed, too.
     pub holds_store: bool,
     /// Why nothing is managed, if nothing is.

@@ -17,6 +17,11 @@
 //! 4. What Terrace's threads do while nobody waits for them (compressing,
 //!    planning, keeping processors still) is free: it takes processors that would
 //!    otherwise be idle. Where all are busy, the estimate is too low.
+//!
+//! Of a program that does hardly anything but wait, the second figure of that difference is not
+//! known well enough. But what its threads ran, in faults or not, is measured: on plain memory it
+//! would have taken no longer than that, its sleep and its first touches. So there is a least
+//! slowdown, too.
 
 use serde::{Deserialize, Serialize};
 use terrace_core::Nanos;
@@ -29,6 +34,10 @@ pub struct Slowdown {
     /// Run time by estimated run time on plain memory; `None` if the stalls
     /// leave nothing of the run (more threads waited than the model knows of).
     pub factor: Option<f64>,
+    /// The least that it can have been: as if all processor time of the program were its own
+    /// work, none of it in faults.
+    #[serde(default)]
+    pub at_least: Option<f64>,
     /// The estimated run time on plain memory.
     pub without: Nanos,
     /// Time that threads stood still for us, all together.
@@ -40,6 +49,11 @@ pub struct Slowdown {
     /// Threads that ran or waited for us, on average.
     pub threads: f64,
 }
+
+/// Processor time of the program is known in steps of the kernel's ticks.
+const TICK: Nanos = Nanos::millis(10);
+/// An estimate that lies further above the least one, by this factor, is told as an interval.
+const APART: f64 = 2.0;
 
 impl Slowdown {
     /// Estimates from a run's figures.
@@ -58,7 +72,23 @@ impl Slowdown {
         let excess = (stalled - plain_faults).get() as f64 / threads;
         let without = elapsed - Nanos(excess as u64);
         let factor = (!without.is_zero()).then(|| elapsed / without);
-        Self { factor, without, stalled, plain_faults, program_cpu, threads }
+        // Where nothing is known of more than one thread, what is left of the run it slept.
+        let slept = elapsed - at_work;
+        let busy = Nanos(((program_cpu + slept + plain_faults).as_f64() / threads) as u64) + TICK;
+        let at_least = (!elapsed.is_zero()).then(|| elapsed / busy.min(elapsed));
+        Self { factor, at_least, without, stalled, plain_faults, program_cpu, threads }
+    }
+
+    /// The factor in words, without what it rests on.
+    pub fn factor_in_words(&self) -> String {
+        match (self.factor, self.at_least) {
+            (Some(factor), Some(least)) if factor > least * APART => {
+                format!("{least:.1} to {factor:.1} x")
+            }
+            (Some(factor), _) => format!("{factor:.2} x"),
+            (None, Some(least)) => format!("at least {least:.1} x"),
+            (None, None) => "unknown".to_owned(),
+        }
     }
 }
 
@@ -134,5 +164,44 @@ mod tests {
         let slowdown = Slowdown::estimate(Nanos::seconds(10), &total, &usage(Nanos::ZERO));
 
         assert_eq!(slowdown.factor, None);
+    }
+
+    /// "Unknown" was all that a program was told that ran for a second.
+    #[test]
+    fn of_a_run_that_was_all_stall_the_least_slowdown_is_known() {
+        let mut total = figures(Nanos::millis(1_100), 0);
+        total.waited_running = Nanos::millis(100);
+
+        let slowdown = Slowdown::estimate(Nanos::seconds(1), &total, &usage(Nanos::millis(90)));
+
+        assert_eq!(slowdown.factor, None);
+        assert!((slowdown.at_least.unwrap() - 10.0).abs() < 1.0, "{slowdown:?}");
+        assert_eq!(
+            slowdown.factor_in_words(),
+            format!("at least {:.1} x", slowdown.at_least.unwrap())
+        );
+    }
+
+    #[test]
+    fn an_estimate_that_rests_on_little_is_an_interval() {
+        let mut total = figures(Nanos::millis(9_900), 0);
+        total.waited_running = Nanos::seconds(1);
+
+        let slowdown = Slowdown::estimate(Nanos::seconds(10), &total, &usage(Nanos::millis(1_090)));
+
+        assert_eq!(slowdown.factor_in_words(), "9.0 to 100.0 x");
+    }
+
+    #[test]
+    fn the_least_slowdown_is_never_above_the_estimate_nor_below_one() {
+        for (stalled, running, cpu) in [(6, 0, 4), (10, 2, 30), (0, 0, 0), (8, 3, 5), (1, 0, 0)] {
+            let mut total = figures(Nanos::seconds(stalled), 1_000);
+            total.waited_running = Nanos::seconds(running);
+            let usage = usage(Nanos::seconds(cpu));
+            let slowdown = Slowdown::estimate(Nanos::seconds(10), &total, &usage);
+            let least = slowdown.at_least.unwrap();
+            assert!(least >= 1.0, "{slowdown:?}");
+            assert!(slowdown.factor.is_none_or(|factor| least <= factor + 1e-9), "{slowdown:?}");
+        }
     }
 }

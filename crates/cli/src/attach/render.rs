@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use terrace_report::{AttachReport, InPlaceSlowdown};
+use terrace_report::{AttachReport, InPlaceSlowdown, share};
 
 use crate::output::{count, facts, percent, table};
 use crate::run::render::{accounts, section};
@@ -57,8 +57,8 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
         rows.push(("slowdown", slowdown(estimate, report)));
         if report.refaults > 0 {
             let stall = estimate.swap_stall.map(|time| {
-                let share = percent(report.share(time));
-                format!("{time}, {share} of the time, estimated: {} a page", time / report.refaults)
+                let all = share::of_threads(time, report.elapsed, 1.0);
+                format!("{all}, estimated: {} a page", time / report.refaults)
             });
             rows.push(("waited for swap", stall.unwrap_or_else(|| "unknown".to_owned())));
         }
@@ -86,16 +86,12 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
     rows.push((
         "sampling",
         format!(
-            "{}, {} of one processor, {} at most",
-            report.sampling,
-            percent(report.share(report.sampling)),
+            "{}, {} at most",
+            share::processors(report.sampling, report.elapsed),
             percent(report.sampling_cap)
         ),
     ));
-    rows.push((
-        "our processors",
-        format!("{}, {} of the time", report.own_cpu, percent(report.share(report.own_cpu))),
-    ));
+    rows.push(("our processors", share::processors(report.own_cpu, report.elapsed)));
     let decisions: u64 = report.accounts.iter().map(|line| line.proposed).sum();
     rows.push(("economist", format!("{}, {} decisions", report.economist, count(decisions))));
     rows
@@ -241,7 +237,7 @@ mod tests {
         let expected = "at most 1.22 x, estimated: observed accesses took 1.10 times as long as in \
                         numa:0, as distances suggest";
         assert_eq!(line(&known, "slowdown"), expected);
-        let expected = "1.00 s, 10.0 % of the time, estimated: 5.00 µs a page";
+        let expected = "1.00 s, 10.0 % of the run, estimated: 5.00 µs a page";
         assert_eq!(line(&known, "waited for swap"), expected);
     }
 

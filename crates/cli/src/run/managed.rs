@@ -66,6 +66,7 @@ impl Args {
             self.record.as_deref().map(absolute),
         );
         manifest.holds_store = holds_store;
+        manifest.joined = joined.as_ref().map(|joined| joined.directory.clone());
         let directory = RunDirectory::create(&manifest)?;
         let _socket = match &self.observing.metrics {
             Some(listen) => {
@@ -231,6 +232,14 @@ impl Divided {
         directory.join(broker::page::FILE)
     }
 
+    /// The process of the run whose budget it is, if that is another.
+    fn run(&self) -> Option<u32> {
+        match self {
+            Self::Here(_) => None,
+            Self::Elsewhere(joined) => Some(joined.run),
+        }
+    }
+
     fn summary(&self) -> Option<Summary> {
         match self {
             Self::Here(broker) => Some(broker.summary()),
@@ -277,6 +286,7 @@ impl Run<'_> {
             sampling_cap: Some(self.args.moving.cap()),
             budget: shared.map_or(self.budget, |shared| shared.budget),
             shared: shared.map(SharedReport::from),
+            budget_of: self.broker.as_ref().and_then(Divided::run),
             holds_store: self.holds_store,
             unmanaged: self.unmanaged.clone(),
         };

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use terrace_core::{Cycles, Nanos};
 use terrace_report::plain::{PlainProgram, PlainReport};
 use terrace_report::run::{AccountReport, Figures, ProcessState, RunReport};
-use terrace_report::{End, Slowdown};
+use terrace_report::{End, Slowdown, share};
 
 use crate::attach;
 use crate::output::{count, facts, percent, table};
@@ -101,14 +101,14 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
     }
     if !total.store.over_limit_peak.is_zero() {
         let (peak, time) = (total.store.over_limit_peak, total.store.over_limit);
-        let time = waited(time, report.elapsed);
+        let time = of_processes(report, time, |figures| figures.store.over_limit);
         rows.push(("store limit", format!("exceeded by {peak} at most, for {time}")));
     }
     if !total.thrashing.is_zero() {
-        rows.push(("thrashing", thrashing(total.thrashing, report.elapsed)));
+        rows.push(("thrashing", thrashing(report)));
     }
     rows.extend([
-        ("waited for us", waited(total.waited, report.elapsed)),
+        ("waited for us", waited(report)),
         ("slowdown", report.slowdown.as_ref().map_or_else(|| "unknown".to_owned(), slowdown)),
         ("our processors", own_processors(report)),
         (
@@ -158,10 +158,11 @@ fn budget(report: &RunReport) -> String {
     let shared = report.shared.as_ref();
     let peak = shared.map_or_else(|| single.max().unwrap_or_default(), |all| all.resident_peak);
     let largest = shared.map_or(report.budget, |all| all.budget_peak);
-    let whose = match shared {
-        _ if report.processes.len() < 2 => "",
-        Some(_) => " for all",
-        None => " each",
+    let whose = match (shared, report.budget_of) {
+        (_, Some(run)) => format!(" for all that share run {run}'s"),
+        _ if report.processes.len() < 2 => String::new(),
+        (Some(_), None) => " for all".to_owned(),
+        (None, None) => " each".to_owned(),
     };
     let verdict = if report.budget_kept {
         "kept".to_owned()
@@ -198,12 +199,17 @@ fn promotions(total: &Figures) -> String {
 
 /// The estimate with what it rests on. [`terrace_report::slowdown`] says how.
 fn slowdown(slowdown: &Slowdown) -> String {
-    let Some(factor) = slowdown.factor else {
-        return "unknown: the program did hardly anything but wait".to_owned();
-    };
+    let factor = slowdown.factor_in_words();
+    if slowdown.factor.is_none() {
+        return format!(
+            "{factor}, estimated: the program did hardly anything but wait; it had processors for \
+             {} at most, {} of first touches on plain memory beside",
+            slowdown.program_cpu, slowdown.plain_faults,
+        );
+    }
     format!(
-        "{factor:.2} x, estimated: {} on plain memory, {} of it first touches; waits spread over \
-         {:.1} threads",
+        "{factor}, estimated: {} on plain memory, {} of it first touches; waits spread over {:.1} \
+         threads",
         slowdown.without, slowdown.plain_faults, slowdown.threads,
     )
 }
@@ -259,19 +265,22 @@ fn store(total: &Figures) -> String {
     text
 }
 
-/// A time and its share of the run's. Several threads can wait at once, so the
-/// share may be above one.
-fn waited(time: Nanos, elapsed: Nanos) -> String {
-    if elapsed.is_zero() {
-        return time.to_string();
-    }
-    format!("{time}, {} of the run", percent(time / elapsed))
+/// Several threads can wait at once.
+fn waited(report: &RunReport) -> String {
+    let threads = report.slowdown.map_or(1.0, |slowdown| slowdown.threads);
+    share::of_threads(report.total.waited, report.elapsed, threads)
+}
+
+/// A time of all processes together, of which each has such a part.
+fn of_processes(report: &RunReport, time: Nanos, part: fn(&Figures) -> Nanos) -> String {
+    let single = report.processes.iter().any(|process| part(&process.figures) == time);
+    share::of_processes(time, report.elapsed, !single)
 }
 
 /// What Terrace took of all processors, and where: in the program's own processes, and in
 /// `terrace run`, which keeps quiet windows, divides the budget, and records.
 fn own_processors(report: &RunReport) -> String {
-    let all = waited(report.all_own_cpu(), report.elapsed);
+    let all = share::processors(report.all_own_cpu(), report.elapsed);
     format!(
         "{all}: {} in the program, {} in `terrace run`",
         report.total.own_cpu, report.command_cpu
@@ -279,8 +288,9 @@ fn own_processors(report: &RunReport) -> String {
 }
 
 /// What no policy can help with, and how to recognise it.
-fn thrashing(time: Nanos, elapsed: Nanos) -> String {
-    format!("{}: what left came back at once; the budget is too small", waited(time, elapsed))
+fn thrashing(report: &RunReport) -> String {
+    let time = of_processes(report, report.total.thrashing, |figures| figures.thrashing);
+    format!("{time}: what left came back at once; the budget is too small")
 }
 
 /// Each sampler that was used, once.
@@ -294,10 +304,10 @@ fn samplers(report: &RunReport) -> String {
     let mut text = if names.is_empty() { "none".to_owned() } else { names.join("; ") };
     let total = &report.total;
     if !total.sampling.is_zero() {
-        let _ = write!(text, "; {}", waited(total.sampling, report.elapsed));
+        let _ = write!(text, "; {}", share::processors(total.sampling, report.elapsed));
         if let Some(cap) = report.sampling_cap {
             let each = if report.processes.len() > 1 { " in each process" } else { "" };
-            let _ = write!(text, ", {} of one processor at most{each}", percent(cap));
+            let _ = write!(text, ", {} at most{each}", percent(cap));
         }
     }
     if total.samples_throttled > 0 {
@@ -602,9 +612,11 @@ mod tests {
             budget_holds_store: false,
             budget_kept: true,
             shared: None,
+            budget_of: None,
             unmanaged: None,
             slowdown: Some(Slowdown {
                 factor: Some(1.3),
+                at_least: Some(1.28),
                 without: Nanos::millis(29_391),
                 stalled: Nanos::millis(9_120),
                 plain_faults: Nanos::millis(262),

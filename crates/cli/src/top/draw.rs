@@ -14,7 +14,7 @@ use terrace_report::run::FaultClass;
 use super::draw_attached;
 use super::heat::{HeatMap, MapRow};
 use super::history::{RegionKey, RunHistory, Seen};
-use crate::output::{count, percent};
+use crate::output::count;
 use crate::runs::Manifest;
 
 /// What the heat map shows.
@@ -69,9 +69,9 @@ pub(super) fn screen(
             frame.render_widget(Line::styled(nothing, BOLD), head);
         }
         Some(Seen::Run(run)) => {
-            let slowdown = run.report.slowdown.and_then(|slowdown| slowdown.factor);
-            let slowdown =
-                slowdown.map_or(String::new(), |factor| format!(", slowdown {factor:.2} x"));
+            let slowdown = run.report.slowdown.map_or(String::new(), |slowdown| {
+                format!(", slowdown {}", slowdown.factor_in_words())
+            });
             let line = headline(&run.manifest, run.report.elapsed, &(slowdown + &which));
             frame.render_widget(line, head);
             draw_run(frame, body, run, map);
@@ -148,17 +148,20 @@ fn draw_map(frame: &mut Frame<'_>, area: Rect, run: &RunHistory, map: Map) {
 
 /// What lies in which tier.
 fn draw_tiers(frame: &mut Frame<'_>, area: Rect, run: &RunHistory) {
-    let block = Block::bordered().title(" tiers ");
+    let level = run.report.level();
+    let exceeded = level.exceeds();
+    let title = if exceeded { " tiers: the budget is exceeded " } else { " tiers " };
+    let block = Block::bordered().title(title);
     let inside = block.inner(area);
     frame.render_widget(block, area);
     let [dram, gauge, store, content, file, mapped] =
         Layout::vertical([Constraint::Length(1); 6]).areas(inside);
     let total = &run.report.total;
-    let processes = run.report.processes.len().max(1) as u64;
-    let budget = run.manifest.budget * processes;
+    let (resident, budget) = (level.resident, level.budget);
+    let whose = run.report.budget_of.map_or(String::new(), |run| format!(" of run {run}"));
     let line = |name: &str, text: String| Line::raw(format!("{name:<11}{text}"));
-    frame.render_widget(line("DRAM", format!("{} of {budget}", total.resident)), dram);
-    let full = if budget.is_zero() { 0.0 } else { (total.resident / budget).clamp(0.0, 1.0) };
+    frame.render_widget(line("DRAM", format!("{resident} of {budget}{whose}")), dram);
+    let full = if budget.is_zero() { 0.0 } else { (resident / budget).clamp(0.0, 1.0) };
     let filled = Style::new().fg(Color::Cyan);
     frame.render_widget(Gauge::default().ratio(full).gauge_style(filled), gauge);
     let held =
@@ -203,8 +206,8 @@ fn draw_rates(frame: &mut Frame<'_>, area: Rect, rates: Option<&Rates>) {
     lines.push(pair("promotions", promotions, "demotions", demotions));
     let (ping_pongs, waits) = (rate(rates.ping_pongs), rate(rates.direct_reclaims));
     lines.push(pair("ping-pong", ping_pongs, "room waited", waits));
-    let (stalled, own) = (percent(rates.stalled), percent(rates.own_cpu));
-    lines.push(pair("stall time", stalled, "our CPU", own));
+    let (stalled, own) = (rates.stalled, rates.own_cpu);
+    lines.push(pair("stalled", format!("{stalled:.2} threads"), "our CPU", format!("{own:.2}")));
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
@@ -264,7 +267,7 @@ pub(super) mod tests {
     use ratatui::backend::TestBackend;
     use terrace_live::shared::PARTS;
     use terrace_report::run::{FaultReport, Figures, ProcessReport, ProcessState, RegionReport};
-    use terrace_report::{RunReport, Slowdown};
+    use terrace_report::{RunReport, SharedReport, Slowdown};
 
     use super::*;
 
@@ -331,9 +334,11 @@ pub(super) mod tests {
             budget_holds_store: false,
             budget_kept: true,
             shared: None,
+            budget_of: None,
             unmanaged: None,
             slowdown: Some(Slowdown {
                 factor: Some(1.43),
+                at_least: Some(1.4),
                 without: Nanos::seconds(7),
                 stalled: Nanos::seconds(3),
                 plain_faults: Nanos::ZERO,
@@ -392,6 +397,31 @@ pub(super) mod tests {
         let text = drawn(&[Seen::Run(Box::new(run))], 100, 40, Map::Faults);
 
         assert!(text.contains("file       64.0 MiB; store over by 6.00 MiB"), "{text}");
+    }
+
+    /// It was told once for each process: 48 MiB of 24.
+    #[test]
+    fn the_budget_is_that_of_all_processes_together() {
+        let mut family = report(30);
+        family.processes.push(ProcessReport { pid: 7, ..family.processes[0].clone() });
+        family.total.resident = Bytes::mib(60);
+        family.shared = Some(SharedReport {
+            processes: 2,
+            granted_peak: Bytes::mib(32),
+            resident_peak: Bytes::mib(40),
+            resident: Bytes::mib(36),
+            budget_peak: Bytes::mib(32),
+            changes: 0,
+        });
+        let program = vec!["/usr/bin/sort".to_owned()];
+        let manifest =
+            Manifest::new(program, "hemem", "enforce", Bytes::mib(32), Nanos(500), vec![], None);
+        let run = RunHistory::of_looks(&manifest, vec![family]);
+
+        let text = drawn(&[Seen::Run(Box::new(run))], 100, 40, Map::Faults);
+
+        assert!(text.contains("DRAM       36.0 MiB of 32.0 MiB "), "{text}");
+        assert!(text.contains("tiers: the budget is exceeded"), "{text}");
     }
 
     /// A terminal can be resized to anything at any time.

@@ -61,7 +61,7 @@ fn lines(run: &AttachHistory, rates: &AttachRates) -> Vec<Line<'static>> {
         pair("ping-pong", rate(rates.ping_pongs), "back from swap", rate(rates.refaults)),
         pair("traffic", traffic, "at most", per_second),
         pair("sampling", percent(rates.sampling), "at most", percent(report.sampling_cap)),
-        pair("samples", rate(rates.samples), "our CPU", percent(rates.own_cpu)),
+        pair("samples", rate(rates.samples), "our CPU", format!("{:.2}", rates.own_cpu)),
         Line::raw(format!("observed by {observed}")),
     ]
 }

@@ -85,6 +85,8 @@ struct RunLook {
     program: Vec<String>,
     policy: String,
     budget: terrace_core::Bytes,
+    /// Whose it is, if not the run's own.
+    budget_of: Option<u32>,
     rates: Option<Rates>,
     #[serde(flatten)]
     moment: Moment,
@@ -149,7 +151,8 @@ impl Args {
                     run: run.manifest.pid,
                     program: run.manifest.program.clone(),
                     policy: run.manifest.policy.clone(),
-                    budget: run.manifest.budget,
+                    budget: run.report.budget,
+                    budget_of: run.report.budget_of,
                     rates: run.rates.clone(),
                     moment: run.report.clone().into(),
                 }),

@@ -335,6 +335,7 @@ impl Rounds {
         }
         page.processes_peak.fetch_max(self.members.len() as u32, Relaxed);
         page.granted_peak.fetch_max(granted, Relaxed);
+        page.resident_now.store(resident, Relaxed);
         page.resident_peak.fetch_max(resident, Relaxed);
         page.budget_peak.fetch_max(self.budget.get(), Relaxed);
     }

@@ -20,7 +20,7 @@ use crate::sys;
 pub const FILE: &str = "budget";
 const MAGIC: u64 = 0x5445_5252_4255_4447; // "TERRBUDG"
 /// Raised with every change of the layout.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Processes that can share a budget; more go without a share of their own.
 pub const SLOTS: usize = 2048;
 /// Who has so small a part of the budget forks without more, as shells do all the time.
@@ -63,6 +63,8 @@ pub struct Head {
     /// See [`Summary`].
     pub resident_peak: AtomicU64,
     /// See [`Summary`].
+    pub resident_now: AtomicU64,
+    /// See [`Summary`].
     pub budget_peak: AtomicU64,
 }
 
@@ -84,6 +86,8 @@ pub struct Summary {
     /// several). Frames that a family of forked processes has in common count
     /// once, and a process that is not managed with all that it has mapped.
     pub resident: Bytes,
+    /// What was resident when the broker looked last, counted likewise.
+    pub resident_now: Bytes,
 }
 
 impl Summary {
@@ -120,6 +124,7 @@ impl Head {
             processes: self.processes_peak.load(Relaxed),
             granted: Bytes(self.granted_peak.load(Relaxed)),
             resident: Bytes(self.resident_peak.load(Relaxed)),
+            resident_now: Bytes(self.resident_now.load(Relaxed)),
         }
     }
 }

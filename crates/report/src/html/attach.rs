@@ -11,6 +11,7 @@ use super::decisions::Decisions;
 use super::shell::{clock, count, percent, seconds, table, tiles, wrap};
 use super::story::thin_out;
 use crate::attach::{AttachReport, RegionLine};
+use crate::share;
 
 /// Colours of tiers, fastest first.
 const CLASSES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -117,15 +118,15 @@ fn answers(report: &AttachReport) -> String {
             estimate.unknown.as_ref().map_or(String::new(), |why| format!(": unknown, {why}"));
         values.push((told, format!("{what}{why}")));
     }
-    let share = |time| percent(report.share(time));
+    let processors = |time: Nanos| share::processors(time, report.elapsed);
     values.extend([
         (count(report.promotions), "promotions".to_owned()),
         (count(report.demotions), "demotions".to_owned()),
         (count(report.ping_pongs), "ping-pong: moved back".to_owned()),
         (count(report.refaults), "pages came back from swap".to_owned()),
         (report.moved.to_string(), "traffic between tiers".to_owned()),
-        (share(report.sampling), "of one processor for sampling".to_owned()),
-        (share(report.own_cpu), "of one processor for the rest".to_owned()),
+        (processors(report.sampling), "for sampling".to_owned()),
+        (processors(report.own_cpu), "for the rest of Terrace".to_owned()),
     ]);
     tiles(&values)
 }

@@ -67,20 +67,22 @@ fn head(story: &Story, report: &RunReport, name: &str) -> String {
 fn tiles(report: &RunReport) -> String {
     let total = &report.total;
     let absent = total.faults.iter().find(|fault| fault.kind == FaultClass::Absent);
-    let slowdown = report.slowdown.and_then(|slowdown| slowdown.factor);
+    let slowdown = report.slowdown.map(|slowdown| slowdown.factor_in_words());
     let peak = report.processes.iter().map(|process| process.figures.resident_peak).max();
-    let stalled = share(total.waited, report.elapsed);
-    let thrashing = share(total.thrashing, report.elapsed);
+    let threads = report.slowdown.map_or(1.0, |slowdown| slowdown.threads);
+    let stalled = crate::share::of_threads(total.waited, report.elapsed, threads);
+    let several = report.processes.iter().all(|p| p.figures.thrashing != total.thrashing);
+    let thrashing = crate::share::of_processes(total.thrashing, report.elapsed, several);
     let tiles = [
-        (slowdown.map_or("unknown".into(), |f| format!("{f:.2} x")), "slowdown, estimated"),
-        (total.waited.to_string(), &*format!("stalled, {stalled} of the run")),
+        (slowdown.unwrap_or_else(|| "unknown".into()), "slowdown, estimated"),
+        (stalled, "stalled"),
         (absent.map_or("–".into(), |f| f.p99.to_string()), "99 % of refaults within"),
         (peak.unwrap_or(Bytes::ZERO).to_string(), "in DRAM at most"),
         (total.mapped_peak.to_string(), "mapped at most"),
         (count(total.promotions), "promotions"),
         (count(total.demotions), "demotions"),
         (count(total.ping_pongs), "ping-pong: back within 1 s"),
-        (total.thrashing.to_string(), &*format!("thrashing, {thrashing} of the run")),
+        (thrashing, "thrashing"),
     ]
     .map(|(value, what)| {
         format!("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", escape(&value), what)

@@ -1,9 +1,9 @@
 //! Figures as OpenMetrics text, for Prometheus and what understands it.
 //!
-//! One set of series for each process of each run; where pages stay mapped
-//! ([`attached`]), one for all processes together. Counters begin at zero with
+//! One set of series for each process of each run, and a few of each run; where pages stay
+//! mapped ([`attached`]), one set for all processes together. Counters begin at zero with
 //! the process; a process that has ended keeps its last figures until its run
-//! ends.
+//! ends. A budget is its run's, and not that of each of its processes: series of it add up.
 
 mod attached;
 
@@ -15,10 +15,10 @@ use prometheus_client::encoding::{
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-use terrace_core::Nanos;
+use terrace_core::{Bytes, Nanos};
 
 pub use self::attached::Attached;
-use crate::run::{AccountReport, Figures, ProcessReport, RunReport};
+use crate::run::{AccountReport, Figures, ProcessReport, RunLevel, RunReport};
 
 /// The media type of what [`encode`] gives.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -179,9 +179,7 @@ impl Runs {
 // A name without series is left out: some readers take the next for a part of it.
 impl Collector for Runs {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        if self.processes().next().is_some() || attached::have_budget(&self.attached) {
-            self.budget(&mut encoder)?;
-        }
+        self.levels(&mut encoder)?;
         self.figures(&mut encoder)?;
         if self.processes().any(|(_, _, process)| !process.figures.faults.is_empty()) {
             self.faults(&mut encoder)?;
@@ -194,28 +192,60 @@ impl Collector for Runs {
         if !self.runs.is_empty() {
             self.command_cpu(&mut encoder)?;
         }
-        if self.runs.iter().any(|(_, report)| factor(report).is_some()) {
-            self.slowdown(&mut encoder)?;
+        for (name, help, value) in SLOWDOWNS {
+            if self.runs.iter().any(|(_, report)| value(report).is_some()) {
+                self.slowdown(name, help, *value, &mut encoder)?;
+            }
         }
         attached::encode(&self.attached, &mut encoder)
     }
 }
 
+type Estimate = (&'static str, &'static str, fn(&RunReport) -> Option<f64>);
+
 /// The estimated slowdown, where there is an estimate.
-fn factor(report: &RunReport) -> Option<f64> {
-    report.slowdown.and_then(|slowdown| slowdown.factor)
-}
+const SLOWDOWNS: &[Estimate] = &[
+    ("slowdown_ratio", "Estimated run time by that on plain memory", |report| {
+        report.slowdown.and_then(|slowdown| slowdown.factor)
+    }),
+    ("slowdown_at_least_ratio", "The least that the slowdown can have been", |report| {
+        report.slowdown.and_then(|slowdown| slowdown.at_least)
+    }),
+];
+
+type Level = (&'static str, &'static str, fn(&RunLevel) -> Bytes);
+
+/// What is told of a run as a whole, in bytes. A run that has joined another has no budget of its
+/// own, and what is resident counts there.
+const LEVELS: &[Level] = &[
+    (BUDGET, "DRAM that all managed memory of a run may use", |level| level.budget),
+    ("run_resident", "What of it is in use by all processes together", |level| level.resident),
+    ("run_resident_peak", "The most of it in use at once", |level| level.resident_peak),
+    ("budget_exceeded_peak", "The most that was in use beyond the budget", |level| {
+        level.exceeded_peak
+    }),
+];
+const BUDGET: &str = "budget";
 
 impl Runs {
-    fn budget(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut budget = encoder.encode_descriptor(
-            "budget",
-            "DRAM that managed memory may use",
-            Some(&Unit::Bytes),
-            MetricType::Gauge,
-        )?;
-        self.each(&mut budget, |mut to, report, _| to.encode_gauge(&report.budget.as_f64()))?;
-        attached::budget(&self.attached, &mut budget)
+    fn levels(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let own: Vec<_> = self.runs.iter().filter(|(_, run)| run.budget_of.is_none()).collect();
+        for (name, help, value) in LEVELS {
+            let of_attached = *name == BUDGET && attached::have_budget(&self.attached);
+            if own.is_empty() && !of_attached {
+                continue;
+            }
+            let unit = Some(&Unit::Bytes);
+            let mut gauge = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+            for (run, report) in &own {
+                let value = value(&report.level()).as_f64();
+                gauge.encode_family(&run_labels(*run, report))?.encode_gauge(&value)?;
+            }
+            if of_attached {
+                attached::budget(&self.attached, &mut gauge)?;
+            }
+        }
+        Ok(())
     }
 
     fn figures(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -325,15 +355,16 @@ impl Runs {
         Ok(())
     }
 
-    fn slowdown(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut gauge = encoder.encode_descriptor(
-            "slowdown_ratio",
-            "Estimated run time by that on plain memory",
-            None,
-            MetricType::Gauge,
-        )?;
+    fn slowdown(
+        &self,
+        name: &str,
+        help: &str,
+        value: fn(&RunReport) -> Option<f64>,
+        encoder: &mut DescriptorEncoder<'_>,
+    ) -> fmt::Result {
+        let mut gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (run, report) in &self.runs {
-            let Some(factor) = factor(report) else { continue };
+            let Some(factor) = value(report) else { continue };
             gauge.encode_family(&run_labels(*run, report))?.encode_gauge(&factor)?;
         }
         Ok(())
@@ -358,7 +389,75 @@ fn buckets(histogram: &[(Nanos, u64)]) -> Vec<(f64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use terrace_live::shared::ProcessPage;
+
     use super::*;
+    use crate::run::{Head, SharedReport, Usage};
+
+    const MIB: u64 = 1 << 20;
+
+    /// A run of two processes that have 20 MiB each, 8 of them in common, of 24 that they may.
+    fn two_processes(budget_of: Option<u32>) -> RunReport {
+        let pages = [1, 2].map(|pid| {
+            let page = ProcessPage::anonymous().expect("memory");
+            page.pid.store(pid, Relaxed);
+            page.counters.resident_bytes.store(20 * MIB, Relaxed);
+            page.counters.resident_peak_bytes.store(20 * MIB, Relaxed);
+            page
+        });
+        let shared = SharedReport {
+            processes: 2,
+            granted_peak: Bytes(24 * MIB),
+            resident_peak: Bytes(33 * MIB),
+            resident: Bytes(32 * MIB),
+            budget_peak: Bytes(24 * MIB),
+            changes: 0,
+        };
+        let head = Head {
+            program: vec!["sort".into()],
+            end: None,
+            elapsed: Nanos::SECOND,
+            policy: "refault".into(),
+            economist: "enforce".into(),
+            sampling_cap: None,
+            budget: Bytes(24 * MIB),
+            shared: Some(shared),
+            budget_of,
+            holds_store: false,
+            unmanaged: None,
+        };
+        RunReport::collect(head, pages, &Usage::default(), None)
+    }
+
+    /// The values of a series, in MiB.
+    fn values(text: &str, series: &str) -> Vec<u64> {
+        let lines = text.lines().filter(|line| line.starts_with(&format!("terrace_{series}{{")));
+        let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
+        lines.map(|line| (value(line).expect("a number") as u64) / MIB).collect()
+    }
+
+    /// Each process had the budget of all: 48 MiB of 24.
+    #[test]
+    fn a_budget_is_told_once_for_all_processes_with_what_they_have_together() {
+        let text = encode(vec![(7, two_processes(None))], Vec::new()).expect("text");
+
+        assert_eq!(values(&text, "budget_bytes"), [24]);
+        assert_eq!(values(&text, "run_resident_bytes"), [32], "frames in common count once");
+        assert_eq!(values(&text, "run_resident_peak_bytes"), [33]);
+        assert_eq!(values(&text, "budget_exceeded_peak_bytes"), [9]);
+        assert_eq!(values(&text, "resident_bytes"), [20, 20]);
+        assert!(text.contains("terrace_budget_bytes{run=\"7\",program=\"sort\"} "), "{text}");
+    }
+
+    #[test]
+    fn a_run_that_has_joined_another_has_no_budget_of_its_own() {
+        let text = encode(vec![(8, two_processes(Some(7)))], Vec::new()).expect("text");
+
+        assert!(!text.contains("terrace_budget") && !text.contains("terrace_run_"), "{text}");
+        assert_eq!(values(&text, "resident_bytes"), [20, 20]);
+    }
 
     #[test]
     fn every_fault_falls_into_one_bucket_and_the_longest_into_the_last() {
