@@ -11,6 +11,7 @@ use terrace_core::{Bytes, Nanos};
 use terrace_live::broker::keeper::Broker;
 use terrace_live::broker::page::{FILE, Summary};
 use terrace_live::config::RunConfig;
+use terrace_signals::may_stop;
 
 use crate::cgroups;
 use crate::failure::Failure;
@@ -58,8 +59,9 @@ impl Args {
         let cgroup = self.cgroup.as_deref().map(|path| cgroups::directory("--cgroup", path));
         let cgroup = cgroup.transpose()?;
         // Before anybody is told of us, so that no signal finds us without.
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
-            .map_err(|e| Failure::failed(format!("signals: {e}")))?;
+        let mut signals =
+            Signals::new([SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&s| may_stop(s)))
+                .map_err(|e| Failure::failed(format!("signals: {e}")))?;
         let name = vec!["terrace broker".to_owned()];
         let mut manifest = Manifest::new(name, "", "", self.fast, Nanos::ZERO, Vec::new(), None);
         manifest.cgroup = cgroup;

@@ -70,6 +70,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    terrace_signals::await_children();
     let outcome = match args::Cli::try_parse() {
         Ok(cli) => cli.execute(),
         Err(error) => args::explain(&error),

@@ -175,6 +175,80 @@ fn a_signal_that_was_ignored_before_us_is_ignored_in_the_program() {
 }
 
 #[test]
+fn the_program_ignores_and_blocks_the_signals_that_it_would_without_us() {
+    // CHLD: the kernel would not tell us how the program has ended. PIPE: Rust's runtime
+    // ignores it, and has its children take it. The others we handle.
+    let signals =
+        ["--ignore-signal=CHLD,HUP,INT,PIPE,QUIT,USR1", "--block-signal=TERM,INT,USR1,USR2,WINCH"];
+    let shown = |program: &[&str]| {
+        let output = Command::new("env")
+            .args(signals)
+            .args(program)
+            .args(["sh", "-c", "grep -E 'Sig(Ign|Blk)' /proc/self/status; exit 7"])
+            .env("TERRACE_PRELOAD", preload())
+            .output()
+            .unwrap();
+        (String::from_utf8(output.stdout).unwrap(), output.status.code())
+    };
+    let terrace = snapbox::cmd::cargo_bin!("terrace").to_str().unwrap();
+
+    let with_us = shown(&[terrace, "run", "--best-effort", "--quiet", "--fast", "16MiB", "--"]);
+
+    assert_eq!(with_us, shown(&[]));
+    assert!(with_us.0.starts_with("SigBlk:") && with_us.1 == Some(7), "{with_us:?}");
+}
+
+/// Ends with 7 at the first of the signals that are handed on. Blocks them until it is ready.
+const TAKES_ALL: &str = r#"
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+static void end(int signal) { (void)signal; _exit(7); }
+int main(void) {
+    int signals[] = { SIGTERM, SIGHUP, SIGQUIT, SIGINT, SIGUSR2 };
+    sigset_t set;
+    sigemptyset(&set);
+    for (int i = 0; i < 5; i++) {
+        signal(signals[i], end);
+        sigaddset(&set, signals[i]);
+    }
+    puts("ready");
+    fflush(stdout);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+    sleep(20);
+    return 0;
+}
+"#;
+
+/// A script's background job begins with SIGINT and SIGQUIT ignored, and may be a server that
+/// is to be shut down by them.
+#[test]
+fn a_signal_that_was_ignored_or_blocked_before_us_reaches_a_program_that_takes_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("takes_all");
+    compile(TAKES_ALL, &program, &["-O1"]);
+    for before in ["--ignore-signal", "--block-signal"] {
+        for name in ["TERM", "HUP", "QUIT", "USR2", "INT"] {
+            let mut child = Command::new("env")
+                .arg(format!("{before}={name}"))
+                .arg(snapbox::cmd::cargo_bin!("terrace"))
+                .args(["run", "--best-effort", "--quiet", "--fast", "16MiB", "--"])
+                .arg(&program)
+                .env("TERRACE_PRELOAD", preload())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+
+            signal(&child, name);
+
+            assert_eq!(child.wait().unwrap().code(), Some(7), "{before}={name}");
+        }
+    }
+}
+
+#[test]
 fn sigusr1_prints_the_report_and_the_program_goes_on() {
     let (mut child, _stdout) = start("echo ready; sleep 1; exit 4");
     let mut stderr = BufReader::new(child.stderr.take().unwrap());

@@ -125,7 +125,9 @@ impl Session {
     /// Steps until the programs have ended, the time is over or somebody stops us.
     pub(super) fn run(&mut self, duration: Option<Nanos>, json: bool) -> Result<(), Failure> {
         let (stop, ask) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        for (signal, flag) in [(SIGINT, &stop), (SIGTERM, &stop), (SIGHUP, &stop), (SIGUSR1, &ask)]
+        let taken = [(SIGINT, &stop), (SIGTERM, &stop), (SIGHUP, &stop), (SIGUSR1, &ask)];
+        for (signal, flag) in
+            taken.into_iter().filter(|&(signal, _)| terrace_signals::may_stop(signal))
         {
             signal_hook::flag::register(signal, flag.clone())
                 .map_err(|e| Failure::failed(format!("signal {signal}: {e}")))?;

@@ -1,10 +1,10 @@
 //! Starts the program, hands signals on to it, and waits for it.
 //!
 //! The program must see what it would see without us: it keeps the terminal,
-//! the foreground process group and the signal dispositions that we were
-//! started with, and its exit status becomes ours.
+//! the foreground process group and the signals that we were started with
+//! ignored or blocked, and its exit status becomes ours. Whether it goes on ignoring
+//! them is its own affair: they are handed on like all others.
 
-use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
@@ -19,6 +19,10 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Handle, SignalsInfo};
 use signal_hook::low_level::siginfo::Cause;
 use terrace_report::End;
+
+/// The signals that we take while the program runs. SIGUSR1 is a question to us, the others are
+/// the program's.
+const TAKEN: [i32; 6] = [SIGTERM, SIGHUP, SIGQUIT, SIGINT, SIGUSR1, SIGUSR2];
 
 /// How a program ended, from what its parent is told.
 fn end_of(status: ExitStatus) -> End {
@@ -105,15 +109,9 @@ enum Happened {
 impl Running {
     /// Starts a program.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
-        // A signal that was ignored when we were started (nohup, or & in a
-        // script) must stay ignored in the program: a handler of ours would be
-        // reset to the default action there.
-        let ignored = ignored_signals()?;
-        let wanted = [SIGTERM, SIGHUP, SIGQUIT, SIGINT, SIGUSR1, SIGUSR2]
-            .into_iter()
-            .filter(|signal| ignored & (1 << (signal - 1)) == 0);
         // Before the program starts, so that no signal finds us without handlers.
-        let signals = SignalsInfo::<WithOrigin>::new(wanted)?;
+        let signals = SignalsInfo::<WithOrigin>::new(TAKEN)?;
+        terrace_signals::unblock(&TAKEN);
         let (threads, program) = Threads::start(signals)?;
         let started = Instant::now();
         match spawn(command) {
@@ -160,7 +158,7 @@ impl Running {
 }
 
 fn spawn(command: &mut Command) -> io::Result<(Child, OwnedFd)> {
-    let mut child = command.spawn()?;
+    let mut child = terrace_signals::spawn(command)?;
     match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
         Ok(handle) => Ok((child, handle)),
         Err(error) => {
@@ -177,15 +175,6 @@ fn forward(program: &OwnedFd, signal: i32) {
         // It may have ended in this moment; then there is nobody to tell.
         let _ = rustix::process::pidfd_send_signal(program, signal);
     }
-}
-
-/// The set of signals that we were started with ignored; bit n - 1 is signal n.
-fn ignored_signals() -> io::Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    Ok(status
-        .lines()
-        .find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok())
-        .unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -86,7 +86,8 @@ pub(crate) fn start(program: &[OsString], via: Option<Via>) -> Result<Recording,
             executable.display()
         )));
     }
-    let mut child = command.arg(&executable).args(&program[1..]).spawn().map_err(|e| {
+    command.arg(&executable).args(&program[1..]);
+    let mut child = terrace_signals::spawn(&mut command).map_err(|e| {
         Failure::failed(format!("cannot start {}: {e}", command.get_program().display()))
     })?;
     let waiting = thread::spawn(move || {
