@@ -69,11 +69,19 @@ impl Device {
     /// The load of a traffic, as a share of what the device can do; above 1
     /// for a traffic that it cannot serve.
     pub fn load(&self, traffic: Traffic) -> f64 {
+        let [reads, writes, both] = self.time(traffic);
+        reads.max(writes).max(both)
+    }
+
+    /// What a traffic takes of the time of each direction (reads, writes) and of
+    /// the whole device. Directions have times of their own only where the device
+    /// names a combined bandwidth; else reads and writes take turns.
+    pub fn time(&self, traffic: Traffic) -> [f64; 3] {
         let reads = traffic.read / self.read_bandwidth;
         let writes = traffic.write / self.write_bandwidth;
         match self.combined_bandwidth {
-            None => reads + writes,
-            Some(combined) => reads.max(writes).max((traffic.read + traffic.write) / combined),
+            None => [0.0, 0.0, reads + writes],
+            Some(combined) => [reads, writes, (traffic.read + traffic.write) / combined],
         }
     }
 

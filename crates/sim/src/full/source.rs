@@ -176,12 +176,18 @@ impl Stream {
                     }
                 }
                 StreamKind::Chase => {
-                    // A full-period congruence visits every line once a round.
-                    let lines = (self.bytes / 64).next_power_of_two() / 2;
+                    // A congruence of full period visits every number below a power
+                    // of two once a round; those that are no lines are passed over.
+                    let lines = self.bytes / 64;
+                    let period = lines.next_power_of_two();
                     for _ in 0..2 {
-                        self.position =
-                            (self.position.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1))
-                                % lines;
+                        loop {
+                            let next = self.position.wrapping_mul(0x5851_f42d_4c95_7f2d);
+                            self.position = next.wrapping_add(1) % period;
+                            if self.position < lines {
+                                break;
+                            }
+                        }
                         out.push(Access::load(START + self.position * 64).dependent());
                     }
                 }
@@ -206,5 +212,26 @@ impl Source for Stream {
         self.fill(&mut batch.accesses, count);
         self.left -= (count as u64).min(self.left);
         Ok(!batch.accesses.is_empty() || !batch.events.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Half of the lines would fit caches of half the size.
+    #[test]
+    fn a_chase_comes_to_every_line_of_its_memory_once_a_round() {
+        for bytes in [2 << 20, 6 << 20, 8 << 20] {
+            let lines = bytes / 64;
+            let mut chase = Stream::new(StreamKind::Chase, lines, bytes);
+            let (mut batch, mut seen) = (Batch::default(), vec![0u8; lines as usize]);
+            while chase.next(&mut batch).expect("a stream does not fail") {
+                for access in &batch.accesses {
+                    seen[((access.address() - START) / 64) as usize] += 1;
+                }
+            }
+            assert!(seen.iter().all(|&times| times == 1), "{bytes} bytes");
+        }
     }
 }

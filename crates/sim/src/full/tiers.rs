@@ -5,6 +5,12 @@
 //! with the share of the device's time that is in use, as in
 //! [`Device`]; that share is measured over the last
 //! microseconds.
+//!
+//! Bandwidth is one, whatever the traffic is a mix of. Reads and writes take
+//! turns on a device, so each line takes its time of the same [`Lane`]. A device
+//! that names a combined bandwidth (a link) has a lane for each direction, too: a
+//! line takes time of its direction's lane and of the one for both. Copies of
+//! pages take turns with the program's lines on every lane.
 
 use terrace_core::machine::TierFile;
 
@@ -35,22 +41,70 @@ pub struct TierCounts {
     pub latency: f64,
 }
 
+/// One direction of a device, or all of it, with the work that is asked of it. Work
+/// is in nanoseconds of the lane's time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lane {
+    /// The program's work that is not done.
+    backlog: f64,
+    /// Work for copies that is not done.
+    copying: f64,
+    /// Work that was asked for, or copied, since the window began.
+    window: f64,
+}
+
+impl Lane {
+    /// How long the program's next line waits.
+    #[inline]
+    fn wait(&self) -> f64 {
+        // While there is work of both kinds, each gets every other turn.
+        self.backlog + self.backlog.min(self.copying)
+    }
+
+    /// The program asks for some work.
+    #[inline]
+    fn ask(&mut self, work: f64) {
+        self.backlog += work;
+        self.window += work;
+    }
+
+    /// Time passes while nothing is copied.
+    #[inline]
+    fn pass(&mut self, time: f64) {
+        self.backlog = (self.backlog - time).max(0.0);
+    }
+
+    /// Time passes while both kinds of work take turns.
+    fn take_turns(&mut self, time: f64) {
+        let both = self.backlog.min(self.copying);
+        let (turns, alone) =
+            if time < 2.0 * both { (time / 2.0, 0.0) } else { (both, time - 2.0 * both) };
+        let copied = (turns + alone).min(self.copying);
+        self.backlog = (self.backlog - turns - alone).max(0.0);
+        self.copying -= copied;
+        self.window += copied;
+    }
+}
+
+/// Lanes of a device: reads, writes, and both together ([`Device::time`]).
+const LANES: usize = 3;
+const READS: usize = 0;
+const BOTH: usize = 2;
+
 /// One memory.
 #[derive(Clone, Debug)]
 pub struct Tier {
     device: Device,
     line: f64,
-    /// Time that a line takes of the device's bandwidth.
-    read_line: f64,
-    write_line: f64,
-    /// Reads and writes take turns; else each direction has its own time.
-    shared: bool,
-    /// Work that was asked for and is not done: reads (or both), writes.
-    backlog: [f64; 2],
-    /// Latest time at which backlog was worked off.
+    lanes: [Lane; LANES],
+    /// Time that a line takes of each lane.
+    read_line: [f64; LANES],
+    write_line: [f64; LANES],
+    /// Whether any lane has work for copies.
+    copying: bool,
+    /// Latest time at which work was done.
     at: f64,
     window_begin: f64,
-    window: Traffic,
     load: f64,
     slowdown: f64,
     /// What it was asked for.
@@ -64,17 +118,15 @@ impl Tier {
     pub fn new(file: &TierFile) -> Self {
         let device = Device::new(file);
         let line = device.moved(LINE);
-        let time = |read: f64, write: f64| device.load(Traffic { read, write });
         Self {
             line,
-            read_line: time(line, 0.0),
-            write_line: time(0.0, line),
-            shared: file.combined_bandwidth.is_none(),
+            read_line: device.time(Traffic { read: line, write: 0.0 }),
+            write_line: device.time(Traffic { read: 0.0, write: line }),
             device,
-            backlog: [0.0; 2],
+            lanes: [Lane::default(); LANES],
+            copying: false,
             at: 0.0,
             window_begin: 0.0,
-            window: Traffic::default(),
             load: 0.0,
             slowdown: 1.0,
             counts: TierCounts::default(),
@@ -112,8 +164,11 @@ impl Tier {
         if now > self.at {
             let passed = now - self.at;
             self.at = now;
-            self.backlog[0] = (self.backlog[0] - passed).max(0.0);
-            self.backlog[1] = (self.backlog[1] - passed).max(0.0);
+            if self.copying {
+                self.take_turns(passed);
+            } else {
+                self.lanes.iter_mut().for_each(|lane| lane.pass(passed));
+            }
             if now - self.window_begin >= WINDOW {
                 self.measure(now);
             }
@@ -121,15 +176,21 @@ impl Tier {
     }
 
     #[cold]
+    fn take_turns(&mut self, passed: f64) {
+        self.lanes.iter_mut().for_each(|lane| lane.take_turns(passed));
+        self.copying = self.lanes.iter().any(|lane| lane.copying > 0.0);
+    }
+
+    #[cold]
     fn measure(&mut self, now: f64) {
         let time = now - self.window_begin;
-        let traffic = Traffic { read: self.window.read / time, write: self.window.write / time };
-        let load = self.device.load(traffic).min(1.0);
+        let work = self.lanes.iter().map(|lane| lane.window).fold(0.0, f64::max);
+        let load = (work / time).min(1.0);
         // Long idle times make the newest interval the only one that counts.
         let weight = 1.0 - (1.0 - NEWEST).powf(time / WINDOW);
         self.load += (load - self.load) * weight;
         self.slowdown = self.device.slowdown(self.load.min(MOST_LOAD));
-        self.window = Traffic::default();
+        self.lanes.iter_mut().for_each(|lane| lane.window = 0.0);
         self.window_begin = now;
     }
 
@@ -137,9 +198,8 @@ impl Tier {
     #[inline]
     pub fn read(&mut self, now: f64, walk: bool) -> f64 {
         self.pass(now);
-        let wait = self.backlog[0];
-        self.backlog[0] += self.read_line;
-        self.window.read += self.line;
+        let wait = self.lanes[READS].wait().max(self.lanes[BOTH].wait());
+        self.ask(self.read_line);
         self.counts.bytes_read += self.line;
         if walk {
             self.counts.walk_reads += 1;
@@ -158,18 +218,27 @@ impl Tier {
     #[inline]
     pub fn write(&mut self, now: f64) {
         self.pass(now);
-        let queue = usize::from(!self.shared);
-        self.backlog[queue] += self.write_line;
-        self.window.write += self.line;
+        self.ask(self.write_line);
         self.counts.bytes_written += self.line;
         self.counts.writes += 1;
+    }
+
+    #[inline]
+    fn ask(&mut self, work: [f64; LANES]) {
+        for (lane, work) in self.lanes.iter_mut().zip(work) {
+            lane.ask(work);
+        }
     }
 
     /// A copy of pages uses the device.
     pub fn copy(&mut self, bytes: f64, write: bool) {
         let (read, written) = if write { (0.0, bytes) } else { (bytes, 0.0) };
-        self.window.read += read;
-        self.window.write += written;
+        for (lane, work) in
+            self.lanes.iter_mut().zip(self.device.time(Traffic { read, write: written }))
+        {
+            lane.copying += work;
+        }
+        self.copying = true;
         self.counts.bytes_read += read;
         self.counts.bytes_written += written;
     }
@@ -220,6 +289,53 @@ mod tests {
         assert!((at(0.6) - 250.0).abs() < 1.0, "{}", at(0.6));
         assert!(at(0.9) > 300.0, "{}", at(0.9));
         assert!(at(1.2) > 10_000.0, "{}", at(1.2));
+    }
+
+    /// Traffic in GB/s, both directions together, of reads as fast as they come
+    /// with a write for every so many of them; copies besides, in GB/s.
+    fn most_traffic(tier: &mut Tier, reads_a_write: u32, copies: f64) -> f64 {
+        let (mut now, mut copied) = (0.0, 0.0);
+        let reads = 400_000u32;
+        for i in 0..reads {
+            // A read begins when what is asked for before it is done: no faster.
+            now += (tier.read(now, false) - tier.read_latency()).max(0.0);
+            if i % reads_a_write == 0 {
+                tier.write(now);
+            }
+            while copied < now * copies {
+                tier.copy(4096.0, true);
+                copied += 4096.0;
+            }
+        }
+        (tier.counts.bytes_read + tier.counts.bytes_written) / now
+    }
+
+    /// A link of 27.2 GB/s that carried 17.8 each way would make every mixed
+    /// workload a third faster than it is.
+    #[test]
+    fn reads_and_writes_together_get_one_bandwidth() {
+        let near = |ours: f64, bound: f64| {
+            assert!((ours / bound - 1.0).abs() < 0.01, "{ours} GB/s of {bound}");
+        };
+        near(most_traffic(&mut tier("cxl", 1), 1, 0.0), 27.2);
+        // Three reads a write: the reads' direction is the limit, at 17.8.
+        near(most_traffic(&mut tier("cxl", 1), 3, 0.0), 17.8 * 4.0 / 3.0);
+        near(most_traffic(&mut tier("cxl", 1), u32::MAX, 0.0), 17.8);
+        // Optane has one time for both: a unit read and one written take this.
+        let both = 256.0 / 39.4 + 256.0 / 13.9;
+        near(most_traffic(&mut tier("optane-cascade-lake", 1), 1, 0.0), 512.0 / both);
+    }
+
+    /// Copies of pages are traffic like any other.
+    #[test]
+    fn copies_leave_the_program_less() {
+        for machine in ["cxl", "optane-cascade-lake"] {
+            let alone = most_traffic(&mut tier(machine, 1), 1, 0.0);
+            let mut shared = tier(machine, 1);
+            let all = most_traffic(&mut shared, 1, 2.0);
+            assert!(all < alone * 1.05, "{machine}: {all} GB/s with copies, {alone} without");
+            assert!(shared.counts.reads == 400_000);
+        }
     }
 
     #[test]
