@@ -14,14 +14,21 @@ use crate::queue::Note;
 use crate::regions::{FRESH, Place, Region};
 use crate::sys::PAGE;
 use crate::uffd::Message;
+use crate::unmanaged::Unmanaged;
 
 /// From so many pages on, pages that were never touched are skipped in bulk, and
 /// a region that loses so many is not kept for what remains of it.
 const SPARSE: u32 = 1 << 16;
 
 /// Why a program is not managed any more of which memory has moved to where no region can be.
-const NO_REGION: &str = "more parts of its memory have moved than can be managed, or the kernel \
-    gives no memory for what is kept of each page (ulimit -v?)";
+fn no_region(why: Unmanaged) -> &'static str {
+    match why {
+        Unmanaged::TableFull => "more parts of its memory have moved than can be managed",
+        _ => {
+            "memory has moved, and the kernel gives none for what is kept of each page (ulimit -v?)"
+        }
+    }
+}
 
 /// An event that is being carried out. Dropped only if its thread breaks: content of pages
 /// has moved then that our books still have at the old place, or half of it.
@@ -132,7 +139,7 @@ impl Pager {
     /// mapped in it, or `None` if there is no room for it.
     fn split_off(&self, id: u32, old: &Region, first: u32, count: u32) -> Option<(u32, u32)> {
         let start = old.start() + first as usize * PAGE;
-        let new_id = self.regions.insert(start, count)?;
+        let new_id = self.insert_region(start, count).ok()?;
         let new = self.regions.get(new_id)?;
         self.note(Note::Alloc(Self::region_of(new_id, count)));
         let mut gone = 0;
@@ -185,8 +192,8 @@ impl Pager {
     fn move_part(&self, old_id: u32, old: &Region, first: u32, count: u32, to: usize) {
         // Something of ours may have been mapped there: it is gone.
         self.unmapped(to, to + count as usize * PAGE);
-        if !self.cover(to, to + count as usize * PAGE) {
-            give_up::break_off(NO_REGION);
+        if let Err(why) = self.cover(to, to + count as usize * PAGE) {
+            give_up::break_off(no_region(why));
         }
         let mut gone = 0;
         for i in 0..count {
@@ -210,8 +217,9 @@ impl Pager {
     }
 
     /// Makes sure that every page of a mapped range belongs to a region, fresh
-    /// if it was gone; false if the table is full. With the lock for reading.
-    pub fn cover(&self, start: usize, end: usize) -> bool {
+    /// if it was gone; or says why it cannot be, and then some of the pages may. With the lock
+    /// for reading.
+    pub fn cover(&self, start: usize, end: usize) -> Result<(), Unmanaged> {
         let mut at = start;
         while at < end {
             if let Some(place) = self.regions.find(at) {
@@ -225,23 +233,48 @@ impl Pager {
                 at += PAGE;
                 continue;
             }
-            let next = self.regions.next_start(at).map_or(end, |s| s.min(end));
-            if !self.enter_region(at, next) {
-                return false;
-            }
+            let next = self.regions.next_start_in(at, end);
+            self.enter_region(at, next)?;
             at = next;
         }
-        true
+        Ok(())
     }
 
-    /// Makes a region of a mapped range of which no page belongs to one; false if the table is
-    /// full. With the lock for reading.
-    pub fn enter_region(&self, start: usize, end: usize) -> bool {
+    /// Makes a region of a mapped range of which no page belongs to one, or says why it cannot
+    /// be. With the lock for reading.
+    pub fn enter_region(&self, start: usize, end: usize) -> Result<(), Unmanaged> {
         let pages = ((end - start) / PAGE) as u32;
-        let Some(id) = self.regions.insert(start, pages) else { return false };
+        let id = self.insert_region(start, pages)?;
         self.note(Note::Alloc(Self::region_of(id, pages)));
         self.newly_mapped(pages);
-        true
+        Ok(())
+    }
+
+    /// Makes plain memory of what no region has in a range that is registered. With the lock for
+    /// reading.
+    pub fn unregister_gaps(&self, start: usize, end: usize) {
+        let mut at = start;
+        while at < end {
+            if let Some(place) = self.regions.find(at) {
+                at = place.region.end();
+                continue;
+            }
+            let next = self.regions.next_start_in(at, end);
+            let _ = self.uffd().unregister(at, next - at);
+            at = next;
+        }
+    }
+
+    /// Enters a region, in place of those that were taken out if it has to be: a program that
+    /// maps and unmaps all the time may never come to the manager's tick, which frees them.
+    fn insert_region(&self, start: usize, pages: u32) -> Result<u32, Unmanaged> {
+        if self.regions.has_many_retired() {
+            self.regions.reclaim(self.oldest_epoch());
+        }
+        self.regions.insert(start, pages).or_else(|why| {
+            self.regions.reclaim(self.oldest_epoch());
+            self.regions.insert(start, pages).map_err(|_| why)
+        })
     }
 
     /// A page that was gone is mapped again.
@@ -269,14 +302,17 @@ impl Pager {
         end: usize,
         mut each: impl FnMut(u32, &Region, u32, u32),
     ) {
-        for (id, region) in self.regions.iter() {
+        if start >= end {
+            return;
+        }
+        self.regions.for_each_in(start, end, |id, region| {
             let (from, to) = (start.max(region.start()), end.min(region.end()));
             if from < to {
                 let first = (from - region.start()) / PAGE;
                 let count = (to - from).div_ceil(PAGE);
                 each(id, region, first as u32, count as u32);
             }
-        }
+        });
     }
 
     /// Drops the content of pages and puts them into a state; returns how many

@@ -39,6 +39,7 @@
 //! | [`give_up`], [`inject`] | what happens when something of ours breaks, and breaking it for tests |
 //! | [`filters`] | programs that forbid themselves system calls |
 //! | [`presence`], [`ranges`] | what is really mapped; sets of ranges |
+//! | [`reservations`], [`unmanaged`] | what is too large to be managed as a whole; what is not managed, and why |
 //! | [`numa`], [`attach`] | byte-addressable tiers; programs that run already |
 //! | [`event_ring`] | what the policy was told, on its way out |
 //! | [`shared`], [`histogram`] | the statistics page that outlives the process |
@@ -91,6 +92,7 @@ pub mod quiet;
 pub mod ranges;
 pub mod reclaim;
 pub mod regions;
+pub mod reservations;
 pub mod scratch;
 pub mod serve;
 pub mod shared;
@@ -105,6 +107,7 @@ pub mod thrash;
 pub mod threads;
 pub mod tracking;
 pub mod uffd;
+pub mod unmanaged;
 pub mod unpack;
 pub mod visits;
 pub mod waits;

@@ -15,12 +15,15 @@ use crate::duty::{LOOK, Pending};
 use crate::give_up::{self, Retires};
 use crate::inject::{self, Point};
 use crate::limbo::Limbo;
+use crate::presence;
 use crate::reclaim::Pace;
+use crate::reservations;
 use crate::serve::Worker;
 use crate::sight::Sight;
 use crate::spare;
 use crate::spin::give_way;
 use crate::sys::{self, PAGE};
+use crate::unmanaged::Unmanaged;
 
 /// The policy's tick: 10 ms, as HeMem's.
 const TICK: u64 = 10_000_000;
@@ -116,8 +119,8 @@ impl Worker<'_> {
         while let Some((command, a, b)) = pager.commands.pending() {
             match command {
                 Command::Manage => {
-                    let managed = self.manage_range(a, b);
-                    pager.commands.answer(usize::from(managed));
+                    let managed = self.manage_by_parts(a, b);
+                    pager.commands.answer(usize::from(managed.is_ok()));
                 }
                 Command::Discard => {
                     let _reading = pager.reading.lock();
@@ -135,29 +138,63 @@ impl Worker<'_> {
         }
     }
 
-    /// Begins to manage a range that is mapped.
-    pub fn manage_range(&mut self, start: usize, end: usize) -> bool {
+    /// Begins to manage a range that is mapped; of a reservation that is too large to be managed
+    /// as a whole, all of the parts that it is in. If that cannot be done it is on plain memory,
+    /// and the statistics say why.
+    pub fn manage_by_parts(&mut self, start: usize, end: usize) -> Result<(), Unmanaged> {
+        let mut result = Ok(());
+        let mut at = start;
+        while at < end {
+            let mut until = reservations::until(at, end);
+            if let Some((first, last)) = reservations::part_of(at) {
+                until = last.min(until);
+                if self.pager.regions.find(at).is_none()
+                    && presence::is_anonymous(first, last)
+                    && self.try_to_manage(first, last).is_ok()
+                {
+                    at = until;
+                    continue;
+                }
+            }
+            result = result.and(self.manage_range(at, until));
+            at = until;
+        }
+        result
+    }
+
+    /// Begins to manage a range that is mapped. If that cannot be done it is on plain memory, and
+    /// the statistics say why.
+    pub fn manage_range(&mut self, start: usize, end: usize) -> Result<(), Unmanaged> {
+        self.try_to_manage(start, end)
+            .inspect_err(|&why| self.pager.stats().unmanaged.enter(why, start, end))
+    }
+
+    fn try_to_manage(&mut self, start: usize, end: usize) -> Result<(), Unmanaged> {
         let pager = self.pager;
         // It is on plain memory if what leaves it could not be kept anywhere (`ulimit -v`).
         let needed = (end - start) as u64 + SPARE_SPACE;
         if sys::address_space_left().is_some_and(|left| left < needed) {
-            return false;
+            return Err(Unmanaged::NoMemory);
         }
         // What was there before has been unmapped, and the message read; the
         // lock makes sure that it has also been carried out.
         let reading = pager.reading.lock();
         // Whoever puts the program on plain memory has the lock, and then it is too late.
-        if pager.is_stopped() || pager.register(start, end - start).is_err() {
-            return false;
+        if pager.is_stopped() {
+            return Err(Unmanaged::GivenUp);
         }
-        if !pager.cover(start, end) {
-            let _ = pager.uffd().unregister(start, end - start);
-            return false;
+        pager.register(start, end - start).map_err(|error| match error {
+            libc::ENOMEM => Unmanaged::NoMemory,
+            _ => Unmanaged::Refused,
+        })?;
+        let covered = pager.cover(start, end);
+        if covered.is_err() {
+            pager.unregister_gaps(start, end);
         }
         drop(reading);
         self.ask_for_more();
         // What was touched before belongs into the books.
-        let pagemap = crate::presence::Pagemap::open();
+        let pagemap = presence::Pagemap::open();
         pagemap.for_each_present(start, end, |first, count| {
             for i in 0..count {
                 if let Some(place) = pager.regions.find(first + i * PAGE) {
@@ -165,7 +202,7 @@ impl Worker<'_> {
                 }
             }
         });
-        true
+        covered
     }
 
     fn short_of_room(&self) -> bool {
@@ -301,7 +338,7 @@ impl Worker<'_> {
         const SOON: u64 = 10_000_000;
         let pager = self.pager;
         let Ok(at) = sys::map_private(FAULTS * APART * PAGE) else { return };
-        if self.manage_range(at, at + FAULTS * APART * PAGE) {
+        if self.manage_range(at, at + FAULTS * APART * PAGE).is_ok() {
             // By handlers that sleep, and by those that poll.
             let mut overheads = [[0; FAULTS]; 2];
             let mut n = [0; 2];

@@ -87,6 +87,13 @@ pub fn for_each_mapping(mut each: impl FnMut(Mapping)) -> bool {
     }
 }
 
+/// Whether whatever is mapped in a range is private anonymous memory; false if the kernel does not
+/// say.
+pub fn is_anonymous(start: usize, end: usize) -> bool {
+    let mut all = true;
+    for_each_mapping(|m| all &= m.anonymous || m.end <= start || end <= m.start) && all
+}
+
 /// `55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0    [heap]`
 pub(crate) fn parse(line: &[u8]) -> Option<Mapping> {
     let mut fields = line.split(|&b| b == b' ').filter(|f| !f.is_empty());

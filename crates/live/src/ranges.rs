@@ -22,16 +22,18 @@ impl Ranges {
         Self { ranges: [(0, 0); MOST], count: 0 }
     }
 
-    /// Adds a range. If there are too many, it is left out.
-    pub fn add(&mut self, start: usize, end: usize) {
-        self.remove(start, end);
+    /// Adds a range; false if there are too many, and it is left out.
+    #[must_use]
+    pub fn add(&mut self, start: usize, end: usize) -> bool {
+        let complete = self.remove(start, end);
         // Parts that are mapped one after the other become one.
         let touches = |&(s, e): &(usize, usize)| e == start || s == end;
         if let Some(i) = self.ranges[..self.count].iter().position(touches) {
             let (s, e) = self.ranges[i];
             self.ranges[i] = (s.min(start), e.max(end));
+            complete
         } else {
-            self.push(start, end);
+            self.push(start, end) && complete
         }
     }
 
@@ -45,15 +47,21 @@ impl Ranges {
         self.count == 0
     }
 
-    fn push(&mut self, start: usize, end: usize) {
-        if start < end && self.count < MOST {
-            self.ranges[self.count] = (start, end);
-            self.count += 1;
+    /// False if there is no room.
+    fn push(&mut self, start: usize, end: usize) -> bool {
+        if start >= end {
+            return true;
         }
+        let Some(free) = self.ranges.get_mut(self.count) else { return false };
+        *free = (start, end);
+        self.count += 1;
+        true
     }
 
-    /// Takes a range out of all that overlap it.
-    pub fn remove(&mut self, start: usize, end: usize) {
+    /// Takes a range out of all that overlap it. Where that leaves more ranges than there is
+    /// room for, a smaller part of one is left out, too; false then.
+    pub fn remove(&mut self, start: usize, end: usize) -> bool {
+        let mut complete = true;
         let mut i = 0;
         while i < self.count {
             let (s, e) = self.ranges[i];
@@ -64,9 +72,13 @@ impl Ranges {
             self.count -= 1;
             self.ranges[i] = self.ranges[self.count];
             // What remains on both sides lies outside, and is not looked at again.
-            self.push(s, start.min(e));
-            self.push(end.max(s), e);
+            let (before, after) = ((s, start.min(e)), (end.max(s), e));
+            let length = |range: (usize, usize)| range.1.saturating_sub(range.0);
+            let (more, less) =
+                if length(before) < length(after) { (after, before) } else { (before, after) };
+            complete &= self.push(more.0, more.1) & self.push(less.0, less.1);
         }
+        complete
     }
 
     /// Takes any of them out.
@@ -79,6 +91,16 @@ impl Ranges {
     pub fn shared_with(&self, start: usize, end: usize) -> usize {
         let shared = |&(s, e): &(usize, usize)| e.min(end).saturating_sub(s.max(start));
         self.ranges[..self.count].iter().map(shared).sum()
+    }
+
+    /// The one that an address is in.
+    pub fn find(&self, address: usize) -> Option<(usize, usize)> {
+        self.ranges[..self.count].iter().copied().find(|&(s, e)| s <= address && address < e)
+    }
+
+    /// The least first address above one.
+    pub fn next_start(&self, address: usize) -> Option<usize> {
+        self.ranges[..self.count].iter().map(|&(s, _)| s).filter(|&s| s > address).min()
     }
 
     /// Whether any of a range is in these.
@@ -100,13 +122,11 @@ mod tests {
     #[test]
     fn what_is_unmapped_in_the_middle_leaves_both_ends() {
         let mut ranges = Ranges::new();
-        ranges.add(10, 20);
-        ranges.add(20, 30);
+        assert!(ranges.add(10, 20) && ranges.add(20, 30));
         assert_eq!(list(&ranges), [(10, 30)], "neighbours are one");
-        ranges.remove(15, 18);
+        assert!(ranges.remove(15, 18));
         assert_eq!(list(&ranges), [(10, 15), (18, 30)]);
-        ranges.remove(0, 12);
-        ranges.remove(29, 99);
+        assert!(ranges.remove(0, 12) && ranges.remove(29, 99));
         assert_eq!(list(&ranges), [(12, 15), (18, 29)]);
         assert_eq!(ranges.shared_with(14, 20), 3);
         assert!(ranges.overlaps(14, 16) && !ranges.overlaps(15, 18));
@@ -115,9 +135,7 @@ mod tests {
     #[test]
     fn what_is_mapped_again_is_noted_once() {
         let mut ranges = Ranges::new();
-        ranges.add(10, 30);
-        ranges.add(15, 20);
-        ranges.add(5, 12);
+        assert!(ranges.add(10, 30) && ranges.add(15, 20) && ranges.add(5, 12));
         assert_eq!(list(&ranges).iter().map(|(s, e)| e - s).sum::<usize>(), 25);
     }
 
@@ -125,9 +143,12 @@ mod tests {
     fn a_full_table_forgets_nothing_that_is_in_it() {
         let mut ranges = Ranges::new();
         for i in 1..=MOST + 5 {
-            ranges.add(i * 10, i * 10 + 1);
+            assert_eq!(ranges.add(i * 10, i * 10 + 3), i <= MOST);
         }
         assert_eq!(ranges.count, MOST);
         assert!(ranges.overlaps(10, 11) && !ranges.overlaps(MOST * 10 + 10, MOST * 10 + 11));
+        assert!(!ranges.remove(11, 12), "there is no room for both ends");
+        assert_eq!(ranges.find(10), Some((10, 11)));
+        assert_eq!((ranges.find(12), ranges.next_start(12)), (None, Some(20)));
     }
 }

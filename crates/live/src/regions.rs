@@ -5,13 +5,17 @@
 //! 2 MiB chunk names its region; others (the heap, what `mremap` moved) are
 //! found by walking the table.
 
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
+};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use crate::page_state::PageState;
 use crate::shared::PARTS;
 use crate::spare;
 use crate::spin::SpinLock;
 use crate::sys::{self, PAGE};
+use crate::unmanaged::Unmanaged;
 
 /// Where managed mappings are put: an address range far from everything that
 /// the kernel chooses by itself. It is not reserved: a mapping in it is made
@@ -25,10 +29,19 @@ pub fn in_window(address: usize) -> bool {
 }
 /// Alignment of regions in the window.
 pub const CHUNK: usize = 2 << 20;
-/// The most regions managed at once.
-pub const MAX_REGIONS: usize = 16_384;
+/// The most regions managed at once. Many more than a process may have mappings by default
+/// (`vm.max_map_count`, 65 530): those that lie side by side are one mapping for the kernel.
+pub const MAX_REGIONS: usize = SEGMENTS * SEGMENT;
+/// The table grows by so many at a time, as they are needed.
+const SEGMENT: usize = 16_384;
+const SEGMENTS: usize = 8;
+/// From so many regions on that were taken out, those that nobody uses any more are freed before
+/// another one is entered. Their words take memory, and mappings of the process.
+const MANY_RETIRED: usize = 64;
 
 const CHUNKS: usize = WINDOW_LEN / CHUNK;
+/// Beside a region's number in a chunk: there are, or were, others in it, which are not named.
+const SHARED: u32 = 1 << 31;
 /// Regions outside of the window that are found without a look at all regions.
 const MOST_OUTSIDE: usize = 512;
 
@@ -130,8 +143,8 @@ impl Region {
         let pages = self.pages();
         debug_assert!(page < pages, "the manager alone takes regions away, and asks this");
         let at = self.words.load(Acquire) as *const AtomicU64;
-        // SAFETY: behind `pages` words lie the bits of as many pages, see `mapped_for`; they are
-        // unmapped together.
+        // SAFETY: behind `pages` words lie the bits of as many pages, see `words_for`; they go
+        // together.
         (unsafe { &*at.add(pages as usize + page as usize / 64) }, 1 << (page % 64))
     }
     /// Counts a fault on a page.
@@ -169,16 +182,47 @@ impl Region {
     }
 }
 
-/// Bytes for the words of so many pages, and a bit for each behind them.
-const fn mapped_for(pages: u32) -> usize {
-    (pages as usize + (pages as usize).div_ceil(64)) * size_of::<AtomicU64>()
-}
-
 struct Retired {
     id: u32,
     words: usize,
-    len: usize,
+    pages: u32,
     epoch: u64,
+}
+
+/// Words for so many pages, and a bit for each behind them.
+const fn words_for(pages: u32) -> usize {
+    (pages as usize + (pages as usize).div_ceil(64)) * size_of::<AtomicU64>()
+}
+
+/// Up to this size they come from the allocator: each mapping counts against a limit that the
+/// program shares with us (`vm.max_map_count`), and small regions may be many.
+const SMALL_WORDS: usize = 8 << 10;
+
+/// The words of a new region, and the bits behind them, all zero.
+fn map_words(pages: u32) -> Result<usize, Unmanaged> {
+    let len = words_for(pages);
+    if len > SMALL_WORDS {
+        return spare::map(len).map_err(|_| Unmanaged::NoMemory);
+    }
+    let layout = Layout::array::<u64>(len / size_of::<u64>()).map_err(|_| Unmanaged::NoMemory)?;
+    // SAFETY: a region has pages, so this is not empty.
+    let at = unsafe { alloc_zeroed(layout) };
+    if at.is_null() { Err(Unmanaged::NoMemory) } else { Ok(at.expose_provenance()) }
+}
+
+/// Gives them back.
+///
+/// # Safety
+/// They came from [`map_words`] for as many pages, and nobody uses them any more.
+unsafe fn unmap_words(words: usize, pages: u32) {
+    let len = words_for(pages);
+    if len > SMALL_WORDS {
+        // SAFETY: the caller's.
+        let _ = unsafe { sys::munmap(words, len) };
+    } else if let Ok(layout) = Layout::array::<u64>(len / size_of::<u64>()) {
+        // SAFETY: the caller's.
+        unsafe { dealloc(core::ptr::with_exposed_provenance_mut(words), layout) };
+    }
 }
 
 struct Changes {
@@ -188,7 +232,8 @@ struct Changes {
 
 /// All regions.
 pub struct Regions {
-    table: &'static [Region],
+    /// The table: [`SEGMENT`] regions each, null where it has not grown so far.
+    segments: [AtomicPtr<Region>; SEGMENTS],
     chunks: &'static [AtomicU32],
     /// By chunk: whether it is backed by one huge page, as far as we know.
     huge: &'static [AtomicU8],
@@ -198,13 +243,15 @@ pub struct Regions {
     /// Whether there were ever more than fit.
     more_outside: AtomicBool,
     changes: SpinLock<Changes>,
+    /// How many were taken out and are not free yet.
+    retired: AtomicUsize,
     epoch: AtomicU64,
 }
 
 impl Regions {
     /// No regions yet. Takes address space only; fails if there is none.
     pub fn new() -> Result<Self, i32> {
-        let table = sys::map_private(MAX_REGIONS * size_of::<Region>())?;
+        let segment = map_segment()?;
         let chunks = sys::map_private(CHUNKS * 4)?;
         let huge = sys::map_private(CHUNKS)?;
         let outside = sys::map_private(MOST_OUTSIDE * 4)?;
@@ -212,16 +259,19 @@ impl Regions {
         // never unmapped, and zero bytes are valid atomics.
         unsafe {
             Ok(Self {
-                table: core::slice::from_raw_parts(table as *const Region, MAX_REGIONS),
+                segments: core::array::from_fn(|i| {
+                    AtomicPtr::new(if i == 0 { segment } else { core::ptr::null_mut() })
+                }),
                 chunks: core::slice::from_raw_parts(chunks as *const AtomicU32, CHUNKS),
                 huge: core::slice::from_raw_parts(huge as *const AtomicU8, CHUNKS),
                 used: AtomicU32::new(0),
                 outside: core::slice::from_raw_parts(outside as *const AtomicU32, MOST_OUTSIDE),
                 more_outside: AtomicBool::new(false),
                 changes: SpinLock::new(Changes {
-                    free_ids: Vec::with_capacity(MAX_REGIONS),
-                    retired: Vec::with_capacity(MAX_REGIONS),
+                    free_ids: Vec::with_capacity(SEGMENT),
+                    retired: Vec::with_capacity(SEGMENT),
                 }),
+                retired: AtomicUsize::new(0),
                 epoch: AtomicU64::new(1),
             })
         }
@@ -232,12 +282,10 @@ impl Regions {
         if let Some(chunk) = address.checked_sub(WINDOW).map(|o| o / CHUNK)
             && let Some(entry) = self.chunks.get(chunk)
         {
-            let id = entry.load(Acquire);
-            if id != 0
-                && let Some(place) = self.place(id - 1, address)
-                && !is_gone(&place)
-            {
-                return Some(place);
+            let entry = entry.load(Acquire);
+            let named = named(entry).and_then(|id| self.place(id, address));
+            if entry & SHARED == 0 || named.is_some_and(|place| !is_gone(&place)) {
+                return named;
             }
         }
         // A region that has lost this address may hide one that has it now.
@@ -264,8 +312,15 @@ impl Regions {
         gone
     }
 
+    /// An entry of the table; `None` beyond its end.
+    fn entry(&self, id: u32) -> Option<&Region> {
+        let segment = self.segments.get(id as usize / SEGMENT)?.load(Acquire);
+        // SAFETY: null, or the first of so many, which are never unmapped.
+        (!segment.is_null()).then(|| unsafe { &*segment.add(id as usize % SEGMENT) })
+    }
+
     fn place(&self, id: u32, address: usize) -> Option<Place<'_>> {
-        let region = &self.table[id as usize];
+        let region = self.entry(id)?;
         let pages = region.pages();
         let page = address.checked_sub(region.start())? / PAGE;
         (page < pages as usize).then(|| Place {
@@ -278,7 +333,7 @@ impl Regions {
 
     /// A region by its number; `None` while that number is unused.
     pub fn get(&self, id: u32) -> Option<&Region> {
-        self.table.get(id as usize).filter(|r| r.pages() != 0)
+        self.entry(id).filter(|r| r.pages() != 0)
     }
 
     /// Every region.
@@ -291,30 +346,26 @@ impl Regions {
         (id..self.used.load(Acquire)).filter_map(|id| self.get(id).map(|r| (id, r)))
     }
 
-    /// Enters a region whose pages are all fresh. `None` if the table is full
-    /// or there is no memory for the words, or for what a policy keeps of so many pages.
-    pub fn insert(&self, start: usize, pages: u32) -> Option<u32> {
-        let words = spare::map(mapped_for(pages)).ok()?;
-        if !is_room_for_books(pages) {
-            // SAFETY: nobody knows of these words.
-            let _ = unsafe { sys::munmap(words, mapped_for(pages)) };
-            return None;
-        }
-        let mut changes = self.changes.lock();
-        let id = if let Some(id) = changes.free_ids.pop() {
-            id
+    /// Enters a region whose pages are all fresh, or says why it cannot be: the table is full, or
+    /// there is no memory for the words, or for what a policy keeps of so many pages.
+    pub fn insert(&self, start: usize, pages: u32) -> Result<u32, Unmanaged> {
+        let words = map_words(pages)?;
+        let entered = if is_room_for_books(pages) {
+            self.enter(start, pages, words)
         } else {
-            let id = self.used.load(Relaxed);
-            if id as usize == MAX_REGIONS {
-                drop(changes);
-                // SAFETY: nobody knows of these words.
-                let _ = unsafe { sys::munmap(words, mapped_for(pages)) };
-                return None;
-            }
-            self.used.store(id + 1, Release);
-            id
+            Err(Unmanaged::NoMemory)
         };
-        let region = &self.table[id as usize];
+        // SAFETY: nobody knows of these words.
+        entered.inspect_err(|_| unsafe { unmap_words(words, pages) })
+    }
+
+    fn enter(&self, start: usize, pages: u32, words: usize) -> Result<u32, Unmanaged> {
+        let mut changes = self.changes.lock();
+        let id = match changes.free_ids.pop() {
+            Some(id) => id,
+            None => self.next_id(&mut changes)?,
+        };
+        let region = self.entry(id).ok_or(Unmanaged::TableFull)?;
         region.start.store(start, Relaxed);
         region.words.store(words, Relaxed);
         region.gone.store(0, Relaxed);
@@ -330,7 +381,23 @@ impl Regions {
                 None => self.more_outside.store(true, Release),
             }
         }
-        Some(id)
+        Ok(id)
+    }
+
+    /// The first number that was never used; the table grows if it has to.
+    fn next_id(&self, changes: &mut Changes) -> Result<u32, Unmanaged> {
+        let id = self.used.load(Relaxed);
+        let segment = self.segments.get(id as usize / SEGMENT).ok_or(Unmanaged::TableFull)?;
+        if segment.load(Relaxed).is_null() {
+            // So that nothing has to be allocated where a number is given back.
+            let (free, retired) = (changes.free_ids.len(), changes.retired.len());
+            let most = id as usize + SEGMENT;
+            changes.free_ids.try_reserve_exact(most - free).map_err(|_| Unmanaged::NoMemory)?;
+            changes.retired.try_reserve_exact(most - retired).map_err(|_| Unmanaged::NoMemory)?;
+            segment.store(map_segment().map_err(|_| Unmanaged::NoMemory)?, Release);
+        }
+        self.used.store(id + 1, Release);
+        Ok(id)
     }
 
     /// Notes that an address lies in a huge page, or no longer; says whether it did.
@@ -365,9 +432,13 @@ impl Regions {
 
     /// Lets the chunks that name no region name this one.
     pub fn index(&self, id: u32) {
-        let region = &self.table[id as usize];
+        let Some(region) = self.entry(id) else { return };
         for chunk in chunks_of(region.start(), region.pages()) {
-            let _ = self.chunks[chunk].compare_exchange(0, id + 1, AcqRel, Relaxed);
+            let name = |entry| match named(entry) {
+                None => Some(entry | (id + 1)),
+                Some(other) => (other != id).then_some(entry | SHARED),
+            };
+            let _ = self.chunks[chunk].fetch_update(AcqRel, Acquire, name);
         }
     }
 
@@ -375,25 +446,27 @@ impl Regions {
     /// [`Regions::reclaim`] has seen that nobody holds on to them.
     pub fn remove(&self, id: u32) {
         let mut changes = self.changes.lock();
-        let region = &self.table[id as usize];
+        let Some(region) = self.entry(id) else { return };
         let pages = region.pages.swap(0, AcqRel);
         if pages == 0 {
             return;
         }
         for chunk in chunks_of(region.start(), pages) {
-            let _ = self.chunks[chunk].compare_exchange(id + 1, 0, AcqRel, Relaxed);
+            let unname = |entry| (named(entry) == Some(id)).then_some(entry & SHARED);
+            let _ = self.chunks[chunk].fetch_update(AcqRel, Acquire, unname);
         }
         self.no_longer_huge(region.start(), pages);
         for entry in self.outside.iter().filter(|entry| entry.load(Relaxed) == id + 1) {
             entry.store(0, Release);
         }
         let epoch = self.epoch.fetch_add(1, AcqRel);
-        changes.retired.push(Retired {
-            id,
-            words: region.words.load(Acquire),
-            len: mapped_for(pages),
-            epoch,
-        });
+        changes.retired.push(Retired { id, words: region.words.load(Acquire), pages, epoch });
+        self.retired.fetch_add(1, Relaxed);
+    }
+
+    /// Whether it is time to free what was taken out.
+    pub fn has_many_retired(&self) -> bool {
+        self.retired.load(Relaxed) >= MANY_RETIRED
     }
 
     /// The present epoch: a thread that begins to use regions notes it.
@@ -410,12 +483,52 @@ impl Regions {
             if changes.retired[i].epoch < oldest {
                 let retired = changes.retired.swap_remove(i);
                 // SAFETY: no thread that could know these words is left.
-                let _ = unsafe { sys::munmap(retired.words, retired.len) };
+                unsafe { unmap_words(retired.words, retired.pages) };
                 changes.free_ids.push(retired.id);
+                self.retired.fetch_sub(1, Relaxed);
             } else {
                 i += 1;
             }
         }
+    }
+
+    /// Calls `each` for the regions that a range lies in, in no order. Where each chunk of it has
+    /// one region, as most have, others are not looked at.
+    pub fn for_each_in(&self, start: usize, end: usize, mut each: impl FnMut(u32, &Region)) {
+        let overlaps = |region: &Region| region.start() < end && start < region.end();
+        let Some(chunks) = self.chunks_alone(start, end) else {
+            return self.iter().filter(|(_, r)| overlaps(r)).for_each(|(id, r)| each(id, r));
+        };
+        let mut last = None;
+        for id in chunks.filter_map(|entry| named(entry.load(Acquire))) {
+            // One that covers several chunks.
+            if last.replace(id) != Some(id)
+                && let Some(region) = self.get(id).filter(|region| overlaps(region))
+            {
+                each(id, region);
+            }
+        }
+    }
+
+    /// The chunks of a range in the window of which none has several regions; `None` of any other.
+    fn chunks_alone(&self, start: usize, end: usize) -> Option<impl Iterator<Item = &AtomicU32>> {
+        if !in_window(start) || !in_window(end - 1) {
+            return None;
+        }
+        let chunks = &self.chunks[(start - WINDOW) / CHUNK..=(end - 1 - WINDOW) / CHUNK];
+        let alone = chunks.iter().all(|entry| entry.load(Acquire) & SHARED == 0);
+        alone.then(|| chunks.iter())
+    }
+
+    /// The first address of a region in a range, after its beginning; the range's end if there is none.
+    pub fn next_start_in(&self, start: usize, end: usize) -> usize {
+        let mut next = end;
+        self.for_each_in(start, end, |_, region| {
+            if region.start() > start {
+                next = next.min(region.start());
+            }
+        });
+        next
     }
 
     /// The least start of a region above an address.
@@ -438,8 +551,14 @@ impl Regions {
     }
 }
 
-fn is_gone(place: &Place<'_>) -> bool {
+/// Whether a page is not mapped any more, as far as its books say.
+pub fn is_gone(place: &Place<'_>) -> bool {
     PageState::of(place.word.load(Acquire)) == PageState::Gone
+}
+
+/// The region that a chunk's entry names.
+const fn named(entry: u32) -> Option<u32> {
+    (entry & !SHARED).checked_sub(1)
 }
 
 fn chunks_of(start: usize, pages: u32) -> core::ops::Range<usize> {
@@ -450,6 +569,12 @@ fn chunks_of(start: usize, pages: u32) -> core::ops::Range<usize> {
         }
         _ => 0..0,
     }
+}
+
+/// Memory for more of the table, never unmapped. Zero bytes are unused regions.
+fn map_segment() -> Result<*mut Region, i32> {
+    let at = sys::map_private(SEGMENT * size_of::<Region>())?;
+    Ok(core::ptr::with_exposed_provenance_mut(at))
 }
 
 /// The word of a page that was never touched.
@@ -489,6 +614,39 @@ mod tests {
         assert!(regions.find(0x1234).is_none());
     }
 
+    /// Small ones may share a chunk, and each may be the first to go.
+    #[test]
+    fn regions_that_share_a_chunk_are_found_whichever_came_first() {
+        let regions = Regions::new().expect("address space");
+        let at = |page: usize| WINDOW + page * PAGE;
+        let a = regions.insert(at(0), 8).expect("room");
+        let b = regions.insert(at(8), 8).expect("room");
+        let found = |address| regions.find(address).map(|place| place.id);
+        let in_range = |from, to| {
+            let mut ids = Vec::new();
+            regions.for_each_in(at(from), at(to), |id, _| ids.push(id));
+            ids
+        };
+        assert_eq!((found(at(7)), found(at(8)), found(at(16))), (Some(a), Some(b), None));
+        assert_eq!((in_range(0, 8), in_range(7, 9)), (vec![a], vec![a, b]));
+        assert_eq!(
+            (regions.next_start_in(at(0), at(16)), regions.next_start_in(at(9), at(16))),
+            (at(8), at(16))
+        );
+
+        regions.remove(a);
+
+        assert_eq!((found(at(7)), found(at(8))), (None, Some(b)));
+        let c = regions.insert(at(0), 8).expect("room");
+        regions.remove(b);
+        assert_eq!((found(at(7)), found(at(8))), (Some(c), None));
+        let large = regions.insert(WINDOW + CHUNK, 3 * 512).expect("room");
+        assert_eq!(found(WINDOW + 3 * CHUNK), Some(large));
+        let mut ids = Vec::new();
+        regions.for_each_in(WINDOW + CHUNK, WINDOW + 9 * CHUNK, |id, _| ids.push(id));
+        assert_eq!(ids, [large], "once, though it is in three chunks");
+    }
+
     /// The bits lie behind the words: neither may reach into the other.
     #[test]
     fn pages_are_set_apart_one_by_one() {
@@ -515,8 +673,39 @@ mod tests {
         let user = regions.epoch();
         regions.remove(a);
         regions.reclaim(user);
-        assert_ne!(regions.insert(WINDOW, 1), Some(a), "still in use");
+        assert_ne!(regions.insert(WINDOW, 1), Ok(a), "still in use");
         regions.reclaim(regions.epoch());
-        assert_eq!(regions.insert(WINDOW + CHUNK, 1), Some(a));
+        assert_eq!(regions.insert(WINDOW + CHUNK, 1), Ok(a));
+    }
+
+    /// Programs map and unmap all day long without touching anything.
+    #[test]
+    fn numbers_and_words_of_what_is_gone_are_enough_for_what_comes() {
+        let regions = Regions::new().expect("address space");
+        for round in 0..40_000 {
+            if regions.has_many_retired() {
+                regions.reclaim(regions.epoch());
+            }
+            let id = regions.insert(WINDOW + round % 7 * CHUNK, 512).expect("room");
+            assert!(id as usize <= MANY_RETIRED, "{id}");
+            regions.remove(id);
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "takes long")]
+    fn the_table_grows_until_it_is_full_and_says_so() {
+        let regions = Regions::new().expect("address space");
+        for id in 0..MAX_REGIONS {
+            assert_eq!(regions.insert(WINDOW + id * CHUNK, 1), Ok(id as u32));
+        }
+
+        assert_eq!(regions.insert(0x5555_0000_0000, 1), Err(Unmanaged::TableFull));
+        let last = MAX_REGIONS - 1;
+        let place = regions.find(WINDOW + last * CHUNK).expect("managed");
+        assert_eq!((place.id, place.page), (last as u32, 0));
+        regions.remove(7);
+        regions.reclaim(regions.epoch());
+        assert_eq!(regions.insert(0x5555_0000_0000, 1), Ok(7));
     }
 }

@@ -491,10 +491,12 @@ impl<'p> Worker<'p> {
         // All of it that no region has: it may be walked through backwards.
         let start = pager.regions.last_end(address).map_or(mapping.start, |e| e.max(mapping.start));
         let end = pager.regions.next_start(address).map_or(mapping.end, |s| s.min(mapping.end));
-        if pager.enter_region(start, end) {
-            Served::Retry
-        } else {
-            fill_zeros(pager.uffd(), address)
+        let Err(why) = pager.enter_region(start, end) else { return Served::Retry };
+        // Plain memory from now on, and the statistics say so. The kernel wakes whoever waits.
+        pager.stats().unmanaged.enter(why, start, end);
+        match pager.uffd().unregister(start, end - start) {
+            Ok(()) => Served::Done,
+            Err(_) => fill_zeros(pager.uffd(), address),
         }
     }
 

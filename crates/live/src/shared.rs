@@ -15,10 +15,11 @@ use crate::histogram::Histogram;
 use crate::opened::Opened;
 use crate::spare;
 use crate::sys;
+use crate::unmanaged::Ledger;
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 /// Bytes of a text, with the zero at its end.
 const TEXT: usize = 256;
 /// Regions that the page has room for; the report shows the top of them.
@@ -297,6 +298,8 @@ pub struct ProcessPage {
     pub latency: [Histogram; 3],
     /// Regions.
     pub regions: [RegionStats; REGIONS],
+    /// What could not be managed.
+    pub unmanaged: Ledger,
     ring: [Slot; RING],
 }
 
@@ -438,6 +441,7 @@ impl ProcessPage {
         ] {
             to.store(from.load(Relaxed), Relaxed);
         }
+        self.unmanaged.inherit(&parent.unmanaged);
     }
 
     /// Puts the figures of a process that has ended to these: what has happened, and the most
@@ -458,6 +462,7 @@ impl ProcessPage {
         for (to, from) in self.latency.iter().zip(&ended.latency) {
             to.take_in(from);
         }
+        self.unmanaged.take_in(&ended.unmanaged);
         self.counters.ended_processes.fetch_add(1, Relaxed);
     }
 

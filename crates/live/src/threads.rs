@@ -14,6 +14,7 @@ use crate::give_up;
 use crate::page_state::PageState;
 use crate::pager::{HANDLERS, MANAGER, MAX_WORKERS, Pager, WRITER};
 use crate::prepared::{self, Handles};
+use crate::presence;
 use crate::processors::{self, Processors};
 use crate::serve::Worker;
 use crate::shared::State;
@@ -290,7 +291,7 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
         Begin::Fresh { heap } => {
             let mut heap_end = 0;
             let mut ranges = Vec::new();
-            crate::presence::for_each_mapping(|m| {
+            presence::for_each_mapping(|m| {
                 let ours = crate::regions::in_window(m.start);
                 if ours && m.is_manageable() || heap && m.heap && m.is_ordinary() {
                     ranges.push((m.start, m.end));
@@ -301,7 +302,8 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
             });
             pager.heap_end.store(heap_end, Release);
             for (start, end) in ranges {
-                worker.manage_range(start, end);
+                // What cannot be managed is told of by the statistics.
+                let _ = worker.manage_range(start, end);
             }
         }
     }
@@ -320,7 +322,7 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
 fn forget_unmapped(pager: &Pager) {
     let mut gaps = Vec::new();
     let mut end = 0;
-    crate::presence::for_each_mapping(|m| {
+    presence::for_each_mapping(|m| {
         gaps.push((end, m.start));
         end = m.end;
     });

@@ -21,7 +21,7 @@ const NON_MAIN_ARENA: usize = 4;
 const IS_MMAPPED: usize = 2;
 /// How far a heap grows before we look again.
 const STEP: usize = 1 << 20;
-/// Heaps that we keep track of; further ones stay unmanaged.
+/// Heaps that we keep track of. Of further ones the size is not known, but they are managed.
 const HEAPS: usize = 1024;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
@@ -96,18 +96,36 @@ fn add(base: usize, used: usize) {
     let added = state::signals_blocked(|| {
         let _adding = ADDING.lock();
         if known().any(|h| h.load(Relaxed) & !(HEAP - 1) == base) {
-            return false;
+            return Added::Known;
         }
         let count = COUNT.load(Relaxed);
         if count == HEAPS {
-            return false;
+            return Added::NoRoom;
         }
         KNOWN[count].store(base | used, Relaxed);
         COUNT.store(count + 1, Release);
-        true
+        Added::New
     });
-    if added {
-        manage(base);
-        state::wake_up_if_needed();
+    match added {
+        Added::Known => {}
+        Added::New => {
+            manage(base);
+            state::wake_up_if_needed();
+        }
+        Added::NoRoom => {
+            // Nobody will notice how they grow.
+            state::begin_early();
+            if state::pager().is_some_and(|pager| pager.regions.find(base).is_none()) {
+                manage(base);
+            }
+        }
     }
+}
+
+/// What became of a heap that was found.
+enum Added {
+    Known,
+    New,
+    /// There are too many.
+    NoRoom,
 }

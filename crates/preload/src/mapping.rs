@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use libc::c_int;
 use terrace_live::regions::{CHUNK, WINDOW, WINDOW_LEN, in_window};
+use terrace_live::reservations;
 use terrace_live::spin::SpinLock;
 use terrace_live::sys::{self, PAGE};
 use terrace_live::threads;
@@ -43,12 +44,11 @@ const SPECIAL: c_int = libc::MAP_SHARED
 /// Flags by which a mapping's address is not ours to choose.
 const FIXED: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
+/// No program has more addresses: the kernel refuses what is longer.
+const ADDRESSES: usize = 1 << 56;
+
 /// What may be read and written, and what is only reserved.
 const ACCESSIBLE: c_int = libc::PROT_READ | libc::PROT_WRITE;
-
-/// Larger reservations are not managed: of each page of a region we keep a word, and the
-/// policy some ten bytes.
-const LARGEST_RESERVATION: usize = 64 << 30;
 
 /// Maps memory for a large block of the allocator's.
 pub(crate) fn place_block(len: usize) -> Option<usize> {
@@ -97,8 +97,9 @@ impl Half {
                 return Some(at);
             }
         }
-        let at = self.next.fetch_add(chunks * CHUNK, Relaxed);
-        (at + chunks * CHUNK <= self.start + WINDOW_LEN / 2).then_some(at)
+        let end = self.start + WINDOW_LEN / 2;
+        let after = |at: usize| at.checked_add(chunks * CHUNK).filter(|&next| next <= end);
+        self.next.fetch_update(Relaxed, Relaxed, after).ok()
     }
 }
 
@@ -188,10 +189,12 @@ pub unsafe extern "C" fn mmap(
     let managed = ordinary
         && !threads::is_ours()
         && state::config().is_some_and(|config| len as u64 >= config.min_region.get())
-        && len < if prot == libc::PROT_NONE { LARGEST_RESERVATION } else { WINDOW_LEN / 2 };
-    let pages = len.next_multiple_of(PAGE);
+        && len < if prot == libc::PROT_NONE { ADDRESSES } else { WINDOW_LEN / 2 };
+    // What is too long to be rounded up the kernel refuses.
+    let pages = len.checked_next_multiple_of(PAGE).unwrap_or(len);
     // Who reserves addresses at a place may count on it.
-    let anywhere = flags & FIXED == 0 && (prot == ACCESSIBLE || at.is_null());
+    let anywhere =
+        flags & FIXED == 0 && (prot == ACCESSIBLE || at.is_null() && pages < reservations::LARGE);
     if managed
         && anywhere
         && let Some(placed) = place(&MAPPINGS, pages, prot, flags)
@@ -208,12 +211,13 @@ pub unsafe extern "C" fn mmap(
         Ok(mapped) => mapped,
         Err(error) => return fail(error),
     };
-    if managed {
+    if managed && prot == ACCESSIBLE {
         state::count_roughly();
         places::mapped(mapped, mapped + pages);
-        if prot == ACCESSIBLE {
-            state::accessible(pages);
-        }
+        state::accessible(pages);
+    } else if managed {
+        state::count_roughly();
+        places::reserved(mapped, mapped + pages);
     } else if flags & libc::MAP_FIXED != 0 {
         places::unmapped(mapped, mapped + pages);
     }
@@ -270,8 +274,10 @@ pub unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, prot: c_int) -> c
     let result = unsafe { libc::syscall(libc::SYS_mprotect, at, len, prot) } as c_int;
     if result == 0 && prot & libc::PROT_WRITE != 0 && state::counts_roughly() {
         let start = at as usize;
-        if places::contains(start, start + len) {
-            state::accessible(len.next_multiple_of(PAGE));
+        let pages = len.next_multiple_of(PAGE);
+        if places::contains(start, start + pages) {
+            places::now_accessible(start, start + pages);
+            state::accessible(pages);
         }
     }
     result

@@ -8,10 +8,13 @@
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use terrace_live::command::Command;
+use terrace_live::pager::Pager;
 use terrace_live::presence;
 use terrace_live::ranges::Ranges;
-use terrace_live::regions::in_window;
+use terrace_live::regions::{in_window, is_gone};
+use terrace_live::reservations;
 use terrace_live::spin::SpinLock;
+use terrace_live::sys::PAGE;
 
 use crate::state;
 
@@ -32,19 +35,67 @@ fn noted<T>(work: impl FnOnce(&mut Ranges) -> T) -> T {
 pub(crate) fn forked() {
     // SAFETY: nobody else exists; at worst a range that was just changing is lost, and
     // stays unmanaged.
-    unsafe { NOTED.force_unlock() };
+    unsafe {
+        NOTED.force_unlock();
+        reservations::after_fork();
+    }
 }
 
 /// Private anonymous memory was mapped, in place of whatever was there.
 pub(crate) fn mapped(start: usize, end: usize) {
     if let Some(pager) = state::pager() {
-        state::signals_blocked(|| pager.commands.ask(pager, Command::Manage, start, end));
-    } else if !in_window(start) {
-        // What is in the window is found by itself.
-        noted(|ranges| ranges.add(start, end));
-        if state::pager().is_some() {
-            // It has just begun, and may have looked before.
-            manage_all();
+        return ask(pager, start, end);
+    }
+    // What is in the window, or in a large reservation, is found by itself.
+    if in_window(start) || state::signals_blocked(|| reservations::overlap(start, end)) {
+        return;
+    }
+    if !noted(|ranges| ranges.add(start, end)) {
+        // So many that no more can be noted: the pager can manage more.
+        state::begin_early();
+    }
+    if let Some(pager) = state::pager() {
+        // It has just begun, and may have looked before.
+        manage_all();
+        ask(pager, start, end);
+    }
+}
+
+/// The pager is to manage a range. If it cannot, its statistics say so.
+fn ask(pager: &Pager, start: usize, end: usize) {
+    state::signals_blocked(|| pager.commands.ask(pager, Command::Manage, start, end));
+}
+
+/// Memory without access was mapped, in place of whatever was there.
+pub(crate) fn reserved(start: usize, end: usize) {
+    let of_large = state::signals_blocked(|| reservations::overlap(start, end));
+    if of_large {
+        // A part of it was given back. If that part is managed, it is to stay so.
+        if let Some(pager) = state::pager().filter(|pager| pager.regions.find(start).is_some()) {
+            ask(pager, start, end);
+        }
+    } else if end - start < reservations::LARGE {
+        mapped(start, end);
+    } else {
+        unmapped(start, end);
+        if !state::signals_blocked(|| reservations::note(start, end)) {
+            mapped(start, end);
+        }
+    }
+}
+
+/// A range may be accessed from now on. Of a large reservation, that part is to be managed.
+pub(crate) fn now_accessible(start: usize, end: usize) {
+    if !reservations::any() || !state::signals_blocked(|| reservations::overlap(start, end)) {
+        return;
+    }
+    if let Some(pager) = state::pager() {
+        let is_managed = |at| {
+            let place = pager.regions.find(at);
+            place.is_some_and(|place| !is_gone(&place))
+        };
+        if !is_managed(start) || !is_managed(end - PAGE) {
+            ask(pager, start, end);
         }
     }
 }
@@ -52,13 +103,19 @@ pub(crate) fn mapped(start: usize, end: usize) {
 /// A range was unmapped, or is of another kind now.
 pub(crate) fn unmapped(start: usize, end: usize) {
     if COUNT.load(Acquire) != 0 && !in_window(start) {
+        // Where there are too many parts the least are left out, and stay unmanaged.
         noted(|ranges| ranges.remove(start, end));
+    }
+    if reservations::any() {
+        state::signals_blocked(|| reservations::forget(start, end));
     }
 }
 
 /// Whether any of a range is to be managed.
 pub(crate) fn contains(start: usize, end: usize) -> bool {
-    in_window(start) || COUNT.load(Acquire) != 0 && noted(|ranges| ranges.overlaps(start, end))
+    in_window(start)
+        || COUNT.load(Acquire) != 0 && noted(|ranges| ranges.overlaps(start, end))
+        || reservations::any() && state::signals_blocked(|| reservations::overlap(start, end))
 }
 
 /// Bytes that the program can write to, of what is to be managed; `None` if the
@@ -72,7 +129,8 @@ pub(crate) fn accessible() -> Option<usize> {
         bytes += if in_window(m.start) {
             m.end - m.start
         } else {
-            noted(|ranges| ranges.shared_with(m.start, m.end))
+            let large = || reservations::shared_with(m.start, m.end);
+            noted(|ranges| ranges.shared_with(m.start, m.end)) + state::signals_blocked(large)
         };
     });
     told.then_some(bytes)
@@ -88,6 +146,44 @@ pub(crate) fn manage_all() {
             at = to;
         }
     }
+    let mut at = 0;
+    while let Some((from, to)) = first_accessible_of_reservations(at) {
+        mapped(from, to);
+        at = to;
+        // Mostly all of its part is managed now.
+        if let Some(pager) = state::pager()
+            && let Some((_, end)) = state::signals_blocked(|| reservations::part_of(from))
+            && pager.regions.find(end - PAGE).is_some()
+        {
+            at = at.max(end);
+        }
+    }
+}
+
+/// The first part of large reservations, from an address on, that may be accessed.
+fn first_accessible_of_reservations(at: usize) -> Option<(usize, usize)> {
+    if !reservations::any() {
+        return None;
+    }
+    let mut first = None;
+    presence::for_each_mapping(|m| {
+        let start = m.start.max(at);
+        if first.is_some() || start >= m.end || !m.is_ordinary() {
+            return;
+        }
+        first = state::signals_blocked(|| {
+            let mut from = start;
+            while from < m.end {
+                let until = reservations::until(from, m.end);
+                if reservations::part_of(from).is_some() {
+                    return Some((from, until));
+                }
+                from = until;
+            }
+            None
+        });
+    });
+    first
 }
 
 /// The first part of a range that is private anonymous memory, accessible or reserved.

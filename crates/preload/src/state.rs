@@ -286,6 +286,16 @@ fn is_enough(fits: fn(usize) -> bool) -> bool {
     false
 }
 
+/// There is more than can be noted without a pager: begins to manage whether or not what is
+/// mapped fits.
+pub(crate) fn begin_early() {
+    if let Some(config) = config()
+        && owner() == sys::pid()
+    {
+        start(config);
+    }
+}
+
 /// A thread of the program's is about to forbid itself system calls: begins to manage
 /// whether or not what is mapped fits, for later it may be too late.
 pub(crate) fn begin() {

@@ -57,7 +57,9 @@ const LONG: &[&str] = &[
     "oom_cgroup",
     "privileges_dropped",
     "regions_thousand",
+    "regions_used_up",
     "reserve_commit",
+    "reserve_large",
     "sys_process_vm",
     "user_changes_first",
 ];
