@@ -101,7 +101,7 @@ pub(crate) fn explain(error: &clap::Error) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprint!("{}", error.render());
+            output::show(&error.render().to_string());
             Ok(ExitCode::from(2))
         }
         _ => Err(Failure::BadInput(summary(&error.render().to_string()))),

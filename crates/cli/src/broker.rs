@@ -72,10 +72,10 @@ impl Args {
                 Some(_) => "cgroup".to_owned(),
                 None => std::process::id().to_string(),
             };
-            eprintln!(
-                "terrace: dividing {}; join with `terrace run --join {whom} -- PROGRAM`",
+            output::say(format_args!(
+                "dividing {}; join with `terrace run --join {whom} -- PROGRAM`",
                 self.fast
-            );
+            ));
         }
         signals.forever().next();
         let summary = broker.summary();

@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use crate::output;
+
 /// Why a command did not do its work.
 ///
 /// A program that `terrace run` started has an exit status of its own, which
@@ -51,7 +53,7 @@ impl Failure {
             Self::Unsupported(message) => (message, 3),
             Self::ReaderGone => return ExitCode::SUCCESS,
         };
-        eprintln!("terrace: {}", one_line(&message));
+        output::say(one_line(&message));
         ExitCode::from(code)
     }
 }

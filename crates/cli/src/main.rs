@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`args`] | the command line as data; help, man pages and completions come from it |
 //! | [`failure`] | errors: one line on stderr, and the exit code |
-//! | [`output`] | tables for people, JSON for programs |
+//! | [`output`] | what the commands write: documents, tables, streams, files |
 //! | [`procs`] | what `/proc` says of processes |
 //! | [`progress`] | what long work shows on a terminal |
 //! | [`records`] | the file of decisions that `--record` writes and `why` reads |
@@ -31,6 +31,8 @@
 //! | [`completions`], [`man`] | generated from [`args`] |
 
 #![forbid(unsafe_code)]
+// They panic where a stream is full or its reader has gone; `output` has functions that do not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
 mod attach;

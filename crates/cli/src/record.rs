@@ -103,7 +103,7 @@ impl Args {
         if json {
             output::print(&text)?;
         } else {
-            eprint!("{text}");
+            output::show(&text);
         }
         if accesses == 0 {
             return Err(Failure::failed("nothing was recorded: is it an x86-64 program?"));

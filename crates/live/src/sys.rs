@@ -447,7 +447,12 @@ pub fn yield_now() {
     unsafe { libc::syscall(libc::SYS_sched_yield) };
 }
 
-/// Writes a message to standard error, in one system call and without allocating.
+/// How long a message waits for a reader of standard error that is behind, ns.
+const COMPLAINT_WAITS: c_long = 20_000_000;
+
+/// Writes a message to standard error, in one system call and without allocating. What becomes of
+/// the program does not depend on it: where standard error is full, or its reader has gone or does
+/// not read, the message is lost.
 pub fn complain(parts: &[&str]) {
     let mut line = [0u8; 512];
     let mut n = 0;
@@ -456,20 +461,127 @@ pub fn complain(parts: &[&str]) {
         line[n..n + take].copy_from_slice(&part.as_bytes()[..take]);
         n += take;
     }
+    let before = errno();
     // Our threads have descriptors of their own; the program's standard error
     // is the process's.
     let ours = crate::threads::is_ours();
-    // SAFETY: a NUL-terminated path, and a buffer of that length.
+    let fd = if ours { standard_error() } else { 2 };
+    write_without_consequences(fd, &line[..n]);
+    if ours && fd >= 0 {
+        // SAFETY: this descriptor is ours alone.
+        unsafe { libc::syscall(libc::SYS_close, fd) };
+    }
+    // SAFETY: this thread's own variable; the program may be about to read it.
+    unsafe { *libc::__errno_location() = before };
+}
+
+/// A descriptor of what the process's standard error is now, for a thread with descriptors of its
+/// own; negative if there is none. It shares the position in the file with the program: a file that
+/// is opened anew has a position of its own, so that the program's next line would overwrite ours.
+fn standard_error() -> c_int {
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY;
+    // SAFETY: system calls without memory effects, apart from a path that ends with a NUL.
     unsafe {
-        let fd = if ours {
-            let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC;
-            libc::open(c"/proc/self/fd/2".as_ptr(), flags)
-        } else {
-            2
-        };
-        libc::syscall(libc::SYS_write, fd, line.as_ptr(), n);
-        if ours {
-            libc::close(fd);
+        let process = libc::syscall(libc::SYS_pidfd_open, libc::syscall(libc::SYS_getpid), 0);
+        if process >= 0 {
+            let fd = libc::syscall(libc::SYS_pidfd_getfd, process, 2, 0);
+            libc::syscall(libc::SYS_close, process);
+            if fd >= 0 {
+                return fd as c_int;
+            }
         }
+        // A filter of system calls may refuse that. A line that may be overwritten is better than
+        // none.
+        let path = c"/proc/self/fd/2".as_ptr();
+        libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags) as c_int
+    }
+}
+
+/// Writes as much as can be written now. The signals with which the kernel punishes writing, for a
+/// pipe without a reader and a file beyond its limit, would end the program.
+fn write_without_consequences(fd: c_int, bytes: &[u8]) {
+    const PUNISHMENT: u64 = 1 << (libc::SIGPIPE - 1) | 1 << (libc::SIGXFSZ - 1);
+    const SIZE: usize = size_of::<u64>();
+    let mut ready = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    let patience = libc::timespec { tv_sec: 0, tv_nsec: COMPLAINT_WAITS };
+    let none = core::ptr::null::<u64>();
+    // SAFETY: every pointer is to a local of the size that its call expects.
+    unsafe {
+        libc::syscall(libc::SYS_ppoll, &raw mut ready, 1, &raw const patience, none, SIZE);
+        if ready.revents & (libc::POLLOUT | libc::POLLERR) != libc::POLLOUT {
+            return;
+        }
+        let (mut before, mut pending) = (0_u64, 0_u64);
+        let mask = core::ptr::from_ref(&PUNISHMENT);
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, mask, &raw mut before, SIZE);
+        libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, SIZE);
+        let wrote = libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len());
+        let taken = PUNISHMENT & !pending;
+        if wrote < 0 && taken != 0 {
+            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            let info = core::ptr::null::<libc::siginfo_t>();
+            libc::syscall(libc::SYS_rt_sigtimedwait, &raw const taken, info, &raw const now, SIZE);
+        }
+        let (mask, none) = (&raw const before, core::ptr::null::<u64>());
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, mask, none, SIZE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// The kernel sends a signal that would end this process.
+    #[test]
+    fn a_pipe_without_a_reader_and_a_full_one_end_nothing_and_hold_nobody_up() {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        write_without_consequences(writer.as_raw_fd(), b"read");
+        let mut reader = reader;
+        let mut read = [0; 4];
+        reader.read_exact(&mut read).expect("what was written");
+        assert_eq!(&read, b"read");
+
+        let mut full = writer.try_clone().expect("another descriptor");
+        full.write_all(&vec![0; 1 << 16]).expect("as much as a pipe holds");
+        let begun = std::time::Instant::now();
+        write_without_consequences(writer.as_raw_fd(), b"lost");
+        assert!(begun.elapsed().as_secs() < 10, "it waits for a reader");
+
+        drop(reader);
+        // SAFETY: restores what the program's runtime has changed, in a test process whose other
+        // threads write to no pipe without a reader.
+        let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        write_without_consequences(writer.as_raw_fd(), b"nobody");
+        // SAFETY: as before.
+        unsafe { libc::signal(libc::SIGPIPE, before) };
+        write_without_consequences(-1, b"nowhere");
+    }
+
+    #[test]
+    fn what_is_said_has_the_position_of_standard_error() {
+        let fd = standard_error();
+        assert!(fd >= 0, "no standard error");
+        // SAFETY: two descriptors of this process.
+        let same = unsafe { libc::syscall(libc::SYS_kcmp, pid(), pid(), 0, 2, fd) };
+        assert_eq!(same, 0, "opened anew");
+        // SAFETY: it is ours.
+        unsafe { libc::close(fd) };
+    }
+
+    fn pid() -> libc::c_long {
+        libc::c_long::from(std::process::id() as i32)
+    }
+
+    #[test]
+    fn a_file_takes_a_line() {
+        let path = std::env::temp_dir().join(format!("terrace-line-{}", std::process::id()));
+        let file = File::create(&path).expect("a file");
+        write_without_consequences(file.as_raw_fd(), b"line");
+        assert_eq!(fs::read(&path).expect("written"), b"line");
+        fs::remove_file(&path).expect("ours");
     }
 }

@@ -221,12 +221,12 @@ impl Session {
                 return Err(Failure::failed(format!("process {process}: {why}")));
             }
             if !self.how.quiet {
-                eprintln!("terrace: warning: process {process} is left alone: {why}");
+                output::warn(format_args!("process {process} is left alone: {why}"));
             }
         }
         for degraded in self.engine.take_degraded() {
             if !self.how.quiet {
-                eprintln!("terrace: warning: {degraded}");
+                output::warn(degraded);
             }
         }
         Ok(())
@@ -346,21 +346,21 @@ fn warn(ladder: &Ladder) {
     let nodes = ladder.tiers.iter().filter(|t| t.memory.is_addressable()).count();
     let balancing = fs::read_to_string("/proc/sys/kernel/numa_balancing").unwrap_or_default();
     if nodes > 1 && !["", "0"].contains(&balancing.trim()) {
-        eprintln!(
-            "terrace: warning: the kernel's NUMA balancing moves pages, too \
+        output::warn(format_args!(
+            "the kernel's NUMA balancing moves pages, too \
              (sysctl kernel.numa_balancing=0 stops it)"
-        );
+        ));
     }
     let devices = DaxDevices::new(Path::new("/"));
     for tier in &ladder.tiers {
         if let Memory::Dax(device) = tier.memory
             && devices.state(device).is_some_and(|state| state.shares_node)
         {
-            eprintln!(
-                "terrace: warning: `{}`: its node has other memory, too, and a page that is \
+            output::warn(format_args!(
+                "`{}`: its node has other memory, too, and a page that is \
                  moved there may lie in either",
                 tier.memory
-            );
+            ));
         }
     }
 }

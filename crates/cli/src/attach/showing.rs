@@ -18,6 +18,7 @@ use crate::args::mode_name;
 use crate::failure::Failure;
 use crate::metrics::{self, SocketFile};
 use crate::observing::{Watcher, next_moment};
+use crate::output;
 use crate::runs::{Manifest, RunDirectory};
 
 /// How often figures are published for other commands.
@@ -80,7 +81,7 @@ impl Showing {
             (Err(failure), None) => {
                 if !how.quiet {
                     let why = failure.message();
-                    eprintln!("terrace: warning: `terrace top` will not find this: {why}");
+                    output::warn(format_args!("`terrace top` will not find this: {why}"));
                 }
                 None
             }
@@ -131,7 +132,7 @@ impl Showing {
             && let Err(failure) = published.publish(report)
         {
             if !self.quiet {
-                eprintln!("terrace: warning: figures are shown no longer: {failure}");
+                output::warn(format_args!("figures are shown no longer: {failure}"));
             }
             self.published = None;
         }

@@ -94,7 +94,7 @@ impl Args {
             return Ok(ExitCode::SUCCESS);
         }
         let server = Server::bind(&self.listen)?;
-        eprintln!("terrace: serving metrics at {}", server.address());
+        output::say(format_args!("serving metrics at {}", server.address()));
         server.serve(move || text(&collect()).ok())
     }
 }
@@ -122,7 +122,7 @@ pub(crate) fn serve(
 ) -> Result<Option<SocketFile>, Failure> {
     let server = Server::bind(listen)?;
     if !quiet {
-        eprintln!("terrace: serving metrics at {}", server.address());
+        output::say(format_args!("serving metrics at {}", server.address()));
     }
     let runs: Vec<_> = directories.iter().filter_map(|path| LiveRun::open(path)).collect();
     // Not waited for: it ends with us.

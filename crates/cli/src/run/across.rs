@@ -16,6 +16,7 @@ use super::program::Program;
 use super::{Args, not_started};
 use crate::attach::{self, How, Session};
 use crate::failure::Failure;
+use crate::output;
 
 /// A run across memories that is under way.
 struct Across {
@@ -42,7 +43,7 @@ impl Watch for Across {
 
     fn report(&mut self) {
         match self.session.report(self.json) {
-            Ok(text) => eprint!("{text}"),
+            Ok(text) => output::show(&text),
             Err(failure) => {
                 failure.report();
             }
@@ -87,7 +88,7 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
         file.write_all(text.as_bytes())
             .map_err(|e| Failure::failed(format!("--report: {}: {e}", path.display())))?;
     } else if !args.quiet {
-        eprint!("{text}");
+        output::show(&text);
     }
     if let Some(failure) = across.failed {
         // The program's own status is worth more than ours.

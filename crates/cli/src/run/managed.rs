@@ -374,7 +374,7 @@ impl Run<'_> {
             file.write_all(text.as_bytes())
                 .map_err(|e| Failure::failed(format!("--report: {}: {e}", path.display())))?;
         } else if !self.args.quiet {
-            eprint!("{text}");
+            output::show(&text);
         }
         Ok(())
     }
@@ -409,7 +409,7 @@ impl Watch for Run<'_> {
     /// Asked for by SIGUSR1, so printed even under `--quiet`.
     fn report(&mut self) {
         match self.report_now() {
-            Ok(text) => eprint!("{text}"),
+            Ok(text) => output::show(&text),
             Err(failure) => {
                 failure.report();
             }

@@ -45,6 +45,7 @@ use crate::args::{economist, one_of};
 use crate::attach::Moving;
 use crate::failure::Failure;
 use crate::observing::{Observing, create};
+use crate::output;
 
 /// Run a program with at most so much of its memory in DRAM.
 ///
@@ -191,7 +192,7 @@ impl Args {
             Ok(()) => self.run_managed(&program, joined, json),
             Err(why) if self.best_effort => {
                 if !self.quiet {
-                    eprintln!("terrace: warning: running unmanaged: {why}");
+                    output::warn(format_args!("running unmanaged: {why}"));
                 }
                 self.run_unmanaged(&program, why, json)
             }

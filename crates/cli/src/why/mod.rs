@@ -144,7 +144,7 @@ impl Args {
         let mut search = Search::new(self);
         let (header, cut) = search.read(file, self.partial)?;
         if let Some(failure) = cut {
-            eprintln!("terrace: warning: {}", failure.message());
+            output::warn(failure.message());
         }
         let Search { found, begin, recorded, lost, .. } = search;
         let begin = begin.unwrap_or(Nanos::ZERO);
