@@ -6,8 +6,7 @@
 //! stack, and with `setgroups` the kernel reads the list. A thread of Terrace's must not
 //! find either absent: it could have to wait for itself.
 
-use core::ffi::{c_char, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering::*};
+use core::ffi::c_char;
 
 use libc::{c_int, gid_t, uid_t};
 use terrace_live::sys;

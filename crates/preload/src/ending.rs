@@ -6,6 +6,8 @@
 
 use core::ffi::c_int;
 
+use crate::{sanitizers, words};
+
 /// Runs when the program returns from `main` or calls `exit`.
 #[used]
 #[unsafe(link_section = ".fini_array")]
@@ -24,14 +26,26 @@ fn end(status: c_int) -> ! {
     }
 }
 
+/// Leaves it to a sanitizer, where one is here: it may have found what is worth another status.
+fn hand_on(status: c_int) {
+    if sanitizers::are_here()
+        && let Some(next) = words::real!(c"_exit", unsafe extern "C" fn(c_int))
+    {
+        // SAFETY: does not return.
+        unsafe { next(status) };
+    }
+}
+
 /// Ends the process at once: `_exit(2)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn _exit(status: c_int) -> ! {
+    hand_on(status);
     end(status)
 }
 
 /// The same by its other name.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Exit(status: c_int) -> ! {
+    hand_on(status);
     end(status)
 }

@@ -12,6 +12,7 @@ use core::ffi::{c_int, c_ulong};
 use terrace_live::give_up::Retires;
 use terrace_live::sys;
 
+use crate::sanitizers::hand_on;
 use crate::{state, words};
 
 /// `linux/seccomp.h`: operations of `seccomp(2)`, and a flag.
@@ -55,6 +56,9 @@ pub unsafe extern "C" fn prctl(
     c: c_ulong,
     d: c_ulong,
 ) -> c_int {
+    hand_on!(
+        c"prctl", option => c_int, a => c_ulong, b => c_ulong, c => c_ulong, d => c_ulong; c_int
+    );
     control(option as usize, a as usize, b as usize);
     let arguments = [option as usize, a as usize, b as usize, c as usize, d as usize, 0];
     // SAFETY: what the program asked for. Arguments that it did not give are whatever stood in

@@ -12,6 +12,7 @@
 //! | [`words`] | words that the kernel changes by itself: mutexes, threads' ends, futexes |
 //! | [`filters`] | filters on system calls, and what has to be done before |
 //! | [`credentials`] | changes of user and groups, which every thread takes part in |
+//! | [`sanitizers`] | programs whose memory a sanitizer's runtime places |
 //! | [`own_heap`] | the allocator that this library itself uses |
 //!
 //! What is hooked is what places memory. Everything that takes memory away or
@@ -32,6 +33,7 @@ mod own_faults;
 mod own_heap;
 mod places;
 mod remap;
+mod sanitizers;
 mod state;
 mod words;
 

@@ -12,6 +12,7 @@ use terrace_live::sys::{self, PAGE};
 use terrace_live::threads;
 
 use crate::malloc::BLOCKS;
+use crate::sanitizers::hand_on;
 use crate::{places, state};
 
 /// Mappings are placed in the lower half of the window, the allocator's large
@@ -182,6 +183,10 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
+    hand_on!(
+        c"mmap", at => *mut c_void, len => usize, prot => c_int, flags => c_int, fd => c_int,
+        offset => i64; *mut c_void
+    );
     let ordinary = flags & (libc::MAP_ANONYMOUS | libc::MAP_PRIVATE)
         == libc::MAP_ANONYMOUS | libc::MAP_PRIVATE
         && flags & SPECIAL == 0
@@ -247,6 +252,7 @@ pub unsafe extern "C" fn mmap64(
 /// As of the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
+    hand_on!(c"munmap", at => *mut c_void, len => usize; c_int);
     // SAFETY: the caller's.
     match unsafe { sys::munmap(at as usize, len) } {
         Ok(()) => {
@@ -270,6 +276,7 @@ pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
 /// As of the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, prot: c_int) -> c_int {
+    hand_on!(c"mprotect", at => *mut c_void, len => usize, prot => c_int; c_int);
     // SAFETY: the caller's; sets `errno` as the C library's does.
     let result = unsafe { libc::syscall(libc::SYS_mprotect, at, len, prot) } as c_int;
     if result == 0 && prot & libc::PROT_WRITE != 0 && state::counts_roughly() {
@@ -293,6 +300,7 @@ const MADV_GUARD_INSTALL: c_int = 102;
 /// As of the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
+    hand_on!(c"madvise", at => *mut c_void, len => usize, advice => c_int; c_int);
     // SAFETY: the caller's.
     if let Err(error) = unsafe { sys::madvise(at as usize, len, advice) } {
         fail(error);
@@ -329,6 +337,7 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> 
 /// As of the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    hand_on!(c"mlockall", flags => c_int; c_int);
     // SAFETY: the caller's; sets `errno` as the C library's does.
     let result = unsafe { libc::syscall(libc::SYS_mlockall, flags) } as c_int;
     if let Some(pager) = state::pager() {

@@ -13,6 +13,7 @@ use terrace_live::sys;
 use terrace_live::threads;
 use terrace_live::uffd::UFFDIO_REGISTER;
 
+use crate::sanitizers::hand_on;
 use crate::{state, words};
 
 /// Controls a device: `ioctl(2)`. Hooked for `UFFDIO_REGISTER`.
@@ -22,6 +23,7 @@ use crate::{state, words};
 /// whatever stood in the register, as it is for the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    hand_on!(c"ioctl", fd => c_int, request => c_ulong, argument => *mut c_void; c_int);
     let call = || {
         let arguments = [fd as usize, request as usize, argument as usize, 0, 0, 0];
         // SAFETY: what the program asked for.

@@ -12,6 +12,7 @@ use terrace_live::regions::in_window;
 use terrace_live::sys::{self, PAGE};
 use terrace_live::threads;
 
+use crate::sanitizers::hand_on;
 use crate::{mapping, places, state};
 
 /// Changes a mapping's size, or moves it: `mremap(2)`.
@@ -28,6 +29,10 @@ pub unsafe extern "C" fn mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
+    hand_on!(
+        c"mremap", old => *mut c_void, len => usize, new_len => usize, flags => c_int,
+        to => *mut c_void; *mut c_void
+    );
     let to = if flags & libc::MREMAP_FIXED == 0 { 0 } else { to as usize };
     let remap = |flags: c_int, to: usize| {
         // SAFETY: the caller's; sets `errno` as the C library's does.

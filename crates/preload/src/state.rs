@@ -19,7 +19,7 @@ use terrace_live::spin::SpinLock;
 use terrace_live::sys::PAGE;
 use terrace_live::{activate, aside, prepared, sys};
 
-use crate::places;
+use crate::{places, sanitizers};
 
 const OFF: u8 = 0;
 const DORMANT: u8 = 1;
@@ -50,6 +50,13 @@ pub(crate) fn init() {
             QUIET.store(config.quiet, Relaxed);
             CONFIG.store(Box::leak(Box::new(config)), Release);
             std::panic::set_hook(Box::new(|info| sys::complain(&[&info.to_string()])));
+            if sanitizers::look() {
+                if let Some(stats) = config_even_if_off().and_then(stats) {
+                    stats.state.store(State::Failed as u32, Relaxed);
+                    stats.set_text(Text::Failure, sanitizers::WHY);
+                }
+                return;
+            }
             terrace_live::threads::init();
             crate::malloc::init();
             crate::forking::init();
@@ -103,6 +110,10 @@ pub(crate) fn config() -> Option<&'static RunConfig> {
     if PHASE.load(Acquire) == OFF {
         return None;
     }
+    config_even_if_off()
+}
+
+fn config_even_if_off() -> Option<&'static RunConfig> {
     // SAFETY: set once before the phase, from a leaked box.
     unsafe { CONFIG.load(Acquire).as_ref() }
 }

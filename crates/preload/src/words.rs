@@ -65,16 +65,17 @@ fn populate(at: usize, len: usize) -> bool {
 
 macro_rules! real {
     ($name:literal, $type:ty) => {{
-        static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-        let mut at = REAL.load(Relaxed);
+        use core::sync::atomic::{AtomicPtr, Ordering};
+        static REAL: AtomicPtr<core::ffi::c_void> = AtomicPtr::new(core::ptr::null_mut());
+        let mut at = REAL.load(Ordering::Relaxed);
         if at.is_null() {
             // SAFETY: a NUL-terminated name.
             at = unsafe { libc::dlsym(libc::RTLD_NEXT, $name.as_ptr()) };
-            REAL.store(at, Relaxed);
+            REAL.store(at, Ordering::Relaxed);
         }
         // SAFETY: the C library's function of that name and type, or null,
         // which is `None`.
-        unsafe { core::mem::transmute::<*mut c_void, Option<$type>>(at) }
+        unsafe { core::mem::transmute::<*mut core::ffi::c_void, Option<$type>>(at) }
     }};
 }
 pub(crate) use real;

@@ -51,6 +51,21 @@ fn beside(directory: &Path) -> [PathBuf; 2] {
     [directory.join(NAME), directory.join("../lib/terrace").join(NAME)]
 }
 
+/// Where `AddressSanitizer` takes its options from.
+pub(crate) const SANITIZER: &str = "ASAN_OPTIONS";
+
+/// Its value: what was wanted before, but that its runtime does not insist on being the first
+/// library in the program. It ends every program in which it is not, whoever starts it.
+pub(crate) fn sanitizer_options(before: Option<OsString>) -> OsString {
+    const ANY_ORDER: &str = "verify_asan_link_order=0";
+    let Some(mut options) = before.filter(|before| !before.is_empty()) else {
+        return ANY_ORDER.into();
+    };
+    options.push(":");
+    options.push(ANY_ORDER);
+    options
+}
+
 /// The value of `LD_PRELOAD`: ours first, whatever was wanted before after it.
 pub(crate) fn preload_list(library: &Path, before: Option<OsString>) -> OsString {
     let mut list = library.as_os_str().to_owned();
@@ -74,6 +89,16 @@ mod tests {
         assert_eq!(
             preload_list(library, Some("/a.so /b.so".into())),
             "/usr/lib/terrace/lib.so:/a.so /b.so"
+        );
+    }
+
+    #[test]
+    fn a_sanitizer_has_the_options_that_it_had_before() {
+        assert_eq!(sanitizer_options(None), "verify_asan_link_order=0");
+        assert_eq!(sanitizer_options(Some("".into())), "verify_asan_link_order=0");
+        assert_eq!(
+            sanitizer_options(Some("detect_leaks=0:abort_on_error=1".into())),
+            "detect_leaks=0:abort_on_error=1:verify_asan_link_order=0"
         );
     }
 }

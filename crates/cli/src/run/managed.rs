@@ -89,7 +89,10 @@ impl Args {
         }
         let mut command = self.command(program);
         command.env(config::VARIABLE, config.encode());
-        command.env("LD_PRELOAD", library::preload_list(&library, std::env::var_os("LD_PRELOAD")));
+        let before = std::env::var_os;
+        command.env("LD_PRELOAD", library::preload_list(&library, before("LD_PRELOAD")));
+        let options = library::sanitizer_options(before(library::SANITIZER));
+        command.env(library::SANITIZER, options);
         let report_to = self.open_report()?;
         let recorder = Recorder::new(directory.path(), self.open_record(&config, plain_fault)?)?;
         let watch = self.observing.open_watch()?;

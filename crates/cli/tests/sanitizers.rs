@@ -1,0 +1,136 @@
+//! Programs that a sanitizer checks run to the same end, and find the same faults.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{compile, preload};
+use terrace_shown::is_missing;
+
+/// Large blocks and a thread, which a sanitizer and we both want to know of. With an argument it
+/// has the fault that the sanitizer is for.
+const PROGRAM: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+enum { BLOCK = 2 << 20, BLOCKS = 32 };
+static int shared;
+static char **volatile kept;
+static void *others(void *fault) {
+    char *block = malloc(BLOCK);
+    memset(block, 1, BLOCK);
+    free(block);
+    if (fault) shared++;
+    return NULL;
+}
+int main(int argc, char **argv) {
+    char **blocks = malloc(BLOCK);
+    char *map = mmap(NULL, 4 * BLOCK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(map, 7, 4 * BLOCK);
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i] = malloc(BLOCK);
+        memset(blocks[i], i, BLOCK);
+        blocks[BLOCKS + i] = strdup("only known in a large block");
+    }
+    pthread_t thread;
+    pthread_create(&thread, NULL, others, argc > 1 ? &shared : NULL);
+    if (argc > 1) shared++;
+    pthread_join(thread, NULL);
+    if (argc > 1) {
+        volatile char *block = blocks[3];
+        if (argv[1][0] == 'a') block[BLOCK] = 1;
+        volatile int large = 0x7fffffff;
+        if (argv[1][0] == 'u') large += shared;
+    }
+    for (int i = 0; i < BLOCKS; i++)
+        for (int at = 0; at < BLOCK; at += 4096)
+            if (blocks[i][at] != i) return 9;
+    kept = blocks;
+    if (argc > 1 && argv[1][0] == 'l') memset(blocks, 0, BLOCKS / 2 * sizeof *blocks);
+    puts("done");
+    return 0;
+}
+"#;
+
+/// A program that is built with a sanitizer; `None` if the compiler has not got it.
+fn build(directory: &Path, flags: &[&str]) -> Option<PathBuf> {
+    let program = directory.join("checked").with_extension(flags.join("").replace('=', ""));
+    let source = directory.join("probe.c");
+    std::fs::write(&source, "int main(void) { return 0; }").unwrap();
+    let probed = Command::new("cc").args(flags).arg(&source).arg("-o").arg(&program).output();
+    if !probed.unwrap().status.success() {
+        return None;
+    }
+    compile(PROGRAM, &program, &[&["-O1", "-pthread"], flags].concat());
+    Some(program)
+}
+
+/// The status, and what stands in the sanitizer's last line: which fault it has found.
+fn outcome(command: &[&str], options: Option<&str>) -> (Option<i32>, String, String) {
+    let mut process = Command::new(command[0]);
+    process.args(&command[1..]).env("TERRACE_PRELOAD", preload());
+    match options {
+        Some(options) => process.env("ASAN_OPTIONS", options),
+        None => process.env_remove("ASAN_OPTIONS"),
+    };
+    let output = process.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    let tells = |line: &&str| line.starts_with("SUMMARY:") || line.contains("runtime error:");
+    let summary = text.lines().find(tells).unwrap_or_default();
+    // Without addresses and places.
+    let summary = summary.split(" (").next().unwrap_or_default().to_owned();
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), summary)
+}
+
+#[test]
+fn what_a_sanitizer_checks_starts_and_its_faults_are_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let terrace = snapbox::cmd::cargo_bin!("terrace").to_str().unwrap();
+    let run = [terrace, "run", "--best-effort", "--quiet", "--fast", "16MiB", "--"];
+    let kinds: [&[&str]; 4] = [
+        &["-fsanitize=address"],
+        &["-fsanitize=thread"],
+        &["-fsanitize=leak"],
+        &["-fsanitize=undefined"],
+    ];
+    for flags in kinds {
+        let Some(program) = build(directory.path(), flags) else {
+            is_missing(&format!("a compiler that knows {}", flags.join(" ")));
+            continue;
+        };
+        let program = program.to_str().unwrap();
+        let letter = &flags[0]["-fsanitize=".len()..][..1];
+        for command in [&[program][..], &[program, letter]] {
+            let expected = outcome(command, None);
+            assert_eq!(command.len() == 1, expected.2.is_empty(), "{flags:?}: {expected:?}");
+
+            let got = outcome(&[&run, command].concat(), None);
+            assert_eq!(got, expected, "{flags:?} {command:?}");
+
+            // As a test suite starts it.
+            let shell = ["sh", "-c", "\"$@\"; exit $?", "sh"];
+            let got = outcome(&[&run[..], &shell, command].concat(), Some("detect_leaks=1"));
+            assert_eq!(got, expected, "{flags:?} {command:?} of a shell's");
+        }
+    }
+}
+
+#[test]
+fn a_program_that_a_sanitizer_checks_is_told_of() {
+    if !common::is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(program) = build(directory.path(), &["-fsanitize=address"]) else {
+        is_missing("a compiler that knows -fsanitize=address");
+        return;
+    };
+
+    let output = common::run("16MiB").arg("--").arg(&program).output().unwrap();
+
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("went on unmanaged: a sanitizer checks it"), "{text}");
+}
