@@ -7,6 +7,7 @@ use terrace_policy::Brain;
 use crate::codec::{Codec, Effort, PageBytes};
 use crate::config::RunConfig;
 use crate::event_ring;
+use crate::limits;
 use crate::mind::Mind;
 use crate::pager::Pager;
 use crate::shared::{ProcessPage, Text};
@@ -19,7 +20,7 @@ use crate::threads;
 pub fn statistics(config: &RunConfig) -> Option<&'static ProcessPage> {
     let path = config.dir.join(format!("{}.stats", std::process::id()));
     // Where the program may not write so large a file, trying to would kill it.
-    let page = if sys::file_size_limit() >= size_of::<ProcessPage>() as u64 {
+    let page = if limits::file_size_limit() >= size_of::<ProcessPage>() as u64 {
         ProcessPage::create(&path).or_else(|_| ProcessPage::anonymous())
     } else {
         ProcessPage::anonymous()
@@ -43,7 +44,7 @@ pub fn statistics(config: &RunConfig) -> Option<&'static ProcessPage> {
 /// it was if it does not compress.
 pub fn has_address_space(budget: Bytes, mapped: Bytes) -> bool {
     let own = Bytes::mib(40 + (spare::KEPT >> 20) as u64) + budget.min(Bytes::mib(32)) + budget / 8;
-    sys::address_space_left().is_none_or(|left| Bytes(left) >= own + mapped)
+    limits::address_space_left().is_none_or(|left| Bytes(left) >= own + mapped)
 }
 
 /// Starts managing this program's window and heap. To be called with all

@@ -51,7 +51,7 @@ const REST: (u64, u64) = (100_000_000, 10_000_000_000);
 const IDLE: f64 = 0.02;
 
 /// `MADV_COLLAPSE` (Linux 6.1).
-const MADV_COLLAPSE: i32 = 25;
+pub const MADV_COLLAPSE: i32 = 25;
 
 /// Pages that were made to fault, and when they were touched. Shared with the handlers.
 #[derive(Default)]
@@ -293,6 +293,19 @@ fn cpu_of_program(pager: &Pager) -> u64 {
     let tids = pager.workers.iter().map(|worker| worker.tid.load(Relaxed));
     let own: u64 = tids.filter(|&tid| tid != 0).map(sys::cpu_of_thread).sum();
     sys::cpu_of_process().saturating_sub(own)
+}
+
+impl Pager {
+    /// The program has had a range made huge pages, as far as it is a whole number of them. The
+    /// manager's to call.
+    pub(crate) fn became_huge(&self, start: usize, end: usize) {
+        for at in (start.next_multiple_of(CHUNK)..end).step_by(CHUNK) {
+            let whole = at + CHUNK <= end && self.regions.find(at).is_some();
+            if whole && !self.regions.set_huge(at, true) {
+                self.stats().counters.huge_collapsed.fetch_add(1, Relaxed);
+            }
+        }
+    }
 }
 
 impl Worker<'_> {

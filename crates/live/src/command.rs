@@ -23,6 +23,22 @@ pub enum Command {
     ForkBegins = 2,
     /// Put the program on plain memory: our threads are to leave.
     Retire = 4,
+    /// The range `[a, b)` has been made huge pages, as the program wished.
+    Collapsed = 5,
+}
+
+impl Command {
+    /// The command of a number; `None` if no command has it.
+    const fn from_number(number: u32) -> Option<Self> {
+        Some(match number {
+            1 => Self::Manage,
+            2 => Self::ForkBegins,
+            3 => Self::Discard,
+            4 => Self::Retire,
+            5 => Self::Collapsed,
+            _ => return None,
+        })
+    }
 }
 
 const IDLE: u32 = 0;
@@ -82,16 +98,15 @@ impl Commands {
         sys::futex_wake(&self.state, false);
     }
 
-    /// The request that waits, if any.
+    /// The request that waits, if any. One that no command has the number of is answered as one
+    /// that could not be carried out.
     pub fn pending(&self) -> Option<(Command, usize, usize)> {
         if self.state.load(Acquire) != ASKED {
             return None;
         }
-        let command = match self.command.load(Relaxed) {
-            1 => Command::Manage,
-            3 => Command::Discard,
-            4 => Command::Retire,
-            _ => Command::ForkBegins,
+        let Some(command) = Command::from_number(self.command.load(Relaxed)) else {
+            self.answer(0);
+            return None;
         };
         Some((command, self.a.load(Relaxed), self.b.load(Relaxed)))
     }
@@ -115,5 +130,44 @@ impl Commands {
 impl Default for Commands {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_has_one_number_and_no_other_number_is_a_command() {
+        for command in [
+            Command::Manage,
+            Command::Discard,
+            Command::ForkBegins,
+            Command::Retire,
+            Command::Collapsed,
+        ] {
+            assert_eq!(Command::from_number(command as u32), Some(command));
+        }
+        for number in [0, 6, 7, u32::MAX] {
+            assert_eq!(Command::from_number(number), None, "{number}");
+        }
+    }
+
+    /// It was taken for the beginning of a fork, and everything stood still for a child that
+    /// never came.
+    #[test]
+    fn a_request_of_no_command_is_refused_and_the_next_is_served() {
+        let commands = Commands::new();
+        commands.command.store(99, Relaxed);
+        commands.answer.store(7, Relaxed);
+        commands.state.store(ASKED, Release);
+
+        assert_eq!(commands.pending(), None);
+        assert_eq!(commands.state.load(Acquire), ANSWERED);
+        assert_eq!(commands.answer.load(Relaxed), 0);
+
+        commands.command.store(Command::Discard as u32, Relaxed);
+        commands.state.store(ASKED, Release);
+        assert_eq!(commands.pending(), Some((Command::Discard, 0, 0)));
     }
 }

@@ -89,6 +89,9 @@ fn unregister_all(pager: &Pager) {
     }
 }
 
+/// Why the program is on plain memory, where nobody knows better.
+const INTERNAL: &str = "internal error";
+
 /// Why a thread broke off what it was at, where that is known.
 struct Why(&'static str);
 
@@ -101,7 +104,7 @@ pub(crate) fn break_off(why: &'static str) -> ! {
 
 /// What [`break_off`] was given, of what a thread broke with.
 pub(crate) fn reason(payload: &(dyn Any + Send)) -> &'static str {
-    payload.downcast_ref::<Why>().map_or("internal error", |why| why.0)
+    payload.downcast_ref::<Why>().map_or(INTERNAL, |why| why.0)
 }
 
 /// The kernel refuses what serving a fault needs: nothing can be managed any more.
@@ -131,8 +134,10 @@ pub enum Retires {
 }
 
 impl Retires {
-    pub(crate) fn from_number(number: usize) -> Self {
-        if number == Self::Filter as usize { Self::Filter } else { Self::Userfaultfd }
+    /// Why, in words, by its number.
+    pub(crate) fn why_of(number: usize) -> &'static str {
+        let known = [Self::Filter, Self::Userfaultfd];
+        known.iter().find(|&&known| known as usize == number).map_or(INTERNAL, |known| known.why())
     }
 
     /// Why a program that does is not managed any more.

@@ -34,6 +34,7 @@
 //! | [`density`] | how tightly they are packed |
 //! | [`aside`], [`dying`] | threads that let others run first, and are helped on when somebody waits |
 //! | [`kept`] | pages that stay |
+//! | [`limits`] | what the process's own limits leave |
 //! | `common` | pages that forked processes have in common |
 //! | [`broker`] | one budget for several processes |
 //! | [`give_up`], [`inject`] | what happens when something of ours breaks, and breaking it for tests |
@@ -76,6 +77,7 @@ pub mod huge;
 pub mod inject;
 pub mod kept;
 pub mod limbo;
+pub mod limits;
 pub mod manager;
 pub mod mind;
 pub mod numa;

@@ -15,6 +15,7 @@ use crate::duty::{LOOK, Pending};
 use crate::give_up::{self, Retires};
 use crate::inject::{self, Point};
 use crate::limbo::Limbo;
+use crate::limits;
 use crate::presence;
 use crate::reclaim::Pace;
 use crate::reservations;
@@ -128,11 +129,15 @@ impl Worker<'_> {
                     // Not if everything was brought in before the lock was to be had.
                     pager.commands.answer(usize::from(!pager.is_stopped()));
                 }
+                Command::Collapsed => {
+                    pager.became_huge(a, b);
+                    pager.commands.answer(1);
+                }
                 // Answers by itself.
                 Command::ForkBegins => self.accompany_fork(a as i32),
                 // The end of it is the answer.
                 Command::Retire => {
-                    give_up::give_up(pager, self.id, Retires::from_number(a).why());
+                    give_up::give_up(pager, self.id, Retires::why_of(a));
                 }
             }
         }
@@ -173,7 +178,7 @@ impl Worker<'_> {
         let pager = self.pager;
         // It is on plain memory if what leaves it could not be kept anywhere (`ulimit -v`).
         let needed = (end - start) as u64 + SPARE_SPACE;
-        if sys::address_space_left().is_some_and(|left| left < needed) {
+        if limits::address_space_left().is_some_and(|left| left < needed) {
             return Err(Unmanaged::NoMemory);
         }
         // What was there before has been unmapped, and the message read; the

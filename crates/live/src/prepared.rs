@@ -14,7 +14,7 @@ use libc::c_int;
 
 use crate::config::RunConfig;
 use crate::uffd::{Uffd, feature};
-use crate::{event_ring, quiet, sys};
+use crate::{event_ring, limits, quiet};
 
 /// From this number on: the program's own next descriptors stay small ones.
 const HIGH: c_int = 200;
@@ -77,7 +77,7 @@ pub fn prepare(config: &RunConfig) -> bool {
     if held().is_some() {
         return true;
     }
-    let Ok(handles) = sys::with_more_descriptors(|| Handles::open(|_| 0)) else { return false };
+    let Ok(handles) = limits::with_more_descriptors(|| Handles::open(|_| 0)) else { return false };
     let moved = [handles.staging, handles.main].map(move_up);
     for (i, fd) in moved.into_iter().enumerate() {
         INODES[i].store(inode(fd).unwrap_or(0), Relaxed);

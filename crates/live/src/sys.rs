@@ -345,30 +345,6 @@ pub fn futex_wake(word: &AtomicU32, shared: bool) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, i32::MAX, 0, 0, 0) };
 }
 
-/// How large a file this process may write (`RLIMIT_FSIZE`).
-pub fn file_size_limit() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes into a plain structure.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
-    if known { limit.rlim_cur } else { u64::MAX }
-}
-
-/// How much more this process may map (`RLIMIT_AS`, `ulimit -v`); `None` if that has no limit, or
-/// what is mapped is not known.
-pub fn address_space_left() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes into a plain structure.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } == 0;
-    if !known || limit.rlim_cur == libc::RLIM_INFINITY {
-        return None;
-    }
-    let mut text = [0u8; 32];
-    let length = read_file(c"/proc/self/statm", &mut text)?;
-    let text = core::str::from_utf8(&text[..length]).ok()?;
-    let pages: u64 = text.split(' ').next()?.parse().ok()?;
-    Some(limit.rlim_cur.saturating_sub(pages * PAGE as u64))
-}
-
 /// How often the kernel has served a fault of this process's without waiting for anything: a
 /// first touch, or a write to a frame that others have, too.
 pub(crate) fn minor_faults() -> u64 {
@@ -401,34 +377,6 @@ pub(crate) fn read_file(path: &core::ffi::CStr, into: &mut [u8]) -> Option<usize
         libc::close(fd);
         usize::try_from(read).ok()
     }
-}
-
-/// Runs something that needs descriptors although the program's limit may
-/// leave none: the limit is raised meanwhile, if we may.
-pub fn with_more_descriptors<T>(mut work: impl FnMut() -> T) -> T {
-    const ENOUGH: libc::rlim_t = 64;
-    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: reads into and from plain structures.
-    unsafe {
-        let known = libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) == 0;
-        let raised = known && before.rlim_cur < ENOUGH && {
-            let more = libc::rlimit { rlim_cur: ENOUGH, rlim_max: before.rlim_max.max(ENOUGH) };
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const more) == 0
-        };
-        let result = work();
-        if raised {
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const before);
-        }
-        result
-    }
-}
-
-/// How many descriptors may be open.
-pub fn descriptor_limit() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes into a plain structure.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    limit.rlim_cur
 }
 
 /// Sleeps so many nanoseconds.

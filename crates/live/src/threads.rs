@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering:
 
 use crate::duty::{Fault, PENDING, Pending};
 use crate::give_up;
+use crate::limits;
 use crate::page_state::PageState;
 use crate::pager::{HANDLERS, MANAGER, MAX_WORKERS, Pager, WRITER};
 use crate::prepared::{self, Handles};
@@ -200,7 +201,7 @@ extern "C" fn manager(arg: *mut c_void) -> *mut c_void {
     let (pager, begin) = (start.pager, start.begin);
     pager.workers[MANAGER].tid.store(tid(), Relaxed);
     crate::aside::enlist(MANAGER, tid(), None);
-    let (mut worker, began) = sys::with_more_descriptors(|| {
+    let (mut worker, began) = limits::with_more_descriptors(|| {
         own_descriptors();
         let mut worker = Worker::new(pager, MANAGER);
         pager.beginning.store(1, SeqCst);

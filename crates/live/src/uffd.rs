@@ -259,7 +259,7 @@ impl Uffd {
         if n < 0 && errno() == libc::EMFILE {
             // A fork's message comes with a descriptor, and the program has
             // left itself, and so us, no room for one.
-            n = crate::sys::with_more_descriptors(read);
+            n = crate::limits::with_more_descriptors(read);
         }
         if n != size as isize {
             if n < 0 && matches!(errno(), libc::EPERM | libc::EACCES | libc::ENOSYS) {

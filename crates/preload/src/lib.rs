@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`state`] | dormant, active, off; and the way from one to the next |
 //! | [`mapping`] | `mmap`, `munmap`: large mappings go into the window |
+//! | [`collapse`] | huge pages that the program asks for |
 //! | [`malloc`] | the allocator's large requests, and the growth of the heap |
 //! | [`arenas`] | the C library's per-thread heaps |
 //! | [`forking`] | `fork` |
@@ -23,6 +24,7 @@
 #![allow(unreachable_pub)]
 
 mod arenas;
+mod collapse;
 mod credentials;
 mod ending;
 mod filters;

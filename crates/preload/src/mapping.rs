@@ -5,6 +5,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use libc::c_int;
+use terrace_live::collapse::MADV_COLLAPSE;
 use terrace_live::regions::{CHUNK, WINDOW, WINDOW_LEN, in_window};
 use terrace_live::reservations;
 use terrace_live::spin::SpinLock;
@@ -13,7 +14,7 @@ use terrace_live::threads;
 
 use crate::malloc::BLOCKS;
 use crate::sanitizers::hand_on;
-use crate::{places, state};
+use crate::{collapse, places, state};
 
 /// Mappings are placed in the lower half of the window, the allocator's large
 /// blocks in the upper.
@@ -294,7 +295,8 @@ pub unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, prot: c_int) -> c
 const MADV_GUARD_INSTALL: c_int = 102;
 
 /// Advises on memory: `madvise(2)`. Hooked for the two kinds of advice that
-/// discard content without the kernel telling a userfaultfd.
+/// discard content without the kernel telling a userfaultfd, and for the one that it refuses
+/// where content is absent.
 ///
 /// # Safety
 /// As of the C library's.
@@ -302,7 +304,11 @@ const MADV_GUARD_INSTALL: c_int = 102;
 pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
     hand_on!(c"madvise", at => *mut c_void, len => usize, advice => c_int; c_int);
     // SAFETY: the caller's.
-    if let Err(error) = unsafe { sys::madvise(at as usize, len, advice) } {
+    let mut advised = unsafe { sys::madvise(at as usize, len, advice) };
+    if advice == MADV_COLLAPSE {
+        advised = collapse::after(at as usize, len, advised);
+    }
+    if let Err(error) = advised {
         fail(error);
         return -1;
     }

@@ -34,6 +34,7 @@ const BUDGET: &str = "1MiB";
 /// Programs that need more to show anything: huge pages come in where there is room
 /// for some, and relatives keep in common what is not much of it. They are repeated a tenth as often. With the arguments they are run with.
 const LARGER: &[(&str, &str, &[&str])] = &[
+    ("collapse_asked", "16MiB", &[]),
     ("collapses", "32MiB", &["--huge-pages", "always"]),
     ("fork_family", "6MiB", &[]),
     ("walks_fresh", "64MiB", &[]),

@@ -4,6 +4,7 @@
 use core::sync::atomic::Ordering::*;
 
 use super::{CHILD_PLAIN, CHILD_READY, Children, DESCRIPTORS, NOTHING, RELEASED};
+use crate::limits;
 use crate::page_state::{BUSY, PageState};
 use crate::pager::{MANAGER, Pager};
 use crate::serve::Worker;
@@ -26,14 +27,14 @@ impl Pager {
         }
         self.count_apart();
         // A process that has dropped its rights may not.
-        let able = sys::with_more_descriptors(|| {
+        let able = limits::with_more_descriptors(|| {
             Uffd::open().is_ok_and(|(probe, _)| {
                 probe.close();
-                sys::descriptor_limit() >= DESCRIPTORS
+                limits::descriptor_limit() >= DESCRIPTORS
             })
         });
         let parent = self.fork.parent.load(Relaxed);
-        let able = able && sys::with_more_descriptors(|| self.adopt_spilled(parent));
+        let able = able && limits::with_more_descriptors(|| self.adopt_spilled(parent));
         let request = if able { CHILD_READY } else { CHILD_PLAIN };
         let orphaned = self.await_release(request);
         self.fork.keep_apart();
