@@ -215,7 +215,6 @@ impl Duty {
         self.polling.store(0, Relaxed);
         self.near.store(0, Relaxed);
         self.parked.store(0, Relaxed);
-        aside::reset();
     }
 }
 

@@ -20,9 +20,10 @@
 //! it: the child runs on plain memory.
 
 mod child;
+pub mod reset;
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
 use crate::filters;
 use crate::give_up;
@@ -156,6 +157,10 @@ impl Children {
     fn any(&self) -> bool {
         self.handles.iter().any(Option::is_some)
     }
+    /// Whether the memory of each is gone, if there are any.
+    fn all_ended(&self) -> bool {
+        self.handles.iter().flatten().all(|child| child.uffd.is_orphan())
+    }
     fn push(&mut self, child: Child) -> bool {
         let free = self.handles.iter_mut().find(|h| h.is_none());
         free.map(|slot| *slot = Some(child)).is_some()
@@ -172,8 +177,8 @@ pub struct ForkState {
     /// Taken by the thread that forks.
     turn: AtomicU32,
     children: SpinLock<Children>,
-    /// What `fork` returned: 0 not yet, -1 failed, else the child.
-    ended: AtomicI32,
+    /// Whether `fork` has returned in the parent.
+    ended: AtomicU32,
     /// Whether the manager is done with the fork.
     done: AtomicU32,
     /// The process that forks.
@@ -183,6 +188,9 @@ pub struct ForkState {
     filtered: AtomicBool,
     /// The handle of the staging slots (it reports no forks).
     staging: AtomicI32,
+    /// A page that every child inherits: the kernel reports a fork only with memory that is
+    /// registered, and the program may have none.
+    sentinel: AtomicUsize,
     /// In a child: where it counts until it has a page that others can see.
     interim: AtomicPtr<ProcessPage>,
 }
@@ -195,11 +203,12 @@ impl ForkState {
             kept: AtomicPtr::new(core::ptr::null_mut()),
             turn: AtomicU32::new(0),
             children: SpinLock::new(Children::new()),
-            ended: AtomicI32::new(0),
+            ended: AtomicU32::new(0),
             done: AtomicU32::new(0),
             parent: AtomicI32::new(0),
             filtered: AtomicBool::new(false),
             staging: AtomicI32::new(-1),
+            sentinel: AtomicUsize::new(0),
             interim: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
@@ -242,6 +251,20 @@ impl ForkState {
             let kept = self.kept.swap(core::ptr::null_mut(), AcqRel);
             if kept.is_null() { Err(error) } else { Ok(kept) }
         })
+    }
+    /// Registers the page that every child inherits.
+    pub(crate) fn watch(&self, pager: &Pager) -> Result<(), i32> {
+        let mut at = self.sentinel.load(Acquire);
+        if at == 0 {
+            at = sys::map_private(PAGE)?;
+            self.sentinel.store(at, Release);
+        }
+        pager.register(at, PAGE)
+    }
+    /// That page's range.
+    pub(crate) fn watched(&self) -> (usize, usize) {
+        let at = self.sentinel.load(Acquire);
+        (at, at + PAGE)
     }
     /// In a child: the page that is kept is its parent's, too.
     fn keep_apart(&self) {
@@ -300,11 +323,11 @@ impl Pager {
         }
     }
 
-    /// In the parent, with what `fork` returned. Waits until the child has its
-    /// memory: a parent that goes on at once may end at once, as daemons'
+    /// In the parent, when `fork` has returned, with a child or without. Waits until the child has
+    /// its memory: a parent that goes on at once may end at once, as daemons'
     /// parents do, and what the child touches next would read as zeros.
-    pub fn after_fork_in_parent(&self, pid: i32) {
-        self.fork.ended.store(if pid > 0 { pid } else { -1 }, Release);
+    pub fn after_fork_in_parent(&self) {
+        self.fork.ended.store(1, Release);
         self.ring();
         while self.fork.done.load(Acquire) == 0 {
             sys::futex_wait(&self.fork.done, 0, None, false);
@@ -344,10 +367,11 @@ impl Pager {
     }
 
     /// A child runs as soon as the message of its birth is read. Whoever reads
-    /// it holds the lock for reading until the handle is entered; without
+    /// it holds the lock for reading until the handle is entered, or all memory is brought in if
+    /// the fork was not announced; without
     /// waiting for that, the child would be told that it is on its own while
     /// its memory still waits for us.
-    fn await_handles(&self) {
+    pub fn await_handles(&self) {
         drop(self.reading.lock());
     }
 
@@ -423,23 +447,23 @@ impl Worker<'_> {
                 handover.release();
                 released = true;
             }
-            match fork.ended.load(Acquire) {
-                0 => {}
-                -1 => break,
-                pid => {
-                    if released || has_exited(pid) {
-                        break;
+            if fork.ended.load(Acquire) != 0 {
+                if released {
+                    break;
+                }
+                // The message of a child is read before `fork` returns: without one there is none.
+                pager.await_handles();
+                if fork.children.lock().all_ended() {
+                    break;
+                }
+                let deadline = *deadline.get_or_insert_with(|| sys::now() + PATIENCE);
+                // Only if the child has not asked just now.
+                if sys::now() > deadline {
+                    self.let_children_go(true);
+                    if handover.step.swap(RELEASED, AcqRel) != NOTHING {
+                        handover.release();
                     }
-                    let deadline = *deadline.get_or_insert_with(|| sys::now() + PATIENCE);
-                    // Only if the child has not asked just now.
-                    if sys::now() > deadline {
-                        pager.await_handles();
-                        self.let_children_go(true);
-                        if handover.step.swap(RELEASED, AcqRel) != NOTHING {
-                            handover.release();
-                        }
-                        released = true;
-                    }
+                    released = true;
                 }
             }
             match round {
@@ -546,15 +570,4 @@ impl Worker<'_> {
             }
         }
     }
-}
-
-/// Whether a child has ended, reaped or not.
-fn has_exited(pid: i32) -> bool {
-    // SAFETY: plain data, filled by the call.
-    let mut info: libc::siginfo_t = unsafe { core::mem::zeroed() };
-    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: writes into `info`; reaps nothing.
-    let r = unsafe { libc::waitid(libc::P_PID, pid as u32, &raw mut info, flags) };
-    // SAFETY: the field is valid after a successful call.
-    r != 0 || unsafe { info.si_pid() } == pid
 }

@@ -42,6 +42,11 @@ pub fn while_creating<T>(create: impl FnOnce() -> T) -> T {
     result
 }
 
+/// In a forked child: who was creating a thread is not here.
+pub(crate) fn reset() {
+    CREATOR.store(0, Release);
+}
+
 /// Whether an allocation of the calling thread belongs here.
 #[inline]
 pub fn applies() -> bool {

@@ -84,6 +84,15 @@ impl Store {
         }
     }
 
+    /// For a forked child: the parent's threads are not here.
+    ///
+    /// # Safety
+    /// Only the calling thread may exist, and none changed anything when it was forked.
+    pub unsafe fn after_fork(&self) {
+        // SAFETY: the caller's.
+        unsafe { self.slabs.force_unlock() };
+    }
+
     /// Bytes of memory that the store occupies.
     pub fn occupied(&self) -> u64 {
         self.occupied.load(Relaxed)

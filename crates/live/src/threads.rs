@@ -283,13 +283,21 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
     uncount(1);
     match begin {
         Begin::Child => {
+            let (sentinel, _) = pager.fork.watched();
+            if !register_unclaimed(pager, sentinel, PAGE) {
+                return Err(libc::ENOMEM);
+            }
             forget_unmapped(pager);
             for (_, region) in pager.regions.iter() {
                 register_mapped(pager, region);
             }
             worker.adopt_present();
+            for (start, end) in mapped_unknown(pager) {
+                let _ = worker.manage_range(start, end);
+            }
         }
         Begin::Fresh { heap } => {
+            pager.fork.watch(pager)?;
             let mut heap_end = 0;
             let mut ranges = Vec::new();
             presence::for_each_mapping(|m| {
@@ -340,6 +348,41 @@ fn forget_unmapped(pager: &Pager) {
             }
         }
     }
+}
+
+/// In a child: what is mapped in the window and not in the books. Another thread of the parent's
+/// had mapped it, and had not come to say so.
+fn mapped_unknown(pager: &Pager) -> Vec<(usize, usize)> {
+    let mut mapped = Vec::new();
+    crate::presence::for_each_mapping(|m| {
+        if crate::regions::in_window(m.start) && m.is_manageable() {
+            mapped.push((m.start, m.end));
+        }
+    });
+    let mut unknown: Vec<(usize, usize)> = Vec::new();
+    for (start, end) in mapped {
+        let mut at = start;
+        while at < end {
+            let next = match pager.regions.find(at) {
+                Some(place) if place.region.mapped() == place.region.pages() => {
+                    at = place.region.end();
+                    continue;
+                }
+                Some(place) if PageState::of(place.word.load(Acquire)) != PageState::Gone => {
+                    at += PAGE;
+                    continue;
+                }
+                Some(_) => at + PAGE,
+                None => pager.regions.next_start(at).map_or(end, |next| next.min(end)),
+            };
+            match unknown.last_mut() {
+                Some(last) if last.1 == at => last.1 = next,
+                _ => unknown.push((at, next)),
+            }
+            at = next;
+        }
+    }
+    unknown
 }
 
 /// Registers a range with a child's handle; whether the kernel took it.

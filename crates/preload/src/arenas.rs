@@ -21,12 +21,15 @@ const NON_MAIN_ARENA: usize = 4;
 const IS_MMAPPED: usize = 2;
 /// How far a heap grows before we look again.
 const STEP: usize = 1 << 20;
+/// Of an entry: megabytes in use, and whether the pager manages the heap.
+const USED: usize = (1 << 8) - 1;
+const MANAGED: usize = 1 << 8;
 /// Heaps that we keep track of. Of further ones the size is not known, but they are managed.
 const HEAPS: usize = 1024;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// A heap's base plus the megabytes in use (its low bits are free).
+/// A heap's base plus the megabytes in use (its low bits are free), and whether it is managed.
 static KNOWN: [AtomicUsize; HEAPS] = [const { AtomicUsize::new(0) }; HEAPS];
 static ADDING: SpinLock<()> = SpinLock::new(());
 
@@ -34,9 +37,15 @@ pub(crate) fn init(is_glibc: bool) {
     ENABLED.store(is_glibc, Release);
 }
 
+/// In a forked child, which has one thread.
+pub(crate) fn reset() {
+    // SAFETY: nobody else exists; a heap is added in one step.
+    unsafe { ADDING.force_unlock() };
+}
+
 /// Bytes of all heaps, to the megabyte.
 pub(crate) fn size() -> usize {
-    known().map(|heap| (heap.load(Relaxed) & (HEAP - 1)) * STEP).sum()
+    known().map(|heap| (heap.load(Relaxed) & USED) * STEP).sum()
 }
 
 /// Whether an address lies in a heap that we know.
@@ -48,16 +57,20 @@ fn known() -> impl Iterator<Item = &'static AtomicUsize> {
     KNOWN[..COUNT.load(Acquire)].iter()
 }
 
-/// The pager has begun: it is to manage the heaps that there are.
+/// The pager has begun: it is to manage the heaps that there are. Likewise in a forked child, for
+/// which a thread of its parent's may not have come to ask.
 pub(crate) fn manage_all() {
-    for heap in known() {
-        manage(heap.load(Relaxed) & !(HEAP - 1));
-    }
+    known().filter(|heap| heap.load(Relaxed) & MANAGED == 0).for_each(manage);
 }
 
-fn manage(base: usize) {
-    if let Some(pager) = state::pager() {
-        state::signals_blocked(|| pager.commands.ask(pager, Command::Manage, base, base + HEAP));
+fn manage(heap: &AtomicUsize) {
+    let base = heap.load(Relaxed) & !(HEAP - 1);
+    if let Some(pager) = state::pager()
+        && state::signals_blocked(|| {
+            pager.commands.ask(pager, Command::Manage, base, base + HEAP) != 0
+        })
+    {
+        heap.fetch_or(MANAGED, Relaxed);
     }
 }
 
@@ -79,9 +92,10 @@ fn grown(p: usize) {
     let used = (p - base) / STEP + 1;
     let entry = known().find(|h| h.load(Relaxed) & !(HEAP - 1) == base);
     match entry {
-        Some(heap) if heap.load(Relaxed) & (HEAP - 1) >= used => {}
+        Some(heap) if heap.load(Relaxed) & USED >= used => {}
         Some(heap) => {
-            heap.store(base | used, Relaxed);
+            let grown = |old: usize| (old & USED < used).then_some(old & !USED | used);
+            let _ = heap.fetch_update(Relaxed, Relaxed, grown);
             state::wake_up_if_needed();
         }
         None => add(base, used),
@@ -99,24 +113,22 @@ fn add(base: usize, used: usize) {
             return Added::Known;
         }
         let count = COUNT.load(Relaxed);
-        if count == HEAPS {
-            return Added::NoRoom;
-        }
-        KNOWN[count].store(base | used, Relaxed);
+        let Some(heap) = KNOWN.get(count) else { return Added::NoRoom };
+        heap.store(base | used, Relaxed);
         COUNT.store(count + 1, Release);
-        Added::New
+        Added::New(heap)
     });
     match added {
         Added::Known => {}
-        Added::New => {
-            manage(base);
+        Added::New(heap) => {
+            manage(heap);
             state::wake_up_if_needed();
         }
         Added::NoRoom => {
             // Nobody will notice how they grow.
             state::begin_early();
             if state::pager().is_some_and(|pager| pager.regions.find(base).is_none()) {
-                manage(base);
+                manage(&AtomicUsize::new(base));
             }
         }
     }
@@ -125,7 +137,7 @@ fn add(base: usize, used: usize) {
 /// What became of a heap that was found.
 enum Added {
     Known,
-    New,
+    New(&'static AtomicUsize),
     /// There are too many.
     NoRoom,
 }

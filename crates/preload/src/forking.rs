@@ -1,25 +1,69 @@
 //! `fork`: the child gets a pager of its own.
+//!
+//! What has to be done just before the copy is made, and just after it in both processes, is
+//! done in handlers (`pthread_atfork`). The program's come before ours on the way in, so that
+//! nobody waits for Terrace who has to let go of something that they wait for, and after ours on
+//! the way out. Forks that the C library makes for the program (`daemon`, `forkpty`) go the same way.
+//! Others, by a system call of the program's own or `_Fork`, do not: their children run
+//! on plain memory, and without Terrace.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicPtr, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering::*};
 
+use libc::c_int;
 use terrace_live::fork::Announced;
+use terrace_live::spin::SpinLock;
+use terrace_live::sys;
 
-use crate::state;
+use crate::{arenas, fork_reset, places, state};
 
 type Fork = unsafe extern "C" fn() -> libc::pid_t;
+type Handler = Option<extern "C" fn()>;
+type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
 /// The C library's.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+/// Whether the C library calls our handlers.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// Held by the thread that forks, from its first handler to its second, in both processes.
+static TURN: SpinLock<()> = SpinLock::new(());
+/// What is under way: a [`Kind`].
+static KIND: AtomicU8 = AtomicU8::new(Kind::Dormant as u8);
+/// The signals that the thread that forks had blocked.
+static MASK: AtomicU64 = AtomicU64::new(0);
+
+/// What a fork is for us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    /// There is no pager, or one that has put the program on plain memory.
+    Dormant,
+    /// The pager knows of it, and the child will have one.
+    Announced,
+    /// The pager could not be told: its threads give the child all its memory, and the child is on
+    /// its own.
+    Unannounced,
+}
+
+impl Kind {
+    fn under_way() -> Self {
+        match KIND.load(Acquire) {
+            1 => Self::Announced,
+            2 => Self::Unannounced,
+            _ => Self::Dormant,
+        }
+    }
+}
 
 pub(crate) fn init() {
     // SAFETY: a NUL-terminated name.
     REAL.store(unsafe { libc::dlsym(libc::RTLD_NEXT, c"fork".as_ptr()) }, Release);
+    register();
 }
 
 fn real() -> Option<Fork> {
-    let at = REAL.load(Acquire);
-    if at.is_null() {
+    if REAL.load(Acquire).is_null() {
         init();
     }
     let at = REAL.load(Acquire);
@@ -27,17 +71,132 @@ fn real() -> Option<Fork> {
     unsafe { core::mem::transmute::<*mut c_void, Option<Fork>>(at) }
 }
 
-/// Forks while there is no pager.
-fn plain_fork(real: Fork) -> libc::pid_t {
-    state::forks_dormant();
-    // SAFETY: the C library's own.
-    let pid = unsafe { real() };
-    if pid == 0 {
-        // SAFETY: a fork has just left this thread alone.
-        unsafe { crate::OWN.after_fork() };
-        state::forked_dormant();
+fn real_register() -> Option<Register> {
+    // SAFETY: a NUL-terminated name; the C library's function, or null, which is `None`.
+    unsafe {
+        let at = libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr());
+        core::mem::transmute::<*mut c_void, Option<Register>>(at)
     }
-    pid
+}
+
+/// Registers our handlers, unless that was done.
+fn register() {
+    if !REGISTERED.load(Acquire)
+        && let Some(register) = real_register()
+        // SAFETY: functions that are there as long as the process is; of no library that is closed.
+        && unsafe { register(Some(prepare), Some(parent), Some(child), core::ptr::null_mut()) } == 0
+    {
+        REGISTERED.store(true, Release);
+    }
+}
+
+/// Registers the program's handlers: what `pthread_atfork(3)` calls. Hooked so that ours are the
+/// first to be registered, and so the last to be called before the copy is made: what theirs
+/// wait for may be held by a thread that waits for us.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __register_atfork(
+    prepare: Handler,
+    parent: Handler,
+    child: Handler,
+    library: *mut c_void,
+) -> c_int {
+    register();
+    let Some(real) = real_register() else { return libc::ENOMEM };
+    // SAFETY: the caller's.
+    unsafe { real(prepare, parent, child, library) }
+}
+
+/// In the thread that forks, just before.
+extern "C" fn prepare() {
+    if !state::is_configured() {
+        return;
+    }
+    let mask = state::block_signals();
+    core::mem::forget(TURN.lock());
+    MASK.store(mask, Relaxed);
+    state::enter_fork();
+    let announced = state::pager_even_if_broken().map(terrace_live::pager::Pager::before_fork);
+    let kind = match announced {
+        Some(Ok(Announced::Yes)) => Kind::Announced,
+        Some(Err(_)) => Kind::Unannounced,
+        Some(Ok(Announced::Unneeded)) | None => {
+            state::forks_dormant();
+            Kind::Dormant
+        }
+    };
+    KIND.store(kind as u8, Release);
+    // What threads of the program's may be changing in a hook.
+    places::hold();
+    state::hold();
+    crate::OWN.hold();
+}
+
+/// Gives back what [`prepare`] took, in whichever process.
+///
+/// # Safety
+/// In the thread that took it, after the fork.
+unsafe fn let_go() {
+    // SAFETY: the caller's.
+    unsafe {
+        crate::OWN.let_go();
+        state::let_go();
+        places::let_go();
+    }
+}
+
+/// In the parent, just after, whether or not there is a child.
+extern "C" fn parent() {
+    if !state::is_configured() {
+        return;
+    }
+    let error = sys::errno();
+    // SAFETY: `prepare` was called by this thread.
+    unsafe { let_go() };
+    state::leave_fork();
+    match (Kind::under_way(), state::any_pager()) {
+        (Kind::Announced, Some(pager)) => pager.after_fork_in_parent(),
+        (Kind::Unannounced, Some(pager)) => pager.await_handles(),
+        _ => {}
+    }
+    let mask = MASK.load(Relaxed);
+    // SAFETY: as above.
+    unsafe {
+        TURN.force_unlock();
+        *libc::__errno_location() = error;
+    }
+    state::restore_signals(mask);
+}
+
+/// In the child, just after.
+extern "C" fn child() {
+    if !state::is_configured() {
+        return;
+    }
+    fork_reset::reset();
+    // SAFETY: `prepare` was called by this thread, which is the only one.
+    unsafe { let_go() };
+    state::fork_is_over();
+    match (Kind::under_way(), state::any_pager()) {
+        (Kind::Announced, Some(pager)) => {
+            // SAFETY: the fork was announced, and this thread is alone.
+            if unsafe { pager.after_fork_in_child() } {
+                state::forked(pager);
+                arenas::manage_all();
+                places::manage_all();
+            } else {
+                state::switch_off();
+            }
+        }
+        (Kind::Dormant, _) => state::forked_dormant(),
+        _ => state::switch_off(),
+    }
+    let mask = MASK.load(Relaxed);
+    // SAFETY: as above.
+    unsafe { TURN.force_unlock() };
+    state::restore_signals(mask);
 }
 
 /// Forks: `fork(2)`.
@@ -48,38 +207,20 @@ fn plain_fork(real: Fork) -> libc::pid_t {
 pub unsafe extern "C" fn fork() -> libc::pid_t {
     let Some(real) = real() else { return -1 };
     state::before_fork();
-    let Some(pager) = state::pager_even_if_broken() else {
-        return plain_fork(real);
-    };
-    state::signals_blocked(|| {
-        match pager.before_fork() {
-            Ok(Announced::Yes) => {}
-            Ok(Announced::Unneeded) => return plain_fork(real),
-            Err(error) => {
-                // SAFETY: this thread's own variable.
-                unsafe { *libc::__errno_location() = error };
-                return -1;
-            }
-        }
-        // SAFETY: the C library's own.
-        let pid = unsafe { real() };
-        if pid == 0 {
-            // SAFETY: the fork was announced, and this thread is alone.
-            let managed = unsafe {
-                crate::OWN.after_fork();
-                pager.after_fork_in_child()
-            };
-            if managed {
-                state::forked(pager);
-            } else {
-                state::switch_off();
-            }
-        } else {
-            let error = terrace_live::sys::errno();
-            pager.after_fork_in_parent(pid);
-            // SAFETY: this thread's own variable.
-            unsafe { *libc::__errno_location() = error };
-        }
-        pid
-    })
+    // Without handlers, their work is done around the call.
+    let registered = REGISTERED.load(Acquire);
+    if !registered {
+        prepare();
+    }
+    // SAFETY: the C library's own.
+    let pid = unsafe { real() };
+    if !registered {
+        let after = if pid == 0 { child } else { parent };
+        after();
+    }
+    let error = sys::errno();
+    state::after_fork();
+    // SAFETY: this thread's own variable.
+    unsafe { *libc::__errno_location() = error };
+    pid
 }

@@ -9,6 +9,7 @@
 //! | [`malloc`] | the allocator's large requests, and the growth of the heap |
 //! | [`arenas`] | the C library's per-thread heaps |
 //! | [`forking`] | `fork` |
+//! | [`fork_reset`] | what a forked child does with each thing of ours |
 //! | [`ending`] | `_exit`, and the return from `main` |
 //! | [`words`] | words that the kernel changes by itself: mutexes, threads' ends, futexes |
 //! | [`filters`] | filters on system calls, and what has to be done before |
@@ -28,6 +29,7 @@ mod collapse;
 mod credentials;
 mod ending;
 mod filters;
+mod fork_reset;
 mod forking;
 mod malloc;
 mod mapping;

@@ -70,6 +70,8 @@ static CURRENT_BREAK: AtomicPtr<AtomicUsize> = AtomicPtr::new(core::ptr::null_mu
 /// Where it was when we last looked.
 static KNOWN_BREAK: AtomicUsize = AtomicUsize::new(0);
 static HEAP_START: AtomicUsize = AtomicUsize::new(0);
+/// Held by who tells the pager that the heap has grown.
+static HEAP_BUSY: SpinLock<()> = SpinLock::new(());
 
 fn resolve() {
     if !RESOLVING.swap(true, AcqRel) {
@@ -90,6 +92,18 @@ pub(crate) fn init() {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE as c_int);
         arenas::init(next_is_the_c_librarys());
     }
+}
+
+/// In a forked child, which has one thread.
+pub(crate) fn reset() {
+    // SAFETY: nobody else exists. Half changed, the list of kept blocks has one less.
+    unsafe {
+        HEAP_BUSY.force_unlock();
+        KEPT.force_unlock();
+    }
+    RESOLVING.store(false, Release);
+    // Another thread may have noted how far the heap goes now, and not have told the pager yet.
+    KNOWN_BREAK.store(0, Relaxed);
 }
 
 /// Whether what `malloc` returns is laid out as glibc does.
@@ -126,14 +140,14 @@ fn watch_heap(p: *mut c_void) -> *mut c_void {
 
 #[cold]
 fn heap_moved() {
-    static BUSY: SpinLock<()> = SpinLock::new(());
     if state::config().is_none() {
         return;
     }
     state::signals_blocked(|| {
-        let Some(_busy) = BUSY.try_lock() else { return };
+        let Some(_busy) = HEAP_BUSY.try_lock() else { return };
         let end = current_break();
         KNOWN_BREAK.store(end, Relaxed);
+        take_larger_steps(end.saturating_sub(HEAP_START.load(Relaxed)));
         let Some(pager) = state::pager() else { return };
         let end = end.next_multiple_of(PAGE);
         let mut start = pager.heap_end.load(Acquire);
@@ -145,6 +159,23 @@ fn heap_moved() {
         }
     });
     state::wake_up_if_needed();
+}
+
+/// By how much the C library's heap grows at least, as we have asked it; 0 if we have not.
+static STEP: AtomicUsize = AtomicUsize::new(0);
+/// Smaller steps are not worth asking for.
+const LEAST_STEP: usize = 1 << 20;
+
+/// Has a large heap grow by a 16th of itself: each step is a mapping and a region of its own, for
+/// the kernel merges no memory that was touched before it was registered with what was not.
+/// By the C library's own steps of 132 KiB, a heap of 8 GiB took as many mappings as there may be.
+fn take_larger_steps(heap: usize) {
+    let step = (heap / 16).min(64 * LEAST_STEP);
+    if step >= LEAST_STEP.max(2 * STEP.load(Relaxed)) {
+        STEP.store(step, Relaxed);
+        // SAFETY: what the library adds to the top of its heap, untouched.
+        unsafe { libc::mallopt(libc::M_TOP_PAD, step as c_int) };
+    }
 }
 
 /// Freed blocks that are kept mapped: a program that frees a large block

@@ -105,6 +105,15 @@ impl Half {
     }
 }
 
+/// In a forked child, which has one thread.
+pub(crate) fn reset() {
+    for half in [&MAPPINGS, &LARGE_BLOCKS] {
+        // SAFETY: nobody else exists. Half changed, the list has a run less or one twice, and a
+        // mapping is made only where nothing is.
+        unsafe { half.freed.force_unlock() };
+    }
+}
+
 /// A range of the window is unmapped; remembers its chunks if it began one.
 fn gave_back(at: usize, len: usize) {
     let half = if at < BLOCKS { &MAPPINGS } else { &LARGE_BLOCKS };

@@ -7,11 +7,12 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use dlmalloc::{Allocator, Dlmalloc};
 use terrace_live::spare;
-use terrace_live::spin::SpinLock;
-use terrace_live::sys;
+use terrace_live::spin::{SpinGuard, SpinLock, backoff};
+use terrace_live::{sys, threads};
 
 struct Kernel;
 
@@ -45,21 +46,95 @@ unsafe impl Allocator for Kernel {
 }
 
 /// The allocator.
-pub(crate) struct OwnHeap(SpinLock<Dlmalloc<Kernel>>);
+pub(crate) struct OwnHeap {
+    heap: SpinLock<Dlmalloc<Kernel>>,
+    /// Whether a thread of the program's holds the lock while it forks.
+    forking: AtomicBool,
+    aside: Aside,
+}
+
+/// What our own threads get while the heap is locked for a fork, which may have to wait for them.
+/// They are at rest then: that is for one that breaks. Nothing of it is freed.
+struct Aside {
+    /// Its first address; 0 until it is needed.
+    base: AtomicUsize,
+    used: AtomicUsize,
+}
+
+/// Its length: several times what bringing everything in takes.
+const ASIDE: usize = 8 << 20;
+
+impl Aside {
+    /// Where it is, mapped if it was not; 0 if there is no memory for it.
+    fn base(&self) -> usize {
+        let base = self.base.load(Acquire);
+        if base != 0 {
+            return base;
+        }
+        let Ok(new) = spare::map(ASIDE) else { return 0 };
+        match self.base.compare_exchange(0, new, AcqRel, Acquire) {
+            Ok(_) => new,
+            Err(base) => {
+                // SAFETY: nobody else knows of it.
+                let _ = unsafe { sys::munmap(new, ASIDE) };
+                base
+            }
+        }
+    }
+    fn allocate(&self, layout: Layout) -> *mut u8 {
+        let base = self.base();
+        let end = |used: usize| {
+            let at = (base + used).checked_next_multiple_of(layout.align())?;
+            at.checked_add(layout.size()).map(|end| end - base).filter(|&end| end <= ASIDE)
+        };
+        match self.used.fetch_update(AcqRel, Relaxed, |used| end(used).filter(|_| base != 0)) {
+            Ok(used) => (base + used).next_multiple_of(layout.align()) as *mut u8,
+            Err(_) => null_mut(),
+        }
+    }
+    fn owns(&self, at: *const u8) -> bool {
+        let base = self.base.load(Acquire);
+        base != 0 && (at as usize).wrapping_sub(base) < ASIDE
+    }
+}
 
 impl OwnHeap {
     pub(crate) const fn new() -> Self {
-        Self(SpinLock::new(Dlmalloc::new_with_allocator(Kernel)))
+        Self {
+            heap: SpinLock::new(Dlmalloc::new_with_allocator(Kernel)),
+            forking: AtomicBool::new(false),
+            aside: Aside { base: AtomicUsize::new(0), used: AtomicUsize::new(0) },
+        }
     }
 
-    /// For a forked child.
+    /// Takes the heap for the thread that forks: it is in order when the copy is made.
+    pub(crate) fn hold(&self) {
+        core::mem::forget(self.heap.lock());
+        self.forking.store(true, Release);
+    }
+
+    /// Gives it back, in whichever process.
     ///
     /// # Safety
-    /// Only the calling thread may exist, and the heap was in order when the
-    /// parent forked: its users were at rest.
-    pub(crate) unsafe fn after_fork(&self) {
+    /// Once after [`OwnHeap::hold`], in the same thread.
+    pub(crate) unsafe fn let_go(&self) {
+        self.forking.store(false, Release);
         // SAFETY: the caller's.
-        unsafe { self.0.force_unlock() };
+        unsafe { self.heap.force_unlock() };
+    }
+
+    /// The heap; `None` for a thread of ours that a thread which forks may have to wait for.
+    fn heap(&self) -> Option<SpinGuard<'_, Dlmalloc<Kernel>>> {
+        let mut spins = 0;
+        loop {
+            if let Some(heap) = self.heap.try_lock() {
+                return Some(heap);
+            }
+            if self.forking.load(Acquire) && threads::is_ours() {
+                return None;
+            }
+            backoff(&mut spins);
+        }
     }
 }
 
@@ -83,15 +158,22 @@ unsafe impl GlobalAlloc for OwnHeap {
         if is_large(&layout) {
             return map(layout.size());
         }
-        // SAFETY: the caller's layout is not empty.
-        unsafe { self.0.lock().malloc(layout.size(), layout.align()) }
+        match self.heap() {
+            // SAFETY: the caller's layout is not empty.
+            Some(mut heap) => unsafe { heap.malloc(layout.size(), layout.align()) },
+            None => self.aside.allocate(layout),
+        }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if is_large(&layout) {
             return map(layout.size());
         }
-        // SAFETY: as above.
-        unsafe { self.0.lock().calloc(layout.size(), layout.align()) }
+        match self.heap() {
+            // SAFETY: as above.
+            Some(mut heap) => unsafe { heap.calloc(layout.size(), layout.align()) },
+            // It is handed out once, and so still is as it was.
+            None => self.aside.allocate(layout),
+        }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         if is_large(&layout) {
@@ -99,8 +181,14 @@ unsafe impl GlobalAlloc for OwnHeap {
             let _ = unsafe { sys::munmap(at as usize, layout.size()) };
             return;
         }
-        // SAFETY: the caller's pointer came from here.
-        unsafe { self.0.lock().free(at, layout.size(), layout.align()) }
+        if self.aside.owns(at) {
+            return;
+        }
+        // What could not be given back stays: that happens once, to a thread that breaks.
+        if let Some(mut heap) = self.heap() {
+            // SAFETY: the caller's pointer came from here.
+            unsafe { heap.free(at, layout.size(), layout.align()) }
+        }
     }
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: as the caller's, with a size that is not zero.
@@ -111,18 +199,19 @@ unsafe impl GlobalAlloc for OwnHeap {
                 return at as *mut u8;
             }
         }
-        if is_large(&layout) || is_large(&new) {
-            // SAFETY: two blocks, of at least so many bytes.
-            unsafe {
-                let to = self.alloc(new);
-                if !to.is_null() {
-                    to.copy_from_nonoverlapping(at, layout.size().min(size));
-                    self.dealloc(at, layout);
-                }
-                return to;
-            }
+        let moves = is_large(&layout) || is_large(&new) || self.aside.owns(at);
+        if !moves && let Some(mut heap) = self.heap() {
+            // SAFETY: as above.
+            return unsafe { heap.realloc(at, layout.size(), layout.align(), size) };
         }
-        // SAFETY: as above.
-        unsafe { self.0.lock().realloc(at, layout.size(), layout.align(), size) }
+        // SAFETY: two blocks, of at least so many bytes.
+        unsafe {
+            let to = self.alloc(new);
+            if !to.is_null() {
+                to.copy_from_nonoverlapping(at, layout.size().min(size));
+                self.dealloc(at, layout);
+            }
+            to
+        }
     }
 }

@@ -31,14 +31,18 @@ fn noted<T>(work: impl FnOnce(&mut Ranges) -> T) -> T {
     })
 }
 
-/// In a forked child, which has one thread: another of the parent's may have had the lock.
-pub(crate) fn forked() {
-    // SAFETY: nobody else exists; at worst a range that was just changing is lost, and
-    // stays unmanaged.
-    unsafe {
-        NOTED.force_unlock();
-        reservations::after_fork();
-    }
+/// Takes the list for the thread that forks: no other changes it while the copy is made.
+pub(crate) fn hold() {
+    core::mem::forget(NOTED.lock());
+}
+
+/// Gives it back, in whichever process.
+///
+/// # Safety
+/// Once after [`hold`], in the same thread.
+pub(crate) unsafe fn let_go() {
+    // SAFETY: the caller's.
+    unsafe { NOTED.force_unlock() };
 }
 
 /// Private anonymous memory was mapped, in place of whatever was there.
@@ -102,11 +106,11 @@ pub(crate) fn now_accessible(start: usize, end: usize) {
 
 /// A range was unmapped, or is of another kind now.
 pub(crate) fn unmapped(start: usize, end: usize) {
-    if COUNT.load(Acquire) != 0 && !in_window(start) {
+    if is_any_noted() && !in_window(start) {
         // Where there are too many parts the least are left out, and stay unmanaged.
         noted(|ranges| ranges.remove(start, end));
     }
-    if reservations::any() {
+    if are_any_reserved() {
         state::signals_blocked(|| reservations::forget(start, end));
     }
 }
@@ -114,8 +118,19 @@ pub(crate) fn unmapped(start: usize, end: usize) {
 /// Whether any of a range is to be managed.
 pub(crate) fn contains(start: usize, end: usize) -> bool {
     in_window(start)
-        || COUNT.load(Acquire) != 0 && noted(|ranges| ranges.overlaps(start, end))
-        || reservations::any() && state::signals_blocked(|| reservations::overlap(start, end))
+        || is_any_noted() && noted(|ranges| ranges.overlaps(start, end))
+        || are_any_reserved() && state::signals_blocked(|| reservations::overlap(start, end))
+}
+
+/// A child that was not made by a fork that we know of does not touch the list: it may have been
+/// changing.
+fn is_any_noted() -> bool {
+    COUNT.load(Acquire) != 0 && state::config().is_some()
+}
+
+/// The same of large reservations.
+fn are_any_reserved() -> bool {
+    reservations::any() && state::config().is_some()
 }
 
 /// Bytes that the program can write to, of what is to be managed; `None` if the

@@ -5,7 +5,9 @@
 //! moment on at which what the program has mapped exceeds the share. *Off* if there is
 //! no configuration, or something failed.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::*,
+};
 
 use terrace_core::Bytes;
 use terrace_live::broker::member;
@@ -105,9 +107,15 @@ fn owner() -> i32 {
     unsafe { OWNER.load(Acquire).as_ref() }.map_or(0, |owner| owner.load(Acquire))
 }
 
-/// The configuration, unless management is off.
+/// Whether there is a configuration.
+pub(crate) fn is_configured() -> bool {
+    !CONFIG.load(Acquire).is_null()
+}
+
+/// The configuration, unless management is off. It is in a child that was not made by a fork
+/// that we know of: what it has inherited of ours may be in the middle of anything.
 pub(crate) fn config() -> Option<&'static RunConfig> {
-    if PHASE.load(Acquire) == OFF {
+    if PHASE.load(Acquire) == OFF || owner() == 0 {
         return None;
     }
     config_even_if_off()
@@ -133,6 +141,12 @@ pub(crate) fn pager_even_if_broken() -> Option<&'static Pager> {
     unsafe { PAGER.load(Acquire).as_ref() }
 }
 
+/// The pager, once there is one, whatever has become of it.
+pub(crate) fn any_pager() -> Option<&'static Pager> {
+    // SAFETY: as above.
+    unsafe { PAGER.load(Acquire).as_ref() }
+}
+
 /// Whether any of a range is managed now.
 pub(crate) fn is_managed(start: usize, end: usize) -> bool {
     pager()
@@ -148,6 +162,14 @@ const SETXID: u32 = 33;
 /// Runs something with all signals blocked: a signal handler of the program's
 /// must not enter Terrace in its middle.
 pub(crate) fn signals_blocked<T>(work: impl FnOnce() -> T) -> T {
+    let before = block_signals();
+    let result = work();
+    restore_signals(before);
+    result
+}
+
+/// Blocks all signals; returns those that were blocked before.
+pub(crate) fn block_signals() -> u64 {
     let all = !(1u64 << (SETXID - 1));
     let mut before = 0u64;
     // SAFETY: the kernel's signal set is 8 bytes.
@@ -160,7 +182,11 @@ pub(crate) fn signals_blocked<T>(work: impl FnOnce() -> T) -> T {
             8,
         );
     }
-    let result = work();
+    before
+}
+
+/// Blocks these signals, and no others.
+pub(crate) fn restore_signals(before: u64) {
     // SAFETY: as above.
     unsafe {
         libc::syscall(
@@ -171,7 +197,6 @@ pub(crate) fn signals_blocked<T>(work: impl FnOnce() -> T) -> T {
             8,
         );
     }
-    result
 }
 
 /// The statistics page, made when it is first needed.
@@ -252,8 +277,33 @@ pub(crate) fn accessible(len: usize) {
 /// What a forked child is to find empty; kept here until there is a pager.
 static WIPED: SpinLock<Vec<(usize, usize)>> = SpinLock::new(Vec::new());
 
+/// Takes the lists for the thread that forks: no other changes them while the copy is made.
+pub(crate) fn hold() {
+    core::mem::forget(WIPED.lock());
+    if let Some(pager) = any_pager() {
+        core::mem::forget(pager.wiped.lock());
+    }
+}
+
+/// Gives them back, in whichever process.
+///
+/// # Safety
+/// Once after [`hold`], in the same thread, before the fork is over ([`enter_fork`]).
+pub(crate) unsafe fn let_go() {
+    // SAFETY: the caller's. No pager comes to be while somebody forks.
+    unsafe {
+        if let Some(pager) = any_pager() {
+            pager.wiped.force_unlock();
+        }
+        WIPED.force_unlock();
+    }
+}
+
 /// A forked child is to find a range empty, or no longer.
 pub(crate) fn wiped(range: (usize, usize), wiped: bool) {
+    if config().is_none() {
+        return;
+    }
     let mut list = pager().map_or_else(|| WIPED.lock(), |p| p.wiped.lock());
     // What remains of ranges that overlap this one.
     let rest: Vec<_> = list
@@ -313,7 +363,7 @@ pub(crate) fn begin() {
     if let Some(config) = config()
         && owner() == sys::pid()
     {
-        start(config);
+        start_after_forks(config);
         aside::leave_alone();
     }
 }
@@ -339,7 +389,7 @@ pub(crate) fn before_root_changes() {
         && may
         && owner() == sys::pid()
     {
-        start(config);
+        start_after_forks(config);
     }
 }
 
@@ -355,13 +405,69 @@ fn reason(error: i32) -> String {
 /// Why a program is not managed whose address space is limited.
 const NO_SPACE: &str = "too little address space is left for it (ulimit -v)";
 
-/// Begins to manage, unless that was begun or is over.
-fn start(config: &RunConfig) {
-    if PHASE.compare_exchange(DORMANT, STARTING, AcqRel, Acquire).is_err() {
-        // Another thread is at it; what we mapped is found or reported by then.
-        while PHASE.load(Acquire) == STARTING {
-            sys::yield_now();
+/// Forks under way, while which management does not begin: a child would be in the middle of it,
+/// and have no thread that goes on.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+/// Whether it would have begun, but for a fork.
+static SKIPPED: AtomicBool = AtomicBool::new(false);
+
+/// In a thread that is about to fork: management has begun, or does not begin until it has.
+pub(crate) fn enter_fork() {
+    loop {
+        FORKS.fetch_add(1, SeqCst);
+        if PHASE.load(SeqCst) != STARTING {
+            return;
         }
+        FORKS.fetch_sub(1, SeqCst);
+        await_start();
+    }
+}
+
+/// It has forked.
+pub(crate) fn leave_fork() {
+    FORKS.fetch_sub(1, SeqCst);
+}
+
+/// In a forked child: so have all other threads, for there are none.
+pub(crate) fn fork_is_over() {
+    FORKS.store(0, SeqCst);
+}
+
+/// After a fork, in whichever process: begins what would have begun meanwhile.
+pub(crate) fn after_fork() {
+    if SKIPPED.load(Relaxed) && SKIPPED.swap(false, Relaxed) {
+        wake_up_if_needed();
+    }
+}
+
+/// Begins to manage as soon as nobody forks.
+fn start_after_forks(config: &RunConfig) {
+    loop {
+        start(config);
+        if PHASE.load(Acquire) != DORMANT {
+            return;
+        }
+        sys::yield_now();
+    }
+}
+
+/// Another thread may be beginning: what this one has mapped is found or reported by then.
+fn await_start() {
+    while PHASE.load(Acquire) == STARTING {
+        sys::yield_now();
+    }
+}
+
+/// Begins to manage, unless that was begun or is over. Not while somebody forks.
+fn start(config: &RunConfig) {
+    if PHASE.compare_exchange(DORMANT, STARTING, SeqCst, Acquire).is_err() {
+        return await_start();
+    }
+    if FORKS.load(SeqCst) != 0 {
+        // Whoever forks looks once more afterwards. To wait here might be to wait for who waits
+        // for this thread.
+        SKIPPED.store(true, Relaxed);
+        PHASE.store(DORMANT, SeqCst);
         return;
     }
     signals_blocked(|| {
@@ -401,9 +507,8 @@ fn start(config: &RunConfig) {
 
 /// In a forked child, after the pager has been taken over.
 pub(crate) fn forked(pager: &'static Pager) {
-    let Some(config) = config() else { return };
     claim();
-    places::forked();
+    let Some(config) = config() else { return };
     STATS.store(core::ptr::null_mut(), Release);
     terrace_live::event_ring::forked();
     if let Some(page) = stats(config) {
@@ -470,6 +575,7 @@ pub(crate) fn switch_off() {
 /// may not fit together.
 pub(crate) fn before_fork() {
     let Some(config) = config() else { return };
+    await_start();
     if PHASE.load(Acquire) != DORMANT || owner() != sys::pid() {
         return;
     }
@@ -487,11 +593,10 @@ pub(crate) fn forks_dormant() {
 
 /// In a forked child that has no pager yet: its statistics are its own.
 pub(crate) fn forked_dormant() {
+    claim();
     if config().is_none() {
         return;
     }
-    claim();
-    places::forked();
     member::forked_unmanaged(MAPPED.load(Acquire) + crate::malloc::heap_size());
     STATS.store(core::ptr::null_mut(), Release);
     terrace_live::event_ring::forked();

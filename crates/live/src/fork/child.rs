@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering::*;
 
-use super::{CHILD_PLAIN, CHILD_READY, Children, DESCRIPTORS, NOTHING, RELEASED};
+use super::{CHILD_PLAIN, CHILD_READY, DESCRIPTORS, NOTHING, RELEASED};
 use crate::limits;
 use crate::page_state::{BUSY, PageState};
 use crate::pager::{MANAGER, Pager};
@@ -47,31 +47,8 @@ impl Pager {
         if stays_plain {
             return false;
         }
-        // SAFETY: the caller's: the holders are threads of the parent, and
-        // while frozen they leave what the locks guard as it is.
-        unsafe {
-            self.reading.force_unlock();
-            self.mind.force_unlock();
-            self.limbo.force_unlock();
-            self.thawed.force_unlock();
-            self.deferred.force_unlock();
-            self.wiped.force_unlock();
-            self.fork.children.force_unlock();
-            self.regions.after_fork();
-        }
-        for worker in &self.workers {
-            worker.busy.store(0, Relaxed);
-            worker.tid.store(0, Relaxed);
-        }
-        self.huge.after_fork(self);
-        let _ = self.thawed.lock().take();
-        *self.fork.children.lock() = Children::new();
-        self.commands.reset();
-        self.duty.reset();
-        self.waits.reset();
-        self.asleep.store(0, Relaxed);
-        self.fork.turn.store(0, Release);
-        self.frozen.store(0, Release);
+        // SAFETY: the caller's.
+        unsafe { self.reset() };
         // Nothing of the child's is registered any more, and nobody else runs in it: if
         // something of ours breaks here, it is put on plain memory here.
         let caught_up = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -1,0 +1,383 @@
+//! What a forked child does with each thing of ours that it inherits.
+//!
+//! A child is a copy of everything, made while the parent's other threads were at anything. It has
+//! none of them: a lock that one of them held would never be given back, a phase that one of them
+//! was in never end. So everything of ours that changes is in one of two lists, here for this crate
+//! and in the preloaded library's `fork_reset.rs` for its own: what a child resets, and what it keeps,
+//! with the reason why that is right. A test looks for statics, and for fields of the pager, that are
+//! in neither.
+//!
+//! Resetting a lock is right only where what it guards cannot be half changed:
+//!
+//! - What Terrace's own threads guard is at rest: a fork is announced, and nothing of ours
+//!   changes until it is over ([`Pager::before_fork`]).
+//! - What threads of the program's change (in hooks), and would be torn, is locked by the thread
+//!   that forks, from just before the copy is made until just after, in both processes.
+
+use core::sync::atomic::Ordering::*;
+
+use super::Children;
+use crate::pager::Pager;
+use crate::{aside, reservations, scratch};
+
+/// Statics, by file and name, that a child resets, and how.
+#[cfg(test)]
+const RESET: &[(&str, &str, &str)] = &[
+    ("aside.rs", "ASIDE", "no thread of ours is here yet"),
+    ("aside.rs", "THREAD", "the same"),
+    ("aside.rs", "CALLED", "the same"),
+    ("aside.rs", "OWNER", "the same"),
+    ("aside.rs", "ENDING", "its parent ends, not the child"),
+    ("broker/member.rs", "SLOT", "it is the parent's: `Share::forked`, `forked_unmanaged`"),
+    ("broker/member.rs", "SILENT_UNTIL", "the same"),
+    ("event_ring.rs", "RING", "it is the parent's: `forked`"),
+    ("prepared.rs", "HELD", "they are of the parent's memory: `forget`"),
+    ("reservations.rs", "NOTED", "lock; half changed, a range is lost, and managed as a whole"),
+    ("scratch.rs", "CREATOR", "the thread that created one of ours is not here"),
+    ("threads.rs", "STACKS", "new threads get new stacks: `resume`"),
+];
+
+/// Statics that a child keeps as they are, and why that is right.
+#[cfg(test)]
+const KEPT: &[(&str, &str, &str)] = &[
+    ("aside.rs", "HOME", "set anew by each thread of ours when it begins"),
+    ("aside.rs", "LEFT_ALONE", "a filter on system calls is inherited"),
+    ("broker/member.rs", "ALONE", "set once"),
+    ("broker/member.rs", "BROKER", "set once; the page is shared"),
+    ("broker/member.rs", "COMMON", "one number, set anew where the child has no pager"),
+    ("broker/member.rs", "FAMILY", "the same in all that are forked from one process"),
+    ("broker/member.rs", "FORKED_AT", "one number, set anew where the child has no pager"),
+    ("broker/member.rs", "INHERITED", "one number, set anew where the child has no pager"),
+    ("inject.rs", "ARMED", "a fault strikes in one process: whichever comes first"),
+    ("inject.rs", "LEFT", "the same"),
+    ("inject.rs", "STALLS", "set once"),
+    ("kept.rs", "KEPT", "pages that stay, for the child too; entries are valid with their value"),
+    ("prepared.rs", "FEATURES", "of the kernel"),
+    ("prepared.rs", "INODES", "without a meaning where nothing is held"),
+    ("quiet.rs", "PREPARED", "set once; the page is the run's"),
+    ("reservations.rs", "COUNT", "whether to look; looked up under the lock"),
+    ("scratch.rs", "ARENA", "what was handed out is in use, or of no use to anybody"),
+    ("scratch.rs", "USED", "one number, changed in one step"),
+    ("serve.rs", "ZEROS", "does not change"),
+    ("spare.rs", "GIVEN", "one number, changed in one step"),
+    ("spare.rs", "START", "the mapping is the child's, too"),
+    ("sys.rs", "OWN_NEXT", "one number, changed in one step"),
+    ("threads.rs", "COUNT", "set once"),
+    ("uffd.rs", "PAGE_OF_ZEROS", "does not change"),
+];
+
+/// Fields of [`Pager`] that a child resets ([`Pager::reset`], or as is said).
+#[cfg(test)]
+const RESET_FIELDS: &[(&str, &str)] = &[
+    ("asleep", "the manager is not here"),
+    ("commands", "nor is who asked"),
+    ("deferred", "lock; the events are carried out"),
+    ("duty", "no thread of ours waits"),
+    ("farewell", "opened anew: `open_handles`"),
+    ("fork", "turn and children; the handover is forgotten"),
+    ("frozen", "the child's own threads may change everything"),
+    ("huge", "pages of the parent's: `after_fork`"),
+    ("limbo", "lock"),
+    ("mind", "lock"),
+    ("reading", "lock"),
+    ("regions", "lock"),
+    ("share", "a share of its own: `Share::forked`"),
+    ("stats", "a page of its own: `count_on`"),
+    ("store", "lock"),
+    ("thawed", "lock; what it noted is in the parent"),
+    ("tracks", "with the handle: `open_handles`"),
+    ("uffd", "a handle of its own: `open_handles`"),
+    ("unsharing", "taken by a handler that is not here"),
+    ("waits", "nobody waits"),
+    ("wiped", "lock, held by the thread that forks"),
+    ("workers", "no worker is here"),
+];
+
+/// Fields that a child keeps.
+#[cfg(test)]
+const KEPT_FIELDS: &[(&str, &str)] = &[
+    ("beginning", "no fork is announced before it is over"),
+    ("bell", "only counted up"),
+    ("budget", "what the parent may hold, until the child has a share of its own"),
+    ("clock", "set once"),
+    ("config", "set once"),
+    ("density", "measured; numbers changed in one step"),
+    ("departed", "hints; numbers changed in one step"),
+    ("features", "of the kernel"),
+    ("heap_end", "of the same heap"),
+    ("leaving", "never set where a fork is announced"),
+    ("limbo_samples", "set once"),
+    ("nothing_leaves", "a time, soon over"),
+    ("over", "of a pager that broke: the child is on plain memory, too"),
+    ("pinned_for", "a time"),
+    ("queue", "at rest: notes are made by who has entered"),
+    ("quiet", "a page of the run's; numbers changed in one step"),
+    ("resident", "the child has the same pages"),
+    ("spill", "a file of its own: `adopt_spilled`"),
+    ("staging", "the child has the same frames"),
+    ("stopped", "of a pager that broke: the child is on plain memory, too"),
+    ("streams", "hints; numbers changed in one step"),
+];
+
+/// In a forked child, before anything else of ours: statics that name threads which are not here.
+///
+/// # Safety
+/// Only the calling thread may exist.
+pub unsafe fn statics() {
+    aside::reset();
+    scratch::reset();
+    // SAFETY: nobody else exists, in a child.
+    unsafe { reservations::after_fork() };
+}
+
+impl Pager {
+    /// In a forked child that goes on with its parent's books.
+    ///
+    /// # Safety
+    /// Only the calling thread may exist, and the fork was announced ([`Pager::before_fork`]).
+    pub(super) unsafe fn reset(&self) {
+        // SAFETY: the caller's: the holders are threads of the parent, and
+        // while frozen they leave what the locks guard as it is.
+        unsafe {
+            self.reading.force_unlock();
+            self.mind.force_unlock();
+            self.limbo.force_unlock();
+            self.thawed.force_unlock();
+            self.deferred.force_unlock();
+            self.fork.children.force_unlock();
+            self.regions.after_fork();
+            self.store.after_fork();
+        }
+        for worker in &self.workers {
+            worker.busy.store(0, Relaxed);
+            worker.tid.store(0, Relaxed);
+            worker.serving_since.store(0, Relaxed);
+        }
+        self.unsharing.store(0, Relaxed);
+        self.huge.after_fork(self);
+        let _ = self.thawed.lock().take();
+        *self.fork.children.lock() = Children::new();
+        self.commands.reset();
+        self.duty.reset();
+        self.waits.reset();
+        self.asleep.store(0, Relaxed);
+        self.fork.turn.store(0, Release);
+        self.frozen.store(0, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    /// The C library would allocate for it.
+    const FORBIDDEN: &str = concat!("thread_", "local!");
+
+    fn sources(directory: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(directory).expect("a directory of sources") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                found.extend(sources(&path));
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+        found
+    }
+
+    /// The name of the static that a line declares.
+    fn declared(line: &str) -> Option<&str> {
+        let line = line.trim_start();
+        let line = match line.strip_prefix("pub") {
+            Some(rest) if rest.starts_with('(') => rest.split_once(')')?.1.trim_start(),
+            Some(rest) => rest.trim_start(),
+            None => line,
+        };
+        let name = line.strip_prefix("static ")?;
+        let name = name.strip_prefix("mut ").unwrap_or(name);
+        Some(name.split([':', ' ']).next().expect("a first part"))
+    }
+
+    /// Statics of a crate, by file and name, without those of its tests, which come last in a file.
+    fn statics_of(krate: &str) -> BTreeSet<(String, String)> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(krate).join("src");
+        let mut found = BTreeSet::new();
+        for path in sources(&root) {
+            let file = path.strip_prefix(&root).expect("below it").display().to_string();
+            if file.ends_with("tests.rs") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("a source");
+
+            assert!(!text.contains(FORBIDDEN), "{file}: {FORBIDDEN}");
+            let ours = text.split("#[cfg(test)]\nmod tests").next().expect("a first part");
+            found.extend(ours.lines().filter_map(declared).map(|name| (file.clone(), name.into())));
+        }
+        found
+    }
+
+    fn listed(lists: &[&[(&str, &str, &str)]]) -> BTreeSet<(String, String)> {
+        let all: Vec<_> = lists.iter().flat_map(|list| list.iter()).collect();
+        assert!(all.iter().all(|(.., why)| !why.is_empty()));
+        let set: BTreeSet<_> = all.iter().map(|(f, n, _)| ((*f).into(), (*n).into())).collect();
+        assert_eq!(set.len(), all.len(), "one of them is in both lists");
+        set
+    }
+
+    /// A static that is in neither list would be inherited as it happens to be.
+    #[test]
+    fn a_child_knows_what_to_do_with_each_static() {
+        assert_eq!(statics_of("live"), listed(&[RESET, KEPT]));
+    }
+
+    /// The preloaded library's lists, which its own tests could not look at: it interposes the
+    /// allocator that they would run on.
+    #[test]
+    fn a_child_knows_what_to_do_with_each_static_of_the_preloaded_library() {
+        let list = include_str!("../../../preload/src/fork_reset.rs");
+        // An entry may be in one line or in several.
+        let entry = |text: &str| {
+            let mut strings = text.split('"').skip(1).step_by(2).map(str::to_owned);
+            let entry = (strings.next()?, strings.next()?);
+            strings.next().filter(|why| !why.is_empty()).map(|_| entry)
+        };
+        let lists = list.split("const _: ").skip(1).map(|list| list.split("];").next());
+        let all: Vec<_> = lists.flatten().flat_map(|list| list.split('(').skip(2)).collect();
+        let all: Vec<_> = all.into_iter().map(|text| entry(text).expect("an entry")).collect();
+        let set: BTreeSet<_> = all.iter().cloned().collect();
+        assert_eq!(set.len(), all.len(), "one of them is in both lists");
+        assert_eq!(statics_of("preload"), set);
+    }
+
+    /// What else runs in the program's process has none that change.
+    #[test]
+    fn other_crates_of_ours_have_no_statics() {
+        for krate in ["core", "economics", "policy", "sampler"] {
+            let found = statics_of(krate);
+            let constant = |(_, name): &(String, String)| name == "NO_TIER";
+            assert!(found.iter().all(constant), "{krate}: {found:?}");
+        }
+    }
+
+    /// Of crates that are not ours, those that the preloaded library is made of were looked at.
+    #[test]
+    fn crates_of_others_in_the_process_are_known() {
+        /// With no statics that change, or none that are used.
+        const LOOKED_AT: &[&str] = &[
+            "bitflags",
+            "bytemuck",
+            "cfg-if",
+            "cobs",
+            "dlmalloc",
+            "io-uring",
+            "itoa",
+            "libc",
+            "lz4-sys",
+            "memchr",
+            "postcard",
+            "serde",
+            "serde_core",
+            "serde_json",
+            "serde_spanned",
+            "thiserror",
+            "toml",
+            "toml_datetime",
+            "toml_parser",
+            "toml_writer",
+            "winnow",
+            "zmij",
+        ];
+        /// Run when others are built, or only where the system is another one.
+        const NOT_IN_IT: &[&str] = &[
+            "allocator-api2",
+            "cc",
+            "equivalent",
+            "foldhash",
+            "hashbrown",
+            "indexmap",
+            "rand_core",
+            "wasi",
+            "find-msvc-tools",
+            "jobserver",
+            "getrandom",
+            "shlex",
+            "proc-macro2",
+            "quote",
+            "syn",
+            "unicode-ident",
+            "serde_derive",
+            "thiserror-impl",
+            "bytemuck_derive",
+            "embedded-io",
+            "windows-sys",
+            "windows-link",
+            "r-efi",
+            "wasip2",
+            "wit-bindgen",
+        ];
+        let lock = include_str!("../../../../Cargo.lock");
+        let packages: Vec<_> = lock.split("[[package]]").skip(1).collect();
+        let field = |package: &str, name: &str| {
+            let prefix = format!("{name} = \"");
+            let line = package.lines().find_map(|line| line.strip_prefix(&prefix))?;
+            Some(line.trim_end_matches('"').to_owned())
+        };
+        let mut reached = BTreeSet::from(["terrace-preload".to_owned()]);
+        let mut todo = vec!["terrace-preload".to_owned()];
+        while let Some(name) = todo.pop() {
+            let manifest = name.strip_prefix("terrace-").map(|ours| {
+                let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(ours);
+                fs::read_to_string(ours.join("Cargo.toml")).expect("a manifest")
+            });
+            // Only what tests and builds need does not run in the process.
+            let needed = |other: &str| {
+                manifest.as_ref().is_none_or(|manifest| {
+                    let section = manifest.split("[dependencies]").nth(1).unwrap_or("");
+                    let section = section.split("\n[").next().unwrap_or("");
+                    section.lines().any(|line| {
+                        line.strip_prefix(other).is_some_and(|rest| rest.starts_with([' ', '.']))
+                    })
+                })
+            };
+            for package in packages.iter().filter(|p| field(p, "name").as_ref() == Some(&name)) {
+                let list = package.split("dependencies = [").nth(1).unwrap_or("");
+                for other in list.split(']').next().unwrap_or("").lines() {
+                    let other = other.trim().trim_matches(['"', ',']);
+                    let other = other.split(' ').next().expect("a name");
+                    if !other.is_empty() && needed(other) && reached.insert(other.to_owned()) {
+                        todo.push(other.to_owned());
+                    }
+                }
+            }
+        }
+        let is_ours = |name: &String| name.starts_with("terrace-");
+        let known = |name: &&String| {
+            LOOKED_AT.contains(&name.as_str()) || NOT_IN_IT.contains(&name.as_str())
+        };
+        let unknown: Vec<_> = reached.iter().filter(|n| !is_ours(n) && !known(n)).collect();
+        assert!(unknown.is_empty(), "look for statics that change in {unknown:?}");
+    }
+
+    #[test]
+    fn a_child_knows_what_to_do_with_each_field_of_the_pager() {
+        let text = include_str!("../pager.rs");
+        let fields = text.split("pub struct Pager {").nth(1).expect("the pager");
+        let fields = fields.split("\n}").next().expect("its end");
+        let name = |line: &str| {
+            let line = line.trim();
+            let (name, _) = line.strip_prefix("pub ").unwrap_or(line).split_once(':')?;
+            let plain = name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            plain.then(|| name.to_owned())
+        };
+        let found: BTreeSet<_> = fields.lines().filter_map(name).collect();
+        let all: Vec<_> = RESET_FIELDS.iter().chain(KEPT_FIELDS).collect();
+        let set: BTreeSet<_> = all.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(set.len(), all.len(), "one of them is in both lists");
+        assert_eq!(found, set);
+    }
+}

@@ -1,0 +1,65 @@
+//! What a forked child does with each static of this library: see `terrace_live::fork::reset`,
+//! whose tests look at the lists here, too.
+
+use terrace_live::fork;
+
+use crate::{arenas, malloc, mapping};
+
+/// Statics, by file and name, that a child resets, and how. (Only the test reads this.)
+const _: &[(&str, &str, &str)] = &[
+    ("arenas.rs", "ADDING", "lock; what it guards is added in one step"),
+    ("forking.rs", "TURN", "held by the thread that forks, which gives it back"),
+    ("lib.rs", "OWN", "lock, held by the thread that forks"),
+    ("malloc.rs", "HEAP_BUSY", "lock; it guards nothing but a question to the pager"),
+    ("malloc.rs", "KEPT", "lock; what is half changed is a block less"),
+    (
+        "malloc.rs",
+        "KNOWN_BREAK",
+        "looked at anew: who noted it may not have come to tell the pager",
+    ),
+    ("malloc.rs", "RESOLVING", "who looks functions up is not here"),
+    ("mapping.rs", "LARGE_BLOCKS", "lock; what is half changed are addresses that are not reused"),
+    ("mapping.rs", "MAPPINGS", "the same"),
+    ("places.rs", "NOTED", "lock, held by the thread that forks"),
+    ("state.rs", "FORKS", "the fork is over"),
+    ("state.rs", "OWNER", "emptied by the kernel, and claimed by who has forked: `claim`"),
+    ("state.rs", "STATS", "it is the parent's: made anew when it is needed"),
+    ("state.rs", "WIPED", "lock, held by the thread that forks"),
+];
+
+/// Statics that a child keeps as they are, and why that is right.
+const _: &[(&str, &str, &str)] = &[
+    ("arenas.rs", "COUNT", "an entry is there before it counts"),
+    ("arenas.rs", "ENABLED", "set once"),
+    ("arenas.rs", "KNOWN", "an entry is there before it counts"),
+    ("ending.rs", "END", "does not change"),
+    ("forking.rs", "KIND", "the child reads what its parent noted, under the same lock"),
+    ("forking.rs", "MASK", "the same"),
+    ("forking.rs", "REAL", "looked up once"),
+    ("forking.rs", "REGISTERED", "handlers are inherited"),
+    ("lib.rs", "INIT", "does not change"),
+    ("malloc.rs", "CURRENT_BREAK", "set once"),
+    ("malloc.rs", "HEAP_START", "set once"),
+    ("malloc.rs", "NEXT", "looked up once"),
+    ("malloc.rs", "STEP", "the child's heap is the same"),
+    ("places.rs", "COUNT", "of what is guarded by a lock that the forking thread holds"),
+    ("sanitizers.rs", "HERE", "set once"),
+    ("state.rs", "CONFIG", "set once"),
+    ("state.rs", "MAPPED", "the child has the same mapped"),
+    ("state.rs", "PAGER", "set once; no fork is made while it is"),
+    ("state.rs", "PHASE", "no fork is made while management begins"),
+    ("state.rs", "QUIET", "set once"),
+    ("state.rs", "ROUGHLY", "true of the child's memory, too"),
+    ("state.rs", "SKIPPED", "the child has as much mapped, and begins itself"),
+    ("words.rs", "REAL", "looked up once"),
+    ("words.rs", "TOLD", "told once is enough"),
+];
+
+/// In a forked child, which has one thread, before anything else of ours.
+pub(crate) fn reset() {
+    // SAFETY: nobody else exists, in a child.
+    unsafe { fork::reset::statics() };
+    malloc::reset();
+    arenas::reset();
+    mapping::reset();
+}
