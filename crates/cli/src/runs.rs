@@ -12,6 +12,7 @@
 //! | `PID-N.stats` | the same of one that has ended |
 //! | `ended` | the figures of further ones that have ended, in such a page |
 //! | `figures.json` | where pages stay mapped: the report as it was lately |
+//! | `beside.json` | [`Beside`], if there is anything to be told |
 //! | `budget`, `broker.sock` | how its processes share the budget, see `terrace_live::broker` |
 //!
 //! It comes into being under another name and is renamed when it is complete,
@@ -30,6 +31,8 @@ use terrace_core::{Bytes, Nanos};
 use terrace_live::broker::{self, page::Summary};
 use terrace_live::opened::Opened;
 use terrace_live::shared::ProcessPage;
+use terrace_report::outside::OutsideReport;
+use terrace_report::plain::PlainReport;
 use terrace_report::{AttachReport, Head, RunReport, SharedReport, Usage};
 
 use crate::failure::Failure;
@@ -40,6 +43,7 @@ const PREFIX: &str = "terrace-";
 const MANIFEST: &str = "run.json";
 const LOCK: &str = "lock";
 const FIGURES: &str = "figures.json";
+const BESIDE: &str = "beside.json";
 /// What a statistics page's name ends with.
 pub(crate) const STATISTICS: &str = "stats";
 /// The page of processes that have ended, and have none of their own any more.
@@ -121,6 +125,27 @@ impl Manifest {
     }
 }
 
+/// What `terrace run` has seen of its processes from outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Beside {
+    /// Processes that nothing was loaded into.
+    pub(crate) plain: Option<PlainReport>,
+    /// Memory that no budget bounds.
+    pub(crate) outside: Option<OutsideReport>,
+}
+
+/// Publishes it in a run's directory.
+pub(crate) fn publish_beside(directory: &Path, beside: &Beside) -> io::Result<()> {
+    publish_in(directory, BESIDE, serde_json::to_vec(beside)?)
+}
+
+/// Puts a file into a run's directory. Readers see all of the last one, or all of this.
+fn publish_in(directory: &Path, name: &str, content: Vec<u8>) -> io::Result<()> {
+    let draft = directory.join(format!(".{name}"));
+    fs::write(&draft, content)?;
+    fs::rename(draft, directory.join(name))
+}
+
 /// The monotonic clock, which all processes share.
 pub(crate) fn now() -> Nanos {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -162,12 +187,9 @@ impl RunDirectory {
         &self.path
     }
 
-    /// Publishes the figures of a run whose pages stay mapped. Readers see all of the
-    /// last ones, or all of these.
+    /// Publishes the figures of a run whose pages stay mapped.
     pub(crate) fn publish(&self, report: &AttachReport) -> io::Result<()> {
-        let draft = self.path.join(".figures");
-        fs::write(&draft, serde_json::to_vec(report)?)?;
-        fs::rename(draft, self.path.join(FIGURES))
+        publish_in(&self.path, FIGURES, serde_json::to_vec(report)?)
     }
 }
 
@@ -246,7 +268,15 @@ impl LiveRun {
             holds_store: self.manifest.holds_store,
             unmanaged: None,
         };
+        // Of a command that was killed, what it last saw is over.
+        let beside = is_kept(&self.directory).then(|| self.beside()).flatten().unwrap_or_default();
         RunReport::collect(head, pages.iter().map(|page| &**page), &usage, None)
+            .beside(beside.plain.map(Box::new), beside.outside.map(Box::new))
+    }
+
+    /// What its command has seen of its processes from outside; `None` as long as that is nothing.
+    fn beside(&self) -> Option<Beside> {
+        serde_json::from_slice(&fs::read(self.directory.join(BESIDE)).ok()?).ok()
     }
 
     /// Where it is.

@@ -170,12 +170,12 @@ const OWN: core::ops::Range<usize> = 0x0e00_0000_0000..0x1000_0000_0000;
 /// Addresses from here on are free.
 static OWN_NEXT: AtomicUsize = AtomicUsize::new(OWN.start);
 
-/// New memory of our own, at a place of its own as long as there are any.
 /// Whether an address is in the range that Terrace's own memory lies in, in every program.
-pub(crate) fn is_own(at: usize) -> bool {
+pub fn is_own(at: usize) -> bool {
     OWN.contains(&at)
 }
 
+/// New memory of our own, at a place of its own as long as there are any.
 fn map_own(len: usize, flags: c_int) -> Result<usize, i32> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = flags | libc::MAP_ANONYMOUS;

@@ -41,7 +41,8 @@ impl RunReport {
         let total = Figures::of(&pages);
         let slowdown =
             (!processes.is_empty()).then(|| Slowdown::estimate(head.elapsed, &total, usage));
-        Self {
+        let kept = peak.unwrap_or_default() <= largest;
+        let report = Self {
             program: head.program,
             end: head.end,
             elapsed: head.elapsed,
@@ -50,7 +51,8 @@ impl RunReport {
             sampling_cap: head.sampling_cap,
             budget,
             budget_holds_store: head.holds_store,
-            budget_kept: peak.unwrap_or_default() <= largest,
+            budget_kept: kept,
+            budget_kept_managed: kept,
             shared,
             budget_of: head.budget_of,
             unmanaged: head.unmanaged,
@@ -62,7 +64,10 @@ impl RunReport {
             decisions_lost,
             nodes: None,
             plain: None,
-        }
+            outside: None,
+            nothing_managed: None,
+        };
+        report.beside(None, None)
     }
 }
 

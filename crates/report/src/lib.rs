@@ -10,6 +10,7 @@
 //! | [`html`] | a recorded run as one page |
 //! | [`in_place`] | how much slower a program ran whose pages stay mapped |
 //! | [`openmetrics`] | figures as OpenMetrics text |
+//! | [`outside`] | memory of a run's processes that no budget bounds |
 //! | [`plain`] | processes of a run that nothing was loaded into |
 //! | [`run`] | the report of a run: every process's figures, and their sums |
 //! | [`rates`] | what happened between two looks at a run |
@@ -22,6 +23,7 @@ mod gather;
 pub mod html;
 pub mod in_place;
 pub mod openmetrics;
+pub mod outside;
 pub mod plain;
 pub mod rates;
 pub mod run;

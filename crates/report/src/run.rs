@@ -10,6 +10,7 @@ use terrace_live::broker::page::Summary;
 use terrace_live::shared::PARTS;
 
 use crate::attach::AttachReport;
+use crate::outside::OutsideReport;
 use crate::plain::PlainReport;
 use crate::slowdown::Slowdown;
 
@@ -46,8 +47,12 @@ pub struct RunReport {
     /// Whether it was for what was compressed, too.
     #[serde(default)]
     pub budget_holds_store: bool,
-    /// Whether they stayed within it.
+    /// Whether they stayed within it: what is managed, and what lies outside of it (see
+    /// [`RunReport::outside`]) together.
     pub budget_kept: bool,
+    /// The same of what is managed alone.
+    #[serde(default)]
+    pub budget_kept_managed: bool,
     /// How the budget was shared; `None` where every process had it for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<SharedReport>,
@@ -81,6 +86,24 @@ pub struct RunReport {
     /// had much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plain: Option<Box<PlainReport>>,
+    /// Memory that no budget bounds; `None` if there was too little to be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<Box<OutsideReport>>,
+    /// Why nothing was managed although it could be; `None` where something was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nothing_managed: Option<NothingManaged>,
+}
+
+/// Why nothing was managed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NothingManaged {
+    /// Everything that could be managed fits into the budget.
+    Fits,
+    /// The programs ran without Terrace, see [`RunReport::plain`].
+    OtherProcesses,
+    /// What was used cannot be managed, see [`RunReport::outside`].
+    Outside,
 }
 
 /// How several processes shared the budget.
@@ -467,6 +490,28 @@ impl RunReport {
         }
     }
 
+    /// The report with what was seen of the processes from outside.
+    #[must_use]
+    pub fn beside(
+        mut self,
+        plain: Option<Box<PlainReport>>,
+        outside: Option<Box<OutsideReport>>,
+    ) -> Self {
+        let largest = self.shared.map_or(self.budget, |shared| shared.budget_peak);
+        let kept = |outside: &OutsideReport| outside.with_managed_peak <= largest;
+        self.budget_kept = self.budget_kept_managed && outside.as_deref().is_none_or(kept);
+        self.plain = plain;
+        self.outside = outside;
+        let dormant = |process: &ProcessReport| process.state == ProcessState::Dormant;
+        let nothing = self.unmanaged.is_none() && self.processes.iter().all(dormant);
+        self.nothing_managed = nothing.then_some(match (&self.plain, &self.outside) {
+            (Some(_), _) => NothingManaged::OtherProcesses,
+            (None, Some(_)) => NothingManaged::Outside,
+            (None, None) => NothingManaged::Fits,
+        });
+        self
+    }
+
     /// Processor time of all that is Terrace's: threads in the program, and `terrace run`.
     pub fn all_own_cpu(&self) -> Nanos {
         self.total.own_cpu + self.command_cpu
@@ -493,6 +538,9 @@ pub struct Moment {
     /// Where what is resident lies; `None` where there is DRAM alone, and in recordings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Box<AttachReport>>,
+    /// Memory that no budget bounds; `None` as long as there is too little to be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<Box<OutsideReport>>,
 }
 
 impl From<RunReport> for Moment {
@@ -505,6 +553,7 @@ impl From<RunReport> for Moment {
             command_cpu: report.command_cpu,
             processes: report.processes,
             nodes: report.nodes,
+            outside: report.outside,
         };
         let figures = moment.processes.iter_mut().map(|process| &mut process.figures);
         for figures in figures.chain([&mut moment.total]) {
@@ -524,7 +573,8 @@ impl Moment {
         budget: Bytes,
     ) -> RunReport {
         let kept = |process: &ProcessReport| process.figures.resident_peak <= budget;
-        RunReport {
+        let kept = self.processes.iter().all(kept);
+        let report = RunReport {
             program,
             end: None,
             elapsed: self.elapsed,
@@ -534,7 +584,8 @@ impl Moment {
             budget,
             // A recording does not say.
             budget_holds_store: false,
-            budget_kept: self.processes.iter().all(kept),
+            budget_kept: kept,
+            budget_kept_managed: kept,
             shared: None,
             budget_of: None,
             unmanaged: None,
@@ -546,7 +597,10 @@ impl Moment {
             decisions_lost: None,
             nodes: self.nodes,
             plain: None,
-        }
+            outside: None,
+            nothing_managed: None,
+        };
+        report.beside(None, self.outside)
     }
 }
 

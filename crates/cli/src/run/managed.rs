@@ -13,12 +13,11 @@ use terrace_live::broker::{self, keeper::Broker, page::Summary};
 use terrace_live::config::{self, Counted, HugePages, RunConfig};
 use terrace_live::doctor::Facts;
 use terrace_live::quiet::{Keeper, QuietWindows};
-use terrace_live::shared::{ProcessPage, State};
 use terrace_report::{End, Head, Moment, RunReport, SharedReport, Usage};
 
 use super::child::{Running, Watch, exit_code};
 use super::nodes;
-use super::plain::PlainWatch;
+use super::outside::OutsideWatch;
 use super::program::Program;
 use super::recorder::Recorder;
 use super::render::render;
@@ -111,7 +110,14 @@ impl Args {
             holds_store,
             broker: Some(broker),
             nodes,
-            plain: Some(PlainWatch::new(&library, config.broker.as_deref(), fast)),
+            outside: Some(OutsideWatch::new(
+                &library,
+                directory.path(),
+                config.broker.as_deref(),
+                fast,
+                config.min_region,
+            )),
+            told_unpublished: false,
         };
         let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
         let program = running.id();
@@ -158,7 +164,8 @@ impl Args {
             holds_store: false,
             broker: None,
             nodes: None,
-            plain: None,
+            outside: None,
+            told_unpublished: false,
         };
         let running =
             Running::start(&mut self.command(program)).map_err(|e| not_started(program, &e))?;
@@ -273,8 +280,10 @@ struct Run<'a> {
     broker: Option<Divided>,
     /// What moves resident pages between several memories, if there are.
     nodes: Option<Session>,
-    /// What finds processes that are not managed.
-    plain: Option<PlainWatch>,
+    /// What looks at all processes from outside.
+    outside: Option<OutsideWatch>,
+    /// Whether it was said that others cannot be told.
+    told_unpublished: bool,
 }
 
 impl Run<'_> {
@@ -299,7 +308,9 @@ impl Run<'_> {
             plain_fault: self.plain_fault,
             command_cpu: procs::own_cpu(),
         };
-        RunReport::collect(head, self.recorder.pages(), &usage, lost)
+        let report = RunReport::collect(head, self.recorder.pages(), &usage, lost);
+        let beside = self.outside.as_ref().map(OutsideWatch::report).unwrap_or_default();
+        report.beside(beside.plain.map(Box::new), beside.outside.map(Box::new))
     }
 
     /// The figures with those of the memories that pages lie in.
@@ -310,8 +321,21 @@ impl Run<'_> {
             (Some(nodes), None) => Some(Box::new(nodes.figures())),
             (Some(nodes), Some(_)) => Some(Box::new(nodes.complete()?)),
         };
-        report.plain = self.plain.as_ref().and_then(PlainWatch::report).map(Box::new);
         Ok(report)
+    }
+
+    /// Looks at all processes from outside, if it is time to, and lets others know what was found;
+    /// how long the next look can wait.
+    fn look_from_outside(&mut self) -> Option<Duration> {
+        let outside = self.outside.as_mut()?;
+        let due = outside.poll(|| self.recorder.pages().collect());
+        if let Err(e) = outside.publish() {
+            // Told once; the report at the end has it all the same.
+            if !std::mem::replace(&mut self.told_unpublished, true) {
+                Failure::failed(format!("what lies outside of the budget: {e}")).report();
+            }
+        }
+        Some(due)
     }
 
     /// Moves resident pages between memories; how long to wait for the next time.
@@ -387,12 +411,8 @@ impl Watch for Run<'_> {
     fn poll(&mut self) -> Duration {
         let busy = self.recorder.drain();
         self.record_moment();
-        if let Some(plain) = &mut self.plain {
-            // A dormant one's may be of a program that has since begun another.
-            let tells = |page: &&ProcessPage| page.state() != State::Dormant;
-            plain.poll(|| self.recorder.pages().filter(tells).map(ProcessPage::pid).collect());
-        }
         let next = if busy | self.recorder.look_after() { DRAIN_FAST } else { DRAIN };
+        let next = self.look_from_outside().map_or(next, |due| next.min(due));
         let next = next.min(self.step_nodes());
         let Some(mut watch) = self.watch.take() else { return next };
         if watch.is_due() {

@@ -10,6 +10,7 @@
 //! | [`managed`] | a run whose memory is compressed |
 //! | [`across`] | several memories instead of compression |
 //! | [`nodes`] | several memories above compression |
+//! | [`outside`], [`memory`] | what lies outside of the budget, by what the kernel counts |
 //! | [`plain`] | processes that nothing was loaded into |
 //! | [`mod@render`] | what the run used, did and cost |
 //! | [`spill`] | what `--spill` names |
@@ -19,7 +20,9 @@ mod child;
 mod ended;
 mod library;
 mod managed;
+mod memory;
 mod nodes;
+mod outside;
 mod plain;
 mod program;
 mod recorder;

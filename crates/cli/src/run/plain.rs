@@ -4,23 +4,16 @@
 //! cannot be managed, and says nothing. Its memory would be missing in a report that says that a
 //! budget was kept.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use rustix::param::page_size;
 use terrace_core::Bytes;
-use terrace_live::attach::targets;
-use terrace_live::broker::page::BrokerPage;
 use terrace_report::plain::{PlainProgram, PlainReport};
 
+use super::memory::Memory;
 use super::program;
 
-/// How often it is looked; less often where looking takes long, so that it takes a fiftieth of a
-/// processor at most.
-const INTERVAL: Duration = Duration::from_millis(200);
-const COST: u32 = 50;
 /// What counts: a budget's sixteenth, or so much if that is less.
 const LEAST: Bytes = Bytes::mib(16);
 const PART: u64 = 16;
@@ -31,10 +24,7 @@ const NAMED: usize = 16;
 pub(super) struct PlainWatch {
     /// The file name of what is loaded into them.
     library: String,
-    /// Where processes that are, or may come to be, managed have a slot.
-    slots: Option<&'static BrokerPage>,
     least: Bytes,
-    due: Instant,
     /// By process: the program that it ran when it was first found, and its name.
     known: BTreeMap<u32, Found>,
     /// By name and reason: processes, and the most that one of them had.
@@ -51,47 +41,42 @@ struct Found {
 }
 
 impl PlainWatch {
-    pub(super) fn new(library: &Path, broker: Option<&Path>, budget: Bytes) -> Self {
+    pub(super) fn new(library: &Path, budget: Bytes) -> Self {
         let name = library.file_name().unwrap_or_default();
         Self {
             library: name.to_string_lossy().into_owned(),
-            slots: broker.and_then(|page| BrokerPage::open(page).ok()),
             least: LEAST.min(budget / PART),
-            due: Instant::now() + INTERVAL,
             known: BTreeMap::new(),
             seen: BTreeMap::new(),
             peak: Bytes::ZERO,
         }
     }
 
-    /// Looks, if it is time to. Processes that have statistics tell for themselves.
-    pub(super) fn poll(&mut self, managed: impl FnOnce() -> BTreeSet<u32>) {
-        let started = Instant::now();
-        if started < self.due {
-            return;
-        }
-        self.look(&managed());
-        self.due = started + INTERVAL.max(started.elapsed() * COST);
-    }
-
-    fn look(&mut self, managed: &BTreeSet<u32>) {
-        let processes = targets::started(std::process::id());
+    /// Looks at all processes of the run, but at those that are managed, or may come to be: they
+    /// tell for themselves.
+    pub(super) fn look(
+        &mut self,
+        processes: &BTreeMap<u32, Memory>,
+        managed: impl Fn(u32) -> bool,
+    ) {
         let mut sum = Bytes::ZERO;
-        for process in processes.iter().copied() {
-            let slot = self.slots.is_some_and(|page| page.own(process).is_some());
-            if slot || managed.contains(&process) {
+        for (&process, memory) in processes {
+            let resident = Bytes(memory.private);
+            if resident < self.least || managed(process) {
                 continue;
             }
-            let Some(resident) = anonymous(process).filter(|&bytes| bytes >= self.least) else {
-                continue;
-            };
             let Some(name) = self.judge(process) else { continue };
             sum += resident;
             let (_, peak) = self.seen.entry(name).or_default();
             *peak = resident.max(*peak);
         }
-        self.known.retain(|process, _| processes.binary_search(process).is_ok());
+        self.known.retain(|process, _| processes.contains_key(process));
         self.peak = self.peak.max(sum);
+    }
+
+    /// Whether a process was found to run without the library.
+    pub(super) fn is_plain(&self, process: u32) -> bool {
+        self.known.get(&process).is_some_and(|found| found.plain.is_some())
     }
 
     /// The name of a process's program, and why it is not managed.
@@ -112,6 +97,11 @@ impl PlainWatch {
         plain
     }
 
+    /// The most that all of them had at once.
+    pub(super) fn peak(&self) -> Bytes {
+        self.peak
+    }
+
     /// What was found; `None` if nothing was.
     pub(super) fn report(&self) -> Option<PlainReport> {
         let program = |((command, why), (processes, peak)): (&(String, String), &(u64, Bytes))| {
@@ -124,30 +114,5 @@ impl PlainWatch {
         programs.truncate(NAMED);
         let report = PlainReport { processes, resident_peak: self.peak, programs };
         (!report.programs.is_empty()).then_some(report)
-    }
-}
-
-/// Resident memory of a process that is no file's and not shared (`proc_pid_statm(5)`).
-fn anonymous(process: u32) -> Option<Bytes> {
-    let text = fs::read_to_string(format!("/proc/{process}/statm")).ok()?;
-    let mut fields = text.split_ascii_whitespace().skip(1).map_while(|field| field.parse().ok());
-    let (resident, shared): (u64, u64) = (fields.next()?, fields.next()?);
-    Some(Bytes(resident.saturating_sub(shared) * page_size() as u64))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_private_and_resident_is_known_of_every_process() {
-        let before = anonymous(std::process::id()).unwrap();
-        let memory = std::hint::black_box(vec![1u8; 32 << 20]);
-
-        let with = anonymous(std::process::id()).unwrap();
-
-        assert!(with >= before + Bytes::mib(24), "{before} {with}");
-        drop(memory);
-        assert_eq!(anonymous(u32::MAX), None);
     }
 }

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
-use terrace_core::{Cycles, Nanos};
+use terrace_core::{Bytes, Cycles, Nanos};
+use terrace_live::broker::share::LEAST;
+use terrace_report::outside::{OutsideCause, OutsideReport};
 use terrace_report::plain::{PlainProgram, PlainReport};
-use terrace_report::run::{AccountReport, Figures, ProcessState, RunReport};
+use terrace_report::run::{AccountReport, Figures, NothingManaged, ProcessState, RunReport};
 use terrace_report::{End, Slowdown, share};
 
 use crate::attach;
@@ -16,6 +18,9 @@ const TOP_REGIONS: usize = 8;
 const TOP_PROCESSES: usize = 12;
 /// Programs on plain memory that the report names; JSON has more.
 const PLAIN_PROGRAMS: usize = 3;
+/// The report names causes for which one of so many parts of what lies outside of the budget does;
+/// JSON has all.
+const OUTSIDE_PART: u64 = 16;
 
 /// The whole report.
 pub(crate) fn render(report: &RunReport) -> String {
@@ -24,11 +29,11 @@ pub(crate) fn render(report: &RunReport) -> String {
         let _ = writeln!(text, "  not managed: {why}");
         return text;
     }
-    if report.processes.iter().all(|process| process.state == ProcessState::Dormant) {
-        if let Some(plain) = &report.plain {
-            let _ = writeln!(text, "  nothing was managed; on plain memory {}", on_plain(plain));
-        } else {
-            text.push_str("  nothing was managed: no process mapped enough memory\n");
+    if let Some(why) = report.nothing_managed {
+        let _ = writeln!(text, "  nothing was managed: {}", nothing_managed(report, why));
+        if let Some(all) = &report.outside {
+            let budget = format!("{}, {}", report.budget, outside_of(report, all));
+            text.push_str(&facts("  ", &[("budget", budget), ("outside", outside(report, all))]));
         }
         return text;
     }
@@ -90,6 +95,9 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
     if let Some(plain) = &report.plain {
         rows.insert(2, ("not managed", on_plain(plain)));
     }
+    if let Some(all) = &report.outside {
+        rows.insert(1, ("outside", outside(report, all)));
+    }
     if let Some(text) = huge_pages(total) {
         let at = rows.len() - 2;
         rows.insert(at, ("huge pages", text));
@@ -135,6 +143,41 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
     rows
 }
 
+/// Why nothing was managed, with what there was instead.
+fn nothing_managed(report: &RunReport, why: NothingManaged) -> String {
+    let most = report.shared.map_or(Bytes::ZERO, |shared| shared.resident_peak);
+    match (why, &report.plain) {
+        (NothingManaged::OtherProcesses, Some(plain)) => {
+            format!("on plain memory {}", on_plain(plain))
+        }
+        (NothingManaged::Outside, _) => {
+            "what could be managed fits into the budget; other memory does not count".to_owned()
+        }
+        _ if most.is_zero() => format!("no process mapped as much as {LEAST}"),
+        _ => format!("all that was mapped fits into the budget, {most} of {}", report.budget),
+    }
+}
+
+/// Whether a budget would have been enough for what lies outside of it, too.
+fn outside_of(report: &RunReport, outside: &OutsideReport) -> String {
+    let peak = outside.peak;
+    if report.budget_kept {
+        format!("kept: {peak} lie outside of what is managed")
+    } else {
+        format!("exceeded: {peak} lie outside of it")
+    }
+}
+
+/// What no budget bounds, the largest parts.
+fn outside(report: &RunReport, outside: &OutsideReport) -> String {
+    let is_much = |part: &&OutsideCause| part.peak * OUTSIDE_PART >= outside.peak;
+    let cause = |part: &OutsideCause| format!("{}, {}", part.cause.words(), part.peak);
+    let parts: Vec<_> = outside.causes.iter().filter(is_much).map(cause).collect();
+    // Of a program that has ended nothing is left.
+    let now = if report.end.is_some() { String::new() } else { format!("{} now, ", outside.now) };
+    format!("{now}{} at most: {}", outside.peak, parts.join("; "))
+}
+
 /// Who ran without us, and with how much.
 fn on_plain(plain: &PlainReport) -> String {
     let program = |program: &PlainProgram| {
@@ -166,9 +209,15 @@ fn budget(report: &RunReport) -> String {
     };
     let verdict = if report.budget_kept {
         "kept".to_owned()
+    } else if report.budget_kept_managed {
+        "kept by what is managed".to_owned()
     } else {
         format!("exceeded by {}", percent(peak / largest - 1.0))
     };
+    let beside = report
+        .outside
+        .as_ref()
+        .map_or(String::new(), |outside| format!("; {} more lie outside of it", outside.peak));
     let held = if report.budget_holds_store { "resident and compressed" } else { "resident" };
     let mut text = format!("{}{whose}, {verdict}: {peak} {held} at most", report.budget);
     if let Some(all) = shared {
@@ -183,7 +232,7 @@ fn budget(report: &RunReport) -> String {
             let _ = write!(text, "; changed {times}, {largest} at most");
         }
     }
-    text
+    text + &beside
 }
 
 fn promotions(total: &Figures) -> String {
@@ -465,6 +514,8 @@ mod tests {
     use terrace_core::{ActionClass, Bytes};
 
     use super::*;
+    use terrace_report::SharedReport;
+    use terrace_report::outside::Cause;
     use terrace_report::run::{
         FaultClass, FaultReport, ProcessReport, RegionReport, StallReport, StoreReport,
     };
@@ -611,6 +662,7 @@ mod tests {
             budget: Bytes::mib(256),
             budget_holds_store: false,
             budget_kept: true,
+            budget_kept_managed: true,
             shared: None,
             budget_of: None,
             unmanaged: None,
@@ -630,6 +682,8 @@ mod tests {
             decisions_lost: None,
             nodes: None,
             plain: None,
+            outside: None,
+            nothing_managed: None,
         }
     }
 
@@ -648,7 +702,7 @@ mod tests {
         other.failure = Some("userfaultfd: too many open files".into());
         report.processes.push(other);
         report.end = Some(End::Killed(15));
-        report.budget_kept = false;
+        report.budget_kept_managed = false;
         report.processes[0].figures.resident_peak = Bytes::mib(270);
         report.total.samples_lost = 12;
         report.decisions_lost = Some(4);
@@ -657,7 +711,7 @@ mod tests {
         report.total.store.spill_read = Bytes::mib(16);
         report.total.store.over_limit_peak = Bytes::mib(6);
         report.total.store.over_limit = Nanos::millis(765);
-        report.plain = Some(Box::new(plain()));
+        let report = report.beside(Some(Box::new(plain())), None);
 
         let text = render(&report);
 
@@ -687,17 +741,100 @@ mod tests {
     fn where_all_ran_on_plain_memory_nobody_is_said_to_have_had_little() {
         let mut report = report();
         report.processes.clear();
-        report.plain = Some(Box::new(PlainReport {
-            resident_peak: Bytes::mib(17),
-            programs: vec![plain().programs.swap_remove(2)],
-            processes: 1,
-        }));
+        let report = report.beside(
+            Some(Box::new(PlainReport {
+                resident_peak: Bytes::mib(17),
+                programs: vec![plain().programs.swap_remove(2)],
+                processes: 1,
+            })),
+            None,
+        );
 
         assert_eq!(
             render(&report),
-            "terrace: sort ended well after 38.2 s\n  nothing was managed; on plain memory \
+            "terrace: sort ended well after 38.2 s\n  nothing was managed: on plain memory \
              17.0 MiB resident at most: sudo, 17.0 MiB (setuid)\n"
         );
+    }
+
+    /// Much shared memory, most of which is still there, and other kinds.
+    fn shared_memory(with_managed: Bytes) -> OutsideReport {
+        let part =
+            |cause, now, peak| OutsideCause { cause, now: Bytes::mib(now), peak: Bytes::mib(peak) };
+        OutsideReport {
+            now: Bytes::mib(303),
+            peak: Bytes::mib(404),
+            with_managed_peak: with_managed,
+            causes: vec![
+                part(Cause::Shared, 300, 360),
+                part(Cause::NotAsked, 0, 40),
+                part(Cause::Small, 3, 4),
+            ],
+            own_peak: Bytes::mib(12),
+        }
+    }
+
+    #[test]
+    fn a_budget_is_not_kept_if_what_lies_outside_of_it_does_not_fit() {
+        let all = Bytes::mib(255 + 404);
+
+        let exceeded = render(&report().beside(None, Some(Box::new(shared_memory(all)))));
+
+        let lines: Vec<_> = exceeded.lines().skip(1).take(2).collect();
+        assert_eq!(
+            lines,
+            [
+                "  budget          256 MiB, kept by what is managed: 255 MiB resident at most; \
+                 404 MiB more lie outside of it",
+                "  outside         404 MiB at most: shared memory, 360 MiB; private memory that \
+                 Terrace was not asked for, 40.0 MiB",
+            ]
+        );
+        let mut large = report();
+        large.budget = Bytes::gib(1);
+        let large = large.beside(None, Some(Box::new(shared_memory(all))));
+        assert!(large.budget_kept, "there is room for both");
+        let text = render(&large);
+        let kept = "1.00 GiB, kept: 255 MiB resident at most; 404 MiB more lie outside of it\n";
+        assert!(text.contains(kept), "{text}");
+    }
+
+    #[test]
+    fn where_nothing_was_managed_the_report_says_for_which_reason() {
+        let mut report = report();
+        report.processes.clear();
+        report.end = None;
+        let text = |report: &RunReport| render(report).split_once('\n').unwrap().1.to_owned();
+
+        let little = text(&report.clone().beside(None, None));
+        report.shared = Some(SharedReport {
+            processes: 1,
+            granted_peak: Bytes::mib(200),
+            resident_peak: Bytes::mib(200),
+            resident: Bytes::mib(200),
+            budget_peak: Bytes::mib(256),
+            changes: 0,
+        });
+        let fits = text(&report.clone().beside(None, None));
+        let outside =
+            text(&report.clone().beside(None, Some(Box::new(shared_memory(Bytes::mib(604))))));
+        let both_fit = text(&report.beside(None, Some(Box::new(shared_memory(Bytes::mib(256))))));
+
+        assert_eq!(little, "  nothing was managed: no process mapped as much as 1.00 MiB\n");
+        assert_eq!(
+            fits,
+            "  nothing was managed: all that was mapped fits into the budget, 200 MiB of 256 MiB\n"
+        );
+        let parts = "303 MiB now, 404 MiB at most: shared memory, 360 MiB; private memory that \
+                     Terrace was not asked for, 40.0 MiB\n";
+        assert_eq!(
+            outside,
+            "  nothing was managed: what could be managed fits into the budget; other memory does \
+             not count\n  budget   256 MiB, exceeded: 404 MiB lie outside of it\n  outside  "
+                .to_owned()
+                + parts
+        );
+        assert!(both_fit.contains("256 MiB, kept: 404 MiB lie outside of what is"), "{both_fit}");
     }
 
     #[test]

@@ -154,8 +154,8 @@ fn draw_tiers(frame: &mut Frame<'_>, area: Rect, run: &RunHistory) {
     let block = Block::bordered().title(title);
     let inside = block.inner(area);
     frame.render_widget(block, area);
-    let [dram, gauge, store, content, file, mapped] =
-        Layout::vertical([Constraint::Length(1); 6]).areas(inside);
+    let [dram, gauge, store, content, file, mapped, outside] =
+        Layout::vertical([Constraint::Length(1); 7]).areas(inside);
     let total = &run.report.total;
     let (resident, budget) = (level.resident, level.budget);
     let whose = run.report.budget_of.map_or(String::new(), |run| format!(" of run {run}"));
@@ -176,6 +176,11 @@ fn draw_tiers(frame: &mut Frame<'_>, area: Rect, run: &RunHistory) {
     let over = over_limit(total.store.over_limit_peak);
     frame.render_widget(line("file", format!("{}{over}", total.store.spilled)), file);
     frame.render_widget(line("mapped", total.mapped.to_string()), mapped);
+    if let Some(all) = &run.report.outside {
+        let most = all.causes.iter().max_by_key(|part| part.now);
+        let cause = most.map_or(String::new(), |part| format!(": {}", part.cause.words()));
+        frame.render_widget(line("outside", format!("{}{cause}", all.now)), outside);
+    }
 }
 
 /// What happened since the last look.
@@ -266,6 +271,7 @@ pub(super) mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use terrace_live::shared::PARTS;
+    use terrace_report::outside::{Cause, OutsideCause, OutsideReport};
     use terrace_report::run::{FaultReport, Figures, ProcessReport, ProcessState, RegionReport};
     use terrace_report::{RunReport, SharedReport, Slowdown};
 
@@ -333,6 +339,7 @@ pub(super) mod tests {
             budget: Bytes::mib(32),
             budget_holds_store: false,
             budget_kept: true,
+            budget_kept_managed: true,
             shared: None,
             budget_of: None,
             unmanaged: None,
@@ -352,6 +359,8 @@ pub(super) mod tests {
             decisions_lost: None,
             nodes: None,
             plain: None,
+            outside: None,
+            nothing_managed: None,
         }
     }
 
@@ -422,6 +431,25 @@ pub(super) mod tests {
 
         assert!(text.contains("DRAM       36.0 MiB of 32.0 MiB "), "{text}");
         assert!(text.contains("tiers: the budget is exceeded"), "{text}");
+    }
+
+    #[test]
+    fn memory_that_no_budget_bounds_is_told_below_the_tiers() {
+        let part = |cause, mib| OutsideCause { cause, now: Bytes::mib(mib), peak: Bytes::mib(mib) };
+        let outside = OutsideReport {
+            now: Bytes::mib(402),
+            causes: vec![part(Cause::Small, 2), part(Cause::Shared, 400)],
+            ..OutsideReport::default()
+        };
+        let last = report(30).beside(None, Some(Box::new(outside)));
+        let program = vec!["/usr/bin/sort".to_owned()];
+        let manifest =
+            Manifest::new(program, "hemem", "enforce", Bytes::mib(32), Nanos(500), vec![], None);
+        let run = RunHistory::of_looks(&manifest, vec![report(29), last]);
+
+        let text = drawn(&[Seen::Run(Box::new(run))], 100, 40, Map::Faults);
+
+        assert!(text.contains("outside    402 MiB: shared memory "), "{text}");
     }
 
     /// A terminal can be resized to anything at any time.

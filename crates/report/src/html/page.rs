@@ -8,6 +8,7 @@ use terrace_live::shared::PARTS;
 use super::chart::{self, Axis, Grid, Series, escape};
 use super::shell::{clock, count, seconds, table, wrap};
 use super::story::{Column, RegionColumn, RegionKey, Story};
+use crate::outside::OutsideCause;
 use crate::run::{End, FaultClass, FaultReport, Figures, RunReport};
 
 /// Regions in the heat maps.
@@ -406,6 +407,14 @@ fn facts(story: &Story, report: &RunReport) -> String {
             format!("{}, lost {}", count(total.samples), count(total.samples_lost)),
         ],
     ];
+    if let Some(outside) = &report.outside {
+        let part = |part: &OutsideCause| format!("{} {}", part.cause.words(), part.peak);
+        let parts: Vec<_> = outside.causes.iter().map(part).collect();
+        rows.push(vec![
+            "memory outside of the budget".to_owned(),
+            format!("{} at most: {}", outside.peak, parts.join("; ")),
+        ]);
+    }
     for process in report.processes.iter().take(1) {
         rows.push(vec!["sampler".to_owned(), process.sampler.clone()]);
     }

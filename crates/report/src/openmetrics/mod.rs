@@ -197,6 +197,9 @@ impl Collector for Runs {
                 self.slowdown(name, help, *value, &mut encoder)?;
             }
         }
+        if self.runs.iter().any(|(_, report)| report.outside.is_some()) {
+            self.outside(&mut encoder)?;
+        }
         attached::encode(&self.attached, &mut encoder)
     }
 }
@@ -351,6 +354,37 @@ impl Runs {
             let labels = run_labels(*run, report);
             let mut to = counter.encode_family(&labels)?;
             to.encode_counter::<NoLabelSet, _, f64>(&seconds(report.command_cpu), None)?;
+        }
+        Ok(())
+    }
+
+    fn outside(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let of_runs = || {
+            let outside = |(run, report): &(u32, RunReport)| {
+                Some((run_labels(*run, report), report.outside.clone()?))
+            };
+            self.runs.iter().filter_map(outside)
+        };
+        let mut now = encoder.encode_descriptor(
+            "outside",
+            "Memory of a run's processes that no budget bounds",
+            Some(&Unit::Bytes),
+            MetricType::Gauge,
+        )?;
+        for (labels, outside) in of_runs() {
+            for part in &outside.causes {
+                let labels = (labels.clone(), [("cause", part.cause.name())]);
+                now.encode_family(&labels)?.encode_gauge(&part.now.as_f64())?;
+            }
+        }
+        let mut peak = encoder.encode_descriptor(
+            "outside_peak",
+            "The most of it that was seen at once",
+            Some(&Unit::Bytes),
+            MetricType::Gauge,
+        )?;
+        for (labels, outside) in of_runs() {
+            peak.encode_family(&labels)?.encode_gauge(&outside.peak.as_f64())?;
         }
         Ok(())
     }

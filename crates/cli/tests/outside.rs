@@ -1,0 +1,194 @@
+//! Memory that no budget bounds is told: in the report, in `top` and in the metrics.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Process, Stdio};
+use std::time::Duration;
+
+use common::{await_that, compile, is_supported, preload};
+use serde_json::Value;
+use snapbox::cmd::cargo_bin;
+
+/// Has 48 MiB of the kind that it is told, says so, and goes on for a moment, or until its input
+/// ends.
+const HOLDER: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define RW (PROT_READ | PROT_WRITE)
+int main(int argc, char **argv) {
+    size_t n = 48 << 20;
+    const char *kind = argv[1];
+    char *p = MAP_FAILED;
+    int fd = -1, children = !strcmp(kind, "forked") ? 3 : 0;
+    if (!strcmp(kind, "anon") || children) p = mmap(0, n, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (!strcmp(kind, "memfd")) fd = memfd_create("x", 0);
+    if (!strcmp(kind, "shm")) fd = shm_open("/terrace-test-outside", O_CREAT | O_RDWR, 0600);
+    if (fd >= 0 && !ftruncate(fd, n)) p = mmap(0, n, RW, MAP_SHARED, fd, 0);
+    if (!strcmp(kind, "shm")) shm_unlink("/terrace-test-outside");
+    if (!strcmp(kind, "sysv")) {
+        int id = shmget(IPC_PRIVATE, n, IPC_CREAT | 0600);
+        p = shmat(id, 0, 0);
+        shmctl(id, IPC_RMID, 0);
+    }
+#ifdef __x86_64__
+    if (!strcmp(kind, "raw")) {
+        register long flags asm("r10") = MAP_PRIVATE | MAP_ANONYMOUS, file asm("r8") = -1, at asm("r9") = 0;
+        asm volatile("syscall" : "=a"(p) : "a"(SYS_mmap), "D"(0), "S"(n), "d"(RW), "r"(flags), "r"(file), "r"(at)
+                     : "rcx", "r11", "memory");
+    }
+#endif
+    if (!strcmp(kind, "none")) n = 0;
+    else if (p == MAP_FAILED) return 2;
+    for (size_t i = 0; i < n; i += 4096) p[i] = i >> 12 | 1;
+    for (int i = 0; i < children; i++)
+        if (fork() == 0) {
+            volatile char sum = 0;
+            for (size_t j = 0; j < n; j += 4096) sum += p[j];
+            usleep(900000);
+            _exit(0);
+        }
+    puts("ready");
+    fflush(stdout);
+    struct pollfd in = { 0, POLLIN, 0 };
+    poll(&in, 1, argc > 2 ? 60000 : 700);
+    while (wait(0) > 0) {}
+    return 0;
+}
+"#;
+
+const MIB: u64 = 1 << 20;
+
+struct Bench(tempfile::TempDir);
+
+impl Bench {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        compile(HOLDER, &directory.path().join("holder"), &["-O1", "-Wall", "-Werror"]);
+        fs::create_dir(directory.path().join("runtime")).unwrap();
+        Self(directory)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn start(&self, fast: &str, kind: &str, arguments: &[&str]) -> (Child, PathBuf) {
+        let report = self.path().join(format!("{kind}-{fast}.json"));
+        let run = Process::new(cargo_bin!("terrace"))
+            .env("TERRACE_PRELOAD", preload())
+            .env("XDG_RUNTIME_DIR", self.path().join("runtime"))
+            .current_dir(self.path())
+            .args(["--json", "run", "--fast", fast, "--report"])
+            .arg(&report)
+            .args(["--", "./holder", kind])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        (run, report)
+    }
+
+    fn other(&self, arguments: &[&str]) -> String {
+        let output = Process::new(cargo_bin!("terrace"))
+            .env("XDG_RUNTIME_DIR", self.path().join("runtime"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+/// What lies outside for a cause, MiB.
+fn part(report: &Value, cause: &str) -> u64 {
+    let causes = report["outside"]["causes"].as_array().into_iter().flatten();
+    let part = causes.into_iter().find(|part| part["cause"] == cause);
+    part.map_or(0, |part| part["peak"].as_u64().unwrap() / MIB)
+}
+
+#[test]
+fn every_kind_of_memory_that_is_not_managed_is_told_for_what_it_is() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+    let mut kinds = vec![
+        ("16MiB", "anon", "shared"),
+        ("16MiB", "memfd", "shared"),
+        ("16MiB", "shm", "shared"),
+        ("16MiB", "sysv", "shared"),
+        ("16MiB", "forked", "shared"),
+        ("256MiB", "anon", "shared"),
+        ("16MiB", "none", ""),
+    ];
+    if cfg!(target_arch = "x86_64") {
+        kinds.push(("16MiB", "raw", "not-asked"));
+    }
+    let runs: Vec<_> = kinds.iter().map(|(fast, kind, _)| bench.start(fast, kind, &[])).collect();
+
+    for ((mut run, report), (fast, kind, cause)) in runs.into_iter().zip(kinds) {
+        // Its input stays open.
+        let input = run.stdin.take();
+        assert!(run.wait().unwrap().success(), "{kind}");
+        drop(input);
+        let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+
+        assert_eq!(report["budget_kept_managed"], true, "{kind}: {report}");
+        if kind == "none" {
+            assert!(report["outside"].is_null(), "{report}");
+            assert_eq!(
+                (&report["budget_kept"], &report["nothing_managed"]),
+                (&true.into(), &"fits".into())
+            );
+            continue;
+        }
+        // What children have, too, is there once.
+        assert!((40..60).contains(&part(&report, cause)), "{kind}: {}", report["outside"]);
+        assert_eq!(report["budget_kept"], fast == "256MiB", "{kind}: {}", report["outside"]);
+        assert_eq!(report["nothing_managed"], "outside", "{kind}: {report}");
+    }
+}
+
+#[test]
+fn others_see_it_while_the_program_runs() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+    let (mut run, _) = bench.start("16MiB", "anon", &["stay"]);
+    let mut line = String::new();
+    BufReader::new(run.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+
+    let told = |metrics: &str| {
+        let line = metrics.lines().find(|line| {
+            line.starts_with("terrace_outside_bytes{") && line.contains("cause=\"shared\"")
+        });
+        line.is_some_and(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() > 40e6)
+    };
+    let mut metrics = String::new();
+    await_that(Duration::from_mins(1), "the metrics", || {
+        metrics = bench.other(&["metrics", "holder", "--once"]);
+        told(&metrics)
+    });
+    let top: Value = serde_json::from_str(&bench.other(&["--json", "top", "holder"])).unwrap();
+    let text = bench.other(&["top", "holder"]);
+
+    drop(run.stdin.take());
+    assert!(run.wait().unwrap().success());
+    assert!(metrics.contains("terrace_outside_peak_bytes{"), "{metrics}");
+    let seen = &top["runs"][0]["outside"];
+    assert!(seen["now"].as_u64().unwrap() >= 40 * MIB, "{top}");
+    assert!(text.contains("shared memory, 48.0 MiB"), "{text}");
+}
