@@ -22,7 +22,11 @@ use crate::sampler::SampleEvent;
 /// Accesses that may wait.
 const ROOM: usize = 64;
 /// How far ahead the host is asked for the place of what a line displaces.
-const NEXT: usize = 8;
+pub(super) const NEXT: usize = 8;
+/// Accesses of one of several cores that wait at once, before its first stage waits
+/// for them. One access adds ten at most, so that they never fill the queue.
+pub(super) const AHEAD: usize = 32;
+const _: () = assert!(AHEAD + 10 < ROOM);
 
 /// What an access is, and what is known of it: an address and bits.
 #[derive(Clone, Copy, Debug)]
@@ -97,10 +101,18 @@ pub(super) struct Deferred {
     pub(super) displaced: Displaced,
 }
 
+impl Deferred {
+    /// Whether its address depends on the load before it.
+    #[inline(always)]
+    pub(super) fn is_dependent(&self) -> bool {
+        self.what.is(What::DEPENDENT)
+    }
+}
+
 /// The accesses that wait.
 #[derive(Debug)]
 pub(super) struct Queue {
-    waiting: Vec<Deferred>,
+    pub(super) waiting: Vec<Deferred>,
     /// Whether nothing may wait.
     pub(super) in_order: bool,
     /// When the walk under way began, and what it took so far.
@@ -142,13 +154,11 @@ impl FullMachine {
     fn catch_up_here(&mut self, core: usize) {
         let mut waiting = std::mem::take(&mut self.queue.waiting);
         for next in waiting.iter().take(NEXT) {
-            self.caches.prefetch_victim(core, next.line);
+            self.prefetch_victim(core, next);
         }
         for i in 0..waiting.len() {
-            if let Some(next) = waiting.get(i + NEXT)
-                && !next.what.is(What::HIT)
-            {
-                self.caches.prefetch_victim(core, next.line);
+            if let Some(next) = waiting.get(i + NEXT) {
+                self.prefetch_victim(core, next);
             }
             self.second_stage(core, waiting[i]);
         }
@@ -156,8 +166,16 @@ impl FullMachine {
         self.queue.waiting = waiting;
     }
 
+    /// Asks the host for the place of what a line will displace.
     #[inline(always)]
-    fn second_stage(&mut self, core: usize, access: Deferred) {
+    pub(super) fn prefetch_victim(&self, core: usize, access: &Deferred) {
+        if !access.what.is(What::HIT) {
+            self.caches.prefetch_victim(core, access.line);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn second_stage(&mut self, core: usize, access: Deferred) {
         let Deferred { line, instruction, what, displaced } = access;
         let dependent = what.is(What::DEPENDENT);
         let store = what.is(What::STORE);

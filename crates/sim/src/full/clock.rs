@@ -101,6 +101,29 @@ impl CoreClock {
         if dependent { now.max(self.last_load) } else { now }
     }
 
+    /// What [`begin`](Self::begin) would say; changes nothing.
+    #[inline]
+    pub fn would_begin(&self, instruction: u64, dependent: bool) -> f64 {
+        let mut now = self.time(instruction);
+        let (mut head, mut held) = (self.head, self.held);
+        while held > 0 {
+            let oldest = self.slots[head];
+            let outrun = instruction - oldest.instruction >= self.geometry.window;
+            if !outrun && held < self.geometry.slots {
+                break;
+            }
+            now = now.max(oldest.done);
+            head = (head + 1) % MAX_SLOTS;
+            held -= 1;
+        }
+        if dependent { now.max(self.last_load) } else { now }
+    }
+
+    /// The core has nothing to do until `until`.
+    pub fn sleep_until(&mut self, instruction: u64, until: f64) {
+        self.base += (until - self.time(instruction)).max(0.0);
+    }
+
     /// An access that began is done at `done`.
     #[inline]
     pub fn end(&mut self, instruction: u64, done: f64, load: bool) {

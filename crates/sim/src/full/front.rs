@@ -10,11 +10,11 @@
 #![allow(clippy::inline_always)] // measured: a call on the hot path costs more than the work
 
 use super::access::Access;
-use super::beyond::{Deferred, What};
+use super::beyond::{AHEAD, Deferred, What};
 use super::hierarchy::{Displaced, Request};
 use super::host::for_this_processor;
 use super::machine::{Core, FullMachine};
-use super::page_table::Entry;
+use super::page_table::{Entry, Place};
 use super::tlb::Translation;
 
 /// Accesses that the look-ahead for page-table entries is ahead.
@@ -22,7 +22,8 @@ const FAR: usize = 24;
 /// Looking ahead pays when one access in so many walks.
 const WALKS: u64 = 32;
 
-fn instructions_of(access: Access) -> u64 {
+/// Instructions up to and with an access, since the one before it.
+pub(super) fn instructions_of(access: Access) -> u64 {
     access.instructions() + 1
 }
 
@@ -45,26 +46,47 @@ impl FullMachine {
     #[inline(always)]
     fn run_some_here(&mut self, core: usize, accesses: &[Access]) {
         let filter = self.cores[core].filter.in_use();
-        match (self.cores[core].look_ahead, filter) {
-            (true, true) => self.run_turn::<true, true>(core, accesses),
-            (true, false) => self.run_turn::<true, false>(core, accesses),
-            (false, true) => self.run_turn::<false, true>(core, accesses),
-            (false, false) => self.run_turn::<false, false>(core, accesses),
-        }
+        let (_, unknown) = self.first_stage::<false>(core, accesses, filter);
         self.catch_up(core);
-        let me = &mut self.cores[core];
-        let walks = me.tlbs.counts.walks;
-        me.look_ahead = (walks - me.walks_before) * WALKS > accesses.len() as u64;
-        me.walks_before = walks;
-        me.accesses += accesses.len() as u64;
+        self.turn_over(core, accesses.len(), filter, unknown);
     }
 
+    /// A turn of so many accesses has gone through both stages.
+    pub(super) fn turn_over(&mut self, core: usize, accesses: usize, filter: bool, unknown: usize) {
+        let me = &mut self.cores[core];
+        if filter {
+            me.filter.rate(accesses, unknown);
+        }
+        let walks = me.tlbs.counts.walks;
+        me.look_ahead = (walks - me.walks_before) * WALKS > accesses as u64;
+        me.walks_before = walks;
+        me.accesses += accesses as u64;
+    }
+
+    /// The first stage of some accesses: of all, or where there are several cores,
+    /// up to one that has to wait for its time. Returns how many those are, and how
+    /// many of them the filter did not know.
     #[inline(always)]
-    fn run_turn<const LOOK_AHEAD: bool, const FILTER: bool>(
+    pub(super) fn first_stage<const SEVERAL: bool>(
         &mut self,
         core: usize,
         accesses: &[Access],
-    ) {
+        filter: bool,
+    ) -> (usize, usize) {
+        match (self.cores[core].look_ahead, filter) {
+            (true, true) => self.run_turn::<true, true, SEVERAL>(core, accesses),
+            (true, false) => self.run_turn::<true, false, SEVERAL>(core, accesses),
+            (false, true) => self.run_turn::<false, true, SEVERAL>(core, accesses),
+            (false, false) => self.run_turn::<false, false, SEVERAL>(core, accesses),
+        }
+    }
+
+    #[inline(always)]
+    fn run_turn<const LOOK_AHEAD: bool, const FILTER: bool, const SEVERAL: bool>(
+        &mut self,
+        core: usize,
+        accesses: &[Access],
+    ) -> (usize, usize) {
         let mut unknown = 0;
         let mut at = 0;
         while at < accesses.len() {
@@ -88,17 +110,30 @@ impl FullMachine {
             let access = accesses[at];
             self.cores[core].instructions += instructions_of(access);
             self.front::<FILTER>(core, access);
+            if SEVERAL && self.blocked {
+                // It is as if it had not begun.
+                self.cores[core].instructions -= instructions_of(access);
+                break;
+            }
             at += 1;
+            if SEVERAL && self.queue.waiting.len() >= AHEAD {
+                break;
+            }
         }
-        if FILTER {
-            self.cores[core].filter.rate(accesses.len(), unknown);
-        }
+        (at, unknown)
+    }
+
+    /// Both stages of one access.
+    pub(super) fn alone(&mut self, core: usize, access: Access) {
+        self.cores[core].instructions += instructions_of(access);
+        self.front::<true>(core, access);
+        self.catch_up(core);
     }
 
     /// Accesses that the filter knows, up to one that it does not; returns how
     /// many.
     #[inline(always)]
-    fn skim(&mut self, core: usize, accesses: &[Access]) -> usize {
+    pub(super) fn skim(&mut self, core: usize, accesses: &[Access]) -> usize {
         let Core { filter, tlbs, instructions, .. } = &mut self.cores[core];
         let lines = self.caches.first_level(core);
         let mut issued = *instructions;
@@ -161,10 +196,27 @@ impl FullMachine {
         if access.is_fetch() {
             return;
         }
+        let second = (access.address() | 63) + 1;
+        if self.ahead && access.crosses() {
+            // Both lines have to wait for their time if one has to.
+            self.blocked = [access.address(), second].iter().any(|&at| self.mapped(at).is_none());
+            if self.blocked {
+                return;
+            }
+        }
         self.access(core, access, access.address());
         if access.crosses() {
-            self.access(core, access, (access.address() | 63) + 1);
+            self.access(core, access, second);
         }
+    }
+
+    /// The entry that maps an address, if a walk would find one and not stop there.
+    #[inline(always)]
+    fn mapped(&self, address: u64) -> Option<Place> {
+        self.memory.table.place(address).filter(|&place| {
+            let entry = self.memory.table.entry(place);
+            entry.is_present() && !entry.has(Entry::ARMED)
+        })
     }
 
     fn access(&mut self, core: usize, access: Access, address: u64) {
@@ -245,14 +297,15 @@ impl FullMachine {
 
     #[inline(always)]
     fn walk_here(&mut self, core: usize, address: u64, what: &mut What) -> Option<Translation> {
-        const STOPS: u64 = Entry::ARMED;
-        let place = self.memory.table.place(address).filter(|&place| {
-            let entry = self.memory.table.entry(place);
-            entry.is_present() && !entry.has(STOPS)
-        });
+        let place = self.mapped(address);
         let mut first = What::BEGINS;
         let place = if let Some(place) = place {
             place
+        } else if self.ahead {
+            // What other cores do before this fault comes first.
+            self.blocked = true;
+            self.cores[core].tlbs.counts.first_misses -= 1;
+            return None;
         } else {
             // The walk began when everything before was as it was.
             self.catch_up(core);
@@ -350,8 +403,8 @@ impl FullMachine {
 mod tests {
     use super::*;
     use crate::config::SimPolicy;
-    use crate::full::setup::FullConfig;
-    use crate::full::source::{Batch, Source, Stream, StreamKind};
+    use crate::full::setup::{self, FullConfig};
+    use crate::full::source::{Stream, StreamKind};
     use crate::machines;
     use proptest::prelude::*;
     use terrace_core::{Bytes, Inclusion, PageSize, Replacement};
@@ -448,13 +501,9 @@ mod tests {
     #[test]
     fn huge_pages_save_walks() {
         let walks = |size| {
-            let mut machine = FullMachine::new(&config(size)).expect("set up");
             let mut source = Stream::new(StreamKind::Gups, 400_000, 512 << 20);
-            let mut batch = Batch::default();
-            while source.next(&mut batch).expect("a stream does not fail") {
-                machine.take(&batch).expect("it fits");
-            }
-            machine.cores[0].tlbs.counts.walks as f64 / 200_000.0
+            let report = setup::simulate(&config(size), &mut source, &mut |_, _| ());
+            report.expect("it fits").tlb.walks as f64 / 200_000.0
         };
         // 1536 entries reach 6 MiB or 3 GiB.
         let (base, huge) = (walks(PageSize::Base), walks(PageSize::Huge));

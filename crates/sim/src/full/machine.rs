@@ -7,6 +7,7 @@
 
 use terrace_core::{Bytes, Frequency, Machine, Nanos, TierId};
 
+#[cfg(test)]
 use super::access::Access;
 use super::beyond::Queue;
 use super::clock::{CoreClock, CoreGeometry};
@@ -64,6 +65,10 @@ pub struct FullMachine {
     pub(super) areas: Areas,
     pub(super) world: World,
     pub(super) queue: Queue,
+    /// Whether the first stage of one of several cores runs ahead of time, and
+    /// whether it has come to an access that has to wait for its time.
+    pub(super) ahead: bool,
+    pub(super) blocked: bool,
     pub(super) latencies: Latencies,
     pub(super) clock: Frequency,
     pub(super) profile: Option<Box<Profile>>,
@@ -148,6 +153,8 @@ impl FullMachine {
         Ok(Self {
             cores,
             queue: Queue::new(in_order),
+            ahead: false,
+            blocked: false,
             caches,
             tiers: machine.tiers.iter().map(Tier::new).collect(),
             memory: Memory::new(capacities, TierId::FASTEST),
@@ -174,9 +181,14 @@ impl FullMachine {
         Nanos::from_f64(self.cores.iter().filter(|c| c.used).map(time).fold(0.0, f64::max))
     }
 
-    /// A thread makes accesses. Threads run on cores by their number.
-    pub fn run(&mut self, thread: u32, accesses: &[Access]) -> Result<(), SimError> {
-        let core = thread as usize % self.cores.len();
+    /// Accesses of all cores up to their last turns.
+    pub fn accesses(&self) -> u64 {
+        self.cores.iter().map(|core| core.accesses).sum()
+    }
+
+    /// One core makes accesses, whatever others do.
+    #[cfg(test)]
+    pub(super) fn run(&mut self, core: usize, accesses: &[Access]) -> Result<(), SimError> {
         self.cores[core].used = true;
         for some in accesses.chunks(TURN) {
             self.run_some(core, some);

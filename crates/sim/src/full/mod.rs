@@ -21,6 +21,8 @@
 //! | [`clock`] | a core's time: what waits for what |
 //! | [`tiers`] | the memories: latency under load, bandwidth |
 //! | [`machine`] | the machine |
+//! | `threads` | what the program's threads do next |
+//! | `schedule` | which core's turn it is |
 //! | `front` | an access in the first levels: the hot path |
 //! | `filter` | what the hot path need not look up |
 //! | `beyond` | what the first levels cannot answer |
@@ -49,10 +51,12 @@ mod order;
 pub mod page_table;
 pub mod profile;
 pub mod report;
+mod schedule;
 pub mod sets;
 pub mod setup;
 pub mod source;
 pub mod space;
+mod threads;
 pub mod tiers;
 pub mod timeline;
 pub mod tlb;

@@ -11,7 +11,9 @@ use super::ahead::Ahead;
 use super::machine::FullMachine;
 use super::mover::Mover;
 use super::report::FullReport;
-use super::source::{Batch, Source, SpaceEvent};
+use super::schedule::Schedule;
+use super::source::Source;
+use super::threads::Threads;
 use super::tiers::TierCounts;
 use super::tlb_counts::{TlbCounting, TlbCounts};
 use super::world::{TierRates, World};
@@ -168,17 +170,6 @@ impl FullMachine {
         };
         Self::build(machine, config.cores, world, counters, &capacities)
     }
-
-    /// Takes a batch in.
-    pub fn take(&mut self, batch: &Batch) -> Result<(), SimError> {
-        for event in &batch.events {
-            match *event {
-                SpaceEvent::Map { start, len } => self.map(start, len),
-                SpaceEvent::Unmap { start, len } => self.unmap(start, len),
-            }
-        }
-        self.run(batch.thread, &batch.accesses)
-    }
 }
 
 /// Runs a source to its end.
@@ -199,39 +190,18 @@ pub fn run(
     progress: &mut dyn FnMut(u64, Nanos),
 ) -> Result<FullReport, SimError> {
     let workload = source.describe();
-    if !machine.wants_future() {
-        return drive(machine, config, workload, &mut |batch, _| source.next(batch), progress);
-    }
-    let mut ahead = Ahead::new(source, config.machine.cpu.llc.value.get() / 64);
-    let mut told = 0;
-    let mut next = |batch: &mut Batch, machine: &mut FullMachine| {
-        let more = ahead.next(batch)?;
-        // What was told is good until the next tick.
-        if machine.ticks() >= told {
-            told = machine.ticks() + 1;
-            machine.tell_future(&ahead);
-        }
-        Ok(more)
-    };
-    drive(machine, config, workload, &mut next, progress)
-}
-
-fn drive(
-    machine: &mut FullMachine,
-    config: &FullConfig,
-    workload: String,
-    next: &mut dyn FnMut(&mut Batch, &mut FullMachine) -> Result<bool, SimError>,
-    progress: &mut dyn FnMut(u64, Nanos),
-) -> Result<FullReport, SimError> {
-    let mut batch = Batch::default();
     let begun = Instant::now();
-    let (mut total, mut reported) = (0u64, 0u64);
-    // Without a warm-up the first batch counts, too.
+    let cores = machine.cores.len();
+    let lines = config.machine.cpu.llc.value.get() / 64;
+    let ahead = machine.wants_future().then(|| Ahead::new(cores, lines));
+    let threads = Threads::new(source, cores, ahead);
+    let mut schedule = Schedule::new(threads, cores, config.warm_up);
+    let mut reported = 0u64;
+    // Without a warm-up the first turn counts, too.
     let mut warm = (config.warm_up == 0).then(|| machine.snapshot());
-    while next(&mut batch, machine)? {
-        machine.take(&batch)?;
+    machine.run_all(&mut schedule, &mut |machine| {
         machine.pass_timeline();
-        total += batch.accesses.len() as u64;
+        let total = machine.accesses();
         if warm.is_none() && total >= config.warm_up {
             warm = Some(machine.snapshot());
             if let Some(profile) = &mut machine.profile {
@@ -242,7 +212,8 @@ fn drive(
             reported = total;
             progress(total, machine.now());
         }
-    }
+    })?;
+    let total = machine.accesses();
     let warm = warm.unwrap_or_else(|| machine.snapshot());
     let end = machine.finish();
     Ok(machine.report(config, workload, &warm, end, total, begun.elapsed()))

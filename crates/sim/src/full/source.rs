@@ -24,8 +24,15 @@ pub enum SpaceEvent {
 }
 
 /// Accesses of one thread, in order, after what happened before them.
+///
+/// How long a batch is means nothing. Batches of several threads may come in any
+/// order in which every thread that is at work comes again within about as many
+/// batches as there are threads; the threads run at the same time.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
+    /// How many threads, this one among them, wait at a barrier before anything
+    /// else; 0 for none.
+    pub barrier: u32,
     /// What happened to the address space before the first access.
     pub events: Vec<SpaceEvent>,
     /// Which thread.
@@ -39,6 +46,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.events.clear();
         self.accesses.clear();
+        self.barrier = 0;
         self.thread = 0;
     }
 }

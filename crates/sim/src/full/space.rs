@@ -40,6 +40,8 @@ pub struct Areas {
     splits: BTreeMap<u64, Area>,
     /// The area found last.
     last: Option<(u64, Area)>,
+    /// Memory that some thread is going to map, by first address: its end.
+    expected: BTreeMap<u64, u64>,
     slots: SlotMap,
 }
 
@@ -145,6 +147,7 @@ impl Areas {
         let base = PageSize::Base.bytes().get();
         let mut at = start & !(base - 1);
         let end = start.saturating_add(len).min(ADDRESSES).next_multiple_of(base);
+        self.expected.remove(&start);
         let mut added = Vec::new();
         while at < end {
             if let Some((_, area)) =
@@ -169,9 +172,19 @@ impl Areas {
         added
     }
 
-    /// Maps the neighbourhood of an address that lies in no mapping.
+    /// Memory that is going to be mapped.
+    pub(super) fn expect(&mut self, maps: Vec<(u64, u64)>) {
+        self.expected
+            .extend(maps.into_iter().map(|(start, len)| (start, start.saturating_add(len))));
+    }
+
+    /// Maps what an address that lies in no mapping belongs to: memory that
+    /// another thread is about to map, else the neighbourhood.
     pub fn imply(&mut self, address: u64, size: PageSize) -> Vec<Region> {
-        self.map(address & !(IMPLIED - 1), IMPLIED, size)
+        match self.expected.range(..=address).next_back() {
+            Some((&start, &end)) if address < end => self.map(start, end - start, size),
+            _ => self.map(address & !(IMPLIED - 1), IMPLIED, size),
+        }
     }
 
     /// Parts of regions that a range covers, each with whether it is all of it.

@@ -106,7 +106,9 @@ impl FullMachine {
     /// After some accesses: counts stores, hands samples on, moves pages, ticks.
     pub(super) fn settle(&mut self, core: usize, accesses: &[Access]) {
         self.count_stores(core, accesses);
-        let now = self.now();
+        // Other cores are as far, or further.
+        let me = &self.cores[core];
+        let now = Nanos::from_f64(me.clock.time(me.instructions));
         self.drain_samples(now);
         self.move_pages(now.as_f64());
         if let Some(tick) = self.world.tick {
@@ -144,7 +146,7 @@ impl FullMachine {
         }
         let world = &mut self.world;
         let passed = now.as_f64() - world.sampled_until;
-        world.sampled_until = now.as_f64();
+        world.sampled_until = world.sampled_until.max(now.as_f64());
         let areas = &self.areas;
         let name = |slot| areas.page_in(slot);
         world.sampler.drain(passed.max(0.0), name, &mut world.samples, &mut world.bases);
@@ -157,11 +159,6 @@ impl FullMachine {
                 brain.samples(&world.samples);
             }
         }
-    }
-
-    /// Ticks of the policy so far.
-    pub(super) fn ticks(&self) -> u64 {
-        self.world.ticks
     }
 
     fn tick(&mut self, now: Nanos) {

@@ -53,6 +53,9 @@ impl<W: Write> TraceWriter<W> {
 
     /// Adds a batch.
     pub fn write(&mut self, batch: &Batch) -> io::Result<()> {
+        if batch.barrier > 0 {
+            return Err(io::Error::other("a trace cannot say that threads wait for each other"));
+        }
         let mut events = &batch.events[..];
         let mut accesses = &batch.accesses[..];
         // A batch that is larger than a chunk goes into several.
