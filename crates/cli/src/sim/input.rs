@@ -39,7 +39,7 @@ pub(crate) struct Input {
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     size: Bytes,
 
-    /// Accesses of the algorithm after its initialisation.
+    /// Accesses of the algorithm after its initialisation, of all cores together.
     #[arg(long, value_name = "COUNT", default_value_t = 20_000_000)]
     accesses: u64,
 
@@ -47,7 +47,8 @@ pub(crate) struct Input {
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
 
-    /// Cores in use; threads run on them by their number.
+    /// Cores in use: threads of a program run on them by their number, an
+    /// algorithm's work is divided over them.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     cores: usize,
 
@@ -109,6 +110,11 @@ impl Input {
         self.trace.is_some() || self.algorithm.is_some() || !self.program.is_empty()
     }
 
+    /// Cores in use.
+    pub(crate) fn cores(&self) -> usize {
+        self.cores
+    }
+
     /// Whether it is what a program did, and not an algorithm of ours.
     pub(crate) fn is_recorded(&self) -> bool {
         self.trace.is_some() || !self.program.is_empty()
@@ -134,6 +140,7 @@ impl Input {
     fn spec(&self, name: ProgramName, seed: u64) -> Result<ProgramSpec, Failure> {
         let mut spec = ProgramSpec::new(name, self.size, self.accesses);
         spec.seed = seed;
+        spec.threads = self.cores;
         for text in &self.set {
             let (name, value) = text.split_once('=').ok_or_else(|| {
                 Failure::bad_input(format!("--set: `{text}` is not of the form name=value"))

@@ -97,6 +97,9 @@ impl Persist {
             let what = "--persist: needs single accesses: give --trace, --algorithm or -- PROGRAM";
             return Err(Failure::bad_input(what));
         }
+        if input.cores() > 1 {
+            return Err(Failure::bad_input("--cores: a persistence scheme runs on one core"));
+        }
         let mut opened = input.open(seed)?;
         config.skip = opened.skip;
         let Some(source) = opened.source() else {

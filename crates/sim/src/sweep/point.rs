@@ -161,6 +161,7 @@ impl Point {
                     spec.set(name, value)?;
                 }
             }
+            spec.threads = self.parsed("cores")?.unwrap_or(1);
             return Ok(Input::Program(spec));
         }
         if Path::new(name).is_file() {

@@ -1,12 +1,15 @@
 //! Breadth-first search as in Graph500: from random roots through a Kronecker
 //! graph, top down, with an array of parents and a queue.
 
+use core::ops::Range;
+
 use rand_xoshiro::rand_core::SeedableRng;
 use terrace_core::Bytes;
 
 use super::SimRng;
 use super::kronecker::Graph;
-use super::observed::{Array, Kernel, Observer};
+use super::observed::{Array, Kernel, Observer, Step};
+use super::share::Turns;
 use super::updates::below;
 
 /// A vertex that was not reached.
@@ -22,10 +25,12 @@ pub struct Bfs {
     neighbours: Array<u32>,
     parents: Array<u32>,
     queue: Array<u32>,
-    head: usize,
+    /// Vertices of the queue whose neighbours are looked at: one level of the
+    /// search. `None` while parents are reset.
+    level: Option<Range<usize>>,
     tail: usize,
-    /// Parents that are reset, before a search begins.
-    reset: usize,
+    /// How threads share parents to reset, and a level.
+    turns: Turns,
     root: u32,
     searches: u32,
     rng: SimRng,
@@ -33,7 +38,7 @@ pub struct Bfs {
 
 impl Bfs {
     /// A Kronecker graph of about so many bytes, parents and queue included.
-    pub fn new(size: Bytes, seed: u64, observer: &mut Observer) -> Self {
+    pub fn new(size: Bytes, seed: u64, threads: usize, observer: &mut Observer) -> Self {
         let graph = Graph::kronecker(Graph::scale_within(size.get(), 16, 4), seed);
         let vertices = graph.offsets.len() - 1;
         Self {
@@ -41,26 +46,35 @@ impl Bfs {
             neighbours: observer.array(graph.targets),
             parents: observer.array(vec![NOBODY; vertices]),
             queue: observer.array(vec![0; vertices]),
-            head: 0,
+            level: None,
             tail: 0,
-            reset: 0,
+            turns: Turns::new(threads, RESET),
             root: 0,
             searches: 0,
             rng: SimRng::seed_from_u64(seed ^ 0xbf5),
         }
     }
 
-    /// Resets some parents; begins a search when all are.
-    fn prepare(&mut self, observer: &mut Observer) {
-        let end = (self.reset + RESET).min(self.parents.len());
-        for v in self.reset..end {
-            self.parents.set(v, NOBODY, observer);
-            observer.work(1);
+    /// Resets some parents; the last thread begins a search.
+    fn prepare(&mut self, thread: usize, observer: &mut Observer) -> Step {
+        let all = self.parents.len();
+        if let Some(first) = self.turns.item(thread, all) {
+            for v in first..(first + RESET).min(all) {
+                self.parents.set(v, NOBODY, observer);
+                observer.work(1);
+            }
+            self.turns.pass(thread, RESET);
         }
-        self.reset = end;
-        if end < self.parents.len() {
-            return;
+        if self.turns.item(thread, all).is_some() {
+            return Step::More;
         }
+        if self.turns.end() {
+            self.begin(observer);
+        }
+        Step::Barrier
+    }
+
+    fn begin(&mut self, observer: &mut Observer) {
         // Graph500 takes roots that have an edge.
         let offsets = self.offsets.unseen();
         let vertices = self.parents.len() as u64;
@@ -72,26 +86,12 @@ impl Bfs {
         };
         self.parents.set(self.root as usize, self.root, observer);
         self.queue.set(0, self.root, observer);
-        (self.head, self.tail) = (0, 1);
-    }
-}
-
-impl Kernel for Bfs {
-    fn describe(&self) -> String {
-        let (vertices, edges) = (self.parents.len(), self.neighbours.len() / 2);
-        format!("bfs, Kronecker graph of {vertices} vertices and {edges} edges")
+        (self.level, self.tail) = (Some(0..1), 1);
     }
 
-    fn step(&mut self, _thread: u32, observer: &mut Observer) -> bool {
-        if self.searches == ROOTS {
-            return false;
-        }
-        if self.head == self.tail {
-            self.prepare(observer);
-            return true;
-        }
-        let v = self.queue.get(self.head, observer);
-        self.head += 1;
+    /// Looks at the neighbours of a vertex of the queue.
+    fn visit(&mut self, place: usize, observer: &mut Observer) {
+        let v = self.queue.get(place, observer);
         let from = self.offsets.follow(v as usize, observer) as usize;
         let to = self.offsets.get(v as usize + 1, observer) as usize;
         for i in from..to {
@@ -103,11 +103,36 @@ impl Kernel for Bfs {
                 self.tail += 1;
             }
         }
-        if self.head == self.tail {
-            self.searches += 1;
-            self.reset = 0;
+    }
+}
+
+impl Kernel for Bfs {
+    fn describe(&self) -> String {
+        let (vertices, edges) = (self.parents.len(), self.neighbours.len() / 2);
+        format!("bfs, Kronecker graph of {vertices} vertices and {edges} edges")
+    }
+
+    fn threads(&self) -> usize {
+        self.turns.threads()
+    }
+
+    fn step(&mut self, thread: usize, observer: &mut Observer) -> Step {
+        if self.searches == ROOTS {
+            return Step::Over;
         }
-        true
+        let Some(level) = self.level.clone() else { return self.prepare(thread, observer) };
+        if let Some(item) = self.turns.item(thread, level.len()) {
+            self.visit(level.start + item, observer);
+            self.turns.pass(thread, 1);
+        }
+        if self.turns.item(thread, level.len()).is_some() {
+            return Step::More;
+        }
+        if self.turns.end() {
+            self.level = Some(level.end..self.tail).filter(|next| !next.is_empty());
+            self.searches += u32::from(self.level.is_none());
+        }
+        Step::Barrier
     }
 }
 
@@ -119,10 +144,18 @@ mod tests {
     /// graph, and everything that can be reached is in the tree, at its distance.
     #[test]
     fn a_search_finds_everything_at_its_distance() {
+        for threads in [1, 3] {
+            search(threads);
+        }
+    }
+
+    fn search(threads: usize) {
         let mut observer = Observer::default();
-        let mut kernel = Bfs::new(Bytes::mib(1), 5, &mut observer);
+        let mut kernel = Bfs::new(Bytes::mib(1), 5, threads, &mut observer);
         while kernel.searches == 0 {
-            assert!(kernel.step(0, &mut observer));
+            for thread in 0..threads {
+                while kernel.step(thread, &mut observer) == Step::More {}
+            }
         }
         let (offsets, neighbours) = (kernel.offsets.unseen(), kernel.neighbours.unseen());
         let parents = kernel.parents.unseen();

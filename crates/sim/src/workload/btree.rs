@@ -5,11 +5,11 @@
 //! chained by their order. The tree is built bottom up from sorted keys, as an
 //! index is created.
 
-use rand_xoshiro::rand_core::SeedableRng;
 use terrace_core::Bytes;
 
 use super::SimRng;
-use super::observed::{Array, Kernel, Observer};
+use super::observed::{Array, Kernel, Observer, Step};
+use super::share::generators;
 use super::updates::below;
 
 /// Keys of a node.
@@ -27,13 +27,14 @@ pub struct BTree {
     height: u32,
     leaves: usize,
     keys: u64,
-    rng: SimRng,
+    /// One a thread.
+    rngs: Vec<SimRng>,
 }
 
 impl BTree {
     /// A tree of about so many bytes; key `n` is `2 n`, so that every other
     /// look-up between two keys could miss.
-    pub fn new(size: Bytes, seed: u64, observer: &mut Observer) -> Self {
+    pub fn new(size: Bytes, seed: u64, threads: usize, observer: &mut Observer) -> Self {
         let all = (size.get() as usize / (WORDS * 8)).max(2);
         // Inner nodes are about one in sixteen.
         let leaves = (all * (KEYS - 1) / KEYS).max(1);
@@ -60,8 +61,8 @@ impl BTree {
             level = above;
         }
         let root = level[0].1 as usize;
-        let rng = SimRng::seed_from_u64(seed);
-        Self { nodes: observer.array(words), root, height, leaves, keys, rng }
+        let rngs = generators(seed, threads);
+        Self { nodes: observer.array(words), root, height, leaves, keys, rngs }
     }
 
     /// The last key of a node that is not above a key, by bisection.
@@ -101,9 +102,14 @@ impl Kernel for BTree {
         format!("btree, {} keys in {bytes}, {} levels", self.keys, self.height + 1)
     }
 
-    fn step(&mut self, _thread: u32, observer: &mut Observer) -> bool {
-        let dice = below(&mut self.rng, 100);
-        let key = below(&mut self.rng, self.keys) * 2;
+    fn threads(&self) -> usize {
+        self.rngs.len()
+    }
+
+    fn step(&mut self, thread: usize, observer: &mut Observer) -> Step {
+        let rng = &mut self.rngs[thread];
+        let dice = below(rng, 100);
+        let key = below(rng, self.keys) * 2;
         observer.work(12);
         let (leaf, slot) = self.find(key, observer);
         match dice {
@@ -125,7 +131,7 @@ impl Kernel for BTree {
                 }
             }
         }
-        true
+        Step::More
     }
 }
 
@@ -137,7 +143,7 @@ mod tests {
     #[test]
     fn every_key_is_found_where_it_is() {
         let mut observer = Observer::default();
-        let tree = BTree::new(Bytes::mib(1), 1, &mut observer);
+        let tree = BTree::new(Bytes::mib(1), 1, 1, &mut observer);
         assert!(tree.height >= 2);
         for n in (0..tree.keys).step_by(7) {
             for key in [n * 2, n * 2 + 1] {

@@ -127,12 +127,14 @@ pub struct ProgramSpec {
     pub accesses: u64,
     /// Where its randomness comes from.
     pub seed: u64,
+    /// Threads that divide the work; the accesses are those of all together.
+    pub threads: usize,
 }
 
 impl ProgramSpec {
     /// An algorithm in so much memory, with 90 % of the updates in a tenth of it.
     pub fn new(name: ProgramName, size: Bytes, accesses: u64) -> Self {
-        Self { name, size, hot: None, hot_percent: 90, accesses, seed: 1 }
+        Self { name, size, hot: None, hot_percent: 90, accesses, seed: 1, threads: 1 }
     }
 
     /// Parameters that [`ProgramSpec::set`] knows.
@@ -174,6 +176,9 @@ impl ProgramSpec {
         if self.hot_percent > 100 {
             return Err(SimError::parameter("hot-percent", "must be at most 100"));
         }
+        if self.threads == 0 {
+            return Err(SimError::parameter("threads", "must be above zero"));
+        }
         let hot = self.hot_bytes();
         if hot > self.size || hot.is_zero() {
             return Err(SimError::parameter("hot", "must be above zero and within the memory"));
@@ -189,10 +194,11 @@ impl ProgramSpec {
     pub fn build(&self) -> Result<Program, SimError> {
         self.check()?;
         let hot = self.hot_bytes();
+        let (size, seed, threads) = (self.size, self.seed, self.threads);
         let mut observer = Observer::default();
         let updates = |pattern, observer: &mut Observer| -> Box<dyn Kernel> {
-            let (size, percent, seed) = (self.size, self.hot_percent, self.seed);
-            Box::new(Updates::new(pattern, size, hot, percent, seed, observer))
+            let percent = self.hot_percent;
+            Box::new(Updates::new(pattern, size, hot, percent, (seed, threads), observer))
         };
         let kernel: Box<dyn Kernel> = match self.name {
             ProgramName::Gups => updates(Pattern::HotSet, &mut observer),
@@ -203,14 +209,14 @@ impl ProgramSpec {
             }
             ProgramName::GupsWarm => updates(Pattern::Warm, &mut observer),
             ProgramName::GupsSparse => updates(Pattern::Sparse, &mut observer),
-            ProgramName::Chase => Box::new(Chase::new(self.size, self.seed, &mut observer)),
-            ProgramName::Stream => Box::new(Streams::new(self.size, &mut observer)),
-            ProgramName::PageRank => Box::new(PageRank::new(self.size, self.seed, &mut observer)),
-            ProgramName::Sssp => Box::new(Sssp::new(self.size, self.seed, &mut observer)),
-            ProgramName::Ycsb => Box::new(Ycsb::new(self.size, self.seed, &mut observer)),
-            ProgramName::Bfs => Box::new(Bfs::new(self.size, self.seed, &mut observer)),
-            ProgramName::BTree => Box::new(BTree::new(self.size, self.seed, &mut observer)),
-            ProgramName::XsBench => Box::new(XsBench::new(self.size, self.seed, &mut observer)),
+            ProgramName::Chase => Box::new(Chase::new(size, seed, threads, &mut observer)),
+            ProgramName::Stream => Box::new(Streams::new(size, threads, &mut observer)),
+            ProgramName::PageRank => Box::new(PageRank::new(size, seed, threads, &mut observer)),
+            ProgramName::Sssp => Box::new(Sssp::new(size, seed, threads, &mut observer)),
+            ProgramName::Ycsb => Box::new(Ycsb::new(size, seed, threads, &mut observer)),
+            ProgramName::Bfs => Box::new(Bfs::new(size, seed, threads, &mut observer)),
+            ProgramName::BTree => Box::new(BTree::new(size, seed, threads, &mut observer)),
+            ProgramName::XsBench => Box::new(XsBench::new(size, seed, threads, &mut observer)),
         };
         Ok(Program::new(kernel, observer, self.accesses))
     }
@@ -229,6 +235,38 @@ mod tests {
             maps.extend_from_slice(&batch.events);
             for access in &batch.accesses {
                 see(&maps, access);
+            }
+        }
+    }
+
+    /// Accesses of each thread, after initialisation.
+    fn by_thread(spec: &ProgramSpec) -> Vec<Vec<u64>> {
+        let mut program = spec.build().expect("good parameters");
+        let (mut batch, mut left) = (Batch::default(), program.initial() as usize);
+        let mut threads = vec![Vec::new(); spec.threads];
+        while program.next(&mut batch).expect("no input") {
+            let initial = left.min(batch.accesses.len());
+            left -= initial;
+            let accesses = batch.accesses[initial..].iter().map(|access| access.address());
+            threads[batch.thread as usize].extend(accesses);
+        }
+        threads
+    }
+
+    /// A number of cores that changes nothing would be taken for a machine that does
+    /// not scale.
+    #[test]
+    fn every_program_is_divided_over_threads() {
+        for name in ProgramName::ALL {
+            let spec = ProgramSpec { threads: 4, ..ProgramSpec::new(name, Bytes::mib(8), 400_000) };
+            let threads = by_thread(&spec);
+            let all: usize = threads.iter().map(Vec::len).sum();
+            assert!(all >= 400_000, "{name}: {all} accesses");
+            for (i, one) in threads.iter().enumerate() {
+                let share = one.len() as f64 / all as f64;
+                assert!((0.1..0.45).contains(&share), "{name}: thread {i} has {share} of it");
+                let other = &threads[(i + 1) % 4];
+                assert_ne!(one[..one.len().min(999)], other[..other.len().min(999)], "{name}");
             }
         }
     }

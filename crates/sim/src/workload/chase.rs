@@ -6,7 +6,8 @@ use rand_xoshiro::rand_core::SeedableRng;
 use terrace_core::Bytes;
 
 use super::SimRng;
-use super::observed::{Kernel, Observer, Span};
+use super::observed::{Kernel, Observer, Span, Step};
+use super::share::part;
 use super::updates::below;
 use crate::full::Access;
 
@@ -18,12 +19,13 @@ pub struct Chase {
     memory: Span,
     /// The element after each.
     next: Vec<u32>,
-    at: u32,
+    /// Where each thread is on the cycle.
+    at: Vec<u32>,
 }
 
 impl Chase {
     /// A single cycle through all lines of so much memory, by Sattolo's algorithm.
-    pub fn new(size: Bytes, seed: u64, observer: &mut Observer) -> Self {
+    pub fn new(size: Bytes, seed: u64, threads: usize, observer: &mut Observer) -> Self {
         let memory = observer.allocate(size.get());
         let elements = (memory.bytes() / ELEMENT).min(u64::from(u32::MAX)) as u32;
         let mut rng = SimRng::seed_from_u64(seed);
@@ -31,7 +33,8 @@ impl Chase {
         for i in (1..next.len()).rev() {
             next.swap(i, below(&mut rng, i as u64) as usize);
         }
-        Self { memory, next, at: 0 }
+        let at = |thread| part(u64::from(elements), thread, threads).start as u32;
+        Self { memory, next, at: (0..threads).map(at).collect() }
     }
 }
 
@@ -40,11 +43,16 @@ impl Kernel for Chase {
         format!("chase, {}", Bytes(self.memory.bytes()))
     }
 
-    fn step(&mut self, _thread: u32, observer: &mut Observer) -> bool {
-        let address = self.memory.address(u64::from(self.at) * ELEMENT);
+    fn threads(&self) -> usize {
+        self.at.len()
+    }
+
+    fn step(&mut self, thread: usize, observer: &mut Observer) -> Step {
+        let at = &mut self.at[thread];
+        let address = self.memory.address(u64::from(*at) * ELEMENT);
         observer.access(Access::load(address).dependent());
-        self.at = self.next[self.at as usize];
-        true
+        *at = self.next[*at as usize];
+        Step::More
     }
 }
 
@@ -55,7 +63,7 @@ mod tests {
     /// A permutation with several cycles would leave memory untouched.
     #[test]
     fn the_cycle_comes_to_every_line_before_it_closes() {
-        let chase = Chase::new(Bytes::mib(1), 3, &mut Observer::default());
+        let chase = Chase::new(Bytes::mib(1), 3, 1, &mut Observer::default());
         let mut seen = vec![false; chase.next.len()];
         let mut at = 0;
         for _ in 0..chase.next.len() {

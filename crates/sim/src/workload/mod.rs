@@ -10,6 +10,7 @@
 //! | [`gups`] | independent random updates |
 //! | [`observed`] | algorithms on observed memory |
 //! | [`catalog`] | observed algorithms by name |
+//! | `share` | work divided over threads |
 //! | [`updates`] | random updates: hot set, shifting, warm, sparse |
 //! | [`chase`] | a pointer chase |
 //! | [`bfs`] | breadth-first search as in Graph500 |
@@ -29,6 +30,7 @@ pub mod gups;
 pub mod kronecker;
 pub mod observed;
 pub mod pagerank;
+mod share;
 pub mod sssp;
 pub mod stream;
 pub mod updates;

@@ -168,19 +168,29 @@ impl<T: Copy> Array<T> {
     }
 }
 
+/// What became of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The thread has more to do.
+    More,
+    /// It goes on when every thread has come to its next barrier.
+    Barrier,
+    /// It had nothing to do, and never will.
+    Over,
+}
+
 /// An algorithm.
 pub trait Kernel: Send {
     /// What people call it, with its parameters.
     fn describe(&self) -> String;
 
     /// How many threads work; each has steps of its own.
-    fn threads(&self) -> u32 {
+    fn threads(&self) -> usize {
         1
     }
 
     /// Does a small piece of a thread's work (an update, a look-up, a vertex).
-    /// False when the thread has nothing left to do.
-    fn step(&mut self, thread: u32, observer: &mut Observer) -> bool;
+    fn step(&mut self, thread: usize, observer: &mut Observer) -> Step;
 }
 
 /// A kernel as a source of accesses.
@@ -192,8 +202,21 @@ pub struct Program {
     initial: u64,
     /// Accesses that are left after initialisation.
     left: u64,
-    thread: u32,
-    over: Vec<bool>,
+    /// Whose turn it is.
+    thread: usize,
+    threads: Vec<State>,
+}
+
+/// What a thread of a program is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// At work; first it waits at a barrier, or does not.
+    Runs {
+        barrier: bool,
+    },
+    /// It has come to a barrier.
+    Waits,
+    Over,
 }
 
 impl Program {
@@ -203,8 +226,18 @@ impl Program {
         let initial = observer.fresh.iter().map(|(_, bytes)| bytes / LINE).sum();
         // What the set-up touched is replaced by the initialisation.
         observer.accesses.clear();
-        let over = vec![false; kernel.threads().max(1) as usize];
-        Self { kernel, observer, initialised: (0, 0), initial, left: accesses, thread: 0, over }
+        let threads = kernel.threads().max(1);
+        // One thread initialises; the others begin when it has.
+        let state = State::Runs { barrier: threads > 1 };
+        Self {
+            kernel,
+            observer,
+            initialised: (0, 0),
+            initial,
+            left: accesses,
+            thread: 0,
+            threads: vec![state; threads],
+        }
     }
 
     /// Accesses of the initialisation.
@@ -230,6 +263,24 @@ impl Program {
     }
 }
 
+impl Program {
+    /// The thread whose turn it is; `None` when all have come to their end.
+    fn next_thread(&mut self) -> Option<usize> {
+        let count = self.threads.len();
+        let find = |threads: &[State], from: usize| {
+            let turns = (0..count).map(|i| (from + i) % count);
+            turns.into_iter().find(|&thread| matches!(threads[thread], State::Runs { .. }))
+        };
+        find(&self.threads, self.thread).or_else(|| {
+            // Everybody has come to the barrier, or is over.
+            for state in self.threads.iter_mut().filter(|state| **state == State::Waits) {
+                *state = State::Runs { barrier: true };
+            }
+            find(&self.threads, 0)
+        })
+    }
+}
+
 impl Source for Program {
     fn describe(&self) -> String {
         self.kernel.describe()
@@ -241,26 +292,36 @@ impl Source for Program {
         if self.initialise(batch) {
             return Ok(true);
         }
-        if self.left == 0 || self.over.iter().all(|&over| over) {
+        let Some(thread) = (if self.left == 0 { None } else { self.next_thread() }) else {
             return Ok(!batch.events.is_empty());
+        };
+        batch.thread = thread as u32;
+        if self.threads[thread] == (State::Runs { barrier: true }) {
+            batch.barrier = self.threads.len() as u32;
+            self.threads[thread] = State::Runs { barrier: false };
         }
-        while self.over[self.thread as usize] {
-            self.thread = (self.thread + 1) % self.over.len() as u32;
-        }
-        batch.thread = self.thread;
         // The batch's memory and the observer's take turns.
         std::mem::swap(&mut batch.accesses, &mut self.observer.accesses);
         let target = BATCH.min(self.left as usize);
         while self.observer.accesses.len() < target {
-            if !self.kernel.step(self.thread, &mut self.observer) {
-                self.over[self.thread as usize] = true;
-                break;
+            match self.kernel.step(thread, &mut self.observer) {
+                Step::More => {}
+                // Nobody waits for a single thread.
+                Step::Barrier if self.threads.len() == 1 => {}
+                Step::Barrier => {
+                    self.threads[thread] = State::Waits;
+                    break;
+                }
+                Step::Over => {
+                    self.threads[thread] = State::Over;
+                    break;
+                }
             }
         }
         std::mem::swap(&mut batch.accesses, &mut self.observer.accesses);
         batch.events.append(&mut self.observer.events);
         self.left -= (batch.accesses.len() as u64).min(self.left);
-        self.thread = (self.thread + 1) % self.over.len() as u32;
+        self.thread = (thread + 1) % self.threads.len();
         Ok(true)
     }
 }
@@ -280,14 +341,14 @@ mod tests {
         fn describe(&self) -> String {
             "sum".into()
         }
-        fn step(&mut self, _thread: u32, observer: &mut Observer) -> bool {
+        fn step(&mut self, _thread: usize, observer: &mut Observer) -> Step {
             if self.at == self.array.len() {
-                return false;
+                return Step::Over;
             }
             self.total += self.array.get(self.at, observer);
             observer.work(1);
             self.at += 1;
-            true
+            Step::More
         }
     }
 

@@ -4,12 +4,15 @@
 use terrace_core::Bytes;
 
 use super::kronecker::Graph;
-use super::observed::{Array, Kernel, Observer};
+use super::observed::{Array, Kernel, Observer, Step};
+use super::share::Turns;
 
 const DAMPING: f32 = 0.85;
 /// GAP's tolerance and most iterations.
 const TOLERANCE: f64 = 1e-4;
 const ITERATIONS: u32 = 20;
+/// Vertices that a thread takes at a time.
+const BLOCK: usize = 1024;
 
 /// Where the loops are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +28,15 @@ pub struct PageRank {
     scores: Array<f32>,
     contributions: Array<f32>,
     phase: Phase,
-    vertex: usize,
+    /// How threads share the vertices of a phase.
+    vertices: Turns,
     iteration: u32,
     error: f64,
 }
 
 impl PageRank {
     /// A Kronecker graph of about so many bytes, offsets and scores included.
-    pub fn new(size: Bytes, seed: u64, observer: &mut Observer) -> Self {
+    pub fn new(size: Bytes, seed: u64, threads: usize, observer: &mut Observer) -> Self {
         let graph = Graph::kronecker(Graph::scale_within(size.get(), 16, 4), seed);
         let vertices = graph.offsets.len() - 1;
         Self {
@@ -41,7 +45,7 @@ impl PageRank {
             scores: observer.array(vec![1.0 / vertices as f32; vertices]),
             contributions: observer.array(vec![0.0; vertices]),
             phase: Phase::Contribute,
-            vertex: 0,
+            vertices: Turns::new(threads, BLOCK),
             iteration: 0,
             error: 0.0,
         }
@@ -77,17 +81,26 @@ impl Kernel for PageRank {
         format!("pagerank, Kronecker graph of {vertices} vertices and {edges} edges")
     }
 
-    fn step(&mut self, _thread: u32, observer: &mut Observer) -> bool {
+    fn threads(&self) -> usize {
+        self.vertices.threads()
+    }
+
+    fn step(&mut self, thread: usize, observer: &mut Observer) -> Step {
         if self.iteration == ITERATIONS {
-            return false;
+            return Step::Over;
         }
-        match self.phase {
-            Phase::Contribute => self.contribute(self.vertex, observer),
-            Phase::Pull => self.pull(self.vertex, observer),
+        let all = self.scores.len();
+        if let Some(vertex) = self.vertices.item(thread, all) {
+            match self.phase {
+                Phase::Contribute => self.contribute(vertex, observer),
+                Phase::Pull => self.pull(vertex, observer),
+            }
+            self.vertices.pass(thread, 1);
         }
-        self.vertex += 1;
-        if self.vertex == self.scores.len() {
-            self.vertex = 0;
+        if self.vertices.item(thread, all).is_some() {
+            return Step::More;
+        }
+        if self.vertices.end() {
             if self.phase == Phase::Pull {
                 self.iteration += 1;
                 if self.error < TOLERANCE {
@@ -100,7 +113,7 @@ impl Kernel for PageRank {
                 Phase::Pull => Phase::Contribute,
             };
         }
-        true
+        Step::Barrier
     }
 }
 
@@ -111,9 +124,19 @@ mod tests {
     /// Wrong scores would mean that something else was observed than `PageRank`.
     #[test]
     fn scores_settle_where_pagerank_has_its_fixed_point() {
+        for threads in [1, 3] {
+            settle(threads);
+        }
+    }
+
+    fn settle(threads: usize) {
         let mut observer = Observer::default();
-        let mut kernel = PageRank::new(Bytes::mib(1), 3, &mut observer);
-        while kernel.step(0, &mut observer) {}
+        let mut kernel = PageRank::new(Bytes::mib(1), 3, threads, &mut observer);
+        while kernel.iteration < ITERATIONS {
+            for thread in 0..threads {
+                while kernel.step(thread, &mut observer) == Step::More {}
+            }
+        }
         let (offsets, neighbours) = (kernel.offsets.unseen(), kernel.neighbours.unseen());
         let scores = kernel.scores.unseen();
         let degree = |v: usize| (offsets[v + 1] - offsets[v]).max(1) as f32;

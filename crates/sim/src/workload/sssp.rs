@@ -7,11 +7,25 @@ use terrace_core::Bytes;
 
 use super::SimRng;
 use super::kronecker::Graph;
-use super::observed::{Array, Kernel, Observer, Span};
+use super::observed::{Array, Kernel, Observer, Span, Step};
+use super::share::Turns;
 use super::updates::below;
 
 /// Width of a bucket. Assumed: a quarter of the largest weight.
 const DELTA: f32 = 0.25;
+/// Distances that are cleared at once: a line of them.
+const CLEARED: usize = 16;
+
+/// What threads are at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// A search begins.
+    Begin,
+    /// Distances are cleared before it.
+    Clear,
+    /// Vertices of a bucket are looked at.
+    Relax,
+}
 
 /// A graph, distances, and buckets of vertices to be settled.
 pub struct Sssp {
@@ -22,17 +36,22 @@ pub struct Sssp {
     /// Where entries of buckets lie: each is written and read once, in a ring.
     entries: Span,
     next_entry: u64,
-    buckets: Vec<Vec<(u32, u64)>>,
+    /// Each thread's, by distance.
+    buckets: Vec<Vec<Vec<(u32, u64)>>>,
+    /// The one that is looked at.
     bucket: usize,
-    /// Vertices that still have to be set to infinity.
-    clearing: usize,
+    /// What several threads have of it. What they find to be as near goes into their
+    /// buckets, and is dealt out when all have done theirs.
+    dealt: Vec<Vec<(u32, u64)>>,
+    phase: Phase,
+    /// How threads share distances to clear.
+    turns: Turns,
     rng: SimRng,
-    roots: u64,
 }
 
 impl Sssp {
     /// A Kronecker graph of about so many bytes, buckets included.
-    pub fn new(size: Bytes, seed: u64, observer: &mut Observer) -> Self {
+    pub fn new(size: Bytes, seed: u64, threads: usize, observer: &mut Observer) -> Self {
         let scale = Graph::scale_within(size.get(), 8 + 4 + 16, 8);
         let graph = Graph::kronecker(scale, seed);
         let vertices = graph.offsets.len() - 1;
@@ -55,23 +74,26 @@ impl Sssp {
             distances: observer.array(vec![f32::INFINITY; vertices]),
             entries: observer.allocate(vertices as u64 * 16),
             next_entry: 0,
-            buckets: Vec::new(),
+            buckets: vec![Vec::new(); threads],
             bucket: 0,
-            clearing: vertices,
+            dealt: vec![Vec::new(); threads],
+            phase: Phase::Begin,
+            turns: Turns::new(threads, CLEARED),
             rng,
-            roots: 0,
         }
     }
 
-    fn push(&mut self, vertex: u32, distance: f32, observer: &mut Observer) {
+    /// Notes a vertex's distance in a thread's bucket.
+    fn push(&mut self, thread: usize, vertex: u32, distance: f32, observer: &mut Observer) {
+        let buckets = &mut self.buckets[thread];
         let bucket = (distance / DELTA) as usize;
-        if self.buckets.len() <= bucket {
-            self.buckets.resize(bucket + 1, Vec::new());
+        if buckets.len() <= bucket {
+            buckets.resize(bucket + 1, Vec::new());
         }
         let offset = self.next_entry * 8 % self.entries.bytes();
         self.next_entry += 1;
         self.entries.store(offset, observer);
-        self.buckets[bucket].push((vertex, offset));
+        buckets[bucket].push((vertex, offset));
     }
 
     /// Begins at another root, one with edges.
@@ -84,12 +106,13 @@ impl Sssp {
                 break root;
             }
         };
-        self.roots += 1;
         self.distances.set(root, 0.0, observer);
-        self.push(root as u32, 0.0, observer);
+        self.push(0, root as u32, 0.0, observer);
+        self.phase = Phase::Relax;
+        self.next_bucket();
     }
 
-    fn relax(&mut self, vertex: usize, observer: &mut Observer) {
+    fn relax(&mut self, thread: usize, vertex: usize, observer: &mut Observer) {
         let distance = self.distances.follow(vertex, observer);
         observer.work(3);
         // Settled in an earlier bucket: an entry that is out of date.
@@ -105,7 +128,32 @@ impl Sssp {
             observer.work(4);
             if reached < known {
                 self.distances.set(target, reached, observer);
-                self.push(target as u32, reached, observer);
+                self.push(thread, target as u32, reached, observer);
+            }
+        }
+    }
+
+    /// Every thread has done what it has of the bucket: what the next one that holds
+    /// anything holds is dealt out. If none does, the search is over.
+    fn next_bucket(&mut self) {
+        let last = self.buckets.iter().map(Vec::len).max().unwrap_or(0);
+        let holds = |own: &[Vec<(u32, u64)>], bucket: usize| {
+            own.get(bucket).is_some_and(|entries| !entries.is_empty())
+        };
+        let next =
+            (self.bucket..last).find(|&next| self.buckets.iter().any(|own| holds(own, next)));
+        let Some(next) = next else {
+            self.buckets.iter_mut().for_each(Vec::clear);
+            (self.bucket, self.phase) = (0, Phase::Clear);
+            return;
+        };
+        self.bucket = next;
+        if self.buckets.len() > 1 {
+            let taken = self.buckets.iter_mut().filter_map(|own| own.get_mut(next));
+            let entries: Vec<_> = taken.flat_map(std::mem::take).collect();
+            let threads = self.buckets.len();
+            for (i, entry) in entries.into_iter().enumerate() {
+                self.dealt[i % threads].push(entry);
             }
         }
     }
@@ -117,36 +165,45 @@ impl Kernel for Sssp {
         format!("sssp, Kronecker graph of {vertices} vertices and {edges} edges")
     }
 
-    fn step(&mut self, _thread: u32, observer: &mut Observer) -> bool {
-        if self.clearing < self.distances.len() {
-            // A line of distances at a time.
-            let end = (self.clearing + 16).min(self.distances.len());
-            for v in self.clearing..end {
-                self.distances.set(v, f32::INFINITY, observer);
+    fn threads(&self) -> usize {
+        self.turns.threads()
+    }
+
+    fn step(&mut self, thread: usize, observer: &mut Observer) -> Step {
+        match self.phase {
+            Phase::Begin => {}
+            Phase::Clear => {
+                let all = self.distances.len();
+                if let Some(first) = self.turns.item(thread, all) {
+                    for v in first..(first + CLEARED).min(all) {
+                        self.distances.set(v, f32::INFINITY, observer);
+                    }
+                    self.turns.pass(thread, CLEARED);
+                }
+                if self.turns.item(thread, all).is_some() {
+                    return Step::More;
+                }
             }
-            self.clearing = end;
-            if end == self.distances.len() {
-                self.begin(observer);
+            Phase::Relax => {
+                let own = if self.dealt.len() > 1 {
+                    Some(&mut self.dealt[thread])
+                } else {
+                    self.buckets[thread].get_mut(self.bucket)
+                };
+                if let Some((vertex, offset)) = own.and_then(Vec::pop) {
+                    self.entries.load(offset, observer);
+                    self.relax(thread, vertex as usize, observer);
+                    return Step::More;
+                }
             }
-            return true;
         }
-        while self.bucket < self.buckets.len() {
-            let Some((vertex, offset)) = self.buckets[self.bucket].pop() else {
-                self.bucket += 1;
-                continue;
-            };
-            self.entries.load(offset, observer);
-            self.relax(vertex as usize, observer);
-            return true;
+        if self.turns.end() {
+            match self.phase {
+                Phase::Begin | Phase::Clear => self.begin(observer),
+                Phase::Relax => self.next_bucket(),
+            }
         }
-        self.buckets.clear();
-        self.bucket = 0;
-        if self.roots == 0 {
-            self.begin(observer);
-        } else {
-            self.clearing = 0;
-        }
-        true
+        Step::Barrier
     }
 }
 
@@ -156,14 +213,18 @@ mod tests {
 
     #[test]
     fn distances_are_those_of_bellman_and_ford() {
+        for threads in [1, 3] {
+            search(threads);
+        }
+    }
+
+    fn search(threads: usize) {
         let mut observer = Observer::default();
-        let mut kernel = Sssp::new(Bytes::mib(1), 5, &mut observer);
-        assert!(kernel.step(0, &mut observer));
-        while kernel.buckets[kernel.bucket.min(kernel.buckets.len() - 1)..]
-            .iter()
-            .any(|bucket| !bucket.is_empty())
-        {
-            kernel.step(0, &mut observer);
+        let mut kernel = Sssp::new(Bytes::mib(1), 5, threads, &mut observer);
+        while kernel.phase != Phase::Clear {
+            for thread in 0..threads {
+                while kernel.step(thread, &mut observer) == Step::More {}
+            }
         }
         let root = kernel.distances.unseen().iter().position(|&d| d == 0.0).expect("a root");
         let (offsets, targets) = (kernel.offsets.unseen(), kernel.targets.unseen());

@@ -1,9 +1,12 @@
 //! STREAM (J. McCalpin): copy, scale, add and triad over three arrays of
 //! doubles, one after the other, again and again.
 
+use core::ops::Range;
+
 use terrace_core::Bytes;
 
-use super::observed::{Kernel, Observer, Span};
+use super::observed::{Kernel, Observer, Span, Step};
+use super::share::part;
 
 /// Bytes of an element.
 const ELEMENT: u64 = 8;
@@ -11,15 +14,21 @@ const ELEMENT: u64 = 8;
 /// Three arrays, and where the loops are.
 pub struct Streams {
     arrays: [Span; 3],
-    kernel: usize,
-    at: u64,
+    /// Each thread's elements.
+    parts: Vec<Range<u64>>,
+    /// Each thread's loop and element.
+    places: Vec<(usize, u64)>,
 }
 
 impl Streams {
     /// Three arrays of together so many bytes.
-    pub fn new(size: Bytes, observer: &mut Observer) -> Self {
+    pub fn new(size: Bytes, threads: usize, observer: &mut Observer) -> Self {
         let each = (size.get() / 3).max(4096);
-        Self { arrays: core::array::from_fn(|_| observer.allocate(each)), kernel: 0, at: 0 }
+        let arrays: [Span; 3] = core::array::from_fn(|_| observer.allocate(each));
+        let elements = arrays[0].bytes() / ELEMENT;
+        let parts: Vec<_> = (0..threads).map(|thread| part(elements, thread, threads)).collect();
+        let places = parts.iter().map(|part| (0, part.start)).collect();
+        Self { arrays, parts, places }
     }
 }
 
@@ -28,28 +37,34 @@ impl Kernel for Streams {
         format!("stream, {}", Bytes(self.arrays.iter().map(|array| array.bytes()).sum()))
     }
 
-    fn step(&mut self, _thread: u32, observer: &mut Observer) -> bool {
+    fn threads(&self) -> usize {
+        self.places.len()
+    }
+
+    fn step(&mut self, thread: usize, observer: &mut Observer) -> Step {
         let [a, b, c] = self.arrays;
+        let part = self.parts[thread].clone();
+        let (kernel, at) = &mut self.places[thread];
         // What each loop reads and writes, and its arithmetic.
-        let (reads, write, arithmetic): (&[Span], Span, u64) = match self.kernel {
+        let (reads, write, arithmetic): (&[Span], Span, u64) = match *kernel {
             0 => (&[a], c, 0),
             1 => (&[c], b, 1),
             2 => (&[a, b], c, 1),
             _ => (&[b, c], a, 2),
         };
         for read in reads {
-            read.load(self.at, observer);
+            read.load(*at * ELEMENT, observer);
         }
         observer.work(arithmetic);
-        write.store(self.at, observer);
+        write.store(*at * ELEMENT, observer);
         // Counting and branching.
         observer.work(2);
-        self.at += ELEMENT;
-        if self.at + ELEMENT > a.bytes() {
-            self.at = 0;
-            self.kernel = (self.kernel + 1) % 4;
+        *at += 1;
+        if *at < part.end {
+            return Step::More;
         }
-        true
+        (*kernel, *at) = ((*kernel + 1) % 4, part.start);
+        Step::Barrier
     }
 }
 
@@ -62,7 +77,7 @@ mod tests {
     #[test]
     fn a_round_reads_six_arrays_and_writes_four() {
         let mut observer = Observer::default();
-        let kernel = Streams::new(Bytes::kib(96), &mut observer);
+        let kernel = Streams::new(Bytes::kib(96), 1, &mut observer);
         let each = kernel.arrays[0].bytes() / ELEMENT;
         let mut program = Program::new(Box::new(kernel), observer, each * 10);
         let (mut batch, mut kinds) = (Batch::default(), Vec::new());

@@ -13,11 +13,12 @@
 //!
 //! What is read decides nothing, so the memory has no content.
 
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use rand_xoshiro::rand_core::Rng;
 use terrace_core::Bytes;
 
 use super::SimRng;
-use super::observed::{Kernel, Observer, Span};
+use super::observed::{Kernel, Observer, Span, Step};
+use super::share::generators;
 
 /// Which member of the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,8 @@ pub struct Updates {
     done: u64,
     /// The step that strews hot lines over pages.
     stride: u64,
-    rng: SimRng,
+    /// One a thread.
+    rngs: Vec<SimRng>,
 }
 
 /// A random number below `n`.
@@ -70,23 +72,24 @@ impl Updates {
         size: Bytes,
         hot: Bytes,
         percent: u64,
-        seed: u64,
+        (seed, threads): (u64, usize),
         observer: &mut Observer,
     ) -> Self {
         let memory = observer.allocate(size.get().max(PAGE));
         let hot = hot.get().clamp(LINE, memory.bytes());
         let pages = memory.bytes() / PAGE;
         let stride = (pages * 5 / 8..pages).find(|&step| coprime(step, pages)).unwrap_or(1);
-        let rng = SimRng::seed_from_u64(seed);
-        Self { memory, pattern, hot, percent: percent.min(100), done: 0, stride, rng }
+        let rngs = generators(seed, threads);
+        Self { memory, pattern, hot, percent: percent.min(100), done: 0, stride, rngs }
     }
 
     /// Where the next update goes.
-    fn offset(&mut self) -> u64 {
+    fn offset(&mut self, thread: usize) -> u64 {
         let size = self.memory.bytes();
-        let dice = below(&mut self.rng, 100);
+        let rng = &mut self.rngs[thread];
+        let dice = below(rng, 100);
         let hot = dice < self.percent;
-        let spot = below(&mut self.rng, if hot { self.hot } else { size });
+        let spot = below(rng, if hot { self.hot } else { size });
         let warm = self.pattern == Pattern::Warm && dice.is_multiple_of(2);
         let spot = match self.pattern {
             _ if !(hot || warm) => spot,
@@ -125,15 +128,19 @@ impl Kernel for Updates {
         format!("{name}, {size}, {} % of the updates in {hot}", self.percent)
     }
 
-    fn step(&mut self, _thread: u32, observer: &mut Observer) -> bool {
-        let offset = self.offset();
+    fn threads(&self) -> usize {
+        self.rngs.len()
+    }
+
+    fn step(&mut self, thread: usize, observer: &mut Observer) -> Step {
+        let offset = self.offset(thread);
         // The random number: a shift, an exclusive or and a multiplication, some times.
         observer.work(8);
         self.memory.load(offset, observer);
         observer.work(1);
         self.memory.store(offset, observer);
         self.done += 1;
-        true
+        Step::More
     }
 }
 
@@ -147,7 +154,7 @@ mod tests {
     fn shares(pattern: Pattern, parts: usize) -> Vec<f64> {
         let mut observer = Observer::default();
         let (size, hot) = (Bytes::mib(16), Bytes::mib(2));
-        let kernel = Updates::new(pattern, size, hot, 80, 1, &mut observer);
+        let kernel = Updates::new(pattern, size, hot, 80, (1, 1), &mut observer);
         let start = kernel.memory.address(0);
         let mut program = Program::new(Box::new(kernel), observer, 200_000);
         let mut counts = vec![0u64; parts];
@@ -195,10 +202,16 @@ mod tests {
         let shares = shares(Pattern::Sparse, 8);
         assert!(shares.iter().all(|share| (share - 0.125).abs() < 0.02), "{shares:?}");
         let mut observer = Observer::default();
-        let mut kernel =
-            Updates::new(Pattern::Sparse, Bytes::mib(16), Bytes::kib(128), 100, 1, &mut observer);
+        let mut kernel = Updates::new(
+            Pattern::Sparse,
+            Bytes::mib(16),
+            Bytes::kib(128),
+            100,
+            (1, 1),
+            &mut observer,
+        );
         let lines: std::collections::HashSet<u64> =
-            (0..20_000).map(|_| kernel.offset() / LINE).collect();
+            (0..20_000).map(|_| kernel.offset(0) / LINE).collect();
         let pages: std::collections::HashSet<u64> =
             lines.iter().map(|line| line / (PAGE / LINE)).collect();
         assert!(lines.len() <= 2048 && lines.len() > 2000, "{} lines of 2048", lines.len());

@@ -7,11 +7,12 @@
 //! energies follows from the memory. Cross sections decide nothing, so they
 //! have no content; energies and the positions that follow from them do.
 
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use rand_xoshiro::rand_core::Rng;
 use terrace_core::Bytes;
 
 use super::SimRng;
-use super::observed::{Array, Kernel, Observer, Span};
+use super::observed::{Array, Kernel, Observer, Span, Step};
+use super::share::generators;
 use super::updates::below;
 
 /// Nuclides of the small problem.
@@ -35,17 +36,19 @@ pub struct XsBench {
     points: Span,
     /// Energies of each nuclide, rising: the content of `points` that matters.
     grids: Vec<Vec<f64>>,
-    rng: SimRng,
+    /// One a thread.
+    rngs: Vec<SimRng>,
 }
 
 impl XsBench {
     /// Grids of about so many bytes.
-    pub fn new(size: Bytes, seed: u64, observer: &mut Observer) -> Self {
+    pub fn new(size: Bytes, seed: u64, threads: usize, observer: &mut Observer) -> Self {
         let each = (size.get() / (8 + ROW + POINT) / NUCLIDES).max(2);
-        let mut rng = SimRng::seed_from_u64(seed);
+        let mut rngs = generators(seed, threads);
+        let rng = &mut rngs[0];
         let grids: Vec<Vec<f64>> = (0..NUCLIDES)
             .map(|_| {
-                let mut grid: Vec<f64> = (0..each).map(|_| unit(&mut rng)).collect();
+                let mut grid: Vec<f64> = (0..each).map(|_| unit(rng)).collect();
                 grid.sort_by(f64::total_cmp);
                 grid
             })
@@ -58,7 +61,7 @@ impl XsBench {
             positions: observer.allocate(all * ROW),
             points: observer.allocate(all * POINT),
             grids,
-            rng,
+            rngs,
         }
     }
 
@@ -99,9 +102,14 @@ impl Kernel for XsBench {
         format!("xsbench, {NUCLIDES} nuclides of {each} points, {}", Bytes(bytes))
     }
 
-    fn step(&mut self, _thread: u32, observer: &mut Observer) -> bool {
-        let energy = unit(&mut self.rng);
-        let mut dice = below(&mut self.rng, SHARES.iter().sum());
+    fn threads(&self) -> usize {
+        self.rngs.len()
+    }
+
+    fn step(&mut self, thread: usize, observer: &mut Observer) -> Step {
+        let rng = &mut self.rngs[thread];
+        let energy = unit(rng);
+        let mut dice = below(rng, SHARES.iter().sum());
         let mut material = 0;
         while dice >= SHARES[material] {
             dice -= SHARES[material];
@@ -120,18 +128,19 @@ impl Kernel for XsBench {
             self.points.load_all(point, 2 * POINT, observer);
             observer.work(30);
         }
-        true
+        Step::More
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rand_xoshiro::rand_core::SeedableRng;
 
     #[test]
     fn positions_enclose_the_energy_in_every_nuclide() {
         let mut observer = Observer::default();
-        let bench = XsBench::new(Bytes::mib(2), 9, &mut observer);
+        let bench = XsBench::new(Bytes::mib(2), 9, 1, &mut observer);
         let mut rng = SimRng::seed_from_u64(4);
         for _ in 0..200 {
             let energy = unit(&mut rng);

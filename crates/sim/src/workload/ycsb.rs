@@ -3,11 +3,12 @@
 //! Zipfian distribution. The store is a hash table with open addressing over
 //! records of ten fields.
 
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use rand_xoshiro::rand_core::Rng;
 use terrace_core::Bytes;
 
 use super::SimRng;
-use super::observed::{Array, Kernel, Observer};
+use super::observed::{Array, Kernel, Observer, Step};
+use super::share::generators;
 use super::updates::below;
 
 /// Lines of a record: ten fields of 100 bytes, in 1 KiB.
@@ -63,14 +64,15 @@ pub struct Ycsb {
     records: Array<[u64; 8]>,
     keys: u64,
     zipfian: Zipfian,
-    rng: SimRng,
+    /// One a thread.
+    rngs: Vec<SimRng>,
     reads: u64,
     updates: u64,
 }
 
 impl Ycsb {
     /// A store of about so many bytes, loaded.
-    pub fn new(size: Bytes, seed: u64, observer: &mut Observer) -> Self {
+    pub fn new(size: Bytes, seed: u64, threads: usize, observer: &mut Observer) -> Self {
         let keys = (size.get() / (LINES as u64 * 64 + 32)).max(16);
         // Half full at most.
         let mut index = vec![[0u64; 2]; (keys * 2).next_power_of_two() as usize];
@@ -87,7 +89,7 @@ impl Ycsb {
             records: observer.array(records),
             keys,
             zipfian: Zipfian::new(keys),
-            rng: SimRng::seed_from_u64(seed),
+            rngs: generators(seed, threads),
             reads: 0,
             updates: 0,
         }
@@ -114,18 +116,24 @@ impl Kernel for Ycsb {
         format!("ycsb, workload B, {} records of 1 KiB", self.keys)
     }
 
-    fn step(&mut self, _thread: u32, observer: &mut Observer) -> bool {
+    fn threads(&self) -> usize {
+        self.rngs.len()
+    }
+
+    fn step(&mut self, thread: usize, observer: &mut Observer) -> Step {
         // Drawing a Zipfian number: two powers.
         observer.work(60);
-        let key = fnv(self.zipfian.rank(&mut self.rng)) % self.keys;
-        let update = below(&mut self.rng, 100) < UPDATES;
-        let Some(record) = self.find(key, observer) else { return true };
+        let rng = &mut self.rngs[thread];
+        let key = fnv(self.zipfian.rank(rng)) % self.keys;
+        let update = below(rng, 100) < UPDATES;
+        let Some(record) = self.find(key, observer) else { return Step::More };
+        let rng = &mut self.rngs[thread];
         let first = record * LINES;
         if update {
             self.updates += 1;
             // The lines of one field of 100 bytes.
-            let field = below(&mut self.rng, 10) as usize * 100;
-            let value = self.rng.next_u64();
+            let field = below(rng, 10) as usize * 100;
+            let value = rng.next_u64();
             for line in field / 64..=(field + 99) / 64 {
                 self.records.set(first + line, [value; 8], observer);
                 observer.work(16);
@@ -144,7 +152,7 @@ impl Kernel for Ycsb {
             }
             std::hint::black_box(sum);
         }
-        true
+        Step::More
     }
 }
 
@@ -155,7 +163,7 @@ mod tests {
     #[test]
     fn every_key_is_found_and_no_other() {
         let mut observer = Observer::default();
-        let store = Ycsb::new(Bytes::mib(1), 1, &mut observer);
+        let store = Ycsb::new(Bytes::mib(1), 1, 1, &mut observer);
         for key in 0..store.keys {
             assert_eq!(store.find(key, &mut observer), Some(key as usize));
         }
@@ -165,7 +173,7 @@ mod tests {
     #[test]
     fn operations_have_workload_b_s_shares_and_favour_few_keys() {
         let mut observer = Observer::default();
-        let mut store = Ycsb::new(Bytes::mib(8), 1, &mut observer);
+        let mut store = Ycsb::new(Bytes::mib(8), 1, 1, &mut observer);
         for _ in 0..20_000 {
             store.step(0, &mut observer);
         }
@@ -173,7 +181,7 @@ mod tests {
         assert!((share - 0.05).abs() < 0.01, "{share}");
         let mut counts = vec![0u32; store.keys as usize];
         for _ in 0..100_000 {
-            counts[store.zipfian.rank(&mut store.rng) as usize] += 1;
+            counts[store.zipfian.rank(&mut store.rngs[0]) as usize] += 1;
         }
         // The first of n items gets 1 / zeta(n) of them.
         let first = f64::from(counts[0]) / 1e5;
