@@ -227,12 +227,13 @@ fn cycles(report: &FullReport, timeline: &Timeline) -> String {
     let faults = &report.faults;
     let kernel = faults.trap + faults.zeroing + faults.table_zeroing;
     let waited = seconds(last.waited).min(all);
-    let known = seconds(kernel + faults.waiting).min(waited);
+    let moving = faults.waiting + faults.reclaiming;
+    let known = seconds(kernel + moving).min(waited);
     let parts = [
         ("instructions and what overlaps with them", "c", all - waited),
         ("waiting for memory and page walks", "a", waited - known),
         ("faults: trap, clearing, tables", "b", seconds(kernel)),
-        ("waiting for pages that moved", "d", seconds(faults.waiting)),
+        ("waiting for pages that moved, or made room", "d", seconds(moving)),
     ];
     let words = |part: f64| percent(if all > 0.0 { part / all } else { 0.0 });
     let shares: Vec<_> =

@@ -22,6 +22,9 @@ pub struct FaultCosts {
     pub hints: u64,
     /// Stores that waited for a page being moved.
     pub write_protected: u64,
+    /// Pages that were demoted while the program waited for their room: their tier
+    /// was full.
+    pub forced: u64,
     /// Page tables that were made.
     pub tables: u64,
     /// Entering and leaving the kernel, and finding the mapping.
@@ -32,6 +35,8 @@ pub struct FaultCosts {
     pub table_zeroing: Nanos,
     /// Waiting for pages being moved.
     pub waiting: Nanos,
+    /// Demoting pages to make room.
+    pub reclaiming: Nanos,
 }
 
 impl FullMachine {
@@ -133,11 +138,11 @@ impl FullMachine {
             self.choose(page, FaultKind::FirstTouch(kind))
         };
         let size = map_size(size);
-        let frames = &mut self.memory.frames;
-        let Some(frame) = frames.take(tier, size.order()).or_else(|| {
-            // The policy's choice is fragmented by page tables.
-            take_any(frames, tier, size.order())
-        }) else {
+        if self.memory.frames.free_in(tier, size.order()).is_zero() {
+            self.reclaim(core, tier, page, size);
+        }
+        // Where nothing could be made free the page lies where there is room.
+        let Some(frame) = take_any(&mut self.memory.frames, tier, size.order()) else {
             self.error = Some(self.out_of_memory(address));
             return None;
         };

@@ -72,6 +72,14 @@ impl Mover {
         self.queue.extend(proposals.iter().map(|proposal| (*proposal, now)));
     }
 
+    /// When the move under way is over, if it makes room in a tier.
+    fn end_of_demotion(&self, tier: TierId) -> Option<f64> {
+        let active = self.active.as_ref()?;
+        let makes_room =
+            matches!(active.proposal.action, Action::Demote { from, .. } if from == tier);
+        makes_room.then_some(active.end)
+    }
+
     /// When the move under way is over.
     pub(super) fn end_of_move(&self) -> Option<f64> {
         self.active.map(|active| active.end)
@@ -285,6 +293,60 @@ impl FullMachine {
         }
     }
 
+    /// A tier has no room for a page that faults: the policy says what goes instead,
+    /// and the program waits while that is demoted.
+    pub(super) fn reclaim(&mut self, core: usize, tier: TierId, page: PageRef, size: MapSize) {
+        let room = |me: &Self| !me.memory.frames.free_in(tier, size.order()).is_zero();
+        if let Some(end) = self.world.mover.end_of_demotion(tier) {
+            let me = &mut self.cores[core];
+            let waiting = (end - me.clock.time(me.instructions)).max(0.0);
+            me.clock.spend(me.instructions, waiting);
+            self.world.faults.reclaiming += Nanos::from_f64(waiting);
+            self.move_pages(end);
+        }
+        while !room(self) {
+            let telemetry = self.telemetry();
+            let world = &mut self.world;
+            let Some(brain) = &mut world.brain else { return };
+            let bytes = Bytes(1 << size.shift());
+            brain.pressure(tier, bytes, &telemetry, &mut world.plan);
+            let proposals = world.plan.proposals().to_vec();
+            let before = world.faults.forced;
+            for proposal in proposals {
+                if proposal.action.page() == Some(page) {
+                    // It is what waits for the room.
+                    self.ended(proposal, Outcome::Aborted(Abort::Busy));
+                } else {
+                    self.demote_now(core, proposal);
+                }
+            }
+            if self.world.faults.forced == before {
+                return;
+            }
+        }
+    }
+
+    /// Moves a page while a core waits.
+    fn demote_now(&mut self, core: usize, proposal: Proposal) {
+        let moves = match self.moves(&proposal) {
+            Ok(moves) => moves,
+            Err(abort) => return self.ended(proposal, Outcome::Aborted(abort)),
+        };
+        let mut time = 0.0;
+        for moving in moves.iter().flatten() {
+            time += self.copy(moving) + self.remapping();
+        }
+        let me = &mut self.cores[core];
+        let begin = me.clock.time(me.instructions);
+        me.clock.spend(me.instructions, time);
+        let demotions = self.world.mover.counts.demotions;
+        self.world.mover.counts.busy += Nanos::from_f64(time);
+        self.complete(Active { proposal, begin, end: begin + time });
+        let world = &mut self.world;
+        world.faults.forced += world.mover.counts.demotions - demotions;
+        world.faults.reclaiming += Nanos::from_f64(time);
+    }
+
     /// A move came to nothing because one of its pages is gone: what is left
     /// of them may be stored to again.
     fn unprotect(&mut self, proposal: &Proposal) {
@@ -404,5 +466,73 @@ impl FullMachine {
         if let Some(brain) = &mut self.world.brain {
             brain.done(&Done { proposal, outcome }, &telemetry);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::SimPolicy;
+    use crate::full::source::{Batch, Source, SpaceEvent};
+    use crate::full::{Access as One, FullConfig, FullReport, setup};
+    use crate::{SimError, machines};
+
+    /// Stores to each page of two ranges, one after the other.
+    struct Touch(Vec<(u64, u64)>);
+
+    impl Source for Touch {
+        fn describe(&self) -> String {
+            "a test".into()
+        }
+        fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {
+            batch.clear();
+            let Some((start, len)) = self.0.pop() else { return Ok(false) };
+            batch.events.push(SpaceEvent::Map { start, len });
+            batch.accesses.extend((0..len >> 12).map(|page| One::store(start + (page << 12))));
+            Ok(true)
+        }
+    }
+
+    const PINNED: (u64, u64) = (1 << 40, 2 << 20);
+
+    /// Memory that fills the fast tier, and then some that has to lie there.
+    fn run(policy: &str, slow: Bytes) -> Result<(FullReport, Bytes), SimError> {
+        let mut machine = machines::builtin("cxl").expect("built in");
+        machine.tiers[1].capacity.value = slow;
+        let policy: SimPolicy = policy.parse().expect("a policy");
+        let mut config = FullConfig::new(machine, policy);
+        config.fast = Some(Bytes::mib(8));
+        let mut machine = FullMachine::new(&config).expect("set up");
+        machine.pin(PINNED.0, PINNED.1);
+        let mut source = Touch(vec![PINNED, (1 << 30, 12 << 20)]);
+        let report = setup::run(&mut machine, &config, &mut source, &mut |_, _| ())?;
+        let mut fast = Bytes::ZERO;
+        for page in 0..PINNED.1 >> 12 {
+            let frame = machine.memory.table.frame_of(PINNED.0 + (page << 12)).expect("mapped");
+            if machine.memory.frames.tier_of(frame) == TierId::FASTEST {
+                fast += Bytes::kib(4);
+            }
+        }
+        Ok((report, fast))
+    }
+
+    /// A tier that has to take a page and is full gives another one up. Every policy
+    /// has an answer to that.
+    #[test]
+    fn a_full_tier_makes_room_by_demoting_what_the_policy_names() {
+        for policy in ["first-touch", "hemem", "tpp", "autonuma", "memtis", "nimble"] {
+            let (report, fast) = run(policy, Bytes::mib(64)).expect("it fits");
+            assert_eq!(fast, Bytes(PINNED.1), "{policy}");
+            let faults = &report.faults;
+            assert!((500..600).contains(&faults.forced), "{policy}: {} forced", faults.forced);
+            assert!(report.migrated.demotions >= faults.forced);
+            assert!(faults.reclaiming > Nanos::ZERO && faults.reclaiming < report.time);
+        }
+    }
+
+    #[test]
+    fn what_nothing_can_be_reclaimed_for_is_an_error() {
+        let error = run("first-touch", Bytes::mib(4)).expect_err("14 MiB in 12");
+        assert!(error.to_string().contains("no memory left"), "{error}");
     }
 }
