@@ -1,10 +1,15 @@
 //! The command line as data.
 
+use std::any::TypeId;
+use std::error::Error as _;
+use std::ffi::OsString;
+use std::num::{ParseFloatError, ParseIntError};
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use terrace_economics::Mode;
 
 use crate::failure::Failure;
@@ -93,8 +98,99 @@ impl Cli {
     }
 }
 
+/// Reads a command line.
+pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+    let matches = command().try_get_matches_from(arguments)?;
+    Cli::from_arg_matches(&matches)
+}
+
+/// The command line, on which a negative number is a value, though none is allowed anywhere: who
+/// reads values can say which ones are.
+fn command() -> Command {
+    fn negative(command: Command) -> Command {
+        command
+            .mut_args(|arg| {
+                let is_option = arg.get_long().is_some() && arg.get_action().takes_values();
+                if is_option { arg.allow_negative_numbers(true) } else { arg }
+            })
+            .mut_subcommands(negative)
+    }
+    negative(Cli::command())
+}
+
+/// A negative quantity looks like an option: the same command line with it as the value of the
+/// option that it stands behind.
+fn with_value(arguments: &[OsString], wrong: &str) -> Option<Vec<OsString>> {
+    let is_negative = |text: &str| {
+        text.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let is_it = |text: &OsString| {
+        text.to_str().is_some_and(|text| is_negative(text) && text.starts_with(wrong))
+    };
+    let value = arguments.iter().position(is_it)?;
+    let option = arguments.get(value.checked_sub(1)?)?.to_str()?;
+    if !option.starts_with("--") || option.contains('=') {
+        return None;
+    }
+    let mut joined = arguments.to_vec();
+    joined[value - 1] = format!("{option}={}", joined[value].to_str()?).into();
+    joined.remove(value);
+    Some(joined)
+}
+
+/// What a number must be, from the type that an option has.
+fn expected(argument: &str) -> Option<String> {
+    fn find(command: &Command, argument: &str) -> Option<TypeId> {
+        let known = [
+            TypeId::of::<u8>(),
+            TypeId::of::<u32>(),
+            TypeId::of::<u64>(),
+            TypeId::of::<usize>(),
+            TypeId::of::<f64>(),
+        ];
+        let own = command.get_arguments().find(|arg| arg.to_string() == argument);
+        let own = own.map(|arg| arg.get_value_parser().type_id());
+        own.and_then(|own| known.into_iter().find(|known| own == *known))
+            .or_else(|| command.get_subcommands().find_map(|verb| find(verb, argument)))
+    }
+    let mut command = Cli::command();
+    // What an argument is called is known then.
+    command.build();
+    let number = find(&command, argument)?;
+    if number == TypeId::of::<f64>() {
+        return Some("a number".to_owned());
+    }
+    let most = match number {
+        number if number == TypeId::of::<u8>() => u64::from(u8::MAX),
+        number if number == TypeId::of::<u32>() => u64::from(u32::MAX),
+        _ => u64::MAX,
+    };
+    Some(format!("a whole number from 0 to {most}"))
+}
+
 /// What a command line that was not understood (or asked for help) leads to.
-pub(crate) fn explain(error: &clap::Error) -> Result<ExitCode, Failure> {
+pub(crate) fn explain(error: &clap::Error, arguments: &[OsString]) -> Result<ExitCode, Failure> {
+    let named = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        _ => "",
+    };
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(joined) = with_value(arguments, named(ContextKind::InvalidArg))
+        && let Err(better) = parse(&joined)
+        && better.kind() == ErrorKind::ValueValidation
+    {
+        return explain(&better, &joined);
+    }
+    let source = error.source();
+    if source.is_some_and(|e| e.is::<ParseIntError>() || e.is::<ParseFloatError>())
+        && let Some(expected) = expected(named(ContextKind::InvalidArg))
+    {
+        return Err(Failure::BadInput(format!(
+            "invalid value '{}' for '{}': expected {expected}",
+            named(ContextKind::InvalidValue),
+            named(ContextKind::InvalidArg)
+        )));
+    }
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             output::print(&error.render().to_string())?;
@@ -117,6 +213,15 @@ fn summary(rendered: &str) -> String {
         .min()
         .unwrap_or(text.len());
     text[..end].to_owned()
+}
+
+/// A parser for a whole number within bounds.
+pub(crate) fn whole(bounds: RangeInclusive<u64>) -> impl TypedValueParser<Value = u64> {
+    let (least, most) = bounds.into_inner();
+    StringValueParser::new().try_map(move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| format!("expected a whole number from {least} to {most}"))
+    })
 }
 
 /// A parser for one of a closed set of names, which help and completions list.
@@ -155,9 +260,61 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    use clap::CommandFactory;
-
     use super::*;
+
+    /// Values that no option of a number takes.
+    #[test]
+    fn every_number_says_what_it_may_be() {
+        fn each(path: &[String], command: &Command, tried: &mut usize) {
+            for arg in command.get_arguments().filter(|arg| arg.get_long().is_some()) {
+                let numbers = [
+                    TypeId::of::<u8>(),
+                    TypeId::of::<u32>(),
+                    TypeId::of::<u64>(),
+                    TypeId::of::<usize>(),
+                ];
+                let parser = arg.get_value_parser().type_id();
+                if !numbers.iter().any(|number| parser == *number) {
+                    continue;
+                }
+                *tried += 1;
+                for value in ["-1", "1.5", "many", "99999999999999999999"] {
+                    let mut line = path.to_vec();
+                    line.extend([format!("--{}", arg.get_long().unwrap()), value.to_owned()]);
+                    let line: Vec<OsString> = line.into_iter().map(OsString::from).collect();
+                    let error = parse(&line).unwrap_err();
+                    let Err(Failure::BadInput(message)) = explain(&error, &line) else {
+                        panic!("{line:?}: {error}")
+                    };
+                    let says = message.contains(value)
+                        && (message.contains("expected a whole number from ")
+                            || message.contains(" is not in ") && message.contains(".."));
+                    assert!(says, "{line:?}: {message}");
+                }
+            }
+            for verb in command.get_subcommands() {
+                each(&[path, &[verb.get_name().to_owned()]].concat(), verb, tried);
+            }
+        }
+        let mut tried = 0;
+        each(&["terrace".to_owned()], &Cli::command(), &mut tried);
+        assert!(tried > 20, "only {tried} numbers were found");
+    }
+
+    #[test]
+    fn a_negative_quantity_is_a_value_and_not_an_option() {
+        for line in ["run --fast -1MiB true", "attach --pid 1 --for -1s --fast numa:0 --slow swap"]
+        {
+            let line: Vec<OsString> =
+                ["terrace"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
+            let error = parse(&line).unwrap_err();
+            let Err(Failure::BadInput(message)) = explain(&error, &line) else { panic!("{error}") };
+            assert!(message.contains("is negative; the least is 0"), "{message}");
+        }
+        // What stands behind a program is the program's.
+        let line = ["terrace", "run", "--fast", "1MiB", "head", "-5"].map(OsString::from);
+        assert!(parse(&line).is_ok());
+    }
 
     /// README.md, and what is written beside the documents, benches, ladders and machines.
     fn documents() -> Vec<PathBuf> {

@@ -1,6 +1,8 @@
 //! `terrace check`: validates a file of ours, whatever kind it is.
 
-use std::fs;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -8,12 +10,14 @@ use serde::Serialize;
 use terrace_core::{Bytes, Ladder, LadderFile, Machine};
 use terrace_dram::MemoryFile;
 use terrace_policy::recording::EventReader;
+use terrace_sim::trace::{TraceReader, format};
 
 use crate::failure::Failure;
 use crate::output;
 use crate::records::{self, Reader, Record};
 
-/// Check a machine file, a ladder file, a memory file, recorded decisions or recorded events.
+/// Check a machine file, a ladder file, a memory file, recorded decisions, recorded events or a
+/// trace.
 ///
 /// The kind is recognised by the content. A fault is reported with file, line
 /// and field, and exit code 2.
@@ -40,6 +44,7 @@ enum Content {
     Memory { name: String, channels: u32, capacity: Bytes },
     Records { program: Vec<String>, decisions: u64, lost: u64 },
     Events { policy: String, events: u64 },
+    Trace { program: Vec<String>, accesses: u64 },
 }
 
 impl Args {
@@ -59,6 +64,9 @@ impl Args {
                 Content::Events { policy, events } => {
                     format!("{events} events that `{policy}` was told")
                 }
+                Content::Trace { program, accesses } => {
+                    format!("{accesses} accesses of `{}`", program.join(" "))
+                }
                 Content::Records { program, decisions, lost: 0 } => {
                     format!("{decisions} decisions about `{}`", program.join(" "))
                 }
@@ -73,22 +81,43 @@ impl Args {
     }
 }
 
+/// How much of a file says what it is.
+const BEGIN: u64 = 64 << 10;
+
 fn check(file: &Path) -> Result<Content, Failure> {
     let name = file.display().to_string();
-    let bytes = fs::read(file).map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
+    let bad = |e: io::Error| Failure::bad_input(format!("{name}: {e}"));
     let unknown = || {
         Failure::bad_input(format!(
-            "{name}: neither a machine, ladder or memory file, nor recorded decisions or events"
+            "{name}: neither a machine, ladder or memory file, nor recorded decisions, events or \
+             accesses"
         ))
     };
-    let first = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    if std::str::from_utf8(first).is_ok_and(records::is_header) {
-        return check_records(&name, &bytes);
+    let mut rest = File::open(file).map_err(bad)?;
+    let kind = rest.metadata().map_err(bad)?.file_type();
+    if kind.is_char_device() || kind.is_block_device() {
+        return Err(Failure::bad_input(format!("{name}: is a device, not a file")));
     }
-    let text = String::from_utf8(bytes).map_err(|_| unknown())?;
-    if text.lines().next().is_some_and(is_event_header) {
-        check_events(&name, &text)
-    } else if Ladder::is_meant(&text) {
+    let mut begin = Vec::new();
+    rest.by_ref().take(BEGIN).read_to_end(&mut begin).map_err(bad)?;
+    let first = begin.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let first = String::from_utf8_lossy(first).into_owned();
+    let is_trace = format::is_meant(&begin);
+    let whole = BufReader::new(Cursor::new(begin).chain(rest));
+    if is_trace {
+        return check_trace(file, whole);
+    }
+    if records::is_header(&first) {
+        return check_records(&name, whole);
+    }
+    if is_event_header(&first) {
+        return check_events(&name, whole);
+    }
+    let text = terrace_core::text::read_text_from(whole).map_err(|_| unknown())?;
+    if text.trim().is_empty() {
+        return Err(Failure::bad_input(format!("{name}: the file is empty")));
+    }
+    if Ladder::is_meant(&text) {
         let ladder = LadderFile::parse(&name, &text).map_err(Failure::bad_input)?;
         Ok(Content::Ladder { tiers: ladder.names() })
     } else if looks_like_memory(&text) {
@@ -105,8 +134,15 @@ fn check(file: &Path) -> Result<Content, Failure> {
     }
 }
 
-fn check_records(name: &str, bytes: &[u8]) -> Result<Content, Failure> {
-    let mut reader = Reader::new(name, bytes)?;
+fn check_trace(file: &Path, input: impl Read) -> Result<Content, Failure> {
+    let mut reader = TraceReader::new(input, file).map_err(Failure::bad_input)?;
+    while reader.next_batch().map_err(Failure::bad_input)?.is_some() {}
+    let program = reader.header().program.clone();
+    Ok(Content::Trace { program, accesses: reader.accesses() })
+}
+
+fn check_records(name: &str, input: impl BufRead) -> Result<Content, Failure> {
+    let mut reader = Reader::new(name, input)?;
     let program = std::mem::take(&mut reader.header.program);
     let (mut decisions, mut lost) = (0, 0);
     for record in reader {
@@ -119,8 +155,8 @@ fn check_records(name: &str, bytes: &[u8]) -> Result<Content, Failure> {
     Ok(Content::Records { program, decisions, lost })
 }
 
-fn check_events(name: &str, text: &str) -> Result<Content, Failure> {
-    let mut reader = EventReader::new(name, text.as_bytes()).map_err(Failure::bad_input)?;
+fn check_events(name: &str, input: impl BufRead) -> Result<Content, Failure> {
+    let mut reader = EventReader::new(name, input).map_err(Failure::bad_input)?;
     let policy = reader.policy().to_owned();
     let events = reader.try_fold(0, |events, event| event.map(|_| events + 1));
     Ok(Content::Events { policy, events: events.map_err(Failure::bad_input)? })

@@ -1,18 +1,19 @@
 //! `terrace convert`: traces from one format to another.
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use terrace_sim::full::Batch;
+use terrace_sim::full::{Batch, Source};
 use terrace_sim::trace::import::{export_champsim, export_dramsim3};
+use terrace_sim::trace::partial::Cut;
 use terrace_sim::trace::{Format, TraceHeader, TraceWriter, import};
 
 use crate::args::one_of;
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Files, Kind, Output};
+use crate::sim::input::{failure, told};
 
 const FROM: &[Format] = &Format::ALL;
 const TO: &[Format] = &[Format::Terrace, Format::ChampSim, Format::DramSim3];
@@ -31,6 +32,10 @@ pub(crate) struct Args {
     /// Where the converted one goes.
     output: PathBuf,
 
+    /// Use what can be read of a trace that is cut off or damaged.
+    #[arg(long)]
+    partial: bool,
+
     /// The trace's format.
     #[arg(long, value_name = "FORMAT", value_parser = one_of(FROM, Format::name))]
     from: Option<Format>,
@@ -44,44 +49,78 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Document {
     records: u64,
+    /// Why the trace was not read to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cut: Option<String>,
 }
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
         let from = self.from.unwrap_or_else(|| Format::of(&self.input));
-        let mut source = import::open(&self.input, from).map_err(Failure::bad_input)?;
-        let bad = |e: std::io::Error| Failure::failed(format!("{}: {e}", self.output.display()));
-        let mut out = BufWriter::new(File::create(&self.output).map_err(bad)?);
-        let records = match self.to {
-            Format::ChampSim => {
-                export_champsim(source.as_mut(), &mut out).map_err(Failure::bad_input)?
-            }
-            Format::DramSim3 => {
-                export_dramsim3(source.as_mut(), &mut out).map_err(Failure::bad_input)?
-            }
+        let mut files = Files::new();
+        files.reads("INPUT", &self.input);
+        let out = files.writes("OUTPUT", &self.output, Kind::Whole)?;
+        let mut out = BufWriter::new(out);
+        output::remove_when_interrupted();
+        let cut = Cut::default();
+        let source = if self.partial {
+            import::open_partial(&self.input, from, cut.clone())
+        } else {
+            import::open(&self.input, from)
+        };
+        let mut source = source.map_err(failure)?;
+        let written = self
+            .write(source.as_mut(), from, &mut out)
+            .and_then(|records| out.flush().map(|()| records).map_err(Failure::failed));
+        let records = written.map_err(|failure| out.get_ref().broken().unwrap_or(failure))?;
+        if records == 0 {
+            return Err(Failure::bad_input(format!(
+                "INPUT: {}: holds no access that {} knows",
+                self.input.display(),
+                from.name()
+            )));
+        }
+        out.get_mut().complete()?;
+        let cut = told(Some(&cut));
+        let text = if json {
+            output::json("terrace.convert", &Document { records, cut })?
+        } else {
+            format!("{}: {} records\n", self.output.display(), output::count(records))
+        };
+        if out.get_ref().path().is_some() {
+            output::print(&text)?;
+        } else {
+            // The trace itself may be what goes to stdout.
+            output::show(&text);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Converts all of it; how many records that are.
+    fn write(
+        &self,
+        source: &mut dyn Source,
+        from: Format,
+        mut out: &mut BufWriter<Output>,
+    ) -> Result<u64, Failure> {
+        match self.to {
+            Format::ChampSim => export_champsim(source, out).map_err(failure),
+            Format::DramSim3 => export_dramsim3(source, out).map_err(failure),
             _ => {
                 let header = TraceHeader {
                     program: vec![source.describe()],
                     recorder: from.name().to_owned(),
                     fetches: from == Format::Lackey,
                 };
-                let mut writer = TraceWriter::new(&mut out, &header).map_err(bad)?;
+                let mut writer = TraceWriter::new(&mut out, &header).map_err(Failure::failed)?;
                 let mut batch = Batch::default();
-                while source.next(&mut batch).map_err(Failure::bad_input)? {
-                    writer.write(&batch).map_err(bad)?;
+                while source.next(&mut batch).map_err(failure)? {
+                    writer.write(&batch).map_err(Failure::failed)?;
                 }
                 let accesses = writer.accesses();
-                writer.finish().map_err(bad)?;
-                accesses
+                writer.finish().map_err(Failure::failed)?;
+                Ok(accesses)
             }
-        };
-        out.flush().map_err(bad)?;
-        let text = if json {
-            output::json("terrace.convert", &Document { records })?
-        } else {
-            format!("{}: {} records\n", self.output.display(), output::count(records))
-        };
-        output::print(&text)?;
-        Ok(ExitCode::SUCCESS)
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! `terrace crash`: lets the power fail everywhere in a program.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,7 +8,7 @@ use terrace_persist::crash::random_program;
 use terrace_persist::program::parse;
 use terrace_persist::{Effort, Fault, SchemeKind, explore, minimise};
 
-use crate::args::one_of;
+use crate::args::{one_of, whole};
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
@@ -38,17 +37,17 @@ pub(crate) struct Args {
 
     /// Random programs to try if no file is given.
     #[arg(long, value_name = "COUNT", default_value_t = 40,
-          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+          value_parser = whole(1..=1_000_000))]
     programs: u64,
 
     /// Steps of a random program.
     #[arg(long, value_name = "COUNT", default_value_t = 20,
-          value_parser = clap::value_parser!(u64).range(1..=1000))]
+          value_parser = whole(1..=1000))]
     steps: u64,
 
     /// States tried at each point; if there are no more, all are.
     #[arg(long, value_name = "COUNT", default_value_t = 16,
-          value_parser = clap::value_parser!(u64).range(2..=65536))]
+          value_parser = whole(2..=65536))]
     states: u64,
 
     /// Where all randomness comes from.
@@ -78,7 +77,7 @@ impl Args {
         let programs = match &self.file {
             Some(path) => {
                 let name = path.display().to_string();
-                let text = fs::read_to_string(path)
+                let text = terrace_core::read_text(path)
                     .map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
                 vec![parse(&name, &text).map_err(Failure::bad_input)?]
             }

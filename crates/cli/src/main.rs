@@ -69,13 +69,13 @@ mod why;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
     terrace_signals::await_children();
-    let outcome = match args::Cli::try_parse() {
+    output::outlive_limits();
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let outcome = match args::parse(&arguments) {
         Ok(cli) => cli.execute(),
-        Err(error) => args::explain(&error),
+        Err(error) => args::explain(&error, &arguments),
     };
     match outcome {
         Ok(code) => code,

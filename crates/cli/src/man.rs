@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::args::Cli;
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Files, Kind};
 
 /// Write the manual pages into a directory, or the main one to stdout.
 #[derive(Debug, clap::Args)]
@@ -80,7 +80,7 @@ fn write_tree(
     let path = dir.join(format!("{name}.1"));
     // The name heads the page; a verb alone would be taken for a command.
     let page = render(command.clone().display_name(name))?;
-    fs::write(&path, page).map_err(|e| failed(&path, &e))?;
+    Files::new().writes("DIR", &path, Kind::Whole)?.write_whole(page.as_bytes())?;
     files.push(path);
     Ok(())
 }

@@ -13,10 +13,10 @@ use terrace_sim::plan::{Choice, How, PlanConfig, PlanPart, PlanReport, plan};
 
 use crate::args::one_of;
 use crate::failure::Failure;
-use crate::output::{self, count, facts, percent, table};
+use crate::output::{self, Files, Kind, count, facts, percent, table};
 use crate::progress::Progress;
 use crate::sim::full::Shared;
-use crate::sim::input::Input;
+use crate::sim::input::{Input, failure, told};
 use crate::sim::setup::{PAGE_SIZES, POLICIES, page_size_name};
 
 /// Say how much fast memory a program needs.
@@ -80,14 +80,20 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Document<'a> {
     plan: &'a PlanReport,
+    /// Why a trace was not read to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cut: Option<String>,
 }
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
         let config = self.config()?;
-        if let Some(path) = &self.html {
-            crate::output::writable("--html", path)?;
-        }
+        let mut files = Files::new();
+        self.input.names(&mut files);
+        files.reads("--machine", &self.machine);
+        let html = self.html.as_deref();
+        let html = html.map(|path| files.writes("--html", path, Kind::Whole)).transpose()?;
+        output::remove_when_interrupted();
         let input = self.input.repeatable(self.seed)?;
         let bar = Progress::new().bar("plan");
         let report = plan(&config, &|| input.open(), &|progress| {
@@ -95,14 +101,13 @@ impl Args {
             bar.set(done, format!("{}/{} simulations", progress.done, progress.total));
         });
         bar.finish();
-        let report = report.map_err(Failure::bad_input)?;
-        if let Some(path) = &self.html {
-            let page = terrace_report::html::plan_page(&report);
-            std::fs::write(path, page)
-                .map_err(|e| Failure::failed(format!("--html: {}: {e}", path.display())))?;
+        let report = report.map_err(failure)?;
+        let cut = told(input.cut());
+        if let Some(html) = html {
+            html.write_whole(terrace_report::html::plan_page(&report).as_bytes())?;
         }
         let text = if json {
-            output::json("terrace.plan", &Document { plan: &report })?
+            output::json("terrace.plan", &Document { plan: &report, cut })?
         } else {
             render(&report)
         };

@@ -1,19 +1,21 @@
 //! `terrace record`: the memory accesses of an unmodified program, as a trace.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::BufWriter;
+use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use terrace_core::{Bytes, PerSecond};
-use terrace_sim::full::Batch;
+use terrace_report::End;
+use terrace_sim::SimError;
+use terrace_sim::full::{Batch, Source};
 use terrace_sim::trace::{TraceHeader, TraceWriter};
 
 use crate::failure::Failure;
-use crate::output::{self, count, facts};
+use crate::output::{self, Files, Kind, Output, count, facts};
+use crate::run::child::exit_code;
 use crate::sim::recorder::{self, Via};
 
 /// Record the memory accesses of a program, for `terrace sim --trace`.
@@ -52,39 +54,45 @@ struct Document {
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
-        let bad = |e: std::io::Error| {
-            Failure::failed(format!("--output: {}: {e}", self.output.display()))
-        };
-        let mut recording = recorder::start(&self.program, self.via)?;
+        let mut files = Files::new();
+        files.runs(&recorder::executable(&self.program[0])?, &self.program[1..]);
+        let out = files.writes("--output", &self.output, Kind::Recording)?;
         let header = TraceHeader {
             program: self.program.iter().map(|arg| arg.to_string_lossy().into_owned()).collect(),
             recorder: format!("terrace {}", env!("CARGO_PKG_VERSION")),
             fetches: false,
         };
-        let file = File::create(&self.output)
-            .map_err(|e| Failure::bad_input(format!("--output: {}: {e}", self.output.display())))?;
-        let mut writer = TraceWriter::new(BufWriter::new(file), &header).map_err(bad)?;
+        let bad =
+            |e: io::Error| Failure::failed(format!("--output: {}: {e}", self.output.display()));
+        let mut trace = Trace {
+            writer: TraceWriter::new(BufWriter::new(out), &header).map_err(bad)?,
+            flushed: Instant::now(),
+            failed: None,
+        };
+        let mut recording = recorder::start(&self.program, self.via)?;
         let begun = Instant::now();
-        let mut batch = Batch::default();
-        while recording.source.next(&mut batch).map_err(Failure::failed)? {
-            batch.accesses.retain(|access| !access.is_fetch());
-            if let Some(limit) = self.limit {
-                let left = limit.saturating_sub(writer.accesses());
-                batch.accesses.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-            }
-            writer.write(&batch).map_err(bad)?;
-        }
+        let broken = self.read(recording.source.as_mut(), &mut trace);
         let seconds = begun.elapsed().as_secs_f64();
-        let status = recording.end()?;
-        let accesses = writer.accesses();
-        writer.finish().map_err(bad)?;
-        let bytes = Bytes(std::fs::metadata(&self.output).map_err(bad)?.len());
+        let end = recording.end()?;
+        let accesses = trace.writer.accesses();
+        let bytes = Bytes(trace.finish()?);
+        match broken {
+            // What a program was about to access when it was killed.
+            Some(broken) if matches!(end, End::Killed(_)) => {
+                output::warn(format_args!("the last accesses are missing: {broken}"));
+            }
+            Some(broken) => return Err(Failure::failed(broken)),
+            None => {}
+        }
         let document = Document {
             accesses,
             bytes,
             bytes_per_access: bytes.as_f64() / accesses.max(1) as f64,
             speed: PerSecond(accesses as f64 / seconds.max(f64::MIN_POSITIVE)),
-            exit_code: status.code(),
+            exit_code: match end {
+                End::Exited(code) => Some(i32::from(code)),
+                End::Killed(_) => None,
+            },
         };
         let text = if json {
             output::json("terrace.record", &document)?
@@ -108,6 +116,70 @@ impl Args {
         if accesses == 0 {
             return Err(Failure::failed("nothing was recorded: is it an x86-64 program?"));
         }
-        Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+        Ok(exit_code(end))
+    }
+
+    /// Reads what the program accesses to its end, or to what is no access.
+    fn read(&self, source: &mut dyn Source, trace: &mut Trace) -> Option<SimError> {
+        let mut batch = Batch::default();
+        loop {
+            match source.next(&mut batch) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(broken) => return Some(broken),
+            }
+            batch.accesses.retain(|access| !access.is_fetch());
+            if let Some(limit) = self.limit {
+                let left = limit.saturating_sub(trace.writer.accesses());
+                batch.accesses.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+            }
+            trace.write(&batch);
+        }
+    }
+}
+
+/// A trace that is being written.
+struct Trace {
+    writer: TraceWriter<BufWriter<Output>>,
+    /// When it was last readable as far as it went.
+    flushed: Instant,
+    /// The first error; after it nothing more is written, and the program goes on.
+    failed: Option<io::Error>,
+}
+
+/// How much of a trace is lost if its command is killed.
+const FLUSH: Duration = Duration::from_secs(1);
+
+impl Trace {
+    fn write(&mut self, batch: &Batch) {
+        if self.failed.is_some() {
+            return;
+        }
+        let mut written = self.writer.write(batch);
+        if written.is_ok() && self.flushed.elapsed() >= FLUSH {
+            written = self.writer.flush();
+            self.flushed = Instant::now();
+        }
+        let output = self.writer.get_mut().get_mut();
+        output.keep();
+        if let Err(e) = written {
+            output.failure(&e).report();
+            output::warn("nothing more is recorded; the program goes on");
+            self.failed = Some(e);
+        }
+    }
+
+    /// Completes it; how many bytes it has.
+    fn finish(self) -> Result<u64, Failure> {
+        if self.failed.is_some() {
+            return Err(Failure::failed("--output: the trace is not complete"));
+        }
+        let mut out =
+            self.writer.finish().map_err(|e| Failure::failed(format!("--output: {e}")))?;
+        let written = out.flush();
+        let output = out.get_mut();
+        written.map_err(|e| output.failure(&e))?;
+        output.complete()?;
+        Ok(output.written())
     }
 }

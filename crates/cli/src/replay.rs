@@ -1,6 +1,6 @@
 //! `terrace replay`: what another policy would have done with a recorded run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -132,6 +132,7 @@ impl Args {
         let mode = self.economist.unwrap_or(header.economist);
         let mut processes = BTreeMap::<u32, Process>::new();
         let (mut report, mut lost, mut cut) = (None, 0, None);
+        let mut others = BTreeSet::new();
         for record in reader {
             let outcome = record.and_then(|record| {
                 match record {
@@ -149,6 +150,9 @@ impl Args {
                     Record::EventsLost { process, count } if self.is_wanted(process) => {
                         lost += count;
                     }
+                    Record::Events { process, .. } => {
+                        others.insert(process);
+                    }
                     Record::End { report: last } => report = Some(last),
                     _ => {}
                 }
@@ -164,8 +168,7 @@ impl Args {
             }
         }
         if processes.is_empty() {
-            let what = "the recording holds no events: everything fitted into the budget";
-            return Err(Failure::bad_input(format!("{name}: {what}")));
+            return Err(Failure::bad_input(self.nothing(&name, &others, cut.as_deref())));
         }
         let recorded: Vec<_> = processes.values().map(|process| process.recorded).collect();
         let costs = report.as_deref().map(Costs::of);
@@ -200,6 +203,22 @@ impl Args {
             cut,
             lines,
         })
+    }
+
+    /// Why there is nothing to replay.
+    fn nothing(&self, name: &str, others: &BTreeSet<u32>, cut: Option<&str>) -> String {
+        if let Some(process) = self.process.filter(|_| !others.is_empty()) {
+            let others: Vec<_> = others.iter().map(ToString::to_string).collect();
+            let others = others.join(", ");
+            return format!("--process: {name} has no events of {process}; it has of {others}");
+        }
+        match (cut, self.process) {
+            (Some(cut), _) => format!("{cut}; there are no events in what was read"),
+            (None, Some(process)) => format!("--process: {name} has no events of {process}"),
+            (None, None) => {
+                format!("{name}: the recording holds no events: everything fitted into the budget")
+            }
+        }
     }
 
     fn is_wanted(&self, process: u32) -> bool {

@@ -9,7 +9,7 @@ use terrace_report::AttachReport;
 use terrace_report::html::{self, AttachStory, Story};
 
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Files, Kind, Output};
 use crate::records::{Header, Reader, Record, World};
 
 /// Draw a recorded run as one HTML page.
@@ -43,10 +43,14 @@ struct Answer<'a, R> {
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        let mut files = Files::new();
+        files.reads("FILE", &self.file);
+        let output = self.output.as_deref();
+        let output = output.map(|path| files.writes("--output", path, Kind::Whole)).transpose()?;
         let name = self.file.display();
         let nothing = || Failure::bad_input(format!("{name}: the recording tells of no moment"));
         let reader = Reader::open(&self.file)?;
-        let json = json && self.output.is_none();
+        let json = json && output.is_none();
         let text = match (reader.header.world, reader.header.live.is_some()) {
             (World::Live, true) => {
                 let story = read(reader, self.partial)?;
@@ -73,20 +77,18 @@ impl Args {
                 return Err(Failure::bad_input(format!("{name}: {what}")));
             }
         };
-        match &self.output {
+        match output {
             None => output::print(&text)?,
-            Some(path) => std::fs::write(path, text)
-                .map_err(|e| Failure::failed(format!("--output: {}: {e}", path.display())))?,
+            Some(output) => output.write_whole(text.as_bytes())?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
 /// Draws a run's recording into a file.
-pub(crate) fn draw(recording: &Path, page: &mut impl std::io::Write) -> Result<(), Failure> {
+pub(crate) fn draw(recording: &Path, page: Output) -> Result<(), Failure> {
     let story = read(Reader::open(recording)?, true)?;
-    page.write_all(html::page(&story).as_bytes())
-        .map_err(|e| Failure::failed(format!("--report-html: {e}")))
+    page.write_whole(html::page(&story).as_bytes())
 }
 
 type Records = Reader<std::io::BufReader<std::io::Take<std::fs::File>>>;

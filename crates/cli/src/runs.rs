@@ -36,6 +36,7 @@ use terrace_report::plain::PlainReport;
 use terrace_report::{AttachReport, Head, RunReport, SharedReport, Usage};
 
 use crate::failure::Failure;
+use crate::output::warn;
 use crate::procs::{self, Stat};
 
 /// What a complete directory's name begins with.
@@ -77,6 +78,7 @@ pub(crate) struct Manifest {
     /// The names of the tiers, fastest first.
     pub(crate) tiers: Vec<String>,
     /// Where decisions are being recorded, if they are.
+    #[serde(with = "path_bytes")]
     pub(crate) record: Option<PathBuf>,
     /// The directory of the run, or of the broker, whose budget it shares by `--join`.
     #[serde(default)]
@@ -146,6 +148,45 @@ fn publish_in(directory: &Path, name: &str, content: Vec<u8>) -> io::Result<()> 
     fs::rename(draft, directory.join(name))
 }
 
+/// A path as JSON, whatever its bytes are: as text where it is text.
+mod path_bytes {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::PathBuf;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Text(String),
+        Bytes(Vec<u8>),
+    }
+
+    // Serde hands over a reference to the field.
+    #[allow(clippy::ref_option)]
+    pub(super) fn serialize<S: Serializer>(
+        path: &Option<PathBuf>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let written = |path: &PathBuf| match path.to_str() {
+            Some(text) => Written::Text(text.to_owned()),
+            None => Written::Bytes(path.as_os_str().as_bytes().to_vec()),
+        };
+        path.as_ref().map(written).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<PathBuf>, D::Error> {
+        let written = Option::<Written>::deserialize(deserializer)?;
+        Ok(written.map(|written| match written {
+            Written::Text(text) => PathBuf::from(text),
+            Written::Bytes(bytes) => PathBuf::from(OsString::from_vec(bytes)),
+        }))
+    }
+}
+
 /// The monotonic clock, which all processes share.
 pub(crate) fn now() -> Nanos {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -162,14 +203,27 @@ impl RunDirectory {
     /// Makes the directory, in memory where the system offers such a place:
     /// statistics pages are written all the time.
     pub(crate) fn create(manifest: &Manifest) -> Result<Self, Failure> {
-        let parent = runtime_directory().unwrap_or_else(|| PathBuf::from("/tmp"));
-        clean_up(&parent);
+        let draft_in = |parent: &Path| {
+            clean_up(parent);
+            tempfile::Builder::new()
+                .prefix(".terrace-")
+                .permissions(Permissions::from_mode(0o700))
+                .tempdir_in(parent)
+        };
+        let mut parent = PathBuf::from("/tmp");
+        let mut draft = None;
+        if let Some(runtime) = runtime_directory() {
+            match draft_in(&runtime) {
+                Ok(there) => (parent, draft) = (runtime, Some(there)),
+                Err(e) => {
+                    // The error names a file that nobody knows.
+                    let (path, why) = (runtime.display(), e.kind());
+                    warn(format_args!("XDG_RUNTIME_DIR: {path}: {why}; /tmp is used instead"));
+                }
+            }
+        }
         let failed = |e: io::Error| Failure::failed(format!("{}: {e}", parent.display()));
-        let draft = tempfile::Builder::new()
-            .prefix(".terrace-")
-            .permissions(Permissions::from_mode(0o700))
-            .tempdir_in(&parent)
-            .map_err(failed)?;
+        let draft = draft.map_or_else(|| draft_in(&parent), Ok).map_err(failed)?;
         let lock = File::create_new(draft.path().join(LOCK)).map_err(failed)?;
         lock.lock().map_err(failed)?;
         let text = serde_json::to_string(manifest).map_err(|e| Failure::failed(e.to_string()))?;
@@ -425,6 +479,18 @@ mod tests {
     fn manifest() -> Manifest {
         let program = vec!["/usr/bin/sort".to_owned()];
         Manifest::new(program, "hemem", "enforce", Bytes::mib(1), Nanos(500), vec![], None)
+    }
+
+    #[test]
+    fn a_recording_may_have_a_name_that_is_no_text() {
+        use std::os::unix::ffi::OsStringExt;
+
+        let odd = std::ffi::OsString::from_vec(vec![b'a', 0xff]);
+        for record in [None, Some(PathBuf::from("a")), Some(PathBuf::from(odd))] {
+            let manifest = Manifest { record, ..manifest() };
+            let text = serde_json::to_string(&manifest).unwrap();
+            assert_eq!(serde_json::from_str::<Manifest>(&text).unwrap(), manifest, "{text}");
+        }
     }
 
     fn leave(parent: &Path, name: &str) -> PathBuf {

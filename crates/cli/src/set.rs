@@ -40,7 +40,9 @@ impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
         let run = runs::the_one(&self.run, "run")?;
         let answer = control::set_budget(run.directory(), self.fast);
-        let before = answer.map_err(|_| no_budget(&self.run))?.map_err(Failure::bad_input)?;
+        let before = answer
+            .map_err(|_| no_budget(&self.run))?
+            .map_err(|what| Failure::bad_input(format!("--fast: {what}")))?;
         let change = Change { run: run.manifest.pid, before, after: self.fast };
         output::print(&if json {
             output::json("terrace.set", &change)?

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::{self, BufWriter};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use terrace_report::table::{Column, Values, write_csv, write_parquet};
 use terrace_sim::sweep::{self, Grid, Journal, METRICS, Metric, Point};
 
 use crate::failure::Failure;
-use crate::output::{self, count, table};
+use crate::output::{self, Files, Kind, Output, count, table};
 use crate::progress::Progress;
 
 /// Simulate every combination of policies, machines, programs and parameters.
@@ -75,6 +75,12 @@ impl Args {
         let grid = self.grid()?;
         let points = grid.points().map_err(Failure::bad_input)?;
         let mut journal = self.journal()?;
+        // They are there when the sweep is: what cannot be written is known before.
+        let (csv, parquet) = (self.output.join("results.csv"), self.output.join("results.parquet"));
+        let mut files = self.files(&points);
+        let to_csv = files.writes("--output", &csv, Kind::Whole)?;
+        let to_parquet = files.writes("--output", &parquet, Kind::Whole)?;
+        output::remove_when_interrupted();
         let todo: Vec<Point> =
             points.iter().filter(|point| !journal.done.contains_key(point)).cloned().collect();
         let jobs = self.jobs.map_or_else(
@@ -98,9 +104,8 @@ impl Args {
 
         let why: HashMap<&Point, &String> = failed.iter().map(|(p, why)| (p, why)).collect();
         let columns = columns(&grid, &points, &journal, &why);
-        let (csv, parquet) = (self.output.join("results.csv"), self.output.join("results.parquet"));
-        replace(&csv, |out| write_csv(&columns, out))?;
-        replace(&parquet, |out| write_parquet(&columns, out))?;
+        write(to_csv, |out| write_csv(&columns, out))?;
+        write(to_parquet, |out| write_parquet(&columns, out))?;
         let document = Document {
             points: points.len(),
             simulated: todo.len(),
@@ -145,8 +150,8 @@ impl Args {
                 let what = format!("{text}: give one grid file, before parameters");
                 return Err(Failure::bad_input(what));
             }
-            let content =
-                fs::read_to_string(text).map_err(|e| Failure::bad_input(format!("{text}: {e}")))?;
+            let content = terrace_core::read_text(text)
+                .map_err(|e| Failure::bad_input(format!("{text}: {e}")))?;
             grid = Grid::parse(text, &content).map_err(Failure::bad_input)?;
         }
         Ok(grid)
@@ -156,30 +161,41 @@ impl Args {
         let directory = &self.output;
         fs::create_dir_all(directory)
             .map_err(|e| Failure::bad_input(format!("--output: {}: {e}", directory.display())))?;
-        let path = directory.join("journal.jsonl");
-        if self.fresh
-            && let Err(e) = fs::remove_file(&path)
-            && e.kind() != io::ErrorKind::NotFound
-        {
-            return Err(Failure::failed(format!("{}: {e}", path.display())));
+        Journal::open(&directory.join("journal.jsonl"), self.fresh).map_err(|e| match e {
+            sweep::JournalError::Busy { .. } => Failure::bad_input(format!(
+                "--output: {}: another sweep is writing there",
+                directory.display()
+            )),
+            other => Failure::bad_input(other),
+        })
+    }
+
+    /// What is read: nothing of it must be written.
+    fn files(&self, points: &[Point]) -> Files {
+        let mut files = Files::new();
+        for text in self.grid.iter().filter(|text| !text.contains('=')) {
+            files.reads("GRID.toml", text);
         }
-        Journal::open(&path).map_err(Failure::bad_input)
+        for name in ["workload", "machine"] {
+            for point in points {
+                if let Some(path) = point.parameters.get(name) {
+                    files.reads(name, path);
+                }
+            }
+        }
+        files
     }
 }
 
-/// Writes a file beside the old one, and puts it in its place when it is whole.
-fn replace(
-    path: &Path,
-    write: impl Fn(&mut BufWriter<File>) -> io::Result<()>,
+/// Writes a file of results.
+fn write(
+    to: Output,
+    write: impl Fn(&mut BufWriter<Output>) -> io::Result<()>,
 ) -> Result<(), Failure> {
-    let fresh = path.with_extension("new");
-    let all = || -> io::Result<()> {
-        let mut out = BufWriter::new(File::create(&fresh)?);
-        write(&mut out)?;
-        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        fs::rename(&fresh, path)
-    };
-    all().map_err(|e| Failure::failed(format!("{}: {e}", path.display())))
+    let mut out = BufWriter::new(to);
+    let written = write(&mut out).and_then(|()| out.flush());
+    written.map_err(|e| out.get_ref().failure(&e))?;
+    out.get_mut().complete()
 }
 
 /// Parameters, figures, and why a point failed: a row for each point.

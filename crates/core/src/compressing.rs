@@ -80,6 +80,10 @@ impl Compressing {
         // The tier of compressed pages.
         let c = nodes.max(1);
         for (i, tier) in tiers.iter().enumerate() {
+            let same = |other: &Named| *other == tier.memory.0;
+            if tiers[..i].iter().any(|other| same(&other.memory.0)) {
+                return bad(i, "memory", "another tier is this memory");
+            }
             let what = match &tier.memory.0 {
                 Named::InPlace(_) if i < nodes => None,
                 Named::Dram if i == 0 => None,

@@ -169,6 +169,16 @@ impl Default for Migration {
     }
 }
 
+/// Why memories are no tiers of one program.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{message}")]
+pub struct NoLadder {
+    /// The tier that is wrong, if it is one.
+    pub tier: Option<usize>,
+    /// What is wrong with it.
+    pub message: String,
+}
+
 /// The tiers of a running program, fastest first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ladder {
@@ -183,9 +193,18 @@ impl Ladder {
     pub const VERSION: u32 = 1;
 
     /// A ladder of these tiers, if they make one.
-    pub fn new(tiers: Vec<LadderTier>) -> Result<Self, String> {
+    pub fn new(tiers: Vec<LadderTier>) -> Result<Self, NoLadder> {
         let ladder = Self { tiers, migration: Migration::default() };
-        ladder.validate().map(|()| ladder).map_err(|(_, message)| message)
+        ladder.validate().map(|()| ladder).map_err(|(field, message)| {
+            let (number, name) = match field.strip_prefix("tier[").map(|rest| rest.split_once("]."))
+            {
+                Some(Some((number, name))) => (number.parse().ok(), name),
+                _ => (None, ""),
+            };
+            let message =
+                if name == "capacity" { format!("its capacity {message}") } else { message };
+            NoLadder { tier: number, message }
+        })
     }
 
     /// Reads the text of a ladder file whose memories hold pages that stay mapped.
@@ -259,8 +278,11 @@ impl Ladder {
 
     /// Whether a text is meant as a ladder file, valid or not.
     pub fn is_meant(text: &str) -> bool {
+        // Its version may be missing: no other file of ours has memories.
         text.lines().map(str::trim).any(|line| {
-            line.strip_prefix("ladder").is_some_and(|rest| rest.trim_start().starts_with('='))
+            ["ladder", "memory"].iter().any(|key| {
+                line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='))
+            })
         })
     }
 }
@@ -323,8 +345,16 @@ pub(crate) struct WrittenLadder {
 
 impl WrittenLadder {
     fn understand(&self) -> Result<LadderFile, Invalid> {
-        if self.ladder.0 != Some(Ladder::VERSION) {
-            return Err(("ladder".to_owned(), "this version reads ladder 1 only".to_owned()));
+        match self.ladder.0 {
+            Some(Ladder::VERSION) => {}
+            None => {
+                let what = "a ladder file begins with the line `ladder = 1`, which is missing";
+                return Err(("ladder".to_owned(), what.to_owned()));
+            }
+            Some(version) => {
+                let what = format!("is {version}; this version of Terrace reads ladder 1 only");
+                return Err(("ladder".to_owned(), what));
+            }
         }
         if self.tiers.iter().any(|tier| !matches!(tier.memory.0, Named::InPlace(_))) {
             return Compressing::of(self).map(LadderFile::Compressing);

@@ -19,6 +19,7 @@
 //! | [`slots`] | dense per-page numbering across regions |
 //! | [`machine`] | machine files |
 //! | [`detail`] | their part about cores, caches and TLBs |
+//! | [`text`] | files that people write |
 //! | [`ladder`] | ladder files: the tiers of a running program |
 //! | [`compressing`] | ladders with compressed memory |
 //! | [`dax`] | DAX devices by name |
@@ -36,6 +37,7 @@ pub mod region;
 pub mod sample;
 pub mod slots;
 pub mod telemetry;
+pub mod text;
 pub mod tier;
 pub mod units;
 
@@ -46,7 +48,7 @@ pub use compressing::{Compressing, SpillTier};
 pub use dax::{DaxDevice, ParseDaxError};
 pub use detail::{Detail, Inclusion, Replacement};
 pub use event::{Event, EventRef};
-pub use ladder::{Home, Ladder, LadderFile, LadderTier, Memory, Migration};
+pub use ladder::{Home, Ladder, LadderFile, LadderTier, Memory, Migration, NoLadder};
 pub use machine::{Machine, MachineError};
 pub use page::{PageNo, PageRange, PageRef, PageSize};
 pub use parse::ParseUnitError;
@@ -54,5 +56,6 @@ pub use region::{ContextId, Region, RegionId};
 pub use sample::{Access, FaultKind, Sample, SampleSource, Upcoming};
 pub use slots::SlotMap;
 pub use telemetry::{MAX_TIERS, Telemetry, TierTelemetry};
+pub use text::read_text;
 pub use tier::{TierId, TierKind, TierSpec};
 pub use units::{Bytes, BytesPerSecond, Cycles, Frequency, Nanos, Pages, PerSecond};

@@ -262,6 +262,12 @@ pub(crate) fn field_at(text: &str, line: usize) -> Option<String> {
     None
 }
 
+/// The number of the line that a field (`table.key`) stands in.
+pub fn line_of(text: &str, field: &str) -> Option<usize> {
+    let lines = text.lines().count();
+    (1..=lines).find(|&line| field_at(text, line).as_deref() == Some(field))
+}
+
 /// Where the line of a field begins.
 pub(crate) fn find_field(text: &str, field: &str) -> Option<usize> {
     let mut offset = 0;

@@ -43,7 +43,15 @@ pub enum ParseUnitError {
         /// A text that would have been accepted.
         example: &'static str,
     },
-    /// The value is negative or too large.
+    /// The value is negative.
+    #[error("`{text}` is negative; the least is 0 (expected something like `{example}`)")]
+    Negative {
+        /// What was given.
+        text: String,
+        /// A text that would have been accepted.
+        example: &'static str,
+    },
+    /// The value is too large.
     #[error("`{text}` is out of range")]
     OutOfRange {
         /// What was given.
@@ -58,6 +66,12 @@ fn quantity(
     factor_of: impl Fn(&str) -> Option<f64>,
 ) -> Result<f64, ParseUnitError> {
     let trimmed = text.trim();
+    if trimmed
+        .strip_prefix('-')
+        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+    {
+        return Err(ParseUnitError::Negative { text: text.to_owned(), example });
+    }
     let split = trimmed
         .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_'))
         .unwrap_or(trimmed.len());
@@ -211,7 +225,9 @@ mod tests {
     #[test]
     fn nonsense_names_the_part_that_was_not_understood() {
         assert!(matches!("MiB".parse::<Bytes>(), Err(ParseUnitError::NotANumber { .. })));
-        assert!(matches!("-1MiB".parse::<Bytes>(), Err(ParseUnitError::NotANumber { .. })));
+        assert!(matches!("-MiB".parse::<Bytes>(), Err(ParseUnitError::NotANumber { .. })));
+        let negative = "-1MiB".parse::<Bytes>().unwrap_err();
+        assert!(negative.to_string().contains("the least is 0"), "{negative}");
         let error = "5 parsecs".parse::<Bytes>().unwrap_err();
         assert!(error.to_string().contains("parsecs"), "{error}");
         assert!(matches!(

@@ -35,7 +35,7 @@ pub fn load(name_or_path: &str) -> Result<MemoryFile, String> {
     if let Some(memory) = builtin(name_or_path) {
         return Ok(memory);
     }
-    let text = std::fs::read_to_string(name_or_path).map_err(|e| {
+    let text = terrace_core::read_text(name_or_path).map_err(|e| {
         let names = BUILTIN.map(|(name, _)| format!("`{name}`")).join(", ");
         format!("{name_or_path}: {e} (memories that come with Terrace are {names})")
     })?;

@@ -13,6 +13,7 @@ use serde::Serialize;
 use terrace_core::Bytes;
 
 use crate::numa::dax::{DaxDevices, DaxState};
+use crate::probe::RIGHT;
 use crate::tracking::Tracks;
 
 /// What the files say.
@@ -439,11 +440,12 @@ impl Facts {
         }
         if !self.privileges.sys_ptrace {
             return Some(if files.device_accessible || files.unprivileged == Some(true) {
-                "userfaultfd may not report forks here: a child of the program would read zeros \
-                 (CAP_SYS_PTRACE is needed)"
-                    .into()
+                format!(
+                    "userfaultfd may not report forks here, and a child of the program would read \
+                     zeros: {RIGHT}"
+                )
             } else {
-                "userfaultfd is refused to this user (CAP_SYS_PTRACE is needed)".into()
+                format!("userfaultfd is refused to this user: {RIGHT}")
             });
         }
         None

@@ -14,6 +14,11 @@ pub struct UffdProbe {
     pub fork_events: bool,
 }
 
+/// What a user needs for all of it. Access to `/dev/userfaultfd` or `vm.unprivileged_userfaultfd`
+/// would be a part of it only.
+pub const RIGHT: &str = "CAP_SYS_PTRACE is needed, and suffices for everything (root has it, and hands it on by \
+     `setpriv --inh-caps=+sys_ptrace --ambient-caps=+sys_ptrace`)";
+
 impl UffdProbe {
     /// Tries.
     pub fn run() -> Self {
@@ -39,10 +44,9 @@ impl UffdProbe {
     pub fn usable(&self) -> Result<(), String> {
         match self.opened {
             Err(libc::ENOSYS) => Err("this kernel has no userfaultfd (CONFIG_USERFAULTFD)".into()),
-            Err(libc::EPERM) => Err("userfaultfd is refused: system calls on managed memory need \
-                 read access to /dev/userfaultfd, or vm.unprivileged_userfaultfd=1, or \
-                 CAP_SYS_PTRACE"
-                .into()),
+            Err(libc::EPERM | libc::EACCES) => {
+                Err(format!("userfaultfd is refused to this user: {RIGHT}"))
+            }
             Err(e) => {
                 Err(format!("userfaultfd is refused: {}", std::io::Error::from_raw_os_error(e)))
             }
@@ -50,9 +54,10 @@ impl UffdProbe {
                 Err("userfaultfd lacks UFFDIO_MOVE or its events (Linux 6.8 or newer is needed)"
                     .into())
             }
-            Ok(_) if !self.fork_events => Err("userfaultfd may not report forks here: a child of \
-                 the program would read zeros (CAP_SYS_PTRACE is needed)"
-                .into()),
+            Ok(_) if !self.fork_events => Err(format!(
+                "userfaultfd may not report forks here, and a child of the program would read \
+                 zeros: {RIGHT}"
+            )),
             Ok(_) => Ok(()),
         }
     }

@@ -44,6 +44,10 @@ mod words;
 #[global_allocator]
 static OWN: own_heap::OwnHeap = own_heap::OwnHeap::new();
 
+/// Tells this library from others: `terrace` looks for the name.
+#[unsafe(no_mangle)]
+pub static TERRACE_PRELOADED: u8 = 1;
+
 /// Runs when the library is loaded.
 #[used]
 #[unsafe(link_section = ".init_array")]

@@ -43,7 +43,7 @@ pub fn text(name_or_path: &str) -> Result<String, SimError> {
         let builtin = BUILTIN.map(|(name, _)| format!("`{name}`")).join(", ");
         return Err(SimError::UnknownMachine { name: name_or_path.to_owned(), builtin });
     }
-    std::fs::read_to_string(path)
+    terrace_core::read_text(path)
         .map_err(|source| SimError::Read { path: PathBuf::from(path), source })
 }
 

@@ -5,6 +5,7 @@
 //! | [`session`] | an attachment that is under way |
 //! | [`moving`] | how is observed and moved: options that `run` has, too |
 //! | [`showing`] | what shows it meanwhile, and draws it afterwards |
+//! | [`whom`] | who cannot be attached to |
 //! | [`recorder`] | writes its decisions down |
 //! | [`render`](mod@render) | the report as people read it |
 //! | here | the options |
@@ -14,13 +15,12 @@ mod recorder;
 pub(crate) mod render;
 mod session;
 mod showing;
+mod whom;
 
-use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use terrace_core::{Bytes, Ladder, LadderTier, Nanos};
+use terrace_core::{Bytes, Ladder, LadderTier, Nanos, NoLadder};
 use terrace_economics::Mode;
 use terrace_live::attach::targets::Targets;
 use terrace_policy::PolicyName;
@@ -30,8 +30,8 @@ pub(crate) use self::session::{How, Session};
 use crate::args::{economist, one_of};
 use crate::cgroups;
 use crate::failure::Failure;
-use crate::observing::{Observing, create};
-use crate::output;
+use crate::observing::Observing;
+use crate::output::{self, Files, Kind};
 
 /// Move the pages of programs that run already between memories.
 ///
@@ -115,15 +115,24 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
         let ladder = self.ladder()?;
+        if self.duration.is_some_and(Nanos::is_zero) {
+            return Err(Failure::bad_input("--for: must be above zero"));
+        }
+        if let Some(process) = self.pid {
+            whom::check(process)?;
+        }
         let targets = self.targets()?;
         let processes = targets.list().map_err(Failure::bad_input)?;
         if let (Targets::Process { process, .. }, []) = (&targets, processes.as_slice()) {
             return Err(Failure::bad_input(format!("--pid: there is no process {process}")));
         }
-        let report_to = match &self.report {
-            Some(path) => Some((path.clone(), create("--report", path)?)),
-            None => None,
-        };
+        let mut files = Files::new();
+        if let Some(tiers) = &self.tiers {
+            files.reads("--tiers", tiers);
+        }
+        let report_to = self.report.as_deref();
+        let report_to = report_to.map(|path| files.writes("--report", path, Kind::Whole));
+        let report_to = report_to.transpose()?;
         let program = match (&targets, session::names(&processes).first()) {
             (Targets::Cgroup(path), _) => path.display().to_string(),
             (Targets::Process { .. }, Some((_, name))) => name.clone(),
@@ -141,22 +150,20 @@ impl Args {
             dry_run: self.dry_run,
             record: self.record,
             observing: self.observing,
+            files,
             quiet: self.quiet,
         })?;
         let end = session.run(self.duration, json);
         let text = session.finish(json)?;
         match report_to {
-            Some((path, mut file)) => file
-                .write_all(text.as_bytes())
-                .map_err(|e| Failure::failed(format!("--report: {}: {e}", path.display())))?,
+            Some(report) => report.write_whole(text.as_bytes())?,
             None => output::print(&text)?,
         }
         end.map(|()| ExitCode::SUCCESS)
     }
 
     fn ladder(&self) -> Result<Ladder, Failure> {
-        let tiers = self.fast.iter().chain(&self.slow).copied().collect();
-        ladder(self.tiers.as_deref(), tiers, &self.moving)
+        ladder(self.tiers.as_deref(), self.fast, &self.slow, &self.moving)
     }
 
     fn targets(&self) -> Result<Targets, Failure> {
@@ -168,20 +175,36 @@ impl Args {
     }
 }
 
+/// Names the option and the value that are wrong.
+fn wrong_tier(fast: bool, tiers: &[LadderTier], wrong: &NoLadder) -> Failure {
+    let Some((number, tier)) = wrong.tier.and_then(|n| Some((n, tiers.get(n)?))) else {
+        return Failure::bad_input(format!("--slow: {wrong}"));
+    };
+    let option = if fast && number == 0 { "--fast" } else { "--slow" };
+    let memory = tier.memory;
+    let value = match tier.capacity {
+        None => memory.to_string(),
+        Some(Bytes::ZERO) => format!("{memory}=0"),
+        Some(capacity) => format!("{memory}={capacity}"),
+    };
+    Failure::bad_input(format!("{option}: `{value}`: {wrong}"))
+}
+
 /// The tiers as a file says, or else the options.
 pub(crate) fn ladder(
     file: Option<&Path>,
-    tiers: Vec<LadderTier>,
+    fast: Option<LadderTier>,
+    slow: &[LadderTier],
     moving: &Moving,
 ) -> Result<Ladder, Failure> {
-    let mut ladder = match file {
-        Some(path) => {
-            let name = path.display().to_string();
-            let text = fs::read_to_string(path)
-                .map_err(|e| Failure::bad_input(format!("--tiers: {name}: {e}")))?;
-            Ladder::parse(&name, &text).map_err(Failure::bad_input)?
-        }
-        None => Ladder::new(tiers).map_err(|what| Failure::bad_input(format!("--slow: {what}")))?,
+    let mut ladder = if let Some(path) = file {
+        let name = path.display().to_string();
+        let text = terrace_core::read_text(path)
+            .map_err(|e| Failure::bad_input(format!("--tiers: {name}: {e}")))?;
+        Ladder::parse(&name, &text).map_err(Failure::bad_input)?
+    } else {
+        let tiers: Vec<_> = fast.iter().chain(slow).copied().collect();
+        Ladder::new(tiers.clone()).map_err(|wrong| wrong_tier(fast.is_some(), &tiers, &wrong))?
     };
     moving.limit(&mut ladder)?;
     Ok(ladder)

@@ -2,9 +2,8 @@
 //! `terrace report`.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, BufWriter};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use terrace_core::{Ladder, RegionId};
@@ -16,30 +15,30 @@ use terrace_policy::Brain;
 use terrace_report::AttachReport;
 
 use crate::failure::Failure;
-use crate::observing::{create, next_moment};
+use crate::observing::next_moment;
+use crate::output::{self, Output};
 use crate::records::{Header, MachineFacts, Record, RegionRecord, World, Writer};
 
 /// Writes decisions and figures down.
 pub(super) struct Recorder {
-    path: PathBuf,
-    writer: Writer<BufWriter<File>>,
+    writer: Writer<BufWriter<Output>>,
     started: Instant,
     /// When figures are written next, since the beginning.
     next: Duration,
     /// Regions that are written down already.
     told: BTreeSet<(u32, RegionId)>,
-    failed: Option<io::Error>,
+    /// After an error nothing more is written.
+    failed: bool,
 }
 
 impl Recorder {
     /// Begins a recording of what is `program` here.
     pub(super) fn create(
-        path: &Path,
+        out: Output,
         (program, mode): (Vec<String>, Mode),
         ladder: &Ladder,
         brain: &Brain,
     ) -> Result<Self, Failure> {
-        let file = BufWriter::new(create("--record", path)?);
         let machine = MachineFacts {
             name: Facts::read(Path::new("/")).cpu.model,
             clock: Some(brain.economist().calibration().clock),
@@ -47,15 +46,36 @@ impl Recorder {
         };
         let policy = brain.name().to_owned();
         let header = Header::new(World::Live, program, policy, mode, machine).packed();
-        let failed = |e| Failure::failed(format!("--record: {}: {e}", path.display()));
-        let writer = Writer::new(file, &header).map_err(failed)?;
-        let (path, told, failed) = (path.to_owned(), BTreeSet::new(), None);
-        Ok(Self { path, writer, started: Instant::now(), next: Duration::ZERO, told, failed })
+        let shown = out.shown().to_owned();
+        let failed = |e| Failure::failed(format!("--record: {}: {e}", shown.display()));
+        let writer = Writer::new(BufWriter::new(out), &header).map_err(failed)?;
+        let (told, started) = (BTreeSet::new(), Instant::now());
+        Ok(Self { writer, started, next: Duration::ZERO, told, failed: false })
+    }
+
+    fn output(&mut self) -> &mut Output {
+        self.writer.get_mut().get_mut()
+    }
+
+    /// Where the recording is while it is being written.
+    pub(super) fn path(&mut self) -> Option<&Path> {
+        self.output().path()
     }
 
     fn write(&mut self, record: &Record) {
-        if self.failed.is_none() {
-            self.failed = self.writer.write(record).err();
+        if !self.failed {
+            let written = self.writer.write(record);
+            self.output().keep();
+            self.note(written);
+        }
+    }
+
+    /// An error is told at once; the programs go on.
+    fn note(&mut self, result: io::Result<()>) {
+        if let Err(e) = result {
+            self.failed = true;
+            self.output().failure(&e).report();
+            output::warn("nothing more is recorded; the programs go on");
         }
     }
 
@@ -91,10 +111,14 @@ impl Recorder {
     /// Writes the last figures.
     pub(super) fn finish(&mut self, report: &AttachReport) -> Result<(), Failure> {
         self.write(&Record::Attached { report: Box::new(report.clone()), last: true });
-        let flushed = self.writer.flush();
-        match self.failed.take().or(flushed.err()) {
-            None => Ok(()),
-            Some(e) => Err(Failure::failed(format!("--record: {}: {e}", self.path.display()))),
+        if !self.failed {
+            let flushed = self.writer.flush().and_then(|()| self.writer.get_mut().flush());
+            self.note(flushed);
         }
+        if self.failed {
+            // Which was told when it happened.
+            return Err(Failure::failed("the recording is not complete"));
+        }
+        self.output().complete()
     }
 }

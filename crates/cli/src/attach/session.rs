@@ -28,7 +28,8 @@ use super::showing::Showing;
 use crate::args::mode_name;
 use crate::failure::Failure;
 use crate::observing::Observing;
-use crate::output;
+use crate::output::{self, Files, Kind};
+use crate::run::absolute;
 
 /// The most processes that are looked for again in this time.
 const LOOK: Nanos = Nanos::millis(500);
@@ -60,6 +61,8 @@ pub(crate) struct How {
     pub(crate) record: Option<PathBuf>,
     /// How it is shown.
     pub(crate) observing: Observing,
+    /// What is read and written.
+    pub(crate) files: Files,
     /// Whether warnings are kept back.
     pub(crate) quiet: bool,
 }
@@ -82,7 +85,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// Chooses samplers and opens everything; nothing is moved yet.
-    pub(crate) fn new(how: How) -> Result<Self, Failure> {
+    pub(crate) fn new(mut how: How) -> Result<Self, Failure> {
         let economist = Economist::new(how.economist, activate::calibrate());
         let brain = Brain::new(how.policy.build(), economist);
         check_policy(&brain, &how.ladder)?;
@@ -92,11 +95,15 @@ impl Session {
         for kind in &choice.kinds {
             samplers.push(kind.open(&stores).map_err(Failure::unsupported)?);
         }
-        let program = || (how.program.clone(), how.economist);
+        let program = (how.program.clone(), how.economist);
         let record = how.record.as_deref();
-        let recorder = record.map(|path| Recorder::create(path, program(), &how.ladder, &brain));
-        let recorder = recorder.transpose()?;
-        let showing = Showing::new(&how)?;
+        let record = record.map(|path| how.files.writes("--record", path, Kind::Recording));
+        let mut recorder = match record.transpose()? {
+            Some(out) => Some(Recorder::create(out, program, &how.ladder, &brain)?),
+            None => None,
+        };
+        let recording = recorder.as_mut().and_then(Recorder::path).map(absolute);
+        let showing = Showing::new(&mut how, recording)?;
         if !how.quiet {
             warn(&how.ladder);
         }

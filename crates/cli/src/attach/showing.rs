@@ -1,8 +1,6 @@
 //! What shows an attachment while it is under way, and draws it afterwards: figures for
 //! other commands, lines, metrics, and the page.
 
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -18,7 +16,7 @@ use crate::args::mode_name;
 use crate::failure::Failure;
 use crate::metrics::{self, SocketFile};
 use crate::observing::{Watcher, next_moment};
-use crate::output;
+use crate::output::{self, Output};
 use crate::runs::{Manifest, RunDirectory};
 
 /// How often figures are published for other commands.
@@ -47,8 +45,7 @@ struct Published {
 
 /// The page that is drawn at the end.
 struct Page {
-    path: PathBuf,
-    file: File,
+    out: Output,
     story: AttachStory,
     /// When its next moment is, since the beginning.
     next: Duration,
@@ -65,27 +62,26 @@ struct Line<'a> {
 
 impl Showing {
     /// Opens everything; what cannot be opened is known at once.
-    pub(super) fn new(how: &How) -> Result<Self, Failure> {
-        let watch = how.observing.open_watch()?.map(|watch| (watch, None));
-        let page = how.observing.open_page()?.zip(how.observing.report_html.clone());
-        let page = page.map(|(file, path)| Page {
-            path,
-            file,
+    pub(super) fn new(how: &mut How, recording: Option<PathBuf>) -> Result<Self, Failure> {
+        let watch = how.observing.open_watch(&mut how.files)?.map(|watch| (watch, None));
+        let page = how.observing.open_page(&mut how.files)?.map(|out| Page {
+            out,
             story: AttachStory::new(how.verb, &how.program.join(" "), machine()),
             next: Duration::ZERO,
         });
-        let published = match (RunDirectory::create(&manifest(how)), &how.observing.metrics) {
-            (Ok(directory), _) => Some(Published { directory, due: Instant::now() }),
-            // What is served is what is published.
-            (Err(failure), Some(_)) => return Err(failure),
-            (Err(failure), None) => {
-                if !how.quiet {
-                    let why = failure.message();
-                    output::warn(format_args!("`terrace top` will not find this: {why}"));
+        let published =
+            match (RunDirectory::create(&manifest(how, recording)), &how.observing.metrics) {
+                (Ok(directory), _) => Some(Published { directory, due: Instant::now() }),
+                // What is served is what is published.
+                (Err(failure), Some(_)) => return Err(failure),
+                (Err(failure), None) => {
+                    if !how.quiet {
+                        let why = failure.message();
+                        output::warn(format_args!("`terrace top` will not find this: {why}"));
+                    }
+                    None
                 }
-                None
-            }
-        };
+            };
         let socket = match (&how.observing.metrics, &published) {
             (Some(listen), Some(published)) => {
                 metrics::serve(listen, &[published.directory.path()], how.quiet)?
@@ -163,10 +159,7 @@ impl Showing {
         self.tell(report)?;
         if let Some(mut page) = self.page.take() {
             page.story.moment(report.clone());
-            let text = attach_page(&page.story, report);
-            page.file.write_all(text.as_bytes()).map_err(|e| {
-                Failure::failed(format!("--report-html: {}: {e}", page.path.display()))
-            })?;
+            page.out.write_whole(attach_page(&page.story, report).as_bytes())?;
         }
         Ok(())
     }
@@ -183,7 +176,7 @@ impl Published {
 }
 
 /// What an attachment says of itself.
-fn manifest(how: &How) -> Manifest {
+fn manifest(how: &How, recording: Option<PathBuf>) -> Manifest {
     let tiers = &how.ladder.tiers;
     let budget = tiers.first().and_then(|tier| tier.capacity);
     let mut manifest = Manifest::new(
@@ -193,7 +186,7 @@ fn manifest(how: &How) -> Manifest {
         budget.unwrap_or(Bytes::ZERO),
         Nanos::ZERO,
         tiers.iter().map(|tier| tier.memory.to_string()).collect(),
-        how.record.as_deref().map(crate::run::absolute),
+        recording,
     );
     manifest.in_place = true;
     manifest

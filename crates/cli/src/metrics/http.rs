@@ -57,25 +57,36 @@ impl Drop for SocketFile {
 }
 
 impl Server {
-    /// Begins to listen.
-    pub(super) fn bind(listen: &Listen) -> Result<Self, Failure> {
+    /// Begins to listen where an option says.
+    pub(super) fn bind(option: &str, listen: &Listen) -> Result<Self, Failure> {
         match listen {
             Listen::Tcp(address) => {
-                let failed = |e| Failure::failed(format!("cannot listen on {address}: {e}"));
+                let failed = |e: io::Error| {
+                    let what = match e.kind() {
+                        io::ErrorKind::AddrInUse => "another program listens there".to_owned(),
+                        io::ErrorKind::AddrNotAvailable => {
+                            "this machine has no such address".to_owned()
+                        }
+                        _ => e.to_string(),
+                    };
+                    Failure::bad_input(format!("{option}: {address}: {what}"))
+                };
                 let socket = TcpListener::bind(address).map_err(failed)?;
                 let address = format!("http://{}/metrics", socket.local_addr().map_err(failed)?);
                 Ok(Self { socket: Socket::Tcp(socket), address })
             }
             Listen::Unix(path) => {
-                let failed =
-                    |e| Failure::failed(format!("cannot listen on {}: {e}", path.display()));
+                let failed = |what: String| {
+                    Failure::bad_input(format!("{option}: unix:{}: {what}", path.display()))
+                };
                 remove_stale(path).map_err(failed)?;
                 // The socket is made with the rights that it keeps.
                 let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
                 let socket = UnixListener::bind(path);
                 rustix::process::umask(before);
                 let address = format!("unix:{}", path.display());
-                Ok(Self { socket: Socket::Unix(socket.map_err(failed)?), address })
+                let socket = socket.map_err(|e| failed(e.to_string()))?;
+                Ok(Self { socket: Socket::Unix(socket), address })
             }
         }
     }
@@ -114,14 +125,19 @@ impl Server {
     }
 }
 
-/// Removes a socket that nobody listens on any more; anything else stays.
-fn remove_stale(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(file) if file.file_type().is_socket() && UnixStream::connect(path).is_err() => {
-            fs::remove_file(path)
-        }
-        _ => Ok(()),
+/// Removes a socket that nobody listens on any more; anything else stays, and is said.
+fn remove_stale(path: &Path) -> Result<(), String> {
+    let Ok(there) = fs::symlink_metadata(path) else { return Ok(()) };
+    if there.is_dir() {
+        return Err("is a directory".to_owned());
     }
+    if !there.file_type().is_socket() {
+        return Err("a file that is no socket is there".to_owned());
+    }
+    if UnixStream::connect(path).is_ok() {
+        return Err("another program listens there".to_owned());
+    }
+    fs::remove_file(path).map_err(|e| format!("the socket that was left there: {e}"))
 }
 
 /// Reads one question and answers it.

@@ -93,7 +93,7 @@ impl Args {
             })?;
             return Ok(ExitCode::SUCCESS);
         }
-        let server = Server::bind(&self.listen)?;
+        let server = Server::bind("--listen", &self.listen)?;
         output::say(format_args!("serving metrics at {}", server.address()));
         server.serve(move || text(&collect()).ok())
     }
@@ -120,7 +120,7 @@ pub(crate) fn serve(
     directories: &[&Path],
     quiet: bool,
 ) -> Result<Option<SocketFile>, Failure> {
-    let server = Server::bind(listen)?;
+    let server = Server::bind("--metrics", listen)?;
     if !quiet {
         output::say(format_args!("serving metrics at {}", server.address()));
     }

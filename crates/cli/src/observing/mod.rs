@@ -8,14 +8,14 @@
 
 mod watch;
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use terrace_core::Nanos;
 
 use crate::failure::Failure;
 use crate::metrics::Listen;
+use crate::output::{Files, Kind, Output};
 
 pub(crate) use self::watch::Watcher;
 
@@ -45,15 +45,17 @@ pub(crate) struct Observing {
 
 impl Observing {
     /// Opens what `--watch` writes to: what cannot be written is known at once.
-    pub(crate) fn open_watch(&self) -> Result<Option<Watcher>, Failure> {
+    pub(crate) fn open_watch(&self, files: &mut Files) -> Result<Option<Watcher>, Failure> {
         let Some(interval) = self.watch else { return Ok(None) };
-        let to = self.watch_to.as_deref().map(|path| create("--watch-to", path)).transpose()?;
+        let to = self.watch_to.as_deref();
+        let to = to.map(|path| files.writes("--watch-to", path, Kind::Log)).transpose()?;
         Watcher::new(interval, to).map(Some)
     }
 
     /// Opens the page.
-    pub(crate) fn open_page(&self) -> Result<Option<File>, Failure> {
-        self.report_html.as_deref().map(|path| create("--report-html", path)).transpose()
+    pub(crate) fn open_page(&self, files: &mut Files) -> Result<Option<Output>, Failure> {
+        let path = self.report_html.as_deref();
+        path.map(|path| files.writes("--report-html", path, Kind::Whole)).transpose()
     }
 }
 
@@ -67,9 +69,4 @@ const MOMENTS: u32 = 400;
 /// as a screen shows.
 pub(crate) fn next_moment(elapsed: Duration) -> Duration {
     elapsed + MOMENT.max(elapsed / MOMENTS)
-}
-
-/// Creates a file that an option names.
-pub(crate) fn create(option: &str, path: &Path) -> Result<File, Failure> {
-    File::create(path).map_err(|e| Failure::bad_input(format!("{option}: {}: {e}", path.display())))
 }

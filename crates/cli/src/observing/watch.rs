@@ -1,6 +1,5 @@
 //! `--watch`: the counters again and again, a JSON document a line.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
@@ -8,7 +7,7 @@ use serde::Serialize;
 use terrace_core::Nanos;
 
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Output};
 
 /// The least interval: collecting takes some 100 µs a process.
 const MIN_WATCH: Nanos = Nanos::millis(10);
@@ -17,20 +16,23 @@ const MIN_WATCH: Nanos = Nanos::millis(10);
 pub(crate) struct Watcher {
     interval: Duration,
     due: Instant,
-    out: Box<dyn Write>,
+    out: To,
+}
+
+/// Where lines go.
+enum To {
+    File(Output),
+    Stderr,
 }
 
 impl Watcher {
     /// Tells them to a file, or else on stderr: stdout is the program's, or the report's.
-    pub(crate) fn new(interval: Nanos, to: Option<File>) -> Result<Self, Failure> {
+    pub(crate) fn new(interval: Nanos, to: Option<Output>) -> Result<Self, Failure> {
         if interval < MIN_WATCH {
             return Err(Failure::bad_input(format!("--watch: at least {MIN_WATCH}")));
         }
         let interval = Duration::from_nanos(interval.get());
-        let out: Box<dyn Write> = match to {
-            Some(file) => Box::new(file),
-            None => Box::new(io::stderr()),
-        };
+        let out = to.map_or(To::Stderr, To::File);
         Ok(Self { interval, due: Instant::now() + interval, out })
     }
 
@@ -49,6 +51,13 @@ impl Watcher {
         let line = output::json_line(kind, body)?;
         // After a delay the lines go on from now; they do not catch up.
         self.due = (self.due + self.interval).max(Instant::now());
-        self.out.write_all(line.as_bytes()).map_err(|e| Failure::failed(format!("--watch: {e}")))
+        match &mut self.out {
+            To::File(file) => file.write_all(line.as_bytes()).map_err(|e| file.failure(&e)),
+            To::Stderr => {
+                let mut stderr = io::stderr().lock();
+                let written = stderr.write_all(line.as_bytes());
+                written.map_err(|e| Failure::failed(format!("--watch: {e}")))
+            }
+        }
     }
 }

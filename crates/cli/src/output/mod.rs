@@ -5,22 +5,19 @@
 //! | [`document`] | JSON for programs |
 //! | [`text`] | tables and lines for people |
 //! | [`streams`] | stdout and stderr |
+//! | [`file`] | files that options name |
+//! | [`place`] | what the path of one stands for |
+//! | [`drafts`] | what is not complete when a command is interrupted |
 
 mod document;
+mod drafts;
+mod file;
+mod place;
 mod streams;
 mod text;
 
 pub(crate) use self::document::{json, json_line};
-pub(crate) use self::streams::{print, say, show, warn};
+pub(crate) use self::drafts::remove_when_interrupted;
+pub(crate) use self::file::{Files, Kind, Output};
+pub(crate) use self::streams::{outlive_limits, print, say, show, warn};
 pub(crate) use self::text::{count, facts, percent, table};
-use crate::failure::Failure;
-
-/// Whether a file can be written, before the work is done that fills it.
-pub(crate) fn writable(option: &str, path: &std::path::Path) -> Result<(), Failure> {
-    std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(path)
-        .map(drop)
-        .map_err(|e| Failure::bad_input(format!("{option}: {}: {e}", path.display())))
-}

@@ -3,8 +3,18 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::Arc;
+
+use signal_hook::consts::SIGXFSZ;
 
 use crate::failure::Failure;
+
+/// Has a file that has come to its limit (`ulimit -f`) be an error of writing, and not this
+/// process's end. The programs that it starts have what they would have without it.
+pub(crate) fn outlive_limits() {
+    // Where it cannot be had, the limit ends the command, as it did before.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+}
 
 /// Writes to stdout. A reader that went away is told apart from a full disk.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {

@@ -24,6 +24,9 @@ pub(crate) const SCHEMA: u32 = 1;
 /// Version of the packed form.
 pub(crate) const PACKED_SCHEMA: u32 = 2;
 
+/// The longest line: a report of many processes with many regions.
+const LINE: u64 = 64 << 20;
+
 /// What the first line's `kind` is.
 const KIND: &str = "terrace.records";
 
@@ -244,6 +247,14 @@ impl<W: Write> Writer<W> {
         }
     }
 
+    /// What it is written to.
+    pub(crate) fn get_mut(&mut self) -> &mut W {
+        match &mut self.form {
+            WriterForm::Packed(packed) => packed.get_mut(),
+            WriterForm::Lines(out) => out,
+        }
+    }
+
     /// Makes everything written so far visible to readers.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         match &mut self.form {
@@ -281,20 +292,28 @@ impl<R: BufRead> Reader<R> {
     /// Reads the header. `name` is the file's, for errors.
     pub(crate) fn new(name: &str, input: R) -> Result<Self, Failure> {
         let mut lines = Lines { name: name.to_owned(), input, number: 0, text: String::new() };
+        let begin = lines.input.fill_buf().unwrap_or_default();
+        if terrace_sim::trace::format::is_meant(begin) {
+            return Err(Failure::bad_input(format!(
+                "{name}: is a trace of memory accesses, not a recording of decisions: `terrace \
+                 sim`, `plan`, `convert` and `check` read it"
+            )));
+        }
         if !lines.advance()? {
             return Err(lines.bad("the file is empty"));
         }
         if !is_header(&lines.text) {
-            return Err(lines.bad("not a file of recorded decisions (no header)"));
+            return Err(lines.bad(&no_header(&lines.text)));
         }
         // The version is looked at before the rest, which may have changed with it.
         let version = serde_json::from_str::<serde_json::Value>(&lines.text)
             .ok()
             .and_then(|header| header.get("schema")?.as_u64());
         let known = [u64::from(SCHEMA), u64::from(PACKED_SCHEMA)];
-        if version.is_some_and(|version| !known.contains(&version)) {
+        if let Some(version) = version.filter(|version| !known.contains(version)) {
             let what = format!(
-                "field `schema`: this version reads schemas {SCHEMA} and {PACKED_SCHEMA} only"
+                "field `schema`: is {version}; this version of Terrace reads schemas {SCHEMA} and \
+                 {PACKED_SCHEMA} only"
             );
             return Err(lines.bad(&what));
         }
@@ -342,8 +361,15 @@ impl<R: BufRead> Lines<R> {
     fn advance(&mut self) -> Result<bool, Failure> {
         self.text.clear();
         self.number += 1;
-        match self.input.read_line(&mut self.text) {
-            Ok(length) => Ok(length > 0),
+        let mut bytes = std::mem::take(&mut self.text).into_bytes();
+        let read = (&mut self.input).take(LINE + 1).read_until(b'\n', &mut bytes);
+        match read {
+            Ok(length) if length as u64 > LINE => Err(self.bad("the line has no end")),
+            Ok(length) => {
+                self.text = String::from_utf8(bytes)
+                    .map_err(|_| self.bad("not text, so not a recording of decisions"))?;
+                Ok(length > 0)
+            }
             Err(e) => Err(self.bad(&e.to_string())),
         }
     }
@@ -359,6 +385,19 @@ impl<R: BufRead> Lines<R> {
         // serde_json appends its own position within the one line that it saw.
         let text = error.to_string();
         self.bad(text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what))
+    }
+}
+
+/// What a first line is that is none of recorded decisions.
+fn no_header(line: &str) -> String {
+    let document = serde_json::from_str::<serde_json::Value>(line).ok();
+    let field = |name: &str| document.as_ref()?.get(name).cloned();
+    match (field("kind").as_ref().and_then(|kind| kind.as_str()), field("schema")) {
+        (Some(kind), Some(schema)) => format!(
+            "is `{kind}` of schema {schema}, not a file of recorded decisions, which is `{KIND}` \
+             of schema {SCHEMA} or {PACKED_SCHEMA}"
+        ),
+        _ => "not a file of recorded decisions (no header)".to_owned(),
     }
 }
 
@@ -427,6 +466,12 @@ mod tests {
 
         assert_eq!(error_of(""), "f:1: the file is empty");
         assert_eq!(error_of("{\"x\": 1}\n"), "f:1: not a file of recorded decisions (no header)");
+        assert_eq!(
+            error_of("{\"schema\": 3, \"kind\": \"terrace.run\"}\n"),
+            "f:1: is `terrace.run` of schema 3, not a file of recorded decisions, which is \
+             `terrace.records` of schema 1 or 2"
+        );
+        assert!(error_of("TERRTRC\0").starts_with("f: is a trace of memory accesses"));
         assert_eq!(error_of(&first[..first.len() - 5]), "f:1: the line is cut off");
         assert_eq!(error_of(&format!("{first}\n\n{{\"record\":\"de")), "f:3: the line is cut off");
         assert!(
@@ -434,7 +479,7 @@ mod tests {
         );
         assert_eq!(
             error_of(&first.replace("\"schema\":1", "\"schema\":3")),
-            "f:1: field `schema`: this version reads schemas 1 and 2 only"
+            "f:1: field `schema`: is 3; this version of Terrace reads schemas 1 and 2 only"
         );
     }
 

@@ -66,6 +66,11 @@ impl<W: Write> PackedWriter<W> {
         Ok(())
     }
 
+    /// What it is written to.
+    pub(super) fn get_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
     /// Closes the frame.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.opened = Instant::now();

@@ -16,9 +16,9 @@ use terrace_persist::kindle::{KindleConfig, Row, Shape, reproduce, shapes};
 use terrace_sim::trace::TraceReader;
 use terrace_sim::workload::catalog::ProgramName;
 
-use crate::args::one_of;
+use crate::args::{one_of, whole};
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Files, Kind};
 use crate::progress::{Bar, Progress};
 
 /// Kindle's figures and tables: process persistence, SSP, HSCC.
@@ -43,7 +43,7 @@ pub(super) struct KindleArgs {
 
     /// Recorded accesses of each program; Kindle has ten million.
     #[arg(long, value_name = "COUNT", default_value_t = 2_000_000,
-          value_parser = clap::value_parser!(u64).range(1000..))]
+          value_parser = whole(1000..=u64::MAX))]
     accesses: u64,
 
     /// Memory of each program when it is not folded, about; of a recording, what
@@ -118,9 +118,14 @@ impl KindleArgs {
         if self.interval < Nanos::micros(10) {
             return Err(Failure::bad_input("--interval: must be at least 10us"));
         }
-        if let Some(path) = &self.html {
-            output::writable("--html", path)?;
+        let mut files = Files::new();
+        files.reads("--memory", &self.memory);
+        for (_, path) in self.trace.iter().filter_map(|text| text.split_once('=')) {
+            files.reads("--trace", path);
         }
+        let html = self.html.as_deref();
+        let html = html.map(|path| files.writes("--html", path, Kind::Whole)).transpose()?;
+        output::remove_when_interrupted();
         if self.largest < SMALLEST {
             return Err(Failure::bad_input(format!("--largest: must be at least {SMALLEST}")));
         }
@@ -188,9 +193,8 @@ impl KindleArgs {
             bar.finish();
         }
         document.shapes.extend(programs::shapes(&document.ssp, &document.hscc));
-        if let Some(path) = &self.html {
-            std::fs::write(path, figures::page(&document))
-                .map_err(|e| Failure::failed(format!("--html: {}: {e}", path.display())))?;
+        if let Some(html) = html {
+            html.write_whole(figures::page(&document).as_bytes())?;
         }
         let text = if json {
             output::json("terrace.reproduce", &document)?

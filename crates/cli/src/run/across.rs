@@ -53,13 +53,11 @@ impl Watch for Across {
 
 /// Runs a program across memories.
 pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode, Failure> {
-    use std::io::Write;
-
     let fast =
         args.fast.map(|fast| LadderTier { capacity: Some(fast), ..LadderTier::new(nearest()) });
-    let tiers = fast.iter().chain(&args.slow).copied().collect();
-    let ladder = attach::ladder(args.tiers.as_deref(), tiers, &args.moving)?;
-    let report_to = args.open_report()?;
+    let ladder = attach::ladder(args.tiers.as_deref(), fast, &args.slow, &args.moving)?;
+    let mut files = args.files(program);
+    let report_to = args.open_report(&mut files)?;
     let session = Session::new(How {
         verb: "run",
         program: args.shown(),
@@ -75,6 +73,7 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
         dry_run: false,
         record: args.record.clone(),
         observing: args.observing.clone(),
+        files,
         quiet: args.quiet,
     })?;
     let mut across = Across { session, json, failed: None };
@@ -83,14 +82,15 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
     let (end, _) = running
         .wait(&mut across)
         .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
-    let text = across.session.finish(json)?;
-    if let Some((path, mut file)) = report_to {
-        file.write_all(text.as_bytes())
-            .map_err(|e| Failure::failed(format!("--report: {}: {e}", path.display())))?;
-    } else if !args.quiet {
-        output::show(&text);
-    }
-    if let Some(failure) = across.failed {
+    let told = across.session.finish(json).and_then(|text| {
+        match report_to {
+            Some(report) => report.write_whole(text.as_bytes())?,
+            None if !args.quiet => output::show(&text),
+            None => {}
+        }
+        Ok(())
+    });
+    for failure in across.failed.into_iter().chain(told.err()) {
         // The program's own status is worth more than ours.
         failure.report();
     }

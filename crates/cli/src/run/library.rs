@@ -2,13 +2,22 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use object::Endianness;
+use object::elf;
+use object::read::elf::FileHeader;
+
+use super::program::HOST;
 use crate::failure::Failure;
 
 /// The library's file name.
 const NAME: &str = "libterrace_preload.so";
+
+/// What it alone exports.
+const MARK: &[u8] = b"TERRACE_PRELOADED";
 
 /// Names the library explicitly, for packagers and tests.
 const OVERRIDE: &str = "TERRACE_PRELOAD";
@@ -18,9 +27,14 @@ const OVERRIDE: &str = "TERRACE_PRELOAD";
 pub(crate) fn find() -> Result<PathBuf, Failure> {
     let library = if let Some(path) = env::var_os(OVERRIDE) {
         let path = PathBuf::from(path);
+        let bad = |what| Failure::bad_input(format!("{OVERRIDE}: {}: {what}", path.display()));
         if !path.is_file() {
-            let what = format!("{OVERRIDE}: {}: no such file", path.display());
-            return Err(Failure::bad_input(what));
+            return Err(bad("no such file"));
+        }
+        // The dynamic linker would load another, or leave out what is none, and the program
+        // would run without management.
+        if !is_ours(&path) {
+            return Err(bad("is not terrace's library"));
         }
         path
     } else {
@@ -45,6 +59,23 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
         )));
     }
     Ok(library)
+}
+
+/// Whether a file is the library, for programs of this architecture.
+fn is_ours(path: &Path) -> bool {
+    let Ok(data) = fs::read(path) else { return false };
+    let exports = || -> object::Result<bool> {
+        let data = data.as_slice();
+        let header = elf::FileHeader64::<Endianness>::parse(data)?;
+        let endian = header.endian()?;
+        if header.e_type(endian) != elf::ET_DYN || header.e_machine(endian) != HOST {
+            return Ok(false);
+        }
+        let symbols = header.sections(endian, data)?.symbols(endian, data, elf::SHT_DYNSYM)?;
+        let names = symbols.iter().map(|symbol| symbols.symbol_name(endian, symbol));
+        Ok(names.flatten().any(|name| name == MARK))
+    };
+    exports().unwrap_or(false)
 }
 
 fn beside(directory: &Path) -> [PathBuf; 2] {

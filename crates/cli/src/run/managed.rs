@@ -1,8 +1,6 @@
 //! A run whose memory is compressed: the library is loaded into the program, and
 //! everything that goes on around it meanwhile.
 
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -21,14 +19,14 @@ use super::outside::OutsideWatch;
 use super::program::Program;
 use super::recorder::Recorder;
 use super::render::render;
-use super::{Args, absolute, library, not_started};
+use super::{Args, Outputs, absolute, library, not_started};
 use crate::args::mode_name;
 use crate::attach::Session;
 use crate::broker::{Joined, start_broker};
 use crate::failure::Failure;
 use crate::metrics;
-use crate::observing::{Watcher, create, next_moment};
-use crate::output;
+use crate::observing::{Watcher, next_moment};
+use crate::output::{self, Files, Kind, Output};
 use crate::procs::{self, Stat};
 use crate::records::{Header, LiveFacts, MachineFacts, World};
 use crate::runs::{Manifest, RunDirectory};
@@ -53,6 +51,7 @@ impl Args {
         // What the machine lacks comes before what the installation does.
         let nodes = nodes::session(self)?;
         let library = library::find()?;
+        let Outputs { report, record, watch, page } = self.open(program)?;
         let plain_fault = procs::plain_fault();
         let holds_store = self.total.is_some() || joined.as_ref().is_some_and(|j| j.holds_store);
         let mut manifest = Manifest::new(
@@ -62,7 +61,7 @@ impl Args {
             fast,
             plain_fault,
             self.tiers(),
-            self.record.as_deref().map(absolute),
+            record.as_ref().and_then(Output::path).map(absolute),
         );
         manifest.holds_store = holds_store;
         manifest.joined = joined.as_ref().map(|joined| joined.directory.clone());
@@ -92,10 +91,8 @@ impl Args {
         command.env("LD_PRELOAD", library::preload_list(&library, before("LD_PRELOAD")));
         let options = library::sanitizer_options(before(library::SANITIZER));
         command.env(library::SANITIZER, options);
-        let report_to = self.open_report()?;
-        let recorder = Recorder::new(directory.path(), self.open_record(&config, plain_fault)?)?;
-        let watch = self.observing.open_watch()?;
-        let mut page = self.observing.open_page()?;
+        let record = self.begin_record(record, &config, plain_fault)?;
+        let recorder = Recorder::new(directory.path(), record)?;
 
         let mut run = Run {
             args: self,
@@ -125,21 +122,15 @@ impl Args {
             .wait(&mut run)
             .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
         run.recorder.program_has_ended(program);
-        let complete = run.finish_recording(end, elapsed);
-        run.publish(report_to, end, elapsed)?;
-        if let Some((page, recording)) = page.as_mut().zip(self.recording(directory.path())) {
-            crate::report::draw(&recording, page)?;
+        let recording = run.finish_recording(end, elapsed);
+        let told = run.publish(report, end, elapsed);
+        let drawn =
+            page.zip(recording).map(|(page, recording)| crate::report::draw(&recording, page));
+        // The program's own status is worth more than ours.
+        for failure in told.err().into_iter().chain(drawn.and_then(Result::err)) {
+            failure.report();
         }
-        // A recording that is incomplete must not look complete; but the
-        // program's own failure is worth more than ours.
-        match complete {
-            Err(failure) if end == End::Exited(0) => Err(failure),
-            Err(failure) => {
-                failure.report();
-                Ok(exit_code(end))
-            }
-            Ok(()) => Ok(exit_code(end)),
-        }
+        Ok(exit_code(end))
     }
 
     pub(super) fn run_unmanaged(
@@ -148,9 +139,9 @@ impl Args {
         why: String,
         json: bool,
     ) -> Result<ExitCode, Failure> {
-        let report_to = self.open_report()?;
+        let Outputs { report, watch, .. } = self.open(program)?;
         let recorder = Recorder::none();
-        let (watch, plain_fault) = (self.observing.open_watch()?, Nanos::ZERO);
+        let plain_fault = Nanos::ZERO;
         let mut run = Run {
             args: self,
             json,
@@ -172,7 +163,9 @@ impl Args {
         let (end, elapsed) = running
             .wait(&mut run)
             .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
-        run.publish(report_to, end, elapsed)?;
+        if let Err(failure) = run.publish(report, end, elapsed) {
+            failure.report();
+        }
         Ok(exit_code(end))
     }
 
@@ -194,13 +187,22 @@ impl Args {
         Ok(config)
     }
 
-    fn open_record(
+    /// What a recording begins with. For the run's picture alone it is made in the run's own
+    /// directory.
+    fn begin_record(
         &self,
+        record: Option<Output>,
         config: &RunConfig,
         plain_fault: Nanos,
-    ) -> Result<Option<(PathBuf, Header, BufWriter<File>)>, Failure> {
-        let Some(path) = self.recording(&config.dir) else { return Ok(None) };
-        let file = create("--record", &path)?;
+    ) -> Result<Option<(Output, Header)>, Failure> {
+        let out = match record {
+            Some(out) => out,
+            None if self.observing.report_html.is_some() => {
+                let path = config.dir.join("recording");
+                Files::default().writes("--report-html", &path, Kind::Recording)?
+            }
+            None => return Ok(None),
+        };
         let calibration = activate::calibrate();
         let machine = MachineFacts {
             name: Facts::read(Path::new("/")).cpu.model,
@@ -216,13 +218,7 @@ impl Args {
         );
         let budget = config.fast;
         let header = header.of_live_run(LiveFacts { budget, plain_fault, calibration });
-        Ok(Some((path, header, BufWriter::new(file))))
-    }
-
-    /// Where the run is recorded: for its picture alone, in its own directory.
-    fn recording(&self, directory: &Path) -> Option<PathBuf> {
-        let for_picture = self.observing.report_html.is_some().then(|| directory.join("recording"));
-        self.record.clone().or(for_picture)
+        Ok(Some((out, header)))
     }
 }
 
@@ -377,31 +373,25 @@ impl Run<'_> {
         }
     }
 
-    fn finish_recording(&mut self, end: End, elapsed: Duration) -> Result<(), Failure> {
+    fn finish_recording(&mut self, end: End, elapsed: Duration) -> Option<PathBuf> {
         self.recorder.drain();
         let report = self.collect(Some(end), elapsed);
         self.recorder.finish(report)
     }
 
     /// The last report, when the program has ended.
-    fn publish(
-        &mut self,
-        to: Option<(PathBuf, File)>,
-        end: End,
-        elapsed: Duration,
-    ) -> Result<(), Failure> {
-        use std::io::Write;
-
+    fn publish(&mut self, to: Option<Output>, end: End, elapsed: Duration) -> Result<(), Failure> {
         let report = self.collect_all(Some(end), elapsed)?;
-        if let Some(mut watch) = self.watch.take() {
-            watch.tell(LINE, &Moment::from(report.clone()))?;
+        if let Some(mut watch) = self.watch.take()
+            && let Err(failure) = watch.tell(LINE, &Moment::from(report.clone()))
+        {
+            failure.report();
         }
         let text = self.text(&report)?;
-        if let Some((path, mut file)) = to {
-            file.write_all(text.as_bytes())
-                .map_err(|e| Failure::failed(format!("--report: {}: {e}", path.display())))?;
-        } else if !self.args.quiet {
-            output::show(&text);
+        match to {
+            Some(to) => return to.write_whole(text.as_bytes()),
+            None if !self.args.quiet => output::show(&text),
+            None => {}
         }
         Ok(())
     }

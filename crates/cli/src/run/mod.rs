@@ -16,7 +16,7 @@
 //! | [`spill`] | what `--spill` names |
 
 mod across;
-mod child;
+pub(crate) mod child;
 mod ended;
 mod library;
 mod managed;
@@ -30,7 +30,6 @@ pub(crate) mod render;
 mod spill;
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -47,8 +46,8 @@ use self::spill::SpillFile;
 use crate::args::{economist, one_of};
 use crate::attach::Moving;
 use crate::failure::Failure;
-use crate::observing::{Observing, create};
-use crate::output;
+use crate::observing::{Observing, Watcher};
+use crate::output::{self, Files, Kind, Output};
 
 /// Run a program with at most so much of its memory in DRAM.
 ///
@@ -210,7 +209,7 @@ impl Args {
     fn ladder(&self) -> Result<Option<LadderFile>, Failure> {
         let Some(path) = &self.tiers else { return Ok(None) };
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
+        let text = terrace_core::read_text(path)
             .map_err(|e| Failure::bad_input(format!("--tiers: {name}: {e}")))?;
         LadderFile::parse(&name, &text).map(Some).map_err(Failure::bad_input)
     }
@@ -266,11 +265,36 @@ impl Args {
         self.fast.or(self.total).unwrap_or_default()
     }
 
-    /// Opened before the program starts: what cannot be written is known at once.
-    fn open_report(&self) -> Result<Option<(PathBuf, File)>, Failure> {
-        let Some(path) = &self.report else { return Ok(None) };
-        let file = create("--report", path)?;
-        Ok(Some((path.clone(), file)))
+    /// What is read: nothing of it must be written.
+    fn files(&self, program: &Program) -> Files {
+        let mut files = Files::new();
+        files.runs(&program.path, &self.program[1..]);
+        if let Some(tiers) = &self.tiers {
+            files.reads("--tiers", tiers);
+        }
+        files
+    }
+
+    fn open_report(&self, files: &mut Files) -> Result<Option<Output>, Failure> {
+        let path = self.report.as_deref();
+        path.map(|path| files.writes("--report", path, Kind::Whole)).transpose()
+    }
+
+    /// Opens everything before the program starts: what cannot be written is known at once.
+    fn open(&self, program: &Program) -> Result<Outputs, Failure> {
+        let files = &mut self.files(program);
+        let report = self.open_report(files)?;
+        let record = self.record.as_deref();
+        let record = record.map(|path| files.writes("--record", path, Kind::Recording));
+        let record = record.transpose()?;
+        if self.observing.report_html.is_some()
+            && record.as_ref().is_some_and(|to| to.path().is_none())
+        {
+            let what = "--report-html: is drawn from what --record writes, which is no file here";
+            return Err(Failure::bad_input(what));
+        }
+        let (watch, page) = (self.observing.open_watch(files)?, self.observing.open_page(files)?);
+        Ok(Outputs { report, record, watch, page })
     }
 
     /// The tiers' names, fastest first.
@@ -290,6 +314,14 @@ impl Args {
     fn shown(&self) -> Vec<String> {
         self.program.iter().map(|arg| arg.to_string_lossy().into_owned()).collect()
     }
+}
+
+/// What a run writes.
+struct Outputs {
+    report: Option<Output>,
+    record: Option<Output>,
+    watch: Option<Watcher>,
+    page: Option<Output>,
 }
 
 fn not_started(program: &Program, error: &std::io::Error) -> Failure {

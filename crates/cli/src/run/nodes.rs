@@ -10,6 +10,7 @@ use super::Args;
 use crate::attach::{How, Session};
 use crate::failure::Failure;
 use crate::observing::Observing;
+use crate::output::Files;
 
 /// What moves the pages, if the ladder names several memories.
 pub(super) fn session(args: &Args) -> Result<Option<Session>, Failure> {
@@ -35,6 +36,7 @@ pub(super) fn session(args: &Args) -> Result<Option<Session>, Failure> {
         dry_run: false,
         record: None,
         observing: Observing::default(),
+        files: Files::default(),
         quiet: args.quiet,
     })
     .map(Some)

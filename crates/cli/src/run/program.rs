@@ -24,6 +24,9 @@ use crate::procs::is_alive;
 /// Why a program cannot be run under management.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(crate) enum Refusal {
+    /// There is no name.
+    #[error("the program's name is empty")]
+    Nameless,
     /// No such program on the search path.
     #[error("program `{0}` not found in PATH")]
     NotInPath(String),
@@ -99,7 +102,7 @@ pub(crate) struct Program {
 }
 
 /// The architecture that this executable, and so its library, was built for.
-const HOST: elf::Machine = host();
+pub(super) const HOST: elf::Machine = host();
 
 const fn host() -> elf::Machine {
     if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 }
@@ -161,6 +164,9 @@ impl Program {
 /// The file that a name stands for: itself if it has a slash, otherwise the
 /// first executable of that name on the search path.
 fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Refusal> {
+    if name.is_empty() {
+        return Err(Refusal::Nameless);
+    }
     let shown = name.to_string_lossy().into_owned();
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, BufWriter};
+use std::fs;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,6 +17,7 @@ use terrace_report::{Moment, RunReport};
 
 use super::ended::{Ended, KEPT, importance};
 use crate::failure::Failure;
+use crate::output::{self, Output};
 use crate::records::{Header, Record, RegionRecord, Residency, Writer};
 use crate::residency;
 use crate::runs;
@@ -52,28 +53,16 @@ struct Events {
 }
 
 struct RecordFile {
-    path: PathBuf,
-    writer: Writer<BufWriter<File>>,
+    writer: Writer<BufWriter<Output>>,
     lost: u64,
-    /// The first error; after it nothing more is written.
-    failed: Option<io::Error>,
+    /// After an error nothing more is written.
+    failed: bool,
 }
 
 impl Recorder {
     /// Watches a directory; writes decisions to a file, if one is given.
-    pub(crate) fn new(
-        directory: &Path,
-        file: Option<(PathBuf, Header, BufWriter<File>)>,
-    ) -> Result<Self, Failure> {
-        let file = match file {
-            None => None,
-            Some((path, header, out)) => match Writer::new(out, &header) {
-                Ok(writer) => Some(RecordFile { path, writer, lost: 0, failed: None }),
-                Err(e) => {
-                    return Err(Failure::failed(format!("--record: {}: {e}", path.display())));
-                }
-            },
-        };
+    pub(crate) fn new(directory: &Path, file: Option<(Output, Header)>) -> Result<Self, Failure> {
+        let file = file.map(|(out, header)| RecordFile::begin(out, &header)).transpose()?;
         let ended = Ended::new(directory)
             .map_err(|e| Failure::failed(format!("{}: {e}", directory.display())))?;
         Ok(Self {
@@ -225,17 +214,13 @@ impl Recorder {
         self.file.is_some()
     }
 
-    /// Writes down the last decisions and the report, and says whether all went well.
-    pub(crate) fn finish(&mut self, report: RunReport) -> Result<(), Failure> {
-        if let Some(file) = &mut self.file {
-            file.write(&Record::End { report: Box::new(report) });
-            let flushed = file.writer.flush();
-            file.note(flushed);
-        }
-        match self.file.as_mut().and_then(|file| Some((&file.path, file.failed.take()?))) {
-            None => Ok(()),
-            Some((path, e)) => Err(Failure::failed(format!("--record: {}: {e}", path.display()))),
-        }
+    /// Writes down the last decisions and the report. Where the recording is then; `None` if it
+    /// is in no file.
+    pub(crate) fn finish(&mut self, report: RunReport) -> Option<PathBuf> {
+        let file = self.file.as_mut()?;
+        file.write(&Record::End { report: Box::new(report) });
+        file.complete();
+        file.output().path().map(Path::to_owned)
     }
 
     fn look_for_processes(&mut self) {
@@ -322,16 +307,43 @@ impl Events {
 }
 
 impl RecordFile {
+    fn begin(out: Output, header: &Header) -> Result<Self, Failure> {
+        let shown = out.shown().to_owned();
+        let writer = Writer::new(BufWriter::new(out), header)
+            .map_err(|e| Failure::failed(format!("--record: {}: {e}", shown.display())))?;
+        Ok(Self { writer, lost: 0, failed: false })
+    }
+
+    fn output(&mut self) -> &mut Output {
+        self.writer.get_mut().get_mut()
+    }
+
     fn write(&mut self, record: &Record) {
-        if self.failed.is_none() {
+        if !self.failed {
             let written = self.writer.write(record);
+            self.output().keep();
             self.note(written);
         }
     }
 
+    fn complete(&mut self) {
+        if !self.failed {
+            let flushed = self.writer.flush().and_then(|()| self.writer.get_mut().flush());
+            self.note(flushed);
+        }
+        if !self.failed
+            && let Err(failure) = self.output().complete()
+        {
+            failure.report();
+        }
+    }
+
+    /// An error is told at once. The program goes on: it is not the program's.
     fn note(&mut self, result: io::Result<()>) {
         if let Err(e) = result {
-            self.failed.get_or_insert(e);
+            self.failed = true;
+            self.output().failure(&e).report();
+            output::warn("nothing more is recorded; the program goes on");
         }
     }
 }

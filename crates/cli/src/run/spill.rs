@@ -40,7 +40,9 @@ impl SpillFile {
     pub(super) fn check(&self) -> Result<(), Failure> {
         let shown = self.path.display();
         if self.path.as_os_str().is_empty() {
-            return Err(Failure::bad_input("--spill: a file is missing behind `dax:`"));
+            let what =
+                if self.mapped { "a file is missing behind `dax:`" } else { "the path is empty" };
+            return Err(Failure::bad_input(format!("--spill: {what}")));
         }
         match std::fs::metadata(&self.path) {
             Ok(there) if there.is_dir() => {
@@ -78,6 +80,8 @@ mod tests {
         assert_eq!(file("a:b"), SpillFile { path: "a:b".into(), mapped: false });
         assert_eq!(file("dax:/mnt/a"), SpillFile { path: "/mnt/a".into(), mapped: true });
         assert!(file("dax:").check().is_err() && file("/").check().is_err());
+        let Err(Failure::BadInput(empty)) = file("").check() else { panic!("it was accepted") };
+        assert_eq!(empty, "--spill: the path is empty");
         assert!(file("dax:/dev/null").check().is_err(), "a device");
         assert!(file("dax:/nowhere/yet").check().is_ok());
     }

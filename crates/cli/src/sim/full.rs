@@ -11,9 +11,9 @@ use terrace_sim::full::report::CacheReport;
 use terrace_sim::full::timeline::Timeline;
 use terrace_sim::full::{FullConfig, FullMachine, FullReport, Source, setup};
 
-use super::input::Input;
+use super::input::{Input, failure};
 use crate::failure::Failure;
-use crate::output::{self, count, facts, percent, table};
+use crate::output::{self, Files, Kind, count, facts, percent, table};
 use crate::progress::Progress;
 
 /// What to simulate access by access.
@@ -44,6 +44,9 @@ pub(crate) struct Shared<'a> {
 #[derive(Serialize)]
 struct Document<'a> {
     report: &'a FullReport,
+    /// Why a trace was not read to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cut: Option<String>,
 }
 
 impl Traced {
@@ -60,22 +63,29 @@ impl Traced {
     pub(crate) fn execute(&self, shared: &Shared<'_>, json: bool) -> Result<ExitCode, Failure> {
         let mut config = self.input.config(shared)?;
         config.fast = self.fast;
+        let mut files = Files::new();
+        self.input.names(&mut files);
+        files.reads("--machine", shared.machine);
+        let html = self.html.as_deref();
+        let html = html.map(|path| files.writes("--html", path, Kind::Whole)).transpose()?;
+        output::remove_when_interrupted();
         let mut opened = self.input.open(shared.seed)?;
         config.warm_up = opened.skip;
-        if let Some(path) = &self.html {
-            output::writable("--html", path)?;
-        }
         let (report, timeline) = match opened.source() {
-            Some(source) => simulate(&config, source, self.html.is_some())?,
+            Some(source) => simulate(&config, source, html.is_some())?,
             None => return Err(Failure::bad_input("nothing to simulate")),
         };
-        opened.end()?;
-        if let (Some(path), Some(timeline)) = (&self.html, timeline) {
-            std::fs::write(path, terrace_report::html::sim_page(&report, &timeline))
-                .map_err(|e| Failure::failed(format!("--html: {}: {e}", path.display())))?;
+        let cut = opened.end()?;
+        if report.accesses == 0 {
+            return Err(Failure::bad_input(
+                "nothing was simulated: there is no access behind what is skipped",
+            ));
+        }
+        if let (Some(html), Some(timeline)) = (html, timeline) {
+            html.write_whole(terrace_report::html::sim_page(&report, &timeline).as_bytes())?;
         }
         let text = if json {
-            output::json("terrace.sim.full", &Document { report: &report })?
+            output::json("terrace.sim.full", &Document { report: &report, cut })?
         } else {
             render(&report, config.machine.cpu.clock.value.get())
         };
@@ -98,7 +108,7 @@ fn simulate(
         bar.set(0.0, format!("{} accesses, {now}", count(accesses)));
     });
     bar.finish();
-    Ok((report.map_err(Failure::bad_input)?, machine.take_timeline()))
+    Ok((report.map_err(failure)?, machine.take_timeline()))
 }
 
 fn render(report: &FullReport, clock: f64) -> String {

@@ -7,6 +7,7 @@ use tempfile::TempPath;
 use terrace_core::Bytes;
 use terrace_sim::SimError;
 use terrace_sim::full::{FullConfig, Source};
+use terrace_sim::trace::partial::Cut;
 use terrace_sim::trace::{Format, import};
 use terrace_sim::workload::catalog::{ProgramName, ProgramSpec};
 
@@ -14,6 +15,7 @@ use super::full::Shared;
 use super::recorder::{self, Recording, Via};
 use crate::args::one_of;
 use crate::failure::Failure;
+use crate::output::{self, Files};
 
 const FORMATS: &[Format] = &Format::ALL;
 const ALGORITHMS: &[ProgramName] = &ProgramName::ALL;
@@ -25,6 +27,10 @@ pub(crate) struct Input {
     /// A recorded program.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["program", "algorithm"])]
     trace: Option<PathBuf>,
+
+    /// Use what can be read of a trace that is cut off or damaged.
+    #[arg(long, requires = "trace")]
+    partial: bool,
 
     /// The trace's format; without it the file's name decides.
     #[arg(long, value_name = "FORMAT", value_parser = one_of(FORMATS, Format::name))]
@@ -76,6 +82,7 @@ pub(crate) struct Opened {
     source: Option<Box<dyn Source>>,
     pub(crate) skip: u64,
     recording: Option<Recording>,
+    cut: Option<Cut>,
 }
 
 impl Opened {
@@ -87,17 +94,20 @@ impl Opened {
         }
     }
 
-    /// Waits for a program that ran.
-    pub(crate) fn end(self) -> Result<(), Failure> {
+    /// Waits for a program that ran; says why a trace was not read to its end.
+    pub(crate) fn end(self) -> Result<Option<String>, Failure> {
         drop(self.source);
-        self.recording.map_or(Ok(()), |recording| recording.end().map(drop))
+        if let Some(recording) = self.recording {
+            recording.end()?;
+        }
+        Ok(told(self.cut.as_ref()))
     }
 }
 
 /// An input that can be read again and again.
 pub(crate) enum Repeatable {
-    /// A file.
-    Trace(PathBuf, Format, u64),
+    /// A file; where it is read as far as it goes, why that is not to its end.
+    Trace(PathBuf, Format, u64, Option<Cut>),
     /// A recording that goes away with us.
     Recorded(TempPath, String, u64),
     /// An algorithm.
@@ -118,6 +128,18 @@ impl Input {
     /// Whether it is what a program did, and not an algorithm of ours.
     pub(crate) fn is_recorded(&self) -> bool {
         self.trace.is_some() || !self.program.is_empty()
+    }
+
+    /// Names the files that it reads.
+    pub(crate) fn names(&self, files: &mut Files) {
+        if let Some(trace) = &self.trace {
+            files.reads("--trace", trace);
+        }
+        if let [program, arguments @ ..] = &self.program[..]
+            && let Ok(program) = recorder::executable(program)
+        {
+            files.runs(&program, arguments);
+        }
     }
 
     /// The configuration of a simulation on a machine.
@@ -153,12 +175,14 @@ impl Input {
     /// Opens it to be read once.
     pub(crate) fn open(&self, seed: u64) -> Result<Opened, Failure> {
         if self.program.is_empty() {
-            let (source, skip) = self.repeatable(seed)?.open().map_err(Failure::bad_input)?;
-            return Ok(Opened { source: Some(source), skip, recording: None });
+            let repeatable = self.repeatable(seed)?;
+            let (source, skip) = repeatable.open().map_err(failure)?;
+            let cut = repeatable.cut().cloned();
+            return Ok(Opened { source: Some(source), skip, recording: None, cut });
         }
         let recording = recorder::start(&self.program, self.via)?;
         let skip = self.skip.unwrap_or(0);
-        Ok(Opened { source: None, skip, recording: Some(recording) })
+        Ok(Opened { source: None, skip, recording: Some(recording), cut: None })
     }
 
     /// Makes it readable again and again; a program is recorded for that.
@@ -166,7 +190,8 @@ impl Input {
         let skip = self.skip.unwrap_or(0);
         if let Some(path) = &self.trace {
             let format = self.format.unwrap_or_else(|| Format::of(path));
-            return Ok(Repeatable::Trace(path.clone(), format, skip));
+            let cut = self.partial.then(Cut::default);
+            return Ok(Repeatable::Trace(path.clone(), format, skip, cut));
         }
         if let Some(name) = self.algorithm {
             return Ok(Repeatable::Algorithm(self.spec(name, seed)?, self.skip));
@@ -180,11 +205,33 @@ impl Input {
     }
 }
 
+/// What an error of a source means. Of a trace that is damaged behind its beginning a part can be
+/// used.
+pub(crate) fn failure(error: SimError) -> Failure {
+    match &error {
+        SimError::Trace(trace) if trace.readable > 0 => {
+            Failure::bad_input(format!("{error} (--partial uses what comes before)"))
+        }
+        _ => Failure::bad_input(error),
+    }
+}
+
 impl Repeatable {
+    /// Why it was not read to its end, if it was not.
+    pub(crate) fn cut(&self) -> Option<&Cut> {
+        match self {
+            Self::Trace(.., cut) => cut.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Opens it once more: the source, and how much of it comes before what is measured.
     pub(crate) fn open(&self) -> Result<(Box<dyn Source>, u64), SimError> {
         match self {
-            Self::Trace(path, format, skip) => Ok((import::open(path, *format)?, *skip)),
+            Self::Trace(path, format, skip, None) => Ok((import::open(path, *format)?, *skip)),
+            Self::Trace(path, format, skip, Some(cut)) => {
+                Ok((import::open_partial(path, *format, cut.clone())?, *skip))
+            }
             Self::Recorded(path, name, skip) => {
                 let source = import::open(path, Format::Terrace)?;
                 Ok((Box::new(Named(source, name.clone())), *skip))
@@ -196,6 +243,13 @@ impl Repeatable {
             }
         }
     }
+}
+
+/// Says on stderr that a trace was not read to its end, and returns why.
+pub(crate) fn told(cut: Option<&Cut>) -> Option<String> {
+    let why = cut?.get()?.clone();
+    output::warn(format_args!("only a part was used: {why}"));
+    Some(why)
 }
 
 /// A source under another name.

@@ -16,8 +16,7 @@ pub(crate) mod recorder;
 mod render;
 pub(crate) mod setup;
 
-use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,7 +29,7 @@ use terrace_sim::{Recorder, SimConfig, SimPolicy, SimReport, Simulation};
 use self::setup::Setup;
 use crate::args::one_of;
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Files, Kind, Output};
 use crate::progress::{Bar, Progress};
 use crate::records::{Header, MachineFacts, Record, World, Writer};
 
@@ -84,15 +83,15 @@ impl Args {
         let config = self.setup.config(self.policy)?;
         let record = match &self.record {
             None => None,
-            Some(path) => Some((path.as_path(), self.open_record(path, &config)?)),
+            Some(path) => Some(self.open_record(path, &config)?),
         };
         let recorder = record
             .as_ref()
-            .map(|(_, shared)| Box::new(DecisionRecorder(Arc::clone(shared))) as Box<dyn Recorder>);
+            .map(|shared| Box::new(DecisionRecorder(Arc::clone(shared))) as Box<dyn Recorder>);
         let simulation = Simulation::with_recorder(config, recorder).map_err(Failure::bad_input)?;
         let report = run(simulation, &Progress::new().bar(self.policy.name()));
-        if let Some((path, shared)) = record {
-            finish(path, &shared)?;
+        if let Some(shared) = record {
+            finish(&shared)?;
         }
         let text = if json {
             output::json("terrace.sim", &Document { report })?
@@ -104,7 +103,9 @@ impl Args {
     }
 
     fn open_record(&self, path: &Path, config: &SimConfig) -> Result<SharedFile, Failure> {
-        let bad = |e: io::Error| Failure::bad_input(format!("--record: {}: {e}", path.display()));
+        let mut files = Files::new();
+        self.setup.names(&mut files);
+        let out = files.writes("--record", path, Kind::Recording)?;
         let header = Header::new(
             World::Sim,
             vec![config.workload.describe()],
@@ -116,8 +117,8 @@ impl Args {
                 tiers: config.machine.tiers.iter().map(|tier| tier.name.clone()).collect(),
             },
         );
-        let out = BufWriter::new(File::create(path).map_err(bad)?);
-        let writer = Writer::new(out, &header).map_err(bad)?;
+        let bad = |e: io::Error| Failure::failed(format!("--record: {}: {e}", path.display()));
+        let writer = Writer::new(BufWriter::new(out), &header).map_err(bad)?;
         Ok(Arc::new(Mutex::new(RecordFile { writer, failed: None })))
     }
 }
@@ -136,7 +137,7 @@ pub(crate) fn run(simulation: Simulation, bar: &Bar) -> SimReport {
 type SharedFile = Arc<Mutex<RecordFile>>;
 
 struct RecordFile {
-    writer: Writer<BufWriter<File>>,
+    writer: Writer<BufWriter<Output>>,
     /// The first error; after it nothing more is written.
     failed: Option<io::Error>,
 }
@@ -155,16 +156,17 @@ impl Recorder for DecisionRecorder {
             // A simulated program is one process; no real one has number 0.
             let record = Record::Decision { process: 0, decision: Box::new(*decision) };
             file.failed = file.writer.write(&record).err();
+            file.writer.get_mut().get_mut().keep();
         }
     }
 }
 
 /// Writes out what is buffered; the first error of the whole recording counts.
-fn finish(path: &Path, shared: &SharedFile) -> Result<(), Failure> {
+fn finish(shared: &SharedFile) -> Result<(), Failure> {
     let mut file = shared.lock().unwrap_or_else(PoisonError::into_inner);
-    let flushed = file.writer.flush();
-    file.failed
-        .take()
-        .map_or(flushed, Err)
-        .map_err(|e| Failure::failed(format!("--record: {}: {e}", path.display())))
+    let flushed = file.writer.flush().and_then(|()| file.writer.get_mut().flush());
+    let written = file.failed.take().map_or(flushed, Err);
+    let output = file.writer.get_mut().get_mut();
+    written.map_err(|e| output.failure(&e))?;
+    output.complete()
 }

@@ -56,6 +56,9 @@ pub(crate) struct Persist {
 #[derive(Serialize)]
 struct Document<'a> {
     report: &'a RunReport,
+    /// Why a trace was not read to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cut: Option<String>,
 }
 
 impl Persist {
@@ -100,6 +103,7 @@ impl Persist {
         if input.cores() > 1 {
             return Err(Failure::bad_input("--cores: a persistence scheme runs on one core"));
         }
+        output::remove_when_interrupted();
         let mut opened = input.open(seed)?;
         config.skip = opened.skip;
         let Some(source) = opened.source() else {
@@ -112,9 +116,9 @@ impl Persist {
         } else {
             simulate(source, &config)?
         };
-        opened.end()?;
+        let cut = opened.end()?;
         let text = if json {
-            output::json("terrace.sim.persist", &Document { report: &report })?
+            output::json("terrace.sim.persist", &Document { report: &report, cut })?
         } else {
             render(&report)
         };

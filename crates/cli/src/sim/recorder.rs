@@ -9,14 +9,19 @@ use std::fs::File;
 use std::io::{self, BufReader, PipeReader, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use clap::ValueEnum;
+use rustix::fs::Access;
+use terrace_report::End;
 use terrace_sim::full::Source;
 use terrace_sim::trace::{Format, RawReader, import};
 
 use crate::failure::Failure;
+use crate::output;
+use crate::run::child::{Running, Watch};
 
 /// The plugin's file name.
 const PLUGIN: &str = "libterrace_recorder.so";
@@ -24,6 +29,7 @@ const PLUGIN: &str = "libterrace_recorder.so";
 const OVERRIDE: &str = "TERRACE_RECORDER";
 /// QEMU's user mode for this processor, as Debian calls it.
 const QEMU: &str = "qemu-x86_64";
+const VALGRIND: &str = "valgrind";
 
 /// What records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -38,28 +44,84 @@ pub(crate) enum Via {
 pub(crate) struct Recording {
     /// What it accesses.
     pub(crate) source: Box<dyn Source>,
-    waiting: JoinHandle<io::Result<ExitStatus>>,
+    waiting: JoinHandle<io::Result<End>>,
 }
 
 impl Recording {
     /// The program's end; everything was read before.
-    pub(crate) fn end(self) -> Result<ExitStatus, Failure> {
+    pub(crate) fn end(self) -> Result<End, Failure> {
         drop(self.source);
         match self.waiting.join() {
-            Ok(status) => {
-                status.map_err(|e| Failure::failed(format!("cannot wait for the program: {e}")))
+            Ok(end) => {
+                end.map_err(|e| Failure::failed(format!("cannot wait for the program: {e}")))
             }
             Err(_) => Err(Failure::failed("cannot wait for the program")),
         }
     }
 }
 
-/// Starts a program under a recorder.
+/// Nothing is done while the program runs but to read what it accesses.
+struct Unwatched;
+
+impl Watch for Unwatched {
+    fn poll(&mut self) -> Duration {
+        Duration::from_hours(1)
+    }
+    fn report(&mut self) {}
+}
+
+/// The file that a program's name stands for.
+pub(crate) fn executable(name: &OsString) -> Result<PathBuf, Failure> {
+    if name.is_empty() {
+        return Err(Failure::bad_input("the program's name is empty"));
+    }
+    let name = PathBuf::from(name);
+    let file = if name.components().count() > 1 {
+        name
+    } else {
+        on_path(&name).ok_or_else(|| {
+            Failure::bad_input(format!("{}: no such program on PATH", name.display()))
+        })?
+    };
+    if !file.is_file() {
+        return Err(Failure::bad_input(format!("{}: no such program", file.display())));
+    }
+    if rustix::fs::access(&file, Access::EXEC_OK).is_err() {
+        return Err(Failure::bad_input(format!("{}: is not executable", file.display())));
+    }
+    if starts_with(&file, b"#!") {
+        return Err(Failure::bad_input(format!(
+            "{}: is a script; record its interpreter: -- INTERPRETER {}",
+            file.display(),
+            file.display()
+        )));
+    }
+    Ok(file)
+}
+
+/// The best recorder that is there; says so where it is not the good one.
+fn best() -> Via {
+    let lack = if on_path(QEMU).is_none() {
+        format!("{QEMU} is not installed (package qemu-user)")
+    } else if let Err(lack) = plugin() {
+        lack.message()
+    } else {
+        return Via::Qemu;
+    };
+    if on_path(VALGRIND).is_some() {
+        output::warn(format_args!(
+            "{lack}: valgrind records instead, which takes ten times as long or more"
+        ));
+    }
+    Via::Lackey
+}
+
+/// Starts a program under a recorder. From then on signals that this process is sent are handed on
+/// to it.
 pub(crate) fn start(program: &[OsString], via: Option<Via>) -> Result<Recording, Failure> {
     let name = program.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    let via = via.unwrap_or_else(|| {
-        if on_path(QEMU).is_some() && plugin().is_ok() { Via::Qemu } else { Via::Lackey }
-    });
+    let executable = executable(program.first().unwrap_or(&OsString::new()))?;
+    let via = via.unwrap_or_else(best);
     let (reader, writer) =
         io::pipe().map_err(|e| Failure::failed(format!("cannot make a pipe: {e}")))?;
     // The child opens our end by this name; descriptors are not inherited.
@@ -68,34 +130,16 @@ pub(crate) fn start(program: &[OsString], via: Option<Via>) -> Result<Recording,
         Via::Qemu => qemu(&path)?,
         Via::Lackey => lackey(&path)?,
     };
-    let executable = program.first().map(PathBuf::from).unwrap_or_default();
-    let executable = if executable.components().count() > 1 {
-        executable
-    } else {
-        on_path(&executable).ok_or_else(|| {
-            Failure::bad_input(format!("{}: no such program on PATH", executable.display()))
-        })?
-    };
-    if !executable.is_file() {
-        return Err(Failure::bad_input(format!("{}: no such program", executable.display())));
-    }
-    if starts_with(&executable, b"#!") {
-        return Err(Failure::bad_input(format!(
-            "{}: is a script; record its interpreter: -- INTERPRETER {}",
-            executable.display(),
-            executable.display()
-        )));
-    }
     command.arg(&executable).args(&program[1..]);
-    let mut child = terrace_signals::spawn(&mut command).map_err(|e| {
+    let running = Running::start(&mut command).map_err(|e| {
         Failure::failed(format!("cannot start {}: {e}", command.get_program().display()))
     })?;
     let waiting = thread::spawn(move || {
-        let status = child.wait();
+        let end = running.wait(&mut Unwatched);
         // Our end was open so that the child could open it; now whoever reads
         // comes to the end.
         drop(writer);
-        status
+        end.map(|(end, _)| end)
     });
     let source = source(via, reader, &name);
     Ok(Recording { source, waiting })
@@ -121,13 +165,13 @@ fn qemu(path: &str) -> Result<Command, Failure> {
 }
 
 fn lackey(path: &str) -> Result<Command, Failure> {
-    if on_path("valgrind").is_none() {
+    if on_path(VALGRIND).is_none() {
         let what = format!(
             "neither {QEMU} with {PLUGIN} nor valgrind is there: install qemu-user or valgrind"
         );
         return Err(Failure::unsupported(what));
     }
-    let mut command = Command::new("valgrind");
+    let mut command = Command::new(VALGRIND);
     command.args(["-q", "--tool=lackey", "--trace-mem=yes", "--basic-counts=no"]);
     command.arg(format!("--log-file={path}"));
     Ok(command)

@@ -8,6 +8,7 @@ use terrace_sim::{Phases, SimConfig, SimPolicy, Span, machines};
 
 use crate::args::{economist, one_of};
 use crate::failure::Failure;
+use crate::output::Files;
 use crate::sim::full::Shared;
 
 /// Everything that a simulation can run under.
@@ -125,6 +126,11 @@ impl Setup {
         config.scale = self.scale;
         config.seed = self.seed;
         Ok(config)
+    }
+
+    /// Names the files that it reads.
+    pub(crate) fn names(&self, files: &mut Files) {
+        files.reads("--machine", &self.machine);
     }
 
     /// Where all randomness comes from.

@@ -16,10 +16,11 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use terrace_core::MachineError;
-use terrace_core::machine::parse_document;
+use terrace_core::machine::{line_of, parse_document};
 use thiserror::Error;
 
 use super::point::{Point, is_known};
+use crate::error::SimError;
 
 /// More combinations than anybody waits for.
 const MOST: usize = 1_000_000;
@@ -44,6 +45,15 @@ pub enum GridError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grid {
     axes: BTreeMap<String, Vec<String>>,
+    /// Where parameters stand that come from a file.
+    places: BTreeMap<String, Place>,
+}
+
+/// A line of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    file: String,
+    line: usize,
 }
 
 /// A value as a file may give it.
@@ -97,7 +107,13 @@ impl Grid {
                 Values::One(value) => vec![value.text()],
                 Values::Many(values) => values.iter().map(Value::text).collect(),
             };
-            grid.set(&name, values)?;
+            // A name with a dot stands in quotes.
+            let line = line_of(text, &format!("grid.{name}"))
+                .or_else(|| line_of(text, &format!("grid.\"{name}\"")));
+            let place = Place { file: file.to_owned(), line: line.unwrap_or(1) };
+            let set = grid.set(&name, values);
+            grid.places.insert(name.clone(), place);
+            set.map_err(|error| grid.located(&name, error))?;
         }
         Ok(grid)
     }
@@ -119,7 +135,47 @@ impl Grid {
             return Err(bad(&format!("has `{twice}` twice")));
         }
         self.axes.insert(name.to_owned(), values);
+        self.places.remove(name);
         Ok(())
+    }
+
+    /// Which parameter an error is about, and what is wrong with it.
+    fn blame(&self, wrong: &SimError) -> (String, String) {
+        match wrong {
+            // A value of the machine is named first in what is wrong with the machine.
+            SimError::Parameter { parameter, message } => {
+                let path = message.split_once(": ");
+                match path.filter(|(path, _)| self.axes.contains_key(*path)) {
+                    Some((path, rest)) => (path.to_owned(), rest.to_owned()),
+                    None => ((*parameter).to_owned(), message.clone()),
+                }
+            }
+            // The machine's file has no line of ours; the last word of a field is a parameter's.
+            SimError::Machine(error) => {
+                let key = error.field.as_deref().and_then(|field| field.rsplit('.').next());
+                let is_it = |name: &&String| name.contains('.') && name.rsplit('.').next() == key;
+                let parameter = self.axes.keys().find(is_it).cloned().unwrap_or_default();
+                (parameter, error.message.clone())
+            }
+            other => (String::new(), other.to_string()),
+        }
+    }
+
+    /// Names the line of the file that a parameter stands in, if it does.
+    fn located(&self, name: &str, error: GridError) -> GridError {
+        let message = match &error {
+            GridError::Parameter { message, .. } => message.clone(),
+            GridError::File(_) => return error,
+        };
+        match self.places.get(name) {
+            Some(Place { file, line }) => GridError::File(MachineError {
+                file: file.clone(),
+                line: *line,
+                field: Some(format!("grid.{name}")),
+                message,
+            }),
+            None => error,
+        }
     }
 
     /// Names of the parameters.
@@ -156,9 +212,14 @@ impl Grid {
         all.into_iter()
             .map(|parameters| {
                 let point = Point { parameters };
-                point.check().map_err(|message| GridError::Parameter {
-                    parameter: format!("grid point {point}"),
-                    message,
+                point.check().map_err(|wrong| {
+                    let (parameter, message) = self.blame(&wrong);
+                    if self.places.contains_key(&parameter) {
+                        let error = GridError::Parameter { parameter: parameter.clone(), message };
+                        return self.located(&parameter, error);
+                    }
+                    let (parameter, message) = (format!("grid point {point}"), wrong.to_string());
+                    GridError::Parameter { parameter, message }
                 })?;
                 Ok(point)
             })
@@ -188,8 +249,24 @@ mod tests {
         let unknown = error("schema = 1\n[grid]\nsize = \"8MiB\"\ncolour = [\"red\"]\n");
         assert!(unknown.contains("g.toml:4") && unknown.contains("colour"), "{unknown}");
         assert!(error("schema = 2\n[grid]\n").contains("schema"));
-        assert!(error("schema = 1\n[grid]\nseed = []\n").contains("needs a value"));
+        let none = error("schema = 1\n[grid]\nseed = []\n");
+        assert_eq!(none, "g.toml:3: field `grid.seed`: needs a value");
         assert!(error("schema = 1\n[grid]\nseed = [1, 1]\n").contains("twice"));
+        for (name, value) in [
+            ("size", "8"),
+            ("policy", "hemen"),
+            ("\"cxl.read-latency\"", "often"),
+            ("workload", "/no/such.trace"),
+            ("cores", "many"),
+            ("seed", "-1"),
+            ("accesses", "few"),
+        ] {
+            let text = format!("schema = 1\n[grid]\n# a comment\n{name} = \"{value}\"\n");
+            let grid = Grid::parse("g.toml", &text).expect("a grid");
+            let wrong = grid.points().expect_err("bad").to_string();
+            let field = format!("g.toml:4: field `grid.{}`: ", name.trim_matches('"'));
+            assert!(wrong.starts_with(&field) && wrong.contains(value), "{wrong}");
+        }
         let point = |name: &str, value: &str| {
             let mut grid = Grid::default();
             grid.set(name, vec![value.to_owned()]).expect("a parameter");

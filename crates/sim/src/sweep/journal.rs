@@ -5,7 +5,7 @@
 //! its end is forgotten when the journal is opened again.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -37,6 +37,12 @@ pub enum JournalError {
         line: usize,
         /// What is wrong with it.
         message: String,
+    },
+    /// Another process is writing it.
+    #[error("{}: another sweep is writing it", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
     },
     /// Another version wrote it; its figures cannot stand beside ours.
     #[error(
@@ -131,22 +137,26 @@ pub fn read(path: &Path, text: &[u8]) -> Result<(HashMap<Point, Vec<Metric>>, u6
 }
 
 impl Journal {
-    /// Opens a journal, or begins one.
-    pub fn open(path: &Path) -> Result<Self, JournalError> {
+    /// Opens a journal, or begins one; if it is to be `fresh`, what it says is forgotten. Nobody
+    /// else can open it as long as this is there.
+    pub fn open(path: &Path, fresh: bool) -> Result<Self, JournalError> {
         let io = |source| JournalError::Io { path: path.to_owned(), source };
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(io)?;
+        let mut file =
+            OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(JournalError::Busy { path: path.to_owned() });
+            }
+            // There are file systems without locks.
+            Ok(()) | Err(TryLockError::Error(_)) => {}
+        }
+        if fresh {
+            file.set_len(0).map_err(io)?;
+        }
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(io)?;
         let (done, whole) = read(path, &text)?;
         file.set_len(whole).map_err(io)?;
-        drop(file);
-        let file = OpenOptions::new().append(true).open(path).map_err(io)?;
         let mut journal = Self { path: path.to_owned(), file, done };
         if whole == 0 {
             journal.line(&header())?;
@@ -199,7 +209,7 @@ mod tests {
     #[test]
     fn a_journal_that_was_cut_anywhere_keeps_its_whole_lines_and_goes_on() {
         let path = journal_of("journal-cut");
-        let mut journal = Journal::open(&path).expect("begun");
+        let mut journal = Journal::open(&path, false).expect("begun");
         for n in 0..3 {
             journal.note(&point(n), &Ok(figures(n))).expect("noted");
         }
@@ -210,7 +220,7 @@ mod tests {
 
         for cut in 0..=whole.len() {
             std::fs::write(&path, &whole[..cut]).expect("cut");
-            let mut journal = Journal::open(&path).expect("opened again");
+            let mut journal = Journal::open(&path, false).expect("opened again");
             let lines = whole[..cut]
                 .split_inclusive(|&b| b == b'\n')
                 .filter(|l| l.ends_with(b"\n"))
@@ -220,12 +230,27 @@ mod tests {
             assert_eq!(journal.done.len(), kept, "cut at {cut}");
             journal.note(&point(7), &Ok(figures(7))).expect("noted");
             drop(journal);
-            let again = Journal::open(&path).expect("still a journal");
+            let again = Journal::open(&path, false).expect("still a journal");
             assert_eq!(again.done.len(), kept + 1, "cut at {cut}");
             if cut >= begin {
                 assert_eq!(again.done.get(&point(7)), Some(&figures(7)));
             }
         }
+        std::fs::remove_file(&path).expect("ours");
+    }
+
+    #[test]
+    fn a_journal_has_one_writer_and_a_fresh_one_forgets() {
+        let path = journal_of("journal-busy");
+        let mut journal = Journal::open(&path, false).expect("begun");
+        journal.note(&point(1), &Ok(figures(1))).expect("noted");
+        for fresh in [false, true] {
+            let refused = Journal::open(&path, fresh).expect_err("it is being written");
+            assert!(matches!(refused, JournalError::Busy { .. }), "{refused}");
+        }
+        drop(journal);
+        assert_eq!(Journal::open(&path, false).expect("again").done.len(), 1);
+        assert_eq!(Journal::open(&path, true).expect("fresh").done.len(), 0);
         std::fs::remove_file(&path).expect("ours");
     }
 

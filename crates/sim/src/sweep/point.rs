@@ -132,6 +132,15 @@ impl Point {
         self.get(name).map(parse).transpose()
     }
 
+    fn whole<T: core::str::FromStr>(&self, name: &'static str) -> Result<Option<T>, SimError> {
+        let parse = |text: &str| {
+            text.parse().map_err(|_| {
+                SimError::parameter(name, format!("`{text}` is not a whole number that fits here"))
+            })
+        };
+        self.get(name).map(parse).transpose()
+    }
+
     /// The machine, with the values that the point gives its file.
     fn machine(&self) -> Result<Machine, SimError> {
         let name = self.get("machine").unwrap_or("cxl");
@@ -202,26 +211,23 @@ impl Point {
                 return Err(SimError::parameter("economist", message));
             }
         };
-        config.cores = self.parsed("cores")?.unwrap_or(1);
-        if let Some(period) = self.parsed::<core::num::NonZeroU64>("sample-period")? {
+        config.cores = self.whole("cores")?.unwrap_or(1);
+        if let Some(period) = self.whole::<core::num::NonZeroU64>("sample-period")? {
             config.sampler.period = period.get();
         }
-        config.seed = self.parsed("seed")?.unwrap_or(1);
+        config.seed = self.whole("seed")?.unwrap_or(1);
         Ok(config)
     }
 
     /// What is wrong with it, as far as that can be told without running it.
-    pub(super) fn check(&self) -> Result<(), String> {
-        let check = || -> Result<(), SimError> {
-            let input = self.input()?;
-            let config = self.config(&input)?;
-            if let Input::Program(spec) = &input {
-                spec.check()?;
-            }
-            self.parsed::<u64>("skip")?;
-            crate::full::FullMachine::check(&config)
-        };
-        check().map_err(|e| e.to_string())
+    pub(super) fn check(&self) -> Result<(), SimError> {
+        let input = self.input()?;
+        let config = self.config(&input)?;
+        if let Input::Program(spec) = &input {
+            spec.check()?;
+        }
+        self.whole::<u64>("skip")?;
+        crate::full::FullMachine::check(&config)
     }
 
     /// Simulates it. Deterministic, but for the host's speed.
@@ -229,7 +235,7 @@ impl Point {
         let run = || -> Result<FullReport, SimError> {
             let input = self.input()?;
             let mut config = self.config(&input)?;
-            let skip: Option<u64> = self.parsed("skip")?;
+            let skip: Option<u64> = self.whole("skip")?;
             let mut source: Box<dyn Source> = match input {
                 Input::Program(spec) => {
                     let program = spec.build()?;

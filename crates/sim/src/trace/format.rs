@@ -35,6 +35,11 @@ pub(super) const CHUNK_ACCESSES: usize = 1 << 20;
 pub(super) const MOST_ACCESSES: u32 = 1 << 22;
 pub(super) const MOST_BYTES: u32 = 1 << 26;
 
+/// Whether bytes are the beginning of a trace.
+pub fn is_meant(begin: &[u8]) -> bool {
+    begin.starts_with(&MAGIC)
+}
+
 /// What was recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceHeader {

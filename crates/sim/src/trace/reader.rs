@@ -18,6 +18,8 @@ pub struct TraceReader<R> {
     header: TraceHeader,
     batches: std::vec::IntoIter<Batch>,
     read: u64,
+    /// Bytes read so far.
+    position: u64,
     ended: bool,
 }
 
@@ -52,10 +54,14 @@ impl<R: Read> TraceReader<R> {
             header: TraceHeader::default(),
             batches: Vec::new().into_iter(),
             read: 0,
+            position: 0,
             ended: false,
         };
         let mut magic = [0; 8];
         reader.fill(&mut magic, "the header")?;
+        if magic[0] == b'{' {
+            return Err(reader.bad("not a trace of memory accesses (recorded decisions are read by `terrace report`, `why` and `replay`)"));
+        }
         if magic != MAGIC {
             return Err(reader.bad("not a trace of Terrace (others are read with --format, or converted by `terrace convert`)"));
         }
@@ -96,22 +102,21 @@ impl<R: Read> TraceReader<R> {
     }
 
     fn fill(&mut self, bytes: &mut [u8], within: &str) -> Result<(), TraceError> {
-        self.from.read_exact(bytes).map_err(|source| {
-            let message = if source.kind() == io::ErrorKind::UnexpectedEof {
-                format!(
-                    "truncated within {within}, after {} readable accesses (was recording interrupted?)",
-                    self.read
-                )
-            } else {
-                source.to_string()
-            };
-            TraceError {
-                file: self.file.clone(),
-                readable: self.read,
-                message,
-                source: Some(source),
-            }
-        })
+        self.from.read_exact(bytes).map_err(|source| self.cut_off(within, source))?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn cut_off(&self, within: &str, source: io::Error) -> TraceError {
+        let message = if source.kind() == io::ErrorKind::UnexpectedEof {
+            format!(
+                "truncated within {within}, after {} readable accesses (was recording interrupted?)",
+                self.read
+            )
+        } else {
+            source.to_string()
+        };
+        TraceError { file: self.file.clone(), readable: self.read, message, source: Some(source) }
     }
 
     fn number(&mut self, within: &str) -> Result<u32, TraceError> {
@@ -125,9 +130,33 @@ impl<R: Read> TraceReader<R> {
         self.fill(&mut magic, "a chunk")?;
         if magic == INDEX {
             self.ended = true;
+            self.finish()?;
             return Ok(false);
         }
-        if magic != CHUNK {
+        let [accesses, batches, packed, lengths @ ..] = self.lengths(magic)?;
+        let total: u64 = lengths.iter().map(|&n| u64::from(n)).sum();
+        let mut bytes = vec![0; packed as usize];
+        self.fill(&mut bytes, "a chunk")?;
+        let plain = zstd::bulk::decompress(&bytes, total as usize)
+            .map_err(|e| self.bad(format!("damaged after {} readable accesses: {e}", self.read)))?;
+        let decoded = (plain.len() as u64 == total)
+            .then(|| decode(&plain, lengths.map(|n| n as usize), batches, accesses))
+            .flatten();
+        let Some(decoded) = decoded else {
+            let message = format!(
+                "damaged after {} readable accesses: a chunk's streams do not fit together",
+                self.read
+            );
+            return Err(self.bad(message));
+        };
+        self.batches = decoded.into_iter();
+        Ok(true)
+    }
+
+    /// What a chunk's head says, after its mark: accesses, batches, compressed length, and the
+    /// length of each stream.
+    fn lengths(&mut self, mark: [u8; 4]) -> Result<[u32; 7], TraceError> {
+        if mark != CHUNK {
             let message = format!("damaged after {} readable accesses", self.read);
             return Err(self.bad(message));
         }
@@ -149,22 +178,43 @@ impl<R: Read> TraceReader<R> {
             );
             return Err(self.bad(message));
         }
-        let mut bytes = vec![0; packed as usize];
-        self.fill(&mut bytes, "a chunk")?;
-        let plain = zstd::bulk::decompress(&bytes, total as usize)
-            .map_err(|e| self.bad(format!("damaged after {} readable accesses: {e}", self.read)))?;
-        let decoded = (plain.len() as u64 == total)
-            .then(|| decode(&plain, lengths.map(|n| n as usize), batches, accesses))
-            .flatten();
-        let Some(decoded) = decoded else {
-            let message = format!(
-                "damaged after {} readable accesses: a chunk's streams do not fit together",
-                self.read
-            );
-            return Err(self.bad(message));
+        Ok(numbers)
+    }
+
+    /// Reads what follows the mark of the index: it must be what was read, and the file's end.
+    fn finish(&mut self) -> Result<(), TraceError> {
+        let index = self.position - INDEX.len() as u64;
+        let eight = |reader: &mut Self| {
+            let mut bytes = [0; 8];
+            reader.fill(&mut bytes, "the index").map(|()| u64::from_le_bytes(bytes))
         };
-        self.batches = decoded.into_iter();
-        Ok(true)
+        for _ in 0..self.number("the index")? {
+            eight(self)?;
+            eight(self)?;
+        }
+        let (accesses, offset) = (eight(self)?, eight(self)?);
+        let mut mark = [0; 8];
+        self.fill(&mut mark, "the index")?;
+        if (accesses, offset, mark) != (self.read, index, END) {
+            return Err(self.bad(format!(
+                "damaged after {} readable accesses: its index is of another trace",
+                self.read
+            )));
+        }
+        let mut more = [0];
+        loop {
+            match self.from.read(&mut more) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {
+                    return Err(self.bad(format!(
+                        "the trace ends at byte {}, but the file goes on",
+                        self.position
+                    )));
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.bad(e.to_string())),
+            }
+        }
     }
 
     /// The next batch; `None` at the end.
@@ -182,6 +232,46 @@ impl<R: Read> TraceReader<R> {
 }
 
 impl<R: Read + Seek> TraceReader<R> {
+    /// Looks whether the trace is whole, from chunk to chunk and without unpacking any; returns
+    /// how many accesses it has. The place in the trace stays.
+    pub fn survey(&mut self) -> Result<u64, TraceError> {
+        let before = (self.position, self.read);
+        let seek = |reader: &mut Self, to| {
+            reader.from.seek(to).map_err(|e| reader.bad(format!("cannot seek: {e}")))
+        };
+        let length = seek(self, SeekFrom::End(0))?;
+        seek(self, SeekFrom::Start(self.position))?;
+        let walked = loop {
+            match self.skip_chunk(length) {
+                Ok(true) => {}
+                Ok(false) => break Ok(self.read),
+                Err(error) => break Err(error),
+            }
+        };
+        (self.position, self.read) = before;
+        seek(self, SeekFrom::Start(self.position))?;
+        walked
+    }
+
+    /// Goes behind the next chunk; false at the end.
+    fn skip_chunk(&mut self, length: u64) -> Result<bool, TraceError> {
+        let mut magic = [0; 4];
+        self.fill(&mut magic, "a chunk")?;
+        if magic == INDEX {
+            return self.finish().map(|()| false);
+        }
+        let [accesses, _, packed, ..] = self.lengths(magic)?;
+        let end = self.position + u64::from(packed);
+        if end > length {
+            let cut = io::Error::from(io::ErrorKind::UnexpectedEof);
+            return Err(self.cut_off("a chunk", cut));
+        }
+        self.from.seek(SeekFrom::Start(end)).map_err(|e| self.bad(format!("cannot seek: {e}")))?;
+        self.position = end;
+        self.read += u64::from(accesses);
+        Ok(true)
+    }
+
     /// Reads the index. The place in the trace stays.
     pub fn index(&mut self) -> Result<TraceIndex, TraceError> {
         let io = |e: io::Error| TraceError {
@@ -218,7 +308,7 @@ impl<R: Read + Seek> TraceReader<R> {
             .seek(SeekFrom::Start(offset))
             .map_err(|e| self.bad(format!("cannot seek: {e}")))?;
         self.batches = Vec::new().into_iter();
-        self.read = first;
+        (self.position, self.read) = (offset, first);
         self.ended = false;
         Ok(first)
     }

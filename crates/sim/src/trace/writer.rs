@@ -46,6 +46,11 @@ impl<W: Write> TraceWriter<W> {
         self.accesses + self.chunk_accesses as u64
     }
 
+    /// What it is written to.
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
     /// Bytes written so far; what is buffered is not among them.
     pub fn written(&self) -> u64 {
         self.written
@@ -113,6 +118,12 @@ impl<W: Write> TraceWriter<W> {
         self.batch_count = 0;
         self.chunk_accesses = 0;
         Ok(())
+    }
+
+    /// Closes a chunk: what was written so far is readable if nothing more comes.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.flush_chunk()?;
+        self.out.flush()
     }
 
     /// Ends the trace.

@@ -143,7 +143,12 @@ impl ProgramSpec {
     /// Sets a parameter by name, from text.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SimError> {
         let number = |parameter| {
-            let bad = |_| SimError::parameter(parameter, format!("`{value}` is not a number"));
+            let bad = |_| {
+                SimError::parameter(
+                    parameter,
+                    format!("`{value}` is not a whole number, 0 or more"),
+                )
+            };
             value.parse::<u64>().map_err(bad)
         };
         let bytes = |parameter| {

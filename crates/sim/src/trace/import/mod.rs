@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use lzma_rust2::XzReader;
 
 use super::format::TraceError;
+use super::partial::{Cut, Partial};
 use super::reader::TraceReader;
 use crate::error::SimError;
 use crate::full::{Batch, Source};
@@ -101,11 +102,29 @@ impl Format {
 }
 
 /// Opens a trace of any format. Files that gzip, zstd or xz compressed are
-/// decompressed on the way.
+/// decompressed on the way. One of ours must be whole: what ends early would be
+/// simulated for as long as it goes, and then thrown away.
 pub fn open(path: &Path, format: Format) -> Result<Box<dyn Source>, SimError> {
     if format == Format::Terrace {
-        return Ok(Box::new(TraceReader::open(path)?));
+        let mut reader = TraceReader::open(path)?;
+        if path.is_file() {
+            reader.survey()?;
+        }
+        return Ok(Box::new(reader));
     }
+    begin(path, format)
+}
+
+/// Opens a trace of which as much is read as can be; why it ends is told in `cut`.
+pub fn open_partial(path: &Path, format: Format, cut: Cut) -> Result<Box<dyn Source>, SimError> {
+    let source = match format {
+        Format::Terrace => Box::new(TraceReader::open(path)?),
+        _ => begin(path, format)?,
+    };
+    Ok(Box::new(Partial::new(source, cut)))
+}
+
+fn begin(path: &Path, format: Format) -> Result<Box<dyn Source>, SimError> {
     let error = |source: io::Error| TraceError {
         file: path.to_owned(),
         readable: 0,
