@@ -25,6 +25,8 @@ pub mod reset;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
+use crate::command::Command;
+use crate::deferred::Deferred;
 use crate::filters;
 use crate::give_up;
 use crate::inject::{self, Point};
@@ -61,6 +63,23 @@ const DESCRIPTORS: u64 = 16;
 /// those of raw forks meanwhile.
 const CHILDREN: usize = 8;
 
+/// Ranges that can be noted to be managed after a fork.
+const LATE: usize = 256;
+/// The number of a child whose fork was not announced: one at a time, under the lock for reading.
+const UNANNOUNCED: usize = CHILDREN - 1;
+/// How long the threads that change the address space may take to say so (ns). They are in the
+/// kernel, between two steps; with that many at it that there is no moment without, what is known
+/// by then has to do.
+const SETTLES: u64 = 200_000_000;
+/// How long who is about to change the address space waits for a child to have its memory, at most
+/// (ns): whatever the thread that forks may wait for, it does not wait long.
+const GATE: u64 = 50_000_000;
+/// Pages that are looked at to find one that was resident.
+const LOOKED_AT: usize = 4096;
+/// Of a handover: for the events, and how many there is room for.
+const HANDOVER: usize = 128 << 10;
+const EVENTS: usize = (HANDOVER - PAGE) / size_of::<Message>();
+
 /// What a look at the children found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Round {
@@ -93,12 +112,17 @@ struct Handover {
     /// number instead: the parent may be gone before it asks, and in a PID
     /// namespace of its own it has none.)
     alive: UnsafeCell<libc::pthread_mutex_t>,
+    /// Address-space events that hold for the child, which lie behind this, plus one; 0 if the child
+    /// has got all its memory instead.
+    events: AtomicU32,
 }
+
+const _: () = assert!(size_of::<Handover>() <= PAGE);
 
 impl Handover {
     /// Maps one.
     fn map() -> Result<*mut Self, i32> {
-        sys::map_shared(PAGE).map(|at| at as *mut Self)
+        sys::map_shared(HANDOVER).map(|at| at as *mut Self)
     }
     /// In the parent's manager: shows that it lives.
     fn hold(&self) {
@@ -128,6 +152,34 @@ impl Handover {
         let futex = unsafe { &*self.alive.get().cast::<AtomicU32>() };
         futex.load(Acquire) & FUTEX_OWNER_DIED != 0
     }
+    fn event(&self, n: usize) -> *mut Message {
+        core::ptr::from_ref(self)
+            .cast_mut()
+            .wrapping_byte_add(PAGE)
+            .cast::<Message>()
+            .wrapping_add(n)
+    }
+    /// In the parent's manager: hands events over; false if there are too many.
+    fn hand_over(&self, deferred: &Deferred, child: usize) -> bool {
+        let mut count = 0;
+        let complete = deferred.for_each_in(child, |event| {
+            let room = count < EVENTS;
+            if room {
+                // SAFETY: within the mapping; the child reads when it is told to.
+                unsafe { self.event(count).write(event) };
+                count += 1;
+            }
+            room
+        });
+        self.events.store(if complete { count as u32 + 1 } else { 0 }, Release);
+        complete
+    }
+    /// In the child: what was handed over.
+    fn events(&self) -> Option<&[Message]> {
+        let count = (self.events.load(Acquire) as usize).checked_sub(1)?;
+        // SAFETY: the parent has written so many before it said so, and both run the same program.
+        Some(unsafe { core::slice::from_raw_parts(self.event(0), count.min(EVENTS)) })
+    }
     fn release(&self) {
         self.step.store(RELEASED, Release);
         sys::futex_wake(&self.step, true);
@@ -145,9 +197,10 @@ struct Children {
 #[derive(Clone, Copy)]
 struct Child {
     uffd: Uffd,
-    /// How many of the deferred events happened before the fork, so that they
-    /// hold for the child, too.
-    events: usize,
+    /// How many events were deferred when the fork was reported.
+    seen: usize,
+    /// Whether it is settled which of them hold for the child.
+    settled: bool,
 }
 
 impl Children {
@@ -162,7 +215,8 @@ impl Children {
         self.handles.iter().flatten().all(|child| child.uffd.is_orphan())
     }
     fn push(&mut self, child: Child) -> bool {
-        let free = self.handles.iter_mut().find(|h| h.is_none());
+        // The last number is for forks that were not announced.
+        let free = self.handles[..CHILDREN - 1].iter_mut().find(|h| h.is_none());
         free.map(|slot| *slot = Some(child)).is_some()
     }
 }
@@ -188,6 +242,14 @@ pub struct ForkState {
     filtered: AtomicBool,
     /// The handle of the staging slots (it reports no forks).
     staging: AtomicI32,
+    /// While set, threads that are about to change the address space had better wait: what they
+    /// do would have to be kept in mind until the fork is over.
+    gate: AtomicU32,
+    /// Of how many deferred events it is sure that they were carried out before the copy.
+    sure: AtomicUsize,
+    /// Ranges that threads have asked to be managed meanwhile; of more than fit, they wait.
+    late: [(AtomicUsize, AtomicUsize); LATE],
+    late_count: AtomicUsize,
     /// A page that every child inherits: the kernel reports a fork only with memory that is
     /// registered, and the program may have none.
     sentinel: AtomicUsize,
@@ -208,6 +270,10 @@ impl ForkState {
             parent: AtomicI32::new(0),
             filtered: AtomicBool::new(false),
             staging: AtomicI32::new(-1),
+            gate: AtomicU32::new(0),
+            sure: AtomicUsize::new(0),
+            late: [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; LATE],
+            late_count: AtomicUsize::new(0),
             sentinel: AtomicUsize::new(0),
             interim: AtomicPtr::new(core::ptr::null_mut()),
         }
@@ -234,7 +300,7 @@ impl ForkState {
     fn forget_handover(&self) {
         let page = self.handover.swap(core::ptr::null_mut(), AcqRel);
         // SAFETY: the manager, or in the child everybody, is done with it.
-        let _ = unsafe { sys::munmap(page as usize, PAGE) };
+        let _ = unsafe { sys::munmap(page as usize, HANDOVER) };
         self.keep_one();
     }
     /// Keeps a page for a fork for which there would be none, unless there is one.
@@ -271,7 +337,7 @@ impl ForkState {
         let kept = self.kept.swap(core::ptr::null_mut(), AcqRel);
         if !kept.is_null() {
             // SAFETY: a mapping of ours that nobody in this process uses.
-            let _ = unsafe { sys::munmap(kept as usize, PAGE) };
+            let _ = unsafe { sys::munmap(kept as usize, HANDOVER) };
         }
     }
 }
@@ -301,7 +367,7 @@ impl Pager {
         // Nonsense where a filter forbids to ask: a thread that the manager does not find.
         // SAFETY: asks for this thread's number.
         let thread = unsafe { libc::syscall(libc::SYS_gettid) } as usize;
-        let error = self.commands.ask(self, crate::command::Command::ForkBegins, thread, 0);
+        let error = self.commands.ask(self, Command::ForkBegins, thread, 0);
         if self.is_stopped() {
             self.await_plain_memory();
             self.fork.turn.store(0, Release);
@@ -312,6 +378,17 @@ impl Pager {
             return Err(error as i32);
         }
         Ok(Announced::Yes)
+    }
+
+    /// In a thread of the program's that is about to change the address space: lets a child have its
+    /// memory first, or waits some time for that.
+    pub fn await_child(&self) {
+        if self.fork.gate.load(Acquire) != 0 {
+            let until = sys::now() + GATE;
+            while self.fork.gate.load(Acquire) != 0 && sys::now() < until {
+                give_way();
+            }
+        }
     }
 
     /// Something of ours broke: waits until the program's memory is plain. A child that
@@ -349,7 +426,7 @@ impl Pager {
     /// Called with the lock for reading held.
     pub fn forked(&self, worker: &mut Worker<'_>, uffd: Uffd) {
         self.stats().counters.forks.fetch_add(1, Relaxed);
-        let child = Child { uffd, events: self.deferred.lock().noted() };
+        let child = Child { uffd, seen: self.deferred.lock().noted(), settled: false };
         {
             let mut children = self.fork.children.lock();
             if children.announced && children.push(child) {
@@ -358,12 +435,87 @@ impl Pager {
                 return;
             }
         }
-        // Not through the wrapper. Freeze, fill, let go.
+        // Not announced. Freeze, fill, let go.
         self.frozen.fetch_add(1, SeqCst);
         self.wait_quiet(worker.id);
-        self.fill_child(worker, child);
+        self.read_all_changes(worker);
+        self.settle(UNANNOUNCED, child, 0);
+        self.fill_child(worker, UNANNOUNCED, child);
+        self.deferred.lock().forget_child(UNANNOUNCED);
         child.uffd.close();
+        if self.frozen.load(SeqCst) == 1 && !self.is_stopped() {
+            // Who serves faults meanwhile waits for the lock.
+            self.carry_out_deferred();
+        }
         self.frozen.fetch_sub(1, SeqCst);
+    }
+
+    /// With the lock for reading, while frozen: reads until all changes of the address space that
+    /// a child may have are noted.
+    fn read_all_changes(&self, worker: &mut Worker<'_>) {
+        let deadline = sys::now() + SETTLES;
+        while self.uffd().is_changing() && sys::now() < deadline {
+            match self.uffd().read() {
+                // Its thread faults again.
+                Some(Message::Fault { page, .. }) => {
+                    let _ = self.uffd().wake(page, PAGE);
+                }
+                Some(Message::Fork { child }) => {
+                    // Several at once: this one gets what can be known now.
+                    let uffd = Uffd::from_raw(child);
+                    let child = Child { uffd, seen: self.deferred.lock().noted(), settled: false };
+                    self.settle(UNANNOUNCED, child, 0);
+                    self.fill_child(worker, UNANNOUNCED, child);
+                    uffd.close();
+                }
+                Some(event) => self.deferred.lock().push(event),
+                None => give_way(),
+            }
+        }
+    }
+
+    /// Waits until all changes of the address space that a child may have are noted. Others read.
+    fn await_changes(&self) {
+        let deadline = sys::now() + SETTLES;
+        while self.uffd().is_changing() && !self.is_stopped() && sys::now() < deadline {
+            give_way();
+        }
+    }
+
+    /// Finds out which of the deferred events hold for a child: of so many it is sure.
+    fn settle(&self, number: usize, child: Child, sure: usize) {
+        let uffd = child.uffd;
+        let first_managed = |start: usize, end: usize| {
+            self.regions.iter().find_map(|(_, region)| {
+                let (from, to) = (start.max(region.start()), end.min(region.end()));
+                let page = |at: usize| ((at - region.start()) / PAGE) as u32;
+                let is_mapped = |at: &usize| {
+                    let word = region.word(page(*at)).load(Acquire);
+                    PageState::of(word) != PageState::Gone
+                };
+                (from < to).then(|| (from..to).step_by(PAGE).find(is_mapped)).flatten()
+            })
+        };
+        // A page that was resident tells: either it is there, or zeros are right.
+        let is_discarded = |start: usize, end: usize| {
+            let resident = self.regions.iter().find_map(|(_, region)| {
+                let (from, to) = (start.max(region.start()), end.min(region.end()));
+                (from < to).then(|| {
+                    (from..to).step_by(PAGE).take(LOOKED_AT).find(|at| {
+                        let page = ((at - region.start()) / PAGE) as u32;
+                        region.word(page).load(Acquire) == PageState::Resident.word()
+                    })
+                })?
+            })?;
+            match uffd.copy(resident, crate::serve::zeros(), PAGE).1 {
+                0 => Some(true),
+                libc::EEXIST => Some(false),
+                _ => None,
+            }
+        };
+        let is_registered = |page: usize| uffd.is_registered(page);
+        let mut deferred = self.deferred.lock();
+        deferred.settle(number, sure, child.seen, is_registered, first_managed, is_discarded);
     }
 
     /// A child runs as soon as the message of its birth is read. Whoever reads
@@ -381,7 +533,7 @@ impl Pager {
     }
 
     /// Brings in everything that is absent in a child.
-    fn fill_child(&self, worker: &mut Worker<'_>, child: Child) {
+    fn fill_child(&self, worker: &mut Worker<'_>, number: usize, child: Child) {
         for (_, region) in self.regions.iter() {
             if child.uffd.is_orphan() {
                 return;
@@ -393,11 +545,11 @@ impl Pager {
                 ) {
                     continue;
                 }
-                let address = region.start() + page as usize * PAGE;
-                if self.is_wiped(address) {
-                    continue;
+                let origin = region.start() + page as usize * PAGE;
+                let place = self.deferred.lock().destination_in(Some(number), origin);
+                if let Some(address) = place.filter(|&address| !self.is_wiped(address)) {
+                    worker.bring_to_child(number, child, address);
                 }
-                worker.bring_to_child(child, address);
             }
         }
     }
@@ -422,6 +574,7 @@ impl Worker<'_> {
         pager.share.forks(pager);
         handover.hold();
         fork.children.lock().announced = true;
+        fork.sure.store(pager.deferred.lock().noted(), Release);
         pager.commands.answer(0);
         inject::at(Point::Fork);
         let mut released = false;
@@ -430,6 +583,7 @@ impl Worker<'_> {
         let mut round = Round::Nobody;
         let mut pause = LEAST_PAUSE;
         loop {
+            self.obey_while_forking();
             round = self.serve_children(match round {
                 // What else comes is not this fork's child.
                 _ if released => LONGEST_PAUSE,
@@ -445,6 +599,7 @@ impl Worker<'_> {
                 pager.await_handles();
                 self.let_children_go(step == CHILD_PLAIN);
                 handover.release();
+                fork.gate.store(0, Release);
                 released = true;
             }
             if fork.ended.load(Acquire) != 0 {
@@ -468,7 +623,8 @@ impl Worker<'_> {
             }
             match round {
                 Round::Nobody => pager.sleep_unless(LONGEST_PAUSE, || {
-                    fork.ended.load(Acquire) != 0 || fork.children.lock().any()
+                    let asked = pager.commands.pending().is_some();
+                    asked || fork.ended.load(Acquire) != 0 || fork.children.lock().any()
                 }),
                 Round::Quiet if !released => {
                     sys::futex_wait(&handover.step, NOTHING, Some(pause), true);
@@ -484,10 +640,68 @@ impl Worker<'_> {
         pager.await_handles();
         self.let_children_go(true);
         handover.drop_hold();
+        fork.gate.store(0, Release);
         self.thaw();
         fork.forget_handover();
         fork.done.store(1, Release);
         sys::futex_wake(&fork.done, false);
+        self.manage_late();
+    }
+
+    /// Does what other threads ask for meanwhile, or notes it: the one that forks may have to wait
+    /// for them.
+    fn obey_while_forking(&self) {
+        let pager = self.pager;
+        let Some((command, a, b)) = pager.commands.pending() else { return };
+        match command {
+            Command::Manage => {
+                let count = pager.fork.late_count.load(Relaxed);
+                if let Some((start, end)) = pager.fork.late.get(count) {
+                    start.store(a, Relaxed);
+                    end.store(b, Relaxed);
+                    // A child's copy has it whole or not at all.
+                    pager.fork.late_count.store(count + 1, Release);
+                    pager.commands.answer(1);
+                }
+            }
+            Command::Discard => {
+                let _reading = pager.reading.lock();
+                pager.deferred.lock().push(Message::Remove { start: a, end: b });
+                pager.commands.answer(usize::from(!pager.is_stopped()));
+            }
+            _ => {}
+        }
+    }
+
+    /// Manages what was asked for while a fork was under way. In a child, too.
+    pub(crate) fn manage_late(&mut self) {
+        let fork = &self.pager.fork;
+        let count = fork.late_count.swap(0, AcqRel);
+        for (start, end) in &fork.late[..count] {
+            // What cannot be managed is counted.
+            let _ = self.manage_by_parts(start.load(Relaxed), end.load(Relaxed));
+        }
+    }
+
+    /// Finds out of each child what holds for it, unless that is known.
+    fn settle_children(&self) {
+        let pager = self.pager;
+        let all_settled =
+            |children: &Children| children.handles.iter().flatten().all(|c| c.settled);
+        if all_settled(&pager.fork.children.lock()) {
+            return;
+        }
+        pager.fork.gate.store(1, Release);
+        pager.await_changes();
+        let children = pager.fork.children.lock().handles;
+        for (number, child) in children.into_iter().enumerate() {
+            if let Some(child) = child.filter(|child| !child.settled) {
+                pager.settle(number, child, pager.fork.sure.load(Acquire));
+                if let Some(child) = &mut pager.fork.children.lock().handles[number] {
+                    child.settled = true;
+                }
+            }
+        }
     }
 
     /// When something of ours broke: gives the children all their memory. The thread
@@ -496,6 +710,7 @@ impl Worker<'_> {
         let fork = &self.pager.fork;
         fork.children.lock().announced = false;
         self.let_children_go(true);
+        fork.gate.store(0, Release);
         fork.done.store(1, Release);
         sys::futex_wake(&fork.done, false);
     }
@@ -504,13 +719,24 @@ impl Worker<'_> {
     /// asked for, and if there are several: nothing says which of them is the
     /// one that will serve itself.
     fn let_children_go(&mut self, fill: bool) {
-        let children =
-            core::mem::replace(&mut self.pager.fork.children.lock().handles, [None; CHILDREN]);
+        let pager = self.pager;
+        self.settle_children();
+        let children = pager.fork.children.lock().handles;
         let several = children.iter().flatten().count() > 1;
-        for child in children.into_iter().flatten() {
-            if fill || several {
-                self.pager.fill_child(self, child);
+        for (number, child) in children.into_iter().enumerate() {
+            let Some(child) = child.filter(|child| child.settled) else { continue };
+            // One that has all its memory, and no books of what has changed, is on its own.
+            let handover = pager.fork.any_handover();
+            let is_open = |page: &&Handover| page.step.load(Acquire) != RELEASED;
+            let handed_over = !several
+                && handover
+                    .filter(is_open)
+                    .is_some_and(|page| page.hand_over(&pager.deferred.lock(), number));
+            if fill || !handed_over {
+                pager.fill_child(self, number, child);
             }
+            pager.fork.children.lock().handles[number] = None;
+            pager.deferred.lock().forget_child(number);
             child.uffd.close();
         }
     }
@@ -536,6 +762,7 @@ impl Worker<'_> {
 
     /// Serves what children wait for; waits for that so long at most (ns).
     fn serve_children(&mut self, wait: u64) -> Round {
+        self.settle_children();
         let children = self.pager.fork.children.lock().handles;
         let mut polls = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; CHILDREN];
         for (poll, child) in polls.iter_mut().zip(&children) {
@@ -546,13 +773,14 @@ impl Worker<'_> {
         }
         sys::poll(&mut polls, wait);
         let mut round = Round::Quiet;
-        for child in children.into_iter().flatten() {
+        for (number, child) in children.into_iter().enumerate() {
+            let Some(child) = child.filter(|child| child.settled) else { continue };
             while let Some(message) = child.uffd.read() {
                 round = Round::Served;
                 // Other events of the child cannot be followed here, and need
                 // not be: it has one thread, and that is in our wrapper.
                 if let Message::Fault { page, .. } = message {
-                    self.bring_to_child(child, page);
+                    self.bring_to_child(number, child, page);
                 }
             }
         }
@@ -560,9 +788,9 @@ impl Worker<'_> {
     }
 
     /// Brings a page of a child's in, however long that takes.
-    fn bring_to_child(&mut self, child: Child, page: usize) {
+    fn bring_to_child(&mut self, number: usize, child: Child, page: usize) {
         loop {
-            match self.serve_child_page(child.uffd, page, child.events) {
+            match self.serve_child_page((number, child.uffd), page) {
                 Served::Done => return,
                 Served::Retry => give_way(),
                 // It would read zeros.

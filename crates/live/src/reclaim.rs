@@ -382,6 +382,8 @@ impl Worker<'_> {
         }
         // Whoever serves a fault from the frozen books holds this lock, too.
         let _reading = pager.reading.lock();
+        // Of what has moved, it is not known where it was brought in.
+        let moved = pager.deferred.lock().has_moved();
         pager.carry_out_deferred();
         let mut thawed = pager.thawed.lock();
         let (pages, overflow) = thawed.take();
@@ -391,7 +393,7 @@ impl Worker<'_> {
                 adopt(pager, &place, &pagemap);
             }
         }
-        if overflow {
+        if overflow || moved {
             self.adopt_present();
         }
         drop(thawed);

@@ -366,14 +366,15 @@ impl<'p> Worker<'p> {
         self.serve_from(uffd, address, origin)
     }
 
-    /// The same for a page of a child, which was forked after so many of the
-    /// deferred events.
-    pub fn serve_child_page(&mut self, child: Uffd, address: usize, events: usize) -> Served {
+    /// The same for a page of a child, of which it is settled which of the deferred events hold
+    /// for it.
+    pub fn serve_child_page(&mut self, child: (usize, Uffd), address: usize) -> Served {
+        let (number, uffd) = child;
         if self.pager.is_wiped(address) {
-            return fill_zeros(child, address);
+            return fill_zeros(uffd, address);
         }
-        let origin = self.pager.deferred.lock().origin_before(events, address);
-        self.serve_from(child, address, origin)
+        let origin = self.pager.deferred.lock().origin_in(Some(number), address);
+        self.serve_from(uffd, address, origin)
     }
 
     fn serve_from(&mut self, uffd: Uffd, address: usize, origin: Option<usize>) -> Served {

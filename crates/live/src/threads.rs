@@ -292,6 +292,7 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
                 register_mapped(pager, region);
             }
             worker.adopt_present();
+            worker.manage_late();
             for (start, end) in mapped_unknown(pager) {
                 let _ = worker.manage_range(start, end);
             }
@@ -502,7 +503,7 @@ impl Worker<'_> {
     pub(crate) fn take_messages(&mut self, pending: &mut Pending) {
         let pager = self.pager;
         let _reading = pager.reading.lock();
-        while pending.count < PENDING && pager.deferred.lock().has_room() {
+        while pending.count < PENDING {
             let Some(message) = pager.uffd().read() else { return };
             match message {
                 Message::Fault { page, write, thread } => {

@@ -114,6 +114,9 @@ struct RawMessage {
     arg: [u64; 3],
 }
 
+/// The last page below the end of the address space, which is never mapped.
+const NOWHERE: usize = 0x7fff_ffff_e000;
+
 /// A userfaultfd. Copies name the same descriptor; nothing closes it implicitly,
 /// because a handle that goes away turns absent pages into zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,11 +222,25 @@ impl Uffd {
     /// Whether the memory that the handle is for no longer exists: its last
     /// process has ended.
     pub fn is_orphan(self) -> bool {
-        // The last page below the end of the address space is never mapped, and
-        // the kernel looks for the memory first.
-        const NOWHERE: usize = 0x7fff_ffff_e000;
+        // The kernel looks for the memory first.
+        self.copy_nothing() == libc::ESRCH
+    }
+
+    /// Whether the address space is changing, or being copied: something that will be told is
+    /// not read yet, or its thread does not know.
+    pub fn is_changing(self) -> bool {
+        self.copy_nothing() == libc::EAGAIN
+    }
+
+    fn copy_nothing(self) -> i32 {
         static PAGE_OF_ZEROS: [u8; crate::sys::PAGE] = [0; crate::sys::PAGE];
-        self.copy(NOWHERE, PAGE_OF_ZEROS.as_ptr() as usize, crate::sys::PAGE).1 == libc::ESRCH
+        self.copy(NOWHERE, PAGE_OF_ZEROS.as_ptr() as usize, crate::sys::PAGE).1
+    }
+
+    /// Whether a page is registered with this handle. Changes nothing: the kernel looks for the
+    /// place before it reads what is to be copied there, and there is nothing to read.
+    pub fn is_registered(self, page: usize) -> bool {
+        matches!(self.copy(page, NOWHERE, crate::sys::PAGE).1, libc::EFAULT | libc::EEXIST)
     }
 
     /// Fills a missing page with the shared zero page, and wakes who waits.

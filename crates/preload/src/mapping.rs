@@ -263,6 +263,7 @@ pub unsafe extern "C" fn mmap64(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
     hand_on!(c"munmap", at => *mut c_void, len => usize; c_int);
+    state::await_child();
     // SAFETY: the caller's.
     match unsafe { sys::munmap(at as usize, len) } {
         Ok(()) => {
@@ -312,6 +313,7 @@ const MADV_GUARD_INSTALL: c_int = 102;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
     hand_on!(c"madvise", at => *mut c_void, len => usize, advice => c_int; c_int);
+    state::await_child();
     // SAFETY: the caller's.
     let mut advised = unsafe { sys::madvise(at as usize, len, advice) };
     if advice == MADV_COLLAPSE {

@@ -34,6 +34,7 @@ pub unsafe extern "C" fn mremap(
         to => *mut c_void; *mut c_void
     );
     let to = if flags & libc::MREMAP_FIXED == 0 { 0 } else { to as usize };
+    state::await_child();
     let remap = |flags: c_int, to: usize| {
         // SAFETY: the caller's; sets `errno` as the C library's does.
         (unsafe { libc::syscall(libc::SYS_mremap, old, len, new_len, flags, to) }) as *mut c_void

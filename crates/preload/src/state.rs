@@ -19,7 +19,7 @@ use terrace_live::pager::Pager;
 use terrace_live::shared::{ProcessPage, State, Text};
 use terrace_live::spin::SpinLock;
 use terrace_live::sys::PAGE;
-use terrace_live::{activate, aside, prepared, sys};
+use terrace_live::{activate, aside, prepared, sys, threads};
 
 use crate::{places, sanitizers};
 
@@ -145,6 +145,16 @@ pub(crate) fn pager_even_if_broken() -> Option<&'static Pager> {
 pub(crate) fn any_pager() -> Option<&'static Pager> {
     // SAFETY: as above.
     unsafe { PAGER.load(Acquire).as_ref() }
+}
+
+/// In a thread of the program's that is about to change the address space. Those of ours do not wait
+/// for one another.
+pub(crate) fn await_child() {
+    if let Some(pager) = pager()
+        && !threads::is_ours()
+    {
+        pager.await_child();
+    }
 }
 
 /// Whether any of a range is managed now.

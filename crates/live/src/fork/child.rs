@@ -37,10 +37,18 @@ impl Pager {
         let able = able && limits::with_more_descriptors(|| self.adopt_spilled(parent));
         let request = if able { CHILD_READY } else { CHILD_PLAIN };
         let orphaned = self.await_release(request);
+        // SAFETY: the caller's.
+        unsafe { self.deferred.force_unlock() };
+        let events = self.fork.handover().events();
+        if let Some(events) = events {
+            self.deferred.lock().take_over(events);
+        }
+        // Without, it has all its memory, and books that are not true of it.
+        let filled = !orphaned && events.is_none();
         self.fork.keep_apart();
         self.fork.forget_handover();
         // A parent that broke has brought everything in, unless it was killed before.
-        let stays_plain = !able || self.is_stopped();
+        let stays_plain = !able || filled || self.is_stopped();
         if orphaned {
             self.check_orphan(stays_plain);
         }

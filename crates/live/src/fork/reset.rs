@@ -71,7 +71,7 @@ const KEPT: &[(&str, &str, &str)] = &[
 const RESET_FIELDS: &[(&str, &str)] = &[
     ("asleep", "the manager is not here"),
     ("commands", "nor is who asked"),
-    ("deferred", "lock; the events are carried out"),
+    ("deferred", "lock; events that hold for the child are carried out"),
     ("duty", "no thread of ours waits"),
     ("farewell", "opened anew: `open_handles`"),
     ("fork", "turn and children; the handover is forgotten"),
@@ -143,7 +143,6 @@ impl Pager {
             self.mind.force_unlock();
             self.limbo.force_unlock();
             self.thawed.force_unlock();
-            self.deferred.force_unlock();
             self.fork.children.force_unlock();
             self.regions.after_fork();
             self.store.after_fork();
@@ -161,6 +160,7 @@ impl Pager {
         self.duty.reset();
         self.waits.reset();
         self.asleep.store(0, Relaxed);
+        self.fork.gate.store(0, Release);
         self.fork.turn.store(0, Release);
         self.frozen.store(0, Release);
     }
