@@ -3,7 +3,7 @@
 #include "hazard.h"
 #include <malloc.h>
 
-enum { FORKS = 24, PAGES = 32 };
+enum { FORKS = 10, PAGES = 32 };
 static const size_t bytes = PAGES * PAGE;
 static atomic_bool stop;
 /* What each thread works on; the first word of a page says which content it has. */

@@ -2,7 +2,7 @@
  * mappings say, whichever came first. */
 #include "hazard.h"
 
-enum { FORKS = 40 };
+enum { FORKS = 12 };
 static const size_t bytes = QUARTER;
 static unsigned char *places[2];
 static atomic_bool go, stop;

@@ -48,6 +48,8 @@ const LONG: &[&str] = &[
     "dlopen_constructor",
     "exit_variants",
     "fork_before_memory",
+    "fork_during_changes",
+    "fork_during_mremap",
     "fork_while_threads_fault",
     "huge_pages",
     "kill_children_anywhere",
