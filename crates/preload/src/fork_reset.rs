@@ -38,6 +38,7 @@ const _: &[(&str, &str, &str)] = &[
     ("forking.rs", "REAL", "looked up once"),
     ("forking.rs", "REGISTERED", "handlers are inherited"),
     ("lib.rs", "INIT", "does not change"),
+    ("lib.rs", "TERRACE_PRELOADED", "does not change"),
     ("malloc.rs", "CURRENT_BREAK", "set once"),
     ("malloc.rs", "HEAP_START", "set once"),
     ("malloc.rs", "NEXT", "looked up once"),
