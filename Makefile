@@ -148,8 +148,8 @@ soak: build ## Real programs under budgets that change at random, for SOAK_SECON
 	SOAK_SECONDS=$(SOAK_SECONDS) TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) $(TESTS) --test soak
 
 .PHONY: foreign
-foreign: build ## CPython's, redis's and stress-ng's tests under Terrace; FOREIGN=short, ONLY=module choose.
-	@scripts/setup.sh foreign || echo "setup.sh foreign failed" >&2
+foreign: build ## CPython's, redis's and stress-ng's tests, a database, a browser, a JVM, cargo; FOREIGN=short, ONLY=name choose.
+	@FOREIGN=$(FOREIGN) scripts/setup.sh foreign || echo "setup.sh foreign failed" >&2
 	@scripts/redis-tests.sh $(abspath $(TARGET))/redis-tests || \
 	    echo "redis's test suite could not be fetched: NOT run" >&2
 	FOREIGN=$(FOREIGN) TERRACE_BIN=$(abspath $(TERRACE)) \

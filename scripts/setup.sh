@@ -48,6 +48,14 @@ wanted() {
         echo "redis-cli redis-tools"
         echo "tclsh tcl"
         echo "stress-ng stress-ng"
+        echo "setpriv util-linux"
+        # Its server is not in PATH.
+        ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || echo "its-own-server postgresql"
+        # Only the long form runs a browser and a virtual machine.
+        if [ "${FOREIGN:-}" != short ]; then
+            echo "chromium chromium"
+            echo "javac default-jdk-headless"
+        fi
         # CPython's own tests come with it or in a package of their own.
         local python
         for python in python3 /usr/bin/python3; do

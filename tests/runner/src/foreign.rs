@@ -13,8 +13,7 @@ use terrace_core::Bytes;
 use crate::harness::{Case, Verdict, number};
 use crate::process;
 use crate::programs::environment::Environment;
-use crate::stress;
-use crate::terrace;
+use crate::{large, stress, terrace};
 
 /// An eighth to a third of what the modules use.
 const BUDGET: Bytes = Bytes::mib(8);
@@ -94,6 +93,7 @@ pub fn cases() -> Result<Vec<Case>, String> {
         })
         .chain([redis])
         .chain(stress::cases(&terrace, short, limit))
+        .chain(large::cases(&terrace, short, limit))
         .collect())
 }
 

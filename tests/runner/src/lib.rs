@@ -10,6 +10,7 @@
 //! | [`programs`] | real programs, unmanaged and in a quarter of their memory |
 //! | [`foreign`] | test suites that others wrote |
 //! | `stress` | of these, stress-ng's stressors of memory |
+//! | `large` | of these, large programs: a database, a browser, a virtual machine, a compiler |
 //! | [`soak`] | real programs at once under budgets that change |
 //! | [`report`] | reads what `terrace run --json` says |
 //! | [`terrace`] | finds or builds the programs under test |
@@ -18,6 +19,7 @@ pub mod foreign;
 pub mod harness;
 pub mod hazards;
 pub mod inputs;
+mod large;
 pub mod process;
 pub mod programs;
 pub mod report;
