@@ -142,7 +142,7 @@ fn journal() -> Vec<u8> {
     let mut grid = Grid::default();
     grid.set("seed", vec!["1".into(), "2".into()]).unwrap();
     let points = grid.points().unwrap();
-    let mut journal = Journal::open(&path).unwrap();
+    let mut journal = Journal::open(&path, false).unwrap();
     let figures = METRICS.iter().map(|_| Metric::Count(1)).collect();
     journal.note(&points[0], &Ok(figures)).unwrap();
     journal.note(&points[1], &Err("no room".into())).unwrap();
