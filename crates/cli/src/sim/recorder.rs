@@ -86,15 +86,15 @@ pub(crate) fn executable(name: &OsString) -> Result<PathBuf, Failure> {
     if !file.is_file() {
         return Err(Failure::bad_input(format!("{}: no such program", file.display())));
     }
-    if rustix::fs::access(&file, Access::EXEC_OK).is_err() {
-        return Err(Failure::bad_input(format!("{}: is not executable", file.display())));
-    }
     if starts_with(&file, b"#!") {
         return Err(Failure::bad_input(format!(
             "{}: is a script; record its interpreter: -- INTERPRETER {}",
             file.display(),
             file.display()
         )));
+    }
+    if rustix::fs::access(&file, Access::EXEC_OK).is_err() {
+        return Err(Failure::bad_input(format!("{}: is not executable", file.display())));
     }
     Ok(file)
 }
