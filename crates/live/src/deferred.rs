@@ -388,7 +388,9 @@ mod tests {
             for seen in 0..=events.len() {
                 for at in [a, b] {
                     let mut deferred = Deferred::new();
-                    events.iter().for_each(|&event| deferred.push(event));
+                    for &event in events {
+                        deferred.push(event);
+                    }
                     deferred.settle(3, 0, seen, |page| within(at, page), books, |_, _| None);
                     let place = (events.len(), seen, at);
                     assert_eq!(
