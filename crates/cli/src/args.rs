@@ -15,8 +15,8 @@ use terrace_economics::Mode;
 use crate::failure::Failure;
 use crate::output;
 use crate::{
-    attach, broker, check, compare, completions, convert, crash, doctor, man, metrics, plan,
-    record, replay, report, reproduce, run, set, sim, sweep, top, validate, why,
+    attach, broker, check, compare, completions, convert, crash, doctor, effects, man, metrics,
+    plan, record, replay, report, reproduce, run, set, sim, sweep, top, validate, why,
 };
 
 /// Runs programs in less memory than they ask for, and simulates how memory
@@ -99,9 +99,11 @@ impl Cli {
 }
 
 /// Reads a command line.
-pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+/// Where an option of it would do nothing it is refused.
+pub(crate) fn parse(arguments: &[OsString]) -> Result<Result<Cli, Failure>, clap::Error> {
     let matches = command().try_get_matches_from(arguments)?;
-    Cli::from_arg_matches(&matches)
+    let cli = Cli::from_arg_matches(&matches)?;
+    Ok(effects::check(&matches).map(|()| cli))
 }
 
 /// The command line, on which a negative number is a value, though none is allowed anywhere: who
@@ -357,7 +359,7 @@ mod tests {
     }
 
     /// The words of a shell command, up to what is the shell's business; what the shell
-    /// would put in is a policy where it is called so, or else a number.
+    /// would put in is a policy where it is called so, an address, or else a number.
     fn words(command: &str) -> Vec<String> {
         let mut words = Vec::new();
         let mut word: Option<String> = None;
@@ -382,10 +384,10 @@ mod tests {
                         name.push(letter);
                     }
                     letters.next_if(|_| inner);
-                    word.get_or_insert_default().push_str(if name == "policy" {
-                        "2q"
-                    } else {
-                        "1"
+                    word.get_or_insert_default().push_str(match name.as_str() {
+                        "policy" => "2q",
+                        name if name.starts_with("printf 0x") => "0x1",
+                        _ => "1",
                     });
                 }
                 _ => word.get_or_insert_default().push(letter),
@@ -409,8 +411,15 @@ mod tests {
                 if !command.starts_with("terrace ") || command.contains(['[', '…']) {
                     continue;
                 }
-                match Cli::try_parse_from(words(command)) {
-                    Ok(_) => understood += 1,
+                match Cli::command().try_get_matches_from(words(command)) {
+                    Ok(matches) => match effects::check(&matches) {
+                        Ok(()) => understood += 1,
+                        Err(failure) => wrong.push(format!(
+                            "{}: {command}\n    {}",
+                            document.display(),
+                            failure.message()
+                        )),
+                    },
                     Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp) => understood += 1,
                     Err(e) => wrong.push(format!(
                         "{}: {command}\n    {}",
@@ -446,7 +455,7 @@ mod tests {
         let is =
             |command: &str, expected: &[&str]| assert_eq!(words(command), expected, "{command}");
         is("terrace top $run --watch # a line", &["terrace", "top", "1", "--watch"]);
-        is("terrace why $(printf 0x%x 3) --of $! | head", &["terrace", "why", "1", "--of", "1"]);
+        is("terrace why $(printf 0x%x 3) --of $! | head", &["terrace", "why", "0x1", "--of", "1"]);
         is("terrace run -- sh -c 'a & b' >x", &["terrace", "run", "--", "sh", "-c", "a & b"]);
     }
 }

@@ -8,12 +8,12 @@ use serde::Serialize;
 use terrace_sim::full::{Batch, Source};
 use terrace_sim::trace::import::{export_champsim, export_dramsim3};
 use terrace_sim::trace::partial::Cut;
-use terrace_sim::trace::{Format, TraceHeader, TraceWriter, import};
+use terrace_sim::trace::{Format, Summary, TraceHeader, TraceWriter, import};
 
 use crate::args::one_of;
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, Output};
-use crate::sim::input::{failure, told};
+use crate::sim::input::{failure, tell, told};
 
 const FROM: &[Format] = &Format::ALL;
 const TO: &[Format] = &[Format::Terrace, Format::ChampSim, Format::DramSim3];
@@ -22,7 +22,8 @@ const TO: &[Format] = &[Format::Terrace, Format::ChampSim, Format::DramSim3];
 ///
 /// Without `--from` the file's name decides: .champsim, .champsimtrace,
 /// .drmemtrace, .lackey, .dramsim3, .ls, .perf, .damo or damon.data (also with .gz,
-/// .zst or .xz), else our own format.
+/// .zst or .xz), else our own format. What of a trace is skipped, dropped or folded
+/// is said on stderr.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: terrace convert mcf.champsimtrace.gz mcf.trace")]
 pub(crate) struct Args {
@@ -48,10 +49,12 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct Document {
+    /// Accesses, instructions of ChampSim's, or requests that were written.
     records: u64,
     /// Why the trace was not read to its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     cut: Option<String>,
+    input: Summary,
 }
 
 impl Args {
@@ -73,19 +76,18 @@ impl Args {
             .write(source.as_mut(), from, &mut out)
             .and_then(|records| out.flush().map(|()| records).map_err(Failure::failed));
         let records = written.map_err(|failure| out.get_ref().broken().unwrap_or(failure))?;
-        if records == 0 {
-            return Err(Failure::bad_input(format!(
-                "INPUT: {}: holds no access that {} knows",
-                self.input.display(),
-                from.name()
-            )));
-        }
+        // An importer that found not one access has said so.
+        let Some(input) = source.summary() else {
+            return Err(Failure::failed("nothing tells what was read"));
+        };
         out.get_mut().complete()?;
         let cut = told(Some(&cut));
+        tell(&self.input.display().to_string(), Some(&input));
         let text = if json {
-            output::json("terrace.convert", &Document { records, cut })?
+            output::json("terrace.convert", &Document { records, cut, input })?
         } else {
-            format!("{}: {} records\n", self.output.display(), output::count(records))
+            let records = output::count(records);
+            format!("{}: {records} records, from {}\n", self.output.display(), words(&input))
         };
         if out.get_ref().path().is_some() {
             output::print(&text)?;
@@ -110,7 +112,7 @@ impl Args {
                 let header = TraceHeader {
                     program: vec![source.describe()],
                     recorder: from.name().to_owned(),
-                    fetches: from == Format::Lackey,
+                    fetches: false,
                 };
                 let mut writer = TraceWriter::new(&mut out, &header).map_err(Failure::failed)?;
                 let mut batch = Batch::default();
@@ -123,4 +125,27 @@ impl Args {
             }
         }
     }
+}
+
+/// Threads that are told one by one.
+const SHOWN: usize = 4;
+
+/// What was read, in words.
+fn words(input: &Summary) -> String {
+    let count = output::count;
+    let threads = match input.threads.len() {
+        1 => "one thread".to_owned(),
+        n @ 2..=SHOWN => {
+            let each: Vec<String> = input.threads.values().copied().map(count).collect();
+            format!("{n} threads ({})", each.join(", "))
+        }
+        n => format!("{n} threads"),
+    };
+    format!(
+        "{} accesses ({} loads, {} stores) of {threads} in {} instructions",
+        count(input.accesses()),
+        count(input.loads),
+        count(input.stores),
+        count(input.instructions)
+    )
 }

@@ -3,6 +3,7 @@
 //! | file | concept |
 //! |---|---|
 //! | [`args`] | the command line as data; help, man pages and completions come from it |
+//! | [`effects`] | options that would do nothing are refused |
 //! | [`failure`] | errors: one line on stderr, and the exit code |
 //! | [`output`] | what the commands write: documents, tables, streams, files |
 //! | [`procs`] | what `/proc` says of processes |
@@ -44,6 +45,7 @@ mod completions;
 mod convert;
 mod crash;
 mod doctor;
+mod effects;
 mod failure;
 mod man;
 mod metrics;
@@ -74,7 +76,7 @@ fn main() -> ExitCode {
     output::outlive_limits();
     let arguments: Vec<_> = std::env::args_os().collect();
     let outcome = match args::parse(&arguments) {
-        Ok(cli) => cli.execute(),
+        Ok(cli) => cli.and_then(args::Cli::execute),
         Err(error) => args::explain(&error, &arguments),
     };
     match outcome {

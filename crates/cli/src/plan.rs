@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::output::{self, Files, Kind, count, facts, percent, table};
 use crate::progress::Progress;
 use crate::sim::full::Shared;
-use crate::sim::input::{Input, failure, told};
+use crate::sim::input::{Input, failure, tell, told};
 use crate::sim::setup::{PAGE_SIZES, POLICIES, page_size_name};
 
 /// Say how much fast memory a program needs.
@@ -102,6 +102,7 @@ impl Args {
         });
         bar.finish();
         let report = report.map_err(failure)?;
+        tell(&report.workload, report.input.as_ref());
         let cut = told(input.cut());
         if let Some(html) = html {
             html.write_whole(terrace_report::html::plan_page(&report).as_bytes())?;

@@ -10,12 +10,13 @@ use serde::Serialize;
 use terrace_core::{Bytes, PerSecond};
 use terrace_report::End;
 use terrace_sim::SimError;
-use terrace_sim::full::{Batch, Source};
+use terrace_sim::full::{Access, Batch, Source};
 use terrace_sim::trace::{TraceHeader, TraceWriter};
 
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, Output, count, facts};
 use crate::run::child::exit_code;
+use crate::sim::input::tell;
 use crate::sim::recorder::{self, Via};
 
 /// Record the memory accesses of a program, for `terrace sim --trace`.
@@ -73,6 +74,7 @@ impl Args {
         let begun = Instant::now();
         let broken = self.read(recording.source.as_mut(), &mut trace);
         let seconds = begun.elapsed().as_secs_f64();
+        let summary = recording.source.summary();
         let end = recording.end()?;
         let accesses = trace.writer.accesses();
         let bytes = Bytes(trace.finish()?);
@@ -113,6 +115,8 @@ impl Args {
         } else {
             output::show(&text);
         }
+        let name = self.program[0].to_string_lossy();
+        tell(&name, summary.as_ref());
         if accesses == 0 {
             return Err(Failure::failed("nothing was recorded: is it an x86-64 program?"));
         }
@@ -128,10 +132,9 @@ impl Args {
                 Ok(false) => return None,
                 Err(broken) => return Some(broken),
             }
-            batch.accesses.retain(|access| !access.is_fetch());
             if let Some(limit) = self.limit {
                 let left = limit.saturating_sub(trace.writer.accesses());
-                batch.accesses.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                truncate(&mut batch, usize::try_from(left).unwrap_or(usize::MAX));
             }
             trace.write(&batch);
         }
@@ -181,5 +184,16 @@ impl Trace {
         written.map_err(|e| output.failure(&e))?;
         output.complete()?;
         Ok(output.written())
+    }
+}
+
+/// Leaves a batch its first accesses, and what stands between them.
+fn truncate(batch: &mut Batch, accesses: usize) {
+    let is_data = |(_, access): &(usize, &Access)| access.is_data();
+    let after = batch.accesses.iter().enumerate().filter(is_data).nth(accesses);
+    match after.map(|(at, _)| at) {
+        _ if accesses == 0 => batch.accesses.clear(),
+        Some(end) => batch.accesses.truncate(end),
+        None => {}
     }
 }

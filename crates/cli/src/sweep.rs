@@ -1,6 +1,6 @@
 //! `terrace sweep`: parameter grids on all cores, resumable.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -12,10 +12,12 @@ use std::time::Instant;
 use serde::Serialize;
 use terrace_report::table::{Column, Values, write_csv, write_parquet};
 use terrace_sim::sweep::{self, Grid, Journal, METRICS, Metric, Point};
+use terrace_sim::trace::Summary;
 
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, Output, count, table};
 use crate::progress::Progress;
+use crate::sim::input::tell;
 
 /// Simulate every combination of policies, machines, programs and parameters.
 ///
@@ -62,6 +64,8 @@ struct Document {
     csv: PathBuf,
     parquet: PathBuf,
     seconds: f64,
+    /// What was read from each trace.
+    inputs: BTreeMap<String, Summary>,
 }
 
 #[derive(Serialize)]
@@ -89,8 +93,13 @@ impl Args {
         );
         let bar = Progress::new().bar("sweep");
         let (mut failed, mut done, begun) = (Vec::new(), 0usize, Instant::now());
-        sweep::run(&todo, jobs, &mut |i, result| {
+        // Of each trace once, however many points run it.
+        let mut inputs: BTreeMap<String, Summary> = BTreeMap::new();
+        sweep::run(&todo, jobs, &mut |i, (result, input)| {
             journal.note(&todo[i], &result)?;
+            if let (Some(file), Some(input)) = (todo[i].parameters.get("workload"), input) {
+                inputs.insert(file.clone(), input);
+            }
             done += 1;
             bar.set(done as f64 / todo.len() as f64, format!("{done}/{} points", todo.len()));
             if let Err(why) = result {
@@ -100,6 +109,9 @@ impl Args {
         })
         .map_err(|e: sweep::JournalError| Failure::failed(e))?;
         bar.finish();
+        for (file, input) in &inputs {
+            tell(file, Some(input));
+        }
         let seconds = begun.elapsed().as_secs_f64();
 
         let why: HashMap<&Point, &String> = failed.iter().map(|(p, why)| (p, why)).collect();
@@ -117,6 +129,7 @@ impl Args {
             csv,
             parquet,
             seconds,
+            inputs,
         };
         let text = if json {
             output::json("terrace.sweep", &document)?
@@ -139,8 +152,16 @@ impl Args {
     fn grid(&self) -> Result<Grid, Failure> {
         let mut grid = Grid::default();
         let mut files = 0;
+        let mut given = HashSet::new();
         for text in &self.grid {
             if let Some((name, values)) = text.split_once('=') {
+                if !given.insert(name.trim()) {
+                    let what = format!(
+                        "{}: is given twice; several values of one parameter are NAME=VALUE,VALUE",
+                        name.trim()
+                    );
+                    return Err(Failure::bad_input(what));
+                }
                 let values = values.split(',').map(|value| value.trim().to_owned()).collect();
                 grid.set(name.trim(), values).map_err(Failure::bad_input)?;
                 continue;

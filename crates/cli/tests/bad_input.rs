@@ -145,6 +145,19 @@ fn files_that_cannot_be_written_are_known_before_the_program_starts() {
     }
 }
 
+#[test]
+fn a_spill_file_that_cannot_be_made_is_known_before_the_program_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let started = dir.path().join("was-started");
+    let spill = dir.path().join("not/there/spill");
+
+    let command = common::run("16MiB").arg("--spill").arg(&spill).args(["--", "touch"]);
+    let message = refused(command.arg(&started));
+
+    assert!(message.starts_with("--spill: no file can be made in "), "{message}");
+    assert!(!started.exists(), "the program was started");
+}
+
 fn check(content: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");

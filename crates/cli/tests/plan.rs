@@ -70,5 +70,5 @@ fn a_simulated_run_is_drawn_as_a_page_by_itself() {
     }
     assert!(page.contains("data:image/png;base64,") && !page.contains("https://"));
     let refused = refused(terrace().args(["sim", "--html", "/tmp/x.html"]));
-    assert!(refused.contains("--html: needs a trace"), "{refused}");
+    assert!(refused.contains("--html: has no effect without a trace"), "{refused}");
 }

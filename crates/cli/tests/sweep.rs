@@ -122,3 +122,10 @@ fn a_point_that_fails_is_a_row_and_an_exit_code() {
     assert!(rows[1].last().unwrap().contains("no memory left"), "{rows:?}");
     assert_eq!(rows[2].last().unwrap(), "");
 }
+
+#[test]
+fn a_parameter_that_is_given_twice_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let message = refused(sweep(dir.path(), &["fast=10%", "fast=20%"]));
+    assert!(message.starts_with("fast: is given twice"), "{message}");
+}

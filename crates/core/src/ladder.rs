@@ -30,7 +30,7 @@ use thiserror::Error;
 use crate::compressing::Compressing;
 use crate::dax::{DaxDevice, ParseDaxError};
 use crate::machine::{MachineError, Scalar, Value, field_at, find_field};
-use crate::parse::ParseUnitError;
+use crate::parse::{ParseUnitError, without_byte_order_mark};
 use crate::telemetry::MAX_TIERS;
 use crate::units::{Bytes, BytesPerSecond, Nanos};
 
@@ -279,7 +279,7 @@ impl Ladder {
     /// Whether a text is meant as a ladder file, valid or not.
     pub fn is_meant(text: &str) -> bool {
         // Its version may be missing: no other file of ours has memories.
-        text.lines().map(str::trim).any(|line| {
+        without_byte_order_mark(text).lines().map(str::trim).any(|line| {
             ["ladder", "memory"].iter().any(|key| {
                 line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='))
             })
@@ -314,6 +314,7 @@ pub enum LadderFile {
 impl LadderFile {
     /// Reads a ladder file's text. `file` is only used in errors.
     pub fn parse(file: &str, text: &str) -> Result<Self, MachineError> {
+        let text = without_byte_order_mark(text);
         let written: WrittenLadder = toml::from_str(text).map_err(|e| {
             let line = line_at(text, e.span().map_or(text.len(), |span| span.start));
             let (field, message) = (field_at(text, line), e.message().trim().replace('\n', " "));

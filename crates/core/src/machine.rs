@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::detail::Detail;
+use crate::parse::without_byte_order_mark;
 use crate::tier::{TierKind, TierSpec};
 use crate::units::{Bytes, BytesPerSecond, Cycles, Frequency, Nanos};
 
@@ -221,6 +222,7 @@ pub fn parse_document<T: de::DeserializeOwned>(
     text: &str,
     validate: impl FnOnce(&T) -> Result<(), (String, String)>,
 ) -> Result<T, MachineError> {
+    let text = without_byte_order_mark(text);
     let at = |offset: usize, field: Option<String>, message: String| {
         let line = text.char_indices().filter(|&(i, c)| i < offset && c == '\n').count() + 1;
         MachineError {

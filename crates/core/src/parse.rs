@@ -12,6 +12,11 @@ use thiserror::Error;
 
 use crate::units::{Bytes, BytesPerSecond, Cycles, Frequency, Nanos, PerSecond};
 
+/// A text without the byte-order mark that some editors put before it.
+pub fn without_byte_order_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
 /// Why a text is not a quantity.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ParseUnitError {

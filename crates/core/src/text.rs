@@ -19,6 +19,10 @@ pub fn read_text_from(file: impl Read) -> io::Result<String> {
     if bytes.len() as u64 > LONGEST {
         return Err(io::Error::other("is longer than 16 MiB, which no file of this kind is"));
     }
+    // What some editors put before a text.
+    if bytes.starts_with(b"\xef\xbb\xbf") {
+        bytes.drain(..3);
+    }
     String::from_utf8(bytes).map_err(|_| io::Error::other("is not text (UTF-8)"))
 }
 

@@ -3,6 +3,7 @@
 
 use terrace_sim::SimError;
 use terrace_sim::full::{Access, Batch, Source, SpaceEvent};
+use terrace_sim::trace::Summary;
 
 /// The folded areas: one for the first area of the program, one for all others,
 /// and one for what lies in no area (Kindle: heap 1 of 2 MB, heap 2 of 4 MB, a
@@ -97,6 +98,10 @@ impl<S: Source> Source for Folded<S> {
         format!("{}, folded into 6.25 MiB", self.source.describe())
     }
 
+    fn summary(&self) -> Option<Summary> {
+        self.source.summary()
+    }
+
     fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {
         let more = self.source.next(batch)?;
         for event in std::mem::take(&mut batch.events) {
@@ -107,7 +112,7 @@ impl<S: Source> Source for Folded<S> {
                 STARTS.iter().zip(SIZES).map(|(&start, len)| SpaceEvent::Map { start, len }),
             );
         }
-        for access in &mut batch.accesses {
+        for access in batch.accesses.iter_mut().filter(|access| access.is_data()) {
             *access = self.fold(*access);
         }
         Ok(more)

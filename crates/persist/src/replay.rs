@@ -14,6 +14,7 @@
 
 use terrace_sim::SimError;
 use terrace_sim::full::{Access, Batch, Source, SpaceEvent};
+use terrace_sim::trace::Summary;
 
 use crate::folded::{self, Folded};
 
@@ -158,9 +159,15 @@ impl<S: Source> Source for Replay<S> {
         )
     }
 
+    fn summary(&self) -> Option<Summary> {
+        self.source.summary()
+    }
+
     fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {
         let mut inner = std::mem::take(&mut self.batch);
         let more = self.source.next(&mut inner)?;
+        // The replay has a pace of its own.
+        inner.accesses.retain(|access| access.is_data());
         batch.clear();
         batch.thread = 0;
         batch.events.append(&mut inner.events);

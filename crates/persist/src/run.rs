@@ -12,6 +12,7 @@ use terrace_dram::{Memory, MemoryFile, Picos};
 use terrace_sim::SimError;
 use terrace_sim::full::hierarchy::{CacheGeometry, Hierarchy, HierarchyGeometry};
 use terrace_sim::full::{Access, Batch, Source, SpaceEvent};
+use terrace_sim::trace::Summary;
 
 use crate::clock::{CacheTimes, Clock};
 use crate::costs::Costs;
@@ -135,6 +136,9 @@ pub struct RunReport {
     /// Simulated time from power-up until the program goes on, after a failure
     /// at its end; `None` if nothing survives.
     pub recovery: Option<Nanos>,
+    /// What was read, where the source was a file or a recorder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Summary>,
 }
 
 /// Translations of the data TLB: Kindle's.
@@ -248,6 +252,14 @@ impl Runner {
                 self.system.unmap(first, end - first)
             }
         }
+    }
+
+    /// Instructions that access nothing.
+    fn pass(&mut self, instructions: u64) -> Result<(), PowerFailure> {
+        if let Some(clock) = self.system.nvm.pmem.clock_mut() {
+            clock.pass(Picos(INSTRUCTION.0.saturating_mul(instructions)));
+        }
+        if self.measuring && self.config.survival.is_some() { self.timers() } else { Ok(()) }
     }
 
     fn access(&mut self, access: Access) -> Result<(), PowerFailure> {
@@ -378,10 +390,14 @@ pub fn run(
                 clock.take_traffic();
             }
         }
-        for access in batch.accesses.iter().filter(|access| !access.is_fetch()) {
-            runner.access(*access).expect(POWERED);
+        for access in &batch.accesses {
+            if access.is_data() {
+                runner.access(*access).expect(POWERED);
+                total += 1;
+            } else {
+                runner.pass(access.counted()).expect(POWERED);
+            }
         }
-        total += batch.accesses.len() as u64;
         progress(total);
     }
     let time = (runner.now() - begun).nanos();
@@ -408,6 +424,7 @@ pub fn run(
         wear: Wear::new(&traffic, &config.memory, time),
         energy: Energy::new(&traffic, &config.memory),
         recovery,
+        input: source.summary(),
     })
 }
 

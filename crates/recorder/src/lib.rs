@@ -141,7 +141,7 @@ extern "C" fn syscall_returned(_id: PluginId, vcpu: c_uint, number: i64, result:
 }
 
 extern "C" fn thread_ended(_id: PluginId, vcpu: c_uint) {
-    thread::with(vcpu, thread::Thread::flush);
+    thread::with(vcpu, thread::Thread::end);
 }
 
 extern "C" fn ended(_id: PluginId, _data: *mut c_void) {

@@ -15,6 +15,11 @@ const ACCESSES: usize = 4096;
 /// nobody and are not recorded.
 const THREADS: usize = 4096;
 
+/// Instructions that an access can have before it.
+const MOST_BETWEEN: u64 = 255;
+/// An entry that accesses nothing: its lower 48 bits are instructions.
+const PASSES: u64 = 1 << 57 | 1 << 59;
+
 /// A guest thread.
 pub(crate) struct Thread {
     number: u32,
@@ -22,8 +27,8 @@ pub(crate) struct Thread {
     /// Instructions up to the block that runs, and in it.
     before: u64,
     block: u64,
-    /// Instruction of the access before.
-    last: u64,
+    /// Instructions that were told of.
+    told: u64,
     /// The first three arguments of the system call under way.
     pub(crate) arguments: [u64; 3],
 }
@@ -54,7 +59,7 @@ pub(crate) fn flush_all() {
         let thread = slot.load(Ordering::Acquire);
         if !thread.is_null() {
             // SAFETY: as above; the guest's threads run no more.
-            unsafe { &mut *thread }.flush();
+            unsafe { &mut *thread }.end();
         }
     }
 }
@@ -63,10 +68,10 @@ impl Thread {
     fn new(number: c_uint) -> Self {
         Self {
             number,
-            buffer: Vec::with_capacity(ACCESSES),
+            buffer: Vec::with_capacity(ACCESSES + 2),
             before: 0,
             block: 0,
-            last: 0,
+            told: 0,
             arguments: [0; 3],
         }
     }
@@ -83,9 +88,14 @@ impl Thread {
     #[inline]
     pub(crate) fn access(&mut self, address: u64, shift: u32, store: bool, index: u64) {
         let instruction = self.before + index;
-        // Several accesses of one instruction have nothing in between.
-        let between = instruction.saturating_sub(self.last + 1).min(255);
-        self.last = instruction;
+        // Each access stands for an instruction. Where one made several, those that
+        // follow it are fewer by as many.
+        let mut between = instruction.saturating_sub(self.told);
+        self.told += between + 1;
+        if between > MOST_BETWEEN {
+            self.pass(between);
+            between = 0;
+        }
         let crosses = (address & 63) + (1 << shift.min(6)) > 64;
         self.buffer.push(
             address & ((1 << 48) - 1)
@@ -94,9 +104,26 @@ impl Thread {
                 | u64::from(crosses) << 58
                 | u64::from(shift.min(15)) << 60,
         );
-        if self.buffer.len() == ACCESSES {
+        if self.buffer.len() >= ACCESSES {
             self.flush();
         }
+    }
+
+    /// So many instructions passed without an access.
+    fn pass(&mut self, instructions: u64) {
+        self.buffer.push(instructions & ((1 << 48) - 1) | PASSES);
+    }
+
+    /// The thread ended: sends what is in the buffer, and what it did after its
+    /// last access.
+    pub(crate) fn end(&mut self) {
+        let executed = self.before + self.block;
+        let left = executed.saturating_sub(self.told);
+        if left > 0 {
+            self.pass(left);
+        }
+        self.told = self.told.max(executed);
+        self.flush();
     }
 
     /// Sends what is in the buffer.

@@ -28,23 +28,27 @@ fn check(file: &Path, found: &str) {
 }
 
 /// An access a line: thread, what, address, size, instructions before it, and
-/// whether it depends on the load before.
+/// whether it depends on the load before; then what was skipped, dropped or folded.
 fn shown(file: &Path) -> String {
     let mut source = import::open(file, Format::of(file)).expect("readable");
     let (mut batch, mut text) = (Batch::default(), String::new());
     while source.next(&mut batch).expect("a good trace") {
         for access in &batch.accesses {
-            let what = match (access.is_fetch(), access.is_store()) {
-                (true, _) => "fetch",
-                (_, true) => "store",
-                _ => "load",
-            };
+            if access.is_pass() {
+                let (thread, instructions) = (batch.thread, access.counted());
+                writeln!(text, "{thread} pass +{instructions}").expect("memory");
+                continue;
+            }
+            let what = if access.is_store() { "store" } else { "load" };
             let depends = if access.is_dependent() { " dependent" } else { "" };
             let (address, size, after) = (access.address(), access.size(), access.instructions());
             let thread = batch.thread;
             writeln!(text, "{thread} {what} {address:#x} {size} +{after}{depends}")
                 .expect("memory");
         }
+    }
+    for note in source.summary().expect("a trace").notes {
+        writeln!(text, "{note}").expect("memory");
     }
     text
 }

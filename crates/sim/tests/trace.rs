@@ -4,9 +4,9 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use terrace_sim::full::{Access, Batch, Source, SpaceEvent, Stream, StreamKind};
+use terrace_sim::full::{Access, Batch, FullConfig, Source, SpaceEvent, Stream, StreamKind, setup};
 use terrace_sim::trace::import::{self, export_champsim, export_dramsim3};
-use terrace_sim::trace::{Format, TraceHeader, TraceReader, TraceWriter};
+use terrace_sim::trace::{Format, Summary, TraceHeader, TraceReader, TraceWriter};
 
 const FILE: &str = "t.trace";
 
@@ -43,12 +43,17 @@ fn read(bytes: &[u8]) -> Result<(Vec<Access>, Vec<SpaceEvent>), String> {
 }
 
 fn imported(text: &[u8], format: Format) -> Result<Vec<Access>, String> {
+    summed(text, format).map(|(accesses, _)| accesses)
+}
+
+/// The accesses, and what is told of what was read.
+fn summed(text: &[u8], format: Format) -> Result<(Vec<Access>, Summary), String> {
     let mut source = import::read(text, Path::new("in"), format);
     let (mut all, mut batch) = (Vec::new(), Batch::default());
     while source.next(&mut batch).map_err(|e| e.to_string())? {
         all.extend(&batch.accesses);
     }
-    Ok(all)
+    Ok((all, source.summary().expect("it is an importer")))
 }
 
 #[test]
@@ -112,15 +117,15 @@ fn a_file_that_is_no_trace_is_refused_by_name() {
 fn lackey_lines_become_accesses() {
     let text = b"==1== Lackey\nI  04016b80,3\nI  04016b83,5\n L 1ffefff7f8,8\nI  04016b88,4\n M 0425103c,16\nprog says hello\n";
 
-    let accesses = imported(text, Format::Lackey).expect("all lines are good");
+    let data = imported(text, Format::Lackey).expect("all lines are good");
 
-    let data: Vec<_> = accesses.iter().filter(|a| !a.is_fetch()).collect();
-    assert_eq!(accesses.len() - data.len(), 3);
     assert_eq!(data.len(), 3, "a modification is a load and a store");
     assert_eq!((data[0].address(), data[0].size()), (0x1f_feff_f7f8, 8));
     assert_eq!(data[0].instructions(), 1, "one instruction before the one that loads");
     assert!(!data[1].is_store() && data[2].is_store());
     assert!(data[1].crosses(), "0x3c + 16 ends in the next line");
+    let instructions: u64 = data.iter().map(|access| access.counted()).sum();
+    assert_eq!(instructions, 4, "a modification is one, of which the model sees two");
 }
 
 #[test]
@@ -139,9 +144,16 @@ fn requests_of_memory_simulators_become_accesses() {
 #[test]
 fn a_line_that_is_wrong_is_named() {
     for (format, text, line) in [
-        (Format::Lackey, &b" L 10,8\n X 10,8\n"[..], 2),
+        (Format::Lackey, &b" L 10,8\n X 10,8\n S 10,0\n"[..], 3),
+        (Format::Lackey, b" L fedcba9876543210,8\n", 1),
         (Format::DramSim3, b"0x10 READ 1\n0x10 READ\n", 2),
+        (Format::DramSim3, b"0x10 READ 1\n0xFEDCBA9876543210 WRITE 6\n", 2),
+        (Format::DramSim3, b"0x10 READ 281474976710656\n", 1),
+        (Format::DramSim3, b"0x10 READ 1 2\n", 1),
         (Format::Ramulator, b"LD 1\n\nLD zero\n", 3),
+        (Format::Ramulator, b"LD 281474976710656\n", 1),
+        (Format::Ramulator, b"LD 1 ST 2\n", 1),
+        (Format::Ramulator, b"LD +1\n", 1),
         (Format::PerfScript, b"nothing here\n", 1),
     ] {
         let error = imported(text, format).expect_err("a line is wrong");
@@ -210,7 +222,140 @@ fn a_trace_compressed_by_xz_is_read_as_it_was_and_a_cut_one_names_its_file() {
     let expected = read(&plain).expect("read without compression");
     assert_eq!(expected.len(), 2000);
     assert_eq!(read(&packed).expect("read through xz"), expected);
+    // What is packed is looked at, too.
+    let mut tar = vec![b'x'; 1024];
+    tar[257..262].copy_from_slice(b"ustar");
+    let options = lzma_rust2::XzOptions::with_preset(1);
+    let mut writer = lzma_rust2::XzWriter::new(Vec::new(), options).expect("a writer");
+    writer.write_all(&tar).expect("written");
+    let archive = writer.finish().expect("finished");
+    let error = read(&archive).expect_err("an archive").to_string();
+    assert!(error.contains("tar archive"), "{error}");
     let error = read(&packed[..packed.len() / 2]).expect_err("cut").to_string();
     assert!(error.contains("mix.champsimtrace.xz"), "{error}");
     std::fs::remove_dir_all(&dir).expect("ours");
+}
+
+/// A trace whose last bytes are another's, or of which the end was lost, is not the
+/// one that was written.
+#[test]
+fn a_trace_ends_where_its_file_ends() {
+    let (bytes, _) = written(10_000);
+    let error = |bytes: &[u8]| read(bytes).expect_err("refused");
+
+    let longer = [&bytes, &b"garbage"[..]].concat();
+    let expected = format!("t.trace: the trace ends at byte {}, but the file goes on", bytes.len());
+    assert_eq!(error(&longer), expected);
+    assert!(error(&bytes[..bytes.len() - 1]).contains("truncated within the index"));
+    let mut other = bytes.clone();
+    let at = bytes.len() - 24;
+    other[at] ^= 1;
+    assert!(error(&other).contains("its index is of another trace"), "{}", error(&other));
+}
+
+/// Instructions without an access are neither lost nor accesses, in our format
+/// as in those that we write.
+#[test]
+fn any_number_of_instructions_passes_between_accesses() {
+    let mut accesses = Vec::new();
+    for between in [0, 255, 256, 999, 1_000_000] {
+        Access::load(0x1000 + between).push_after(&mut accesses, between);
+    }
+    accesses.push(Access::pass(77));
+    let instructions: u64 = accesses.iter().map(|access| access.counted()).sum();
+    assert_eq!(instructions, 255 + 256 + 999 + 1_000_000 + 5 + 77);
+    let mut writer = TraceWriter::new(Vec::new(), &header()).expect("memory");
+    writer.write(&Batch { accesses: accesses.clone(), ..Batch::default() }).expect("memory");
+    assert_eq!(writer.accesses(), 5);
+    let bytes = writer.finish().expect("memory");
+
+    assert_eq!(read(&bytes).expect("whole").0, accesses);
+    let mut reader = TraceReader::new(Cursor::new(&bytes), Path::new(FILE)).expect("whole");
+    assert_eq!(reader.index().expect("it has one").accesses, 5);
+    let ours = || import::read(bytes.as_slice(), Path::new("in"), Format::Terrace);
+    let mut champsim = Vec::new();
+    let written = export_champsim(ours().as_mut(), &mut champsim).expect("memory");
+    assert_eq!((written, champsim.len() as u64), (instructions, instructions * 64));
+    let (_, summary) = summed(&champsim, Format::ChampSim).expect("our own records");
+    assert_eq!((summary.accesses(), summary.instructions), (5, instructions));
+    let mut dramsim = Vec::new();
+    export_dramsim3(ours().as_mut(), &mut dramsim).expect("memory");
+    let (_, summary) = summed(&dramsim, Format::DramSim3).expect("our own lines");
+    assert_eq!((summary.accesses(), summary.instructions), (5, instructions - 77));
+}
+
+/// The simulated time of a gap is that of its instructions, wherever it stands.
+#[test]
+fn instructions_that_pass_take_their_time_and_are_no_accesses() {
+    let run = |gap: u64| {
+        let mut text = String::new();
+        for i in 0..1000 {
+            text.push_str(&format!("0x{:x} READ {}\n", 0x10_0000 + 64 * i, gap * i));
+        }
+        let mut source = import::read(text.as_bytes(), Path::new("in"), Format::DramSim3);
+        let machine = terrace_sim::machines::builtin("cxl").expect("built in");
+        let config = FullConfig::new(machine, terrace_sim::SimPolicy::AllDram);
+        setup::simulate(&config, source.as_mut(), &mut |_, _| ()).expect("it fits")
+    };
+    let (near, far) = (run(1), run(100_000));
+    assert_eq!((near.accesses, far.accesses), (1000, 1000));
+    assert_eq!((near.l1.loads, far.l1.loads), (1000, 1000));
+    assert_eq!((near.instructions, far.instructions), (1000, 999 * 100_000));
+    assert!(far.time.get() > near.time.get() * 10, "{} and {}", far.time, near.time);
+    let notes = far.input.expect("it is told").line().expect("cycles are taken otherwise");
+    assert!(notes.contains("cycles into instructions"), "{notes}");
+}
+
+/// Records of fixed size have no mark: what can be checked is.
+#[test]
+fn what_is_no_champsim_trace_is_refused_with_its_record() {
+    let mut mix = Stream::new(StreamKind::Mix, 100, 4 << 20);
+    let mut good = Vec::new();
+    export_champsim(&mut mix, &mut good).expect("memory");
+    let error = |bytes: &[u8]| imported(bytes, Format::ChampSim).expect_err("refused");
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        error(&bytes)
+    };
+    assert!(changed(64 + 8, 2).contains("record 2 is no instruction: `is_branch` is 2"));
+    assert!(changed(2 * 64 + 9, 0xff).contains("record 3 is no instruction"));
+    assert!(changed(3 * 64 + 39, 0x12).contains("beyond 48 bits"));
+    assert!(error(&[0; 128]).contains("record 1 is no instruction: all of it is zero"));
+    assert!(error(b"").contains("not one of its 0 instructions"));
+}
+
+/// Whatever the format says it is, an archive is one.
+#[test]
+fn archives_are_refused_in_every_format() {
+    for format in Format::ALL.into_iter().filter(|format| *format != Format::Terrace) {
+        let error = imported(b"PK\x03\x04 and more", format).expect_err("refused");
+        assert_eq!(error, "in: is a zip archive: unpack it first (unzip)", "{format:?}");
+        let error = imported(b"", format).expect_err("refused");
+        assert!(error.starts_with("in: "), "{format:?}: {error}");
+    }
+}
+
+/// Bits of version 1: fetches were kept beside the accesses that counted them.
+#[test]
+fn fetches_of_an_older_conversion_are_passed_over() {
+    let mut accesses = Vec::new();
+    for i in 0..5 {
+        accesses.push(Access::fetch(0x40_0000 + i * 4, 4));
+    }
+    accesses.push(Access::load(0x1000).after(4));
+    let old = TraceHeader { fetches: true, ..header() };
+    let mut writer = TraceWriter::new(Vec::new(), &old).expect("memory");
+    writer.write(&Batch { accesses, ..Batch::default() }).expect("memory");
+    let mut bytes = writer.finish().expect("memory");
+    bytes[8] = 1;
+    // The index of that version counts them.
+    let at = bytes.len() - 24;
+    bytes[at] = 6;
+
+    let (accesses, summary) = summed(&bytes, Format::Terrace).expect("whole");
+
+    assert_eq!(accesses, [Access::load(0x1000).after(4)]);
+    assert_eq!((summary.accesses(), summary.instructions), (1, 5));
+    assert!(summary.line().expect("told").starts_with("dropped 5 instruction fetches"));
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use terrace_core::SpillTier;
 use terrace_live::config::RunConfig;
@@ -53,8 +53,19 @@ impl SpillFile {
                 "--spill: {shown} is a device; a file on a file system mounted with `-o dax` is \
                  needed (a DAX device is a tier: `--slow dax:DEVICE`)"
             ))),
-            _ => Ok(()),
+            _ => self.can_be_made(),
         }
+    }
+
+    /// Whether files can be made beside it: tried, since rights do not tell of
+    /// file systems that are full or may not be written.
+    fn can_be_made(&self) -> Result<(), Failure> {
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = parent.unwrap_or(Path::new("."));
+        tempfile::tempfile_in(directory).map(drop).map_err(|e| {
+            let directory = directory.display();
+            Failure::bad_input(format!("--spill: no file can be made in {directory}: {e}"))
+        })
     }
 
     /// Enters it into what the program's processes are told.
@@ -83,6 +94,7 @@ mod tests {
         let Err(Failure::BadInput(empty)) = file("").check() else { panic!("it was accepted") };
         assert_eq!(empty, "--spill: the path is empty");
         assert!(file("dax:/dev/null").check().is_err(), "a device");
-        assert!(file("dax:/nowhere/yet").check().is_ok());
+        assert!(file("dax:/nowhere/yet").check().is_err());
+        assert!(file("dax:/tmp/a-file-that-is-not-there-yet").check().is_ok());
     }
 }

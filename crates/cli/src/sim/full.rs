@@ -11,7 +11,7 @@ use terrace_sim::full::report::CacheReport;
 use terrace_sim::full::timeline::Timeline;
 use terrace_sim::full::{FullConfig, FullMachine, FullReport, Source, setup};
 
-use super::input::{Input, failure};
+use super::input::{Input, failure, tell};
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, count, facts, percent, table};
 use crate::progress::Progress;
@@ -81,6 +81,7 @@ impl Traced {
                 "nothing was simulated: there is no access behind what is skipped",
             ));
         }
+        tell(&report.workload, report.input.as_ref());
         if let (Some(html), Some(timeline)) = (html, timeline) {
             html.write_whole(terrace_report::html::sim_page(&report, &timeline).as_bytes())?;
         }

@@ -8,7 +8,7 @@ use terrace_core::Bytes;
 use terrace_sim::SimError;
 use terrace_sim::full::{FullConfig, Source};
 use terrace_sim::trace::partial::Cut;
-use terrace_sim::trace::{Format, import};
+use terrace_sim::trace::{Format, Summary, import};
 use terrace_sim::workload::catalog::{ProgramName, ProgramSpec};
 
 use super::full::Shared;
@@ -252,12 +252,22 @@ pub(crate) fn told(cut: Option<&Cut>) -> Option<String> {
     Some(why)
 }
 
+/// Says on stderr what of a trace was skipped, dropped or folded.
+pub(crate) fn tell(name: &str, summary: Option<&Summary>) {
+    if let Some(line) = summary.and_then(Summary::line) {
+        output::say(format_args!("{name}: {line}"));
+    }
+}
+
 /// A source under another name.
 struct Named(Box<dyn Source>, String);
 
 impl Source for Named {
     fn describe(&self) -> String {
         self.1.clone()
+    }
+    fn summary(&self) -> Option<Summary> {
+        self.0.summary()
     }
     fn next(&mut self, batch: &mut terrace_sim::full::Batch) -> Result<bool, SimError> {
         self.0.next(batch)
@@ -282,12 +292,13 @@ fn record(program: &[OsString], via: Option<Via>) -> Result<(TempPath, String), 
     let mut writer = TraceWriter::new(BufWriter::new(file), &header).map_err(bad)?;
     let mut batch = Batch::default();
     while recording.source.next(&mut batch).map_err(Failure::failed)? {
-        batch.accesses.retain(|access| !access.is_fetch());
         writer.write(&batch).map_err(bad)?;
     }
+    let summary = recording.source.summary();
     recording.end()?;
     let accesses = writer.accesses();
     writer.finish().map_err(bad)?;
+    tell(&names.join(" "), summary.as_ref());
     if accesses == 0 {
         let name = Path::new(&program[0]).display();
         return Err(Failure::failed(format!("{name}: nothing was recorded")));

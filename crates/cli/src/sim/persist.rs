@@ -10,7 +10,7 @@ use terrace_persist::run::{RunConfig, RunReport, Survival, run};
 use terrace_persist::scheme::{FlushScope, SspConfig};
 use terrace_sim::full::Source;
 
-use super::input::Input;
+use super::input::{Input, tell};
 use crate::args::one_of;
 use crate::failure::Failure;
 use crate::output::{self, count, facts, percent};
@@ -117,6 +117,13 @@ impl Persist {
             simulate(source, &config)?
         };
         let cut = opened.end()?;
+        if let Some(input) = &report.input {
+            if input.accesses() == 0 {
+                let what = format!("{}: nothing was recorded", report.workload);
+                return Err(Failure::failed(what));
+            }
+            tell(&report.workload, Some(input));
+        }
         let text = if json {
             output::json("terrace.sim.persist", &Document { report: &report, cut })?
         } else {

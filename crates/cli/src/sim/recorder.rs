@@ -17,7 +17,7 @@ use clap::ValueEnum;
 use rustix::fs::Access;
 use terrace_report::End;
 use terrace_sim::full::Source;
-use terrace_sim::trace::{Format, RawReader, import};
+use terrace_sim::trace::import;
 
 use crate::failure::Failure;
 use crate::output;
@@ -147,8 +147,8 @@ pub(crate) fn start(program: &[OsString], via: Option<Via>) -> Result<Recording,
 
 fn source(via: Via, reader: PipeReader, name: &str) -> Box<dyn Source> {
     match via {
-        Via::Qemu => Box::new(RawReader::new(BufReader::with_capacity(1 << 18, reader), name)),
-        Via::Lackey => import::read(reader, Path::new(name), Format::Lackey),
+        Via::Qemu => import::recorded(BufReader::with_capacity(1 << 18, reader), name),
+        Via::Lackey => import::recorded_by_lackey(reader, name),
     }
 }
 

@@ -15,7 +15,7 @@ use terrace_dram::MemoryFile;
 use terrace_economics::Mode;
 use terrace_policy::{Hscc, HsccConfig, Policy, PolicyName};
 use terrace_sim::full::{Batch, FullConfig, FullMachine, FullReport, Source, setup};
-use terrace_sim::trace::{Format, TraceReader, import};
+use terrace_sim::trace::{Format, Summary, TraceReader, import};
 use terrace_sim::workload::catalog::{ProgramName, ProgramSpec};
 use terrace_sim::{MigrationConfig, SimError, SimPolicy, machines};
 
@@ -180,11 +180,17 @@ impl Source for Tail {
         format!("{}, its end", self.source.describe())
     }
 
+    fn summary(&self) -> Option<Summary> {
+        self.source.summary()
+    }
+
     fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {
         let more = self.source.next(batch)?;
-        let first = self.dropped.min(batch.accesses.len() as u64);
-        self.dropped -= first;
-        batch.accesses.drain(..first as usize);
+        batch.accesses.retain(|access| {
+            let dropped = self.dropped > 0;
+            self.dropped -= u64::from(dropped && access.is_data());
+            !dropped
+        });
         // One core: threads take turns.
         batch.thread = 0;
         Ok(more)

@@ -1,4 +1,9 @@
 //! One memory access, in eight bytes.
+//!
+//! Two further kinds of entries stand among accesses: fetches of instructions,
+//! which only a comparison with cachegrind looks at, and entries that access
+//! nothing and say how many instructions pass. [`Access::is_data`] tells accesses
+//! of data from both.
 
 use terrace_core::Access as Kind;
 
@@ -19,6 +24,7 @@ const LINE: u64 = terrace_core::detail::CACHE_LINE;
 /// | 57 | its address depends on what the load before it loaded |
 /// | 58 | it touches two lines |
 /// | 59 | it fetches instructions |
+/// | 57 and 59 | it accesses nothing: bits 0–47 are instructions that pass |
 /// | 60–63 | log2 of its size in bytes, rounded up |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
@@ -29,6 +35,8 @@ const DEPENDS: u32 = 57;
 const CROSSES: u32 = 58;
 const FETCH: u32 = 59;
 const SIZE: u32 = 60;
+/// Together they are an entry that accesses nothing: fetches do not depend.
+const PASSES: u64 = 1 << DEPENDS | 1 << FETCH;
 
 impl Access {
     /// An access of `size` bytes (at least 1).
@@ -60,10 +68,31 @@ impl Access {
         Self(Self::new(address, size, Kind::Read).0 | 1 << FETCH)
     }
 
-    /// The same with so many other instructions before it.
+    /// The most instructions that an access can have before it.
+    pub const MOST_BEFORE: u64 = 255;
+
+    /// The same with so many other instructions before it, at most
+    /// [`MOST_BEFORE`](Self::MOST_BEFORE); [`push_after`](Self::push_after) has
+    /// no such limit.
     #[must_use]
     pub fn after(self, instructions: u64) -> Self {
-        Self(self.0 & !(0xff << 48) | instructions.min(255) << 48)
+        Self(self.0 & !(0xff << 48) | instructions.min(Self::MOST_BEFORE) << 48)
+    }
+
+    /// An entry that accesses nothing: so many instructions pass.
+    pub fn pass(instructions: u64) -> Self {
+        Self(PASSES | instructions.min(ADDRESSES - 1))
+    }
+
+    /// Adds it to accesses, with however many instructions before it.
+    #[inline]
+    pub fn push_after(self, accesses: &mut Vec<Self>, instructions: u64) {
+        if instructions > Self::MOST_BEFORE {
+            accesses.push(Self::pass(instructions));
+            accesses.push(self);
+        } else {
+            accesses.push(self.after(instructions));
+        }
     }
 
     /// The same, its address depending on the load before it.
@@ -110,10 +139,33 @@ impl Access {
     pub const fn crosses(self) -> bool {
         self.0 >> CROSSES & 1 != 0
     }
+    /// Whether it accesses data: neither a fetch nor an entry that accesses
+    /// nothing.
+    #[inline]
+    pub const fn is_data(self) -> bool {
+        self.0 >> FETCH & 1 == 0
+    }
     /// Whether it fetches instructions.
     #[inline]
     pub const fn is_fetch(self) -> bool {
-        self.0 >> FETCH & 1 != 0
+        self.0 & PASSES == 1 << FETCH
+    }
+    /// Whether it accesses nothing, and only says that instructions pass.
+    #[inline]
+    pub const fn is_pass(self) -> bool {
+        self.0 & PASSES == PASSES
+    }
+    /// Instructions that it stands for, the one that makes the access included.
+    /// A fetch stands for none: accesses and passes tell of its instruction.
+    #[inline]
+    pub const fn counted(self) -> u64 {
+        if self.is_data() {
+            self.instructions() + 1
+        } else if self.is_pass() {
+            self.0 & (ADDRESSES - 1)
+        } else {
+            0
+        }
     }
     /// Whether anything but address, kind and distance needs a look.
     #[inline]
@@ -151,6 +203,24 @@ mod tests {
         assert_eq!(Access::from_bits(access.bits()), access);
         let plain = Access::load(0x1000).after(3);
         assert!(!plain.is_special() && !plain.is_store() && plain.instructions() == 3);
+    }
+
+    /// What is no access must neither be taken for one nor lose instructions.
+    #[test]
+    fn any_number_of_instructions_can_pass_before_an_access() {
+        for between in [0, 1, 255, 256, 999, 1 << 40] {
+            let mut entries = Vec::new();
+            Access::store(0x1000).dependent().push_after(&mut entries, between);
+            let counted: u64 = entries.iter().map(|entry| entry.counted()).sum();
+            assert_eq!(counted, between + 1);
+            let data: Vec<_> = entries.iter().filter(|entry| entry.is_data()).collect();
+            assert_eq!(data.len(), 1);
+            assert!(data[0].is_store() && data[0].is_dependent() && data[0].address() == 0x1000);
+        }
+        let (pass, fetch) = (Access::pass(7), Access::fetch(0x1000, 4));
+        assert!(pass.is_pass() && !pass.is_fetch() && !pass.is_store() && pass.is_special());
+        assert!(fetch.is_fetch() && !fetch.is_pass() && !fetch.is_data());
+        assert_eq!((pass.counted(), fetch.counted()), (7, 0));
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Ahead {
             let Some(piece) = pieces.back_mut() else { return };
             *read += 1;
             piece.end = *read;
-            if access.is_fetch() {
+            if !access.is_data() {
                 continue;
             }
             let line = access.line();

@@ -60,7 +60,7 @@ impl FullMachine {
         let walks = me.tlbs.counts.walks;
         me.look_ahead = (walks - me.walks_before) * WALKS > accesses as u64;
         me.walks_before = walks;
-        me.accesses += accesses as u64;
+        me.accesses += accesses as u64 - std::mem::take(&mut me.no_accesses);
     }
 
     /// The first stage of some accesses: of all, or where there are several cores,
@@ -193,7 +193,11 @@ impl FullMachine {
 
     #[inline(never)]
     fn slow(&mut self, core: usize, access: Access) {
-        if access.is_fetch() {
+        if !access.is_data() {
+            // It was counted as an access of data on the way here.
+            let me = &mut self.cores[core];
+            me.instructions = me.instructions - instructions_of(access) + access.counted();
+            me.no_accesses += 1;
             return;
         }
         let second = (access.address() | 63) + 1;

@@ -46,6 +46,8 @@ pub(super) struct Core {
     /// Instructions so far.
     pub(super) instructions: u64,
     pub(super) accesses: u64,
+    /// Entries of the turn under way that access no data.
+    pub(super) no_accesses: u64,
     pub(super) stores: u64,
     /// What the hot path need not look up.
     pub(super) filter: Filter,
@@ -136,6 +138,7 @@ impl FullMachine {
                 counters,
                 instructions: 0,
                 accesses: 0,
+                no_accesses: 0,
                 stores: 0,
                 filter: Filter::new(shape, tlbs.shape(MapSize::Base), tlbs.shape(MapSize::Huge)),
                 look_ahead: false,

@@ -16,6 +16,7 @@ use crate::config::SimPolicy;
 use crate::migration::MigrationCounts;
 use crate::report::{ClassAccount, FootprintReport};
 use crate::sampler::SampleCounts;
+use crate::trace::Summary;
 
 /// One cache's part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -145,6 +146,9 @@ pub struct FullReport {
     pub seed: u64,
     /// Simulated accesses a second of the host's time.
     pub host_speed: PerSecond,
+    /// What was read, where the source was a file or a recorder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Summary>,
 }
 
 /// Counters at a moment.
@@ -250,6 +254,7 @@ impl FullMachine {
                 .unwrap_or_default(),
             seed: config.seed,
             host_speed: PerSecond(total as f64 / host.as_secs_f64().max(f64::MIN_POSITIVE)),
+            input: None,
         }
     }
 

@@ -251,7 +251,7 @@ impl FullMachine {
         if runner.at < runner.end {
             let next = runner.turn[runner.at];
             let instruction = me.instructions + instructions_of(next);
-            return me.clock.would_begin(instruction, next.is_dependent());
+            return me.clock.would_begin(instruction, next.is_data() && next.is_dependent());
         }
         me.clock.time(me.instructions)
     }

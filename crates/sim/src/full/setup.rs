@@ -194,7 +194,7 @@ pub fn run(
     let cores = machine.cores.len();
     let lines = config.machine.cpu.llc.value.get() / 64;
     let ahead = machine.wants_future().then(|| Ahead::new(cores, lines));
-    let threads = Threads::new(source, cores, ahead);
+    let threads = Threads::new(&mut *source, cores, ahead);
     let mut schedule = Schedule::new(threads, cores, config.warm_up);
     let mut reported = 0u64;
     // Without a warm-up the first turn counts, too.
@@ -213,8 +213,11 @@ pub fn run(
             progress(total, machine.now());
         }
     })?;
+    drop(schedule);
     let total = machine.accesses();
     let warm = warm.unwrap_or_else(|| machine.snapshot());
     let end = machine.finish();
-    Ok(machine.report(config, workload, &warm, end, total, begun.elapsed()))
+    let mut report = machine.report(config, workload, &warm, end, total, begun.elapsed());
+    report.input = source.summary();
+    Ok(report)
 }

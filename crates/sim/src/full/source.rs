@@ -3,6 +3,7 @@
 
 use super::access::Access;
 use crate::error::SimError;
+use crate::trace::Summary;
 
 /// What happened to the address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,12 @@ pub trait Source {
 
     /// Replaces a batch's content by what comes next; false at the end.
     fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError>;
+
+    /// What was read up to now, and what of it was skipped, dropped or folded;
+    /// nothing for what is generated here.
+    fn summary(&self) -> Option<Summary> {
+        None
+    }
 }
 
 impl Source for Box<dyn Source + '_> {
@@ -67,6 +74,9 @@ impl Source for Box<dyn Source + '_> {
     fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {
         (**self).next(batch)
     }
+    fn summary(&self) -> Option<Summary> {
+        (**self).summary()
+    }
 }
 
 impl Source for &mut dyn Source {
@@ -75,6 +85,9 @@ impl Source for &mut dyn Source {
     }
     fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {
         (**self).next(batch)
+    }
+    fn summary(&self) -> Option<Summary> {
+        (**self).summary()
     }
 }
 

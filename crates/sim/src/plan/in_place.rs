@@ -118,6 +118,7 @@ pub(super) fn plan(
         fault: None,
         parts,
         prices: config.prices,
+        input: report.input,
     })
 }
 

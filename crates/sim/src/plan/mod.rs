@@ -28,6 +28,7 @@ use crate::config::SimPolicy;
 use crate::device::Device;
 use crate::error::SimError;
 use crate::full::{FullConfig, Source};
+use crate::trace::Summary;
 
 /// Makes the program anew for every run: the source, and how many accesses of it
 /// come before anything is measured.
@@ -120,6 +121,9 @@ pub struct PlanReport {
     pub parts: Vec<PlanPart>,
     /// What a GiB of each costs.
     pub prices: Option<[f64; 2]>,
+    /// What was read, where the program's accesses come from a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Summary>,
 }
 
 /// How far it is.

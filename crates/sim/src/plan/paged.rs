@@ -10,6 +10,7 @@ use super::{How, PlanConfig, PlanCurve, PlanProgress, PlanReport, Point, Workloa
 use crate::error::SimError;
 use crate::full::{Batch, Source};
 use crate::stack_distance::StackDistances;
+use crate::trace::Summary;
 
 /// Points of the curve.
 const POINTS: u64 = 200;
@@ -52,11 +53,16 @@ impl Source for Measured {
         self.source.describe()
     }
 
+    fn summary(&self) -> Option<Summary> {
+        self.source.summary()
+    }
+
     fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {
         let more = self.source.next(batch)?;
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let accesses = if more { batch.accesses.as_slice() } else { &[] };
-        for access in accesses.iter().filter(|access| !access.is_fetch()) {
+        for access in accesses.iter().filter(|access| access.is_data()) {
+            found.seen += 1;
             let page = access.address() >> self.shift;
             // The page used last is in any memory.
             if page != self.last {
@@ -64,7 +70,6 @@ impl Source for Measured {
                 self.last = page;
             }
         }
-        found.seen += accesses.len() as u64;
         if found.warm.is_none() && found.seen >= self.warm_up {
             let warm = if self.warm_up == 0 { StackDistances::new() } else { found.all.clone() };
             found.warm = Some(warm);
@@ -136,5 +141,6 @@ pub(super) fn plan(
         fault: Some(cost),
         parts: vec![part],
         prices: config.prices,
+        input: report.input,
     })
 }

@@ -19,12 +19,17 @@ pub use grid::{Grid, GridError};
 pub use journal::{Journal, JournalError};
 pub use point::{METRICS, Metric, Point, PointResult};
 
+use crate::trace::Summary;
+
+/// What a point came to, and what was read where it runs a trace.
+pub type Simulated = (PointResult, Option<Summary>);
+
 /// Simulates points on `workers` host threads, and hands each result on as it
 /// comes; they come in no particular order. Stops at the first error of `done`.
 pub fn run<E: Send>(
     points: &[Point],
     workers: usize,
-    done: &mut (dyn FnMut(usize, PointResult) -> Result<(), E> + Send),
+    done: &mut (dyn FnMut(usize, Simulated) -> Result<(), E> + Send),
 ) -> Result<(), E> {
     let next = AtomicUsize::new(0);
     let state = Mutex::new((done, None));
@@ -35,7 +40,7 @@ pub fn run<E: Send>(
                 while let Some(i) =
                     Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < points.len())
                 {
-                    let result = points[i].simulate();
+                    let result = points[i].simulate_input();
                     let mut state = lock();
                     if state.1.is_some() {
                         return;

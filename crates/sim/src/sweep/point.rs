@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use terrace_core::parse::without_byte_order_mark;
 use terrace_core::{Bytes, Machine, PageSize};
 use terrace_economics::Mode;
 
@@ -12,7 +13,7 @@ use crate::config::SimPolicy;
 use crate::error::SimError;
 use crate::full::{FullConfig, FullReport, Source, setup};
 use crate::machines;
-use crate::trace::{Format, import};
+use crate::trace::{Format, Summary, import};
 use crate::workload::catalog::{ProgramName, ProgramSpec};
 
 /// Parameters beside those of a program and of the machine.
@@ -150,7 +151,7 @@ impl Point {
             return machines::load(name);
         }
         let text = machines::text(name)?;
-        let mut document: toml::Table = toml::from_str(&text)
+        let mut document: toml::Table = toml::from_str(without_byte_order_mark(&text))
             .map_err(|e| SimError::parameter("machine", e.message().to_owned()))?;
         for (path, value) in changes {
             change(&mut document, path, value)
@@ -232,6 +233,11 @@ impl Point {
 
     /// Simulates it. Deterministic, but for the host's speed.
     pub fn simulate(&self) -> PointResult {
+        self.simulate_input().0
+    }
+
+    /// The same, with what was read where it runs a trace.
+    pub fn simulate_input(&self) -> (PointResult, Option<Summary>) {
         let run = || -> Result<FullReport, SimError> {
             let input = self.input()?;
             let mut config = self.config(&input)?;
@@ -250,8 +256,13 @@ impl Point {
             };
             setup::simulate(&config, source.as_mut(), &mut |_, _| ())
         };
-        let report = run().map_err(|e| e.to_string())?;
-        Ok(METRICS.iter().map(|(_, figure)| figure(&report)).collect())
+        match run() {
+            Ok(report) => {
+                let figures = METRICS.iter().map(|(_, figure)| figure(&report)).collect();
+                (Ok(figures), report.input)
+            }
+            Err(error) => (Err(error.to_string()), None),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! header   "TERRTRC\0", u32 version, u32 length, then JSON: what was recorded
-//! chunk    "CHNK", u32 accesses, u32 batches, u32 compressed length,
+//! chunk    "CHNK", u32 entries, u32 batches, u32 compressed length,
 //!          u32 length of each of four streams, then one zstd frame of them:
 //!          batches, codes, distances, metas
 //! …
@@ -10,6 +10,10 @@
 //!          u64 accesses of the whole trace
 //! end      u64 offset of the index, "TERREND\0"
 //! ```
+//!
+//! An entry is an access, or says how many instructions pass without one. The index
+//! counts accesses only. Version 1 has no such entries: it loses instructions beyond
+//! 255 between two accesses, and counts fetches where it has them.
 //!
 //! All numbers are little-endian. A chunk can be decoded by itself, so a reader
 //! may begin at any; a zstd frame has a checksum of its content.
@@ -26,13 +30,15 @@ pub(super) const MAGIC: [u8; 8] = *b"TERRTRC\0";
 pub(super) const END: [u8; 8] = *b"TERREND\0";
 pub(super) const CHUNK: [u8; 4] = *b"CHNK";
 pub(super) const INDEX: [u8; 4] = *b"INDX";
-/// Version of the format.
-pub const VERSION: u32 = 1;
-/// Accesses in a chunk: how much of the trace a reader holds at once.
-pub(super) const CHUNK_ACCESSES: usize = 1 << 20;
-/// No chunk of ours has more accesses, nor longer streams; others are refused
+/// Version of the format that is written.
+pub const VERSION: u32 = 2;
+/// The oldest version that is read.
+pub(super) const OLDEST: u32 = 1;
+/// Entries in a chunk: how much of the trace a reader holds at once.
+pub(super) const CHUNK_ENTRIES: usize = 1 << 20;
+/// No chunk of ours has more entries, nor longer streams; others are refused
 /// before memory is taken for them.
-pub(super) const MOST_ACCESSES: u32 = 1 << 22;
+pub(super) const MOST_ENTRIES: u32 = 1 << 22;
 pub(super) const MOST_BYTES: u32 = 1 << 26;
 
 /// Whether bytes are the beginning of a trace.
@@ -47,7 +53,8 @@ pub struct TraceHeader {
     pub program: Vec<String>,
     /// What recorded or converted it.
     pub recorder: String,
-    /// Whether instruction fetches are in it.
+    /// Whether instruction fetches are in it: version 1 may have them. They are
+    /// passed over.
     #[serde(default)]
     pub fetches: bool,
 }

@@ -6,20 +6,22 @@
 //! | `codec` | how accesses become bytes |
 //! | [`writer`], [`reader`] | writing and reading it |
 //! | [`partial`] | as much of a trace as can be read |
-//! | [`raw`] | what the recorder sends while a program runs |
+//! | `raw` | what the recorder sends while a program runs |
 //! | [`import`] | formats of other tools |
+//! | `summary` | what was read, and what of it was skipped, dropped or folded |
 
 mod codec;
 pub mod format;
 pub mod import;
 pub mod partial;
-pub mod raw;
+mod raw;
 pub mod reader;
+mod summary;
 pub mod writer;
 
 pub use format::{TraceError, TraceHeader};
 pub use import::Format;
 pub use partial::Partial;
-pub use raw::RawReader;
 pub use reader::{TraceIndex, TraceReader};
+pub use summary::{Fate, Note, Summary};
 pub use writer::TraceWriter;

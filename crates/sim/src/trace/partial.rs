@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::summary::Summary;
 use crate::error::SimError;
 use crate::full::{Batch, Source};
 
@@ -27,6 +28,10 @@ impl Partial {
 impl Source for Partial {
     fn describe(&self) -> String {
         self.source.describe()
+    }
+
+    fn summary(&self) -> Option<Summary> {
+        self.source.summary()
     }
 
     fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {

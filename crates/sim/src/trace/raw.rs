@@ -6,31 +6,39 @@
 //!         kind 1: accesses; kind 2: start and length of what was mapped, in
 //!         turn; kind 3: of what was unmapped; kind 4: the end, no content
 //! ```
+//!
+//! Among accesses there are entries that access nothing and say how many
+//! instructions pass ([`Access::pass`]).
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::format::TraceError;
+use super::import::Importer;
+use super::summary::{Fate, Notes};
 use crate::error::SimError;
-use crate::full::{Access, Batch, Source, SpaceEvent};
+use crate::full::{Access, Batch, SpaceEvent};
 
 /// Words in a block, at most.
 const MOST: u64 = 1 << 20;
 
 /// Reads what a recorder sends.
-pub struct RawReader<R> {
+pub(super) struct RawReader<R> {
     from: R,
     name: PathBuf,
     program: String,
     events: Vec<SpaceEvent>,
     bytes: Vec<u8>,
     read: u64,
+    /// The recorder said that the program came to its end.
     ended: bool,
+    /// It went away before: programs that are killed do not say so.
+    cut: bool,
 }
 
 impl<R: Read> RawReader<R> {
     /// Begins to read; `program` is what it describes itself as.
-    pub fn new(from: R, program: &str) -> Self {
+    pub(super) fn new(from: R, program: &str) -> Self {
         Self {
             from,
             name: Path::new("the recorder").to_owned(),
@@ -39,13 +47,8 @@ impl<R: Read> RawReader<R> {
             bytes: Vec::new(),
             read: 0,
             ended: false,
+            cut: false,
         }
-    }
-
-    /// Whether the recorder said that the program came to its end. Programs
-    /// that are killed do not.
-    pub fn ended(&self) -> bool {
-        self.ended
     }
 
     fn bad(&self, message: &str) -> SimError {
@@ -59,7 +62,7 @@ impl<R: Read> RawReader<R> {
     }
 }
 
-impl<R: Read> Source for RawReader<R> {
+impl<R: Read> Importer for RawReader<R> {
     fn describe(&self) -> String {
         self.program.clone()
     }
@@ -74,7 +77,10 @@ impl<R: Read> Source for RawReader<R> {
             match self.from.read_exact(&mut head) {
                 Ok(()) => {}
                 // A program that was killed: what came so far counts.
-                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                    self.cut = true;
+                    return Ok(false);
+                }
                 Err(e) => return Err(self.bad(&e.to_string())),
             }
             let word = |at: usize| {
@@ -87,6 +93,7 @@ impl<R: Read> Source for RawReader<R> {
             }
             self.bytes.resize(count as usize * 8, 0);
             if self.from.read_exact(&mut self.bytes).is_err() {
+                self.cut = true;
                 return Ok(false);
             }
             let mut words = self.bytes.chunks_exact(8).map(|bytes| {
@@ -114,5 +121,11 @@ impl<R: Read> Source for RawReader<R> {
                 }
             }
         }
+    }
+
+    fn tell(&self, notes: &mut Notes) {
+        let cut =
+            "what threads had not sent when the program was killed (up to 4096 accesses each)";
+        notes.whole(Fate::Dropped, self.cut, cut);
     }
 }

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use super::codec::{Decoder, read_varint};
 use super::format::{
-    CHUNK, END, INDEX, MAGIC, MOST_ACCESSES, MOST_BYTES, TraceError, TraceHeader, VERSION,
+    CHUNK, END, INDEX, MAGIC, MOST_BYTES, MOST_ENTRIES, OLDEST, TraceError, TraceHeader, VERSION,
 };
+use super::import::Importer;
+use super::summary::Notes;
 use crate::error::SimError;
-use crate::full::{Batch, Source, SpaceEvent};
+use crate::full::{Batch, SpaceEvent};
 
 /// Reads a trace from begin to end.
 pub struct TraceReader<R> {
@@ -66,9 +68,9 @@ impl<R: Read> TraceReader<R> {
             return Err(reader.bad("not a trace of Terrace (others are read with --format, or converted by `terrace convert`)"));
         }
         let version = reader.number("the header")?;
-        if version != VERSION {
+        if !(OLDEST..=VERSION).contains(&version) {
             return Err(reader.bad(format!(
-                "format version {version}; this version of Terrace reads version {VERSION}"
+                "format version {version}; this version of Terrace reads versions {OLDEST} to {VERSION}"
             )));
         }
         let len = reader.number("the header")?;
@@ -130,17 +132,19 @@ impl<R: Read> TraceReader<R> {
         self.fill(&mut magic, "a chunk")?;
         if magic == INDEX {
             self.ended = true;
-            self.finish()?;
+            if self.finish()? != self.read {
+                return Err(self.of_another());
+            }
             return Ok(false);
         }
-        let [accesses, batches, packed, lengths @ ..] = self.lengths(magic)?;
+        let [entries, batches, packed, lengths @ ..] = self.lengths(magic)?;
         let total: u64 = lengths.iter().map(|&n| u64::from(n)).sum();
         let mut bytes = vec![0; packed as usize];
         self.fill(&mut bytes, "a chunk")?;
         let plain = zstd::bulk::decompress(&bytes, total as usize)
             .map_err(|e| self.bad(format!("damaged after {} readable accesses: {e}", self.read)))?;
         let decoded = (plain.len() as u64 == total)
-            .then(|| decode(&plain, lengths.map(|n| n as usize), batches, accesses))
+            .then(|| decode(&plain, lengths.map(|n| n as usize), batches, entries))
             .flatten();
         let Some(decoded) = decoded else {
             let message = format!(
@@ -164,13 +168,13 @@ impl<R: Read> TraceReader<R> {
         for number in &mut numbers {
             *number = self.number("a chunk")?;
         }
-        let [accesses, batches, packed, lengths @ ..] = numbers;
+        let [entries, batches, packed, lengths @ ..] = numbers;
         let total: u64 = lengths.iter().map(|&n| u64::from(n)).sum();
-        let impossible = accesses > MOST_ACCESSES
+        let impossible = entries > MOST_ENTRIES
             || batches > MOST_BYTES
             || packed > MOST_BYTES
             || total > u64::from(MOST_BYTES)
-            || accesses != lengths[1];
+            || entries != lengths[1];
         if impossible {
             let message = format!(
                 "damaged after {} readable accesses: a chunk's lengths are impossible",
@@ -181,8 +185,16 @@ impl<R: Read> TraceReader<R> {
         Ok(numbers)
     }
 
-    /// Reads what follows the mark of the index: it must be what was read, and the file's end.
-    fn finish(&mut self) -> Result<(), TraceError> {
+    fn of_another(&self) -> TraceError {
+        self.bad(format!(
+            "damaged after {} readable accesses: its index is of another trace",
+            self.read
+        ))
+    }
+
+    /// Reads what follows the mark of the index, which must be the file's end; how many
+    /// accesses it says there are.
+    fn finish(&mut self) -> Result<u64, TraceError> {
         let index = self.position - INDEX.len() as u64;
         let eight = |reader: &mut Self| {
             let mut bytes = [0; 8];
@@ -195,16 +207,13 @@ impl<R: Read> TraceReader<R> {
         let (accesses, offset) = (eight(self)?, eight(self)?);
         let mut mark = [0; 8];
         self.fill(&mut mark, "the index")?;
-        if (accesses, offset, mark) != (self.read, index, END) {
-            return Err(self.bad(format!(
-                "damaged after {} readable accesses: its index is of another trace",
-                self.read
-            )));
+        if (offset, mark) != (index, END) {
+            return Err(self.of_another());
         }
         let mut more = [0];
         loop {
             match self.from.read(&mut more) {
-                Ok(0) => return Ok(()),
+                Ok(0) => return Ok(accesses),
                 Ok(_) => {
                     return Err(self.bad(format!(
                         "the trace ends at byte {}, but the file goes on",
@@ -221,13 +230,23 @@ impl<R: Read> TraceReader<R> {
     pub fn next_batch(&mut self) -> Result<Option<Batch>, TraceError> {
         loop {
             if let Some(batch) = self.batches.next() {
-                self.read += batch.accesses.len() as u64;
+                self.read += self.counted(&batch);
                 return Ok(Some(batch));
             }
             if self.ended || !self.next_chunk()? {
                 return Ok(None);
             }
         }
+    }
+}
+
+impl<R: Read> TraceReader<R> {
+    /// Accesses of a batch, as the index counts them: of version 1 with fetches.
+    fn counted(&self, batch: &Batch) -> u64 {
+        if self.header.fetches {
+            return batch.accesses.len() as u64;
+        }
+        batch.accesses.iter().filter(|access| access.is_data()).count() as u64
     }
 }
 
@@ -243,8 +262,8 @@ impl<R: Read + Seek> TraceReader<R> {
         seek(self, SeekFrom::Start(self.position))?;
         let walked = loop {
             match self.skip_chunk(length) {
-                Ok(true) => {}
-                Ok(false) => break Ok(self.read),
+                Ok(None) => {}
+                Ok(Some(accesses)) => break Ok(accesses),
                 Err(error) => break Err(error),
             }
         };
@@ -253,14 +272,15 @@ impl<R: Read + Seek> TraceReader<R> {
         walked
     }
 
-    /// Goes behind the next chunk; false at the end.
-    fn skip_chunk(&mut self, length: u64) -> Result<bool, TraceError> {
+    /// Goes behind the next chunk; at the end, how many accesses the trace has. What has
+    /// no access is taken for one in errors: chunks are not unpacked.
+    fn skip_chunk(&mut self, length: u64) -> Result<Option<u64>, TraceError> {
         let mut magic = [0; 4];
         self.fill(&mut magic, "a chunk")?;
         if magic == INDEX {
-            return self.finish().map(|()| false);
+            return self.finish().map(Some);
         }
-        let [accesses, _, packed, ..] = self.lengths(magic)?;
+        let [entries, _, packed, ..] = self.lengths(magic)?;
         let end = self.position + u64::from(packed);
         if end > length {
             let cut = io::Error::from(io::ErrorKind::UnexpectedEof);
@@ -268,8 +288,8 @@ impl<R: Read + Seek> TraceReader<R> {
         }
         self.from.seek(SeekFrom::Start(end)).map_err(|e| self.bad(format!("cannot seek: {e}")))?;
         self.position = end;
-        self.read += u64::from(accesses);
-        Ok(true)
+        self.read += u64::from(entries);
+        Ok(None)
     }
 
     /// Reads the index. The place in the trace stays.
@@ -330,12 +350,12 @@ fn parse_index(bytes: &[u8]) -> Option<TraceIndex> {
 }
 
 /// Batches of a chunk; `None` where its streams do not fit together.
-fn decode(plain: &[u8], lengths: [usize; 4], batches: u32, accesses: u32) -> Option<Vec<Batch>> {
+fn decode(plain: &[u8], lengths: [usize; 4], batches: u32, entries: u32) -> Option<Vec<Batch>> {
     let (mut head, rest) = plain.split_at_checked(lengths[0])?;
     let (codes, rest) = rest.split_at_checked(lengths[1])?;
     let (distances, metas) = rest.split_at_checked(lengths[2])?;
     let mut decoder = Decoder::new(codes, distances, metas);
-    let mut left = u64::from(accesses);
+    let mut left = u64::from(entries);
     let mut decoded = Vec::new();
     for _ in 0..batches {
         let thread = u32::try_from(read_varint(&mut head)?).ok()?;
@@ -362,7 +382,7 @@ fn decode(plain: &[u8], lengths: [usize; 4], batches: u32, accesses: u32) -> Opt
     (left == 0 && head.is_empty() && decoder.is_empty()).then_some(decoded)
 }
 
-impl<R: Read> Source for TraceReader<R> {
+impl<R: Read> Importer for TraceReader<R> {
     fn describe(&self) -> String {
         self.header.program.join(" ")
     }
@@ -374,4 +394,6 @@ impl<R: Read> Source for TraceReader<R> {
         }
         Ok(true)
     }
+
+    fn tell(&self, _notes: &mut Notes) {}
 }

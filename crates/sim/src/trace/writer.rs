@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::codec::{Encoder, varint};
-use super::format::{CHUNK, CHUNK_ACCESSES, END, INDEX, MAGIC, TraceHeader, VERSION};
+use super::format::{CHUNK, CHUNK_ENTRIES, END, INDEX, MAGIC, TraceHeader, VERSION};
 use crate::full::{Batch, SpaceEvent};
 
 /// Compression level: 3 is zstd's own default, and keeps up with recording.
@@ -16,7 +16,9 @@ pub struct TraceWriter<W: Write> {
     encoder: Encoder,
     batches: Vec<u8>,
     batch_count: u32,
-    chunk_accesses: usize,
+    chunk_entries: usize,
+    /// Accesses before the chunk under way, and in it.
+    before: u64,
     accesses: u64,
     index: Vec<(u64, u64)>,
 }
@@ -35,7 +37,8 @@ impl<W: Write> TraceWriter<W> {
             encoder: Encoder::new(),
             batches: Vec::new(),
             batch_count: 0,
-            chunk_accesses: 0,
+            chunk_entries: 0,
+            before: 0,
             accesses: 0,
             index: Vec::new(),
         })
@@ -43,7 +46,7 @@ impl<W: Write> TraceWriter<W> {
 
     /// Accesses so far.
     pub fn accesses(&self) -> u64 {
-        self.accesses + self.chunk_accesses as u64
+        self.before + self.accesses
     }
 
     /// What it is written to.
@@ -65,7 +68,7 @@ impl<W: Write> TraceWriter<W> {
         let mut accesses = &batch.accesses[..];
         // A batch that is larger than a chunk goes into several.
         while !accesses.is_empty() || !events.is_empty() {
-            let (some, rest) = accesses.split_at(accesses.len().min(CHUNK_ACCESSES));
+            let (some, rest) = accesses.split_at(accesses.len().min(CHUNK_ENTRIES));
             varint(&mut self.batches, u64::from(batch.thread));
             varint(&mut self.batches, some.len() as u64);
             varint(&mut self.batches, events.len() as u64);
@@ -80,11 +83,12 @@ impl<W: Write> TraceWriter<W> {
             }
             for &access in some {
                 self.encoder.push(access);
+                self.accesses += u64::from(access.is_data());
             }
             self.batch_count += 1;
-            self.chunk_accesses += some.len();
+            self.chunk_entries += some.len();
             (events, accesses) = (&[], rest);
-            if self.chunk_accesses >= CHUNK_ACCESSES {
+            if self.chunk_entries >= CHUNK_ENTRIES {
                 self.flush_chunk()?;
             }
         }
@@ -102,10 +106,10 @@ impl<W: Write> TraceWriter<W> {
         let mut compressor = zstd::bulk::Compressor::new(LEVEL)?;
         compressor.include_checksum(true)?;
         let packed = compressor.compress(&plain)?;
-        self.index.push((self.written, self.accesses));
+        self.index.push((self.written, self.before));
         self.out.write_all(&CHUNK)?;
         let lengths = parts.map(|part| part.len() as u32);
-        for number in [self.chunk_accesses as u32, self.batch_count, packed.len() as u32]
+        for number in [self.chunk_entries as u32, self.batch_count, packed.len() as u32]
             .iter()
             .chain(&lengths)
         {
@@ -113,10 +117,10 @@ impl<W: Write> TraceWriter<W> {
         }
         self.out.write_all(&packed)?;
         self.written += 4 + 7 * 4 + packed.len() as u64;
-        self.accesses += self.chunk_accesses as u64;
+        self.before += std::mem::take(&mut self.accesses);
         self.batches.clear();
         self.batch_count = 0;
-        self.chunk_accesses = 0;
+        self.chunk_entries = 0;
         Ok(())
     }
 
@@ -135,7 +139,7 @@ impl<W: Write> TraceWriter<W> {
             self.out.write_all(&offset.to_le_bytes())?;
             self.out.write_all(&first.to_le_bytes())?;
         }
-        self.out.write_all(&self.accesses.to_le_bytes())?;
+        self.out.write_all(&self.before.to_le_bytes())?;
         self.out.write_all(&self.written.to_le_bytes())?;
         self.out.write_all(&END)?;
         self.out.flush()?;

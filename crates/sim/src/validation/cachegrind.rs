@@ -19,7 +19,7 @@ use crate::full::hierarchy::{
     CacheGeometry, Hierarchy, HierarchyGeometry, Level, Request, WriteBacks,
 };
 use crate::full::{Access, Batch, Source as _};
-use crate::trace::{Format, import};
+use crate::trace::import;
 
 /// Misses: instructions, loads, stores; first level, last level.
 pub type Misses = [[u64; 3]; 2];
@@ -85,6 +85,9 @@ impl Caches {
     }
 
     fn reference(&mut self, access: Access) {
+        if access.is_pass() {
+            return;
+        }
         let (request, kind) = match (access.is_fetch(), access.is_store()) {
             (true, _) => (Request::Fetch, 0),
             (_, false) => (Request::Load, 1),
@@ -115,7 +118,7 @@ fn ours(geometry: &Geometry, program: &[&str]) -> Option<Misses> {
     let arguments = ["--trace-mem=yes", "--basic-counts=no"].map(str::to_owned);
     let mut child = valgrind("lackey", &arguments, program).stderr(Stdio::piped()).spawn().ok()?;
     let lines = BufReader::new(child.stderr.take()?);
-    let mut source = import::read(lines, Path::new("lackey"), Format::Lackey);
+    let mut source = import::lackey_with_fetches(lines, Path::new("lackey"));
     let mut caches = Caches::new(geometry);
     let mut batch = Batch::default();
     while source.next(&mut batch).expect("lackey's own lines") {

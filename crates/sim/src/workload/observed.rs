@@ -62,7 +62,7 @@ impl Observer {
     /// An access.
     #[inline]
     pub fn access(&mut self, access: Access) {
-        self.accesses.push(access.after(self.instructions));
+        access.push_after(&mut self.accesses, self.instructions);
         self.instructions = 0;
     }
 
@@ -320,7 +320,8 @@ impl Source for Program {
         }
         std::mem::swap(&mut batch.accesses, &mut self.observer.accesses);
         batch.events.append(&mut self.observer.events);
-        self.left -= (batch.accesses.len() as u64).min(self.left);
+        let made = batch.accesses.iter().filter(|access| access.is_data()).count() as u64;
+        self.left -= made.min(self.left);
         self.thread = (thread + 1) % self.threads.len();
         Ok(true)
     }

@@ -5,14 +5,16 @@
 //!
 //! It has registers, so dependences are known: a load whose source registers
 //! were written by the load before it depends on it. Sizes are not in it; eight
-//! bytes are taken.
+//! bytes are taken. Nothing marks such a file, so every record is checked.
 
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::{BATCH, bad};
+use super::making::{Checks, Pace};
+use super::{BATCH, Importer, bad};
 use crate::error::SimError;
 use crate::full::{Access, Batch, Source};
+use crate::trace::summary::Notes;
 
 const RECORD: usize = 64;
 /// The stack pointer and the flags, in ChampSim's numbering, carry no data of
@@ -20,24 +22,28 @@ const RECORD: usize = 64;
 const IGNORED: [u8; 2] = [6, 25];
 
 /// Reads a ChampSim trace.
-pub struct ChampSim<R> {
+pub(super) struct ChampSim<R> {
     from: BufReader<R>,
     file: PathBuf,
     records: u64,
-    gap: u64,
+    pace: Pace,
+    checks: Checks,
     /// Registers that the last load wrote.
     loaded: [u8; 2],
+    ended: bool,
 }
 
 impl<R: Read> ChampSim<R> {
     /// Begins to read; `file` is for errors.
-    pub fn new(from: R, file: &Path) -> Self {
+    pub(super) fn new(from: R, file: &Path) -> Self {
         Self {
             from: BufReader::with_capacity(1 << 16, from),
             file: file.to_owned(),
             records: 0,
-            gap: 0,
+            pace: Pace::default(),
+            checks: Checks::default(),
             loaded: [0; 2],
+            ended: false,
         }
     }
 
@@ -63,24 +69,34 @@ impl<R: Read> ChampSim<R> {
         Ok(true)
     }
 
-    fn take(&mut self, record: &[u8; RECORD], out: &mut Vec<Access>) {
+    fn take(&mut self, record: &[u8; RECORD], out: &mut Vec<Access>) -> Result<(), String> {
+        let [is_branch, taken] = [record[8], record[9]];
+        if is_branch > 1 || taken > 1 {
+            return Err(format!(
+                "is no instruction: `is_branch` is {is_branch} and `branch_taken` {taken}, \
+                 which can be 0 or 1"
+            ));
+        }
+        if record.iter().all(|byte| *byte == 0) {
+            return Err("is no instruction: all of it is zero".to_owned());
+        }
         let destinations = [record[10], record[11]];
         let sources = &record[12..16];
         let depends =
             self.loaded.iter().any(|r| *r != 0 && !IGNORED.contains(r) && sources.contains(r));
-        let mut any = false;
+        self.pace.instructions(1);
         for (loads, memory) in [(true, &record[32..64]), (false, &record[16..32])] {
             for address in memory.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok()) {
                 let address = u64::from_le_bytes(address);
                 if address == 0 {
                     continue;
                 }
+                let address = self.checks.address(address)?;
                 let mut access = if loads { Access::load(address) } else { Access::store(address) };
                 if loads && depends {
                     access = access.dependent();
                 }
-                out.push(access.after(if any { 0 } else { self.gap }));
-                any = true;
+                self.pace.push(access, out);
             }
         }
         if record[32..64].iter().any(|byte| *byte != 0) {
@@ -93,11 +109,11 @@ impl<R: Read> ChampSim<R> {
                 }
             }
         }
-        self.gap = if any { 0 } else { self.gap + 1 };
+        Ok(())
     }
 }
 
-impl<R: Read> Source for ChampSim<R> {
+impl<R: Read> Importer for ChampSim<R> {
     fn describe(&self) -> String {
         self.file.display().to_string()
     }
@@ -105,13 +121,26 @@ impl<R: Read> Source for ChampSim<R> {
     fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {
         batch.clear();
         let mut record = [0; RECORD];
-        while batch.accesses.len() < BATCH {
+        while batch.accesses.len() < BATCH && !self.ended {
             if !self.record(&mut record)? {
+                self.ended = true;
+                self.pace.end(&mut batch.accesses);
                 break;
             }
-            self.take(&record, &mut batch.accesses);
+            self.take(&record, &mut batch.accesses).map_err(|what| {
+                let message = format!("record {} {what}", self.records);
+                SimError::from(bad(&self.file, self.records - 1, message))
+            })?;
         }
         Ok(!batch.accesses.is_empty())
+    }
+
+    fn tell(&self, notes: &mut Notes) {
+        self.checks.tell(notes);
+    }
+
+    fn nothing(&self) -> String {
+        format!("not one of its {} instructions accesses memory", self.records)
     }
 }
 
@@ -126,11 +155,16 @@ pub fn export_champsim(source: &mut dyn Source, mut out: impl Write) -> Result<u
             .map_err(|e| SimError::from(bad(Path::new("output"), 0, e.to_string())))
     };
     while source.next(&mut batch)? {
-        for access in batch.accesses.iter().filter(|access| !access.is_fetch()) {
+        for access in &batch.accesses {
             let mut record = [0; RECORD];
-            for _ in 0..access.instructions() {
-                record[..8].copy_from_slice(&0x40_0000u64.to_le_bytes());
+            record[..8].copy_from_slice(&0x40_0000u64.to_le_bytes());
+            let others = access.counted() - u64::from(access.is_data());
+            for _ in 0..others {
                 emit(&record)?;
+            }
+            instructions += access.counted();
+            if !access.is_data() {
+                continue;
             }
             record[..8].copy_from_slice(&0x40_0010u64.to_le_bytes());
             let at = if access.is_store() { 16 } else { 32 };
@@ -141,7 +175,6 @@ pub fn export_champsim(source: &mut dyn Source, mut out: impl Write) -> Result<u
                 record[12] = if access.is_dependent() { 3 } else { 0 };
             }
             emit(&record)?;
-            instructions += access.instructions() + 1;
         }
     }
     Ok(instructions)

@@ -18,9 +18,11 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::ZlibDecoder;
 use serde::Deserialize;
 
-use super::{BATCH, bad};
+use super::{BATCH, Importer, bad};
 use crate::error::SimError;
-use crate::full::{Access, Batch, Source};
+use crate::full::access::ADDRESSES;
+use crate::full::{Access, Batch};
+use crate::trace::summary::{Fate, Notes};
 
 /// Checks in an interval at most: an interval of hours checked every millisecond.
 const MOST_CHECKS: u32 = 1 << 24;
@@ -55,24 +57,36 @@ struct Place {
 }
 
 /// Reads a record of `damo`'s.
-pub struct Damo<R> {
+pub(super) struct Damo<R> {
     from: Option<R>,
     file: PathBuf,
     snapshots: Vec<Snapshot>,
     /// Targets in the order in which they came.
     targets: Vec<u64>,
     place: Place,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// Regions that damo made up to fill a record.
+    made_up: u64,
+    /// Lines that are not about regions.
+    foreign: u64,
+    /// Snapshots of which not every region came.
+    incomplete: u64,
 }
 
 impl<R: Read> Damo<R> {
     /// Begins to read; `file` is for errors.
-    pub fn new(from: R, file: &Path) -> Self {
+    pub(super) fn new(from: R, file: &Path) -> Self {
         Self {
             from: Some(from),
             file: file.to_owned(),
             snapshots: Vec::new(),
             targets: Vec::new(),
             place: Place::default(),
+            counts: Counts::default(),
         }
     }
 
@@ -92,7 +106,14 @@ impl<R: Read> Damo<R> {
             None => Err(self.bad(0, "is empty")),
             Some(b'[') => self.json(from),
             // The first byte of every zlib stream with a window of 32 KiB.
-            Some(0x78) if begin.first() == Some(&0x78) => self.json(ZlibDecoder::new(from)),
+            Some(0x78) if begin.first() == Some(&0x78) => {
+                self.json(ZlibDecoder::new(&mut from))?;
+                match from.fill_buf() {
+                    Ok([]) => Ok(()),
+                    Ok(_) => Err(self.bad(0, "goes on after the end of what zlib packed")),
+                    Err(e) => Err(self.bad(0, &e.to_string())),
+                }
+            }
             Some(_) => self.lines(from),
         }
     }
@@ -101,6 +122,7 @@ impl<R: Read> Damo<R> {
         // Serde's errors name line and column.
         let records: Vec<Record> = serde_json::from_reader(BufReader::new(from.take(LARGEST)))
             .map_err(|e| self.bad(0, &format!("is no JSON of damo: {e}")))?;
+        let mut made_up = 0;
         for (number, record) in records.into_iter().enumerate() {
             let target = record.target_id.map_or(Ok(number as u64), |id| id.get());
             for (at, taken) in record.snapshots.into_iter().enumerate() {
@@ -110,11 +132,13 @@ impl<R: Read> Damo<R> {
                 let mut snapshot = Snapshot { target, regions: Vec::new() };
                 for told in taken.regions {
                     let region = told.region().map_err(&field)?;
+                    made_up += u64::from(region.is_none());
                     snapshot.regions.extend(region);
                 }
                 self.snapshots.push(snapshot);
             }
         }
+        self.counts.made_up = made_up;
         Ok(())
     }
 
@@ -134,13 +158,25 @@ impl<R: Read> Damo<R> {
                 Err(e) => return Err(self.bad(line, &e.to_string())),
             }
             let (target, expected, region) = match parse_line(text.trim()) {
-                Ok(Line::Other) => continue,
+                Ok(Line::Field) => continue,
+                Ok(Line::Other) => {
+                    self.counts.foreign += 1;
+                    continue;
+                }
                 Ok(Line::Target(target)) => {
-                    self.finish(&mut snapshot);
+                    self.finish(&mut snapshot, left);
                     (snapshot.target, left, known) = (target, 0, true);
                     continue;
                 }
-                Ok(Line::Region(region)) if known => (snapshot.target, 0, region),
+                Ok(Line::Regions(regions)) => {
+                    left = regions;
+                    continue;
+                }
+                Ok(Line::Region(region)) if known => {
+                    left = left.saturating_sub(1);
+                    self.counts.made_up += u64::from(region.is_none());
+                    (snapshot.target, 0, region)
+                }
                 Ok(Line::Region(_)) => {
                     return Err(self.bad(line, "a region before any `target_id: …`"));
                 }
@@ -150,14 +186,14 @@ impl<R: Read> Damo<R> {
             // An event says how many make up its snapshot.
             if expected > 0 {
                 if left == 0 || target != snapshot.target {
-                    self.finish(&mut snapshot);
+                    self.finish(&mut snapshot, left);
                     (snapshot.target, left) = (target, expected);
                 }
                 left -= 1;
             }
             snapshot.regions.extend(region);
         }
-        self.finish(&mut snapshot);
+        self.finish(&mut snapshot, left);
         if self.snapshots.is_empty() {
             let message = "has no region (perf script of damon:damon_aggregated, damo report raw, \
                            or damo's JSON)";
@@ -166,7 +202,9 @@ impl<R: Read> Damo<R> {
         Ok(())
     }
 
-    fn finish(&mut self, snapshot: &mut Snapshot) {
+    /// A snapshot is over; so many regions of it have not come.
+    fn finish(&mut self, snapshot: &mut Snapshot, missing: u64) {
+        self.counts.incomplete += u64::from(missing > 0);
         if !snapshot.regions.is_empty() {
             self.snapshots.push(core::mem::take(snapshot));
         }
@@ -201,7 +239,7 @@ impl<R: Read> Damo<R> {
     }
 }
 
-impl<R: Read> Source for Damo<R> {
+impl<R: Read> Importer for Damo<R> {
     fn describe(&self) -> String {
         self.file.display().to_string()
     }
@@ -226,6 +264,21 @@ impl<R: Read> Source for Damo<R> {
         }
         Ok(false)
     }
+
+    fn tell(&self, notes: &mut Notes) {
+        let Counts { made_up, foreign, incomplete } = self.counts;
+        let checks = "checks that found a region accessed into a load of each of its pages";
+        notes.whole(Fate::Folded, !self.snapshots.is_empty(), checks);
+        notes.whole(Fate::Dropped, !self.snapshots.is_empty(), "times and ages of regions");
+        notes.counted(Fate::Dropped, made_up, "regions that damo made up to fill a record");
+        notes.counted(Fate::Skipped, foreign, "lines that are not about regions");
+        let cut = "what is missing of snapshots that are not complete";
+        notes.whole(Fate::Dropped, incomplete > 0, cut);
+    }
+
+    fn nothing(&self) -> String {
+        format!("in none of its {} snapshots was a region accessed", self.snapshots.len())
+    }
 }
 
 /// A region as it was told: nothing of one that damo made up to fill a record.
@@ -238,6 +291,9 @@ fn region(start: u64, end: u64, checks: i64) -> Result<Option<Region>, &'static 
     if start >= end {
         return Err("the region ends where it starts, or before");
     }
+    if end > ADDRESSES {
+        return Err("the region ends beyond 48 bits");
+    }
     Ok(Some(Region { start, end, checks }))
 }
 
@@ -246,6 +302,10 @@ fn region(start: u64, end: u64, checks: i64) -> Result<Option<Region>, &'static 
 enum Line {
     /// Neither a region nor about one.
     Other,
+    /// Empty, a comment, or something about a snapshot that is not needed.
+    Field,
+    /// `nr_regions: 17`: so many regions follow.
+    Regions(u64),
     /// `target_id: 7`, which begins a snapshot of `damo report raw`.
     Target(u64),
     /// `55b8fe400000-55b8fe7bb000 (   3.730 MiB)           0    -1`.
@@ -253,6 +313,17 @@ enum Line {
     /// `… damon:damon_aggregated: target_id=7 nr_regions=17 4096-8192: 0 3`.
     Event { target: u64, regions: u64, region: Option<Region> },
 }
+
+/// How lines of `damo report raw` begin that say something of a snapshot.
+const FIELDS: [&str; 7] = [
+    "#",
+    "base_time_absolute:",
+    "data source:",
+    "monitoring_start:",
+    "monitoring_end:",
+    "monitoring_duration:",
+    "intervals:",
+];
 
 fn parse_line(line: &str) -> Result<Line, &'static str> {
     const EVENT: &str = "is no event of damon (`target_id=7 nr_regions=17 4096-8192: 0 3`)";
@@ -265,9 +336,20 @@ fn parse_line(line: &str) -> Result<Line, &'static str> {
         let event = event(fields).ok_or(EVENT)?;
         return event.map(|(target, regions, region)| Line::Event { target, regions, region });
     }
+    if let Some(count) = line.strip_prefix("nr_regions:") {
+        let count = count.trim().parse().map_err(|_| "nr_regions is no number")?;
+        return Ok(Line::Regions(count));
+    }
+    let is_field = |name: &&str| line.starts_with(name);
+    if line.is_empty() || FIELDS.iter().any(is_field) {
+        return Ok(Line::Field);
+    }
     let range = line.split_whitespace().next().and_then(|word| word.split_once('-'));
     let Some((start, end)) = range else { return Ok(Line::Other) };
-    let hex = |text| u64::from_str_radix(text, 16).ok();
+    let hex = |text: &str| {
+        let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_hex.then(|| u64::from_str_radix(text, 16).ok()).flatten()
+    };
     let (Some(start), Some(end)) = (hex(start), hex(end)) else { return Ok(Line::Other) };
     let checks = line.split_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
     let checks = checks.and_then(|checks| checks.parse().ok()).ok_or(RAW)?;
