@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use serde::Serialize;
 use terrace_core::{Bytes, Nanos};
 use terrace_economics::{Economist, Mode};
+use terrace_policy::pace::Pace;
 use terrace_policy::packed::Unpacker;
 use terrace_policy::whatif::{Counts, Recorded, WhatIf};
 use terrace_policy::{Brain, PolicyName};
-use terrace_report::RunReport;
-use terrace_report::run::FaultClass;
+use terrace_report::run::{FaultClass, Figures};
 
 use crate::args::{economist, one_of};
 use crate::failure::Failure;
@@ -82,6 +82,9 @@ struct Answer {
     events: u64,
     /// Events that were not recorded.
     events_lost: u64,
+    /// What threads waited in processes without recorded events, as forked children are: in no
+    /// line.
+    elsewhere: Nanos,
     /// From the first event to the last.
     span: Nanos,
     /// Why not all of the recording was read.
@@ -101,6 +104,7 @@ struct Setting {
 struct Process {
     stream: Unpacker,
     recorded: Recorded,
+    pace: Pace,
     worlds: Vec<WhatIf>,
 }
 
@@ -171,13 +175,24 @@ impl Args {
             return Err(Failure::bad_input(self.nothing(&name, &others, cut.as_deref())));
         }
         let recorded: Vec<_> = processes.values().map(|process| process.recorded).collect();
-        let costs = report.as_deref().map(Costs::of);
+        // What was not recorded, as of forked children, is not in the figures either.
+        let report = report.as_deref();
+        let figures: Vec<_> = report
+            .into_iter()
+            .flat_map(|report| &report.processes)
+            .filter(|process| processes.contains_key(&process.pid))
+            .map(|process| &process.figures)
+            .collect();
+        let counts = recorded_counts(&recorded, &figures);
+        let costs = (!figures.is_empty()).then(|| Costs::of(&figures, &counts));
+        let waited: Nanos = figures.iter().map(|figures| figures.waited).sum();
+        let elsewhere = report.map_or(Nanos::ZERO, |report| report.total.waited - waited);
         let mut lines = vec![Line {
             what: "recorded".to_owned(),
             budget: live.budget,
             control: false,
-            counts: recorded_counts(&recorded, report.as_deref()),
-            stall: report.as_deref().map(|report| report.total.waited),
+            counts,
+            stall: costs.map(|costs| costs.stall(&counts)),
         }];
         for (i, setting) in settings.iter().enumerate() {
             let counts = sum(processes.values().map(|process| process.worlds[i].counts()));
@@ -199,6 +214,7 @@ impl Args {
             processes: processes.len(),
             events: processes.values().map(|process| process.stream.events()).sum(),
             events_lost: lost,
+            elsewhere,
             span: last - first,
             cut,
             lines,
@@ -251,45 +267,68 @@ impl Process {
         let worlds = settings.iter().map(|setting| {
             let economist = Economist::new(mode, live.calibration);
             WhatIf::new(Brain::new(setting.policy.build(), economist), setting.budget, cost)
+                .in_place_of(live.budget)
         });
-        Self { stream: Unpacker::new(), recorded: Recorded::default(), worlds: worlds.collect() }
+        Self {
+            stream: Unpacker::new(),
+            recorded: Recorded::default(),
+            pace: Pace::new(live.budget),
+            worlds: worlds.collect(),
+        }
     }
 
     fn read(&mut self, bytes: &[u8]) -> Result<(), terrace_policy::packed::UnpackError> {
-        let Self { stream, recorded, worlds } = self;
+        let Self { stream, recorded, pace, worlds } = self;
         stream.read(bytes, |event| {
             recorded.feed(event);
+            pace.feed(event);
             for world in &mut *worlds {
                 world.feed(event);
+                world.follow(pace);
             }
         })
     }
 }
 
-/// What faults took on average in the recorded run.
-#[derive(Clone, Copy)]
+/// What threads waited on average, in nanoseconds, for each of what is counted.
+#[derive(Clone, Copy, Debug)]
 struct Costs {
-    first_touch: Nanos,
-    miss: Nanos,
+    /// Pages that come for the first time: few of them fault, for others come along.
+    first_touch: f64,
+    miss: f64,
+    hint: f64,
 }
 
 impl Costs {
-    fn of(report: &RunReport) -> Self {
-        // What was not service, or was counted as service and was none, is spread evenly.
-        let faults = &report.total.faults;
-        let count: u64 = faults.iter().map(|fault| fault.count).sum();
-        let served: Nanos = faults.iter().map(|fault| fault.total).sum();
-        let more = (report.total.waited - served) / count.max(1);
-        let less = (served - report.total.waited) / count.max(1);
-        let mean = |kind| {
-            let fault = faults.iter().find(|fault| fault.kind == kind);
-            fault.map_or(Nanos::ZERO, |fault| fault.total / fault.count.max(1) + more - less)
+    /// Of these processes, whose recorded events came to these counts.
+    fn of(figures: &[&Figures], recorded: &Counts) -> Self {
+        let all = |kind| {
+            let faults = figures.iter().flat_map(|figures| &figures.faults);
+            let faults = faults.filter(move |fault| fault.kind == kind);
+            faults.fold((0, 0.0), |(count, total), fault| {
+                (count + fault.count, total + fault.total.as_f64())
+            })
         };
-        Self { first_touch: mean(FaultClass::FirstTouch), miss: mean(FaultClass::Absent) }
+        let [first, absent, hint] =
+            [FaultClass::FirstTouch, FaultClass::Absent, FaultClass::Hint].map(all);
+        // What was not service, or was counted as service and was none, is spread by service time.
+        let waited: f64 = figures.iter().map(|figures| figures.waited.as_f64()).sum();
+        let served = first.1 + absent.1 + hint.1;
+        let scale = if served > 0.0 { waited / served } else { 0.0 };
+        let mean = |(count, total): (u64, f64), seen| scale * total / count.max(seen).max(1) as f64;
+        Self {
+            first_touch: mean(first, recorded.first_touches),
+            miss: mean(absent, recorded.misses),
+            hint: mean(hint, recorded.hint_faults),
+        }
     }
 
     fn stall(self, counts: &Counts) -> Nanos {
-        self.first_touch * counts.first_touches + self.miss * counts.misses
+        let of = |cost: f64, count: u64| cost * count as f64;
+        let all = of(self.first_touch, counts.first_touches)
+            + of(self.miss, counts.misses)
+            + of(self.hint, counts.hint_faults);
+        Nanos(all.round() as u64)
     }
 }
 
@@ -297,7 +336,9 @@ fn sum(counts: impl IntoIterator<Item = Counts>) -> Counts {
     counts.into_iter().fold(Counts::default(), |a, b| Counts {
         first_touches: a.first_touches + b.first_touches,
         hits: a.hits + b.hits,
+        hint_faults: a.hint_faults + b.hint_faults,
         misses: a.misses + b.misses,
+        unseen: a.unseen + b.unseen,
         demotions: a.demotions + b.demotions,
         cancelled: a.cancelled + b.cancelled,
         ping_pongs: a.ping_pongs + b.ping_pongs,
@@ -307,9 +348,9 @@ fn sum(counts: impl IntoIterator<Item = Counts>) -> Counts {
 }
 
 /// What really happened; ping-pongs are only in the report.
-fn recorded_counts(recorded: &[Recorded], report: Option<&RunReport>) -> Counts {
+fn recorded_counts(recorded: &[Recorded], figures: &[&Figures]) -> Counts {
     let counts = sum(recorded.iter().map(|recorded| recorded.counts));
-    Counts { ping_pongs: report.map_or(0, |report| report.total.ping_pongs), ..counts }
+    Counts { ping_pongs: figures.iter().map(|figures| figures.ping_pongs).sum(), ..counts }
 }
 
 fn render(answer: &Answer) -> String {
@@ -324,6 +365,10 @@ fn render(answer: &Answer) -> String {
     );
     if answer.events_lost > 0 {
         text += &format!("{} more were not recorded\n", count(answer.events_lost));
+    }
+    if !answer.elsewhere.is_zero() {
+        let time = answer.elsewhere;
+        text += &format!("{time} of stall are left out, of processes without recorded events\n");
     }
     if let Some(cut) = &answer.cut {
         text += &format!("only a part was read: {cut}\n");
@@ -367,19 +412,56 @@ fn render(answer: &Answer) -> String {
     );
     text + "\nHits are touches that were seen: a live run sees those of resident pages only where a\n\
             page was made to fault. Misses are promotions. The control is the recorded policy in\n\
-            the model: compare other lines with it. Stall is misses and first touches at what each\n\
-            took on average in the recorded run.\n"
+            the model: compare other lines with it. Stall is first touches, misses and touches of\n\
+            pages that fault on purpose, at what each took on average in the recorded run.\n"
 }
 
 #[cfg(test)]
 mod tests {
+    use terrace_report::run::FaultReport;
+
     use super::*;
 
     #[test]
     fn stall_is_what_faults_took_times_how_many_there_are() {
-        let costs = Costs { first_touch: Nanos(10), miss: Nanos(100) };
-        let counts = Counts { first_touches: 3, misses: 5, hits: 1000, ..Counts::default() };
+        let costs = Costs { first_touch: 10.0, miss: 100.0, hint: 2.0 };
+        let counts =
+            Counts { first_touches: 3, misses: 5, hits: 1000, hint_faults: 7, ..Counts::default() };
 
-        assert_eq!(costs.stall(&counts), Nanos(530));
+        assert_eq!(costs.stall(&counts), Nanos(544));
+    }
+
+    /// Of ten pages that came for the first time one faulted; each was charged a fault's time,
+    /// and the control had five times the stall of the recording.
+    #[test]
+    fn what_was_recorded_costs_what_it_took() {
+        let fault = |kind, count, each| FaultReport {
+            kind,
+            count,
+            p50: Nanos::ZERO,
+            p99: Nanos::ZERO,
+            p999: Nanos::ZERO,
+            max: Nanos::ZERO,
+            total: Nanos(each) * count,
+            histogram: Vec::new(),
+        };
+        let faults = vec![
+            fault(FaultClass::FirstTouch, 1_000, 50_000),
+            fault(FaultClass::Absent, 5_000, 40_000),
+            fault(FaultClass::Hint, 300, 20_000),
+        ];
+        // Less than what serving them took: it was counted beyond what threads can have waited.
+        let figures = Figures { faults, waited: Nanos::millis(100), ..Figures::default() };
+        let recorded = Counts {
+            first_touches: 10_000,
+            misses: 5_000,
+            hits: 300,
+            hint_faults: 300,
+            ..Counts::default()
+        };
+
+        let stall = Costs::of(&[&figures], &recorded).stall(&recorded);
+
+        assert!((stall / Nanos::millis(100) - 1.0).abs() < 1e-6, "{stall}");
     }
 }

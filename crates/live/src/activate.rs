@@ -26,6 +26,9 @@ pub fn statistics(config: &RunConfig) -> Option<&'static ProcessPage> {
         ProcessPage::anonymous()
     };
     let page = page.ok()?;
+    if config.record {
+        event_ring::prepare_decisions(&config.dir);
+    }
     page.counters.started_ns.store(sys::now(), core::sync::atomic::Ordering::Relaxed);
     let mut name = [0u8; 16];
     // SAFETY: the call writes at most 16 bytes.

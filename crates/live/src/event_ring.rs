@@ -1,5 +1,5 @@
-//! What the policy was told, on its way out of the process: a ring of bytes in
-//! a file that `terrace run` maps too and empties.
+//! What the policy was told, and what was decided, on its way out of the process: two rings of
+//! bytes, each in a file that `terrace run` maps too and empties.
 //!
 //! Whoever holds the mind writes, so there is one writer; `terrace run` is the
 //! one reader. The writer neither waits nor allocates nor calls the kernel: what
@@ -18,23 +18,35 @@ use std::io;
 use std::path::Path;
 
 use terrace_core::EventRef;
+use terrace_economics::Decision;
 use terrace_policy::Brain;
 use terrace_policy::packed::{Packer, Weight};
 
+use crate::limits;
 use crate::opened::Opened;
 use crate::sys;
 
 const MAGIC: u64 = 0x5445_5252_4556_5431; // "TERREVT1"
-/// Some 300,000 faults: at a million faults a second, what comes in 300 ms.
-const CAPACITY: usize = 4 << 20;
-/// What only structure may use.
-const KEPT: u64 = CAPACITY as u64 / 8;
+/// What of a ring only structure may use.
+const KEPT_PART: u64 = 8;
+/// A decision with its length in front: two bytes.
+const DECISION: usize = 512;
 
-/// What a ring's file name ends with.
+/// For events: some 300,000 faults, at a million faults a second what comes in 300 ms.
+pub type EventRing = Ring<{ 4 << 20 }>;
+/// For decisions: some 40,000. They come in bursts of a
+/// hundred thousand a second, while the reader waits for a processor like everybody.
+pub type DecisionRing = Ring<{ 8 << 20 }>;
+
+/// What the file names of rings of events end with.
 pub const EXTENSION: &str = "events";
+/// What those of rings of decisions end with.
+pub const DECISIONS_EXTENSION: &str = "decisions";
 
 /// The ring of this process; null where there is none (any more).
 static RING: AtomicPtr<EventRing> = AtomicPtr::new(core::ptr::null_mut());
+/// That of its decisions.
+static DECISIONS: AtomicPtr<DecisionRing> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Records what a brain is told into a ring of this process's. Without a file,
 /// for whatever reason, nothing is recorded and the program does not notice.
@@ -58,27 +70,66 @@ pub fn record(brain: &mut Brain, directory: &Path) {
 
 /// Makes the ring of this process, unless there is one: the directory may be out of reach later.
 pub(crate) fn prepare(directory: &Path) {
-    if !RING.load(Acquire).is_null() {
+    make(&RING, directory, EXTENSION);
+}
+
+/// Makes the ring of this process's decisions, unless there is one.
+pub(crate) fn prepare_decisions(directory: &Path) {
+    make(&DECISIONS, directory, DECISIONS_EXTENSION);
+}
+
+fn make<const CAPACITY: usize>(to: &AtomicPtr<Ring<CAPACITY>>, directory: &Path, extension: &str) {
+    if !to.load(Acquire).is_null() {
         return;
     }
     // A process may exec a program that is managed again: its own number is
     // not enough to name the file.
-    let name = format!("{}-{}.{EXTENSION}", std::process::id(), sys::now());
-    if let Ok(ring) = EventRing::create(&directory.join(name)) {
-        RING.store(core::ptr::from_ref(ring).cast_mut(), Release);
+    let name = format!("{}-{}.{extension}", std::process::id(), sys::now());
+    if let Ok(ring) = Ring::create(&directory.join(name)) {
+        to.store(core::ptr::from_ref(ring).cast_mut(), Release);
     }
 }
 
-/// In a forked child: the ring is its parent's, which goes on writing. What
+/// The ring of this process's decisions, if it has one.
+pub(crate) fn decisions() -> Option<&'static DecisionRing> {
+    // SAFETY: set above from `&'static`, or null.
+    unsafe { DECISIONS.load(Acquire).as_ref() }
+}
+
+/// In a forked child: the rings are its parent's, which goes on writing. What
 /// the child's policy is told from here on builds on what the parent's was
-/// told, so a stream of its own would make no sense.
+/// told, so a stream of its own would make no sense. Its decisions make sense: it gets a ring for
+/// these with its statistics.
 pub fn forked() {
-    RING.store(core::ptr::null_mut(), Release);
+    let_go(&RING);
+    let_go(&DECISIONS);
+}
+
+/// In a forked child: unmaps a ring of its parent's.
+fn let_go<const CAPACITY: usize>(of: &AtomicPtr<Ring<CAPACITY>>) {
+    let ring = of.swap(core::ptr::null_mut(), AcqRel);
+    if !ring.is_null() {
+        // SAFETY: mapped by `Ring::map`, as long as a ring. The child has this thread alone, which
+        // is not writing to it, and whoever writes asks for the ring anew.
+        let _ = unsafe { sys::munmap(ring as usize, size_of::<Ring<CAPACITY>>()) };
+    }
+}
+
+/// Reads what [`Ring::push_decision`] wrote; false if that is no whole number of decisions.
+pub fn unpack_decisions(mut bytes: &[u8], mut take: impl FnMut(Decision)) -> bool {
+    while let Some((&length, more)) = bytes.split_first_chunk::<2>() {
+        let item = more.split_at_checked(usize::from(u16::from_le_bytes(length)));
+        let Some((content, more)) = item else { return false };
+        let Ok(decision) = postcard::from_bytes(content) else { return false };
+        take(decision);
+        bytes = more;
+    }
+    bytes.is_empty()
 }
 
 /// The ring.
 #[repr(C)]
-pub struct EventRing {
+pub struct Ring<const CAPACITY: usize> {
     magic: AtomicU64,
     /// The process.
     pid: AtomicU32,
@@ -92,9 +143,16 @@ pub struct EventRing {
     bytes: [AtomicU8; CAPACITY],
 }
 
-impl EventRing {
+impl<const CAPACITY: usize> Ring<CAPACITY> {
+    /// What only structure may use.
+    const KEPT: u64 = CAPACITY as u64 / KEPT_PART;
+
     /// Creates the file and maps it.
     pub fn create(path: &Path) -> io::Result<&'static Self> {
+        // Where the program may not write so large a file, trying to would kill it.
+        if limits::file_size_limit() < size_of::<Self>() as u64 {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
         file.set_len(size_of::<Self>() as u64)?;
         let ring = Self::map(&file)?;
@@ -147,7 +205,7 @@ impl EventRing {
         let used = head.wrapping_sub(self.tail.load(Acquire));
         let room = match weight {
             Weight::Structure => CAPACITY as u64,
-            Weight::Bulk => CAPACITY as u64 - KEPT,
+            Weight::Bulk => CAPACITY as u64 - Self::KEPT,
         };
         // A reader that writes nonsense into `tail` makes the ring look full.
         if used.saturating_add(bytes.len() as u64) > room {
@@ -158,6 +216,19 @@ impl EventRing {
         }
         self.head.store(head + bytes.len() as u64, Release);
         true
+    }
+
+    /// Appends a decision; one that does not fit is counted. One writer at a time; does not
+    /// allocate.
+    pub fn push_decision(&self, decision: &Decision) {
+        let mut item = [0; DECISION];
+        let (length, content) = item.split_at_mut(2);
+        let written = postcard::to_slice(decision, content).map(|content| content.len());
+        let Ok(written) = written else { return self.count_lost() };
+        length.copy_from_slice(&(written as u16).to_le_bytes());
+        if !self.push(&item[..2 + written], Weight::Structure) {
+            self.count_lost();
+        }
     }
 
     /// Takes everything that was written; says how many bytes that were.
@@ -179,6 +250,12 @@ impl EventRing {
 
 #[cfg(test)]
 mod tests {
+    use terrace_core::{
+        Action, Heat, Nanos, OpId, PageNo, PageRef, PageSize, Proposal, Reason, RegionId,
+        Telemetry, TierId, Urgency,
+    };
+    use terrace_economics::{Calibration, Economist, Mode};
+
     use super::*;
 
     fn rings() -> (&'static EventRing, Opened<EventRing>, std::path::PathBuf) {
@@ -203,8 +280,53 @@ mod tests {
         }
         reader.drain(&mut got);
 
-        assert!(sent.len() > CAPACITY, "the ring came around");
+        assert!(sent.len() > size_of::<EventRing>(), "the ring came around");
         assert!(sent == got);
+        let _ = std::fs::remove_file(path);
+    }
+
+    /// What decides as on a real machine.
+    fn economist() -> Economist {
+        let machine = include_str!("../../../machines/optane-cascade-lake.toml");
+        let machine = terrace_core::Machine::parse("optane.toml", machine).expect("a machine");
+        Economist::new(Mode::Enforce, Calibration::from_machine(&machine))
+    }
+
+    fn decision(economist: &mut Economist, number: u64) -> Decision {
+        let page = PageRef { region: RegionId(3), page: PageNo(number as u32) };
+        let proposal = Proposal {
+            op: OpId(number),
+            action: Action::Demote { page, from: TierId(0), to: TierId(1) },
+            page_size: PageSize::Base,
+            heat: Heat::default(),
+            victim_heat: Heat::default(),
+            urgency: Urgency::Forced,
+            reason: Reason::PressureCold,
+        };
+        let telemetry = Telemetry { now: Nanos(number), tier_count: 2, ..Telemetry::default() };
+        economist.decide(&proposal, &telemetry)
+    }
+
+    /// A reader that waits for a processor for a third of a second, in a burst, loses nothing.
+    #[test]
+    fn a_burst_of_decisions_fits_and_comes_back_as_it_was() {
+        let path = std::env::temp_dir().join(format!("terrace-decisions-{}", std::process::id()));
+        let writer = DecisionRing::create(&path).expect("a file");
+        let reader = DecisionRing::open(&path).expect("the same file");
+        let mut economist = economist();
+        for burst in 0..3u64 {
+            let decide = |n| decision(&mut economist, burst << 40 | n);
+            let sent: Vec<_> = (0..20_000).map(decide).collect();
+            sent.iter().for_each(|decision| writer.push_decision(decision));
+
+            let (mut bytes, mut got) = (Vec::new(), Vec::new());
+            reader.drain(&mut bytes);
+
+            assert_eq!(reader.lost(), 0);
+            assert!(unpack_decisions(&bytes, |decision| got.push(decision)));
+            assert!(got == sent, "{} of {}", got.len(), sent.len());
+            assert!(!unpack_decisions(&bytes[..bytes.len() - 1], |_| {}), "cut off");
+        }
         let _ = std::fs::remove_file(path);
     }
 

@@ -12,6 +12,7 @@ use terrace_core::{
 };
 use terrace_policy::Brain;
 
+use crate::event_ring;
 use crate::pager::Pager;
 use crate::ping_pong::PingPong;
 use crate::queue::Note;
@@ -239,7 +240,9 @@ impl Mind {
             // The clock is only read while somebody looks or has looked.
             until.load(Relaxed) != 0 && sys::now() < until.load(Relaxed)
         };
-        if pager.config.record || wanted() {
+        if let Some(ring) = event_ring::decisions().filter(|_| pager.config.record) {
+            self.brain.decisions().iter().for_each(|decision| ring.push_decision(decision));
+        } else if pager.config.record || wanted() {
             for decision in self.brain.decisions() {
                 pager.stats().push_decision(decision);
             }

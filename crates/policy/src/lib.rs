@@ -26,6 +26,7 @@
 //! | `sketch` | how often something was seen, in a few bits |
 //! | `lru` | pages by when they were last seen used |
 //! | [`packed`] | the same in few bytes, without allocating |
+//! | [`pace`] | how much room was free in a recorded run |
 //! | [`whatif`] | what another policy would have done |
 //! | [`refault`] | what leaves is what has been missed least |
 //! | [`two_queue`] | 2Q by refault distance |
@@ -49,6 +50,7 @@ mod lru;
 pub mod memtis;
 pub mod nimble;
 pub mod oracle;
+pub mod pace;
 pub mod packed;
 pub mod recording;
 pub mod refault;

@@ -4,7 +4,8 @@
 //! It follows the live pager as far as that decides which pages stay: room is
 //! made ahead of need and in batches; a page that leaves waits in a ring of
 //! staging slots first, where a touch still stops it; a page that is not there
-//! is brought in when it is touched.
+//! is brought in when it is touched. How much room is free at each moment is what was free in the
+//! recorded run ([`crate::pace`]), in proportion to the budget.
 //!
 //! What it cannot know: a live run sees a touch of a resident page only if the
 //! page was made to fault on purpose. A policy that demotes a page which the
@@ -13,24 +14,28 @@
 //! between the two is the policy's doing, what differs between the recording
 //! and its replay is the model's.
 
-use std::collections::{HashMap, VecDeque};
+use core::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use terrace_core::{
-    Abort, Action, Bytes, Cycles, Done, Event, FaultKind, Nanos, OpId, Outcome, PageRange, PageRef,
-    PageSize, Plan, Proposal, Region, RegionId, Sample, SampleSource, Telemetry, TierId,
+    Abort, Access, Action, Bytes, Cycles, Done, Event, FaultKind, Nanos, OpId, Outcome, PageRange,
+    PageRef, PageSize, Plan, Proposal, Region, RegionId, Sample, SampleSource, Telemetry, TierId,
     TierTelemetry,
 };
 
 use crate::brain::Brain;
+use crate::pace::{Pace, budget_at};
 
 const DRAM: TierId = TierId(0);
-/// Pages moved before anyone else gets a turn, as in the live pager.
-const BATCH: usize = 16;
-/// Pages that wait in staging slots for a policy that has no use for what their touches tell, as
-/// in the live pager.
-const KEPT: usize = 32;
+/// Pages staged at once, as in the live pager, which keeps so many in staging slots for a policy
+/// that has no use for what their touches tell.
+const BATCH: usize = 32;
+/// With fewer free slots pages are not staged, as in the live pager.
+const LEAST_ROOM: usize = 8;
 /// Demotions asked of the policy at once, as in the live pager.
-const ASK: u64 = 128;
+const ASK: usize = 256;
+/// What of a budget the pager keeps free at least: one part of so many.
+const HEADROOM: u64 = 32;
 /// Pages of all regions together: 4 TiB of base pages, the live pager's window.
 const MOST_PAGES: u64 = 1 << 30;
 /// A page that is back after so short a time has left for nothing.
@@ -43,8 +48,14 @@ pub struct Counts {
     pub first_touches: u64,
     /// Touches that found their page in DRAM.
     pub hits: u64,
+    /// Of these, touches of pages that were about to leave, or that fault on purpose: somebody
+    /// waits for them, too.
+    pub hint_faults: u64,
     /// Touches that had to bring their page in: promotions.
     pub misses: u64,
+    /// Of these, touches that the recorded run cannot have seen, for its page was in DRAM: as many
+    /// as there must have been by how soon these pages came back otherwise.
+    pub unseen: u64,
     /// Pages that left.
     pub demotions: u64,
     /// Demotions that a touch stopped.
@@ -76,7 +87,10 @@ impl Recorded {
                 match kind {
                     FaultKind::FirstTouch(_) => self.counts.first_touches += 1,
                     FaultKind::Absent(_) => self.counts.misses += 1,
-                    FaultKind::Hint(_) => self.counts.hits += 1,
+                    FaultKind::Hint(_) => {
+                        self.counts.hits += 1;
+                        self.counts.hint_faults += 1;
+                    }
                     FaultKind::WriteProtected | FaultKind::Ahead => {}
                 }
                 telemetry.now
@@ -111,12 +125,28 @@ enum State {
     Stored,
 }
 
+/// A touch that is expected of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Unseen {
+    at: Nanos,
+    region: u32,
+    page: u32,
+    /// When the page left.
+    left: Nanos,
+    /// Whether it is another page's touch that brings it.
+    ahead: bool,
+}
+
 /// A policy in such a world.
 pub struct WhatIf {
     brain: Brain,
     plan: Plan,
     budget: u64,
     resident: u64,
+    /// Of the recorded budget, if that is followed.
+    proportion: Option<f64>,
+    /// Pages that are kept free.
+    headroom: u64,
     slots: usize,
     /// Pages that stay in staging slots while there is room.
     kept: usize,
@@ -127,6 +157,14 @@ pub struct WhatIf {
     /// Pages in staging slots, and the order in which they came.
     limbo: HashMap<PageRef, Proposal>,
     order: VecDeque<(PageRef, OpId)>,
+    /// Pages that have left since the recorded run was last looked at.
+    gone: Vec<PageRef>,
+    /// Touches that are expected of pages that the recorded run has in DRAM, the next first.
+    unseen: BinaryHeap<Reverse<Unseen>>,
+    /// Touches of pages of which nothing is known, that are due and not expected yet.
+    owed: f64,
+    /// When these pages left.
+    left_at: HashMap<PageRef, Nanos>,
     /// When pages left, as long as that is not long ago.
     left: HashMap<PageRef, Nanos>,
     departures: VecDeque<(PageRef, Nanos)>,
@@ -139,26 +177,48 @@ impl WhatIf {
     /// A world with so much DRAM. A demotion is charged the given cost.
     pub fn new(brain: Brain, budget: Bytes, demotion_cost: Cycles) -> Self {
         let budget = (budget.get() >> PageSize::Base.shift()).max(1);
-        let slots = (budget / 10).clamp(32, 8192) as usize;
-        let kept = if brain.needs().samples { slots / 2 } else { KEPT };
-        Self {
+        let mut world = Self {
             brain,
             plan: Plan::new(),
-            budget,
+            budget: 0,
+            proportion: None,
             resident: 0,
-            slots,
-            kept,
+            headroom: (budget / HEADROOM).clamp(8, 2048),
+            slots: 0,
+            kept: 0,
             regions: HashMap::new(),
             pages: 0,
             victims: VecDeque::new(),
             limbo: HashMap::new(),
             order: VecDeque::new(),
+            gone: Vec::new(),
+            unseen: BinaryHeap::new(),
+            owed: 0.0,
+            left_at: HashMap::new(),
             left: HashMap::new(),
             departures: VecDeque::new(),
             telemetry: Telemetry::default(),
             demotion_cost,
             counts: Counts::default(),
-        }
+        };
+        world.set_budget(budget);
+        world
+    }
+
+    fn set_budget(&mut self, pages: u64) {
+        self.budget = pages.max(1);
+        self.slots = (self.budget / 10).clamp(32, 8192) as usize;
+        let samples = self.brain.needs().samples;
+        self.kept = if samples { self.slots / 2 + BATCH.min(self.slots / 4) } else { BATCH };
+    }
+
+    /// Of a run that was recorded with another budget: this one changes as that one did, in
+    /// proportion.
+    #[must_use]
+    pub fn in_place_of(mut self, recorded: Bytes) -> Self {
+        let budget = PageSize::Base.bytes() * self.budget;
+        self.proportion = (!recorded.is_zero()).then(|| budget / recorded);
+        self
     }
 
     /// What happened so far.
@@ -171,8 +231,65 @@ impl WhatIf {
         self.resident
     }
 
+    /// After an event: keeps as much of the budget free as the pager did in the recorded run, and
+    /// touches what the program will have touched unseen.
+    pub fn follow(&mut self, recorded: &Pace) {
+        if let Some(share) = recorded.free() {
+            self.headroom = (share * self.budget as f64) as u64;
+            self.keep_headroom();
+        }
+        let now = self.telemetry.now;
+        for page in core::mem::take(&mut self.gone) {
+            if !recorded.is_resident(page) {
+                continue;
+            }
+            let away = recorded.away(page).or_else(|| {
+                let (share, away) = recorded.come_back();
+                self.owed += share;
+                (self.owed >= 1.0).then(|| {
+                    self.owed -= 1.0;
+                    (away, false)
+                })
+            });
+            if let Some((away, ahead)) = away {
+                let (region, page) = (page.region.0, page.page.0);
+                self.unseen.push(Reverse(Unseen {
+                    at: now + away,
+                    region,
+                    page,
+                    left: now,
+                    ahead,
+                }));
+            }
+        }
+        while let Some(&Reverse(touch)) = self.unseen.peek() {
+            if touch.at > now {
+                break;
+            }
+            self.unseen.pop();
+            let Unseen { region, page, left, ahead, .. } = touch;
+            let page = PageRef { region: RegionId(region), page: terrace_core::PageNo(page) };
+            // If it has left the recorded run's DRAM since, its touch is seen.
+            if recorded.is_resident(page)
+                && self.state(page) == Some(State::Stored)
+                && self.left_at.get(&page) == Some(&left)
+            {
+                if ahead {
+                    self.brought_ahead(page);
+                } else {
+                    self.counts.unseen += 1;
+                    self.touched(page, FaultKind::Absent(Access::Read));
+                }
+            }
+        }
+    }
+
     /// Lets an event happen.
     pub fn feed(&mut self, event: &Event) {
+        if let Some((proportion, budget)) = self.proportion.zip(budget_at(event)) {
+            let pages = budget.get() >> PageSize::Base.shift();
+            self.set_budget((pages as f64 * proportion) as u64);
+        }
         match event {
             Event::Alloc { region } => self.alloc(region),
             Event::Fault { page, kind, telemetry } => {
@@ -354,6 +471,7 @@ impl WhatIf {
             }
             State::Limbo => {
                 self.counts.hits += 1;
+                self.counts.hint_faults += 1;
                 self.counts.cancelled += 1;
                 self.set(page, State::Resident);
                 self.brain.fault(page, FaultKind::Hint(access), &self.telemetry);
@@ -365,6 +483,7 @@ impl WhatIf {
             State::Resident => {
                 self.counts.hits += 1;
                 if matches!(kind, FaultKind::Hint(_)) {
+                    self.counts.hint_faults += 1;
                     self.brain.fault(page, kind, &self.telemetry);
                     self.brain.samples(&[seen(SampleSource::HintFault)]);
                 }
@@ -399,28 +518,27 @@ impl WhatIf {
     }
 
     fn keep_headroom(&mut self) {
-        let headroom = (self.budget / 32).clamp(8, 2048);
-        while self.resident + headroom > self.budget && self.make_room() {}
+        while self.resident + self.headroom > self.budget && self.make_room() {}
     }
 
     /// One round; false if nothing could be done.
     fn make_room(&mut self) -> bool {
         let room = self.slots.saturating_sub(self.limbo.len());
-        let staged = if room >= BATCH { self.stage() } else { 0 };
-        let settled = if self.limbo.len() > self.kept || staged == 0 { self.settle() } else { 0 };
-        staged + settled > 0
+        let full = self.limbo.len() >= self.kept;
+        let staged = if room >= LEAST_ROOM && !full { self.stage(room.min(BATCH)) } else { 0 };
+        staged > 0 || self.settle()
     }
 
-    fn stage(&mut self) -> usize {
-        if self.victims.is_empty() {
+    fn stage(&mut self, most: usize) -> usize {
+        if self.victims.len() < most {
             let mut plan = core::mem::take(&mut self.plan);
-            let bytes = PageSize::Base.bytes() * ASK;
+            let bytes = PageSize::Base.bytes() * (ASK - self.victims.len()) as u64;
             self.brain.pressure(DRAM, bytes, &self.telemetry, &mut plan);
             self.victims.extend(plan.proposals());
             self.plan = plan;
         }
         let mut staged = 0;
-        while staged < BATCH {
+        while staged < most {
             let Some(proposal) = self.victims.pop_front() else { break };
             let Action::Demote { page, .. } = proposal.action else {
                 self.end(proposal, Outcome::Aborted(Abort::Unsupported));
@@ -438,10 +556,10 @@ impl WhatIf {
         staged
     }
 
-    fn settle(&mut self) -> usize {
-        let mut settled = 0;
-        while settled < BATCH {
-            let Some((page, op)) = self.order.pop_front() else { break };
+    /// The oldest in a staging slot leaves; false if there is none.
+    fn settle(&mut self) -> bool {
+        loop {
+            let Some((page, op)) = self.order.pop_front() else { return false };
             // Touched or freed meanwhile, and perhaps staged again.
             if self.limbo.get(&page).is_none_or(|proposal| proposal.op != op) {
                 continue;
@@ -450,19 +568,20 @@ impl WhatIf {
             self.set(page, State::Stored);
             self.resident -= 1;
             self.counts.demotions += 1;
+            self.gone.push(page);
+            self.left_at.insert(page, self.telemetry.now);
             self.left.insert(page, self.telemetry.now);
             self.departures.push_back((page, self.telemetry.now));
             let moved = PageSize::Base.bytes();
             self.end(proposal, Outcome::Completed { cost: self.demotion_cost, moved });
-            settled += 1;
+            return true;
         }
-        settled
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use terrace_core::{Access, ContextId, PageNo};
+    use terrace_core::{ContextId, PageNo};
     use terrace_economics::{Calibration, Economist, Mode};
 
     use super::*;

@@ -22,7 +22,9 @@ use crate::failure::Failure;
 /// Version of the form in lines.
 pub(crate) const SCHEMA: u32 = 1;
 /// Version of the packed form.
-pub(crate) const PACKED_SCHEMA: u32 = 2;
+pub(crate) const PACKED_SCHEMA: u32 = 3;
+/// The one before, in which decisions are JSON.
+const OLD_PACKED_SCHEMA: u32 = 2;
 
 /// The longest line: a report of many processes with many regions.
 const LINE: u64 = 64 << 20;
@@ -161,6 +163,14 @@ pub(crate) enum Record {
         /// The process whose policy it was.
         process: u32,
         /// The next part of its events.
+        bytes: Vec<u8>,
+    },
+    /// Decisions as they come out of a process ([`terrace_live::event_ring`]). Written in the
+    /// packed form alone; read back as one [`Record::Decision`] after the other.
+    Decisions {
+        /// The process they are about.
+        process: u32,
+        /// The next of them.
         bytes: Vec<u8>,
     },
     /// Events that happened faster than they could be written down.
@@ -309,19 +319,19 @@ impl<R: BufRead> Reader<R> {
         let version = serde_json::from_str::<serde_json::Value>(&lines.text)
             .ok()
             .and_then(|header| header.get("schema")?.as_u64());
-        let known = [u64::from(SCHEMA), u64::from(PACKED_SCHEMA)];
+        let known = [SCHEMA, OLD_PACKED_SCHEMA, PACKED_SCHEMA].map(u64::from);
         if let Some(version) = version.filter(|version| !known.contains(version)) {
             let what = format!(
-                "field `schema`: is {version}; this version of Terrace reads schemas {SCHEMA} and \
+                "field `schema`: is {version}; this version of Terrace reads schemas {SCHEMA} to \
                  {PACKED_SCHEMA} only"
             );
             return Err(lines.bad(&what));
         }
         let header: Header = serde_json::from_str(&lines.text).map_err(|e| lines.bad_json(&e))?;
-        let form = if header.schema == PACKED_SCHEMA {
-            ReaderForm::Packed(PackedReader::new(name, lines.input)?)
-        } else {
+        let form = if header.schema == SCHEMA {
             ReaderForm::Lines(lines)
+        } else {
+            ReaderForm::Packed(PackedReader::new(name, lines.input)?)
         };
         Ok(Self { form, header })
     }
@@ -478,8 +488,8 @@ mod tests {
             error_of(&format!("{first}\n{{\"record\":\"feast\"}}\n")).starts_with("f:2: unknown"),
         );
         assert_eq!(
-            error_of(&first.replace("\"schema\":1", "\"schema\":3")),
-            "f:1: field `schema`: is 3; this version of Terrace reads schemas 1 and 2 only"
+            error_of(&first.replace("\"schema\":1", "\"schema\":4")),
+            "f:1: field `schema`: is 4; this version of Terrace reads schemas 1 to 3 only"
         );
     }
 

@@ -6,13 +6,16 @@
 //! | chunk | kind (1), length (4, least first), content |
 //! | kind 1 | a [`Record`] as JSON |
 //! | kind 2 | a process's number (4, least first) and packed events of it |
+//! | kind 3 | the same and decisions, each after its length (2), as they come out of the process |
 //!
 //! Frames are closed every second, each with a checksum: what a killed run
 //! leaves is readable up to its last second, and what was damaged is noticed.
 
+use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Write};
 use std::time::{Duration, Instant};
 
+use terrace_live::event_ring::unpack_decisions;
 use zstd::stream::read::Decoder;
 
 use super::Record;
@@ -29,6 +32,7 @@ const LEVEL: i32 = 3;
 
 const JSON: u8 = 1;
 const EVENTS: u8 = 2;
+const DECISIONS: u8 = 3;
 
 /// Writes chunks.
 pub(super) struct PackedWriter<W> {
@@ -45,13 +49,23 @@ impl<W: Write> PackedWriter<W> {
     pub(super) fn write(&mut self, record: &Record) -> io::Result<()> {
         let before = self.frame.len();
         self.frame.extend_from_slice(&[0; 5]);
-        let kind = if let Record::Events { process, bytes } = record {
+        let mut of_process = |process: &u32, bytes: &[u8]| {
             self.frame.extend_from_slice(&process.to_le_bytes());
             self.frame.extend_from_slice(bytes);
-            EVENTS
-        } else {
-            serde_json::to_writer(&mut self.frame, record)?;
-            JSON
+        };
+        let kind = match record {
+            Record::Events { process, bytes } => {
+                of_process(process, bytes);
+                EVENTS
+            }
+            Record::Decisions { process, bytes } => {
+                of_process(process, bytes);
+                DECISIONS
+            }
+            record => {
+                serde_json::to_writer(&mut self.frame, record)?;
+                JSON
+            }
         };
         let length = (self.frame.len() - before - 5) as u32;
         self.frame[before] = kind;
@@ -91,6 +105,8 @@ pub(super) struct PackedReader<R: BufRead> {
     name: String,
     input: Decoder<'static, R>,
     content: Vec<u8>,
+    /// Decisions of the last chunk that are still to be told.
+    decisions: VecDeque<Record>,
     /// Records read so far.
     read: u64,
     ended: bool,
@@ -100,14 +116,20 @@ impl<R: BufRead> PackedReader<R> {
     pub(super) fn new(name: &str, input: R) -> Result<Self, Failure> {
         let input =
             Decoder::with_buffer(input).map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
-        Ok(Self { name: name.to_owned(), input, content: Vec::new(), read: 0, ended: false })
+        let (content, decisions) = (Vec::new(), VecDeque::new());
+        Ok(Self { name: name.to_owned(), input, content, decisions, read: 0, ended: false })
     }
 
     pub(super) fn next(&mut self) -> Option<Result<Record, Failure>> {
+        if let Some(record) = self.decisions.pop_front() {
+            self.read += 1;
+            return Some(Ok(record));
+        }
         if self.ended {
             return None;
         }
         match self.chunk() {
+            Ok(Some(Record::Decisions { .. })) => self.next(),
             Ok(Some(record)) => {
                 self.read += 1;
                 Some(Ok(record))
@@ -118,6 +140,7 @@ impl<R: BufRead> PackedReader<R> {
             }
             Err(what) => {
                 self.ended = true;
+                self.decisions.clear();
                 Some(Err(Failure::bad_input(format!(
                     "{}: {what} after {} records (--partial reads those)",
                     self.name, self.read
@@ -153,13 +176,20 @@ impl<R: BufRead> PackedReader<R> {
             JSON => serde_json::from_slice(&self.content)
                 .map(Some)
                 .map_err(|e| format!("the recording is damaged (a record cannot be read: {e})")),
-            EVENTS => {
-                let (process, bytes) = self
-                    .content
-                    .split_first_chunk()
-                    .ok_or_else(|| "the recording is damaged".to_owned())?;
+            EVENTS | DECISIONS => {
+                let damaged = || "the recording is damaged".to_owned();
+                let (process, bytes) = self.content.split_first_chunk().ok_or_else(damaged)?;
                 let process = u32::from_le_bytes(*process);
-                Ok(Some(Record::Events { process, bytes: bytes.to_vec() }))
+                if kind == EVENTS {
+                    return Ok(Some(Record::Events { process, bytes: bytes.to_vec() }));
+                }
+                let decisions = &mut self.decisions;
+                let whole = unpack_decisions(bytes, |decision| {
+                    let decision = Box::new(decision);
+                    decisions.push_back(Record::Decision { process, decision });
+                });
+                let told = Record::Decisions { process, bytes: Vec::new() };
+                if whole { Ok(Some(told)) } else { Err(damaged()) }
             }
             _ => Err("the recording is damaged".to_owned()),
         }

@@ -31,8 +31,10 @@ use crate::procs::{self, Stat};
 use crate::records::{Header, LiveFacts, MachineFacts, World};
 use crate::runs::{Manifest, RunDirectory};
 
-/// How often decisions are drained while few are taken.
-const DRAIN: Duration = Duration::from_millis(100);
+/// How often figures are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often what is recorded is drained while that is little: a burst may begin at any moment.
+const DRAIN: Duration = Duration::from_millis(10);
 /// How often they are drained while so many are taken that the ring would
 /// come around before long.
 const DRAIN_FAST: Duration = Duration::from_millis(2);
@@ -401,7 +403,11 @@ impl Watch for Run<'_> {
     fn poll(&mut self) -> Duration {
         let busy = self.recorder.drain();
         self.record_moment();
-        let next = if busy | self.recorder.look_after() { DRAIN_FAST } else { DRAIN };
+        let next = match busy | self.recorder.look_after() {
+            true => DRAIN_FAST,
+            false if self.recorder.is_recording() => DRAIN,
+            false => LOOK,
+        };
         let next = self.look_from_outside().map_or(next, |due| next.min(due));
         let next = next.min(self.step_nodes());
         let Some(mut watch) = self.watch.take() else { return next };

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_core::{PageSize, RegionId};
 use terrace_live::dying::{self, Left};
-use terrace_live::event_ring::{EXTENSION, EventRing};
+use terrace_live::event_ring::{DECISIONS_EXTENSION, DecisionRing, EXTENSION, EventRing};
 use terrace_live::opened::Opened;
 use terrace_live::shared::{ProcessPage, RING};
 use terrace_report::{Moment, RunReport};
@@ -34,6 +34,7 @@ pub(crate) struct Recorder {
     processes: BTreeMap<OsString, Process>,
     /// By file name, too.
     events: BTreeMap<OsString, Events>,
+    decisions: BTreeMap<OsString, Decisions>,
     file: Option<RecordFile>,
 }
 
@@ -48,6 +49,13 @@ struct Process {
 /// Events of one process on their way into the recording.
 struct Events {
     ring: Opened<EventRing>,
+    /// Losses that are written down already.
+    lost: u64,
+}
+
+/// Decisions of one process on their way there.
+struct Decisions {
+    ring: Opened<DecisionRing>,
     /// Losses that are written down already.
     lost: u64,
 }
@@ -70,6 +78,7 @@ impl Recorder {
             ended: Some(ended),
             processes: BTreeMap::new(),
             events: BTreeMap::new(),
+            decisions: BTreeMap::new(),
             file,
         })
     }
@@ -81,6 +90,7 @@ impl Recorder {
             ended: None,
             processes: BTreeMap::new(),
             events: BTreeMap::new(),
+            decisions: BTreeMap::new(),
             file: None,
         }
     }
@@ -145,6 +155,13 @@ impl Recorder {
                 events.drain(file);
                 fs::remove_file(directory.join(name)).is_err()
             });
+            self.decisions.retain(|name, decisions| {
+                if decisions.ring.pid() != pid {
+                    return true;
+                }
+                decisions.drain(file);
+                fs::remove_file(directory.join(name)).is_err()
+            });
         }
         let renamed = ended.has_ended(&process.page, &directory.join(name));
         let name = renamed.as_deref().and_then(Path::file_name).unwrap_or(name);
@@ -183,6 +200,10 @@ impl Recorder {
         let mut busy = false;
         for process in self.processes.values_mut() {
             busy |= process.drain(file) > RING as u64 / 8;
+        }
+        // After the regions that they are about.
+        for decisions in self.decisions.values_mut() {
+            busy |= decisions.drain(file);
         }
         for events in self.events.values_mut() {
             busy |= events.drain(file);
@@ -228,11 +249,19 @@ impl Recorder {
         let Ok(entries) = fs::read_dir(directory) else { return };
         for entry in entries.flatten() {
             let name = entry.file_name();
-            if entry.path().extension().is_some_and(|e| e == EXTENSION)
+            let path = entry.path();
+            let is = |extension: &str| path.extension().is_some_and(|e| e == extension);
+            if is(EXTENSION)
                 && !self.events.contains_key(&name)
-                && let Ok(ring) = EventRing::open(&entry.path())
+                && let Ok(ring) = EventRing::open(&path)
             {
                 self.events.insert(name.clone(), Events { ring, lost: 0 });
+            }
+            if is(DECISIONS_EXTENSION)
+                && !self.decisions.contains_key(&name)
+                && let Ok(ring) = DecisionRing::open(&path)
+            {
+                self.decisions.insert(name.clone(), Decisions { ring, lost: 0 });
             }
             if self.processes.contains_key(&name) || !runs::is_page(&entry.path()) {
                 continue;
@@ -300,6 +329,25 @@ impl Events {
         let lost = self.ring.lost();
         if lost > self.lost {
             file.write(&Record::EventsLost { process, count: lost - self.lost });
+            self.lost = lost;
+        }
+        busy
+    }
+}
+
+impl Decisions {
+    /// The same of decisions.
+    fn drain(&mut self, file: &mut RecordFile) -> bool {
+        let process = self.ring.pid();
+        let busy = self.ring.fill() > 0.02;
+        let mut bytes = Vec::new();
+        if self.ring.drain(&mut bytes) > 0 {
+            file.write(&Record::Decisions { process, bytes });
+        }
+        let lost = self.ring.lost();
+        if lost > self.lost {
+            file.lost += lost - self.lost;
+            file.write(&Record::Lost { process, count: lost - self.lost });
             self.lost = lost;
         }
         busy

@@ -136,7 +136,7 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
                 "{}, {} decisions{}",
                 report.economist,
                 count(total.decisions()),
-                lost(report.decisions_lost.unwrap_or(0)),
+                unrecorded(report.decisions_lost.unwrap_or(0)),
             ),
         ),
     ]);
@@ -194,6 +194,15 @@ fn on_plain(plain: &PlainReport) -> String {
 
 fn lost(count: u64) -> String {
     if count == 0 { String::new() } else { format!(" ({} lost)", crate::output::count(count)) }
+}
+
+/// Decisions that the recording lacks, and what helps.
+fn unrecorded(count: u64) -> String {
+    if count == 0 {
+        return String::new();
+    }
+    let count = crate::output::count(count);
+    format!(" ({count} not recorded: no processor was free in time; `-- nice PROGRAM` helps)")
 }
 
 fn budget(report: &RunReport) -> String {

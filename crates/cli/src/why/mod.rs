@@ -213,6 +213,7 @@ impl<'a> Search<'a> {
             | Record::End { .. }
             | Record::Attached { .. }
             | Record::Events { .. }
+            | Record::Decisions { .. }
             | Record::EventsLost { .. } => {}
             Record::Decision { process, decision } => {
                 self.recorded += 1;

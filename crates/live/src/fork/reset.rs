@@ -30,6 +30,7 @@ const RESET: &[(&str, &str, &str)] = &[
     ("aside.rs", "ENDING", "its parent ends, not the child"),
     ("broker/member.rs", "SLOT", "it is the parent's: `Share::forked`, `forked_unmanaged`"),
     ("broker/member.rs", "SILENT_UNTIL", "the same"),
+    ("event_ring.rs", "DECISIONS", "it is the parent's: `forked`"),
     ("event_ring.rs", "RING", "it is the parent's: `forked`"),
     ("prepared.rs", "HELD", "they are of the parent's memory: `forget`"),
     ("reservations.rs", "NOTED", "lock; half changed, a range is lost, and managed as a whole"),
