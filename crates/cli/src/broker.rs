@@ -101,8 +101,7 @@ impl Args {
 
 /// Begins to divide a budget among the processes that find a directory.
 pub(crate) fn start_broker(directory: &Path, budget: Bytes) -> Result<Broker, Failure> {
-    Broker::start(directory, budget)
-        .map_err(|e| Failure::failed(format!("the budget cannot be shared: {e}")))
+    Broker::start(directory, budget).map_err(|e| runs::not_made(&e, "the budget cannot be shared"))
 }
 
 /// What `--join` says for the broker of the control group.

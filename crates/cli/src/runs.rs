@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, Nanos};
 use terrace_live::broker::{self, page::Summary};
+use terrace_live::limits;
 use terrace_live::opened::Opened;
 use terrace_live::shared::ProcessPage;
 use terrace_report::outside::OutsideReport;
@@ -193,6 +194,17 @@ pub(crate) fn now() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
+/// What of a run is kept in a file in memory cannot be kept.
+pub(crate) fn not_made(error: &io::Error, what: &str) -> Failure {
+    if error.kind() == io::ErrorKind::FileTooLarge {
+        return Failure::unsupported(
+            "a run keeps its figures in files in memory, which are longer than the longest file \
+             allowed here (ulimit -f)",
+        );
+    }
+    Failure::failed(format!("{what}: {error}"))
+}
+
 /// The directory of this process's own run; gone when this is dropped.
 pub(crate) struct RunDirectory {
     path: PathBuf,
@@ -222,12 +234,13 @@ impl RunDirectory {
                 }
             }
         }
-        let failed = |e: io::Error| Failure::failed(format!("{}: {e}", parent.display()));
+        let failed = |e: io::Error| not_made(&e, &parent.display().to_string());
         let draft = draft.map_or_else(|| draft_in(&parent), Ok).map_err(failed)?;
         let lock = File::create_new(draft.path().join(LOCK)).map_err(failed)?;
         lock.lock().map_err(failed)?;
         let text = serde_json::to_string(manifest).map_err(|e| Failure::failed(e.to_string()))?;
-        fs::write(draft.path().join(MANIFEST), text).map_err(failed)?;
+        let manifest = draft.path().join(MANIFEST);
+        limits::with_files_of(text.len() as u64, || fs::write(&manifest, &text)).map_err(failed)?;
         let name = draft.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let path = parent.join(name.trim_start_matches('.'));
         fs::rename(draft.path(), &path).map_err(failed)?;

@@ -19,12 +19,15 @@ use crate::threads;
 /// directory is out of reach, so that the pager works all the same.
 pub fn statistics(config: &RunConfig) -> Option<&'static ProcessPage> {
     let path = config.dir.join(format!("{}.stats", std::process::id()));
-    // Where the program may not write so large a file, trying to would kill it.
-    let page = if limits::file_size_limit() >= size_of::<ProcessPage>() as u64 {
-        ProcessPage::create(&path).or_else(|_| ProcessPage::anonymous())
-    } else {
+    let page = ProcessPage::create(&path).or_else(|error| {
+        if error.raw_os_error() == Some(libc::EFBIG) && !config.quiet {
+            sys::complain(&[
+                "what a process does is not reported: it may write no file as large as its \
+                 figures (ulimit -f)",
+            ]);
+        }
         ProcessPage::anonymous()
-    };
+    });
     let page = page.ok()?;
     if config.record {
         event_ring::prepare_decisions(&config.dir);

@@ -154,7 +154,8 @@ impl<const CAPACITY: usize> Ring<CAPACITY> {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
-        file.set_len(size_of::<Self>() as u64)?;
+        let size = size_of::<Self>() as u64;
+        limits::with_files_of(size, || file.set_len(size))?;
         let ring = Self::map(&file)?;
         ring.pid.store(std::process::id(), Relaxed);
         ring.magic.store(MAGIC, Release);

@@ -25,7 +25,7 @@ fn no_region(why: Unmanaged) -> &'static str {
     match why {
         Unmanaged::TableFull => "more parts of its memory have moved than can be managed",
         _ => {
-            "memory has moved, and the kernel gives none for what is kept of each page (ulimit -v?)"
+            "memory has moved, and the kernel gives none for what is kept of each page (ulimit -v, ulimit -d?)"
         }
     }
 }

@@ -40,7 +40,8 @@ const STUCK: u64 = 5_000_000;
 /// Address space that is left to the program and to our books when more of its memory is managed.
 const SPARE_SPACE: u64 = 16 << 20;
 /// Why a program is not managed any more that has used its address space up.
-const NO_MEMORY: &str = "the kernel gives no memory for what is kept of each page (ulimit -v?)";
+const NO_MEMORY: &str =
+    "the kernel gives no memory for what is kept of each page (ulimit -v, ulimit -d?)";
 
 impl Worker<'static> {
     /// The manager's life.
@@ -176,7 +177,7 @@ impl Worker<'_> {
 
     fn try_to_manage(&mut self, start: usize, end: usize) -> Result<(), Unmanaged> {
         let pager = self.pager;
-        // It is on plain memory if what leaves it could not be kept anywhere (`ulimit -v`).
+        // It is on plain memory if what leaves it could not be kept anywhere (`ulimit -v`, `ulimit -d`).
         let needed = (end - start) as u64 + SPARE_SPACE;
         if limits::address_space_left().is_some_and(|left| left < needed) {
             return Err(Unmanaged::NoMemory);
@@ -238,7 +239,7 @@ impl Worker<'_> {
 
     /// Whether making room has failed a moment ago.
     fn nothing_leaves(&self) -> bool {
-        self.stuck_until.max(self.pager.nothing_leaves.load(Relaxed)) > sys::now()
+        self.stuck_until > sys::now() || !self.pager.may_leave()
     }
 
     /// Makes room until a fault finds some.

@@ -324,6 +324,11 @@ impl Pager {
     pub fn resident(&self) -> u64 {
         self.resident.load(Relaxed)
     }
+    /// Whether pages can leave, as far as is known: nothing is pinned, and there is memory for
+    /// what they are packed into.
+    pub fn may_leave(&self) -> bool {
+        !self.store.is_full() && self.nothing_leaves.load(Relaxed) <= sys::now()
+    }
     /// Pages that are mapped and not resident: for more nobody can need room.
     pub fn may_come(&self) -> u64 {
         let mapped = self.stats().counters.mapped_bytes.load(Relaxed) / PAGE as u64;

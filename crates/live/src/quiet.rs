@@ -19,6 +19,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
 
+use crate::limits;
 use crate::processors::{self, Processors};
 use crate::sys;
 
@@ -93,7 +94,7 @@ fn map(path: &Path, create: bool) -> io::Result<&'static QuietPage> {
     let file = options.read(true).write(true).create_new(create).open(path)?;
     let size = size_of::<QuietPage>();
     if create {
-        file.set_len(size as u64)?;
+        limits::with_files_of(size as u64, || file.set_len(size as u64))?;
     } else if file.metadata()?.len() < size as u64 {
         return Err(io::ErrorKind::InvalidData.into());
     }

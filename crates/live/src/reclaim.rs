@@ -64,8 +64,6 @@ pub(crate) const ARMED_FOR: u64 = 100_000_000;
 /// how long the next ones do not even try: what is resident is locked or pinned.
 const FRUITLESS: u32 = 64;
 const PINNED_FOR: u64 = 5_000_000;
-/// How long nothing more is compressed when there was no memory for it.
-const REFUSED_FOR: u64 = 20_000_000;
 
 /// How many pages limbo keeps for a while, of so many slots.
 ///
@@ -101,10 +99,7 @@ impl Worker<'_> {
                 pager.ring();
                 return;
             }
-            if fruitless == FRUITLESS
-                || pager.frozen.load(SeqCst) != 0
-                || pager.nothing_leaves.load(Relaxed) > sys::now()
-            {
+            if fruitless == FRUITLESS || pager.frozen.load(SeqCst) != 0 || !pager.may_leave() {
                 if fruitless == FRUITLESS {
                     // Spare the next faults the search, for longer each time.
                     let rest = pager.pinned_for.load(Relaxed).clamp(PINNED_FOR, 50 * PINNED_FOR);
@@ -136,6 +131,9 @@ impl Worker<'_> {
 
     /// One round of making room; false if nothing could be done.
     pub fn make_room(&mut self, limbo: &mut SpinGuard<'_, Limbo>, pace: Pace) -> bool {
+        if !self.pager.may_leave() {
+            return false;
+        }
         if !self.pager.enter(self.id) {
             self.pager.leave(self.id);
             return false;
@@ -221,11 +219,11 @@ impl Worker<'_> {
         let Some(state) = self.pack(bytes) else {
             let back = self.put_back(&place, slot);
             if back {
-                pager.stats().counters.demotions_refused.fetch_add(1, Relaxed);
+                let counters = &pager.stats().counters;
+                counters.demotions_refused.fetch_add(1, Relaxed);
+                counters.store_refused.fetch_add(1, Relaxed);
                 self.cancelled(purpose, Abort::NoMemory);
-                // The next would be refused, too: the budget is exceeded meanwhile. Faults that
-                // tried in vain took 20 ms each.
-                pager.nothing_leaves.store(sys::now() + REFUSED_FOR, Relaxed);
+                pager.spill_sooner();
             }
             return back;
         };

@@ -12,6 +12,7 @@ use terrace_core::Nanos;
 use terrace_economics::Decision;
 
 use crate::histogram::Histogram;
+use crate::limits;
 use crate::opened::Opened;
 use crate::spare;
 use crate::sys;
@@ -19,7 +20,7 @@ use crate::unmanaged::Ledger;
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 /// Bytes of a text, with the zero at its end.
 const TEXT: usize = 256;
 /// Regions that the page has room for; the report shows the top of them.
@@ -126,6 +127,9 @@ counters! {
     sum demotions_cancelled,
     /// Pages that could not be demoted (locked, pinned, shared with a child).
     sum demotions_refused,
+    /// Pages that could not be demoted since the kernel gave no memory for what they are packed
+    /// into (a limit of the process's).
+    sum store_refused,
     /// Pages that the kernel moved without counting them (a defect of Linux 6.18).
     sum moves_uncounted,
     /// Pages armed for a hint fault.
@@ -328,13 +332,16 @@ impl ProcessPage {
             File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         let size = size_of::<Self>() as u64;
         let there = file.metadata()?.len() != 0;
-        file.set_len(size)?;
-        if there && !sys::empty_file(&file, size) {
-            let zeros = [0; 4096];
-            for at in (0..size).step_by(zeros.len()) {
-                file.write_all_at(&zeros[..zeros.len().min((size - at) as usize)], at)?;
+        limits::with_files_of(size, || {
+            file.set_len(size)?;
+            if there && !sys::empty_file(&file, size) {
+                let zeros = [0; 4096];
+                for at in (0..size).step_by(zeros.len()) {
+                    file.write_all_at(&zeros[..zeros.len().min((size - at) as usize)], at)?;
+                }
             }
-        }
+            Ok(())
+        })?;
         let page = Self::map(&file)?;
         page.version.store(VERSION, Relaxed);
         page.pid.store(std::process::id(), Relaxed);

@@ -5,6 +5,9 @@
 //! its address and freeing needs no size. Waste inside a blob averages 32
 //! bytes. Slabs that become empty are given back to the kernel.
 //!
+//! Where the kernel gives no memory for another segment the store is full: for a while nothing is
+//! asked of the kernel, and nobody tries to put a page away in vain ([`Store::is_full`]).
+//!
 //! One lock guards the whole store: it is held for some ten instructions, and
 //! compressing a page, done outside of it, takes a hundred times as long.
 
@@ -22,6 +25,9 @@ const STEP: usize = 64;
 const HEADER: usize = 2;
 /// Empty slabs that are kept for reuse before they are given back.
 const KEEP: usize = 8;
+/// How long (ns) the kernel is not asked again after it has refused memory: at least, and at
+/// most, as it doubles with every time that it is asked in vain.
+const REST: (u64, u64) = (100_000_000, 10_000_000_000);
 
 /// A blob's address; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +64,14 @@ pub struct Store {
     slabs: SpinLock<Slabs>,
     /// Bytes of slabs in use or kept.
     occupied: AtomicU64,
+    /// Bytes of its segments.
+    mapped: AtomicU64,
+    /// Slabs that hold nothing, those of the last segment that were never used included.
+    empty: AtomicU64,
+    /// Until when (ns) the kernel is not asked for memory; 0 if it gave what it was asked for.
+    refused_until: AtomicU64,
+    /// How long that was.
+    rest: AtomicU64,
 }
 
 const fn class_of(len: usize) -> usize {
@@ -81,6 +95,10 @@ impl Store {
                 segment_end: 0,
             }),
             occupied: AtomicU64::new(0),
+            mapped: AtomicU64::new(0),
+            empty: AtomicU64::new(0),
+            refused_until: AtomicU64::new(0),
+            rest: AtomicU64::new(0),
         }
     }
 
@@ -96,6 +114,37 @@ impl Store {
     /// Bytes of memory that the store occupies.
     pub fn occupied(&self) -> u64 {
         self.occupied.load(Relaxed)
+    }
+
+    /// Whether the kernel gave no memory when it was last asked, and no slab has become empty
+    /// since: a page may still find room beside others of its length, and most do not.
+    pub fn is_full(&self) -> bool {
+        let until = self.refused_until.load(Relaxed);
+        until != 0 && self.empty.load(Relaxed) == 0 && sys::now() < until
+    }
+
+    /// Bytes that it may occupy as far as is known: where the kernel gave no more, what it has.
+    pub fn most(&self) -> u64 {
+        if self.refused_until.load(Relaxed) == 0 { u64::MAX } else { self.mapped.load(Relaxed) }
+    }
+
+    /// A new segment; `None` if the kernel gives none, or was asked for one a moment ago.
+    fn new_segment(&self) -> Option<usize> {
+        let until = self.refused_until.load(Relaxed);
+        if until != 0 && sys::now() < until {
+            return None;
+        }
+        let Ok(at) = sys::map_private(SEGMENT + SLAB) else {
+            let rest = (self.rest.load(Relaxed) * 2).clamp(REST.0, REST.1);
+            self.rest.store(rest, Relaxed);
+            self.refused_until.store(sys::now() + rest, Relaxed);
+            return None;
+        };
+        self.rest.store(0, Relaxed);
+        self.refused_until.store(0, Relaxed);
+        self.mapped.fetch_add(SEGMENT as u64, Relaxed);
+        self.empty.fetch_add((SEGMENT / SLAB) as u64, Relaxed);
+        Some(at.next_multiple_of(SLAB))
     }
 
     /// Keeps a copy of up to a page of bytes; `None` if there is no memory.
@@ -141,6 +190,7 @@ impl Store {
         // SAFETY: the caller's blob lies in a slab of ours.
         let emptied = unsafe { slabs.give_back(blob.0) };
         if let Some(slab) = emptied {
+            self.empty.fetch_add(1, Relaxed);
             if slabs.kept < KEEP {
                 slabs.kept += 1;
                 // SAFETY: the slab is on no list and holds nothing.
@@ -178,8 +228,7 @@ impl Store {
             slab
         } else {
             if slabs.segment == slabs.segment_end {
-                let at = sys::map_private(SEGMENT + SLAB).ok()?;
-                slabs.segment = at.next_multiple_of(SLAB);
+                slabs.segment = self.new_segment()?;
                 slabs.segment_end = slabs.segment + SEGMENT;
             }
             let slab = slabs.segment;
@@ -187,6 +236,7 @@ impl Store {
             self.occupied.fetch_add(SLAB as u64, Relaxed);
             slab
         };
+        self.empty.fetch_sub(1, Relaxed);
         // SAFETY: the slab is mapped, aligned, and on no list.
         unsafe {
             (slab as *mut SlabHeader).write(SlabHeader {
@@ -346,5 +396,40 @@ mod tests {
         for _ in 0..4000 {
             store.put(&[2; 900]).expect("memory");
         }
+    }
+
+    /// As where the program's data may not grow: each page that was put away in vain was
+    /// compressed, and moved twice.
+    #[test]
+    fn a_store_that_is_refused_memory_is_full_until_a_slab_is_empty() {
+        let store = Store::new();
+        let page = [3; sys::PAGE];
+        let mut blobs = vec![store.put(&page).expect("memory")];
+        while store.empty.load(Relaxed) > 0 {
+            blobs.push(store.put(&page).expect("room in the segment"));
+        }
+        assert!(!store.is_full() && store.most() == u64::MAX);
+        store.refused_until.store(sys::now() + 60_000_000_000, Relaxed);
+        while let Some(blob) = store.put(&page) {
+            blobs.push(blob);
+        }
+
+        assert!(store.is_full());
+        assert_eq!(store.most(), SEGMENT as u64);
+
+        let of_a_slab = capacity(class_of(sys::PAGE));
+        for blob in blobs.split_off(blobs.len() - of_a_slab) {
+            // SAFETY: in the store.
+            unsafe { store.free(blob) };
+        }
+        assert!(!store.is_full());
+        for _ in 0..of_a_slab {
+            assert!(store.put(&page).is_some());
+        }
+        assert!(store.is_full());
+        store.refused_until.store(1, Relaxed);
+        assert!(!store.is_full(), "it is time to ask again");
+        assert!(store.put(&page).is_some());
+        assert_eq!(store.most(), u64::MAX);
     }
 }

@@ -16,7 +16,7 @@ pub enum Unmanaged {
     /// As many parts of memory are managed as can be ([`crate::regions::MAX_REGIONS`]).
     TableFull = 1,
     /// The kernel gives no memory for what is kept of each page, or the address space that is
-    /// left (`ulimit -v`) would not hold what leaves DRAM.
+    /// left (`ulimit -v`, `ulimit -d`) would not hold what leaves DRAM.
     NoMemory = 2,
     /// The kernel does not take the range: somebody else's userfaultfd has it, say.
     Refused = 3,

@@ -413,7 +413,7 @@ fn reason(error: i32) -> String {
 }
 
 /// Why a program is not managed whose address space is limited.
-const NO_SPACE: &str = "too little address space is left for it (ulimit -v)";
+const NO_SPACE: &str = "too little address space is left for it (ulimit -v, ulimit -d)";
 
 /// Forks under way, while which management does not begin: a child would be in the middle of it,
 /// and have no thread that goes on.

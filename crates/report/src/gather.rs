@@ -164,6 +164,7 @@ impl Figures {
                 decompress_time: nanos(|c| &c.decompress_ns),
                 packed_tightly: sum(|c| &c.packed_tightly),
                 incompressible: level(|c| &c.incompressible),
+                refused: sum(|c| &c.store_refused),
             },
             ping_pongs: sum(|c| &c.ping_pongs),
             thrashing: nanos(|c| &c.thrash_ns),

@@ -397,6 +397,10 @@ pub struct StoreReport {
     pub packed_tightly: u64,
     /// Pages that did not compress.
     pub incompressible: u64,
+    /// Pages that stayed in DRAM since the kernel gave no memory for what they are packed into: a
+    /// limit of the process's.
+    #[serde(default)]
+    pub refused: u64,
 }
 
 impl StoreReport {

@@ -72,7 +72,7 @@ impl Recorder {
     pub(crate) fn new(directory: &Path, file: Option<(Output, Header)>) -> Result<Self, Failure> {
         let file = file.map(|(out, header)| RecordFile::begin(out, &header)).transpose()?;
         let ended = Ended::new(directory)
-            .map_err(|e| Failure::failed(format!("{}: {e}", directory.display())))?;
+            .map_err(|e| runs::not_made(&e, &directory.display().to_string()))?;
         Ok(Self {
             directory: Some(directory.to_owned()),
             ended: Some(ended),

@@ -316,6 +316,11 @@ fn store(total: &Figures) -> String {
         store.overhead(),
         store.occupied_peak,
     );
+    if store.refused > 0 {
+        text.push_str(
+            "; it had no memory for more (ulimit -v, ulimit -d), and pages stayed in DRAM",
+        );
+    }
     if store.packed_tightly > 0 {
         let share = store.packed_tightly as f64 / store.compressions.max(1) as f64;
         let _ = write!(text, "; {} packed tightly, for room was worth it", percent(share));
@@ -599,6 +604,7 @@ mod tests {
                 decompress_time: Nanos::seconds(2),
                 packed_tightly: 0,
                 incompressible: 12,
+                refused: 0,
             },
             ping_pongs: 41_200,
             thrashing: Nanos::millis(2_250),

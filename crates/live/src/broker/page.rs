@@ -14,7 +14,7 @@ use std::path::Path;
 use terrace_core::Bytes;
 
 use super::share::LEAST;
-use crate::sys;
+use crate::{limits, sys};
 
 /// The file's name in a run's directory.
 pub const FILE: &str = "budget";
@@ -187,7 +187,8 @@ impl BrokerPage {
     pub fn create(path: &Path) -> io::Result<&'static Self> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
-        file.set_len(size_of::<Self>() as u64)?;
+        let size = size_of::<Self>() as u64;
+        limits::with_files_of(size, || file.set_len(size))?;
         let page = Self::map(&file)?;
         page.head.version.store(VERSION, Relaxed);
         page.head.magic.store(MAGIC, Release);

@@ -88,9 +88,19 @@ enum Filled {
 }
 
 impl Pager {
-    /// Bytes that the store may occupy.
+    /// Bytes that the store may occupy. Where the kernel gives it no more, a part of what it has
+    /// is to become free for what leaves DRAM.
     pub fn store_limit(&self) -> u64 {
-        self.config.store_limit.map_or(self.budget() * PAGE as u64, Bytes::get)
+        let limit = self.config.store_limit.map_or(self.budget() * PAGE as u64, Bytes::get);
+        let most = self.store.most();
+        limit.min(most - most / 8)
+    }
+
+    /// The store has no memory for a page: others are to go to the file, if there is one.
+    pub(crate) fn spill_sooner(&self) {
+        if self.spill.is_open() {
+            self.spill.wish();
+        }
     }
 
     /// Whether the store holds more than it may. The memory that it occupies does
