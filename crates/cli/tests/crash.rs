@@ -62,18 +62,19 @@ fn a_step_that_is_not_understood_is_named_with_its_line() {
 
 #[test]
 fn a_program_runs_under_a_scheme_and_says_what_it_cost() {
-    let sim = |scheme: &str| {
-        let arguments = "sim --algorithm ycsb --size 2MiB --accesses 50000 --interval 1ms --json";
+    let sim = |scheme: &[&str]| {
+        let arguments = "sim --algorithm ycsb --size 2MiB --accesses 50000 --json";
         let output = terrace()
             .args(arguments.split(' '))
-            .args(["--persist", scheme])
+            .arg("--persist")
+            .args(scheme)
             .output()
             .expect("runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         value["report"].clone()
     };
-    let (plain, ssp) = (sim("none"), sim("ssp"));
+    let (plain, ssp) = (sim(&["none"]), sim(&["ssp", "--interval", "1ms"]));
     assert_eq!(plain["checkpoints"], 0);
     assert!(ssp["checkpoints"].as_u64() > Some(0), "{ssp}");
     assert!(ssp["time"].as_f64() > plain["time"].as_f64());

@@ -318,7 +318,9 @@ mod tests {
         for burst in 0..3u64 {
             let decide = |n| decision(&mut economist, burst << 40 | n);
             let sent: Vec<_> = (0..20_000).map(decide).collect();
-            sent.iter().for_each(|decision| writer.push_decision(decision));
+            for decision in &sent {
+                writer.push_decision(decision);
+            }
 
             let (mut bytes, mut got) = (Vec::new(), Vec::new());
             reader.drain(&mut bytes);

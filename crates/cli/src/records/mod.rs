@@ -405,7 +405,7 @@ fn no_header(line: &str) -> String {
     match (field("kind").as_ref().and_then(|kind| kind.as_str()), field("schema")) {
         (Some(kind), Some(schema)) => format!(
             "is `{kind}` of schema {schema}, not a file of recorded decisions, which is `{KIND}` \
-             of schema {SCHEMA} or {PACKED_SCHEMA}"
+             of schema {SCHEMA} to {PACKED_SCHEMA}"
         ),
         _ => "not a file of recorded decisions (no header)".to_owned(),
     }
@@ -479,7 +479,7 @@ mod tests {
         assert_eq!(
             error_of("{\"schema\": 3, \"kind\": \"terrace.run\"}\n"),
             "f:1: is `terrace.run` of schema 3, not a file of recorded decisions, which is \
-             `terrace.records` of schema 1 or 2"
+             `terrace.records` of schema 1 to 3"
         );
         assert!(error_of("TERRTRC\0").starts_with("f: is a trace of memory accesses"));
         assert_eq!(error_of(&first[..first.len() - 5]), "f:1: the line is cut off");

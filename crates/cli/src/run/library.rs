@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +34,9 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
         }
         // The dynamic linker would load another, or leave out what is none, and the program
         // would run without management.
-        if !is_ours(&path) {
+        let ours = is_ours(&path)
+            .map_err(|e| Failure::failed(format!("{OVERRIDE}: {}: {e}", path.display())))?;
+        if !ours {
             return Err(bad("is not terrace's library"));
         }
         path
@@ -62,8 +65,8 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
 }
 
 /// Whether a file is the library, for programs of this architecture.
-fn is_ours(path: &Path) -> bool {
-    let Ok(data) = fs::read(path) else { return false };
+fn is_ours(path: &Path) -> io::Result<bool> {
+    let data = fs::read(path)?;
     let exports = || -> object::Result<bool> {
         let data = data.as_slice();
         let header = elf::FileHeader64::<Endianness>::parse(data)?;
@@ -75,7 +78,7 @@ fn is_ours(path: &Path) -> bool {
         let names = symbols.iter().map(|symbol| symbols.symbol_name(endian, symbol));
         Ok(names.flatten().any(|name| name == MARK))
     };
-    exports().unwrap_or(false)
+    Ok(exports().unwrap_or(false))
 }
 
 fn beside(directory: &Path) -> [PathBuf; 2] {

@@ -150,10 +150,13 @@ impl Grid {
                     None => ((*parameter).to_owned(), message.clone()),
                 }
             }
-            // The machine's file has no line of ours; the last word of a field is a parameter's.
+            // The machine's file has no line of ours; one word of a field, as in
+            // `tier.read-latency.value`, is a parameter's.
             SimError::Machine(error) => {
-                let key = error.field.as_deref().and_then(|field| field.rsplit('.').next());
-                let is_it = |name: &&String| name.contains('.') && name.rsplit('.').next() == key;
+                let words = || error.field.iter().flat_map(|field| field.split('.'));
+                let is_it = |name: &&String| {
+                    name.split_once('.').is_some_and(|(_, key)| words().any(|word| word == key))
+                };
                 let parameter = self.axes.keys().find(is_it).cloned().unwrap_or_default();
                 (parameter, error.message.clone())
             }
