@@ -34,8 +34,9 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
         }
         // The dynamic linker would load another, or leave out what is none, and the program
         // would run without management.
-        let ours = is_ours(&path)
-            .map_err(|e| Failure::failed(format!("{OVERRIDE}: {}: {e}", path.display())))?;
+        let ours = is_ours(&path).map_err(|e| {
+            Failure::failed(format!("{OVERRIDE}: {}: cannot be read: {e}", path.display()))
+        })?;
         if !ours {
             return Err(bad("is not terrace's library"));
         }
