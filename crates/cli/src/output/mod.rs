@@ -5,7 +5,7 @@
 //! | [`document`] | JSON for programs |
 //! | [`text`] | tables and lines for people |
 //! | [`streams`] | stdout and stderr |
-//! | [`file`] | files that options name |
+//! | [`mod@file`] | files that options name |
 //! | [`place`] | what the path of one stands for |
 //! | [`drafts`] | what is not complete when a command is interrupted |
 
