@@ -35,7 +35,7 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
         // The dynamic linker would load another, or leave out what is none, and the program
         // would run without management.
         let ours = is_ours(&path).map_err(|e| {
-            Failure::failed(format!("{OVERRIDE}: {}: cannot be read: {e}", path.display()))
+            Failure::failed(format!("{OVERRIDE}: {}: error while reading it: {e}", path.display()))
         })?;
         if !ours {
             return Err(bad("is not terrace's library"));
