@@ -3,7 +3,7 @@
 //! None of these formats says what the program mapped; memory is brought into
 //! being as it is touched. No importer guesses: a field is what stands in its
 //! column, a value out of its range is refused with file and line (or record),
-//! and what is not an access is counted and told ([`Summary`]).
+//! and what is not an access is counted and told ([`Summary`](super::Summary)).
 //!
 //! | file | concept |
 //! |---|---|
