@@ -24,6 +24,7 @@ wanted() {
         echo "redis-cli redis-tools"
         echo "sqlite3 sqlite3"
         echo "python3 python3"
+        /usr/bin/python3 -c 'import numpy' 2>/dev/null || echo "numpy python3-numpy"
         echo "perl perl"
         echo "node nodejs"
         echo "javac default-jdk-headless"

@@ -47,7 +47,12 @@ impl Bench {
 
     /// A command in the directory.
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(TERRACE);
+        self.command_of(TERRACE, arguments)
+    }
+
+    /// A command that may start Terrace.
+    fn command_of(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command.args(arguments).current_dir(self.0.path()).stdin(Stdio::null());
         command.env("TERRACE_PRELOAD", preload()).env("TERRACE_RECORDER", recorder());
         command
@@ -356,8 +361,10 @@ fn a_trace_is_finished_when_its_command_is_interrupted_and_left_when_it_is_kille
     let bench = Bench::new();
     let record = ["record", "-o", "out", "--", "/bin/cat"];
     for (signal, whole) in [(Signal::TERM, true), (Signal::INT, true), (Signal::KILL, false)] {
+        // A script's background job, which this test may be, starts with SIGINT ignored; so would
+        // the program, rightly.
         let mut child = bench
-            .command(&record)
+            .command_of("env", &[&["--default-signal", TERRACE][..], &record].concat())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
