@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{await_that, preload, recorder};
 use rustix::process::{Pid, Signal, kill_process};
@@ -372,12 +372,17 @@ fn a_trace_is_finished_when_its_command_is_interrupted_and_left_when_it_is_kille
             .unwrap();
         // The program takes up what is sent to it, so that there is something to record.
         let mut input = child.stdin.take().unwrap();
-        let mut status = None;
+        // It is readable as far as it went a second ago.
+        let (mut status, mut begun) = (None, None);
         await_that(Duration::from_mins(1), "a trace", || {
             status = child.try_wait().unwrap();
             let _ = input.write_all(b"a line\n");
             let length = fs::metadata(bench.path("out")).map_or(0, |file| file.len());
-            status.is_some() || length > 1000
+            if length > 1000 {
+                begun.get_or_insert_with(Instant::now);
+            }
+            let is_readable = |begun: Instant| begun.elapsed() > Duration::from_millis(1500);
+            status.is_some() || begun.is_some_and(is_readable)
         });
         if status.is_some_and(|status| status.code() == Some(3)) {
             eprintln!("SKIPPED: nothing here records");
