@@ -23,6 +23,7 @@
 //! | [`ladder`] | ladder files: the tiers of a running program |
 //! | [`compressing`] | ladders with compressed memory |
 //! | [`dax`] | DAX devices by name |
+//! | [`mod@outcomes`] | what independent choices can come to |
 
 pub mod action;
 pub mod compressing;
@@ -31,6 +32,7 @@ pub mod detail;
 pub mod event;
 pub mod ladder;
 pub mod machine;
+pub mod outcomes;
 pub mod page;
 pub mod parse;
 pub mod region;
@@ -50,6 +52,7 @@ pub use detail::{Detail, Inclusion, Replacement};
 pub use event::{Event, EventRef};
 pub use ladder::{Home, Ladder, LadderFile, LadderTier, Memory, Migration, NoLadder};
 pub use machine::{Machine, MachineError};
+pub use outcomes::outcomes;
 pub use page::{PageNo, PageRange, PageRef, PageSize};
 pub use parse::ParseUnitError;
 pub use region::{ContextId, Region, RegionId};

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use rand_xoshiro::rand_core::Rng;
+use terrace_core::outcomes;
 use terrace_dram::Picos;
 
 use crate::clock::Clock;
@@ -403,34 +404,7 @@ impl Pmem {
     /// `budget`, else the extremes (nothing, everything, each line alone, all
     /// but one line) and a sample.
     pub fn failures(&self, budget: usize, random: &mut impl Rng) -> Vec<Vec<usize>> {
-        let choices = self.choices();
-        let all =
-            choices.iter().try_fold(1usize, |n, &c| n.checked_mul(c).filter(|n| *n <= budget));
-        if let Some(all) = all {
-            return (0..all)
-                .map(|mut index| {
-                    let digit = |&choices: &usize| {
-                        let digit = index % choices;
-                        index /= choices;
-                        digit
-                    };
-                    choices.iter().map(digit).collect()
-                })
-                .collect();
-        }
-        let full: Vec<usize> = choices.iter().map(|c| c - 1).collect();
-        let mut states = vec![vec![0; choices.len()], full.clone()];
-        while states.len() < budget {
-            let pick = (random.next_u64() % choices.len() as u64) as usize;
-            let mut state = match states.len() % 3 {
-                0 => vec![0; choices.len()],
-                1 => full.clone(),
-                _ => choices.iter().map(|&c| (random.next_u64() % c as u64) as usize).collect(),
-            };
-            state[pick] = if states.len() % 3 == 0 { full[pick] } else { 0 };
-            states.push(state);
-        }
-        states
+        outcomes(&self.choices(), budget, || random.next_u64())
     }
 }
 

@@ -1,0 +1,127 @@
+//! An entry of the map: eight bytes, so that one aligned store replaces it.
+//!
+//! | bits | meaning |
+//! |---|---|
+//! | 63 | the sector's content is in a block |
+//! | 62 | the sector reads as zeros |
+//! | 61 | the sector was lost |
+//! | 60–40 | sequence number, one more with each change |
+//! | 39–0 | the block |
+//!
+//! An entry that is all zeros is a sector that was never written; it reads as zeros.
+
+use core::fmt;
+
+const USED: u64 = 1 << 63;
+const ZERO: u64 = 1 << 62;
+const LOST: u64 = 1 << 61;
+const SEQUENCE_SHIFT: u32 = 40;
+const SEQUENCE_MASK: u64 = (1 << 21) - 1;
+const BLOCK_MASK: u64 = (1 << SEQUENCE_SHIFT) - 1;
+
+/// The most blocks that an entry can tell apart.
+pub const MOST_BLOCKS: u64 = 1 << SEQUENCE_SHIFT;
+
+/// A physical block of the data area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Block(pub u64);
+
+/// What a sector holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// It was never written.
+    Unwritten,
+    /// It reads as zeros.
+    Zero,
+    /// Its bytes are in a block.
+    In(Block),
+    /// They were lost.
+    Lost,
+}
+
+/// An entry of the map, as it is stored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Entry(pub u64);
+
+impl Entry {
+    /// A sector that was never written.
+    pub const UNWRITTEN: Self = Self(0);
+
+    /// What it says; `None` for a word that no volume writes.
+    pub fn content(self) -> Option<Content> {
+        let block = self.0 & BLOCK_MASK;
+        match self.0 & (USED | ZERO | LOST) {
+            0 if self.0 == 0 => Some(Content::Unwritten),
+            USED => Some(Content::In(Block(block))),
+            ZERO if block == 0 => Some(Content::Zero),
+            LOST if block == 0 => Some(Content::Lost),
+            _ => None,
+        }
+    }
+
+    /// The block that holds the sector, if one does.
+    pub fn block(self) -> Option<Block> {
+        match self.content() {
+            Some(Content::In(block)) => Some(block),
+            _ => None,
+        }
+    }
+
+    /// Its sequence number.
+    pub fn sequence(self) -> u64 {
+        (self.0 >> SEQUENCE_SHIFT) & SEQUENCE_MASK
+    }
+
+    /// The entry that follows this one when the content changes. The sequence number makes it
+    /// differ from every entry that a reader can have seen shortly before, also if the same block
+    /// comes back.
+    #[must_use]
+    pub fn next(self, content: Content) -> Self {
+        let sequence = ((self.sequence() + 1) & SEQUENCE_MASK) << SEQUENCE_SHIFT;
+        Self(match content {
+            Content::Unwritten => 0,
+            Content::Zero => ZERO | sequence,
+            Content::Lost => LOST | sequence,
+            Content::In(block) => USED | sequence | block.0,
+        })
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#018x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_says_what_was_put_into_it_and_changes_each_time() {
+        let last = Block(MOST_BLOCKS - 1);
+        let mut entry = Entry::UNWRITTEN;
+        for content in [Content::In(last), Content::In(last), Content::Zero, Content::Lost] {
+            let next = entry.next(content);
+            assert_eq!(next.content(), Some(content));
+            assert_ne!(next, entry);
+            entry = next;
+        }
+        assert_eq!(entry.sequence(), 4);
+    }
+
+    #[test]
+    fn a_sequence_number_that_wraps_does_not_reach_into_the_flags() {
+        let full = Entry(USED | (SEQUENCE_MASK << SEQUENCE_SHIFT) | 7);
+        assert_eq!(full.next(Content::In(Block(7))).0, USED | 7);
+    }
+
+    /// Such a word is damage; to take it for a sector would be to invent its content.
+    #[test]
+    fn words_that_no_volume_writes_have_no_content() {
+        for word in [1, 5 << SEQUENCE_SHIFT, USED | ZERO, ZERO | 1, LOST | 9, USED | LOST, u64::MAX]
+        {
+            assert_eq!(Entry(word).content(), None, "{word:#x}");
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! A lane: one thread's way to write.
+//!
+//! A write on a direct medium takes a free block, stores the data there, fences, exchanges the
+//! sector's entry, and begins to write that back. Data are durable before an entry names them; an
+//! entry is one aligned store of 8 bytes; and the block that it replaced stays untouched until the
+//! lane's next fence, which makes the entry durable. So after a power failure each sector is
+//! wholly old or wholly new, with one fence for a write.
+
+use std::marker::PhantomData;
+use std::sync::atomic::Ordering;
+
+use crate::entry::{Block, Content, Entry};
+use crate::error::{Result, VolumeError};
+use crate::group::Group;
+use crate::pm::{Cpu, Fault, Pm};
+use crate::volume::Volume;
+
+/// The right of one thread to write to a volume. Flushes and unflushed writes of several lanes
+/// are ordered as those of several queues of a disk: a flush covers each write, of whatever lane,
+/// that was complete before the flush began.
+#[derive(Debug)]
+pub struct Lane<'v, P: Pm> {
+    volume: &'v Volume<P>,
+    cpu: Cpu,
+    /// Free blocks that are set aside for this lane.
+    spare: Vec<Block>,
+    /// Replaced blocks: durable entries may still name them.
+    limbo: Vec<Block>,
+    /// Fences order the stores of one processor. The kernel orders them when it moves a thread to
+    /// another; if another thread took the lane, nobody would.
+    _stays_with_its_thread: PhantomData<*mut ()>,
+}
+
+impl<'v, P: Pm> Lane<'v, P> {
+    pub(crate) fn new(volume: &'v Volume<P>, cpu: Cpu) -> Self {
+        Self {
+            volume,
+            cpu,
+            spare: Vec::new(),
+            limbo: Vec::new(),
+            _stays_with_its_thread: PhantomData,
+        }
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &'v Volume<P> {
+        self.volume
+    }
+
+    /// Writes whole sectors; each by itself is never torn. With `fua` they are durable on return,
+    /// else after the next [`Lane::flush`] of any lane.
+    pub fn write(&mut self, lba: u64, bytes: &[u8], fua: bool) -> Result {
+        let count = self.volume.sectors_of(bytes.len())?;
+        self.volume.check_range(lba, count)?;
+        if self.volume.pm.has_fault(Fault::InPlace) && self.overwrite(lba, bytes, fua)? {
+            return Ok(());
+        }
+        let size = self.volume.superblock.sector.bytes() as usize;
+        let mut lba = lba;
+        for part in bytes.chunks(self.volume.batch * size) {
+            if self.volume.group.is_some() {
+                self.write_grouped(lba, part)?;
+            } else {
+                self.write_direct(lba, part)?;
+            }
+            lba += (part.len() / size) as u64;
+        }
+        if fua { self.finish() } else { Ok(()) }
+    }
+
+    /// Makes a range read as zeros, and frees its blocks. Trim and write-zeroes are the same here.
+    pub fn zero(&mut self, lba: u64, count: u64, fua: bool) -> Result {
+        self.volume.check_range(lba, count)?;
+        for lba in lba..lba + count {
+            let _inside = self.volume.group.as_ref().map(Group::enter).transpose()?;
+            let mut entry = self.volume.entry(lba);
+            while !matches!(entry.content(), Some(Content::Unwritten | Content::Zero)) {
+                let new = entry.next(Content::Zero);
+                match self.volume.exchange(self.cpu, lba, entry, new) {
+                    Ok(()) => {
+                        self.replaced(lba, entry)?;
+                        break;
+                    }
+                    Err(now) => entry = now,
+                }
+            }
+            if self.limbo.len() >= self.volume.batch {
+                self.fence()?;
+            }
+        }
+        self.published()?;
+        if fua { self.finish() } else { Ok(()) }
+    }
+
+    /// Makes durable all that was written and acknowledged before, on every lane.
+    pub fn flush(&mut self) -> Result {
+        self.volume.flush_from(self.cpu)?;
+        self.after_fence();
+        Ok(())
+    }
+
+    /// What this lane has written is durable.
+    fn finish(&mut self) -> Result {
+        match &self.volume.group {
+            Some(group) => group.commit(self.volume, self.cpu),
+            None => self.fence(),
+        }
+    }
+
+    fn write_direct(&mut self, lba: u64, bytes: &[u8]) -> Result {
+        let volume = self.volume;
+        let size = volume.superblock.sector.bytes() as usize;
+        let count = bytes.len() / size;
+        self.set_aside(count)?;
+        let first = self.spare.len() - count;
+        for (sector, block) in bytes.chunks_exact(size).zip(&self.spare[first..]) {
+            volume.pm.write(self.cpu, volume.superblock.block_at(block.0), sector)?;
+        }
+        let blocks = self.spare.split_off(first);
+        if !volume.pm.has_fault(Fault::NoDataFence) {
+            self.fence()?;
+        }
+        for (lba, block) in (lba..).zip(blocks) {
+            self.publish(lba, block)?;
+        }
+        self.published()
+    }
+
+    fn write_grouped(&mut self, lba: u64, bytes: &[u8]) -> Result {
+        let volume = self.volume;
+        let Some(group) = &volume.group else { return Ok(()) };
+        let size = volume.superblock.sector.bytes() as usize;
+        let count = bytes.len() / size;
+        let (_inside, blocks) = loop {
+            let inside = group.enter()?;
+            {
+                let mut free = volume.free();
+                if free.count() >= count as u64 {
+                    let blocks: Vec<_> =
+                        std::iter::repeat_with(|| free.take()).take(count).collect();
+                    break (inside, blocks.into_iter().flatten().collect::<Vec<_>>());
+                }
+            }
+            drop(inside);
+            // Replaced blocks are free after a commit.
+            group.commit(volume, self.cpu)?;
+        };
+        // Blocks that lie beside each other take one call.
+        let mut rest = bytes;
+        for run in blocks.chunk_by(|a, b| a.0 + 1 == b.0) {
+            let (part, behind) = rest.split_at(run.len() * size);
+            rest = behind;
+            if let Err(e) = volume.pm.write(self.cpu, volume.superblock.block_at(run[0].0), part) {
+                let mut free = volume.free();
+                for block in blocks {
+                    free.give(block);
+                }
+                return Err(e);
+            }
+        }
+        for (lba, block) in (lba..).zip(blocks) {
+            self.publish(lba, block)?;
+        }
+        Ok(())
+    }
+
+    /// The sector is in this block from now on.
+    #[inline]
+    fn publish(&mut self, lba: u64, block: Block) -> Result {
+        let mut entry = self.volume.entry(lba);
+        loop {
+            let new = entry.next(Content::In(block));
+            match self.volume.exchange(self.cpu, lba, entry, new) {
+                Ok(()) => return self.replaced(lba, entry),
+                // Another lane was faster; then this write is the later one.
+                Err(now) => entry = now,
+            }
+        }
+    }
+
+    /// An entry was exchanged for a new one.
+    #[inline]
+    fn replaced(&mut self, lba: u64, old: Entry) -> Result {
+        let volume = self.volume;
+        let early = volume.pm.has_fault(Fault::EarlyReuse);
+        if let Some(group) = &volume.group {
+            group.changed(lba, old.block());
+            if early && let Some(block) = old.block() {
+                volume.free().give(block);
+            }
+            return Ok(());
+        }
+        if !volume.pm.has_fault(Fault::NoMapWriteBack) {
+            volume.pm.write_back(self.cpu, volume.superblock.entry_at(lba), 8)?;
+        }
+        let to = if early { &mut self.spare } else { &mut self.limbo };
+        to.extend(old.block());
+        Ok(())
+    }
+
+    /// The map has changed and is not durable yet; other lanes' flushes must know.
+    #[inline]
+    fn published(&mut self) -> Result {
+        if self.volume.group.is_some() {
+            return Ok(());
+        }
+        if !self.volume.pm.has_fence_all() {
+            // Nobody could make this lane's writes durable but itself.
+            return self.fence();
+        }
+        self.volume.slots[self.cpu.0].unfenced.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    #[inline]
+    fn fence(&mut self) -> Result {
+        self.volume.pm.fence(self.cpu)?;
+        self.after_fence();
+        Ok(())
+    }
+
+    /// Entries that this lane stored are durable, so what they replaced is free.
+    #[inline]
+    fn after_fence(&mut self) {
+        self.volume.slots[self.cpu.0].unfenced.store(false, Ordering::Release);
+        self.spare.append(&mut self.limbo);
+        if self.spare.len() > self.volume.batch {
+            // Other lanes may need them.
+            let mut free = self.volume.free();
+            for block in self.spare.drain(self.volume.batch..) {
+                free.give(block);
+            }
+        }
+    }
+
+    /// Has so many blocks at hand.
+    ///
+    /// No lane waits for another: each holds at most two batches, and there are spare blocks for
+    /// two batches of every lane.
+    #[inline]
+    fn set_aside(&mut self, count: usize) -> Result {
+        if self.spare.len() >= count {
+            return Ok(());
+        }
+        let mut free = self.volume.free();
+        while self.spare.len() < count {
+            match free.take() {
+                Some(block) => self.spare.push(block),
+                None => return Err(VolumeError::NoLane(self.volume.lanes())),
+            }
+        }
+        Ok(())
+    }
+
+    /// The mistake of writing where the sector is; false where it is nowhere yet.
+    #[cold]
+    fn overwrite(&mut self, lba: u64, bytes: &[u8], fua: bool) -> Result<bool> {
+        let Some(block) = self.volume.entry(lba).block() else { return Ok(false) };
+        self.volume.pm.write(self.cpu, self.volume.superblock.block_at(block.0), bytes)?;
+        if fua {
+            self.volume.pm.fence(self.cpu)?;
+        }
+        Ok(true)
+    }
+}
+
+impl<P: Pm> Drop for Lane<'_, P> {
+    fn drop(&mut self) {
+        // What cannot be fenced stays out of use until the next mount.
+        if self.limbo.is_empty() || self.volume.pm.fence(self.cpu).is_ok() {
+            self.after_fence();
+            let mut free = self.volume.free();
+            for block in self.spare.drain(..) {
+                free.give(block);
+            }
+        }
+        self.volume.release(self.cpu);
+    }
+}

@@ -1,0 +1,181 @@
+//! Memory that is mapped: DAX, where a store that left the processor's caches is durable; or the
+//! kernel's pages of a file, which survive the process and not the power.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::thread::{MembarrierCommand, membarrier};
+
+use super::stores::{self, WriteBack};
+use super::{Cpu, Pm};
+use crate::error::{Result, VolumeError};
+
+/// A mapping of a whole image, for as long as it lives.
+#[derive(Debug)]
+pub struct Mapped {
+    base: *mut u8,
+    length: usize,
+    /// `None` where write-back has no effect on what survives.
+    write_back: Option<WriteBack>,
+    fence_all: bool,
+    writable: bool,
+}
+
+// SAFETY: the mapping belongs to no thread; all access is by atomics, or by instructions that the
+// compiler does not look into.
+unsafe impl Send for Mapped {}
+// SAFETY: the same.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Maps a file that supports `MAP_SYNC`, or a DAX device; `Ok(None)` if it is neither.
+    pub fn dax(file: &File, length: u64, writable: bool) -> Result<Option<Self>> {
+        let write_back = WriteBack::detect();
+        if write_back == WriteBack::None {
+            return Ok(None);
+        }
+        match map(file, length, writable, MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
+            Ok(base) => Ok(Some(Self::new(base, length, Some(write_back), writable))),
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => Ok(None),
+            Err(e) => Err(VolumeError::os("cannot map the image")(e)),
+        }
+    }
+
+    /// Maps the kernel's pages of a file.
+    pub fn pages(file: &File, length: u64, writable: bool) -> Result<Self> {
+        let base = map(file, length, writable, MapFlags::SHARED)
+            .map_err(VolumeError::os("cannot map the image"))?;
+        Ok(Self::new(base, length, None, writable))
+    }
+
+    fn new(base: *mut u8, length: u64, write_back: Option<WriteBack>, writable: bool) -> Self {
+        // Without the power in mind there is nothing to fence.
+        let fence_all =
+            write_back.is_none() || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
+        Self { base, length: length as usize, write_back, fence_all, writable }
+    }
+
+    fn check(&self, at: u64, length: usize) -> Result<*mut u8> {
+        let end = usize::try_from(at).ok().and_then(|at| at.checked_add(length));
+        if end.is_none_or(|end| end > self.length) {
+            let (lba, count) = (at, length as u64);
+            return Err(VolumeError::OutOfRange { lba, count, sectors: self.length as u64 });
+        }
+        // SAFETY: it lies inside the mapping.
+        Ok(unsafe { self.base.add(at as usize) })
+    }
+
+    fn entry(&self, at: u64) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at < self.length as u64, "no entry is at {at}");
+        // SAFETY: it is aligned and mapped for as long as `self` lives, and all access to entries
+        // that are in use is atomic.
+        unsafe { AtomicU64::from_ptr(self.base.add(at as usize).cast()) }
+    }
+}
+
+fn map(
+    file: &File,
+    length: u64,
+    writable: bool,
+    flags: MapFlags,
+) -> std::result::Result<*mut u8, Errno> {
+    let length = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
+    let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+    // SAFETY: the kernel chooses where, so nothing of ours is replaced.
+    let base =
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, flags, file, 0) };
+    base.map(<*mut _>::cast)
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and nobody borrows it any more. Failure leaves it mapped.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length) };
+    }
+}
+
+impl Pm for Mapped {
+    fn size(&self) -> u64 {
+        self.length as u64
+    }
+
+    fn is_grouped(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn write(&self, _cpu: Cpu, at: u64, bytes: &[u8]) -> Result {
+        if !self.writable {
+            return Err(VolumeError::ReadOnly);
+        }
+        assert!(at.is_multiple_of(8) && bytes.len().is_multiple_of(8), "words are written whole");
+        let to = self.check(at, bytes.len())?;
+        // SAFETY: the range is mapped and writable, and both ends are multiples of 8.
+        unsafe { stores::copy_in(to, bytes) };
+        Ok(())
+    }
+
+    #[inline]
+    fn read(&self, at: u64, bytes: &mut [u8]) -> Result {
+        let from = self.check(at, bytes.len())?;
+        // SAFETY: the range is mapped.
+        unsafe { stores::copy_out(from, bytes) };
+        // What is read after this is not older.
+        std::sync::atomic::fence(Ordering::Acquire);
+        Ok(())
+    }
+
+    #[inline]
+    fn load(&self, at: u64) -> u64 {
+        u64::from_le(self.entry(at).load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn exchange(&self, _cpu: Cpu, at: u64, current: u64, new: u64) -> std::result::Result<(), u64> {
+        let entry = self.entry(at);
+        entry
+            .compare_exchange(current.to_le(), new.to_le(), Ordering::SeqCst, Ordering::Acquire)
+            .map(|_| ())
+            .map_err(u64::from_le)
+    }
+
+    #[inline]
+    fn write_back(&self, _cpu: Cpu, at: u64, length: u64) -> Result {
+        let Some(how) = self.write_back else { return Ok(()) };
+        let from = self.check(at, length as usize)?;
+        let before = from.addr() % 64;
+        let mut done = 0;
+        while done < length as usize + before {
+            // SAFETY: the line holds a byte of the range, so it is mapped.
+            unsafe { stores::write_back(how, from.wrapping_sub(before).wrapping_add(done)) };
+            done += 64;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn fence(&self, _cpu: Cpu) -> Result {
+        // Also where nothing outlives the power: non-temporal stores must be visible before the
+        // entry that leads to them.
+        stores::fence();
+        Ok(())
+    }
+
+    fn fence_all(&self, _cpu: Cpu) -> Result {
+        stores::fence();
+        if self.write_back.is_some() {
+            // An interrupt has every processor that runs a thread of ours execute a full barrier,
+            // which orders write-backs and non-temporal stores as `sfence` does. A thread that
+            // does not run has passed one when it was switched away from.
+            membarrier(MembarrierCommand::PrivateExpedited)
+                .map_err(VolumeError::os("membarrier"))?;
+        }
+        Ok(())
+    }
+
+    fn has_fence_all(&self) -> bool {
+        self.fence_all
+    }
+}

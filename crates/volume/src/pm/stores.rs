@@ -1,0 +1,235 @@
+//! The processor's instructions that write past its caches, and out of them.
+//!
+//! Raw pointers into mapped memory are read and written by several threads, and by the kernel;
+//! what the compiler may assume of Rust's own memory does not hold there. On `x86_64` all of it is
+//! therefore done by instructions that the compiler does not look into. Other processors copy
+//! words through atomics, and offer no DAX.
+
+/// How a cache line is written back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteBack {
+    /// `clwb`: the line stays in the cache.
+    Clwb,
+    /// `clflushopt`: the line leaves the cache.
+    Clflushopt,
+    /// `clflush`: the same, one line after the other.
+    Clflush,
+    /// There is no such instruction that this crate knows.
+    None,
+}
+
+impl WriteBack {
+    /// The best that this processor has.
+    pub fn detect() -> Self {
+        arch::detect()
+    }
+
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Clwb => "clwb",
+            Self::Clflushopt => "clflushopt",
+            Self::Clflush => "clflush",
+            Self::None => "none",
+        }
+    }
+}
+
+pub(super) use arch::{copy_in, copy_out, fence, write_back};
+
+#[cfg(target_arch = "x86_64")]
+mod arch {
+    use core::arch::asm;
+    use core::arch::x86_64::{__cpuid, __cpuid_count};
+
+    use super::WriteBack;
+
+    pub(super) fn detect() -> WriteBack {
+        if __cpuid(0).eax < 7 {
+            return WriteBack::Clflush;
+        }
+        // Intel SDM, CPUID leaf 7: bit 24 of EBX is CLWB, bit 23 CLFLUSHOPT.
+        let features = __cpuid_count(7, 0).ebx;
+        if features >> 24 & 1 == 1 {
+            WriteBack::Clwb
+        } else if features >> 23 & 1 == 1 {
+            WriteBack::Clflushopt
+        } else {
+            WriteBack::Clflush
+        }
+    }
+
+    /// Copies bytes with non-temporal stores.
+    ///
+    /// # Safety
+    /// `to` is writable for the length of `from`; both are multiples of 8.
+    #[inline]
+    pub(in crate::pm) unsafe fn copy_in(to: *mut u8, from: &[u8]) {
+        let mut to = to;
+        let mut source = from.as_ptr();
+        let mut left = from.len();
+        // SAFETY: the caller's; each step stays inside what is left. The instructions that touch
+        // `to` are opaque to the compiler, and order themselves by `fence`.
+        unsafe {
+            while left > 0 && (!to.addr().is_multiple_of(64) || left < 64) {
+                let word: u64;
+                asm!("mov {w}, [{s}]", "movnti [{t}], {w}", w = out(reg) word, s = in(reg) source,
+                     t = in(reg) to, options(nostack, preserves_flags));
+                let _ = word;
+                (to, source, left) = (to.add(8), source.add(8), left - 8);
+            }
+            if left >= 64 {
+                let end = source.add(left / 64 * 64);
+                asm!(
+                    "2:",
+                    "movups {a}, [{s}]",
+                    "movups {b}, [{s} + 16]",
+                    "movups {c}, [{s} + 32]",
+                    "movups {d}, [{s} + 48]",
+                    "movntps [{t}], {a}",
+                    "movntps [{t} + 16], {b}",
+                    "movntps [{t} + 32], {c}",
+                    "movntps [{t} + 48], {d}",
+                    "add {s}, 64",
+                    "add {t}, 64",
+                    "cmp {s}, {e}",
+                    "jne 2b",
+                    s = inout(reg) source,
+                    t = inout(reg) to,
+                    e = in(reg) end,
+                    a = out(xmm_reg) _,
+                    b = out(xmm_reg) _,
+                    c = out(xmm_reg) _,
+                    d = out(xmm_reg) _,
+                    options(nostack),
+                );
+                left %= 64;
+            }
+            while left > 0 {
+                let word: u64;
+                asm!("mov {w}, [{s}]", "movnti [{t}], {w}", w = out(reg) word, s = in(reg) source,
+                     t = in(reg) to, options(nostack, preserves_flags));
+                let _ = word;
+                (to, source, left) = (to.add(8), source.add(8), left - 8);
+            }
+        }
+    }
+
+    /// Copies bytes that may be changing.
+    ///
+    /// # Safety
+    /// `from` is readable for the length of `to`.
+    #[inline]
+    pub(in crate::pm) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
+        // SAFETY: the caller's. The direction flag is clear, by the calling convention.
+        unsafe {
+            asm!("rep movsb", inout("rcx") to.len() => _, inout("rdi") to.as_mut_ptr() => _,
+                 inout("rsi") from => _, options(nostack, preserves_flags));
+        }
+    }
+
+    /// Begins to write back the line of an address.
+    ///
+    /// # Safety
+    /// The address is mapped, and the processor has the instruction.
+    #[inline]
+    pub(in crate::pm) unsafe fn write_back(how: WriteBack, line: *mut u8) {
+        // SAFETY: the caller's.
+        unsafe {
+            match how {
+                WriteBack::Clwb => {
+                    asm!("clwb [{l}]", l = in(reg) line, options(nostack, preserves_flags));
+                }
+                WriteBack::Clflushopt => {
+                    asm!("clflushopt [{l}]", l = in(reg) line, options(nostack, preserves_flags));
+                }
+                WriteBack::Clflush => {
+                    asm!("clflush [{l}]", l = in(reg) line, options(nostack, preserves_flags));
+                }
+                WriteBack::None => {}
+            }
+        }
+    }
+
+    /// `sfence`.
+    #[inline]
+    pub(in crate::pm) fn fence() {
+        // SAFETY: every x86_64 processor has it. It clobbers memory, so that nothing which the
+        // compiler knows of moves across.
+        unsafe { asm!("sfence", options(nostack, preserves_flags)) };
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod arch {
+    use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence as atomic_fence};
+
+    use super::WriteBack;
+
+    pub(super) fn detect() -> WriteBack {
+        WriteBack::None
+    }
+
+    /// Copies bytes, word by word.
+    ///
+    /// # Safety
+    /// `to` is writable for the length of `from`; both are multiples of 8.
+    pub(in crate::pm) unsafe fn copy_in(to: *mut u8, from: &[u8]) {
+        for (i, word) in from.chunks_exact(8).enumerate() {
+            let value = word.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+            // SAFETY: the caller's; `to` is aligned.
+            unsafe { AtomicU64::from_ptr(to.add(i * 8).cast()).store(value, Ordering::Relaxed) };
+        }
+    }
+
+    /// Copies bytes that may be changing.
+    ///
+    /// # Safety
+    /// `from` is readable for the length of `to`.
+    pub(in crate::pm) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
+        for (i, byte) in to.iter_mut().enumerate() {
+            // SAFETY: the caller's.
+            *byte = unsafe { AtomicU8::from_ptr(from.add(i).cast_mut()).load(Ordering::Relaxed) };
+        }
+    }
+
+    pub(in crate::pm) unsafe fn write_back(_how: WriteBack, _line: *mut u8) {}
+
+    pub(in crate::pm) fn fence() {
+        atomic_fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Beginnings, ends and lengths around a cache line take different instructions.
+    #[test]
+    fn copies_arrive_whole_wherever_they_begin_and_end() {
+        let source: Vec<u8> = (0..=255).cycle().take(1024).collect();
+        for begin in (0..128).step_by(8) {
+            for length in (0..400).step_by(8) {
+                let mut words = vec![0xeeee_eeee_eeee_eeee_u64; 128];
+                let to = words.as_mut_ptr().cast::<u8>();
+                // SAFETY: 1024 bytes are there, and 528 are the most that are touched.
+                unsafe { copy_in(to.add(begin), &source[8..8 + length]) };
+                fence();
+                let mut back = vec![0; 1024];
+                // SAFETY: as many are there.
+                unsafe { copy_out(to, &mut back) };
+                assert_eq!(back[begin..begin + length], source[8..8 + length]);
+                assert!(back[..begin].iter().chain(&back[begin + length..]).all(|b| *b == 0xee));
+            }
+        }
+    }
+
+    #[test]
+    fn the_instruction_that_was_detected_can_be_executed() {
+        let mut line = [7u64; 8];
+        // SAFETY: the line is ours.
+        unsafe { write_back(WriteBack::detect(), line.as_mut_ptr().cast()) };
+        fence();
+        assert_eq!(line, [7; 8]);
+    }
+}

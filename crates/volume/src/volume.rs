@@ -1,0 +1,290 @@
+//! A mounted volume: what every lane shares, and reading.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use terrace_core::Bytes;
+
+use crate::check::{Damage, Superblocks, Usage, scan};
+use crate::entry::{Block, Content, Entry};
+use crate::error::{Result, VolumeError};
+use crate::free::Free;
+use crate::group::Group;
+use crate::lane::Lane;
+use crate::maintain::heal;
+use crate::pm::{Cpu, Fault, Pm};
+use crate::superblock::{SectorSize, Superblock};
+
+/// Blocks that a lane may hold at a time, where there are enough spare ones.
+const HELD: u64 = 32;
+
+/// How a volume is mounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mount {
+    /// Whether nothing is to be written. A damaged map can be mounted only so.
+    pub read_only: bool,
+    /// How many lanes there are to be at most; without it, as many as there are spare blocks for.
+    pub lanes: Option<usize>,
+}
+
+/// What a lane tells the others. On a cache line of its own: it is written with each write.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Slot {
+    taken: AtomicBool,
+    /// Whether it has changed the map since its last fence.
+    pub(crate) unfenced: AtomicBool,
+}
+
+/// A mounted volume. Any thread reads; a thread that writes takes a [`Lane`].
+#[derive(Debug)]
+pub struct Volume<P: Pm> {
+    pub(crate) pm: P,
+    pub(crate) superblock: Superblock,
+    read_only: bool,
+    usage: Usage,
+    damage: Vec<Damage>,
+    /// Sectors that are not readable, if the map is damaged.
+    unreadable: BTreeSet<u64>,
+    pub(crate) slots: Box<[Slot]>,
+    /// Sectors that a lane writes between two fences.
+    pub(crate) batch: usize,
+    free: Mutex<Free>,
+    pub(crate) group: Option<Group>,
+}
+
+impl<P: Pm> Volume<P> {
+    /// Mounts the volume that a medium holds.
+    ///
+    /// A superblock that is damaged or from before an interrupted resize is written anew, unless
+    /// the mount is read-only. A damaged map is refused, unless the mount is read-only.
+    pub fn mount(pm: P, how: Mount) -> Result<Self> {
+        let superblocks = Superblocks::read(&pm)?;
+        let superblock = superblocks.current;
+        let mut kept = pm.is_grouped().then(|| Vec::with_capacity(superblock.sectors as usize));
+        let scan = scan(&pm, &superblock, |entry| {
+            if let Some(kept) = &mut kept {
+                kept.push(entry);
+            }
+        })?;
+        if !how.read_only {
+            if !scan.damage.is_empty() {
+                return Err(VolumeError::Damaged(scan.damage));
+            }
+            // The process before may have ended between an entry's store and its write-back. Such
+            // an entry is visible, so the block that it replaced is taken for free; before that
+            // one is written, the entry must be durable.
+            if !pm.has_fault(Fault::MountWithoutWriteBack) {
+                pm.write_back(Cpu(0), superblock.map, superblock.sectors * 8)?;
+                pm.fence(Cpu(0))?;
+            }
+            heal(&pm, &superblocks)?;
+        }
+        let most = (superblock.spare() / 2).clamp(1, 1024);
+        let lanes = how.lanes.map_or((superblock.spare() / HELD).max(1), |lanes| lanes as u64);
+        if lanes == 0 || lanes > most {
+            return Err(VolumeError::BadGeometry(format!(
+                "{lanes} lanes, and {} spare blocks allow for 1 to {most}",
+                superblock.spare()
+            )));
+        }
+        let batch = (superblock.spare() / lanes).min(HELD) / 2;
+        let unreadable = scan.damage.iter().flat_map(Damage::sectors).collect();
+        Ok(Self {
+            superblock,
+            read_only: how.read_only,
+            usage: scan.usage,
+            damage: scan.damage,
+            unreadable,
+            slots: (0..lanes.min(1024)).map(|_| Slot::default()).collect(),
+            batch: batch as usize,
+            free: Mutex::new(scan.free),
+            group: kept.map(Group::new),
+            pm,
+        })
+    }
+
+    /// What the superblock says.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Sectors that a user sees.
+    pub fn sectors(&self) -> u64 {
+        self.superblock.sectors
+    }
+
+    /// Bytes of a sector.
+    pub fn sector_size(&self) -> SectorSize {
+        self.superblock.sector
+    }
+
+    /// Bytes that a user sees.
+    pub fn capacity(&self) -> Bytes {
+        self.superblock.capacity()
+    }
+
+    /// Whether nothing can be written.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// What the sectors held when the volume was mounted.
+    pub fn usage_at_mount(&self) -> Usage {
+        self.usage
+    }
+
+    /// What is wrong with the map; nothing, unless the mount is read-only.
+    pub fn damage(&self) -> &[Damage] {
+        &self.damage
+    }
+
+    /// The medium.
+    pub fn medium(&self) -> &P {
+        &self.pm
+    }
+
+    /// Threads that can write at a time.
+    pub fn lanes(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// A lane for this thread: the right to write.
+    pub fn lane(&self) -> Result<Lane<'_, P>> {
+        if self.read_only {
+            return Err(VolumeError::ReadOnly);
+        }
+        let is_free = |slot: &&Slot| !slot.taken.swap(true, Ordering::Acquire);
+        let number = self.slots.iter().position(|slot| is_free(&slot));
+        number.map(|number| Lane::new(self, Cpu(number))).ok_or(VolumeError::NoLane(self.lanes()))
+    }
+
+    pub(crate) fn release(&self, lane: Cpu) {
+        self.slots[lane.0].taken.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn free(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks that hold no sector, and that no lane has set aside.
+    pub fn free_blocks(&self) -> u64 {
+        self.free().count()
+    }
+
+    pub(crate) fn check_range(&self, lba: u64, count: u64) -> Result {
+        let sectors = self.sectors();
+        if lba.checked_add(count).is_none_or(|end| end > sectors) {
+            return Err(VolumeError::OutOfRange { lba, count, sectors });
+        }
+        Ok(())
+    }
+
+    /// Sectors of a buffer.
+    pub(crate) fn sectors_of(&self, length: usize) -> Result<u64> {
+        let sector = self.superblock.sector.bytes();
+        if !length.is_multiple_of(sector as usize) {
+            return Err(VolumeError::Unaligned { length, sector });
+        }
+        Ok(length as u64 / u64::from(sector))
+    }
+
+    /// A sector's entry as it is now.
+    #[inline]
+    pub(crate) fn entry(&self, lba: u64) -> Entry {
+        match &self.group {
+            Some(group) => group.entry(lba),
+            None => Entry(self.pm.load(self.superblock.entry_at(lba))),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn exchange(
+        &self,
+        cpu: Cpu,
+        lba: u64,
+        current: Entry,
+        new: Entry,
+    ) -> std::result::Result<(), Entry> {
+        match &self.group {
+            Some(group) => group.exchange(lba, current, new),
+            None => self
+                .pm
+                .exchange(cpu, self.superblock.entry_at(lba), current.0, new.0)
+                .map_err(Entry),
+        }
+    }
+
+    /// What a sector holds, or why that is not known.
+    fn content(&self, lba: u64, entry: Entry) -> Result<Content> {
+        match entry.content() {
+            Some(Content::In(Block(block))) if block >= self.superblock.blocks => {
+                Err(VolumeError::Lost(lba))
+            }
+            None | Some(Content::Lost) => Err(VolumeError::Lost(lba)),
+            Some(content) => Ok(content),
+        }
+    }
+
+    /// Reads whole sectors. Each is as one write left it; a range is not read at one moment.
+    pub fn read(&self, lba: u64, bytes: &mut [u8]) -> Result {
+        self.check_range(lba, self.sectors_of(bytes.len())?)?;
+        let size = self.superblock.sector.bytes() as usize;
+        for (lba, sector) in (lba..).zip(bytes.chunks_exact_mut(size)) {
+            self.read_sector(lba, sector)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn read_sector(&self, lba: u64, bytes: &mut [u8]) -> Result {
+        if !self.unreadable.is_empty() && self.unreadable.contains(&lba) {
+            return Err(VolumeError::Lost(lba));
+        }
+        let mut entry = self.entry(lba);
+        loop {
+            match self.content(lba, entry)? {
+                Content::In(Block(block)) => {
+                    self.pm.read(self.superblock.block_at(block), bytes)?;
+                    // While the entry stays, its block is not given to another write. The
+                    // sequence number tells an entry that came back from one that stayed.
+                    let now = self.entry(lba);
+                    if now == entry {
+                        return Ok(());
+                    }
+                    entry = now;
+                }
+                Content::Unwritten | Content::Zero | Content::Lost => {
+                    bytes.fill(0);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Whether a range reads as zeros because nothing is stored for it, and how many sectors from
+    /// the first on are of the same kind.
+    pub fn extent(&self, lba: u64, most: u64) -> Result<(bool, u64)> {
+        self.check_range(lba, most)?;
+        let is_hole =
+            |lba| matches!(self.entry(lba).content(), Some(Content::Unwritten | Content::Zero));
+        let hole = is_hole(lba);
+        let same = (lba..lba + most).take_while(|lba| is_hole(*lba) == hole).count();
+        Ok((hole, same as u64))
+    }
+
+    /// Makes everything durable that was written and acknowledged before.
+    pub(crate) fn flush_from(&self, cpu: Cpu) -> Result {
+        if let Some(group) = &self.group {
+            return group.commit(self, cpu);
+        }
+        let is_unfenced = |slot: &Slot| slot.unfenced.load(Ordering::Acquire);
+        let others = self.slots.iter().enumerate().any(|(i, slot)| i != cpu.0 && is_unfenced(slot));
+        if others && self.pm.has_fence_all() && !self.pm.has_fault(Fault::OwnLaneFlush) {
+            self.pm.fence_all(cpu)
+        } else {
+            self.pm.fence(cpu)
+        }
+    }
+}
