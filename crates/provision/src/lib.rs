@@ -1,0 +1,40 @@
+//! Slow memory that grows and shrinks with demand (Dapper).
+//!
+//! A large, slow memory costs page descriptors and energy while the operating
+//! system manages it. It is therefore hidden at boot, brought in where a node
+//! runs short, and given back when it is idle. This crate holds the pure half:
+//! the policies that decide how much, when and where. They are driven by
+//! recorded `/proc/zoneinfo`, by a simulated operating system, and by the live
+//! daemon, without a changed line.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`zoneinfo`] | the kernel's count of free pages and watermarks, parsed |
+//! | [`view`] | what a policy is told about one processor's node |
+//! | [`policy`] | how much to bring in or to give back: `resolved`, `paper-literal` |
+//! | [`rotation`] | the nodes by turns |
+//! | [`blocks`] | which memory blocks serve an amount, nearest first |
+//! | [`decision`] | what was decided, and why, in a form that is kept |
+//! | [`recording`] | demand that was recorded, as lines of JSON |
+//! | [`system`] | a simulated operating system: nodes, zones, fallback lists |
+//! | [`replay`] | a recording against a policy: events and memory moved |
+
+pub mod blocks;
+pub mod decision;
+pub mod policy;
+pub mod recording;
+pub mod replay;
+pub mod rotation;
+pub mod system;
+pub mod view;
+pub mod zoneinfo;
+
+pub use blocks::{Block, BlockState, Pool, PoolId};
+pub use decision::{Change, Decision, Reason};
+pub use policy::{PolicyKind, Provisioner};
+pub use recording::{Recording, RecordingError, Sample};
+pub use replay::{Hardware, Replayed, replay};
+pub use rotation::Rotation;
+pub use system::System;
+pub use view::{NodeId, NodeView, Watermarks};
+pub use zoneinfo::{ZoneInfo, ZoneInfoError};
