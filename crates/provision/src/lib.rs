@@ -17,10 +17,12 @@
 //! | [`decision`] | what was decided, and why, in a form that is kept |
 //! | [`recording`] | demand that was recorded, as lines of JSON |
 //! | [`system`] | a simulated operating system: nodes, zones, fallback lists |
-//! | [`replay`] | a recording against a policy: events and memory moved |
+//! | [`mod@replay`] | a recording against a policy: events and memory moved |
+//! | [`discover`] | what slow memory a machine has, and whether it is hidden |
 
 pub mod blocks;
 pub mod decision;
+pub mod discover;
 pub mod policy;
 pub mod recording;
 pub mod replay;

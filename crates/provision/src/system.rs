@@ -65,7 +65,7 @@ impl Holding {
             return Bytes::ZERO;
         };
         let taken = amount.min(*held);
-        *held = *held - taken;
+        *held -= taken;
         taken
     }
 }
@@ -217,7 +217,7 @@ impl System {
             }
             *self.used_at(place) += taken;
             self.owners[owner.0].holding.add(place, taken);
-            left = left - taken;
+            left -= taken;
         }
         left
     }
@@ -228,8 +228,8 @@ impl System {
         for place in self.fallback(self.owners[owner.0].node).into_iter().rev() {
             let taken = self.owners[owner.0].holding.take(place, left);
             let used = self.used_at(place);
-            *used = *used - taken;
-            left = left - taken;
+            *used -= taken;
+            left -= taken;
         }
     }
 
@@ -277,14 +277,14 @@ impl System {
         let free = self.free_at(Place::Slow(node));
         let mut moved = amount.saturating_sub(free).min(self.free_at(Place::Dram(node)));
         let gone = amount.min(free + moved).min(self.nodes[at].online);
-        self.nodes[at].online = self.nodes[at].online - gone;
+        self.nodes[at].online -= gone;
         self.nodes[at].dram_used += moved;
-        self.nodes[at].slow_used = self.nodes[at].slow_used - moved;
+        self.nodes[at].slow_used -= moved;
         for owner in &mut self.owners {
             let taken = owner.holding.take(Place::Slow(node), moved);
             if !taken.is_zero() {
                 owner.holding.add(Place::Dram(node), taken);
-                moved = moved - taken;
+                moved -= taken;
             }
         }
     }

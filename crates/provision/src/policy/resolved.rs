@@ -206,7 +206,7 @@ mod tests {
                     Change::Integrate(amount) => online += amount,
                     Change::Remove(amount) => {
                         prop_assert!(amount <= online && amount <= free);
-                        online = online - amount;
+                        online -= amount;
                     }
                     Change::Nothing => continue,
                 }
