@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::{
     attach, broker, check, compare, completions, convert, crash, doctor, effects, man, metrics,
-    plan, record, replay, report, reproduce, run, set, sim, sweep, top, validate, why,
+    plan, provision, record, replay, report, reproduce, run, set, sim, sweep, top, validate, why,
 };
 
 /// Runs programs in less memory than they ask for, and simulates how memory
@@ -57,6 +57,7 @@ enum Verb {
     Compare(compare::Args),
     Sweep(sweep::Args),
     Plan(plan::Args),
+    Provision(provision::Args),
     Crash(crash::Args),
     Reproduce(reproduce::Args),
     Validate(validate::Args),
@@ -86,6 +87,7 @@ impl Cli {
             Verb::Compare(args) => args.execute(json),
             Verb::Sweep(args) => args.execute(json),
             Verb::Plan(args) => args.execute(json),
+            Verb::Provision(args) => args.execute(json),
             Verb::Crash(args) => args.execute(json),
             Verb::Reproduce(args) => args.execute(json),
             Verb::Validate(args) => args.execute(json),

@@ -7,17 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use terrace_core::{Bytes, Ladder, LadderFile, Machine};
+use terrace_core::{Bytes, Ladder, LadderFile, Machine, Nanos};
 use terrace_dram::MemoryFile;
 use terrace_policy::recording::EventReader;
+use terrace_provision::Recording;
 use terrace_sim::trace::{TraceReader, format};
 
 use crate::failure::Failure;
 use crate::output;
 use crate::records::{self, Reader, Record};
 
-/// Check a machine file, a ladder file, a memory file, recorded decisions, recorded events or a
-/// trace.
+/// Check a machine file, a ladder file, a memory file, recorded decisions, recorded events, a
+/// trace or a recording of the nodes' memory.
 ///
 /// The kind is recognised by the content. A fault is reported with file, line
 /// and field, and exit code 2.
@@ -45,6 +46,7 @@ enum Content {
     Records { program: Vec<String>, decisions: u64, lost: u64 },
     Events { policy: String, events: u64 },
     Trace { program: Vec<String>, accesses: u64 },
+    Zones { samples: usize, duration: Nanos },
 }
 
 impl Args {
@@ -63,6 +65,9 @@ impl Args {
                 }
                 Content::Events { policy, events } => {
                     format!("{events} events that `{policy}` was told")
+                }
+                Content::Zones { samples, duration } => {
+                    format!("{samples} looks at the nodes' memory in {duration}")
                 }
                 Content::Trace { program, accesses } => {
                     format!("{accesses} accesses of `{}`", program.join(" "))
@@ -89,8 +94,8 @@ fn check(file: &Path) -> Result<Content, Failure> {
     let bad = |e: io::Error| Failure::bad_input(format!("{name}: {e}"));
     let unknown = || {
         Failure::bad_input(format!(
-            "{name}: neither a machine, ladder or memory file, nor recorded decisions, events or \
-             accesses"
+            "{name}: neither a machine, ladder or memory file, nor recorded decisions, events, \
+             accesses or nodes' memory"
         ))
     };
     let mut rest = File::open(file).map_err(bad)?;
@@ -109,6 +114,9 @@ fn check(file: &Path) -> Result<Content, Failure> {
     }
     if records::is_header(&first) {
         return check_records(&name, whole);
+    }
+    if Recording::is_header(&first) {
+        return check_zones(&name, whole);
     }
     if is_event_header(&first) {
         return check_events(&name, whole);
@@ -132,6 +140,16 @@ fn check(file: &Path) -> Result<Content, Failure> {
     } else {
         Err(unknown())
     }
+}
+
+fn check_zones(name: &str, input: impl BufRead) -> Result<Content, Failure> {
+    let recording = Recording::read(input, false)
+        .map_err(|error| Failure::bad_input(format!("{name}: {error}")))?;
+    let [first, .., last] = &recording.samples[..] else {
+        return Ok(Content::Zones { samples: recording.samples.len(), duration: Nanos::ZERO });
+    };
+    let duration = last.at - first.at;
+    Ok(Content::Zones { samples: recording.samples.len(), duration })
 }
 
 fn check_trace(file: &Path, input: impl Read) -> Result<Content, Failure> {

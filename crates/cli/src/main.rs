@@ -21,6 +21,7 @@
 //! | [`sweep`] | parameter grids |
 //! | [`validate`] | ours beside references |
 //! | [`plan`] | how much fast memory a program needs |
+//! | [`provision`] | slow memory that grows and shrinks with demand |
 //! | [`top`] | running programs, again and again |
 //! | [`report`] | a recorded run as one page |
 //! | [`replay`] | what another policy would have done |
@@ -54,6 +55,7 @@ mod output;
 mod plan;
 mod procs;
 mod progress;
+mod provision;
 mod record;
 mod records;
 mod replay;

@@ -198,7 +198,7 @@ fn an_unknown_key_names_file_line_and_field() {
 fn a_file_of_an_unknown_kind_and_one_that_is_not_there() {
     assert_eq!(
         check("[package]\nname = \"x\"\n"),
-        "file: neither a machine, ladder or memory file, nor recorded decisions, events or accesses"
+        "file: neither a machine, ladder or memory file, nor recorded decisions, events, accesses or nodes' memory"
     );
     let message = refused(terrace().args(["check", "/no/such/file"]));
     assert!(message.starts_with("/no/such/file: "), "{message}");

@@ -8,7 +8,7 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 22] = [
+const VERBS: [&str; 23] = [
     "run",
     "set",
     "broker",
@@ -23,6 +23,7 @@ const VERBS: [&str; 22] = [
     "compare",
     "sweep",
     "plan",
+    "provision",
     "crash",
     "reproduce",
     "validate",
@@ -55,6 +56,7 @@ fn help_reads_as_agreed() {
     help("compare").stdout_eq(file!["help/compare.txt"].raw());
     help("sweep").stdout_eq(file!["help/sweep.txt"].raw());
     help("plan").stdout_eq(file!["help/plan.txt"].raw());
+    help("provision").stdout_eq(file!["help/provision.txt"].raw());
     help("crash").stdout_eq(file!["help/crash.txt"].raw());
     help("reproduce").stdout_eq(file!["help/reproduce.txt"].raw());
     help("validate").stdout_eq(file!["help/validate.txt"].raw());

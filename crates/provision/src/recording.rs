@@ -115,6 +115,11 @@ impl<W: Write> Writer<W> {
 }
 
 impl Recording {
+    /// Whether a first line is meant to be a recording's header.
+    pub fn is_header(line: &str) -> bool {
+        line.starts_with('{') && line.contains(&format!("\"{FORMAT}\""))
+    }
+
     /// Reads a recording.
     ///
     /// With `partial`, a last line that is cut short is left out.

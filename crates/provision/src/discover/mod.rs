@@ -118,12 +118,11 @@ impl Machine {
         Ok(Self { block, nodes, pools, devices, settings: settings(&files)? })
     }
 
-    /// The node with processors that a pool or device is nearest to; the lowest of several.
-    fn nearest(&self, distance_from: impl Fn(&Node) -> Option<u32>) -> Option<NodeId> {
+    /// The node with processors that a node's memory is nearest to; the lowest of several.
+    fn nearest_to(&self, target: NodeId) -> Option<NodeId> {
+        let far = |node: &&Node| (self.distance(node.node, target).unwrap_or(u32::MAX), node.node);
         let with_cpu = self.nodes.iter().filter(|node| node.has_cpu);
-        with_cpu
-            .min_by_key(|node| (distance_from(node).unwrap_or(u32::MAX), node.node))
-            .map(|node| node.node)
+        with_cpu.min_by_key(far).map(|node| node.node)
     }
 
     /// Distance between two nodes; `None` where the firmware names none.
@@ -132,15 +131,20 @@ impl Machine {
         from.distance.iter().find(|(node, _)| *node == to).map(|(_, far)| *far)
     }
 
+    /// The devices that a node with processors is nearest to.
+    pub fn devices_of(&self, node: NodeId) -> impl Iterator<Item = &Device> {
+        self.devices.iter().filter(move |device| {
+            device.target_node.is_some_and(|target| self.nearest_to(target) == Some(node))
+        })
+    }
+
     /// What a policy is told about a node with processors.
     pub fn view(&self, node: &Node, now: Nanos) -> NodeView {
-        let near =
-            |target: NodeId| self.nearest(|cpu| self.distance(cpu.node, target)) == Some(node.node);
+        let near = |target: NodeId| self.nearest_to(target) == Some(node.node);
         let pools = || self.pools.iter().filter(|pool| near(pool.target_node));
         let online: Bytes = pools().map(|pool| pool.amount(|s| s != BlockState::Hidden)).sum();
         let hidden: Bytes = pools().map(|pool| pool.amount(|s| s == BlockState::Hidden)).sum();
-        let devices = self.devices.iter().filter(|d| d.target_node.is_some_and(near));
-        let bindable: Bytes = devices.map(|device| device.size).sum();
+        let bindable: Bytes = self.devices_of(node.node).map(|device| device.size).sum();
         // Memory of a node without processors is slow memory; of the node itself the kernel does
         // not say which part is.
         let apart = |pool: &&Pool| pool.target_node != node.node;
