@@ -24,9 +24,11 @@
 //! | [`compressing`] | ladders with compressed memory |
 //! | [`dax`] | DAX devices by name |
 //! | [`mod@outcomes`] | what independent choices can come to |
+//! | [`context`] | files and sockets, with the kernel objects that belong to them |
 
 pub mod action;
 pub mod compressing;
+pub mod context;
 pub mod dax;
 pub mod detail;
 pub mod event;
@@ -47,6 +49,7 @@ pub use action::{
     Abort, Action, ActionClass, Done, Heat, OpId, Outcome, Plan, Proposal, Reason, Urgency,
 };
 pub use compressing::{Compressing, SpillTier};
+pub use context::{Context, ContextChange, ContextEvent, ContextIdentity, ContextKind, ObjectKind};
 pub use dax::{DaxDevice, ParseDaxError};
 pub use detail::{Detail, Inclusion, Replacement};
 pub use event::{Event, EventRef};

@@ -24,6 +24,9 @@ pub struct ContextId(pub u32);
 impl ContextId {
     /// Memory of which nothing is known but that the program mapped it.
     pub const ANONYMOUS: Self = Self(0);
+
+    /// Kernel memory that several contexts share: pages of slabs.
+    pub const SHARED: Self = Self(u32::MAX);
 }
 
 /// A mapped range of one address space that Terrace manages.
