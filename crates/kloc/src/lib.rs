@@ -1,0 +1,29 @@
+//! Kernel objects by file and socket: the structures of KLOCs.
+//!
+//! Kannan, Ren and Bhattacharjee, *KLOCs: Kernel-Level Object Contexts for
+//! Heterogeneous Memory Systems*, ASPLOS 2021. A file or a socket has a
+//! [`Knode`], the table of contents of its kernel objects; the [`Kmap`] has all
+//! knodes, and short lists of those that each processor used last. They say
+//! which objects become cold together, without a scan of memory.
+//!
+//! Pure code: no I/O, no clock. Worlds tell it what happens to contexts
+//! ([`terrace_core::ContextEvent`]); policies ask it.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `knode` | the members of one context, in two ordered sets |
+//! | `kmap` | all knodes; which were least recently used; limits by tier |
+//! | `per_cpu` | bounded lists of knodes that each processor used |
+//! | `reuse_guard` | which closed contexts may leave, and when |
+//!
+//! `docs/kloc.md` has the calls of the paper beside ours.
+
+mod kmap;
+mod knode;
+mod per_cpu;
+mod reuse_guard;
+
+pub use kmap::{Footprint, Kmap, KmapConfig, KmapError};
+pub use knode::{Knode, Member};
+pub use per_cpu::{LookupCounts, PerCpuLists};
+pub use reuse_guard::{GuardConfig, ReuseGuard};
