@@ -55,10 +55,10 @@ pub enum KmapError {
 /// Memory that the structures take: our Table 6.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Footprint {
-    /// Bytes of one knode without members.
+    /// Bytes of one knode without members, at most.
     pub knode: Bytes,
-    /// Bytes of one member in the fullest tree and in the emptiest.
-    pub member: (Bytes, Bytes),
+    /// Bytes of one member, on average.
+    pub member: f64,
     /// At most so much is in use now.
     pub total: Bytes,
 }
@@ -307,21 +307,17 @@ impl Kmap {
         &self.per_cpu
     }
 
-    /// What the structures take.
+    /// What the structures take. Visits all knodes.
     pub fn footprint(&self) -> Footprint {
-        // A tree node of the standard library holds 5 to 11 entries and some 16 bytes of links;
-        // `tests/footprint.rs` measures that the real figure lies between.
-        let entry = size_of::<ObjectId>() + size_of::<Member>();
-        let node = |entries: usize| Bytes((entry * 11 + 16).div_ceil(entries) as u64);
-        let knode = size_of::<ContextId>()
-            + size_of::<Knode>()
+        // Entries in the standard library's trees and tables, which are half full at least.
+        let knode = size_of::<(ContextId, Knode)>()
             + size_of::<(ContextIdentity, ContextId)>()
             + size_of::<(Nanos, ContextId)>();
         let knode = Bytes(2 * knode as u64);
-        // Inner nodes have 12 links each, one for each 5 leaves or more.
-        let member = (node(11), node(5) + Bytes(8));
-        let lists = Bytes(self.per_cpu.heap_bytes() as u64);
-        let total = knode * self.knodes.len() as u64 + member.1 * self.members as u64 + lists;
+        let sets: usize = self.knodes.values().map(Knode::heap_bytes).sum();
+        let member = if self.members == 0 { 0.0 } else { sets as f64 / self.members as f64 };
+        let total =
+            knode * self.knodes.len() as u64 + Bytes((sets + self.per_cpu.heap_bytes()) as u64);
         Footprint { knode, member, total }
     }
 

@@ -1,9 +1,9 @@
 //! The members of one context, in two ordered sets.
 
-use std::collections::BTreeMap;
-
 use terrace_core::context::{Allocator, Context, Cpu, ObjectId, State};
 use terrace_core::{Bytes, ContextId, ObjectKind, PageRef, TierId};
+
+use crate::ordered::Ordered;
 
 /// A kernel object that belongs to a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub struct Member {
 #[derive(Clone, Debug)]
 pub struct Knode {
     pub(crate) context: Context,
-    pages: BTreeMap<ObjectId, Member>,
-    slabs: BTreeMap<ObjectId, Member>,
+    pages: Ordered,
+    slabs: Ordered,
     /// Passes of the LRU since it was used, as far as no per-CPU list knows better.
     pub(crate) age: u8,
     pub(crate) cpu: Cpu,
@@ -32,7 +32,7 @@ pub struct Knode {
 
 impl Knode {
     pub(crate) fn new(context: Context, cpu: Cpu) -> Self {
-        Self { context, pages: BTreeMap::new(), slabs: BTreeMap::new(), age: 0, cpu }
+        Self { context, pages: Ordered::default(), slabs: Ordered::default(), age: 0, cpu }
     }
 
     /// The file or socket: identity, life, members by kind.
@@ -52,12 +52,12 @@ impl Knode {
 
     /// Members with pages of their own, in the order in which they were made.
     pub fn page_objects(&self) -> impl Iterator<Item = (ObjectId, &Member)> {
-        self.pages.iter().map(|(id, member)| (*id, member))
+        self.pages.iter()
     }
 
     /// Members that share pages with other objects, in the order in which they were made.
     pub fn slab_objects(&self) -> impl Iterator<Item = (ObjectId, &Member)> {
-        self.slabs.iter().map(|(id, member)| (*id, member))
+        self.slabs.iter()
     }
 
     /// All members.
@@ -80,7 +80,7 @@ impl Knode {
         self.len() == 0
     }
 
-    fn set(&mut self, kind: ObjectKind) -> &mut BTreeMap<ObjectId, Member> {
+    fn set(&mut self, kind: ObjectKind) -> &mut Ordered {
         match kind.allocator() {
             Allocator::Page => &mut self.pages,
             Allocator::Slab => &mut self.slabs,
@@ -89,20 +89,20 @@ impl Knode {
 
     /// Enters a member; false if it is one already.
     pub(crate) fn add(&mut self, object: ObjectId, member: Member) -> bool {
-        let set = self.set(member.kind);
-        let new = !set.contains_key(&object);
-        if new {
-            set.insert(object, member);
-        }
-        new
+        self.set(member.kind).insert(object, member)
     }
 
     pub(crate) fn remove(&mut self, object: ObjectId, kind: ObjectKind) -> Option<Member> {
         let set = self.set(kind);
-        set.get(&object).is_some_and(|m| m.kind == kind).then(|| set.remove(&object)).flatten()
+        if set.get(object)?.kind == kind { set.remove(object) } else { None }
     }
 
     pub(crate) fn get_mut(&mut self, object: ObjectId) -> Option<&mut Member> {
-        self.pages.get_mut(&object).or_else(|| self.slabs.get_mut(&object))
+        self.pages.get_mut(object).or_else(|| self.slabs.get_mut(object))
+    }
+
+    /// What its sets take on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.pages.heap_bytes() + self.slabs.heap_bytes()
     }
 }

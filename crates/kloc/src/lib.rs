@@ -12,6 +12,7 @@
 //! | file | concept |
 //! |---|---|
 //! | `knode` | the members of one context, in two ordered sets |
+//! | `ordered` | one such set |
 //! | `kmap` | all knodes; which were least recently used; limits by tier |
 //! | `per_cpu` | bounded lists of knodes that each processor used |
 //! | `reuse_guard` | which closed contexts may leave, and when |
@@ -20,6 +21,7 @@
 
 mod kmap;
 mod knode;
+mod ordered;
 mod per_cpu;
 mod reuse_guard;
 
