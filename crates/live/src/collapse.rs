@@ -151,6 +151,12 @@ pub(crate) struct Collapser {
 }
 
 impl Collapser {
+    /// In a forked child, of its parent's manager. A counter's descriptor is the parent's.
+    pub(crate) fn give_back(&mut self) {
+        drop(core::mem::take(&mut self.watched));
+        drop(core::mem::take(&mut self.chosen));
+    }
+
     pub(crate) fn new(pager: &Pager) -> Self {
         let now = sys::now();
         Self {

@@ -250,6 +250,7 @@ impl Pending {
 impl Worker<'_> {
     /// A handler's life. `may_poll`: it is the only handler of a processor.
     pub fn handle(&mut self, may_poll: bool) {
+        self.settle_down();
         let mut pending = Pending::new();
         while !self.pager.is_leaving() {
             if may_poll && self.pager.duty.is_polling() {

@@ -46,6 +46,15 @@ impl Batch {
         Self { at: sys::map_private(MOST * PAGE).unwrap_or(0) }
     }
 
+    /// In a forked child, of a worker of its parent's.
+    pub(crate) fn give_back(&mut self) {
+        let at = core::mem::take(&mut self.at);
+        if at != 0 {
+            // SAFETY: mapped by `new`, and nobody uses it any more.
+            let _ = unsafe { sys::munmap(at, MOST * PAGE) };
+        }
+    }
+
     fn address(&self, n: usize) -> usize {
         self.at + n * PAGE
     }
@@ -53,7 +62,7 @@ impl Batch {
     fn page(&mut self, n: usize) -> &mut PageBytes {
         debug_assert!(n < MOST && self.at != 0);
         // SAFETY: `n` is within the mapping, which is ours alone, page-aligned
-        // and never unmapped; the borrow of `self` is exclusive.
+        // and not unmapped while this lives; the borrow of `self` is exclusive.
         unsafe { &mut *(self.address(n) as *mut PageBytes) }
     }
 }

@@ -255,6 +255,8 @@ pub struct ForkState {
     sentinel: AtomicUsize,
     /// In a child: where it counts until it has a page that others can see.
     interim: AtomicPtr<ProcessPage>,
+    /// Its parent's page, until then.
+    inherited: AtomicPtr<ProcessPage>,
 }
 
 impl ForkState {
@@ -276,6 +278,7 @@ impl ForkState {
             late_count: AtomicUsize::new(0),
             sentinel: AtomicUsize::new(0),
             interim: AtomicPtr::new(core::ptr::null_mut()),
+            inherited: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
     /// The handle with which the staging slots are registered.

@@ -72,7 +72,7 @@ pub fn give_up(pager: &Pager, who: usize, why: &str) {
 
 /// Unregisters what is managed. Rather than to close the handle: a handler that
 /// sleeps on it keeps it open. Whoever waits for a page there is woken.
-fn unregister_all(pager: &Pager) {
+pub(crate) fn unregister_all(pager: &Pager) {
     let mut ranges: Vec<_> = pager.regions.iter().map(|(_, r)| (r.start(), r.end())).collect();
     ranges.push(pager.fork.watched());
     ranges.extend(pager.deferred.lock().moved().into_iter().map(|(at, len)| (at, at + len)));

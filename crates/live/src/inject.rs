@@ -1,7 +1,8 @@
 //! Faults of our own, on purpose: for tests.
 //!
 //! `TERRACE_INJECT=POINT:N:WHAT` makes the N-th passage through a point panic
-//! (`panic`) or hang for 300 ms (`stall`); the preloaded library reads it. What
+//! (`panic`) or hang for 300 ms (`stall`), or has what is asked of the kernel there refused
+//! (`refuse`, at `register` only); the preloaded library reads it. What
 //! must hold whatever is injected: the program goes on with its content intact.
 //! The points stand where most is half done. Without the variable a point is
 //! one load of a constant zero.
@@ -37,6 +38,8 @@ pub enum Point {
     Write = 9,
     /// Every page of a range is ours, to become one huge page.
     Collapse = 10,
+    /// A forked child registers a range of its memory.
+    Register = 11,
 }
 
 const NAMES: [(&str, Point); 10] = [
@@ -52,7 +55,10 @@ const NAMES: [(&str, Point); 10] = [
     ("collapse", Point::Collapse),
 ];
 
-/// What the points are called.
+/// A call that a passage asks for, and does not get.
+const REFUSED: (&str, Point) = ("register", Point::Register);
+
+/// What the points are called at which something of ours can break.
 pub fn names() -> impl Iterator<Item = &'static str> {
     NAMES.iter().map(|(name, _)| *name)
 }
@@ -72,11 +78,14 @@ pub fn arm(text: &str) -> bool {
     else {
         return false;
     };
-    let point = NAMES.iter().find(|(name, _)| *name == point);
+    let refused = (point, what) == (REFUSED.0, "refuse");
+    let known = if refused { core::slice::from_ref(&REFUSED) } else { &NAMES[..] };
+    let point = known.iter().find(|(name, _)| *name == point);
     let (Some(&(_, point)), Ok(n @ 1..)) = (point, n.parse()) else { return false };
     let stall = match what {
-        "panic" => 0,
         "stall" => 1,
+        "panic" => 0,
+        _ if refused => 0,
         _ => return false,
     };
     LEFT.store(n, Relaxed);
@@ -91,6 +100,16 @@ pub fn at(point: Point) {
     if ARMED.load(Relaxed) == point as u32 {
         strike(point);
     }
+}
+
+/// Passes a point where the kernel is asked for something; whether it is to be refused.
+#[inline]
+pub fn refuses(point: Point) -> bool {
+    let refused = ARMED.load(Relaxed) == point as u32 && LEFT.fetch_sub(1, AcqRel) == 1;
+    if refused {
+        ARMED.store(0, Release);
+    }
+    refused
 }
 
 #[cold]
@@ -120,5 +139,10 @@ mod tests {
         at(Point::Tick);
         assert!(std::panic::catch_unwind(|| at(Point::Tick)).is_err());
         at(Point::Tick);
+
+        assert!(!arm("register:2:panic") && !arm("tick:2:refuse"));
+        assert!(arm("register:2:refuse"));
+        let passages = [(); 3].map(|()| refuses(Point::Register));
+        assert_eq!(passages, [false, true, false]);
     }
 }

@@ -4,7 +4,8 @@
 //! faulted on, answers the program's threads, and keeps the accounts. While
 //! nothing happens it sleeps, for longer and longer.
 
-use core::sync::atomic::Ordering::*;
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use terrace_core::{Abort, Action, Nanos};
 
@@ -16,6 +17,7 @@ use crate::give_up::{self, Retires};
 use crate::inject::{self, Point};
 use crate::limbo::Limbo;
 use crate::limits;
+use crate::pager::{MANAGER, Pager};
 use crate::presence;
 use crate::reclaim::Pace;
 use crate::reservations;
@@ -39,21 +41,50 @@ const HOLD_BACK: u64 = 1_000_000;
 const STUCK: u64 = 5_000_000;
 /// Address space that is left to the program and to our books when more of its memory is managed.
 const SPARE_SPACE: u64 = 16 << 20;
+/// Where faults are timed; 0 before that was done.
+static PROBED: AtomicUsize = AtomicUsize::new(0);
 /// Why a program is not managed any more that has used its address space up.
 const NO_MEMORY: &str =
     "the kernel gives no memory for what is kept of each page (ulimit -v, ulimit -d?)";
+
+/// What the manager has beside what every worker has.
+pub(crate) struct Tools {
+    sight: Sight,
+    collapser: Collapser,
+}
+
+impl Tools {
+    /// They stay where they are from here on, as [`Worker::settle_down`].
+    fn settle_down(&mut self, pager: &Pager) {
+        pager.workers[MANAGER].beside.store(core::ptr::from_mut(self).expose_provenance(), Release);
+    }
+
+    /// In a forked child: gives back the memory of its parent's manager, which is not here.
+    ///
+    /// # Safety
+    /// As of [`Worker::disband`], with what was noted as the manager's.
+    pub(crate) unsafe fn disband(at: usize) {
+        let at = core::ptr::with_exposed_provenance::<ManuallyDrop<Self>>(at);
+        // SAFETY: the caller's.
+        let mut tools = unsafe { at.read() };
+        tools.sight.give_back();
+        tools.collapser.give_back();
+    }
+}
 
 impl Worker<'static> {
     /// The manager's life.
     pub fn manage(&mut self) {
         let pager = self.pager;
-        let mut sight = Sight::open(pager);
+        self.settle_down();
+        let mut tools = Tools { sight: Sight::open(pager), collapser: Collapser::new(pager) };
+        tools.settle_down(pager);
+        let Tools { sight, collapser } = &mut tools;
         let mut next_tick = sys::now() + TICK;
         let mut sleep = TICK;
         let mut last_activity = 0;
         let mut random = sys::now() | 1;
         let mut pending = Pending::new();
-        let mut collapser = Collapser::new(pager);
         while !pager.is_leaving() {
             if spare::runs_low() && !pager.is_stopped() {
                 give_up::break_off(NO_MEMORY);
@@ -64,11 +95,11 @@ impl Worker<'static> {
             self.guard(&mut pending);
             self.keep_headroom();
             let preparing = self.keep_huge_pages();
-            self.collapse(&mut collapser);
+            self.collapse(collapser);
             let commons_due = self.look_at_commons();
             let now = sys::now();
             if now >= next_tick {
-                self.look(&mut sight);
+                self.look(sight);
                 let activity = self.activity();
                 if activity == last_activity {
                     sleep =
@@ -343,7 +374,8 @@ impl Worker<'_> {
         /// A handler is done with a fault after the thread runs again, soon.
         const SOON: u64 = 10_000_000;
         let pager = self.pager;
-        let Ok(at) = sys::map_private(FAULTS * APART * PAGE) else { return };
+        // Always at the same place, which is managed and must be nothing else's.
+        let Ok(at) = sys::map_private_at(&PROBED, FAULTS * APART * PAGE) else { return };
         if self.manage_range(at, at + FAULTS * APART * PAGE).is_ok() {
             // By handlers that sleep, and by those that poll.
             let mut overheads = [[0; FAULTS]; 2];
@@ -385,6 +417,6 @@ impl Worker<'_> {
             pager.stats().counters.fault_own_ns.store(own[FAULTS / 4].get(), Relaxed);
         }
         // SAFETY: nobody else knows of it. The handlers take the message.
-        let _ = unsafe { sys::munmap(at, FAULTS * APART * PAGE) };
+        unsafe { sys::munmap_managed(at, FAULTS * APART * PAGE) };
     }
 }

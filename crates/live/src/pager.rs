@@ -39,6 +39,10 @@ pub struct WorkerSlot {
     pub tid: AtomicI32,
     /// When it began to serve a fault, ns; 0 while it serves none.
     pub serving_since: AtomicU64,
+    /// Where its [`crate::serve::Worker`] is, on its stack; 0 before it is at work.
+    pub(crate) at: AtomicUsize,
+    /// The same of what the manager and the writer have beside.
+    pub(crate) beside: AtomicUsize,
 }
 
 /// A pager.

@@ -5,6 +5,7 @@
 //! logs, and waits only for other workers that hold a page or the ring for a
 //! bounded piece of work.
 
+use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering::*;
 
 use libc::{EAGAIN, EEXIST, ENOENT};
@@ -14,13 +15,15 @@ use crate::codec::{Codec, PageBytes};
 use crate::fetch::Batch;
 use crate::inject::{self, Point};
 use crate::limbo::NOBODY;
+use crate::manager::Tools;
 use crate::mind::access;
 use crate::page_state::{BUSY, PageState};
-use crate::pager::Pager;
+use crate::pager::{MANAGER, Pager};
 use crate::presence::Pagemap;
 use crate::queue::Note;
 use crate::regions::Place;
 use crate::spill::reader::Reader;
+use crate::spill::writer::Desk;
 use crate::stage::{Staged, WINDOW};
 use crate::sys::{self, PAGE};
 use crate::uffd::Uffd;
@@ -92,6 +95,48 @@ impl<'p> Worker<'p> {
             stuck_until: 0,
             counted: Nanos::ZERO,
             armed: false,
+        }
+    }
+
+    /// It stays where it is from here on, as long as its thread lives: a forked child finds it there,
+    /// to give back what it holds ([`Worker::disband`]).
+    pub(crate) fn settle_down(&mut self) {
+        let at = core::ptr::from_mut(self).expose_provenance();
+        self.pager.workers[self.id].at.store(at, Release);
+    }
+
+    /// In a forked child: gives back the memory of its parent's workers, which are not here. Each
+    /// generation would have that of all before it.
+    ///
+    /// # Safety
+    /// Only the calling thread may exist, and the stacks are as the parent's threads had left them.
+    pub(crate) unsafe fn disband(pager: &Pager) {
+        for (id, slot) in pager.workers.iter().enumerate() {
+            let (at, beside) = (slot.at.swap(0, AcqRel), slot.beside.swap(0, AcqRel));
+            let at = core::ptr::with_exposed_provenance::<ManuallyDrop<Self>>(at);
+            if at.is_null() {
+                continue;
+            }
+            // SAFETY: the caller's. A fork is made while nobody is at work: of a worker that serves
+            // faults meanwhile only the content of buffers changes.
+            let mut worker = unsafe { at.read() };
+            // Not `pagemap`: a descriptor in the table of the parent's threads.
+            let Self { codec, buffer, batch, staged, reader, .. } = &mut *worker;
+            batch.give_back();
+            reader.give_back();
+            // SAFETY: taken from a worker that nobody uses and that is not dropped.
+            unsafe {
+                core::ptr::drop_in_place(codec);
+                core::ptr::drop_in_place(buffer);
+                core::ptr::drop_in_place(staged);
+            }
+            match (beside, id) {
+                (0, _) => {}
+                // SAFETY: as above.
+                (at, MANAGER) => unsafe { Tools::disband(at) },
+                // SAFETY: as above: only a writer has noted something, too.
+                (at, _) => unsafe { Desk::disband(at) },
+            }
         }
     }
 

@@ -93,6 +93,12 @@ impl Sight {
         sight
     }
 
+    /// In a forked child, of its parent's manager. A sampler's memory is not copied, and its
+    /// descriptors are the parent's.
+    pub(crate) fn give_back(&mut self) {
+        drop(core::mem::take(&mut self.found));
+    }
+
     /// Whether accesses are seen, so that no page need be made to fault.
     pub(crate) fn sees(&self) -> bool {
         let tracked = self.tracker.as_ref().map(Tracker::tracks);

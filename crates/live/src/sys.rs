@@ -3,7 +3,7 @@
 //! Nothing here allocates or uses thread-local storage beyond `errno`: these
 //! run in threads on which the program depends.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -159,16 +159,65 @@ pub unsafe fn munmap(at: usize, len: usize) -> Result<(), i32> {
     #[cfg(not(miri))]
     let r = unsafe { libc::syscall(libc::SYS_munmap, at, len) };
     #[cfg(not(miri))]
-    if r == -1 { Err(errno()) } else { Ok(()) }
+    if r == -1 {
+        return Err(errno());
+    }
+    #[cfg(not(miri))]
+    if is_own(at) {
+        FREED.put(at, len);
+    }
+    #[cfg(not(miri))]
+    Ok(())
 }
 
-/// Where memory of our own lies: below the window for managed memory, and each
-/// mapping at addresses that no other had. Were it in a hole that the program
-/// has just left, with the message still under way, a forked child could take
-/// it for memory of the program's.
+/// `munmap` of memory of our own that was managed, as a program's is: the pager may not know yet
+/// that it is gone, so nothing else may come to lie there.
+///
+/// # Safety
+/// As of [`munmap`].
+pub(crate) unsafe fn munmap_managed(at: usize, len: usize) {
+    // SAFETY: the caller's.
+    unsafe { libc::syscall(libc::SYS_munmap, at, len) };
+}
+
+/// Where memory of our own lies: below the window for managed memory, at addresses that the program
+/// never had. Were it in a hole that the program has just left, with the message still under way,
+/// a forked child could take it for memory of the program's.
 const OWN: core::ops::Range<usize> = 0x0e00_0000_0000..0x1000_0000_0000;
 /// Addresses from here on are free.
 static OWN_NEXT: AtomicUsize = AtomicUsize::new(OWN.start);
+/// What was unmapped below.
+static FREED: Freed = Freed([const { AtomicU64::new(0) }; 64]);
+
+/// Ranges of [`OWN`] to be used again, for mappings of the same length: what is mapped and unmapped
+/// time and again, by each of many children of children say, uses no more addresses up than once.
+/// Of more than fit the addresses are lost, of which there are enough.
+///
+/// An entry changes in one step, so that a child that is forked at any moment has a whole list. That
+/// a range is listed which is mapped does no harm: nothing is ever mapped over anything.
+struct Freed([AtomicU64; 64]);
+
+impl Freed {
+    /// The first page's number in [`OWN`], and how many there are.
+    fn entry(at: usize, len: usize) -> Option<u64> {
+        let page = u32::try_from((at - OWN.start) / PAGE).ok()?;
+        let pages = u32::try_from(len.div_ceil(PAGE)).ok().filter(|&pages| pages > 0)?;
+        Some(u64::from(page) << 32 | u64::from(pages))
+    }
+    fn put(&self, at: usize, len: usize) {
+        let Some(new) = Self::entry(at, len) else { return };
+        let _ = self.0.iter().any(|entry| entry.compare_exchange(0, new, AcqRel, Relaxed).is_ok());
+    }
+    fn take(&self, len: usize) -> Option<usize> {
+        let pages = Self::entry(OWN.start, len)?;
+        self.0.iter().find_map(|entry| {
+            let found = entry.load(Acquire);
+            let fits = found & u64::from(u32::MAX) == pages;
+            (fits && entry.compare_exchange(found, 0, AcqRel, Relaxed).is_ok())
+                .then(|| OWN.start + (found >> 32) as usize * PAGE)
+        })
+    }
+}
 
 /// Whether an address is in the range that Terrace's own memory lies in, in every program.
 pub fn is_own(at: usize) -> bool {
@@ -180,10 +229,13 @@ fn map_own(len: usize, flags: c_int) -> Result<usize, i32> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = flags | libc::MAP_ANONYMOUS;
     // With a page between, so that mappings stay apart.
-    let room = len.next_multiple_of(PAGE) + PAGE;
-    let place = OWN_NEXT
-        .fetch_update(Relaxed, Relaxed, |at| at.checked_add(room).filter(|&end| end <= OWN.end));
-    if let Ok(at) = place {
+    let room = len.checked_next_multiple_of(PAGE).and_then(|len| len.checked_add(PAGE));
+    let room = room.ok_or(libc::ENOMEM)?;
+    let new = || {
+        let next = |at: usize| at.checked_add(room).filter(|&end| end <= OWN.end);
+        OWN_NEXT.fetch_update(Relaxed, Relaxed, next).ok()
+    };
+    if let Some(at) = FREED.take(len).or_else(new) {
         // SAFETY: replaces nothing.
         let mapped = unsafe { mmap(at, len, prot, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
         if mapped == Ok(at) {
@@ -203,6 +255,24 @@ pub fn map_private(len: usize) -> Result<usize, i32> {
     map_own(len, libc::MAP_PRIVATE | libc::MAP_NORESERVE)
 }
 
+/// The same at a place of its own: where it was the last time, as the caller keeps in mind.
+pub(crate) fn map_private_at(place: &AtomicUsize, len: usize) -> Result<usize, i32> {
+    let at = place.load(Relaxed);
+    if at == 0 {
+        return map_private(len).inspect(|&at| place.store(at, Relaxed));
+    }
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE | libc::MAP_ANONYMOUS;
+    // SAFETY: replaces nothing.
+    let mapped = unsafe { mmap(at, len, prot, flags | libc::MAP_FIXED_NOREPLACE, -1, 0)? };
+    if mapped == at {
+        return Ok(at);
+    }
+    // SAFETY: a kernel that does not know the flag (before Linux 4.17).
+    let _ = unsafe { munmap(mapped, len) };
+    Err(libc::EEXIST)
+}
+
 /// Changes the length of a mapping made by [`map_private`], which moves.
 ///
 /// # Safety
@@ -213,6 +283,9 @@ pub unsafe fn grow_private(at: usize, len: usize, new_len: usize) -> Result<usiz
     // SAFETY: the caller's; what is replaced is a new mapping of ours.
     let r = unsafe { libc::syscall(libc::SYS_mremap, at, len, new_len, flags, to) };
     if r != -1 {
+        if is_own(at) {
+            FREED.put(at, len);
+        }
         return Ok(r as usize);
     }
     let error = errno();
@@ -482,6 +555,29 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+
+    /// Who maps and unmaps for ever uses no addresses up.
+    #[test]
+    fn addresses_of_ours_are_used_again_for_the_same_length() {
+        // A length that no other test has.
+        let len = 77 * PAGE;
+        let first = map_private(len).expect("memory");
+        let second = map_private(len).expect("memory");
+        assert!(is_own(first) && first != second);
+        // SAFETY: nobody else knows of them.
+        unsafe { munmap(first, len).expect("mapped") };
+        assert_ne!(map_private(76 * PAGE), Ok(first));
+        for _ in 0..1000 {
+            assert_eq!(map_private(len), Ok(first));
+            // SAFETY: as above.
+            unsafe { munmap(first, len).expect("mapped") };
+        }
+        // Whatever the list says, nothing that is mapped is replaced.
+        FREED.put(second, len);
+        let others = [(); 3].map(|()| map_private(len).expect("memory"));
+        assert!(others.iter().all(|&other| other != second));
+        assert_eq!(map_private(usize::MAX), Err(libc::ENOMEM));
+    }
 
     /// The kernel sends a signal that would end this process.
     #[test]

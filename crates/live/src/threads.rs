@@ -7,10 +7,11 @@
 //! allocates for them comes from [`crate::scratch`].
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
 use crate::duty::{Fault, PENDING, Pending};
 use crate::give_up;
+use crate::inject::{self, Point};
 use crate::limits;
 use crate::page_state::PageState;
 use crate::pager::{HANDLERS, MANAGER, MAX_WORKERS, Pager, WRITER};
@@ -60,6 +61,17 @@ struct Start {
     state: AtomicU32,
     /// Why it failed.
     error: AtomicI32,
+    /// Whether that was since a child's memory could not be taken over.
+    memory: AtomicBool,
+}
+
+/// Why a forked child cannot be managed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoChild {
+    /// In words.
+    pub why: &'static str,
+    /// The error number.
+    pub error: i32,
 }
 
 /// Starts managing what lies in the window, and the heap if asked to (not where
@@ -67,30 +79,51 @@ struct Start {
 /// has begun, or the error number if it could not; then nothing has changed.
 /// To be called with all signals blocked.
 pub fn start(pager: &'static Pager, heap: bool) -> Result<(), i32> {
-    start_as(pager, Begin::Fresh { heap })
+    start_as(pager, Begin::Fresh { heap }).map_err(|failed| failed.error)
 }
 
-/// Starts managing again in a forked child.
-pub fn resume(pager: &'static Pager) -> Result<(), i32> {
+/// Starts managing again in a forked child. If that fails, nothing of its memory is registered.
+pub fn resume(pager: &'static Pager) -> Result<(), NoChild> {
     start_as(pager, Begin::Child)
 }
 
-fn start_as(pager: &'static Pager, begin: Begin) -> Result<(), i32> {
-    match sys::map_private(MAX_WORKERS * STACK) {
-        Ok(stacks) => STACKS.store(stacks, Relaxed),
-        // A forked child may have those of its parent's threads, which it has not.
-        Err(_) if STACKS.load(Relaxed) != 0 => {}
-        Err(error) => return Err(error),
-    }
-    let start = Start { pager, begin, state: AtomicU32::new(0), error: AtomicI32::new(0) };
-    spawn(MANAGER, manager, core::ptr::from_ref(&start).cast_mut().cast())?;
+fn start_as(pager: &'static Pager, begin: Begin) -> Result<(), NoChild> {
+    const NO_THREADS: &str = "a forked child could not have threads of ours";
+    const NO_MEMORY: &str = "a forked child's memory could not be managed any more";
+    let no_threads = |error| NoChild { why: NO_THREADS, error };
+    make_stacks(begin).map_err(no_threads)?;
+    let start = Start {
+        pager,
+        begin,
+        state: AtomicU32::new(0),
+        error: AtomicI32::new(0),
+        memory: AtomicBool::new(false),
+    };
+    spawn(MANAGER, manager, core::ptr::from_ref(&start).cast_mut().cast()).map_err(no_threads)?;
     while start.state.load(Acquire) == 0 {
         sys::futex_wait(&start.state, 0, None, false);
     }
-    match start.state.load(Acquire) {
-        1 => Ok(()),
-        _ => Err(start.error.load(Relaxed)),
+    if start.state.load(Acquire) == 1 {
+        return Ok(());
     }
+    let why = if start.memory.load(Relaxed) { NO_MEMORY } else { NO_THREADS };
+    Err(NoChild { why, error: start.error.load(Relaxed) })
+}
+
+/// Has stacks for all of them, with nothing on them.
+fn make_stacks(begin: Begin) -> Result<(), i32> {
+    let (stacks, len) = (STACKS.load(Relaxed), MAX_WORKERS * STACK);
+    if begin == Begin::Child && stacks != 0 {
+        // Those of its parent's threads, which are not here.
+        // SAFETY: memory of ours that nobody in this process uses.
+        if unsafe { sys::madvise(stacks, len, libc::MADV_DONTNEED) }.is_err() {
+            // SAFETY: as above; it is locked, and so present.
+            unsafe { (stacks as *mut u8).write_bytes(0, len) };
+        }
+        return Ok(());
+    }
+    STACKS.store(sys::map_private(len)?, Relaxed);
+    Ok(())
 }
 
 /// Creates a thread on the stack of a worker.
@@ -198,14 +231,14 @@ fn leave_room() {
 extern "C" fn manager(arg: *mut c_void) -> *mut c_void {
     // SAFETY: `start_as` keeps it until it has seen the state change.
     let start = unsafe { &*(arg as *const Start) };
-    let (pager, begin) = (start.pager, start.begin);
+    let pager = start.pager;
     pager.workers[MANAGER].tid.store(tid(), Relaxed);
     crate::aside::enlist(MANAGER, tid(), None);
     let (mut worker, began) = limits::with_more_descriptors(|| {
         own_descriptors();
         let mut worker = Worker::new(pager, MANAGER);
         pager.beginning.store(1, SeqCst);
-        let began = open_handles(pager).and_then(|()| begin_managing(pager, &mut worker, begin));
+        let began = open_handles(pager).and_then(|()| begin_managing(&mut worker, start));
         (worker, began)
     });
     leave_room();
@@ -270,7 +303,8 @@ fn open_handles(pager: &Pager) -> Result<(), i32> {
     Ok(())
 }
 
-fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) -> Result<(), i32> {
+fn begin_managing(worker: &mut Worker<'_>, start: &Start) -> Result<(), i32> {
+    let pager = start.pager;
     // Handlers first: as soon as a range is registered, its faults wait for them.
     let handlers = HANDLERS.min(Processors::allowed().count().max(1));
     let writers = usize::from(pager.spill.is_open());
@@ -279,24 +313,12 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
         spawn(id, main, core::ptr::from_ref(pager).cast_mut().cast())?;
         uncount(1);
     }
-    // This thread, too.
-    uncount(1);
-    match begin {
-        Begin::Child => {
-            let (sentinel, _) = pager.fork.watched();
-            if !register_unclaimed(pager, sentinel, PAGE) {
-                return Err(libc::ENOMEM);
-            }
-            forget_unmapped(pager);
-            for (_, region) in pager.regions.iter() {
-                register_mapped(pager, region);
-            }
-            worker.adopt_present();
-            worker.manage_late();
-            for (start, end) in mapped_unknown(pager) {
-                let _ = worker.manage_range(start, end);
-            }
-        }
+    match start.begin {
+        Begin::Child => adopt(worker).inspect_err(|_| {
+            start.memory.store(true, Relaxed);
+            // What is absent is brought in by the program's thread, which must not wait for us.
+            give_up::unregister_all(pager);
+        })?,
         Begin::Fresh { heap } => {
             pager.fork.watch(pager)?;
             let mut heap_end = 0;
@@ -317,6 +339,8 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
             }
         }
     }
+    // This thread, too. Until here it ends as any other thread does if it cannot begin.
+    uncount(1);
     // They open files, for which the limit may have been raised just now.
     for id in (1..=handlers).chain(WRITER..WRITER + writers) {
         let mut spins = 0;
@@ -327,17 +351,37 @@ fn begin_managing(pager: &'static Pager, worker: &mut Worker<'_>, begin: Begin) 
     Ok(())
 }
 
+/// The kernel does not say what is mapped.
+const UNTOLD: i32 = libc::EIO;
+
+/// In a child: takes the memory over that its parent's pager had managed.
+fn adopt(worker: &mut Worker<'_>) -> Result<(), i32> {
+    let pager = worker.pager;
+    let (sentinel, _) = pager.fork.watched();
+    register_unclaimed(pager, sentinel, PAGE)?;
+    forget_unmapped(pager)?;
+    for (_, region) in pager.regions.iter() {
+        register_mapped(pager, region)?;
+    }
+    worker.adopt_present();
+    worker.manage_late();
+    for (start, end) in mapped_unknown(pager)? {
+        // What cannot be managed is told of by the statistics.
+        let _ = worker.manage_range(start, end);
+    }
+    Ok(())
+}
+
 /// In a child: forgets what it has not inherited (`MADV_DONTFORK`), and what was
 /// unmapped just before the fork, with the message still under way.
-fn forget_unmapped(pager: &Pager) {
+fn forget_unmapped(pager: &Pager) -> Result<(), i32> {
     let mut gaps = Vec::new();
     let mut end = 0;
-    presence::for_each_mapping(|m| {
+    if !presence::for_each_mapping(|m| {
         gaps.push((end, m.start));
         end = m.end;
-    });
-    if end == 0 {
-        return;
+    }) {
+        return Err(UNTOLD);
     }
     gaps.push((end, usize::MAX));
     for (_, region) in pager.regions.iter() {
@@ -349,17 +393,20 @@ fn forget_unmapped(pager: &Pager) {
             }
         }
     }
+    Ok(())
 }
 
 /// In a child: what is mapped in the window and not in the books. Another thread of the parent's
 /// had mapped it, and had not come to say so.
-fn mapped_unknown(pager: &Pager) -> Vec<(usize, usize)> {
+fn mapped_unknown(pager: &Pager) -> Result<Vec<(usize, usize)>, i32> {
     let mut mapped = Vec::new();
-    crate::presence::for_each_mapping(|m| {
+    if !presence::for_each_mapping(|m| {
         if crate::regions::in_window(m.start) && m.is_manageable() {
             mapped.push((m.start, m.end));
         }
-    });
+    }) {
+        return Err(UNTOLD);
+    }
     let mut unknown: Vec<(usize, usize)> = Vec::new();
     for (start, end) in mapped {
         let mut at = start;
@@ -383,35 +430,39 @@ fn mapped_unknown(pager: &Pager) -> Vec<(usize, usize)> {
             at = next;
         }
     }
-    unknown
+    Ok(unknown)
 }
 
-/// Registers a range with a child's handle; whether the kernel took it.
+/// Registers a range with a child's handle, or says why the kernel does not take it.
 ///
 /// A parent that is killed while it forks dies thread by thread: that its manager
 /// is gone says nothing yet of its handle for this memory, which closes with the
 /// last of its threads. As long as it is open nobody else may register the range
 /// (`EBUSY`), and to go on without would turn what is absent into zeros.
-fn register_unclaimed(pager: &Pager, start: usize, len: usize) -> bool {
+fn register_unclaimed(pager: &Pager, start: usize, len: usize) -> Result<(), i32> {
+    if inject::refuses(Point::Register) {
+        return Err(libc::ENOMEM);
+    }
     let until = sys::now() + UNCLAIMED_AFTER;
     loop {
         match pager.register(start, len) {
-            Ok(()) => return true,
             Err(libc::EBUSY) if sys::now() < until => sys::sleep(100_000),
             Err(libc::EBUSY) => {
                 sys::complain(&["a parent that died holds its child's memory; it cannot go on"]);
                 std::process::abort();
             }
-            Err(_) => return false,
+            result => return result,
         }
     }
 }
 
-/// Registers what of a region is still mapped.
-fn register_mapped(pager: &Pager, region: &crate::regions::Region) {
+/// Registers what of a region is still mapped. What cannot be registered must be brought in: it
+/// would read zeros.
+fn register_mapped(pager: &Pager, region: &crate::regions::Region) -> Result<(), i32> {
     let (start, pages) = (region.start(), region.pages());
-    if register_unclaimed(pager, start, pages as usize * PAGE) {
-        return;
+    match register_unclaimed(pager, start, pages as usize * PAGE) {
+        Err(libc::EINVAL) => {}
+        result => return result,
     }
     // Parts of it are gone (told by us), or the child has not inherited them
     // (`MADV_DONTFORK`): run by run, and where that fails, page by page.
@@ -423,14 +474,35 @@ fn register_mapped(pager: &Pager, region: &crate::regions::Region) {
             page += 1;
         }
         let at = start + first as usize * PAGE;
-        let run = (page - first) as usize;
-        if run > 0 && !register_unclaimed(pager, at, run * PAGE) {
-            for i in 0..run {
-                register_unclaimed(pager, at + i * PAGE, PAGE);
+        let end = start + page as usize * PAGE;
+        if at < end {
+            match register_unclaimed(pager, at, end - at) {
+                Err(libc::EINVAL) => {
+                    for at in (at..end).step_by(PAGE) {
+                        register_page(pager, at)?;
+                    }
+                }
+                result => result?,
             }
         }
         page += 1;
     }
+    Ok(())
+}
+
+/// The same of one page. Where something else is mapped by now, a file or nothing, with the
+/// message still under way, what we hold is of no use to anybody.
+fn register_page(pager: &Pager, at: usize) -> Result<(), i32> {
+    let Err(error) = register_unclaimed(pager, at, PAGE) else { return Ok(()) };
+    let mut is_ours = false;
+    let told = presence::for_each_mapping(|m| {
+        is_ours |= m.anonymous && m.start <= at && at < m.end;
+    });
+    if error != libc::EINVAL || is_ours || !told {
+        return Err(error);
+    }
+    pager.unmapped(at, at + PAGE);
+    Ok(())
 }
 
 /// Keeps the calling thread on the n-th processor that it may run on: a fault

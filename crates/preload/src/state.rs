@@ -525,16 +525,12 @@ pub(crate) fn forked(pager: &'static Pager) {
         pager.count_on(page);
     }
     pager.share.forked(pager);
-    if let Err(error) = terrace_live::threads::resume(pager) {
+    if let Err(failed) = terrace_live::threads::resume(pager) {
         // Absent pages would read as zeros.
-        pager.stay_plain();
+        pager.stay_plain(failed.why);
         switch_off();
-        let why = reason(error);
-        explain(&[
-            "a forked child cannot be managed: ",
-            &why,
-            "; the program goes on without Terrace",
-        ]);
+        let error = reason(failed.error);
+        explain(&[failed.why, ": ", &error, "; the program goes on without Terrace"]);
     }
 }
 

@@ -48,6 +48,7 @@ const LONG: &[&str] = &[
     "dlopen_constructor",
     "exit_variants",
     "fork_before_memory",
+    "fork_depth",
     "fork_during_changes",
     "fork_during_mremap",
     "fork_while_threads_fault",
@@ -278,7 +279,7 @@ fn compacted_run(program: &Path, terrace: &Path, options: &Options, repeat: usiz
 /// What is broken in the middle of which programs (`TERRACE_INJECT`, see
 /// `crates/live/src/inject.rs`): a thread of Terrace's dies, or hangs for a
 /// while, where most is half done. The program must not notice.
-const INJECTED: [(&str, &[&str]); 33] = [
+const INJECTED: [(&str, &[&str]); 35] = [
     ("fault:1:panic", EVERYTHING),
     ("fault:6:panic", &["mremap_dontunmap"]),
     ("fault:70:panic", &["madvise_guard"]),
@@ -310,6 +311,8 @@ const INJECTED: [(&str, &[&str]); 33] = [
     ("settle:40:panic", FORKING),
     ("stage:10:panic", FORKING),
     ("fork:1:stall", &["fork_both_write", "fork_while_threads_fault"]),
+    ("register:1:refuse", &["fork_both_write"]),
+    ("register:3:refuse", &["fork_chain", "fork_both_write"]),
     ("collapse:3:panic", &["collapses"]),
     ("collapse:9:stall", &["collapses"]),
 ];

@@ -87,11 +87,11 @@ impl Pager {
     }
 
     /// In a child that cannot be managed after all, and of which nothing is registered.
-    pub fn stay_plain(&self) {
+    pub fn stay_plain(&self, why: &str) {
         self.restore_alone();
         let stats = self.stats();
         stats.state.store(State::Failed as u32, Relaxed);
-        stats.set_text(Text::Failure, "a forked child could not have threads of ours");
+        stats.set_text(Text::Failure, why);
     }
 
     /// In a child that will have no pager: brings in what is absent, from books of which the
@@ -131,6 +131,8 @@ impl Pager {
     fn count_apart(&self) {
         if let Ok(page) = ProcessPage::anonymous() {
             page.inherit(self.stats());
+            let parents = core::ptr::from_ref(self.stats()).cast_mut();
+            self.fork.inherited.store(parents, Relaxed);
             self.set_stats(page);
             self.fork.interim.store(core::ptr::from_ref(page).cast_mut(), Relaxed);
         }
@@ -141,10 +143,12 @@ impl Pager {
     pub fn count_on(&self, page: &'static ProcessPage) {
         page.inherit(self.stats());
         self.set_stats(page);
-        let interim = self.fork.interim.swap(core::ptr::null_mut(), Relaxed);
-        if !interim.is_null() {
-            // SAFETY: nobody counts there any more.
-            let _ = unsafe { sys::munmap(interim as usize, size_of::<ProcessPage>()) };
+        for page in [&self.fork.interim, &self.fork.inherited] {
+            let page = page.swap(core::ptr::null_mut(), Relaxed);
+            if !page.is_null() {
+                // SAFETY: nobody in this process counts there any more.
+                let _ = unsafe { sys::munmap(page as usize, size_of::<ProcessPage>()) };
+            }
         }
     }
 
@@ -237,6 +241,7 @@ impl Pager {
                 word.store(state.word(), Release);
             }
         }
+        reader.give_back();
         self.spill.forget();
         true
     }

@@ -18,6 +18,7 @@ use core::sync::atomic::Ordering::*;
 
 use super::Children;
 use crate::pager::Pager;
+use crate::serve::Worker;
 use crate::{aside, reservations, scratch};
 
 /// Statics, by file and name, that a child resets, and how.
@@ -35,7 +36,6 @@ const RESET: &[(&str, &str, &str)] = &[
     ("prepared.rs", "HELD", "they are of the parent's memory: `forget`"),
     ("reservations.rs", "NOTED", "lock; half changed, a range is lost, and managed as a whole"),
     ("scratch.rs", "CREATOR", "the thread that created one of ours is not here"),
-    ("threads.rs", "STACKS", "new threads get new stacks: `resume`"),
 ];
 
 /// Statics that a child keeps as they are, and why that is right.
@@ -53,6 +53,7 @@ const KEPT: &[(&str, &str, &str)] = &[
     ("inject.rs", "LEFT", "the same"),
     ("inject.rs", "STALLS", "set once"),
     ("kept.rs", "KEPT", "pages that stay, for the child too; entries are valid with their value"),
+    ("manager.rs", "PROBED", "nothing is mapped there when a fork is accompanied"),
     ("prepared.rs", "FEATURES", "of the kernel"),
     ("prepared.rs", "INODES", "without a meaning where nothing is held"),
     ("quiet.rs", "PREPARED", "set once; the page is the run's"),
@@ -62,8 +63,10 @@ const KEPT: &[(&str, &str, &str)] = &[
     ("serve.rs", "ZEROS", "does not change"),
     ("spare.rs", "GIVEN", "one number, changed in one step"),
     ("spare.rs", "START", "the mapping is the child's, too"),
+    ("sys.rs", "FREED", "each entry changes in one step"),
     ("sys.rs", "OWN_NEXT", "one number, changed in one step"),
     ("threads.rs", "COUNT", "set once"),
+    ("threads.rs", "STACKS", "set once; the child's threads have them, emptied: `resume`"),
     ("uffd.rs", "PAGE_OF_ZEROS", "does not change"),
 ];
 
@@ -148,11 +151,15 @@ impl Pager {
             self.regions.after_fork();
             self.store.after_fork();
         }
+        // SAFETY: the caller's; new threads have not begun.
+        unsafe { Worker::disband(self) };
         for worker in &self.workers {
             worker.busy.store(0, Relaxed);
             worker.tid.store(0, Relaxed);
             worker.serving_since.store(0, Relaxed);
         }
+        // No thread uses what was taken out.
+        self.regions.reclaim(u64::MAX);
         self.unsharing.store(0, Relaxed);
         self.huge.after_fork(self);
         let _ = self.thawed.lock().take();

@@ -2,7 +2,7 @@
 
 use super::location::{HEADER, LONGEST, Location, checksum, extent};
 use crate::spare;
-use crate::sys::PAGE;
+use crate::sys::{self, PAGE};
 
 /// A record whose page is to be named by it once it is written.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,17 @@ impl Batch {
         // Shorter records than these on average do not fill a batch.
         let entries = Vec::with_capacity(size / 128);
         Some(Self { buffer, size, start: 0, segment: 0, filled: 0, entries })
+    }
+
+    /// How many bytes that is.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// In a forked child, of its parent's writer. What is left is to be dropped.
+    pub(crate) fn give_back(&mut self) {
+        // SAFETY: mapped by `new`, and nobody uses it any more.
+        let _ = unsafe { sys::munmap(self.buffer, self.size) };
     }
 
     /// Begins anew, for a segment that begins at that offset.

@@ -73,6 +73,15 @@ impl Reader {
         Self { at: 0, window: Window { start: 0, end: 0, segment: 0, generation: 0 } }
     }
 
+    /// In a forked child, of a worker of its parent's, or of what it has needed once.
+    pub(crate) fn give_back(&mut self) {
+        let at = core::mem::take(&mut self.at);
+        if at != 0 {
+            // SAFETY: a mapping of that size, and nobody uses it any more.
+            let _ = unsafe { sys::munmap(at, BUFFER) };
+        }
+    }
+
     /// What was read last, or, where that does not have the record, what would be.
     pub fn window_for(&self, spill: &Spill, window: Option<Window>, location: Location) -> Window {
         let window = window.unwrap_or(self.window);

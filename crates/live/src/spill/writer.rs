@@ -7,6 +7,7 @@
 //! when these are many, or no segment is free, what is left of the emptiest
 //! segments is written anew together.
 
+use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering::*;
 
 use terrace_core::Bytes;
@@ -20,7 +21,7 @@ use super::{Spill, describe};
 use crate::inject::{self, Point};
 use crate::limbo::owner;
 use crate::page_state::{BUSY, PageState};
-use crate::pager::Pager;
+use crate::pager::{Pager, WRITER};
 use crate::serve::Worker;
 use crate::spare;
 use crate::store::Blob;
@@ -74,6 +75,31 @@ impl Desk {
             next: (0, 0),
             rest: 0,
         })
+    }
+
+    /// It stays where it is from here on, as [`Worker::settle_down`].
+    fn settle_down(&mut self, pager: &Pager) {
+        pager.workers[WRITER].beside.store(core::ptr::from_mut(self).expose_provenance(), Release);
+    }
+
+    /// In a forked child: gives back the memory of its parent's writer, which is not here.
+    ///
+    /// # Safety
+    /// As of [`Worker::disband`], with what [`Desk::settle_down`] has noted.
+    pub(crate) unsafe fn disband(at: usize) {
+        let at = core::ptr::with_exposed_provenance::<ManuallyDrop<Self>>(at);
+        // SAFETY: the caller's.
+        let mut desk = unsafe { at.read() };
+        let size = desk.batches[0].size();
+        // Not `device`: the kernel has not copied its ring, and its descriptor is the parent's.
+        let Self { batches, moving, segment, .. } = &mut *desk;
+        batches.iter_mut().for_each(Batch::give_back);
+        // SAFETY: as of a batch's buffer, and of a list that nobody uses and that is not dropped.
+        unsafe {
+            let _ = sys::munmap(*segment, size);
+            core::ptr::drop_in_place(batches);
+            core::ptr::drop_in_place(moving);
+        }
     }
 }
 
@@ -168,6 +194,8 @@ impl Worker<'_> {
     /// The writer's life; over when something of ours has broken.
     pub fn write_back(&mut self, desk: &mut Desk) {
         let pager = self.pager;
+        self.settle_down();
+        desk.settle_down(pager);
         let spill = &pager.spill;
         while !pager.is_stopped() {
             crate::aside::rest(self.id);
