@@ -34,6 +34,13 @@ wanted() {
         echo "qemu-x86_64 qemu-user"
         echo "valgrind valgrind"
         echo "shellcheck shellcheck"
+        # What programs are linked with, which tests take to be there or not.
+        echo "c++ g++"
+        local header
+        for header in jemalloc/jemalloc.h=libjemalloc-dev mimalloc.h=libmimalloc-dev \
+            gperftools/tcmalloc.h=libgoogle-perftools-dev; do
+            [ -e "/usr/include/${header%=*}" ] || echo "its-own-header ${header#*=}"
+        done
         ;;
     bench)
         echo "redis-server redis-server"

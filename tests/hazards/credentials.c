@@ -3,6 +3,7 @@
  * parents and children, on stacks of the program's own, with lists of groups that are
  * absent, and while other threads fault. */
 #include "hazard.h"
+#include <dirent.h>
 #include <grp.h>
 
 enum { GROUPS = 2000 };
@@ -10,6 +11,37 @@ static gid_t *list;
 static unsigned char *at;
 static const size_t bytes = 2 * QUARTER;
 static bool root;
+
+/* Every thread of the process, whoever made it, is the same user's. */
+static void check_alike(void)
+{
+    char first[8192] = "";
+    DIR *threads = opendir("/proc/self/task");
+    CHECK(threads);
+    for (struct dirent *entry; (entry = readdir(threads));) {
+        if (entry->d_name[0] == '.')
+            continue;
+        char name[300], line[8192], all[8192] = "";
+        snprintf(name, sizeof name, "/proc/self/task/%s/status", entry->d_name);
+        FILE *status = fopen(name, "r");
+        CHECK(status);
+        bool is_kernels = false;
+        while (fgets(line, sizeof line, status))
+            if (!strncmp(line, "Name:\tiou-", 10))
+                /* It runs nothing of the process's: each request has the user of who made it. */
+                is_kernels = true;
+            else if (!strncmp(line, "Uid:", 4) || !strncmp(line, "Gid:", 4) ||
+                !strncmp(line, "Groups:", 7) || !strncmp(line, "CapEff:", 7))
+                strncat(all, line, sizeof all - strlen(all) - 1);
+        fclose(status);
+        if (is_kernels)
+            continue;
+        if (!first[0])
+            strcpy(first, all);
+        CHECKF(!strcmp(first, all), "a thread is %.150s, another one %.150s", first, all);
+    }
+    closedir(threads);
+}
 
 /* What anybody may do: every thread makes the change all the same. */
 static void change(void)
@@ -25,6 +57,7 @@ static void change(void)
     SYS(setresgid(group, group, group));
     SYS(setresuid(user, user, user));
     CHECK(getuid() == user && geteuid() == user && getgid() == group);
+    check_alike();
 }
 
 static void change_groups(void)
@@ -36,6 +69,7 @@ static void change_groups(void)
     CHECK(SYS(getgroups(GROUPS, got)) == GROUPS);
     for (int i = 0; i < GROUPS; i++)
         CHECKF(got[i] == (gid_t)(1000 + i), "group %d is %u", i, got[i]);
+    check_alike();
     errno = 0;
     CHECK(setgroups(GROUPS, (gid_t *)8) == -1 && errno == EFAULT);
     SYS(initgroups("root", 4242));
@@ -44,7 +78,9 @@ static void change_groups(void)
     for (int i = 0; i < count; i++)
         found = found || got[i] == 4242;
     CHECK(found);
+    check_alike();
     SYS(setgroups(0, NULL));
+    check_alike();
 }
 
 static void all(void)
@@ -110,6 +146,7 @@ int main(void)
             SYS(setresgid(65534, 65534, 65534));
             SYS(setresuid(65534, 65534, 65534));
             CHECK(setuid(0) == -1);
+            check_alike();
             root = false;
         }
         fill(at, bytes, 2);

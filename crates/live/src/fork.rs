@@ -22,7 +22,6 @@
 mod child;
 pub mod reset;
 
-use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
 use crate::command::Command;
@@ -33,6 +32,7 @@ use crate::inject::{self, Point};
 use crate::page_state::PageState;
 use crate::pager::Pager;
 use crate::reclaim::Pace;
+use crate::robust;
 use crate::serve::{Served, Worker};
 use crate::shared::ProcessPage;
 use crate::spin::{SpinLock, backoff, give_way};
@@ -107,11 +107,11 @@ struct Handover {
     step: AtomicU32,
     /// Counted up by a child that has to read much before it is ready.
     progress: AtomicU32,
-    /// Held by the parent's manager. Robust: the kernel marks it when its
+    /// Held by the parent's manager: the kernel marks it when its
     /// holder dies, in whatever way. (The child cannot ask for its parent's
     /// number instead: the parent may be gone before it asks, and in a PID
     /// namespace of its own it has none.)
-    alive: UnsafeCell<libc::pthread_mutex_t>,
+    alive: robust::Held,
     /// Address-space events that hold for the child, which lie behind this, plus one; 0 if the child
     /// has got all its memory instead.
     events: AtomicU32,
@@ -124,33 +124,9 @@ impl Handover {
     fn map() -> Result<*mut Self, i32> {
         sys::map_shared(HANDOVER).map(|at| at as *mut Self)
     }
-    /// In the parent's manager: shows that it lives.
-    fn hold(&self) {
-        // SAFETY: the page is zeroed and shared; the attributes are initialised
-        // before they are used; only the manager initialises and locks.
-        unsafe {
-            let mut attributes: libc::pthread_mutexattr_t = core::mem::zeroed();
-            libc::pthread_mutexattr_init(&raw mut attributes);
-            libc::pthread_mutexattr_setpshared(&raw mut attributes, libc::PTHREAD_PROCESS_SHARED);
-            libc::pthread_mutexattr_setrobust(&raw mut attributes, libc::PTHREAD_MUTEX_ROBUST);
-            libc::pthread_mutex_init(self.alive.get(), &raw const attributes);
-            libc::pthread_mutex_lock(self.alive.get());
-        }
-    }
-    /// In the parent's manager: the handover is over.
-    fn drop_hold(&self) {
-        // SAFETY: locked by this thread.
-        unsafe { libc::pthread_mutex_unlock(self.alive.get()) };
-    }
     /// In the child: whether the parent's manager has died while it held on.
     fn parent_died(&self) -> bool {
-        // The first word of glibc's and musl's mutexes is the futex that
-        // the kernel marks (`robust-futex-ABI.rst`). Locking it properly would
-        // write into the list of a thread that is in the middle of a fork.
-        const FUTEX_OWNER_DIED: u32 = 0x4000_0000;
-        // SAFETY: the mutex lives as long as the page and begins with that word.
-        let futex = unsafe { &*self.alive.get().cast::<AtomicU32>() };
-        futex.load(Acquire) & FUTEX_OWNER_DIED != 0
+        self.alive.is_orphan()
     }
     fn event(&self, n: usize) -> *mut Message {
         core::ptr::from_ref(self)
@@ -228,6 +204,8 @@ pub struct ForkState {
     /// One for a fork for which the kernel gives none: a program that has used its address
     /// space up can still fork.
     kept: AtomicPtr<Handover>,
+    /// The manager's list of what shows that it lives.
+    lives: robust::List,
     /// Taken by the thread that forks.
     turn: AtomicU32,
     children: SpinLock<Children>,
@@ -265,6 +243,7 @@ impl ForkState {
         Self {
             handover: AtomicPtr::new(core::ptr::null_mut()),
             kept: AtomicPtr::new(core::ptr::null_mut()),
+            lives: robust::List::new(),
             turn: AtomicU32::new(0),
             children: SpinLock::new(Children::new()),
             ended: AtomicU32::new(0),
@@ -575,7 +554,8 @@ impl Worker<'_> {
         pager.frozen.fetch_add(1, SeqCst);
         pager.wait_quiet(self.id);
         pager.share.forks(pager);
-        handover.hold();
+        // SAFETY: a pager is never freed, and the page is forgotten when the fork is over.
+        unsafe { fork.lives.take(&handover.alive) };
         fork.children.lock().announced = true;
         fork.sure.store(pager.deferred.lock().noted(), Release);
         pager.commands.answer(0);
@@ -642,7 +622,7 @@ impl Worker<'_> {
         // that has ended.
         pager.await_handles();
         self.let_children_go(true);
-        handover.drop_hold();
+        fork.lives.give_back(&handover.alive);
         fork.gate.store(0, Release);
         self.thaw();
         fork.forget_handover();

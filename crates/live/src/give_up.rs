@@ -19,6 +19,7 @@ use crate::presence::{self, Mapping, Pagemap};
 use crate::regions::{Region, in_window};
 use crate::serve::{Served, Worker};
 use crate::shared::{State, Text};
+use crate::spawn;
 use crate::spin::give_way;
 use crate::sys::{self, PAGE};
 use crate::uffd::{Message, Uffd};
@@ -167,15 +168,10 @@ impl Pager {
     }
 }
 
-/// Ends the calling thread, one of ours, as if the C library had never known of it: it counts
-/// this thread no more, and would take the program's last one for gone. With the last of them
-/// the handles close.
+/// Ends the calling thread, one of ours. With the last of them the handles close.
 pub(crate) fn leave(pager: &Pager) -> ! {
     pager.say_farewell();
-    loop {
-        // SAFETY: ends this thread, which holds nothing that others need; its stack stays.
-        unsafe { sys::raw(libc::SYS_exit, [0; 6]) };
-    }
+    spawn::end()
 }
 
 /// Unregisters mappings rather than regions, and up to the next one: a mapping may have

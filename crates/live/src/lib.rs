@@ -16,6 +16,7 @@
 //! | [`probe`], [`doctor`] | what this kernel and machine allow |
 //! | [`activate`] | from nothing to a running pager |
 //! | [`threads`] | the manager and the fault handlers, and how they are isolated |
+//! | `spawn`, [`tls`], [`credentials`] | how they come without the C library, and whose they are |
 //! | [`duty`] | waiting for faults: asleep, polling, parked |
 //! | [`serve`] | the hot path: a fault |
 //! | [`reclaim`], [`limbo`] | the way out of DRAM |
@@ -60,6 +61,7 @@ pub mod collapse;
 pub mod command;
 mod common;
 pub mod config;
+pub mod credentials;
 pub mod deferred;
 pub mod density;
 pub mod doctor;
@@ -95,11 +97,13 @@ pub mod ranges;
 pub mod reclaim;
 pub mod regions;
 pub mod reservations;
+mod robust;
 pub mod scratch;
 pub mod serve;
 pub mod shared;
 mod sight;
 pub mod spare;
+mod spawn;
 pub mod spill;
 pub mod spin;
 mod stage;
@@ -107,6 +111,7 @@ pub mod store;
 pub mod sys;
 pub mod thrash;
 pub mod threads;
+pub mod tls;
 pub mod tracking;
 pub mod uffd;
 pub mod unmanaged;

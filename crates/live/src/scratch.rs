@@ -1,13 +1,11 @@
-//! Memory for what the C library allocates on behalf of Terrace's threads:
-//! their thread-local storage.
+//! Memory for what the C library may allocate in Terrace's threads, or while the library is loaded.
 //!
 //! It must not lie in memory that we manage (a handler that faults on its own
 //! storage waits for itself), and it must not come from the program's
-//! allocator (which may be the very caller in whose middle a thread is
-//! created). So the preloaded allocator hooks turn here when they are called
-//! by one of our threads, or while one is being created. Nothing is ever freed.
+//! allocator. Nothing that our threads call is known to allocate; should something, the
+//! preloaded allocator hooks turn here. Nothing is ever freed.
 
-use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use crate::threads;
 
@@ -21,39 +19,10 @@ unsafe impl Sync for Arena {}
 
 static ARENA: Arena = Arena(core::cell::UnsafeCell::new([0; SIZE]));
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// The thread that is creating a thread of ours; 0 for none.
-static CREATOR: AtomicI32 = AtomicI32::new(0);
-
-fn tid() -> i32 {
-    // SAFETY: has no memory effects.
-    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
-}
-
-/// Runs `create`, a call that makes a thread of ours; what it allocates comes
-/// from here.
-pub fn while_creating<T>(create: impl FnOnce() -> T) -> T {
-    if threads::is_ours() {
-        return create();
-    }
-    // One thread of the program's at a time creates threads of ours.
-    CREATOR.store(tid(), Release);
-    let result = create();
-    CREATOR.store(0, Release);
-    result
-}
-
-/// In a forked child: who was creating a thread is not here.
-pub(crate) fn reset() {
-    CREATOR.store(0, Release);
-}
-
 /// Whether an allocation of the calling thread belongs here.
 #[inline]
 pub fn applies() -> bool {
-    threads::is_ours() || {
-        let creator = CREATOR.load(Relaxed);
-        creator != 0 && creator == tid()
-    }
+    threads::is_ours()
 }
 
 /// Zeroed memory with a header of 16 bytes that holds its size; null if used up.

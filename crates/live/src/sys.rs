@@ -45,6 +45,25 @@ pub unsafe fn raw(number: c_long, arguments: [usize; 6]) -> c_long {
     result
 }
 
+/// Blocks all signals in the calling thread but [`crate::credentials::SIGNAL`], which nobody
+/// blocks; returns those that were blocked before.
+pub fn block_signals() -> u64 {
+    set_signals(!(1 << (crate::credentials::SIGNAL - 1)))
+}
+
+/// Blocks these signals, and no others.
+pub fn restore_signals(mask: u64) {
+    set_signals(mask);
+}
+
+fn set_signals(mask: u64) -> u64 {
+    let mut before = 0u64;
+    let (to, from) = (core::ptr::from_ref(&mask) as usize, (&raw mut before) as usize);
+    // SAFETY: the kernel's signal set is 8 bytes.
+    unsafe { raw(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, to, from, 8, 0, 0]) };
+    before
+}
+
 /// Monotonic clock, ns.
 pub fn now() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };

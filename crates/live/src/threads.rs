@@ -3,11 +3,11 @@
 //!
 //! They have a descriptor table of their own: the program neither sees their
 //! descriptors nor can close them, and they keep none of the program's open.
-//! They run with all signals blocked, on stacks of ours; what the C library
-//! allocates for them comes from [`crate::scratch`].
+//! They run with all signals blocked, on stacks of ours, and the C library does not know of
+//! them ([`crate::spawn`]).
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
 
 use crate::duty::{Fault, PENDING, Pending};
 use crate::give_up;
@@ -20,8 +20,10 @@ use crate::presence;
 use crate::processors::{self, Processors};
 use crate::serve::Worker;
 use crate::shared::State;
+use crate::spawn;
 use crate::spill::writer::Desk;
 use crate::sys::{self, PAGE};
+use crate::tls;
 use crate::tracking::Tracks;
 use crate::uffd::{Message, Uffd, mode};
 
@@ -30,8 +32,11 @@ const STACK: usize = 256 << 10;
 /// busy the machine.
 const UNCLAIMED_AFTER: u64 = 20_000_000_000;
 
-/// The stacks' range, so that code of the program's can tell whose thread it is in.
+/// The stacks' range, so that code of the program's can tell whose thread it is in. What a thread
+/// has of it ends with its thread-local storage.
 static STACKS: AtomicUsize = AtomicUsize::new(0);
+/// How much of it each has.
+static ROOM: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the calling thread is one of ours.
 #[inline]
@@ -39,7 +44,7 @@ pub fn is_ours() -> bool {
     let here = 0u8;
     let at = core::ptr::from_ref(&here) as usize;
     let base = STACKS.load(Relaxed);
-    base != 0 && at.wrapping_sub(base) < MAX_WORKERS * STACK
+    base != 0 && at.wrapping_sub(base) < MAX_WORKERS * ROOM.load(Relaxed)
 }
 
 /// What the manager finds when it begins.
@@ -112,9 +117,11 @@ fn start_as(pager: &'static Pager, begin: Begin) -> Result<(), NoChild> {
 
 /// Has stacks for all of them, with nothing on them.
 fn make_stacks(begin: Begin) -> Result<(), i32> {
-    let (stacks, len) = (STACKS.load(Relaxed), MAX_WORKERS * STACK);
+    let room = spawn::room(STACK).ok_or(libc::ENOTSUP)?;
+    let stacks = STACKS.load(Relaxed);
     if begin == Begin::Child && stacks != 0 {
         // Those of its parent's threads, which are not here.
+        let len = MAX_WORKERS * room;
         // SAFETY: memory of ours that nobody in this process uses.
         if unsafe { sys::madvise(stacks, len, libc::MADV_DONTNEED) }.is_err() {
             // SAFETY: as above; it is locked, and so present.
@@ -122,63 +129,25 @@ fn make_stacks(begin: Begin) -> Result<(), i32> {
         }
         return Ok(());
     }
-    STACKS.store(sys::map_private(len)?, Relaxed);
+    let stacks = sys::map_private(MAX_WORKERS * room)?;
+    ROOM.store(room, Relaxed);
+    STACKS.store(stacks, Relaxed);
     Ok(())
 }
 
 /// Creates a thread on the stack of a worker.
-fn spawn(
-    worker: usize,
-    main: extern "C" fn(*mut c_void) -> *mut c_void,
-    arg: *mut c_void,
-) -> Result<(), i32> {
-    let stack = STACKS.load(Relaxed) + worker * STACK;
-    // SAFETY: the attribute is initialised before it is used; the stack is
-    // mapped, unused and never unmapped; `arg` outlives the thread's use of it.
-    unsafe {
-        let mut attributes: libc::pthread_attr_t = core::mem::zeroed();
-        libc::pthread_attr_init(&raw mut attributes);
-        libc::pthread_attr_setstack(&raw mut attributes, stack as *mut c_void, STACK);
-        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
-        let mut thread = 0;
-        let error = crate::scratch::while_creating(|| {
-            libc::pthread_create(&raw mut thread, &raw const attributes, main, arg)
-        });
-        libc::pthread_attr_destroy(&raw mut attributes);
-        if error == 0 { Ok(()) } else { Err(error) }
-    }
+fn spawn(worker: usize, main: spawn::Main, argument: *mut c_void) -> Result<(), i32> {
+    let room = ROOM.load(Relaxed);
+    let stack = STACKS.load(Relaxed) + worker * room;
+    // SAFETY: mapped, unused and never unmapped; `argument` outlives the thread's use of it.
+    unsafe { spawn::spawn(stack..stack + room, main, argument) }
 }
-
-/// Where the C library counts threads; null if unknown.
-static COUNT: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Looks up what threads need of the C library: at the start of the program, for it
 /// takes the loader's lock. Managing may begin in a thread that has it (a library's
 /// constructor, the end of the first thread that ends by `pthread_exit`) and waits for ours.
 pub fn init() {
-    unsafe extern "C" {
-        fn dlvsym(
-            handle: *mut c_void,
-            symbol: *const core::ffi::c_char,
-            version: *const core::ffi::c_char,
-        ) -> *mut c_void;
-    }
-    // SAFETY: NUL-terminated names.
-    let at = unsafe {
-        dlvsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr(), c"GLIBC_PRIVATE".as_ptr())
-    };
-    COUNT.store(at.cast(), Release);
-}
-
-/// Takes our threads out of the C library's count: when the program's last
-/// thread ends, the process is to end, although ours go on. The count is a
-/// private variable of glibc's; without it (another C library), a program
-/// whose threads all end by `pthread_exit` would not end.
-fn uncount(threads: usize) {
-    // SAFETY: null, or an `unsigned int` that glibc itself changes atomically.
-    if let Some(count) = unsafe { COUNT.load(Acquire).as_ref() } {
-        count.fetch_sub(threads as u32, AcqRel);
-    }
+    tls::layout();
 }
 
 fn tid() -> i32 {
@@ -228,7 +197,7 @@ fn leave_room() {
     }
 }
 
-extern "C" fn manager(arg: *mut c_void) -> *mut c_void {
+extern "C" fn manager(arg: *mut c_void) {
     // SAFETY: `start_as` keeps it until it has seen the state change.
     let start = unsafe { &*(arg as *const Start) };
     let pager = start.pager;
@@ -259,7 +228,6 @@ extern "C" fn manager(arg: *mut c_void) -> *mut c_void {
         worker.measure_fault_overhead();
         guarded(pager, MANAGER, || worker.manage());
     }
-    core::ptr::null_mut()
 }
 
 /// Opens the userfaultfds and the spill file.
@@ -311,7 +279,6 @@ fn begin_managing(worker: &mut Worker<'_>, start: &Start) -> Result<(), i32> {
     for id in (1..=handlers).chain(WRITER..WRITER + writers) {
         let main = if id == WRITER { writer } else { handler };
         spawn(id, main, core::ptr::from_ref(pager).cast_mut().cast())?;
-        uncount(1);
     }
     match start.begin {
         Begin::Child => adopt(worker).inspect_err(|_| {
@@ -339,8 +306,6 @@ fn begin_managing(worker: &mut Worker<'_>, start: &Start) -> Result<(), i32> {
             }
         }
     }
-    // This thread, too. Until here it ends as any other thread does if it cannot begin.
-    uncount(1);
     // They open files, for which the limit may have been raised just now.
     for id in (1..=handlers).chain(WRITER..WRITER + writers) {
         let mut spins = 0;
@@ -514,21 +479,20 @@ fn pin(nth: usize) -> bool {
     all.count() <= HANDLERS && all.iter().nth(nth).is_some_and(processors::pin_to)
 }
 
-extern "C" fn handler(arg: *mut c_void) -> *mut c_void {
+extern "C" fn handler(arg: *mut c_void) {
     // SAFETY: a pager is never freed.
     let pager = unsafe { &*(arg as *const Pager) };
     let stack = STACKS.load(Relaxed);
     let here = 0u8;
-    let id = (core::ptr::from_ref(&here) as usize - stack) / STACK;
+    let id = (core::ptr::from_ref(&here) as usize - stack) / ROOM.load(Relaxed);
     let pinned = pin(id - 1);
     crate::aside::enlist(id, tid(), pinned.then(processors::current));
     let mut worker = Worker::new(pager, id);
     pager.workers[id].tid.store(tid(), Release);
     guarded(pager, id, || worker.handle(pinned));
-    core::ptr::null_mut()
 }
 
-extern "C" fn writer(arg: *mut c_void) -> *mut c_void {
+extern "C" fn writer(arg: *mut c_void) {
     // SAFETY: a pager is never freed.
     let pager = unsafe { &*(arg as *const Pager) };
     let mut worker = Worker::new(pager, WRITER);
@@ -545,7 +509,6 @@ extern "C" fn writer(arg: *mut c_void) -> *mut c_void {
             }
         }
     });
-    core::ptr::null_mut()
 }
 
 /// Runs a thread's work. If it panics, the program is put on plain memory.
@@ -560,8 +523,7 @@ fn guarded(pager: &Pager, id: usize, work: impl FnOnce()) {
     while pager.is_stopped() && pager.over.load(Acquire) == 0 && !pager.is_leaving() {
         sys::sleep(100_000);
     }
-    // Not the thread's end: the C library does not count this thread any more,
-    // and would take the program's last one for gone.
+    // Not the thread's end: who unmaps or forks waits until his message is read.
     let mut worker = Worker::new(pager, id);
     while !pager.is_leaving() {
         give_up::afterwards(&mut worker);

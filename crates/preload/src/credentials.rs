@@ -1,36 +1,39 @@
 //! Changes of user, groups and root: `setuid`, `setgroups`, `chroot` and their like.
 //!
-//! To the kernel they concern one thread; the C library has every thread make the
-//! change, Terrace's included, by a signal that it never blocks
-//! ([`crate::state::signals_blocked`] leaves it through for that reason). Its handler reads the call, from the caller's
-//! stack, and with `setgroups` the kernel reads the list. A thread of Terrace's must not
-//! find either absent: it could have to wait for itself.
+//! To the kernel they concern one thread; the C library has every thread of the program's make the
+//! change, and then Terrace's make it ([`terrace_live::credentials`]). With `setgroups` the kernel
+//! reads a list. A thread of Terrace's must not find it absent: it could have to wait for itself.
 
 use core::ffi::c_char;
 
 use libc::{c_int, gid_t, uid_t};
+use terrace_live::credentials::change;
+use terrace_live::pager::Pager;
 use terrace_live::sys;
 
-use crate::state::{before_root_changes, before_user_changes, config};
-use crate::words::{is_managed, keep, real};
+use crate::state::{self, before_root_changes, before_user_changes, config};
+use crate::words::real;
 
-/// What the C library uses of the caller's stack for the call, with room.
-const FRAMES: usize = 2 << 10;
 /// As many groups as the kernel takes (`NGROUPS_MAX`).
 const MOST_GROUPS: usize = 65_536;
 
-/// Keeps what the call itself will use of the stack.
-#[inline(never)]
-fn keep_stack() {
-    let here = 0u8;
-    let at = core::ptr::from_ref(&here) as usize;
-    // Less than a page apart: all that lies between is in one of the two.
-    keep(at - FRAMES, 1);
-    keep(at, 1);
+/// The pager whose threads change with the program's, once it has all of them.
+fn pager() -> Option<&'static Pager> {
+    state::await_start();
+    state::pager_even_if_broken()
 }
 
-macro_rules! change {
-    ($before:expr; $($name:ident($($argument:ident: $type:ty),+) $text:literal;)+) => {$(
+/// Whether threads of ours may have to make a change, too: not that of a process that only
+/// borrows our memory.
+fn concerns_ours() -> bool {
+    config().is_some() && state::is_owner()
+}
+
+/// To the kernel: it stays as it is.
+const SAME: usize = usize::MAX;
+
+macro_rules! changes {
+    ($before:expr; $($name:ident($($argument:ident: $type:ty),+) $text:literal => $number:ident[$($call:expr),+];)+) => {$(
         /// Changes whose program this is.
         ///
         /// # Safety
@@ -40,28 +43,36 @@ macro_rules! change {
             type Change = unsafe extern "C" fn($($type),+) -> c_int;
             let Some(real) = real!($text, Change) else { return -1 };
             $before();
-            keep_stack();
             // SAFETY: the caller's.
-            unsafe { real($($argument),+) }
+            let make = || unsafe { real($($argument),+) };
+            if !concerns_ours() {
+                return make();
+            }
+            let arguments = [$($call as usize),+];
+            let mut call = [libc::$number as usize, 0, 0, 0];
+            call[1..=arguments.len()].copy_from_slice(&arguments);
+            change(call, make, pager)
         }
     )+};
 }
 
-change! {
+changes! {
     before_user_changes;
-    setuid(user: uid_t) c"setuid";
-    seteuid(user: uid_t) c"seteuid";
-    setreuid(user: uid_t, effective: uid_t) c"setreuid";
-    setresuid(user: uid_t, effective: uid_t, saved: uid_t) c"setresuid";
+    setuid(user: uid_t) c"setuid" => SYS_setuid[user];
+    seteuid(user: uid_t) c"seteuid" => SYS_setresuid[SAME, user, SAME];
+    setreuid(user: uid_t, effective: uid_t) c"setreuid" => SYS_setreuid[user, effective];
+    setresuid(user: uid_t, effective: uid_t, saved: uid_t) c"setresuid"
+        => SYS_setresuid[user, effective, saved];
 }
 
 // The rights that managing takes are the user's.
-change! {
+changes! {
     || ();
-    setgid(group: gid_t) c"setgid";
-    setegid(group: gid_t) c"setegid";
-    setregid(group: gid_t, effective: gid_t) c"setregid";
-    setresgid(group: gid_t, effective: gid_t, saved: gid_t) c"setresgid";
+    setgid(group: gid_t) c"setgid" => SYS_setgid[group];
+    setegid(group: gid_t) c"setegid" => SYS_setresgid[SAME, group, SAME];
+    setregid(group: gid_t, effective: gid_t) c"setregid" => SYS_setregid[group, effective];
+    setresgid(group: gid_t, effective: gid_t, saved: gid_t) c"setresgid"
+        => SYS_setresgid[group, effective, saved];
 }
 
 /// Changes the root directory: `chroot(2)`.
@@ -85,19 +96,26 @@ pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
 pub unsafe extern "C" fn setgroups(count: usize, list: *const gid_t) -> c_int {
     type Set = unsafe extern "C" fn(usize, *const gid_t) -> c_int;
     let Some(real) = real!(c"setgroups", Set) else { return -1 };
-    keep_stack();
+    // SAFETY: the caller's.
+    let make = |list| unsafe { real(count, list) };
     // What the kernel would refuse it is to refuse itself.
-    if count == 0 || count > MOST_GROUPS || !is_managed(list as usize) {
-        // SAFETY: the caller's.
-        return unsafe { real(count, list) };
+    if !concerns_ours() || count > MOST_GROUPS {
+        return make(list);
     }
-    let len = count * size_of::<gid_t>();
-    with_own_memory(len, |copy| {
-        // SAFETY: mapped just now for this length, and nobody else knows of it.
-        let groups = unsafe { core::slice::from_raw_parts_mut(copy.cast(), len) };
-        let read = sys::read_memory(list as usize, groups);
-        // SAFETY: as many groups as the caller's list has, or its own.
-        unsafe { real(count, if read { copy } else { list }) }
+    let number = libc::SYS_setgroups as usize;
+    if count == 0 {
+        return change([number, 0, 0, 0], || make(list), pager);
+    }
+    with_own_memory(count * size_of::<gid_t>(), |copy| {
+        let make_and_copy = || {
+            let result = make(list);
+            if result == 0 {
+                // SAFETY: the kernel has just read as many; mapped just now for so many.
+                unsafe { copy.copy_from_nonoverlapping(list, count) };
+            }
+            result
+        };
+        change([number, count, copy as usize, 0], make_and_copy, pager)
     })
 }
 

@@ -35,8 +35,8 @@ const _: &[(&str, &str, &str)] = &[
     ("ending.rs", "END", "does not change"),
     ("forking.rs", "KIND", "the child reads what its parent noted, under the same lock"),
     ("forking.rs", "MASK", "the same"),
-    ("forking.rs", "REAL", "looked up once"),
     ("forking.rs", "REGISTERED", "handlers are inherited"),
+    ("imports.rs", "STORAGE", "set once"),
     ("lib.rs", "INIT", "does not change"),
     ("lib.rs", "TERRACE_PRELOADED", "does not change"),
     ("malloc.rs", "CURRENT_BREAK", "set once"),
@@ -52,6 +52,7 @@ const _: &[(&str, &str, &str)] = &[
     ("state.rs", "QUIET", "set once"),
     ("state.rs", "ROUGHLY", "true of the child's memory, too"),
     ("state.rs", "SKIPPED", "the child has as much mapped, and begins itself"),
+    ("words.rs", "LOOK", "does not change"),
     ("words.rs", "REAL", "looked up once"),
     ("words.rs", "TOLD", "told once is enough"),
 ];

@@ -8,21 +8,21 @@
 //! on plain memory, and without Terrace.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 
 use libc::c_int;
+use terrace_live::credentials;
 use terrace_live::fork::Announced;
 use terrace_live::spin::SpinLock;
 use terrace_live::sys;
 
+use crate::words::real;
 use crate::{arenas, fork_reset, places, state};
 
 type Fork = unsafe extern "C" fn() -> libc::pid_t;
 type Handler = Option<extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
-/// The C library's.
-static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 /// Whether the C library calls our handlers.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
@@ -57,26 +57,11 @@ impl Kind {
 }
 
 pub(crate) fn init() {
-    // SAFETY: a NUL-terminated name.
-    REAL.store(unsafe { libc::dlsym(libc::RTLD_NEXT, c"fork".as_ptr()) }, Release);
     register();
 }
 
-fn real() -> Option<Fork> {
-    if REAL.load(Acquire).is_null() {
-        init();
-    }
-    let at = REAL.load(Acquire);
-    // SAFETY: the C library's `fork`, or null, which is `None`.
-    unsafe { core::mem::transmute::<*mut c_void, Option<Fork>>(at) }
-}
-
 fn real_register() -> Option<Register> {
-    // SAFETY: a NUL-terminated name; the C library's function, or null, which is `None`.
-    unsafe {
-        let at = libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr());
-        core::mem::transmute::<*mut c_void, Option<Register>>(at)
-    }
+    real!(c"__register_atfork", Register)
 }
 
 /// Registers our handlers, unless that was done.
@@ -114,9 +99,10 @@ extern "C" fn prepare() {
     if !state::is_configured() {
         return;
     }
-    let mask = state::block_signals();
+    let mask = sys::block_signals();
     core::mem::forget(TURN.lock());
     MASK.store(mask, Relaxed);
+    credentials::hold();
     state::enter_fork();
     let announced = state::pager_even_if_broken().map(terrace_live::pager::Pager::before_fork);
     let kind = match announced {
@@ -144,6 +130,7 @@ unsafe fn let_go() {
         crate::OWN.let_go();
         state::let_go();
         places::let_go();
+        credentials::let_go();
     }
 }
 
@@ -167,7 +154,7 @@ extern "C" fn parent() {
         TURN.force_unlock();
         *libc::__errno_location() = error;
     }
-    state::restore_signals(mask);
+    sys::restore_signals(mask);
 }
 
 /// In the child, just after.
@@ -196,7 +183,7 @@ extern "C" fn child() {
     let mask = MASK.load(Relaxed);
     // SAFETY: as above.
     unsafe { TURN.force_unlock() };
-    state::restore_signals(mask);
+    sys::restore_signals(mask);
 }
 
 /// Forks: `fork(2)`.
@@ -205,7 +192,7 @@ extern "C" fn child() {
 /// As of the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fork() -> libc::pid_t {
-    let Some(real) = real() else { return -1 };
+    let Some(real) = real!(c"fork", Fork) else { return -1 };
     state::before_fork();
     // Without handlers, their work is done around the call.
     let registered = REGISTERED.load(Acquire);

@@ -15,6 +15,7 @@
 //! | [`filters`] | filters on system calls, and what has to be done before |
 //! | [`credentials`] | changes of user and groups, which every thread takes part in |
 //! | [`sanitizers`] | programs whose memory a sanitizer's runtime places |
+//! | [`imports`] | what this library calls, which is never the program's |
 //! | [`own_heap`] | the allocator that this library itself uses |
 //!
 //! What is hooked is what places memory. Everything that takes memory away or
@@ -31,6 +32,7 @@ mod ending;
 mod filters;
 mod fork_reset;
 mod forking;
+mod imports;
 mod malloc;
 mod mapping;
 mod own_faults;

@@ -44,6 +44,7 @@ pub(crate) fn init() {
     let Some(text) = std::env::var_os(VARIABLE) else { return };
     match text.to_str().map(RunConfig::decode) {
         Some(Ok(config)) => {
+            crate::imports::bind();
             if !claim() {
                 sys::complain(&["no memory; running unmanaged"]);
                 return;
@@ -99,6 +100,11 @@ fn claim() -> bool {
     // SAFETY: never unmapped; the call asks for this process's number.
     unsafe { (*at).store(libc::getpid(), Release) };
     true
+}
+
+/// Whether the calling process is the owner, and does not only borrow its memory.
+pub(crate) fn is_owner() -> bool {
+    owner() == sys::pid()
 }
 
 /// The owner: 0 in a child that was not made by our `fork`.
@@ -163,50 +169,13 @@ pub(crate) fn is_managed(start: usize, end: usize) -> bool {
         .is_some_and(|pager| pager.regions.iter().any(|(_, r)| r.start() < end && start < r.end()))
 }
 
-/// The signal by which glibc has every thread change its user or groups, and which
-/// it lets nobody block (`SIGSETXID` in its `internal-signals.h`). Whoever calls
-/// `setuid` waits for each thread: also for those of ours, which inherit the mask
-/// of the thread that creates them.
-const SETXID: u32 = 33;
-
 /// Runs something with all signals blocked: a signal handler of the program's
 /// must not enter Terrace in its middle.
 pub(crate) fn signals_blocked<T>(work: impl FnOnce() -> T) -> T {
-    let before = block_signals();
+    let before = sys::block_signals();
     let result = work();
-    restore_signals(before);
+    sys::restore_signals(before);
     result
-}
-
-/// Blocks all signals; returns those that were blocked before.
-pub(crate) fn block_signals() -> u64 {
-    let all = !(1u64 << (SETXID - 1));
-    let mut before = 0u64;
-    // SAFETY: the kernel's signal set is 8 bytes.
-    unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            &raw const all,
-            &raw mut before,
-            8,
-        );
-    }
-    before
-}
-
-/// Blocks these signals, and no others.
-pub(crate) fn restore_signals(before: u64) {
-    // SAFETY: as above.
-    unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            &raw const before,
-            core::ptr::null_mut::<u64>(),
-            8,
-        );
-    }
 }
 
 /// The statistics page, made when it is first needed.
@@ -462,7 +431,7 @@ fn start_after_forks(config: &RunConfig) {
 }
 
 /// Another thread may be beginning: what this one has mapped is found or reported by then.
-fn await_start() {
+pub(crate) fn await_start() {
     while PHASE.load(Acquire) == STARTING {
         sys::yield_now();
     }

@@ -63,16 +63,24 @@ fn populate(at: usize, len: usize) -> bool {
     }
 }
 
+/// The next function of a name. It is looked up when this library is loaded: later another thread
+/// may have the loader's lock, and wait in the allocator for a lock that a caller of ours holds.
 macro_rules! real {
     ($name:literal, $type:ty) => {{
         use core::sync::atomic::{AtomicPtr, Ordering};
         static REAL: AtomicPtr<core::ffi::c_void> = AtomicPtr::new(core::ptr::null_mut());
-        let mut at = REAL.load(Ordering::Relaxed);
-        if at.is_null() {
+        extern "C" fn look() {
             // SAFETY: a NUL-terminated name.
-            at = unsafe { libc::dlsym(libc::RTLD_NEXT, $name.as_ptr()) };
-            REAL.store(at, Ordering::Relaxed);
+            REAL.store(unsafe { libc::dlsym(libc::RTLD_NEXT, $name.as_ptr()) }, Ordering::Relaxed);
         }
+        #[used]
+        #[unsafe(link_section = ".init_array")]
+        static LOOK: extern "C" fn() = look;
+        if REAL.load(Ordering::Relaxed).is_null() {
+            // A constructor of another library's comes first.
+            look();
+        }
+        let at = REAL.load(Ordering::Relaxed);
         // SAFETY: the C library's function of that name and type, or null,
         // which is `None`.
         unsafe { core::mem::transmute::<*mut core::ffi::c_void, Option<$type>>(at) }

@@ -59,6 +59,12 @@ const LONG: &[&str] = &[
     "limit_threads",
     "mremap_grows_alone",
     "oom_cgroup",
+    "own_allocator",
+    "own_allocator_early",
+    "own_functions",
+    "own_jemalloc",
+    "own_mimalloc",
+    "own_tcmalloc",
     "privileges_dropped",
     "regions_thousand",
     "regions_used_up",
@@ -66,6 +72,14 @@ const LONG: &[&str] = &[
     "reserve_large",
     "sys_process_vm",
     "user_changes_first",
+];
+
+/// Programs that are linked with more: options, and libraries, without which they say so.
+const LINKED: &[(&str, &[&str])] = &[
+    ("own_functions", &["-rdynamic"]),
+    ("own_jemalloc", &["libjemalloc.a", "libstdc++.so"]),
+    ("own_mimalloc", &["libmimalloc.so"]),
+    ("own_tcmalloc", &["libtcmalloc_minimal.a", "libstdc++.so"]),
 ];
 
 /// Programs of which Terrace rightly says something, and what.
@@ -347,7 +361,8 @@ pub(crate) fn name(program: &Path) -> String {
 fn compile(sources: &[PathBuf], jobs: usize) -> Result<Vec<PathBuf>, String> {
     let target = terrace::target().join("hazards");
     fs::create_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))?;
-    let headers = ["hazard.h", "own_userfaultfd.h"].map(|name| modified(&directory().join(name)));
+    let headers = ["hazard.h", "own_userfaultfd.h", "own_allocator.h", "allocations.h"]
+        .map(|name| modified(&directory().join(name)));
     let header = headers.into_iter().max().flatten();
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let next = AtomicUsize::new(0);
@@ -361,6 +376,7 @@ fn compile(sources: &[PathBuf], jobs: usize) -> Result<Vec<PathBuf>, String> {
             .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
             .arg(&program)
             .arg(source)
+            .args(linked(&compiler, &program))
             .args(["-ldl", "-lm"])
             .output()
             .map_err(|e| format!("the C compiler `{compiler}` could not be started: {e}"))?;
@@ -387,6 +403,21 @@ fn compile(sources: &[PathBuf], jobs: usize) -> Result<Vec<PathBuf>, String> {
     let mut programs = results.into_iter().collect::<Result<Vec<_>, _>>()?;
     programs.sort();
     Ok(programs)
+}
+
+/// What a program is linked with, of what there is.
+fn linked(compiler: &str, program: &Path) -> Vec<String> {
+    let more = LINKED.iter().find(|(linked, _)| *linked == name(program));
+    let place = |wanted: &&str| {
+        if wanted.starts_with('-') {
+            return Some((*wanted).to_owned());
+        }
+        let asked = Command::new(compiler).arg(format!("-print-file-name={wanted}")).output();
+        let answer = String::from_utf8(asked.ok()?.stdout).ok()?.trim().to_owned();
+        // Just the name, where there is none.
+        Path::new(&answer).is_absolute().then_some(answer)
+    };
+    more.map_or(Vec::new(), |(_, more)| more.iter().filter_map(place).collect())
 }
 
 fn modified(path: &Path) -> Option<SystemTime> {

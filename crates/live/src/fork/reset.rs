@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering::*;
 use super::Children;
 use crate::pager::Pager;
 use crate::serve::Worker;
-use crate::{aside, reservations, scratch};
+use crate::{aside, reservations};
 
 /// Statics, by file and name, that a child resets, and how.
 #[cfg(test)]
@@ -31,11 +31,11 @@ const RESET: &[(&str, &str, &str)] = &[
     ("aside.rs", "ENDING", "its parent ends, not the child"),
     ("broker/member.rs", "SLOT", "it is the parent's: `Share::forked`, `forked_unmanaged`"),
     ("broker/member.rs", "SILENT_UNTIL", "the same"),
+    ("credentials.rs", "TURN", "held by the thread that forks, which gives it back"),
     ("event_ring.rs", "DECISIONS", "it is the parent's: `forked`"),
     ("event_ring.rs", "RING", "it is the parent's: `forked`"),
     ("prepared.rs", "HELD", "they are of the parent's memory: `forget`"),
     ("reservations.rs", "NOTED", "lock; half changed, a range is lost, and managed as a whole"),
-    ("scratch.rs", "CREATOR", "the thread that created one of ours is not here"),
 ];
 
 /// Statics that a child keeps as they are, and why that is right.
@@ -49,6 +49,9 @@ const KEPT: &[(&str, &str, &str)] = &[
     ("broker/member.rs", "FAMILY", "the same in all that are forked from one process"),
     ("broker/member.rs", "FORKED_AT", "one number, set anew where the child has no pager"),
     ("broker/member.rs", "INHERITED", "one number, set anew where the child has no pager"),
+    ("credentials.rs", "CALL", "set by who asks, who is not here"),
+    ("credentials.rs", "ERROR", "the same"),
+    ("credentials.rs", "LEFT", "the same"),
     ("inject.rs", "ARMED", "a fault strikes in one process: whichever comes first"),
     ("inject.rs", "LEFT", "the same"),
     ("inject.rs", "STALLS", "set once"),
@@ -65,8 +68,9 @@ const KEPT: &[(&str, &str, &str)] = &[
     ("spare.rs", "START", "the mapping is the child's, too"),
     ("sys.rs", "FREED", "each entry changes in one step"),
     ("sys.rs", "OWN_NEXT", "one number, changed in one step"),
-    ("threads.rs", "COUNT", "set once"),
+    ("threads.rs", "ROOM", "the same"),
     ("threads.rs", "STACKS", "set once; the child's threads have them, emptied: `resume`"),
+    ("tls.rs", "LAYOUT", "set once"),
     ("uffd.rs", "PAGE_OF_ZEROS", "does not change"),
 ];
 
@@ -129,7 +133,6 @@ const KEPT_FIELDS: &[(&str, &str)] = &[
 /// Only the calling thread may exist.
 pub unsafe fn statics() {
     aside::reset();
-    scratch::reset();
     // SAFETY: nobody else exists, in a child.
     unsafe { reservations::after_fork() };
 }
