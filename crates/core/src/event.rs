@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::action::Done;
+use crate::context::ContextEvent;
 use crate::page::{PageRange, PageRef};
 use crate::region::Region;
 use crate::sample::{FaultKind, Sample, Upcoming};
@@ -88,6 +89,11 @@ pub enum Event {
         /// The base page within the page of each.
         bases: Vec<u16>,
     },
+    /// Something happened to a file or a socket.
+    Context {
+        /// What, to which, when and on which processor.
+        event: ContextEvent,
+    },
 }
 
 /// One thing that happened in a world, borrowed from the call that told it.
@@ -163,6 +169,11 @@ pub enum EventRef<'a> {
         /// The base page within the page of each.
         bases: &'a [u16],
     },
+    /// [`Event::Context`]
+    Context {
+        /// What, to which, when and on which processor.
+        event: &'a ContextEvent,
+    },
 }
 
 impl EventRef<'_> {
@@ -188,6 +199,7 @@ impl EventRef<'_> {
             Self::BaseSamples { samples, bases } => {
                 Event::BaseSamples { samples: samples.to_vec(), bases: bases.to_vec() }
             }
+            Self::Context { event } => Event::Context { event: *event },
         }
     }
 }

@@ -9,9 +9,9 @@
 //! same plans come out, in whichever world the recording was made.
 
 use terrace_core::{
-    Abort, Action, Bytes, Done, Event, EventRef, FaultKind, Heat, Nanos, OpId, Outcome, PageRange,
-    PageRef, PageSize, Plan, Proposal, Reason, Region, Sample, Telemetry, TierId, Upcoming,
-    Urgency,
+    Abort, Action, Bytes, ContextEvent, Done, Event, EventRef, FaultKind, Heat, Nanos, OpId,
+    Outcome, PageRange, PageRef, PageSize, Plan, Proposal, Reason, Region, Sample, Telemetry,
+    TierId, Upcoming, Urgency,
 };
 use terrace_economics::{Decision, Economist};
 
@@ -121,6 +121,11 @@ impl Brain {
         self.economist.forget(range);
         self.policy.split(page, into);
     }
+    /// Something happened to a file or a socket.
+    pub fn context(&mut self, event: &ContextEvent) {
+        self.tell(EventRef::Context { event });
+        self.policy.context(event);
+    }
     /// Pages were given back, or a whole region unmapped.
     pub fn free(&mut self, range: PageRange, whole: bool) {
         self.tell(if whole { EventRef::Free { range } } else { EventRef::Discard { range } });
@@ -205,6 +210,7 @@ impl Brain {
             Event::BaseSamples { samples, bases } => self.base_samples(samples, bases),
             Event::Foresight { upcoming } => self.foresee(upcoming),
             Event::Split { page, into } => self.split(*page, into),
+            Event::Context { event } => self.context(event),
             Event::Discard { range } => self.free(*range, false),
             Event::Free { range } => self.free(*range, true),
             Event::Tick { telemetry } => {

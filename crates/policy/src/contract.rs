@@ -1,14 +1,14 @@
 //! The policy contract.
 //!
-//! Eleven inputs, one output; three of the inputs are for policies that ask for
+//! Twelve inputs, one output; four of the inputs are for policies that ask for
 //! them. `done` is an input because cost-aware policies
 //! (ARMS, Nomad) and every policy's own bookkeeping need to know what became
 //! of a proposal; `pressure` because a tier that must be brought in on access
 //! (compressed RAM, file) cannot take a page "instead of" the fast tier.
 
 use terrace_core::{
-    Bytes, Done, FaultKind, Nanos, PageRange, PageRef, PageSize, Plan, Region, Sample, Telemetry,
-    TierId, Upcoming,
+    Bytes, ContextEvent, Done, FaultKind, Nanos, PageRange, PageRef, PageSize, Plan, Region,
+    Sample, Telemetry, TierId, Upcoming,
 };
 
 /// At which page size a policy wants to be told.
@@ -127,6 +127,10 @@ pub trait Policy: Send {
     /// more (nobody will name it again), and `into` has its base pages, which lie
     /// where it lay. Told before `done`.
     fn split(&mut self, _page: PageRef, _into: &Region) {}
+
+    /// Something happened to a file or a socket: to one of the contexts that regions name, or
+    /// to one with kernel objects only. An object is told with the page that it lies in.
+    fn context(&mut self, _event: &ContextEvent) {}
 
     /// Pages were given back, or a whole region unmapped (`whole`): they lie
     /// nowhere, and what was known of them is void. Ranges may hold pages that

@@ -12,8 +12,8 @@
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{
-    Bytes, Done, Event, EventRef, FaultKind, MAX_TIERS, Nanos, PageRange, PageRef, Region, Sample,
-    Telemetry, TierId, TierTelemetry, Upcoming,
+    Bytes, ContextChange, ContextEvent, Done, Event, EventRef, FaultKind, MAX_TIERS, Nanos,
+    PageRange, PageRef, Region, Sample, Telemetry, TierId, TierTelemetry, Upcoming,
 };
 use thiserror::Error;
 
@@ -40,6 +40,7 @@ enum Item<'a> {
     Foresight(&'a [Upcoming]),
     Split(PageRef, Region),
     BaseSamples(&'a [Sample], &'a [u16]),
+    Context(ContextEvent),
 }
 
 /// The same when it is read.
@@ -59,6 +60,7 @@ enum OwnedItem {
     Foresight(Vec<Upcoming>),
     Split(PageRef, Region),
     BaseSamples(Vec<Sample>, Vec<u16>),
+    Context(ContextEvent),
 }
 
 /// Telemetry without tiers.
@@ -118,6 +120,7 @@ impl Packer {
             EventRef::Fault { .. } | EventRef::Samples { .. } | EventRef::Done { .. } => {
                 Weight::Bulk
             }
+            EventRef::Context { event } if event.change == ContextChange::Accessed => Weight::Bulk,
             _ => Weight::Structure,
         };
         let telemetry = match event {
@@ -154,6 +157,7 @@ impl Packer {
                 EventRef::Split { page, into } => {
                     self.put(&Item::Split(page, *into), weight, &mut take)
                 }
+                EventRef::Context { event } => self.put(&Item::Context(*event), weight, &mut take),
             };
         if !delivered {
             self.lost();
@@ -299,6 +303,7 @@ impl Unpacker {
             OwnedItem::Foresight(upcoming) => Event::Foresight { upcoming },
             OwnedItem::Split(page, into) => Event::Split { page, into },
             OwnedItem::BaseSamples(samples, bases) => Event::BaseSamples { samples, bases },
+            OwnedItem::Context(event) => Event::Context { event },
         }))
     }
 }
@@ -312,6 +317,7 @@ impl Default for Unpacker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace_core::context::{ContextIdentity, Cpu, ObjectId, ObjectKind};
     use terrace_core::{
         Abort, Access, Action, ContextId, Heat, OpId, Outcome, PageNo, PageSize, PerSecond,
         Proposal, Reason, RegionId, SampleSource, Urgency,
@@ -342,6 +348,10 @@ mod tests {
         let done = Done { proposal, outcome: Outcome::Aborted(Abort::Touched) };
         let kind = FaultKind::Absent(Access::Read);
         let later = Telemetry { now: Nanos(9), ..telemetry };
+        let context = |change| {
+            let event = ContextEvent { at: Nanos(5), cpu: Cpu(3), context: ContextId(9), change };
+            Event::Context { event }
+        };
         vec![
             Event::Alloc { region },
             Event::Fault { page, kind, telemetry: Box::new(telemetry) },
@@ -355,6 +365,15 @@ mod tests {
             Event::Foresight { upcoming: vec![Upcoming { page, loads: 0.1, stores: 3e9 }; 2] },
             Event::Split { page, into: region },
             Event::BaseSamples { samples: vec![sample; 2], bases: vec![3, 511] },
+            context(ContextChange::Created {
+                identity: ContextIdentity::File { device: 1 << 40, inode: u64::MAX, generation: 3 },
+            }),
+            context(ContextChange::Added {
+                object: ObjectId(u64::MAX),
+                kind: ObjectKind::ReceiveBuffer,
+                page,
+            }),
+            context(ContextChange::Accessed),
         ]
     }
 
@@ -375,6 +394,7 @@ mod tests {
             Event::Foresight { upcoming } => EventRef::Foresight { upcoming },
             Event::Split { page, into } => EventRef::Split { page: *page, into },
             Event::BaseSamples { samples, bases } => EventRef::BaseSamples { samples, bases },
+            Event::Context { event } => EventRef::Context { event },
         }
     }
 

@@ -315,6 +315,7 @@ impl WhatIf {
             }
             // Nothing is known of the future here, and nothing is split.
             Event::Foresight { .. } | Event::Split { .. } | Event::BaseSamples { .. } => {}
+            Event::Context { event } => self.brain.context(event),
             // Pressure and ends are this world's own.
             Event::Pressure { telemetry, .. } | Event::Done { telemetry, .. } => {
                 self.observe(telemetry);
