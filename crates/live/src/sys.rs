@@ -395,7 +395,12 @@ pub fn write_memory(at: usize, from: &[u8]) -> bool {
     unsafe {
         let fd = libc::open(c"/proc/self/mem".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
         if fd < 0 {
-            return false;
+            // Another root: what may be written can be, all the same.
+            let local = libc::iovec { iov_base: from.as_ptr() as *mut c_void, iov_len: from.len() };
+            let remote = libc::iovec { iov_base: at as *mut c_void, iov_len: from.len() };
+            let (local, remote) = (&raw const local, &raw const remote);
+            let n = libc::process_vm_writev(libc::getpid(), local, 1, remote, 1, 0);
+            return n == from.len() as isize;
         }
         let mut tries = 0;
         let written = loop {

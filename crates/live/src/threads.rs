@@ -316,21 +316,18 @@ fn begin_managing(worker: &mut Worker<'_>, start: &Start) -> Result<(), i32> {
     Ok(())
 }
 
-/// The kernel does not say what is mapped.
-const UNTOLD: i32 = libc::EIO;
-
 /// In a child: takes the memory over that its parent's pager had managed.
 fn adopt(worker: &mut Worker<'_>) -> Result<(), i32> {
     let pager = worker.pager;
     let (sentinel, _) = pager.fork.watched();
     register_unclaimed(pager, sentinel, PAGE)?;
-    forget_unmapped(pager)?;
+    forget_unmapped(pager);
     for (_, region) in pager.regions.iter() {
         register_mapped(pager, region)?;
     }
     worker.adopt_present();
     worker.manage_late();
-    for (start, end) in mapped_unknown(pager)? {
+    for (start, end) in mapped_unknown(pager) {
         // What cannot be managed is told of by the statistics.
         let _ = worker.manage_range(start, end);
     }
@@ -339,14 +336,16 @@ fn adopt(worker: &mut Worker<'_>) -> Result<(), i32> {
 
 /// In a child: forgets what it has not inherited (`MADV_DONTFORK`), and what was
 /// unmapped just before the fork, with the message still under way.
-fn forget_unmapped(pager: &Pager) -> Result<(), i32> {
+fn forget_unmapped(pager: &Pager) {
     let mut gaps = Vec::new();
     let mut end = 0;
-    if !presence::for_each_mapping(|m| {
+    let told = presence::for_each_mapping(|m| {
         gaps.push((end, m.start));
         end = m.end;
-    }) {
-        return Err(UNTOLD);
+    });
+    // Without `/proc` (another root) nobody knows, nor could the child be put on plain memory.
+    if !told || end == 0 {
+        return;
     }
     gaps.push((end, usize::MAX));
     for (_, region) in pager.regions.iter() {
@@ -358,20 +357,17 @@ fn forget_unmapped(pager: &Pager) -> Result<(), i32> {
             }
         }
     }
-    Ok(())
 }
 
 /// In a child: what is mapped in the window and not in the books. Another thread of the parent's
 /// had mapped it, and had not come to say so.
-fn mapped_unknown(pager: &Pager) -> Result<Vec<(usize, usize)>, i32> {
+fn mapped_unknown(pager: &Pager) -> Vec<(usize, usize)> {
     let mut mapped = Vec::new();
-    if !presence::for_each_mapping(|m| {
+    presence::for_each_mapping(|m| {
         if crate::regions::in_window(m.start) && m.is_manageable() {
             mapped.push((m.start, m.end));
         }
-    }) {
-        return Err(UNTOLD);
-    }
+    });
     let mut unknown: Vec<(usize, usize)> = Vec::new();
     for (start, end) in mapped {
         let mut at = start;
@@ -395,7 +391,7 @@ fn mapped_unknown(pager: &Pager) -> Result<Vec<(usize, usize)>, i32> {
             at = next;
         }
     }
-    Ok(unknown)
+    unknown
 }
 
 /// Registers a range with a child's handle, or says why the kernel does not take it.
@@ -460,10 +456,10 @@ fn register_mapped(pager: &Pager, region: &crate::regions::Region) -> Result<(),
 fn register_page(pager: &Pager, at: usize) -> Result<(), i32> {
     let Err(error) = register_unclaimed(pager, at, PAGE) else { return Ok(()) };
     let mut is_ours = false;
-    let told = presence::for_each_mapping(|m| {
+    presence::for_each_mapping(|m| {
         is_ours |= m.anonymous && m.start <= at && at < m.end;
     });
-    if error != libc::EINVAL || is_ours || !told {
+    if error != libc::EINVAL || is_ours {
         return Err(error);
     }
     pager.unmapped(at, at + PAGE);
