@@ -236,7 +236,7 @@ crash-long: ## More than 10 000 crash points of random programs.
 	    $(CARGO) test --locked --release -p terrace-persist --test crash -- --nocapture
 
 .PHONY: validate
-validate: build ## Ours beside references, from runs made now: six parts, exit code 1 if one fails.
+validate: build ## Ours beside references, from runs made now: seven parts, exit code 1 if a row fails.
 	$(TERRACE) validate
 
 .PHONY: validate-memory

@@ -2,15 +2,19 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
-use terrace_core::Nanos;
-use terrace_dram::validation as memory;
-use terrace_sim::reproduce::{self, Claim, HememConfig, Length, hemem};
+use terrace_core::{Nanos, Replacement};
+use terrace_dram::{MemoryFile, presets};
+use terrace_persist::kindle::programs::ProgramsConfig;
+use terrace_persist::kindle::validation as kindle;
+use terrace_sim::reproduce::{HememConfig, Length};
 use terrace_sim::validation::{
-    Criterion, Line, Reference, cachegrind, champsim, closed_forms, loaded,
+    Criterion, Line, Model, Reference, State, Tally, cachegrind, champsim, closed_forms, curve,
+    loaded, policies,
 };
+use terrace_sim::{SimError, machines};
 
 use crate::failure::Failure;
 use crate::output::{self, table};
@@ -20,23 +24,38 @@ use crate::progress::Progress;
 ///
 /// Miss counts beside cachegrind's (needs valgrind), the DDR4 curve, closed
 /// forms, ChampSim's counters, published shapes of Optane and CXL, orderings of
-/// papers. Exit code 1 if a check fails. docs/validation.md says why ours
-/// differs where it does.
+/// papers, Kindle's figure of HSCC. A row holds, fails, differs as is known (with
+/// the cause), or only checks arithmetic. Exit code 1 if a row fails.
+/// docs/validation.md says what is checked against what.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Parts to run, 1 to 6; all of them if not given.
+    /// Parts to run, 1 to 7; all of them if not given.
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',',
-          value_parser = clap::value_parser!(u8).range(1..=6))]
+          value_parser = clap::value_parser!(u8).range(1..=7))]
     only: Vec<u8>,
 }
 
 #[derive(Serialize)]
 struct Document {
     parts: Vec<Part>,
-    failed: usize,
+    /// What all rows came to.
+    #[serde(flatten)]
+    all: Tally,
+    /// The same by what they are compared with.
+    by_reference: Vec<OfReference>,
+    /// Parts that could not be run here.
+    parts_not_run: usize,
 }
 
-/// One of the six.
+/// What the rows with one kind of reference came to.
+#[derive(Serialize)]
+struct OfReference {
+    reference: Reference,
+    #[serde(flatten)]
+    tally: Tally,
+}
+
+/// One of the seven.
 #[derive(Serialize)]
 struct Part {
     number: u8,
@@ -50,7 +69,7 @@ struct Part {
 
 #[derive(Serialize)]
 struct Judged {
-    holds: bool,
+    state: State,
     #[serde(flatten)]
     line: Line,
 }
@@ -66,13 +85,23 @@ enum Skipped {
     Failed(String),
 }
 
-const PARTS: [(&str, Run); 6] = [
+impl From<SimError> for Skipped {
+    fn from(error: SimError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+const PARTS: [(&str, Run); 7] = [
     ("misses beside cachegrind's", misses),
-    ("the DDR4-2400 latency-throughput curve", curve),
-    ("closed forms", || Ok(forms())),
-    ("ChampSim's counters for the synthetic mix", other_simulator),
-    ("published shapes: Optane, CXL", || Ok(shapes())),
+    ("the DDR4-2400 latency-throughput curve", || Ok(curve::lines(&memory("ddr4-2400")?))),
+    ("closed forms", || Ok(closed_forms::lines(&MemoryFile::clone, Replacement::Lru))),
+    ("ChampSim's counters for the synthetic mix", || Ok(champsim::lines(champsim::machine())?)),
+    ("published shapes: Optane, CXL, mixed traffic", shapes),
     ("orderings of the papers", orderings),
+    ("Kindle's figure of HSCC", || {
+        let config = ProgramsConfig { accesses: kindle::ACCESSES, ..ProgramsConfig::default() };
+        Ok(kindle::lines(&config)?)
+    }),
 ];
 
 impl Args {
@@ -95,111 +124,64 @@ impl Args {
                 }
             };
             let seconds = begun.elapsed().as_secs_f64();
-            let lines = lines.into_iter().map(|line| Judged { holds: line.holds(), line });
+            let lines = lines.into_iter().map(|line| Judged { state: line.state(), line });
             parts.push(Part { number, title, seconds, skipped, lines: lines.collect() });
         }
         bar.finish();
-        let failed = parts.iter().flat_map(|part| &part.lines).filter(|line| !line.holds).count();
-        let document = Document { parts, failed };
+        let document = Document::of(parts);
         let text =
             if json { output::json("terrace.validate", &document)? } else { render(&document) };
         output::print(&text)?;
-        Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(document.exit_code())
     }
 }
+
+impl Document {
+    fn of(parts: Vec<Part>) -> Self {
+        let lines: Vec<&Line> =
+            parts.iter().flat_map(|part| part.lines.iter().map(|judged| &judged.line)).collect();
+        let all = Tally::of(lines.iter().copied());
+        let by_reference = REFERENCES.map(|(reference, _)| OfReference {
+            reference,
+            tally: Tally::of(lines.iter().copied().filter(|line| line.kind == reference)),
+        });
+        let parts_not_run = parts.iter().filter(|part| part.skipped.is_some()).count();
+        Self { parts, all, by_reference: by_reference.into(), parts_not_run }
+    }
+
+    fn exit_code(&self) -> ExitCode {
+        if self.all.fails == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// What rows are compared with.
+const REFERENCES: [(Reference, &str); 4] = [
+    (Reference::Hardware, "published measurements"),
+    (Reference::Simulator, "other simulators"),
+    (Reference::Formula, "closed forms"),
+    (Reference::Ourselves, "bounds of our own"),
+];
 
 fn misses() -> Result<Vec<Line>, Skipped> {
     if !cachegrind::is_possible() {
         return Err(Skipped::Missing("valgrind is not installed".to_owned()));
     }
     let all = cachegrind::compare().map_err(|e| Skipped::Failed(e.to_string()))?;
-    let mut lines = Vec::new();
-    for one in &all {
-        for (level, name) in ["first level", "last level"].into_iter().enumerate() {
-            for (kind, what) in ["instructions", "loads", "stores"].into_iter().enumerate() {
-                lines.push(Line {
-                    what: format!("{} {}, {name}: {what}", one.program, one.caches),
-                    unit: "",
-                    ours: one.ours[level][kind] as f64,
-                    reference: one.theirs[level][kind] as f64,
-                    criterion: Criterion::Within(0.0),
-                    kind: Reference::Simulator,
-                    source: "cachegrind, run now".to_owned(),
-                });
-            }
-        }
-    }
-    Ok(lines)
+    Ok(cachegrind::lines(&all))
 }
 
-fn from_memory(checks: Vec<memory::Check>) -> Vec<Line> {
-    checks.into_iter().map(Line::from).collect()
+fn memory(name: &str) -> Result<MemoryFile, Skipped> {
+    presets::load(name).map_err(Skipped::Failed)
 }
 
-fn curve() -> Result<Vec<Line>, Skipped> {
-    let file = terrace_dram::presets::builtin("ddr4-2400")
-        .ok_or_else(|| Skipped::Failed("no DDR4-2400".to_owned()))?;
-    let begun = processor_time();
-    let points = memory::curve(&file, 4000);
-    let took = processor_time().saturating_sub(begun).as_secs_f64();
-    let mut lines = from_memory(memory::ddr4_curve());
-    lines.push(Line {
-        what: format!("processor time of the curve's {} points", points.len()),
-        unit: "s",
-        ours: took,
-        reference: 3.0,
-        criterion: Criterion::AtMost,
-        kind: Reference::Formula,
-        source: "our own bound; Ramulator 2.1 takes 70 s".to_owned(),
-    });
-    Ok(lines)
+fn shapes() -> Result<Vec<Line>, Skipped> {
+    Ok(loaded::lines(&machines::load("cxl")?, &memory("optane")?))
 }
 
-fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
-}
-
-fn forms() -> Vec<Line> {
-    let mut lines = from_memory(memory::closed_forms());
-    lines.extend(closed_forms::lines());
-    lines
-}
-
-fn other_simulator() -> Result<Vec<Line>, Skipped> {
-    champsim::lines().map_err(|e| Skipped::Failed(e.to_string()))
-}
-
-fn shapes() -> Vec<Line> {
-    let mut lines = from_memory(memory::optane());
-    lines.extend(loaded::lines());
-    lines
-}
-
-/// What the papers say of HeMem's figure and of one policy against another,
-/// judged by the criteria of `reproduce hemem` and of the orderings' page.
 fn orderings() -> Result<Vec<Line>, Skipped> {
-    let failed = |e: terrace_sim::SimError| Skipped::Failed(e.to_string());
-    let table = hemem(&HememConfig::default(), &|_| ()).map_err(failed)?;
-    let others = reproduce::orderings(Length::Whole, &mut |_| ()).map_err(failed)?;
-    let figure = table
-        .claims
-        .iter()
-        .map(|claim| judged(claim, "HeMem: ", "docs/reproduce-hemem.md", "HeMem, SOSP 2021"));
-    let page = "docs/policies/orderings.md";
-    Ok(figure.chain(others.iter().map(|claim| judged(claim, "", page, page))).collect())
-}
-
-fn judged(claim: &Claim, whose: &str, page: &'static str, source: &str) -> Line {
-    Line {
-        what: format!("{whose}{} ({})", claim.paper, claim.criterion),
-        unit: "",
-        ours: f64::from(u8::from(claim.holds)),
-        reference: 1.0,
-        criterion: if claim.holds { Criterion::AtLeast } else { Criterion::Explained(page) },
-        kind: Reference::Simulator,
-        source: format!("{source}; measured: {}", claim.measured),
-    }
+    let mut lines = policies::of_hemem(&HememConfig::default())?;
+    lines.extend(policies::orderings(Length::Whole)?);
+    Ok(lines)
 }
 
 fn number(value: f64, unit: &str) -> String {
@@ -223,27 +205,34 @@ fn render(document: &Document) -> String {
         let rows: Vec<_> = part
             .lines
             .iter()
-            .map(|Judged { holds, line }| {
+            .map(|Judged { state, line }| {
                 let difference = (line.ours / line.reference - 1.0) * 100.0;
-                let difference = if line.reference == 0.0 || line.criterion == Criterion::AtMost {
+                let bound = matches!(line.criterion, Criterion::AtMost | Criterion::AtLeast);
+                let difference = if line.reference == 0.0 || bound {
                     String::new()
                 } else {
                     format!("{difference:+.1} %")
                 };
-                let (verdict, allowed) = match (holds, line.criterion) {
-                    (false, _) => ("FAILS", String::new()),
-                    (true, Criterion::Explained(_)) => ("differs", "not judged".to_owned()),
-                    (true, _) => ("ok", String::new()),
+                let verdict = match state {
+                    State::Holds => "holds",
+                    State::Fails => "FAILS",
+                    State::Differs => "differs",
+                    State::Arithmetic => "arithmetic",
                 };
                 let allowed = match line.criterion {
                     Criterion::Within(share) if share <= 0.0 => "identical".to_owned(),
                     Criterion::Within(share) => format!("within {:.0} %", share * 100.0),
                     Criterion::AtMost => "at most".to_owned(),
                     Criterion::AtLeast => "at least".to_owned(),
-                    Criterion::Explained(_) => allowed,
+                    Criterion::Between(least, most) => format!("{least} to {most}"),
+                    Criterion::Differs(known) => format!(
+                        "known: {} within {:.0} %",
+                        number(known.ours, ""),
+                        known.within * 100.0
+                    ),
                 };
                 [
-                    format!("   {verdict:8}{}", line.what),
+                    format!("   {verdict:11}{}", line.what),
                     number(line.ours, line.unit),
                     number(line.reference, line.unit),
                     difference,
@@ -262,23 +251,83 @@ fn render(document: &Document) -> String {
         }
         let mut reasons: Vec<&str> = Vec::new();
         for judged in &part.lines {
-            if let Criterion::Explained(why) = judged.line.criterion
-                && !reasons.contains(&why)
+            if let Criterion::Differs(known) = judged.line.criterion
+                && !reasons.contains(&known.cause)
             {
-                reasons.push(why);
+                reasons.push(known.cause);
             }
         }
         for why in reasons {
             let _ = writeln!(text, "   differs because: {why}");
         }
+        for (model, note) in MODELS {
+            if part.lines.iter().any(|judged| judged.line.model == model) {
+                let _ = writeln!(text, "   looks at: {note}");
+            }
+        }
         text.push('\n');
     }
-    let lines: usize = document.parts.iter().map(|part| part.lines.len()).sum();
-    let skipped = document.parts.iter().filter(|part| part.skipped.is_some()).count();
-    let _ = write!(text, "{lines} comparisons, {} failed", document.failed);
-    if skipped > 0 {
-        let _ = write!(text, ", {skipped} parts not run");
+    summary(&mut text, document);
+    text
+}
+
+/// Which part of the simulator rows look at, and who uses it.
+const MODELS: [(Model, &str); 4] = [
+    (Model::Caches, "caches, TLBs and page walks of the full model"),
+    (Model::Tiers, "tiers by latency, bandwidth and load, as `sim`, `compare` and `plan` use them"),
+    (Model::Commands, COMMANDS),
+    (Model::Policies, "policies in a simulation"),
+];
+const COMMANDS: &str = "memory by its commands, as `crash` and `reproduce kindle` use it for \
+                        persistence; no run that tiers memory does";
+
+fn summary(text: &mut String, document: &Document) {
+    let counted = |tally: &Tally| {
+        format!(
+            "{} hold, {} fail, {} differ as known, {} check arithmetic only",
+            tally.holds, tally.fails, tally.differs, tally.arithmetic
+        )
+    };
+    for of in &document.by_reference {
+        let name = REFERENCES.iter().find(|(reference, _)| *reference == of.reference);
+        if let (Some((_, name)), true) = (name, of.tally.total() > 0) {
+            let _ = writeln!(text, "beside {name}: {}", counted(&of.tally));
+        }
+    }
+    let _ = write!(text, "{} rows: {}", document.all.total(), counted(&document.all));
+    if document.parts_not_run > 0 {
+        let _ = write!(text, "; {} parts not run", document.parts_not_run);
     }
     text.push('\n');
-    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The libraries' tests seed a fault in each part and see rows fail; this is what
+    /// makes a row that fails the command's failure.
+    #[test]
+    fn a_row_that_fails_is_exit_code_1_and_is_told() {
+        let document = |memory: &MemoryFile| {
+            let checks = terrace_dram::validation::ddr4_curve(memory);
+            let lines = checks.into_iter().map(Line::from);
+            let lines = lines.map(|line| Judged { state: line.state(), line }).collect();
+            let part = Part { number: 2, title: "a curve", seconds: 1.0, skipped: None, lines };
+            Document::of(vec![part])
+        };
+        let sound = presets::load("ddr4-2400").unwrap();
+        let document_of_sound = document(&sound);
+        assert_eq!(document_of_sound.exit_code(), ExitCode::SUCCESS);
+        assert!(render(&document_of_sound).contains(" 0 fail, "));
+
+        let mut faulty = sound;
+        let opening = &mut faulty.dram.as_mut().unwrap().timing.tRCD.value;
+        (opening.cycles, opening.nanos) = (opening.cycles * 2, opening.nanos * 2.0);
+        let document = document(&faulty);
+        assert_eq!(document.exit_code(), ExitCode::FAILURE);
+        let text = render(&document);
+        assert!(text.contains("   FAILS      idle latency to the first data"), "{text}");
+        assert!(!text.contains(" 0 fail, "), "{text}");
+    }
 }

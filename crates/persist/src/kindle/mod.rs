@@ -3,6 +3,7 @@
 
 pub mod beyond;
 pub mod programs;
+pub mod validation;
 
 use core::fmt;
 

@@ -372,6 +372,36 @@ pub fn ssp(
     Ok(rows)
 }
 
+/// Pages brought up while a program was measured.
+fn brought_up(report: &FullReport) -> u64 {
+    report.migrated_measured.promotions + report.migrated_measured.exchanges
+}
+
+/// A folded program under HSCC.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moved {
+    /// Time over the time without migration.
+    pub time: f64,
+    /// Pages brought up.
+    pub pages: u64,
+}
+
+/// A folded program under HSCC, by threshold.
+pub fn folded<const N: usize>(
+    program: ProgramName,
+    thresholds: [u16; N],
+    config: &ProgramsConfig,
+) -> Result<[Moved; N], SimError> {
+    let reports = on_all_processors(1 + N, &|_, _| (), |index| {
+        let threshold = index.checked_sub(1).map(|n| thresholds[n]);
+        migrate(program, true, threshold, true, config)
+    })?;
+    Ok(std::array::from_fn(|n| {
+        let report = &reports[1 + n];
+        Moved { time: report.time / reports[0].time, pages: brought_up(report) }
+    }))
+}
+
 /// Figure 6 and its tables, folded first.
 pub fn hscc(
     config: &ProgramsConfig,
@@ -386,9 +416,6 @@ pub fn hscc(
         let threshold = run.map(|n| THRESHOLDS[n / 2]);
         migrate(PROGRAMS[program], folded, threshold, run.is_none_or(|n| n % 2 == 0), config)
     })?;
-    let brought_up = |report: &FullReport| {
-        report.migrated_measured.promotions + report.migrated_measured.exchanges
-    };
     let page_copy = |report: &FullReport| {
         let copying = report.tlb_counts_measured.unwrap_or_default().copying;
         let pages = report.migrated_measured.moved.get() / 4096;

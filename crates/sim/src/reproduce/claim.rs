@@ -15,8 +15,47 @@ pub struct Claim {
     pub measured: String,
     /// The number in `measured` that the criterion judges.
     pub value: f64,
-    /// Whether it meets the criterion.
+    /// The criterion's number.
+    pub bound: Bound,
+    /// Whether `value` is within `bound`.
     pub holds: bool,
+}
+
+/// The number of a criterion.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bound {
+    /// At least this.
+    AtLeast(f64),
+    /// Less than this.
+    Below(f64),
+    /// Neither less nor more.
+    Between(f64, f64),
+}
+
+impl Bound {
+    /// Whether a value is within it.
+    pub fn holds(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => value >= least,
+            Self::Below(most) => value < most,
+            Self::Between(least, most) => (least..=most).contains(&value),
+        }
+    }
+}
+
+impl Claim {
+    /// A statement, judged.
+    pub fn new(
+        paper: &'static str,
+        criterion: impl Into<String>,
+        bound: Bound,
+        value: f64,
+        measured: String,
+    ) -> Self {
+        let (criterion, holds) = (criterion.into(), bound.holds(value));
+        Self { paper, criterion, measured, value, bound, holds }
+    }
 }
 
 impl fmt::Display for Claim {

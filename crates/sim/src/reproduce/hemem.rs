@@ -15,7 +15,7 @@ use terrace_core::{Bytes, BytesPerSecond, Machine};
 use terrace_economics::Mode;
 use terrace_policy::{HeMem, HeMemConfig, PolicyName};
 
-use super::claim::Claim;
+use super::claim::{Bound, Claim};
 use crate::config::{Phases, SimConfig, SimPolicy};
 use crate::error::SimError;
 use crate::machines;
@@ -267,6 +267,9 @@ fn is_sampled(system: SimPolicy) -> bool {
     system == SYSTEMS[PAPERS] || system == SYSTEMS[HEMEM]
 }
 
+/// What HeMem says of a hot set that does not fit.
+pub(crate) const STOPS: &str = "HeMem identifies this case and stops migration";
+
 /// How near is "near", in claims without a number of the paper's.
 const NEAR: f64 = 0.8;
 
@@ -282,63 +285,60 @@ fn claims(rows: &[Row], dram: Bytes, hemem: usize) -> Vec<Claim> {
         fits.iter().min_by(|a, b| ratio(a, hemem, ALL_DRAM).total_cmp(&ratio(b, hemem, ALL_DRAM)))
     {
         let value = ratio(worst, hemem, ALL_DRAM);
-        claims.push(Claim {
-            paper: "as long as the hot set fits into DRAM, HeMem identifies it and keeps it there",
-            criterion: format!("at least {NEAR} of all-DRAM at every hot set up to {dram}"),
-            measured: format!("{value:.2} at worst, at {}", worst.hot_set),
+        claims.push(Claim::new(
+            "as long as the hot set fits into DRAM, HeMem identifies it and keeps it there",
+            format!("at least {NEAR} of all-DRAM at every hot set up to {dram}"),
+            Bound::AtLeast(NEAR),
             value,
-            holds: value >= NEAR,
-        });
+            format!("{value:.2} at worst, at {}", worst.hot_set),
+        ));
     }
     if let (Some(first), Some(last)) = (fits.first(), fits.last()) {
         let value = gups(last, MEMORY_MODE) / gups(first, MEMORY_MODE);
-        claims.push(Claim {
-            paper: "Memory Mode suffers as the hot set approaches the capacity of DRAM",
-            criterion: format!(
-                "at {} below {NEAR} of its throughput at {}",
-                last.hot_set, first.hot_set
-            ),
-            measured: format!("{value:.2}"),
+        claims.push(Claim::new(
+            "Memory Mode suffers as the hot set approaches the capacity of DRAM",
+            format!("at {} below {NEAR} of its throughput at {}", last.hot_set, first.hot_set),
+            Bound::Below(NEAR),
             value,
-            holds: value < NEAR,
-        });
+            format!("{value:.2}"),
+        ));
     }
     if let Some(best) = fits
         .iter()
         .max_by(|a, b| ratio(a, hemem, MEMORY_MODE).total_cmp(&ratio(b, hemem, MEMORY_MODE)))
     {
         let value = ratio(best, hemem, MEMORY_MODE);
-        claims.push(Claim {
-            paper: "HeMem performs up to 2x better than Memory Mode with increasing hot set size",
-            criterion: "best ratio between 1.5 and 2.5 while the hot set fits".into(),
-            measured: format!("{value:.2} at {}", best.hot_set),
+        claims.push(Claim::new(
+            "HeMem performs up to 2x better than Memory Mode with increasing hot set size",
+            "best ratio between 1.5 and 2.5 while the hot set fits",
+            Bound::Between(1.5, 2.5),
             value,
-            holds: (1.5..=2.5).contains(&value),
-        });
+            format!("{value:.2} at {}", best.hot_set),
+        ));
     }
     if let Some(largest) = rows.iter().max_by_key(|row| row.hot_set).filter(|r| r.hot_set > dram) {
         let contenders = [hemem, MEMORY_MODE, FIRST_TOUCH].map(|system| gups(largest, system));
         let least = contenders.into_iter().fold(f64::INFINITY, f64::min);
         let most = contenders.into_iter().fold(0.0, f64::max);
         let value = least / most;
-        claims.push(Claim {
-            paper: "when the hot set does not fit into DRAM, all configurations converge",
-            criterion: format!(
+        claims.push(Claim::new(
+            "when the hot set does not fit into DRAM, all configurations converge",
+            format!(
                 "at {} the slowest reaches {NEAR} of the fastest (all-DRAM aside)",
                 largest.hot_set
             ),
-            measured: format!("{value:.2}"),
+            Bound::AtLeast(NEAR),
             value,
-            holds: value >= NEAR,
-        });
+            format!("{value:.2}"),
+        ));
         let value = largest.cells[hemem].migration.get() / (1u64 << 20) as f64;
-        claims.push(Claim {
-            paper: "HeMem identifies this case and stops migration",
-            criterion: format!("below 100 MiB/s at {}, a hundredth of its limit", largest.hot_set),
-            measured: format!("{value:.0} MiB/s"),
+        claims.push(Claim::new(
+            STOPS,
+            format!("below 100 MiB/s at {}, a hundredth of its limit", largest.hot_set),
+            Bound::Below(100.0),
             value,
-            holds: value < 100.0,
-        });
+            format!("{value:.0} MiB/s"),
+        ));
     }
     claims
 }

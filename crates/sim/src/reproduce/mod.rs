@@ -4,6 +4,6 @@ pub mod claim;
 pub mod hemem;
 pub mod orderings;
 
-pub use claim::Claim;
+pub use claim::{Bound, Claim};
 pub use hemem::{HememConfig, HememTable, hemem};
 pub use orderings::{Length, orderings};

@@ -13,13 +13,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::Serialize;
-use terrace_core::Inclusion;
+use terrace_core::{Inclusion, Replacement};
 
 use crate::full::hierarchy::{
     CacheGeometry, Hierarchy, HierarchyGeometry, Level, Request, WriteBacks,
 };
 use crate::full::{Access, Batch, Source as _};
 use crate::trace::import;
+
+use super::{Criterion, Line, Model, Reference};
 
 /// Misses: instructions, loads, stores; first level, last level.
 pub type Misses = [[u64; 3]; 2];
@@ -69,15 +71,19 @@ struct Caches {
 }
 
 impl Caches {
-    fn new(geometry: &Geometry) -> Self {
-        let first = CacheGeometry::lru(geometry.first.0, geometry.first.1);
+    fn new(geometry: &Geometry, replacement: Replacement) -> Self {
+        let level = |(size, ways): (u64, u32)| CacheGeometry {
+            replacement,
+            ..CacheGeometry::lru(size, ways)
+        };
+        let first = level(geometry.first);
         Self {
             caches: Hierarchy::new(&HierarchyGeometry {
                 cores: 1,
                 l1: first,
                 l1i: Some(first),
                 l2: None,
-                llc: CacheGeometry::lru(geometry.last.0, geometry.last.1),
+                llc: level(geometry.last),
                 inclusion: Inclusion::NonInclusive,
             }),
             misses: Misses::default(),
@@ -114,12 +120,12 @@ impl Caches {
 }
 
 /// What our caches count.
-fn ours(geometry: &Geometry, program: &[&str]) -> Option<Misses> {
+fn ours(geometry: &Geometry, program: &[&str], replacement: Replacement) -> Option<Misses> {
     let arguments = ["--trace-mem=yes", "--basic-counts=no"].map(str::to_owned);
     let mut child = valgrind("lackey", &arguments, program).stderr(Stdio::piped()).spawn().ok()?;
     let lines = BufReader::new(child.stderr.take()?);
     let mut source = import::lackey_with_fetches(lines, Path::new("lackey"));
-    let mut caches = Caches::new(geometry);
+    let mut caches = Caches::new(geometry, replacement);
     let mut batch = Batch::default();
     while source.next(&mut batch).expect("lackey's own lines") {
         batch.accesses.iter().for_each(|&access| caches.reference(access));
@@ -149,36 +155,94 @@ pub fn is_possible() -> bool {
 
 /// Runs four programs under both tools, with two geometries.
 pub fn compare() -> io::Result<Vec<Comparison>> {
+    in_directory(|directory| {
+        let input = directory.join("input");
+        let lines: Vec<String> =
+            (0..3000u64).map(|i| (i.wrapping_mul(0x9e37_79b9) % 100_003).to_string()).collect();
+        fs::write(&input, lines.join("\n"))?;
+        let input = input.display().to_string();
+        let programs: [&[&str]; 4] = [
+            &["/usr/bin/sort", "-n", &input],
+            &["/usr/bin/gzip", "-c", &input],
+            &["/bin/ls", "-l", "/etc"],
+            &["/usr/bin/sha256sum", &input],
+        ];
+        let mut comparisons = Vec::new();
+        for program in programs {
+            for geometry in &GEOMETRIES {
+                comparisons.push(one(program, geometry, directory, Replacement::Lru)?);
+            }
+        }
+        Ok(comparisons)
+    })
+}
+
+fn in_directory<T>(work: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let directory = std::env::temp_dir().join(format!("terrace-validate-{}", std::process::id()));
     fs::create_dir_all(&directory)?;
-    let result = compare_in(&directory);
+    let result = work(&directory);
     let _ = fs::remove_dir_all(&directory);
     result
 }
 
-fn compare_in(directory: &Path) -> io::Result<Vec<Comparison>> {
-    let input = directory.join("input");
-    let lines: Vec<String> =
-        (0..3000u64).map(|i| (i.wrapping_mul(0x9e37_79b9) % 100_003).to_string()).collect();
-    fs::write(&input, lines.join("\n"))?;
-    let input = input.display().to_string();
-    let programs: [&[&str]; 4] = [
-        &["/usr/bin/sort", "-n", &input],
-        &["/usr/bin/gzip", "-c", &input],
-        &["/bin/ls", "-l", "/etc"],
-        &["/usr/bin/sha256sum", &input],
-    ];
-    let mut comparisons = Vec::new();
-    for program in programs {
-        for geometry in &GEOMETRIES {
-            let failed = || io::Error::other(format!("{}: valgrind failed", program[0]));
-            comparisons.push(Comparison {
-                program: program[0].rsplit('/').next().unwrap_or_default().to_owned(),
-                caches: geometry.name,
-                theirs: cachegrind(geometry, program, directory).ok_or_else(failed)?,
-                ours: ours(geometry, program).ok_or_else(failed)?,
-            });
+fn one(
+    program: &[&str],
+    geometry: &Geometry,
+    directory: &Path,
+    replacement: Replacement,
+) -> io::Result<Comparison> {
+    let failed = || io::Error::other(format!("{}: valgrind failed", program[0]));
+    Ok(Comparison {
+        program: program[0].rsplit('/').next().unwrap_or_default().to_owned(),
+        caches: geometry.name,
+        theirs: cachegrind(geometry, program, directory).ok_or_else(failed)?,
+        ours: ours(geometry, program, replacement).ok_or_else(failed)?,
+    })
+}
+
+/// A line for each counter.
+pub fn lines(comparisons: &[Comparison]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for one in comparisons {
+        for (level, name) in ["first level", "last level"].into_iter().enumerate() {
+            for (kind, what) in ["instructions", "loads", "stores"].into_iter().enumerate() {
+                lines.push(Line {
+                    what: format!("{} {}, {name}: {what}", one.program, one.caches),
+                    unit: "",
+                    ours: one.ours[level][kind] as f64,
+                    reference: one.theirs[level][kind] as f64,
+                    criterion: Criterion::Within(0.0),
+                    kind: Reference::Simulator,
+                    model: Model::Caches,
+                    arithmetic: false,
+                    source: "cachegrind, run now".to_owned(),
+                });
+            }
         }
     }
-    Ok(comparisons)
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::Tally;
+
+    /// One small program is enough here; `make validate` has four. Where valgrind is
+    /// missing there is nothing to compare with, and the part says that it did not run.
+    #[test]
+    fn caches_that_do_not_replace_the_least_recently_used_line_fail() {
+        if !is_possible() {
+            eprintln!("valgrind is not installed");
+            return;
+        }
+        let with = |replacement| {
+            let program: &[&str] = &["/bin/true"];
+            in_directory(|directory| one(program, &GEOMETRIES[1], directory, replacement))
+                .expect("valgrind runs")
+        };
+        let tally = |replacement| Tally::of(&lines(&[with(replacement)]));
+        assert_eq!(tally(Replacement::Lru).fails, 0);
+        assert!(tally(Replacement::Fifo).fails > 0);
+    }
 }

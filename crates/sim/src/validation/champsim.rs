@@ -12,7 +12,7 @@
 
 use terrace_core::{Bytes, Inclusion, Machine};
 
-use super::{Criterion, Line, Reference};
+use super::{Criterion, Known, Line, Model, Reference};
 use crate::config::SimPolicy;
 use crate::error::SimError;
 use crate::full::report::CacheReport;
@@ -24,8 +24,11 @@ const INSTRUCTIONS: u64 = 500_000;
 const AS_PUBLISHED: &str = "ChampSim 2ff25011, default caches, no prefetch, the same accesses";
 const WALKER_CORRECTED: &str =
     "ChampSim 2ff25011 with its page walker corrected, else as above, the same accesses";
-const WALKER: &str = "its page walker reads a level twice, once in a page that the walk before it \
-                      happened to use (pull request 600); corrected, its counters are the ones above";
+const WALKER: &str = "since ChampSim's pull request 600 its page walker reads a level twice, the second \
+                      time in a page that the walk before it happened to use; corrected, its counters are \
+                      the ones above (docs/validation.md says what was changed)";
+/// By how much ours may move where it is known to differ.
+const SAME_DIFFERENCE: f64 = 0.03;
 
 /// What `ChampSim` counted.
 struct Counters {
@@ -91,8 +94,8 @@ pub fn stream() -> Stream {
 }
 
 /// Runs the mix.
-pub fn run() -> Result<FullReport, SimError> {
-    let config = FullConfig::new(machine(), SimPolicy::AllDram);
+fn run(machine: Machine) -> Result<FullReport, SimError> {
+    let config = FullConfig::new(machine, SimPolicy::AllDram);
     setup::simulate(&config, &mut stream(), &mut |_, _| ())
 }
 
@@ -106,9 +109,9 @@ fn touched(lines: f64, accesses: f64) -> f64 {
     lines * (1.0 - (-accesses / lines).exp())
 }
 
-/// The comparison.
-pub fn lines() -> Result<Vec<Line>, SimError> {
-    let report = run()?;
+/// The comparison, of a machine that is usually [`machine`].
+pub fn lines(machine: Machine) -> Result<Vec<Line>, SimError> {
+    let report = run(machine)?;
     let (l1, l2, llc, tlb) = (&report.l1, &report.l2, &report.llc, &report.tlb);
     let line = |what: String, ours: u64, reference: f64, source: &str, criterion| Line {
         what: format!("mix: {what}"),
@@ -117,6 +120,8 @@ pub fn lines() -> Result<Vec<Line>, SimError> {
         reference,
         criterion,
         kind: Reference::Simulator,
+        model: Model::Caches,
+        arithmetic: false,
         source: source.to_owned(),
     };
     let ours = [("L1D misses", misses(l1)), ("L2 misses", misses(l2)), ("LLC misses", misses(llc))];
@@ -145,6 +150,7 @@ pub fn lines() -> Result<Vec<Line>, SimError> {
         + touched((1u64 << 20) as f64 / 64.0, 0.08 * accesses)
         + touched((1u64 << 30) as f64 / 64.0, 0.02 * accesses);
     lines.push(Line::formula(
+        Model::Caches,
         "mix: LLC misses without walks",
         (llc.load_misses + llc.store_misses) as f64,
         distinct,
@@ -159,7 +165,7 @@ pub fn lines() -> Result<Vec<Line>, SimError> {
         line(format!("{what}, as published"), ours, reference, PUBLISHED.source, criterion)
     };
     let two_percent = Criterion::Within(0.02);
-    let walker = Criterion::Explained(WALKER);
+    let walker = |ours| Criterion::Differs(Known { ours, within: SAME_DIFFERENCE, cause: WALKER });
     let sum = |of: [u64; 3]| of.iter().sum::<u64>();
     let accesses = llc.loads + llc.stores + llc.walk_reads + l2.write_backs;
     lines.extend([
@@ -176,15 +182,47 @@ pub fn lines() -> Result<Vec<Line>, SimError> {
             program,
             two_percent,
         ),
-        published("reads of page walks", l1.walk_reads, PUBLISHED.walk_reads, walker),
-        published("L1D misses", sum(misses(l1)), PUBLISHED.l1_misses.iter().sum(), walker),
+        published("reads of page walks", l1.walk_reads, PUBLISHED.walk_reads, walker(5_867.0)),
+        published(
+            "L1D misses",
+            sum(misses(l1)),
+            PUBLISHED.l1_misses.iter().sum(),
+            walker(18_016.0),
+        ),
         published(
             "LLC accesses",
             accesses,
             PUBLISHED.l2_misses.iter().sum::<f64>() + PUBLISHED.write_backs,
-            walker,
+            walker(17_576.0),
         ),
-        published("LLC misses", sum(misses(llc)), PUBLISHED.llc_misses.iter().sum(), walker),
+        published(
+            "LLC misses",
+            sum(misses(llc)),
+            PUBLISHED.llc_misses.iter().sum(),
+            walker(14_136.0),
+        ),
     ]);
     Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::Tally;
+
+    #[test]
+    fn the_mix_is_counted_as_by_champsim() {
+        let lines = lines(machine()).expect("simulated");
+        let tally = Tally::of(&lines);
+        assert_eq!((tally.fails, tally.differs), (0, 4), "{lines:#?}");
+    }
+
+    #[test]
+    fn a_walker_without_its_caches_fails() {
+        let mut faulty = machine();
+        let detail = faulty.detail.as_mut().expect("in detail");
+        (detail.walk_pde.entries.value, detail.walk_pde.ways.value) = (1, 1);
+        let lines = lines(faulty).expect("simulated");
+        assert!(Tally::of(&lines).fails > 0, "{lines:#?}");
+    }
 }

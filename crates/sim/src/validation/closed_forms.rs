@@ -1,8 +1,10 @@
 //! Closed forms that every simulation must fulfil.
 
 use terrace_core::{Bytes, PageSize, Replacement};
+use terrace_dram::MemoryFile;
+use terrace_dram::validation as memory;
 
-use super::{Criterion, Line};
+use super::{Criterion, Line, Model};
 use crate::config::SimPolicy;
 use crate::full::sets::Sets;
 use crate::full::{Batch, FullConfig, Source, Stream, StreamKind, setup};
@@ -33,8 +35,9 @@ fn simulated(pages: &[u64], ways: u32, replacement: Replacement) -> u64 {
     pages.iter().filter(miss).count() as u64
 }
 
-/// Stack distances against simulations of each size, and Belady's bound.
-fn replacement() -> Vec<Line> {
+/// Stack distances against simulations of each size, and Belady's bound. What is
+/// simulated as LRU is `lru`, which is another one only in a test.
+fn replacement(lru: Replacement) -> Vec<Line> {
     let (mut unequal, mut below, mut compared) = (0u64, 0u64, 0u64);
     for kind in [StreamKind::Gups, StreamKind::Mix, StreamKind::Sequential] {
         let pages = pages(kind, 40_000, 8 << 20);
@@ -43,7 +46,7 @@ fn replacement() -> Vec<Line> {
             distances.reference(page);
         }
         for ways in 1..=16 {
-            let lru = simulated(&pages, ways, Replacement::Lru);
+            let lru = simulated(&pages, ways, lru);
             unequal += u64::from(distances.misses(u64::from(ways)) != lru);
             let best = belady_misses(&pages, ways as usize);
             let all =
@@ -56,6 +59,7 @@ fn replacement() -> Vec<Line> {
     }
     vec![
         Line::formula(
+            Model::Caches,
             "stack distances: sizes whose misses differ from a simulation, of 48",
             unequal as f64,
             0.0,
@@ -63,6 +67,7 @@ fn replacement() -> Vec<Line> {
             "Mattson et al., 1970: one pass gives LRU's misses for every size",
         ),
         Line::formula(
+            Model::Caches,
             &format!("replacements that miss less than the future allows, of {compared}"),
             below as f64,
             0.0,
@@ -87,21 +92,41 @@ fn latency() -> Line {
     config.warm_up = 1 << 20;
     let mut stream = Stream::new(StreamKind::Chase, 3 << 20, 64 << 20);
     let report = setup::simulate(&config, &mut stream, &mut |_, _| ()).expect("a good machine");
-    Line {
-        unit: "ns",
-        ..Line::formula(
-            "pointer chase in CXL memory, huge pages: time of a load",
-            report.time.as_f64() / report.accesses as f64,
-            idle,
-            Criterion::Within(0.05),
-            "idle latency of the machine file; nothing overlaps",
-        )
-    }
+    let line = Line::formula(
+        Model::Tiers,
+        "pointer chase in CXL memory, huge pages: time of a load",
+        report.time.as_f64() / report.accesses as f64,
+        idle,
+        Criterion::Within(0.05),
+        "idle latency of the machine file; nothing overlaps",
+    );
+    Line { unit: "ns", ..line.of_inputs() }
 }
 
-/// The comparison.
-pub fn lines() -> Vec<Line> {
-    let mut lines = replacement();
+/// The comparison: `model` makes the memory that is measured of the one that is
+/// meant, `lru` is what is simulated as LRU. Tests give faulty ones.
+pub fn lines(model: &dyn Fn(&MemoryFile) -> MemoryFile, lru: Replacement) -> Vec<Line> {
+    let mut lines: Vec<Line> = memory::closed_forms(model).into_iter().map(Line::from).collect();
+    lines.extend(replacement(lru));
     lines.push(latency());
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::{State, Tally};
+
+    #[test]
+    fn closed_forms_hold() {
+        let lines = lines(&MemoryFile::clone, Replacement::Lru);
+        assert_eq!(Tally::of(&lines).fails, 0, "{lines:#?}");
+    }
+
+    /// Stack distances are LRU's. (`crates/dram/tests/validation.rs` has faults of the
+    /// memory.)
+    #[test]
+    fn a_replacement_that_is_not_lru_fails() {
+        assert_eq!(replacement(Replacement::Fifo)[0].state(), State::Fails);
+    }
 }
