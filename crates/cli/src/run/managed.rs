@@ -19,6 +19,7 @@ use super::outside::OutsideWatch;
 use super::program::Program;
 use super::recorder::Recorder;
 use super::render::render;
+use super::warning::Warnings;
 use super::{Args, Outputs, absolute, library, not_started};
 use crate::args::mode_name;
 use crate::attach::Session;
@@ -116,6 +117,7 @@ impl Args {
                 fast,
                 config.min_region,
             )),
+            warnings: (!self.quiet).then(Warnings::new),
             told_unpublished: false,
         };
         let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
@@ -158,6 +160,7 @@ impl Args {
             broker: None,
             nodes: None,
             outside: None,
+            warnings: None,
             told_unpublished: false,
         };
         let running =
@@ -280,6 +283,8 @@ struct Run<'a> {
     nodes: Option<Session>,
     /// What looks at all processes from outside.
     outside: Option<OutsideWatch>,
+    /// What is warned of while it goes on; `None` where nobody is to be told.
+    warnings: Option<Warnings>,
     /// Whether it was said that others cannot be told.
     told_unpublished: bool,
 }
@@ -334,6 +339,17 @@ impl Run<'_> {
             }
         }
         Some(due)
+    }
+
+    /// Says what goes wrong while it does, if it is time to look.
+    fn warn(&mut self) {
+        if !self.warnings.as_ref().is_some_and(Warnings::is_due) {
+            return;
+        }
+        let report = self.collect(None, self.started.elapsed());
+        let run = report.budget_of.unwrap_or_else(std::process::id);
+        let told = self.warnings.as_mut().map(|warnings| warnings.look(&report, run));
+        told.into_iter().flatten().for_each(output::warn);
     }
 
     /// Moves resident pages between memories; how long to wait for the next time.
@@ -410,6 +426,7 @@ impl Watch for Run<'_> {
         };
         let next = self.look_from_outside().map_or(next, |due| next.min(due));
         let next = next.min(self.step_nodes());
+        self.warn();
         let Some(mut watch) = self.watch.take() else { return next };
         if watch.is_due() {
             let report = self.collect_all(None, self.started.elapsed());

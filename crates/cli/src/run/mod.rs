@@ -11,6 +11,7 @@
 //! | [`across`] | several memories instead of compression |
 //! | [`nodes`] | several memories above compression |
 //! | [`outside`], [`memory`] | what lies outside of the budget, by what the kernel counts |
+//! | [`warning`] | what it warns of while it goes on |
 //! | [`plain`] | processes that nothing was loaded into |
 //! | [`mod@render`] | what the run used, did and cost |
 //! | [`spill`] | what `--spill` names |
@@ -28,6 +29,7 @@ mod program;
 mod recorder;
 pub(crate) mod render;
 mod spill;
+mod warning;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
