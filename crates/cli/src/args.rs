@@ -15,7 +15,7 @@ use terrace_economics::Mode;
 use crate::failure::Failure;
 use crate::output;
 use crate::{
-    attach, broker, check, compare, completions, convert, crash, doctor, effects, man, metrics,
+    attach, broker, check, compare, completions, convert, core_dump, crash, doctor, effects, man, metrics,
     plan, provision, record, replay, report, reproduce, run, set, sim, sweep, top, validate, why,
 };
 
@@ -63,6 +63,7 @@ enum Verb {
     Validate(validate::Args),
     Doctor(doctor::Args),
     Why(why::Args),
+    Core(core_dump::Args),
     Check(check::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -93,6 +94,7 @@ impl Cli {
             Verb::Validate(args) => args.execute(json),
             Verb::Doctor(args) => args.execute(json),
             Verb::Why(args) => args.execute(json),
+            Verb::Core(args) => args.execute(json),
             Verb::Check(args) => args.execute(json),
             Verb::Completions(args) => args.execute(json),
             Verb::Man(args) => args.execute(json),

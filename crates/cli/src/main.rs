@@ -29,6 +29,7 @@
 //! | [`crash`] | the power fails everywhere |
 //! | [`doctor`] | what this machine supports |
 //! | [`why`] | explain recorded decisions |
+//! | [`core_dump`] | complete core dumps |
 //! | [`check`] | validate a file of ours |
 //! | [`completions`], [`man`] | generated from [`args`] |
 
@@ -44,6 +45,7 @@ mod check;
 mod compare;
 mod completions;
 mod convert;
+mod core_dump;
 mod crash;
 mod doctor;
 mod effects;

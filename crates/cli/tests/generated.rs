@@ -29,6 +29,7 @@ const VERBS: [&str; 23] = [
     "validate",
     "doctor",
     "why",
+    "core",
     "check",
     "completions",
     "man",
@@ -62,6 +63,7 @@ fn help_reads_as_agreed() {
     help("validate").stdout_eq(file!["help/validate.txt"].raw());
     help("doctor").stdout_eq(file!["help/doctor.txt"].raw());
     help("why").stdout_eq(file!["help/why.txt"].raw());
+    help("core").stdout_eq(file!["help/core.txt"].raw());
     help("check").stdout_eq(file!["help/check.txt"].raw());
     help("completions").stdout_eq(file!["help/completions.txt"].raw());
     help("man").stdout_eq(file!["help/man.txt"].raw());

@@ -150,10 +150,10 @@ impl Default for Codec {
 pub fn unpack(bytes: &[u8], page: &mut PageBytes) -> bool {
     let bytes = match bytes {
         [LZ4, rest @ ..] => rest,
-        // SAFETY: only a processor that has it wrote this; and others are asked.
+        // SAFETY: this processor can.
         #[cfg(target_arch = "x86_64")]
         [_, ..] if zbe::is_supported() => return unsafe { zbe::unpack(bytes, page) },
-        _ => return false,
+        _ => return zbe::unpack_anywhere(bytes, page),
     };
     // SAFETY: both buffers have the lengths that are passed; the function
     // checks its input against them.

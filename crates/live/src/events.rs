@@ -339,6 +339,8 @@ impl Pager {
             }
             let place = Place { id, region, page, word };
             let old = PageState::of(self.lock_page(&place));
+            // What is gone stays so until it is mapped again.
+            let new = if old == PageState::Gone { old } else { to };
             match old {
                 PageState::Resident => {
                     region.resident.fetch_sub(1, Relaxed);
@@ -349,13 +351,13 @@ impl Pager {
                     // Its frame is still in the slot, and still counted.
                     self.staging.owner_of(slot).store(ORPHAN, Release);
                 }
-                other => self.drop_content(other),
+                _ => {}
             }
-            // What is gone stays so until it is mapped again.
-            let new = if old == PageState::Gone { old } else { to };
             changed += u32::from(old != new);
             debug_assert_eq!(new.word() & BUSY, 0);
             word.store(new.word(), Release);
+            // Afterwards, as in `serve`.
+            self.drop_content(old);
         }
         changed
     }

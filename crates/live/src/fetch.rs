@@ -177,15 +177,13 @@ impl Worker<'_> {
                     word.store(t.word, Release);
                     continue;
                 }
-                let kind = if fresh {
-                    FaultKind::FirstTouch(Access::Write)
-                } else {
-                    pager.drop_content(PageState::of(t.word));
-                    FaultKind::Ahead
-                };
+                let kind =
+                    if fresh { FaultKind::FirstTouch(Access::Write) } else { FaultKind::Ahead };
                 let at = Place { page: t.page, word, ..*place };
                 pager.note(Note::Fault { page: Pager::page_ref(&at), kind });
                 word.store(PageState::Resident.word(), Release);
+                // Afterwards, as in `serve`. Of a fresh page nothing is held.
+                pager.drop_content(PageState::of(t.word));
                 filled += 1;
             }
         }

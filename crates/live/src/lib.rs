@@ -38,6 +38,7 @@
 //! | [`limits`] | what the process's own limits leave |
 //! | `common` | pages that forked processes have in common |
 //! | [`broker`] | one budget for several processes |
+//! | [`core_tables`] | where a core dump has what completes it |
 //! | [`give_up`], [`inject`] | what happens when something of ours breaks, and breaking it for tests |
 //! | [`filters`] | programs that forbid themselves system calls |
 //! | [`presence`], [`ranges`] | what is really mapped; sets of ranges |
@@ -61,6 +62,7 @@ pub mod collapse;
 pub mod command;
 mod common;
 pub mod config;
+pub mod core_tables;
 pub mod credentials;
 pub mod deferred;
 pub mod density;

@@ -92,6 +92,10 @@ impl Staging {
     pub fn owner_of(&self, slot: u32) -> &AtomicU64 {
         &self.owners[slot as usize]
     }
+    /// The owners of all slots.
+    pub(crate) fn owners(&self) -> &[AtomicU64] {
+        &self.owners
+    }
     /// Gives a slot to a page, which has not been moved there yet.
     pub fn give(&self, slot: u32, owner: u64, purpose: Purpose) {
         self.armed[slot as usize].store(matches!(purpose, Purpose::Armed), Relaxed);

@@ -134,6 +134,8 @@ pub struct Pager {
     pub wiped: SpinLock<Vec<(usize, usize)>>,
     /// One past the heap's last managed address; 0 if it is not managed.
     pub heap_end: AtomicUsize,
+    /// Where a core dump has the [anchor](crate::core_tables).
+    pub anchor: usize,
 }
 
 /// Pages that were brought in while frozen, as addresses.
@@ -239,6 +241,7 @@ impl Pager {
             fork: crate::fork::ForkState::new(),
             wiped: SpinLock::new(Vec::new()),
             heap_end: AtomicUsize::new(0),
+            anchor: crate::core_tables::reserve()?,
             config,
         })
     }

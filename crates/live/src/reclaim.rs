@@ -434,7 +434,6 @@ pub fn adopt(pager: &Pager, place: &Place<'_>, pagemap: &Pagemap) {
             pager.staging.owner_of(slot).store(NOBODY, Release);
         }
         other => {
-            pager.drop_content(other);
             if other == PageState::Gone {
                 pager.mapped_again(place.region);
             }
@@ -450,6 +449,8 @@ pub fn adopt(pager: &Pager, place: &Place<'_>, pagemap: &Pagemap) {
         }
     }
     place.word.store(PageState::Resident.word(), Release);
+    // Afterwards, as in `serve`.
+    pager.drop_content(state);
 }
 
 #[cfg(test)]

@@ -5,11 +5,13 @@
 //! 2 MiB chunk names its region; others (the heap, what `mremap` moved) are
 //! found by walking the table.
 
+use core::mem::offset_of;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
 };
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
+use crate::core_tables::RegionLayout;
 use crate::page_state::PageState;
 use crate::shared::PARTS;
 use crate::spare;
@@ -274,6 +276,20 @@ impl Regions {
                 retired: AtomicUsize::new(0),
                 epoch: AtomicU64::new(1),
             })
+        }
+    }
+
+    /// Where the table is and what it looks like, for who reads it in a dump.
+    pub(crate) fn layout(&self) -> RegionLayout {
+        let address = |at: *const u8| at.addr() as u64;
+        RegionLayout {
+            segments: address(self.segments.as_ptr().cast()),
+            segment_count: SEGMENTS as u64,
+            segment_len: SEGMENT as u64,
+            start: offset_of!(Region, start) as u64,
+            pages: offset_of!(Region, pages) as u64,
+            words: offset_of!(Region, words) as u64,
+            used: address(self.used.as_ptr().cast_const().cast()),
         }
     }
 

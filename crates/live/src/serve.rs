@@ -240,9 +240,10 @@ impl<'p> Worker<'p> {
                 } else {
                     place.region.resident.fetch_add(1, Relaxed);
                 }
-                pager.drop_content(state);
                 pager.note(Note::Fault { page: Pager::page_ref(place), kind });
                 place.word.store(PageState::Resident.word(), Release);
+                // Afterwards, so that in a core dump no word names what is half freed.
+                pager.drop_content(state);
                 let counters = &pager.stats().counters;
                 if limbo {
                     counters.faults_hint.fetch_add(1, Relaxed);

@@ -212,6 +212,9 @@ extern "C" fn manager(arg: *mut c_void) {
     });
     leave_room();
     let ok = began.is_ok();
+    if ok {
+        pager.write_anchor();
+    }
     if let Err(error) = began {
         start.error.store(error, Relaxed);
         // Those of our threads that could be had.

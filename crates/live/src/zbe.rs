@@ -59,6 +59,29 @@ pub unsafe fn unpack(bytes: &[u8], page: &mut PageBytes) -> bool {
     unsafe { x86::unpack(bytes, page) }
 }
 
+/// The same as [`unpack`] on any processor, and slowly: for the dump of a program that ran
+/// elsewhere.
+#[must_use]
+pub fn unpack_anywhere(bytes: &[u8], page: &mut PageBytes) -> bool {
+    let Some((header, mut rest)) = bytes.split_at_checked(HEADER) else { return false };
+    let Some(distance) = header[0].checked_sub(1).filter(|d| DISTANCES.contains(d)) else {
+        return false;
+    };
+    let distance = usize::from(distance) * 8;
+    for i in 0..PAGE {
+        let mut byte = 0;
+        if header[1 + i / 8] >> (i % 8) & 1 != 0 {
+            let Some((first, others)) = rest.split_first() else { return false };
+            (byte, rest) = (*first, others);
+        }
+        if distance > 0 && i >= distance {
+            byte ^= page[i - distance];
+        }
+        page[i] = byte;
+    }
+    rest.is_empty()
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use core::arch::x86_64::{
@@ -244,19 +267,8 @@ mod tests {
 
     /// What the format says, byte by byte.
     fn reference(bytes: &[u8]) -> PageBytes {
-        let distance = usize::from(bytes[0] - 1) * 8;
-        let mut page = [0u8; PAGE];
-        let mut at = HEADER;
-        for i in 0..PAGE {
-            if bytes[1 + i / 8] >> (i % 8) & 1 != 0 {
-                page[i] = bytes[at];
-                at += 1;
-            }
-            if distance > 0 && i >= distance {
-                page[i] ^= page[i - distance];
-            }
-        }
-        assert_eq!(at, bytes.len());
+        let mut page = [0x5a; PAGE];
+        assert!(unpack_anywhere(bytes, &mut page));
         page
     }
 
@@ -300,9 +312,13 @@ mod tests {
                 if let Some(first) = bytes.first_mut() {
                     *first = distance;
                 }
-                let mut page = [0u8; PAGE];
+                let (mut page, mut slowly) = ([0u8; PAGE], [0u8; PAGE]);
                 // SAFETY: it is supported.
-                let _ = unsafe { unpack(&bytes, &mut page) };
+                let unpacked = unsafe { unpack(&bytes, &mut page) };
+                prop_assert_eq!(unpack_anywhere(&bytes, &mut slowly), unpacked);
+                if unpacked {
+                    prop_assert_eq!(slowly, page);
+                }
             }
         }
     }

@@ -63,6 +63,7 @@ impl RunReport {
             ended_processes: ended,
             decisions_lost,
             nodes: None,
+            core_dump: None,
             plain: None,
             outside: None,
             nothing_managed: None,

@@ -24,6 +24,17 @@ pub enum End {
     Killed(u8),
 }
 
+/// What a core dump lacks: absent pages read as zeros in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreDumpReport {
+    /// The process that was dumped.
+    pub process: u32,
+    /// Pages that were held compressed or as one word, and are in the dump as that.
+    pub absent: u64,
+    /// Bytes of pages that were in the spill file, which is gone.
+    pub spilled: Bytes,
+}
+
 /// What a run used, did and cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunReport {
@@ -82,6 +93,9 @@ pub struct RunReport {
     /// Where what is resident lies, and how that came; `None` where there is DRAM alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Box<AttachReport>>,
+    /// What the program's core dump lacks; `None` if there is none, or nothing was absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core_dump: Option<CoreDumpReport>,
     /// Processes that ran on plain memory, of which no page tells; `None` if none was seen that
     /// had much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -600,6 +614,7 @@ impl Moment {
             ended_processes: 0,
             decisions_lost: None,
             nodes: self.nodes,
+            core_dump: None,
             plain: None,
             outside: None,
             nothing_managed: None,

@@ -2,13 +2,17 @@
 //! functions of bytes: the fuzz targets in `fuzz/` and the smoke test call the
 //! same ones. Each panics where a promise is broken.
 
-use std::io::Cursor;
+use std::io::{self, Cursor};
 use std::path::Path;
 
 use terrace_core::{
     Access, Bytes, BytesPerSecond, Cycles, Event, Frequency, LadderFile, Machine, Nanos, PerSecond,
 };
 use terrace_dram::{Channel, MemoryFile};
+use terrace_dump::content::Contents;
+use terrace_dump::tables::Tables;
+use terrace_dump::write::WriteError;
+use terrace_dump::{Image, Sink, survey, write};
 use terrace_economics::{Economist, Mode};
 use terrace_live::config::RunConfig;
 use terrace_policy::packed::Unpacker;
@@ -29,7 +33,7 @@ pub struct Target {
 }
 
 /// Every reader.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     Target { name: "units", run: units },
     Target { name: "machine", run: machine },
     Target { name: "memory", run: memory },
@@ -42,7 +46,47 @@ pub const TARGETS: [Target; 12] = [
     Target { name: "foreign_trace", run: foreign_trace },
     Target { name: "packed_events", run: packed_events },
     Target { name: "sweep", run: sweep },
+    Target { name: "core_dump", run: core_dump },
 ];
+
+/// Core dumps: what is refused says why in one line; what is completed is a dump of the same memory,
+/// and pages that were there are as they were.
+pub fn core_dump(input: &[u8]) {
+    struct Gathered(Vec<u8>);
+    impl Sink for Gathered {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+            self.0.extend(bytes);
+            Ok(())
+        }
+        fn skip(&mut self, bytes: u64) -> io::Result<()> {
+            self.0.resize(self.0.len() + bytes as usize, 0);
+            Ok(())
+        }
+    }
+    let complete = || {
+        let image = Image::open(input)?;
+        let tables = Tables::find(&image)?;
+        let contents = Contents { image: &image, tables: &tables, spill: None };
+        let found = survey(&contents)?;
+        let mut gathered = Gathered(Vec::new());
+        match write(&contents, &found, &mut gathered) {
+            Ok(_) => Ok((gathered.0, found.pages.restored())),
+            Err(WriteError::Read(error)) => Err(error),
+            Err(WriteError::Write(error)) => panic!("memory is never full: {error}"),
+        }
+    };
+    match complete() {
+        Err(error) => {
+            let shown = error.to_string();
+            assert!(!shown.is_empty() && !shown.contains('\n'), "{shown}");
+        }
+        Ok((completed, restored)) => {
+            assert!(completed.len() >= input.len(), "{} of {}", completed.len(), input.len());
+            assert!(restored <= input.len() as u64 / 4096, "{restored} pages");
+            Image::open(&completed[..]).expect("a dump, still");
+        }
+    }
+}
 
 /// Quantities: what is refused says why; what is accepted is finite.
 pub fn units(input: &[u8]) {

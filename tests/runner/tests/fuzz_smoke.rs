@@ -113,6 +113,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         }
         "trace" => vec![recorded_accesses()],
         "foreign_trace" => foreign_traces(),
+        "core_dump" => vec![terrace_dump::sample::sample().file],
         "sweep" => vec![
             b"schema = 1\n[grid]\npolicy = [\"hemem\", \"2q\"]\nsize = \"8MiB\"\nseed = [1, 2]\n\
               \"cxl.read-latency\" = \"200ns\"\nfast = \"25%\"\n"

@@ -8,7 +8,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -347,6 +347,24 @@ impl Output {
     /// Bytes written so far.
     pub(crate) fn written(&self) -> u64 {
         self.written
+    }
+
+    /// Goes on behind so many zeros, which take no room where there is a file.
+    pub(crate) fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        let is_file = self.file.metadata()?.is_file();
+        if !is_file || self.path().is_none() {
+            return io::copy(&mut io::repeat(0).take(bytes), self).map(drop);
+        }
+        let end = self.file.stream_position()? + bytes;
+        let skipped = self.file.set_len(end).and_then(|()| self.file.seek(SeekFrom::Start(end)));
+        match skipped {
+            Ok(_) => self.written += bytes,
+            Err(e) => {
+                self.error.get_or_insert_with(|| (e.kind(), e.to_string()));
+                return Err(e);
+            }
+        }
+        Ok(())
     }
 
     /// From now on what is written is kept, however the command ends: a recording has begun.

@@ -79,9 +79,10 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
     let mut across = Across { session, json, failed: None };
     let running =
         Running::start(&mut args.command(program)).map_err(|e| not_started(program, &e))?;
-    let (end, _) = running
+    let end = running
         .wait(&mut across)
-        .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
+        .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?
+        .end;
     let told = across.session.finish(json).and_then(|text| {
         match report_to {
             Some(report) => report.write_whole(text.as_bytes())?,

@@ -32,6 +32,16 @@ fn end_of(status: ExitStatus) -> End {
     }
 }
 
+/// How a program's run came out.
+pub(crate) struct Outcome {
+    /// How it ended.
+    pub(crate) end: End,
+    /// How long it took.
+    pub(crate) elapsed: Duration,
+    /// Whether the kernel wrote a core dump of it, or gave one to a program that keeps them.
+    pub(crate) dumped_core: bool,
+}
+
 /// The status with which a shell would report an end.
 pub(crate) fn exit_code(end: End) -> ExitCode {
     match end {
@@ -134,8 +144,8 @@ impl Running {
         self.id
     }
 
-    /// Waits for the program's end; returns it with the time that it took.
-    pub(crate) fn wait(self, watch: &mut dyn Watch) -> io::Result<(End, Duration)> {
+    /// Waits for the program's end.
+    pub(crate) fn wait(self, watch: &mut dyn Watch) -> io::Result<Outcome> {
         let mut interval = watch.poll();
         let status = loop {
             match self.threads.happened.recv_timeout(interval) {
@@ -153,7 +163,8 @@ impl Running {
         };
         let elapsed = self.started.elapsed();
         self.threads.end();
-        Ok((end_of(status?), elapsed))
+        let status = status?;
+        Ok(Outcome { end: end_of(status), elapsed, dumped_core: status.core_dumped() })
     }
 }
 
@@ -192,7 +203,7 @@ mod tests {
 
     fn run_to_end(script: &str) -> End {
         let running = Running::start(Command::new("/bin/sh").args(["-c", script])).unwrap();
-        running.wait(&mut Count(0)).unwrap().0
+        running.wait(&mut Count(0)).unwrap().end
     }
 
     #[test]
@@ -206,7 +217,7 @@ mod tests {
         let running = Running::start(Command::new("/bin/sleep").arg("0.2")).unwrap();
         let mut count = Count(0);
 
-        let (_, elapsed) = running.wait(&mut count).unwrap();
+        let elapsed = running.wait(&mut count).unwrap().elapsed;
 
         assert!(elapsed >= Duration::from_millis(200));
         assert!(count.0 >= 5, "polled {} times in {elapsed:?}", count.0);

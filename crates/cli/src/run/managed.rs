@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use terrace_core::{Bytes, Nanos};
@@ -11,9 +12,11 @@ use terrace_live::broker::{self, keeper::Broker, page::Summary};
 use terrace_live::config::{self, Counted, HugePages, RunConfig};
 use terrace_live::doctor::Facts;
 use terrace_live::quiet::{Keeper, QuietWindows};
+use terrace_live::shared::{ProcessPage, State};
+use terrace_report::run::CoreDumpReport;
 use terrace_report::{End, Head, Moment, RunReport, SharedReport, Usage};
 
-use super::child::{Running, Watch, exit_code};
+use super::child::{Outcome, Running, Watch, exit_code};
 use super::nodes;
 use super::outside::OutsideWatch;
 use super::program::Program;
@@ -119,12 +122,16 @@ impl Args {
             )),
             warnings: (!self.quiet).then(Warnings::new),
             told_unpublished: false,
+            core_dump: None,
         };
         let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
         let program = running.id();
-        let (end, elapsed) = running
+        let Outcome { end, elapsed, dumped_core } = running
             .wait(&mut run)
             .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
+        if dumped_core {
+            run.core_dump = absent_in_dump(run.recorder.pages(), program);
+        }
         run.recorder.program_has_ended(program);
         let recording = run.finish_recording(end, elapsed);
         let told = run.publish(report, end, elapsed);
@@ -162,10 +169,11 @@ impl Args {
             outside: None,
             warnings: None,
             told_unpublished: false,
+            core_dump: None,
         };
         let running =
             Running::start(&mut self.command(program)).map_err(|e| not_started(program, &e))?;
-        let (end, elapsed) = running
+        let Outcome { end, elapsed, .. } = running
             .wait(&mut run)
             .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;
         if let Err(failure) = run.publish(report, end, elapsed) {
@@ -287,6 +295,20 @@ struct Run<'a> {
     warnings: Option<Warnings>,
     /// Whether it was said that others cannot be told.
     told_unpublished: bool,
+    /// What the program's core dump lacks, if there is one.
+    core_dump: Option<CoreDumpReport>,
+}
+
+/// What a core dump of a process lacks: all that was not in DRAM. `None` if that is nothing.
+fn absent_in_dump<'a>(
+    mut pages: impl Iterator<Item = &'a ProcessPage>,
+    process: u32,
+) -> Option<CoreDumpReport> {
+    let page = pages.find(|page| page.pid() == process && page.state() == State::Active)?;
+    let counters = &page.counters;
+    let absent = counters.stored_pages.load(Relaxed) + counters.same_pages.load(Relaxed);
+    let spilled = Bytes(counters.spill_bytes.load(Relaxed));
+    (absent > 0 || !spilled.is_zero()).then_some(CoreDumpReport { process, absent, spilled })
 }
 
 impl Run<'_> {
@@ -312,6 +334,7 @@ impl Run<'_> {
             command_cpu: procs::own_cpu(),
         };
         let report = RunReport::collect(head, self.recorder.pages(), &usage, lost);
+        let report = RunReport { core_dump: self.core_dump, ..report };
         let beside = self.outside.as_ref().map(OutsideWatch::report).unwrap_or_default();
         report.beside(beside.plain.map(Box::new), beside.outside.map(Box::new))
     }

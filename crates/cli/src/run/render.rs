@@ -6,7 +6,9 @@ use terrace_core::{Bytes, Cycles, Nanos};
 use terrace_live::broker::share::LEAST;
 use terrace_report::outside::{OutsideCause, OutsideReport};
 use terrace_report::plain::{PlainProgram, PlainReport};
-use terrace_report::run::{AccountReport, Figures, NothingManaged, ProcessState, RunReport};
+use terrace_report::run::{
+    AccountReport, CoreDumpReport, Figures, NothingManaged, ProcessState, RunReport,
+};
 use terrace_report::{End, Slowdown, share};
 
 use crate::attach;
@@ -82,6 +84,19 @@ fn headline(report: &RunReport) -> String {
     format!("{program} {how} {}", report.elapsed)
 }
 
+/// What a dump lacks, and the command that completes it.
+fn core_dump(dump: &CoreDumpReport) -> String {
+    let pages = count(dump.absent);
+    let mut text = format!(
+        "{pages} absent pages read as zeros in it; `terrace core FILE --output FULL` puts them in \
+         their place"
+    );
+    if !dump.spilled.is_zero() {
+        let _ = write!(text, ", but not {} of the spill file, which is gone", dump.spilled);
+    }
+    text
+}
+
 /// The part that answers the first questions: was the budget kept, and at what price.
 fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
     let total = &report.total;
@@ -97,6 +112,9 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
     }
     if let Some(all) = &report.outside {
         rows.insert(1, ("outside", outside(report, all)));
+    }
+    if let Some(dump) = &report.core_dump {
+        rows.insert(0, ("core dump", core_dump(dump)));
     }
     if let Some(text) = huge_pages(total) {
         let at = rows.len() - 2;
@@ -696,6 +714,7 @@ mod tests {
             ended_processes: 0,
             decisions_lost: None,
             nodes: None,
+            core_dump: None,
             plain: None,
             outside: None,
             nothing_managed: None,

@@ -139,7 +139,7 @@ pub(crate) fn start(program: &[OsString], via: Option<Via>) -> Result<Recording,
         // Our end was open so that the child could open it; now whoever reads
         // comes to the end.
         drop(writer);
-        end.map(|(end, _)| end)
+        end.map(|outcome| outcome.end)
     });
     let source = source(via, reader, &name);
     Ok(Recording { source, waiting })

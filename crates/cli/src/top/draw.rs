@@ -358,6 +358,7 @@ pub(super) mod tests {
             ended_processes: 0,
             decisions_lost: None,
             nodes: None,
+            core_dump: None,
             plain: None,
             outside: None,
             nothing_managed: None,

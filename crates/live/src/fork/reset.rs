@@ -104,6 +104,7 @@ const RESET_FIELDS: &[(&str, &str)] = &[
 /// Fields that a child keeps.
 #[cfg(test)]
 const KEPT_FIELDS: &[(&str, &str)] = &[
+    ("anchor", "one page, emptied by the kernel, and written anew when the child manages"),
     ("beginning", "no fork is announced before it is over"),
     ("bell", "only counted up"),
     ("budget", "what the parent may hold, until the child has a share of its own"),

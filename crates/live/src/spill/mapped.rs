@@ -52,6 +52,16 @@ impl Mapping {
         Ok(())
     }
 
+    /// Where it is noted whether there is one, where it lies, and how much of it is mapped.
+    pub(crate) fn addresses(&self) -> (u64, u64, u64) {
+        let address = |at: *const u8| at.addr() as u64;
+        (
+            address(self.open.as_ptr().cast_const().cast()),
+            address(self.at.as_ptr().cast_const().cast()),
+            address(self.mapped.as_ptr().cast_const().cast()),
+        )
+    }
+
     /// Whether there is one.
     pub fn is_open(&self) -> bool {
         self.open.load(Acquire)

@@ -177,6 +177,11 @@ impl Spill {
         self.descriptor() >= 0
     }
 
+    /// The file's descriptor, in a thread of ours; `None` if there is none.
+    pub(crate) fn file(&self) -> Option<i32> {
+        Some(self.descriptor()).filter(|&fd| fd >= 0)
+    }
+
     fn descriptor(&self) -> i32 {
         self.fd.load(Acquire)
     }
