@@ -8,7 +8,7 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 23] = [
+const VERBS: [&str; 24] = [
     "run",
     "set",
     "broker",
