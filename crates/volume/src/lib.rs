@@ -20,6 +20,7 @@
 //! | [`lane`] | writing, one thread each |
 //! | [`group`] | writes that share a commit |
 //! | [`free`] | blocks that hold no sector |
+//! | [`nbd`] | a volume as a network block device |
 //! | [`check`] | what is wrong with a volume |
 //! | [`maintain`] | making, growing, repairing |
 //! | [`error`] | why something was not done |
@@ -32,6 +33,7 @@ mod group;
 pub mod image;
 pub mod lane;
 pub mod maintain;
+pub mod nbd;
 pub mod pm;
 pub mod superblock;
 pub mod volume;

@@ -63,6 +63,16 @@ pub struct Superblock {
     pub generation: u64,
 }
 
+/// An identity for a new volume.
+pub fn new_uuid() -> Uuid {
+    Uuid::new_v4()
+}
+
+/// The identity with so many bytes.
+pub fn uuid_of(bytes: [u8; 16]) -> Uuid {
+    Uuid::from_bytes(bytes)
+}
+
 /// How many spare blocks a volume has if nobody says.
 pub fn default_spare(total: Bytes, sector: SectorSize) -> u64 {
     // A thirty-second of small volumes, and no more than 64 threads use at once of large ones.

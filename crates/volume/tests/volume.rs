@@ -88,7 +88,7 @@ fn compare<P: Pm + Clone>(medium: &P, ops: &[Op], lanes: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn a_volume_holds_what_a_list_of_sectors_holds(
         ops in prop::collection::vec(op(), 1..40), lanes in 1..5usize, grouped: bool, large: bool,
