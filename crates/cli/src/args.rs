@@ -17,7 +17,7 @@ use crate::output;
 use crate::{
     attach, broker, check, compare, completions, convert, core_dump, crash, doctor, effects, man,
     metrics, plan, provision, record, replay, report, reproduce, run, set, sim, sweep, top,
-    validate, why,
+    validate, volume, why,
 };
 
 /// Runs programs in less memory than they ask for, and simulates how memory
@@ -62,6 +62,7 @@ enum Verb {
     Crash(crash::Args),
     Reproduce(reproduce::Args),
     Validate(validate::Args),
+    Volume(volume::Args),
     Doctor(doctor::Args),
     Why(why::Args),
     Core(core_dump::Args),
@@ -93,6 +94,7 @@ impl Cli {
             Verb::Crash(args) => args.execute(json),
             Verb::Reproduce(args) => args.execute(json),
             Verb::Validate(args) => args.execute(json),
+            Verb::Volume(args) => args.execute(json),
             Verb::Doctor(args) => args.execute(json),
             Verb::Why(args) => args.execute(json),
             Verb::Core(args) => args.execute(json),

@@ -27,6 +27,7 @@
 //! | [`replay`] | what another policy would have done |
 //! | [`metrics`] | figures of running programs for Prometheus |
 //! | [`crash`] | the power fails everywhere |
+//! | [`volume`] | block devices on persistent memory |
 //! | [`doctor`] | what this machine supports |
 //! | [`why`] | explain recorded decisions |
 //! | [`core_dump`] | complete core dumps |
@@ -71,6 +72,7 @@ mod sim;
 mod sweep;
 mod top;
 mod validate;
+mod volume;
 mod why;
 
 use std::process::ExitCode;

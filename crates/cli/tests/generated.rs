@@ -8,7 +8,7 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 24] = [
+const VERBS: [&str; 25] = [
     "run",
     "set",
     "broker",
@@ -27,6 +27,7 @@ const VERBS: [&str; 24] = [
     "crash",
     "reproduce",
     "validate",
+    "volume",
     "doctor",
     "why",
     "core",
@@ -61,6 +62,7 @@ fn help_reads_as_agreed() {
     help("crash").stdout_eq(file!["help/crash.txt"].raw());
     help("reproduce").stdout_eq(file!["help/reproduce.txt"].raw());
     help("validate").stdout_eq(file!["help/validate.txt"].raw());
+    help("volume").stdout_eq(file!["help/volume.txt"].raw());
     help("doctor").stdout_eq(file!["help/doctor.txt"].raw());
     help("why").stdout_eq(file!["help/why.txt"].raw());
     help("core").stdout_eq(file!["help/core.txt"].raw());
@@ -95,6 +97,8 @@ fn there_is_a_manual_page_for_every_verb() {
         "terrace-reproduce-hemem.1".to_owned(),
         "terrace-reproduce-kindle.1".to_owned(),
     ]);
+    let volume = ["create", "info", "check", "dump", "grow", "serve"];
+    expected.extend(volume.map(|what| format!("terrace-volume-{what}.1")));
     expected.sort();
     assert_eq!(names, expected);
     assert_eq!(document["files"].as_array().unwrap().len(), expected.len());
