@@ -22,6 +22,8 @@ use terrace_sampler::perf::record::{Record, field, parse};
 use terrace_sim::full::Batch;
 use terrace_sim::sweep::{Grid, journal};
 use terrace_sim::trace::{Format, TraceError, TraceReader, import};
+use terrace_volume::pm::simulated::Simulated;
+use terrace_volume::{Cpu, Mount, Pm, Report, SectorSize, Superblock, Volume, create, repair};
 
 /// A reader under test.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +35,7 @@ pub struct Target {
 }
 
 /// Every reader.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 15] = [
     Target { name: "units", run: units },
     Target { name: "machine", run: machine },
     Target { name: "memory", run: memory },
@@ -47,6 +49,8 @@ pub const TARGETS: [Target; 13] = [
     Target { name: "packed_events", run: packed_events },
     Target { name: "sweep", run: sweep },
     Target { name: "core_dump", run: core_dump },
+    Target { name: "volume", run: volume },
+    Target { name: "nbd", run: nbd },
 ];
 
 /// Core dumps: what is refused says why in one line; what is completed is a dump of the same memory,
@@ -332,4 +336,65 @@ pub fn sweep(input: &[u8]) {
             assert_eq!(again.0.len(), done.len());
         }
     }
+}
+
+/// Superblocks and maps of volumes: what is accepted can be read, also where its map is damaged;
+/// after a repair it can be written, too. The input is a superblock, whose
+/// checksum need not be right, and the map that goes with it.
+pub fn volume(input: &[u8]) {
+    if let Err(error) = input.get(..4096).map_or(Err("short".into()), Superblock::decode) {
+        assert!(!error.is_empty());
+    }
+    let long = |at: usize| {
+        input.get(at..at + 8).and_then(<[u8]>::first_chunk).map_or(0, |b| u64::from_le_bytes(*b))
+    };
+    let uuid = *input.get(16..).and_then(<[u8]>::first_chunk).unwrap_or(&[0; 16]);
+    let superblock = Superblock {
+        uuid: terrace_volume::superblock::uuid_of(uuid),
+        sector: if input.get(13) == Some(&2) { SectorSize::B512 } else { SectorSize::B4096 },
+        sectors: long(32),
+        blocks: long(40),
+        map: long(48),
+        data: long(56),
+        total: long(64),
+        generation: long(72),
+    };
+    if superblock.check().is_err() || superblock.total > 1 << 18 {
+        return;
+    }
+    assert_eq!(Superblock::decode(&superblock.encode()), Ok(superblock));
+    let medium = Simulated::new(superblock.total);
+    create(&medium, &superblock, true).expect("a checked plan");
+    let rest = input.get(4096..).unwrap_or_default();
+    let room = (superblock.map_end() - superblock.map) as usize;
+    let map = &rest[..rest.len().min(room) / 8 * 8];
+    medium.write(Cpu(0), superblock.map, map).expect("inside");
+    let report = Report::of(&medium).expect("both superblocks are valid");
+    let mounted = Volume::mount(medium.clone(), Mount { read_only: true, lanes: None });
+    let mounted = mounted.expect("reading is always possible");
+    let mut sector = vec![0; superblock.sector.bytes() as usize];
+    for lba in 0..superblock.sectors {
+        let readable = mounted.read(lba, &mut sector).is_ok();
+        let damaged = report.damage.iter().any(|damage| damage.sectors().any(|bad| bad == lba));
+        assert!(!(readable && damaged), "sector {lba} was read though {:?}", report.damage);
+    }
+    repair(&medium, true).expect("a repair gives up what is damaged");
+    assert!(Report::of(&medium).expect("still valid").is_clean());
+    Volume::mount(medium, Mount::default()).expect("repaired");
+}
+
+/// Clients of the network block device: an answer, or the end of the connection.
+pub fn nbd(input: &[u8]) {
+    let medium = Simulated::new(1 << 16);
+    let uuid = terrace_volume::superblock::new_uuid();
+    let plan = Superblock::plan(Bytes(1 << 16), SectorSize::B512, 16, uuid).expect("large enough");
+    create(&medium, &plan, true).expect("a plan of ours");
+    let volume = Volume::mount(medium.clone(), Mount::default()).expect("just made");
+    let mut output = Vec::new();
+    match terrace_volume::nbd::session(&volume, input, &mut output) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}"),
+    }
+    assert!(output.starts_with(b"NBDMAGICIHAVEOPT"));
+    assert!(Report::of(&medium).expect("still a volume").is_clean());
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
 
-use terrace_core::{EventRef, Nanos, Region, Telemetry};
+use terrace_core::{Bytes, EventRef, Nanos, Region, Telemetry};
 use terrace_policy::EventWriter;
 use terrace_policy::packed::Packer;
 use terrace_sim::full::{Batch, Source, Stream, StreamKind};
@@ -17,6 +17,8 @@ use terrace_tests::harness::number;
 use terrace_tests::inputs::{TARGETS, Target};
 use terrace_tests::programs::data::Numbers;
 use terrace_tests::terrace;
+use terrace_volume::superblock::new_uuid;
+use terrace_volume::{SectorSize, Superblock};
 
 /// Pieces that the grammars are made of.
 const TOKENS: [&str; 28] = [
@@ -114,6 +116,8 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         "trace" => vec![recorded_accesses()],
         "foreign_trace" => foreign_traces(),
         "core_dump" => vec![terrace_dump::sample::sample().file],
+        "volume" => volumes(),
+        "nbd" => vec![nbd_client()],
         "sweep" => vec![
             b"schema = 1\n[grid]\npolicy = [\"hemem\", \"2q\"]\nsize = \"8MiB\"\nseed = [1, 2]\n\
               \"cxl.read-latency\" = \"200ns\"\nfast = \"25%\"\n"
@@ -122,6 +126,41 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         ],
         other => panic!("no seeds for {other}"),
     }
+}
+
+/// Superblocks, each with the beginning of a map.
+fn volumes() -> Vec<Vec<u8>> {
+    [SectorSize::B512, SectorSize::B4096]
+        .map(|sector| {
+            let plan = Superblock::plan(Bytes(1 << 17), sector, 4, new_uuid()).unwrap();
+            let entries = [1u64 << 63, (1 << 63) | 1, 1 << 62, 0, (1 << 63) | 2];
+            let map = entries.iter().flat_map(|entry| entry.to_le_bytes());
+            plan.encode().into_iter().chain(map).collect()
+        })
+        .to_vec()
+}
+
+/// What a client sends that negotiates, writes, reads, trims, asks for block status, and ends.
+fn nbd_client() -> Vec<u8> {
+    let mut sent = 3u32.to_be_bytes().to_vec();
+    let context = b"\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation";
+    for (option, data) in [(8u32, &[][..]), (10, &context[..]), (7, &[0; 6])] {
+        sent.extend(b"IHAVEOPT");
+        sent.extend(option.to_be_bytes());
+        sent.extend((data.len() as u32).to_be_bytes());
+        sent.extend(data);
+    }
+    for (flags, command) in [(1u16, 1u16), (0, 0), (0, 4), (2, 6), (0, 7), (0, 3), (0, 2)] {
+        let length = if matches!(command, 2 | 3) { 0 } else { 1024u32 };
+        sent.extend(0x2560_9513_u32.to_be_bytes());
+        sent.extend(flags.to_be_bytes());
+        sent.extend(command.to_be_bytes());
+        sent.extend([7; 8]);
+        sent.extend(0u64.to_be_bytes());
+        sent.extend(length.to_be_bytes());
+        sent.extend(vec![9; if command == 1 { 1024 } else { 0 }]);
+    }
+    sent
 }
 
 /// A trace of two chunks' worth of structure, small.
