@@ -3,18 +3,20 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use terrace_core::{Machine, PageSize};
+use terrace_core::{Bytes, Machine, PageSize};
 use terrace_economics::Mode;
 use terrace_sim::SimPolicy;
-use terrace_sim::plan::{Choice, How, PlanConfig, PlanPart, PlanReport, plan};
+use terrace_sim::plan::{Choice, How, PlanConfig, PlanPart, PlanProgress, PlanReport, plan};
 
 use crate::args::one_of;
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, count, facts, percent, table};
-use crate::progress::Progress;
+use crate::progress::{Progress, about};
 use crate::sim::full::Shared;
 use crate::sim::input::{Input, failure, tell, told};
 use crate::sim::setup::{PAGE_SIZES, POLICIES, page_size_name};
@@ -52,11 +54,11 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u32).range(2..=64))]
     points: u32,
 
-    /// What a GiB of each memory costs: `dram=8,cxl=3`, in any currency.
+    /// What a GiB of each memory costs, in any one currency: `dram=8,cxl=3`.
     #[arg(long, value_name = "NAME=PRICE", value_delimiter = ',')]
     price: Vec<String>,
 
-    /// What all memory may cost, in the same currency.
+    /// What all memory that the program needs may cost, in the same currency.
     #[arg(long, value_name = "PRICE")]
     budget: Option<f64>,
 
@@ -96,9 +98,13 @@ impl Args {
         output::remove_when_interrupted();
         let input = self.input.repeatable(self.seed)?;
         let bar = Progress::new().bar("plan");
+        let estimate = Estimate::new(input.accesses(), config.workers);
         let report = plan(&config, &|| input.open(), &|progress| {
             let done = progress.done as f64 / progress.total.max(1) as f64;
             bar.set(done, format!("{}/{} simulations", progress.done, progress.total));
+            if let Some(line) = estimate.at(progress) {
+                bar.above(|| output::say(format_args!("plan: {line}")));
+            }
         });
         bar.finish();
         let report = report.map_err(failure)?;
@@ -155,6 +161,50 @@ impl Args {
     }
 }
 
+/// How long a plan takes, told once, as soon as that can be known: when a part of the
+/// first simulation shows how fast this machine simulates, at the latest when it ended.
+struct Estimate {
+    /// Accesses of one simulation, if they are known.
+    length: Option<u64>,
+    workers: usize,
+    /// Until it was told.
+    begun: Mutex<Option<Instant>>,
+}
+
+impl Estimate {
+    /// Less of the first simulation says little of the rest.
+    const ENOUGH: Duration = Duration::from_millis(500);
+
+    fn new(length: Option<u64>, workers: usize) -> Self {
+        Self { length, workers, begun: Mutex::new(Some(Instant::now())) }
+    }
+
+    fn at(&self, progress: PlanProgress) -> Option<String> {
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let elapsed = (*begun)?.elapsed();
+        let one = match (progress.done, self.length) {
+            (0, Some(length)) if elapsed >= Self::ENOUGH && progress.accesses > 0 => {
+                elapsed.mul_f64(length as f64 / progress.accesses as f64)
+            }
+            (0, _) => return None,
+            _ => elapsed,
+        };
+        *begun = None;
+        Some(how_long(one, progress.total, self.workers))
+    }
+}
+
+/// One simulation comes first; the others run side by side.
+fn how_long(one: Duration, total: usize, workers: usize) -> String {
+    let workers = workers.max(1);
+    let rounds = 1 + total.saturating_sub(1).div_ceil(workers);
+    format!(
+        "{}: up to {total} simulations of {} each, {workers} side by side",
+        about(one * rounds as u32),
+        about(one)
+    )
+}
+
 /// The slow memory's number.
 fn tier(machine: &Machine, name: Option<&str>) -> Result<usize, Failure> {
     let Some(name) = name else { return Ok(1) };
@@ -198,6 +248,29 @@ fn prices(given: &[String], names: &[String; 2]) -> Result<Option<[f64; 2]>, Fai
     }
 }
 
+/// From this slowdown on, a program is said to take so many times as long.
+const THRASHING: f64 = 10.0;
+
+/// A slowdown in words: in percent as long as that says something.
+fn slower(slowdown: f64) -> String {
+    if slowdown < THRASHING { format!("{} slower", percent(slowdown)) } else { cell(slowdown) }
+}
+
+/// A slowdown in a column of slowdowns.
+fn cell(slowdown: f64) -> String {
+    if slowdown < THRASHING {
+        percent(slowdown)
+    } else {
+        format!("{}x the time", count((1.0 + slowdown) as u64))
+    }
+}
+
+/// A sum of money, to a hundredth and to three digits.
+fn money(sum: f64) -> String {
+    let digits = if sum > 0.0 { (2.0 - sum.log10().floor()).clamp(2.0, 9.0) } else { 2.0 };
+    format!("{sum:.*}", digits as usize)
+}
+
 fn how(how: How) -> String {
     match how {
         How::BestPlacement => "best placement".to_owned(),
@@ -217,18 +290,30 @@ fn render(report: &PlanReport) -> String {
         ("in fast memory", report.fast_time.to_string()),
     ];
     if let Some(slowdown) = report.all_slow {
-        rows.push(("in slow memory", format!("{} slower", percent(slowdown))));
+        rows.push(("in slow memory", slower(slowdown)));
     }
     if let Some(fault) = report.fault {
         rows.push(("a fault", format!("{} and {} for the content", fault.fault, fault.content)));
     }
+    if let Some([fast, slow]) = report.prices {
+        let unit = format!(
+            "{} {} a GiB, {} {} a GiB; sums are for {}, in the currency of --price",
+            report.fast_tier,
+            money(fast),
+            report.slow_tier,
+            money(slow),
+            report.footprint
+        );
+        rows.push(("prices", unit));
+    }
+    rows.push(("error", error(report)));
     text.push_str(&facts("  ", &rows));
     text.push('\n');
-    let cell = |choice: Option<Choice>, also: bool| {
+    let chosen = |choice: Option<Choice>, also: bool| {
         choice.map_or("-".to_owned(), |choice| {
             let mut text = choice.fast.to_string();
             if also {
-                let _ = write!(text, " ({} slower)", percent(choice.slowdown));
+                let _ = write!(text, " ({})", slower(choice.slowdown));
             }
             text
         })
@@ -238,9 +323,9 @@ fn render(report: &PlanReport) -> String {
         let answers = &part.answers;
         [
             how(part.curve.how),
-            cell(answers.smallest, false),
-            answers.smallest.map_or("-".into(), |choice| percent(choice.slowdown)),
-            cell(answers.knee, true),
+            chosen(answers.smallest, false),
+            answers.smallest.map_or("-".into(), |choice| cell(choice.slowdown)),
+            chosen(answers.knee, true),
         ]
     };
     let lines: Vec<_> = report.parts.iter().map(line).collect();
@@ -251,19 +336,54 @@ fn render(report: &PlanReport) -> String {
     }
     text.push('\n');
     text.push_str(&curve(report));
+    if let Some(least) = thrashes_below(report) {
+        let _ = write!(
+            text,
+            "\nWith less than about {least} the program thrashes: most of its time it waits for \
+             memory, and\nhow many times as long it takes says no more than that.\n"
+        );
+    }
     text
+}
+
+/// How far off plans are: measured, or why it is not.
+fn error(report: &PlanReport) -> String {
+    report.error.map_or_else(
+        || {
+            "not measured: faults are exact for this input, their price is the machine file's"
+                .to_owned()
+        },
+        |error| {
+            format!(
+                "within 10 % of the run time in {} of {} predictions for {} other programs, each \
+                 measured with another input; {} at most",
+                error.within_tenth,
+                error.predictions,
+                error.programs,
+                percent(error.worst)
+            )
+        },
+    )
+}
+
+/// The size below which the program takes many times as long, if the first curve comes there.
+fn thrashes_below(report: &PlanReport) -> Option<Bytes> {
+    let curve = &report.parts.first()?.curve;
+    let thrashes = |point: &&terrace_sim::plan::Point| point.slowdown >= THRASHING;
+    curve.points.iter().rev().find(thrashes)?;
+    curve.smallest(THRASHING).map(|point| point.fast)
 }
 
 /// What prices say.
 fn priced(report: &PlanReport) -> String {
-    let cell = |choice: Option<Choice>| {
+    let chosen = |choice: Option<Choice>| {
         choice.map_or("-".to_owned(), |choice| {
             format!(
-                "{} + {}, {} slower, {:.2}",
+                "{} + {}, {}, {} in all",
                 choice.fast,
                 choice.slow,
-                percent(choice.slowdown),
-                choice.price.unwrap_or(0.0)
+                slower(choice.slowdown),
+                money(choice.price.unwrap_or(0.0))
             )
         })
     };
@@ -274,9 +394,9 @@ fn priced(report: &PlanReport) -> String {
             let answers = &part.answers;
             [
                 how(part.curve.how),
-                cell(answers.smallest),
-                cell(answers.within_budget),
-                cell(answers.cheapest_work),
+                chosen(answers.smallest),
+                chosen(answers.within_budget),
+                chosen(answers.cheapest_work),
             ]
         })
         .collect();
@@ -294,7 +414,7 @@ fn curve(report: &PlanReport) -> String {
         .filter(|(i, _)| i % step == 0 || *i == last)
         .map(|(_, point)| {
             let part = point.fast.as_f64() / report.footprint.as_f64().max(1.0);
-            [point.fast.to_string(), percent(part), percent(point.share), percent(point.slowdown)]
+            [point.fast.to_string(), percent(part), percent(point.share), cell(point.slowdown)]
         })
         .collect();
     let name = how(report.parts[0].curve.how);
@@ -305,6 +425,30 @@ fn curve(report: &PlanReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slowdown_of_many_times_is_no_percentage_and_a_small_sum_is_not_zero() {
+        assert_eq!(slower(0.05), "5.0 % slower");
+        assert_eq!(slower(34_755.92), "34 756x the time");
+        assert_eq!(cell(9.99), "999.0 %");
+        assert_eq!(cell(10.0), "11x the time");
+        assert_eq!(money(0.0312), "0.0312");
+        assert_eq!(money(8.0), "8.00");
+        assert_eq!(money(1234.5), "1234.50");
+    }
+
+    #[test]
+    fn the_estimate_comes_once_and_counts_rounds_of_simulations() {
+        let second = Duration::from_secs(1);
+        let line = how_long(second, 41, 2);
+        assert_eq!(line, "about 21 s: up to 41 simulations of about 1 s each, 2 side by side");
+
+        let progress = |done, accesses| PlanProgress { done, total: 3, accesses };
+        let estimate = Estimate::new(None, 2);
+        assert_eq!(estimate.at(progress(0, 1 << 20)), None, "its length is not known");
+        assert!(estimate.at(progress(1, 0)).expect("told").contains("up to 3 simulations"));
+        assert_eq!(estimate.at(progress(2, 0)), None, "told again");
+    }
 
     #[test]
     fn prices_go_to_the_memory_that_they_name() {

@@ -43,8 +43,38 @@ impl Bar {
         self.0.set_message(message.into());
     }
 
+    /// Says something while the bar is away.
+    pub(crate) fn above(&self, say: impl FnOnce()) {
+        self.0.suspend(say);
+    }
+
     /// The work is done; its bar goes away.
     pub(crate) fn finish(&self) {
         self.0.finish_and_clear();
+    }
+}
+
+/// A time that is an estimate: with as many digits as it deserves.
+pub(crate) fn about(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match seconds {
+        ..1.0 => "less than 1 s".to_owned(),
+        1.0..90.0 => format!("about {seconds:.0} s"),
+        90.0..5400.0 => format!("about {:.0} min", seconds / 60.0),
+        _ => format!("about {:.1} h", seconds / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_estimate_has_the_unit_that_people_would_use() {
+        let said = |seconds: f64| about(Duration::from_secs_f64(seconds));
+        assert_eq!(said(0.2), "less than 1 s");
+        assert_eq!(said(12.4), "about 12 s");
+        assert_eq!(said(150.0), "about 2 min");
+        assert_eq!(said(9000.0), "about 2.5 h");
     }
 }

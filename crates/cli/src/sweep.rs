@@ -16,7 +16,7 @@ use terrace_sim::trace::Summary;
 
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, Output, count, table};
-use crate::progress::Progress;
+use crate::progress::{Progress, about};
 use crate::sim::input::tell;
 
 /// Simulate every combination of policies, machines, programs and parameters.
@@ -91,6 +91,12 @@ impl Args {
             || thread::available_parallelism().map_or(1, usize::from),
             |jobs| jobs as usize,
         );
+        output::say(format_args!(
+            "sweep: {} of {} points to simulate, {} side by side",
+            count(todo.len() as u64),
+            count(points.len() as u64),
+            jobs.min(todo.len().max(1))
+        ));
         let bar = Progress::new().bar("sweep");
         let (mut failed, mut done, begun) = (Vec::new(), 0usize, Instant::now());
         // Of each trace once, however many points run it.
@@ -101,6 +107,12 @@ impl Args {
                 inputs.insert(file.clone(), input);
             }
             done += 1;
+            // Points need not take equally long: this is what the first one says.
+            if done == 1 && todo.len() > 1 {
+                let rounds = todo.len().div_ceil(jobs) as u32;
+                let line = about(begun.elapsed() * rounds);
+                bar.above(|| output::say(format_args!("sweep: {line} in all, by its first point")));
+            }
             bar.set(done as f64 / todo.len() as f64, format!("{done}/{} points", todo.len()));
             if let Err(why) = result {
                 failed.push((todo[i].clone(), why));

@@ -12,7 +12,7 @@ use terrace_persist::kindle::validation as kindle;
 use terrace_sim::reproduce::{HememConfig, Length};
 use terrace_sim::validation::{
     Criterion, Line, Model, Reference, State, Tally, cachegrind, champsim, closed_forms, curve,
-    loaded, policies,
+    loaded, planner, policies,
 };
 use terrace_sim::{SimError, machines};
 
@@ -97,7 +97,7 @@ const PARTS: [(&str, Run); 7] = [
     ("closed forms", || Ok(closed_forms::lines(&MemoryFile::clone, Replacement::Lru))),
     ("ChampSim's counters for the synthetic mix", || Ok(champsim::lines(champsim::machine())?)),
     ("published shapes: Optane, CXL, mixed traffic", shapes),
-    ("orderings of the papers", orderings),
+    ("orderings of the papers, predictions of plan", orderings),
     ("Kindle's figure of HSCC", || {
         let config = ProgramsConfig { accesses: kindle::ACCESSES, ..ProgramsConfig::default() };
         Ok(kindle::lines(&config)?)
@@ -181,6 +181,7 @@ fn shapes() -> Result<Vec<Line>, Skipped> {
 fn orderings() -> Result<Vec<Line>, Skipped> {
     let mut lines = policies::of_hemem(&HememConfig::default())?;
     lines.extend(policies::orderings(Length::Whole)?);
+    lines.extend(planner::lines()?);
     Ok(lines)
 }
 

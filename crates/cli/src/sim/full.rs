@@ -121,7 +121,7 @@ fn render(report: &FullReport, clock: f64) -> String {
         "  ",
         &[
             ("accesses", format!("{} in {} instructions", count(report.accesses), count(report.instructions))),
-            ("simulated", format!("{}, {:.2} cycles an access, {} of it waiting", report.time, cycles / accesses, percent(if report.time.is_zero() { 0.0 } else { report.waited / report.time }))),
+            ("simulated", format!("{}, {:.2} cycles an access, {} of it waiting", report.time, cycles / accesses, percent(report.waiting_share()))),
             ("walks", format!("{} ({} of the accesses), {:.2} entries each", count(report.tlb.walks), percent(report.tlb.walks as f64 / accesses), report.tlb.walk_reads as f64 / report.tlb.walks.max(1) as f64)),
             ("faults", format!("{} first touches, {} hints, {} write-protected; {} trap, {} clearing, {} tables, {} waiting", count(faults.first_touches), count(faults.hints), count(faults.write_protected), faults.trap, faults.zeroing, faults.table_zeroing, faults.waiting)),
             ("full tiers", format!("{} pages demoted at once to make room, {}", count(faults.forced), faults.reclaiming)),

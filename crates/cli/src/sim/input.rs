@@ -8,7 +8,7 @@ use terrace_core::Bytes;
 use terrace_sim::SimError;
 use terrace_sim::full::{FullConfig, Source};
 use terrace_sim::trace::partial::Cut;
-use terrace_sim::trace::{Format, Summary, import};
+use terrace_sim::trace::{Format, Summary, TraceReader, import};
 use terrace_sim::workload::catalog::{ProgramName, ProgramSpec};
 
 use super::full::Shared;
@@ -108,8 +108,8 @@ impl Opened {
 pub(crate) enum Repeatable {
     /// A file; where it is read as far as it goes, why that is not to its end.
     Trace(PathBuf, Format, u64, Option<Cut>),
-    /// A recording that goes away with us.
-    Recorded(TempPath, String, u64),
+    /// A recording that goes away with us, and its length.
+    Recorded { path: TempPath, name: String, skip: u64, accesses: u64 },
     /// An algorithm.
     Algorithm(ProgramSpec, Option<u64>),
 }
@@ -200,8 +200,8 @@ impl Input {
             let what = "nothing to simulate: give --trace, --algorithm or -- PROGRAM";
             return Err(Failure::bad_input(what));
         }
-        let (path, name) = record(&self.program, self.via)?;
-        Ok(Repeatable::Recorded(path, name, skip))
+        let (path, name, accesses) = record(&self.program, self.via)?;
+        Ok(Repeatable::Recorded { path, name, skip, accesses })
     }
 }
 
@@ -225,6 +225,19 @@ impl Repeatable {
         }
     }
 
+    /// How many accesses it has, where that is known before it is read.
+    pub(crate) fn accesses(&self) -> Option<u64> {
+        match self {
+            // What is wrong with it is told when it is opened.
+            Self::Trace(path, Format::Terrace, _, None) => {
+                path.is_file().then(|| TraceReader::open(path).ok()?.survey().ok()).flatten()
+            }
+            Self::Trace(..) => None,
+            Self::Recorded { accesses, .. } => Some(*accesses),
+            Self::Algorithm(spec, _) => Some(spec.build().ok()?.initial() + spec.accesses),
+        }
+    }
+
     /// Opens it once more: the source, and how much of it comes before what is measured.
     pub(crate) fn open(&self) -> Result<(Box<dyn Source>, u64), SimError> {
         match self {
@@ -232,7 +245,7 @@ impl Repeatable {
             Self::Trace(path, format, skip, Some(cut)) => {
                 Ok((import::open_partial(path, *format, cut.clone())?, *skip))
             }
-            Self::Recorded(path, name, skip) => {
+            Self::Recorded { path, name, skip, .. } => {
                 let source = import::open(path, Format::Terrace)?;
                 Ok((Box::new(Named(source, name.clone())), *skip))
             }
@@ -275,7 +288,7 @@ impl Source for Named {
 }
 
 /// Records a program into a file that goes away with its path.
-fn record(program: &[OsString], via: Option<Via>) -> Result<(TempPath, String), Failure> {
+fn record(program: &[OsString], via: Option<Via>) -> Result<(TempPath, String, u64), Failure> {
     use std::io::BufWriter;
     use terrace_sim::full::Batch;
     use terrace_sim::trace::{TraceHeader, TraceWriter};
@@ -303,5 +316,5 @@ fn record(program: &[OsString], via: Option<Via>) -> Result<(TempPath, String), 
         let name = Path::new(&program[0]).display();
         return Err(Failure::failed(format!("{name}: nothing was recorded")));
     }
-    Ok((path, names.join(" ")))
+    Ok((path, names.join(" "), accesses))
 }

@@ -152,5 +152,25 @@ fn choices(report: &PlanReport) -> String {
         }
     }
     text += &table(&["", &report.fast_tier, &report.slow_tier, "slower", "price"], rows);
+    if let Some([fast, slow]) = report.prices {
+        text += &format!(
+            "<p class=\"sub\">Prices are those of all memory, {} of it fast or slow, in the \
+             currency of --price: {} {fast} a GiB, {} {slow} a GiB.</p>\n",
+            report.footprint,
+            escape(&report.fast_tier),
+            escape(&report.slow_tier)
+        );
+    }
+    if let Some(error) = report.error {
+        text += &format!(
+            "<p class=\"sub\">How far off such plans are: {} of {} predictions for {} other \
+             programs, each measured with another input, were within 10 % of the run time; {} at \
+             most.</p>\n",
+            error.within_tenth,
+            error.predictions,
+            error.programs,
+            percent(error.worst)
+        );
+    }
     text
 }

@@ -109,6 +109,8 @@ pub struct FullReport {
     pub throughput: PerSecond,
     /// Instructions a cycle of the cores in use.
     pub instructions_per_cycle: f64,
+    /// Cores that had something to do.
+    pub cores: usize,
     /// Time that the cores waited, all together.
     pub waited: Nanos,
     /// First-level caches.
@@ -165,6 +167,14 @@ pub struct Snapshot {
     tlb_counts: Option<TlbCountCosts>,
 }
 
+impl FullReport {
+    /// Share of the cores' time that they waited, 0 to 1.
+    pub fn waiting_share(&self) -> f64 {
+        let time = self.time.as_f64() * self.cores as f64;
+        if time > 0.0 { self.waited.as_f64() / time } else { 0.0 }
+    }
+}
+
 impl FullMachine {
     /// Counters as they are.
     pub fn snapshot(&self) -> Snapshot {
@@ -212,8 +222,8 @@ impl FullMachine {
         let last = self.snapshot();
         let time = end - warm.now;
         let instructions = last.instructions - warm.instructions;
-        let used = self.cores.iter().filter(|core| core.used).count().max(1) as f64;
-        let cycles = self.clock.cycles(time).as_f64() * used;
+        let used = self.cores.iter().filter(|core| core.used).count().max(1);
+        let cycles = self.clock.cycles(time).as_f64() * used as f64;
         let footprint = self.world.brain.as_ref().map(|brain| brain.footprint().into());
         FullReport {
             machine: config.machine.name.clone(),
@@ -224,6 +234,7 @@ impl FullMachine {
             time,
             throughput: PerSecond::from_count((last.accesses - warm.accesses) as f64, time),
             instructions_per_cycle: if cycles > 0.0 { instructions as f64 / cycles } else { 0.0 },
+            cores: used,
             waited: Nanos::from_f64(last.waited - warm.waited),
             l1: last.caches[0].since(&warm.caches[0]),
             l2: last.caches[1].since(&warm.caches[1]),

@@ -47,6 +47,22 @@ impl PlanCurve {
         let beyond = self.points.iter().rposition(|point| point.slowdown > slowdown);
         self.points.get(beyond.map_or(0, |i| i + 1))
     }
+
+    /// The slowdown at any size: on the line between the points beside it.
+    pub fn at(&self, fast: Bytes) -> f64 {
+        let known = self.points.iter().map(|point| (point.fast.as_f64(), point.slowdown));
+        between(&known.collect::<Vec<_>>(), fast.as_f64())
+    }
+}
+
+/// The value at `x` of a line through points by rising x.
+pub(super) fn between(points: &[(f64, f64)], x: f64) -> f64 {
+    let next = points.partition_point(|point| point.0 < x);
+    match (next.checked_sub(1).map(|i| points[i]), points.get(next)) {
+        (Some((x0, y0)), Some(&(x1, y1))) if x1 > x0 => y0 + (y1 - y0) * (x - x0) / (x1 - x0),
+        (_, Some(&(_, y))) | (Some((_, y)), None) => y,
+        (None, None) => 0.0,
+    }
 }
 
 /// The knee: the point farthest below the line between the curve's ends, both

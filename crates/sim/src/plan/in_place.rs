@@ -5,11 +5,13 @@ use std::collections::HashSet;
 use terrace_core::{Bytes, Nanos, PageRef, PageSize};
 use terrace_policy::Policy;
 
+use super::curve::between;
 use super::pinned::Pinned;
 use super::runs::{Decider, Runs};
 use super::{How, PlanConfig, PlanCurve, PlanProgress, PlanReport, Point, Workload};
 use crate::config::SimPolicy;
 use crate::error::SimError;
+use crate::full::FullReport;
 use crate::full::profile::Profile;
 
 /// Points of the exact curve.
@@ -86,16 +88,7 @@ pub(super) fn plan(
     let curves = config.policies.len();
     let total = 1 + SHARES.len() + curves * grid + (1 + curves) * 2 * ROUNDS;
     let runs = Runs::new(config, workload, progress, total);
-    let (report, machine) = runs.in_fast(|source, _| source)?;
-    let pages = machine.profile().map(Profile::hottest_first).unwrap_or_default();
-    let base = Base {
-        time: report.time,
-        footprint: report.tiers[0].used,
-        tables: PageSize::Base.bytes() * report.page_tables,
-        misses: pages.iter().map(|(_, _, misses)| misses).sum(),
-        pages,
-    };
-    drop(machine);
+    let (report, base) = in_fast(&runs)?;
     let curve = best_placement(config, &base, &runs)?;
     let all_slow = curve.points[0].slowdown;
     let mut parts = vec![config.part(curve, base.footprint)];
@@ -118,7 +111,36 @@ pub(super) fn plan(
         fault: None,
         parts,
         prices: config.prices,
+        error: Some(super::held_out::MEASURED),
         input: report.input,
+    })
+}
+
+/// The run in fast memory alone, and what it says.
+fn in_fast(runs: &Runs<'_>) -> Result<(FullReport, Base), SimError> {
+    let (report, machine) = runs.in_fast(|source, _| source)?;
+    let pages = machine.profile().map(Profile::hottest_first).unwrap_or_default();
+    let base = Base {
+        time: report.time,
+        footprint: report.tiers[0].used,
+        tables: PageSize::Base.bytes() * report.page_tables,
+        misses: pages.iter().map(|(_, _, misses)| misses).sum(),
+        pages,
+    };
+    Ok((report, base))
+}
+
+/// Slowdowns of the best placement with so much fast memory, each simulated: what a
+/// plan is compared with.
+pub(super) fn measured(
+    config: &PlanConfig,
+    workload: &Workload<'_>,
+    sizes: Vec<Bytes>,
+) -> Result<Vec<Point>, SimError> {
+    let runs = Runs::new(config, workload, &|_| (), 1 + sizes.len());
+    let (_, base) = in_fast(&runs)?;
+    runs.side_by_side(sizes, |fast| {
+        runs.with_fast(Decider::Own(base.pinned(fast)), fast, base.footprint, base.time)
     })
 }
 
@@ -160,16 +182,6 @@ fn best_placement(
     points.sort_by_key(|point| point.fast);
     points.dedup_by_key(|point| point.fast);
     Ok(PlanCurve { how, points })
-}
-
-/// The value at `x` of a line through points by rising x.
-fn between(points: &[(f64, f64)], x: f64) -> f64 {
-    let next = points.partition_point(|point| point.0 < x);
-    match (next.checked_sub(1).map(|i| points[i]), points.get(next)) {
-        (Some((x0, y0)), Some(&(x1, y1))) if x1 > x0 => y0 + (y1 - y0) * (x - x0) / (x1 - x0),
-        (_, Some(&(_, y))) | (Some((_, y)), None) => y,
-        (None, None) => 0.0,
-    }
 }
 
 /// A policy, simulated on a grid of sizes and then around the answer.

@@ -13,6 +13,7 @@
 //!   under LRU for every size at once ([`crate::stack_distance`]).
 
 mod curve;
+pub mod held_out;
 mod in_place;
 mod paged;
 mod pinned;
@@ -22,6 +23,7 @@ use serde::Serialize;
 use terrace_core::{Bytes, Nanos, PageSize};
 
 pub use curve::{How, PlanCurve, Point, knee};
+pub use held_out::PlanError;
 pub use paged::FaultCost;
 
 use crate::config::SimPolicy;
@@ -121,6 +123,8 @@ pub struct PlanReport {
     pub parts: Vec<PlanPart>,
     /// What a GiB of each costs.
     pub prices: Option<[f64; 2]>,
+    /// How far off such plans are on other inputs, where that is measured.
+    pub error: Option<PlanError>,
     /// What was read, where the program's accesses come from a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Summary>,
@@ -131,8 +135,10 @@ pub struct PlanReport {
 pub struct PlanProgress {
     /// Simulations that ended.
     pub done: usize,
-    /// Simulations that are expected.
+    /// Simulations that are expected at most.
     pub total: usize,
+    /// Accesses that the first simulation is through with.
+    pub accesses: u64,
 }
 
 /// Answers how much fast memory a program needs.

@@ -141,6 +141,7 @@ pub(super) fn plan(
         fault: Some(cost),
         parts: vec![part],
         prices: config.prices,
+        error: None,
         input: report.input,
     })
 }

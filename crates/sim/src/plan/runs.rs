@@ -52,7 +52,7 @@ impl<'a> Runs<'a> {
     pub(super) fn count(&self) {
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
         let total = self.total.load(Ordering::Relaxed).max(done);
-        (self.progress)(PlanProgress { done, total });
+        (self.progress)(PlanProgress { done, total, accesses: 0 });
     }
 
     /// The machine with its fast and its slow memory alone.
@@ -84,7 +84,10 @@ impl<'a> Runs<'a> {
         let mut source = wrap(source, warm_up);
         let mut machine = FullMachine::new(&config)?;
         machine.profile_misses();
-        let report = setup::run(&mut machine, &config, source.as_mut(), &mut |_, _| ())?;
+        let total = self.total.load(Ordering::Relaxed);
+        let report = setup::run(&mut machine, &config, source.as_mut(), &mut |accesses, _| {
+            (self.progress)(PlanProgress { done: 0, total, accesses });
+        })?;
         self.count();
         if report.time.is_zero() {
             return Err(SimError::parameter("trace", "nothing is left to measure"));

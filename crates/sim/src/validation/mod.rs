@@ -9,6 +9,7 @@
 //! | [`champsim`] | another simulator's counters for a synthetic trace |
 //! | [`loaded`] | published shapes: Optane, CXL, DDR5 under load |
 //! | [`policies`] | what papers say of one policy against another |
+//! | [`planner`] | predictions of `plan` beside simulations of other inputs |
 //!
 //! Each part takes what it measures as an argument (a machine, a memory, a
 //! replacement, an engine), so that a test can give it a faulty one and see that
@@ -21,6 +22,7 @@ pub mod closed_forms;
 pub mod curve;
 pub mod line;
 pub mod loaded;
+pub mod planner;
 pub mod policies;
 
 pub use line::{Criterion, Known, Line, Model, State, Tally};
