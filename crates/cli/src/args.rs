@@ -15,7 +15,7 @@ use terrace_economics::Mode;
 use crate::failure::Failure;
 use crate::output;
 use crate::{
-    attach, broker, check, compare, completions, convert, core_dump, crash, doctor, effects, man,
+    attach, broker, calibrate, check, compare, completions, convert, core_dump, crash, doctor, effects, man,
     metrics, plan, provision, record, replay, report, reproduce, run, set, sim, sweep, top,
     validate, volume, why,
 };
@@ -63,6 +63,7 @@ enum Verb {
     Reproduce(reproduce::Args),
     Validate(validate::Args),
     Volume(volume::Args),
+    Calibrate(calibrate::Args),
     Doctor(doctor::Args),
     Why(why::Args),
     Core(core_dump::Args),
@@ -95,6 +96,7 @@ impl Cli {
             Verb::Reproduce(args) => args.execute(json),
             Verb::Validate(args) => args.execute(json),
             Verb::Volume(args) => args.execute(json),
+            Verb::Calibrate(args) => args.execute(json),
             Verb::Doctor(args) => args.execute(json),
             Verb::Why(args) => args.execute(json),
             Verb::Core(args) => args.execute(json),

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use terrace_core::{Bytes, Ladder, LadderFile, Machine, Nanos};
 use terrace_dram::MemoryFile;
+use terrace_live::costs::{CostsFile, Fingerprint};
 use terrace_policy::recording::EventReader;
 use terrace_provision::Recording;
 use terrace_sim::trace::{TraceReader, format};
@@ -17,8 +18,8 @@ use crate::failure::Failure;
 use crate::output;
 use crate::records::{self, Reader, Record};
 
-/// Check a machine file, a ladder file, a memory file, recorded decisions, recorded events, a
-/// trace or a recording of the nodes' memory.
+/// Check a machine file, a ladder file, a memory file, measured costs, recorded decisions,
+/// recorded events, a trace or a recording of the nodes' memory.
 ///
 /// The kind is recognised by the content. A fault is reported with file, line
 /// and field, and exit code 2.
@@ -43,6 +44,7 @@ enum Content {
     Machine { name: String, tiers: Vec<String> },
     Ladder { tiers: Vec<String> },
     Memory { name: String, channels: u32, capacity: Bytes },
+    Costs { processor: String, kernel: String },
     Records { program: Vec<String>, decisions: u64, lost: u64 },
     Events { policy: String, events: u64 },
     Trace { program: Vec<String>, accesses: u64 },
@@ -62,6 +64,9 @@ impl Args {
                 Content::Ladder { tiers } => format!("ladder file, tiers {}", tiers.join(", ")),
                 Content::Memory { name, channels, capacity } => {
                     format!("memory file `{name}`, {channels} channels, {capacity}")
+                }
+                Content::Costs { processor, kernel } => {
+                    format!("measured costs of {processor}, Linux {kernel}")
                 }
                 Content::Events { policy, events } => {
                     format!("{events} events that `{policy}` was told")
@@ -125,7 +130,11 @@ fn check(file: &Path) -> Result<Content, Failure> {
     if text.trim().is_empty() {
         return Err(Failure::bad_input(format!("{name}: the file is empty")));
     }
-    if Ladder::is_meant(&text) {
+    if CostsFile::is_meant(&text) {
+        let costs = CostsFile::parse(&name, &text).map_err(Failure::bad_input)?;
+        let Fingerprint { processor, kernel, .. } = costs.machine;
+        Ok(Content::Costs { processor, kernel })
+    } else if Ladder::is_meant(&text) {
         let ladder = LadderFile::parse(&name, &text).map_err(Failure::bad_input)?;
         Ok(Content::Ladder { tiers: ladder.names() })
     } else if looks_like_memory(&text) {

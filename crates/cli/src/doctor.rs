@@ -7,12 +7,14 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use terrace_core::Bytes;
+use terrace_live::costs::Known;
 use terrace_live::doctor::{Facts, SamplerSupport};
 use terrace_live::numa::dax::DaxState;
 use terrace_live::probe::{SpillProbe, UffdProbe};
 use terrace_live::uffd::{OpenedBy, feature};
 use terrace_sampler::{Capabilities, Kind, choose};
 
+use crate::calibrate;
 use crate::failure::Failure;
 use crate::output::{self, facts};
 
@@ -43,8 +45,37 @@ struct Diagnosis {
     /// How `run --spill` would write its file; `None` of a machine that is not this
     /// one.
     spill: Option<SpillSupport>,
+    /// What the mechanisms cost here, if that was measured; `None` of a machine that is not
+    /// this one.
+    costs: Option<Costs>,
     /// What the files say.
     facts: Facts,
+}
+
+/// What is known of the mechanisms' costs.
+#[derive(Debug, Serialize)]
+struct Costs {
+    /// Whether `terrace run` uses measured ones.
+    measured: bool,
+    #[serde(skip)]
+    rows: Vec<(&'static str, String)>,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lack: Option<String>,
+}
+
+impl Costs {
+    fn of_this_machine() -> Self {
+        let lack = match calibrate::known() {
+            Ok(Known::Measured(measured)) => {
+                return Self { measured: true, rows: calibrate::rows(&measured), lack: None };
+            }
+            Ok(Known::Nothing) => "never measured; `terrace run` uses defaults".to_owned(),
+            Ok(Known::Stale(why)) => format!("stale, `terrace run` uses defaults: {why}"),
+            Err(failure) => failure.message(),
+        };
+        Self { measured: false, rows: vec![("state", lack.clone())], lack: Some(lack) }
+    }
 }
 
 /// How a spill file in the working directory would be written, as tried.
@@ -154,6 +185,7 @@ impl Diagnosis {
             attach: Some(AttachSupport::of_this_machine()),
             userfaultfd: Some(Userfaultfd::from(&probe)),
             spill: Some(SpillSupport::of_this_machine()),
+            costs: Some(Costs::of_this_machine()),
             facts,
         }
     }
@@ -169,6 +201,7 @@ impl Diagnosis {
             attach: None,
             userfaultfd: None,
             spill: None,
+            costs: None,
             facts,
         }
     }
@@ -212,6 +245,9 @@ fn render(diagnosis: &Diagnosis) -> String {
     }
     if let Some(support) = &diagnosis.spill {
         section(&mut text, "spill file in this directory (`run --spill`)", &spill(support));
+    }
+    if let Some(costs) = &diagnosis.costs {
+        section(&mut text, "measured costs (`terrace calibrate`)", &costs.rows);
     }
     section(&mut text, "memory", &memory(&diagnosis.facts));
     text

@@ -28,6 +28,7 @@
 //! | [`metrics`] | figures of running programs for Prometheus |
 //! | [`crash`] | the power fails everywhere |
 //! | [`volume`] | block devices on persistent memory |
+//! | [`calibrate`] | what the mechanisms cost on this machine |
 //! | [`doctor`] | what this machine supports |
 //! | [`why`] | explain recorded decisions |
 //! | [`core_dump`] | complete core dumps |
@@ -41,6 +42,7 @@
 mod args;
 mod attach;
 mod broker;
+mod calibrate;
 mod cgroups;
 mod check;
 mod compare;

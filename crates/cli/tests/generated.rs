@@ -8,7 +8,7 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 25] = [
+const VERBS: [&str; 26] = [
     "run",
     "set",
     "broker",
@@ -28,6 +28,7 @@ const VERBS: [&str; 25] = [
     "reproduce",
     "validate",
     "volume",
+    "calibrate",
     "doctor",
     "why",
     "core",
@@ -63,6 +64,7 @@ fn help_reads_as_agreed() {
     help("reproduce").stdout_eq(file!["help/reproduce.txt"].raw());
     help("validate").stdout_eq(file!["help/validate.txt"].raw());
     help("volume").stdout_eq(file!["help/volume.txt"].raw());
+    help("calibrate").stdout_eq(file!["help/calibrate.txt"].raw());
     help("doctor").stdout_eq(file!["help/doctor.txt"].raw());
     help("why").stdout_eq(file!["help/why.txt"].raw());
     help("core").stdout_eq(file!["help/core.txt"].raw());

@@ -56,7 +56,7 @@ pub fn has_address_space(budget: Bytes, mapped: Bytes) -> bool {
 /// Starts managing this program's window and heap. To be called with all
 /// signals blocked.
 pub fn activate(config: RunConfig, stats: &'static ProcessPage) -> Result<&'static Pager, i32> {
-    let economist = Economist::new(config.economist, calibrate());
+    let economist = Economist::new(config.economist, calibration(&config));
     let mut brain = Brain::new(config.policy.build(), economist);
     if config.record {
         event_ring::record(&mut brain, &config.dir);
@@ -80,7 +80,14 @@ pub fn activate_with(
     Ok(pager)
 }
 
-/// What the mechanisms cost here: copying and compressing are timed (some
+/// What the mechanisms cost here, for a run: what `terrace calibrate` measured, and
+/// constants for the rest.
+pub fn calibration(config: &RunConfig) -> Calibration {
+    let constants = calibrate();
+    config.measured.map_or(constants, |measured| measured.apply(constants))
+}
+
+/// What the mechanisms cost here as far as that is known without measuring: copying and compressing are timed (some
 /// 300 µs), the rest is what this project measured on its own machines and is
 /// refined from the actions' real costs.
 pub fn calibrate() -> Calibration {

@@ -13,6 +13,8 @@ use terrace_economics::Mode;
 use terrace_policy::PolicyName;
 use terrace_sampler::Governor;
 
+use crate::costs::Measured;
+
 /// The variable's name.
 pub const VARIABLE: &str = "TERRACE";
 
@@ -114,6 +116,8 @@ pub struct RunConfig {
     pub sampling_cap: f64,
     /// Whether decisions are written to the ring for a recorder to drain.
     pub record: bool,
+    /// What the mechanisms cost here, if that was measured.
+    pub measured: Option<Measured>,
     /// Whether nothing is said of a program that is not managed.
     pub quiet: bool,
 }
@@ -145,6 +149,7 @@ impl RunConfig {
             observer: Observer::Auto,
             sampling_cap: Governor::DEFAULT_CAP,
             record: false,
+            measured: None,
             quiet: false,
         }
     }
@@ -177,6 +182,9 @@ impl RunConfig {
         }
         if self.counted == Counted::Total {
             text.push_str(";total=1");
+        }
+        if let Some(measured) = &self.measured {
+            text.push_str(&format!(";measured={}", measured.encode()));
         }
         if self.quiet {
             text.push_str(";quiet=1");
@@ -240,6 +248,12 @@ impl RunConfig {
                         .filter(|share| *share > 0.0 && *share <= 1.0)
                         .ok_or_else(|| BadConfig(format!("`{value}` is not a share")))?;
                 }
+                "measured" => {
+                    let measured = Measured::decode(value);
+                    config.measured = Some(measured.ok_or_else(|| {
+                        BadConfig(format!("`{value}` is no list of measured costs"))
+                    })?);
+                }
                 "record" => config.record = value == "1",
                 "quiet" => config.quiet = value == "1",
                 _ => return Err(BadConfig(format!("`{key}` is not known"))),
@@ -287,6 +301,7 @@ mod tests {
         config.store_limit = Some(Bytes::mib(5));
         config.record = true;
         config.quiet = true;
+        config.measured = Some(crate::costs::tests::example());
         config.huge_pages = HugePages::Always;
         config.observer = Observer::PageFaults;
         config.sampling_cap = 0.07;

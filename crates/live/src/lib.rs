@@ -15,6 +15,7 @@
 //! | [`config`] | what `terrace run` asks for |
 //! | [`probe`], [`doctor`] | what this kernel and machine allow |
 //! | [`activate`] | from nothing to a running pager |
+//! | [`costs`] | what the mechanisms cost on this machine, measured once |
 //! | [`threads`] | the manager and the fault handlers, and how they are isolated |
 //! | `spawn`, [`tls`], [`credentials`] | how they come without the C library, and whose they are |
 //! | [`duty`] | waiting for faults: asleep, polling, parked |
@@ -63,6 +64,7 @@ pub mod command;
 mod common;
 pub mod config;
 pub mod core_tables;
+pub mod costs;
 pub mod credentials;
 pub mod deferred;
 pub mod density;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use terrace_core::{Bytes, Nanos};
 use terrace_live::activate;
 use terrace_live::broker::{self, keeper::Broker, page::Summary};
@@ -27,10 +28,11 @@ use super::{Args, Outputs, absolute, library, not_started};
 use crate::args::mode_name;
 use crate::attach::Session;
 use crate::broker::{Joined, start_broker};
+use crate::calibrate::{self, Source};
 use crate::failure::Failure;
 use crate::metrics;
 use crate::observing::{Watcher, next_moment};
-use crate::output::{self, Files, Kind, Output};
+use crate::output::{self, Files, Kind, Output, facts};
 use crate::procs::{self, Stat};
 use crate::records::{Header, LiveFacts, MachineFacts, World};
 use crate::runs::{Manifest, RunDirectory};
@@ -54,6 +56,7 @@ impl Args {
         json: bool,
     ) -> Result<ExitCode, Failure> {
         let fast = joined.as_ref().map_or(self.fast(), |joined| joined.budget);
+        let (measured, costs) = calibrate::for_run(self.quiet)?;
         // What the machine lacks comes before what the installation does.
         let nodes = nodes::session(self)?;
         let library = library::find()?;
@@ -87,6 +90,7 @@ impl Args {
             None => Divided::Here(start_broker(directory.path(), fast)?),
         };
         let mut config = self.config(directory.path(), fast)?;
+        config.measured = measured;
         config.broker = Some(broker.page(directory.path()));
         if holds_store {
             config.counted = Counted::Total;
@@ -105,6 +109,7 @@ impl Args {
             json,
             started: Instant::now(),
             unmanaged: None,
+            costs: Some(costs),
             recorder,
             plain_fault,
             watch,
@@ -158,6 +163,7 @@ impl Args {
             json,
             started: Instant::now(),
             unmanaged: Some(why),
+            costs: None,
             recorder,
             plain_fault,
             watch,
@@ -216,7 +222,7 @@ impl Args {
             }
             None => return Ok(None),
         };
-        let calibration = activate::calibrate();
+        let calibration = activate::calibration(config);
         let machine = MachineFacts {
             name: Facts::read(Path::new("/")).cpu.model,
             clock: Some(calibration.clock),
@@ -269,12 +275,24 @@ impl Divided {
     }
 }
 
+/// A report with what only `run` knows.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    report: &'a RunReport,
+    /// Where the economist's prices come from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    costs: Option<&'a Source>,
+}
+
 /// A run that is under way.
 struct Run<'a> {
     args: &'a Args,
     json: bool,
     started: Instant,
     unmanaged: Option<String>,
+    /// Where the economist's prices come from, if it has any.
+    costs: Option<Source>,
     recorder: Recorder,
     /// What the first touch of a page takes without us, measured at the start.
     plain_fault: Nanos,
@@ -392,7 +410,14 @@ impl Run<'_> {
     }
 
     fn text(&self, report: &RunReport) -> Result<String, Failure> {
-        if self.json { output::json("terrace.run", report) } else { Ok(render(report)) }
+        if self.json {
+            return output::json("terrace.run", &Told { report, costs: self.costs.as_ref() });
+        }
+        let mut text = render(report);
+        if let Some(costs) = &self.costs {
+            text.push_str(&facts("  ", &[("costs", costs.line())]));
+        }
+        Ok(text)
     }
 
     /// Processor time of the program's processes: of those that have been

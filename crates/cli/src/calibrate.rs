@@ -1,0 +1,177 @@
+//! `terrace calibrate`: what the mechanisms cost on this machine.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use serde::Serialize;
+use terrace_live::costs::file::{CostsError, Text};
+use terrace_live::costs::measure::measure;
+use terrace_live::costs::{CostsFile, Fingerprint, Known, Measured};
+use terrace_live::probe::UffdProbe;
+
+use crate::failure::Failure;
+use crate::output::{self, Files, Kind, facts, percent};
+use crate::progress::Progress;
+
+/// Measure what the mechanisms cost on this machine, once.
+///
+/// Faults, moves, the codec, copies, loads in flight, and what a manager's thread takes
+/// from the program's: some seconds. The prices go to terrace/costs.toml in
+/// $XDG_STATE_HOME or ~/.local/state, with a fingerprint of machine and kernel; `run`
+/// decides by them while the fingerprint matches, and `doctor` shows them. To be run when
+/// the machine is idle.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+#[derive(Serialize)]
+struct Document {
+    file: String,
+    machine: Fingerprint,
+    measured: Prices,
+    seconds: f64,
+}
+
+/// Measured prices: times in nanoseconds.
+#[derive(Debug, Serialize)]
+struct Prices {
+    user_fault: u64,
+    bring_in: u64,
+    take_out: u64,
+    compress: u64,
+    decompress: u64,
+    copy_bandwidth: f64,
+    parallelism: f64,
+    interference: f64,
+}
+
+impl From<&Measured> for Prices {
+    fn from(measured: &Measured) -> Self {
+        Self {
+            user_fault: measured.user_fault.get(),
+            bring_in: measured.bring_in.get(),
+            take_out: measured.take_out.get(),
+            compress: measured.compress.get(),
+            decompress: measured.decompress.get(),
+            copy_bandwidth: measured.copy_bandwidth.get(),
+            parallelism: measured.parallelism,
+            interference: measured.interference,
+        }
+    }
+}
+
+impl Args {
+    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        let place = CostsFile::place().ok_or_else(|| {
+            Failure::bad_input("no place for the prices: neither XDG_STATE_HOME nor HOME is set")
+        })?;
+        UffdProbe::run().usable().map_err(Failure::unsupported)?;
+        if let Some(directory) = place.parent() {
+            std::fs::create_dir_all(directory)
+                .map_err(|e| Failure::failed(format!("{}: {e}", directory.display())))?;
+        }
+        // What cannot be written is known before anything is measured.
+        let out = Files::new().writes("costs.toml", &place, Kind::Whole)?;
+        output::remove_when_interrupted();
+        let bar = Progress::new().bar("calibrate");
+        let (begun, mut part) = (Instant::now(), 0);
+        let measured = measure(&mut |what| {
+            bar.set(f64::from(part) / 6.0, what);
+            part += 1;
+        });
+        bar.finish();
+        let measured = measured.map_err(Failure::failed)?;
+        let file = CostsFile { machine: Fingerprint::of_this_machine(), measured };
+        out.write_whole(file.text().as_bytes())?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let text = if json {
+            let document = Document {
+                file: place.display().to_string(),
+                machine: file.machine,
+                measured: Prices::from(&measured),
+                seconds,
+            };
+            output::json("terrace.calibrate", &document)?
+        } else {
+            let Text(memory) = file.machine.memory;
+            format!(
+                "measured in {seconds:.1} s on {}, {} processors, {memory}, Linux {}\n{}\n{}\n",
+                file.machine.processor,
+                file.machine.processors,
+                file.machine.kernel,
+                facts("  ", &rows(&measured)),
+                place.display()
+            )
+        };
+        output::print(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Prices, for people.
+pub(crate) fn rows(measured: &Measured) -> Vec<(&'static str, String)> {
+    vec![
+        ("a fault, resolved by us", format!("{}, content not included", measured.user_fault)),
+        ("bringing a page in", format!("{}, copy not included", measured.bring_in)),
+        ("taking a page out", measured.take_out.to_string()),
+        ("compressing a page", measured.compress.to_string()),
+        ("decompressing a page", measured.decompress.to_string()),
+        ("copying", measured.copy_bandwidth.to_string()),
+        ("loads in flight", format!("{:.1} on one processor", measured.parallelism)),
+        (
+            "beside a manager's thread",
+            format!("loads take {} longer", percent(measured.interference)),
+        ),
+    ]
+}
+
+/// Where the prices that decide a run come from.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "prices", content = "why")]
+pub(crate) enum Source {
+    /// From the file of this machine.
+    Measured,
+    /// Constants, for the file is of another machine or kernel.
+    Stale(String),
+    /// Constants: nothing was measured.
+    Defaults,
+}
+
+impl Source {
+    /// For a report.
+    pub(crate) fn line(&self) -> String {
+        match self {
+            Self::Measured => "measured on this machine".to_owned(),
+            Self::Stale(_) => {
+                "defaults: those that were measured are of another machine or kernel".to_owned()
+            }
+            Self::Defaults => "defaults; `terrace calibrate` measures this machine's".to_owned(),
+        }
+    }
+}
+
+/// What is known here. A file that is wrong is an error, as it would be silently ignored.
+pub(crate) fn known() -> Result<Known, Failure> {
+    CostsFile::known(&Fingerprint::of_this_machine()).map_err(|error| match error {
+        CostsError::Bad(error) => {
+            Failure::bad_input(format!("{error} (`terrace calibrate` writes the file anew)"))
+        }
+        unreadable @ CostsError::Unreadable(..) => Failure::bad_input(unreadable),
+    })
+}
+
+/// Prices for a run, and where they come from; a warning where they are stale.
+pub(crate) fn for_run(quiet: bool) -> Result<(Option<Measured>, Source), Failure> {
+    Ok(match known()? {
+        Known::Measured(measured) => (Some(measured), Source::Measured),
+        Known::Nothing => (None, Source::Defaults),
+        Known::Stale(why) => {
+            if !quiet {
+                output::warn(format_args!(
+                    "measured costs are stale, defaults are used ({why}); `terrace calibrate` \
+                     measures again"
+                ));
+            }
+            (None, Source::Stale(why))
+        }
+    })
+}
