@@ -51,9 +51,10 @@ pub(super) struct Runner {
     /// Whether the filter is in use in this turn, and what it did not know.
     filter: bool,
     unknown: usize,
-    /// When the core does something next; never, if it has nothing to do.
-    time: f64,
 }
+
+/// Times that are compared at once.
+const LANES: usize = 4;
 
 /// The end of a stretch in which one core need not look at the others: when the
 /// next one is due, and which that is.
@@ -75,6 +76,10 @@ impl Until {
 pub(super) struct Schedule<'a> {
     threads: Threads<'a>,
     runners: Vec<Runner>,
+    /// When each core does something next; never, if it has nothing to do. By
+    /// themselves, and as many as [`LANES`] divides: they are looked through at each
+    /// change from core to core.
+    times: Vec<f64>,
     /// Threads that wait at a barrier.
     at_barrier: Vec<usize>,
     /// When the policy is told next what is to come, in ticks.
@@ -87,30 +92,32 @@ impl<'a> Schedule<'a> {
     /// Threads that run on so many cores. No turn begins before access `counted` and
     /// ends after it, where one core is in use.
     pub(super) fn new(threads: Threads<'a>, cores: usize, counted: u64) -> Self {
-        let runner = || Runner { time: f64::INFINITY, ..Runner::default() };
         Self {
             threads,
-            runners: (0..cores).map(|_| runner()).collect(),
+            runners: (0..cores).map(|_| Runner::default()).collect(),
+            times: vec![f64::INFINITY; cores.next_multiple_of(LANES)],
             at_barrier: Vec::new(),
             told: 0,
             counted,
         }
     }
 
-    /// The core that is due first, and until when it is.
-    fn first(&self) -> Option<(usize, Until)> {
-        let mut first = Until { time: f64::INFINITY, core: usize::MAX };
-        let mut second = first;
-        for (core, runner) in self.runners.iter().enumerate() {
-            let time = runner.time;
-            if time < first.time {
-                second = first;
-                first = Until { time, core };
-            } else if time < second.time {
-                second = Until { time, core };
+    /// The core that is due first; the lowest number where several are.
+    #[inline(always)]
+    fn first(&self) -> Until {
+        let mut least = [f64::INFINITY; LANES];
+        for times in self.times.chunks_exact(LANES) {
+            for (least, &time) in least.iter_mut().zip(times) {
+                *least = if time < *least { time } else { *least };
             }
         }
-        (first.core != usize::MAX).then_some((first.core, second))
+        let time = least.into_iter().fold(f64::INFINITY, f64::min);
+        let core = if time < f64::INFINITY {
+            self.times.iter().position(|&other| other <= time).unwrap_or(usize::MAX)
+        } else {
+            usize::MAX
+        };
+        Until { time, core }
     }
 
     /// The thread that a core runs from now on.
@@ -155,8 +162,10 @@ impl FullMachine {
     ) -> Result<(), SimError> {
         schedule.threads.begin()?;
         self.wake(schedule, 0.0)?;
+        let mut next = schedule.first();
         loop {
-            let Some((core, until)) = schedule.first() else {
+            let Until { time, core } = next;
+            if core == usize::MAX {
                 if schedule.at_barrier.is_empty() {
                     return Ok(());
                 }
@@ -167,11 +176,18 @@ impl FullMachine {
                 } else {
                     self.release(schedule, now)?;
                 }
+                next = schedule.first();
                 continue;
-            };
+            }
+            // The core that is next, if this one did nothing: it goes on until that.
+            schedule.times[core] = f64::INFINITY;
+            let until = schedule.first();
+            schedule.times[core] = time;
             let runner = &mut schedule.runners[core];
             let over = if until.time < f64::INFINITY || runner.begun {
-                self.advance(core, runner, until)
+                let (over, time) = self.advance(core, runner, until);
+                schedule.times[core] = time;
+                over
             } else {
                 self.run_some(core, &runner.turn[runner.from..runner.end]);
                 true
@@ -179,6 +195,7 @@ impl FullMachine {
             if let Some(error) = self.error.take() {
                 return Err(error);
             }
+            next = until;
             if over {
                 self.settle(core, &runner.turn[runner.from..runner.end]);
                 if let Some(error) = self.error.take() {
@@ -186,18 +203,20 @@ impl FullMachine {
                 }
                 after(self);
                 self.end_turn(schedule, core)?;
+                next = schedule.first();
             }
         }
     }
 
     for_this_processor! {
-        /// What a core does before others are due; true when its turn is over.
-        fn advance | advance_modern (&mut self, core: usize, runner: &mut Runner, until: Until) -> bool
+        /// What a core does before others are due: whether its turn is over, and when it
+        /// does something next.
+        fn advance | advance_modern (&mut self, core: usize, runner: &mut Runner, until: Until) -> (bool, f64)
             = advance_here
     }
 
     #[inline(always)]
-    fn advance_here(&mut self, core: usize, runner: &mut Runner, until: Until) -> bool {
+    fn advance_here(&mut self, core: usize, runner: &mut Runner, until: Until) -> (bool, f64) {
         if !runner.begun {
             runner.begun = true;
             runner.filter = self.cores[core].filter.in_use();
@@ -207,9 +226,9 @@ impl FullMachine {
             if runner.head == runner.waiting.len() {
                 self.run_ahead(core, runner);
             }
-            runner.time = self.due(core, runner);
-            if !until.is_after(runner.time, core) {
-                return false;
+            let time = self.due(core, runner);
+            if !until.is_after(time, core) {
+                return (false, time);
             }
             if let Some(&Deferred { instruction, .. }) = runner.waiting.get(runner.head) {
                 // All that one access does is done at once.
@@ -232,11 +251,11 @@ impl FullMachine {
                 runner.at += 1;
                 runner.blocked = false;
                 if self.error.is_some() {
-                    return true;
+                    return (true, time);
                 }
             } else {
                 self.turn_over(core, runner.end - runner.from, runner.filter, runner.unknown);
-                return true;
+                return (true, time);
             }
         }
     }
@@ -314,7 +333,7 @@ impl FullMachine {
         core: usize,
         now: f64,
     ) -> Result<(), SimError> {
-        if schedule.runners[core].time < f64::INFINITY {
+        if schedule.times[core] < f64::INFINITY {
             return Ok(());
         }
         let me = &mut self.cores[core];
@@ -332,7 +351,7 @@ impl FullMachine {
     ) -> Result<(), SimError> {
         loop {
             let Some(thread) = schedule.choose(core, now) else {
-                schedule.runners[core].time = f64::INFINITY;
+                schedule.times[core] = f64::INFINITY;
                 return Ok(());
             };
             // Where one core runs, the warm-up ends with a turn.
@@ -347,7 +366,7 @@ impl FullMachine {
                     runner.turn = turn;
                     (runner.from, runner.at, runner.end) = (range.start, range.start, range.end);
                     runner.begun = false;
-                    runner.time = me.clock.time(me.instructions);
+                    schedule.times[core] = me.clock.time(me.instructions);
                     return Ok(());
                 }
                 Step::Events(events) => events.iter().for_each(|event| self.apply(event)),
@@ -356,7 +375,7 @@ impl FullMachine {
                     schedule.at_barrier.push(thread);
                     if schedule.at_barrier.len() >= count as usize {
                         // Until its own turn is found, this core has nothing to do.
-                        schedule.runners[core].time = f64::INFINITY;
+                        schedule.times[core] = f64::INFINITY;
                         return self.release(schedule, now);
                     }
                 }
