@@ -15,9 +15,9 @@ use terrace_economics::Mode;
 use crate::failure::Failure;
 use crate::output;
 use crate::{
-    attach, broker, calibrate, check, compare, completions, convert, core_dump, crash, doctor, effects, man,
-    metrics, plan, provision, record, replay, report, reproduce, run, set, sim, sweep, top,
-    validate, volume, why,
+    attach, broker, calibrate, check, compare, completions, convert, core_dump, crash, doctor,
+    effects, man, metrics, plan, provision, record, replay, report, reproduce, run, set, sim,
+    sweep, top, validate, volume, why,
 };
 
 /// Runs programs in less memory than they ask for, and simulates how memory

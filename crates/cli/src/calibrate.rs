@@ -16,8 +16,8 @@ use crate::progress::Progress;
 /// Measure what the mechanisms cost on this machine, once.
 ///
 /// Faults, moves, the codec, copies, loads in flight, and what a manager's thread takes
-/// from the program's: some seconds. The prices go to terrace/costs.toml in
-/// $XDG_STATE_HOME or ~/.local/state, with a fingerprint of machine and kernel; `run`
+/// from the program's: some seconds. The prices go to `terrace/costs.toml` in
+/// `$XDG_STATE_HOME` or `~/.local/state`, with a fingerprint of machine and kernel; `run`
 /// decides by them while the fingerprint matches, and `doctor` shows them. To be run when
 /// the machine is idle.
 #[derive(Debug, clap::Args)]
@@ -61,6 +61,7 @@ impl From<&Measured> for Prices {
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        let Self {} = self;
         let place = CostsFile::place().ok_or_else(|| {
             Failure::bad_input("no place for the prices: neither XDG_STATE_HOME nor HOME is set")
         })?;
