@@ -99,6 +99,8 @@ fn there_is_a_manual_page_for_every_verb() {
         "terrace-reproduce-hemem.1".to_owned(),
         "terrace-reproduce-kindle.1".to_owned(),
     ]);
+    let provision = ["plan", "record", "replay"];
+    expected.extend(provision.map(|what| format!("terrace-provision-{what}.1")));
     let volume = ["create", "info", "check", "dump", "grow", "serve"];
     expected.extend(volume.map(|what| format!("terrace-volume-{what}.1")));
     expected.sort();
