@@ -2,20 +2,24 @@
 //! what is held and when it was used, no shortcuts, one access at a time. The
 //! engine has to count the same, and take the same time, on random programs.
 //!
-//! It has caches, TLBs, page-walk caches, page tables, frames, first touches, cores'
-//! time and memories. It has no migration: that has tests of its own.
+//! It has caches (of instructions, too), TLBs, page-walk caches, page tables, frames, first
+//! touches, cores' time and memories. It has no migration: that has tests of its own.
 
 use std::collections::HashMap;
 
 use proptest::prelude::*;
 use terrace_core::detail::{CacheFile, TlbFile};
 use terrace_core::{Access as Kind, Bytes, Inclusion, Machine, Nanos, PageSize};
+use terrace_sim::full::hierarchy::{
+    CacheGeometry, Hierarchy, HierarchyGeometry, Request, WriteBacks,
+};
 use terrace_sim::full::{Access, Batch, FullConfig, FullReport, Source, SpaceEvent, setup};
 use terrace_sim::{SimError, SimPolicy, machines};
 
 const LOAD: usize = 0;
 const STORE: usize = 1;
 const WALK: usize = 2;
+const FETCH: usize = 3;
 
 /// What was used last is last.
 struct Sets {
@@ -81,6 +85,8 @@ fn tlb(file: &TlbFile) -> Sets {
 /// A core.
 struct Core {
     l1: Sets,
+    /// For instructions, where they are fetched from memory at all.
+    l1i: Option<Sets>,
     l2: Option<Sets>,
     /// For 4 KiB and for 2 MiB.
     dtlb: [Sets; 2],
@@ -209,6 +215,7 @@ impl Naive {
         let detail = machine.detail.as_ref().expect("it has caches");
         let core = || Core {
             l1: cache(&detail.l1),
+            l1i: None,
             l2: detail.l2.as_ref().map(cache),
             dtlb: [tlb(&detail.dtlb_4k), tlb(&detail.dtlb_2m)],
             stlb: tlb(&detail.stlb),
@@ -248,7 +255,7 @@ impl Naive {
     }
 
     fn counts_cache(&mut self, name: &str, who: usize, hit: bool) {
-        let who = ["loads", "stores", "walk reads"][who];
+        let who = ["loads", "stores", "walk reads", "fetches"][who];
         self.count(&format!("{name} {who}"));
         if !hit {
             self.count(&format!("{name} {who} missed"));
@@ -305,11 +312,20 @@ impl Naive {
         memory.asks(now, true);
     }
 
+    /// Instructions have a first level of their own, where a core has one.
+    fn first_level(&mut self, core: usize, who: usize) -> &mut Sets {
+        let me = &mut self.cores[core];
+        match &mut me.l1i {
+            Some(l1i) if who == FETCH => l1i,
+            _ => &mut me.l1,
+        }
+    }
+
     /// Brings a line to the first level; what it takes, in nanoseconds, from `now`
     /// on if it comes from memory, and the lines that go to memory.
     fn fetches(&mut self, core: usize, line: u64, who: usize) -> (usize, Vec<u64>) {
         let mut out = Vec::new();
-        let hit = self.cores[core].l1.uses(line, who == STORE);
+        let hit = self.first_level(core, who).uses(line, who == STORE);
         self.counts_cache("L1", who, hit);
         if hit {
             return (1, out);
@@ -351,7 +367,8 @@ impl Naive {
                 dirty = false;
             }
         }
-        if let Some((gone, true)) = self.cores[core].l1.enters(line, dirty || who == STORE) {
+        if let Some((gone, true)) = self.first_level(core, who).enters(line, dirty || who == STORE)
+        {
             self.count("L1 write-backs");
             let in_l2 = self.cores[core].l2.as_mut().is_some_and(|l2| l2.marks(gone));
             if !in_l2 && !self.llc.marks(gone) {
@@ -370,6 +387,7 @@ impl Naive {
         if self.inclusion == Inclusion::Inclusive {
             for core in &mut self.cores {
                 dirty |= core.l1.takes(gone) == Some(true);
+                dirty |= core.l1i.as_mut().is_some_and(|l1i| l1i.takes(gone) == Some(true));
                 dirty |= core.l2.as_mut().is_some_and(|l2| l2.takes(gone) == Some(true));
             }
         }
@@ -779,6 +797,68 @@ proptest! {
         let theirs = naive.counted(&config.machine);
         for (what, count) in engine(&report) {
             prop_assert_eq!(count, theirs.get(&what).copied().unwrap_or(0), "{}", what);
+        }
+    }
+}
+
+/// Requests of cores: cores, lines (few of them often), and who asks.
+fn requests() -> impl Strategy<Value = Vec<(usize, u64, usize)>> {
+    let line = prop_oneof![0u64..60, 0u64..2000, (0u64..16).prop_map(|line| line * 64)];
+    prop::collection::vec((0usize..4, line, 0usize..4), 1..3000)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.div_ceil(4), ..ProptestConfig::default() })]
+
+    /// Fetches go through a first level of their own, and share all others with data:
+    /// several cores, with and without such a level, whichever lines the last level holds.
+    #[test]
+    fn fetches_loads_stores_and_walks_of_cores_count_as_in_a_naive_model(
+        requests in requests(),
+        ways in ways(),
+        instructions in prop::option::of((1u64..5, 1u32..5)),
+        cores in 1usize..5,
+        slices in prop::sample::select(vec![1u64, 2, 3]),
+        inclusion in prop::sample::select(vec![
+            Inclusion::Inclusive, Inclusion::NonInclusive, Inclusion::Victim]),
+    ) {
+        let machine = machine(ways, slices, inclusion, true);
+        let detail = machine.detail.clone().expect("it has caches");
+        let l2 = detail.l2.as_ref().expect("it has one");
+        let mut engine = Hierarchy::new(&HierarchyGeometry {
+            cores,
+            l1: CacheGeometry::lru(detail.l1.size.value.get(), detail.l1.ways.value),
+            l1i: instructions
+                .map(|(log, ways)| CacheGeometry::lru((64 << log) * u64::from(ways), ways)),
+            l2: Some(CacheGeometry::lru(l2.size.value.get(), l2.ways.value)),
+            llc: CacheGeometry::lru(machine.cpu.llc.value.get(), detail.llc.ways.value),
+            inclusion,
+        });
+        let mut config = FullConfig::new(machine, SimPolicy::AllSlow);
+        config.cores = cores;
+        let mut naive = Naive::new(&config, &[Bytes::mib(8), Bytes::mib(64)], 0..0);
+        for core in &mut naive.cores {
+            core.l1i = instructions.map(|(log, ways)| Sets::new(1 << log, ways));
+        }
+        let kinds = [Request::Load, Request::Store, Request::Walk, Request::Fetch];
+        for (core, line, who) in requests {
+            let mut out = WriteBacks::default();
+            let level = engine.access(core % cores, line, kinds[who], &mut out);
+            let (theirs, mut gone) = naive.fetches(core % cores, line, who);
+            prop_assert_eq!(level as usize + 1, theirs, "line {} for {:?}", line, kinds[who]);
+            let mut ours = out.lines().to_vec();
+            ours.sort_unstable();
+            gone.sort_unstable();
+            prop_assert_eq!(ours, gone);
+        }
+        let all = [engine.l1_counts(), engine.l2_counts(), engine.llc_counts()];
+        for (name, counts) in ["L1", "L2", "LLC"].into_iter().zip(all) {
+            let of = |what: &str| naive.counts.get(&format!("{name} {what}")).copied().unwrap_or(0);
+            for (i, who) in ["loads", "stores", "walk reads", "fetches"].into_iter().enumerate() {
+                prop_assert_eq!(counts.references[i], of(who), "{} {}", name, who);
+                prop_assert_eq!(counts.misses[i], of(&format!("{who} missed")), "{} {}", name, who);
+            }
+            prop_assert_eq!(counts.write_backs, of("write-backs"), "{} write-backs", name);
         }
     }
 }
