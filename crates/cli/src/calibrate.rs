@@ -133,6 +133,8 @@ pub(crate) enum Source {
     Measured,
     /// Constants, for the file is of another machine or kernel.
     Stale(String),
+    /// Constants, for the file cannot be read: it may be another user's.
+    Unreadable(String),
     /// Constants: nothing was measured.
     Defaults,
 }
@@ -145,6 +147,7 @@ impl Source {
             Self::Stale(_) => {
                 "defaults: those that were measured are of another machine or kernel".to_owned()
             }
+            Self::Unreadable(why) => format!("defaults: {why}"),
             Self::Defaults => "defaults; `terrace calibrate` measures this machine's".to_owned(),
         }
     }
@@ -162,6 +165,12 @@ pub(crate) fn known() -> Result<Known, Failure> {
 
 /// Prices for a run, and where they come from; a warning where they are stale.
 pub(crate) fn for_run(quiet: bool) -> Result<(Option<Measured>, Source), Failure> {
+    // Who runs as another user than HOME's has no prices of his own.
+    if let Err(unreadable @ CostsError::Unreadable(..)) =
+        CostsFile::known(&Fingerprint::of_this_machine())
+    {
+        return Ok((None, Source::Unreadable(unreadable.to_string())));
+    }
     Ok(match known()? {
         Known::Measured(measured) => (Some(measured), Source::Measured),
         Known::Nothing => (None, Source::Defaults),

@@ -44,7 +44,12 @@ pub(crate) fn init() {
     let Some(text) = std::env::var_os(VARIABLE) else { return };
     match text.to_str().map(RunConfig::decode) {
         Some(Ok(config)) => {
-            crate::imports::bind();
+            // Nothing is managed beside a sanitizer, and what binding has the loader allocate would
+            // look like leaks to it.
+            let is_checked = sanitizers::look();
+            if !is_checked {
+                crate::imports::bind();
+            }
             if !claim() {
                 sys::complain(&["no memory; running unmanaged"]);
                 return;
@@ -53,7 +58,7 @@ pub(crate) fn init() {
             QUIET.store(config.quiet, Relaxed);
             CONFIG.store(Box::leak(Box::new(config)), Release);
             std::panic::set_hook(Box::new(|info| sys::complain(&[&info.to_string()])));
-            if sanitizers::look() {
+            if is_checked {
                 if let Some(stats) = config_even_if_off().and_then(stats) {
                     stats.state.store(State::Failed as u32, Relaxed);
                     stats.set_text(Text::Failure, sanitizers::WHY);

@@ -131,6 +131,7 @@ impl Args {
         };
         let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
         let program = running.id();
+        run.recorder.program_is(program);
         let Outcome { end, elapsed, dumped_core } = running
             .wait(&mut run)
             .map_err(|e| Failure::failed(format!("waiting for the program: {e}")))?;

@@ -29,6 +29,8 @@ const REGIONS: usize = 64;
 /// others; what stays when they end is in [`super::ended`].
 pub(crate) struct Recorder {
     directory: Option<PathBuf>,
+    /// The process that the run ends with.
+    program: Option<u32>,
     ended: Option<Ended>,
     /// By file name: each file is mapped once.
     processes: BTreeMap<OsString, Process>,
@@ -75,6 +77,7 @@ impl Recorder {
             .map_err(|e| runs::not_made(&e, &directory.display().to_string()))?;
         Ok(Self {
             directory: Some(directory.to_owned()),
+            program: None,
             ended: Some(ended),
             processes: BTreeMap::new(),
             events: BTreeMap::new(),
@@ -87,12 +90,18 @@ impl Recorder {
     pub(crate) fn none() -> Self {
         Self {
             directory: None,
+            program: None,
             ended: None,
             processes: BTreeMap::new(),
             events: BTreeMap::new(),
             decisions: BTreeMap::new(),
             file: None,
         }
+    }
+
+    /// Notes which process the run ends with.
+    pub(crate) fn program_is(&mut self, program: u32) {
+        self.program = Some(program);
     }
 
     /// The pages of every process that there has been, and one of those that have none any more.
@@ -108,7 +117,10 @@ impl Recorder {
         self.look_for_processes();
         let (mut any, mut gone) = (false, Vec::new());
         for (name, process) in self.processes.iter().filter(|(_, p)| !p.page.has_ended()) {
-            match dying::hasten(process.page.pid()) {
+            let pid = process.page.pid();
+            match dying::hasten(pid) {
+                // Its end is the run's: the report tells what it had then.
+                Left::Nothing if self.program == Some(pid) => {}
                 Left::Nothing => gone.push(name.clone()),
                 left => any |= left == Left::Dying,
             }
