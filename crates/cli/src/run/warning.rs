@@ -9,7 +9,7 @@ use terrace_report::{RunLevel, RunReport};
 const EVERY: Duration = Duration::from_secs(1);
 /// For how long a state must last before it is told: a budget that was just made smaller is
 /// exceeded for a moment, and a program that moves on to other data misses pages.
-const LASTS: Nanos = Nanos::seconds(3);
+const LASTS: Nanos = Nanos::seconds(10);
 /// How long after a state was told it may be told again, if it has ended meanwhile.
 const AGAIN: Nanos = Nanos::seconds(60);
 /// The part of the time in which processes thrash, from which on the run does.
@@ -170,32 +170,32 @@ mod tests {
         let mut warnings = Warnings::new();
         let mut seconds = Vec::new();
         for second in 0..200 {
-            // Two seconds of ten, and from the hundredth on nine of ten.
-            let exceeds = if second < 100 { second % 10 < 2 } else { second % 10 != 0 };
+            // Two seconds of ten, and from the hundredth on nineteen of twenty.
+            let exceeds = if second < 100 { second % 10 < 2 } else { second % 20 != 0 };
             let resident = if exceeds { 30 } else { 24 };
             if !warnings.take(look(second, resident, 0), 7).is_empty() {
                 seconds.push(second);
             }
         }
-        assert_eq!(seconds, [104, 164]);
+        assert_eq!(seconds, [111, 171]);
     }
 
     #[test]
     fn thrashing_is_told_with_the_command_that_helps() {
         let mut warnings = Warnings::new();
         let told: Vec<_> =
-            (0..9).flat_map(|second| warnings.take(look(second, 24, second * 700), 7)).collect();
+            (0..20).flat_map(|second| warnings.take(look(second, 24, second * 700), 7)).collect();
         let [line] = &told[..] else { panic!("{told:?}") };
         assert!(line.ends_with("`terrace set 7 --fast 48MiB` gives it more"), "{line}");
         let mut calm = Warnings::new();
-        assert!((0..9).all(|second| calm.take(look(second, 24, second * 300), 7).is_empty()));
+        assert!((0..20).all(|second| calm.take(look(second, 24, second * 300), 7).is_empty()));
     }
 
     #[test]
     fn what_lies_outside_is_told() {
         let mut warnings = Warnings::new();
         let outside = Some(Bytes::mib(300));
-        let told: Vec<_> = (0..9)
+        let told: Vec<_> = (0..20)
             .flat_map(|second| warnings.take(Look { outside, ..look(second, 8, 0) }, 7))
             .collect();
         assert_eq!(told.len(), 1);
