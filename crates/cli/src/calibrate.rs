@@ -155,26 +155,29 @@ impl Source {
 
 /// What is known here. A file that is wrong is an error, as it would be silently ignored.
 pub(crate) fn known() -> Result<Known, Failure> {
-    CostsFile::known(&Fingerprint::of_this_machine()).map_err(|error| match error {
+    CostsFile::known(&Fingerprint::of_this_machine()).map_err(refused)
+}
+
+fn refused(error: CostsError) -> Failure {
+    match error {
         CostsError::Bad(error) => {
             Failure::bad_input(format!("{error} (`terrace calibrate` writes the file anew)"))
         }
         unreadable @ CostsError::Unreadable(..) => Failure::bad_input(unreadable),
-    })
+    }
 }
 
 /// Prices for a run, and where they come from; a warning where they are stale.
 pub(crate) fn for_run(quiet: bool) -> Result<(Option<Measured>, Source), Failure> {
-    // Who runs as another user than HOME's has no prices of his own.
-    if let Err(unreadable @ CostsError::Unreadable(..)) =
-        CostsFile::known(&Fingerprint::of_this_machine())
-    {
-        return Ok((None, Source::Unreadable(unreadable.to_string())));
-    }
-    Ok(match known()? {
-        Known::Measured(measured) => (Some(measured), Source::Measured),
-        Known::Nothing => (None, Source::Defaults),
-        Known::Stale(why) => {
+    Ok(match CostsFile::known(&Fingerprint::of_this_machine()) {
+        // A user who is not the owner of HOME has no prices there.
+        Err(unreadable @ CostsError::Unreadable(..)) => {
+            (None, Source::Unreadable(unreadable.to_string()))
+        }
+        Err(error) => return Err(refused(error)),
+        Ok(Known::Measured(measured)) => (Some(measured), Source::Measured),
+        Ok(Known::Nothing) => (None, Source::Defaults),
+        Ok(Known::Stale(why)) => {
             if !quiet {
                 output::warn(format_args!(
                     "measured costs are stale, defaults are used ({why}); `terrace calibrate` \

@@ -5,7 +5,7 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, Nanos};
 
-use crate::view::NodeId;
+use crate::view::{NodeId, NodeView};
 
 /// How much slow memory near a node changes its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +78,20 @@ pub struct Decision {
     pub change: Change,
     /// Why.
     pub reason: Reason,
+}
+
+impl Decision {
+    /// A decision about a node as it was seen.
+    pub fn about(view: &NodeView, change: Change, reason: Reason) -> Self {
+        Self {
+            at: view.now,
+            node: view.node,
+            free: view.local_free(),
+            integrated: view.integrated,
+            change,
+            reason,
+        }
+    }
 }
 
 impl fmt::Display for Reason {

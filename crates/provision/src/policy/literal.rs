@@ -67,14 +67,7 @@ impl Provisioner for Literal {
         {
             (change, reason) = removal;
         }
-        Decision {
-            at: view.now,
-            node: view.node,
-            free: view.local_free(),
-            integrated: view.integrated,
-            change,
-            reason,
-        }
+        Decision::about(view, change, reason)
     }
 }
 

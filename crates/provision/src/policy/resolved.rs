@@ -121,14 +121,7 @@ impl Provisioner for Resolved {
         if change != Change::Nothing {
             self.changed.insert(view.node, view.now);
         }
-        Decision {
-            at: view.now,
-            node: view.node,
-            free: view.local_free(),
-            integrated: view.integrated,
-            change,
-            reason,
-        }
+        Decision::about(view, change, reason)
     }
 }
 
