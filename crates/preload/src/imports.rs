@@ -1,12 +1,13 @@
 //! What this library calls of others is theirs, and never the program's.
 //!
-//! The loader binds a name to the first definition in the order in which it has loaded libraries, and the
-//! program's own comes first: `malloc` of a program that brings an allocator, `open` of one that
-//! redirects files, `log` of one that exports its functions and writes a log by that name. Called
-//! from the middle of the program's allocator, any of them may wait for the lock that its caller
-//! holds. So every name is bound once more when this library is loaded: to the library that it was
-//! linked with, in the version that it was linked with; names of its own to itself; and the few
-//! functions of the C library that may call the allocator to what stands for them here.
+//! The loader binds a name to the first definition in the order in which it has loaded libraries.
+//! The program's own definition comes first: `malloc` of a program that brings an allocator, `open`
+//! of one that redirects files, `log` of one that exports a function by that name. Called from the
+//! middle of the program's allocator, any of them may wait for the lock that its caller holds.
+//!
+//! So this library binds every name once more when it is loaded. A name goes to the library that it
+//! was linked with, in the version that it was linked with. Names of its own go to itself. The few
+//! functions of the C library that may call the allocator go to what stands for them here.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
