@@ -12,7 +12,7 @@ ONLY ?=
 # How often each hazard strikes in `make test` (with less, not every policy has its turn); and in
 # `make test-long`. A quarter to a half of the times under the live policies by turns, the others
 # under the default.
-HAZARD_REPEAT ?= 24
+HAZARD_REPEAT ?= 16
 HAZARD_REPEAT_LONG ?= 2000
 # How long `make sweep` takes.
 SWEEP_SECONDS ?= 1800
@@ -23,7 +23,7 @@ SOAK_SECONDS_SHORT ?= 15
 # How many times as many random cases of each property `make properties` takes as `make test`.
 PROPERTY_TIMES ?= 40
 # What of the pager Miri can run: what neither asks the kernel nor calls C.
-MIRI_MODULES ?= histogram:: kept:: page_state:: queue:: spin:: store:: \
+MIRI_MODULES ?= histogram:: pinned_pages:: page_state:: notes:: spin:: slabs:: \
     spill::aged:: spill::location:: spill::segments::
 # Leaks are not looked for there: what the pager maps lives as long as the process.
 MIRI_PAGER := -Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks
@@ -64,16 +64,11 @@ demo: ## Run redis in a quarter of its memory and compare; installs what is miss
 .PHONY: test
 test: ## Every test, in its short form; installs what is missing.
 	@scripts/setup.sh test
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory deny
-	@$(MAKE) --no-print-directory unit
-	@$(MAKE) --no-print-directory hazards
-	@$(MAKE) --no-print-directory sweep SWEEP_SECONDS=$(SWEEP_SECONDS_SHORT)
-	@# Two at once are done sooner; that their times are not to be compared then is no matter here.
-	@$(MAKE) --no-print-directory programs PROGRAM_JOBS=2
-	@$(MAKE) --no-print-directory soak SOAK_SECONDS=$(SOAK_SECONDS_SHORT)
-	@$(MAKE) --no-print-directory foreign FOREIGN=short
-	@$(MAKE) --no-print-directory guest-short
+	@# Two programs at once are done sooner; that their times are not to be compared then is no matter.
+	+@MAKE="$(MAKE)" scripts/phases.sh lint deny unit hazards "sweep SWEEP_SECONDS=$(SWEEP_SECONDS_SHORT)" \
+	    "hazards-kernel OUTSIDE=short" "programs PROGRAM_JOBS=2" "programs-kernel-short" "soak SOAK_SECONDS=$(SOAK_SECONDS_SHORT)" "foreign FOREIGN=short" \
+	    "foreign-kernel FOREIGN=short ONLY=postgresql" \
+	    filesystems-short guest-short
 	@echo "make test: everything passed"
 
 .PHONY: properties
@@ -96,6 +91,9 @@ test-long: ## The same for hours: more repetitions, more fuzzing, both policies.
 	HAZARD_RUN_ARGS="--policy first-touch" \
 	    $(MAKE) --no-print-directory hazards HAZARD_REPEAT=$(HAZARD_REPEAT_LONG)
 	@$(MAKE) --no-print-directory programs
+	@$(MAKE) --no-print-directory hazards-kernel
+	@$(MAKE) --no-print-directory programs-kernel
+	@$(MAKE) --no-print-directory foreign-kernel
 
 .PHONY: lint
 lint: ## Formatting, clippy, links in documentation, and shellcheck.
@@ -103,13 +101,14 @@ lint: ## Formatting, clippy, links in documentation, and shellcheck.
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@# Those that are not run by default are not among all targets, either.
 	@$(CARGO) clippy -q --locked --workspace --test hazards --test programs --test foreign \
-	    --test soak -- -D warnings
+	    --test soak --test kernel_hazards -- -D warnings
 	@# The table of a crate's files names modules that are not public.
 	@RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc -q --locked \
 	    --workspace --no-deps --document-private-items
 	@if command -v shellcheck >/dev/null; then \
-	    echo "shellcheck scripts"; shellcheck scripts/*.sh tests/guest/*.sh tests/guest/tests/*.sh .ci/run \
-	        bench/nodes/run.sh bench/nodes/init bench/families/*.sh; \
+	    echo "shellcheck scripts"; shellcheck scripts/*.sh tests/guest/*.sh tests/guest/tests/*.sh \
+	        tests/guest/host/*.sh .ci/run \
+	        bench/nodes/run.sh bench/nodes/init bench/live/tails.sh bench/cbmm/*.sh bench/families/*.sh bench/kloc/*.sh bench/dapper/*.sh tests/volume/*.sh; \
 	else \
 	    echo "shellcheck is not installed: scripts NOT checked"; [ -z "$(MUST_RUN)" ]; \
 	fi
@@ -130,9 +129,13 @@ miri: ## The pager's data structures under Miri: undefined behaviour, weak memor
 	    $(CARGO) +nightly miri test --locked -p terrace-core --lib
 
 .PHONY: hazards
-hazards: build ## The C hazard suite; ONLY=name and HAZARD_REPEAT=n choose.
+hazards: build ## The C hazard suite; ONLY=name, HAZARD_REPEAT=n and (forks) HAZARD_TIMES=n choose.
 	HAZARD_REPEAT=$(HAZARD_REPEAT) TERRACE_BIN=$(abspath $(TERRACE)) \
 	    $(WITH_UFFD) $(TESTS) --test hazards -- $(ONLY)
+
+.PHONY: hazards-kernel
+hazards-kernel: build ## Hazards of the kernel engine: forks, groups, full swap, kills (root); OUTSIDE=short, ONLY=name choose.
+	@OUTSIDE=$(OUTSIDE) TERRACE_BIN=$(abspath $(TERRACE)) $(WATCHED) $(TESTS) --test kernel_hazards -- $(ONLY)
 
 .PHONY: sweep
 sweep: build ## Hazards in which something of ours breaks at random, for SWEEP_SECONDS (1800).
@@ -143,9 +146,29 @@ sweep: build ## Hazards in which something of ours breaks at random, for SWEEP_S
 programs: build ## Real programs in a quarter of their memory; ONLY=name and PROGRAM_JOBS=n choose.
 	TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) $(TESTS) --test programs -- $(ONLY)
 
+.PHONY: programs-kernel
+programs-kernel: build ## The same programs under the kernel engine (root).
+	PROGRAM_ENGINES=kernel TERRACE_BIN=$(abspath $(TERRACE)) $(TESTS) --test programs -- $(ONLY)
+
+# What `make test` runs of it: a compiler with its children, a server, a JVM, and what fills memory
+# faster than the engine empties it.
+.PHONY: programs-kernel-short
+programs-kernel-short: build
+	@for program in gcc redis java zstd; do \
+	    PROGRAM_ENGINES=kernel TERRACE_BIN=$(abspath $(TERRACE)) \
+	        $(TESTS) --test programs -- "programs::$$program " || exit 1; \
+	done
+
 .PHONY: soak
 soak: build ## Real programs under budgets that change at random, for SOAK_SECONDS (1800).
 	SOAK_SECONDS=$(SOAK_SECONDS) TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) $(TESTS) --test soak
+
+# How long content is compared in `make soak-kloc`.
+KLOC_SOAK_SECONDS ?= 900
+
+.PHONY: soak-kloc
+soak-kloc: build ## Content of files while terrace kloc drops pages of theirs, for KLOC_SOAK_SECONDS (900; root).
+	KLOC_SOAK_SECONDS=$(KLOC_SOAK_SECONDS) $(TESTS) --test kloc -- --nocapture no_content_changes
 
 .PHONY: foreign
 foreign: build ## CPython's, redis's and stress-ng's tests, a database, a browser, a JVM, cargo; FOREIGN=short, ONLY=name choose.
@@ -155,10 +178,28 @@ foreign: build ## CPython's, redis's and stress-ng's tests, a database, a browse
 	FOREIGN=$(FOREIGN) TERRACE_BIN=$(abspath $(TERRACE)) \
 	    $(WITH_UFFD) $(TESTS) --test foreign -- $(ONLY)
 
+# The same programs under the kernel engine (root). In the short form a database alone: the rest takes
+# minutes, and `programs-kernel-short` has a compiler, a server and a JVM.
+.PHONY: foreign-kernel
+foreign-kernel: build ## The foreign set under the kernel engine (root); FOREIGN=short, ONLY=name choose.
+	@FOREIGN=$(FOREIGN) scripts/setup.sh foreign || echo "setup.sh foreign failed" >&2
+	FOREIGN=$(FOREIGN) FOREIGN_ENGINES=kernel TERRACE_BIN=$(abspath $(TERRACE)) \
+	    $(TESTS) --test foreign -- $(ONLY)
+
 .PHONY: guest
-guest: build ## Attach and NUMA tiers in an emulated guest with two nodes; ONLY="name …" chooses.
+guest: build ## Attach, NUMA tiers, provision in emulated guests; ONLY="name …" chooses.
 	@scripts/setup.sh guest
 	tests/guest/guest.sh $(TERRACE) $(ONLY)
+
+.PHONY: guest-f2fs
+guest-f2fs: build ## F2FS on a volume, in a guest whose kernel has it (fetches 100 MB).
+	@scripts/setup.sh guest
+	GUEST_FLAVOUR=full tests/guest/guest.sh $(TERRACE) volume_f2fs
+
+.PHONY: guest-6.1
+guest-6.1: build ## terrace kloc in a guest with Debian 12's own kernel, 6.1.
+	@scripts/setup.sh guest
+	GUEST_SERIES=6.1 tests/guest/guest.sh $(TERRACE) kloc
 
 # The part of it that `make test` runs: what tests/guest/tests.list marks as short. Where no
 # guest can be had that is said loudly, and is a failure only where everything must be tested;
@@ -166,9 +207,10 @@ guest: build ## Attach and NUMA tiers in an emulated guest with two nodes; ONLY=
 .PHONY: guest-short
 guest-short: build
 	@scripts/setup.sh guest || echo "setup.sh guest failed" >&2
-	@$(WATCHED) tests/guest/guest.sh $(TERRACE) --short; status=$$?; \
+	@# A test in an emulated guest says nothing for minutes where the machine is busy.
+	@scripts/watched.sh 600 tests/guest/guest.sh $(TERRACE) --short; status=$$?; \
 	if [ $$status -eq 77 ] && [ -z "$(MUST_RUN)" ]; then \
-	    echo "SKIPPED: the tests in a guest with two NUMA nodes (the reason is above)"; \
+	    echo "SKIPPED: the tests in guests with several NUMA nodes (the reason is above)"; \
 	else exit $$status; fi
 
 .PHONY: bench
@@ -190,10 +232,23 @@ bench-huge: build ## A first touch of memory that is walked through, with and wi
 	$(CARGO) build --locked --release -p terrace-bench
 	bench/live/run.sh walk $(TARGET)/release
 
+.PHONY: bench-tails
+bench-tails: build ## First touches to the greatest, fragmented and not, by THP setting and under terrace run with a profile (root; 2 minutes).
+	bench/live/tails.sh $(abspath $(TARGET))/release
+
 .PHONY: bench-bound
 bench-bound: build ## How fast a pager in user space could be at best, beside kernel swap on zram (root; 5 minutes).
 	$(CARGO) build --locked --release -p terrace-bench
 	bench/live/run.sh bound $(TARGET)/release
+
+.PHONY: bench-govern
+bench-govern: build ## What `terrace govern` forecasts, and then saves, of seven programs (root; 35 minutes a round; BENCH_ROUNDS=short).
+	bench/live/govern.sh $(abspath $(TERRACE)) $(BENCH_ROUNDS)
+
+.PHONY: bench-engines
+bench-engines: build ## The two engines beside kernel swap on zram alone (root; 6 minutes a round; BENCH_ROUNDS=short).
+	$(CARGO) build --locked --release -p terrace-bench
+	bench/live/engines.sh $(TARGET)/release $(BENCH_ROUNDS)
 
 .PHONY: bench-peers
 bench-peers: build ## The same beside zswap and beside a plain swap file (needs root; 10 minutes).
@@ -208,10 +263,28 @@ bench-busy: build ## The same beside zram and four programs that only compute (n
 	    --rounds $(BENCH_ROUNDS)
 
 .PHONY: bench-programs
-bench-programs: build ## Real programs in half of their memory, beside zram (needs root; 5 minutes).
-	@scripts/setup.sh bench
+bench-programs: build ## Real programs in a half and a quarter of their memory: plain, zram, both engines (root; 25 minutes a round).
+	@scripts/setup.sh bench || echo "setup.sh bench failed: what is missing is named below" >&2
 	$(CARGO) build --locked --release -p terrace-bench
-	bench/live/run.sh programs $(TARGET)/release --rounds $(BENCH_ROUNDS)
+	bench/live/run.sh programs $(TARGET)/release --rounds $(BENCH_ROUNDS) --share 0.5,0.25 \
+	    --packages $(TARGET)/bench-python/bin $(PROGRAM_OPTIONS)
+
+.PHONY: bench-kloc
+bench-kloc: build ## terrace kloc: cost of its hooks beside fanotify; hot misses beside the kernel, drop-on-close, O_DIRECT (root; 10 minutes).
+	$(CARGO) build --locked --release -p terrace-kloc-live --example kloc_bench
+	bench/kloc/run.sh $(TARGET)/release
+
+.PHONY: bench-kloc-rocksdb
+bench-kloc-rocksdb: build ## RocksDB's db_bench in a small control group, without and with terrace kloc (root; 15 minutes).
+	@scripts/setup.sh bench-kloc
+	bench/kloc/rocksdb.sh $(TARGET)/release
+
+# Under GUEST_SERIES=6.1 by Debian 12's own kernel.
+.PHONY: bench-kloc-guest
+bench-kloc-guest: build ## Hot misses beside a stream by the kernel's classic lists and MGLRU, in an emulated guest (20 minutes).
+	@scripts/setup.sh guest
+	$(CARGO) build --locked --release -p terrace-kloc-live --example kloc_bench
+	VERBOSE=1 GUEST_TIMEOUT=3600 GUEST_TEST_LIMIT=3000 tests/guest/guest.sh $(TARGET)/release/terrace kloc_lru
 
 .PHONY: bench-nodes
 bench-nodes: build ## terrace attach beside the kernel's own NUMA tiering, in an emulated guest (18 boots).
@@ -230,13 +303,42 @@ bench-dram: ## Requests a second of the memory timing model.
 record-kindle: build ## Record Kindle's programs to $(TARGET)/kindle, to be replayed (needs qemu-user).
 	bench/kindle/record.sh $(TERRACE) $(TARGET)/kindle
 
+.PHONY: record-dapper
+record-dapper: build ## Record real programs for Dapper's mixes to $(TARGET)/dapper, to be replayed (needs qemu-user; 5 minutes).
+	@scripts/setup.sh bench-dapper || echo "setup.sh bench-dapper failed: what is missing is left out" >&2
+	bench/dapper/record.sh $(TERRACE) $(TARGET)/dapper
+
 .PHONY: crash-long
 crash-long: ## More than 10 000 crash points of random programs.
 	CRASH_PROGRAMS=120 CRASH_POINTS=10000 \
 	    $(CARGO) test --locked --release -p terrace-persist --test crash -- --nocapture
 
+.PHONY: volume-long
+volume-long: build ## Volumes: a million power failures, 300 kills, file systems, the server killed under them (root; minutes).
+	$(CARGO) test --locked --release -p terrace-volume --test crash -- --ignored --nocapture
+	VOLUME_KILLS=300 $(CARGO) test --locked --release -p terrace-volume --test killed -- --nocapture
+	@$(MAKE) --no-print-directory filesystems
+
+.PHONY: filesystems
+filesystems: build ## ext4, xfs and btrfs on a volume, databases, a full disk, the server killed under them (root; 2 minutes).
+	@scripts/setup.sh filesystems
+	tests/volume/filesystems.sh $(TERRACE)
+
+# What `make test` runs of it: ext4 alone, and a smaller tree.
+.PHONY: filesystems-short
+filesystems-short: build
+	@$(WATCHED) tests/volume/filesystems.sh $(TERRACE) --short; status=$$?; \
+	if [ $$status -eq 77 ] && [ -z "$(MUST_RUN)" ]; then \
+	    echo "SKIPPED: file systems on a volume (the reason is above)"; \
+	else exit $$status; fi
+
+.PHONY: bench-volume
+bench-volume: build ## Volumes beside libpmemblk, nbdkit, qemu-nbd and a loop device (root; 2 minutes).
+	@scripts/setup.sh bench-volume
+	$(TERRACE) volume bench --like-dax --peers --served /dev/shm
+
 .PHONY: validate
-validate: build ## Ours beside references, from runs made now: seven parts, exit code 1 if a row fails.
+validate: build ## Ours beside references, from runs made now: nine parts, exit code 1 if a row fails.
 	$(TERRACE) validate
 
 .PHONY: validate-memory
@@ -253,9 +355,9 @@ validate-orderings: ## Which policy beats which, beside what papers say (half a 
 
 .PHONY: bench-sim
 bench-sim: build ## Speed of the simulator beside cachegrind, lackey and QEMU, in the same run.
-	$(CARGO) build --locked --release -p terrace-sim --example full_speed
+	$(CARGO) build --locked --release -p terrace-sim --example exact_speed
 	$(CARGO) build --locked --release -p terrace-dram --example dram_speed
-	bench/sim/full_speed.sh $(TARGET)/release
+	bench/sim/exact_speed.sh $(TARGET)/release
 
 # Seconds a target, and which.
 FUZZ_SECONDS ?= 60
@@ -267,31 +369,57 @@ fuzz: ## Fuzz every parser; FUZZ_SECONDS=600 (needs nightly and cargo-fuzz).
 	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=3000 || exit 1; \
 	done
 
+# What is installed beside the programs: files that are found by name, and documents.
+SHARED := $(wildcard machines/*.toml machines/memory/*.toml ladders/*.toml)
+DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md LICENSE-APACHE LICENSE-MIT \
+    $(shell find docs bench -name '*.md' -o -name '*.svg')
+SHARE = $(DESTDIR)$(PREFIX)/share
+
 .PHONY: install
-install: ## Install what was built to PREFIX (default /usr/local).
+install: ## Install what was built to PREFIX (default /usr/local), with machines, ladders, documents.
 	@test -x $(TERRACE) || { echo "run \`make build\` first" >&2; exit 1; }
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/terrace \
-	    $(DESTDIR)$(PREFIX)/share/man/man1 \
-	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
-	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
-	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	    $(SHARE)/man/man1 \
+	    $(SHARE)/bash-completion/completions \
+	    $(SHARE)/zsh/site-functions \
+	    $(SHARE)/fish/vendor_completions.d
 	install -m 755 $(TERRACE) $(DESTDIR)$(PREFIX)/bin/terrace
 	install -m 644 $(TARGET)/release/libterrace_preload.so \
 	    $(TARGET)/release/libterrace_recorder.so $(DESTDIR)$(PREFIX)/lib/terrace/
-	$(TERRACE) man $(DESTDIR)$(PREFIX)/share/man/man1
-	$(TERRACE) completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/terrace
-	$(TERRACE) completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_terrace
-	$(TERRACE) completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/terrace.fish
+	$(TERRACE) man $(SHARE)/man/man1
+	$(TERRACE) completions bash >$(SHARE)/bash-completion/completions/terrace
+	$(TERRACE) completions zsh >$(SHARE)/zsh/site-functions/_terrace
+	$(TERRACE) completions fish >$(SHARE)/fish/vendor_completions.d/terrace.fish
+	install -D -m 644 packaging/provision.toml $(SHARE)/terrace/provision.toml
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/terrace-provision.service \
+	    >$(DESTDIR)$(PREFIX)/lib/systemd/system/terrace-provision.service
+	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/terrace-kloc.service \
+	    >$(DESTDIR)$(PREFIX)/lib/systemd/system/terrace-kloc.service
+	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/terrace-govern@.service \
+	    >$(DESTDIR)$(PREFIX)/lib/systemd/system/terrace-govern@.service
+	@for file in $(SHARED); do install -D -m 644 $$file $(SHARE)/terrace/$$file || exit 1; done
+	@for file in $(DOCUMENTS); do install -D -m 644 $$file $(SHARE)/doc/terrace/$$file || exit 1; done
+	@echo "installed: $(words $(SHARED)) machine, memory and ladder files in $(SHARE)/terrace," \
+	    "$(words $(DOCUMENTS)) documents in $(SHARE)/doc/terrace"
 
 .PHONY: uninstall
 uninstall: ## Remove what `make install` put there.
 	rm -f $(DESTDIR)$(PREFIX)/bin/terrace $(DESTDIR)$(PREFIX)/lib/terrace/libterrace_preload.so \
 	    $(DESTDIR)$(PREFIX)/lib/terrace/libterrace_recorder.so \
-	    $(DESTDIR)$(PREFIX)/share/man/man1/terrace.1 $(DESTDIR)$(PREFIX)/share/man/man1/terrace-*.1 \
-	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/terrace \
-	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_terrace \
-	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/terrace.fish
-	rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/terrace || true
+	    $(DESTDIR)$(PREFIX)/lib/systemd/system/terrace-provision.service \
+	    $(DESTDIR)$(PREFIX)/lib/systemd/system/terrace-kloc.service \
+	    $(DESTDIR)$(PREFIX)/lib/systemd/system/terrace-govern@.service \
+	    $(SHARE)/terrace/provision.toml \
+	    $(SHARE)/man/man1/terrace.1 $(SHARE)/man/man1/terrace-*.1 \
+	    $(SHARE)/bash-completion/completions/terrace \
+	    $(SHARE)/zsh/site-functions/_terrace \
+	    $(SHARE)/fish/vendor_completions.d/terrace.fish
+	@rm -f $(addprefix $(SHARE)/terrace/,$(SHARED)) $(addprefix $(SHARE)/doc/terrace/,$(DOCUMENTS))
+	@# Directories go if nothing of somebody else's is in them.
+	@for tree in $(SHARE)/terrace $(SHARE)/doc/terrace $(DESTDIR)$(PREFIX)/lib/terrace; do \
+	    if [ -d "$$tree" ]; then find "$$tree" -depth -type d -empty -delete; fi; \
+	done
 
 .PHONY: clean
 clean: ## Remove what was built.

@@ -6,7 +6,8 @@
 #   scripts/demo.sh [TERRACE]        DEMO_KEYS=200000 changes the size
 set -euo pipefail
 
-terrace=$(realpath "${1:-target/release/terrace}")
+shown=${1:-target/release/terrace}
+terrace=$(realpath "$shown")
 keys=${DEMO_KEYS:-150000}
 queries=${DEMO_QUERIES:-100000}
 
@@ -121,9 +122,28 @@ printf '%-22s %14s %14s\n' 'sha256 of every value' "${plain_sum:0:12}" "${manage
 echo
 cat report.txt
 echo
-if [ "$plain_sum" = "$managed_sum" ]; then
-    echo "The results are identical."
-else
+if [ "$plain_sum" != "$managed_sum" ]; then
     echo "THE RESULTS DIFFER." >&2
     exit 1
 fi
+times() { awk -v a="$1" -v b="$2" 'BEGIN { if (b > 0) printf "%.1f times as long", a / b; else print "an unknown time" }'; }
+cat <<END
+What was shown
+  One redis-server, not changed and not recompiled, ran twice with the same data: with all of
+  its $((plain_peak / 1024)) MiB in DRAM, and with $((budget / 1024)) MiB of them there. The other pages lay compressed in
+  RAM. Compressed pages come on top of the budget: peak RSS includes them.
+
+What it means
+  The contents of every value are identical. Random queries took $(times "$managed_query" "$plain_query") as
+  in DRAM (other work on this machine shows in both). That is a hard case: every key is as likely
+  as any other, so no page is worth keeping. A program that uses a part of its memory most of the
+  time pays less. The report above says where the time went; docs/glossary.md has its words.
+
+What to try next
+  $shown doctor                                  what this machine supports
+  $shown run --fast 64MiB -- YOUR PROGRAM        your own program, and its slowdown
+  $shown run --fast 64MiB --record run.terrace -- YOUR PROGRAM
+  $shown report run.terrace -o run.html          the run as an HTML page
+  $shown sim --policy memtis                     a machine with Optane, simulated
+  docs/getting-started.md goes on from here.
+END

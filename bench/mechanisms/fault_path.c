@@ -17,7 +17,7 @@
  *              blocking: it runs exactly when the faulting thread has slept
  *   gap        the same, but a handler reads only after somebody else has run
  *              on its CPU (its clock has jumped), or every 60,000 cycles: what
- *              crates/live/src/duty.rs does
+ *              crates/live/src/fault/wait.rs does
  *
  *   cc -O2 -pthread fault_path.c -o fault_path && ./fault_path
  */

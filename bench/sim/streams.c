@@ -1,4 +1,4 @@
-/* The streams of the full model's benchmark as a program, for its peers:
+/* The streams of the exact engine's benchmark as a program, for its peers:
  * streams gups|seq|mix UPDATES. Prints the number of its own loads and stores. */
 #include <stdint.h>
 #include <stdio.h>

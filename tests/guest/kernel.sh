@@ -1,7 +1,10 @@
 # shellcheck shell=bash
 # What guests are made of: the programs that boot them, and a stock Debian kernel. Sourced
 # by guest.sh and by bench/nodes/run.sh. The kernel comes from Debian's package, is kept
-# in $GUEST_CACHE, and is never installed; GUEST_KERNEL names another one.
+# in $GUEST_CACHE, and is never installed; GUEST_KERNEL names another one. GUEST_SERIES=6.1 takes
+# Debian 12's own kernel instead of the newest; tests that need later ones fail there. GUEST_FLAVOUR=full takes
+# the kernel for all machines instead of that for virtual ones: it has F2FS, and is three times as
+# large.
 cache=${GUEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/terrace-guest}
 
 # This machine cannot have a guest; says why.
@@ -18,12 +21,22 @@ if ldd "$busybox" >/dev/null 2>&1; then
     cannot "$busybox is linked dynamically (that of busybox-static is not)"
 fi
 # The kernel's modules that tests load, in the order in which they need each other:
-# swap in RAM, RAM that looks like persistent memory, and persistent memory that is a
-# device of the firmware's (an NVDIMM), for programs or for the kernel.
+# swap in RAM, RAM that looks like persistent memory, persistent memory that is a
+# device of the firmware's (an NVDIMM), for programs or for the kernel, and memory of a
+# virtual machine that its host gives and takes.
 zram_modules="lz4_compress lz4hc_compress lz4_decompress zstd_compress 842_compress \
     842_decompress zsmalloc zram"
 pmem_modules="libnvdimm nd_btt nd_pmem nd_e820"
 dax_modules="nfit dax_pmem device_dax kmem"
+virtio_modules="virtio_balloon virtio_mem"
+# Block devices that a program serves; and a file system that the cloud kernel lacks.
+ublk_modules="ublk_drv"
+nbd_modules="nbd"
+# What has the kernel refuse to bring memory online or take it offline.
+inject_modules="notifier-error-inject memory-notifier-error-inject"
+# Files as block devices.
+loop_modules="loop"
+f2fs_modules="crc32_generic crc32_pclmul lz4_compress lz4hc_compress lz4_decompress zstd_compress f2fs"
 
 # unpack_modules TREE PURPOSE NAME...: those that the kernel has, numbered.
 unpack_modules() {
@@ -48,14 +61,19 @@ unpack_modules() {
 # memory 6.8.
 fetch_kernel() {
     command -v apt-get >/dev/null || cannot "no apt-get to take a kernel from; set GUEST_KERNEL"
-    local meta package='' deb
-    for meta in linux-image-6.12-cloud-amd64 linux-image-cloud-amd64; do
-        package=$(apt-cache depends "$meta" 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+    local meta package='' deb metas="linux-image-6.12-cloud-amd64 linux-image-cloud-amd64"
+    [ "${GUEST_FLAVOUR-}" != full ] || metas="linux-image-6.12-amd64 linux-image-amd64"
+    local series=${GUEST_SERIES-}
+    # It is what Debian 12 calls by no number.
+    [ "$series" != 6.1 ] || metas="linux-image-cloud-amd64"
+    for meta in $metas; do
+        package=$(apt-cache depends "$meta" 2>/dev/null |
+            sed -n "s/^ *Depends: \(linux-image-${series:-[0-9]}.*\)/\1/p" | head -n 1)
         [ -n "$package" ] && break
     done
-    [ -n "$package" ] || cannot "the package sources have no cloud kernel"
+    [ -n "$package" ] || cannot "the package sources have no cloud kernel${series:+ of series $series}"
     mkdir -p "$cache"
-    local wanted="$zram_modules $pmem_modules $dax_modules"
+    local wanted="$zram_modules $pmem_modules $dax_modules $virtio_modules $ublk_modules $nbd_modules $inject_modules $loop_modules $f2fs_modules"
     if [ "$(cat "$cache/$package/wanted" 2>/dev/null)" != "$wanted" ]; then
         echo "${0##*/}: fetching $package" >&2
         rm -rf "$cache/new"
@@ -71,6 +89,18 @@ fetch_kernel() {
         unpack_modules "$cache/new/tree" pmem $pmem_modules
         # shellcheck disable=SC2086
         unpack_modules "$cache/new/tree" dax $dax_modules
+        # shellcheck disable=SC2086
+        unpack_modules "$cache/new/tree" virtio $virtio_modules
+        # shellcheck disable=SC2086
+        unpack_modules "$cache/new/tree" ublk $ublk_modules
+        # shellcheck disable=SC2086
+        unpack_modules "$cache/new/tree" nbd $nbd_modules
+        # shellcheck disable=SC2086
+        unpack_modules "$cache/new/tree" inject $inject_modules
+        # shellcheck disable=SC2086
+        unpack_modules "$cache/new/tree" loop $loop_modules
+        # shellcheck disable=SC2086
+        unpack_modules "$cache/new/tree" f2fs $f2fs_modules
         rm -rf "$cache/new/tree" "$deb"
         echo "$wanted" >"$cache/new/wanted"
         rm -rf "${cache:?}/$package"

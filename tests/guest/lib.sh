@@ -111,3 +111,63 @@ expect() {
         return 1
     fi
 }
+
+# Starts the daemon of `terrace provision` with this configuration; $daemon is its number.
+# What it says is in /tmp/daemon.
+start_daemon() {
+    rm -f /tmp/state/status.json
+    terrace provision run --config "$1" --state /tmp/state >/tmp/daemon 2>&1 &
+    daemon=$!
+    # Its first look is behind it then.
+    until [ -e /tmp/state/status.json ]; do
+        kill -0 "$daemon" || { cat /tmp/daemon; return 1; }
+        sleep 0.2
+    done
+}
+
+# Ends it as an operator does; it must leave with success.
+stop_daemon() {
+    kill -TERM "$daemon"
+    wait "$daemon" || { cat /tmp/daemon; echo "the daemon failed"; return 1; }
+}
+
+# until_true SECONDS COMMAND...: waits until a command succeeds; fails when the time is over.
+until_true() {
+    patience=$(($1 * 5))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        patience=$((patience - 1))
+        [ "$patience" -gt 0 ] || { echo "not within its time: $*"; cat /tmp/daemon; return 1; }
+        sleep 0.2
+    done
+}
+
+# Memory of the whole machine in KiB.
+mem_total() { sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo; }
+
+# blocks NODE STATE: how many memory blocks of a node are in a state.
+blocks() {
+    count=0
+    for block in /sys/devices/system/node/node"$1"/memory[0-9]*; do
+        if [ "$(cat "$block/state")" = "$2" ]; then count=$((count + 1)); fi
+    done
+    echo "$count"
+}
+
+# all_offline NODE
+all_offline() { [ "$(blocks "$1" online)" -eq 0 ]; }
+
+# set_blocks NODE WORD: as an operator does by hand.
+set_blocks() {
+    for block in /sys/devices/system/node/node"$1"/memory[0-9]*; do
+        echo "$2" >"$block/state"
+    done
+}
+
+# What there is to be known where a program did not survive, or its daemon did not do as expected.
+failed_hog() {
+    cat /tmp/hog
+    terrace provision why --state /tmp/state
+    dmesg | tail -n 40
+    return 1
+}

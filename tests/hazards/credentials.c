@@ -24,6 +24,8 @@ static void check_alike(void)
         char name[300], line[8192], all[8192] = "";
         snprintf(name, sizeof name, "/proc/self/task/%s/status", entry->d_name);
         FILE *status = fopen(name, "r");
+        if (!status && errno == ENOENT)
+            continue; /* it has ended since */
         CHECK(status);
         bool is_kernels = false;
         while (fgets(line, sizeof line, status))

@@ -119,7 +119,7 @@ int main(void)
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++)
         PTHREAD(pthread_create(&threads[i], NULL, mains[i], NULL));
-    for (int i = 0; i < FORKS; i++) {
+    for (int i = 0; i < often(FORKS); i++) {
         pid_t child = (pid_t)SYS(fork());
         if (child == 0) {
             verify(still, large, 1);

@@ -36,7 +36,7 @@ int main(void)
     places[1] = map(4 * bytes); /* an address, which nobody else takes from here on */
     SYS(munmap(places[1], 4 * bytes));
     atomic_store(&go, true);
-    for (int i = 0; i < FORKS; i++) {
+    for (int i = 0; i < often(FORKS); i++) {
         pid_t child = (pid_t)SYS(fork());
         if (child == 0) {
             unsigned char *at = is_mapped(places[0]) ? places[0] : places[1];

@@ -2,6 +2,11 @@
  * maps, evicts, checks and releases; thread stacks are ordinary ones. */
 #include "hazard.h"
 
+enum { AT_ONCE = 24, GENERATIONS = 3 };
+
+/* All of a generation have their memory at the same time: one after the other they fit. */
+static pthread_barrier_t filled;
+
 static void *worker(void *argument)
 {
     uint64_t id = (uint64_t)(uintptr_t)argument;
@@ -10,6 +15,7 @@ static void *worker(void *argument)
     CHECK(heap);
     fill(mine, bytes, id);
     fill_bytes(heap, bytes / 4, id + 1);
+    pthread_barrier_wait(&filled);
     verify(mine, bytes, id);
     verify_bytes(heap, bytes / 4, id + 1);
     free(heap);
@@ -19,7 +25,7 @@ static void *worker(void *argument)
 
 int main(void)
 {
-    enum { AT_ONCE = 24, GENERATIONS = 3 };
+    PTHREAD(pthread_barrier_init(&filled, NULL, AT_ONCE));
     pthread_t thread[AT_ONCE];
     for (int generation = 0; generation < GENERATIONS; generation++) {
         for (uintptr_t i = 0; i < AT_ONCE; i++)

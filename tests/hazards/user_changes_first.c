@@ -1,9 +1,12 @@
 /* Services are started by root and go on as somebody else before they have much
  * memory: workers that are forked and then change their user, some of them in
- * another root; a process that is somebody else for a while only. What they have
- * afterwards is to leave memory like anybody's, and come back. */
+ * another root; renderers that give up their rights alone; a process that is
+ * somebody else for a while only. What they have afterwards is to leave memory
+ * like anybody's, and come back. */
 #include "hazard.h"
 #include <grp.h>
+#include <linux/capability.h>
+#include <sched.h>
 
 enum { USER = 65534 };
 
@@ -17,6 +20,10 @@ static size_t present(const void *at, size_t bytes)
         present += seen[page] & 1;
     return present;
 }
+
+/* Whether it may have children that are managed: who has given up its rights without
+ * becoming somebody else may not, and says so. */
+static bool forks = true;
 
 static void serve(void)
 {
@@ -35,6 +42,10 @@ static void serve(void)
     churn();
     verify_bytes(heap, bytes, 2);
     verify(at, bytes, 1);
+    if (!forks) {
+        free(heap);
+        return;
+    }
     pid_t child = (pid_t)SYS(fork());
     if (child == 0) {
         verify(at, bytes, 1);
@@ -55,12 +66,36 @@ static void become_user(void)
     CHECK(setuid(0) == -1);
 }
 
-static void worker(void (*before)(void))
+/* As a browser's renderers do: past the C library's function for it. */
+static void drop_capabilities(void)
+{
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct none[2] = {{0}};
+    SYS(syscall(SYS_capset, &header, none));
+    forks = false;
+    CHECK(chroot("/") == -1);
+}
+
+static void leave_namespace(void)
+{
+    forks = false;
+    if (unshare(CLONE_NEWUSER) != 0)
+        drop_capabilities();
+}
+
+static void leave_namespace_by_number(void)
+{
+    forks = false;
+    if (syscall(SYS_unshare, CLONE_NEWUSER) != 0)
+        drop_capabilities();
+}
+
+static void worker(void (*before)(void), void (*change)(void))
 {
     pid_t child = (pid_t)SYS(fork());
     if (child == 0) {
         before();
-        become_user();
+        change();
         /* What the process opens has small numbers, as ever. */
         int fd = (int)SYS(dup(0));
         CHECK(fd < 100);
@@ -92,9 +127,12 @@ int main(void)
 {
     if (geteuid() != 0)
         skip("only root may become somebody else");
-    worker(nothing);
-    worker(close_all);
-    worker(change_root);
+    worker(nothing, become_user);
+    worker(nothing, drop_capabilities);
+    worker(nothing, leave_namespace);
+    worker(nothing, leave_namespace_by_number);
+    worker(close_all, become_user);
+    worker(change_root, become_user);
     /* Its number is unlikely to be what is expected there. */
     SYS(seteuid(USER));
     SYS(close_range(3, ~0u, 0));

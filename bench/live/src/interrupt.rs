@@ -1,38 +1,57 @@
 //! Children, and signals: who stops a benchmark stops its children, and what was
 //! changed on the machine is undone on the way out.
 //!
-//! A handler cannot undo anything by itself. It kills the child that runs, so
+//! A handler cannot undo anything by itself. It tells the child that runs to end, so
 //! that whoever waits for it fails and everything is dropped in order; until the
-//! next child, which is refused.
+//! next child, which is refused. A child may have something to undo itself, as `terrace run` has: it
+//! is killed only if it takes too long for that, or if the same signal comes again.
 
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use terrace_core::{Bytes, Nanos};
 
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-/// The process groups of the children that run; 0 where there is none.
+/// The signals that have come: bit n stands for signal n.
+static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
+/// The process groups of the children that run; 0 where there is none, and [`COMING`] where one is
+/// about to be.
 static GROUPS: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
 
-extern "C" fn interrupted(_signal: libc::c_int) {
-    INTERRUPTED.store(true, SeqCst);
-    GROUPS.iter().for_each(kill_group);
+/// No group, and no place for another one.
+const COMING: i32 = -1;
+
+extern "C" fn interrupted(signal: libc::c_int) {
+    let bit = 1 << signal;
+    // A terminal signals this process and its script, which hands another one on to it.
+    let is_again = INTERRUPTED.fetch_or(bit, SeqCst) & bit != 0;
+    let is_over = is_again || signal == libc::SIGALRM;
+    let signal = if is_over { libc::SIGKILL } else { libc::SIGTERM };
+    for group in &GROUPS {
+        signal_group(group, signal);
+    }
+    if !is_over {
+        // SAFETY: has no memory effects, and may be called in a signal handler.
+        unsafe { libc::alarm(GRACE.as_secs() as libc::c_uint) };
+    }
 }
 
-fn kill_group(group: &AtomicI32) {
+fn signal_group(group: &AtomicI32, signal: libc::c_int) {
     let group = group.load(SeqCst);
     if group > 0 {
         // SAFETY: has no memory effects, and may be called in a signal handler.
-        unsafe { libc::kill(-group, libc::SIGKILL) };
+        unsafe { libc::kill(-group, signal) };
     }
 }
 
 /// From now on SIGINT, SIGTERM and SIGHUP end the program in order.
 pub fn catch() {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only touches atomics and calls `kill`. Without
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGALRM] {
+        // SAFETY: the handler only touches atomics and calls `kill` and `alarm`. Without
         // SA_RESTART, so that waiting ends, too.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
@@ -44,7 +63,7 @@ pub fn catch() {
 
 /// An error once a signal has come.
 pub fn check() -> io::Result<()> {
-    if INTERRUPTED.load(SeqCst) {
+    if INTERRUPTED.load(SeqCst) != 0 {
         return Err(io::Error::other("interrupted"));
     }
     Ok(())
@@ -64,21 +83,59 @@ pub struct Finished {
     pub cpu: Nanos,
 }
 
-/// A child in a process group of its own; killed when it is dropped.
+/// A child in a process group of its own; ended when it is dropped.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
     /// Where a signal's handler finds it.
     group: &'static AtomicI32,
     over: bool,
+    /// Ends it when it takes too long.
+    bound: Option<Bound>,
+}
+
+/// How long one that was told to end may take for that.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// A thread that ends a process group after some time, unless it is dropped before.
+#[derive(Debug)]
+struct Bound {
+    /// Closed to call it off.
+    calls_off: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Bound {
+    fn new(group: i32, limit: Duration) -> Self {
+        let (sender, called_off) = channel::<()>();
+        let ends = move || {
+            for (wait, signal) in [(limit, libc::SIGTERM), (GRACE, libc::SIGKILL)] {
+                if called_off.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+                // SAFETY: has no memory effects. The leader was not collected yet, so the number
+                // is still this group's.
+                unsafe { libc::kill(-group, signal) };
+            }
+        };
+        Self { calls_off: Some(sender), thread: Some(std::thread::spawn(ends)) }
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.calls_off = None;
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
 }
 
 impl Running {
     /// Starts a command. Two at a time at most.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         check()?;
-        let group = GROUPS.iter().find(|group| group.load(SeqCst) == 0);
-        let group = group.ok_or_else(|| io::Error::other("two children run already"))?;
+        let free = |group: &&AtomicI32| group.compare_exchange(0, COMING, SeqCst, SeqCst).is_ok();
+        let group =
+            GROUPS.iter().find(free).ok_or_else(|| io::Error::other("two children run already"))?;
         // SAFETY: does nothing.
         unsafe {
             // With something to do before the program begins, the child is a copy of this
@@ -86,12 +143,17 @@ impl Running {
             // the most that this process *ever* had into the child's `ru_maxrss`.
             command.pre_exec(|| Ok(()));
         }
-        let child = command.process_group(0).spawn()?;
+        let child = command.process_group(0).spawn().inspect_err(|_| group.store(0, SeqCst))?;
         group.store(child.id() as i32, SeqCst);
-        let running = Self { child, group, over: false };
+        let running = Self { child, group, over: false, bound: None };
         // A signal before the group was known has killed nobody.
         check()?;
         Ok(running)
+    }
+
+    /// Has it told to end after so long, and killed if it does not.
+    pub fn bound(&mut self, limit: Duration) {
+        self.bound = Some(Bound::new(self.child.id() as i32, limit));
     }
 
     /// Its standard input and output, if they are pipes and were not taken before.
@@ -129,7 +191,24 @@ impl Running {
         }
     }
 
+    /// Waits until it has ended, and leaves it to be collected.
+    fn await_end(&self) {
+        // SAFETY: zero is a valid siginfo, which the kernel may overwrite.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let flags = libc::WEXITED | libc::WNOWAIT;
+            while libc::waitid(libc::P_PID, self.child.id(), &raw mut info, flags) != 0
+                && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+            {}
+        }
+    }
+
     fn reap(&mut self) -> io::Result<(ExitStatus, libc::rusage)> {
+        if self.bound.is_some() {
+            // Nobody may be told to end by a number that is somebody else's by then.
+            self.await_end();
+            self.bound = None;
+        }
         let mut status = 0;
         // SAFETY: zero is a valid rusage, which the kernel overwrites.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -151,10 +230,17 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if !self.over {
-            kill_group(self.group);
-            let _ = self.reap();
+        if self.over {
+            return;
         }
+        let until = Instant::now() + GRACE;
+        signal_group(self.group, libc::SIGTERM);
+        while self.is_alive() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Itself, or what it has left behind: until it is collected the number is this group's.
+        signal_group(self.group, libc::SIGKILL);
+        let _ = self.reap();
     }
 }
 
@@ -165,10 +251,54 @@ pub fn run(command: &mut Command) -> io::Result<Finished> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
+
+    /// Two children run at a time at most; tests run at the same time.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn one_that_takes_too_long_is_told_to_end() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut command = Command::new("sleep");
+        let mut running = Running::start(command.arg("1000")).unwrap();
+
+        running.bound(Duration::from_millis(20));
+
+        assert_eq!(running.wait().unwrap().status.signal(), Some(libc::SIGTERM));
+    }
+
+    #[test]
+    fn one_that_ends_before_its_time_is_told_nothing() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = Running::start(&mut Command::new("true")).unwrap();
+
+        running.bound(Duration::from_hours(1));
+
+        assert!(running.wait().unwrap().status.success());
+    }
+
+    /// `terrace run` has a device and a group to take away.
+    #[test]
+    fn a_child_that_is_dropped_may_undo_what_it_has_done() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        let script =
+            "trap 'sleep 0.1; rm made; exit' TERM; >made; echo; while :; do sleep 0.01; done";
+        command.args(["-c", script]).current_dir(&directory).stdout(Stdio::piped());
+        let mut running = Running::start(&mut command).unwrap();
+        let mut line = [0; 1];
+        running.child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+        assert!(directory.path().join("made").exists());
+        drop(running);
+        assert!(!directory.path().join("made").exists());
+    }
 
     #[test]
     fn a_child_that_is_dropped_is_gone_with_its_own_children() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 1000 & echo $!; sleep 1000"]).stdout(Stdio::piped());
         let mut running = Running::start(&mut command).unwrap();

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use terrace_core::Nanos;
-use terrace_live::codec::{Codec, Effort, Packed, PageBytes, unpack};
+use terrace_live::store::codec::{Codec, Effort, Packed, PageBytes, unpack};
 
 const PAGE: usize = 4096;
 /// Fresh memory that is touched, in pages.

@@ -29,28 +29,52 @@ const FLUSH: Duration = Duration::from_millis(20);
 pub struct Cgroup {
     dir: PathBuf,
     flushing: Option<Repeated>,
+    most: Arc<AtomicU64>,
 }
 
 impl Cgroup {
     /// A group that may hold so much. Works with either version of cgroups.
     pub fn new(limit: Bytes) -> io::Result<Self> {
+        Self::make(Some(limit))
+    }
+
+    /// A group without a limit, that only counts.
+    pub fn counting() -> io::Result<Self> {
+        Self::make(None)
+    }
+
+    /// The most that its processes had resident at once of what is swapped: memory of their own, and
+    /// shared. Looked at fifty times a second.
+    pub fn resident_peak(&self) -> Bytes {
+        Bytes(self.most.load(Relaxed))
+    }
+
+    fn make(limit: Option<Bytes>) -> io::Result<Self> {
         let name = format!("terrace-bench-{}", std::process::id());
         for (root, file, extra) in [
             ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", Some(("memory.swappiness", "100"))),
             ("/sys/fs/cgroup", "memory.max", None),
         ] {
+            let none = if extra.is_some() { "-1" } else { "max" };
             let dir = Path::new(root).join(&name);
             if fs::create_dir(&dir).is_err() && !dir.is_dir() {
                 continue;
             }
-            if fs::write(dir.join(file), limit.get().to_string()).is_ok() {
+            // A group that an earlier run could not remove has that one's limit.
+            let limit = limit.map_or(none.to_owned(), |limit| limit.get().to_string());
+            if fs::write(dir.join(file), limit).is_ok() {
                 if let Some((file, value)) = extra {
                     // As plain anonymous memory: nothing else is in the group.
                     let _ = fs::write(dir.join(file), value);
                 }
                 let stat = dir.join("memory.stat");
-                let flush = move || drop(fs::read(&stat));
-                return Ok(Self { dir, flushing: Some(Repeated::every(FLUSH, flush)) });
+                let most = Arc::new(AtomicU64::new(0));
+                let seen = Arc::clone(&most);
+                let flush = move || {
+                    let text = fs::read_to_string(&stat).unwrap_or_default();
+                    seen.fetch_max(resident(&text).get(), Relaxed);
+                };
+                return Ok(Self { dir, flushing: Some(Repeated::every(FLUSH, flush)), most });
             }
             let _ = fs::remove_dir(&dir);
         }
@@ -78,13 +102,33 @@ impl Cgroup {
     }
 }
 
+/// What a group has resident of what is swapped, by its `memory.stat`, of either version.
+fn resident(stat: &str) -> Bytes {
+    let field = |name: &str| {
+        let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.trim().parse().ok()).map(Bytes)
+    };
+    match field("total_rss") {
+        Some(rss) => rss + field("total_shmem").unwrap_or_default(),
+        None => field("anon").unwrap_or_default() + field("shmem").unwrap_or_default(),
+    }
+}
+
 impl Drop for Cgroup {
-    /// What was killed may take a moment to leave.
+    /// What was killed may take a moment to leave, and what has outlived its parent is killed here:
+    /// nothing else is in the group.
     fn drop(&mut self) {
         self.flushing = None;
-        for _ in 0..500 {
+        for turn in 0..3000 {
             if fs::remove_dir(&self.dir).is_ok() || !self.dir.exists() {
                 return;
+            }
+            if turn > 100 {
+                let left = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
+                for process in left.lines().filter_map(|line| line.parse().ok()) {
+                    // SAFETY: has no memory effects.
+                    unsafe { libc::kill(process, libc::SIGKILL) };
+                }
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -213,7 +257,12 @@ impl Swap {
         let error = unsafe {
             libc::posix_fallocate(std::os::fd::AsRawFd::as_raw_fd(&file), 0, size.get() as i64)
         };
-        if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+        if error != 0 {
+            let e = io::Error::from_raw_os_error(error);
+            let what = format!("a swap file of {size}, {}: {e}", self.device.display());
+            return Err(io::Error::new(e.kind(), what));
+        }
+        Ok(())
     }
 
     fn path(&self) -> CString {
@@ -312,4 +361,19 @@ fn zswapped() -> Bytes {
     let kib = info.lines().find_map(|line| line.strip_prefix("Zswap:"));
     let kib = kib.and_then(|kib| kib.split_whitespace().next()?.parse().ok());
     Bytes::kib(kib.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_group_has_is_its_own_memory_and_what_is_shared() {
+        let one = "cache 900\nrss 5\nshmem 9\ntotal_cache 900\ntotal_rss 4096\ntotal_shmem 8192\n";
+        let two = "anon 4096\nfile 900\nshmem 8192\n";
+
+        assert_eq!(resident(one), Bytes(12288));
+        assert_eq!(resident(two), Bytes(12288));
+        assert_eq!(resident(""), Bytes(0), "a group that is gone");
+    }
 }

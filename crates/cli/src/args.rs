@@ -15,9 +15,9 @@ use terrace_economics::Mode;
 use crate::failure::Failure;
 use crate::output;
 use crate::{
-    attach, broker, calibrate, check, compare, completions, convert, core_dump, crash, doctor,
-    effects, man, metrics, plan, provision, record, replay, report, reproduce, run, set, sim,
-    sweep, top, validate, volume, why,
+    attach, broker, calibrate, check, clean, compare, completions, convert, core_dump, crash,
+    doctor, effects, freeze, govern, kloc, man, metrics, plan, profile, provision, record, replay,
+    report, reproduce, run, set, sim, sweep, top, validate, volume, why,
 };
 
 /// Runs programs in less memory than they ask for, and simulates how memory
@@ -48,6 +48,8 @@ enum Verb {
     Set(set::Args),
     Broker(broker::Args),
     Attach(attach::Args),
+    Govern(govern::Args),
+    Kloc(kloc::Args),
     Top(top::Args),
     Report(report::Args),
     Replay(replay::Args),
@@ -58,6 +60,7 @@ enum Verb {
     Compare(compare::Args),
     Sweep(sweep::Args),
     Plan(plan::Args),
+    Profile(profile::Args),
     Provision(provision::Args),
     Crash(crash::Args),
     Reproduce(reproduce::Args),
@@ -65,6 +68,9 @@ enum Verb {
     Volume(volume::Args),
     Calibrate(calibrate::Args),
     Doctor(doctor::Args),
+    Clean(clean::Args),
+    Freeze(freeze::FreezeArgs),
+    Thaw(freeze::ThawArgs),
     Why(why::Args),
     Core(core_dump::Args),
     Check(check::Args),
@@ -81,6 +87,8 @@ impl Cli {
             Verb::Set(args) => args.execute(json),
             Verb::Broker(args) => args.execute(json),
             Verb::Attach(args) => args.execute(json),
+            Verb::Govern(args) => args.execute(json),
+            Verb::Kloc(args) => args.execute(json),
             Verb::Top(args) => args.execute(json),
             Verb::Report(args) => args.execute(json),
             Verb::Replay(args) => args.execute(json),
@@ -91,6 +99,7 @@ impl Cli {
             Verb::Compare(args) => args.execute(json),
             Verb::Sweep(args) => args.execute(json),
             Verb::Plan(args) => args.execute(json),
+            Verb::Profile(args) => args.execute(json),
             Verb::Provision(args) => args.execute(json),
             Verb::Crash(args) => args.execute(json),
             Verb::Reproduce(args) => args.execute(json),
@@ -98,6 +107,9 @@ impl Cli {
             Verb::Volume(args) => args.execute(json),
             Verb::Calibrate(args) => args.execute(json),
             Verb::Doctor(args) => args.execute(json),
+            Verb::Clean(args) => args.execute(json),
+            Verb::Freeze(args) => args.execute(json),
+            Verb::Thaw(args) => args.execute(json),
             Verb::Why(args) => args.execute(json),
             Verb::Core(args) => args.execute(json),
             Verb::Check(args) => args.execute(json),
@@ -110,9 +122,10 @@ impl Cli {
 /// Reads a command line.
 /// Where an option of it would do nothing it is refused.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<Result<Cli, Failure>, clap::Error> {
-    let matches = command().try_get_matches_from(arguments)?;
+    let command = command();
+    let matches = command.clone().try_get_matches_from(arguments)?;
     let cli = Cli::from_arg_matches(&matches)?;
-    Ok(effects::check(&matches).map(|()| cli))
+    Ok(effects::check(&command, &matches).map(|()| cli))
 }
 
 /// The command line, on which a negative number is a value, though none is allowed anywhere: who
@@ -420,8 +433,9 @@ mod tests {
                 if !command.starts_with("terrace ") || command.contains(['[', '…']) {
                     continue;
                 }
-                match Cli::command().try_get_matches_from(words(command)) {
-                    Ok(matches) => match effects::check(&matches) {
+                let definition = Cli::command();
+                match definition.clone().try_get_matches_from(words(command)) {
+                    Ok(matches) => match effects::check(&definition, &matches) {
                         Ok(()) => understood += 1,
                         Err(failure) => wrong.push(format!(
                             "{}: {command}\n    {}",

@@ -105,7 +105,7 @@ pub(crate) fn start_broker(directory: &Path, budget: Bytes) -> Result<Broker, Fa
 }
 
 /// What `--join` says for the broker of the control group.
-const CGROUP: &str = "cgroup";
+pub(crate) const CGROUP: &str = "cgroup";
 
 /// Another run, or a broker, whose budget is shared.
 #[derive(Debug)]

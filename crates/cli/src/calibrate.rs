@@ -3,37 +3,100 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
+use clap::Subcommand;
 use serde::Serialize;
 use terrace_live::costs::file::{CostsError, Text};
-use terrace_live::costs::measure::measure;
+use terrace_live::costs::measure::{OthersTime, measure};
 use terrace_live::costs::{CostsFile, Fingerprint, Known, Measured};
-use terrace_live::probe::UffdProbe;
+use terrace_live::doctor::probe::UffdProbe;
 
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, facts, percent};
 use crate::progress::Progress;
+
+mod kernel;
+pub(crate) mod mm;
+
+use self::kernel::KernelArgs;
+use self::mm::MmArgs;
 
 /// Measure what the mechanisms cost on this machine, once.
 ///
 /// Faults, moves, the codec, copies, loads in flight, and what a manager's thread takes
 /// from the program's: some seconds. The prices go to `terrace/costs.toml` in
 /// `$XDG_STATE_HOME` or `~/.local/state`, with a fingerprint of machine and kernel; `run`
-/// decides by them while the fingerprint matches, and `doctor` shows them. To be run when
-/// the machine is idle.
+/// and `attach` decide by them while the fingerprint matches, and `doctor` shows them. To be run when
+/// the machine is idle: where other programs use more than a tenth of a processor meanwhile, nothing
+/// is kept.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    /// Keep what was measured, whatever other programs did meanwhile.
+    #[arg(long)]
+    busy: bool,
+
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+/// What else can be measured.
+#[derive(Debug, Subcommand)]
+enum What {
+    Kernel(KernelArgs),
+    Mm(MmArgs),
+}
 
 #[derive(Serialize)]
 struct Document {
     file: String,
     machine: Fingerprint,
-    measured: Prices,
+    measured: Figures,
     seconds: f64,
+    /// What other programs used meanwhile, as a share of one processor; `None` where the kernel
+    /// does not tell.
+    others: Option<f64>,
+}
+
+/// What other programs may use meanwhile, as a share of one processor.
+const BESIDE: f64 = 0.1;
+
+/// Measures in so many parts, each of which is told, with a bar. With it comes what other programs
+/// used meanwhile.
+///
+/// # Errors
+/// What measuring failed with, and unless `busy` other programs that used more than [`BESIDE`].
+fn alone<T, E: std::fmt::Display>(
+    title: &str,
+    parts: f64,
+    busy: bool,
+    measure: impl FnOnce(&mut dyn FnMut(&'static str)) -> Result<T, E>,
+) -> Result<(T, Option<f64>), Failure> {
+    let bar = Progress::new().bar(title);
+    let (others, mut part) = (OthersTime::begin(), 0);
+    let measured = measure(&mut |what| {
+        bar.set(f64::from(part) / parts, what);
+        part += 1;
+    });
+    bar.finish();
+    let measured = measured.map_err(Failure::failed)?;
+    let others = others.share();
+    if let Some(share) = others.filter(|&share| share > BESIDE && !busy) {
+        let used = if share <= 1.0 {
+            format!("{} of a processor", percent(share))
+        } else {
+            format!("{share:.1} processors")
+        };
+        return Err(Failure::failed(format!(
+            "other programs used {used} meanwhile, which the figures would be of: nothing is kept \
+             (--busy keeps it)"
+        )));
+    }
+    Ok((measured, others))
 }
 
 /// Measured prices: times in nanoseconds.
 #[derive(Debug, Serialize)]
-struct Prices {
+struct Figures {
     user_fault: u64,
     bring_in: u64,
     take_out: u64,
@@ -44,7 +107,7 @@ struct Prices {
     interference: f64,
 }
 
-impl From<&Measured> for Prices {
+impl From<&Measured> for Figures {
     fn from(measured: &Measured) -> Self {
         Self {
             user_fault: measured.user_fault.get(),
@@ -60,8 +123,12 @@ impl From<&Measured> for Prices {
 }
 
 impl Args {
-    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
-        let Self {} = self;
+    pub(crate) fn execute(mut self, json: bool) -> Result<ExitCode, Failure> {
+        match self.what.take() {
+            Some(What::Kernel(args)) => return args.execute(json),
+            Some(What::Mm(args)) => return args.execute(json),
+            None => {}
+        }
         let place = CostsFile::place().ok_or_else(|| {
             Failure::bad_input("no place for the prices: neither XDG_STATE_HOME nor HOME is set")
         })?;
@@ -73,14 +140,8 @@ impl Args {
         // What cannot be written is known before anything is measured.
         let out = Files::new().writes("costs.toml", &place, Kind::Whole)?;
         output::remove_when_interrupted();
-        let bar = Progress::new().bar("calibrate");
-        let (begun, mut part) = (Instant::now(), 0);
-        let measured = measure(&mut |what| {
-            bar.set(f64::from(part) / 6.0, what);
-            part += 1;
-        });
-        bar.finish();
-        let measured = measured.map_err(Failure::failed)?;
+        let begun = Instant::now();
+        let (measured, others) = alone("calibrate", 6.0, self.busy, measure)?;
         let file = CostsFile { machine: Fingerprint::of_this_machine(), measured };
         out.write_whole(file.text().as_bytes())?;
         let seconds = begun.elapsed().as_secs_f64();
@@ -88,8 +149,9 @@ impl Args {
             let document = Document {
                 file: place.display().to_string(),
                 machine: file.machine,
-                measured: Prices::from(&measured),
+                measured: Figures::from(&measured),
                 seconds,
+                others,
             };
             output::json("terrace.calibrate", &document)?
         } else {
@@ -167,9 +229,18 @@ fn refused(error: CostsError) -> Failure {
     }
 }
 
-/// Prices for a run, and where they come from; a warning where they are stale.
-pub(crate) fn for_run(quiet: bool) -> Result<(Option<Measured>, Source), Failure> {
-    Ok(match CostsFile::known(&Fingerprint::of_this_machine()) {
+/// The prices by which an economist decides.
+#[derive(Clone, Debug)]
+pub(crate) struct Prices {
+    /// What was measured on this machine as it is; `None` for constants.
+    pub(crate) measured: Option<Measured>,
+    /// Where the prices come from.
+    pub(crate) source: Source,
+}
+
+/// Prices for a run or an attachment; a warning where they are stale.
+pub(crate) fn for_run(quiet: bool) -> Result<Prices, Failure> {
+    let (measured, source) = match CostsFile::known(&Fingerprint::of_this_machine()) {
         // A user who is not the owner of HOME has no prices there.
         Err(unreadable @ CostsError::Unreadable(..)) => {
             (None, Source::Unreadable(unreadable.to_string()))
@@ -186,5 +257,6 @@ pub(crate) fn for_run(quiet: bool) -> Result<(Option<Measured>, Source), Failure
             }
             (None, Source::Stale(why))
         }
-    })
+    };
+    Ok(Prices { measured, source })
 }

@@ -7,19 +7,25 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use terrace_core::{Bytes, Ladder, LadderFile, Machine, Nanos};
+use terrace_core::{Bytes, Ladder, LadderFile, Nanos};
 use terrace_dram::MemoryFile;
 use terrace_live::costs::{CostsFile, Fingerprint};
 use terrace_policy::recording::EventReader;
-use terrace_provision::Recording;
+use terrace_profile::Profile;
+use terrace_provision::{Config, Recording, journal};
+use terrace_sim::kernel::Costs as KernelCosts;
+use terrace_sim::kernel::recorded::{self, Recording as Recorded};
+use terrace_sim::mm::MeasuredCosts;
 use terrace_sim::trace::{TraceReader, format};
 
 use crate::failure::Failure;
 use crate::output;
 use crate::records::{self, Reader, Record};
 
-/// Check a machine file, a ladder file, a memory file, measured costs, recorded decisions,
-/// recorded events, a trace or a recording of the nodes' memory.
+/// Check a machine file, a ladder file, a memory file, measured costs (of Terrace's mechanisms,
+/// of the kernel's calls, or of its memory management), recorded decisions, recorded events, a trace, a profile, recorded
+/// calls, a recording of the nodes' memory, or a
+/// configuration or journal of `terrace provision`.
 ///
 /// The kind is recognised by the content. A fault is reported with file, line
 /// and field, and exit code 2.
@@ -45,10 +51,16 @@ enum Content {
     Ladder { tiers: Vec<String> },
     Memory { name: String, channels: u32, capacity: Bytes },
     Costs { processor: String, kernel: String },
+    KernelCosts,
+    MmCosts { pieces: usize },
     Records { program: Vec<String>, decisions: u64, lost: u64 },
     Events { policy: String, events: u64 },
-    Trace { program: Vec<String>, accesses: u64 },
+    Trace { program: Vec<String>, accesses: u64, calls: u64 },
     Zones { samples: usize, duration: Nanos },
+    Calls { program: Vec<String>, calls: usize, lost: u64 },
+    Provision { policy: String },
+    Profile { program: Vec<String>, regions: usize, rules: usize },
+    Journal { entries: usize },
 }
 
 impl Args {
@@ -68,14 +80,42 @@ impl Args {
                 Content::Costs { processor, kernel } => {
                     format!("measured costs of {processor}, Linux {kernel}")
                 }
+                Content::KernelCosts => "what calls cost in the simulated kernel".to_owned(),
+                Content::MmCosts { pieces } => {
+                    format!("what {pieces} pieces of memory management cost a kernel")
+                }
                 Content::Events { policy, events } => {
                     format!("{events} events that `{policy}` was told")
                 }
                 Content::Zones { samples, duration } => {
                     format!("{samples} looks at the nodes' memory in {duration}")
                 }
-                Content::Trace { program, accesses } => {
+                Content::Calls { program, calls, lost: 0 } => {
+                    format!("{calls} calls of `{}`", program.join(" "))
+                }
+                Content::Calls { program, calls, lost } => {
+                    format!("{calls} calls of `{}`, {lost} events lost", program.join(" "))
+                }
+                Content::Provision { policy } => {
+                    format!("configuration of `terrace provision run`, policy {policy}")
+                }
+                Content::Journal { entries } => {
+                    format!("{entries} entries of a journal of `terrace provision run`")
+                }
+                Content::Profile { program, regions, rules: 0 } => {
+                    let regions = output::several(regions, "region", "regions");
+                    format!("profile of `{}`, {regions}", program.join(" "))
+                }
+                Content::Profile { regions, rules, .. } => {
+                    let regions = output::several(regions, "region", "regions");
+                    let rules = output::several(rules, "imported rule", "imported rules");
+                    format!("profile, {regions}, {rules}")
+                }
+                Content::Trace { program, accesses, calls: 0 } => {
                     format!("{accesses} accesses of `{}`", program.join(" "))
+                }
+                Content::Trace { program, accesses, calls } => {
+                    format!("{accesses} accesses and {calls} calls of `{}`", program.join(" "))
                 }
                 Content::Records { program, decisions, lost: 0 } => {
                     format!("{decisions} decisions about `{}`", program.join(" "))
@@ -84,7 +124,8 @@ impl Args {
                     format!("{decisions} decisions about `{}`, {lost} lost", program.join(" "))
                 }
             };
-            format!("{}: {what}\n", self.file.display())
+            // A file says what it likes, of a program, say.
+            output::plain(&format!("{}: {what}\n", self.file.display()))
         };
         output::print(&text)?;
         Ok(ExitCode::SUCCESS)
@@ -99,8 +140,9 @@ fn check(file: &Path) -> Result<Content, Failure> {
     let bad = |e: io::Error| Failure::bad_input(format!("{name}: {e}"));
     let unknown = || {
         Failure::bad_input(format!(
-            "{name}: neither a machine, ladder or memory file, nor recorded decisions, events, \
-             accesses or nodes' memory"
+            "{name}: neither a machine, ladder or memory file, nor a profile, nor recorded \
+             decisions, events, accesses, calls or nodes' memory, nor a configuration \
+             (`provision = 1`) or journal of `terrace provision`"
         ))
     };
     let mut rest = File::open(file).map_err(bad)?;
@@ -112,16 +154,27 @@ fn check(file: &Path) -> Result<Content, Failure> {
     rest.by_ref().take(BEGIN).read_to_end(&mut begin).map_err(bad)?;
     let first = begin.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let first = String::from_utf8_lossy(first).into_owned();
+    let is_calls = recorded::is_meant(&begin);
     let is_trace = format::is_meant(&begin);
     let whole = BufReader::new(Cursor::new(begin).chain(rest));
     if is_trace {
         return check_trace(file, whole);
+    }
+    if is_calls {
+        let recording = recorded::read(&name, whole).map_err(Failure::bad_input)?;
+        let Recorded { program, calls, lost, .. } = recording;
+        return Ok(Content::Calls { program, calls: calls.len(), lost });
     }
     if records::is_header(&first) {
         return check_records(&name, whole);
     }
     if Recording::is_header(&first) {
         return check_zones(&name, whole);
+    }
+    if journal::is_header(&first) {
+        let entries =
+            journal::read(whole).map_err(|error| Failure::bad_input(format!("{name}: {error}")))?;
+        return Ok(Content::Journal { entries: entries.len() });
     }
     if is_event_header(&first) {
         return check_events(&name, whole);
@@ -130,20 +183,33 @@ fn check(file: &Path) -> Result<Content, Failure> {
     if text.trim().is_empty() {
         return Err(Failure::bad_input(format!("{name}: the file is empty")));
     }
-    if CostsFile::is_meant(&text) {
+    if terrace_profile::text::is_meant(&text) {
+        let profile = Profile::parse(&name, &text).map_err(Failure::bad_input)?;
+        let (regions, rules) = (profile.regions.len(), profile.rules.len());
+        Ok(Content::Profile { program: profile.program, regions, rules })
+    } else if CostsFile::is_meant(&text) {
         let costs = CostsFile::parse(&name, &text).map_err(Failure::bad_input)?;
         let Fingerprint { processor, kernel, .. } = costs.machine;
         Ok(Content::Costs { processor, kernel })
+    } else if MeasuredCosts::is_meant(&text) {
+        let costs = MeasuredCosts::parse(&name, &text).map_err(Failure::bad_input)?;
+        Ok(Content::MmCosts { pieces: costs.costs.len() })
+    } else if KernelCosts::is_meant(&text) {
+        KernelCosts::parse(&name, &text).map_err(Failure::bad_input)?;
+        Ok(Content::KernelCosts)
     } else if Ladder::is_meant(&text) {
         let ladder = LadderFile::parse(&name, &text).map_err(Failure::bad_input)?;
         Ok(Content::Ladder { tiers: ladder.names() })
+    } else if Config::is_meant(&text) {
+        let config = Config::parse(&name, &text).map_err(Failure::bad_input)?;
+        Ok(Content::Provision { policy: config.policy.to_string() })
     } else if looks_like_memory(&text) {
         let memory = MemoryFile::parse(&name, &text).map_err(Failure::bad_input)?;
         let channels = memory.channel.channels.value;
         let capacity = memory.channel_capacity() * u64::from(channels);
         Ok(Content::Memory { name: memory.name, channels, capacity })
     } else if looks_like_machine(&text) {
-        let machine = Machine::parse(&name, &text).map_err(Failure::bad_input)?;
+        let machine = terrace_sim::machines::parse(&name, &text).map_err(Failure::bad_input)?;
         let tiers = machine.tiers.into_iter().map(|tier| tier.name).collect();
         Ok(Content::Machine { name: machine.name, tiers })
     } else {
@@ -165,7 +231,7 @@ fn check_trace(file: &Path, input: impl Read) -> Result<Content, Failure> {
     let mut reader = TraceReader::new(input, file).map_err(Failure::bad_input)?;
     while reader.next_batch().map_err(Failure::bad_input)?.is_some() {}
     let program = reader.header().program.clone();
-    Ok(Content::Trace { program, accesses: reader.accesses() })
+    Ok(Content::Trace { program, accesses: reader.accesses(), calls: reader.calls() })
 }
 
 fn check_records(name: &str, input: impl BufRead) -> Result<Content, Failure> {

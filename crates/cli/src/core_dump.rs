@@ -229,6 +229,10 @@ impl Document {
         let notes = [
             (self.plain, "Terrace had put the program on plain memory before: nothing was absent"),
             (
+                pages.arrived > 0 && pages.restored() + pages.missing == 0,
+                "all that was absent is there: so it is in a dump that was completed before",
+            ),
+            (
                 self.forking,
                 "a fork was under way: a page that had just come in, and was all zeros, is as it \
                  was before",

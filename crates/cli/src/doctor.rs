@@ -2,17 +2,24 @@
 //! would have to change.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
 use terrace_core::Bytes;
+use terrace_kernel::support::Support;
+use terrace_kloc_live::act::privileges;
+use terrace_kloc_live::decide::nodes::slow_node;
+use terrace_kloc_live::observe::hooks::{HookSet, Wanted};
+use terrace_kloc_live::service::source::Source;
 use terrace_live::costs::Known;
-use terrace_live::doctor::{Facts, SamplerSupport};
+use terrace_live::doctor::facts::{Facts, SamplerSupport};
+use terrace_live::doctor::probe::{SpillProbe, UffdProbe};
 use terrace_live::numa::dax::DaxState;
-use terrace_live::probe::{SpillProbe, UffdProbe};
-use terrace_live::uffd::{OpenedBy, feature};
+use terrace_live::sys::uffd::{OpenedBy, feature};
 use terrace_sampler::{Capabilities, Kind, choose};
+use terrace_volume::ublk;
 
 use crate::calibrate;
 use crate::failure::Failure;
@@ -37,6 +44,8 @@ struct Diagnosis {
     obstacle: Option<String>,
     /// What was found by trying; `None` of a machine that is not this one.
     userfaultfd: Option<Userfaultfd>,
+    /// What the kernel's engine has here; `None` of a machine that is not this one.
+    kernel_engine: Option<Support>,
     /// Ways to observe accesses, best first.
     samplers: Vec<SamplerSupport>,
     /// Ways to observe programs from outside; `None` of a machine that is not
@@ -48,6 +57,10 @@ struct Diagnosis {
     /// What the mechanisms cost here, if that was measured; `None` of a machine that is not
     /// this one.
     costs: Option<Costs>,
+    /// What `volume serve` can make of a volume here; `None` of a machine that is not this one.
+    volume: Option<VolumeSupport>,
+    /// How `kloc run` would observe files; `None` of a machine that is not this one.
+    kloc: Option<KlocSupport>,
     /// What the files say.
     facts: Facts,
 }
@@ -55,7 +68,7 @@ struct Diagnosis {
 /// What is known of the mechanisms' costs.
 #[derive(Debug, Serialize)]
 struct Costs {
-    /// Whether `terrace run` uses measured ones.
+    /// Whether `terrace run` and `attach` use measured ones.
     measured: bool,
     #[serde(skip)]
     rows: Vec<(&'static str, String)>,
@@ -70,8 +83,12 @@ impl Costs {
             Ok(Known::Measured(measured)) => {
                 return Self { measured: true, rows: calibrate::rows(&measured), lack: None };
             }
-            Ok(Known::Nothing) => "never measured; `terrace run` uses defaults".to_owned(),
-            Ok(Known::Stale(why)) => format!("stale, `terrace run` uses defaults: {why}"),
+            Ok(Known::Nothing) => {
+                "never measured; `terrace run` and `attach` use defaults".to_owned()
+            }
+            Ok(Known::Stale(why)) => {
+                format!("stale, `terrace run` and `attach` use defaults: {why}")
+            }
             Err(failure) => failure.message(),
         };
         Self { measured: false, rows: vec![("state", lack.clone())], lack: Some(lack) }
@@ -100,6 +117,98 @@ impl SpillSupport {
             dax_lacks: probe.dax,
             dax_mounts: probe.dax_mounts,
         }
+    }
+}
+
+/// Devices by which `terrace volume serve` serves, as opened.
+#[derive(Debug, Serialize)]
+struct VolumeSupport {
+    /// Why not as a file.
+    fuse_lacks: Option<String>,
+    /// Why not as a block device of its own.
+    ublk_lacks: Option<String>,
+}
+
+impl VolumeSupport {
+    fn of_this_machine() -> Self {
+        let lacks = |path: &str| {
+            let opened = File::options().read(true).write(true).open(path);
+            opened.err().map(|e| format!("{path}: {e}"))
+        };
+        Self { fuse_lacks: lacks("/dev/fuse"), ublk_lacks: lacks(ublk::CONTROL) }
+    }
+
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        let state = |lacks: &Option<String>, more: &str| match lacks {
+            None => "yes".to_owned(),
+            Some(why) => format!("no: {why}{more}"),
+        };
+        vec![
+            ("NBD (--socket, --tcp)", "yes".to_owned()),
+            ("a file (--fuse)", state(&self.fuse_lacks, "")),
+            (
+                "a block device (--ublk)",
+                state(&self.ublk_lacks, " (the kernel's module is ublk_drv)"),
+            ),
+        ]
+    }
+}
+
+/// How `terrace kloc run` would observe files, as tried.
+#[derive(Debug, Serialize)]
+struct KlocSupport {
+    /// The set of hooks that it would use.
+    hooks: Option<HookSet>,
+    /// Why not others, or none.
+    refused: Vec<String>,
+    /// What would not be known, and why.
+    lacks: Vec<String>,
+    /// The node that pages would be moved to; they are dropped where there is none.
+    slow_node: Option<u32>,
+}
+
+impl KlocSupport {
+    fn of_this_machine() -> Self {
+        let slow_node = slow_node();
+        let missing = privileges::missing(true);
+        if !missing.is_empty() {
+            let lack = |need: &privileges::Need| format!("{} (to {})", need.name, need.reason);
+            let refused = vec![format!(
+                "this user lacks {}",
+                missing.iter().map(lack).collect::<Vec<_>>().join(", ")
+            )];
+            return Self { hooks: None, refused, lacks: Vec::new(), slow_node };
+        }
+        let sentences = |refused: Vec<(HookSet, String)>| {
+            refused.into_iter().map(|(set, why)| format!("{}: {why}", set.name())).collect()
+        };
+        match Source::new(&Wanted::default()) {
+            Ok((source, refused)) => Self {
+                hooks: Some(source.set()),
+                refused: sentences(refused),
+                lacks: source.lacks(),
+                slow_node,
+            },
+            Err(refused) => {
+                Self { hooks: None, refused: sentences(refused), lacks: Vec::new(), slow_node }
+            }
+        }
+    }
+
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        let mut rows = vec![(
+            "hooks",
+            self.hooks.map_or("none: `terrace kloc run` does not work here".to_owned(), |set| {
+                set.name().to_owned()
+            }),
+        )];
+        rows.extend(self.refused.iter().map(|why| ("not used", why.clone())));
+        rows.extend(self.lacks.iter().map(|why| ("not known", why.clone())));
+        let pages = self.slow_node.map_or("dropped under pressure".to_owned(), |node| {
+            format!("moved to node {node} where the machine is short, dropped for groups")
+        });
+        rows.push(("pages are", pages));
+        rows
     }
 }
 
@@ -182,10 +291,13 @@ impl Diagnosis {
             works: obstacle.is_none(),
             samplers: facts.samplers(obstacle.clone(), Some(probe.features)),
             obstacle,
+            kernel_engine: Some(Support::of_this_machine()),
             attach: Some(AttachSupport::of_this_machine()),
             userfaultfd: Some(Userfaultfd::from(&probe)),
             spill: Some(SpillSupport::of_this_machine()),
             costs: Some(Costs::of_this_machine()),
+            volume: Some(VolumeSupport::of_this_machine()),
+            kloc: Some(KlocSupport::of_this_machine()),
             facts,
         }
     }
@@ -198,10 +310,13 @@ impl Diagnosis {
             works: obstacle.is_none(),
             samplers: facts.samplers(obstacle.clone(), None),
             obstacle,
+            kernel_engine: None,
             attach: None,
             userfaultfd: None,
             spill: None,
             costs: None,
+            volume: None,
+            kloc: None,
             facts,
         }
     }
@@ -235,6 +350,10 @@ fn render(diagnosis: &Diagnosis) -> String {
     };
     section(&mut text, "system", &system(&diagnosis.facts));
     section(&mut text, "userfaultfd", &userfaultfd(diagnosis));
+    if let Some(support) = &diagnosis.kernel_engine {
+        let title = "the kernel's engine (`run --engine kernel`)";
+        section(&mut text, title, &kernel_engine(support));
+    }
     section(&mut text, "observing accesses, best first", &samplers(diagnosis));
     if let Some(attach) = &diagnosis.attach {
         section(
@@ -248,6 +367,12 @@ fn render(diagnosis: &Diagnosis) -> String {
     }
     if let Some(costs) = &diagnosis.costs {
         section(&mut text, "measured costs (`terrace calibrate`)", &costs.rows);
+    }
+    if let Some(support) = &diagnosis.volume {
+        section(&mut text, "serving volumes (`terrace volume serve`)", &support.rows());
+    }
+    if let Some(support) = &diagnosis.kloc {
+        section(&mut text, "files and their kernel objects (`terrace kloc run`)", &support.rows());
     }
     section(&mut text, "memory", &memory(&diagnosis.facts));
     text
@@ -317,6 +442,22 @@ fn userfaultfd(diagnosis: &Diagnosis) -> Vec<(&'static str, String)> {
     }
     let forks = if tried.fork_events { "yes" } else { "no: CAP_SYS_PTRACE is needed" };
     rows.push(("EVENT_FORK", forks.to_owned()));
+    rows
+}
+
+fn kernel_engine(support: &Support) -> Vec<(&'static str, String)> {
+    let works = if support.works { "yes" } else { "no" };
+    let mut rows = vec![("works here", works.to_owned())];
+    rows.extend(support.parts.iter().map(|part| {
+        let state = match (&part.has, &part.lacks) {
+            (Some(has), _) => format!("yes: {has}"),
+            (None, lacks) => {
+                let needed = if part.needed { "" } else { " (not needed)" };
+                format!("no{needed}: {}", lacks.as_deref().unwrap_or("unknown"))
+            }
+        };
+        (part.name, state)
+    }));
     rows
 }
 

@@ -2,6 +2,7 @@
 //!
 //! | file | concept |
 //! |---|---|
+//! | [`advice`] | what goes wrong with a run, and the command that helps |
 //! | [`args`] | the command line as data; help, man pages and completions come from it |
 //! | [`effects`] | options that would do nothing are refused |
 //! | [`failure`] | errors: one line on stderr, and the exit code |
@@ -15,12 +16,18 @@
 //! | [`residency`] | where a program's memory is, seen from outside |
 //! | [`runs`] | the runs that are under way |
 //! | [`attach`] | tiers for programs that run already |
+//! | [`freeze`] | sandboxes that idle |
+//! | [`kernel`] | the kernel engine, of `run` and `attach` |
+//! | [`govern`] | take memory from a group as far as its slowdown allows |
+//! | [`kloc`] | kernel objects by file, on the kernel that runs |
 //! | [`record`] | record a program's memory accesses |
 //! | [`convert`] | traces from one format to another |
 //! | [`sim`], [`compare`], [`reproduce`] | simulated machines |
 //! | [`sweep`] | parameter grids |
 //! | [`validate`] | ours beside references |
+//! | [`mod@verbs`] | verbs that have verbs of their own |
 //! | [`plan`] | how much fast memory a program needs |
+//! | [`profile`] | what huge pages bring where |
 //! | [`provision`] | slow memory that grows and shrinks with demand |
 //! | [`top`] | running programs, again and again |
 //! | [`report`] | a recorded run as one page |
@@ -30,6 +37,7 @@
 //! | [`volume`] | block devices on persistent memory |
 //! | [`calibrate`] | what the mechanisms cost on this machine |
 //! | [`doctor`] | what this machine supports |
+//! | [`clean`] | undo what runs that were killed have left |
 //! | [`why`] | explain recorded decisions |
 //! | [`core_dump`] | complete core dumps |
 //! | [`check`] | validate a file of ours |
@@ -39,12 +47,14 @@
 // They panic where a stream is full or its reader has gone; `output` has functions that do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod advice;
 mod args;
 mod attach;
 mod broker;
 mod calibrate;
 mod cgroups;
 mod check;
+mod clean;
 mod compare;
 mod completions;
 mod convert;
@@ -53,12 +63,17 @@ mod crash;
 mod doctor;
 mod effects;
 mod failure;
+mod freeze;
+mod govern;
+mod kernel;
+mod kloc;
 mod man;
 mod metrics;
 mod observing;
 mod output;
 mod plan;
 mod procs;
+mod profile;
 mod progress;
 mod provision;
 mod record;
@@ -74,6 +89,7 @@ mod sim;
 mod sweep;
 mod top;
 mod validate;
+mod verbs;
 mod volume;
 mod why;
 
@@ -81,6 +97,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     terrace_signals::await_children();
+    terrace_live::sys::limits::share_one_heap_if_limited();
     output::outlive_limits();
     let arguments: Vec<_> = std::env::args_os().collect();
     let outcome = match args::parse(&arguments) {

@@ -2,7 +2,6 @@
 //! line.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -62,7 +61,8 @@ impl Args {
 
 /// One page for the command itself, one for each verb, and so on below it.
 fn write_all(command: &Command, dir: &Path) -> Result<Vec<PathBuf>, Failure> {
-    fs::create_dir_all(dir).map_err(|e| failed(dir, &e))?;
+    fs::create_dir_all(dir)
+        .map_err(|e| Failure::bad_input(format!("DIR: {}: {e}", dir.display())))?;
     let mut files = Vec::new();
     write_tree(command, "terrace", dir, &mut files)?;
     Ok(files)
@@ -83,10 +83,6 @@ fn write_tree(
     Files::new().writes("DIR", &path, Kind::Whole)?.write_whole(page.as_bytes())?;
     files.push(path);
     Ok(())
-}
-
-fn failed(path: &Path, error: &io::Error) -> Failure {
-    Failure::failed(format!("{}: {error}", path.display()))
 }
 
 fn render(command: Command) -> Result<String, Failure> {

@@ -11,14 +11,17 @@ use serde::Serialize;
 use terrace_core::{Bytes, Machine, PageSize};
 use terrace_economics::Mode;
 use terrace_sim::SimPolicy;
-use terrace_sim::plan::{Choice, How, PlanConfig, PlanPart, PlanProgress, PlanReport, plan};
+use terrace_sim::machines;
+use terrace_sim::plan::{
+    Choice, How, PlanConfig, PlanPart, PlanProgress, PlanReport, is_used_in_place, plan,
+};
 
 use crate::args::one_of;
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, count, facts, percent, table};
 use crate::progress::{Progress, about};
-use crate::sim::full::Shared;
-use crate::sim::input::{Input, failure, tell, told};
+use crate::sim::exact::Shared;
+use crate::sim::input::{Input, failure, tell, tell_calls, told};
 use crate::sim::setup::{PAGE_SIZES, POLICIES, page_size_name};
 
 /// Say how much fast memory a program needs.
@@ -33,7 +36,8 @@ use crate::sim::setup::{PAGE_SIZES, POLICIES, page_size_name};
     after_help = "Example: terrace plan --machine cxl --slowdown 5 --price dram=8,cxl=3 --html plan.html -- sort -n numbers.txt"
 )]
 pub(crate) struct Args {
-    /// A machine that comes with Terrace (optane-cascade-lake, cxl, laptop), or a machine file.
+    /// A machine that comes with Terrace (optane-cascade-lake, cxl, kindle, laptop), or a
+    /// machine file by its path or its name.
     #[arg(long, value_name = "NAME|FILE", default_value = "cxl")]
     machine: String,
 
@@ -45,14 +49,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
     slowdown: f64,
 
-    /// Policies to simulate; none with `--policies ""`.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "first-touch,hemem")]
-    policies: Vec<String>,
+    /// Policies to simulate, for a slow memory that is used in place; first-touch and hemem if
+    /// not given, none with `--policies ""`.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    policies: Option<Vec<String>>,
 
-    /// Sizes at which each policy is simulated, before those around the answer.
-    #[arg(long, value_name = "COUNT", default_value_t = 8,
-          value_parser = clap::value_parser!(u32).range(2..=64))]
-    points: u32,
+    /// Sizes at which each policy is simulated, before those around the answer; 8 if not given.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=64))]
+    points: Option<u32>,
 
     /// What a GiB of each memory costs, in any one currency: `dram=8,cxl=3`.
     #[arg(long, value_name = "NAME=PRICE", value_delimiter = ',')]
@@ -67,9 +71,9 @@ pub(crate) struct Args {
           value_parser = one_of(PAGE_SIZES, |size| page_size_name(size)))]
     page_size: PageSize,
 
-    /// Where all randomness comes from.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    seed: u64,
+    /// Where all randomness comes from [default: 1].
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
 
     /// Draw the curves as one HTML page.
     #[arg(long, value_name = "FILE")]
@@ -78,6 +82,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
 }
+
+/// Sizes at which each policy is simulated.
+const POINTS: u32 = 8;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -92,11 +99,13 @@ impl Args {
         let config = self.config()?;
         let mut files = Files::new();
         self.input.names(&mut files);
-        files.reads("--machine", &self.machine);
+        if let Some(machine) = machines::file(&self.machine) {
+            files.reads("--machine", machine);
+        }
         let html = self.html.as_deref();
         let html = html.map(|path| files.writes("--html", path, Kind::Whole)).transpose()?;
         output::remove_when_interrupted();
-        let input = self.input.repeatable(self.seed)?;
+        let input = self.input.repeatable(self.seed())?;
         let bar = Progress::new().bar("plan");
         let estimate = Estimate::new(input.accesses(), config.workers);
         let report = plan(&config, &|| input.open(), &|progress| {
@@ -109,6 +118,7 @@ impl Args {
         bar.finish();
         let report = report.map_err(failure)?;
         tell(&report.workload, report.input.as_ref());
+        tell_calls(&report.workload, report.input.as_ref());
         let cut = told(input.cut());
         if let Some(html) = html {
             html.write_whole(terrace_report::html::plan_page(&report).as_bytes())?;
@@ -122,18 +132,57 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 
+    fn seed(&self) -> u64 {
+        self.seed.unwrap_or(1)
+    }
+
+    /// Whether a seed was given, and only policies could use it.
+    fn is_seed_for_nothing(&self) -> bool {
+        self.seed.is_some() && self.input.is_recorded()
+    }
+
+    /// Options about simulated policies have no effect where none is simulated.
+    fn check_simulated(&self, in_place: bool) -> Result<(), Failure> {
+        let refuse = |option: &str, why: &str| {
+            Err(Failure::bad_input(format!("{option}: has no effect {why}")))
+        };
+        let paged = "where pages are brought in from the slow memory (--tier): no policy is \
+                     simulated";
+        match (&self.policies, self.points) {
+            (Some(_), _) if !in_place => refuse("--policies", paged),
+            (_, Some(_)) if !in_place => refuse("--points", paged),
+            _ if !in_place && self.input.samples() => refuse("--sample-period", paged),
+            // What was recorded is as it was.
+            _ if !in_place && self.is_seed_for_nothing() => refuse("--seed", paged),
+            (Some(names), Some(_)) if names.iter().all(String::is_empty) => {
+                refuse("--points", "without policies")
+            }
+            (Some(names), _) if self.input.samples() && names.iter().all(String::is_empty) => {
+                refuse("--sample-period", "without policies")
+            }
+            (Some(names), _)
+                if self.is_seed_for_nothing() && names.iter().all(String::is_empty) =>
+            {
+                refuse("--seed", "without policies")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn config(&self) -> Result<PlanConfig, Failure> {
         let shared = Shared {
             machine: &self.machine,
             policy: SimPolicy::AllDram,
             economist: Mode::Shadow,
             page_size: self.page_size,
-            seed: self.seed,
+            seed: Some(self.seed()),
         };
         let base = self.input.config(&shared)?;
         let slow = tier(&base.machine, self.tier.as_deref())?;
-        let policies = self
-            .policies
+        self.check_simulated(base.machine.tiers.get(slow).is_none_or(is_used_in_place))?;
+        let default = ["first-touch", "hemem"].map(str::to_owned);
+        let policies = self.policies.as_deref().unwrap_or(&default);
+        let policies = policies
             .iter()
             .filter(|name| !name.is_empty())
             .map(|name| {
@@ -152,7 +201,7 @@ impl Args {
             slow,
             policies,
             slowdown: self.slowdown / 100.0,
-            grid: self.points as usize,
+            grid: self.points.unwrap_or(POINTS) as usize,
             prices: prices(&self.price, &names)?,
             budget: self.budget,
             workers: thread::available_parallelism().map_or(1, usize::from),

@@ -5,6 +5,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use terrace_core::Nanos;
+use terrace_sampler::ProcStat;
 
 /// A process's line in `/proc/PID/stat`, as far as it is used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,16 +25,12 @@ impl Stat {
     }
 
     fn parse(line: &str) -> Option<Self> {
-        // The name in parentheses may hold anything, parentheses included.
-        let fields: Vec<_> = line.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-        // `proc(5)` counts from 1, and the first field here is its third.
-        let field = |number: usize| fields.get(number - 3);
-        let ticks = |number: usize| field(number)?.parse::<u64>().ok();
+        let stat = ProcStat::parse(line)?;
         let tick = Nanos::SECOND / rustix::param::clock_ticks_per_second().max(1);
         Some(Self {
-            cpu: tick * (ticks(14)? + ticks(15)?),
-            children_cpu: tick * (ticks(16)? + ticks(17)?),
-            zombie: matches!(field(3), Some(&"Z" | &"X")),
+            cpu: tick * stat.cpu_ticks()?,
+            children_cpu: tick * stat.children_cpu_ticks()?,
+            zombie: stat.has_ended(),
         })
     }
 }

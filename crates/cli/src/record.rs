@@ -1,4 +1,6 @@
-//! `terrace record`: the memory accesses of an unmodified program, as a trace.
+//! `terrace record`: the memory accesses of an unmodified program, as a trace; or its calls.
+
+mod calls;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -10,7 +12,7 @@ use serde::Serialize;
 use terrace_core::{Bytes, PerSecond};
 use terrace_report::End;
 use terrace_sim::SimError;
-use terrace_sim::full::{Access, Batch, Source};
+use terrace_sim::exact::{Access, Batch, Source};
 use terrace_sim::trace::{TraceHeader, TraceWriter};
 
 use crate::failure::Failure;
@@ -19,7 +21,8 @@ use crate::run::child::exit_code;
 use crate::sim::input::tell;
 use crate::sim::recorder::{self, Via};
 
-/// Record the memory accesses of a program, for `terrace sim --trace`.
+/// Record the memory accesses of a program and its calls for I/O, for `terrace sim --trace`; or
+/// its calls alone.
 ///
 /// The program runs under QEMU's user mode with a plugin, or under Valgrind's
 /// lackey; it must be an x86-64 program, and needs no change. Children that it
@@ -35,9 +38,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TOOL")]
     via: Option<Via>,
 
-    /// Stop recording after so many accesses (the program goes on).
+    /// Stop recording after so many accesses or calls (the program goes on).
     #[arg(long, value_name = "COUNT")]
     limit: Option<u64>,
+
+    /// Record calls for I/O alone: of files and sockets, by the kernel's
+    /// tracepoints, of any program and its children. Needs root and tracefs.
+    #[arg(long, conflicts_with = "via")]
+    calls: bool,
 
     /// The program and its arguments.
     #[arg(last = true, required = true, value_name = "PROGRAM")]
@@ -47,6 +55,8 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Document {
     accesses: u64,
+    /// Calls for I/O between them.
+    calls: u64,
     bytes: Bytes,
     bytes_per_access: f64,
     speed: PerSecond,
@@ -55,6 +65,9 @@ struct Document {
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        if self.calls {
+            return calls::record(&self.program, &self.output, self.limit, json);
+        }
         let mut files = Files::new();
         files.runs(&recorder::executable(&self.program[0])?, &self.program[1..]);
         let out = files.writes("--output", &self.output, Kind::Recording)?;
@@ -76,7 +89,7 @@ impl Args {
         let seconds = begun.elapsed().as_secs_f64();
         let summary = recording.source.summary();
         let end = recording.end()?;
-        let accesses = trace.writer.accesses();
+        let (accesses, calls) = (trace.writer.accesses(), trace.writer.calls());
         let bytes = Bytes(trace.finish()?);
         match broken {
             // What a program was about to access when it was killed.
@@ -88,6 +101,7 @@ impl Args {
         }
         let document = Document {
             accesses,
+            calls,
             bytes,
             bytes_per_access: bytes.as_f64() / accesses.max(1) as f64,
             speed: PerSecond(accesses as f64 / seconds.max(f64::MIN_POSITIVE)),
@@ -104,6 +118,7 @@ impl Args {
                 "",
                 &[
                     ("accesses", count(accesses)),
+                    ("calls", count(calls)),
                     ("trace", each),
                     ("speed", document.speed.to_string()),
                 ],
@@ -192,7 +207,11 @@ fn truncate(batch: &mut Batch, accesses: usize) {
     let is_data = |(_, access): &(usize, &Access)| access.is_data();
     let after = batch.accesses.iter().enumerate().filter(is_data).nth(accesses);
     match after.map(|(at, _)| at) {
-        _ if accesses == 0 => batch.accesses.clear(),
+        // What is asked for behind the last access is behind the limit, too.
+        _ if accesses == 0 => {
+            batch.accesses.clear();
+            batch.io.clear();
+        }
         Some(end) => batch.accesses.truncate(end),
         None => {}
     }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use terrace_core::{Bytes, Nanos};
 use terrace_economics::{Economist, Mode};
+use terrace_live::config::RunConfig;
 use terrace_policy::pace::Pace;
 use terrace_policy::packed::Unpacker;
 use terrace_policy::whatif::{Counts, Recorded, WhatIf};
@@ -66,7 +67,7 @@ struct Line {
     #[serde(flatten)]
     counts: Counts,
     /// What the misses and first touches would make threads wait, at what each
-    /// took on average in the recorded run; `None` if the recording has no end.
+    /// took on average in the recorded run; `None` if the recording has no figures.
     stall: Option<Nanos>,
 }
 
@@ -87,6 +88,8 @@ struct Answer {
     elsewhere: Nanos,
     /// From the first event to the last.
     span: Nanos,
+    /// Whether the recording has its end; if not, what was recorded is as of its last moment.
+    ended: bool,
     /// Why not all of the recording was read.
     cut: Option<String>,
     lines: Vec<Line>,
@@ -117,6 +120,10 @@ impl Args {
     }
 
     fn replay(&self) -> Result<Answer, Failure> {
+        if self.fast.is_some_and(|fast| fast < RunConfig::MIN_FAST) {
+            let what = format!("--fast: the budget must be at least {}", RunConfig::MIN_FAST);
+            return Err(Failure::bad_input(what));
+        }
         let name = self.file.display().to_string();
         let reader = Reader::open(&self.file)?;
         let header = reader.header.clone();
@@ -135,7 +142,8 @@ impl Args {
             .map_err(|e| Failure::bad_input(format!("{name}: field `policy`: {e}")))?;
         let mode = self.economist.unwrap_or(header.economist);
         let mut processes = BTreeMap::<u32, Process>::new();
-        let (mut report, mut lost, mut cut) = (None, 0, None);
+        // Of a run that was killed, what its last moment tells.
+        let (mut told, mut ended, mut lost, mut cut) = (None, false, 0, None);
         let mut others = BTreeSet::new();
         for record in reader {
             let outcome = record.and_then(|record| {
@@ -143,7 +151,7 @@ impl Args {
                     Record::Events { process, bytes } if self.is_wanted(process) => {
                         let process = processes
                             .entry(process)
-                            .or_insert_with(|| Process::new(&settings, mode, &live));
+                            .or_insert_with_key(|&id| Process::new(&settings, mode, &live, id));
                         return process.read(&bytes).map_err(|e| {
                             Failure::bad_input(format!(
                                 "{name}: the recording is damaged: {e} (--partial replays what \
@@ -157,7 +165,14 @@ impl Args {
                     Record::Events { process, .. } => {
                         others.insert(process);
                     }
-                    Record::End { report: last } => report = Some(last),
+                    Record::Moment { moment, .. } => {
+                        told = Some((moment.processes, moment.total.waited));
+                    }
+                    Record::Attached { last, .. } => ended = last,
+                    Record::End { report } => {
+                        ended = true;
+                        told = Some((report.processes, report.total.waited));
+                    }
                     _ => {}
                 }
                 Ok(())
@@ -176,17 +191,16 @@ impl Args {
         }
         let recorded: Vec<_> = processes.values().map(|process| process.recorded).collect();
         // What was not recorded, as of forked children, is not in the figures either.
-        let report = report.as_deref();
-        let figures: Vec<_> = report
-            .into_iter()
-            .flat_map(|report| &report.processes)
+        let figures: Vec<_> = told
+            .iter()
+            .flat_map(|(processes, _)| processes)
             .filter(|process| processes.contains_key(&process.pid))
             .map(|process| &process.figures)
             .collect();
         let counts = recorded_counts(&recorded, &figures);
         let costs = (!figures.is_empty()).then(|| Costs::of(&figures, &counts));
         let waited: Nanos = figures.iter().map(|figures| figures.waited).sum();
-        let elsewhere = report.map_or(Nanos::ZERO, |report| report.total.waited - waited);
+        let elsewhere = told.as_ref().map_or(Nanos::ZERO, |&(_, all)| all - waited);
         let mut lines = vec![Line {
             what: "recorded".to_owned(),
             budget: live.budget,
@@ -216,6 +230,7 @@ impl Args {
             events_lost: lost,
             elsewhere,
             span: last - first,
+            ended,
             cut,
             lines,
         })
@@ -261,11 +276,13 @@ impl Args {
 }
 
 impl Process {
-    fn new(settings: &[Setting], mode: Mode, live: &LiveFacts) -> Self {
+    fn new(settings: &[Setting], mode: Mode, live: &LiveFacts, process: u32) -> Self {
         // Only decides what the economist learns; compressing is what it is for.
         let cost = live.calibration.clock.cycles(live.calibration.compress);
         let worlds = settings.iter().map(|setting| {
-            let economist = Economist::new(mode, live.calibration);
+            let mut economist = Economist::new(mode, live.calibration);
+            // It draws what it drew then.
+            economist.set_process(process);
             WhatIf::new(Brain::new(setting.policy.build(), economist), setting.budget, cost)
                 .in_place_of(live.budget)
         });
@@ -369,6 +386,10 @@ fn render(answer: &Answer) -> String {
     if !answer.elsewhere.is_zero() {
         let time = answer.elsewhere;
         text += &format!("{time} of stall are left out, of processes without recorded events\n");
+    }
+    if !answer.ended && answer.cut.is_none() {
+        text += "the recording has no end (`terrace run` was killed): what was recorded is as of its \
+                 last moment\n";
     }
     if let Some(cut) = &answer.cut {
         text += &format!("only a part was read: {cut}\n");

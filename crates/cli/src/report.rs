@@ -10,7 +10,7 @@ use terrace_report::html::{self, AttachStory, Story};
 
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, Output};
-use crate::records::{Header, Reader, Record, World};
+use crate::records::{Header, NOT_RECORDED, Reader, Record, World};
 
 /// Draw a recorded run as one HTML page.
 ///
@@ -50,8 +50,9 @@ impl Args {
         let name = self.file.display();
         let nothing = || Failure::bad_input(format!("{name}: the recording tells of no moment"));
         let reader = Reader::open(&self.file)?;
-        let json = json && output.is_none();
-        let text = match (reader.header.world, reader.header.live.is_some()) {
+        let header = &reader.header;
+        let is_paged = header.live.is_some() && !header.kernel_engine;
+        let text = match (header.world, is_paged) {
             (World::Live, true) => {
                 let story = read(reader, self.partial)?;
                 let Some(report) = &story.report else { return Err(nothing()) };
@@ -111,7 +112,7 @@ fn each(
     }
     if lost > 0 {
         let lost = output::count(lost);
-        notes.push(format!("{lost} decisions were taken faster than they were written"));
+        notes.push(format!("{lost} decisions were {NOT_RECORDED}"));
     }
     Ok(notes)
 }

@@ -1,5 +1,6 @@
 //! `terrace reproduce`: published results, ours beside theirs.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
@@ -7,17 +8,24 @@ use serde::Serialize;
 use terrace_core::Bytes;
 use terrace_economics::Mode;
 use terrace_sim::reproduce::{HememConfig, HememTable, hemem};
+use terrace_sim::trace::{Format, import};
 
 use crate::args::economist;
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
 
+mod cbmm;
+mod dapper;
 mod kindle;
+mod klocs;
 
+use self::cbmm::CbmmArgs;
+use self::dapper::DapperArgs;
 use self::kindle::KindleArgs;
+use self::klocs::KlocsArgs;
 
-/// Reproduce a published result in simulation.
+/// Reproduce a published result: in simulation, or on this machine.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -29,6 +37,9 @@ pub(crate) struct Args {
 enum Published {
     Hemem(HememArgs),
     Kindle(KindleArgs),
+    Dapper(DapperArgs),
+    Klocs(KlocsArgs),
+    Cbmm(CbmmArgs),
 }
 
 /// HeMem's first figure: GUPS against the size of the hot set, at full scale.
@@ -67,6 +78,9 @@ impl Args {
         match self.result {
             Published::Hemem(args) => args.execute(json),
             Published::Kindle(args) => args.execute(json),
+            Published::Dapper(args) => args.execute(json),
+            Published::Klocs(args) => args.execute(json),
+            Published::Cbmm(args) => args.execute(json),
         }
     }
 }
@@ -101,4 +115,16 @@ impl HememArgs {
         output::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// `--trace NAME=FILE`: a recording, which can be read.
+fn recording(text: &str) -> Result<(String, PathBuf), Failure> {
+    let bad = |why: String| Failure::bad_input(format!("--trace: {why}"));
+    let (name, path) = text
+        .split_once('=')
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or_else(|| bad(format!("`{text}` is not of the form NAME=FILE")))?;
+    let path = PathBuf::from(path);
+    import::open(&path, Format::of(&path)).map_err(|e| bad(e.to_string()))?;
+    Ok((name.to_owned(), path))
 }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use terrace_core::PageSize;
-use terrace_live::shared::PARTS;
+use terrace_live::stats::process_page::PARTS;
 use terrace_report::run::{ProcessReport, RegionReport};
 
 /// How much of each part of a region is present, in percent.

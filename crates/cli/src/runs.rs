@@ -28,10 +28,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, Nanos};
+use terrace_kernel::setup::SwapUse;
+use terrace_kernel::setup::group::Group;
 use terrace_live::broker::{self, page::Summary};
-use terrace_live::limits;
-use terrace_live::opened::Opened;
-use terrace_live::shared::ProcessPage;
+use terrace_live::stats::opened::Opened;
+use terrace_live::stats::process_page::ProcessPage;
+use terrace_live::sys::limits;
 use terrace_report::outside::OutsideReport;
 use terrace_report::plain::PlainReport;
 use terrace_report::{AttachReport, Head, RunReport, SharedReport, Usage};
@@ -91,6 +93,21 @@ pub(crate) struct Manifest {
     /// itself publishes the figures.
     #[serde(default)]
     pub(crate) in_place: bool,
+    /// What others need who share the budget of a run whose faults the kernel serves.
+    #[serde(default)]
+    pub(crate) kernel: Option<KernelRun>,
+}
+
+/// What a run of the kernel engine has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KernelRun {
+    /// Its control group, if it has one of its own.
+    pub(crate) group: Option<Group>,
+    /// What its pages are swapped to.
+    pub(crate) swap: SwapUse,
+    /// Whether its budget is for files' pages, too, which whoever keeps it next has to know.
+    #[serde(default)]
+    pub(crate) with_files: bool,
 }
 
 impl Manifest {
@@ -119,6 +136,7 @@ impl Manifest {
             joined: None,
             cgroup: None,
             in_place: false,
+            kernel: None,
         }
     }
 
@@ -135,6 +153,21 @@ pub(crate) struct Beside {
     pub(crate) plain: Option<PlainReport>,
     /// Memory that no budget bounds.
     pub(crate) outside: Option<OutsideReport>,
+    /// See [`RunReport::process_peak`] and [`RunReport::unseen_peak`].
+    #[serde(default)]
+    pub(crate) process_peak: Bytes,
+    /// See there.
+    #[serde(default)]
+    pub(crate) unseen_peak: Bytes,
+}
+
+impl Beside {
+    /// The report with it.
+    pub(crate) fn put_into(self, report: RunReport) -> RunReport {
+        let process_peak = report.process_peak.max(self.process_peak);
+        RunReport { process_peak, unseen_peak: self.unseen_peak, ..report }
+            .beside(self.plain.map(Box::new), self.outside.map(Box::new))
+    }
 }
 
 /// Publishes it in a run's directory.
@@ -308,6 +341,13 @@ impl LiveRun {
         serde_json::from_slice(&fs::read(self.directory.join(FIGURES)).ok()?).ok()
     }
 
+    /// The budget of a run whose pages stay mapped, or whose faults the kernel serves: as it was
+    /// lately.
+    pub(crate) fn budget(&self) -> Bytes {
+        let kernel = self.attached().and_then(|report| report.kernel);
+        kernel.map_or(self.manifest.budget, |kernel| kernel.budget)
+    }
+
     /// The run's figures now.
     pub(crate) fn report(&self) -> RunReport {
         let pages = self.pages();
@@ -337,8 +377,8 @@ impl LiveRun {
         };
         // Of a command that was killed, what it last saw is over.
         let beside = is_kept(&self.directory).then(|| self.beside()).flatten().unwrap_or_default();
-        RunReport::collect(head, pages.iter().map(|page| &**page), &usage, None)
-            .beside(beside.plain.map(Box::new), beside.outside.map(Box::new))
+        let pages = pages.iter().map(|page| &**page);
+        beside.put_into(RunReport::collect(head, pages, &usage, None))
     }
 
     /// What its command has seen of its processes from outside; `None` as long as that is nothing.
@@ -404,6 +444,11 @@ pub(crate) fn choose(choice: Option<&str>) -> Result<Vec<LiveRun>, Failure> {
         return Err(Failure::bad_input(what));
     }
     Ok(chosen)
+}
+
+/// The budget of the run of a command that lives; `None` if it has none, or has ended.
+pub(crate) fn budget_of(command: u32) -> Option<Bytes> {
+    all().into_iter().find(|run| run.manifest.pid == command).map(|run| run.budget())
 }
 
 /// The only run that a choice is about.

@@ -1,6 +1,6 @@
 //! `terrace sweep`: parameter grids on all cores, resumable.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -60,6 +60,8 @@ struct Document {
     simulated: usize,
     /// Known from before.
     resumed: usize,
+    /// Those that are the simulation of another point: what they differ in changes nothing there.
+    alike: usize,
     failed: Vec<FailedPoint>,
     csv: PathBuf,
     parquet: PathBuf,
@@ -85,8 +87,9 @@ impl Args {
         let to_csv = files.writes("--output", &csv, Kind::Whole)?;
         let to_parquet = files.writes("--output", &parquet, Kind::Whole)?;
         output::remove_when_interrupted();
-        let todo: Vec<Point> =
-            points.iter().filter(|point| !journal.done.contains_key(point)).cloned().collect();
+        let resumed = points.iter().filter(|point| journal.done.contains_key(point)).count();
+        let todo = simulations(&points, &mut journal).map_err(Failure::failed)?;
+        let alike = points.len() - resumed - todo.len();
         let jobs = self.jobs.map_or_else(
             || thread::available_parallelism().map_or(1, usize::from),
             |jobs| jobs as usize,
@@ -97,13 +100,19 @@ impl Args {
             count(points.len() as u64),
             jobs.min(todo.len().max(1))
         ));
+        if let Some(line) = told_alike(&points, alike) {
+            output::say(format_args!("sweep: {line}"));
+        }
+        let firsts: Vec<Point> = todo.iter().map(|group| group[0].clone()).collect();
         let bar = Progress::new().bar("sweep");
         let (mut failed, mut done, begun) = (Vec::new(), 0usize, Instant::now());
         // Of each trace once, however many points run it.
         let mut inputs: BTreeMap<String, Summary> = BTreeMap::new();
-        sweep::run(&todo, jobs, &mut |i, (result, input)| {
-            journal.note(&todo[i], &result)?;
-            if let (Some(file), Some(input)) = (todo[i].parameters.get("workload"), input) {
+        sweep::run(&firsts, jobs, &mut |i, (result, input)| {
+            for point in &todo[i] {
+                journal.note(point, &result)?;
+            }
+            if let (Some(file), Some(input)) = (firsts[i].parameters.get("workload"), input) {
                 inputs.insert(file.clone(), input);
             }
             done += 1;
@@ -115,7 +124,7 @@ impl Args {
             }
             bar.set(done as f64 / todo.len() as f64, format!("{done}/{} points", todo.len()));
             if let Err(why) = result {
-                failed.push((todo[i].clone(), why));
+                failed.extend(todo[i].iter().map(|point| (point.clone(), why.clone())));
             }
             Ok(())
         })
@@ -133,7 +142,8 @@ impl Args {
         let document = Document {
             points: points.len(),
             simulated: todo.len(),
-            resumed: points.len() - todo.len(),
+            resumed,
+            alike,
             failed: failed
                 .iter()
                 .map(|(point, why)| FailedPoint { point: point.to_string(), why: why.clone() })
@@ -220,6 +230,53 @@ impl Args {
     }
 }
 
+/// What is to be simulated: points that are one simulation together. What is known of one of them
+/// is noted for the others.
+fn simulations(
+    points: &[Point],
+    journal: &mut Journal,
+) -> Result<Vec<Vec<Point>>, sweep::JournalError> {
+    let mut groups: BTreeMap<Point, Vec<&Point>> = BTreeMap::new();
+    for point in points {
+        groups.entry(point.effective()).or_default().push(point);
+    }
+    let mut todo = Vec::new();
+    for group in groups.into_values() {
+        let known = group.iter().find_map(|point| journal.done.get(point).cloned());
+        let new: Vec<Point> =
+            group.into_iter().filter(|point| !journal.done.contains_key(point)).cloned().collect();
+        match known {
+            Some(figures) => {
+                for point in &new {
+                    journal.note(point, &Ok(figures.clone()))?;
+                }
+            }
+            None => todo.push(new),
+        }
+    }
+    Ok(todo)
+}
+
+/// That some points are the simulation of others, and what they differ in.
+fn told_alike(points: &[Point], alike: usize) -> Option<String> {
+    if alike == 0 {
+        return None;
+    }
+    let unused = points.iter().flat_map(|point| {
+        let effective = point.effective();
+        let unused = |name: &&String| !effective.parameters.contains_key(*name);
+        point.parameters.keys().filter(unused).collect::<Vec<_>>()
+    });
+    let names: BTreeSet<&str> = unused.map(String::as_str).collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    let (points, differ) = if alike == 1 { ("point", "differs") } else { ("points", "differ") };
+    Some(format!(
+        "{} {points} {differ} from another only in what changes nothing there ({}): simulated once",
+        count(alike as u64),
+        names.join(", ")
+    ))
+}
+
 /// Writes a file of results.
 fn write(
     to: Output,
@@ -274,12 +331,16 @@ fn real(figure: &Metric) -> f64 {
 
 fn render(document: &Document, grid: &Grid, points: &[Point], journal: &Journal) -> String {
     let mut text = format!(
-        "{} points: {} simulated in {:.1} s, {} known from before\n\n",
+        "{} points: {} simulated in {:.1} s, {} known from before",
         count(document.points as u64),
         count(document.simulated as u64),
         document.seconds,
         count(document.resumed as u64)
     );
+    if document.alike > 0 {
+        let _ = write!(text, ", {} the same as another", count(document.alike as u64));
+    }
+    text += "\n\n";
     // Parameters with one value say nothing here; they are in the files.
     let mut varied: Vec<&str> = Vec::new();
     for name in grid.names() {

@@ -9,10 +9,12 @@ use terrace_core::{Nanos, Replacement};
 use terrace_dram::{MemoryFile, presets};
 use terrace_persist::kindle::programs::ProgramsConfig;
 use terrace_persist::kindle::validation as kindle;
+use terrace_sim::kernel::{Costs, FileReplacement};
+use terrace_sim::plan::held_out;
 use terrace_sim::reproduce::{HememConfig, Length};
 use terrace_sim::validation::{
     Criterion, Line, Model, Reference, State, Tally, cachegrind, champsim, closed_forms, curve,
-    loaded, planner, policies,
+    huge_pages, kernel_objects, loaded, page_cache_lru, planner, policies,
 };
 use terrace_sim::{SimError, machines};
 
@@ -24,14 +26,16 @@ use crate::progress::Progress;
 ///
 /// Miss counts beside cachegrind's (needs valgrind), the DDR4 curve, closed
 /// forms, ChampSim's counters, published shapes of Optane and CXL, orderings of
-/// papers, Kindle's figure of HSCC. A row holds, fails, differs as is known (with
+/// papers, Kindle's figure of HSCC, predictions of
+/// plan, objects of the running kernel for fio's calls (needs root, tracefs
+/// and fio), its page cache in a limited memory (needs root). A row holds, fails, differs as is known (with
 /// the cause), or only checks arithmetic. Exit code 1 if a row fails.
 /// docs/validation.md says what is checked against what.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Parts to run, 1 to 7; all of them if not given.
+    /// Parts to run, 1 to 10; all of them if not given.
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',',
-          value_parser = clap::value_parser!(u8).range(1..=7))]
+          value_parser = clap::value_parser!(u8).range(1..=10))]
     only: Vec<u8>,
 }
 
@@ -55,7 +59,7 @@ struct OfReference {
     tally: Tally,
 }
 
-/// One of the seven.
+/// One of the ten.
 #[derive(Serialize)]
 struct Part {
     number: u8,
@@ -91,21 +95,30 @@ impl From<SimError> for Skipped {
     }
 }
 
-const PARTS: [(&str, Run); 7] = [
+const PARTS: [(&str, Run); 10] = [
     ("misses beside cachegrind's", misses),
     ("the DDR4-2400 latency-throughput curve", || Ok(curve::lines(&memory("ddr4-2400")?))),
     ("closed forms", || Ok(closed_forms::lines(&MemoryFile::clone, Replacement::Lru))),
     ("ChampSim's counters for the synthetic mix", || Ok(champsim::lines(champsim::machine())?)),
-    ("published shapes: Optane, CXL, mixed traffic", shapes),
-    ("orderings of the papers, predictions of plan", orderings),
+    ("published shapes: Optane, CXL, mixed traffic, huge pages", shapes),
+    ("orderings of the papers", orderings),
     ("Kindle's figure of HSCC", || {
         let config = ProgramsConfig { accesses: kindle::ACCESSES, ..ProgramsConfig::default() };
         Ok(kindle::lines(&config)?)
     }),
+    ("predictions of plan for inputs that it has not seen", || {
+        Ok(planner::lines(&held_out::PROGRAMS, &held_out::machine()?)?)
+    }),
+    ("objects of the kernel for fio's calls", kernel_objects),
+    ("the page cache in a limited memory", page_cache_in_limits),
 ];
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        // Part 10 starts this command to be measured itself.
+        if page_cache_lru::read_if_asked().map_err(Failure::failed)? {
+            return Ok(ExitCode::SUCCESS);
+        }
         let bar = Progress::new().bar("validate");
         let mut parts = Vec::new();
         for (i, (title, run)) in PARTS.into_iter().enumerate() {
@@ -155,10 +168,11 @@ impl Document {
 }
 
 /// What rows are compared with.
-const REFERENCES: [(Reference, &str); 4] = [
+const REFERENCES: [(Reference, &str); 5] = [
     (Reference::Hardware, "published measurements"),
     (Reference::Simulator, "other simulators"),
     (Reference::Formula, "closed forms"),
+    (Reference::Here, "this machine's kernel, in the same run"),
     (Reference::Ourselves, "bounds of our own"),
 ];
 
@@ -170,18 +184,37 @@ fn misses() -> Result<Vec<Line>, Skipped> {
     Ok(cachegrind::lines(&all))
 }
 
+impl From<kernel_objects::NotRun> for Skipped {
+    fn from(why: kernel_objects::NotRun) -> Self {
+        match why {
+            kernel_objects::NotRun::Missing(what) => Self::Missing(what),
+            kernel_objects::NotRun::Failed(what) => Self::Failed(what),
+        }
+    }
+}
+
+fn kernel_objects() -> Result<Vec<Line>, Skipped> {
+    Ok(kernel_objects::lines(&Costs::builtin())?)
+}
+
+fn page_cache_in_limits() -> Result<Vec<Line>, Skipped> {
+    let measured = page_cache_lru::measure()?;
+    Ok(page_cache_lru::lines(&measured, &Costs::builtin(), FileReplacement::TwoLists)?)
+}
+
 fn memory(name: &str) -> Result<MemoryFile, Skipped> {
     presets::load(name).map_err(Skipped::Failed)
 }
 
 fn shapes() -> Result<Vec<Line>, Skipped> {
-    Ok(loaded::lines(&machines::load("cxl")?, &memory("optane")?))
+    let mut lines = loaded::lines(&machines::load("cxl")?, &memory("optane")?);
+    lines.extend(huge_pages::lines(&terrace_sim::reproduce::cbmm::the_machine()?)?);
+    Ok(lines)
 }
 
 fn orderings() -> Result<Vec<Line>, Skipped> {
     let mut lines = policies::of_hemem(&HememConfig::default())?;
     lines.extend(policies::orderings(Length::Whole)?);
-    lines.extend(planner::lines()?);
     Ok(lines)
 }
 
@@ -273,14 +306,15 @@ fn render(document: &Document) -> String {
 }
 
 /// Which part of the simulator rows look at, and who uses it.
-const MODELS: [(Model, &str); 4] = [
-    (Model::Caches, "caches, TLBs and page walks of the full model"),
+const MODELS: [(Model, &str); 5] = [
+    (Model::Caches, "caches, TLBs and page walks of the exact engine"),
     (Model::Tiers, "tiers by latency, bandwidth and load, as `sim`, `compare` and `plan` use them"),
     (Model::Commands, COMMANDS),
     (Model::Policies, "policies in a simulation"),
+    (Model::Kernel, "the simulated kernel"),
 ];
 const COMMANDS: &str = "memory by its commands, as `crash` and `reproduce kindle` use it for \
-                        persistence; no run that tiers memory does";
+                        persistence, and runs of single accesses for tiers that name a memory";
 
 fn summary(text: &mut String, document: &Document) {
     let counted = |tally: &Tally| {
@@ -330,5 +364,34 @@ mod tests {
         let text = render(&document);
         assert!(text.contains("   FAILS      idle latency to the first data"), "{text}");
         assert!(!text.contains(" 0 fail, "), "{text}");
+    }
+
+    /// Part 10, from a measurement that was recorded: a simulated kernel from whose page cache
+    /// the wrong pages leave is the command's failure.
+    #[test]
+    fn a_wrong_replacement_in_the_page_cache_is_exit_code_1() {
+        let measured = page_cache_lru::recorded();
+        let document = |replacement| {
+            let lines = page_cache_lru::lines(&measured, &Costs::builtin(), replacement);
+            let lines = lines.unwrap_or_else(|_| panic!("what was recorded is steady"));
+            let lines = lines.into_iter();
+            let lines = lines.map(|line| Judged { state: line.state(), line }).collect();
+            let title = PARTS[9].0;
+            Document::of(vec![Part { number: 10, title, seconds: 1.0, skipped: None, lines }])
+        };
+        assert_eq!(document(FileReplacement::TwoLists).exit_code(), ExitCode::SUCCESS);
+        let faulty = document(FileReplacement::FirstCome);
+        assert_eq!(faulty.exit_code(), ExitCode::FAILURE);
+        assert!(render(&faulty).contains("   FAILS      hot set of "), "{}", render(&faulty));
+    }
+
+    #[test]
+    fn a_part_that_measures_nothing_has_no_row() {
+        let why = "not measurable here: x is on a tmpfs".to_owned();
+        let part = Part { number: 10, title: "x", seconds: 0.0, skipped: Some(why), lines: vec![] };
+        let document = Document::of(vec![part]);
+        let text = render(&document);
+        assert!(text.contains("   NOT RUN: not measurable here"), "{text}");
+        assert!(text.contains("0 rows: ") && text.contains("; 1 parts not run"), "{text}");
     }
 }

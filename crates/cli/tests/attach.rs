@@ -88,7 +88,10 @@ fn a_ladder_file_with_swap_alone_needs_no_sampler() {
     let program = Sleeper::new();
 
     let attach = terrace().args(["attach", "--pid", &program.pid(), "--for", "200ms", "--tiers"]);
-    attach.arg(&file).assert().success();
+    let report = attach.arg(&file).output().unwrap();
+    assert!(report.status.success());
+    let report = String::from_utf8(report.stdout).unwrap();
+    assert!(report.lines().any(|line| line.trim().starts_with("costs  ")), "{report}");
 
     let run = terrace().args(["run", "--quiet", "--tiers"]).arg(&file);
     run.args(["--", "sh", "-c", "exit 7"]).assert().code(7);
@@ -110,6 +113,25 @@ fn a_ladder_with_compressed_memory_is_for_run() {
         .assert()
         .success()
         .stdout_eq("[..]: ladder file, tiers dram, compressed, file\n");
+}
+
+/// A ladder file is found by its name, and what is found nowhere was looked for in each place.
+#[test]
+fn a_ladder_file_is_found_by_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = || {
+        let command = ["run", "--best-effort", "--tiers", "far", "--", "true"];
+        terrace().current_dir(directory.path()).args(command)
+    };
+    let missing = refused(run());
+    assert!(missing.starts_with("--tiers: far: no such file; looked for ./ladders/far.toml, "));
+
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ladders/numa-compressed.toml");
+    let text = fs::read_to_string(file).unwrap().replace("numa:1", "numa:77");
+    fs::create_dir(directory.path().join("ladders")).unwrap();
+    fs::write(directory.path().join("ladders/far.toml"), text).unwrap();
+
+    run().assert().code(3).stderr_eq("[..]`numa:77`: this machine has no such node[..]\n");
 }
 
 /// Nothing is started where a memory of the ladder is missing. What it does where there

@@ -11,11 +11,16 @@ use common::{compile, refused, terrace};
 /// `terrace run` of a program that must be refused. The program's argument is
 /// a file that it would create if it were started after all.
 fn run_refused(program: &Path) -> String {
+    refused_by("auto", program)
+}
+
+/// The same with an engine.
+fn refused_by(engine: &str, program: &Path) -> String {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("was-started");
 
-    let message =
-        refused(terrace().args(["run", "--fast", "16MiB", "--"]).arg(program).arg(&trace));
+    let run = ["run", "--engine", engine, "--fast", "16MiB", "--"];
+    let message = refused(terrace().args(run).arg(program).arg(&trace));
 
     assert!(!trace.exists(), "the program was started");
     message
@@ -58,7 +63,7 @@ fn a_static_binary() {
             "program `{}` is statically linked: there is no dynamic linker to load terrace's library",
             program.display()
         );
-        assert_eq!(run_refused(&program), expected, "{flags:?}");
+        assert_eq!(refused_by("pager", &program), expected, "{flags:?}");
     }
 }
 
@@ -76,8 +81,8 @@ fn a_setuid_binary_and_a_script_for_one() {
         "program `{}` is setuid: the dynamic linker ignores preloaded libraries for it",
         program.display()
     );
-    assert_eq!(run_refused(&program), expected);
-    assert_eq!(run_refused(&script), expected);
+    assert_eq!(refused_by("pager", &program), expected);
+    assert_eq!(refused_by("pager", &script), expected);
 }
 
 #[test]
@@ -127,6 +132,21 @@ fn usage_that_makes_no_sense_is_one_line_too() {
     let message =
         refused(terrace().args(["run", "--fast", "16MiB", "--policy", "lru", "--", "true"]));
     assert!(message.contains("'lru'") && message.contains("hemem"), "{message}");
+    for (arguments, said) in [
+        ("run --fast 1GiB --spill f --spill-size 0B -- true", "--spill-size: the file must be at"),
+        ("replay --fast 1KiB /no/such/file", "--fast: the budget must be at least 1.00 MiB"),
+        ("sim --algorithm chase --set hot=1MiB", "--set: hot: has no effect on chase"),
+        ("sim --shift-at 500s --warm-up 1s --duration 1s", "--shift-at: has no effect at 500 s"),
+        ("plan --algorithm gups --sample-period 5 --policies=", "--sample-period: has no effect"),
+        ("convert in out.lackey", "OUTPUT: out.lackey: is named as a trace of lackey is"),
+        ("top --watch --count 0", "invalid value '0' for '--count <N>'"),
+        ("why f --last 0", "invalid value '0' for '--last <COUNT>'"),
+        ("man /dev/null", "DIR: /dev/null: "),
+        ("provision replay /dev/zero", "/dev/zero: line 1: longer than 1 MiB"),
+    ] {
+        let message = refused(terrace().args(arguments.split(' ')));
+        assert!(message.starts_with(said), "{arguments}: {message}");
+    }
     let message = refused(terrace().args(["run", "--fast", "1GiB", "--spill-size", "1", "true"]));
     assert!(message.contains("--spill-size"), "{message}");
 }
@@ -198,7 +218,7 @@ fn an_unknown_key_names_file_line_and_field() {
 fn a_file_of_an_unknown_kind_and_one_that_is_not_there() {
     assert_eq!(
         check("[package]\nname = \"x\"\n"),
-        "file: neither a machine, ladder or memory file, nor recorded decisions, events, accesses or nodes' memory"
+        "file: neither a machine, ladder or memory file, nor a profile, nor recorded decisions, events, accesses, calls or nodes' memory, nor a configuration (`provision = 1`) or journal of `terrace provision`"
     );
     let message = refused(terrace().args(["check", "/no/such/file"]));
     assert!(message.starts_with("/no/such/file: "), "{message}");

@@ -223,12 +223,19 @@ impl Waiting {
 
     /// Writes a dump as a kernel does: zeros for what cannot be read.
     fn dump(&self, path: &Path) {
-        let signal = |name: &str| {
-            let status = Process::new("kill").args([name, &self.pid.to_string()]).status();
-            assert!(status.unwrap().success());
-        };
-        // All its threads, ours included.
-        signal("-STOP");
+        self.stop();
+        self.write_dump(path);
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Process::new("kill").args([name, &self.pid.to_string()]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// All its threads, ours included.
+    fn stop(&self) {
+        self.signal("-STOP");
         common::await_that(std::time::Duration::from_secs(10), "it stops", || {
             let mut threads = fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap();
             threads.all(|thread| {
@@ -236,8 +243,6 @@ impl Waiting {
                 stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
             })
         });
-        self.write_dump(path);
-        signal("-CONT");
     }
 
     fn write_dump(&self, path: &Path) {
@@ -383,9 +388,12 @@ fn spilled_pages_come_from_the_file_or_cannot_be_read() {
     let path = |name: &str| directory.path().join(name);
     let waiting = Waiting::start(directory.path(), &["--spill", "spill", "--store-limit", "1MiB"]);
     let at = waiting.at;
-    waiting.dump(&path("dump"));
+    // While it runs on, what lies in its file is brought in, and the place used again.
+    waiting.stop();
+    waiting.write_dump(&path("dump"));
 
     let there = json(core_of(&path("dump"), Some(&path("full"))), 0);
+    waiting.signal("-CONT");
     waiting.end();
     let gone = json(core_of(&path("dump"), Some(&path("part"))), 1);
 

@@ -68,6 +68,7 @@ fn every_example_works() {
         return;
     }
     let swap = Swap::on();
+    let has_kernel_engine = has_kernel_engine();
     let directory = tempfile::tempdir().unwrap();
     // Errors are told with the line in the page.
     let mut script = "set -euo pipefail\ntrap 'echo \"failed at or after line $at\" >&2' ERR\n\
@@ -82,7 +83,11 @@ fn every_example_works() {
                 is_missing("swap");
                 continue;
             }
-            Some(("needs", "swap")) | None => {}
+            Some(("needs", "kernel-engine")) if !has_kernel_engine => {
+                is_missing("what the kernel engine needs");
+                continue;
+            }
+            Some(("needs", "swap" | "kernel-engine")) | None => {}
             other => panic!("line {}: {other:?} is not known", block.line),
         }
         commands += block.text.matches("terrace ").count();
@@ -115,6 +120,15 @@ fn every_example_works() {
     );
 }
 
+/// Whether the doctor says that the kernel engine can be had, with a control group.
+fn has_kernel_engine() -> bool {
+    let bin = snapbox::cmd::cargo_bin!("terrace");
+    let output = Command::new(bin).args(["doctor", "--json"]).output().unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let engine = &document["kernel_engine"];
+    engine["works"] == true && engine["parts"][1]["has"].is_string()
+}
+
 /// What needs two nodes cannot run here; it must not become something that runs nowhere.
 #[test]
 fn what_the_guest_shows_is_what_it_tests() {
@@ -144,9 +158,10 @@ fn what_the_guest_shows_is_what_it_tests() {
 fn guest_tests() -> Vec<(String, bool)> {
     let list = fs::read_to_string(root().join("tests/guest/tests.list")).unwrap();
     let lines = list.lines().filter(|line| !line.starts_with('#'));
-    let test = |line: &str| match line.split_once(' ') {
-        Some((name, "short")) => (name.to_owned(), true),
-        Some((name, "long")) => (name.to_owned(), false),
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let test = |line: &str| match &words(line)[..] {
+        [name, when, _machine] if when == "short" => (name.clone(), true),
+        [name, when, _machine] if when == "long" || when == "named" => (name.clone(), false),
         _ => panic!("tests.list: `{line}`"),
     };
     lines.map(test).collect()

@@ -8,7 +8,7 @@ use std::fs;
 use common::{json, terrace};
 use snapbox::file;
 
-const VERBS: [&str; 26] = [
+const VERBS: [&str; 28] = [
     "run",
     "set",
     "broker",
@@ -24,12 +24,14 @@ const VERBS: [&str; 26] = [
     "sweep",
     "plan",
     "provision",
+    "kloc",
     "crash",
     "reproduce",
     "validate",
     "volume",
     "calibrate",
     "doctor",
+    "clean",
     "why",
     "core",
     "check",
@@ -60,6 +62,7 @@ fn help_reads_as_agreed() {
     help("sweep").stdout_eq(file!["help/sweep.txt"].raw());
     help("plan").stdout_eq(file!["help/plan.txt"].raw());
     help("provision").stdout_eq(file!["help/provision.txt"].raw());
+    help("kloc").stdout_eq(file!["help/kloc.txt"].raw());
     help("crash").stdout_eq(file!["help/crash.txt"].raw());
     help("reproduce").stdout_eq(file!["help/reproduce.txt"].raw());
     help("validate").stdout_eq(file!["help/validate.txt"].raw());
@@ -96,12 +99,25 @@ fn there_is_a_manual_page_for_every_verb() {
     let mut expected: Vec<_> = VERBS.iter().map(|verb| format!("terrace-{verb}.1")).collect();
     expected.extend([
         "terrace.1".to_owned(),
+        "terrace-govern.1".to_owned(),
+        "terrace-freeze.1".to_owned(),
+        "terrace-thaw.1".to_owned(),
+        "terrace-profile.1".to_owned(),
         "terrace-reproduce-hemem.1".to_owned(),
         "terrace-reproduce-kindle.1".to_owned(),
+        "terrace-reproduce-dapper.1".to_owned(),
+        "terrace-reproduce-klocs.1".to_owned(),
+        "terrace-reproduce-cbmm.1".to_owned(),
+        "terrace-calibrate-kernel.1".to_owned(),
+        "terrace-calibrate-mm.1".to_owned(),
     ]);
-    let provision = ["plan", "record", "replay"];
+    let provision = ["plan", "hide", "reload", "run", "status", "why", "record", "replay"];
     expected.extend(provision.map(|what| format!("terrace-provision-{what}.1")));
-    let volume = ["create", "info", "check", "dump", "grow", "serve"];
+    let profile = ["record", "refine", "show", "diff", "merge", "import", "export"];
+    expected.extend(profile.map(|what| format!("terrace-profile-{what}.1")));
+    let kloc = ["run", "top", "list", "why", "report"];
+    expected.extend(kloc.map(|what| format!("terrace-kloc-{what}.1")));
+    let volume = ["create", "info", "check", "dump", "grow", "serve", "bench"];
     expected.extend(volume.map(|what| format!("terrace-volume-{what}.1")));
     expected.sort();
     assert_eq!(names, expected);

@@ -107,9 +107,13 @@ fn run(directory: &Path, huge_pages: &str, program: &[&str]) -> (Output, Value) 
 
 /// What `terrace why` says of the last decisions of a class.
 fn why(directory: &Path, class: &str) -> String {
+    why_last(directory, class, "1")
+}
+
+fn why_last(directory: &Path, class: &str, count: &str) -> String {
     let output = Process::new(cargo_bin!("terrace"))
         .current_dir(directory)
-        .args(["why", "decisions", "--class", class, "--last", "1"])
+        .args(["why", "decisions", "--class", class, "--last", count])
         .output()
         .unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -119,7 +123,7 @@ fn why(directory: &Path, class: &str) -> String {
 /// some.
 fn has_room_for_huge_pages() -> bool {
     let _ = fs::write("/proc/sys/vm/compact_memory", "1");
-    kernel_has_huge_pages() && terrace_live::presence::free_huge_pages()
+    kernel_has_huge_pages() && terrace_live::space::proc_maps::free_huge_pages()
 }
 
 fn kernel_has_huge_pages() -> bool {
@@ -193,4 +197,139 @@ fn the_economist_is_asked_before_memory_in_use_becomes_huge_pages() {
     assert!(why.contains("saved page walks") && why.contains("stalled accesses"), "{why}");
     let paid = why.contains("PASSED");
     assert!(!paid || auto["collapsed"].as_u64() > Some(0), "{auto} {why}");
+}
+
+/// The walker's mapping by the name that a recording gives it. Of its 192 MiB, huge pages pay in
+/// the first 32; the next 32 are touched and the rest is not.
+const PROFILE: &str = "terrace-profile 1
+program ./walk
+machine laptop
+clock 3000000000Hz
+horizon 1000000000ns
+runs 1
+region mmap class=28 order=0 len=201326592B seen=1
+range offset=0B len=33554432B averted=9000000cycles deviation=0cycles touched=512
+range offset=33554432B len=33554432B averted=0cycles deviation=0cycles touched=512
+";
+
+#[test]
+fn a_profile_puts_huge_pages_where_they_pay_before_memory_is_touched() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    compile(WALK, &directory.join("walk"), &["-O1"]);
+    fs::write(directory.join("walk.profile"), PROFILE).unwrap();
+    let output = Process::new(cargo_bin!("terrace"))
+        .env("TERRACE_PRELOAD", preload())
+        .current_dir(directory)
+        .args(["--json", "run", "--fast", "256MiB", "--profile", "walk.profile"])
+        .args(["--report", "report", "--record", "decisions", "--", "./walk"])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "right\n", "{output:?}");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("the simulated machine `laptop`"), "{told}");
+    assert!(!told.contains("is of `./walk`"), "it is the program: {told}");
+    let report: Value =
+        serde_json::from_slice(&fs::read(directory.join("report")).unwrap()).unwrap();
+    let huge = &report["total"]["huge"];
+    assert_eq!(huge["mappings_known"], 1, "{huge}");
+    let profiled = huge["profiled"].as_u64().unwrap();
+    if profiled == 0 && !has_room_for_huge_pages() {
+        // No kernel gives huge pages at will.
+        is_missing("huge pages");
+        return;
+    }
+    // How many depends on how many were zeroed in time.
+    assert!(profiled >= 1, "{huge}");
+    // Also of the range that has walks to avert, which was touched first.
+    let decisions = why_last(directory, "first-touch", "1000");
+    for part in ["huge page first at", "saved page walks", "a profile: "] {
+        assert!(decisions.contains(part), "{part}: {decisions}");
+    }
+}
+
+/// Maps six times 3 MiB: the last part of each is smaller than a huge page.
+const PARTS: &str = r#"
+#include <stdio.h>
+#include <sys/mman.h>
+#include <time.h>
+int main(void) {
+    char *m[6];
+    for (int i = 0; i < 6; i++)
+        m[i] = mmap(0, 3 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    nanosleep(&(struct timespec){0, 300000000}, 0);
+    for (int i = 0; i < 6; i++)
+        for (size_t at = 2 << 20; at < 3 << 20; at += 4096)
+            if (m[i][at]++) { puts("WRONG"); return 1; }
+    puts("right");
+    return 0;
+}
+"#;
+
+/// Where no huge page fits and all will be touched, base pages are filled ahead; `why` tells it.
+#[test]
+fn a_profile_fills_base_pages_where_a_huge_page_does_not_fit() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    compile(PARTS, &directory.join("parts"), &["-O1"]);
+    let mut profile = PROFILE.split("region").next().unwrap().replace("./walk", "./parts");
+    for order in 0..6 {
+        profile += &format!(
+            "region mmap class=22 order={order} len=3145728B seen=1\n\
+             range offset=2097152B len=2097152B averted=0cycles deviation=0cycles touched=512\n"
+        );
+    }
+    fs::write(directory.join("parts.profile"), profile).unwrap();
+    let output = Process::new(cargo_bin!("terrace"))
+        .env("TERRACE_PRELOAD", preload())
+        .current_dir(directory)
+        .args(["--json", "run", "--fast", "64MiB", "--profile", "parts.profile"])
+        .args(["--report", "report", "--record", "decisions", "--", "./parts"])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "right\n", "{output:?}");
+    let report: Value =
+        serde_json::from_slice(&fs::read(directory.join("report")).unwrap()).unwrap();
+    let huge = &report["total"]["huge"];
+    assert_eq!(huge["mappings_known"], 6, "{huge}");
+    // One of 64 is held out; not all six.
+    assert!(huge["populated"].as_u64() >= Some(256), "{huge}");
+    let decisions = why_last(directory, "populate", "10");
+    for part in ["populate 256 pages", "256 of 256 pages will be touched", "avoided fault"] {
+        assert!(decisions.contains(part), "{part}: {decisions}");
+    }
+}
+
+#[test]
+fn a_profile_that_cannot_be_used_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("bad"), PROFILE.replace("touched=512", "touched=x")).unwrap();
+    let refused = |more: &[&str]| {
+        let output = Process::new(cargo_bin!("terrace"))
+            .env("TERRACE_PRELOAD", preload())
+            .current_dir(directory.path())
+            .args(["run", "--fast", "16MiB"])
+            .args(more)
+            .args(["--", "true"])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let never = refused(&["--profile", "bad", "--huge-pages", "never"]);
+    assert!(never.contains("--profile: has no effect"), "{never}");
+    if is_supported() {
+        let bad = refused(&["--profile", "bad"]);
+        assert!(bad.contains("bad:8: field `touched`"), "{bad}");
+        let heap = PROFILE.replace("mmap class=28 order=0", "heap");
+        fs::write(directory.path().join("bad"), heap).unwrap();
+        let heap = refused(&["--profile", "bad"]);
+        assert!(heap.contains("--profile: bad: would have no effect"), "{heap}");
+    }
 }

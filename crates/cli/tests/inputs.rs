@@ -155,6 +155,23 @@ fn foreign_lines_among_lackey_s_are_counted_and_alone_refused() {
     assert!(message.contains("not one of its 2 lines is lackey's"), "{message}");
 }
 
+/// Of a damaged line it is not known what it told; and a file that has hardly a line of lackey's is
+/// none of its traces, however well that one can be read.
+#[test]
+fn damaged_lines_of_lackey_s_are_told_and_a_file_that_is_not_its_is_refused() {
+    let text = "I  04016b80,3\n L 1ffe000010,8\n S 1ffe0000 done\n S 1ffe000020,8\n L 10,x\n";
+    let (read, errors) = input("damaged.lackey", text).converted();
+    assert_eq!((number(&read, "loads"), number(&read, "stores")), (1, 1));
+    assert!(errors.contains("skipped 2 damaged lines, which begin as lackey's"), "{errors}");
+    assert!(!errors.contains("lines that are not lackey's"), "{errors}");
+    let note = &read["notes"][1];
+    assert_eq!((number(note, "count"), note["fate"].as_str()), (2, Some("skipped")), "{read}");
+
+    let message = input("one.lackey", "a\nb\n L 10,8\nc\n S 20\n").refused();
+    assert!(message.contains("4 of its first 5 lines are not lackey's"), "{message}");
+    assert!(message.contains("1 begin as its lines do and are damaged, line 5 first"), "{message}");
+}
+
 /// On both ways into the simulator: read as it is, and converted before.
 #[test]
 fn a_fetch_is_an_instruction_and_no_load() {

@@ -107,6 +107,26 @@ fn what_is_read_is_never_what_is_written() {
         ),
         (with_run(&["--record", "prog", "--", "./prog"]), "--record and the program"),
         (
+            with_run(&["--report", "a.lackey", "--", "dd", "if=a.lackey", "of=/dev/null"]),
+            "--report and argument 1 of the program",
+        ),
+        (
+            with_run(&["--report", "hard", "--", "sh", "-c", "cat <./a.lackey"]),
+            "--report and argument 2 of the program",
+        ),
+        (
+            with_run(&["--metrics", "unix:new", "--report", "new", "--", "true"]),
+            "--report and --metrics",
+        ),
+        (
+            with_run(&["--metrics", "unix:new", "--report-html", "./new", "--", "true"]),
+            "--report-html and --metrics",
+        ),
+        (
+            with_run(&["--metrics", "unix:new", "--record", "new", "--", "true"]),
+            "--record and --metrics",
+        ),
+        (
             with_run(&["--record", "link", "--", "cat", "-n", "a.lackey"]),
             "--record and argument 2 of the program",
         ),
@@ -428,6 +448,10 @@ fn a_program_s_status_is_its_own_whatever_cannot_be_written() {
     if !common::is_supported() {
         return;
     }
+    // Not even its beginning can be written.
+    let record = ["--record", "/dev/full", "--", "sh", "-c", "exit 7"];
+    let message = bench.says(&[&run[..], &record].concat(), 7);
+    assert!(message.contains("--record: /dev/full: No space left"), "{message}");
     // A file system of 32 KiB: a recording is longer. What was there stays.
     let lines: Vec<_> =
         (0..400_000_u32).map(|i| i.wrapping_mul(2_654_435_761).to_string()).collect();

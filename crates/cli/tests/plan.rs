@@ -7,12 +7,10 @@ use common::{json, refused, terrace};
 use snapbox::cmd::Command;
 
 fn small(machine: &str) -> Command {
-    terrace().args(["plan", "--machine", machine, "--algorithm", "gups", "--size", "4MiB"]).args([
-        "--accesses",
-        "50000",
-        "--policies",
-        "",
-    ])
+    let command = terrace().args(["plan", "--machine", machine, "--algorithm", "gups"]);
+    let command = command.args(["--size", "4MiB", "--accesses", "50000"]);
+    // A laptop's slow memory brings pages in by itself.
+    if machine == "laptop" { command } else { command.args(["--policies", ""]) }
 }
 
 #[test]

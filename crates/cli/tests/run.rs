@@ -6,6 +6,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -61,6 +62,60 @@ fn a_death_by_signal_is_reported_as_shells_do() {
         let output = run("16MiB").args(["--", "sh", "-c", &script]).output().unwrap();
 
         assert_eq!(output.status.code(), Some(128 + number), "{output:?}");
+    }
+}
+
+/// Begins what it is told with an environment that no shell would make.
+const ODD_ENVIRONMENT: &str = r#"
+#include <stdlib.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    static char preload[4096] = "TERRACE_PRELOAD=";
+    for (char *to = preload + 16, *from = getenv("TERRACE_PRELOAD"); (*to++ = *from++);) {}
+    char *odd[] = { "Z=1", "bare", "A=2", "=x", "A=3", "LD_PRELOAD=", preload, "B=", "\xff=\xfe",
+                    "ASAN_OPTIONS=a", "PATH=/usr/bin:/bin", "LD_PRELOAD=", "C=\n", 0 };
+    execve(argv[1], argv + 1, odd);
+    return 9;
+}
+"#;
+
+#[test]
+fn a_program_finds_the_environment_that_it_would_have_entry_by_entry() {
+    let directory = tempfile::tempdir().unwrap();
+    let odd = directory.path().join("odd");
+    compile(ODD_ENVIRONMENT, &odd, &["-O1", "-Wall", "-Werror"]);
+    let entries = |through: &[&str]| {
+        let output = Command::new(&odd)
+            .args(through)
+            .args(["/bin/cat", "/proc/self/environ"])
+            .env("TERRACE_PRELOAD", preload())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let entries = output.stdout.split(|&byte| byte == 0).map(<[u8]>::to_vec);
+        entries.collect::<Vec<_>>()
+    };
+    let terrace = snapbox::cmd::cargo_bin!("terrace").to_str().unwrap();
+    let plain = entries(&[]);
+    assert_eq!(plain.len(), 14, "{plain:?}");
+
+    let run = [terrace, "run", "--quiet", "--best-effort", "--fast", "16MiB", "--"];
+    let mut found = entries(&run);
+
+    // Where nothing can be managed nothing is added.
+    if is_supported() {
+        // One variable is new, and is the last; the rest stays where it is.
+        assert!(found.remove(plain.len() - 1).starts_with(b"TERRACE="), "{found:?}");
+    }
+    assert_eq!(found.len(), plain.len(), "{found:?}");
+    for (found, plain) in found.iter().zip(&plain) {
+        let is_ours =
+            [&b"LD_PRELOAD="[..], b"ASAN_OPTIONS="].iter().any(|ours| plain.starts_with(ours));
+        if is_ours && is_supported() {
+            assert!(found.starts_with(plain) && found.len() > plain.len(), "{found:?}");
+        } else {
+            assert_eq!(found, plain);
+        }
     }
 }
 
@@ -205,10 +260,11 @@ const TAKES_ALL: &str = r#"
 #include <unistd.h>
 static void end(int signal) { (void)signal; _exit(7); }
 int main(void) {
-    int signals[] = { SIGTERM, SIGHUP, SIGQUIT, SIGINT, SIGUSR2 };
+    int signals[] = { SIGTERM, SIGHUP, SIGQUIT, SIGINT, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF,
+                      SIGWINCH, SIGURG, SIGIO, SIGRTMIN, SIGRTMIN + 3, SIGRTMAX };
     sigset_t set;
     sigemptyset(&set);
-    for (int i = 0; i < 5; i++) {
+    for (unsigned i = 0; i < sizeof signals / sizeof *signals; i++) {
         signal(signals[i], end);
         sigaddset(&set, signals[i]);
     }
@@ -228,7 +284,9 @@ fn a_signal_that_was_ignored_or_blocked_before_us_reaches_a_program_that_takes_i
     let program = dir.path().join("takes_all");
     compile(TAKES_ALL, &program, &["-O1"]);
     for before in ["--ignore-signal", "--block-signal"] {
-        for name in ["TERM", "HUP", "QUIT", "USR2", "INT"] {
+        let names =
+            ["TERM", "HUP", "QUIT", "USR2", "INT", "ALRM", "VTALRM", "PROF", "WINCH", "URG"];
+        for name in names.into_iter().chain(["IO", "RTMIN", "RTMIN+3", "RTMIN+30"]) {
             let mut child = Command::new("env")
                 .arg(format!("{before}={name}"))
                 .arg(snapbox::cmd::cargo_bin!("terrace"))
@@ -246,6 +304,33 @@ fn a_signal_that_was_ignored_or_blocked_before_us_reaches_a_program_that_takes_i
             assert_eq!(child.wait().unwrap().code(), Some(7), "{before}={name}");
         }
     }
+}
+
+/// Signals its whole group, which `terrace` is in, and counts what comes.
+const SIGNALS_ITS_GROUP: &str = r"
+#include <signal.h>
+#include <unistd.h>
+static volatile sig_atomic_t count;
+static void one(int signal) { (void)signal; count++; }
+int main(void) {
+    signal(SIGTERM, one);
+    kill(0, SIGTERM);
+    for (int i = 0; i < 5; i++) usleep(50000);
+    return count;
+}
+";
+
+#[test]
+fn a_program_that_signals_its_group_gets_its_signal_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("signals_its_group");
+    compile(SIGNALS_ITS_GROUP, &program, &["-O1"]);
+    let mut command = Command::new(snapbox::cmd::cargo_bin!("terrace"));
+    command.args(["run", "--best-effort", "--quiet", "--fast", "16MiB", "--"]).arg(&program);
+    // In a group of its own, and not in this test's.
+    command.env("TERRACE_PRELOAD", preload()).process_group(0);
+
+    assert_eq!(command.status().unwrap().code(), Some(1));
 }
 
 #[test]

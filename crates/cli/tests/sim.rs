@@ -105,6 +105,40 @@ fn parameters_that_make_no_sense_are_refused_with_their_names() {
     assert!(message(&["--working-set", "64TiB", "--hot", "16GiB"]).contains("optane"));
 }
 
+/// A machine file is found by its name wherever the command is run: here in the current
+/// directory, and in the user's configuration.
+#[test]
+fn a_machine_file_is_found_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (work, settings) = (dir.path().join("work"), dir.path().join("settings"));
+    for place in [work.join("machines"), settings.join("terrace/machines")] {
+        fs::create_dir_all(&place).unwrap();
+    }
+    let run = |name: &str| {
+        terrace()
+            .current_dir(&work)
+            .env("XDG_CONFIG_HOME", &settings)
+            .args(["--json", "sim", "--machine", name, "--algorithm", "stream", "--size", "1MiB"])
+            .args(["--accesses", "1000"])
+    };
+
+    let missing = refused(run("mine"));
+    for place in ["./machines/mine.toml", "settings/terrace/machines/mine.toml", "share/terrace"] {
+        assert!(missing.contains(place), "{missing}");
+    }
+
+    let text = include_str!("../../../machines/cxl.toml");
+    let file = settings.join("terrace/machines/mine.toml");
+    fs::write(&file, text.replace("name = \"cxl\"", "name = \"settings\"")).unwrap();
+    assert_eq!(json(run("mine"), 0)["report"]["machine"], "settings");
+    let file = work.join("machines/mine.toml");
+    fs::write(&file, text.replace("name = \"cxl\"", "name = \"work\"")).unwrap();
+    assert_eq!(json(run("mine"), 0)["report"]["machine"], "work");
+    // An output must not take the place of what is read, by whichever name that goes.
+    let message = refused(run("mine").arg("--html").arg(&file));
+    assert!(message.contains("--html") && message.contains("--machine"), "{message}");
+}
+
 #[test]
 fn a_truncated_machine_file_is_refused_as_check_does() {
     let dir = tempfile::tempdir().unwrap();
@@ -144,6 +178,53 @@ fn decisions_of_a_simulation_are_explained() {
     assert!(text.contains("evidence: ") && text.contains("cycles"), "{text}");
 }
 
+/// Each class of action that policies propose is explained from a run in which it was proposed.
+/// Those of the pager itself are in `huge.rs`, contexts in `kloc.rs`; nobody proposes to place.
+#[test]
+fn each_class_of_action_is_explained_from_a_run() {
+    for (policy, classes) in
+        [("hemem", &["exchange"][..]), ("tpp", &["demote"]), ("autonuma", &["promote", "observe"])]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("records");
+        let output = sim(policy).arg("--record").arg(&file).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        for class in classes {
+            let why = terrace().arg("why").arg(&file).args(["--class", class, "--last", "1"]);
+            let text = String::from_utf8(why.output().unwrap().stdout).unwrap();
+            assert!(
+                text.contains("rule: ") && text.contains("benefit"),
+                "{policy} {class}: {text}"
+            );
+        }
+    }
+}
+
+/// Huge pages are split where a policy is told which of their base pages are used, in the
+/// simulation of single accesses; sampling becomes denser when the hot memory has moved.
+#[test]
+fn splits_and_sampling_rates_are_explained_from_a_run() {
+    let split = "--policy memtis --machine cxl --algorithm ycsb --page-size 2MiB --size 512MiB \
+                 --fast 32MiB --accesses 25000000 --sample-period 1";
+    let rate = "--policy arms --machine cxl --working-set 192GiB --hot 64GiB --threads 8 \
+                --warm-up 120s --duration 10s --shift-at 120s --scale 16384";
+    for (class, run, told) in [
+        ("split", split, ["split 1:", "(SkewedUse)", "+ freed memory", "- more page walks"]),
+        ("rate", rate, ["sample one in 5003 accesses", "(Observes)", "+ knowledge", "- remapping"]),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("records");
+        let words = run.split_whitespace();
+        let output = terrace().arg("sim").args(words).arg("--record").arg(&file).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let why = terrace().arg("why").arg(&file).args(["--class", class]).output().unwrap();
+        let text = String::from_utf8(why.stdout).unwrap();
+        for part in told.iter().chain(&["rule: "]) {
+            assert!(text.contains(part), "{class}, {part}: {text}");
+        }
+    }
+}
+
 #[test]
 fn the_reproduction_prints_each_claim_beside_what_was_measured() {
     // One size instead of fifteen, and coarser: what the numbers are is tested elsewhere.
@@ -158,5 +239,42 @@ fn the_reproduction_prints_each_claim_beside_what_was_measured() {
     assert!(claims.len() >= 3, "{claims:?}");
     for claim in claims {
         assert!(claim["paper"].is_string() && claim["measured"].is_string(), "{claim}");
+    }
+}
+
+/// A tier whose memory is timed by commands: a run of single accesses takes another time,
+/// and what cannot do that says so.
+#[test]
+fn a_machine_file_can_choose_the_detailed_memory_model() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("timed.toml");
+    let kindle = include_str!("../../../machines/kindle.toml");
+    let with = |memory: &str| {
+        let key = format!("memory-file = \"{memory}\"\nkind = \"byte");
+        fs::write(&file, kindle.replacen("kind = \"byte", &key, 1)).unwrap();
+    };
+    with("kindle-dram");
+    terrace().arg("check").arg(&file).assert().success();
+    let run = |machine: &Path| {
+        let command = terrace().args(["sim", "--json", "--policy", "first-touch", "--machine"]);
+        let program = ["--algorithm", "gups", "--size", "8MiB", "--accesses", "100000"];
+        json(command.arg(machine).args(program), 0)["report"].clone()
+    };
+    let (simple, detailed) = (run(Path::new("kindle")), run(&file));
+    assert_eq!(simple["llc"], detailed["llc"]);
+    assert_ne!(simple["time"], detailed["time"]);
+    let rates = refused(terrace().args(["sim", "--machine"]).arg(&file));
+    assert!(rates.contains("only simulations of single accesses"), "{rates}");
+
+    // Plans look at a machine with fast memory alone, as much as it takes.
+    let plan = terrace().args(["plan", "--json", "--slowdown", "5", "--machine"]).arg(&file);
+    let program = ["--algorithm", "gups", "--size", "8MiB", "--set", "accesses=100000"];
+    assert!(json(plan.args(program), 0)["plan"]["all_slow"].as_f64().unwrap() > 0.0);
+
+    with("kindel");
+    for verb in [&["check"][..], &["sim", "--algorithm", "gups", "--machine"]] {
+        let message = refused(terrace().args(verb).arg(&file));
+        let place = format!("{}:22: field `tier[0].memory-file`: ", file.display());
+        assert!(message.starts_with(&place), "{message}");
     }
 }

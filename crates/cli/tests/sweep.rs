@@ -55,6 +55,30 @@ fn a_sweep_simulates_every_combination_once_and_extends_to_more() {
     assert_eq!((extended["simulated"].as_u64(), extended["resumed"].as_u64()), (Some(4), Some(8)));
 }
 
+/// A seed in front of a program and a policy that draw nothing is no repetition of a measurement.
+#[test]
+fn points_that_are_one_simulation_are_run_once_and_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let grid = ["workload=gups,stream", "policy=first-touch", "size=4MiB", "accesses=30000"];
+    let grid = [&grid[..], &["seed=1,2,3"]].concat();
+    let output = sweep(dir.path(), &grid).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let line = "2 points differ from another only in what changes nothing there (seed)";
+    assert_eq!(said.matches(line).count(), 1, "{said}");
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (figure, count) in [("points", 6), ("simulated", 4), ("resumed", 0), ("alike", 2)] {
+        assert_eq!(document[figure], count, "{figure}: {document}");
+    }
+    assert_eq!(rows(dir.path()).len(), 7, "each of them has its row");
+
+    // A fourth seed of what is known needs no simulation.
+    let more = [&grid[..4], &["seed=1,2,3,4"]].concat();
+    let document = json(sweep(dir.path(), &more), 0);
+    for (figure, count) in [("simulated", 1), ("resumed", 6), ("alike", 1)] {
+        assert_eq!(document[figure], count, "{figure}: {document}");
+    }
+}
+
 #[test]
 fn a_killed_sweep_goes_on_where_it_was() {
     let (killed, whole) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -8,9 +8,12 @@ use std::path::Path;
 
 use common::{json, recorder, refused};
 use snapbox::cmd::Command;
+use terrace_core::{Bytes, Nanos};
 use terrace_shown::is_missing;
-use terrace_sim::full::SpaceEvent;
-use terrace_sim::trace::TraceReader;
+use terrace_sim::exact::{Access, Batch, SpaceEvent};
+use terrace_sim::kernel::Call;
+use terrace_sim::kernel::recorded::RecordedFile;
+use terrace_sim::trace::{IoRecord, TraceHeader, TraceReader, TraceWriter};
 
 /// A program of every system, short: the `ChampSim` file has 64 bytes an
 /// instruction.
@@ -22,16 +25,25 @@ fn terrace() -> Command {
     common::terrace().env("TERRACE_RECORDER", recorder())
 }
 
-/// Records into a file; false where nothing here can record.
-fn record(trace: &Path) -> bool {
-    let output = terrace().args(["record", "-o"]).arg(trace).args(PROGRAM).output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+/// Whether a recording succeeded; false where what is needed for it is all that is missing, which
+/// the error names so.
+fn is_recorded(output: &std::process::Output, named: &str, missing: &str) -> bool {
+    let errors = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(3) {
-        assert!(errors.contains("install qemu-user or valgrind"), "{errors}");
-        is_missing("qemu-user");
+        assert!(errors.contains(named), "{errors}");
+        is_missing(missing);
         return false;
     }
     assert!(output.status.success(), "{errors}");
+    true
+}
+
+/// Records into a file; false where nothing here can record.
+fn record(trace: &Path) -> bool {
+    let output = terrace().args(["record", "-o"]).arg(trace).args(PROGRAM).output().unwrap();
+    if !is_recorded(&output, "install qemu-user or valgrind", "qemu-user") {
+        return false;
+    }
     let plain = std::process::Command::new(PROGRAM[1]).args(&PROGRAM[2..]).output().unwrap();
     assert!(output.stdout == plain.stdout, "the program's own output passes through unchanged");
     true
@@ -67,6 +79,20 @@ fn a_recorded_program_can_be_simulated_and_converted() {
         .success();
     let converted = sim(&champsim);
     assert_eq!(converted["accesses"].as_u64(), Some(accesses), "nothing is lost on the way");
+}
+
+/// A trace may come from a pipe, and its name says the format as an input's does.
+#[test]
+fn an_output_s_name_says_its_format_and_a_dash_is_standard_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let champsim = dir.path().join("out.champsim");
+    let lines = "I  1000,4\n M 2000,8\n".repeat(10);
+    let command = terrace().args(["--json", "convert", "--from", "lackey", "-"]);
+    let document = json(command.arg(&champsim).stdin(lines), 0);
+    assert_eq!(
+        (document["records"].as_u64(), std::fs::metadata(&champsim).unwrap().len()),
+        (Some(10), 640)
+    );
 }
 
 #[test]
@@ -107,15 +133,9 @@ fn a_recording_has_every_kind_of_area_and_runs_under_a_scheme() {
         .arg(&program)
         .output()
         .unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.code() == Some(3) {
-        // QEMU is all that may be missing.
-        assert!(errors.contains("qemu-x86_64 is not installed"), "{errors}");
-        is_missing("qemu-user");
+    if !is_recorded(&output, "qemu-x86_64 is not installed", "qemu-user") {
         return;
     }
-
-    assert!(output.status.success(), "{errors}");
     let mut reader = TraceReader::open(&trace).unwrap();
     let (mut stored, mut mapped) = (std::collections::HashSet::new(), Vec::new());
     let mut threads = std::collections::HashSet::new();
@@ -174,4 +194,256 @@ fn bad_traces_and_programs_are_one_line() {
     assert!(message.starts_with("/no/such: "), "{message}");
     let message = refused(terrace().args(["record", "-o", "/tmp/x", "--"]).arg(&script));
     assert!(message.contains("is a script; record its interpreter"), "{message}");
+}
+
+/// Calls are recorded by the kernel's tracepoints: of a file that is made, written, read and
+/// deleted, in that order.
+#[test]
+fn calls_of_a_program_are_recorded_or_what_is_missing_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("x.calls");
+    let script = "head -c 8192 /dev/zero >made; cat made >/dev/null; rm made";
+    let output = terrace()
+        .args(["record", "--json", "--calls", "-o"])
+        .arg(&file)
+        .args(["--", "sh", "-c", script])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    if !is_recorded(&output, "tracefs", "tracefs") {
+        return;
+    }
+    let recording = terrace_sim::kernel::recorded::read("x", std::fs::File::open(&file).unwrap());
+    let recording = recording.unwrap();
+    assert!(recording.calls.len() > 5, "{:?}", recording.calls);
+    let checked = json(terrace().arg("check").arg("--json").arg(&file), 0);
+    assert_eq!(checked["calls"], recording.calls.len());
+    // Only ext4 tells which files are made.
+    if let Some(made) = recording.files.iter().position(|file| !file.existed) {
+        let text = format!("{:?}", recording.of_made_files().calls);
+        let at = |call: &str| text.find(&format!("{call} {{ file: {made}")).expect(call);
+        assert!(at("Create") < at("Write"), "{text}");
+        assert!(at("Write") < at("Read"), "{text}");
+        assert!(at("Read") < at("Unlink"), "{text}");
+    }
+    let cut = dir.path().join("cut.calls");
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
+    assert!(refused(terrace().arg("check").arg(&cut)).contains("cut.calls:"));
+}
+
+/// A C program's calls lie between its accesses, where they were made, and each says of which
+/// file: also after a rename, and through another descriptor. The simulated kernel makes them.
+#[test]
+fn calls_are_recorded_between_accesses_and_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (program, trace) = (dir.path().join("io"), dir.path().join("io.trace"));
+    common::compile(include_str!("common/io.c"), &program, &["-O1"]);
+    std::fs::write(dir.path().join("there"), [1; 5000]).unwrap();
+    let output = terrace()
+        .args(["record", "--json", "--via", "qemu", "-o"])
+        .arg(&trace)
+        .arg("--")
+        .arg(&program)
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    if !is_recorded(&output, "qemu-x86_64 is not installed", "qemu-user") {
+        return;
+    }
+    let text = String::from_utf8(output.stdout).unwrap();
+    let touched: Vec<(String, u64)> = text
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter_map(|(name, at)| Some((name.to_owned(), u64::from_str_radix(at, 16).ok()?)))
+        .collect();
+    assert_eq!(touched.len(), 8, "{text}");
+
+    // What was asked for on the file that was made, with what was touched in between.
+    let mut reader = TraceReader::open(&trace).unwrap();
+    let (mut files, mut story) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
+    while let Some(batch) = reader.next_batch().unwrap() {
+        for record in &batch.io {
+            match *record {
+                IoRecord::File(file) => files.push(file),
+                IoRecord::Call { at, call, .. } => {
+                    all.push(at);
+                    story.push(Ok(call));
+                }
+                _ => {}
+            }
+        }
+        for access in batch.accesses.iter().filter(|access| access.is_store()) {
+            if let Some((name, _)) = touched.iter().find(|(_, at)| *at == access.address()) {
+                story.push(Err(name.as_str()));
+            }
+        }
+    }
+    assert!(all.is_sorted(), "one thread makes one call after the other");
+    assert_eq!(reader.calls() as usize, all.len());
+    let created = story.iter().find_map(|step| match step {
+        Ok(Call::Create { file }) => Some(*file),
+        _ => None,
+    });
+    let made = created.expect("it made a file");
+    let lost = story.iter().find_map(|step| match step {
+        Ok(Call::Unlink { file }) if *file != made => Some(*file),
+        _ => None,
+    });
+    let there = lost.expect("the file that was there loses its name");
+    assert_eq!((files[there as usize].existed, files[there as usize].bytes), (true, Bytes(5000)));
+    assert!(!files[made as usize].existed && files[made as usize].inode.is_some());
+    let is_about = |call: &Call| match *call {
+        Call::Create { file }
+        | Call::Open { file }
+        | Call::Close { file }
+        | Call::Read { file, .. }
+        | Call::Write { file, .. }
+        | Call::Fsync { file }
+        | Call::Map { file }
+        | Call::Unmap { file }
+        | Call::Rename { file }
+        | Call::Unlink { file } => file == made || file == there,
+        _ => false,
+    };
+    story.retain(|step| step.as_ref().map_or(true, is_about));
+    let write = |at: u64| Ok(Call::Write { file: made, offset: at * 4096, bytes: 4096 });
+    let mut expected = vec![Ok(Call::Create { file: made }), Err("create")];
+    expected.extend((0..8).map(write));
+    expected.extend([
+        Err("write"),
+        Ok(Call::Fsync { file: made }),
+        Err("fsync"),
+        Ok(Call::Read { file: made, offset: 3 * 4096, bytes: 100 }),
+        Err("read"),
+        Ok(Call::Map { file: made }),
+        Ok(Call::Unmap { file: made }),
+        Err("map"),
+        Ok(Call::Close { file: made }),
+        Ok(Call::Open { file: made }),
+        Ok(Call::Close { file: made }),
+        Err("again"),
+        Ok(Call::Unlink { file: there }),
+        Ok(Call::Rename { file: made }),
+        Err("rename"),
+        Ok(Call::Unlink { file: made }),
+        Err("unlink"),
+    ]);
+    assert_eq!(story, expected);
+
+    let checked = json(terrace().arg("check").arg("--json").arg(&trace), 0);
+    assert_eq!(checked["calls"].as_u64(), Some(reader.calls()));
+    let command = terrace().args(["sim", "--json", "--machine", "cxl", "--kernel", "klocs"]);
+    let played = json(command.arg("--trace").arg(&trace), 0);
+    assert_eq!(played["caches"], true);
+    assert_eq!(played["accesses"].as_u64(), Some(reader.accesses()));
+    let counts = &played["report"]["all"];
+    // The eight pages that were written were found when they were read and mapped.
+    assert!(counts["cache_hits"].as_u64() > Some(8), "{counts}");
+    assert!(counts["commits"].as_u64() >= Some(1), "{counts}");
+    // Another engine says that it passes them over.
+    let output = terrace()
+        .args(["sim", "--policy", "all-dram", "--machine", "cxl", "--trace"])
+        .arg(&trace)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("calls for I/O are passed over"), "{errors}");
+}
+
+/// A trace of one thread with accesses and these records, one batch each.
+fn trace_of(records: &[IoRecord]) -> Vec<u8> {
+    let header = TraceHeader { program: vec!["prog".to_owned()], ..TraceHeader::default() };
+    let mut writer = TraceWriter::new(Vec::new(), &header).unwrap();
+    for (number, record) in records.iter().enumerate() {
+        let accesses = vec![Access::load(0x1000 + 64 * number as u64); 10];
+        writer.write(&Batch { io: vec![*record], accesses, ..Batch::default() }).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+fn call(at: u64, call: Call) -> IoRecord {
+    IoRecord::Call { cpu: 0, at: Nanos(at), took: Nanos(1), call }
+}
+
+/// What is wrong with calls is one line that names the file and the place; what comes before is
+/// used with `--partial`.
+#[test]
+fn calls_that_cannot_have_been_made_are_refused_with_their_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("x.trace");
+    let known = RecordedFile { inode: Some(((8, 1), 7)), existed: true, bytes: Bytes(8192) };
+    let (open, close) = (Call::Open { file: 0 }, Call::Close { file: 0 });
+    let read = Call::Read { file: 0, offset: 0, bytes: 4096 };
+    let begin = [IoRecord::File(known), call(10, open), call(20, read)];
+    let with = |more: &[IoRecord]| [&begin[..], more].concat();
+    for (records, kept, what) in [
+        (with(&[call(30, close), call(40, close)]), 3, "call 4 (in the chunk at byte "),
+        (with(&[call(30, close), call(40, close)]), 3, "file 0 is not open"),
+        (with(&[call(30, Call::Open { file: 3 })]), 2, "file 3 is unknown"),
+        (with(&[call(15, close)]), 2, "begins before the call of its thread"),
+        (with(&[call(30, Call::Send { socket: 0, bytes: 1 })]), 2, "socket 0 is unknown"),
+        (with(&[call(30, Call::Create { file: 0 })]), 2, "file 0 exists already"),
+    ] {
+        std::fs::write(&file, trace_of(&records)).unwrap();
+        let check = refused(terrace().arg("check").arg(&file));
+        assert!(check.contains("x.trace: damaged after ") && check.contains(what), "{check}");
+        assert!(check.contains(&format!(" and {kept} calls")), "{check}");
+        let sim = ["sim", "--json", "--machine", "cxl", "--kernel", "naive", "--trace"];
+        let message = refused(terrace().args(sim).arg(&file));
+        assert!(message.contains(what) && message.contains("--partial"), "{message}");
+        let played = json(terrace().args(sim).arg(&file).arg("--partial"), 0);
+        assert_eq!(played["report"]["kernel_calls"].as_u64(), Some(kept), "{what}");
+        assert!(played["cut"].as_str().unwrap().contains(what), "{played}");
+    }
+    // Cut anywhere: an error, and never a panic; what was whole is used.
+    let whole = trace_of(&with(&[call(30, close)]));
+    for end in (0..whole.len()).step_by(7) {
+        std::fs::write(&file, &whole[..end]).unwrap();
+        let message = refused(terrace().arg("check").arg(&file));
+        assert!(message.contains("x.trace"), "{end}: {message}");
+    }
+    std::fs::write(&file, &whole[..whole.len() - 20]).unwrap();
+    let command = terrace().args(["sim", "--json", "--kernel", "naive", "--partial"]);
+    let played = json(command.args(["--machine", "cxl", "--trace"]).arg(&file), 0);
+    assert_eq!(played["report"]["kernel_calls"], 3);
+    assert!(played["cut"].as_str().unwrap().contains("truncated within the index"), "{played}");
+}
+
+/// Decisions of a simulated kernel are recorded, and explained with the file that they are about.
+#[test]
+fn a_decision_about_a_context_is_explained_with_its_life() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = dir.path().join("record");
+    let run = ["sim", "--kernel", "klocs", "--shape", "rocksdb", "--machine", "kloc-two-tier"];
+    terrace().args(run).arg("--record").arg(&record).assert().success();
+    let why = |more: &[&str]| {
+        let command = terrace().arg("why").arg(&record).arg("--json").args(more);
+        json(command, 0)["decisions"].as_array().unwrap().clone()
+    };
+    let found = why(&["--class", "demote-context", "--last", "1"]);
+    let [one] = &found[..] else { panic!("{found:?}") };
+    let number = one["context"]["context"].as_u64().unwrap();
+    assert!(one["context"]["opened"].as_u64() >= Some(1), "{one}");
+    // Pages of files do not leave one by one.
+    assert!(why(&["--class", "demote"]).iter().all(|decision| decision["context"].is_null()));
+    let context = number.to_string();
+    let of_it = why(&["--context", &context]);
+    assert!(!of_it.is_empty());
+    assert!(of_it.iter().all(|decision| decision["context"]["context"] == number), "{of_it:?}");
+    let output = terrace().arg("why").arg(&record).args(["--context", &context]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(&format!("context {number}: file ")), "{text}");
+    assert!(
+        refused(terrace().arg("why").arg(&record).args(["--context", "99999999"]))
+            .contains("--context: there is no file or socket 99999999")
+    );
+    // Nothing is priced, and so nothing explained, without an economist.
+    terrace()
+        .args(run)
+        .args(["--economist", "off", "--record"])
+        .arg(dir.path().join("off"))
+        .assert()
+        .success();
 }

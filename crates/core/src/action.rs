@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::page::{PageRange, PageRef, PageSize};
+use crate::region::ContextId;
 use crate::sample::SampleSource;
 use crate::tier::TierId;
 use crate::units::{Bytes, BytesPerSecond, Cycles, Nanos, Pages, PerSecond};
@@ -85,6 +86,81 @@ pub enum Action {
         /// Pages that backed memory ahead, and of which it is known what came of it.
         known: u32,
     },
+    /// Move what a file or a socket has in a tier to a slower one, as one decision. The proposals
+    /// that follow it in the plan, as many as [`Action::DemoteContext::pages`] says, are its
+    /// moves, page by page: [`Action::Demote`]. They are not judged by themselves
+    /// ([`Plan::group`]).
+    DemoteContext {
+        /// The file or the socket.
+        context: ContextId,
+        /// How many pages move.
+        pages: u32,
+        /// How many pages of its own the context has in the tier that they leave.
+        of: u32,
+        /// Where they lie.
+        from: TierId,
+        /// Where they should lie.
+        to: TierId,
+    },
+    /// Back memory that was never touched with a huge page at its first touch, or ahead of
+    /// it. The evidence is a profile's: no benefit without the time in which it comes about.
+    FirstTouch {
+        /// The base pages.
+        range: PageRange,
+        /// Base pages of them that the program is expected to touch.
+        touched: u16,
+        /// By how many more or fewer that may be: half of them all where nobody knows.
+        #[serde(default)]
+        unsure: u16,
+        /// Cycles of page walks that the huge page averts within `within`: at least.
+        least: Cycles,
+        /// Expected.
+        averted: Cycles,
+        /// At most.
+        most: Cycles,
+        /// The time in which they come about.
+        within: Nanos,
+        /// How much of that time is still to come; a horizon that is longer counts instead.
+        #[serde(default)]
+        left: Nanos,
+        /// What the program's thread waits for it: zeroing, and making a block. Zero where it is
+        /// done ahead, by a thread of ours.
+        #[serde(default)]
+        waits: Cycles,
+    },
+    /// Fill memory that was never touched with zeros ahead of its first touch, by base pages.
+    Populate {
+        /// The pages.
+        range: PageRange,
+        /// Pages of them that the program is expected to touch.
+        touched: u16,
+        /// By how many more or fewer that may be.
+        #[serde(default)]
+        unsure: u16,
+    },
+    /// Put new memory into one tier rather than another; no bytes move.
+    Place {
+        /// The page.
+        page: PageRef,
+        /// Where it is to lie.
+        to: TierId,
+        /// Where it would lie otherwise.
+        instead: TierId,
+    },
+    /// Move pages together so that blocks of the size of huge pages become free.
+    Compact {
+        /// Blocks that this is expected to free.
+        blocks: u32,
+        /// Of them, those that somebody is expected to ask for.
+        #[serde(default)]
+        wanted: u32,
+        /// What those bring besides the faults that a huge page spares: page walks, within the
+        /// horizon.
+        #[serde(default)]
+        brings: Cycles,
+        /// Base pages that have to move for it.
+        pages: Pages,
+    },
     /// Read and clear the accessed bits of a range; each page whose bit was set
     /// comes as a sample ([`SampleSource::AccessedBit`]) before the outcome.
     Scan {
@@ -107,14 +183,41 @@ pub enum ActionClass {
     Prezero,
     /// [`Action::Collapse`]
     Collapse,
-    /// Everything else that moves no page: split, arm, scan, rates.
-    Other,
+    /// [`Action::DemoteContext`]
+    DemoteContext,
+    /// [`Action::Split`]
+    Split,
+    /// [`Action::FirstTouch`]
+    FirstTouch,
+    /// [`Action::Populate`]
+    Populate,
+    /// [`Action::Place`]
+    Place,
+    /// [`Action::Compact`]
+    Compact,
+    /// [`Action::Arm`], [`Action::Scan`]
+    Observe,
+    /// [`Action::SetPeriod`], [`Action::Throttle`]
+    Rate,
 }
 
 impl ActionClass {
     /// Every class, in the order of its index.
-    pub const ALL: [Self; 6] =
-        [Self::Promote, Self::Demote, Self::Exchange, Self::Prezero, Self::Collapse, Self::Other];
+    pub const ALL: [Self; 13] = [
+        Self::Promote,
+        Self::Demote,
+        Self::Exchange,
+        Self::Prezero,
+        Self::Collapse,
+        Self::DemoteContext,
+        Self::Split,
+        Self::FirstTouch,
+        Self::Populate,
+        Self::Place,
+        Self::Compact,
+        Self::Observe,
+        Self::Rate,
+    ];
 
     /// The class's place in per-class tables.
     pub const fn index(self) -> usize {
@@ -128,7 +231,14 @@ impl ActionClass {
             Self::Exchange => "exchange",
             Self::Prezero => "prezero",
             Self::Collapse => "collapse",
-            Self::Other => "other",
+            Self::DemoteContext => "demote-context",
+            Self::Split => "split",
+            Self::FirstTouch => "first-touch",
+            Self::Populate => "populate",
+            Self::Place => "place",
+            Self::Compact => "compact",
+            Self::Observe => "observe",
+            Self::Rate => "rate",
         }
     }
 }
@@ -142,15 +252,23 @@ impl Action {
             Self::Exchange { .. } => ActionClass::Exchange,
             Self::Prezero { .. } => ActionClass::Prezero,
             Self::Collapse { .. } => ActionClass::Collapse,
-            _ => ActionClass::Other,
+            Self::DemoteContext { .. } => ActionClass::DemoteContext,
+            Self::Split { .. } => ActionClass::Split,
+            Self::FirstTouch { .. } => ActionClass::FirstTouch,
+            Self::Populate { .. } => ActionClass::Populate,
+            Self::Place { .. } => ActionClass::Place,
+            Self::Compact { .. } => ActionClass::Compact,
+            Self::Arm { .. } | Self::Scan { .. } => ActionClass::Observe,
+            Self::SetPeriod { .. } | Self::Throttle { .. } => ActionClass::Rate,
         }
     }
     /// The page it is about, if it is about one (of an exchange: the promoted one).
     pub const fn page(&self) -> Option<PageRef> {
         match self {
-            Self::Promote { page, .. } | Self::Demote { page, .. } | Self::Split { page } => {
-                Some(*page)
-            }
+            Self::Promote { page, .. }
+            | Self::Demote { page, .. }
+            | Self::Split { page }
+            | Self::Place { page, .. } => Some(*page),
             Self::Exchange { promote, .. } => Some(*promote),
             _ => None,
         }
@@ -252,8 +370,16 @@ pub enum Reason {
     /// The same, but nothing counts page walks here: they are estimated from how often
     /// base pages were visited.
     PageWalksEstimated,
+    /// A profile of an earlier run says so.
+    Profiled,
+    /// A huge page is wanted, and there is no free block for it.
+    NoFreeBlock,
     /// The user wants it so.
     AskedFor,
+    /// Nobody has the file or the socket open any more that the page belongs to.
+    ContextClosed,
+    /// The file or the socket that the page belongs to was opened again.
+    ContextOpened,
 }
 
 /// An ordered list of proposals. Reused from tick to tick, so that a policy
@@ -301,6 +427,39 @@ impl Plan {
         self.next.0 += 1;
         self.proposals.push(Proposal { op, action, page_size, heat, victim_heat, urgency, reason });
         op
+    }
+
+    /// Makes one decision of the demotions that `members` adds: a
+    /// [`Action::DemoteContext`] before them, of so many pages as it added. Without any there is
+    /// none.
+    ///
+    /// `members` must add nothing but [`Action::Demote`] from one tier to another.
+    pub fn group(
+        &mut self,
+        context: ContextId,
+        of: u32,
+        heat: Heat,
+        reason: Reason,
+        members: impl FnOnce(&mut Self),
+    ) {
+        let nowhere = (TierId::FASTEST, TierId::FASTEST);
+        let head = self.proposals.len();
+        let action =
+            Action::DemoteContext { context, pages: 0, of, from: nowhere.0, to: nowhere.1 };
+        self.push(action, PageSize::Base, heat, Urgency::Voluntary, reason);
+        members(self);
+        let count = self.proposals.len() - head - 1;
+        let Some(Proposal { action: Action::Demote { from, to, .. }, page_size, .. }) =
+            self.proposals.get(head + 1).copied()
+        else {
+            debug_assert!(count == 0, "members of a context are demoted");
+            self.proposals.truncate(head);
+            return;
+        };
+        let proposal = &mut self.proposals[head];
+        let pages = count as u32;
+        proposal.page_size = page_size;
+        proposal.action = Action::DemoteContext { context, pages, of: of.max(pages), from, to };
     }
 
     /// Forgets the proposals and keeps the numbering.

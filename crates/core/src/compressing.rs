@@ -166,16 +166,7 @@ fn resident(written: &WrittenLadder, nodes: usize) -> Result<(Bytes, Option<Ladd
     if nodes > 1 {
         return Ok((sum, Some(written.in_place(nodes)?)));
     }
-    for (given, name) in [
-        (written.migration.limit.0.is_some(), "migration.limit"),
-        (written.migration.batch.0.is_some(), "migration.batch"),
-        (written.migration.threads.0.is_some(), "migration.threads"),
-    ] {
-        if given {
-            let what = "pages come back when they are touched, which cannot be limited";
-            return Err((name.to_owned(), what.to_owned()));
-        }
-    }
+    written.refuse_migration()?;
     Ok((sum, None))
 }
 

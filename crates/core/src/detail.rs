@@ -1,4 +1,4 @@
-//! The part of a machine file that the full model needs: caches, TLBs and how
+//! The part of a machine file that the exact engine needs: caches, TLBs and how
 //! far a core runs ahead of a miss. Optional, because the model of independent
 //! accesses does without it.
 //!

@@ -27,6 +27,7 @@ use core::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
+use crate::by_kernel::{ByKernel, LadderEngine};
 use crate::compressing::Compressing;
 use crate::dax::{DaxDevice, ParseDaxError};
 use crate::machine::{MachineError, Scalar, Value, field_at, find_field};
@@ -212,6 +213,11 @@ impl Ladder {
     pub fn parse(file: &str, text: &str) -> Result<Self, MachineError> {
         match LadderFile::parse(file, text)? {
             LadderFile::InPlace(ladder) => Ok(ladder),
+            LadderFile::ByKernel(_) => {
+                let message = "the kernel serves the faults of these tiers; here pages stay mapped, \
+                               in memories such as `numa:0`";
+                Err(invalid(file, text, ("engine".to_owned(), message.to_owned())))
+            }
             LadderFile::Compressing(ladder) => {
                 let field = format!("tier[{}].memory", ladder.compressed());
                 let message = "pages are compressed by `terrace run --tiers` only; here they stay \
@@ -309,6 +315,8 @@ pub enum LadderFile {
     InPlace(Ladder),
     /// DRAM, compressed RAM and a file.
     Compressing(Compressing),
+    /// DRAM and swap, between which the kernel moves pages.
+    ByKernel(ByKernel),
 }
 
 impl LadderFile {
@@ -328,6 +336,7 @@ impl LadderFile {
         match self {
             Self::InPlace(ladder) => ladder.tiers.iter().map(|t| t.memory.to_string()).collect(),
             Self::Compressing(ladder) => ladder.names(),
+            Self::ByKernel(_) => vec!["dram".to_owned(), "swap".to_owned()],
         }
     }
 }
@@ -339,12 +348,29 @@ pub(crate) struct WrittenLadder {
     #[serde(default)]
     ladder: Optional<u32>,
     #[serde(default)]
+    pub(crate) engine: Optional<LadderEngine>,
+    #[serde(default)]
     pub(crate) migration: WrittenMigration,
     #[serde(default, rename = "tier")]
     pub(crate) tiers: Vec<WrittenTier>,
 }
 
 impl WrittenLadder {
+    /// Refuses what bounds moves, for ladders whose pages come back when they are touched.
+    pub(crate) fn refuse_migration(&self) -> Result<(), Invalid> {
+        for (given, name) in [
+            (self.migration.limit.0.is_some(), "migration.limit"),
+            (self.migration.batch.0.is_some(), "migration.batch"),
+            (self.migration.threads.0.is_some(), "migration.threads"),
+        ] {
+            if given {
+                let what = "pages come back when they are touched, which cannot be limited";
+                return Err((name.to_owned(), what.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
     fn understand(&self) -> Result<LadderFile, Invalid> {
         match self.ladder.0 {
             Some(Ladder::VERSION) => {}
@@ -357,8 +383,16 @@ impl WrittenLadder {
                 return Err(("ladder".to_owned(), what));
             }
         }
+        let engine = self.engine.0;
+        if engine == Some(LadderEngine::Kernel) {
+            return ByKernel::of(self).map(LadderFile::ByKernel);
+        }
         if self.tiers.iter().any(|tier| !matches!(tier.memory.0, Named::InPlace(_))) {
             return Compressing::of(self).map(LadderFile::Compressing);
+        }
+        if engine.is_some() {
+            let what = "no engine serves faults where pages stay mapped";
+            return Err(("engine".to_owned(), what.to_owned()));
         }
         self.in_place(self.tiers.len()).map(LadderFile::InPlace)
     }

@@ -19,26 +19,35 @@
 //! | [`slots`] | dense per-page numbering across regions |
 //! | [`machine`] | machine files |
 //! | [`detail`] | their part about cores, caches and TLBs |
+//! | [`numa`] | their parts about several sockets, hidden memory and power |
 //! | [`text`] | files that people write |
+//! | [`shelf`] | machine, memory and ladder files by name |
 //! | [`ladder`] | ladder files: the tiers of a running program |
+//! | [`by_kernel`] | ladders whose faults the kernel serves |
 //! | [`compressing`] | ladders with compressed memory |
 //! | [`dax`] | DAX devices by name |
+//! | [`random`] | numbers without a pattern, the same in every run |
 //! | [`mod@outcomes`] | what independent choices can come to |
 //! | [`context`] | files and sockets, with the kernel objects that belong to them |
 
 pub mod action;
+pub mod by_kernel;
 pub mod compressing;
 pub mod context;
 pub mod dax;
 pub mod detail;
+pub mod dram_cache;
 pub mod event;
 pub mod ladder;
 pub mod machine;
+pub mod numa;
 pub mod outcomes;
 pub mod page;
 pub mod parse;
+pub mod random;
 pub mod region;
 pub mod sample;
+pub mod shelf;
 pub mod slots;
 pub mod telemetry;
 pub mod text;
@@ -48,18 +57,23 @@ pub mod units;
 pub use action::{
     Abort, Action, ActionClass, Done, Heat, OpId, Outcome, Plan, Proposal, Reason, Urgency,
 };
+pub use by_kernel::{ByKernel, LadderEngine};
 pub use compressing::{Compressing, SpillTier};
 pub use context::{Context, ContextChange, ContextEvent, ContextIdentity, ContextKind, ObjectKind};
 pub use dax::{DaxDevice, ParseDaxError};
 pub use detail::{Detail, Inclusion, Replacement};
+pub use dram_cache::DramCache;
 pub use event::{Event, EventRef};
 pub use ladder::{Home, Ladder, LadderFile, LadderTier, Memory, Migration, NoLadder};
 pub use machine::{Machine, MachineError};
+pub use numa::{Numa, Power};
 pub use outcomes::outcomes;
 pub use page::{PageNo, PageRange, PageRef, PageSize};
 pub use parse::ParseUnitError;
+pub use random::{Xorshift, splitmix64};
 pub use region::{ContextId, Region, RegionId};
 pub use sample::{Access, FaultKind, Sample, SampleSource, Upcoming};
+pub use shelf::{NotFound, Shelf};
 pub use slots::SlotMap;
 pub use telemetry::{MAX_TIERS, Telemetry, TierTelemetry};
 pub use text::read_text;

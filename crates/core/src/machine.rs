@@ -24,6 +24,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::detail::Detail;
+use crate::dram_cache::DramCache;
+use crate::numa::{Numa, Power};
 use crate::parse::without_byte_order_mark;
 use crate::tier::{TierKind, TierSpec};
 use crate::units::{Bytes, BytesPerSecond, Cycles, Frequency, Nanos};
@@ -54,9 +56,18 @@ pub struct Machine {
     pub tiers: Vec<TierFile>,
     /// What the operating system's mechanisms cost on it.
     pub costs: Costs,
-    /// Cores, caches and TLBs in detail; the full model needs it.
+    /// Cores, caches and TLBs in detail; the exact engine needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Detail>,
+    /// Several sockets, and slow memory that can be hidden.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa: Option<Numa>,
+    /// Two sockets whose memory lies behind caches of DRAM (Memory Mode).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dram_cache: Option<DramCache>,
+    /// What the machine draws.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<Power>,
 }
 
 /// Processors.
@@ -102,7 +113,16 @@ pub struct TierFile {
     pub granularity: Sourced<Bytes>,
     /// Share of the peak bandwidth, 0 to 1, above which latency grows with load.
     pub load_knee: Sourced<f64>,
+    /// A memory file: the name of one that comes with Terrace, or a path beside the machine
+    /// file. Runs of single accesses then time each line by the commands of that memory's
+    /// controller. Without it the tier is what the values above say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_file: Option<String>,
 }
+
+/// The most processors that Linux on x86-64 can be built for (`NR_CPUS_RANGE_END`,
+/// `arch/x86/Kconfig`).
+const MOST_CORES: u32 = 8192;
 
 /// What the mechanisms cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -169,6 +189,13 @@ impl Machine {
         if self.cpu.cores.value == 0 {
             return bad("cpu.cores".into(), "must be at least 1");
         }
+        if self.cpu.cores.value > MOST_CORES {
+            let message = format!("must be at most {MOST_CORES}, as many as Linux can have");
+            return Err(("cpu.cores".into(), message));
+        }
+        if self.cpu.llc_latency.value.is_zero() {
+            return bad("cpu.llc-latency".into(), "must be above zero");
+        }
         if self.cpu.clock.value.get() <= 0.0 {
             return bad("cpu.clock".into(), "must be above zero");
         }
@@ -189,14 +216,37 @@ impl Machine {
             if tier.capacity.value.is_zero() {
                 return bad(field("capacity"), "must be above zero");
             }
+            if tier.read_latency.value.is_zero() {
+                return bad(field("read-latency"), "must be above zero");
+            }
+            if tier.write_latency.value.is_zero() {
+                return bad(field("write-latency"), "must be above zero");
+            }
             if tier.read_bandwidth.value.get() <= 0.0 {
                 return bad(field("read-bandwidth"), "must be above zero");
             }
             if tier.write_bandwidth.value.get() <= 0.0 {
                 return bad(field("write-bandwidth"), "must be above zero");
             }
-            if tier.combined_bandwidth.as_ref().is_some_and(|b| b.value.get() <= 0.0) {
-                return bad(field("combined-bandwidth"), "must be above zero");
+            if let Some(combined) = &tier.combined_bandwidth {
+                let of = [&tier.read_bandwidth, &tier.write_bandwidth].map(|b| b.value.get());
+                let combined = combined.value.get();
+                if combined < of[0] || combined < of[1] {
+                    let message = "is less than read-bandwidth or write-bandwidth, which is \
+                                   reached without the other direction";
+                    return bad(field("combined-bandwidth"), message);
+                }
+                // Files give rounded figures.
+                if combined > (of[0] + of[1]) * 1.01 {
+                    let message = "is more than read-bandwidth and write-bandwidth together";
+                    return bad(field("combined-bandwidth"), message);
+                }
+            }
+            if tier.memory_file.is_some() && tier.kind != TierKind::ByteAddressable {
+                return bad(
+                    field("memory-file"),
+                    "only a byte-addressable tier is timed by a memory",
+                );
             }
             if tier.granularity.value.is_zero() {
                 return bad(field("granularity"), "must be above zero");
@@ -208,6 +258,10 @@ impl Machine {
         if self.costs.copy_bandwidth.value.get() <= 0.0 {
             return bad("costs.copy-bandwidth".into(), "must be above zero");
         }
+        self.numa.as_ref().map_or(Ok(()), |numa| numa.validate(self.tiers.len()))?;
+        self.power.as_ref().map_or(Ok(()), Power::validate)?;
+        let tiers = &self.tiers;
+        self.dram_cache.as_ref().map_or(Ok(()), |cache| cache.validate(tiers))?;
         self.detail.as_ref().map_or(Ok(()), |detail| detail.validate(self.cpu.llc.value))
     }
 }
@@ -279,7 +333,8 @@ pub(crate) fn find_field(text: &str, field: &str) -> Option<usize> {
         }
         offset += content.len();
     }
-    None
+    // All tables of a name together are where the first of them begins.
+    text.find(&format!("[[{field}]]"))
 }
 
 /// A quantity that a file may give, as `{ value = …, source = "…" }`.

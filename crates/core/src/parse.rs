@@ -116,6 +116,28 @@ fn integer(text: &str, value: f64) -> Result<u64, ParseUnitError> {
     }
 }
 
+/// An amount in whole units. Whole numbers are read exactly: a floating-point number holds those
+/// up to 2^53 only.
+fn whole(
+    text: &str,
+    example: &'static str,
+    factor_of: impl Fn(&str) -> Option<f64>,
+) -> Result<u64, ParseUnitError> {
+    let value = quantity(text, example, &factor_of)?;
+    let trimmed = text.trim();
+    let digits = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '_'));
+    let (number, unit) = trimmed.split_at(digits.unwrap_or(trimmed.len()));
+    // All factors of whole units are whole, and below 2^53.
+    let exact = number
+        .replace('_', "")
+        .parse::<u64>()
+        .ok()
+        .zip(factor_of(unit.trim()))
+        .and_then(|(number, factor)| number.checked_mul(factor as u64));
+    let about = integer(text, value)?;
+    Ok(exact.unwrap_or(about))
+}
+
 fn byte_factor(unit: &str) -> Option<f64> {
     Some(match unit {
         "B" => 1.0,
@@ -134,14 +156,14 @@ fn byte_factor(unit: &str) -> Option<f64> {
 impl FromStr for Bytes {
     type Err = ParseUnitError;
     fn from_str(text: &str) -> Result<Self, ParseUnitError> {
-        integer(text, quantity(text, "256MiB", byte_factor)?).map(Self)
+        whole(text, "256MiB", byte_factor).map(Self)
     }
 }
 
 impl FromStr for Nanos {
     type Err = ParseUnitError;
     fn from_str(text: &str) -> Result<Self, ParseUnitError> {
-        let value = quantity(text, "10ms", |unit| {
+        whole(text, "10ms", |unit| {
             Some(match unit {
                 "ns" => 1.0,
                 "us" | "µs" => 1e3,
@@ -151,17 +173,16 @@ impl FromStr for Nanos {
                 "h" => 3600e9,
                 _ => return None,
             })
-        })?;
-        integer(text, value).map(Self)
+        })
+        .map(Self)
     }
 }
 
 impl FromStr for Cycles {
     type Err = ParseUnitError;
     fn from_str(text: &str) -> Result<Self, ParseUnitError> {
-        let value =
-            quantity(text, "14cycles", |unit| matches!(unit, "cycle" | "cycles").then_some(1.0))?;
-        integer(text, value).map(Self)
+        let factor = |unit: &str| matches!(unit, "cycle" | "cycles").then_some(1.0);
+        whole(text, "14cycles", factor).map(Self)
     }
 }
 
@@ -207,6 +228,19 @@ impl FromStr for Frequency {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Beyond 2^53 a floating-point number is a neighbour of what was written.
+    #[test]
+    fn whole_amounts_are_read_as_they_were_written() {
+        for amount in [9_007_199_254_740_993, (1 << 62) + 1] {
+            assert_eq!(format!("{amount}cycles").parse(), Ok(Cycles(amount)));
+            assert_eq!(format!("{amount} B").parse(), Ok(Bytes(amount)));
+            assert_eq!(format!("{amount}ns").parse(), Ok(Nanos(amount)));
+        }
+        assert_eq!("9007199254740993us".parse(), Ok(Nanos(9_007_199_254_740_993_000)));
+        assert_eq!("1.5KiB".parse(), Ok(Bytes(1536)));
+        assert!("9_300_000_000_000_000_000B".parse::<Bytes>().is_err());
+    }
 
     #[test]
     fn every_quantity_reads_what_a_person_writes() {

@@ -8,6 +8,8 @@ use terrace_core::{Machine, MachineError};
 
 const GOOD: &str = include_str!("../../../machines/optane-cascade-lake.toml");
 
+const FOUR_NODES: &str = include_str!("../../../machines/four-node.toml");
+
 fn line_of(text: &str, needle: &str) -> usize {
     text.lines().position(|l| l.contains(needle)).expect("the needle is in the file") + 1
 }
@@ -24,6 +26,7 @@ fn every_machine_file_of_the_repository_is_accepted() {
         GOOD,
         include_str!("../../../machines/cxl.toml"),
         include_str!("../../../machines/laptop.toml"),
+        FOUR_NODES,
     ];
     for text in texts {
         let machine = Machine::parse("m.toml", text).expect("accepted");
@@ -90,6 +93,8 @@ fn values_that_make_no_machine_are_refused_at_their_line() {
         ("value = \"39.4GB/s\"", "value = \"0\"", "tier[1].read-bandwidth"),
         ("value = 0.5, source", "value = 1.0, source", "tier[1].load-knee"),
         ("value = 24, source", "value = 0, source", "cpu.cores"),
+        ("value = 24, source", "value = 100000, source", "cpu.cores"),
+        ("value = \"305ns\"", "value = \"0ns\"", "tier[1].read-latency"),
         ("value = 12, source", "value = 0.5, source", "cpu.miss-slots"),
         ("name = \"optane\"", "name = \"dram\"", "tier[1].name"),
         ("schema = 1", "schema = 2", "schema"),
@@ -100,6 +105,36 @@ fn values_that_make_no_machine_are_refused_at_their_line() {
         assert_eq!(error.field.as_deref(), Some(field), "{error}");
         assert_eq!(error.line, line_of(GOOD, from), "{error}");
     }
+}
+
+/// A link whose directions together are slower than one of them alone is none, and neither is one
+/// that is faster than both.
+#[test]
+fn a_combined_bandwidth_lies_between_one_direction_and_both() {
+    const LINK: &str = include_str!("../../../machines/cxl.toml");
+    let from = "combined-bandwidth = { value = \"27.2GB/s\"";
+    assert!(LINK.contains(from));
+    for (value, what) in [("17.7GB/s", "less than"), ("40GB/s", "more than"), ("0", "less than")] {
+        let to = format!("combined-bandwidth = {{ value = \"{value}\"");
+        let error = Machine::parse("m.toml", &LINK.replacen(from, &to, 1)).expect_err("refused");
+        assert_eq!(error.field.as_deref(), Some("tier[1].combined-bandwidth"), "{error}");
+        assert_eq!(error.line, line_of(LINK, from), "{error}");
+        assert!(error.message.contains(what), "{error}");
+    }
+    for value in ["17.8GB/s", "35.6GB/s"] {
+        let to = format!("combined-bandwidth = {{ value = \"{value}\"");
+        Machine::parse("m.toml", &LINK.replacen(from, &to, 1)).expect("accepted");
+    }
+}
+
+#[test]
+fn a_compressed_tier_has_no_memory_file() {
+    let capacity = "capacity = { value = \"768GB\"";
+    let from = format!("kind = \"byte-addressable\"\n{capacity}");
+    let to = format!("kind = \"compressed\"\nmemory-file = \"optane\"\n{capacity}");
+    let error = refused(&from, &to);
+    assert_eq!(error.field.as_deref(), Some("tier[1].memory-file"), "{error}");
+    assert_eq!(error.line, line_of(GOOD, capacity), "{error}");
 }
 
 #[test]
@@ -171,4 +206,32 @@ proptest! {
         let text = format!("{}{}{}", &GOOD[..at], with, &GOOD[at + 1..]);
         let _ = Machine::parse("m.toml", &text);
     }
+}
+
+#[test]
+fn nodes_and_power_that_cannot_be_are_refused_by_field_and_line() {
+    for (from, to, field) in [
+        ("value = \"128MiB\"", "value = \"100MiB\"", "numa.block"),
+        ("far-distance = { value = 21", "far-distance = { value = 10", "numa.far-distance"),
+        ("nodes = { value = 4", "nodes = { value = 1", "numa.nodes"),
+        (
+            "page-descriptor = { value = \"64B\"",
+            "page-descriptor = { value = \"0B\"",
+            "numa.page-descriptor",
+        ),
+        ("module-idle = { value = 3.5", "module-idle = { value = 35", "power.module-idle"),
+        ("rest = { value = 200", "rest = { value = -1", "power.rest"),
+    ] {
+        assert!(FOUR_NODES.contains(from), "the file no longer has `{from}`");
+        let text = FOUR_NODES.replacen(from, to, 1);
+        let error = Machine::parse("m.toml", &text).expect_err(field);
+        assert_eq!(error.field.as_deref(), Some(field), "{error}");
+        assert_eq!(error.line, line_of(&text, to), "{error}");
+    }
+    let two_tiers = GOOD.to_owned() + FOUR_NODES.split_once("[numa]").expect("it is there").1;
+    let error = Machine::parse(
+        "m.toml",
+        &two_tiers.replacen("nodes = { value = 4", "[numa]\nnodes = { value = 4", 1),
+    );
+    assert!(error.expect_err("two tiers").message.contains("four tiers"));
 }

@@ -188,7 +188,7 @@ pub enum Mapping {
     RowRankBankColumnGroup,
 }
 
-/// Times of DRAM, by JEDEC's names.
+/// Times of DRAM, by JEDEC's names: a field for each time that the standard names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(non_snake_case)]

@@ -72,7 +72,7 @@ pub struct MemoryStats {
 }
 
 /// A memory: channels behind one address space.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Memory<O: Observer = ()> {
     channels: Vec<Channel<O>>,
     /// Channels that consecutive stripes go around.
@@ -94,6 +94,27 @@ impl Memory<()> {
     /// A memory, idle at time 0.
     pub fn new(file: &MemoryFile) -> Self {
         Self::with_observers(file, |_| ())
+    }
+}
+
+impl<O: Observer + Clone> Memory<O> {
+    /// Submits a read, and says when its data are there if nothing else is submitted
+    /// meanwhile: the channel's future is played on a copy of it. Completions are
+    /// forgotten.
+    pub fn foresee_read(&mut self, address: u64, at: Picos) -> Picos {
+        let Submitted { ticket, .. } = self.submit(Access::Read, address, at);
+        let forwarded = self.done.iter().find(|(done, _)| *done == ticket).map(|(_, when)| *when);
+        self.forget_completions();
+        if let Some(when) = forwarded {
+            return when;
+        }
+        let mut future = self.channels[self.route(address).0].clone();
+        loop {
+            if let Some(done) = future.completions().find(|done| done.id == ticket.0) {
+                return self.picos(done.at + Clock(self.backend));
+            }
+            future.advance_until_room(Clock::NEVER);
+        }
     }
 }
 
@@ -231,6 +252,14 @@ impl<O: Observer> Memory<O> {
             }
             self.channels[index].advance_until_room(Clock::NEVER);
         }
+    }
+
+    /// Forgets what was completed: for callers that do not ask.
+    pub fn forget_completions(&mut self) {
+        for channel in &mut self.channels {
+            channel.completions();
+        }
+        self.done.clear();
     }
 
     fn collect(&mut self) {

@@ -1,5 +1,9 @@
 //! The memory files that come with Terrace, by name.
 
+use std::path::PathBuf;
+
+use terrace_core::Shelf;
+
 use crate::file::MemoryFile;
 
 /// Name and text of every built-in memory file.
@@ -26,7 +30,16 @@ pub fn builtin(name: &str) -> Option<MemoryFile> {
     )
 }
 
-/// A built-in memory by its name, else the memory file at that path.
+/// The file that a memory is read from; `None` for one that is built in, or not there.
+pub fn file(name_or_path: &str) -> Option<PathBuf> {
+    if BUILTIN.iter().any(|(name, _)| *name == name_or_path) {
+        return None;
+    }
+    Shelf::Memories.find(name_or_path).ok()
+}
+
+/// A built-in memory by its name, else the memory file at that path or [of that
+/// name](Shelf::find).
 ///
 /// # Errors
 ///
@@ -35,11 +48,14 @@ pub fn load(name_or_path: &str) -> Result<MemoryFile, String> {
     if let Some(memory) = builtin(name_or_path) {
         return Ok(memory);
     }
-    let text = terrace_core::read_text(name_or_path).map_err(|e| {
-        let names = BUILTIN.map(|(name, _)| format!("`{name}`")).join(", ");
-        format!("{name_or_path}: {e} (memories that come with Terrace are {names})")
+    let names = || BUILTIN.map(|(name, _)| format!("`{name}`")).join(", ");
+    let path = Shelf::Memories.find(name_or_path).map_err(|missing| {
+        format!("{name_or_path}: {missing} (memories that come with Terrace are {})", names())
     })?;
-    MemoryFile::parse(name_or_path, &text).map_err(|e| e.to_string())
+    let text = terrace_core::read_text(&path).map_err(|e| {
+        format!("{}: {e} (memories that come with Terrace are {})", path.display(), names())
+    })?;
+    MemoryFile::parse(&path.display().to_string(), &text).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]

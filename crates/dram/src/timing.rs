@@ -8,7 +8,7 @@ pub const READ: usize = 0;
 /// See [`READ`].
 pub const WRITE: usize = 1;
 
-/// Times of DRAM, in cycles; names as in [`crate::file::DramTimes`].
+/// Times of DRAM, in cycles; names as in [`crate::file::DramTimes`], a field for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct DramCycles {

@@ -20,6 +20,8 @@ pub enum Reference {
     Simulator,
     /// A published measurement of hardware.
     Hardware,
+    /// A measurement of this machine and its kernel, made in the same run.
+    Here,
     /// A bound of our own.
     Ourselves,
 }

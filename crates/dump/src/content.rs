@@ -1,8 +1,8 @@
 //! The content of a page that is absent.
 
-use terrace_live::codec::{self, PageBytes};
 use terrace_live::spill::batch::find;
 use terrace_live::spill::location::{HEADER, LONGEST, Location};
+use terrace_live::store::codec::{self, PageBytes};
 
 use crate::image::Image;
 use crate::source::Source;

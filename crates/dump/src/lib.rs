@@ -2,7 +2,7 @@
 //!
 //! The kernel and debuggers do not wait for a pager: what is absent reads as zeros in a dump. Most
 //! of it is in the dump all the same, in the memory of Terrace's store. This crate finds Terrace's
-//! tables in a dump ([`terrace_live::core_tables`]), says which pages are absent, and writes a dump
+//! tables in a dump ([`terrace_live::failsafe::core_tables`]), says which pages are absent, and writes a dump
 //! in which they are where they belong.
 //!
 //! A dump is anybody's file: no length and no address in it is believed. A page that cannot be

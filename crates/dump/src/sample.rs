@@ -1,10 +1,10 @@
 //! A small dump made by hand, with a page of each kind: for tests, and for fuzzing to begin with.
 
-use terrace_live::codec::{Codec, Effort, Packed, PageBytes};
-use terrace_live::core_tables::{Anchor, MAGIC, VERSION};
-use terrace_live::limbo::{NOBODY, owner};
-use terrace_live::page_state::{BUSY, PageState};
+use terrace_live::evict::staging::{NOBODY, owner};
+use terrace_live::failsafe::core_tables::{Anchor, MAGIC, VERSION};
+use terrace_live::space::page_state::{BUSY, PageState};
 use terrace_live::spill::location::{HEADER, Location, checksum};
+use terrace_live::store::codec::{Codec, Effort, Packed, PageBytes};
 
 use crate::PAGE;
 
@@ -103,7 +103,7 @@ pub fn sample() -> Sample {
     row("raw", raw, 0, ZERO, Some(noise(4)));
     row("same", same, 0, ZERO, Some(repeated));
     row("zeros", PageState::Same(0), 0, ZERO, Some(ZERO));
-    row("limbo", PageState::Limbo(1), 0, ZERO, Some(numbers(6)));
+    row("staged", PageState::Staged(1), 0, ZERO, Some(numbers(6)));
     row("leaving", PageState::Resident, BUSY, ZERO, Some(numbers(7)));
     row("arrived", quick, BUSY, numbers(8), Some(numbers(8)));
     row("spilled", PageState::Spilled(spilled), 0, ZERO, Some(numbers(9)));

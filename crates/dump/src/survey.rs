@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
-use terrace_live::limbo::{NOBODY, ORPHAN, owner};
-use terrace_live::page_state::{BUSY, PageState};
+use terrace_live::evict::staging::{NOBODY, ORPHAN, owner};
+use terrace_live::space::page_state::{BUSY, PageState};
 
 use crate::content::{Contents, From};
 use crate::image::{Image, Place, is_zero};
@@ -194,7 +194,7 @@ impl<S: Source + ?Sized> Look<'_, '_, S> {
                 Some(from) => from,
                 None => return self.resident(address),
             },
-            PageState::Limbo(slot) => {
+            PageState::Staged(slot) => {
                 let Some(at) = self.contents.tables.slot(slot) else {
                     self.lost(address, Lost::Damaged);
                     return Ok(());

@@ -1,7 +1,7 @@
 //! Terrace's tables in a dump: what the anchor says, and what it leads to.
 
-use terrace_live::core_tables::{Anchor, MAGIC, VERSION};
-use terrace_live::limbo;
+use terrace_live::evict::staging;
+use terrace_live::failsafe::core_tables::{Anchor, MAGIC, VERSION};
 
 use crate::image::Image;
 use crate::source::Source;
@@ -94,7 +94,7 @@ impl Tables {
 
     /// The slot that a page has been moved to, if its word does not say so yet.
     pub fn slot_of(&self, region: u32, page: u32) -> Option<u32> {
-        let owner = limbo::owner(region, page);
+        let owner = staging::owner(region, page);
         self.owners.iter().position(|&other| other == owner).map(|slot| slot as u32)
     }
 }

@@ -8,6 +8,8 @@ use terrace_core::Cycles;
 /// Benefits and harms are those of the program's own accesses. The value of
 /// freed memory is no part of them: it is earned, and counted, by the page that
 /// takes the place. So the accounts of all classes can be added up.
+///
+/// As many fields as there are figures, which recordings and reports carry by these names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     /// Proposals seen.
@@ -20,6 +22,12 @@ pub struct Account {
     pub forced: u64,
     /// Let pass for the sake of what they teach.
     pub explored: u64,
+    /// Would have paid, but were held out at random, to see what becomes of pages without it.
+    pub held_out: u64,
+    /// What was predicted of those of them that were watched to the end.
+    pub held_out_predicted: Cycles,
+    /// What accesses to those would have gained by it, as far as they were observed.
+    pub held_out_observed: Cycles,
     /// Carried out.
     pub completed: u64,
     /// Let pass but not carried out.
@@ -67,6 +75,13 @@ impl Account {
     /// Realised over predicted harm of the actions that were watched to the end.
     pub fn harm_ratio(&self) -> Option<f64> {
         ratio(self.judged_realised_harm, self.judged_predicted_harm)
+    }
+
+    /// The same of actions that were held out: what they would have brought over what was
+    /// predicted. Where it is far from [`Account::benefit_ratio`], it is the action itself that
+    /// changes how pages are used, or how they are seen.
+    pub fn held_out_ratio(&self) -> Option<f64> {
+        ratio(self.held_out_observed, self.held_out_predicted)
     }
 
     /// Cycles gained in all, as far as observed; negative if lost.

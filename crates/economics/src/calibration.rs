@@ -45,8 +45,13 @@ pub struct Calibration {
     /// What an access waits for a page walk for a base page, while nothing else is under
     /// way; zero where nobody knows, and then a huge page saves none.
     pub page_walk: Nanos,
-    /// A fault that is resolved in user space, without the page's content.
+    /// A fault on memory that was never touched, without the page's content: of a program under
+    /// the pager one that is resolved in user space, else the kernel's.
     pub user_fault: Nanos,
+    /// Base pages that come in with one such fault of a walk. The pager brings 32 along
+    /// (`docs/decisions/0005-ahead.md`), the kernel none.
+    #[serde(default = "with_a_fault")]
+    pub fault_pages: f64,
     /// Putting one base page into a tier that is not addressable, where
     /// telemetry does not say.
     pub compress: Nanos,
@@ -61,6 +66,15 @@ pub struct Calibration {
     /// How to decide on it.
     pub parameters: Parameters,
 }
+
+/// The pager's.
+const fn with_a_fault() -> f64 {
+    FAULT_PAGES
+}
+
+/// Base pages that are filled in for one fault of a walk by the pager: the one that was asked for,
+/// and 32 ahead of it (`docs/decisions/0005-ahead.md`).
+pub const FAULT_PAGES: f64 = 33.0;
 
 /// What telemetry does not say of a tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -98,6 +112,21 @@ pub struct Parameters {
     /// price that nobody ever paid is learnt; 0 for none. 64 are 1.6 %, the
     /// low end of the 1-5 % that randomised hold-outs usually take.
     pub explore: u32,
+    /// What those may cost: a share of one processor's time. 0.01 is a third of what looking
+    /// for collapses may take.
+    pub explore_budget: f64,
+    /// One in so many actions that pay is held out at random, so that there is something to
+    /// compare with; 0 for none, as where a world can be run twice (simulation).
+    pub hold_out: u32,
+    /// How long a program's thread may wait in one go before each further cycle counts more: 1 ms.
+    /// Assumed: a request of a service is to be answered in a few of them.
+    pub stall_budget: Nanos,
+    /// What each cycle beyond that counts besides itself: 9, so ten times in all. Assumed: a tail
+    /// costs whoever waits for the slowest of many.
+    pub tail: f64,
+    /// Whether a class of action that costs more than it brings stands still for a while. Where
+    /// policies are to be compared as they are (simulation), it does not.
+    pub kill_switch: bool,
 }
 
 impl Default for Parameters {
@@ -109,6 +138,11 @@ impl Default for Parameters {
             hysteresis: 0.5,
             ample_free: 0.02,
             explore: 64,
+            explore_budget: 0.01,
+            hold_out: 0,
+            stall_budget: Nanos::millis(1),
+            tail: 9.0,
+            kill_switch: false,
         }
     }
 }
@@ -158,6 +192,7 @@ impl Calibration {
             // The upper levels lie in the processor's own caches, the last mostly in memory.
             page_walk: machine.tiers.first().map_or(Nanos::ZERO, |t| t.read_latency.value),
             user_fault: costs.user_fault.value,
+            fault_pages: FAULT_PAGES,
             compress: unmapped.map_or_else(
                 || costs.copy_bandwidth.value.time_for(Bytes::kib(4)),
                 |t| t.write_latency.value,
@@ -170,6 +205,11 @@ impl Calibration {
             tiers,
             parameters: Parameters::default(),
         }
+    }
+
+    /// Base pages that come with one fault of a walk; at least one.
+    pub(crate) fn a_fault(&self) -> f64 {
+        if self.fault_pages.is_finite() { self.fault_pages.max(1.0) } else { 1.0 }
     }
 
     /// Checks what the types cannot. An unchecked calibration makes no price
@@ -192,6 +232,12 @@ impl Calibration {
         }
         if !(self.copy_bandwidth.get() > 0.0 && self.copy_bandwidth.get().is_finite()) {
             return fail("copy-bandwidth", "must be above zero");
+        }
+        if !(1.0..=1e6).contains(&self.fault_pages) {
+            return fail("fault-pages", "must be at least 1");
+        }
+        if !(p.tail >= 0.0 && p.tail.is_finite()) {
+            return fail("parameters.tail", "must not be negative");
         }
         if self.shootdown_batch == 0 {
             return fail("shootdown-batch", "must be at least 1");

@@ -38,6 +38,15 @@ pub struct Market {
     pub ask: Interval,
     /// By which factor the mechanism's real cost differs from the calibrated.
     pub correction: Interval,
+    /// Of what a profile said would be touched, the part that was, where it was left alone to see;
+    /// 1 as long as nothing was seen.
+    #[serde(default = "whole")]
+    pub touched: f64,
+}
+
+/// As a profile says.
+const fn whole() -> f64 {
+    1.0
 }
 
 /// Proposal-independent inputs of a model, with what all models derive from them.
@@ -77,6 +86,11 @@ impl<'a> Conditions<'a> {
         self.cycles(latency) / self.mlp
     }
 
+    /// What a number of cycles come to where what takes them shares its time.
+    pub(crate) fn shared(&self, cycles: f64) -> f64 {
+        cycles / self.mlp
+    }
+
     /// A duration in seconds of a number of cycles; zero without a clock.
     pub(crate) fn seconds(&self, cycles: f64) -> f64 {
         if self.cycles_per_second > 0.0 { cycles / self.cycles_per_second } else { 0.0 }
@@ -85,6 +99,19 @@ impl<'a> Conditions<'a> {
     /// How long a placement is expected to last, in seconds.
     pub(crate) fn horizon(&self) -> f64 {
         finite(self.market.horizon).clamp(1e-9, 1e10)
+    }
+
+    /// Of what a profile says will be touched, the part that is to be expected.
+    pub(crate) fn touched(&self) -> f64 {
+        let share = self.market.touched;
+        if share.is_finite() { share.clamp(0.0, 2.0) } else { 1.0 }
+    }
+
+    /// What a wait of so many cycles costs beyond its time, as it is longer than it should be.
+    pub(crate) fn tail(&self, stall: f64) -> f64 {
+        let parameters = &self.calibration.parameters;
+        let beyond = (stall - self.cycles(parameters.stall_budget)).max(0.0);
+        beyond * finite(parameters.tail).clamp(0.0, 1e6)
     }
 
     /// What a cycle of Terrace's own time costs the program: nothing on idle

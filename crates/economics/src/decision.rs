@@ -6,6 +6,7 @@ use terrace_core::{Action, Heat, Nanos, OpId, PageSize, PerSecond, Proposal, Rea
 use crate::interval::Interval;
 use crate::ledger::{Ledger, MAX_TERMS, Term};
 use crate::mode::Verdict;
+use crate::model;
 
 /// What the economist decided about a proposal, and why. Holds everything that
 /// its explanation needs, and no memory of its own.
@@ -47,8 +48,7 @@ pub struct Decision {
 impl Decision {
     /// A decision without a price.
     pub(crate) fn unpriced(proposal: &Proposal, at: Nanos, verdict: Verdict) -> Self {
-        // Off knows nothing to say; a missing model is an unknown price.
-        let price = if verdict == Verdict::Unpriced { Interval::UNKNOWN } else { Interval::ZERO };
+        let price = Interval::ZERO;
         Self {
             op: proposal.op,
             at,
@@ -87,14 +87,24 @@ impl Decision {
         }
     }
 
-    /// By how many cycles the action surely pays: the least benefit less the
-    /// expected cost times the hurdle. It pays if this is above zero.
+    /// By how many cycles the action pays: the benefit that counts less the expected cost times
+    /// the hurdle.
     pub fn margin(&self) -> f64 {
-        self.benefit.low - self.hurdle * self.cost.expected
+        self.counted() - self.hurdle * self.cost.expected
+    }
+
+    /// The benefit that counts: the least one, or the expected one of what is done to learn.
+    pub fn counted(&self) -> f64 {
+        if model::counts_expected(&self.action) { self.benefit.expected } else { self.benefit.low }
+    }
+
+    /// Whether it pays.
+    pub fn pays(&self) -> bool {
+        model::pays(&self.action, self.benefit, self.cost, self.hurdle)
     }
 
     /// Whether it was priced at all.
     pub const fn is_priced(&self) -> bool {
-        !matches!(self.verdict, Verdict::Off | Verdict::Unpriced)
+        !matches!(self.verdict, Verdict::Off)
     }
 }

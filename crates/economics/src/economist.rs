@@ -11,14 +11,16 @@ use crate::calibration::Calibration;
 use crate::conditions::{Conditions, Market};
 use crate::correction::Correction;
 use crate::decision::Decision;
+use crate::guard::{self, Purse, Switch};
 use crate::heat::Rates;
-use crate::interval::Interval;
+use crate::interval::{Interval, finite};
 use crate::ledger::Ledger;
 use crate::lifetime::Lifetimes;
 use crate::mode::{Mode, Verdict};
 use crate::model;
 use crate::prezero;
 use crate::quote::Quote;
+use crate::touches::{LookedAt, Touches};
 use crate::watch::{Direction, Move, Watches};
 
 /// Predictions that wait for their outcome. More actions under way than this,
@@ -56,6 +58,16 @@ pub struct Economist {
     surveyed: Option<OpId>,
     now: Nanos,
     sample_period: u64,
+    /// What exploring may still cost.
+    purse: Purse,
+    /// By class.
+    switches: [Switch; CLASSES],
+    /// By class: what came of memory that a profile speaks of.
+    touches: [Touches; CLASSES],
+    /// Sets this process's draws apart from those of others that number alike.
+    salt: u64,
+    /// What deciding itself has cost, as the world has timed it.
+    own_cost: Cycles,
 }
 
 /// A prediction that waits for its outcome.
@@ -67,6 +79,8 @@ struct Pending {
     predicted: f32,
     gain: f32,
     harm: f32,
+    /// What was known then of how good profiles are.
+    true_of: f32,
     /// What each access of the page that goes up gains, or of the one that goes
     /// down loses.
     load: f32,
@@ -91,6 +105,7 @@ impl Pending {
             predicted: (ledger.processor * correction) as f32,
             gain: ledger.gain as f32,
             harm: ledger.harm as f32,
+            true_of: conditions.market.touched as f32,
             load: load as f32,
             store: store as f32,
             touch: touch as f32,
@@ -151,7 +166,29 @@ impl Economist {
             surveyed: None,
             now: Nanos::ZERO,
             sample_period: 0,
+            purse: Purse::full(),
+            switches: Default::default(),
+            touches: Default::default(),
+            salt: 0,
+            own_cost: Cycles::ZERO,
         }
+    }
+
+    /// It decides for this process: what is drawn is drawn apart from what others draw.
+    pub fn set_process(&mut self, process: u32) {
+        self.salt = guard::salt_of(process);
+    }
+
+    /// It goes on in a forked child: with all that was learnt, but with accounts of its own, as
+    /// what is in them so far is the parent's, and in the parent's report. What is watched ends in
+    /// the parent; what is under way is carried out in both.
+    pub fn forked(&mut self, process: u32) {
+        self.set_process(process);
+        self.accounts = Default::default();
+        self.switches = Default::default();
+        self.own_cost = Cycles::ZERO;
+        self.watches.clear();
+        self.touches.iter_mut().for_each(Touches::forked);
     }
 
     /// What it does with its opinion.
@@ -177,6 +214,21 @@ impl Economist {
     /// All accounts, in the order of [`ActionClass::ALL`].
     pub fn accounts(&self) -> &[Account; CLASSES] {
         &self.accounts
+    }
+
+    /// Deciding has cost so much: the economist has no clock, and its world has.
+    pub fn spent(&mut self, cost: Cycles) {
+        self.own_cost += cost;
+    }
+
+    /// What deciding has cost.
+    pub fn own_cost(&self) -> Cycles {
+        self.own_cost
+    }
+
+    /// Cycles gained by all actions, less what deciding on them has cost; negative if lost.
+    pub fn net(&self) -> f64 {
+        self.accounts.iter().map(Account::net).sum::<f64>() - self.own_cost.as_f64()
     }
 
     /// By which factor the real cost of a class of action differs from the
@@ -218,15 +270,11 @@ impl Economist {
         if self.surveyed.is_none_or(|last| proposal.op > last) {
             self.take_offers(proposal, telemetry);
         }
-        let Some((fast, slow)) = ladder(&proposal.action) else {
-            return Decision::unpriced(proposal, telemetry.now, Verdict::Unpriced);
-        };
+        let (fast, slow) = ladder(&proposal.action);
         let market = self.market(fast, slow, proposal.page_size, class, telemetry);
         let calibration = self.calibration;
         let conditions = Conditions::new(telemetry, &calibration, market);
-        let Some(ledger) = model::price(proposal, &conditions) else {
-            return Decision::unpriced(proposal, telemetry.now, Verdict::Unpriced);
-        };
+        let ledger = model::price(proposal, &conditions);
         if let Action::Promote { page, .. } | Action::Exchange { promote: page, .. } =
             proposal.action
         {
@@ -236,6 +284,9 @@ impl Economist {
         if verdict.passes() {
             let pending = Pending::new(proposal, &ledger, (fast, slow), &conditions);
             self.pending[proposal.op.0 as usize % PENDING] = Some(pending);
+        } else if verdict == Verdict::HeldOut {
+            let pending = Pending::new(proposal, &ledger, (fast, slow), &conditions);
+            self.watch_held_out(proposal, &pending);
         }
         // What has to be done does not turn at any rate; and under pressure,
         // when a program waits, half of our time would go into finding one.
@@ -267,7 +318,7 @@ impl Economist {
         }
         let pending = self.take_pending(proposal.op);
         let account = &mut self.accounts[class.index()];
-        let Outcome::Completed { cost, .. } = done.outcome else {
+        let Outcome::Completed { cost, moved } = done.outcome else {
             // A veto is an end as well, but counted where it was decided.
             let vetoed = Outcome::Aborted(terrace_core::Abort::Vetoed);
             account.aborted += u64::from(done.outcome != vetoed);
@@ -275,7 +326,7 @@ impl Economist {
         };
         account.completed += 1;
         account.realised_cost += cost;
-        if self.mode == Mode::Off || class == ActionClass::Other {
+        if self.mode == Mode::Off {
             return;
         }
         let Some(pending) = pending else {
@@ -286,9 +337,17 @@ impl Economist {
         account.predicted_benefit += Cycles::from_f64(f64::from(pending.gain));
         account.predicted_harm += Cycles::from_f64(f64::from(pending.harm));
         self.corrections[class.index()].outcome(f64::from(pending.calibrated), cost);
-        let bytes = proposal.page_size.bytes();
-        if let Action::Demote { from: tier, .. } | Action::Exchange { fast: tier, .. } =
-            proposal.action
+        if by_profile(class) {
+            let touches = &mut self.touches[class.index()];
+            touches.carried_out(f64::from(pending.gain), f64::from(pending.true_of), cost);
+        }
+        let bytes = match proposal.action {
+            Action::DemoteContext { .. } => moved,
+            _ => proposal.page_size.bytes(),
+        };
+        if let Action::Demote { from: tier, .. }
+        | Action::DemoteContext { from: tier, .. }
+        | Action::Exchange { fast: tier, .. } = proposal.action
             && let Some(outflow) = self.outflows.get_mut(tier.index())
         {
             outflow.add(bytes, idle(&self.calibration), self.now);
@@ -300,6 +359,18 @@ impl Economist {
     pub fn walked_through(&mut self, pages: u64, size: PageSize) {
         let saved = prezero::saved(size, &self.calibration) * pages as f64;
         self.accounts[ActionClass::Prezero.index()].realised_benefit += Cycles::from_f64(saved);
+    }
+
+    /// A place that a profile speaks of was held out, and looked at later: what was touched of it
+    /// says what the others of its class have brought, and what profiles are worth from now on.
+    pub fn looked_at(&mut self, class: ActionClass, place: LookedAt) {
+        let brought = self.touches[class.index()].look(place);
+        self.accounts[class.index()].realised_benefit += brought;
+    }
+
+    /// Of what a profile says will be touched, the part that came true where it could be seen.
+    pub fn true_of_profiles(&self, class: ActionClass) -> f64 {
+        self.touches[class.index()].true_of()
     }
 
     /// Judges everything that is still being watched by the time it had: for
@@ -324,6 +395,7 @@ impl Economist {
             bid: Interval::UNKNOWN,
             ask: Interval::UNKNOWN,
             correction: self.correction(class),
+            touched: self.touches[class.index()].true_of(),
         };
         let conditions = Conditions::new(telemetry, &self.calibration, market);
         let (lifetime, z) = (idle(&self.calibration), conditions.z());
@@ -362,7 +434,32 @@ impl Economist {
             account.forced += 1;
             return Verdict::Forced;
         }
-        if ledger.margin(hurdle) > 0.0 {
+        let parameters = self.calibration.parameters;
+        if model::pays(&proposal.action, ledger.benefit, ledger.cost, hurdle) {
+            if self.mode == Mode::Shadow {
+                return Verdict::Passed;
+            }
+            let horizon = idle(&self.calibration);
+            // Of others, what they bring is not measured.
+            let judged = match proposal.action.class() {
+                ActionClass::Promote | ActionClass::Exchange | ActionClass::Prezero => {
+                    Some(&*account)
+                }
+                other if by_profile(other) => Some(self.touches[class].judged()),
+                _ => None,
+            };
+            if parameters.kill_switch
+                && judged.is_some_and(|it| self.switches[class].is_off(it, horizon, self.now))
+            {
+                account.vetoed += 1;
+                return Verdict::Stopped;
+            }
+            if can_be_held_out(proposal.action.class())
+                && guard::is_held_out(proposal.op, self.salt, parameters.hold_out)
+            {
+                account.held_out += 1;
+                return Verdict::HeldOut;
+            }
             return Verdict::Passed;
         }
         if self.mode == Mode::Shadow {
@@ -374,7 +471,10 @@ impl Economist {
         if explore > 0 && ledger.benefit.expected > hurdle * ledger.cost.expected {
             let turn = self.undecided[class].is_multiple_of(explore);
             self.undecided[class] = self.undecided[class].wrapping_add(1);
-            if turn {
+            let clock = finite(self.calibration.clock.get()).max(0.0);
+            let budget = finite(parameters.explore_budget).clamp(0.0, 1.0) * clock;
+            self.purse.fill(budget, idle(&self.calibration), self.now);
+            if turn && self.purse.pay(ledger.cost.expected) {
                 account.explored += 1;
                 return Verdict::Explored;
             }
@@ -385,7 +485,16 @@ impl Economist {
 
     /// Enters what a proposal's pages would earn in the faster tier into its prices.
     fn take_offers(&mut self, proposal: &Proposal, telemetry: &Telemetry) {
-        let Some((fast, slow)) = ladder(&proposal.action) else { return };
+        if !matches!(
+            proposal.action,
+            Action::Promote { .. }
+                | Action::Demote { .. }
+                | Action::DemoteContext { .. }
+                | Action::Exchange { .. }
+        ) {
+            return;
+        }
+        let (fast, slow) = ladder(&proposal.action);
         if fast.index() >= MAX_TIERS || slow.index() >= MAX_TIERS {
             return;
         }
@@ -394,6 +503,7 @@ impl Economist {
             bid: Interval::ZERO,
             ask: Interval::ZERO,
             correction: Interval::exact(1.0),
+            touched: 1.0,
         };
         let conditions = Conditions::new(telemetry, &self.calibration, market);
         let (page, bytes) = (proposal.page_size, proposal.page_size.bytes());
@@ -431,6 +541,24 @@ impl Economist {
         if place.as_ref().is_some_and(|p| p.op == op) { place.take() } else { None }
     }
 
+    /// Watches a page that stays where it is, for comparison.
+    fn watch_held_out(&mut self, proposal: &Proposal, pending: &Pending) {
+        let (Action::Promote { page, .. } | Action::Exchange { promote: page, .. }) =
+            proposal.action
+        else {
+            return;
+        };
+        let watched = Move {
+            page,
+            class: proposal.action.class(),
+            direction: Direction::HeldOut,
+            predicted: f64::from(pending.gain),
+            each: pending.each(),
+            horizon: pending.horizon(),
+        };
+        self.watches.moved(proposal.op, watched, self.now, &mut self.accounts);
+    }
+
     /// Watches the pages of an action that was carried out.
     fn watch(&mut self, proposal: &Proposal, pending: &Pending) {
         let class = proposal.action.class();
@@ -454,14 +582,25 @@ impl Economist {
 }
 
 /// The two tiers that an action's price depends on, the faster first.
-fn ladder(action: &Action) -> Option<(TierId, TierId)> {
+fn ladder(action: &Action) -> (TierId, TierId) {
     match *action {
-        Action::Promote { from, to, .. } => Some((to, from)),
-        Action::Demote { from, to, .. } => Some((from, to)),
-        Action::Exchange { fast, slow, .. } => Some((fast, slow)),
-        Action::Prezero { .. } | Action::Collapse { .. } => Some((TierId(0), TierId(1))),
-        _ => None,
+        Action::Promote { from, to, .. } => (to, from),
+        Action::Demote { from, to, .. } | Action::DemoteContext { from, to, .. } => (from, to),
+        Action::Exchange { fast, slow, .. } => (fast, slow),
+        Action::Place { to, instead, .. } => (to.min(instead), to.max(instead)),
+        _ => (TierId(0), TierId(1)),
     }
+}
+
+/// Whether a profile is what a class of action rests on: places that are held out say what it is
+/// worth.
+fn by_profile(class: ActionClass) -> bool {
+    matches!(class, ActionClass::FirstTouch | ActionClass::Populate)
+}
+
+/// Whether an action may be left out without harm, and something can be seen without it.
+fn can_be_held_out(class: ActionClass) -> bool {
+    matches!(class, ActionClass::Promote | ActionClass::Exchange) || by_profile(class)
 }
 
 fn idle(calibration: &Calibration) -> Nanos {

@@ -2,11 +2,13 @@
 
 use core::fmt;
 
-use terrace_core::{Action, Cycles, Heat, Nanos, PerSecond, Reason, TierId};
+use terrace_core::{Action, Cycles, Heat, Nanos, PageRange, PerSecond, Reason, TierId};
 
 use crate::decision::Decision;
 use crate::interval::{AMOUNT_MAX, Interval};
+use crate::ledger::Term;
 use crate::mode::Verdict;
+use crate::model;
 
 /// A decision as text for people; see [`Decision::explain`].
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +40,7 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
         if !d.is_priced() {
             return Ok(());
         }
-        let pays = d.margin() > 0.0;
+        let pays = d.pays();
         write!(
             f,
             "  benefit {}, cost {}; {}",
@@ -48,31 +50,43 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
         )?;
         write!(
             f,
-            "\n    rule:     least benefit {} {} {} x expected cost {} = {}",
-            amount(d.benefit.low),
+            "\n    rule:     {} benefit {} {} {} x expected cost {} = {}",
+            if model::counts_expected(&d.action) { "expected" } else { "least" },
+            amount(d.counted()),
             if pays { ">" } else { "<=" },
             d.hurdle,
             amount(d.cost.expected),
             amount(d.hurdle * d.cost.expected),
         )?;
-        if let Action::Collapse { .. } = d.action {
-            write!(f, "\n    evidence: {}", Walks(d))?;
-        } else {
-            write!(f, "\n    evidence: {}", Evidence(&d.heat))?;
+        match d.action {
+            Action::Collapse { .. } => write!(f, "\n    evidence: {}", Walks(d))?,
+            Action::FirstTouch { touched, unsure, averted, within, left, .. } => write!(
+                f,
+                "\n    evidence: a profile: {averted} of page walks averted in {within}, {left} of \
+                 it left, {touched}{} base {} touched",
+                Unsure(unsure),
+                if (touched, unsure) == (1, 0) { "page" } else { "pages" }
+            )?,
+            Action::Populate { range, touched, unsure } => write!(
+                f,
+                "\n    evidence: {touched}{} of {} will be touched",
+                Unsure(unsure),
+                Count(range.count.into(), "page")
+            )?,
+            Action::Compact { blocks, wanted, brings, pages } => write!(
+                f,
+                "\n    evidence: {} for {}, {wanted} of them wanted, to avert {brings} of page walks",
+                Count(blocks.into(), "free block"),
+                Count(pages.get(), "page"),
+            )?,
+            Action::SetPeriod { .. } | Action::Throttle { .. } => {}
+            _ => write!(f, "\n    evidence: {}", Evidence(&d.heat))?,
         }
         if matches!(d.action, Action::Exchange { .. }) {
             write!(f, "\n    victim:   {}", Evidence(&d.victim_heat))?;
         }
         for term in d.terms.iter().flatten() {
-            let sign = if term.kind.is_benefit() { '+' } else { '-' };
-            let cycles = term.cycles();
-            write!(
-                f,
-                "\n    {sign} {:<17} {:>13}  {}",
-                term.kind.name(),
-                amount(cycles.expected).to_string(),
-                Range(cycles),
-            )?;
+            write!(f, "\n    {}", Item(*term))?;
         }
         Ok(())
     }
@@ -98,27 +112,66 @@ impl<S: AsRef<str>> Explanation<'_, S> {
                 self.tier(fast),
                 self.tier(slow)
             ),
+            Action::DemoteContext { context, pages, of, from, to } => write!(
+                f,
+                "demote context {}: {pages} of {of} pages {}->{}",
+                context.0,
+                self.tier(from),
+                self.tier(to)
+            ),
             Action::Split { page } => write!(f, "split {page}"),
             Action::Collapse { range } => {
-                write!(f, "collapse {} pages at {}:{}", range.count, range.region.0, range.start.0)
+                write!(f, "collapse {}", Pages(range))
             }
             Action::Arm { range } => {
-                write!(f, "arm {} pages at {}:{}", range.count, range.region.0, range.start.0)
+                write!(f, "arm {}", Pages(range))
             }
             Action::Scan { range } => {
-                write!(f, "scan {} pages at {}:{}", range.count, range.region.0, range.start.0)
+                write!(f, "scan {}", Pages(range))
             }
             Action::Prezero { walked, used, known } => write!(
                 f,
-                "prezero {}, {} pages walked, {used} of {known} used",
+                "prezero {}, {} walked, {used} of {known} used",
                 self.decision.page_size.bytes(),
-                walked.get(),
+                Count(walked.get(), "page"),
             ),
+            Action::FirstTouch { range, .. } => {
+                write!(f, "huge page first at {}:{}", range.region.0, range.start.0)
+            }
+            Action::Populate { range, .. } => {
+                write!(f, "populate {}", Pages(range))
+            }
+            Action::Place { page, to, instead } => {
+                write!(f, "place {page} in {} instead of {}", self.tier(to), self.tier(instead))
+            }
+            Action::Compact { blocks, pages, .. } => {
+                let pages = Count(pages.get(), "page");
+                write!(f, "compact {pages} for {}", Count(blocks.into(), "block"))
+            }
             Action::SetPeriod { source, period } => {
                 write!(f, "sample one in {period} accesses by {source:?}")
             }
             Action::Throttle { limit } => write!(f, "limit migration to {limit}"),
         }
+    }
+}
+
+/// `1 page`, `7 pages`.
+struct Count(u64, &'static str);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
+    }
+}
+
+/// `7 pages at 1:16`.
+struct Pages(PageRange);
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PageRange { region, start, count } = self.0;
+        write!(f, "{} at {}:{}", Count(count.into(), "page"), region.0, start.0)
     }
 }
 
@@ -153,7 +206,7 @@ impl fmt::Display for Turn<'_> {
             return write!(f, "{now} at any access rate");
         };
         let side = |above| if above { "above" } else { "below" };
-        let above_now = self.decision.heat.accesses() > flip;
+        let above_now = self.present() > flip;
         if self.pays {
             write!(f, "would not pay {} {}", side(!above_now), self.rate(flip))
         } else {
@@ -177,6 +230,15 @@ impl fmt::Display for Evidence<'_> {
             heat.loads,
             heat.stores,
         )
+    }
+}
+
+/// By how much a number may be wrong, where it may.
+struct Unsure(u16);
+
+impl fmt::Display for Unsure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 > 0 { write!(f, " ± {}", self.0) } else { Ok(()) }
     }
 }
 
@@ -207,7 +269,20 @@ impl fmt::Display for WithRange {
 }
 
 /// The bounds of an amount.
-struct Range(Interval);
+/// An item of a ledger in words.
+pub(crate) struct Item(pub(crate) Term);
+
+impl fmt::Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(term) = self;
+        let sign = if term.kind.is_benefit() { '+' } else { '-' };
+        let cycles = term.cycles();
+        let expected = amount(cycles.expected).to_string();
+        write!(f, "{sign} {:<17} {expected:>13}  {}", term.kind.name(), Range(cycles))
+    }
+}
+
+pub(crate) struct Range(pub(crate) Interval);
 
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -219,15 +294,34 @@ impl fmt::Display for Range {
     }
 }
 
-fn amount(cycles: f64) -> Cycles {
+pub(crate) fn amount(cycles: f64) -> Cycles {
     Cycles::from_f64(cycles)
 }
 
 impl Turn<'_> {
+    /// What there is of what the decision turns on.
+    fn present(&self) -> PerSecond {
+        match self.decision.action {
+            Action::FirstTouch { averted, within, .. } => {
+                PerSecond::from_count(averted.as_f64(), within)
+            }
+            Action::Populate { touched, .. } => PerSecond(f64::from(touched)),
+            Action::Compact { blocks, .. } => PerSecond(f64::from(blocks)),
+            _ => self.decision.heat.accesses(),
+        }
+    }
+
     /// `812 accesses/s`, `1.20 K page walks/s`.
     fn rate(&self, rate: PerSecond) -> String {
         let of = match self.decision.action {
             Action::Collapse { .. } => "page walks",
+            Action::FirstTouch { .. } => "averted cycles",
+            Action::Populate { .. } => {
+                return Count(rate.get().round() as u64, "touched page").to_string();
+            }
+            Action::Compact { .. } => {
+                return Count(rate.get().round() as u64, "free block").to_string();
+            }
             _ => "accesses",
         };
         let text = rate.to_string();

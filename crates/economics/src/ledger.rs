@@ -33,6 +33,9 @@ pub enum TermKind {
     Shootdown,
     /// Program threads that touch the page while it is on its way.
     Stall,
+    /// What the program waits in one go beyond what it should ever wait: a tail costs more than
+    /// its time, since whoever waits for many waits for the slowest.
+    Tail,
     /// Accesses of the program that wait behind the copied bytes.
     Interference,
     /// The place that the page takes from another one.
@@ -45,10 +48,16 @@ pub enum TermKind {
     SlowerStores,
     /// Bringing the page back if it is touched again.
     Refault,
-    /// An action without a model.
-    Unmodelled,
     /// Page walks that a larger page saves.
     SavedWalks,
+    /// Page walks that smaller pages cost.
+    MoreWalks,
+    /// What is learnt about pages, as far as it changes where they lie.
+    Knowledge,
+    /// Accesses that wait less, since fewer bytes of ours are in their way.
+    AvoidedInterference,
+    /// Moves that are not made, or later.
+    ForgoneMoves,
 }
 
 impl TermKind {
@@ -61,6 +70,8 @@ impl TermKind {
                 | Self::AvoidedFault
                 | Self::FreedMemory
                 | Self::SavedWalks
+                | Self::Knowledge
+                | Self::AvoidedInterference
         )
     }
 
@@ -78,14 +89,18 @@ impl TermKind {
             Self::Store => "store",
             Self::Shootdown => "TLB shootdown",
             Self::Stall => "stalled accesses",
+            Self::Tail => "tail",
             Self::Interference => "bandwidth taken",
             Self::Room => "room taken",
             Self::Successor => "successor's move",
             Self::SlowerLoads => "slower loads",
             Self::SlowerStores => "slower stores",
             Self::Refault => "refault",
-            Self::Unmodelled => "not modelled",
             Self::SavedWalks => "saved page walks",
+            Self::MoreWalks => "more page walks",
+            Self::Knowledge => "knowledge",
+            Self::AvoidedInterference => "bandwidth spared",
+            Self::ForgoneMoves => "forgone moves",
         }
     }
 }
@@ -163,6 +178,21 @@ impl Ledger {
         if matches!(kind, TermKind::SlowerLoads | TermKind::SlowerStores | TermKind::Refault) {
             self.harm += cycles.expected;
         }
+    }
+
+    /// The price of so many such actions together, each on its own page, one after the other.
+    #[must_use]
+    pub(crate) fn times(mut self, count: f64) -> Self {
+        for term in self.terms.iter_mut().flatten() {
+            *term = Term::new(term.kind, term.cycles().scale(count));
+        }
+        self.cost = self.cost.scale(count);
+        self.benefit = self.benefit.scale(count);
+        self.processor *= count;
+        self.gain *= count;
+        self.harm *= count;
+        // How long one page is on its way stays what it is.
+        self
     }
 
     /// The items; `None` past the last.

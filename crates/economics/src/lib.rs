@@ -14,10 +14,13 @@
 //! | [`heat`] | from a policy's evidence to access rates with bounds |
 //! | `access` | what the program's accesses gain or lose |
 //! | `movement` | what moving the bytes costs |
-//! | `promote`, `demote`, `exchange`, `prezero`, `collapse` | the models, one action each |
+//! | `promote`, `demote`, `exchange`, `prezero`, `collapse`, `context`, `split`, `first_touch`, `populate`, `place`, `compact` | the models, one action each |
+//! | [`division`] | the model of dividing one budget between a program's memory and its files' |
+//! | `observe` | the models of looking, and of rates |
+//! | `guard` | what exploring may cost, hold-outs, and the kill switch |
 //! | [`model`] | from an action to its model; where a decision turns |
 //! | `quote`, `correction`, `lifetime` | what is learnt: prices of memory, real costs, horizons |
-//! | `watch`, [`account`] | predicted and realised |
+//! | `watch`, `touches`, [`account`] | predicted and realised |
 //! | [`decision`], [`explain`] | the result, and the result in words |
 //! | [`economist`] | the one object that worlds drive |
 
@@ -25,13 +28,18 @@ mod access;
 pub mod account;
 pub mod calibration;
 mod collapse;
+mod compact;
 pub mod conditions;
+mod context;
 mod correction;
 pub mod decision;
 mod demote;
+pub mod division;
 pub mod economist;
 mod exchange;
 pub mod explain;
+mod first_touch;
+mod guard;
 pub mod heat;
 pub mod interval;
 pub mod ledger;
@@ -39,14 +47,19 @@ mod lifetime;
 pub mod mode;
 pub mod model;
 mod movement;
+mod observe;
 pub mod packing;
+mod place;
+mod populate;
 mod prezero;
 mod promote;
 mod quote;
+mod split;
+mod touches;
 mod watch;
 
 pub use account::Account;
-pub use calibration::{Calibration, CalibrationError, Parameters, TierCalibration};
+pub use calibration::{Calibration, CalibrationError, FAULT_PAGES, Parameters, TierCalibration};
 pub use conditions::{Conditions, Market};
 pub use decision::Decision;
 pub use economist::{CLASSES, Economist};
@@ -56,3 +69,4 @@ pub use interval::{AMOUNT_MAX, Interval};
 pub use ledger::{Ledger, MAX_TERMS, Term, TermKind};
 pub use mode::{Mode, Verdict};
 pub use packing::{Packing, Room, tighter_pays};
+pub use touches::LookedAt;

@@ -32,8 +32,6 @@ impl Mode {
 pub enum Verdict {
     /// The economist is off: passes, not priced.
     Off,
-    /// There is no model for this action: passes, its price is unknown.
-    Unpriced,
     /// Pays, and passes.
     Passed,
     /// Had to be done whether it pays or not: priced, and passes.
@@ -45,24 +43,30 @@ pub enum Verdict {
     ShadowVeto,
     /// Does not pay, and is refused.
     Vetoed,
+    /// Pays, and is refused all the same: drawn at random to learn what becomes of its page
+    /// without it.
+    HeldOut,
+    /// Its class has cost more than it brought of late, and stands still.
+    Stopped,
 }
 
 impl Verdict {
     /// Whether the action may be carried out.
     pub const fn passes(self) -> bool {
-        !matches!(self, Self::Vetoed)
+        !matches!(self, Self::Vetoed | Self::HeldOut | Self::Stopped)
     }
 
     /// What people call it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Off => "PASSED (economist off)",
-            Self::Unpriced => "PASSED (not priced)",
             Self::Passed => "PASSED",
             Self::Forced => "FORCED",
             Self::Explored => "PASSED (exploring)",
             Self::ShadowVeto => "PASSED (would be vetoed)",
             Self::Vetoed => "VETOED",
+            Self::HeldOut => "HELD OUT",
+            Self::Stopped => "STOPPED",
         }
     }
 }

@@ -1,17 +1,44 @@
 //! From an action to its model, and the rate at which a decision turns.
 
-use terrace_core::{Action, Heat, PerSecond, Proposal, TierId};
+use terrace_core::{Action, Cycles, Heat, PerSecond, Proposal, TierId};
 
 use crate::conditions::{Conditions, RATE_MAX};
 use crate::heat::Rates;
+use crate::interval::Interval;
 use crate::ledger::Ledger;
-use crate::{collapse, demote, exchange, prezero, promote};
+use crate::observe::{self, Look};
+use crate::{
+    collapse, compact, context, demote, exchange, first_touch, place, populate, prezero, promote,
+    split,
+};
 
-/// Prices a proposal: the same inputs give the same ledger. `None` for actions
-/// that have no model: they pass, unpriced.
-pub fn price(proposal: &Proposal, conditions: &Conditions<'_>) -> Option<Ledger> {
+/// Whether an action is decided on by its expected benefit: what is done to learn, or rests on
+/// what nobody can know before. For all others the least benefit counts.
+pub fn counts_expected(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Arm { .. }
+            | Action::Scan { .. }
+            | Action::SetPeriod { .. }
+            | Action::Throttle { .. }
+            | Action::Split { .. }
+    )
+}
+
+/// Whether an action pays. What neither costs nor brings anything does, if it is one that is
+/// decided on by its expectation: a bound above all that moves.
+pub fn pays(action: &Action, benefit: Interval, cost: Interval, hurdle: f64) -> bool {
+    if counts_expected(action) {
+        benefit.expected >= hurdle * cost.expected
+    } else {
+        benefit.low > hurdle * cost.expected
+    }
+}
+
+/// Prices a proposal: the same inputs give the same ledger. Every action has a model.
+pub fn price(proposal: &Proposal, conditions: &Conditions<'_>) -> Ledger {
     let (heat, page) = (&proposal.heat, proposal.page_size);
-    Some(match proposal.action {
+    match proposal.action {
         Action::Promote { from, to, .. } => promote::price(heat, page, (from, to), conditions),
         Action::Demote { from, to, .. } => demote::price(heat, page, (from, to), conditions),
         Action::Exchange { fast, slow, .. } => {
@@ -21,21 +48,108 @@ pub fn price(proposal: &Proposal, conditions: &Conditions<'_>) -> Option<Ledger>
             prezero::price(walked, (used, known), page, conditions)
         }
         Action::Collapse { .. } => collapse::price(heat, page, conditions),
-        _ => return None,
-    })
+        Action::DemoteContext { pages, from, to, .. } => {
+            context::price(heat, page, pages, (from, to), conditions)
+        }
+        Action::Split { .. } => split::price(heat, page, conditions),
+        Action::FirstTouch {
+            touched, unsure, least, averted, most, within, left, waits, ..
+        } => {
+            let averted = [least, averted, most];
+            let evidence = first_touch::Evidence { touched, unsure, averted, within, left, waits };
+            first_touch::price(&evidence, page, conditions)
+        }
+        Action::Populate { range, touched, unsure } => {
+            populate::price(range.count, (touched, unsure), conditions)
+        }
+        Action::Place { to, instead, .. } => place::price(heat, page, (instead, to), conditions),
+        Action::Compact { blocks, wanted, brings, pages } => {
+            compact::price((blocks, wanted, brings), pages, conditions)
+        }
+        Action::Arm { range } => observe::look(range.count, page, Look::Fault, conditions),
+        Action::Scan { range } => observe::look(range.count, page, Look::Bit, conditions),
+        Action::SetPeriod { period, .. } => observe::rate(period, page, conditions),
+        Action::Throttle { limit } => observe::throttle(limit, conditions),
+    }
 }
 
 /// The tiers between which an action moves the page that it is about.
 pub(crate) fn route(action: &Action) -> Option<(TierId, TierId)> {
     match *action {
-        Action::Promote { from, to, .. } | Action::Demote { from, to, .. } => Some((from, to)),
+        Action::Promote { from, to, .. }
+        | Action::Demote { from, to, .. }
+        | Action::DemoteContext { from, to, .. } => Some((from, to)),
         Action::Exchange { fast, slow, .. } => Some((slow, fast)),
+        Action::Place { to, instead, .. } => Some((instead, to)),
         _ => None,
     }
 }
 
-/// The access rate of the page (of an exchange: the promoted one) at which the
-/// decision turns, its mix of loads and stores and the number of its samples
+/// Where a decision turns on something else than the rate of accesses to a page: the evidence
+/// with another amount of it, the largest amount that makes sense, and the amount that there is.
+type Turned = (fn(Action, f64) -> Action, f64);
+
+fn turned(action: &Action) -> Option<Turned> {
+    match *action {
+        // Cycles averted a second, with bounds as far apart as they are.
+        Action::FirstTouch { .. } => Some((
+            |action, rate| {
+                let Action::FirstTouch { least, averted, most, within, .. } = action else {
+                    return action;
+                };
+                let cycles = rate * within.as_secs();
+                let of = |bound: Cycles, otherwise: f64| {
+                    let share = bound / averted;
+                    Cycles::from_f64(cycles * if share.is_finite() { share } else { otherwise })
+                };
+                // Of nothing that was averted, as of one run.
+                let (low, high) = (of(least, 0.25), of(most, 4.0));
+                match action {
+                    Action::FirstTouch { range, touched, unsure, within, left, waits, .. } => {
+                        Action::FirstTouch {
+                            range,
+                            touched,
+                            unsure,
+                            least: low,
+                            averted: Cycles::from_f64(cycles),
+                            most: high,
+                            within,
+                            left,
+                            waits,
+                        }
+                    }
+                    other => other,
+                }
+            },
+            RATE_MAX,
+        )),
+        // Pages that will be touched.
+        Action::Populate { range, .. } => Some((
+            |action, touched| match action {
+                Action::Populate { range, unsure, .. } => {
+                    Action::Populate { range, touched: touched.round() as u16, unsure }
+                }
+                other => other,
+            },
+            f64::from(range.count.min(u32::from(u16::MAX))),
+        )),
+        // Blocks that become free and are wanted.
+        Action::Compact { .. } => Some((
+            |action, blocks| match action {
+                Action::Compact { pages, brings, .. } => {
+                    let blocks = blocks.round() as u32;
+                    Action::Compact { blocks, wanted: blocks, brings, pages }
+                }
+                other => other,
+            },
+            f64::from(u32::MAX),
+        )),
+        _ => None,
+    }
+}
+
+/// The access rate of the page (of a context: of all pages; of an exchange: the promoted one) at
+/// which the decision turns, its mix of loads and stores and the number of its samples
 /// being what they are. `None` if no rate turns it.
 ///
 /// The margin is linear in the rate between addressable tiers, up to two knots:
@@ -55,6 +169,24 @@ pub fn flip(
         let stalled = conditions.cpus() / ledger.duration;
         return linear_root([stalled, stalled], margin).map(PerSecond);
     }
+    let hurdle = conditions.hurdle();
+    if let Some((with, most)) = turned(&proposal.action) {
+        let margin = |amount: f64| {
+            let action = with(proposal.action, amount);
+            price(&Proposal { action, ..*proposal }, conditions).margin(hurdle)
+        };
+        // Amounts are whole: near nothing a line through two of them would be wrong.
+        return linear_root([most / 2.0, most], margin).map(PerSecond);
+    }
+    if let Action::Split { .. } = proposal.action {
+        let margin = |rate: f64| {
+            let heat = Heat { loads: PerSecond(rate), stores: PerSecond::ZERO, ..proposal.heat };
+            let ledger = split::price(&heat, proposal.page_size, conditions);
+            ledger.benefit.expected - hurdle * ledger.cost.expected
+        };
+        let floor = Rates::of(&proposal.heat, TierId(0), proposal.page_size, conditions).floor;
+        return linear_root([floor, floor], margin).map(PerSecond);
+    }
     let (from, to) = route(&proposal.action)?;
     let rates = Rates::of(&proposal.heat, from, proposal.page_size, conditions);
     let loads = load_share(&proposal.heat);
@@ -64,11 +196,11 @@ pub fn flip(
             stores: PerSecond(rate * (1.0 - loads)),
             ..proposal.heat
         };
-        price(&Proposal { heat, ..*proposal }, conditions)
-            .map_or(0.0, |ledger| ledger.margin(conditions.hurdle()))
+        price(&Proposal { heat, ..*proposal }, conditions).margin(hurdle)
     };
     let rate = if conditions.tier(from).addressable && conditions.tier(to).addressable {
         let floor = rates.floor / loads;
+        // What does not move stalls nobody.
         let stalled = conditions.cpus() / (ledger.duration * (1.0 - loads));
         linear_root([floor.min(stalled), floor.max(stalled)], margin)
     } else {

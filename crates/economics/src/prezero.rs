@@ -6,7 +6,7 @@
 //! and what the program never touches of it takes room, and has to leave page by page
 //! if memory becomes short.
 
-use terrace_core::{Nanos, PageSize, Pages, TierId};
+use terrace_core::{Cycles, Nanos, PageSize, Pages, TierId};
 
 use crate::calibration::Calibration;
 use crate::conditions::Conditions;
@@ -14,9 +14,6 @@ use crate::interval::{Interval, finite};
 use crate::ledger::{Ledger, TermKind};
 use crate::movement::base_pages;
 
-/// Base pages that are filled in for one fault of a walk: the one that was asked for,
-/// and 32 ahead of it (`docs/decisions/0005-ahead.md`).
-const A_FAULT: f64 = 33.0;
 /// Weight of what the walk's length says, in huge pages of which it is known what
 /// came of them.
 const PRIOR: f64 = 2.0;
@@ -28,25 +25,63 @@ pub(crate) fn price(
     page: PageSize,
     conditions: &Conditions<'_>,
 ) -> Ledger {
-    const FAST: TierId = TierId(0);
     let mut ledger = Ledger::default();
-    let calibration = conditions.calibration;
-    let bases = base_pages(page.bytes());
-    let touched = touched(walked, outcomes, bases, conditions.z());
-    let untouched = 1.0 - touched.expected;
+    let touched = touched(walked, outcomes, bases(page), conditions.z());
+    back(&mut ledger, touched, page, Cycles::ZERO, conditions);
+    ledger
+}
 
+/// The share of base pages that will be touched, of a statement about it that may be wrong by so
+/// many, and that came true to such a part elsewhere.
+pub(crate) fn share(touched: u16, unsure: u16, bases: f64, true_of: f64) -> Interval {
+    let (touched, unsure) = (f64::from(touched), f64::from(unsure));
+    let of = |pages: f64| (pages / bases.max(1.0) * true_of).clamp(0.0, 1.0);
+    Interval::new(of(touched - unsure), of(touched), of(touched + unsure))
+}
+
+/// Base pages of a page.
+pub(crate) fn bases(page: PageSize) -> f64 {
+    base_pages(page.bytes())
+}
+
+/// Enters what it saves and costs to back memory with a page of zeros, of which a share will be
+/// touched, and for which the program waits so long; or it is made ahead.
+pub(crate) fn back(
+    ledger: &mut Ledger,
+    touched: Interval,
+    page: PageSize,
+    waits: Cycles,
+    conditions: &Conditions<'_>,
+) {
+    let calibration = conditions.calibration;
+    let bases = bases(page);
     ledger.enter(TermKind::AvoidedFault, touched.scale(saved(page, calibration)));
 
     let correction = conditions.market.correction;
-    let copy = conditions.cycles(calibration.copy_bandwidth.time_for(PageSize::Base.bytes()));
-    let zeroing = copy * bases;
-    ledger.enter(TermKind::Zero, correction.scale(conditions.cpu_price() * zeroing));
-    ledger.processor = zeroing;
-    let fixed = conditions.cycles(calibration.promote_fixed);
-    ledger.enter(TermKind::Fixed, correction.scale(fixed));
+    if waits.is_zero() {
+        let copy = conditions.cycles(calibration.copy_bandwidth.time_for(PageSize::Base.bytes()));
+        let zeroing = copy * bases;
+        ledger.enter(TermKind::Zero, correction.scale(conditions.cpu_price() * zeroing));
+        ledger.processor = zeroing;
+        let fixed = conditions.cycles(calibration.promote_fixed);
+        ledger.enter(TermKind::Fixed, correction.scale(fixed));
+    } else {
+        let stall = waits.as_f64();
+        ledger.enter(TermKind::Stall, correction.scale(stall));
+        ledger.enter(TermKind::Tail, correction.scale(conditions.tail(stall)));
+        ledger.processor = stall;
+    }
 
-    let rent = conditions.market.ask.scale(page.bytes().as_f64() * conditions.horizon());
-    ledger.enter(TermKind::Room, rent.scale(untouched * conditions.scarcity(FAST)));
+    untouched(ledger, (1.0 - touched.expected) * bases, conditions);
+}
+
+/// Enters what base pages cost that are there and never touched.
+pub(crate) fn untouched(ledger: &mut Ledger, pages: f64, conditions: &Conditions<'_>) {
+    const FAST: TierId = TierId(0);
+    let calibration = conditions.calibration;
+    let bytes = PageSize::Base.bytes().as_f64() * pages;
+    let rent = conditions.market.ask.scale(bytes * conditions.horizon());
+    ledger.enter(TermKind::Room, rent.scale(conditions.scarcity(FAST)));
     // The fuller memory is, the likelier it gets short while the page is there.
     let tier = conditions.tier(FAST);
     let short = 1.0 - (tier.free.as_f64() / tier.capacity.as_f64().max(1.0)).clamp(0.0, 1.0);
@@ -54,15 +89,14 @@ pub(crate) fn price(
     let own = calibration.demote_fixed + calibration.compress;
     let interrupts = (conditions.cpus() - 1.0) * conditions.cycles(calibration.shootdown_per_cpu);
     let leaves = conditions.cpu_price() * conditions.cycles(own) + interrupts / batch;
-    ledger.enter(TermKind::Store, Interval::exact(untouched * short * bases * leaves));
-    ledger
+    ledger.enter(TermKind::Store, Interval::exact(pages * short * leaves));
 }
 
 /// What the faults on a huge page's base pages would cost, were they all touched, in cycles.
 pub(crate) fn saved(page: PageSize, calibration: &Calibration) -> f64 {
     let cycles = |time: Nanos| finite(time.as_secs() * calibration.clock.get());
     let copy = cycles(calibration.copy_bandwidth.time_for(PageSize::Base.bytes()));
-    base_pages(page.bytes()) * (cycles(calibration.user_fault) / A_FAULT + copy)
+    base_pages(page.bytes()) * (cycles(calibration.user_fault) / calibration.a_fault() + copy)
 }
 
 /// The share of a huge page that the program will touch, as a walk of this length goes

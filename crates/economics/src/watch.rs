@@ -26,6 +26,8 @@ pub(crate) enum Direction {
     Up,
     /// Its accesses lose.
     Down,
+    /// It was held out: its accesses would have gained.
+    HeldOut,
 }
 
 /// A moved page, to be watched until the horizon of its decision.
@@ -60,7 +62,7 @@ impl Watch {
     const FREE: Self = Self {
         moved: Move {
             page: PageRef { region: RegionId(0), page: PageNo(0) },
-            class: ActionClass::Other,
+            class: ActionClass::Promote,
             direction: Direction::Up,
             predicted: 0.0,
             each: Saving { load: 0.0, store: 0.0, touch: 0.0 },
@@ -80,7 +82,7 @@ pub(crate) struct Watches {
     places: Box<[Watch]>,
     open: usize,
     /// Moves since the last watched one, by class and direction.
-    unwatched: [[u32; 2]; 4],
+    unwatched: [[u32; 3]; 3],
     /// Where the next sweep for ended watches begins.
     hand: usize,
 }
@@ -92,8 +94,17 @@ impl Watches {
         Self {
             places: vec![Watch::FREE; places].into_boxed_slice(),
             open: 0,
-            unwatched: [[0; 2]; 4],
+            unwatched: [[0; 3]; 3],
             hand: 0,
+        }
+    }
+
+    /// Forgets everything that is watched.
+    pub(crate) fn clear(&mut self) {
+        self.unwatched = [[0; 3]; 3];
+        if self.open > 0 {
+            self.places.fill(Watch::FREE);
+            self.open = 0;
         }
     }
 
@@ -181,6 +192,7 @@ impl Watches {
             match watch.moved.direction {
                 Direction::Up => account.realised_benefit += amount,
                 Direction::Down => account.realised_harm += amount,
+                Direction::HeldOut => account.held_out_observed += amount,
             }
         }
     }
@@ -245,7 +257,7 @@ impl Watches {
         let account = &mut accounts[watch.moved.class.index()];
         let predicted = Cycles::from_f64(watch.moved.predicted * share * weight);
         let observed = Cycles::from_f64(watch.observed * weight);
-        account.judged += 1;
+        account.judged += u64::from(watch.moved.direction != Direction::HeldOut);
         match watch.moved.direction {
             Direction::Up => {
                 account.judged_predicted_benefit += predicted;
@@ -255,6 +267,7 @@ impl Watches {
                 account.judged_predicted_harm += predicted;
                 account.judged_realised_harm += observed;
             }
+            Direction::HeldOut => account.held_out_predicted += predicted,
         }
         watch.weight = 0;
         self.open -= 1;
@@ -274,10 +287,6 @@ pub(crate) fn scatter(page: PageRef) -> usize {
 
 /// A number drawn for an action. Unrelated to the pages' places, or else the
 /// chosen moves would all compete for the same few.
-fn lot(op: OpId) -> u64 {
-    // The finaliser of SplitMix64.
-    let mut x = op.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
+pub(crate) fn lot(op: OpId) -> u64 {
+    terrace_core::splitmix64(op.0)
 }

@@ -36,7 +36,7 @@ fn roomy() -> Telemetry {
 
 fn margin(heat: Heat, telemetry: &Telemetry, calibration: &Calibration) -> f64 {
     let conditions = conditions(telemetry, calibration);
-    model::price(&collapse(heat), &conditions).expect("a model").margin(1.5)
+    model::price(&collapse(heat), &conditions).margin(1.5)
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_rate_that_rests_on_one_visit_counts_for_less() {
     let (telemetry, calibration) = (roomy(), calibration());
     let surely = |samples| {
         let conditions = conditions(&telemetry, &calibration);
-        let ledger = model::price(&collapse(walks(1e5, samples)), &conditions).expect("a model");
+        let ledger = model::price(&collapse(walks(1e5, samples)), &conditions);
         ledger.benefit.low
     };
     assert!(surely(0) <= 0.0 && surely(1) < surely(4) && surely(4) < surely(32));
@@ -72,7 +72,7 @@ fn what_is_gone_soon_does_not_pay() {
     let passes = |horizon| {
         let market = Market { horizon, ..market() };
         let conditions = Conditions::new(&telemetry, &calibration, market);
-        let ledger = model::price(&collapse(walks(2e5, 8)), &conditions).expect("a model");
+        let ledger = model::price(&collapse(walks(2e5, 8)), &conditions);
         ledger.margin(1.5) > 0.0
     };
     assert!(passes(100.0) && !passes(0.01));
@@ -83,7 +83,7 @@ fn the_less_room_there_is_the_more_it_costs() {
     let cost = |telemetry: &Telemetry| {
         let calibration = calibration();
         let conditions = conditions(telemetry, &calibration);
-        model::price(&collapse(walks(1e5, 8)), &conditions).expect("a model").cost.expected
+        model::price(&collapse(walks(1e5, 8)), &conditions).cost.expected
     };
     assert!(cost(&laptop_telemetry()) > cost(&roomy()), "it will be split again");
 }
@@ -92,7 +92,7 @@ fn the_less_room_there_is_the_more_it_costs() {
 fn what_it_will_take_of_a_processor_is_the_copy_and_more() {
     let (telemetry, calibration) = (roomy(), calibration());
     let conditions = conditions(&telemetry, &calibration);
-    let ledger = model::price(&collapse(walks(1e5, 8)), &conditions).expect("a model");
+    let ledger = model::price(&collapse(walks(1e5, 8)), &conditions);
     let copy = calibration.copy_bandwidth.time_for(Bytes::mib(2)).as_secs();
     let cycles = copy * calibration.clock.get();
     assert!(ledger.processor > cycles && ledger.duration > 0.0);

@@ -13,7 +13,7 @@ use terrace_core::{
     Urgency,
 };
 use terrace_economics::{
-    Account, Calibration, Decision, Economist, Interval, Mode, TermKind, Verdict,
+    Account, Calibration, Decision, Economist, Interval, LookedAt, Mode, TermKind, Verdict,
 };
 
 fn enforcing() -> Economist {
@@ -78,13 +78,214 @@ fn shadow_has_the_same_opinion_and_lets_everything_pass() {
 }
 
 #[test]
-fn actions_without_a_model_pass_at_an_unknown_price() {
+fn a_bound_above_all_that_moves_costs_nothing_and_passes() {
     let mut proposal = hot();
-    proposal.action = Action::Throttle { limit: BytesPerSecond(1e9) };
+    proposal.action = Action::Throttle { limit: BytesPerSecond(1e12) };
     let decision = enforcing().decide(&proposal, &optane_telemetry());
-    assert!(decision.passes);
-    assert_eq!(decision.verdict, Verdict::Unpriced);
-    assert_eq!(decision.cost, Interval::UNKNOWN);
+    assert_eq!(decision.verdict, Verdict::Passed);
+    assert_eq!((decision.cost, decision.benefit), (Interval::ZERO, Interval::ZERO));
+}
+
+/// An economist of which one of so many actions that pay is held out.
+fn holding_out(one_in: u32) -> Economist {
+    let mut calibration = optane();
+    calibration.parameters.hold_out = one_in;
+    Economist::new(Mode::Enforce, calibration)
+}
+
+/// A huge page by a profile that promises much.
+fn profiled(op: u64) -> Proposal {
+    let range = PageRange { region: RegionId(2), start: PageNo(512 * op as u32), count: 512 };
+    let action = Action::FirstTouch {
+        range,
+        touched: 512,
+        unsure: 0,
+        least: Cycles(5_000_000_000),
+        averted: Cycles(20_000_000_000),
+        most: Cycles(60_000_000_000),
+        within: Nanos::SECOND,
+        left: Nanos::SECOND,
+        waits: Cycles::ZERO,
+    };
+    Proposal { op: OpId(op), action, ..hot() }
+}
+
+/// A forged profile: what it says will be touched never is. Places that are held out show it; the
+/// price falls, and the class stops when it has cost more than it brought.
+#[test]
+fn a_profile_that_does_not_come_true_loses_its_price_and_then_stops() {
+    let mut calibration = optane();
+    calibration.parameters.hold_out = 8;
+    calibration.parameters.kill_switch = true;
+    let mut economist = Economist::new(Mode::Enforce, calibration);
+    let mut telemetry = optane_telemetry();
+    let class = ActionClass::FirstTouch;
+    let (mut first, mut stopped, mut held_out) = (None, 0, 0);
+    for op in 0..2000 {
+        telemetry.now += Nanos::millis(100);
+        let proposal = profiled(op);
+        let decision = economist.decide(&proposal, &telemetry);
+        first.get_or_insert(decision.benefit.expected);
+        match decision.verdict {
+            Verdict::HeldOut => {
+                held_out += 1;
+                economist.looked_at(class, LookedAt { said: 1.0, was: 0.0 });
+            }
+            Verdict::Stopped => stopped += 1,
+            _ if decision.passes => {
+                let outcome = Outcome::Completed { cost: Cycles(500_000), moved: Bytes::mib(2) };
+                economist.settle(&Done { proposal, outcome }, &telemetry);
+            }
+            _ => {}
+        }
+    }
+    let last = economist.decide(&profiled(2000), &telemetry).benefit.expected;
+    assert!(held_out > 10 && last < first.expect("decided") / 5.0, "{held_out}: {last}");
+    assert!(economist.true_of_profiles(class) < 0.2);
+    assert!(stopped > 100, "{stopped}");
+    let account = economist.account(class);
+    assert!(account.realised_benefit.is_zero() && account.net() < 0.0);
+}
+
+/// And one that does goes on.
+#[test]
+fn a_profile_that_comes_true_is_not_stopped() {
+    let mut calibration = optane();
+    calibration.parameters.hold_out = 8;
+    calibration.parameters.kill_switch = true;
+    let mut economist = Economist::new(Mode::Enforce, calibration);
+    let mut telemetry = optane_telemetry();
+    for op in 0..2000 {
+        telemetry.now += Nanos::millis(100);
+        let proposal = profiled(op);
+        let decision = economist.decide(&proposal, &telemetry);
+        assert_ne!(decision.verdict, Verdict::Stopped);
+        if decision.verdict == Verdict::HeldOut {
+            let place = LookedAt { said: 1.0, was: 0.9 };
+            economist.looked_at(ActionClass::FirstTouch, place);
+        } else if decision.passes {
+            let outcome = Outcome::Completed { cost: Cycles(500_000), moved: Bytes::mib(2) };
+            economist.settle(&Done { proposal, outcome }, &telemetry);
+        }
+    }
+    assert!(economist.account(ActionClass::FirstTouch).net() > 0.0);
+}
+
+/// What is in the accounts when a process forks is the parent's: a child that reported it again
+/// would count it twice.
+#[test]
+fn a_child_has_accounts_of_its_own_and_what_was_learnt() {
+    let (mut economist, telemetry) = (enforcing(), optane_telemetry());
+    let proposal = numbered(1, 1, hot());
+    economist.decide(&proposal, &telemetry);
+    let outcome = Outcome::Completed { cost: Cycles(50_000_000), moved: Bytes::mib(2) };
+    economist.settle(&Done { proposal, outcome }, &telemetry);
+    economist.spent(Cycles(7));
+    let learnt = economist.correction(ActionClass::Promote);
+    let mut child = economist.clone();
+    child.forked(4711);
+    assert_eq!(*child.account(ActionClass::Promote), Account::default());
+    assert!(child.own_cost().is_zero() && child.net().abs() < 1e-9);
+    assert_eq!(child.correction(ActionClass::Promote), learnt);
+    assert_eq!(economist.account(ActionClass::Promote).completed, 1, "the parent keeps its own");
+    // What it was about to hear of is the parent's, too.
+    child.finish(telemetry.now + Nanos::seconds(60));
+    assert_eq!(child.account(ActionClass::Promote).judged, 0);
+}
+
+#[test]
+fn pages_that_were_held_out_are_watched_where_they_are() {
+    let (mut economist, telemetry) = (holding_out(4), optane_telemetry());
+    let mut held = Vec::new();
+    for op in 0..400 {
+        let proposal = numbered(op, op as u32, hot());
+        let decision = economist.decide(&proposal, &telemetry);
+        match decision.verdict {
+            Verdict::Passed => assert!(decision.passes),
+            Verdict::HeldOut => {
+                assert!(!decision.passes);
+                held.push(op as u32);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let account = *economist.account(ActionClass::Promote);
+    assert_eq!(account.held_out, held.len() as u64);
+    assert!((70..130).contains(&account.held_out), "one of four: {}", account.held_out);
+    let samples: Vec<_> = held
+        .iter()
+        .map(|&number| Sample {
+            page: page(number),
+            access: Access::Read,
+            source: SampleSource::Pmu,
+            weight: 1,
+        })
+        .collect();
+    economist.observe(&samples);
+    let account = *economist.account(ActionClass::Promote);
+    assert!(!account.held_out_observed.is_zero());
+    assert!(account.realised_benefit.is_zero(), "nothing was moved");
+    economist.finish(telemetry.now + Nanos::seconds(60));
+    let account = *economist.account(ActionClass::Promote);
+    assert!(account.held_out_ratio().is_some() && account.judged == 0);
+}
+
+#[test]
+fn exploring_has_a_budget_that_comes_in_with_time() {
+    let mut calibration = optane();
+    // Two demotions' worth.
+    calibration.parameters.explore = 1;
+    calibration.parameters.explore_budget = 1e-4;
+    let mut telemetry = optane_telemetry();
+    telemetry.tiers[1].accesses = PerSecond::ZERO;
+    let mut economist = Economist::new(Mode::Enforce, calibration);
+    let mut cold = demote(heat(0.0, 0.0, 0));
+    cold.heat.window = Nanos::seconds(10);
+    let explored = |economist: &mut Economist, telemetry: &Telemetry, from: u64| {
+        (from..from + 100)
+            .filter(|&op| {
+                let decision = economist.decide(&numbered(op, 1, cold), telemetry);
+                decision.verdict == Verdict::Explored
+            })
+            .count()
+    };
+    let first = explored(&mut economist, &telemetry, 0);
+    assert!((1..20).contains(&first), "{first}");
+    assert_eq!(explored(&mut economist, &telemetry, 100), 0, "the purse is empty");
+    telemetry.now += Nanos::seconds(60);
+    assert!(explored(&mut economist, &telemetry, 200) > 0, "and has filled again");
+}
+
+#[test]
+fn a_class_whose_realised_net_is_negative_is_stopped() {
+    let mut calibration = optane();
+    calibration.parameters.kill_switch = true;
+    let mut economist = Economist::new(Mode::Enforce, calibration);
+    let mut telemetry = optane_telemetry();
+    let mut stopped = 0;
+    // Pages that looked hot, and that nobody touches once they have been moved, dearly.
+    for op in 0..400 {
+        telemetry.now += Nanos::millis(500);
+        let proposal = numbered(op, op as u32, promote(heat(1e6, 0.0, 1000)));
+        let decision = economist.decide(&proposal, &telemetry);
+        if decision.passes {
+            let outcome = Outcome::Completed { cost: Cycles(3_000_000), moved: Bytes::mib(2) };
+            economist.settle(&Done { proposal, outcome }, &telemetry);
+        }
+        stopped += u32::from(decision.verdict == Verdict::Stopped);
+    }
+    assert!(stopped > 10, "{stopped}");
+    let account = economist.account(ActionClass::Promote);
+    assert!(account.net() < 0.0 && account.completed > 64, "{account:?}");
+}
+
+#[test]
+fn deciding_itself_is_charged() {
+    let mut economist = enforcing();
+    economist.spent(Cycles(700));
+    economist.spent(Cycles(300));
+    assert_eq!(economist.own_cost(), Cycles(1000));
+    assert!((economist.net() + 1000.0).abs() < 1e-9);
 }
 
 #[test]

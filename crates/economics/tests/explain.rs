@@ -4,7 +4,7 @@
 mod common;
 
 use common::{demote, exchange, heat, laptop, laptop_telemetry, optane, optane_telemetry, promote};
-use terrace_core::{Action, BytesPerSecond, Urgency};
+use terrace_core::{Action, Cycles, Nanos, PageNo, PageRange, Reason, RegionId, Urgency};
 use terrace_economics::{Economist, Mode};
 
 const TIERS: [&str; 2] = ["dram", "optane"];
@@ -65,13 +65,31 @@ fn without_names_a_tier_is_called_by_its_number() {
 }
 
 #[test]
-fn an_action_without_a_model_says_so() {
+fn a_huge_page_by_a_profile_says_what_it_rests_on_and_where_it_turns() {
     let mut economist = Economist::new(Mode::Enforce, optane());
-    let mut proposal = promote(heat(1.0, 0.0, 1));
-    proposal.action = Action::Throttle { limit: BytesPerSecond(1e9) };
-    let decision = economist.decide(&proposal, &optane_telemetry());
-    assert_eq!(
-        decision.to_string(),
-        "limit migration to 1.00 GB/s (HotByLoads): PASSED (not priced)"
-    );
+    let mut proposal = promote(heat(0.0, 0.0, 0));
+    let range = PageRange { region: RegionId(2), start: PageNo(512), count: 512 };
+    proposal.action = Action::FirstTouch {
+        range,
+        touched: 100,
+        unsure: 20,
+        least: Cycles(50_000_000),
+        averted: Cycles(200_000_000),
+        most: Cycles(600_000_000),
+        within: Nanos::SECOND,
+        left: Nanos::SECOND,
+        waits: Cycles::ZERO,
+    };
+    proposal.reason = Reason::Profiled;
+    let text = economist.decide(&proposal, &optane_telemetry()).to_string();
+    for part in [
+        "huge page first at 2:512 (Profiled): PASSED",
+        "evidence: a profile: 200 Mcycles of page walks averted in 1.00 s, 1.00 s of it left, 100 ± 20 \
+         base pages touched",
+        "+ saved page walks",
+        "- zeroing",
+        "averted cycles/s",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
 }

@@ -23,7 +23,7 @@ fn ledger_of(
     market: Market,
 ) -> Ledger {
     let conditions = Conditions::new(telemetry, calibration, market);
-    price(proposal, &conditions).expect("the action has a model")
+    price(proposal, &conditions)
 }
 
 /// The least benefit less the expected cost, each cycle of which must bring 1.5.
@@ -105,6 +105,7 @@ prop_compose! {
             bid: Interval::new(bid * 0.7, bid, bid * 2.0),
             ask: Interval::new(ask * 0.7, ask, ask * 2.0),
             correction: Interval::new(correction * 0.7, correction, correction * 1.4),
+            touched: 1.0,
         }
     }
 }
@@ -232,7 +233,7 @@ proptest! {
         let proposal = [promote(heat), demote(heat), exchange(heat, victim)][action];
         let proposal = Proposal { page_size: size, ..proposal };
         let conditions = Conditions::new(&telemetry, &calibration, market);
-        let ledger = price(&proposal, &conditions).unwrap();
+        let ledger = price(&proposal, &conditions);
         let (loads, stores) = (heat.loads.get(), heat.stores.get());
         let share = if loads + stores > 0.0 { loads / (loads + stores) } else { 1.0 };
         let at = |rate: f64| {
@@ -409,11 +410,12 @@ proptest! {
         let interval = |i: usize| Interval::new(floats[i], floats[i + 1], floats[i + 2]);
         let market = Market {
             horizon: floats[3], bid: interval(3), ask: interval(4), correction: interval(5),
+            touched: floats[6],
         };
         let conditions = Conditions::new(&telemetry, &calibration, market);
 
-        let ledger = price(&proposal, &conditions).unwrap();
-        let again = price(&proposal, &conditions).unwrap();
+        let ledger = price(&proposal, &conditions);
+        let again = price(&proposal, &conditions);
         let turn = flip(&proposal, &ledger, &conditions);
 
         prop_assert_eq!(ledger, again);

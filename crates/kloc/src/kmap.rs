@@ -170,6 +170,7 @@ impl Kmap {
                 self.per_cpu.forget(id);
                 return Ok(false);
             }
+            ContextChange::Opened => knode.opened = knode.opened.saturating_add(1),
             _ => {}
         }
         let was_in_use = knode.in_use();
@@ -180,9 +181,12 @@ impl Kmap {
         if was_in_use != in_use {
             self.per_cpu.set_in_use(id, in_use);
         }
-        self.closed.remove(&key);
-        if !in_use {
-            self.closed.insert((closed_at(&context), id));
+        let now = (closed_at(&context), id);
+        if was_in_use != in_use || (!in_use && now != key) {
+            self.closed.remove(&key);
+            if !in_use {
+                self.closed.insert(now);
+            }
         }
         Ok(self.per_cpu.used(event.cpu, id, in_use))
     }
@@ -208,10 +212,9 @@ impl Kmap {
         to: TierId,
     ) -> Result<(), KmapError> {
         let knode = self.knodes.get_mut(&context).ok_or(ContextError::Unknown(context))?;
-        let member = knode.get_mut(object).ok_or(KmapError::NoMember(context, object))?;
-        self.used[member.tier.index()] -= member.kind.size();
-        self.used[to.index()] += member.kind.size();
-        member.tier = to;
+        let before = knode.moved(object, to).ok_or(KmapError::NoMember(context, object))?;
+        self.used[before.tier.index()] -= before.kind.size();
+        self.used[to.index()] += before.kind.size();
         Ok(())
     }
 
@@ -282,6 +285,11 @@ impl Kmap {
         self.limits[tier.index()].is_none_or(|limit| self.used[tier.index()] + kind.size() <= limit)
     }
 
+    /// Whether a tier has a limit.
+    pub fn is_limited(&self, tier: TierId) -> bool {
+        self.limits[tier.index()].is_some()
+    }
+
     /// What members take in a tier.
     pub fn used(&self, tier: TierId) -> Bytes {
         self.used[tier.index()]
@@ -326,6 +334,7 @@ impl Kmap {
         let mut used = [Bytes::ZERO; MAX_TIERS];
         let (mut objects, mut pages) = (BTreeSet::new(), BTreeSet::new());
         for (id, knode) in &self.knodes {
+            knode.audit()?;
             for (object, member) in knode.members() {
                 used[member.tier.index()] += member.kind.size();
                 if !objects.insert(object) {

@@ -6,8 +6,8 @@
 //! knodes, and short lists of those that each processor used last. They say
 //! which objects become cold together, without a scan of memory.
 //!
-//! Pure code: no I/O, no clock. Worlds tell it what happens to contexts
-//! ([`terrace_core::ContextEvent`]); policies ask it.
+//! Structures and policies are pure code: no I/O, no clock. Worlds tell them what happens to
+//! contexts ([`terrace_core::ContextEvent`]). [`tracing`] reads the running kernel.
 //!
 //! | file | concept |
 //! |---|---|
@@ -16,14 +16,20 @@
 //! | `kmap` | all knodes; which were least recently used; limits by tier |
 //! | `per_cpu` | bounded lists of knodes that each processor used |
 //! | `reuse_guard` | which closed contexts may leave, and when |
+//! | [`policy`] | policies on kernel objects |
+//! | [`measure`] | what calls take on the running kernel |
+//! | [`tracing`] | calls of running programs, by the kernel's tracepoints |
 //!
 //! `docs/kloc.md` has the calls of the paper beside ours.
 
 mod kmap;
 mod knode;
+pub mod measure;
 mod ordered;
 mod per_cpu;
+pub mod policy;
 mod reuse_guard;
+pub mod tracing;
 
 pub use kmap::{Footprint, Kmap, KmapConfig, KmapError};
 pub use knode::{Knode, Member};

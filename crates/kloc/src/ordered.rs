@@ -81,6 +81,17 @@ impl Ordered {
         self.blocks.iter().flatten().map(|(object, member)| (*object, member))
     }
 
+    /// Members in order, from the one after a given object on.
+    pub(crate) fn after(&self, object: ObjectId) -> impl Iterator<Item = (ObjectId, &Member)> {
+        let block =
+            self.blocks.partition_point(|b| b.last().is_some_and(|&(last, _)| last <= object));
+        self.blocks[block..]
+            .iter()
+            .flatten()
+            .skip_while(move |&&(other, _)| other <= object)
+            .map(|(object, member)| (*object, member))
+    }
+
     /// How many members there are.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -131,6 +142,10 @@ mod tests {
                 prop_assert!(ours.blocks.iter().all(|b| !b.is_empty() && b.len() <= BLOCK));
             }
             prop_assert!(ours.iter().eq(map.iter().map(|(object, value)| (*object, value))));
+            for from in [0, 77, 299] {
+                let after = map.range(ObjectId(from + 1)..);
+                prop_assert!(ours.after(ObjectId(from)).eq(after.map(|(o, value)| (*o, value))));
+            }
         }
     }
 }

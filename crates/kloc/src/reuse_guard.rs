@@ -38,19 +38,40 @@ struct Known {
     open: bool,
 }
 
+/// A place in the queue.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    context: ContextId,
+    /// The number of the close that it stands for.
+    close: u64,
+    /// What was prepared to leave with it.
+    prepared: Bytes,
+}
+
 /// Closed contexts in the order in which they may leave.
 #[derive(Clone, Debug)]
 pub struct ReuseGuard {
     config: GuardConfig,
     known: HashMap<ContextId, Known>,
-    queue: VecDeque<(ContextId, u64)>,
+    queue: VecDeque<Place>,
+    /// So many places at the front were prepared,
+    prepared: usize,
+    /// with so much.
+    prepared_bytes: Bytes,
     closes: u64,
 }
 
 impl ReuseGuard {
     /// A guard that knows no context.
     pub fn new(config: GuardConfig) -> Self {
-        Self { config, known: HashMap::new(), queue: VecDeque::new(), closes: 0 }
+        Self {
+            config,
+            known: HashMap::new(),
+            queue: VecDeque::new(),
+            prepared: 0,
+            prepared_bytes: Bytes::ZERO,
+            closes: 0,
+        }
     }
 
     /// A context was opened that nobody had open; `resident` if objects of it were in the fast
@@ -63,14 +84,69 @@ impl ReuseGuard {
         }
     }
 
+    /// How often a context was opened again while objects of it were in the fast memory.
+    pub fn hits(&self, context: ContextId) -> u32 {
+        self.known.get(&context).map_or(0, |known| known.hits)
+    }
+
     /// A context was closed for the last time.
     pub fn closed(&mut self, context: ContextId) {
         self.closes += 1;
         let known = self.known.entry(context).or_default();
         (known.open, known.close) = (false, self.closes);
         if known.hits <= self.config.hits {
-            self.queue.push_back((context, self.closes));
+            let close = self.closes;
+            self.queue.push_back(Place { context, close, prepared: Bytes::ZERO });
         }
+        self.forget_void();
+    }
+
+    /// Places that are void are forgotten before there are more of them than contexts: where
+    /// memory is never short, nothing else takes them out.
+    fn forget_void(&mut self) {
+        if self.queue.len() > 2 * self.known.len() + 64 {
+            let (mut at, mut prepared, mut bytes) = (0, 0, Bytes::ZERO);
+            let Self { known, queue, prepared: before, .. } = self;
+            queue.retain(|place| {
+                let stands = stands(known, place);
+                if stands && at < *before {
+                    prepared += 1;
+                    bytes += place.prepared;
+                }
+                at += 1;
+                stands
+            });
+            (self.prepared, self.prepared_bytes) = (prepared, bytes);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Place> {
+        let place = self.queue.pop_front()?;
+        self.prepared = self.prepared.saturating_sub(1);
+        self.prepared_bytes -= place.prepared;
+        Some(place)
+    }
+
+    /// A context comes from another guard, where it had come back so often in place.
+    pub fn take_over(&mut self, context: ContextId, hits: u32) {
+        self.known.entry(context).or_default().hits = hits;
+    }
+
+    /// The number of a context's last close, while nobody has it open.
+    pub fn last_close(&self, context: ContextId) -> Option<u64> {
+        self.known.get(&context).filter(|known| !known.open).map(|known| known.close)
+    }
+
+    /// A context that was given to `leave` could not leave: it is the first again, unless it was
+    /// opened since the close of this number. Says whether it was put back.
+    pub fn put_back(&mut self, context: ContextId, close: u64) -> bool {
+        let stands = self.last_close(context) == Some(close);
+        if stands {
+            // It was all but gone, so there is nothing to prepare.
+            self.queue.push_front(Place { context, close, prepared: Bytes::ZERO });
+            self.prepared += 1;
+        }
+        stands
     }
 
     /// A context has ended.
@@ -80,23 +156,45 @@ impl ReuseGuard {
 
     /// So much of the memory is in use: gives the contexts to `leave` that go now, the ones
     /// closed first first, until enough will be free. `leave` says how much that frees.
-    pub fn relieve(
+    pub fn relieve(&mut self, used: Bytes, capacity: Bytes, leave: impl FnMut(ContextId) -> Bytes) {
+        let share = |share: f64| Bytes::from_f64(share * capacity.as_f64());
+        self.relieve_between(used, share(self.config.high), share(self.config.low), leave);
+    }
+
+    /// The same, where contexts leave when more than `high` is in use, until no more than `low` is.
+    pub fn relieve_between(
         &mut self,
         used: Bytes,
-        capacity: Bytes,
+        high: Bytes,
+        low: Bytes,
         mut leave: impl FnMut(ContextId) -> Bytes,
     ) {
-        if used.as_f64() <= self.config.high * capacity.as_f64() {
+        if used <= high {
             return;
         }
-        let target = Bytes::from_f64(self.config.low * capacity.as_f64());
+        let target = low;
         let mut left = used;
         while left > target {
-            let Some((context, close)) = self.queue.pop_front() else { return };
-            let valid = self.known.get(&context).is_some_and(|k| !k.open && k.close == close);
-            if valid {
-                left -= leave(context);
+            let Some(place) = self.pop() else { return };
+            if stands(&self.known, &place) {
+                left -= leave(place.context);
             }
+        }
+    }
+
+    /// Gives the contexts that leave next to `prepare`, the ones closed first first, until so much
+    /// of what waits is prepared; each close once. `prepare` says how much a context has.
+    ///
+    /// What is dirty has to be written before it can leave, which takes ten times as long as to drop
+    /// it. Where that begins only when memory is short, what streams in is faster.
+    pub fn prepare(&mut self, ahead: Bytes, mut prepare: impl FnMut(ContextId) -> Bytes) {
+        while self.prepared_bytes < ahead {
+            let Some(place) = self.queue.get_mut(self.prepared) else { return };
+            if stands(&self.known, place) {
+                place.prepared = prepare(place.context);
+                self.prepared_bytes += place.prepared;
+            }
+            self.prepared += 1;
         }
     }
 
@@ -104,6 +202,11 @@ impl ReuseGuard {
     pub fn waiting(&self) -> usize {
         self.queue.len()
     }
+}
+
+/// Whether a place is that of the context's last close, and nobody has opened it since.
+fn stands(known: &HashMap<ContextId, Known>, place: &Place) -> bool {
+    known.get(&place.context).is_some_and(|k| !k.open && k.close == place.close)
 }
 
 #[cfg(test)]
@@ -135,9 +238,9 @@ mod tests {
     fn nothing_leaves_without_pressure() {
         let mut guard = guard();
         cycle(&mut guard, 1, false);
-        assert_eq!(leavers(&mut guard, 90), []);
+        assert_eq!(leavers(&mut guard, 90), Vec::<u32>::new());
         assert_eq!(leavers(&mut guard, 91), [1]);
-        assert_eq!(leavers(&mut guard, 91), [], "it has left");
+        assert_eq!(leavers(&mut guard, 91), Vec::<u32>::new(), "it has left");
     }
 
     #[test]
@@ -171,6 +274,124 @@ mod tests {
         }
     }
 
+    /// A machine that makes and deletes files all day, and is never short of memory.
+    #[test]
+    fn the_queue_is_no_longer_than_what_is_known() {
+        let mut guard = guard();
+        for file in 0..10_000 {
+            cycle(&mut guard, file, false);
+            guard.ended(ContextId(file));
+        }
+        assert!(guard.waiting() <= 65, "{} places of files that are gone", guard.waiting());
+        for _ in 0..10_000 {
+            cycle(&mut guard, 1, false);
+        }
+        assert!(guard.waiting() <= 66, "{} places of one file", guard.waiting());
+        assert_eq!(leavers(&mut guard, 100), [1]);
+    }
+
+    /// What could not leave is asked for again; what was opened and closed since has a place of its
+    /// own, and one that is open has none.
+    #[test]
+    fn what_could_not_leave_is_first_again_unless_it_was_opened_since() {
+        let mut guard = guard();
+        cycle(&mut guard, 1, false);
+        cycle(&mut guard, 2, false);
+        let close = guard.last_close(ContextId(1)).expect("it is closed");
+        assert_eq!(leavers(&mut guard, 91), [1, 2]);
+        assert!(guard.put_back(ContextId(1), close));
+        assert_eq!(leavers(&mut guard, 91), [1]);
+        cycle(&mut guard, 1, false);
+        assert!(!guard.put_back(ContextId(1), close), "that was the close before");
+        assert_eq!(leavers(&mut guard, 91), [1], "once");
+        guard.opened(ContextId(1), false);
+        assert_eq!(guard.last_close(ContextId(1)), None);
+        assert!(!guard.put_back(ContextId(9), 0), "it is not known");
+    }
+
+    fn prepared(guard: &mut ReuseGuard, ahead: u64) -> Vec<u32> {
+        let mut prepared = Vec::new();
+        guard.prepare(Bytes(ahead), |context| {
+            prepared.push(context.0);
+            Bytes(5)
+        });
+        prepared
+    }
+
+    /// In the order in which they leave, each once, and no more than is asked for.
+    #[test]
+    fn what_leaves_next_is_prepared_once_for_each_close() {
+        let mut guard = guard();
+        for context in 1..=5 {
+            cycle(&mut guard, context, false);
+        }
+        guard.opened(ContextId(2), true);
+        assert_eq!(prepared(&mut guard, 10), [1, 3], "2 is open");
+        assert_eq!(prepared(&mut guard, 10), Vec::<u32>::new());
+        assert_eq!(leavers(&mut guard, 91), [1, 3], "from 91 to 82");
+        assert_eq!(prepared(&mut guard, 6), [4, 5], "4 alone is less than 6");
+        let close = guard.last_close(ContextId(1)).expect("it is closed");
+        assert!(guard.put_back(ContextId(1), close));
+        assert_eq!(prepared(&mut guard, 100), Vec::<u32>::new(), "all are");
+        guard.closed(ContextId(2));
+        assert_eq!(prepared(&mut guard, 100), [2]);
+        assert_eq!(leavers(&mut guard, 100), [1, 4, 5, 2]);
+    }
+
+    /// Against a list that is searched from its beginning each time, through random calls.
+    #[test]
+    fn preparing_is_what_a_naive_list_does() {
+        let mut seed = 1u64;
+        let mut below = |end: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % end
+        };
+        let mut guard = ReuseGuard::new(GuardConfig { hits: u32::MAX, ..GuardConfig::default() });
+        // Context, whether it was prepared; in the order of closes, without void places.
+        let mut naive: Vec<(u32, bool)> = Vec::new();
+        for _ in 0..20_000 {
+            let context = below(40) as u32;
+            match below(4) {
+                0 => {
+                    guard.opened(ContextId(context), true);
+                    naive.retain(|(other, _)| *other != context);
+                }
+                1 => {
+                    guard.closed(ContextId(context));
+                    naive.retain(|(other, _)| *other != context);
+                    naive.push((context, false));
+                }
+                2 => {
+                    let (mut new, mut left) = (Vec::new(), Vec::new());
+                    if below(8) == 0 {
+                        left = leavers(&mut guard, 93);
+                        let gone: Vec<u32> =
+                            naive.drain(..naive.len().min(3)).map(|n| n.0).collect();
+                        assert_eq!(left, gone);
+                    }
+                    // Void places of what was prepared count until they are passed: with more than
+                    // there can be, all that waits is prepared.
+                    guard.prepare(Bytes(u64::MAX / 2), |context| {
+                        new.push(context.0);
+                        Bytes(5)
+                    });
+                    let unprepared = naive.iter_mut().filter(|(_, is)| !is);
+                    let expected: Vec<u32> = unprepared
+                        .map(|(context, is)| {
+                            *is = true;
+                            *context
+                        })
+                        .collect();
+                    assert_eq!(new, expected, "after {left:?}");
+                }
+                _ => {
+                    guard.ended(ContextId(context));
+                    naive.retain(|(other, _)| *other != context);
+                }
+            }
+        }
+    }
+
     #[test]
     fn what_is_open_again_or_ended_does_not_leave() {
         let mut guard = guard();
@@ -178,6 +399,6 @@ mod tests {
         cycle(&mut guard, 2, false);
         guard.opened(ContextId(1), true);
         guard.ended(ContextId(2));
-        assert_eq!(leavers(&mut guard, 100), []);
+        assert_eq!(leavers(&mut guard, 100), Vec::<u32>::new());
     }
 }

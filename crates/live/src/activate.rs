@@ -4,16 +4,16 @@ use terrace_core::{Bytes, BytesPerSecond, Frequency, Nanos};
 use terrace_economics::{Calibration, Economist};
 use terrace_policy::Brain;
 
-use crate::codec::{Codec, Effort, PageBytes};
 use crate::config::RunConfig;
-use crate::event_ring;
-use crate::limits;
-use crate::mind::Mind;
+use crate::decide::decider::Decider;
+use crate::decide::event_ring;
+use crate::failsafe::reserve_memory;
 use crate::pager::Pager;
-use crate::shared::{ProcessPage, Text};
-use crate::spare;
+use crate::stats::process_page::{ProcessPage, Text};
+use crate::store::codec::{Codec, Effort, PageBytes};
+use crate::sys::limits;
 use crate::sys::{self, PAGE};
-use crate::threads;
+use crate::workers::threads;
 
 /// The statistics page of this process; in private memory if the run's
 /// directory is out of reach, so that the pager works all the same.
@@ -33,13 +33,21 @@ pub fn statistics(config: &RunConfig) -> Option<&'static ProcessPage> {
         event_ring::prepare_decisions(&config.dir);
     }
     page.counters.started_ns.store(sys::now(), core::sync::atomic::Ordering::Relaxed);
+    page.set_text(Text::Command, &command_name());
+    page.set_text(Text::Sampler, "none, as long as everything fits");
+    Some(page)
+}
+
+/// The process's name. Each thread may have another, and whichever maps most is the calling one.
+fn command_name() -> String {
+    if let Ok(name) = std::fs::read_to_string("/proc/self/comm") {
+        return name.trim_end_matches('\n').to_owned();
+    }
     let mut name = [0u8; 16];
     // SAFETY: the call writes at most 16 bytes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
-    page.set_text(Text::Command, &String::from_utf8_lossy(&name[..end]));
-    page.set_text(Text::Sampler, "none, as long as everything fits");
-    Some(page)
+    String::from_utf8_lossy(&name[..end]).into_owned()
 }
 
 /// Whether a limit on the program's address space (`RLIMIT_AS`, `ulimit -v`) leaves what
@@ -49,7 +57,9 @@ pub fn statistics(config: &RunConfig) -> Option<&'static ProcessPage> {
 /// (30 to 175 MiB), with a margin; and all that leaves DRAM stays in the address space, as long as
 /// it was if it does not compress.
 pub fn has_address_space(budget: Bytes, mapped: Bytes) -> bool {
-    let own = Bytes::mib(40 + (spare::KEPT >> 20) as u64) + budget.min(Bytes::mib(32)) + budget / 8;
+    let own = Bytes::mib(40 + (reserve_memory::RESERVE >> 20) as u64)
+        + budget.min(Bytes::mib(32))
+        + budget / 8;
     limits::address_space_left().is_none_or(|left| Bytes(left) >= own + mapped)
 }
 
@@ -58,6 +68,7 @@ pub fn has_address_space(budget: Bytes, mapped: Bytes) -> bool {
 pub fn activate(config: RunConfig, stats: &'static ProcessPage) -> Result<&'static Pager, i32> {
     let economist = Economist::new(config.economist, calibration(&config));
     let mut brain = Brain::new(config.policy.build(), economist);
+    brain.set_process(std::process::id());
     if config.record {
         event_ring::record(&mut brain, &config.dir);
     }
@@ -72,8 +83,8 @@ pub fn activate_with(
     heap: bool,
 ) -> Result<&'static Pager, i32> {
     let clock = brain.economist().calibration().clock;
-    spare::keep()?;
-    let pager = Pager::new(config, stats, Mind::new(brain), clock)?;
+    reserve_memory::keep()?;
+    let pager = Pager::new(config, stats, Decider::new(brain), clock)?;
     let pager: &'static Pager = Box::leak(Box::new(pager));
     pager.fork.keep_one();
     threads::start(pager, heap)?;
@@ -83,7 +94,11 @@ pub fn activate_with(
 /// What the mechanisms cost here, for a run: what `terrace calibrate` measured, and
 /// constants for the rest.
 pub fn calibration(config: &RunConfig) -> Calibration {
-    let constants = calibrate();
+    let mut constants = calibrate();
+    // Nobody can run a program twice to compare: one action of 64 that pay is left out (1.6 %),
+    // and what loses stops.
+    constants.parameters.hold_out = 64;
+    constants.parameters.kill_switch = true;
     config.measured.map_or(constants, |measured| measured.apply(constants))
 }
 
@@ -105,8 +120,8 @@ pub fn calibrate() -> Calibration {
         core::hint::black_box(codec.pack(core::hint::black_box(&page), Effort::Quick));
     });
     let decompress = time(ROUNDS, || match packed {
-        crate::codec::Packed::Compressed(n) => {
-            core::hint::black_box(crate::codec::unpack(codec.output(n), &mut out));
+        crate::store::codec::Packed::Compressed(n) => {
+            core::hint::black_box(crate::store::codec::unpack(codec.output(n), &mut out));
         }
         _ => out.copy_from_slice(&page[..]),
     });
@@ -131,12 +146,18 @@ pub fn calibrate() -> Calibration {
         // Timed when it is first needed, see `walk_cost`.
         page_walk: Nanos::ZERO,
         user_fault,
+        fault_pages: terrace_economics::FAULT_PAGES,
         compress,
         decompress,
         cost_spread: 2.0,
         tiers: Default::default(),
         parameters: terrace_economics::Parameters::default(),
     }
+}
+
+/// What a page walk takes here, measured; `None` where there is no room for it.
+pub fn page_walk() -> Option<Nanos> {
+    crate::huge::page_walk_cost::measure()
 }
 
 fn time(rounds: u64, mut work: impl FnMut()) -> Nanos {

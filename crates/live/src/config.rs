@@ -110,6 +110,8 @@ pub struct RunConfig {
     pub broker: Option<PathBuf>,
     /// When memory is backed by huge pages.
     pub huge_pages: HugePages,
+    /// A profile that says where huge pages pay.
+    pub profile: Option<PathBuf>,
     /// What samples accesses.
     pub observer: Observer,
     /// The share of one processor that sampling may use, above 0 and at most 1.
@@ -146,6 +148,7 @@ impl RunConfig {
             spill_size: Bytes::gib(64),
             broker: None,
             huge_pages: HugePages::Auto,
+            profile: None,
             observer: Observer::Auto,
             sampling_cap: Governor::DEFAULT_CAP,
             record: false,
@@ -189,6 +192,9 @@ impl RunConfig {
         if self.quiet {
             text.push_str(";quiet=1");
         }
+        if let Some(profile) = &self.profile {
+            text.push_str(&format!(";profile={}", escape(&profile.to_string_lossy())));
+        }
         if self.spill_mapped {
             text.push_str(";spill-mapped=1");
         }
@@ -228,6 +234,7 @@ impl RunConfig {
                 "dir" => config.dir = PathBuf::from(unescape(value)),
                 "spill-mapped" => config.spill_mapped = value == "1",
                 "spill" => config.spill = Some(PathBuf::from(unescape(value))),
+                "profile" => config.profile = Some(PathBuf::from(unescape(value))),
                 "broker" => config.broker = Some(PathBuf::from(unescape(value))),
                 "huge-pages" => {
                     config.huge_pages = HugePages::ALL
@@ -303,6 +310,7 @@ mod tests {
         config.quiet = true;
         config.measured = Some(crate::costs::tests::example());
         config.huge_pages = HugePages::Always;
+        config.profile = Some(PathBuf::from("/run/a;b/profile"));
         config.observer = Observer::PageFaults;
         config.sampling_cap = 0.07;
         config.economist = Mode::Shadow;

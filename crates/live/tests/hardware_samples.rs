@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use terrace_core::{Bytes, EventRef, SampleSource};
 use terrace_economics::{Economist, Mode};
+use terrace_live::activate;
 use terrace_live::config::{Observer, RunConfig};
-use terrace_live::probe::UffdProbe;
-use terrace_live::regions::WINDOW;
-use terrace_live::shared::{ProcessPage, Text};
-use terrace_live::{activate, sys};
+use terrace_live::doctor::probe::UffdProbe;
+use terrace_live::space::regions::WINDOW;
+use terrace_live::stats::process_page::{ProcessPage, Text};
+use terrace_live::sys;
 use terrace_policy::{Brain, PolicyName};
 
 const LEN: usize = 16 << 20;

@@ -6,27 +6,33 @@ use std::sync::{Arc, Mutex};
 
 use terrace_core::{Bytes, Event, EventRef, Nanos, Plan, Proposal};
 use terrace_economics::{Calibration, Decision, Economist, Mode};
+use terrace_live::activate;
 use terrace_live::config::RunConfig;
-use terrace_live::mind::Mind;
-use terrace_live::probe::UffdProbe;
-use terrace_live::regions::WINDOW;
-use terrace_live::shared::ProcessPage;
-use terrace_live::{activate, sys};
+use terrace_live::decide::decider::Decider;
+use terrace_live::doctor::probe::UffdProbe;
+use terrace_live::space::regions::WINDOW;
+use terrace_live::stats::process_page::ProcessPage;
+use terrace_live::sys;
 use terrace_policy::{Brain, PolicyName};
 use terrace_sim::{
-    Gups, GupsConfig, Phases, Recorder, SimConfig, SimPolicy, Simulation, Span, machines,
+    Gups, GupsConfig, Listeners, Phases, SimConfig, SimPolicy, Simulation, Span, machines,
 };
 
 /// What a brain was told, in order, and what it decided.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<(Vec<Event>, Vec<Decision>)>>);
 
-impl Recorder for Seen {
-    fn event(&mut self, event: &Event) {
-        self.0.lock().expect("not poisoned").0.push(event.clone());
-    }
-    fn decisions(&mut self, decisions: &[Decision]) {
-        self.0.lock().expect("not poisoned").1.extend_from_slice(decisions);
+impl Seen {
+    fn listeners(&self) -> Listeners {
+        let (events, decided) = (self.clone(), self.clone());
+        Listeners {
+            events: Some(Box::new(move |event: EventRef<'_>| {
+                events.0.lock().expect("not poisoned").0.push(event.to_event());
+            })),
+            decisions: Some(Box::new(move |decisions: &[Decision]| {
+                decided.0.lock().expect("not poisoned").1.extend_from_slice(decisions);
+            })),
+        }
     }
 }
 
@@ -46,23 +52,23 @@ fn plans_of_brain(events: &[Event], mut brain: Brain) -> (Vec<Proposal>, Vec<Dec
     (plans, decisions)
 }
 
-/// Every plan that the live engine's mind makes of a stream.
-fn plans_of_live_mind(events: &[Event], brain: Brain) -> (Vec<Proposal>, Vec<Decision>) {
-    let mut mind = Mind::new(brain);
+/// Every plan that the live decider makes of a stream.
+fn plans_of_live_decider(events: &[Event], brain: Brain) -> (Vec<Proposal>, Vec<Decision>) {
+    let mut decider = Decider::new(brain);
     let (mut plans, mut decisions) = (Vec::new(), Vec::new());
     for event in events {
-        if mind.replay(event, |proposal| plans.push(proposal)) {
-            decisions.extend_from_slice(mind.brain().decisions());
+        if decider.replay(event, |proposal| plans.push(proposal)) {
+            decisions.extend_from_slice(decider.brain().decisions());
         }
     }
     (plans, decisions)
 }
 
-/// If the live engine's mind did anything on its own (a clock, a sample more,
+/// If the live decider did anything on its own (a clock, a sample more,
 /// an order changed), a policy tried in the simulator would do something else
 /// live.
 #[test]
-fn a_stream_recorded_in_simulation_gives_the_live_mind_the_same_plans() {
+fn a_stream_recorded_in_simulation_gives_the_live_decider_the_same_plans() {
     let mut machine = machines::optane_cascade_lake();
     machine.tiers[0].capacity.value = Bytes::mib(192);
     machine.tiers[1].capacity.value = Bytes::mib(768);
@@ -80,12 +86,12 @@ fn a_stream_recorded_in_simulation_gives_the_live_mind_the_same_plans() {
         ..SimConfig::new(machine, Box::new(workload), policy)
     };
     let seen = Seen::default();
-    let mut world = Simulation::with_recorder(config, Some(Box::new(seen.clone()))).expect("valid");
+    let mut world = Simulation::heard(config, seen.listeners()).expect("valid");
     world.run_for(Nanos::millis(1500));
     let (events, decided) = &*seen.0.lock().expect("not poisoned");
 
     let (by_brain, _) = plans_of_brain(events, brain(&calibration));
-    let (by_live, live_decisions) = plans_of_live_mind(events, brain(&calibration));
+    let (by_live, live_decisions) = plans_of_live_decider(events, brain(&calibration));
 
     assert!(decided.len() > 20, "{} decisions", decided.len());
     assert_eq!(by_live, by_brain);
@@ -128,12 +134,12 @@ fn a_stream_recorded_live_gives_the_same_decisions_without_the_pager() {
             }
         }
     }
-    // Whoever holds the mind holds up every decision: what was seen is whole.
-    let mind = pager.mind.lock();
+    // Whoever holds the decider holds up every decision: what was seen is whole.
+    let decider = pager.decide.decider.lock();
     let events = std::mem::take(&mut seen.0.lock().expect("not poisoned").0);
     let mut decided = Vec::new();
     let lost = stats.drain_decisions(&mut 0, |decision| decided.push(decision));
-    drop(mind);
+    drop(decider);
 
     let (_, replayed) = plans_of_brain(&events, brain(&calibration));
 

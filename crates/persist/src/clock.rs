@@ -6,7 +6,7 @@
 
 use terrace_core::Access;
 use terrace_dram::{Memory, Picos};
-use terrace_sim::full::hierarchy::{Hierarchy, Level, Request, WriteBacks};
+use terrace_sim::exact::hierarchy::{Hierarchy, Level, Request, WriteBacks};
 
 use crate::costs::Costs;
 use crate::pmem::LINE;

@@ -2,7 +2,7 @@
 //! offsets are taken modulo the size of the array that stands for an area.
 
 use terrace_sim::SimError;
-use terrace_sim::full::{Access, Batch, Source, SpaceEvent};
+use terrace_sim::exact::{Access, Batch, Source, SpaceEvent};
 use terrace_sim::trace::Summary;
 
 /// The folded areas: one for the first area of the program, one for all others,

@@ -13,7 +13,7 @@
 //! artifact's own unmodified runs, or stand in its source.
 
 use terrace_sim::SimError;
-use terrace_sim::full::{Access, Batch, Source, SpaceEvent};
+use terrace_sim::exact::{Access, Batch, Source, SpaceEvent};
 use terrace_sim::trace::Summary;
 
 use crate::folded::{self, Folded};

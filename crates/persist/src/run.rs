@@ -10,8 +10,8 @@ use serde::Serialize;
 use terrace_core::{Nanos, Replacement};
 use terrace_dram::{Memory, MemoryFile, Picos};
 use terrace_sim::SimError;
-use terrace_sim::full::hierarchy::{CacheGeometry, Hierarchy, HierarchyGeometry};
-use terrace_sim::full::{Access, Batch, Source, SpaceEvent};
+use terrace_sim::exact::hierarchy::{CacheGeometry, Hierarchy, HierarchyGeometry};
+use terrace_sim::exact::{Access, Batch, Source, SpaceEvent};
 use terrace_sim::trace::Summary;
 
 use crate::clock::{CacheTimes, Clock};
@@ -265,7 +265,7 @@ impl Runner {
     fn access(&mut self, access: Access) -> Result<(), PowerFailure> {
         let page = access.address() >> 12;
         if let Some(clock) = self.system.nvm.pmem.clock_mut() {
-            clock.pass(Picos(INSTRUCTION.0 * (access.instructions() + 1)));
+            clock.pass(Picos(INSTRUCTION.0 * access.counted()));
         }
         let entry = if let Some(entry) = self.tlb.find(page) {
             entry

@@ -25,16 +25,12 @@ const TOUCHES: usize = 6_000_000;
 const POLICIES: [PolicyName; 3] =
     [PolicyName::FirstTouch, PolicyName::TwoQueue, PolicyName::Refault];
 
-/// xorshift64*.
-struct Random(u64);
+#[path = "../tests/common/random.rs"]
+mod random;
+
+use random::Random;
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
     /// Below `n`.
     fn below(&mut self, n: u32) -> u32 {
         (((self.next() >> 32) * u64::from(n)) >> 32) as u32

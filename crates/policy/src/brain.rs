@@ -9,11 +9,13 @@
 //! same plans come out, in whichever world the recording was made.
 
 use terrace_core::{
-    Abort, Action, Bytes, ContextEvent, Done, Event, EventRef, FaultKind, Heat, Nanos, OpId,
-    Outcome, PageRange, PageRef, PageSize, Plan, Proposal, Reason, Region, Sample, Telemetry,
-    TierId, Upcoming, Urgency,
+    Abort, Action, ActionClass, Bytes, ContextEvent, Cycles, Done, Event, EventRef, FaultKind,
+    Heat, Nanos, OpId, Outcome, PageRange, PageRef, PageSize, Plan, Proposal, Reason, Region,
+    Sample, Telemetry, TierId, Upcoming, Urgency,
 };
-use terrace_economics::{Decision, Economist};
+use terrace_economics::{Decision, Economist, LookedAt};
+
+use crate::groups::Groups;
 
 use crate::contract::{Footprint, Needs, Policy};
 
@@ -37,6 +39,8 @@ pub struct Brain {
     recorder: Option<Recorder>,
     /// Proposals of the world's own.
     considered: u64,
+    /// Decisions about several pages that are under way.
+    groups: Groups,
 }
 
 impl Brain {
@@ -49,6 +53,7 @@ impl Brain {
             vetoed: Vec::new(),
             recorder: None,
             considered: 0,
+            groups: Groups::default(),
         }
     }
 
@@ -152,7 +157,14 @@ impl Brain {
     /// A planned action came to its end.
     pub fn done(&mut self, done: &Done, telemetry: &Telemetry) {
         self.tell(EventRef::Done { done, telemetry });
-        self.economist.settle(done, telemetry);
+        if self.groups.has(done.proposal.op) {
+            if let Some(whole) = self.groups.ended(done) {
+                self.economist.settle(&whole, telemetry);
+                self.policy.done(&whole);
+            }
+        } else {
+            self.economist.settle(done, telemetry);
+        }
         self.policy.done(done);
     }
 
@@ -167,7 +179,8 @@ impl Brain {
         (urgency, reason): (Urgency, Reason),
         telemetry: &Telemetry,
     ) -> Option<Proposal> {
-        const APART: u64 = 1 << 62;
+        // Readers of JSON that keep numbers as doubles have them exact up to 2^53.
+        const APART: u64 = 1 << 52;
         let op = OpId(APART + self.considered);
         self.considered += 1;
         let victim_heat = Heat::default();
@@ -181,6 +194,26 @@ impl Brain {
     /// The program has walked through pages that were zeroed for it.
     pub fn walked_through(&mut self, pages: u64, size: PageSize) {
         self.economist.walked_through(pages, size);
+    }
+
+    /// A place that a profile speaks of was held out, and looked at later.
+    pub fn looked_at(&mut self, class: ActionClass, place: LookedAt) {
+        self.economist.looked_at(class, place);
+    }
+
+    /// It decides for this process.
+    pub fn set_process(&mut self, process: u32) {
+        self.economist.set_process(process);
+    }
+
+    /// It goes on in a forked child, with accounts of its own.
+    pub fn forked(&mut self, process: u32) {
+        self.economist.forked(process);
+    }
+
+    /// Deciding has cost so much.
+    pub fn spent(&mut self, cost: Cycles) {
+        self.economist.spent(cost);
     }
 
     /// What a page walk costs was measured.
@@ -226,23 +259,74 @@ impl Brain {
         false
     }
 
+    /// Nobody judges the parts of a decision about a whole context.
+    fn survey(economist: &mut Economist, plan: &Plan, telemetry: &Telemetry) {
+        let mut rest = plan.proposals();
+        if !rest.iter().any(|p| matches!(p.action, Action::DemoteContext { .. })) {
+            economist.survey(rest, telemetry);
+            return;
+        }
+        while let Some(first) = rest.first() {
+            let is_head = |p: &Proposal| matches!(p.action, Action::DemoteContext { .. });
+            if let Action::DemoteContext { pages, .. } = first.action {
+                economist.survey(&rest[..1], telemetry);
+                rest = &rest[(1 + pages as usize).min(rest.len())..];
+            } else {
+                let end = rest.iter().position(is_head).unwrap_or(rest.len());
+                economist.survey(&rest[..end], telemetry);
+                rest = &rest[end..];
+            }
+        }
+    }
+
     fn review(&mut self, telemetry: &Telemetry, plan: &mut Plan) {
         self.decisions.clear();
         self.vetoed.clear();
-        self.economist.survey(plan.proposals(), telemetry);
+        Self::survey(&mut self.economist, plan, telemetry);
         let (economist, decisions, vetoed) =
             (&mut self.economist, &mut self.decisions, &mut self.vetoed);
+        let groups = &mut self.groups;
+        let mut members = Members::default();
         plan.retain(|proposal| {
+            if let Some(passes) = members.next() {
+                // What was said of the whole is said of its parts.
+                let outcome = Outcome::Aborted(Abort::Vetoed);
+                vetoed.extend((!passes).then_some(Done { proposal: *proposal, outcome }));
+                return passes;
+            }
             let decision = economist.decide(proposal, telemetry);
             let passes = decision.passes;
             decisions.push(decision);
             if !passes {
                 vetoed.push(Done { proposal: *proposal, outcome: Outcome::Aborted(Abort::Vetoed) });
             }
+            if let Action::DemoteContext { pages, .. } = proposal.action {
+                members = Members { left: pages, passes };
+                if passes {
+                    groups.begin(proposal, pages);
+                }
+                // The world moves pages; of the whole there is nothing to carry out.
+                return false;
+            }
             passes
         });
         for done in self.vetoed.drain(..) {
             self.policy.done(&done);
         }
+    }
+}
+
+/// The proposals that a decision about a whole context has spoken for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Members {
+    left: u32,
+    passes: bool,
+}
+
+impl Members {
+    /// What was decided of the next proposal, if it is one of them.
+    fn next(&mut self) -> Option<bool> {
+        self.left = self.left.checked_sub(1)?;
+        Some(self.passes)
     }
 }

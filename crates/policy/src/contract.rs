@@ -129,7 +129,8 @@ pub trait Policy: Send {
     fn split(&mut self, _page: PageRef, _into: &Region) {}
 
     /// Something happened to a file or a socket: to one of the contexts that regions name, or
-    /// to one with kernel objects only. An object is told with the page that it lies in.
+    /// to one with kernel objects only. An object is told with the page that it lies in; if that
+    /// page is new, [`Policy::fault`] asks for its place afterwards.
     fn context(&mut self, _event: &ContextEvent) {}
 
     /// Pages were given back, or a whole region unmapped (`whole`): they lie

@@ -42,6 +42,7 @@ pub mod contract;
 mod dense;
 mod fifo;
 pub mod first_touch;
+mod groups;
 pub mod hemem;
 pub mod hints;
 pub mod hscc;

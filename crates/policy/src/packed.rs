@@ -120,7 +120,14 @@ impl Packer {
             EventRef::Fault { .. } | EventRef::Samples { .. } | EventRef::Done { .. } => {
                 Weight::Bulk
             }
-            EventRef::Context { event } if event.change == ContextChange::Accessed => Weight::Bulk,
+            EventRef::Context { event }
+                if matches!(
+                    event.change,
+                    ContextChange::Accessed | ContextChange::Ahead { .. }
+                ) =>
+            {
+                Weight::Bulk
+            }
             _ => Weight::Structure,
         };
         let telemetry = match event {
@@ -374,6 +381,7 @@ mod tests {
                 page,
             }),
             context(ContextChange::Accessed),
+            context(ContextChange::Ahead { object: ObjectId(77) }),
         ]
     }
 

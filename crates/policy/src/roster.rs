@@ -559,7 +559,7 @@ impl<const LISTS: usize> Roster<LISTS> {
         for (tier, known) in telemetry.ladder() {
             self.not_addressable[tier.index()] = !known.addressable;
         }
-        let mut waits = self.set_aside(tier);
+        let mut waits = self.unlist_waiting(tier);
         let mut freed = Bytes::ZERO;
         while freed < bytes {
             let Some((page, reason)) = victim(self) else {
@@ -581,7 +581,7 @@ impl<const LISTS: usize> Roster<LISTS> {
 
     /// Takes the page that waits for room, if it is in a list of this tier, out of that for a
     /// while.
-    fn set_aside(&mut self, tier: TierId) -> Option<(u32, usize)> {
+    fn unlist_waiting(&mut self, tier: TierId) -> Option<(u32, usize)> {
         let slot = self.waits?;
         let Standing::Listed(at, list) = self.standing(slot) else { return None };
         if at != tier {

@@ -70,11 +70,7 @@ impl Sketch {
 
     /// The block of an entry, and the place of each of its counters in it.
     fn places(&self, entry: u64) -> Option<(usize, [(usize, u32); HASHES as usize])> {
-        // The finaliser of splitmix64.
-        let mut hash = entry.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        hash ^= hash >> 31;
+        let hash = terrace_core::splitmix64(entry);
         let blocks = self.used / BLOCK;
         let block = (hash as u32 as usize & blocks.checked_sub(1)?) * BLOCK;
         let places = [0, 1, 2, 3].map(|i: u32| {

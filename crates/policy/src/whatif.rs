@@ -121,7 +121,7 @@ impl Recorded {
 enum State {
     Fresh = 0,
     Resident,
-    Limbo,
+    Staged,
     Stored,
 }
 
@@ -138,6 +138,9 @@ struct Unseen {
 }
 
 /// A policy in such a world.
+///
+/// More than twenty fields: what a world is made of (frames, clocks, what observes), its counters, and what
+/// a replay is told of the run; an event changes several of them at once.
 pub struct WhatIf {
     brain: Brain,
     plan: Plan,
@@ -149,13 +152,13 @@ pub struct WhatIf {
     headroom: u64,
     slots: usize,
     /// Pages that stay in staging slots while there is room.
-    kept: usize,
+    staged_enough: usize,
     /// Page states by region; the numbers are those of [`State`].
     regions: HashMap<RegionId, Vec<u8>>,
     pages: u64,
     victims: VecDeque<Proposal>,
     /// Pages in staging slots, and the order in which they came.
-    limbo: HashMap<PageRef, Proposal>,
+    staged: HashMap<PageRef, Proposal>,
     order: VecDeque<(PageRef, OpId)>,
     /// Pages that have left since the recorded run was last looked at.
     gone: Vec<PageRef>,
@@ -185,11 +188,11 @@ impl WhatIf {
             resident: 0,
             headroom: (budget / HEADROOM).clamp(8, 2048),
             slots: 0,
-            kept: 0,
+            staged_enough: 0,
             regions: HashMap::new(),
             pages: 0,
             victims: VecDeque::new(),
-            limbo: HashMap::new(),
+            staged: HashMap::new(),
             order: VecDeque::new(),
             gone: Vec::new(),
             unseen: BinaryHeap::new(),
@@ -209,7 +212,8 @@ impl WhatIf {
         self.budget = pages.max(1);
         self.slots = (self.budget / 10).clamp(32, 8192) as usize;
         let samples = self.brain.needs().samples;
-        self.kept = if samples { self.slots / 2 + BATCH.min(self.slots / 4) } else { BATCH };
+        self.staged_enough =
+            if samples { self.slots / 2 + BATCH.min(self.slots / 4) } else { BATCH };
     }
 
     /// Of a run that was recorded with another budget: this one changes as that one did, in
@@ -380,7 +384,7 @@ impl WhatIf {
 
     fn state(&self, page: PageRef) -> Option<State> {
         let state = *self.regions.get(&page.region)?.get(page.page.0 as usize)?;
-        [State::Fresh, State::Resident, State::Limbo, State::Stored]
+        [State::Fresh, State::Resident, State::Staged, State::Stored]
             .get(usize::from(state))
             .copied()
     }
@@ -409,9 +413,9 @@ impl WhatIf {
             let page = PageRef { region: range.region, page: terrace_core::PageNo(number) };
             match self.state(page) {
                 Some(State::Resident) => self.resident -= 1,
-                Some(State::Limbo) => {
+                Some(State::Staged) => {
                     self.resident -= 1;
-                    if let Some(proposal) = self.limbo.remove(&page) {
+                    if let Some(proposal) = self.staged.remove(&page) {
                         self.end(proposal, Outcome::Aborted(Abort::Stale));
                     }
                 }
@@ -470,14 +474,14 @@ impl WhatIf {
                 }
                 self.keep_headroom();
             }
-            State::Limbo => {
+            State::Staged => {
                 self.counts.hits += 1;
                 self.counts.hint_faults += 1;
                 self.counts.cancelled += 1;
                 self.set(page, State::Resident);
                 self.brain.fault(page, FaultKind::Hint(access), &self.telemetry);
                 self.brain.samples(&[seen(SampleSource::HintFault)]);
-                if let Some(proposal) = self.limbo.remove(&page) {
+                if let Some(proposal) = self.staged.remove(&page) {
                     self.end(proposal, Outcome::Aborted(Abort::Touched));
                 }
             }
@@ -524,10 +528,10 @@ impl WhatIf {
 
     /// One round; false if nothing could be done.
     fn make_room(&mut self) -> bool {
-        let room = self.slots.saturating_sub(self.limbo.len());
-        let full = self.limbo.len() >= self.kept;
+        let room = self.slots.saturating_sub(self.staged.len());
+        let full = self.staged.len() >= self.staged_enough;
         let staged = if room >= LEAST_ROOM && !full { self.stage(room.min(BATCH)) } else { 0 };
-        staged > 0 || self.settle()
+        staged > 0 || self.compress()
     }
 
     fn stage(&mut self, most: usize) -> usize {
@@ -549,23 +553,23 @@ impl WhatIf {
                 self.end(proposal, Outcome::Aborted(Abort::Stale));
                 continue;
             }
-            self.set(page, State::Limbo);
+            self.set(page, State::Staged);
             self.order.push_back((page, proposal.op));
-            self.limbo.insert(page, proposal);
+            self.staged.insert(page, proposal);
             staged += 1;
         }
         staged
     }
 
     /// The oldest in a staging slot leaves; false if there is none.
-    fn settle(&mut self) -> bool {
+    fn compress(&mut self) -> bool {
         loop {
             let Some((page, op)) = self.order.pop_front() else { return false };
             // Touched or freed meanwhile, and perhaps staged again.
-            if self.limbo.get(&page).is_none_or(|proposal| proposal.op != op) {
+            if self.staged.get(&page).is_none_or(|proposal| proposal.op != op) {
                 continue;
             }
-            let Some(proposal) = self.limbo.remove(&page) else { continue };
+            let Some(proposal) = self.staged.remove(&page) else { continue };
             self.set(page, State::Stored);
             self.resident -= 1;
             self.counts.demotions += 1;
@@ -654,12 +658,14 @@ mod tests {
         let misses = |budget| {
             let mut world = world(PolicyName::HeMem, budget);
             // At random: a loop over more than fits misses always, whatever fits.
-            let mut x = 88_172_645_463_325_252u64;
+            let mut random = terrace_core::Xorshift::new(88_172_645_463_325_252);
             for n in 0..20_000 {
-                x ^= x << 13;
-                x ^= x >> 7;
-                x ^= x << 17;
-                touch(&mut world, (x >> 32) as u32 % 2048, FaultKind::Absent, Nanos::millis(n));
+                touch(
+                    &mut world,
+                    (random.draw() >> 32) as u32 % 2048,
+                    FaultKind::Absent,
+                    Nanos::millis(n),
+                );
             }
             world.counts().misses
         };

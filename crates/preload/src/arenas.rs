@@ -10,8 +10,8 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
-use terrace_live::command::Command;
-use terrace_live::spin::SpinLock;
+use terrace_live::sys::spin::SpinLock;
+use terrace_live::workers::command::Command;
 
 use crate::state;
 
@@ -127,7 +127,7 @@ fn add(base: usize, used: usize) {
         Added::NoRoom => {
             // Nobody will notice how they grow.
             state::begin_early();
-            if state::pager().is_some_and(|pager| pager.regions.find(base).is_none()) {
+            if state::regions(|regions| regions.find(base).is_none()) == Some(true) {
                 manage(&AtomicUsize::new(base));
             }
         }

@@ -6,11 +6,11 @@
 //! in base pages: as far as the program can tell, its advice was taken. The same where pages are
 //! protected to see what is used (`EINVAL`).
 
-use terrace_live::collapse::MADV_COLLAPSE;
-use terrace_live::command::Command;
+use terrace_live::huge::collapse::MADV_COLLAPSE;
 use terrace_live::pager::Pager;
-use terrace_live::regions::CHUNK;
+use terrace_live::space::regions::CHUNK;
 use terrace_live::sys::{self, PAGE};
+use terrace_live::workers::command::Command;
 
 use crate::state;
 
@@ -23,12 +23,13 @@ pub(crate) fn after(at: usize, len: usize, answer: Result<(), i32>) -> Result<()
     let end = at.saturating_add(len);
     let Some(pager) = state::pager() else { return answer };
     let tracks = pager.tracks().is_some() && at.is_multiple_of(PAGE);
-    let is_ours = |answer| match answer {
+    // Where nothing was touched the kernel says `EINVAL` without us, too.
+    let is_ours = |answer, start, end| match answer {
         Err(libc::EBUSY) => true,
-        Err(libc::EINVAL) => tracks,
+        Err(libc::EINVAL) => tracks && state::is_touched(start, end),
         _ => false,
     };
-    if answer.is_err() && !is_ours(answer) || !state::is_managed(at, end) {
+    if answer.is_err() && !is_ours(answer, at, end) || !state::is_managed(at, end) {
         return answer;
     }
     // A huge page, and as much again while it is made.
@@ -41,7 +42,7 @@ pub(crate) fn after(at: usize, len: usize, answer: Result<(), i32>) -> Result<()
         // SAFETY: changes no content.
         let mut part_is = answer.or_else(|_| unsafe { sys::madvise(part, CHUNK, MADV_COLLAPSE) });
         for _ in 0..TRIES {
-            if !has_room || !is_ours(part_is) {
+            if !has_room || !is_ours(part_is, part, part + CHUNK) {
                 break;
             }
             bring_in(part);
@@ -51,7 +52,7 @@ pub(crate) fn after(at: usize, len: usize, answer: Result<(), i32>) -> Result<()
         match part_is {
             Ok(()) => is_huge(pager, part),
             // It does not fit, or not for long enough.
-            Err(_) if is_ours(part_is) => {}
+            Err(_) if is_ours(part_is, part, part + CHUNK) => {}
             Err(error) => result = Err(error),
         }
     }

@@ -1,17 +1,19 @@
-//! Changes of user, groups and root: `setuid`, `setgroups`, `chroot` and their like.
+//! Changes of user, groups, root and rights: `setuid`, `setgroups`, `chroot`, `capset` and their like.
 //!
 //! To the kernel they concern one thread; the C library has every thread of the program's make the
-//! change, and then Terrace's make it ([`terrace_live::credentials`]). With `setgroups` the kernel
+//! change, and then Terrace's make it ([`terrace_live::workers::credentials`]). With `setgroups` the kernel
 //! reads a list. A thread of Terrace's must not find it absent: it could have to wait for itself.
 
-use core::ffi::c_char;
+use core::ffi::{c_char, c_ulong, c_void};
+use core::sync::atomic::Ordering::Acquire;
 
 use libc::{c_int, gid_t, uid_t};
-use terrace_live::credentials::change;
+use terrace_live::failsafe::give_up::Retires;
 use terrace_live::pager::Pager;
 use terrace_live::sys;
+use terrace_live::workers::credentials::change;
 
-use crate::state::{self, before_root_changes, before_user_changes, config};
+use crate::state::{self, before_rights_change, before_root_changes, config};
 use crate::words::real;
 
 /// As many groups as the kernel takes (`NGROUPS_MAX`).
@@ -57,7 +59,7 @@ macro_rules! changes {
 }
 
 changes! {
-    before_user_changes;
+    before_rights_change;
     setuid(user: uid_t) c"setuid" => SYS_setuid[user];
     seteuid(user: uid_t) c"seteuid" => SYS_setresuid[SAME, user, SAME];
     setreuid(user: uid_t, effective: uid_t) c"setreuid" => SYS_setreuid[user, effective];
@@ -73,6 +75,92 @@ changes! {
     setregid(group: gid_t, effective: gid_t) c"setregid" => SYS_setregid[group, effective];
     setresgid(group: gid_t, effective: gid_t, saved: gid_t) c"setresgid"
         => SYS_setresgid[group, effective, saved];
+}
+
+/// Sets the calling thread's capabilities: `capset(2)`. Browsers have their renderers drop all.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn capset(header: *mut c_void, data: *const c_void) -> c_int {
+    type Capset = unsafe extern "C" fn(*mut c_void, *const c_void) -> c_int;
+    let Some(real) = real!(c"capset", Capset) else { return -1 };
+    before_rights_change();
+    // SAFETY: the caller's.
+    unsafe { real(header, data) }
+}
+
+/// Leaves namespaces, or tables, that are shared with other processes: `unshare(2)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    type Unshare = unsafe extern "C" fn(c_int) -> c_int;
+    let Some(real) = real!(c"unshare", Unshare) else { return -1 };
+    if flags & libc::CLONE_NEWUSER != 0 {
+        // In a user namespace of its own a process has no rights outside of it.
+        before_rights_change();
+    }
+    // SAFETY: the caller's.
+    let make = || unsafe { real(flags) };
+    as_one_thread(make, || flags & (libc::CLONE_NEWUSER | ALONE) != 0)
+}
+
+/// Enters another process's namespace: `setns(2)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setns(descriptor: c_int, kinds: c_int) -> c_int {
+    type Setns = unsafe extern "C" fn(c_int, c_int) -> c_int;
+    let Some(real) = real!(c"setns", Setns) else { return -1 };
+    let needs = || {
+        // SAFETY: asks for a number; what is no namespace (a process, say) refuses.
+        let kind = unsafe { libc::ioctl(descriptor, NS_GET_NSTYPE) };
+        let kinds = if kind == -1 { kinds } else { kind };
+        kinds & (libc::CLONE_NEWUSER | libc::CLONE_NEWNS) != 0
+    };
+    if needs() {
+        before_rights_change();
+    }
+    // SAFETY: the caller's.
+    as_one_thread(|| unsafe { real(descriptor, kinds) }, needs)
+}
+
+/// What only a process of one thread may leave by itself.
+const ALONE: c_int = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
+/// Asks of what kind a namespace is (`linux/nsfs.h`).
+const NS_GET_NSTYPE: c_ulong = 0xb703;
+
+/// Makes a change that the kernel refuses a process of several threads. Where all but the calling
+/// one are Terrace's, the program goes on without Terrace, and makes it.
+fn as_one_thread(make: impl Fn() -> c_int, needs: impl Fn() -> bool) -> c_int {
+    let result = make();
+    let error = sys::errno();
+    if result == -1
+        && error == libc::EINVAL
+        && concerns_ours()
+        && needs()
+        && state::signals_blocked(is_one_thread)
+    {
+        state::retire(Retires::Namespace);
+        return make();
+    }
+    // SAFETY: this thread's own variable.
+    unsafe { *libc::__errno_location() = error };
+    result
+}
+
+/// Whether the program has one thread, and is managed.
+fn is_one_thread() -> bool {
+    let Some(pager) = pager() else { return false };
+    let ours = pager.workers.iter().map(|worker| worker.tid.load(Acquire));
+    let ours = ours.filter(|&tid| tid != 0 && sys::is_thread(tid)).count();
+    // Not by listing them: the C library would ask the program's allocator.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let all = status.lines().find_map(|line| line.strip_prefix("Threads:"));
+    all.and_then(|count| count.trim().parse().ok()) == Some(ours + 1)
 }
 
 /// Changes the root directory: `chroot(2)`.

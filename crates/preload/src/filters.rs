@@ -9,8 +9,9 @@
 
 use core::ffi::{c_int, c_ulong};
 
-use terrace_live::give_up::Retires;
+use terrace_live::failsafe::give_up::Retires;
 use terrace_live::sys;
+use terrace_live::workers::idle_priority;
 
 use crate::sanitizers::hand_on;
 use crate::{state, words};
@@ -22,6 +23,10 @@ const FILTER_FLAG_TSYNC: usize = 1;
 
 /// The program is about to call `seccomp(2)`.
 pub(crate) fn seccomp(operation: usize, flags: usize, filter: usize) {
+    if operation == SET_MODE_STRICT || operation == SET_MODE_FILTER && filter != 0 {
+        // Whoever installs it: a process that was forked past the C library does so, too.
+        idle_priority::leave_alone();
+    }
     match operation {
         SET_MODE_STRICT => state::retire(Retires::Filter),
         // Without a filter it only asks which flags the kernel knows.

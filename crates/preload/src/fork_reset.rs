@@ -3,7 +3,7 @@
 
 use terrace_live::fork;
 
-use crate::{arenas, malloc, mapping};
+use crate::{arenas, malloc, mapping, room, state, wipes};
 
 /// Statics, by file and name, that a child resets, and how. (Only the test reads this.)
 const _: &[(&str, &str, &str)] = &[
@@ -11,7 +11,7 @@ const _: &[(&str, &str, &str)] = &[
     ("forking.rs", "TURN", "held by the thread that forks, which gives it back"),
     ("lib.rs", "OWN", "lock, held by the thread that forks"),
     ("malloc.rs", "HEAP_BUSY", "lock; it guards nothing but a question to the pager"),
-    ("malloc.rs", "KEPT", "lock; what is half changed is a block less"),
+    ("malloc.rs", "FREED", "lock; what is half changed is a block less"),
     (
         "malloc.rs",
         "KNOWN_BREAK",
@@ -21,10 +21,14 @@ const _: &[(&str, &str, &str)] = &[
     ("mapping.rs", "LARGE_BLOCKS", "lock; what is half changed are addresses that are not reused"),
     ("mapping.rs", "MAPPINGS", "the same"),
     ("places.rs", "NOTED", "lock, held by the thread that forks"),
+    ("room.rs", "GIVEN_BACK", "who is at it is not here: nobody waits"),
     ("state.rs", "FORKS", "the fork is over"),
+    ("state.rs", "LOOKING", "who looks is not here"),
     ("state.rs", "OWNER", "emptied by the kernel, and claimed by who has forked: `claim`"),
     ("state.rs", "STATS", "it is the parent's: made anew when it is needed"),
-    ("state.rs", "WIPED", "lock, held by the thread that forks"),
+    ("state.rs", "WIPED", "lock; nothing changes it while somebody forks"),
+    ("wipes.rs", "CHANGES", "who is at one is not here"),
+    ("wipes.rs", "COPIES", "who forks is not here"),
 ];
 
 /// Statics that a child keeps as they are, and why that is right.
@@ -43,14 +47,17 @@ const _: &[(&str, &str, &str)] = &[
     ("malloc.rs", "HEAP_START", "set once"),
     ("malloc.rs", "NEXT", "looked up once"),
     ("malloc.rs", "STEP", "the child's heap is the same"),
-    ("places.rs", "COUNT", "of what is guarded by a lock that the forking thread holds"),
+    ("mapped.rs", "ADDED", "one number, changed in one step"),
+    ("mapped.rs", "BYTES", "the child has the same mapped"),
+    ("mapped.rs", "CHANGED", "one number, changed in one step"),
+    ("mapped.rs", "NEXT", "a time, soon over"),
+    ("mapped.rs", "ROUGHLY", "true of the child's memory, too"),
+    ("places.rs", "SPAN", "of what is guarded by a lock that the forking thread holds"),
     ("sanitizers.rs", "HERE", "set once"),
     ("state.rs", "CONFIG", "set once"),
-    ("state.rs", "MAPPED", "the child has the same mapped"),
     ("state.rs", "PAGER", "set once; no fork is made while it is"),
     ("state.rs", "PHASE", "no fork is made while management begins"),
     ("state.rs", "QUIET", "set once"),
-    ("state.rs", "ROUGHLY", "true of the child's memory, too"),
     ("state.rs", "SKIPPED", "the child has as much mapped, and begins itself"),
     ("words.rs", "LOOK", "does not change"),
     ("words.rs", "REAL", "looked up once"),
@@ -64,4 +71,7 @@ pub(crate) fn reset() {
     malloc::reset();
     arenas::reset();
     mapping::reset();
+    room::reset();
+    state::reset();
+    wipes::reset();
 }

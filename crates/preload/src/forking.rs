@@ -11,13 +11,14 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 
 use libc::c_int;
-use terrace_live::credentials;
+use terrace_live::failsafe::give_up::Retires;
 use terrace_live::fork::Announced;
-use terrace_live::spin::SpinLock;
 use terrace_live::sys;
+use terrace_live::sys::spin::SpinLock;
+use terrace_live::workers::credentials;
 
 use crate::words::real;
-use crate::{arenas, fork_reset, places, state};
+use crate::{arenas, fork_reset, places, state, wipes};
 
 type Fork = unsafe extern "C" fn() -> libc::pid_t;
 type Handler = Option<extern "C" fn()>;
@@ -104,7 +105,14 @@ extern "C" fn prepare() {
     MASK.store(mask, Relaxed);
     credentials::hold();
     state::enter_fork();
-    let announced = state::pager_even_if_broken().map(terrace_live::pager::Pager::before_fork);
+    let begin = || state::pager_even_if_broken().map(terrace_live::pager::Pager::before_fork);
+    let announced = match begin() {
+        Some(Err(libc::EMFILE)) => {
+            state::retire(Retires::Descriptors);
+            begin()
+        }
+        announced => announced,
+    };
     let kind = match announced {
         Some(Ok(Announced::Yes)) => Kind::Announced,
         Some(Err(_)) => Kind::Unannounced,
@@ -116,7 +124,7 @@ extern "C" fn prepare() {
     KIND.store(kind as u8, Release);
     // What threads of the program's may be changing in a hook.
     places::hold();
-    state::hold();
+    wipes::begin_copy();
     crate::OWN.hold();
 }
 
@@ -128,7 +136,6 @@ unsafe fn let_go() {
     // SAFETY: the caller's.
     unsafe {
         crate::OWN.let_go();
-        state::let_go();
         places::let_go();
         credentials::let_go();
     }
@@ -148,6 +155,7 @@ extern "C" fn parent() {
         (Kind::Unannounced, Some(pager)) => pager.await_handles(),
         _ => {}
     }
+    wipes::end_copy();
     let mask = MASK.load(Relaxed);
     // SAFETY: as above.
     unsafe {
@@ -210,4 +218,15 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
     // SAFETY: this thread's own variable.
     unsafe { *libc::__errno_location() = error };
     pid
+}
+
+/// Forks without handlers: `_Fork(2)`. Its child is one of a system call of the program's own.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> libc::pid_t {
+    let Some(real) = real!(c"_Fork", Fork) else { return -1 };
+    // SAFETY: the C library's own.
+    wipes::fork_unannounced(|| unsafe { real() }.into()) as libc::pid_t
 }

@@ -13,7 +13,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use terrace_live::sys::{self, PAGE};
-use terrace_live::tls;
+use terrace_live::workers::tls;
 
 /// `elf.h`: tags of the dynamic section.
 mod tag {

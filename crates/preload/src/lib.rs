@@ -11,6 +11,7 @@
 //! | [`forking`] | `fork` |
 //! | [`fork_reset`] | what a forked child does with each thing of ours |
 //! | [`ending`] | `_exit`, and the return from `main` |
+//! | [`wipes`] | what a forked child is to find empty, in turns with forks |
 //! | [`words`] | words that the kernel changes by itself: mutexes, threads' ends, futexes |
 //! | [`filters`] | filters on system calls, and what has to be done before |
 //! | [`credentials`] | changes of user and groups, which every thread takes part in |
@@ -34,13 +35,16 @@ mod fork_reset;
 mod forking;
 mod imports;
 mod malloc;
+mod mapped;
 mod mapping;
 mod own_faults;
 mod own_heap;
 mod places;
 mod remap;
+mod room;
 mod sanitizers;
 mod state;
+mod wipes;
 mod words;
 
 #[global_allocator]

@@ -3,20 +3,21 @@
 //! A request of a megabyte or more gets a mapping of its own in the window,
 //! with a header of 16 bytes in front of the pointer. Everything smaller goes
 //! straight to the program's allocator; afterwards one comparison notices
-//! that the heap behind it has grown, so that it can be managed, too.
+//! that the heap behind it has grown, so that it can be managed, too. So it is where
+//! the program moves the heap's end itself.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
 
 use libc::{c_int, size_t};
-use terrace_live::command::Command;
 use terrace_live::config::RunConfig;
-use terrace_live::regions::{CHUNK, WINDOW, WINDOW_LEN};
-use terrace_live::scratch;
-use terrace_live::spin::SpinLock;
+use terrace_live::space::regions::{CHUNK, WINDOW, WINDOW_LEN};
+use terrace_live::sys::spin::SpinLock;
 use terrace_live::sys::{self, PAGE};
+use terrace_live::workers::bump_arena;
+use terrace_live::workers::command::Command;
 
-use crate::{arenas, mapping, state};
+use crate::{arenas, mapping, room, state, words};
 
 const LARGE: usize = RunConfig::LARGE_REQUEST.get() as usize;
 const HEADER: usize = 16;
@@ -99,7 +100,7 @@ pub(crate) fn reset() {
     // SAFETY: nobody else exists. Half changed, the list of kept blocks has one less.
     unsafe {
         HEAP_BUSY.force_unlock();
-        KEPT.force_unlock();
+        FREED.force_unlock();
     }
     RESOLVING.store(false, Release);
     // Another thread may have noted how far the heap goes now, and not have told the pager yet.
@@ -131,11 +132,16 @@ fn current_break() -> usize {
 /// Looks whether the heap has grown. The fast path is two loads.
 #[inline]
 fn watch_heap(p: *mut c_void) -> *mut c_void {
+    look_at_heap();
+    arenas::watch(p);
+    p
+}
+
+#[inline]
+fn look_at_heap() {
     if current_break() != KNOWN_BREAK.load(Relaxed) {
         heap_moved();
     }
-    arenas::watch(p);
-    p
 }
 
 #[cold]
@@ -150,12 +156,12 @@ fn heap_moved() {
         take_larger_steps(end.saturating_sub(HEAP_START.load(Relaxed)));
         let Some(pager) = state::pager() else { return };
         let end = end.next_multiple_of(PAGE);
-        let mut start = pager.heap_end.load(Acquire);
+        let mut start = pager.regions.heap_end.load(Acquire);
         if start == 0 {
             start = HEAP_START.load(Relaxed).next_multiple_of(PAGE);
         }
         if start < end && pager.commands.ask(pager, Command::Manage, start, end) != 0 {
-            pager.heap_end.store(end, Release);
+            pager.regions.heap_end.store(end, Release);
         }
     });
     state::wake_up_if_needed();
@@ -180,10 +186,34 @@ fn take_larger_steps(heap: usize) {
 
 /// Freed blocks that are kept mapped: a program that frees a large block
 /// mostly wants one like it again.
-static KEPT: SpinLock<Kept> = SpinLock::new(Kept { blocks: [(0, 0); 16], count: 0, bytes: 0 });
+static FREED: SpinLock<FreedBlocks> =
+    SpinLock::new(FreedBlocks { blocks: [(0, 0); 16], count: 0, bytes: 0 });
 const KEEP_BYTES: usize = 64 << 20;
 
-struct Kept {
+/// Gives kept blocks back, and has the heap grow by no more than it must: of a program that gets
+/// no memory. False if there was nothing to give.
+pub(crate) fn give_freed_back() -> bool {
+    let mut blocks = [(0, 0); 16];
+    let mut count = 0;
+    if let Some(mut kept) = FREED.try_lock() {
+        count = core::mem::take(&mut kept.count);
+        blocks = kept.blocks;
+        kept.bytes = 0;
+    }
+    for &(base, len) in &blocks[..count] {
+        // SAFETY: a block that the program has given up.
+        unsafe { mapping::munmap(base as *mut c_void, len) };
+    }
+    // Once: from then on it is the C library's own.
+    let stepped = STEP.load(Relaxed) != 0 && STEP.swap(usize::MAX / 4, Relaxed) < usize::MAX / 4;
+    if stepped {
+        // SAFETY: what the library adds to the top of its heap.
+        unsafe { libc::mallopt(libc::M_TOP_PAD, 128 << 10) };
+    }
+    count > 0 || stepped
+}
+
+struct FreedBlocks {
     blocks: [(usize, usize); 16],
     count: usize,
     bytes: usize,
@@ -206,7 +236,7 @@ fn is_block(p: *const c_void) -> bool {
 
 /// Whether a request is ours to serve.
 fn is_large(size: usize) -> bool {
-    (LARGE..WINDOW_LEN / 4).contains(&size) && state::config().is_some() && !scratch::applies()
+    (LARGE..WINDOW_LEN / 4).contains(&size) && state::config().is_some() && !bump_arena::applies()
 }
 
 /// A new block; null if it cannot be had (the next allocator is asked then).
@@ -235,7 +265,7 @@ fn large(size: usize, align: usize, zeroed: bool) -> *mut c_void {
 
 fn reuse(len: usize) -> Option<(usize, usize)> {
     state::signals_blocked(|| {
-        let mut kept = KEPT.try_lock()?;
+        let mut kept = FREED.try_lock()?;
         let count = kept.count;
         let i = kept.blocks[..count].iter().position(|&(_, l)| l >= len && l <= len + len / 4)?;
         let block = kept.blocks[i];
@@ -250,7 +280,11 @@ fn free_block(p: *mut c_void) {
     // SAFETY: a block's header.
     let Header { base, len } = unsafe { header(p).read() };
     let is_kept = state::signals_blocked(|| {
-        let Some(mut kept) = KEPT.try_lock() else { return false };
+        // Nobody reuses it in a program that is on plain memory.
+        if state::config().is_none() {
+            return false;
+        }
+        let Some(mut kept) = FREED.try_lock() else { return false };
         if kept.count == kept.blocks.len() || kept.bytes + len > KEEP_BYTES {
             return false;
         }
@@ -279,14 +313,47 @@ fn out_of_memory() -> *mut c_void {
     core::ptr::null_mut()
 }
 
+/// Moves the heap's end: `sbrk(3)`. The C library's own allocator does not come here.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sbrk(by: libc::intptr_t) -> *mut c_void {
+    type Sbrk = unsafe extern "C" fn(libc::intptr_t) -> *mut c_void;
+    let Some(next) = words::real!(c"sbrk", Sbrk) else {
+        out_of_memory();
+        return usize::MAX as *mut c_void;
+    };
+    // SAFETY: the caller's.
+    let before = unsafe { next(by) };
+    look_at_heap();
+    before
+}
+
+/// Moves the heap's end to an address: `brk(2)`.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brk(end: *mut c_void) -> c_int {
+    let Some(next) = words::real!(c"brk", unsafe extern "C" fn(*mut c_void) -> c_int) else {
+        out_of_memory();
+        return -1;
+    };
+    // SAFETY: the caller's.
+    let moved = unsafe { next(end) };
+    look_at_heap();
+    moved
+}
+
 /// Allocates: `malloc(3)`.
 ///
 /// # Safety
 /// As of the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(size: size_t) -> *mut c_void {
-    if RESOLVING.load(Relaxed) || scratch::applies() {
-        return scratch::allocate(size, 16).cast();
+    if RESOLVING.load(Relaxed) || bump_arena::applies() {
+        return bump_arena::allocate(size, 16).cast();
     }
     if is_large(size) {
         let p = large(size, HEADER, false);
@@ -296,7 +363,7 @@ pub unsafe extern "C" fn malloc(size: size_t) -> *mut c_void {
     }
     let Some(next) = next_malloc() else { return out_of_memory() };
     // SAFETY: the next allocator's.
-    watch_heap(unsafe { next(size) })
+    watch_heap(room::for_block(size, || unsafe { next(size) }))
 }
 
 /// Allocates zeroed memory: `calloc(3)`.
@@ -305,8 +372,8 @@ pub unsafe extern "C" fn malloc(size: size_t) -> *mut c_void {
 /// As of the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn calloc(count: size_t, size: size_t) -> *mut c_void {
-    if RESOLVING.load(Relaxed) || scratch::applies() {
-        return scratch::allocate(count.saturating_mul(size), 16).cast();
+    if RESOLVING.load(Relaxed) || bump_arena::applies() {
+        return bump_arena::allocate(count.saturating_mul(size), 16).cast();
     }
     if let Some(bytes) = count.checked_mul(size)
         && is_large(bytes)
@@ -317,8 +384,9 @@ pub unsafe extern "C" fn calloc(count: size_t, size: size_t) -> *mut c_void {
         }
     }
     let Some(next) = next_calloc() else { return out_of_memory() };
+    let bytes = count.saturating_mul(size);
     // SAFETY: the next allocator's.
-    watch_heap(unsafe { next(count, size) })
+    watch_heap(room::for_block(bytes, || unsafe { next(count, size) }))
 }
 
 /// Frees: `free(3)`.
@@ -333,7 +401,7 @@ pub unsafe extern "C" fn free(p: *mut c_void) {
         free_block(p);
         // SAFETY: this thread's own variable.
         unsafe { *libc::__errno_location() = error };
-    } else if !scratch::owns(p.cast())
+    } else if !bump_arena::owns(p.cast())
         && let Some(next) = next_free()
     {
         // SAFETY: the next allocator's pointer.
@@ -370,17 +438,21 @@ pub unsafe extern "C" fn realloc(p: *mut c_void, size: size_t) -> *mut c_void {
             }
         }
         old
-    } else if scratch::owns(p.cast()) {
+    } else if bump_arena::owns(p.cast()) {
         // SAFETY: from the scratch memory.
-        unsafe { scratch::size(p.cast()) }
+        unsafe { bump_arena::size(p.cast()) }
     } else if is_large(size) {
         let Some(usable) = next_malloc_usable_size() else { return out_of_memory() };
         // SAFETY: the next allocator's pointer.
         unsafe { usable(p) }
     } else {
         let Some(next) = next_realloc() else { return out_of_memory() };
-        // SAFETY: the next allocator's pointer.
-        return watch_heap(unsafe { next(p, size) });
+        if size == 0 {
+            // SAFETY: the next allocator's pointer, which is freed.
+            return watch_heap(unsafe { next(p, size) });
+        }
+        // SAFETY: the next allocator's pointer, which stays where it is refused.
+        return watch_heap(room::for_block(size, || unsafe { next(p, size) }));
     };
     // SAFETY: a new block of `size`, and the old one of `old` bytes.
     unsafe {
@@ -438,8 +510,8 @@ pub unsafe extern "C" fn reallocarray(p: *mut c_void, count: size_t, size: size_
 /// As of the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memalign(align: size_t, size: size_t) -> *mut c_void {
-    if RESOLVING.load(Relaxed) || scratch::applies() {
-        return scratch::allocate(size, align).cast();
+    if RESOLVING.load(Relaxed) || bump_arena::applies() {
+        return bump_arena::allocate(size, align).cast();
     }
     if is_large(size) && align.is_power_of_two() {
         let p = large(size, align, false);
@@ -448,8 +520,9 @@ pub unsafe extern "C" fn memalign(align: size_t, size: size_t) -> *mut c_void {
         }
     }
     let Some(next) = next_memalign() else { return out_of_memory() };
+    let bytes = size.saturating_add(align);
     // SAFETY: the next allocator's.
-    watch_heap(unsafe { next(align, size) })
+    watch_heap(room::for_block(bytes, || unsafe { next(align, size) }))
 }
 
 /// Allocates aligned memory: `aligned_alloc(3)`.
@@ -524,9 +597,9 @@ pub unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> size_t {
     if is_block(p) {
         return block_size(p);
     }
-    if scratch::owns(p.cast()) {
+    if bump_arena::owns(p.cast()) {
         // SAFETY: from the scratch memory.
-        return unsafe { scratch::size(p.cast()) };
+        return unsafe { bump_arena::size(p.cast()) };
     }
     // SAFETY: the next allocator's pointer.
     next_malloc_usable_size().map_or(0, |next| unsafe { next(p) })

@@ -5,16 +5,16 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use libc::c_int;
-use terrace_live::collapse::MADV_COLLAPSE;
-use terrace_live::regions::{CHUNK, WINDOW, WINDOW_LEN, in_window};
-use terrace_live::reservations;
-use terrace_live::spin::SpinLock;
+use terrace_live::huge::collapse::MADV_COLLAPSE;
+use terrace_live::space::regions::{CHUNK, WINDOW, WINDOW_LEN, in_window};
+use terrace_live::space::reservations;
+use terrace_live::sys::spin::SpinLock;
 use terrace_live::sys::{self, PAGE};
-use terrace_live::threads;
+use terrace_live::workers::threads;
 
 use crate::malloc::BLOCKS;
 use crate::sanitizers::hand_on;
-use crate::{collapse, places, state};
+use crate::{collapse, mapped, places, room, state, wipes};
 
 /// Mappings are placed in the lower half of the window, the allocator's large
 /// blocks in the upper.
@@ -200,9 +200,9 @@ pub unsafe extern "C" fn mmap(
     let ordinary = flags & (libc::MAP_ANONYMOUS | libc::MAP_PRIVATE)
         == libc::MAP_ANONYMOUS | libc::MAP_PRIVATE
         && flags & SPECIAL == 0
-        && matches!(prot, ACCESSIBLE | libc::PROT_NONE);
+        && !threads::is_ours();
     let managed = ordinary
-        && !threads::is_ours()
+        && matches!(prot, ACCESSIBLE | libc::PROT_NONE)
         && state::config().is_some_and(|config| len as u64 >= config.min_region.get())
         && len < if prot == libc::PROT_NONE { ADDRESSES } else { WINDOW_LEN / 2 };
     // What is too long to be rounded up the kernel refuses.
@@ -222,21 +222,43 @@ pub unsafe extern "C" fn mmap(
         return placed as *mut c_void;
     }
     // SAFETY: the caller's.
-    let mapped = match unsafe { sys::mmap(at as usize, len, prot, flags, fd, offset) } {
+    let map = || unsafe { sys::mmap(at as usize, len, prot, flags, fd, offset) };
+    let mapped = match room::ask(pages, map, |mapped| *mapped == Err(libc::ENOMEM)) {
         Ok(mapped) => mapped,
         Err(error) => return fail(error),
     };
-    if managed && prot == ACCESSIBLE {
-        state::count_roughly();
-        places::mapped(mapped, mapped + pages);
-        state::accessible(pages);
-    } else if managed {
-        state::count_roughly();
-        places::reserved(mapped, mapped + pages);
-    } else if flags & libc::MAP_FIXED != 0 {
-        places::unmapped(mapped, mapped + pages);
+    let end = mapped + pages;
+    let chosen = flags & FIXED != 0 || !at.is_null();
+    let is_ours = managed || ordinary && chosen && is_piece_of_managed(mapped, end);
+    match prot {
+        ACCESSIBLE if is_ours => {
+            mapped::count_roughly();
+            places::mapped(mapped, end);
+            state::accessible(pages);
+        }
+        libc::PROT_NONE if is_ours => {
+            mapped::count_roughly();
+            places::reserved(mapped, end);
+        }
+        _ => {
+            if flags & libc::MAP_FIXED != 0 {
+                places::unmapped(mapped, end);
+            }
+            // It may be accessible one day.
+            if is_ours && state::pager().is_some() {
+                places::mapped(mapped, end);
+            }
+        }
     }
     mapped as *mut c_void
+}
+
+/// Whether private anonymous memory, however small, is mapped in the middle of managed memory, or
+/// beside some. The kernel keeps what is registered apart from what is not: each piece would be a
+/// mapping of its own, of which a process may have 65,530, and `mremap` takes one at a time.
+fn is_piece_of_managed(start: usize, end: usize) -> bool {
+    state::config().is_some()
+        && (places::contains(start, end) || state::touches_managed(start, end))
 }
 
 /// Maps memory: `mmap64`, the same on 64-bit systems.
@@ -265,7 +287,9 @@ pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
     hand_on!(c"munmap", at => *mut c_void, len => usize; c_int);
     state::await_child();
     // SAFETY: the caller's.
-    match unsafe { sys::munmap(at as usize, len) } {
+    let unmap = || unsafe { sys::munmap(at as usize, len) };
+    // A hole makes two mappings of one.
+    match room::ask(0, unmap, |unmapped| *unmapped == Err(libc::ENOMEM)) {
         Ok(()) => {
             let start = at as usize;
             if places::contains(start, start + len) {
@@ -289,8 +313,9 @@ pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
 pub unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, prot: c_int) -> c_int {
     hand_on!(c"mprotect", at => *mut c_void, len => usize, prot => c_int; c_int);
     // SAFETY: the caller's; sets `errno` as the C library's does.
-    let result = unsafe { libc::syscall(libc::SYS_mprotect, at, len, prot) } as c_int;
-    if result == 0 && prot & libc::PROT_WRITE != 0 && state::counts_roughly() {
+    let change = || unsafe { libc::syscall(libc::SYS_mprotect, at, len, prot) } as c_int;
+    let result = room::ask(len, change, |&done| done == -1 && sys::errno() == libc::ENOMEM);
+    if result == 0 && prot & libc::PROT_WRITE != 0 && mapped::is_rough() {
         let start = at as usize;
         let pages = len.next_multiple_of(PAGE);
         if places::contains(start, start + pages) {
@@ -314,6 +339,9 @@ const MADV_GUARD_INSTALL: c_int = 102;
 pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
     hand_on!(c"madvise", at => *mut c_void, len => usize, advice => c_int; c_int);
     state::await_child();
+    if matches!(advice, libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK) {
+        return advise_on_forks(at as usize, len, advice);
+    }
     // SAFETY: the caller's.
     let mut advised = unsafe { sys::madvise(at as usize, len, advice) };
     if advice == MADV_COLLAPSE {
@@ -323,25 +351,44 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> 
         fail(error);
         return -1;
     }
-    if !matches!(advice, MADV_GUARD_INSTALL | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK) {
+    if advice != MADV_GUARD_INSTALL {
         return 0;
     }
     let range = (at as usize, (at as usize + len).next_multiple_of(PAGE));
-    state::signals_blocked(|| match advice {
-        MADV_GUARD_INSTALL => {
-            if let Some(pager) = state::pager_even_if_broken() {
-                let discard = terrace_live::command::Command::Discard;
-                if pager.commands.ask(pager, discard, range.0, range.1) == 0 {
-                    // Nobody answers who is given up: then content was brought in over the
-                    // guards, and this takes it away again.
-                    // SAFETY: the caller's.
-                    let _ = unsafe { sys::madvise(range.0, range.1 - range.0, advice) };
-                }
+    state::signals_blocked(|| {
+        if let Some(pager) = state::pager_even_if_broken() {
+            let discard = terrace_live::workers::command::Command::Discard;
+            if pager.commands.ask(pager, discard, range.0, range.1) == 0 {
+                // Nobody answers who is given up: then content was brought in over the
+                // guards, and this takes it away again.
+                // SAFETY: the caller's.
+                let _ = unsafe { sys::madvise(range.0, range.1 - range.0, advice) };
             }
         }
-        libc::MADV_WIPEONFORK => state::wiped(range, true),
-        _ => state::wiped(range, false),
     });
+    0
+}
+
+/// Has the kernel and our list agree on what a child finds empty: no copy is made in between.
+fn advise_on_forks(at: usize, len: usize, advice: c_int) -> c_int {
+    let range = (at, (at + len).next_multiple_of(PAGE));
+    let advise = || {
+        // SAFETY: changes no content.
+        let advised = unsafe { sys::madvise(at, len, advice) };
+        if advised.is_ok() {
+            state::wiped(range, advice == libc::MADV_WIPEONFORK);
+        }
+        advised
+    };
+    // A child without Terrace may have been copied while others were at a change.
+    let advised = match state::config() {
+        Some(_) => state::signals_blocked(|| wipes::change(advise)),
+        None => advise(),
+    };
+    if let Err(error) = advised {
+        fail(error);
+        return -1;
+    }
     0
 }
 
@@ -358,7 +405,7 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     // SAFETY: the caller's; sets `errno` as the C library's does.
     let result = unsafe { libc::syscall(libc::SYS_mlockall, flags) } as c_int;
     if let Some(pager) = state::pager() {
-        let staging = &pager.staging;
+        let staging = &pager.evict.staging;
         let error = sys::errno();
         sys::munlock(staging.base(), staging.slots() as usize * PAGE);
         pager.spill.mapping.unlock();

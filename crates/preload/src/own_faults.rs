@@ -8,10 +8,10 @@
 
 use core::ffi::{c_int, c_ulong, c_void};
 
-use terrace_live::give_up::Retires;
+use terrace_live::failsafe::give_up::Retires;
 use terrace_live::sys;
-use terrace_live::threads;
-use terrace_live::uffd::UFFDIO_REGISTER;
+use terrace_live::sys::uffd::UFFDIO_REGISTER;
+use terrace_live::workers::threads;
 
 use crate::sanitizers::hand_on;
 use crate::{state, words};

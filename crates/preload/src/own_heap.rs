@@ -10,16 +10,17 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use dlmalloc::{Allocator, Dlmalloc};
-use terrace_live::spare;
-use terrace_live::spin::{SpinGuard, SpinLock, backoff};
-use terrace_live::{sys, threads};
+use terrace_live::failsafe::reserve_memory;
+use terrace_live::sys;
+use terrace_live::sys::spin::{SpinGuard, SpinLock, backoff};
+use terrace_live::workers::threads;
 
 struct Kernel;
 
 // SAFETY: hands out mappings that nobody else has.
 unsafe impl Allocator for Kernel {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        match spare::map(size) {
+        match reserve_memory::map(size) {
             Ok(at) => (at as *mut u8, size, 0),
             Err(_) => (null_mut(), 0, 0),
         }
@@ -50,33 +51,33 @@ pub(crate) struct OwnHeap {
     heap: SpinLock<Dlmalloc<Kernel>>,
     /// Whether a thread of the program's holds the lock while it forks.
     forking: AtomicBool,
-    aside: Aside,
+    fork_arena: ForkArena,
 }
 
 /// What our own threads get while the heap is locked for a fork, which may have to wait for them.
 /// They are at rest then: that is for one that breaks. Nothing of it is freed.
-struct Aside {
+struct ForkArena {
     /// Its first address; 0 until it is needed.
     base: AtomicUsize,
     used: AtomicUsize,
 }
 
 /// Its length: several times what bringing everything in takes.
-const ASIDE: usize = 8 << 20;
+const FORK_ARENA: usize = 8 << 20;
 
-impl Aside {
+impl ForkArena {
     /// Where it is, mapped if it was not; 0 if there is no memory for it.
     fn base(&self) -> usize {
         let base = self.base.load(Acquire);
         if base != 0 {
             return base;
         }
-        let Ok(new) = spare::map(ASIDE) else { return 0 };
+        let Ok(new) = reserve_memory::map(FORK_ARENA) else { return 0 };
         match self.base.compare_exchange(0, new, AcqRel, Acquire) {
             Ok(_) => new,
             Err(base) => {
                 // SAFETY: nobody else knows of it.
-                let _ = unsafe { sys::munmap(new, ASIDE) };
+                let _ = unsafe { sys::munmap(new, FORK_ARENA) };
                 base
             }
         }
@@ -85,7 +86,7 @@ impl Aside {
         let base = self.base();
         let end = |used: usize| {
             let at = (base + used).checked_next_multiple_of(layout.align())?;
-            at.checked_add(layout.size()).map(|end| end - base).filter(|&end| end <= ASIDE)
+            at.checked_add(layout.size()).map(|end| end - base).filter(|&end| end <= FORK_ARENA)
         };
         match self.used.fetch_update(AcqRel, Relaxed, |used| end(used).filter(|_| base != 0)) {
             Ok(used) => (base + used).next_multiple_of(layout.align()) as *mut u8,
@@ -94,7 +95,7 @@ impl Aside {
     }
     fn owns(&self, at: *const u8) -> bool {
         let base = self.base.load(Acquire);
-        base != 0 && (at as usize).wrapping_sub(base) < ASIDE
+        base != 0 && (at as usize).wrapping_sub(base) < FORK_ARENA
     }
 }
 
@@ -103,7 +104,7 @@ impl OwnHeap {
         Self {
             heap: SpinLock::new(Dlmalloc::new_with_allocator(Kernel)),
             forking: AtomicBool::new(false),
-            aside: Aside { base: AtomicUsize::new(0), used: AtomicUsize::new(0) },
+            fork_arena: ForkArena { base: AtomicUsize::new(0), used: AtomicUsize::new(0) },
         }
     }
 
@@ -148,7 +149,7 @@ fn is_large(layout: &Layout) -> bool {
 }
 
 fn map(size: usize) -> *mut u8 {
-    spare::map(size).map_or(null_mut(), |at| at as *mut u8)
+    reserve_memory::map(size).map_or(null_mut(), |at| at as *mut u8)
 }
 
 // SAFETY: the allocator is called by one thread at a time; large blocks are
@@ -161,7 +162,7 @@ unsafe impl GlobalAlloc for OwnHeap {
         match self.heap() {
             // SAFETY: the caller's layout is not empty.
             Some(mut heap) => unsafe { heap.malloc(layout.size(), layout.align()) },
-            None => self.aside.allocate(layout),
+            None => self.fork_arena.allocate(layout),
         }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -172,7 +173,7 @@ unsafe impl GlobalAlloc for OwnHeap {
             // SAFETY: as above.
             Some(mut heap) => unsafe { heap.calloc(layout.size(), layout.align()) },
             // It is handed out once, and so still is as it was.
-            None => self.aside.allocate(layout),
+            None => self.fork_arena.allocate(layout),
         }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
@@ -181,7 +182,7 @@ unsafe impl GlobalAlloc for OwnHeap {
             let _ = unsafe { sys::munmap(at as usize, layout.size()) };
             return;
         }
-        if self.aside.owns(at) {
+        if self.fork_arena.owns(at) {
             return;
         }
         // What could not be given back stays: that happens once, to a thread that breaks.
@@ -199,7 +200,7 @@ unsafe impl GlobalAlloc for OwnHeap {
                 return at as *mut u8;
             }
         }
-        let moves = is_large(&layout) || is_large(&new) || self.aside.owns(at);
+        let moves = is_large(&layout) || is_large(&new) || self.fork_arena.owns(at);
         if !moves && let Some(mut heap) = self.heap() {
             // SAFETY: as above.
             return unsafe { heap.realloc(at, layout.size(), layout.align(), size) };

@@ -7,26 +7,28 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
-use terrace_live::command::Command;
 use terrace_live::pager::Pager;
-use terrace_live::presence;
-use terrace_live::ranges::Ranges;
-use terrace_live::regions::{in_window, is_gone};
-use terrace_live::reservations;
-use terrace_live::spin::SpinLock;
+use terrace_live::space::ranges::Ranges;
+use terrace_live::space::regions::{in_window, is_gone};
+use terrace_live::space::{proc_maps, reservations};
 use terrace_live::sys::PAGE;
+use terrace_live::sys::spin::SpinLock;
+use terrace_live::workers::command::Command;
 
 use crate::state;
 
 static NOTED: SpinLock<Ranges> = SpinLock::new(Ranges::new());
-/// How many there are, for those who only want to know whether there are any.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// From the first to the last of them: most of what a program maps and unmaps lies elsewhere, and need
+/// not be looked up.
+static SPAN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 fn noted<T>(work: impl FnOnce(&mut Ranges) -> T) -> T {
     state::signals_blocked(|| {
         let mut ranges = NOTED.lock();
         let result = work(&mut ranges);
-        COUNT.store(ranges.len(), Release);
+        let (start, end) = ranges.span();
+        SPAN[0].store(start, Release);
+        SPAN[1].store(end, Release);
         result
     })
 }
@@ -49,6 +51,9 @@ pub(crate) unsafe fn let_go() {
 pub(crate) fn mapped(start: usize, end: usize) {
     if let Some(pager) = state::pager() {
         return ask(pager, start, end);
+    }
+    if state::is_broken() {
+        return;
     }
     // What is in the window, or in a large reservation, is found by itself.
     if in_window(start) || state::signals_blocked(|| reservations::overlap(start, end)) {
@@ -75,7 +80,9 @@ pub(crate) fn reserved(start: usize, end: usize) {
     let of_large = state::signals_blocked(|| reservations::overlap(start, end));
     if of_large {
         // A part of it was given back. If that part is managed, it is to stay so.
-        if let Some(pager) = state::pager().filter(|pager| pager.regions.find(start).is_some()) {
+        if state::regions(|regions| regions.find(start).is_some()) == Some(true)
+            && let Some(pager) = state::pager()
+        {
             ask(pager, start, end);
         }
     } else if end - start < reservations::LARGE {
@@ -93,20 +100,19 @@ pub(crate) fn now_accessible(start: usize, end: usize) {
     if !reservations::any() || !state::signals_blocked(|| reservations::overlap(start, end)) {
         return;
     }
-    if let Some(pager) = state::pager() {
-        let is_managed = |at| {
-            let place = pager.regions.find(at);
-            place.is_some_and(|place| !is_gone(&place))
-        };
-        if !is_managed(start) || !is_managed(end - PAGE) {
-            ask(pager, start, end);
-        }
+    let all_managed = state::regions(|regions| {
+        [start, end - PAGE].iter().all(|&at| regions.find(at).is_some_and(|at| !is_gone(&at)))
+    });
+    if all_managed == Some(false)
+        && let Some(pager) = state::pager()
+    {
+        ask(pager, start, end);
     }
 }
 
 /// A range was unmapped, or is of another kind now.
 pub(crate) fn unmapped(start: usize, end: usize) {
-    if is_any_noted() && !in_window(start) {
+    if may_be_noted(start, end) && !in_window(start) {
         // Where there are too many parts the least are left out, and stay unmanaged.
         noted(|ranges| ranges.remove(start, end));
     }
@@ -118,14 +124,14 @@ pub(crate) fn unmapped(start: usize, end: usize) {
 /// Whether any of a range is to be managed.
 pub(crate) fn contains(start: usize, end: usize) -> bool {
     in_window(start)
-        || is_any_noted() && noted(|ranges| ranges.overlaps(start, end))
+        || may_be_noted(start, end) && noted(|ranges| ranges.overlaps(start, end))
         || are_any_reserved() && state::signals_blocked(|| reservations::overlap(start, end))
 }
 
 /// A child that was not made by a fork that we know of does not touch the list: it may have been
 /// changing.
-fn is_any_noted() -> bool {
-    COUNT.load(Acquire) != 0 && state::config().is_some()
+fn may_be_noted(start: usize, end: usize) -> bool {
+    start < SPAN[1].load(Acquire) && SPAN[0].load(Acquire) < end && state::config().is_some()
 }
 
 /// The same of large reservations.
@@ -137,7 +143,7 @@ fn are_any_reserved() -> bool {
 /// kernel does not say (the program is out of descriptors, say).
 pub(crate) fn accessible() -> Option<usize> {
     let mut bytes = 0;
-    let told = presence::for_each_mapping(|m| {
+    let told = proc_maps::for_each_mapping(|m| {
         if !m.is_ordinary() {
             return;
         }
@@ -155,6 +161,10 @@ pub(crate) fn accessible() -> Option<usize> {
 pub(crate) fn manage_all() {
     // One at a time: nobody waits for the lock while the manager works.
     while let Some((start, end)) = noted(Ranges::pop) {
+        // Something of ours has broken: what is offered would only be noted once more.
+        if state::pager().is_none() {
+            return;
+        }
         let mut at = start;
         while let Some((from, to)) = first_mapped(at, end) {
             mapped(from, to);
@@ -163,12 +173,14 @@ pub(crate) fn manage_all() {
     }
     let mut at = 0;
     while let Some((from, to)) = first_accessible_of_reservations(at) {
+        if state::pager().is_none() {
+            return;
+        }
         mapped(from, to);
         at = to;
         // Mostly all of its part is managed now.
-        if let Some(pager) = state::pager()
-            && let Some((_, end)) = state::signals_blocked(|| reservations::part_of(from))
-            && pager.regions.find(end - PAGE).is_some()
+        if let Some((_, end)) = state::signals_blocked(|| reservations::part_of(from))
+            && state::regions(|regions| regions.find(end - PAGE).is_some()) == Some(true)
         {
             at = at.max(end);
         }
@@ -181,7 +193,7 @@ fn first_accessible_of_reservations(at: usize) -> Option<(usize, usize)> {
         return None;
     }
     let mut first = None;
-    presence::for_each_mapping(|m| {
+    proc_maps::for_each_mapping(|m| {
         let start = m.start.max(at);
         if first.is_some() || start >= m.end || !m.is_ordinary() {
             return;
@@ -204,7 +216,7 @@ fn first_accessible_of_reservations(at: usize) -> Option<(usize, usize)> {
 /// The first part of a range that is private anonymous memory, accessible or reserved.
 fn first_mapped(start: usize, end: usize) -> Option<(usize, usize)> {
     let mut first = None;
-    presence::for_each_mapping(|m| {
+    proc_maps::for_each_mapping(|m| {
         let part = (start.max(m.start), end.min(m.end));
         if first.is_none() && part.0 < part.1 && m.is_manageable() {
             first = Some(part);

@@ -7,13 +7,14 @@
 use core::ffi::c_void;
 
 use libc::c_int;
-use terrace_live::presence;
-use terrace_live::regions::in_window;
+use terrace_live::space::proc_maps;
+use terrace_live::space::regions::in_window;
+use terrace_live::sys::limits::with_more_descriptors;
 use terrace_live::sys::{self, PAGE};
-use terrace_live::threads;
+use terrace_live::workers::{idle_priority, threads};
 
 use crate::sanitizers::hand_on;
-use crate::{mapping, places, state};
+use crate::{mapping, places, room, state};
 
 /// Changes a mapping's size, or moves it: `mremap(2)`.
 ///
@@ -62,7 +63,35 @@ pub unsafe extern "C" fn mremap(
         }
     }
 
-    let at = remap(flags, to);
+    // The kernel moves several mappings at once, but none that is registered. To find them takes
+    // calls for which the program might be killed where it is under a filter.
+    let by_parts = ours
+        && !idle_priority::is_left_alone()
+        && flags & libc::MREMAP_FIXED != 0
+        && pages == new_pages
+        && start.is_multiple_of(PAGE)
+        && is_mapped(start);
+    let is_refused = |&at: &*mut c_void| at == libc::MAP_FAILED && sys::errno() == libc::ENOMEM;
+    // Whoever asks for a fixed place loses what is there also where the request is refused.
+    let at = if flags & libc::MREMAP_FIXED == 0 {
+        room::ask(new_pages.saturating_sub(pages), || remap(flags, to), is_refused)
+    } else if by_parts
+        && flags & libc::MREMAP_DONTUNMAP != 0
+        && !is_one_mapping(start, end)
+        && would_move(start, end)
+    {
+        // Of a move that the kernel breaks off nobody could tell what has moved: it would still be
+        // mapped where it was.
+        move_parts(start, end, flags, to)
+    } else {
+        let at = remap(flags, to);
+        let broke_off = at == libc::MAP_FAILED && sys::errno() == libc::EFAULT;
+        if by_parts && broke_off {
+            if would_move(start, end) { move_parts(start, end, flags, to) } else { not_moved() }
+        } else {
+            at
+        }
+    };
     if at == libc::MAP_FAILED {
         return at;
     }
@@ -89,6 +118,105 @@ pub unsafe extern "C" fn mremap(
     at
 }
 
+/// Whether anything is mapped at a page.
+fn is_mapped(page: usize) -> bool {
+    let mut resident = 0u8;
+    // SAFETY: writes one byte.
+    unsafe { libc::mincore(page as *mut c_void, PAGE, &raw mut resident) == 0 }
+}
+
+/// Whether a range lies in one mapping. True if the kernel does not say: then it is to decide.
+fn is_one_mapping(start: usize, end: usize) -> bool {
+    let mut is_one = false;
+    !with_more_descriptors(|| {
+        proc_maps::for_each_mapping(|m| is_one |= m.start <= start && end <= m.end)
+    }) || is_one
+}
+
+/// What `mremap` says of a range that it cannot move as a whole.
+fn not_moved() -> *mut c_void {
+    // SAFETY: this thread's own variable.
+    unsafe { *libc::__errno_location() = libc::EFAULT };
+    libc::MAP_FAILED
+}
+
+/// Whether the kernel moves several mappings at once, as it does since Linux 6.17.
+fn are_several_moved() -> bool {
+    const PAGES: usize = 2 * PAGE;
+    let Ok(at) = sys::map_private(2 * PAGES) else { return false };
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: a new mapping of ours, of which a half is moved over the other; then all of it is
+    // unmapped.
+    unsafe {
+        libc::syscall(libc::SYS_mprotect, at, PAGE, libc::PROT_READ);
+        let moved = libc::syscall(libc::SYS_mremap, at, PAGES, PAGES, flags, at + PAGES);
+        let _ = sys::munmap(at, 2 * PAGES);
+        moved != -1
+    }
+}
+
+/// Whether the kernel would move a range at once if none of it were registered: its mappings may
+/// be as many, or are alike and lie side by side, and would be one.
+fn would_move(start: usize, end: usize) -> bool {
+    if are_several_moved() {
+        return true;
+    }
+    let mut until = start;
+    let mut access = None;
+    let are_told = with_more_descriptors(|| {
+        (until, access) = (start, None);
+        proc_maps::for_each_mapping(|m| {
+            let is_next = m.start <= until && until < m.end && m.anonymous;
+            if is_next && access.is_none_or(|a| a == m.access) {
+                (until, access) = (m.end, Some(m.access));
+            }
+        })
+    });
+    are_told && until >= end
+}
+
+/// Moves the mappings of a range one by one, as far as they are still there, and leaves as much
+/// room between them as was there: what the kernel does since Linux 6.17. Fails where the kernel
+/// does not say what is mapped, or moves less than that.
+fn move_parts(start: usize, end: usize, flags: c_int, to: usize) -> *mut c_void {
+    /// Mappings that are looked up at once.
+    const SOME: usize = 32;
+    let mut at = start;
+    while at < end {
+        let mut parts = [(0, 0); SOME];
+        let mut count = 0;
+        let are_told = with_more_descriptors(|| {
+            count = 0;
+            proc_maps::for_each_mapping(|m| {
+                let part = (m.start.max(at), m.end.min(end));
+                if part.0 < part.1 && count < SOME {
+                    parts[count] = part;
+                    count += 1;
+                }
+            })
+        });
+        // There was something at the beginning.
+        if !are_told || at == start && count == 0 {
+            return not_moved();
+        }
+        for &(from, until) in &parts[..count] {
+            let len = until - from;
+            // SAFETY: a part of what the caller of `mremap` moves.
+            let moved = unsafe {
+                libc::syscall(libc::SYS_mremap, from, len, len, flags, to + (from - start))
+            };
+            if moved == -1 {
+                return not_moved();
+            }
+            at = until;
+        }
+        if count < SOME {
+            break;
+        }
+    }
+    to as *mut c_void
+}
+
 /// A range belongs to what is managed, or will be.
 fn is_larger(start: usize, end: usize) {
     if state::pager().is_none() {
@@ -110,7 +238,7 @@ fn has_become_large(old: usize, new: usize, least: u64) -> bool {
 
 fn is_ordinary(range: (usize, usize)) -> bool {
     let mut ordinary = false;
-    presence::for_each_mapping(|m| {
+    proc_maps::for_each_mapping(|m| {
         ordinary |= m.start <= range.0 && range.1 <= m.end && m.is_ordinary() && !m.heap;
     });
     ordinary

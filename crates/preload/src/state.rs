@@ -6,22 +6,25 @@
 //! no configuration, or something failed.
 
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::*,
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering::*, fence,
 };
 
 use terrace_core::Bytes;
-use terrace_live::broker::member;
-use terrace_live::command::Command;
+use terrace_live::activate;
+use terrace_live::broker::{ending, member};
 use terrace_live::config::{RunConfig, VARIABLE};
-use terrace_live::give_up::Retires;
-use terrace_live::inject;
+use terrace_live::failsafe::give_up::Retires;
+use terrace_live::failsafe::inject;
 use terrace_live::pager::Pager;
-use terrace_live::shared::{ProcessPage, State, Text};
-use terrace_live::spin::SpinLock;
+use terrace_live::space::regions::{CHUNK, Regions, is_gone};
+use terrace_live::stats::process_page::{ProcessPage, State, Text};
+use terrace_live::sys;
 use terrace_live::sys::PAGE;
-use terrace_live::{activate, aside, prepared, sys, threads};
+use terrace_live::sys::spin::SpinLock;
+use terrace_live::workers::command::Command;
+use terrace_live::workers::{early_handles, idle_priority, stack, threads};
 
-use crate::{places, sanitizers};
+use crate::{mapped, places, sanitizers};
 
 const OFF: u8 = 0;
 const DORMANT: u8 = 1;
@@ -36,8 +39,6 @@ static STATS: AtomicPtr<ProcessPage> = AtomicPtr::new(core::ptr::null_mut());
 /// child. So a child that was not made by our `fork`, and has none of our
 /// threads, is told from one that shares our memory (`vfork`, `CLONE_VM`).
 static OWNER: AtomicPtr<AtomicI32> = AtomicPtr::new(core::ptr::null_mut());
-/// Bytes that are accessible in the window and in places that the program chose.
-static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// Reads the configuration.
 pub(crate) fn init() {
@@ -65,7 +66,7 @@ pub(crate) fn init() {
                 }
                 return;
             }
-            terrace_live::threads::init();
+            terrace_live::workers::threads::init();
             crate::malloc::init();
             crate::forking::init();
             if let Ok(text) = std::env::var(inject::VARIABLE)
@@ -158,20 +159,79 @@ pub(crate) fn any_pager() -> Option<&'static Pager> {
     unsafe { PAGER.load(Acquire).as_ref() }
 }
 
-/// In a thread of the program's that is about to change the address space. Those of ours do not wait
-/// for one another.
+/// In a thread of the program's that is about to change the address space: a child may need its
+/// memory first, or the program itself, where something of ours has broken. Threads of ours do not
+/// wait for one another.
 pub(crate) fn await_child() {
-    if let Some(pager) = pager()
+    if let Some(pager) = pager_even_if_broken()
         && !threads::is_ours()
     {
         pager.await_child();
     }
 }
 
+/// Threads of the program's that look at the regions.
+static LOOKING: AtomicU32 = AtomicU32::new(0);
+
+/// Looks at the regions, which stay meanwhile; `None` where nothing is managed.
+pub(crate) fn regions<T>(look: impl FnOnce(&Regions) -> T) -> Option<T> {
+    LOOKING.fetch_add(1, SeqCst);
+    fence(SeqCst);
+    let found = pager().map(|pager| look(&pager.regions));
+    LOOKING.fetch_sub(1, SeqCst);
+    found
+}
+
+/// In a forked child: who looked is not here, at the lists neither. Nobody changed them.
+pub(crate) fn reset() {
+    LOOKING.store(0, SeqCst);
+    // SAFETY: nobody else exists, in a child.
+    unsafe {
+        if let Some(pager) = any_pager() {
+            pager.fork.wiped.force_unlock();
+        }
+        WIPED.force_unlock();
+    }
+}
+
 /// Whether any of a range is managed now.
 pub(crate) fn is_managed(start: usize, end: usize) -> bool {
-    pager()
-        .is_some_and(|pager| pager.regions.iter().any(|(_, r)| r.start() < end && start < r.end()))
+    let managed =
+        |regions: &Regions| regions.iter().any(|(_, r)| r.start() < end && start < r.end());
+    regions(managed) == Some(true)
+}
+
+/// Whether a range lies in a region, or just before or behind memory that is managed.
+pub(crate) fn touches_managed(start: usize, end: usize) -> bool {
+    let touches = |regions: &Regions| {
+        let is_managed = |at: usize| regions.find(at).is_some_and(|place| !is_gone(&place));
+        let before = start.checked_sub(PAGE);
+        regions.find(start).is_some() || before.is_some_and(is_managed) || is_managed(end)
+    };
+    regions(touches) == Some(true)
+}
+
+/// Whether any page of a range that is managed was ever touched.
+pub(crate) fn is_touched(start: usize, end: usize) -> bool {
+    regions(|regions: &Regions| regions.is_touched(start, end)) == Some(true)
+}
+
+/// Gives back what managing took, of a program that was put on plain memory ([`retire`]) by this
+/// thread; false if somebody is still at it.
+pub(crate) fn give_memory_back() -> bool {
+    /// How long (ns) who looks at the regions may take.
+    const PATIENCE: u64 = 1_000_000_000;
+    let Some(pager) = any_pager() else { return false };
+    fence(SeqCst);
+    let deadline = sys::now() + PATIENCE;
+    while LOOKING.load(SeqCst) != 0 {
+        if sys::now() > deadline {
+            return false;
+        }
+        sys::sleep(50_000);
+    }
+    // SAFETY: whoever looks at the regions from now on finds that nothing is managed.
+    unsafe { pager.give_back_memory() }
 }
 
 /// Runs something with all signals blocked: a signal handler of the program's
@@ -201,59 +261,47 @@ fn stats(config: &RunConfig) -> Option<&'static ProcessPage> {
 
 /// A mapping was made in the window.
 pub(crate) fn mapped(start: usize, len: usize) {
-    MAPPED.fetch_add(len, AcqRel);
+    manage(start, len);
+    accessible(len);
+}
+
+/// Has the pager manage a mapping in the window, if there is one. One that begins just now may have
+/// looked before the mapping was there.
+fn manage(start: usize, len: usize) {
+    await_start();
     if let Some(pager) = pager() {
         signals_blocked(|| pager.commands.ask(pager, Command::Manage, start, start + len));
-    } else {
-        wake_up_if_needed();
     }
 }
 
 /// A part of what is to be managed was unmapped. While active, the kernel has told the
-/// pager already.
+/// pager already; and once something of ours has broken, nobody counts any more.
 pub(crate) fn unmapped(len: usize) {
-    if config().is_none() {
-        return;
-    }
-    if counts_roughly() && pager().is_none() {
-        // How much of it was accessible, nobody has counted.
-        if let Some(bytes) = places::accessible() {
-            MAPPED.store(bytes, Release);
-        }
-        return;
-    }
-    let _ = MAPPED.fetch_update(AcqRel, Relaxed, |m| Some(m.saturating_sub(len)));
-    if pager().is_none() {
-        member::shrank(MAPPED.load(Acquire) + crate::malloc::heap_size());
+    if config().is_some() && counts() && mapped::remove(len) {
+        member::shrank(mapped::bytes());
     }
 }
 
-/// Whether the program has reserved memory, or mapped some over other: then what we
-/// count as accessible may be too much, and what is unmapped may not have been.
-static ROUGHLY: AtomicBool = AtomicBool::new(false);
-
-/// From now on it is counted roughly, and again when it matters.
-pub(crate) fn count_roughly() {
-    ROUGHLY.store(true, Release);
+/// Whether what is mapped is counted: until there is a pager.
+fn counts() -> bool {
+    PHASE.load(Acquire) != ACTIVE
 }
 
-/// Whether it is.
-pub(crate) fn counts_roughly() -> bool {
-    ROUGHLY.load(Acquire)
+/// Whether something of ours has broken: nothing is managed any more.
+pub(crate) fn is_broken() -> bool {
+    pager_even_if_broken().is_some_and(Pager::is_stopped)
 }
 
 /// Memory without access was mapped in the window. It counts once it is accessible.
 pub(crate) fn reserved(start: usize, len: usize) {
-    count_roughly();
-    if let Some(pager) = pager() {
-        signals_blocked(|| pager.commands.ask(pager, Command::Manage, start, start + len));
-    }
+    mapped::count_roughly();
+    manage(start, len);
 }
 
 /// Memory has become accessible that is to be managed, and is known to be.
 pub(crate) fn accessible(len: usize) {
-    if pager().is_none() {
-        MAPPED.fetch_add(len, AcqRel);
+    if counts() {
+        mapped::add(len);
         wake_up_if_needed();
     }
 }
@@ -261,34 +309,12 @@ pub(crate) fn accessible(len: usize) {
 /// What a forked child is to find empty; kept here until there is a pager.
 static WIPED: SpinLock<Vec<(usize, usize)>> = SpinLock::new(Vec::new());
 
-/// Takes the lists for the thread that forks: no other changes them while the copy is made.
-pub(crate) fn hold() {
-    core::mem::forget(WIPED.lock());
-    if let Some(pager) = any_pager() {
-        core::mem::forget(pager.wiped.lock());
-    }
-}
-
-/// Gives them back, in whichever process.
-///
-/// # Safety
-/// Once after [`hold`], in the same thread, before the fork is over ([`enter_fork`]).
-pub(crate) unsafe fn let_go() {
-    // SAFETY: the caller's. No pager comes to be while somebody forks.
-    unsafe {
-        if let Some(pager) = any_pager() {
-            pager.wiped.force_unlock();
-        }
-        WIPED.force_unlock();
-    }
-}
-
 /// A forked child is to find a range empty, or no longer.
 pub(crate) fn wiped(range: (usize, usize), wiped: bool) {
     if config().is_none() {
         return;
     }
-    let mut list = pager().map_or_else(|| WIPED.lock(), |p| p.wiped.lock());
+    let mut list = pager().map_or_else(|| WIPED.lock(), |p| p.fork.wiped.lock());
     // What remains of ranges that overlap this one.
     let rest: Vec<_> = list
         .iter()
@@ -310,25 +336,22 @@ pub(crate) fn wake_up_if_needed() {
     if PHASE.load(Acquire) == ACTIVE || owner() != unsafe { libc::getpid() } {
         return;
     }
-    if !is_enough(member::fits) {
+    // What a profile says has to be done before memory is touched, whether it fits or not.
+    let guided = config.profile.is_some() && mapped::without_heap() >= CHUNK;
+    if guided || !is_enough(member::is_within, member::fits) {
         start(config);
     }
 }
 
-/// Whether something holds of what is mapped, which is counted again if it does not.
-fn is_enough(fits: fn(usize) -> bool) -> bool {
-    let fits = || signals_blocked(|| fits(MAPPED.load(Acquire) + crate::malloc::heap_size()));
-    if fits() {
-        return true;
-    }
-    // What is made accessible time and again has been counted as often.
-    if counts_roughly()
-        && let Some(bytes) = places::accessible()
-    {
-        MAPPED.store(bytes, Release);
-        return fits();
-    }
-    false
+/// Whether what is mapped fits. Where it is counted roughly, more precisely if it does not by itself:
+/// others are not asked for room for what is not there.
+fn is_enough(fits_by_itself: fn(usize) -> bool, fits: fn(usize) -> bool) -> bool {
+    signals_blocked(|| {
+        if mapped::is_rough() && (mapped::is_look_due() || !fits_by_itself(mapped::bytes())) {
+            mapped::look();
+        }
+        fits(mapped::bytes())
+    })
 }
 
 /// There is more than can be noted without a pager: begins to manage whether or not what is
@@ -348,18 +371,19 @@ pub(crate) fn begin() {
         && owner() == sys::pid()
     {
         start_after_forks(config);
-        aside::leave_alone();
+        idle_priority::leave_alone();
     }
 }
 
-/// The program is about to change its user, and may lose the rights that managing takes.
-pub(crate) fn before_user_changes() {
+/// The program is about to change its user, its capabilities or its user namespace, and may lose the
+/// rights that managing takes.
+pub(crate) fn before_rights_change() {
     let Some(config) = config() else { return };
     if PHASE.load(Acquire) != DORMANT || owner() != sys::pid() {
         return;
     }
     signals_blocked(|| {
-        if prepared::prepare(config) {
+        if early_handles::prepare(config) {
             let _ = stats(config);
         }
     });
@@ -444,18 +468,31 @@ pub(crate) fn await_start() {
 
 /// Begins to manage, unless that was begun or is over. Not while somebody forks.
 fn start(config: &RunConfig) {
+    // A handler of the program's that maps memory would wait for the thread that it interrupts.
+    if !signals_blocked(|| start_now(config)) {
+        await_start();
+    }
+}
+
+/// The same with signals blocked; false if that was begun or is over.
+fn start_now(config: &RunConfig) -> bool {
+    if PHASE.load(Acquire) != DORMANT {
+        return false;
+    }
+    let mapped = mapped::counted();
     if PHASE.compare_exchange(DORMANT, STARTING, SeqCst, Acquire).is_err() {
-        return await_start();
+        return false;
     }
     if FORKS.load(SeqCst) != 0 {
         // Whoever forks looks once more afterwards. To wait here might be to wait for who waits
         // for this thread.
         SKIPPED.store(true, Relaxed);
         PHASE.store(DORMANT, SeqCst);
-        return;
+        return true;
     }
-    signals_blocked(|| {
-        let mapped = Bytes((MAPPED.load(Acquire) + crate::malloc::heap_size()) as u64);
+    // The calling thread's may be small.
+    stack::with_own(|| {
+        let mapped = Bytes(mapped as u64);
         let has_space = activate::has_address_space(config.fast, mapped);
         let started = stats(config).ok_or(libc::ENOMEM).and_then(|stats| {
             let started = if has_space {
@@ -463,21 +500,22 @@ fn start(config: &RunConfig) {
             } else {
                 Err(libc::ENOMEM)
             };
-            started.inspect_err(|_| {
+            started.inspect_err(|&error| {
                 stats.state.store(State::Failed as u32, Relaxed);
-                let userfaultfd = "userfaultfd could not be set up";
-                stats.set_text(Text::Failure, if has_space { userfaultfd } else { NO_SPACE });
+                let userfaultfd = || format!("userfaultfd could not be set up: {}", reason(error));
+                let why = if has_space { userfaultfd() } else { NO_SPACE.to_owned() };
+                stats.set_text(Text::Failure, &why);
             })
         });
         match started {
             Ok(pager) => {
                 PAGER.store(core::ptr::from_ref(pager).cast_mut(), Release);
-                *pager.wiped.lock() = core::mem::take(&mut *WIPED.lock());
+                *pager.fork.wiped.lock() = core::mem::take(&mut *WIPED.lock());
                 PHASE.store(ACTIVE, Release);
                 crate::arenas::manage_all();
                 places::manage_all();
                 // Our threads have them in a table of their own.
-                prepared::forget();
+                early_handles::forget();
             }
             Err(error) => {
                 PHASE.store(OFF, Release);
@@ -487,6 +525,7 @@ fn start(config: &RunConfig) {
             }
         }
     });
+    true
 }
 
 /// In a forked child, after the pager has been taken over.
@@ -494,12 +533,12 @@ pub(crate) fn forked(pager: &'static Pager) {
     claim();
     let Some(config) = config() else { return };
     STATS.store(core::ptr::null_mut(), Release);
-    terrace_live::event_ring::forked();
+    terrace_live::decide::event_ring::forked();
     if let Some(page) = stats(config) {
         pager.count_on(page);
     }
-    pager.share.forked(pager);
-    if let Err(failed) = terrace_live::threads::resume(pager) {
+    pager.budget.share.forked(pager);
+    if let Err(failed) = terrace_live::workers::threads::resume(pager) {
         // Absent pages would read as zeros.
         pager.stay_plain(failed.why);
         switch_off();
@@ -537,7 +576,10 @@ pub(crate) fn retire(because: Retires) {
                 _ => return,
             }
         }
-        aside::leave_alone();
+        // What gives memory back is not left alone: others may just have been refused some, too.
+        if !because.gives_back() {
+            idle_priority::leave_alone();
+        }
         if let Some(stats) = stats(config) {
             stats.state.store(State::Failed as u32, Relaxed);
             stats.set_text(Text::Failure, because.why());
@@ -546,9 +588,51 @@ pub(crate) fn retire(because: Retires) {
     });
 }
 
+/// The process is about to end: leaves others that share its memory with all of it, and without
+/// hooks of ours. Asks the kernel for nothing unless such a process was ever made.
+pub(crate) fn leave_memory() {
+    if !terrace_live::failsafe::sharers::any() {
+        return;
+    }
+    if idle_priority::is_left_alone() {
+        // Under a filter it makes no call itself, which might be its last.
+        if pager_even_if_broken().is_some_and(Pager::leave_memory_silently) {
+            switch_off();
+        }
+        return;
+    }
+    if is_owner() {
+        await_start();
+        signals_blocked(|| {
+            if pager_even_if_broken().is_some_and(Pager::leave_memory) {
+                switch_off();
+            }
+        });
+    }
+}
+
 /// In a forked child that may not manage itself.
 pub(crate) fn switch_off() {
     PHASE.store(OFF, Release);
+}
+
+/// The process ends: says what it has. Not where a filter on system calls might have it killed.
+pub(crate) fn tell_ending() {
+    // Under a filter nothing is asked of the kernel, not even who this is.
+    if config_even_if_off().is_none()
+        || idle_priority::is_left_alone()
+        || !is_owner()
+        || threads::is_ours()
+    {
+        return;
+    }
+    match PHASE.load(Acquire) {
+        ACTIVE => ending::tell(State::Active, 0),
+        OFF => ending::tell(State::Failed, 0),
+        _ => {
+            ending::tell(State::Dormant, mapped::counted());
+        }
+    }
 }
 
 /// A program is about to fork that may have no pager: it had better have one if parent and child
@@ -559,7 +643,7 @@ pub(crate) fn before_fork() {
     if PHASE.load(Acquire) != DORMANT || owner() != sys::pid() {
         return;
     }
-    if !is_enough(member::fork_fits) {
+    if !is_enough(member::fork_fits, member::fork_fits) {
         start(config);
     }
 }
@@ -567,7 +651,7 @@ pub(crate) fn before_fork() {
 /// A program forks that has no pager, or may have none.
 pub(crate) fn forks_dormant() {
     if config().is_some() && pager_even_if_broken().is_none() && owner() == sys::pid() {
-        member::forks_unmanaged(MAPPED.load(Acquire) + crate::malloc::heap_size());
+        member::forks_unmanaged(mapped::counted());
     }
 }
 
@@ -577,8 +661,8 @@ pub(crate) fn forked_dormant() {
     if config().is_none() {
         return;
     }
-    member::forked_unmanaged(MAPPED.load(Acquire) + crate::malloc::heap_size());
+    member::forked_unmanaged(mapped::bytes());
     STATS.store(core::ptr::null_mut(), Release);
-    terrace_live::event_ring::forked();
-    prepared::forget();
+    terrace_live::decide::event_ring::forked();
+    early_handles::forget();
 }

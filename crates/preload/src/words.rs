@@ -4,22 +4,25 @@
 //!
 //! The kernel does not wait for absent memory there: it gives up, silently or
 //! with `EFAULT`. What it does at a thread's end needs the page in place
-//! (see [`terrace_live::kept`]); an operation that fails can be repeated.
+//! (see [`terrace_live::evict::pinned_pages`]); an operation that fails can be repeated.
 
 use core::arch::naked_asm;
 use core::ffi::{c_long, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
 use libc::c_int;
-use terrace_live::kept::KEPT;
-use terrace_live::regions::in_window;
+use terrace_live::evict::pinned_pages::PINNED;
+use terrace_live::failsafe::sharers;
+use terrace_live::space::regions::in_window;
 use terrace_live::sys::{self, PAGE};
 
-use crate::{filters, malloc, state};
+use crate::{credentials, filters, malloc, room, state, wipes};
 
 /// `struct pthread` with some room: what the C library and the kernel use of a
 /// thread's stack stands at its top.
 const DESCRIPTOR: usize = 8 << 10;
+/// Of a thread, where nothing else is asked for: what the C library takes by the default limit.
+const DEFAULT_STACK: usize = 8 << 20;
 /// How often an operation is repeated; each time the page was there a moment
 /// before.
 const TRIES: usize = 100;
@@ -31,10 +34,10 @@ pub(crate) fn is_managed(at: usize) -> bool {
 
 /// Keeps `len` bytes in DRAM from now on, if they can leave it.
 pub(crate) fn keep(start: usize, len: usize) {
-    if !is_managed(start) || state::config().is_none() || KEPT.contains(start & !(PAGE - 1)) {
+    if !is_managed(start) || state::config().is_none() || PINNED.contains(start & !(PAGE - 1)) {
         return;
     }
-    if !KEPT.add(start, len) {
+    if !PINNED.add(start, len) {
         static TOLD: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
         if TOLD.swap(core::ptr::dangling_mut(), Relaxed).is_null() {
             sys::complain(&[
@@ -134,19 +137,24 @@ pub unsafe extern "C" fn pthread_create(
         *mut c_void,
     ) -> c_int;
     let Some(real) = real!(c"pthread_create", Create) else { return libc::EAGAIN };
+    let mut len = DEFAULT_STACK;
     if !attributes.is_null() {
         let (mut stack, mut size) = (core::ptr::null_mut(), 0);
         // SAFETY: the caller's attributes; they are only read.
         let known =
             unsafe { libc::pthread_attr_getstack(attributes, &raw mut stack, &raw mut size) } == 0;
         let top = (stack as usize).wrapping_add(size);
+        if size != 0 {
+            len = size;
+        }
         // Without a stack of the program's, the address is nonsense.
         if known && top > stack as usize && size > DESCRIPTOR {
             keep(top - DESCRIPTOR, DESCRIPTOR);
         }
     }
     // SAFETY: the caller's.
-    unsafe { real(thread, attributes, main, argument) }
+    let create = || unsafe { real(thread, attributes, main, argument) };
+    room::ask(len.saturating_add(PAGE), create, |&error| error == libc::EAGAIN)
 }
 
 /// Creates a process or thread: `clone(2)`, by the C library's function.
@@ -178,7 +186,7 @@ pub unsafe extern "C" fn clone(
         keep(child, size_of::<c_int>());
     }
     // SAFETY: the caller's.
-    unsafe { real(main, stack, flags, argument, parent, tls, child) }
+    sharers::make(flags, || unsafe { real(main, stack, flags, argument, parent, tls, child) })
 }
 
 /// Calls the kernel: `syscall(2)`. A leaf that uses no stack, as the C library's
@@ -207,6 +215,35 @@ pub unsafe extern "C" fn syscall(
         "je {ours}",
         "cmp rdi, {prctl}",
         "je {ours}",
+        "cmp rdi, {capset}",
+        "je {ours}",
+        "cmp rdi, {unshare}",
+        "je {ours}",
+        "cmp rdi, {setns}",
+        "je {ours}",
+        "cmp rdi, {end}",
+        "je {ours}",
+        "cmp rdi, {execute}",
+        "je {ours}",
+        "cmp rdi, {execute_at}",
+        "je {ours}",
+        "cmp rdi, {fork}",
+        "je {ours}",
+        "cmp rdi, {clone3}",
+        "je 5f",
+        "cmp rdi, {clone}",
+        "jne 3f",
+        "test esi, {shared}",
+        "jnz 4f",
+        // Where it has no stack of its own.
+        "test rdx, rdx",
+        "jz {ours}",
+        "jmp 3f",
+        "4:",
+        "test esi, {none}",
+        "jnz 3f",
+        "mov byte ptr [rip + {others}], 1",
+        "3:",
         "mov rax, rdi",
         "mov rdi, rsi",
         "mov rsi, rdx",
@@ -221,10 +258,40 @@ pub unsafe extern "C" fn syscall(
         "2:",
         "mov rdi, rax",
         "jmp {failed}",
+        // The flags are the first word of what the kernel has read.
+        "5:",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 2b",
+        "test rax, rax",
+        "jz 6f",
+        "test dword ptr [rdi], {memory}",
+        "jz 6f",
+        "test dword ptr [rdi], {none}",
+        "jnz 6f",
+        "mov byte ptr [rip + {others}], 1",
+        "6:",
+        "ret",
         futex = const libc::SYS_futex,
         tid = const libc::SYS_set_tid_address,
         seccomp = const libc::SYS_seccomp,
         prctl = const libc::SYS_prctl,
+        capset = const libc::SYS_capset,
+        unshare = const libc::SYS_unshare,
+        setns = const libc::SYS_setns,
+        fork = const libc::SYS_fork,
+        clone = const libc::SYS_clone,
+        clone3 = const libc::SYS_clone3,
+        memory = const libc::CLONE_VM,
+        shared = const libc::CLONE_VM | libc::CLONE_VFORK,
+        none = const sharers::NONE,
+        others = sym sharers::OTHERS,
+        end = const libc::SYS_exit_group,
+        execute = const libc::SYS_execve,
+        execute_at = const libc::SYS_execveat,
         ours = sym concerns_us,
         failed = sym failed,
     )
@@ -241,8 +308,8 @@ extern "C" fn failed(result: c_long) -> c_long {
     -1
 }
 
-/// The system calls that are given words which the kernel changes, and those that install
-/// filters.
+/// The system calls that are given words which the kernel changes, those that install filters, and
+/// those by which rights are given up.
 extern "C" fn concerns_us(
     number: c_long,
     word: usize,
@@ -256,6 +323,17 @@ extern "C" fn concerns_us(
         libc::SYS_set_tid_address => keep(word, size_of::<c_int>()),
         libc::SYS_seccomp => filters::seccomp(word, a2, a3),
         libc::SYS_prctl => filters::control(word, a2, a3),
+        libc::SYS_capset => state::before_rights_change(),
+        // SAFETY: what the program asked for.
+        libc::SYS_unshare => return unsafe { credentials::unshare(word as c_int) }.into(),
+        // SAFETY: as above.
+        libc::SYS_setns => return unsafe { credentials::setns(word as c_int, a2 as c_int) }.into(),
+        libc::SYS_exit_group | libc::SYS_execve | libc::SYS_execveat => state::leave_memory(),
+        libc::SYS_fork | libc::SYS_clone => {
+            // SAFETY: as above.
+            let make = || unsafe { sys::raw(number, [word, a2, a3, a4, second_word, a6]) };
+            return returned(wipes::fork_unannounced(make));
+        }
         _ => {}
     }
     let mut tries = 0;

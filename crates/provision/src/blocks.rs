@@ -27,6 +27,15 @@ pub enum BlockState {
     Kernel,
     /// In use; the kernel refused to give it back.
     Stuck,
+    /// Not in use; the kernel refused to take it.
+    Refused,
+}
+
+impl BlockState {
+    /// Whether the kernel manages a block in this state.
+    pub fn is_online(self) -> bool {
+        matches!(self, Self::Movable | Self::Kernel | Self::Stuck)
+    }
 }
 
 /// One memory block of a pool.

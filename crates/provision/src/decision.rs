@@ -104,6 +104,10 @@ impl fmt::Display for Reason {
                 write!(f, "free memory is large beside {compared}: {table} may leave")
             }
             Self::Enough => write!(f, "neither too little nor too much is free"),
+            // A row that wants all has no amount.
+            Self::Exhausted { target } if target.get() > i64::MAX as u64 => {
+                write!(f, "all is wanted online, and no more is hidden")
+            }
             Self::Exhausted { target } => {
                 write!(f, "{target} are wanted online, and no more is hidden")
             }

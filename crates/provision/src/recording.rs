@@ -5,7 +5,7 @@
 //! A file that ends in the middle of a line is read up to there only if the
 //! reader is told to.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, Read, Write};
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, Nanos};
@@ -18,6 +18,8 @@ use crate::zoneinfo::{NodeMemory, ZoneInfo};
 const FORMAT: &str = "terrace.zoneinfo";
 /// The version of the format that is written, and the newest that is read.
 const VERSION: u32 = 1;
+/// The longest line: room for more nodes than Linux has (1024), with all that is told of each.
+const LONGEST: u64 = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -36,6 +38,10 @@ pub struct NodeSample {
     pub node: NodeId,
     /// Its memory.
     pub memory: NodeMemory,
+    /// The node with processors whose slow memory it is; `None` for one with processors. Older
+    /// recordings do not tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub near: Option<NodeId>,
 }
 
 /// All nodes at one moment.
@@ -49,9 +55,15 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// A moment as `/proc/zoneinfo` tells it; `page` is the size of a base page.
-    pub fn of(info: &ZoneInfo, at: Nanos, page: Bytes) -> Self {
-        let of = |node| NodeSample { node, memory: info.memory(node, page) };
+    /// A moment as `/proc/zoneinfo` tells it; `page` is the size of a base page, `near` tells whose
+    /// slow memory a node is.
+    pub fn of(
+        info: &ZoneInfo,
+        at: Nanos,
+        page: Bytes,
+        near: impl Fn(NodeId) -> Option<NodeId>,
+    ) -> Self {
+        let of = |node| NodeSample { node, memory: info.memory(node, page), near: near(node) };
         Self { at, nodes: info.nodes().into_iter().map(of).collect() }
     }
 }
@@ -128,7 +140,14 @@ impl Recording {
         let mut line = 1;
         let mut next = |line: usize, text: &mut String| {
             text.clear();
-            from.read_line(text).map_err(|error| RecordingError::Io { line, error })
+            let read = from.by_ref().take(LONGEST + 1).read_line(text);
+            let read = read.map_err(|error| RecordingError::Io { line, error })?;
+            if read as u64 > LONGEST {
+                let what =
+                    format!("longer than {} MiB: no recording has such a line", LONGEST >> 20);
+                return Err(RecordingError::Line { line, what });
+            }
+            Ok(read)
         };
         let bad = |line, what: String| RecordingError::Line { line, what };
         next(line, &mut text)?;
@@ -167,7 +186,7 @@ impl Recording {
 }
 
 /// What JSON's reader says, with the column and without the line, which is ours to tell.
-fn told(error: &serde_json::Error) -> String {
+pub(crate) fn told(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
     format!("{what} (column {})", error.column())
@@ -208,7 +227,8 @@ mod tests {
             free: Bytes::gib(1),
             watermarks: Watermarks { min: Bytes::mib(1), low: Bytes::mib(2), high: Bytes::mib(3) },
         };
-        Sample { at: Nanos::seconds(seconds), nodes: vec![NodeSample { node: NodeId(0), memory }] }
+        let node = NodeSample { node: NodeId(0), memory, near: None };
+        Sample { at: Nanos::seconds(seconds), nodes: vec![node] }
     }
 
     fn written() -> String {
@@ -255,6 +275,13 @@ mod tests {
             assert_ne!(broken, text, "{from}");
             assert!(error(&broken).starts_with(message), "{}", error(&broken));
         }
+        // What has no end is not read to its end: neither as the header nor later.
+        let endless = |begin: &str| {
+            let from = io::BufReader::new(begin.as_bytes().chain(io::repeat(0)));
+            Recording::read(from, true).unwrap_err().to_string()
+        };
+        assert!(endless("").starts_with("line 1: longer than 1 MiB"), "{}", endless(""));
+        assert!(endless(&text).starts_with("line 5: longer than 1 MiB"), "{}", endless(&text));
         assert!(error("").starts_with("line 1: no header of a recording"));
         assert_eq!(error(text.lines().next().unwrap()), "line 2: the recording has no moment");
     }

@@ -113,6 +113,26 @@ pub fn watermarks(memory: Bytes) -> Watermarks {
     Watermarks { min, low: min + step, high: min + step + step }
 }
 
+/// Watermarks of a node with `to` of memory, where one with `from` has these: `min` grows as the
+/// kernel's formula does, the steps above it with the memory, as far as they are more than the
+/// formula's least.
+pub fn scaled_watermarks(marks: Watermarks, from: Bytes, to: Bytes) -> Watermarks {
+    if from == to || from.is_zero() {
+        return marks;
+    }
+    let (known, wanted) = (watermarks(from), watermarks(to));
+    let min = Bytes::from_f64(marks.min.as_f64() * (wanted.min / known.min));
+    let share = to / from;
+    let step = |step: Bytes| {
+        let linear = Bytes::from_f64(step.as_f64() * share);
+        // A quarter of `min` hides a smaller share of the memory: then it is the kernel's default.
+        let linear = if step > marks.min / 4 { linear } else { linear.min(to / 1000) };
+        linear.max(min / 4)
+    };
+    let low = min + step(marks.low - marks.min);
+    Watermarks { min, low, high: low + step(marks.high - marks.low) }
+}
+
 impl System {
     /// A machine on which nothing runs yet. `distance(a, b)` is the firmware's table.
     pub fn new(
@@ -148,6 +168,12 @@ impl System {
     fn index(&self, node: NodeId) -> usize {
         let at = self.nodes.iter().position(|other| other.setup.node == node);
         at.expect("a node of this system")
+    }
+
+    /// Changes what a node's kernel keeps free.
+    pub fn set_watermarks(&mut self, node: NodeId, watermarks: Watermarks) {
+        let at = self.index(node);
+        self.nodes[at].watermarks = watermarks;
     }
 
     /// The time on its clock.
@@ -209,8 +235,13 @@ impl System {
 
     /// Gives a process memory by its node's fallback list; how much could not be had.
     pub fn allocate(&mut self, owner: OwnerId, amount: Bytes) -> Bytes {
+        let places = self.fallback(self.owners[owner.0].node);
+        self.allocate_from(owner, amount, &places)
+    }
+
+    fn allocate_from(&mut self, owner: OwnerId, amount: Bytes, places: &[Place]) -> Bytes {
         let mut left = amount;
-        for place in self.fallback(self.owners[owner.0].node) {
+        for &place in places {
             let taken = left.min(self.free_at(place));
             if taken.is_zero() {
                 continue;
@@ -220,6 +251,12 @@ impl System {
             left -= taken;
         }
         left
+    }
+
+    /// Gives a process memory near its node; how much could not be had there.
+    pub fn allocate_near(&mut self, owner: OwnerId, amount: Bytes) -> Bytes {
+        let node = self.nodes[self.owners[owner.0].node].setup.node;
+        self.allocate_from(owner, amount, &[Place::Dram(node), Place::Slow(node)])
     }
 
     /// Takes memory from a process: what lies farthest leaves first.
@@ -330,6 +367,24 @@ mod tests {
         assert_eq!(marks.min, Bytes::mib(16));
         assert_eq!(marks.low - marks.min, Bytes::gib(16) / 1000);
         assert_eq!(watermarks(Bytes::gib(1 << 30)).min, Bytes::mib(256));
+    }
+
+    #[test]
+    fn watermarks_of_another_size_follow_the_kernel_s_formula() {
+        let near =
+            |a: Bytes, b: Bytes| a.as_f64().max(b.as_f64()) <= 1.01 * a.as_f64().min(b.as_f64());
+        for (from, to) in [(8, 24), (24, 8), (64, 16), (16, 1024), (4, 4)] {
+            let (from, to) = (Bytes::gib(from), Bytes::gib(to));
+            let (scaled, wanted) = (scaled_watermarks(watermarks(from), from, to), watermarks(to));
+            let pairs =
+                [(scaled.min, wanted.min), (scaled.low, wanted.low), (scaled.high, wanted.high)];
+            assert!(pairs.iter().all(|&(a, b)| near(a, b)), "{from} to {to}: {pairs:?}");
+        }
+        // `watermark_scale_factor` of 500 is a twentieth of whatever there is.
+        let gib = Bytes::gib(1);
+        let marks = Watermarks { min: Bytes::mib(16), low: gib, high: gib + gib };
+        let doubled = scaled_watermarks(marks, Bytes::gib(20), Bytes::gib(40));
+        assert!(near(doubled.high - doubled.low, gib * 2), "{doubled:?}");
     }
 
     proptest! {

@@ -1,5 +1,5 @@
 //! A plugin for QEMU's user mode: sends what an unmodified program accesses
-//! through a pipe, as it runs.
+//! through a pipe, as it runs, and what it asks the kernel for in between.
 //!
 //! `qemu-x86_64 -plugin libterrace_recorder.so,path=PIPE prog args…`; the blocks
 //! that go through the pipe are those of `terrace_sim::trace::raw`. Each guest
@@ -11,14 +11,19 @@
 //! |---|---|
 //! | [`qemu`] | the plugin interface |
 //! | [`thread`] | one guest thread's buffer |
+//! | [`call`] | system calls for I/O |
 //! | [`pipe`] | where blocks go |
 
+mod call;
 mod pipe;
 mod qemu;
 mod thread;
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
+use std::sync::atomic::Ordering;
+
+use call::Call;
 use qemu::{Block, MemInfo, PluginId};
 
 /// The version of the interface that this plugin is built for: 1 is QEMU 7.2's.
@@ -33,6 +38,35 @@ mod number {
     pub(crate) const MUNMAP: i64 = 11;
     pub(crate) const BRK: i64 = 12;
     pub(crate) const MREMAP: i64 = 25;
+}
+
+/// System calls of x86-64 that put another program in this one's place.
+mod replacing {
+    const EXECVE: i64 = 59;
+    const EXECVEAT: i64 = 322;
+
+    pub(crate) const fn is(number: i64) -> bool {
+        matches!(number, EXECVE | EXECVEAT)
+    }
+}
+
+/// Where mapped memory comes from, as `terrace_sim::trace::raw` reads it.
+mod origin {
+    pub(crate) const ANONYMOUS: u64 = 0;
+    const RESERVED: u64 = 1;
+    const FILE: u64 = 2;
+    pub(crate) const HEAP: u64 = 3;
+    /// `MAP_ANONYMOUS`.
+    const MAP_ANONYMOUS: u64 = 0x20;
+
+    /// By protection and flags of `mmap`.
+    pub(crate) fn of_mmap(prot: u64, flags: u64) -> u64 {
+        match (flags & MAP_ANONYMOUS != 0, prot) {
+            (false, _) => FILE,
+            (true, 0) => RESERVED,
+            (true, _) => ANONYMOUS,
+        }
+    }
 }
 
 /// QEMU loads the plugin.
@@ -59,6 +93,13 @@ pub unsafe extern "C" fn qemu_plugin_install(
     if !opened {
         // SAFETY: a string that ends with zero.
         unsafe { qemu::qemu_plugin_outs(c"terrace-recorder: cannot open path=…\n".as_ptr()) };
+        return 1;
+    }
+    if !pipe::tell_of_qemu() {
+        // SAFETY: a string that ends with zero.
+        unsafe {
+            qemu::qemu_plugin_outs(c"terrace-recorder: cannot read /proc/self/maps\n".as_ptr());
+        };
         return 1;
     }
     // SAFETY: `id` is this plugin's, and the callbacks have the types that the
@@ -94,6 +135,9 @@ extern "C" fn translated(_id: PluginId, block: *mut Block) {
 }
 
 extern "C" fn block_runs(vcpu: c_uint, count: *mut c_void) {
+    if !pipe::TOLD_MAPS.load(Ordering::Relaxed) {
+        pipe::tell_maps();
+    }
     thread::with(vcpu, |thread| thread.begin_block(count.addr() as u64));
 }
 
@@ -108,34 +152,48 @@ extern "C" fn accessed(vcpu: c_uint, info: MemInfo, address: u64, index: *mut c_
 extern "C" fn syscall(
     _id: PluginId,
     vcpu: c_uint,
-    _number: i64,
+    number: i64,
     a1: u64,
     a2: u64,
     a3: u64,
-    _a4: u64,
-    _a5: u64,
-    _a6: u64,
+    a4: u64,
+    a5: u64,
+    a6: u64,
     _a7: u64,
     _a8: u64,
 ) {
-    thread::with(vcpu, |thread| thread.arguments = [a1, a2, a3]);
+    thread::with(vcpu, |thread| thread.call = Call::begin(number, [a1, a2, a3, a4, a5, a6]));
+    if replacing::is(number) {
+        // What other threads have left is theirs alone to send, as they still run.
+        thread::with(vcpu, thread::Thread::flush);
+        pipe::replaces_itself(true);
+    }
 }
 
 extern "C" fn syscall_returned(_id: PluginId, vcpu: c_uint, number: i64, result: i64) {
     // Errors are small negative numbers.
     let failed = (-4095..0).contains(&result);
     let address = result as u64;
+    if replacing::is(number) {
+        pipe::replaces_itself(false);
+    }
     thread::with(vcpu, |thread| {
-        let [first, second, third] = thread.arguments;
+        let [first, second, third, fourth, ..] = thread.call.arguments;
         match number {
-            number::MMAP if !failed => thread.mapped(address, second),
+            number::MMAP if !failed => {
+                thread.mapped(address, second, origin::of_mmap(third, fourth));
+            }
             number::MUNMAP if !failed => thread.unmapped(first, second),
             number::MREMAP if !failed => {
                 thread.unmapped(first, second);
-                thread.mapped(address, third);
+                // What only private memory is moved as.
+                thread.mapped(address, third, origin::ANONYMOUS);
             }
             number::BRK => thread.broke(address),
             _ => {}
+        }
+        if let Some(words) = thread.call.end(number, result) {
+            thread.called(&words);
         }
     });
 }

@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use std::ffi::CString;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// The descriptor; negative before there is one, and after a failure.
 static DESCRIPTOR: Mutex<c_int> = Mutex::new(-1);
@@ -60,4 +60,39 @@ fn write_all(descriptor: c_int, mut bytes: &[u8]) -> bool {
 /// The program ended.
 pub(crate) fn end() {
     send(4, 0, &[]);
+}
+
+/// Whether the mappings were told of that were there before the program's first instruction.
+pub(crate) static TOLD_MAPS: AtomicBool = AtomicBool::new(false);
+
+/// Tells of them: QEMU maps the program's file where the program is to find it.
+pub(crate) fn tell_maps() {
+    if !TOLD_MAPS.swap(true, Ordering::Relaxed) {
+        // Without them the program's own data has no name, no more.
+        send_maps(6);
+    }
+}
+
+/// Tells of what is mapped before the program is: all of it is QEMU's own, in the same address
+/// space. False if that cannot be read: then the program could not be told from QEMU.
+pub(crate) fn tell_of_qemu() -> bool {
+    send_maps(9)
+}
+
+fn send_maps(kind: u32) -> bool {
+    let Ok(maps) = std::fs::read("/proc/self/maps") else { return false };
+    let words = maps.chunks(8).map(|bytes| {
+        let mut eight = [0; 8];
+        eight[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(eight)
+    });
+    let words: Vec<_> = core::iter::once(maps.len() as u64).chain(words).collect();
+    send(kind, 0, &words);
+    true
+}
+
+/// The program asks for another one in its place, or did so in vain. No call comes back from one
+/// that succeeds, and nothing is sent any more.
+pub(crate) fn replaces_itself(begins: bool) {
+    send(8, 0, &[u64::from(begins)]);
 }

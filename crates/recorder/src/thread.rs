@@ -7,6 +7,7 @@
 use core::ffi::c_uint;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use crate::call::Call;
 use crate::pipe;
 
 /// Accesses in a buffer: 32 KiB.
@@ -16,7 +17,9 @@ const ACCESSES: usize = 4096;
 const THREADS: usize = 4096;
 
 /// Instructions that an access can have before it.
-const MOST_BETWEEN: u64 = 255;
+const MOST_BETWEEN: u64 = 254;
+/// In place of how many there are: the instruction of the access before makes this one, too.
+const SAME: u64 = 255;
 /// An entry that accesses nothing: its lower 48 bits are instructions.
 const PASSES: u64 = 1 << 57 | 1 << 59;
 
@@ -29,8 +32,8 @@ pub(crate) struct Thread {
     block: u64,
     /// Instructions that were told of.
     told: u64,
-    /// The first three arguments of the system call under way.
-    pub(crate) arguments: [u64; 3],
+    /// The system call under way.
+    pub(crate) call: Call,
 }
 
 /// End of the heap, as `brk` said last; 0 before.
@@ -72,7 +75,7 @@ impl Thread {
             before: 0,
             block: 0,
             told: 0,
-            arguments: [0; 3],
+            call: Call::NONE,
         }
     }
 
@@ -84,18 +87,23 @@ impl Thread {
     }
 
     /// Instruction `index` of the block accesses `1 << shift` bytes. The bits
-    /// are those of `terrace_sim::full::Access`.
+    /// are those of `terrace_sim::exact::Access`.
     #[inline]
     pub(crate) fn access(&mut self, address: u64, shift: u32, store: bool, index: u64) {
         let instruction = self.before + index;
-        // Each access stands for an instruction. Where one made several, those that
-        // follow it are fewer by as many.
-        let mut between = instruction.saturating_sub(self.told);
-        self.told += between + 1;
-        if between > MOST_BETWEEN {
-            self.pass(between);
-            between = 0;
-        }
+        // An access stands for its instruction, further ones of the same for none.
+        let between = if instruction < self.told {
+            SAME
+        } else {
+            let between = instruction - self.told;
+            self.told = instruction + 1;
+            if between > MOST_BETWEEN {
+                self.pass(between);
+                0
+            } else {
+                between
+            }
+        };
         let crosses = (address & 63) + (1 << shift.min(6)) > 64;
         self.buffer.push(
             address & ((1 << 48) - 1)
@@ -134,14 +142,21 @@ impl Thread {
         }
     }
 
-    pub(crate) fn mapped(&mut self, start: u64, len: u64) {
+    pub(crate) fn mapped(&mut self, start: u64, len: u64, origin: u64) {
         self.flush();
+        pipe::send(5, self.number, &[origin]);
         pipe::send(2, self.number, &[start, len]);
     }
 
     pub(crate) fn unmapped(&mut self, start: u64, len: u64) {
         self.flush();
         pipe::send(3, self.number, &[start, len]);
+    }
+
+    /// A system call for I/O has ended.
+    pub(crate) fn called(&mut self, words: &[u64]) {
+        self.flush();
+        pipe::send(7, self.number, words);
     }
 
     /// The heap ends at `end` now. All threads share it, whoever moved its end
@@ -152,7 +167,7 @@ impl Thread {
             return;
         }
         if end > before {
-            self.mapped(before, end - before);
+            self.mapped(before, end - before, crate::origin::HEAP);
         } else if end < before {
             self.unmapped(end, before - end);
         }

@@ -7,16 +7,22 @@ use serde::{Deserialize, Serialize};
 use terrace_core::{
     ActionClass, Bytes, BytesPerSecond, Home, Memory, Nanos, PageSize, PerSecond, TierId,
 };
+use terrace_kernel::engine::Engine;
+use terrace_kernel::engine::world::World;
 use terrace_live::attach::host::Host;
 use terrace_live::attach::parts::Part;
-use terrace_live::attach::space::{WINDOW, Window};
+use terrace_live::attach::space::{Space, WINDOW, Window};
 use terrace_live::attach::{Attach, LatencyFrom};
-use terrace_live::shared::PARTS;
+use terrace_live::stats::process_page::PARTS;
+use terrace_policy::Brain;
 
 use crate::in_place::InPlaceSlowdown;
+use crate::kernel::KernelReport;
 use crate::run::AccountReport;
 
 /// What an attachment observed and did.
+///
+/// As many fields as there are figures: it is what `--json` prints, flat for who reads it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttachReport {
     /// Processes that there were, with their names.
@@ -43,8 +49,8 @@ pub struct AttachReport {
     pub slowdown: Option<InPlaceSlowdown>,
     /// Migration traffic.
     pub moved: Bytes,
-    /// The bound on it, bytes a second.
-    pub limit: BytesPerSecond,
+    /// The bound on it, bytes a second; `None` where there is none.
+    pub limit: Option<BytesPerSecond>,
     /// Time spent in system calls that move pages.
     pub moving: Nanos,
     /// Actions that were not carried out, by reason.
@@ -75,6 +81,9 @@ pub struct AttachReport {
     pub accounts: Vec<AccountReport>,
     /// What was managed, largest first.
     pub regions: Vec<RegionLine>,
+    /// Where the kernel serves the faults: what only that engine tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<Box<KernelReport>>,
 }
 
 /// A process.
@@ -172,8 +181,8 @@ pub struct Head {
     pub sampler_reason: String,
     /// The most of one processor that they may use.
     pub sampling_cap: f64,
-    /// The bound on migration traffic.
-    pub limit: BytesPerSecond,
+    /// The bound on migration traffic, if there is one.
+    pub limit: Option<BytesPerSecond>,
 }
 
 /// What each tier holds of the programs.
@@ -191,6 +200,7 @@ impl AttachReport {
     pub fn collect<H: Host>(head: Head, engine: &Attach<H>, at_begin: Option<&[Bytes]>) -> Self {
         let stats = engine.stats();
         let now = held(engine);
+        let every: Vec<_> = tiers(engine).collect();
         let all: u64 = stats.accesses.iter().sum();
         let tiers: Vec<_> = engine
             .ladder()
@@ -253,8 +263,92 @@ impl AttachReport {
             sampling: engine.health().cpu,
             sampling_cap: head.sampling_cap,
             economist: head.economist,
-            accounts: account_lines(engine),
-            regions: regions(engine),
+            accounts: account_lines(engine.brain()),
+            regions: regions(engine.space(), &every),
+            kernel: None,
+        }
+    }
+
+    /// What an engine knows that leaves the faults to the kernel. Tier 0 is DRAM, tier 1 swap.
+    pub fn of_kernel<W: World>(
+        head: Head,
+        engine: &Engine<W>,
+        at_begin: Option<Bytes>,
+        report: KernelReport,
+    ) -> Self {
+        const TIERS: [TierId; 2] = [TierId(0), TierId(1)];
+        let (stats, brain) = (engine.stats(), engine.brain());
+        let page = PageSize::Base.bytes();
+        let swapped = report.swapped.unwrap_or_default();
+        let line = |memory: &str, capacity, at_begin, now| TierLine {
+            memory: memory.to_owned(),
+            node: None,
+            capacity,
+            at_begin,
+            now,
+            recent_accesses: None,
+            all_accesses: None,
+            latency: None,
+            latency_from: None,
+        };
+        let processes = head.processes.into_iter();
+        let not_done = [("stayed", stats.stayed), ("found too little", stats.short)];
+        Self {
+            processes: processes
+                .map(|(process, command)| ProcessLine { process, command })
+                .collect(),
+            elapsed: head.elapsed,
+            dry_run: false,
+            tiers: vec![
+                line(
+                    "dram",
+                    Some(engine.fast()),
+                    at_begin.unwrap_or(stats.resident),
+                    stats.resident,
+                ),
+                line("swap", None, Bytes::ZERO, swapped),
+            ],
+            promotions: stats.faults + stats.ahead.get() / page.get(),
+            demotions: stats.put_out + stats.reclaimed.get() / page.get(),
+            ping_pongs: 0,
+            moved_by_others: 0,
+            refaults: stats.faults,
+            slowdown: None,
+            moved: stats.reclaimed
+                + stats.ahead
+                + Bytes((stats.put_out + stats.faults) * page.get()),
+            limit: head.limit,
+            moving: stats.own_cpu.saturating_sub(stats.observing_cpu),
+            movers: 0,
+            aborted: not_done
+                .into_iter()
+                .filter(|(_, n)| *n > 0)
+                .map(|(why, n)| (why.to_owned(), n))
+                .collect(),
+            own_cpu: stats.own_cpu,
+            policy: brain.map_or("kernel", Brain::name).to_owned(),
+            samples: if brain.is_some() { stats.faults } else { 0 },
+            policy_bytes: report.policy_bytes,
+            samplers: std::iter::once(SamplerLine {
+                name: "major faults".to_owned(),
+                samples: stats.faults,
+                lost: report.faults_lost,
+                throttled: 0,
+            })
+            .chain(engine.samplers().into_iter().map(|(name, health)| SamplerLine {
+                name: name.to_owned(),
+                samples: health.delivered,
+                lost: health.lost,
+                throttled: health.throttled,
+            }))
+            .collect(),
+            sampler_reason: head.sampler_reason,
+            sampling: stats.observing_cpu + stats.sampling_cpu,
+            sampling_cap: head.sampling_cap,
+            economist: head.economist,
+            accounts: brain.map(account_lines).unwrap_or_default(),
+            regions: engine.space().map(|space| regions(space, &TIERS)).unwrap_or_default(),
+            kernel: Some(Box::new(report)),
         }
     }
 
@@ -276,31 +370,30 @@ impl AttachReport {
     }
 }
 
-fn account_lines<H: Host>(engine: &Attach<H>) -> Vec<AccountReport> {
+fn account_lines(brain: &Brain) -> Vec<AccountReport> {
     ActionClass::ALL
         .into_iter()
-        .map(|class| AccountReport::new(class, engine.brain().economist().account(class)))
+        .map(|class| AccountReport::new(class, brain.economist().account(class)))
         .filter(|line| line.proposed > 0)
         .collect()
 }
 
 /// Adjacent windows together, the largest first.
-fn regions<H: Host>(engine: &Attach<H>) -> Vec<RegionLine> {
-    let tiers: Vec<_> = tiers(engine).collect();
+fn regions(space: &Space, tiers: &[TierId]) -> Vec<RegionLine> {
     let mut lines: Vec<RegionLine> = Vec::new();
     let mut adjacent: Vec<&Window> = Vec::new();
-    for (_, window) in engine.space().windows() {
+    for (_, window) in space.windows() {
         let goes_on = adjacent.last().is_some_and(|last| {
             (last.process, last.base + WINDOW, last.page_size)
                 == (window.process, window.base, window.page_size)
         });
         if !goes_on {
-            lines.extend(RegionLine::of(&adjacent, &tiers));
+            lines.extend(RegionLine::of(&adjacent, tiers));
             adjacent.clear();
         }
         adjacent.push(window);
     }
-    lines.extend(RegionLine::of(&adjacent, &tiers));
+    lines.extend(RegionLine::of(&adjacent, tiers));
     lines.sort_by_key(|line| (std::cmp::Reverse(line.placed()), line.start));
     lines
 }
@@ -446,7 +539,7 @@ pub(crate) mod tests {
             moved_by_others: 0,
             refaults: 2 * n,
             moved: Bytes::kib(160) * n,
-            limit: BytesPerSecond(1e9),
+            limit: Some(BytesPerSecond(1e9)),
             moving: Nanos::millis(n),
             movers: 1,
             aborted: BTreeMap::from([("busy".to_owned(), n)]),
@@ -470,6 +563,7 @@ pub(crate) mod tests {
                 parts: std::array::from_fn(|i| if i == 0 { 7 } else { 0 }),
                 fastest,
             }],
+            kernel: None,
         }
     }
 

@@ -5,12 +5,14 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_core::{ActionClass, Bytes, Cycles, Nanos};
-use terrace_live::histogram::Histogram;
-use terrace_live::shared::{ClassCounters, Counters, ProcessPage, State, Text};
+use terrace_live::stats::freed_regions::Freed;
+use terrace_live::stats::histogram::Histogram;
+use terrace_live::stats::process_page::{ClassCounters, Counters, ProcessPage, State, Text};
 
 use crate::run::{
-    AccountReport, FaultClass, FaultReport, Figures, Head, HugeReport, ProcessReport, ProcessState,
-    RegionReport, RunReport, SharedReport, StallReport, StoreReport, Usage, percentile,
+    AccountReport, FaultClass, FaultReport, Figures, FreedRegionReport, Head, HugeReport,
+    ProcessReport, ProcessState, RegionReport, RunReport, SharedReport, StallReport, StoreReport,
+    Usage, most_allowed, percentile,
 };
 use crate::slowdown::Slowdown;
 
@@ -31,8 +33,11 @@ impl RunReport {
         let ended = pages.iter().map(|page| page.counters.ended_processes.load(Relaxed)).sum();
         let budget = head.budget;
         let largest = head.shared.map_or(budget, |shared| shared.budget_peak);
-        let single = pages.iter().map(|page| &page.counters.resident_peak_bytes);
-        let single = single.map(|peak| Bytes(peak.load(Relaxed)));
+        let single = pages.iter().map(|page| {
+            let counters = &page.counters;
+            let resident = counters.resident_peak_bytes.load(Relaxed);
+            Bytes(resident.max(counters.held_peak_bytes.load(Relaxed)))
+        });
         // The broker looks now and then; a process by itself is never missed.
         let peak = single.chain(head.shared.map(|shared| shared.resident_peak)).max();
         let shared = head
@@ -41,7 +46,7 @@ impl RunReport {
         let total = Figures::of(&pages);
         let slowdown =
             (!processes.is_empty()).then(|| Slowdown::estimate(head.elapsed, &total, usage));
-        let kept = peak.unwrap_or_default() <= largest;
+        let kept = peak.unwrap_or_default() <= most_allowed(largest, head.holds_store);
         let report = Self {
             program: head.program,
             end: head.end,
@@ -66,6 +71,8 @@ impl RunReport {
             core_dump: None,
             plain: None,
             outside: None,
+            process_peak: Bytes::ZERO,
+            unseen_peak: Bytes::ZERO,
             nothing_managed: None,
         };
         report.beside(None, None)
@@ -104,8 +111,25 @@ impl ProcessReport {
             sampler: page.text(Text::Sampler),
             figures: Figures::of(&[page]),
             regions,
+            freed_regions: freed_regions(page),
         }
     }
+}
+
+/// What a process had, most faults first.
+fn freed_regions(page: &ProcessPage) -> Vec<FreedRegionReport> {
+    let started = page.counters.started_ns.load(Relaxed);
+    let report = |freed: Freed| FreedRegionReport {
+        start: freed.start,
+        length: Bytes(freed.len),
+        faults: freed.faults,
+        parts: freed.parts,
+        times: freed.times,
+        after: Nanos(freed.at_ns.saturating_sub(started)),
+    };
+    let mut all: Vec<_> = page.freed.iter().map(report).collect();
+    all.sort_by_key(|region| (std::cmp::Reverse(region.faults), region.start));
+    all
 }
 
 impl Figures {
@@ -127,11 +151,15 @@ impl Figures {
         // The most seen at once: by one process itself, by who looks now and then, or now.
         let peak = |peak, now| Bytes(most(peak).max(level(now)));
         let nanos = |counter| Nanos(sum(counter));
+        let living = pages.iter().copied().filter(|page| !page.has_ended());
+        let store = ProcessPage::store_of(living);
         Self {
             mapped: bytes_now(|c| &c.mapped_bytes),
             mapped_peak: peak(|c| &c.mapped_peak_bytes, |c| &c.mapped_bytes),
             resident: bytes_now(|c| &c.resident_bytes),
             resident_peak: peak(|c| &c.resident_peak_bytes, |c| &c.resident_bytes),
+            held_peak: Bytes(most(|c| &c.held_peak_bytes)),
+            given_up: Bytes(most(|c| &c.given_up_bytes)),
             faults: FaultClass::ALL.map(|kind| FaultReport::of(pages, kind)).to_vec(),
             faults_spurious: sum(|c| &c.faults_spurious),
             direct_reclaims: sum(|c| &c.direct_reclaims),
@@ -144,16 +172,22 @@ impl Figures {
                 walked_through: sum(|c| &c.huge_used),
                 split: sum(|c| &c.huge_split),
                 collapsed: sum(|c| &c.huge_collapsed),
+                profiled: sum(|c| &c.huge_profiled),
+                populated: sum(|c| &c.populated),
+                mappings_known: sum(|c| &c.profile_known),
+                mappings_unknown: sum(|c| &c.profile_unknown),
+                profile_unread: sum(|c| &c.profile_unread),
             },
             demotions: sum(|c| &c.demotions),
             demotions_cancelled: sum(|c| &c.demotions_cancelled),
             demotions_refused: sum(|c| &c.demotions_refused),
+            forks_unmanaged: sum(|c| &c.forks_unmanaged),
             store: StoreReport {
                 compressed_pages: level(|c| &c.stored_pages),
                 same_filled_pages: level(|c| &c.same_pages),
                 compressed: bytes_now(|c| &c.blob_bytes),
-                occupied: bytes_now(|c| &c.store_bytes),
-                occupied_peak: peak(|c| &c.store_peak_bytes, |c| &c.store_bytes),
+                occupied: Bytes(store),
+                occupied_peak: Bytes(most(|c| &c.store_peak_bytes).max(store)),
                 over_limit_peak: Bytes(most(|c| &c.store_over_peak_bytes)),
                 over_limit: nanos(|c| &c.store_over_ns),
                 spilled: bytes_now(|c| &c.spill_bytes),

@@ -1,14 +1,16 @@
 //! What Terrace shows of a run: figures, estimates, pictures, OpenMetrics.
 //!
 //! Everything here is made from what the pagers publish in their statistics
-//! pages ([`terrace_live::shared`]), or what an engine outside of the program knows
+//! pages ([`terrace_live::stats::process_page`]), or what an engine outside of the program knows
 //! ([`terrace_live::attach`]); nothing here asks a running program.
 //!
 //! | file | concept |
 //! |---|---|
 //! | [`attach`] | the report of memory whose pages stay mapped, and its rates |
+//! | [`govern`] | the report of a group that was governed |
 //! | [`html`] | a recorded run as one page |
 //! | [`in_place`] | how much slower a program ran whose pages stay mapped |
+//! | [`kernel`] | the report of a run in which the kernel served the faults |
 //! | [`openmetrics`] | figures as OpenMetrics text |
 //! | [`outside`] | memory of a run's processes that no budget bounds |
 //! | [`plain`] | processes of a run that nothing was loaded into |
@@ -20,8 +22,10 @@
 
 pub mod attach;
 mod gather;
+pub mod govern;
 pub mod html;
 pub mod in_place;
+pub mod kernel;
 pub mod openmetrics;
 pub mod outside;
 pub mod plain;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use terrace_core::Bytes;
-use terrace_live::unmanaged::Unmanaged;
+use terrace_live::space::unmanaged::Unmanaged;
 
 /// Why memory is not managed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -14,6 +14,11 @@ pub enum Cause {
     /// It is private, and nobody asked Terrace for it: mapped by system calls past the C library
     /// (Go, sanitizers, programs with their own), or by the C library itself (threads' stacks).
     NotAsked,
+    /// Private copies of pages of a mapped file, whichever: only memory that is no file's is
+    /// managed. `/dev/zero` is a file, too.
+    FileCopies,
+    /// Huge pages of the kernel's pool (hugetlbfs).
+    HugePool,
     /// A single mapping is larger than can be managed.
     TooLarge,
     /// As many parts of memory are managed as can be.
@@ -34,9 +39,11 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Shared,
         Self::NotAsked,
+        Self::FileCopies,
+        Self::HugePool,
         Self::TooLarge,
         Self::TableFull,
         Self::NoMemory,
@@ -51,6 +58,8 @@ impl Cause {
         match self {
             Self::Shared => "shared",
             Self::NotAsked => "not-asked",
+            Self::FileCopies => "file-copies",
+            Self::HugePool => "huge-pool",
             Self::TooLarge => "too-large",
             Self::TableFull => "table-full",
             Self::NoMemory => "no-memory",
@@ -66,6 +75,8 @@ impl Cause {
         match self {
             Self::Shared => "shared memory",
             Self::NotAsked => "private memory that Terrace was not asked for",
+            Self::FileCopies => "private copies of files' pages",
+            Self::HugePool => "huge pages of the kernel's pool",
             Self::TooLarge => "mappings that are too large to be managed",
             Self::TableFull => "more parts than can be managed",
             Self::NoMemory => "no memory for what is kept of each page",
@@ -114,4 +125,59 @@ pub struct OutsideCause {
     pub now: Bytes,
     /// The most that was seen.
     pub peak: Bytes,
+}
+
+/// What is told of a run with this budget: so much, or a 64th of it if that is more. Every process
+/// has a few MiB that are not managed.
+pub fn least(budget: Bytes) -> Bytes {
+    Bytes::mib(8).max(budget / 64)
+}
+
+/// What was seen, with what a process is known to have had when it was put on plain memory: that
+/// was not necessarily seen, for it may have ended soon.
+pub(crate) fn given_up_beside(
+    outside: Option<Box<OutsideReport>>,
+    given_up: Bytes,
+    budget: Bytes,
+) -> Option<Box<OutsideReport>> {
+    if given_up < least(budget) {
+        return outside;
+    }
+    let mut outside = outside.unwrap_or_default();
+    outside.peak = outside.peak.max(given_up);
+    outside.with_managed_peak = outside.with_managed_peak.max(given_up);
+    match outside.causes.iter_mut().find(|part| part.cause == Cause::GivenUp) {
+        Some(part) => part.peak = part.peak.max(given_up),
+        None => outside.causes.push(OutsideCause {
+            cause: Cause::GivenUp,
+            now: Bytes::ZERO,
+            peak: given_up,
+        }),
+    }
+    outside.causes.sort_by_key(|part| std::cmp::Reverse(part.peak));
+    Some(outside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_up_is_told_though_nobody_has_seen_it() {
+        let budget = Bytes::mib(16);
+        let all = |outside, mib| given_up_beside(outside, Bytes::mib(mib), budget);
+        assert_eq!(all(None, 7), None, "too little to be told");
+        let alone = all(None, 96).expect("told");
+        assert_eq!((alone.peak, alone.with_managed_peak), (Bytes::mib(96), Bytes::mib(96)));
+        let part = |cause, mib| OutsideCause { cause, now: Bytes::mib(1), peak: Bytes::mib(mib) };
+        let seen = Box::new(OutsideReport {
+            peak: Bytes::mib(120),
+            with_managed_peak: Bytes::mib(130),
+            causes: vec![part(Cause::Shared, 80), part(Cause::GivenUp, 40)],
+            ..OutsideReport::default()
+        });
+        let both = all(Some(seen), 96).expect("told");
+        assert_eq!((both.peak, both.with_managed_peak), (Bytes::mib(120), Bytes::mib(130)));
+        assert_eq!(both.causes, [part(Cause::GivenUp, 96), part(Cause::Shared, 80)]);
+    }
 }

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use terrace_core::{ActionClass, Bytes, Cycles, Nanos, PageSize};
 use terrace_economics::Account;
 use terrace_live::broker::page::Summary;
-use terrace_live::shared::PARTS;
+use terrace_live::stats::process_page::PARTS;
 
 use crate::attach::AttachReport;
-use crate::outside::OutsideReport;
+use crate::outside::{OutsideReport, given_up_beside, least};
 use crate::plain::PlainReport;
 use crate::slowdown::Slowdown;
 
@@ -31,11 +31,16 @@ pub struct CoreDumpReport {
     pub process: u32,
     /// Pages that were held compressed or as one word, and are in the dump as that.
     pub absent: u64,
-    /// Bytes of pages that were in the spill file, which is gone.
+    /// Pages that were in the spill file, which is gone.
+    #[serde(default)]
+    pub spilled_pages: u64,
+    /// What these took in it.
     pub spilled: Bytes,
 }
 
 /// What a run used, did and cost.
+///
+/// As many fields as there are figures: it is what `--json` prints, flat for who reads it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunReport {
     /// The program with its arguments.
@@ -103,6 +108,15 @@ pub struct RunReport {
     /// Memory that no budget bounds; `None` if there was too little to be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outside: Option<Box<OutsideReport>>,
+    /// The most that one process had in RAM, by the kernel's count: what is managed, what lies
+    /// outside, compressed pages and Terrace's own, and pages of files. 0 while it is not known.
+    #[serde(default)]
+    pub process_peak: Bytes,
+    /// The most that one process had in RAM, by the kernel's count, beyond all that was seen of it
+    /// at any look and is in the books: what came and went between two looks. It may have been a
+    /// file's, or have lain outside of the budget.
+    #[serde(default)]
+    pub unseen_peak: Bytes,
     /// Why nothing was managed although it could be; `None` where something was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nothing_managed: Option<NothingManaged>,
@@ -164,7 +178,10 @@ pub struct RunLevel {
     pub resident: Bytes,
     /// The most that was resident at once.
     pub resident_peak: Bytes,
-    /// How much of that was beyond the largest budget that was in force.
+    /// How much of what is resident now is beyond the budget.
+    #[serde(default)]
+    pub exceeded: Bytes,
+    /// How much of the most that was resident was beyond the largest budget that was in force.
     pub exceeded_peak: Bytes,
 }
 
@@ -179,6 +196,12 @@ impl RunLevel {
 /// One part of so many of a budget, at most, is taken beyond it for a moment as a matter of course;
 /// twice that is told.
 const SLACK: u64 = 32;
+
+/// What may be held at once under a budget that counts as kept. Where it is for compressed pages,
+/// too, pages on their way out are there twice for a moment, as they are and compressed.
+pub(crate) fn most_allowed(budget: Bytes, holds_store: bool) -> Bytes {
+    if holds_store { budget + budget / SLACK } else { budget }
+}
 
 /// One process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -200,6 +223,9 @@ pub struct ProcessReport {
     pub figures: Figures,
     /// Its regions, most faults first.
     pub regions: Vec<RegionReport>,
+    /// Regions that it has no longer: those with the most faults, most first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub freed_regions: Vec<FreedRegionReport>,
 }
 
 /// How far a process's pager came.
@@ -215,6 +241,8 @@ pub enum ProcessState {
 }
 
 /// Figures of one process, or of all together.
+///
+/// As many fields as there are figures, as above.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Managed memory mapped now.
@@ -225,6 +253,14 @@ pub struct Figures {
     pub resident: Bytes,
     /// The most of it at once.
     pub resident_peak: Bytes,
+    /// The most that one process had resident and compressed at once, where the budget is for both;
+    /// else 0.
+    #[serde(default)]
+    pub held_peak: Bytes,
+    /// What a process had when it was put on plain memory, all that had left included; of several
+    /// the one with the most. 0 if none was.
+    #[serde(default)]
+    pub given_up: Bytes,
     /// Faults by kind.
     pub faults: Vec<FaultReport>,
     /// Faults that found their page already there.
@@ -250,6 +286,9 @@ pub struct Figures {
     pub demotions_cancelled: u64,
     /// Demotions that the kernel refused (page locked, pinned or shared).
     pub demotions_refused: u64,
+    /// Forked children that went on on plain memory: they were not made by the C library's `fork`.
+    #[serde(default)]
+    pub forks_unmanaged: u64,
     /// What slower tiers hold.
     pub store: StoreReport,
     /// Promotions of pages that had left only a second before: both ways were
@@ -369,6 +408,21 @@ pub struct HugeReport {
     /// Made of base pages that were in use.
     #[serde(default)]
     pub collapsed: u64,
+    /// Of those that backed memory ahead, put by a profile.
+    #[serde(default)]
+    pub profiled: u64,
+    /// Base pages filled ahead of their first touch by a profile.
+    #[serde(default)]
+    pub populated: u64,
+    /// Large mappings that the profile knows.
+    #[serde(default)]
+    pub mappings_known: u64,
+    /// Large mappings that the profile does not know.
+    #[serde(default)]
+    pub mappings_unknown: u64,
+    /// Processes that could not read the profile.
+    #[serde(default)]
+    pub profile_unread: u64,
 }
 
 /// The slower tiers: compressed RAM, and the spill file.
@@ -485,12 +539,30 @@ pub struct RegionReport {
     pub parts: [u32; PARTS],
 }
 
+/// A region that its process unmapped, or moved elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FreedRegionReport {
+    /// Its first address.
+    pub start: u64,
+    /// Its length.
+    pub length: Bytes,
+    /// Faults in it; where the same range came and went several times, all together.
+    pub faults: u64,
+    /// The same by equal parts, first address first.
+    pub parts: [u32; PARTS],
+    /// How often it went.
+    pub times: u64,
+    /// When it went last, since the library was loaded into its process.
+    pub after: Nanos,
+}
+
 impl RunReport {
     /// The budget of all processes together, and what they have of it; where it is another
     /// run's, that of all that have joined that one.
     pub fn level(&self) -> RunLevel {
         let living = self.processes.iter().filter(|process| !process.ended).count();
-        let peaks = self.processes.iter().map(|process| process.figures.resident_peak);
+        let most = |figures: &Figures| figures.resident_peak.max(figures.held_peak);
+        let peaks = self.processes.iter().map(|process| most(&process.figures));
         let peak = self.shared.map_or(Bytes::ZERO, |shared| shared.resident_peak);
         let resident_peak = peaks.fold(peak, Bytes::max);
         let resident = match self.shared {
@@ -504,6 +576,7 @@ impl RunReport {
             budget: self.budget,
             resident,
             resident_peak,
+            exceeded: resident - self.budget,
             exceeded_peak: resident_peak - largest,
         }
     }
@@ -516,7 +589,9 @@ impl RunReport {
         outside: Option<Box<OutsideReport>>,
     ) -> Self {
         let largest = self.shared.map_or(self.budget, |shared| shared.budget_peak);
-        let kept = |outside: &OutsideReport| outside.with_managed_peak <= largest;
+        let most = most_allowed(largest, self.budget_holds_store);
+        let kept = |outside: &OutsideReport| outside.with_managed_peak <= most;
+        let outside = given_up_beside(outside, self.total.given_up, self.budget);
         self.budget_kept = self.budget_kept_managed && outside.as_deref().is_none_or(kept);
         self.plain = plain;
         self.outside = outside;
@@ -528,6 +603,20 @@ impl RunReport {
             (None, None) => NothingManaged::Fits,
         });
         self
+    }
+
+    /// What of [`RunReport::process_peak`] the other figures do not show, if that is enough to be
+    /// told.
+    pub fn not_shown(&self) -> Option<Bytes> {
+        let outside = self.outside.as_ref().map_or(Bytes::ZERO, |outside| outside.peak);
+        let shown = self.level().resident_peak + self.total.store.occupied_peak + outside;
+        let more = self.process_peak - shown;
+        (more >= least(self.budget)).then_some(more)
+    }
+
+    /// [`RunReport::unseen_peak`], if that is enough to be told.
+    pub fn unseen(&self) -> Option<Bytes> {
+        (self.unseen_peak >= least(self.budget)).then_some(self.unseen_peak)
     }
 
     /// Processor time of all that is Terrace's: threads in the program, and `terrace run`.
@@ -617,6 +706,8 @@ impl Moment {
             core_dump: None,
             plain: None,
             outside: None,
+            process_peak: Bytes::ZERO,
+            unseen_peak: Bytes::ZERO,
             nothing_managed: None,
         };
         report.beside(None, self.outside)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::attribution::Stores;
 use crate::damon::Damon;
@@ -14,7 +14,7 @@ use crate::sampler::{Sampler, SamplerError};
 use crate::soft_dirty::SoftDirty;
 
 /// A kind of sampler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// Intel PEBS or AMD IBS.
@@ -136,7 +136,7 @@ fn kernel_hints_lack(root: &Path) -> Option<String> {
 }
 
 /// Samplers that are used together, and why these.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
     /// The samplers; the first is what the sampling period is of.
     pub kinds: Vec<Kind>,

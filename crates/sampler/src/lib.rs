@@ -16,6 +16,8 @@
 //! | [`attribution`] | whose the accesses are that it found in a region |
 //! | [`soft_dirty`] | writes, seen from outside |
 //! | [`pagemap`] | a process's page table, as the kernel shows it |
+//! | [`watchers`] | several samplers under a common cap |
+//! | [`proc_stat`] | a process's line in `/proc/PID/stat` |
 
 pub mod attribution;
 pub mod choose;
@@ -23,11 +25,16 @@ pub mod damon;
 pub mod governor;
 pub mod pagemap;
 pub mod perf;
+pub mod proc_stat;
 pub mod sampler;
 pub mod soft_dirty;
 mod sys;
+pub mod watchers;
 
 pub use attribution::Stores;
 pub use choose::{Capabilities, Choice, Kind};
 pub use governor::Governor;
+pub use proc_stat::ProcStat;
 pub use sampler::{Health, Pages, ProcessRange, Sampler, SamplerError};
+pub use sys::ticks_of as cpu_time;
+pub use watchers::Watchers;

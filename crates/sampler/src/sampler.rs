@@ -107,6 +107,11 @@ pub trait Sampler: Send {
         true
     }
 
+    /// Whether it sees loads as well as stores: what is only loaded from is not idle.
+    fn sees_loads(&self) -> bool {
+        true
+    }
+
     /// How it fares.
     fn health(&self) -> Health;
 }

@@ -167,6 +167,10 @@ impl Sampler for SoftDirty {
         // one dear look, kept the next one away for a minute.
     }
 
+    fn sees_loads(&self) -> bool {
+        false
+    }
+
     fn health(&self) -> Health {
         self.health
     }

@@ -1,5 +1,5 @@
-//! The signals that this process was started with ignored or blocked. The programs that it
-//! starts inherit them, as if they had been started in its place.
+//! The signals that this process was started with ignored or blocked, and its environment. The
+//! programs that it starts inherit them, as if they had been started in its place: [`spawn`].
 //!
 //! A process inherits both from whoever starts it: `nohup` ignores SIGHUP, a script's
 //! background jobs ignore SIGINT and SIGQUIT, and some who start a server ignore SIGPIPE. Before
@@ -7,11 +7,16 @@
 //! on. Thus they are noted before either.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use libc::c_int;
+
+mod environment;
+
+pub use self::environment::Environment;
 
 /// Bit n - 1 stands for signal n.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
@@ -104,15 +109,43 @@ pub fn unblock(signals: &[c_int]) {
     mask(libc::SIG_UNBLOCK, signals.iter().copied().map(bit).fold(0, |set, bit| set | bit));
 }
 
-/// Starts a program that ignores and blocks what this process was started with.
-pub fn spawn(command: &mut Command) -> io::Result<Child> {
+/// The real-time signals that programs may use: those that the C library leaves them.
+pub fn real_time() -> std::ops::RangeInclusive<c_int> {
+    libc::SIGRTMIN()..=libc::SIGRTMAX()
+}
+
+/// Sends a signal, of whichever number, to the process that a handle refers to.
+///
+/// # Errors
+/// The kernel's: `ESRCH` where the process has ended.
+pub fn send(process: BorrowedFd<'_>, signal: c_int) -> io::Result<()> {
+    // SAFETY: a handle that is open, and no structure to read.
+    let sent = unsafe {
+        let no_info = std::ptr::null::<libc::siginfo_t>();
+        libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, no_info, 0)
+    };
+    if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Starts a program that ignores and blocks what this process was started with, in an environment.
+///
+/// # Errors
+/// The program could not be started, or the command sets variables by itself (`InvalidInput`):
+/// then the program would find others than these.
+pub fn spawn(command: &mut Command, environment: &Environment) -> io::Result<Child> {
+    if command.get_envs().next().is_some() {
+        let what = "variables are set by the environment, not by the command";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
     let (ignored, blocked) = (IGNORED.load(Relaxed), BLOCKED.load(Relaxed));
+    let environment = environment.installer();
     let restore = move || {
+        environment.install();
         dispose(ignored);
         mask(libc::SIG_SETMASK, blocked);
         Ok(())
     };
-    // SAFETY: it only makes system calls, which a forked child may.
+    // SAFETY: it makes system calls, which a forked child may, and sets a pointer of its own copy.
     unsafe { command.pre_exec(restore) };
     // A handler of ours must not run in the child before it has become the program.
     let before = mask(libc::SIG_SETMASK, u64::MAX);
@@ -144,7 +177,8 @@ mod tests {
         let ignores = action(libc::SIGUSR2, Some(&[libc::SIG_IGN, 0, 0, 0]));
         let before = mask(libc::SIG_BLOCK, bit(libc::SIGUSR1));
 
-        assert_eq!(status(spawn), started);
+        let environment = Environment::inherited();
+        assert_eq!(status(|command| spawn(command, &environment)), started);
         // What the test is worth: another way to start one hands both on.
         let changed = [started[0] | bit(libc::SIGUSR2), started[1] | bit(libc::SIGUSR1)];
         let [ignored, blocked] = status(Command::spawn);

@@ -4,7 +4,8 @@ use terrace_sim::plan::PlanError;
 use terrace_sim::plan::held_out;
 
 fn main() {
-    let all = held_out::measure(&held_out::PROGRAMS, 2).expect("simulated");
+    let machine = held_out::machine().expect("built in");
+    let all = held_out::measure(&held_out::PROGRAMS, 2, &machine).expect("simulated");
     for p in &all {
         println!(
             "{:10} {:>10} {:8.4} {:8.4} {:7.4}",

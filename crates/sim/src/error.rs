@@ -11,12 +11,16 @@ use crate::trace::TraceError;
 #[derive(Debug, Error)]
 pub enum SimError {
     /// Neither a built-in machine nor a file.
-    #[error("`{name}` is neither a machine file nor a built-in machine (there are {builtin})")]
+    #[error(
+        "`{name}` is neither a machine file nor a built-in machine (there are {builtin}): {missing}"
+    )]
     UnknownMachine {
         /// What was asked for.
         name: String,
         /// The names there are.
         builtin: String,
+        /// Where it was looked for.
+        missing: terrace_core::NotFound,
     },
     /// The machine file cannot be read.
     #[error("cannot read the machine file {}: {source}", path.display())]

@@ -6,23 +6,15 @@
 //! Results are deterministic by seed. Pages are metadata only, so that
 //! hundreds of gigabytes are simulated on a laptop.
 //!
-//! | file | concept |
+//! | room | concept |
 //! |---|---|
-//! | [`simulation`] | the world: time, ticks, measurements |
-//! | [`config`] | what to simulate |
-//! | [`report`] | what came of it |
+//! | [`analytic`] | the analytic engine: page by page, for hundreds of gigabytes |
+//! | [`exact`] | the exact engine: single accesses through caches, TLBs, page tables |
 //! | [`workload`] | what the simulated program does; [`workload::gups`] |
-//! | [`device`] | a tier's latency under load, bandwidth, granularity |
-//! | [`balance`] | the balance of latency and throughput |
-//! | [`cache`] | the last-level cache, analytically |
-//! | [`memory_mode`] | DRAM as a hardware cache |
-//! | [`sampler`] | hardware event sampling |
-//! | `observe` | hint faults and accessed bits |
-//! | [`migration`] | the migration engine |
-//! | [`pages`] | where each page lies |
-//! | [`recorder`] | recording a run |
 //! | [`machines`] | machines by name |
-//! | [`full`] | the full model: single accesses through caches, TLBs, page tables |
+//! | [`kernel`] | a kernel that does I/O, with all of its objects in tiers |
+//! | [`mm`] | a kernel's memory management: faults, huge pages, fragmentation, compaction |
+//! | [`os`] | an operating system: zones, watermarks, fallback lists, memory that comes and goes |
 //! | [`plan`](mod@plan) | how much fast memory a program needs |
 //! | [`sweep`] | parameter grids |
 //! | [`stack_distance`] | misses of every size of memory in one pass |
@@ -32,37 +24,36 @@
 //!
 //! `docs/simulator.md` says what is modelled, how, and what is not.
 
-pub mod balance;
-pub mod cache;
-pub mod config;
-pub mod device;
+/// What was added to counts since an earlier moment, of these fields: all of the structure, or it
+/// does not compile.
+macro_rules! since {
+    ($now:expr, $earlier:expr, { $($field:ident),+ $(,)? }) => {
+        Self { $($field: $now.$field - $earlier.$field),+ }
+    };
+}
+
+pub mod analytic;
 mod error;
-pub mod full;
+pub mod exact;
+pub mod kernel;
 pub mod machines;
-pub mod memory_mode;
-pub mod migration;
-mod observe;
-pub mod pages;
+pub mod mm;
+pub mod os;
 pub mod plan;
-pub mod recorder;
-pub mod report;
 pub mod reproduce;
-pub mod sampler;
-pub mod simulation;
 pub mod stack_distance;
 pub mod sweep;
-mod threads;
 pub mod trace;
 pub mod validation;
 pub mod workload;
 
-pub use config::{Phases, SimConfig, SimPolicy, Span, UnknownSimPolicy};
+pub use analytic::config::{Phases, SimConfig, SimPolicy, Span, UnknownSimPolicy};
+pub use analytic::listeners::{Listeners, OnDecisions};
+pub use analytic::memory_mode::Frames;
+pub use analytic::migration::{MigrationConfig, MigrationCounts};
+pub use analytic::report::{RunResult, SeriesPoint, SimReport, TierReport};
+pub use analytic::sampler::{SampleCounts, SamplerConfig};
+pub use analytic::simulation::{Progress, Simulation};
 pub use error::SimError;
-pub use memory_mode::Frames;
-pub use migration::{MigrationConfig, MigrationCounts};
-pub use recorder::{JsonLines, Recorder};
-pub use report::{RunResult, SeriesPoint, SimReport, TierReport};
-pub use sampler::{SampleCounts, SamplerConfig};
-pub use simulation::{Progress, Simulation};
 pub use workload::Workload;
 pub use workload::gups::{Gups, GupsConfig, Shift};

@@ -138,7 +138,7 @@ pub fn belady_misses(references: &[u64], pages: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::full::sets::Sets;
+    use crate::exact::sets::Sets;
     use proptest::prelude::*;
     use terrace_core::Replacement;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use terrace_core::{Bytes, BytesPerSecond, Machine, Nanos};
 use terrace_economics::Mode;
 use terrace_policy::{HeMem, HeMemConfig, PolicyName};
-use terrace_sim::full::{Batch, FullConfig, FullMachine, FullReport, Source, setup};
+use terrace_sim::exact::{Batch, ExactConfig, ExactMachine, ExactReport, Source, setup};
 use terrace_sim::trace::{Format, import};
 use terrace_sim::workload::catalog::{ProgramName, ProgramSpec};
 use terrace_sim::{SimPolicy, machines};
@@ -45,8 +45,9 @@ fn shown(file: &Path) -> String {
             let depends = if access.is_dependent() { " dependent" } else { "" };
             let (address, size, after) = (access.address(), access.size(), access.instructions());
             let thread = batch.thread;
-            writeln!(text, "{thread} {what} {address:#x} {size} +{after}{depends}")
-                .expect("memory");
+            let same = access.is_of_same_instruction();
+            let after = if same { "same".to_owned() } else { format!("+{after}") };
+            writeln!(text, "{thread} {what} {address:#x} {size} {after}{depends}").expect("memory");
         }
     }
     for note in source.summary().expect("a trace").notes {
@@ -108,7 +109,7 @@ fn damo() {
 }
 
 /// Counters of a run, a line each; times are in whole nanoseconds.
-fn counters(report: &FullReport) -> String {
+fn counters(report: &ExactReport) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: u64| {
         writeln!(text, "{name} {value}").expect("memory");
@@ -143,12 +144,12 @@ fn counters(report: &FullReport) -> String {
     text
 }
 
-fn vetoes(report: &FullReport) -> u64 {
+fn vetoes(report: &ExactReport) -> u64 {
     report.accounts.iter().map(|class| class.account.vetoed).sum()
 }
 
 /// A golden in which the policy does nothing would guard caches and TLBs only.
-fn something_happens(report: &FullReport) {
+fn something_happens(report: &ExactReport) {
     let moved = report.migrated.promotions + report.migrated.exchanges;
     let of = [report.ticks, report.samples.delivered, moved, vetoes(report)];
     assert!(of.iter().all(|&n| n > 0), "ticks, samples, promotions, vetoes: {of:?}");
@@ -171,10 +172,10 @@ fn machine(l1: Bytes, llc: Bytes, copy: BytesPerSecond) -> Machine {
     machine
 }
 
-fn golden(name: &str, mut config: FullConfig, hemem: HeMemConfig, source: &mut dyn Source) {
+fn golden(name: &str, mut config: ExactConfig, hemem: HeMemConfig, source: &mut dyn Source) {
     config.economist = Mode::Enforce;
     let policy = Box::new(HeMem::new(hemem));
-    let mut machine = FullMachine::with_policy(&config, Some(policy)).expect("it can be set up");
+    let mut machine = ExactMachine::with_policy(&config, Some(policy)).expect("it can be set up");
     let report = setup::run(&mut machine, &config, source, &mut |_, _| {}).expect("it fits");
     something_happens(&report);
     check(&data("programs").join(format!("{name}.expected")), &counters(&report));
@@ -192,7 +193,7 @@ fn recorded(name: &str) {
     let mut machine = machine(Bytes::kib(4), Bytes::kib(32), BytesPerSecond(10e6));
     // Its only core is busy, so that time for copying is not to be had for nothing.
     machine.cpu.cores.value = 1;
-    let mut config = FullConfig::new(machine, SimPolicy::Policy(PolicyName::HeMem));
+    let mut config = ExactConfig::new(machine, SimPolicy::Policy(PolicyName::HeMem));
     config.fast = Some(Bytes::kib(128));
     config.sampler.period = 3;
     let hemem = HeMemConfig { tick: Nanos::micros(20), ..HeMemConfig::default() };
@@ -205,7 +206,7 @@ fn recorded(name: &str) {
 /// too large to keep.
 fn generated(name: ProgramName) {
     let machine = machine(Bytes::kib(48), Bytes::kib(256), BytesPerSecond(100e6));
-    let mut config = FullConfig::new(machine, SimPolicy::Policy(PolicyName::HeMem));
+    let mut config = ExactConfig::new(machine, SimPolicy::Policy(PolicyName::HeMem));
     config.fast = Some(Bytes::mib(8));
     config.sampler.period = 11;
     let spec = ProgramSpec::new(name, Bytes::mib(64), 4_000_000);

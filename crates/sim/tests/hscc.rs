@@ -4,17 +4,17 @@
 use terrace_core::Bytes;
 use terrace_economics::Mode;
 use terrace_policy::{Hscc, HsccConfig, PolicyName};
-use terrace_sim::full::{FullConfig, FullMachine, FullReport, Source, setup};
+use terrace_sim::exact::{ExactConfig, ExactMachine, ExactReport, Source, setup};
 use terrace_sim::workload::catalog::{ProgramName, ProgramSpec};
 use terrace_sim::{MigrationConfig, SimPolicy, machines};
 
-fn run(threshold: Option<u16>) -> FullReport {
+fn run(threshold: Option<u16>) -> ExactReport {
     let machine = machines::builtin("kindle").expect("built in");
     let policy = match threshold {
         None => SimPolicy::AllSlow,
         Some(_) => SimPolicy::Policy(PolicyName::Hscc),
     };
-    let mut config = FullConfig::new(machine, policy);
+    let mut config = ExactConfig::new(machine, policy);
     config.economist = Mode::Off;
     config.migration = MigrationConfig::kindle();
     config.fast = Some(Bytes::mib(3));
@@ -25,7 +25,7 @@ fn run(threshold: Option<u16>) -> FullReport {
         let config = HsccConfig { threshold, ..HsccConfig::default() };
         Box::new(Hscc::new(config)) as Box<dyn terrace_policy::Policy>
     });
-    let mut machine = FullMachine::with_policy(&config, hscc).expect("set up");
+    let mut machine = ExactMachine::with_policy(&config, hscc).expect("set up");
     let source: &mut dyn Source = &mut program;
     setup::run(&mut machine, &config, source, &mut |_, _| {}).expect("it fits")
 }

@@ -10,10 +10,10 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use terrace_core::detail::{CacheFile, TlbFile};
 use terrace_core::{Access as Kind, Bytes, Inclusion, Machine, Nanos, PageSize};
-use terrace_sim::full::hierarchy::{
+use terrace_sim::exact::hierarchy::{
     CacheGeometry, Hierarchy, HierarchyGeometry, Request, WriteBacks,
 };
-use terrace_sim::full::{Access, Batch, FullConfig, FullReport, Source, SpaceEvent, setup};
+use terrace_sim::exact::{Access, Batch, ExactConfig, ExactReport, Source, SpaceEvent, setup};
 use terrace_sim::{SimError, SimPolicy, machines};
 
 const LOAD: usize = 0;
@@ -206,11 +206,11 @@ struct Naive {
     page_order: u32,
     first_touch: bool,
     counts: HashMap<String, u64>,
-    config: FullConfig,
+    config: ExactConfig,
 }
 
 impl Naive {
-    fn new(config: &FullConfig, capacities: &[Bytes], huge: core::ops::Range<u64>) -> Self {
+    fn new(config: &ExactConfig, capacities: &[Bytes], huge: core::ops::Range<u64>) -> Self {
         let machine = &config.machine;
         let detail = machine.detail.as_ref().expect("it has caches");
         let core = || Core {
@@ -451,6 +451,10 @@ impl Naive {
 
     /// Whether a core finds all of an access in its own first levels.
     fn is_private(&mut self, core: usize, access: Access) -> bool {
+        // Instructions, fetched or told of, use nothing that cores share.
+        if !access.is_data() {
+            return true;
+        }
         // An inclusive last level may take away what a core has.
         if access.is_dependent() || self.inclusion == Inclusion::Inclusive {
             return false;
@@ -464,7 +468,16 @@ impl Naive {
     }
 
     fn makes(&mut self, core: usize, access: Access) {
-        self.cores[core].instructions += access.instructions() + 1;
+        // Accesses and passes say how many instructions there were; a fetch says it once
+        // more.
+        if access.is_fetch() {
+            return;
+        }
+        if access.is_pass() {
+            self.cores[core].instructions += access.address();
+            return;
+        }
+        self.cores[core].instructions += steps(access);
         self.count("accesses");
         self.count(if access.is_store() { "stores" } else { "loads" });
         for address in parts(access) {
@@ -490,13 +503,6 @@ impl Naive {
                 walked = true;
                 let begin = self.begins(core, instruction, dependent);
                 walk_begin = Some(begin);
-                if self.page(address).is_none() {
-                    let time = self.faults(address);
-                    self.cores[core].base += time;
-                    if self.time(core, instruction) > begin {
-                        walk_begin = None;
-                    }
-                }
                 latency = self.walks(core, address, shift, begin);
                 self.cores[core].stlb.enters(second, false);
             }
@@ -571,7 +577,7 @@ impl Naive {
                     let time = if self.is_private(core, access) {
                         None
                     } else {
-                        let instruction = self.cores[core].instructions + access.instructions() + 1;
+                        let instruction = self.cores[core].instructions + steps(access);
                         Some(self.may_begin(core, instruction, access.is_dependent()).0)
                     };
                     if let Some(time) = time {
@@ -586,6 +592,16 @@ impl Naive {
             }
             let Some((_, core)) = first else { return };
             let access = self.cores[core].trace[self.cores[core].at];
+            // A fault takes its time; the access itself comes after it, when others may come first.
+            if access.is_data()
+                && let Some(absent) = parts(access).into_iter().find(|&at| self.page(at).is_none())
+            {
+                let instruction = self.cores[core].instructions + steps(access);
+                self.begins(core, instruction, access.is_dependent());
+                let time = self.faults(absent);
+                self.cores[core].base += time;
+                continue;
+            }
             self.cores[core].at += 1;
             self.makes(core, access);
         }
@@ -604,6 +620,11 @@ impl Naive {
         }
         Nanos::from_f64(end)
     }
+}
+
+/// Instructions up to and with an access, since the one before it.
+fn steps(access: Access) -> u64 {
+    if access.is_of_same_instruction() { 0 } else { access.instructions() + 1 }
 }
 
 /// The addresses of an access: two where it touches two lines.
@@ -643,7 +664,7 @@ impl Source for Threads {
 }
 
 /// What both have to agree on.
-fn engine(report: &FullReport) -> Vec<(String, u64)> {
+fn engine(report: &ExactReport) -> Vec<(String, u64)> {
     let mut counts = vec![
         ("time".to_owned(), report.time.get()),
         ("instructions".to_owned(), report.instructions),
@@ -745,6 +766,14 @@ fn trace() -> impl Strategy<Value = Vec<Access>> {
                 continue;
             }
             let access = Access::new(address, 8, store).after(gap);
+            let access = if kind % 13 == 0 { access.of_same_instruction() } else { access };
+            // What a tracer of instructions writes among them.
+            match kind {
+                88..94 => trace.push(Access::fetch(address, 4)),
+                94..97 => trace.push(Access::pass(gap * 9)),
+                97 => trace.push(Access::pass(gap * 40_000)),
+                _ => {}
+            }
             match kind {
                 0..10 => trace.push(access.dependent()),
                 10..25 => {
@@ -780,7 +809,7 @@ proptest! {
         let policy = if first_touch { "first-touch" } else { "all-slow" };
         let policy: SimPolicy = policy.parse().expect("a policy");
         let machine = machine(ways, slices, inclusion, combined);
-        let mut config = FullConfig::new(machine, policy);
+        let mut config = ExactConfig::new(machine, policy);
         config.cores = traces.len();
         config.page_size = if huge { PageSize::Huge } else { PageSize::Base };
         config.fast = Some(Bytes::mib(8));
@@ -834,7 +863,7 @@ proptest! {
             llc: CacheGeometry::lru(machine.cpu.llc.value.get(), detail.llc.ways.value),
             inclusion,
         });
-        let mut config = FullConfig::new(machine, SimPolicy::AllSlow);
+        let mut config = ExactConfig::new(machine, SimPolicy::AllSlow);
         config.cores = cores;
         let mut naive = Naive::new(&config, &[Bytes::mib(8), Bytes::mib(64)], 0..0);
         for core in &mut naive.cores {

@@ -1,7 +1,7 @@
 //! How much fast memory a program needs, on programs whose answer is known.
 
 use terrace_core::{Bytes, Machine, PageSize};
-use terrace_sim::full::{Batch, FullConfig, Source};
+use terrace_sim::exact::{Batch, ExactConfig, Source};
 use terrace_sim::plan::{How, PlanConfig, PlanReport, plan};
 use terrace_sim::workload::catalog::{ProgramName, ProgramSpec};
 use terrace_sim::{SimPolicy, machines};
@@ -19,7 +19,7 @@ fn machine(name: &str) -> Machine {
 
 fn config(name: &str, policies: Vec<SimPolicy>) -> PlanConfig {
     PlanConfig {
-        base: FullConfig::new(machine(name), SimPolicy::AllDram),
+        base: ExactConfig::new(machine(name), SimPolicy::AllDram),
         slow: 1,
         policies,
         slowdown: 0.10,

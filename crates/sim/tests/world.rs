@@ -113,6 +113,18 @@ fn slow_memory_alone_is_bound_by_its_granularity() {
     assert!(report.gups() <= roof * 1.001 && report.gups() > 0.95 * roof, "{}", report.gups());
 }
 
+/// Threads that begin as if their memory were fast make accesses for which they have no
+/// time; with few that stand for many, those count.
+#[test]
+fn slow_memory_alone_takes_its_latency_at_any_scale() {
+    let expected = 4.0 / (120.0 / 2.2 + 305.0);
+    for scale in [16, 256, 1024] {
+        let gups = small_gups(Bytes::mib(96));
+        let report = run(SimConfig { scale, ..config(gups, SimPolicy::AllSlow) });
+        assert!(apart(report.gups(), expected) < 0.005, "{scale}: {}", report.gups());
+    }
+}
+
 #[test]
 fn memory_mode_hits_by_the_closed_form() {
     // 256 pages in contiguous frames on 96 places: 64 places have three

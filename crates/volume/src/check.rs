@@ -1,12 +1,14 @@
 //! What is wrong with a volume: damage is named entry by entry, and nothing is changed here.
 
 use core::fmt;
+use std::collections::btree_map::Entry::{Occupied, Vacant};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::entry::{Block, Content, Entry};
 use crate::error::{PART, Result, VolumeError};
 use crate::free::Free;
 use crate::pm::Pm;
-use crate::superblock::Superblock;
+use crate::superblock::{NO_MAGIC, Superblock};
 
 /// An entry of the map that no correct volume has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +27,19 @@ pub enum Damage {
         /// The block.
         block: Block,
     },
-    /// It names a block that an entry before it names, too. Which of the two sectors the block
+    /// A repair found its block in another entry, too, and was stopped before it gave both up.
+    Disputed {
+        /// The sector.
+        lba: u64,
+        /// The block.
+        block: Block,
+    },
+    /// It names a block that another entry names, too. Which of the two sectors the block
     /// belongs to cannot be told, so both are unreadable.
     Duplicate {
         /// The sector.
         lba: u64,
-        /// The first sector with the same block.
+        /// The first sector with the same block; the disputed one, if one is.
         other: u64,
         /// The block.
         block: Block,
@@ -41,7 +50,9 @@ impl Damage {
     /// The sectors whose content it makes unknown.
     pub fn sectors(&self) -> impl Iterator<Item = u64> {
         let (lba, other) = match *self {
-            Self::Malformed { lba, .. } | Self::OutOfRange { lba, .. } => (lba, None),
+            Self::Malformed { lba, .. }
+            | Self::OutOfRange { lba, .. }
+            | Self::Disputed { lba, .. } => (lba, None),
             Self::Duplicate { lba, other, .. } => (lba, Some(other)),
         };
         std::iter::once(lba).chain(other)
@@ -57,6 +68,11 @@ impl fmt::Display for Damage {
             Self::OutOfRange { lba, block } => {
                 write!(f, "sector {lba}: block {} does not exist", block.0)
             }
+            Self::Disputed { lba, block } => write!(
+                f,
+                "sector {lba}: its block {} was another sector's, too, and the repair of that was stopped",
+                block.0
+            ),
             Self::Duplicate { lba, other, block } => {
                 write!(f, "sectors {other} and {lba}: both are in block {}", block.0)
             }
@@ -84,6 +100,9 @@ pub(crate) struct Scan {
     pub(crate) damage: Vec<Damage>,
     pub(crate) free: Free,
 }
+
+/// What is wrong with a superblock that the image has no room for.
+const TOO_SHORT: &str = "the image ends before it";
 
 /// Entries that are read at a time.
 const CHUNK: usize = 8192;
@@ -118,10 +137,19 @@ pub(crate) fn scan(
     let mut usage = Usage::default();
     let mut damage = Vec::new();
     let mut free = Free::new(superblock.blocks);
-    let mut twice = Vec::new();
+    let mut twice = BTreeSet::new();
+    // Blocks that a repair which was stopped found to be named twice: where the other entry is left,
+    // it names the block alone.
+    let mut disputed = BTreeMap::new();
     entries(pm, superblock, |lba, entry| {
         match entry.content() {
-            None => damage.push(Damage::Malformed { lba, entry }),
+            None => match entry.disputed().filter(|block| block.0 < superblock.blocks) {
+                Some(block) => {
+                    disputed.entry(block).or_insert(lba);
+                    damage.push(Damage::Disputed { lba, block });
+                }
+                None => damage.push(Damage::Malformed { lba, entry }),
+            },
             Some(Content::Unwritten) => usage.unwritten += 1,
             Some(Content::Zero) => usage.zero += 1,
             Some(Content::Lost) => usage.lost += 1,
@@ -131,27 +159,29 @@ pub(crate) fn scan(
             Some(Content::In(block)) => {
                 usage.written += 1;
                 if !free.mark(block) {
-                    twice.push((block, lba));
+                    twice.insert(block);
                 }
             }
         }
         each(entry);
     })?;
-    if !twice.is_empty() {
+    if !twice.is_empty() || !disputed.is_empty() {
         // Who had them first is looked up only where somebody had.
-        twice.sort_unstable_by_key(|(block, lba)| (block.0, *lba));
-        let mut first = std::collections::HashMap::new();
+        let mut first = disputed.clone();
         entries(pm, superblock, |lba, entry| {
-            if let Some(block) = entry.block()
-                && twice.binary_search_by_key(&block.0, |(block, _)| block.0).is_ok()
-            {
-                first.entry(block).or_insert(lba);
+            let Some(block) = entry.block() else { return };
+            if !twice.contains(&block) && !disputed.contains_key(&block) {
+                return;
+            }
+            match first.entry(block) {
+                Vacant(free) => {
+                    free.insert(lba);
+                }
+                Occupied(taken) => {
+                    damage.push(Damage::Duplicate { lba, other: *taken.get(), block });
+                }
             }
         })?;
-        damage.extend(twice.iter().map(|&(block, lba)| {
-            let other = first.get(&block).copied().unwrap_or(lba);
-            Damage::Duplicate { lba, other, block }
-        }));
     }
     Ok(Scan { usage, damage, free })
 }
@@ -175,7 +205,7 @@ impl Superblocks {
         let at = |at: u64| -> Result<std::result::Result<Superblock, String>> {
             let mut bytes = vec![0; PART.0 as usize];
             if at + PART.0 > size {
-                return Ok(Err("the image ends before it".into()));
+                return Ok(Err(TOO_SHORT.into()));
             }
             pm.read(at, &mut bytes)?;
             Ok(Superblock::decode(&bytes))
@@ -206,7 +236,11 @@ impl Superblocks {
         }
         let stale = |read: &std::result::Result<Superblock, String>| {
             let old = read.as_ref().ok().filter(|read| **read != current)?;
-            Some(format!("generation {} instead of {}", old.generation, current.generation))
+            Some(if old.generation == current.generation {
+                format!("generation {} like the other, and something else in it", old.generation)
+            } else {
+                format!("generation {} instead of {}", old.generation, current.generation)
+            })
         };
         first_wrong = first_wrong.or_else(|| stale(&first));
         last_wrong = last_wrong.or_else(|| stale(&last));
@@ -214,6 +248,17 @@ impl Superblocks {
             last_wrong = Some("not where the volume ends".into());
         }
         Ok(Self { current, first: first_wrong, last: last_wrong })
+    }
+
+    /// Whether an error of [`Superblocks::read`] is damage of something that is, or was, a volume.
+    pub fn is_damage(error: &VolumeError) -> bool {
+        match error {
+            VolumeError::NoSuperblock { first, last } => {
+                [first, last].iter().any(|wrong| *wrong != NO_MAGIC && *wrong != TOO_SHORT)
+            }
+            VolumeError::ForeignUuid { .. } | VolumeError::Truncated { .. } => true,
+            _ => false,
+        }
     }
 
     /// Whether both say the same.

@@ -8,6 +8,9 @@
 //! | 60–40 | sequence number, one more with each change |
 //! | 39–0 | the block |
 //!
+//! Bits 63 and 61 together are an entry whose block a repair has found to be named twice: no content, as
+//! for every word with more than one of the three bits, and no other entry may name its block.
+//!
 //! An entry that is all zeros is a sector that was never written; it reads as zeros.
 
 use core::fmt;
@@ -48,6 +51,7 @@ impl Entry {
     pub const UNWRITTEN: Self = Self(0);
 
     /// What it says; `None` for a word that no volume writes.
+    #[inline]
     pub fn content(self) -> Option<Content> {
         let block = self.0 & BLOCK_MASK;
         match self.0 & (USED | ZERO | LOST) {
@@ -60,6 +64,7 @@ impl Entry {
     }
 
     /// The block that holds the sector, if one does.
+    #[inline]
     pub fn block(self) -> Option<Block> {
         match self.content() {
             Some(Content::In(block)) => Some(block),
@@ -67,7 +72,21 @@ impl Entry {
         }
     }
 
+    /// The block that it names and that another entry named, too, if a repair was stopped between
+    /// saying so and giving the sectors up.
+    #[inline]
+    pub fn disputed(self) -> Option<Block> {
+        (self.0 & (USED | ZERO | LOST) == USED | LOST).then_some(Block(self.0 & BLOCK_MASK))
+    }
+
+    /// This entry, which names a block, as one whose block is disputed.
+    #[must_use]
+    pub(crate) fn dispute(self) -> Self {
+        Self(self.0 | LOST)
+    }
+
     /// Its sequence number.
+    #[inline]
     pub fn sequence(self) -> u64 {
         (self.0 >> SEQUENCE_SHIFT) & SEQUENCE_MASK
     }
@@ -76,6 +95,7 @@ impl Entry {
     /// differ from every entry that a reader can have seen shortly before, also if the same block
     /// comes back.
     #[must_use]
+    #[inline]
     pub fn next(self, content: Content) -> Self {
         let sequence = ((self.sequence() + 1) & SEQUENCE_MASK) << SEQUENCE_SHIFT;
         Self(match content {
@@ -114,6 +134,15 @@ mod tests {
     fn a_sequence_number_that_wraps_does_not_reach_into_the_flags() {
         let full = Entry(USED | (SEQUENCE_MASK << SEQUENCE_SHIFT) | 7);
         assert_eq!(full.next(Content::In(Block(7))).0, USED | 7);
+    }
+
+    /// Whoever reads it must find the block, to doubt all others that name it.
+    #[test]
+    fn a_disputed_entry_has_no_content_and_keeps_its_block() {
+        let named = Entry::UNWRITTEN.next(Content::In(Block(9)));
+        assert_eq!(named.disputed(), None);
+        assert_eq!(named.dispute().content(), None);
+        assert_eq!(named.dispute().disputed(), Some(Block(9)));
     }
 
     /// Such a word is damage; to take it for a sector would be to invent its content.

@@ -20,7 +20,7 @@ pub enum VolumeError {
         source: io::Error,
     },
     /// Neither end holds a valid superblock.
-    #[error("no valid superblock at either end: {first}; {last}")]
+    #[error("{}", no_superblock(.first, .last))]
     NoSuperblock {
         /// What is wrong with the first one.
         first: String,
@@ -72,6 +72,14 @@ pub enum VolumeError {
     /// The volume was mounted for reading.
     #[error("the volume is mounted read-only")]
     ReadOnly,
+    /// The sector's entry is damaged.
+    #[error("{damage}, so sector {lba} cannot be read")]
+    Unreadable {
+        /// The sector.
+        lba: u64,
+        /// What is wrong.
+        damage: Damage,
+    },
     /// The sector was lost, and was declared so by a repair.
     #[error("sector {0} was lost: a repair could not tell its content")]
     Lost(u64),
@@ -81,6 +89,23 @@ pub enum VolumeError {
     /// A commit failed; what it held may or may not be durable.
     #[error("an earlier commit failed, so nothing more is written: mount the volume again")]
     Failed,
+    /// Somebody has the block device for themselves.
+    #[error(
+        "the device is in use: a file system on it is mounted, or another program or device has it"
+    )]
+    Busy,
+    /// A device that is to become a volume holds something.
+    #[error(
+        "the device is not blank (byte {0} is not zero): it may hold a file system or a partition \
+         table (`wipefs` and `lsblk -f` name it)"
+    )]
+    NotBlank(u64),
+    /// The kernel takes no writes for the device.
+    #[error("the device is read-only, so nothing can be written to it")]
+    ReadOnlyDevice,
+    /// The image has no bytes.
+    #[error("the image is empty")]
+    Empty,
     /// Another process has the image.
     #[error("another process uses the image (it holds the lock)")]
     Locked,
@@ -88,11 +113,18 @@ pub enum VolumeError {
     #[error("{0}")]
     NoDurability(String),
     /// A volume is there already.
-    #[error("the image holds a volume already ({0}); it is not overwritten without being asked to")]
+    #[error("the image holds a volume already ({0})")]
     Exists(uuid::Uuid),
     /// The simulated power failed.
     #[error("the power failed")]
     PowerFailure,
+}
+
+fn no_superblock(first: &str, last: &str) -> String {
+    if first == last {
+        return format!("no valid superblock at either end: {first}");
+    }
+    format!("no valid superblock at either end; the first: {first}; the last: {last}")
 }
 
 fn first_of(damage: &[Damage]) -> String {
@@ -100,6 +132,19 @@ fn first_of(damage: &[Damage]) -> String {
 }
 
 impl VolumeError {
+    /// The system's number for it, as a server tells the kernel (`errno.h`).
+    pub(crate) fn errno(&self) -> i32 {
+        match self {
+            Self::ReadOnly | Self::ReadOnlyDevice => libc::EROFS,
+            Self::OutOfRange { .. } | Self::Unaligned { .. } => libc::EINVAL,
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => libc::ENOSPC,
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::Unsupported => {
+                libc::EOPNOTSUPP
+            }
+            _ => libc::EIO,
+        }
+    }
+
     /// Adds to an error of the system what was being done.
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }

@@ -33,6 +33,7 @@ impl Free {
     }
 
     /// Marks a block as used; false if it was already, or there is no such block.
+    #[inline]
     pub(crate) fn mark(&mut self, block: Block) -> bool {
         if block.0 >= self.blocks {
             return false;
@@ -45,6 +46,7 @@ impl Free {
     }
 
     /// Takes a block.
+    #[inline]
     pub(crate) fn take(&mut self) -> Option<Block> {
         if let Some(block) = self.recent.pop() {
             return Some(block);
@@ -66,6 +68,7 @@ impl Free {
     }
 
     /// Gives a block back.
+    #[inline]
     pub(crate) fn give(&mut self, block: Block) {
         if self.recent.len() < RECENT {
             self.recent.push(block);

@@ -7,7 +7,7 @@
 //! written.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::entry::{Block, Entry};
 use crate::error::{Result, VolumeError};
@@ -21,6 +21,15 @@ struct Pending {
     replaced: Vec<Block>,
 }
 
+/// Who hears at once that a commit has failed.
+pub(crate) struct Told(Box<dyn Fn(&VolumeError) + Send + Sync>);
+
+impl core::fmt::Debug for Told {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Told")
+    }
+}
+
 /// The map in memory, and what of it is not durable.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -32,6 +41,7 @@ pub(crate) struct Group {
     commit: Mutex<()>,
     started: AtomicU64,
     failed: AtomicBool,
+    told: OnceLock<Told>,
 }
 
 impl Group {
@@ -43,7 +53,14 @@ impl Group {
             commit: Mutex::default(),
             started: AtomicU64::new(0),
             failed: AtomicBool::new(false),
+            told: OnceLock::new(),
         }
+    }
+
+    /// See [`Volume::tell_failure`].
+    pub(crate) fn tell_failure(&self, told: impl Fn(&VolumeError) + Send + Sync + 'static) {
+        // The first one is told.
+        let _ = self.told.set(Told(Box::new(told)));
     }
 
     pub(crate) fn entry(&self, lba: u64) -> Entry {
@@ -102,10 +119,13 @@ impl Group {
             return Ok(());
         }
         let stored = store(volume, cpu, &entries);
-        if stored.is_err() {
+        if let Err(e) = &stored {
             // The kernel forgets what it could not write, so that a second try would succeed and
             // mean nothing.
             self.failed.store(true, Ordering::Relaxed);
+            if let Some(Told(tell)) = self.told.get() {
+                tell(e);
+            }
         } else if !volume.pm.has_fault(Fault::EarlyReuse) {
             let mut free = volume.free();
             for block in replaced {

@@ -13,6 +13,7 @@
 //! | file | concept |
 //! |---|---|
 //! | [`pm`] | the medium: stores, write-backs, fences |
+//! | [`device`] | what is behind a block device, and what it holds |
 //! | [`image`] | files and devices that hold a volume, and who may use them |
 //! | [`superblock`] | what a volume is, at both of its ends |
 //! | [`entry`] | an entry of the map |
@@ -21,14 +22,18 @@
 //! | [`group`] | writes that share a commit |
 //! | [`free`] | blocks that hold no sector |
 //! | [`nbd`] | a volume as a network block device |
+//! | [`fuse`] | a volume as a file |
+//! | [`ublk`] | a volume as a block device of the kernel's |
 //! | [`check`] | what is wrong with a volume |
 //! | [`maintain`] | making, growing, repairing |
 //! | [`error`] | why something was not done |
 
 pub mod check;
+pub mod device;
 pub mod entry;
 pub mod error;
 mod free;
+pub mod fuse;
 mod group;
 pub mod image;
 pub mod lane;
@@ -36,6 +41,7 @@ pub mod maintain;
 pub mod nbd;
 pub mod pm;
 pub mod superblock;
+pub mod ublk;
 pub mod volume;
 
 pub use check::{Damage, Report, Superblocks, Usage};

@@ -92,6 +92,24 @@ pub fn repair(pm: &impl Pm, mark_lost: bool) -> Result<Repaired> {
     done.lost = scan.damage.iter().flat_map(Damage::sectors).collect();
     done.lost.sort_unstable();
     done.lost.dedup();
+    // Two entries that share a block are found by each other. If one were given up and the power
+    // failed, the other would look sound. So each says first that its block is disputed, which it
+    // does also alone; when all of them durably do, they are given up.
+    let shared: Vec<u64> = scan
+        .damage
+        .iter()
+        .filter(|damage| matches!(damage, Damage::Duplicate { .. }))
+        .flat_map(Damage::sectors)
+        .collect();
+    for lba in shared {
+        let mut bytes = [0; 8];
+        pm.read(current.entry_at(lba), &mut bytes)?;
+        let entry = Entry(u64::from_le_bytes(bytes));
+        if entry.block().is_some() {
+            pm.write(CPU, current.entry_at(lba), &entry.dispute().0.to_le_bytes())?;
+        }
+    }
+    pm.fence(CPU)?;
     for &lba in &done.lost {
         let entry = Entry::UNWRITTEN.next(Content::Lost);
         pm.write(CPU, current.entry_at(lba), &entry.0.to_le_bytes())?;
@@ -101,19 +119,30 @@ pub fn repair(pm: &impl Pm, mark_lost: bool) -> Result<Repaired> {
 }
 
 /// What a volume becomes that grows to so many bytes.
-pub fn plan_growth(old: &Superblock, total: Bytes) -> Result<Superblock> {
+///
+/// It has so many spare blocks then; without a number, as many as before.
+pub fn plan_growth(old: &Superblock, total: Bytes, spare: Option<u64>) -> Result<Superblock> {
+    let spare = spare.unwrap_or_else(|| old.spare());
+    if spare < 2 {
+        return Err(VolumeError::BadGeometry(
+            "a volume needs at least 2 spare blocks: a write goes to one".into(),
+        ));
+    }
     let total = total.0 / PART.0 * PART.0;
     let size = u64::from(old.sector.bytes());
     let room = total.saturating_sub(PART.0 + old.data);
     let map_bytes = |sectors: u64| (sectors * 8).div_ceil(PART.0) * PART.0;
-    let mut sectors = (room / (size + 8)).saturating_sub(old.spare());
-    while sectors > old.sectors && map_bytes(sectors) + (sectors + old.spare()) * size > room {
+    let mut sectors = (room / (size + 8)).saturating_sub(spare);
+    while sectors > old.sectors && map_bytes(sectors) + (sectors + spare) * size > room {
         sectors -= 1;
     }
     let map = total.saturating_sub(PART.0 + map_bytes(sectors));
     // The new map must not lie where the old volume still is.
     if sectors <= old.sectors || map < old.total {
-        let least = old.total + map_bytes(old.sectors + 1) + PART.0;
+        let behind = old.total + map_bytes(old.sectors + 1) + PART.0;
+        let blocks = (old.sectors + 1).saturating_add(spare).saturating_mul(size);
+        let inside = blocks.saturating_add(PART.0 + old.data + map_bytes(old.sectors + 1));
+        let least = behind.max(inside);
         return Err(VolumeError::BadGeometry(format!(
             "a volume of {} bytes cannot grow to {total}: the new map goes behind it, so it takes \
              {least} bytes or somewhat more",
@@ -129,10 +158,11 @@ pub fn plan_growth(old: &Superblock, total: Bytes) -> Result<Superblock> {
 
 /// Grows a volume to the size of its medium. A copy of the map goes to the new end; the last
 /// superblock, behind it, decides. Before that is durable nothing of the old volume is changed.
-pub fn grow(pm: &impl Pm) -> Result<Superblock> {
+/// `spare` is as for [`plan_growth`].
+pub fn grow(pm: &impl Pm, spare: Option<u64>) -> Result<Superblock> {
     let superblocks = Superblocks::read(pm)?;
     let old = superblocks.current;
-    let new = plan_growth(&old, Bytes(pm.size()))?;
+    let new = plan_growth(&old, Bytes(pm.size()), spare)?;
     let scan = scan(pm, &old, |_| ())?;
     if !scan.damage.is_empty() {
         return Err(VolumeError::Damaged(scan.damage));

@@ -10,6 +10,10 @@ use crate::error::{PART, Result, VolumeError};
 pub const MAGIC: [u8; 8] = *b"TERRAVOL";
 /// The version of the format that this crate reads and writes.
 pub const VERSION: u32 = 1;
+/// What is wrong with bytes that were never a superblock.
+pub(crate) const NO_MAGIC: &str = "not a Terrace volume (the magic bytes are missing)";
+/// Blocks that a lane may hold at a time, where there are enough spare ones.
+pub(crate) const HELD: u64 = 32;
 const CHECKSUM_AT: usize = PART.0 as usize - 4;
 static CRC32C: crc::Crc<u32, crc::Table<16>> =
     crc::Crc::<u32, crc::Table<16>>::new(&crc::CRC_32_ISCSI);
@@ -25,6 +29,7 @@ pub enum SectorSize {
 
 impl SectorSize {
     /// How many bytes it has.
+    #[inline]
     pub const fn bytes(self) -> u32 {
         match self {
             Self::B512 => 512,
@@ -86,11 +91,12 @@ fn align_up(bytes: u64) -> u64 {
 impl Superblock {
     /// A new volume that fills a medium: as many sectors as fit beside the spare blocks.
     pub fn plan(total: Bytes, sector: SectorSize, spare: u64, uuid: Uuid) -> Result<Self> {
-        let total = total.0 / PART.0 * PART.0;
+        let given = total.0;
+        let total = given / PART.0 * PART.0;
         let size = u64::from(sector.bytes());
         let too_small = || {
             VolumeError::BadGeometry(format!(
-                "{total} bytes are too few for a volume with {spare} spare blocks of {size} bytes"
+                "{given} bytes are too few for a volume with {spare} spare blocks of {size} bytes"
             ))
         };
         if spare < 2 {
@@ -123,6 +129,12 @@ impl Superblock {
         self.blocks - self.sectors
     }
 
+    /// Threads that can write at a time, and clients that can be connected, if nobody says: each may
+    /// use 32 spare blocks.
+    pub fn lanes(&self) -> u64 {
+        (self.spare() / HELD).clamp(1, 1024)
+    }
+
     /// Bytes that a user sees.
     pub fn capacity(&self) -> Bytes {
         Bytes(self.sectors * u64::from(self.sector.bytes()))
@@ -139,11 +151,13 @@ impl Superblock {
     }
 
     /// Where a block is.
+    #[inline]
     pub fn block_at(&self, block: u64) -> u64 {
         self.data + block * u64::from(self.sector.bytes())
     }
 
     /// Where a sector's entry is.
+    #[inline]
     pub fn entry_at(&self, lba: u64) -> u64 {
         self.map + lba * 8
     }
@@ -151,26 +165,38 @@ impl Superblock {
     /// Whether the parts lie inside the volume and apart from each other.
     pub fn check(&self) -> std::result::Result<(), String> {
         let size = u64::from(self.sector.bytes());
-        let bad = |what: &str| Err(format!("{what}: {self:?}"));
-        if self.sectors == 0 || self.blocks <= self.sectors || self.blocks > MOST_BLOCKS {
-            return bad("impossible numbers of sectors and blocks");
+        let Self { sectors, blocks, map, data, total, .. } = *self;
+        let bad = |what: String| Err(what);
+        // A write takes one block, and the one that it replaces is free after a fence.
+        let least = self.sectors.saturating_add(2);
+        if self.sectors == 0 || self.blocks < least || self.blocks > MOST_BLOCKS {
+            return bad(format!(
+                "impossible numbers of sectors and blocks (`sectors` {sectors}, `blocks` {blocks})"
+            ));
         }
-        if [self.map, self.data, self.total].iter().any(|at| !at.is_multiple_of(PART.0)) {
-            return bad("an offset that is no multiple of 4096");
+        for (name, at) in [("map", map), ("data", data), ("total", total)] {
+            if !at.is_multiple_of(PART.0) {
+                return bad(format!("`{name}` is {at}, no multiple of 4096"));
+            }
         }
-        let map = self.sectors.checked_mul(8).and_then(|bytes| self.map.checked_add(bytes));
-        let data = self.blocks.checked_mul(size).and_then(|bytes| self.data.checked_add(bytes));
-        let (Some(map_end), Some(data_end)) = (map, data) else {
-            return bad("an area without end");
-        };
-        let last = self.total.saturating_sub(PART.0);
-        let inside =
-            self.map >= PART.0 && self.data >= PART.0 && map_end <= last && data_end <= last;
-        if !inside {
-            return bad("an area outside of the volume");
+        let map_ends = self.sectors.checked_mul(8).and_then(|bytes| self.map.checked_add(bytes));
+        let data_ends =
+            self.blocks.checked_mul(size).and_then(|bytes| self.data.checked_add(bytes));
+        let last = total.saturating_sub(PART.0);
+        let parts = [("map", map, map_ends), ("data", data, data_ends)];
+        for (name, at, end) in parts {
+            if at < PART.0 || end.is_none_or(|end| end > last) {
+                let end = end.map_or("beyond 2^64".into(), |end| end.to_string());
+                return bad(format!(
+                    "`{name}` is outside of the volume (from {at} to {end}, `total` {total})"
+                ));
+            }
         }
+        let (map_end, data_end) = (map_ends.unwrap_or(last), data_ends.unwrap_or(last));
         if self.map < data_end && self.data < map_end {
-            return bad("the map overlaps the data");
+            return bad(format!(
+                "`map` (from {map} to {map_end}) overlaps `data` (from {data} to {data_end})"
+            ));
         }
         Ok(())
     }
@@ -199,7 +225,7 @@ impl Superblock {
         let word = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
         let long = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
         if bytes[0..8] != MAGIC {
-            return Err("not a Terrace volume (the magic bytes are missing)".into());
+            return Err(NO_MAGIC.into());
         }
         let checksum = CRC32C.checksum(&bytes[..CHECKSUM_AT]);
         if word(CHECKSUM_AT) != checksum {
@@ -255,6 +281,17 @@ mod tests {
         }
     }
 
+    /// A later version may mean anything by the same bytes.
+    #[test]
+    fn other_versions_are_refused_by_their_number() {
+        let mut bytes = plan(1 << 20, SectorSize::B512).encode();
+        bytes[8..12].copy_from_slice(&(VERSION + 1).to_le_bytes());
+        let checksum = CRC32C.checksum(&bytes[..CHECKSUM_AT]);
+        bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+        let refused = Superblock::decode(&bytes).unwrap_err();
+        assert!(refused.contains("version 2"), "{refused}");
+    }
+
     #[test]
     fn a_plan_uses_the_medium_and_stays_inside() {
         for total in (100_000..5_000_000).step_by(77_777) {
@@ -266,6 +303,18 @@ mod tests {
                 assert!(plan.spare() < 16 + 10 + 4096 / 8, "{plan:?}");
             }
         }
+    }
+
+    /// With one spare block nothing could be written twice.
+    #[test]
+    fn a_volume_without_two_spare_blocks_is_none() {
+        let good = plan(1 << 20, SectorSize::B512);
+        for spare in 0..2 {
+            let bad = Superblock { blocks: good.sectors + spare, ..good };
+            assert!(Superblock::decode(&bad.encode()).is_err(), "{spare} spare blocks");
+        }
+        let least = Superblock { blocks: good.sectors + 2, ..good };
+        assert_eq!(Superblock::decode(&least.encode()), Ok(least));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! A mounted volume: what every lane shares, and reading.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use terrace_core::Bytes;
@@ -14,10 +15,7 @@ use crate::group::Group;
 use crate::lane::Lane;
 use crate::maintain::heal;
 use crate::pm::{Cpu, Fault, Pm};
-use crate::superblock::{SectorSize, Superblock};
-
-/// Blocks that a lane may hold at a time, where there are enough spare ones.
-const HELD: u64 = 32;
+use crate::superblock::{HELD, SectorSize, Superblock};
 
 /// How a volume is mounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,8 +44,10 @@ pub struct Volume<P: Pm> {
     usage: Usage,
     damage: Vec<Damage>,
     /// Sectors that are not readable, if the map is damaged.
-    unreadable: BTreeSet<u64>,
+    unreadable: BTreeMap<u64, Damage>,
     pub(crate) slots: Box<[Slot]>,
+    /// How many of them, from the last on, are kept for requests that come on any thread.
+    kept: AtomicUsize,
     /// Sectors that a lane writes between two fences.
     pub(crate) batch: usize,
     free: Mutex<Free>,
@@ -82,7 +82,7 @@ impl<P: Pm> Volume<P> {
             heal(&pm, &superblocks)?;
         }
         let most = (superblock.spare() / 2).clamp(1, 1024);
-        let lanes = how.lanes.map_or((superblock.spare() / HELD).max(1), |lanes| lanes as u64);
+        let lanes = how.lanes.map_or(superblock.lanes(), |lanes| lanes as u64);
         if lanes == 0 || lanes > most {
             return Err(VolumeError::BadGeometry(format!(
                 "{lanes} lanes, and {} spare blocks allow for 1 to {most}",
@@ -90,7 +90,8 @@ impl<P: Pm> Volume<P> {
             )));
         }
         let batch = (superblock.spare() / lanes).min(HELD) / 2;
-        let unreadable = scan.damage.iter().flat_map(Damage::sectors).collect();
+        let damage = scan.damage.iter();
+        let unreadable = damage.flat_map(|one| one.sectors().map(move |lba| (lba, *one))).collect();
         Ok(Self {
             superblock,
             read_only: how.read_only,
@@ -98,6 +99,7 @@ impl<P: Pm> Volume<P> {
             damage: scan.damage,
             unreadable,
             slots: (0..lanes.min(1024)).map(|_| Slot::default()).collect(),
+            kept: AtomicUsize::new(0),
             batch: batch as usize,
             free: Mutex::new(scan.free),
             group: kept.map(Group::new),
@@ -145,6 +147,11 @@ impl<P: Pm> Volume<P> {
         &self.pm
     }
 
+    /// Ends the mount. Lanes are gone by then, and have fenced what they wrote.
+    pub fn into_medium(self) -> P {
+        self.pm
+    }
+
     /// Threads that can write at a time.
     pub fn lanes(&self) -> usize {
         self.slots.len()
@@ -152,12 +159,62 @@ impl<P: Pm> Volume<P> {
 
     /// A lane for this thread: the right to write.
     pub fn lane(&self) -> Result<Lane<'_, P>> {
+        self.lane_among(0..self.lanes_to_take())
+    }
+
+    /// Lanes that [`Volume::lane`] has: all but those that a served file keeps for itself.
+    pub fn lanes_to_take(&self) -> usize {
+        self.lanes() - self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Keeps lanes for requests that must not find all of them taken: so many, if there are twice as
+    /// many, and one at least. How many it keeps.
+    pub(crate) fn keep_lanes(&self, wanted: usize) -> usize {
+        let kept = wanted.min(self.lanes() / 2).max(1);
+        self.kept.store(kept, Ordering::Relaxed);
+        kept
+    }
+
+    /// One of the lanes that are kept.
+    pub(crate) fn kept_lane(&self) -> Result<Lane<'_, P>> {
+        self.lane_among(self.lanes_to_take()..self.lanes())
+    }
+
+    fn lane_among(&self, numbers: Range<usize>) -> Result<Lane<'_, P>> {
         if self.read_only {
             return Err(VolumeError::ReadOnly);
         }
-        let is_free = |slot: &&Slot| !slot.taken.swap(true, Ordering::Acquire);
-        let number = self.slots.iter().position(|slot| is_free(&slot));
-        number.map(|number| Lane::new(self, Cpu(number))).ok_or(VolumeError::NoLane(self.lanes()))
+        let is_free = |number: &usize| !self.slots[*number].taken.swap(true, Ordering::Acquire);
+        let count = numbers.len();
+        let mut numbers = numbers;
+        numbers
+            .find(is_free)
+            .map(|number| Lane::new(self, Cpu(number)))
+            .ok_or(VolumeError::NoLane(count))
+    }
+
+    /// Makes everything durable that was written and acknowledged before, without a lane.
+    pub fn flush(&self) -> Result {
+        if self.read_only {
+            return Ok(());
+        }
+        let cpu = Cpu(0);
+        match &self.group {
+            Some(group) => group.commit(self, cpu),
+            // Without it, each write has fenced itself.
+            None if self.pm.has_fence_all() => self.pm.fence_all(cpu),
+            None => Ok(()),
+        }
+    }
+
+    /// Whom to tell, once and at that moment, that a commit has failed, after which nothing more is
+    /// written. Whoever asked for the commit has the error besides; a server's client may keep it to
+    /// itself.
+    pub fn tell_failure(&self, told: impl Fn(&VolumeError) + Send + Sync + 'static) {
+        // Writes that are not committed in groups fail each by itself.
+        if let Some(group) = &self.group {
+            group.tell_failure(told);
+        }
     }
 
     pub(crate) fn release(&self, lane: Cpu) {
@@ -173,6 +230,7 @@ impl<P: Pm> Volume<P> {
         self.free().count()
     }
 
+    #[inline]
     pub(crate) fn check_range(&self, lba: u64, count: u64) -> Result {
         let sectors = self.sectors();
         if lba.checked_add(count).is_none_or(|end| end > sectors) {
@@ -182,12 +240,13 @@ impl<P: Pm> Volume<P> {
     }
 
     /// Sectors of a buffer.
+    #[inline]
     pub(crate) fn sectors_of(&self, length: usize) -> Result<u64> {
         let sector = self.superblock.sector.bytes();
-        if !length.is_multiple_of(sector as usize) {
+        if length & (sector as usize - 1) != 0 {
             return Err(VolumeError::Unaligned { length, sector });
         }
-        Ok(length as u64 / u64::from(sector))
+        Ok(length as u64 >> sector.trailing_zeros())
     }
 
     /// A sector's entry as it is now.
@@ -217,6 +276,7 @@ impl<P: Pm> Volume<P> {
     }
 
     /// What a sector holds, or why that is not known.
+    #[inline]
     fn content(&self, lba: u64, entry: Entry) -> Result<Content> {
         match entry.content() {
             Some(Content::In(Block(block))) if block >= self.superblock.blocks => {
@@ -228,6 +288,7 @@ impl<P: Pm> Volume<P> {
     }
 
     /// Reads whole sectors. Each is as one write left it; a range is not read at one moment.
+    #[inline]
     pub fn read(&self, lba: u64, bytes: &mut [u8]) -> Result {
         self.check_range(lba, self.sectors_of(bytes.len())?)?;
         let size = self.superblock.sector.bytes() as usize;
@@ -239,8 +300,10 @@ impl<P: Pm> Volume<P> {
 
     #[inline]
     fn read_sector(&self, lba: u64, bytes: &mut [u8]) -> Result {
-        if !self.unreadable.is_empty() && self.unreadable.contains(&lba) {
-            return Err(VolumeError::Lost(lba));
+        if !self.unreadable.is_empty()
+            && let Some(&damage) = self.unreadable.get(&lba)
+        {
+            return Err(VolumeError::Unreadable { lba, damage });
         }
         let mut entry = self.entry(lba);
         loop {

@@ -30,7 +30,7 @@ fn served(volume: &Volume<Simulated>, client: impl FnOnce(&Path)) -> Vec<String>
     std::thread::scope(|scope| {
         let tell = |line| told.lock().unwrap().push(line);
         let (listeners, stop) = (&listeners, &stop);
-        let server = scope.spawn(move || serve(volume, listeners, stop, &tell));
+        let server = scope.spawn(move || serve(volume, listeners, stop, &tell, &|| false));
         // A client that fails must not leave the server waiting.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| client(&path)));
         stop.stop();
@@ -143,6 +143,25 @@ fn wrong_requests_get_an_error_and_the_connection_goes_on() {
     });
 }
 
+/// A read that is too large gets an error. A write would have to be taken in to find what follows.
+#[test]
+fn requests_of_more_than_32_mib_are_refused() {
+    let volume = volume(40 << 20, SectorSize::B4096, false);
+    let told = served(&volume, |path| {
+        let (mut client, ..) = Client::connect(path);
+        let overflow = 75;
+        assert_eq!(client.ask(0, 0, 0, (32 << 20) + 4096, &[]), overflow);
+        assert_eq!(client.read_at(4096, 4096), [0; 4096]);
+        assert_eq!(client.ask(0, 1, 0, 32 << 20, &vec![5; 32 << 20]), 0);
+        assert_eq!(client.read_at((32 << 20) - 4096, 8192), [[5; 4096], [0; 4096]].concat());
+        let request = 0x2560_9513u32.to_be_bytes();
+        let length = ((32u32 << 20) + 4096).to_be_bytes();
+        client.send(&[&request, &[0, 0, 0, 1], &[0; 16], &length]);
+        assert!(client.is_ended());
+    });
+    assert!(told.len() == 1 && told[0].contains("a write of 33558528 bytes"), "{told:?}");
+}
+
 #[test]
 fn a_breach_of_the_protocol_ends_the_connection_and_no_other() {
     let volume = volume(1 << 20, SectorSize::B512, false);
@@ -161,6 +180,45 @@ fn a_breach_of_the_protocol_ends_the_connection_and_no_other() {
         2,
         "{told:?}"
     );
+}
+
+/// One lane is all that a small volume has.
+#[test]
+fn a_client_that_only_connects_keeps_no_lane_from_others() {
+    let medium = Simulated::new(1 << 20);
+    let uuid = uuid::Uuid::from_bytes([9; 16]);
+    let plan = Superblock::plan(Bytes(1 << 20), SectorSize::B512, 16, uuid).unwrap();
+    create(&medium, &plan, false).unwrap();
+    let how = Mount { read_only: false, lanes: Some(1) };
+    let volume = Volume::mount(medium, how).unwrap();
+    served(&volume, |path| {
+        let mut idle = Client(UnixStream::connect(path).unwrap());
+        assert_eq!(idle.read(18)[..8], *b"NBDMAGIC");
+        let (mut client, ..) = Client::connect(path);
+        assert_eq!(client.ask(0, 1, 0, 512, &[1; 512]), 0);
+    });
+}
+
+/// What an option says about its own length must be so.
+#[test]
+fn options_whose_data_are_not_what_they_say_are_invalid() {
+    let volume = volume(1 << 20, SectorSize::B512, false);
+    let invalid = |option: u32, data: &[u8]| {
+        let length = (data.len() as u32).to_be_bytes();
+        let option = [&b"IHAVEOPT"[..], &option.to_be_bytes()[..], &length, data].concat();
+        let mut output = Vec::new();
+        let ended = session(&volume, &[&3u32.to_be_bytes()[..], &option].concat()[..], &mut output);
+        assert_eq!(ended.unwrap(), Ended::Gone);
+        assert_eq!(output[18 + 12..18 + 16], 0x8000_0003u32.to_be_bytes(), "{output:?}");
+    };
+    // LIST and STRUCTURED_REPLY take none; INFO and GO a name, a count and as many requests.
+    invalid(3, b"x");
+    invalid(8, b"x");
+    for option in [6, 7] {
+        invalid(option, &[0, 0, 0, 0, 0, 50]);
+        invalid(option, &[0, 0, 0, 0]);
+        invalid(option, &[0, 0, 0, 0, 0, 0, 1]);
+    }
 }
 
 #[test]
@@ -287,6 +345,32 @@ fn libnbd_finds_what_it_expects() {
         assert!(list.contains("base:allocation"), "{list}");
     });
     assert!(told.iter().all(|line| line.ends_with("went away")), "{told:?}");
+}
+
+/// fio has sixteen requests under way, and compares checksums of what it reads back.
+#[test]
+fn fio_verifies_what_it_has_written() {
+    if !has("fio", &["--version"]) {
+        return;
+    }
+    for sector in [SectorSize::B512, SectorSize::B4096] {
+        let volume = volume(6 << 20, sector, false);
+        let directory = tempfile::tempdir().unwrap();
+        let told = served(&volume, |path| {
+            let uri = format!("--uri=nbd+unix:///?socket={}", path.display());
+            let job =
+                ["--name=volume", "--ioengine=nbd", "--size=4m", "--iodepth=16", "--rw=randwrite"];
+            let bytes = format!("--bs={}", sector.bytes());
+            let verify = ["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0"];
+            let mut fio = Command::new("fio");
+            fio.args(job).arg(bytes).args(verify).arg(uri).current_dir(directory.path());
+            let output = succeeds(&mut fio);
+            assert!(output.contains("err= 0"), "{output}");
+        });
+        assert!(told.iter().all(|line| line.ends_with("went away")), "{told:?}");
+        let written = (0..volume.sectors()).filter(|&lba| !volume.extent(lba, 1).unwrap().0);
+        assert_eq!(written.count() as u64, (4 << 20) / u64::from(sector.bytes()));
+    }
 }
 
 proptest! {

@@ -1,8 +1,10 @@
 //! What a volume does on media of this machine, beside a plain list of sectors.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use proptest::prelude::*;
 use terrace_core::Bytes;
-use terrace_volume::pm::simulated::Simulated;
+use terrace_volume::pm::simulated::{Event, Simulated};
 use terrace_volume::superblock::default_spare;
 use terrace_volume::{
     Cpu, Damage, Durability, Entry, Image, Mount, Pm, Report, SectorSize, Superblock, Volume,
@@ -291,6 +293,94 @@ fn a_damaged_map_can_be_read_around_and_repaired_by_giving_sectors_up() {
     assert_eq!(readable(&repaired), [1, 2, 3, 4, 5]);
 }
 
+/// Two entries with one block are found by each other. Wherever a repair ends, neither may have become
+/// sound because the other was given up.
+#[test]
+fn a_repair_that_is_stopped_gives_no_sector_the_content_of_another() {
+    for grouped in [false, true] {
+        let medium = Simulated::new(49_152);
+        let medium = if grouped { medium.grouped() } else { medium };
+        create(&medium, &plan(49_152, SectorSize::B512), false).unwrap();
+        let volume = Volume::mount(medium.clone(), Mount::default()).unwrap();
+        let mut lane = volume.lane().unwrap();
+        for lba in 0..8 {
+            lane.write(lba, &[lba as u8 + 1; 512], true).unwrap();
+        }
+        drop(lane);
+        let at = |lba| volume.superblock().entry_at(lba);
+        for (from, to) in [(0, 5), (0, 7), (3, 6)] {
+            medium.write(Cpu(0), at(to), &medium.load(at(from)).to_le_bytes()).unwrap();
+        }
+        medium.fence(Cpu(0)).unwrap();
+        let images = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let taken = std::sync::Arc::clone(&images);
+        let hooked = medium.with_hook(std::sync::Arc::new(move |medium, _, event| {
+            if matches!(event, Event::Write | Event::Fence) {
+                let mut seed = 3u64;
+                let random = || {
+                    seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    seed >> 33
+                };
+                for state in terrace_core::outcomes(&medium.choices(), 80, random) {
+                    taken.lock().unwrap().push(medium.after_failure(&state));
+                }
+            }
+            Ok(())
+        }));
+        assert_eq!(repair(&hooked, true).unwrap().lost, [0, 3, 5, 6, 7]);
+        let images = std::mem::take(&mut *images.lock().unwrap());
+        assert!(images.len() > 60, "{} images", images.len());
+        for image in images {
+            let how = Mount { read_only: true, lanes: None };
+            let readable = |medium: &Simulated, how| -> Vec<u64> {
+                let volume = Volume::mount(medium.clone(), how).unwrap();
+                (0..8).filter(|lba| volume.read(*lba, &mut [0; 512]).is_ok()).collect()
+            };
+            assert_eq!(readable(&image, how), [1, 2, 4]);
+            repair(&image, true).unwrap();
+            assert!(Report::of(&image).unwrap().is_clean());
+            assert_eq!(readable(&image, Mount::default()), [1, 2, 4]);
+        }
+    }
+}
+
+/// The space would be gone, and the second superblock would lie in the middle of the file.
+#[test]
+fn a_file_that_could_not_grow_is_as_long_as_before() {
+    let directory = files();
+    let path = directory.path().join("image");
+    let image = Image::create(&path, Some(Bytes::mib(1)), false, None).unwrap();
+    create(&image.medium, &plan(1 << 20, SectorSize::B512), false).unwrap();
+    drop(image);
+    let length = || std::fs::metadata(&path).unwrap().len();
+    let refused = Image::grow(
+        &path,
+        |_| Ok(Some(Bytes::mib(2))),
+        |medium| {
+            assert_eq!((medium.size(), length()), (2 << 20, 2 << 20));
+            Err::<(), _>(VolumeError::Failed)
+        },
+    );
+    assert!(matches!(refused, Err(VolumeError::Failed)));
+    assert_eq!(length(), 1 << 20);
+    let too_large = Image::grow(&path, |_| Ok(Some(Bytes(1 << 62))), |_| Ok(()));
+    assert!(matches!(too_large, Err(VolumeError::Io { .. })), "{too_large:?}");
+    assert_eq!(length(), 1 << 20);
+
+    // Where the larger volume counts already, its space is needed.
+    let (_, new) =
+        Image::grow(&path, |_| Ok(Some(Bytes::mib(2))), |medium| grow(medium, None)).unwrap();
+    let failed = Image::grow(
+        &path,
+        |_| Ok(Some(Bytes::mib(4))),
+        |medium| grow(medium, Some(200)).and(Err::<(), _>(VolumeError::Failed)),
+    );
+    assert!(matches!(failed, Err(VolumeError::Failed)));
+    let now = Report::of(&Image::open(&path, false, None).unwrap().medium).unwrap();
+    assert!(now.is_clean() && now.superblocks.current.total == 4 << 20);
+    assert!(now.superblocks.current.spare() >= 200 && new.spare() < 200);
+}
+
 /// A medium that became larger: what was written stays, and there is more of it. Wherever the
 /// power fails, the volume is the old or the new one.
 #[test]
@@ -347,7 +437,7 @@ fn a_volume_grows_also_twice_and_a_power_failure_in_between_loses_nothing() {
             }
             Ok(())
         }));
-        let new = grow(&hooked).unwrap();
+        let new = grow(&hooked, None).unwrap();
         let images = std::mem::take(&mut *images.lock().unwrap());
         assert!(images.len() > 40);
         for image in images {
@@ -357,6 +447,191 @@ fn a_volume_grows_also_twice_and_a_power_failure_in_between_loses_nothing() {
         assert_eq!(holds(&medium, written), new.sectors);
         written = fill(&medium, written);
         assert_eq!(holds(&medium, written), written);
+    }
+}
+
+/// A file under group commit on a disk that is full for a while.
+#[derive(Debug)]
+struct Full {
+    inner: Simulated,
+    is_full: std::sync::Arc<AtomicBool>,
+}
+
+impl Pm for Full {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn is_grouped(&self) -> bool {
+        true
+    }
+    fn write(&self, cpu: Cpu, at: u64, bytes: &[u8]) -> terrace_volume::Result {
+        if self.is_full.load(Ordering::Relaxed) {
+            let source = std::io::ErrorKind::StorageFull.into();
+            return Err(VolumeError::Io { what: "cannot write to the image", source });
+        }
+        self.inner.write(cpu, at, bytes)
+    }
+    fn read(&self, at: u64, bytes: &mut [u8]) -> terrace_volume::Result {
+        self.inner.read(at, bytes)
+    }
+    fn load(&self, at: u64) -> u64 {
+        self.inner.load(at)
+    }
+    fn exchange(&self, cpu: Cpu, at: u64, current: u64, new: u64) -> Result<(), u64> {
+        self.inner.exchange(cpu, at, current, new)
+    }
+    fn write_back(&self, cpu: Cpu, at: u64, length: u64) -> terrace_volume::Result {
+        self.inner.write_back(cpu, at, length)
+    }
+    fn fence(&self, cpu: Cpu) -> terrace_volume::Result {
+        self.inner.fence(cpu)
+    }
+    fn fence_all(&self, cpu: Cpu) -> terrace_volume::Result {
+        self.inner.fence_all(cpu)
+    }
+}
+
+#[test]
+fn a_full_disk_fails_writes_and_loses_nothing() {
+    let medium = Simulated::new(49_152).grouped();
+    create(&medium, &plan(49_152, SectorSize::B512), false).unwrap();
+    let is_full = std::sync::Arc::new(AtomicBool::new(false));
+    let full = || Full { inner: medium.clone(), is_full: std::sync::Arc::clone(&is_full) };
+    let volume = Volume::mount(full(), Mount::default()).unwrap();
+    let mut lane = volume.lane().unwrap();
+    lane.write(0, &[1; 512], true).unwrap();
+    let free = volume.free_blocks();
+
+    // Where the data find no room: nothing has changed, and it goes on when there is room again.
+    is_full.store(true, Ordering::Relaxed);
+    for _ in 0..200 {
+        let refused = lane.write(0, &[2; 1024], true).unwrap_err();
+        assert!(matches!(refused, VolumeError::Io { .. }), "{refused}");
+    }
+    assert_eq!(volume.free_blocks(), free, "blocks were lost");
+    let mut bytes = [0; 512];
+    volume.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [1; 512]);
+    is_full.store(false, Ordering::Relaxed);
+    lane.write(0, &[3; 512], true).unwrap();
+
+    // Where the map finds none: what was flushed is there, nothing more is taken, and that is told.
+    let told = std::sync::Arc::new(AtomicUsize::new(0));
+    let count = std::sync::Arc::clone(&told);
+    volume.tell_failure(move |e| {
+        assert!(e.to_string().contains("cannot write to the image"), "{e}");
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    lane.write(0, &[4; 512], false).unwrap();
+    is_full.store(true, Ordering::Relaxed);
+    assert!(lane.flush().is_err());
+    is_full.store(false, Ordering::Relaxed);
+    assert!(matches!(lane.write(1, &[5; 512], false), Err(VolumeError::Failed)));
+    assert!(matches!(lane.flush(), Err(VolumeError::Failed)));
+    assert_eq!(told.load(Ordering::Relaxed), 1);
+    drop(lane);
+    drop(volume);
+    let volume = Volume::mount(full(), Mount::default()).unwrap();
+    volume.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [3; 512]);
+    assert!(Report::of(&medium).unwrap().is_clean());
+}
+
+/// A writer that goes away without a flush leaves stores that only its own processor can fence;
+/// whoever flushes later must find them durable.
+#[test]
+fn a_flush_covers_what_a_lane_wrote_that_is_gone() {
+    let medium = made(49_152, SectorSize::B512);
+    let volume = Volume::mount(medium.clone(), Mount { read_only: false, lanes: Some(2) }).unwrap();
+    let mut flusher = volume.lane().unwrap();
+    for lba in 0..4 {
+        // The sector was never written, so the lane has no block to free.
+        volume.lane().unwrap().write(lba, &[7; 512], false).unwrap();
+    }
+    flusher.flush().unwrap();
+    let nothing_more = vec![0; medium.choices().len()];
+    let after = medium.after_failure(&nothing_more);
+    let volume = Volume::mount(after, Mount::default()).unwrap();
+    let mut bytes = [0; 4 * 512];
+    volume.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 4 * 512]);
+}
+
+/// A server that ends flushes while its clients still hold all lanes.
+#[test]
+fn a_flush_without_a_lane_covers_all_lanes() {
+    for grouped in [false, true] {
+        let medium = Simulated::new(49_152);
+        let medium = if grouped { medium.grouped() } else { medium };
+        create(&medium, &plan(49_152, SectorSize::B512), false).unwrap();
+        let how = Mount { read_only: false, lanes: Some(2) };
+        let volume = Volume::mount(medium.clone(), how).unwrap();
+        let mut lanes = [volume.lane().unwrap(), volume.lane().unwrap()];
+        assert!(matches!(volume.lane(), Err(VolumeError::NoLane(2))));
+        for (lba, lane) in lanes.iter_mut().enumerate() {
+            lane.write(lba as u64, &[7; 512], false).unwrap();
+        }
+        volume.flush().unwrap();
+        let nothing_more = vec![0; medium.choices().len()];
+        let after = medium.after_failure(&nothing_more);
+        let found = Volume::mount(after, Mount::default()).unwrap();
+        let mut bytes = [0; 2 * 512];
+        found.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [7; 2 * 512], "grouped: {grouped}");
+    }
+}
+
+/// A first power failure leaves a map with stores in flight and a damaged superblock; a second one
+/// strikes at each fence of the mount that recovers from it.
+#[test]
+fn a_power_failure_during_recovery_loses_nothing() {
+    for damaged in [0, 49_152 - 4096] {
+        let medium = made(49_152, SectorSize::B512);
+        let volume = Volume::mount(medium.clone(), Mount::default()).unwrap();
+        let sectors = volume.sectors();
+        let mut lane = volume.lane().unwrap();
+        for lba in 0..sectors {
+            lane.write(lba, &[lba as u8 | 1; 512], true).unwrap();
+        }
+        // Unflushed: it is there or it is not.
+        lane.write(3, &[0xf0; 512], false).unwrap();
+        medium.write(Cpu(0), damaged + 64, &[0xff; 64]).unwrap();
+        let mut images = Vec::new();
+        let mut seed = 5u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            seed >> 33
+        };
+        for state in terrace_core::outcomes(&medium.choices(), 60, &mut random) {
+            let crashed = medium.after_failure(&state);
+            let taken = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+            let into = std::sync::Arc::clone(&taken);
+            let hooked = crashed.with_hook(std::sync::Arc::new(move |medium, _, event| {
+                if event == Event::Fence {
+                    let choices = medium.choices();
+                    let all: Vec<_> = choices.iter().map(|count| count - 1).collect();
+                    let half: Vec<_> = choices.iter().map(|count| count / 2).collect();
+                    let mut into = into.lock().unwrap();
+                    for state in [vec![0; choices.len()], half, all] {
+                        into.push(medium.after_failure(&state));
+                    }
+                }
+                Ok(())
+            }));
+            drop(Volume::mount(hooked, Mount::default()).unwrap());
+            images.append(&mut taken.lock().unwrap());
+        }
+        assert!(images.len() > 200, "{} images", images.len());
+        for image in images {
+            let volume = Volume::mount(image.clone(), Mount::default()).unwrap();
+            let mut bytes = [0; 512];
+            for lba in 0..sectors {
+                volume.read(lba, &mut bytes).unwrap();
+                let is_new = lba == 3 && bytes == [0xf0; 512];
+                assert!(is_new || bytes == [lba as u8 | 1; 512], "sector {lba}: {bytes:?}");
+            }
+            assert!(Report::of(&image).unwrap().is_clean());
+        }
     }
 }
 

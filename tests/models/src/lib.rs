@@ -8,14 +8,20 @@ pub mod atomic {
     pub use shuttle::sync::atomic::*;
 }
 
-/// What of `terrace_live::aside` the files need.
-pub mod aside {
-    /// Nobody stands aside here.
-    pub fn call_all() {}
+/// What of `terrace_live::workers` the files need.
+pub mod workers {
+    /// Its threads that run only where nobody else wants to.
+    pub mod idle_priority {
+        /// There are none here.
+        pub fn call_all() {}
+    }
 }
 
-/// What of `terrace_live::sys` the files need.
+/// What of `terrace_live::sys` the files need, and one that is tried itself.
+#[path = "../../../crates/live/src/sys"]
 pub mod sys {
+    pub mod spin;
+
     /// Base page size, bytes.
     pub const PAGE: usize = 4096;
     /// No time passes: nobody is ever gone for long.
@@ -28,12 +34,17 @@ pub mod sys {
     }
 }
 
-#[path = "../../../crates/live/src/page_state.rs"]
-pub mod page_state;
-#[path = "../../../crates/live/src/queue.rs"]
-pub mod queue;
-#[path = "../../../crates/live/src/spin.rs"]
-pub mod spin;
+/// Of `terrace_live::space`.
+#[path = "../../../crates/live/src/space"]
+pub mod space {
+    pub mod page_state;
+}
+
+/// Of `terrace_live::decide`.
+#[path = "../../../crates/live/src/decide"]
+pub mod decide {
+    pub mod notes;
+}
 
 /// Of `terrace_live::spill`.
 #[path = "../../../crates/live/src/spill"]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shuttle::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use shuttle::thread;
-use terrace_models::spin::{SharedLock, SpinLock};
+use terrace_models::sys::spin::{SharedLock, SpinLock};
 
 /// Orders that are tried.
 const ORDERS: usize = 3000;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::{AtomicU64, Ordering::*};
 use shuttle::thread;
-use terrace_models::page_state::{BUSY, PageState};
+use terrace_models::space::page_state::{BUSY, PageState};
 use terrace_models::spill::location::{Location, UNIT};
 use terrace_models::spill::publish::{Books, copy, publish};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use shuttle::thread;
 use terrace_core::{PageNo, PageRange, RegionId};
-use terrace_models::queue::{Note, Queue};
+use terrace_models::decide::notes::{Note, Queue};
 
 const WRITERS: u32 = 2;
 const NOTES: u32 = 3;

@@ -12,7 +12,7 @@ use terrace_core::Bytes;
 
 use crate::harness::{Case, Verdict, number};
 use crate::process;
-use crate::programs::environment::Environment;
+use crate::programs::environment::{Engine, Environment};
 use crate::{large, stress, terrace};
 
 /// An eighth to a third of what the modules use.
@@ -75,26 +75,27 @@ pub fn cases() -> Result<Vec<Case>, String> {
     let python = python();
     let limit = Duration::from_secs(number("FOREIGN_TIMEOUT", 600) as u64);
     let short = env::var("FOREIGN").as_deref() == Ok("short");
-    let redis = redis_case(&terrace, short, limit);
-    let modules = MODULES.into_iter().filter(|&(_, quick)| quick || !short);
-    Ok(modules
-        .map(|(module, _)| {
+    let mut cases = Vec::new();
+    for engine in Engine::asked_for_by("FOREIGN_ENGINES")? {
+        let modules = MODULES.into_iter().filter(|&(_, quick)| quick || !short);
+        cases.extend(modules.map(|(module, _)| {
             let (terrace, python) = (terrace.clone(), python.clone());
             Case {
-                name: format!("foreign::cpython::{module}"),
+                name: format!("foreign::cpython::{module}{}", engine.mark()),
                 run: Box::new(move || match &python {
                     None => Verdict::Skipped("no python3 with its test suite".to_owned()),
-                    Some(python) => match compare(module, python, &terrace, limit) {
+                    Some(python) => match compare(module, python, &terrace, engine, limit) {
                         Ok(()) => Verdict::Passed,
                         Err(why) => Verdict::Failed(why),
                     },
                 }),
             }
-        })
-        .chain([redis])
-        .chain(stress::cases(&terrace, short, limit))
-        .chain(large::cases(&terrace, short, limit))
-        .collect())
+        }));
+        cases.push(redis_case(&terrace, engine, short, limit));
+        cases.extend(stress::cases(&terrace, engine, short, limit));
+        cases.extend(large::cases(&terrace, engine, short, limit));
+    }
+    Ok(cases)
 }
 
 /// What of redis's own suite is run: data types, dumps, rewriting the log in a forked
@@ -124,7 +125,7 @@ const REDIS_BUDGET: Bytes = Bytes::mib(8);
 
 /// Redis's own suite, under one `terrace run` as a whole: the suite, its servers, and
 /// their children. `FOREIGN_REDIS` names the directory of `runtest`.
-fn redis_case(terrace: &Path, short: bool, limit: Duration) -> Case {
+fn redis_case(terrace: &Path, engine: Engine, short: bool, limit: Duration) -> Case {
     let terrace = terrace.to_owned();
     let named = env::var_os("FOREIGN_REDIS").map(PathBuf::from);
     let suite = named.unwrap_or_else(|| terrace::target().join("redis-tests"));
@@ -139,7 +140,7 @@ fn redis_case(terrace: &Path, short: bool, limit: Duration) -> Case {
         let units: Vec<_> = UNITS.iter().filter(|(_, quick)| *quick || !short).collect();
         let run = |environment: &Environment| run_redis(&suite, &units, environment);
         let compared = run(&Environment::plain(limit)).and_then(|expected| {
-            let got = run(&Environment::managed(&terrace, REDIS_BUDGET, &[], limit))?;
+            let got = run(&Environment::managed(&terrace, engine, REDIS_BUDGET, &[], limit))?;
             same(&expected, &got)
         });
         match compared {
@@ -147,7 +148,7 @@ fn redis_case(terrace: &Path, short: bool, limit: Duration) -> Case {
             Err(why) => Verdict::Failed(why),
         }
     };
-    Case { name: "foreign::redis".to_owned(), run: Box::new(run) }
+    Case { name: format!("foreign::redis{}", engine.mark()), run: Box::new(run) }
 }
 
 /// Runs units of redis's suite; each test with its result.
@@ -196,9 +197,15 @@ fn redis_results(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-fn compare(module: &str, python: &str, terrace: &Path, limit: Duration) -> Result<(), String> {
+fn compare(
+    module: &str,
+    python: &str,
+    terrace: &Path,
+    engine: Engine,
+    limit: Duration,
+) -> Result<(), String> {
     let expected = run(module, python, &Environment::plain(limit))?;
-    let got = run(module, python, &Environment::managed(terrace, BUDGET, &[], limit))?;
+    let got = run(module, python, &Environment::managed(terrace, engine, BUDGET, &[], limit))?;
     same(&expected, &got)
 }
 

@@ -18,10 +18,16 @@ use terrace_live::config::RunConfig;
 use terrace_policy::packed::Unpacker;
 use terrace_policy::whatif::{Recorded, WhatIf};
 use terrace_policy::{Brain, EventReader, PolicyName};
+use terrace_profile::{Difference, Profile, cbmm, perf_stat, picture};
+use terrace_provision::{Config, Hardware, PolicyKind, Recording, ZoneInfo, journal as decisions};
 use terrace_sampler::perf::record::{Record, field, parse};
-use terrace_sim::full::Batch;
+use terrace_sim::exact::Batch;
+use terrace_sim::kernel::recorded;
+use terrace_sim::mm::MeasuredCosts;
 use terrace_sim::sweep::{Grid, journal};
-use terrace_sim::trace::{Format, TraceError, TraceReader, import};
+use terrace_sim::trace::{
+    Format, IoCheck, IoRecord, TraceError, TraceHeader, TraceReader, TraceWriter, import,
+};
 use terrace_volume::pm::simulated::Simulated;
 use terrace_volume::{Cpu, Mount, Pm, Report, SectorSize, Superblock, Volume, create, repair};
 
@@ -35,7 +41,7 @@ pub struct Target {
 }
 
 /// Every reader.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 19] = [
     Target { name: "units", run: units },
     Target { name: "machine", run: machine },
     Target { name: "memory", run: memory },
@@ -45,13 +51,130 @@ pub const TARGETS: [Target; 15] = [
     Target { name: "ladder", run: ladder },
     Target { name: "perf_ring", run: perf_ring },
     Target { name: "trace", run: trace },
+    Target { name: "calls", run: calls },
+    Target { name: "io_records", run: io_records },
     Target { name: "foreign_trace", run: foreign_trace },
     Target { name: "packed_events", run: packed_events },
     Target { name: "sweep", run: sweep },
     Target { name: "core_dump", run: core_dump },
     Target { name: "volume", run: volume },
     Target { name: "nbd", run: nbd },
+    Target { name: "profile", run: profile },
+    Target { name: "provision", run: provision },
 ];
+
+/// What `terrace provision` reads: recorded demand, journals, configurations, `/proc/zoneinfo`. An
+/// error names its place; a demand that is accepted can be played to every policy or is refused by its
+/// line, and the rest can be said, used, asked.
+pub fn provision(input: &[u8]) {
+    let refused = |error: &dyn std::fmt::Display, place: &str| {
+        let shown = error.to_string();
+        assert!(shown.starts_with(place), "{shown}");
+    };
+    for partial in [false, true] {
+        let recording = match Recording::read(input, partial) {
+            Ok(recording) => recording,
+            Err(error) => {
+                refused(&error, "line ");
+                continue;
+            }
+        };
+        for kind in PolicyKind::ALL {
+            let hardware = Hardware::default();
+            let mut policy = kind.build();
+            let played = terrace_provision::replay(&recording, hardware, policy.as_mut(), None);
+            let played = match played {
+                Ok(played) => played,
+                Err(error) => {
+                    refused(&error, "line ");
+                    continue;
+                }
+            };
+            assert_eq!(played.events, played.journal.len() as u64);
+            assert!(played.events == 0 || !played.moved.is_zero());
+        }
+    }
+    match decisions::read(input) {
+        Ok(entries) => entries.iter().for_each(|entry| {
+            assert!(!entry.what.to_string().is_empty());
+            let line = serde_json::to_string(entry).expect("it is data");
+            let text = decisions::header() + &line + "\n";
+            let again = decisions::read(text.as_bytes()).expect("our own");
+            assert_eq!(again.len(), 1, "{line}");
+        }),
+        Err(error) => refused(&error, "line "),
+    }
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    match Config::parse("some.toml", text) {
+        Ok(config) => {
+            config.build();
+            assert!(config.first_threshold() >= 0.0);
+        }
+        Err(error) => refused(&error, "some.toml"),
+    }
+    match ZoneInfo::parse(text) {
+        Ok(zones) => {
+            for node in zones.nodes() {
+                zones.memory(node, Bytes::kib(4));
+            }
+        }
+        Err(error) => refused(&error, "line "),
+    }
+}
+
+/// Profiles, ours and CBMM's: an error names the file and a line that exists; what is accepted
+/// is the same when it is written and read again, and can be merged, compared, drawn and
+/// exported.
+pub fn profile(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let lines = text.lines().count().max(1);
+    let refused = |error: &terrace_profile::ProfileError| {
+        assert_eq!(error.file, "some.profile");
+        assert!((1..=lines).contains(&error.line), "line {} of {lines}", error.line);
+        let shown = error.to_string();
+        assert!(!error.message.is_empty() && !shown.contains('\n'), "{shown}");
+    };
+    // What perf counted, and what memory management was measured to cost: the same of them.
+    match perf_stat::parse("some.profile", text, "a processor") {
+        Ok(counted) => assert!(counted.clock.get() >= 1.0 && !counted.elapsed.is_zero()),
+        Err(error) => refused(&error),
+    }
+    if let Ok(costs) = MeasuredCosts::parse("some.profile", text) {
+        let again = MeasuredCosts::parse("some.profile", &costs.to_text()).expect("our own");
+        assert_eq!(again.costs, costs.costs);
+    }
+    let (horizon, clock) = (Nanos::seconds(1), Frequency::ghz(2.0));
+    for read in
+        [Profile::parse("some.profile", text), cbmm::import("some.profile", text, horizon, clock)]
+    {
+        let profile = match read {
+            Ok(profile) => profile,
+            Err(error) => {
+                refused(&error);
+                continue;
+            }
+        };
+        let again = Profile::parse("some.profile", &profile.to_text());
+        assert_eq!(again.as_ref(), Ok(&profile));
+        let difference = Difference::new(&profile, &profile);
+        assert_eq!(difference.before, difference.after);
+        assert!(difference.matched <= difference.before);
+        for region in &profile.regions {
+            assert!(picture::line(region, 60).chars().count() <= 60);
+        }
+        let (exported, _) = cbmm::export(&profile);
+        if !exported.is_empty() {
+            let (horizon, clock) = (profile.horizon, profile.clock);
+            cbmm::import("some.profile", &exported, horizon, clock).expect("our own");
+        }
+        if profile.rules.is_empty()
+            && let Ok(merged) = terrace_profile::merge(&[profile.clone(), profile.clone()])
+        {
+            let read = Profile::parse("some.profile", &merged.to_text());
+            assert_eq!(read, Ok(merged));
+        }
+    }
+}
 
 /// Core dumps: what is refused says why in one line; what is completed is a dump of the same memory,
 /// and pages that were there are as they were.
@@ -237,6 +360,7 @@ pub fn ladder(input: &[u8]) {
             assert!((1..=lines).contains(&error.line), "line {} of {lines}", error.line);
             assert!(!error.to_string().contains('\n'), "an error of several lines: {error}");
         }
+        Ok(LadderFile::ByKernel(ladder)) => assert!(!ladder.resident.is_zero()),
         Ok(LadderFile::InPlace(ladder)) => {
             assert!((2..=terrace_core::MAX_TIERS).contains(&ladder.tiers.len()));
             assert!(ladder.migration.limit.get() > 0.0 && ladder.migration.batch > 0);
@@ -294,6 +418,73 @@ pub fn trace(input: &[u8]) {
     }
 }
 
+/// Calls within traces, as they are behind the compression: a trace of what fits comes back the
+/// same; one of all records ends with an error that names the file and the place, and what stands
+/// before the first record that does not fit is readable. Each record's first byte says by which of
+/// three threads.
+pub fn io_records(input: &[u8]) {
+    let mut records = Vec::new();
+    let mut rest = input;
+    while let Some((&thread, after)) = rest.split_first() {
+        rest = after;
+        let Some(record) = IoRecord::decode(&mut rest) else { break };
+        records.push((u32::from(thread % 3), record));
+    }
+    let mut check = IoCheck::default();
+    let fits = records.iter().take_while(|(thread, record)| check.enter(*thread, record).is_ok());
+    let fits = fits.count();
+    let written = |records: &[(u32, IoRecord)]| {
+        let mut writer =
+            TraceWriter::new(Vec::new(), &TraceHeader::default()).expect("memory is never full");
+        for (thread, record) in records {
+            let batch = Batch { thread: *thread, io: vec![*record], ..Batch::default() };
+            writer.write(&batch).expect("it was decoded, so it can be encoded");
+        }
+        writer.finish().expect("memory is never full")
+    };
+    let read = |bytes: &[u8]| {
+        let mut reader = TraceReader::new(Cursor::new(bytes), Path::new("some.trace"))
+            .expect("the header is ours");
+        let mut read = Vec::new();
+        loop {
+            match reader.next_batch() {
+                Ok(Some(batch)) => read.extend(batch.io.iter().map(|io| (batch.thread, *io))),
+                Ok(None) => return (read, None),
+                Err(error) => return (read, Some(error.to_string())),
+            }
+        }
+    };
+    assert_eq!(read(&written(&records[..fits])), (records[..fits].to_vec(), None));
+    if fits < records.len() {
+        let (kept, error) = read(&written(&records));
+        assert_eq!(kept, records[..fits]);
+        let error = error.expect("one does not fit");
+        assert!(
+            error.starts_with("some.trace: damaged after ") && !error.contains('\n'),
+            "{error}"
+        );
+    }
+}
+
+/// Recorded calls: what is refused names file and line, and what came before it can have been
+/// made; what is accepted comes back the same.
+pub fn calls(input: &[u8]) {
+    match recorded::read_text("some.calls", input) {
+        Err(error) => {
+            let shown = error.to_string();
+            assert!(shown.starts_with("some.calls:") && !shown.contains('\n'), "{shown}");
+            assert_eq!(error.readable.check(), Ok(()));
+        }
+        Ok(recording) => {
+            assert_eq!(recording.check(), Ok(()));
+            let mut written = Vec::new();
+            recorded::write(&mut written, &recording).expect("memory is never full");
+            let again = recorded::read("some.calls", &written[..]).expect("it was accepted");
+            assert_eq!(again, recording);
+        }
+    }
+}
+
 /// Traces of other tools: every reader ends, and its errors name the file.
 pub fn foreign_trace(input: &[u8]) {
     for format in Format::ALL {
@@ -302,7 +493,9 @@ pub fn foreign_trace(input: &[u8]) {
         // A record of damo's may stand for any number of accesses.
         for _ in 0..64 {
             match source.next(&mut batch) {
-                Ok(true) => assert!(!batch.accesses.is_empty() || !batch.events.is_empty()),
+                Ok(true) => assert!(
+                    !batch.accesses.is_empty() || !batch.events.is_empty() || !batch.io.is_empty()
+                ),
                 Ok(false) => break,
                 Err(error) => {
                     assert!(error.to_string().starts_with("some.trace:"), "{error}");
@@ -380,7 +573,17 @@ pub fn volume(input: &[u8]) {
     }
     repair(&medium, true).expect("a repair gives up what is damaged");
     assert!(Report::of(&medium).expect("still valid").is_clean());
-    Volume::mount(medium, Mount::default()).expect("repaired");
+    let mounted = Volume::mount(medium, Mount::default()).expect("repaired");
+    let mut lane = mounted.lane().expect("nobody else has one");
+    let mut read = sector.clone();
+    for round in 1..4 {
+        sector.fill(round);
+        for lba in [0, superblock.sectors - 1] {
+            lane.write(lba, &sector, round == 2).expect("there are spare blocks");
+            mounted.read(lba, &mut read).expect("just written");
+            assert!(read == sector, "sector {lba} is not what was written");
+        }
+    }
 }
 
 /// Clients of the network block device: an answer, or the end of the connection.

@@ -7,6 +7,7 @@
 //! | [`process`] | a child with a deadline, its use of memory, and what it hangs in |
 //! | [`hazards`] | compiles and runs the C programs in `tests/hazards` |
 //! | `sweep` | hazards in which something of Terrace's breaks at random |
+//! | [`outside`] | hazards of the kernel engine |
 //! | [`programs`] | real programs, unmanaged and in a quarter of their memory |
 //! | [`foreign`] | test suites that others wrote |
 //! | `stress` | of these, stress-ng's stressors of memory |
@@ -20,6 +21,7 @@ pub mod harness;
 pub mod hazards;
 pub mod inputs;
 mod large;
+pub mod outside;
 pub mod process;
 pub mod programs;
 pub mod report;

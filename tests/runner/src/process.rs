@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use terrace_core::Bytes;
+use terrace_sampler::ProcStat;
 
 /// How a child ended.
 #[derive(Clone, Debug)]
@@ -182,9 +183,8 @@ fn family(root: Pid) -> Vec<Pid> {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter_map(|pid: i32| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            // The command's name may contain anything, also parentheses.
-            let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(1);
-            Some((pid, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+            let stat = ProcStat::parse(&stat)?;
+            Some((pid, i32::try_from(stat.parent()?).ok()?, stat.group()?))
         })
         .collect();
     let mut members = vec![root];

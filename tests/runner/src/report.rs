@@ -13,6 +13,8 @@ pub struct Report {
     pub budget: Bytes,
     /// Each process that loaded the library.
     pub processes: Vec<Process>,
+    /// Whether the kernel served the faults: all processes are one then.
+    by_kernel: bool,
 }
 
 /// One process of a run.
@@ -26,7 +28,8 @@ pub struct Process {
     pub failure: Option<String>,
     /// The most managed memory that it had resident at once.
     pub resident_peak: Bytes,
-    /// The most managed memory that it had mapped at once.
+    /// The most managed memory that it had mapped at once; zero where the kernel serves the faults,
+    /// and nobody counts that.
     pub mapped_peak: Bytes,
     /// The most memory that held what was not resident.
     pub store_peak: Bytes,
@@ -34,7 +37,7 @@ pub struct Process {
     pub demotions: u64,
     /// Pages that came back.
     pub promotions: u64,
-    /// Time that its threads waited for Terrace.
+    /// Time that its threads waited for Terrace, which the kernel engine has none wait for.
     pub waited: Nanos,
 }
 
@@ -48,6 +51,9 @@ impl Report {
     /// Reads a report.
     pub fn parse(text: &str) -> Result<Self, String> {
         let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        if value["schema"] == 1 && value["kind"] == "terrace.kernel" {
+            return Self::of_kernel(&value);
+        }
         if value["schema"] != 1 || value["kind"] != "terrace.run" {
             return Err("this is no report of a run in schema 1".to_owned());
         }
@@ -55,7 +61,34 @@ impl Report {
         Ok(Self {
             budget: Bytes(number(&value, &["budget"])?),
             processes: processes.iter().map(Process::read).collect::<Result<_, _>>()?,
+            by_kernel: false,
         })
+    }
+
+    /// A run whose faults the kernel served: all its processes as one.
+    fn of_kernel(value: &Value) -> Result<Self, String> {
+        const PAGE: u64 = 4096;
+        let put_out = number(value, &["put_out"])? + number(value, &["reclaimed"])? / PAGE;
+        let program = value["program"][0].as_str().ok_or("no `program`")?;
+        let all = Process {
+            command: program.to_owned(),
+            state: "managed".to_owned(),
+            failure: None,
+            resident_peak: Bytes(number(value, &["resident_peak"])?),
+            mapped_peak: Bytes::ZERO,
+            // Absent where the swap is no zram.
+            store_peak: Bytes(value["store"]["peak"].as_u64().unwrap_or_default()),
+            demotions: put_out,
+            promotions: number(value, &["faults"])?,
+            waited: Nanos::ZERO,
+        };
+        let budget = Bytes(number(value, &["budget"])?);
+        Ok(Self { budget, processes: vec![all], by_kernel: true })
+    }
+
+    /// Whether the kernel served the faults.
+    pub fn is_by_kernel(&self) -> bool {
+        self.by_kernel
     }
 
     /// Pages that left DRAM, in all processes.
@@ -145,6 +178,18 @@ mod tests {
     fn a_budget_kept_within_the_slack_is_no_complaint() {
         assert_eq!(report("managed", 1050).complaint(0.05), None);
         assert_eq!(report("managed", 1050).demotions(), 7);
+    }
+
+    /// Of the kernel engine's, too.
+    #[test]
+    fn a_report_of_the_kernel_engine_is_read() {
+        let text = r#"{"schema": 1, "kind": "terrace.kernel", "program": ["sort", "f"],
+            "budget": 1000, "resident_peak": 1100, "put_out": 3, "reclaimed": 8192, "faults": 4,
+            "store": {"peak": 70}}"#;
+        let report = Report::parse(text).unwrap();
+        assert_eq!((report.demotions(), report.store_peak()), (5, Bytes(70)));
+        assert!(report.complaint(0.05).unwrap().contains("sort"));
+        assert!(Report::parse(&text.replace("\"faults\": 4,", "")).unwrap_err().contains("faults"));
     }
 
     #[test]

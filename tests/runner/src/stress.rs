@@ -9,7 +9,7 @@ use terrace_core::Bytes;
 
 use crate::harness::{Case, Verdict, number};
 use crate::process;
-use crate::programs::environment::Environment;
+use crate::programs::environment::{Engine, Environment};
 
 /// For two copies of a stressor, which use some hundred MiB each; `pthread` the least.
 const BUDGET: Bytes = Bytes::mib(16);
@@ -39,16 +39,19 @@ pub(crate) const STRESSORS: [(&str, bool); 16] = [
 const LEAVES: &str = "userfaultfd";
 
 /// A case for each.
-pub(crate) fn cases(terrace: &Path, short: bool, limit: Duration) -> Vec<Case> {
+pub(crate) fn cases(terrace: &Path, engine: Engine, short: bool, limit: Duration) -> Vec<Case> {
     let stressors = STRESSORS.into_iter().filter(move |&(_, quick)| quick || !short);
     let seconds = number("FOREIGN_STRESS_SECONDS", if short { 1 } else { 4 });
     let case = |stressor: &'static str| {
         let terrace = terrace.to_owned();
-        let run = move || match compare(stressor, seconds, &terrace, limit) {
+        let run = move || match compare(stressor, seconds, &terrace, engine, limit) {
             Ok(verdict) => verdict,
             Err(why) => Verdict::Failed(why),
         };
-        Case { name: format!("foreign::stress-ng::{stressor}"), run: Box::new(run) }
+        Case {
+            name: format!("foreign::stress-ng::{stressor}{}", engine.mark()),
+            run: Box::new(run),
+        }
     };
     stressors.map(|(stressor, _)| case(stressor)).collect()
 }
@@ -57,6 +60,7 @@ fn compare(
     stressor: &str,
     seconds: usize,
     terrace: &Path,
+    engine: Engine,
     limit: Duration,
 ) -> Result<Verdict, String> {
     if Command::new("stress-ng").arg("--version").output().is_err() {
@@ -64,7 +68,7 @@ fn compare(
     }
     run(stressor, seconds, &Environment::plain(limit))
         .map_err(|why| format!("on plain memory: {why}"))?;
-    run(stressor, seconds, &Environment::managed(terrace, BUDGET, &[], limit))?;
+    run(stressor, seconds, &Environment::managed(terrace, engine, BUDGET, &[], limit))?;
     Ok(Verdict::Passed)
 }
 
@@ -83,7 +87,8 @@ fn run(stressor: &str, seconds: usize, environment: &Environment) -> Result<(), 
         return Err(format!("{text}\n{}", finished.complaint()));
     }
     if let Some(report) = environment.report(directory)? {
-        let why = if stressor == LEAVES {
+        // The kernel engine has nothing in the program that would have to leave.
+        let why = if stressor == LEAVES && !report.is_by_kernel() {
             report.gave_up().is_none().then(|| "Terrace stayed: this run shows nothing".to_owned())
         } else {
             report.shows_nothing()

@@ -9,10 +9,12 @@ use std::process::{Command, Stdio};
 use terrace_core::{Bytes, EventRef, Nanos, Region, Telemetry};
 use terrace_policy::EventWriter;
 use terrace_policy::packed::Packer;
-use terrace_sim::full::{Batch, Source, Stream, StreamKind};
+use terrace_sim::exact::{Batch, Source, Stream, StreamKind};
+use terrace_sim::kernel::Call;
+use terrace_sim::kernel::recorded::RecordedFile;
 use terrace_sim::sweep::{Grid, Journal, METRICS, Metric};
 use terrace_sim::trace::import::export_champsim;
-use terrace_sim::trace::{TraceHeader, TraceWriter};
+use terrace_sim::trace::{IoRecord, TraceHeader, TraceWriter};
 use terrace_tests::harness::number;
 use terrace_tests::inputs::{TARGETS, Target};
 use terrace_tests::programs::data::Numbers;
@@ -106,7 +108,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             b"fast=1048576;policy=first-touch;economist=off;dir=/a%3Bb%25;spill=/s;store-limit=1"
                 .to_vec(),
         ],
-        "ladder" => ["dram-cxl-swap", "dram-compressed-file", "numa-compressed"]
+        "ladder" => ["dram-cxl-swap", "dram-compressed-file", "numa-compressed", "kernel"]
             .map(|name| fs::read(terrace::root().join(format!("ladders/{name}.toml"))).unwrap())
             .to_vec(),
         "perf_ring" => {
@@ -114,10 +116,25 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             vec![fs::read(terrace::root().join(recorded)).unwrap()]
         }
         "trace" => vec![recorded_accesses()],
+        "calls" => vec![recorded_calls()],
+        "io_records" => vec![io_records()],
         "foreign_trace" => foreign_traces(),
         "core_dump" => vec![terrace_dump::sample::sample().file],
         "volume" => volumes(),
         "nbd" => vec![nbd_client()],
+        "profile" => {
+            let of = |name| {
+                let path = terrace::root().join("crates/profile/tests/golden").join(name);
+                fs::read(path).unwrap()
+            };
+            let mut seeds =
+                ["cbmm.csv", "cbmm.profile", "recorded.profile", "perf-stat.csv"].map(of).to_vec();
+            let costs = "mm-costs = 1\nclock = \"2GHz\"\n[machine]\nkernel = \"6.18\"\n[cycles]\n\
+                         fault = 2400\nmove_page = 9000\n";
+            seeds.push(costs.as_bytes().to_vec());
+            seeds
+        }
+        "provision" => provisions(),
         "sweep" => vec![
             b"schema = 1\n[grid]\npolicy = [\"hemem\", \"2q\"]\nsize = \"8MiB\"\nseed = [1, 2]\n\
               \"cxl.read-latency\" = \"200ns\"\nfast = \"25%\"\n"
@@ -126,6 +143,64 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         ],
         other => panic!("no seeds for {other}"),
     }
+}
+
+/// A demand, a journal, a configuration, the kernel's list of zones.
+fn provisions() -> Vec<Vec<u8>> {
+    let gib = |amount: u64| amount << 30;
+    let mut demand =
+        String::from("{\"format\":\"terrace.zoneinfo\",\"version\":1,\"block\":134217728}\n");
+    for (second, used) in [(1, 1), (2, 6), (3, 7), (40, 1)] {
+        demand += &format!(
+            "{{\"at\":{second}000000000,\"nodes\":[{{\"node\":0,\"memory\":{{\"managed\":{},\"free\":{},\
+             \"watermarks\":{{\"min\":1,\"low\":2,\"high\":3}}}}}}]}}\n",
+            gib(8),
+            gib(8 - used)
+        );
+    }
+    let decisions = br#"{"format":"terrace.provision.journal","version":1}
+{"at":9,"event":"started","pid":3,"policy":"resolved","dry_run":false}
+{"at":9,"event":"decided","decision":{"at":3,"node":0,"free":100,"integrated":0,"change":{"integrate":128},"reason":{"short":{"threshold":188,"target":128}}},"steps":[]}
+{"at":9,"event":"priced","node":0,"quote":{"stays":30,"memory":0.5,"metadata":0.1,"work":1.0,"saved":[0.0,9.5],"pays_above":3.5,"verdict":"may-pay"},"vetoed":false}
+{"at":9,"event":"stopped","why":"it was told to"}
+"#;
+    let file = |name: &str| fs::read(terrace::root().join(name)).unwrap();
+    vec![
+        demand.into_bytes(),
+        decisions.to_vec(),
+        file("packaging/provision.toml"),
+        file("crates/cli/tests/provision/01-slow-node/proc/zoneinfo"),
+    ]
+}
+
+/// Records of calls, as a trace has them behind its compression; before each, its thread.
+fn io_records() -> Vec<u8> {
+    let file = RecordedFile { inode: Some(((8, 1), 77)), existed: true, bytes: Bytes(8192) };
+    let calls = [
+        Call::Open { file: 0 },
+        Call::Read { file: 0, offset: 4096, bytes: 4096 },
+        Call::Map { file: 0 },
+        Call::Close { file: 0 },
+        Call::Unmap { file: 0 },
+        Call::Socket { socket: 0 },
+        Call::Send { socket: 0, bytes: 100 },
+        Call::CloseSocket { socket: 0 },
+        Call::Unlink { file: 0 },
+    ];
+    let calls = calls.iter().enumerate().map(|(at, &call)| {
+        let (at, took) = (Nanos(at as u64 * 100), Nanos(50));
+        IoRecord::Call { cpu: 1, at, took, call }
+    });
+    let mapped = IoRecord::Mapped { file: 0, start: 1 << 40, len: 8192, offset: 0, shared: true };
+    let mut records: Vec<IoRecord> =
+        [IoRecord::File(file), IoRecord::Socket { cookie: 9 }].into_iter().chain(calls).collect();
+    records.insert(5, mapped);
+    let mut bytes = Vec::new();
+    for record in records {
+        bytes.push(0);
+        assert!(record.encode(&mut bytes));
+    }
+    bytes
 }
 
 /// Superblocks, each with the beginning of a map.
@@ -317,6 +392,19 @@ fn seeds_for_the_long_form() {
             fs::write(directory.join(format!("seed-{number}")), seed).unwrap();
         }
     }
+}
+
+/// Calls on a file and a socket.
+fn recorded_calls() -> Vec<u8> {
+    br#"{"terrace":"calls","schema":1,"calls":6,"program":["x"],"recorder":"r","kernel":"6.18","threads":2,"lost":0,"skipped":{},"counted":{"pages_added":1,"pages_removed":0,"bios":1,"allocated":{"dentry":1}},"files":[{"existed":false,"bytes":0},{"inode":[[254,0],7],"existed":true,"bytes":8192}],"sockets":1}
+{"thread":0,"cpu":0,"at":0,"took":5,"call":{"create":{"file":0}}}
+{"thread":1,"cpu":1,"at":3,"took":5,"call":{"open":{"file":1}}}
+{"thread":0,"cpu":0,"at":9,"took":5,"call":{"write":{"file":0,"offset":0,"bytes":4096}}}
+{"thread":1,"cpu":1,"at":9,"took":5,"call":{"accept":{"socket":0}}}
+{"thread":0,"cpu":0,"at":20,"took":5,"call":{"close":{"file":0}}}
+{"thread":1,"cpu":1,"at":30,"took":5,"call":{"close-socket":{"socket":0}}}
+"#
+    .to_vec()
 }
 
 /// Every fuzz target of the smoke test has its long form, and the other way round.

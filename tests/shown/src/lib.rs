@@ -12,6 +12,10 @@ const MAY_BE_MISSING: &[(&str, &str)] = &[
         "huge pages",
         "there may be no free block of 2 MiB at the moment, and kernels are built without them",
     ),
+    (
+        "tracefs",
+        "it is mounted by whoever wants it, and files of recorded calls are tested without",
+    ),
     ("a kernel without RWP", "newer ones have it, and what they do is another test"),
 ];
 

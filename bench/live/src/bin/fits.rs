@@ -81,6 +81,7 @@ fn measure(args: &Args) -> io::Result<()> {
         swap: args.size,
         options: vec!["--quiet".to_owned()],
         directory: scratch.path().to_owned(),
+        counts: false,
     };
     let mut rounds = Vec::new();
     for round in 0..args.rounds {

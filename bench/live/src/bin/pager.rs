@@ -122,6 +122,7 @@ fn measure(args: &Args) -> io::Result<()> {
         swap: args.size,
         options: args.options.split_whitespace().map(String::from).collect(),
         directory: scratch.path().to_owned(),
+        counts: false,
     };
     touch(Bytes(args.size.get() + args.budget.get()));
     let limits = Limits::measure(&corpus::load(&args.corpus));

@@ -1,24 +1,25 @@
 //! Real programs: what they need, how they are run, and that they are right.
 
+mod inputs;
 pub mod redis;
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use terrace_core::Bytes;
 
-use crate::interrupt::{self, Running};
+use crate::interrupt::Running;
 use crate::system::Ready;
 use redis::{Beside, Keys};
 
 /// How large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Scale {
-    /// Some 150 to 300 MiB each, and one to five seconds on plain memory.
+    /// Some 150 to 700 MiB each, and one to fifteen seconds on plain memory.
     Full,
     /// A tenth or less: shows that everything works, measures nothing.
     Smoke,
@@ -45,6 +46,30 @@ pub enum Program {
     Pagerank,
     /// Breadth-first searches through the same graph.
     Bfs,
+    /// valkey-server, as redis-zipf.
+    ValkeyZipf,
+    /// `PostgreSQL`: shared buffers, transactions, sorts.
+    Postgresql,
+    /// `MariaDB`: a table with an index, looked up, changed, grouped.
+    Mariadb,
+    /// `RocksDB`'s `db_bench`: random writes, and reads.
+    DbBench,
+    /// PHP: arrays of records.
+    Php,
+    /// polars: frames that are grouped, joined and sorted.
+    Polars,
+    /// Java with its G1 collector: a heap of records.
+    JavaG1,
+    /// The same with ZGC, whose heap is shared memory.
+    JavaZgc,
+    /// Node.js: the same, and typed arrays.
+    Node,
+    /// Chromium without a window: a page that computes in memory.
+    Chromium,
+    /// gcc: one large file, optimised.
+    Gcc,
+    /// `cargo build` of sixteen crates, two at a time.
+    CargoBuild,
 }
 
 /// Inputs, made once and read by every run.
@@ -60,6 +85,10 @@ pub struct Place {
     pub corpus: Vec<u8>,
     /// How large.
     pub scale: Scale,
+    /// Where packages are that no distribution has: `bin` of a Python environment.
+    pub packages: PathBuf,
+    /// How long a run may take.
+    pub limit: Duration,
 }
 
 /// What a run of a program gave.
@@ -86,11 +115,23 @@ impl Program {
             Self::Sort => "sort",
             Self::Pagerank => "pagerank",
             Self::Bfs => "bfs",
+            Self::ValkeyZipf => "valkey, zipf",
+            Self::Postgresql => "postgresql",
+            Self::Mariadb => "mariadb",
+            Self::DbBench => "db_bench",
+            Self::Php => "php",
+            Self::Polars => "polars",
+            Self::JavaG1 => "java, g1",
+            Self::JavaZgc => "java, zgc",
+            Self::Node => "node",
+            Self::Chromium => "chromium",
+            Self::Gcc => "gcc",
+            Self::CargoBuild => "cargo build",
         }
     }
 
     /// What has to be installed and is not.
-    pub fn lacks(self) -> Option<&'static str> {
+    pub fn lacks(self, packages: &Path) -> Option<&'static str> {
         let lacks = |command: &'static str| (!succeeds(&[command, "--version"])).then_some(command);
         match self {
             Self::RedisZipf | Self::RedisUniform | Self::RedisSnapshot => lacks("redis-server"),
@@ -99,37 +140,77 @@ impl Program {
             Self::Numpy => numpy_python().is_none().then_some("numpy"),
             Self::Sort => lacks("sort"),
             Self::Pagerank | Self::Bfs => None,
-        }
-    }
-
-    /// Makes the inputs that are missing.
-    pub fn prepare(self, place: &Place) -> io::Result<()> {
-        interrupt::check()?;
-        match self {
-            Self::Sort => place.text(),
-            Self::Pagerank | Self::Bfs => place.graph(),
-            Self::RedisZipf
-            | Self::RedisUniform
-            | Self::RedisSnapshot
-            | Self::Sqlite
-            | Self::Python
-            | Self::Numpy => Ok(()),
+            Self::ValkeyZipf => inputs::valkey(packages).is_none().then_some("valkey-server"),
+            Self::Postgresql => inputs::postgresql().is_none().then_some("postgresql's server"),
+            Self::Mariadb => inputs::mariadb().is_none().then_some("mariadbd"),
+            Self::DbBench => (!in_path("db_bench")).then_some("db_bench"),
+            Self::Php => lacks("php"),
+            Self::Polars => inputs::polars(packages).is_none().then_some("polars"),
+            Self::JavaG1 | Self::JavaZgc => lacks("javac"),
+            Self::Node => lacks("node"),
+            Self::Chromium => lacks("chromium"),
+            Self::Gcc => lacks("gcc"),
+            Self::CargoBuild => lacks("cargo"),
         }
     }
 
     /// Runs it under a system.
     pub fn run(self, place: &Place, system: &Ready) -> io::Result<Outcome> {
+        let redis = Path::new("redis-server");
+        match self {
+            Self::RedisZipf => {
+                return redis::run(place, system, redis, Keys::Zipf, Beside::Nothing);
+            }
+            Self::RedisUniform => {
+                return redis::run(place, system, redis, Keys::Uniform, Beside::Nothing);
+            }
+            Self::RedisSnapshot => {
+                return redis::run(place, system, redis, Keys::Zipf, Beside::Snapshot);
+            }
+            Self::ValkeyZipf => {
+                let valkey = inputs::valkey(&place.packages).unwrap_or_default();
+                return redis::run(place, system, &valkey, Keys::Zipf, Beside::Nothing);
+            }
+            _ => {}
+        }
+        let directory = place.fresh()?;
+        let words = self.words(place, &directory)?;
+        let mut command = if self == Self::Postgresql {
+            system.command_as_nobody(Path::new(&words[0]))
+        } else {
+            system.command(Path::new(&words[0]))
+        };
+        command.args(&words[1..]).env("LC_ALL", "C").env("PYTHONHASHSEED", "0");
+        command.env("POLARS_MAX_THREADS", "2").current_dir(&directory);
+        // Into files: who reads a pipe would take processor time beside it.
+        let (output, errors) = (place.directory.join("output"), place.directory.join("errors"));
+        command.stdin(Stdio::null()).stdout(File::create(&output)?);
+        command.stderr(File::create(&errors)?);
+        let began = Instant::now();
+        let mut running = Running::start(&mut command)?;
+        running.bound(place.limit);
+        let finished = running.wait()?;
+        let time = began.elapsed();
+        if !finished.status.success() {
+            let said = String::from_utf8_lossy(&std::fs::read(errors)?).into_owned();
+            let last = said.trim().lines().next_back().unwrap_or_default();
+            return Err(io::Error::other(format!("{}: {last}", finished.status)));
+        }
+        let checksum = checksum(File::open(output)?)?
+            .ok_or_else(|| io::Error::other(format!("{} wrote nothing", self.name())))?;
+        Ok(Outcome { time, resident: finished.peak, checksum })
+    }
+
+    /// Its command line.
+    fn words(self, place: &Place, directory: &Path) -> io::Result<Vec<String>> {
         let full = place.scale == Scale::Full;
-        let rows = if full { "600000" } else { "40000" };
-        let count = if full { "20000000" } else { "2000000" };
+        let choose = |large: &'static str, small: &'static str| if full { large } else { small };
         let script = |name: &str| place.scripts.join(name).display().to_string();
         let input = |name: &str| place.directory.join(name).display().to_string();
+        let count = choose("20000000", "2000000");
         let words: Vec<String> = match self {
-            Self::RedisZipf => return redis::run(place, system, Keys::Zipf, Beside::Nothing),
-            Self::RedisUniform => return redis::run(place, system, Keys::Uniform, Beside::Nothing),
-            Self::RedisSnapshot => return redis::run(place, system, Keys::Zipf, Beside::Snapshot),
             Self::Sqlite => {
-                let rows = format!(".parameter set @rows {rows}");
+                let rows = format!(".parameter set @rows {}", choose("600000", "40000"));
                 let read = format!(".read '{}'", script("table.sql"));
                 ["sqlite3", "-batch", ":memory:", &rows, &read].map(String::from).into()
             }
@@ -149,22 +230,78 @@ impl Program {
                 let kernel = if self == Self::Bfs { "bfs" } else { "pagerank" };
                 vec![graph, kernel.to_owned(), input("graph")]
             }
+            Self::Postgresql => {
+                let bin = inputs::postgresql().unwrap_or_default().display().to_string();
+                let data = place.copied(self, directory)?;
+                ["sh", &script("postgresql.sh"), "run", &bin, &data, place.postgresql_scale()]
+                    .map(String::from)
+                    .into()
+            }
+            Self::Mariadb => {
+                let data = place.copied(self, directory)?;
+                ["sh", &script("mariadb.sh"), "run", &data, place.mariadb_rows()]
+                    .map(String::from)
+                    .into()
+            }
+            Self::DbBench => {
+                ["sh", &script("db_bench.sh"), choose("300000", "40000")].map(String::from).into()
+            }
+            Self::Php => {
+                ["php", &script("arrays.php"), choose("500000", "40000")].map(String::from).into()
+            }
+            Self::Polars => {
+                let python = inputs::polars(&place.packages).unwrap_or_default();
+                let python = python.display().to_string();
+                [&python, &script("frames.py"), choose("3000000", "200000")]
+                    .map(String::from)
+                    .into()
+            }
+            Self::JavaG1 | Self::JavaZgc => {
+                let (collector, heap) = if self == Self::JavaG1 {
+                    ("-XX:+UseG1GC", "-Xmx400m")
+                } else {
+                    ("-XX:+UseZGC", "-Xmx640m")
+                };
+                let classes = input("java");
+                let count = choose("500000", "40000");
+                ["java", collector, heap, "-cp", &classes, "Heap", count].map(String::from).into()
+            }
+            Self::Node => {
+                let script = script("heap.js");
+                ["node", &script, choose("400000", "40000")].map(String::from).into()
+            }
+            Self::Chromium => {
+                let page = format!("file://{}#{}", script("page.html"), choose("100", "20"));
+                let profile = format!("--user-data-dir={}", directory.join("profile").display());
+                let mut words = vec!["chromium".to_owned()];
+                words.extend(inputs::CHROMIUM.map(String::from));
+                words.extend([profile, page]);
+                words
+            }
+            Self::Gcc => {
+                let source = input("functions.c");
+                ["gcc", "-O2", "-S", "-o", "-", &source].map(String::from).into()
+            }
+            Self::CargoBuild => {
+                let script = "cargo build --offline --locked -q -j 2 -p \"$1\" \
+                     --manifest-path \"$0\" --target-dir built && ls built/debug | grep -c '\\.d$'";
+                let manifest = place.scripts.join("../../../Cargo.toml").canonicalize()?;
+                let package = choose("terrace-core", "terrace-shown");
+                ["sh", "-c", script, &manifest.display().to_string(), package]
+                    .map(String::from)
+                    .into()
+            }
+            Self::RedisZipf | Self::RedisUniform | Self::RedisSnapshot | Self::ValkeyZipf => {
+                return Err(io::Error::other("servers are not run by their command line alone"));
+            }
         };
-        let mut command = system.command(Path::new(&words[0]));
-        command.args(&words[1..]).env("LC_ALL", "C").env("PYTHONHASHSEED", "0");
-        // Into a file: who reads a pipe would take processor time beside it.
-        let output = place.directory.join("output");
-        command.stdin(Stdio::null()).stdout(File::create(&output)?);
-        let began = Instant::now();
-        let finished = Running::start(&mut command)?.wait()?;
-        let time = began.elapsed();
-        if !finished.status.success() {
-            return Err(io::Error::other(format!("{}: {}", self.name(), finished.status)));
-        }
-        let checksum = checksum(File::open(output)?)?
-            .ok_or_else(|| io::Error::other(format!("{} wrote nothing", self.name())))?;
-        Ok(Outcome { time, resident: finished.peak, checksum })
+        Ok(words)
     }
+}
+
+fn in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).exists())
 }
 
 /// A Python that has numpy: a distribution's package is for its own Python, which need not be the
@@ -182,7 +319,7 @@ fn succeeds(words: &[&str]) -> bool {
 }
 
 /// Of all that a file holds, read piece by piece: what this process has resident at any time
-/// counts as its children's, see [`interrupt::Finished::peak`]. `None` if it holds nothing.
+/// counts as its children's, see [`crate::interrupt::Finished::peak`]. `None` if it holds nothing.
 fn checksum(mut file: File) -> io::Result<Option<u64>> {
     let (mut hasher, mut any) = (DefaultHasher::new(), false);
     let mut piece = vec![0; 64 << 10];
@@ -192,40 +329,5 @@ fn checksum(mut file: File) -> io::Result<Option<u64>> {
             n => hasher.write(&piece[..n]),
         }
         any = true;
-    }
-}
-
-impl Place {
-    /// Lines to be sorted: a number, words, a number in hexadecimal.
-    fn text(&self) -> io::Result<()> {
-        const WORDS: [&str; 8] =
-            ["memory", "page", "tier", "latency", "promote", "demote", "region", "fault"];
-        let path = self.directory.join("text");
-        if path.exists() {
-            return Ok(());
-        }
-        let lines = if self.scale == Scale::Full { 1_500_000 } else { 120_000 };
-        let mut random = redis::random(3);
-        let mut below = |n: u64| redis::below(&mut random, n);
-        let mut out = BufWriter::new(File::create(path)?);
-        for _ in 0..lines {
-            write!(out, "{:09}", below(1_000_000_000))?;
-            for _ in 0..2 + below(5) {
-                write!(out, " {}", WORDS[below(8) as usize])?;
-            }
-            writeln!(out, " {:x}", below(u64::MAX))?;
-        }
-        out.flush()
-    }
-
-    fn graph(&self) -> io::Result<()> {
-        let path = self.directory.join("graph");
-        if path.exists() {
-            return Ok(());
-        }
-        let scale = if self.scale == Scale::Full { "20" } else { "17" };
-        let mut command = std::process::Command::new(self.binaries.join("graph"));
-        let made = interrupt::run(command.arg("make").arg(&path).args(["--scale", scale]))?;
-        if made.status.success() { Ok(()) } else { Err(io::Error::other("no graph was made")) }
     }
 }

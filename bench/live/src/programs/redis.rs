@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -50,10 +51,12 @@ pub(super) fn below(random: &mut SimRng, n: u64) -> u64 {
     ((u128::from(random.next_u64()) * u128::from(n)) >> 64) as u64
 }
 
-/// Fills a server with records and times requests, some before to warm up.
+/// Fills a server (redis, or valkey, which is the same to a client) with records and times requests,
+/// some before to warm up.
 pub(super) fn run(
     place: &Place,
     system: &Ready,
+    program: &Path,
     keys: Keys,
     beside: Beside,
 ) -> io::Result<Outcome> {
@@ -61,15 +64,15 @@ pub(super) fn run(
         Scale::Full => (200_000, 100_000, 300_000),
         Scale::Smoke => (15_000, 5_000, 20_000),
     };
-    let socket = place.directory.join("redis.sock");
-    let _ = std::fs::remove_file(&socket);
-    // What another run has saved would be loaded.
-    let _ = std::fs::remove_file(place.directory.join("dump.rdb"));
-    let mut command = system.command("redis-server".as_ref());
+    // A new one for each run: what another has saved would be loaded.
+    let directory = place.fresh()?;
+    let socket = directory.join("redis.sock");
+    let mut command = system.command(program);
     command.args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"]);
     command.arg("--unixsocket").arg(&socket);
-    command.current_dir(&place.directory).stdin(Stdio::null()).stdout(Stdio::null());
-    let server = Running::start(&mut command)?;
+    command.current_dir(&directory).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut server = Running::start(&mut command)?;
+    server.bound(place.limit);
     let mut client = Client::connect(&server, &socket)?;
 
     for first in (0..records).step_by(DEPTH) {
@@ -113,7 +116,7 @@ pub(super) fn run(
     let _ = client.finish(1);
     let finished = server.wait()?;
     if !finished.status.success() {
-        return Err(io::Error::other(format!("redis-server: {}", finished.status)));
+        return Err(io::Error::other(format!("{}: {}", program.display(), finished.status)));
     }
     Ok(Outcome { time, resident: finished.peak, checksum: client.answers.finish() })
 }
@@ -133,7 +136,7 @@ struct Client {
 }
 
 impl Client {
-    fn connect(server: &Running, socket: &std::path::Path) -> io::Result<Self> {
+    fn connect(server: &Running, socket: &Path) -> io::Result<Self> {
         let until = Instant::now() + Duration::from_secs(30);
         let out = loop {
             match UnixStream::connect(socket) {

@@ -3,8 +3,8 @@
 
 use terrace_core::{BytesPerSecond, Ladder, Memory};
 use terrace_live::config::Observer;
-use terrace_live::probe::UffdProbe;
-use terrace_live::tracking::Tracks;
+use terrace_live::doctor::probe::UffdProbe;
+use terrace_live::observe::protection::Tracks;
 use terrace_policy::Brain;
 use terrace_sampler::{Capabilities, Choice, Governor, Kind, choose};
 
@@ -56,7 +56,7 @@ impl Asked {
 }
 
 /// A share: `3%`.
-fn percent(text: &str) -> Result<f64, String> {
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
     text.strip_suffix('%')
         .and_then(|number| number.trim().parse::<f64>().ok())
         .filter(|share| *share > 0.0 && *share <= 100.0)
@@ -65,6 +65,15 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 impl Moving {
+    /// Refuses two samplers of which one would do nothing.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let inside = [Asked::Outside(Kind::Hardware), Asked::Rwp];
+        if inside.iter().all(|asked| self.sampler.contains(asked)) {
+            return Err(Failure::bad_input("--sampler: pmu and rwp exclude each other"));
+        }
+        Ok(())
+    }
+
     /// What of these options means something only where pages stay mapped.
     pub(crate) fn in_place_only(&self) -> Option<String> {
         let inside = [Asked::Outside(Kind::Hardware), Asked::Rwp];
@@ -113,9 +122,16 @@ impl Moving {
         Ok(())
     }
 
-    /// What observes: as asked for, else the best that there is.
-    pub(super) fn choose(&self, brain: &Brain, ladder: &Ladder) -> Result<Choice, Failure> {
-        let capabilities = Capabilities::probe();
+    /// Whether a sampler was asked for.
+    pub(crate) fn names_sampler(&self) -> bool {
+        !self.sampler.is_empty()
+    }
+
+    /// What was asked for to watch a program from outside; `None` if nothing was.
+    pub(crate) fn asked_from_outside(
+        &self,
+        capabilities: &Capabilities,
+    ) -> Result<Option<Choice>, Failure> {
         let kinds = self.sampler.iter().map(|asked| match asked {
             Asked::Outside(kind) => Ok(*kind),
             Asked::Rwp => Err(Failure::bad_input(
@@ -131,15 +147,29 @@ impl Moving {
                 }
             }
             let reason = "as asked for".to_owned();
-            return Ok(Choice { kinds, reason });
+            return Ok(Some(Choice { kinds, reason }));
+        }
+        Ok(None)
+    }
+
+    /// What observes: as asked for, else the best that there is.
+    pub(super) fn choose(&self, brain: &Brain, ladder: &Ladder) -> Result<Choice, Failure> {
+        let capabilities = Capabilities::probe();
+        if let Some(choice) = self.asked_from_outside(&capabilities)? {
+            return Ok(choice);
         }
         if !brain.needs().samples && !brain.needs().scans {
             let reason = format!("the policy {} needs none", brain.name());
+            if self.sampling_cap.is_some() {
+                let what = format!("--sampling-cap: has no effect: {reason}");
+                return Err(Failure::bad_input(what));
+            }
             return Ok(Choice { kinds: Vec::new(), reason });
         }
         match choose::choose(&capabilities) {
             Ok(choice) => Ok(choice),
-            // Into swap, what comes back is itself an observation.
+            // Into swap, what comes back is itself an observation. That this machine has nothing
+            // else is no fault of a command that limits what observing costs.
             Err(lacks) if reclaims_only(ladder) => {
                 let reason = format!("pages that come back from swap are all there is: {lacks}");
                 Ok(Choice { kinds: Vec::new(), reason })

@@ -6,11 +6,10 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use terrace_core::{Ladder, RegionId};
+use terrace_core::RegionId;
 use terrace_economics::{Decision, Mode};
-use terrace_live::attach::Attach;
-use terrace_live::attach::host::LinuxHost;
-use terrace_live::doctor::Facts;
+use terrace_live::attach::space::Space;
+use terrace_live::doctor::facts::Facts;
 use terrace_policy::Brain;
 use terrace_report::AttachReport;
 
@@ -19,8 +18,23 @@ use crate::observing::next_moment;
 use crate::output::{self, Output};
 use crate::records::{Header, MachineFacts, Record, RegionRecord, World, Writer};
 
+/// What the recording of a program begins with whose pages lie in these tiers.
+pub(crate) fn header(
+    program: Vec<String>,
+    mode: Mode,
+    tiers: Vec<String>,
+    brain: &Brain,
+) -> Header {
+    let machine = MachineFacts {
+        name: Facts::read(Path::new("/")).cpu.model,
+        clock: Some(brain.economist().calibration().clock),
+        tiers,
+    };
+    Header::new(World::Live, program, brain.name().to_owned(), mode, machine).packed()
+}
+
 /// Writes decisions and figures down.
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     writer: Writer<BufWriter<Output>>,
     started: Instant,
     /// When figures are written next, since the beginning.
@@ -32,25 +46,13 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// Begins a recording of what is `program` here.
-    pub(super) fn create(
-        out: Output,
-        (program, mode): (Vec<String>, Mode),
-        ladder: &Ladder,
-        brain: &Brain,
-    ) -> Result<Self, Failure> {
-        let machine = MachineFacts {
-            name: Facts::read(Path::new("/")).cpu.model,
-            clock: Some(brain.economist().calibration().clock),
-            tiers: ladder.tiers.iter().map(|tier| tier.memory.to_string()).collect(),
-        };
-        let policy = brain.name().to_owned();
-        let header = Header::new(World::Live, program, policy, mode, machine).packed();
-        let shown = out.shown().to_owned();
-        let failed = |e| Failure::failed(format!("--record: {}: {e}", shown.display()));
-        let writer = Writer::new(BufWriter::new(out), &header).map_err(failed)?;
+    /// Begins a recording.
+    pub(crate) fn create(out: Output, header: &Header) -> Self {
+        let (writer, begun) = Writer::begin(BufWriter::new(out), header);
         let (told, started) = (BTreeSet::new(), Instant::now());
-        Ok(Self { writer, started, next: Duration::ZERO, told, failed: false })
+        let mut recorder = Self { writer, started, next: Duration::ZERO, told, failed: false };
+        recorder.note(begun);
+        recorder
     }
 
     fn output(&mut self) -> &mut Output {
@@ -58,7 +60,7 @@ impl Recorder {
     }
 
     /// Where the recording is while it is being written.
-    pub(super) fn path(&mut self) -> Option<&Path> {
+    pub(crate) fn path(&mut self) -> Option<&Path> {
         self.output().path()
     }
 
@@ -80,10 +82,10 @@ impl Recorder {
     }
 
     /// Decisions of one step, after the regions that they name.
-    pub(super) fn decisions(&mut self, engine: &Attach<LinuxHost>, decided: &[(u32, Decision)]) {
+    pub(crate) fn decisions(&mut self, space: &Space, decided: &[(u32, Decision)]) {
         for &(process, decision) in decided {
             let region = decision.action.page().map(|page| page.region);
-            let window = region.and_then(|id| Some((id, engine.space().window(id)?)));
+            let window = region.and_then(|id| Some((id, space.window(id)?)));
             if let Some((region, window)) = window
                 && self.told.insert((process, region))
             {
@@ -95,13 +97,20 @@ impl Recorder {
         }
     }
 
+    /// What a policy was told since the last time, packed.
+    pub(crate) fn events(&mut self, process: u32, bytes: Vec<u8>) {
+        if !bytes.is_empty() {
+            self.write(&Record::Events { process, bytes });
+        }
+    }
+
     /// How long it is until figures are to be written.
-    pub(super) fn due_in(&self) -> Duration {
+    pub(crate) fn due_in(&self) -> Duration {
         self.next.saturating_sub(self.started.elapsed())
     }
 
     /// Writes figures, if they are due.
-    pub(super) fn moment(&mut self, report: &AttachReport) {
+    pub(crate) fn moment(&mut self, report: &AttachReport) {
         if self.due_in().is_zero() {
             self.next = next_moment(self.started.elapsed());
             self.write(&Record::Attached { report: Box::new(report.clone()), last: false });
@@ -109,7 +118,7 @@ impl Recorder {
     }
 
     /// Writes the last figures.
-    pub(super) fn finish(&mut self, report: &AttachReport) -> Result<(), Failure> {
+    pub(crate) fn finish(&mut self, report: &AttachReport) -> Result<(), Failure> {
         self.write(&Record::Attached { report: Box::new(report.clone()), last: true });
         if !self.failed {
             let flushed = self.writer.flush().and_then(|()| self.writer.get_mut().flush());

@@ -2,13 +2,18 @@
 
 use std::fmt::Write as _;
 
+use terrace_core::Bytes;
 use terrace_report::{AttachReport, InPlaceSlowdown, share};
 
-use crate::output::{count, facts, percent, table};
+use crate::output::{count, counted, facts, percent, table};
 use crate::run::render::{accounts, section};
 
 /// Regions that the report shows; JSON has them all.
 const TOP_REGIONS: usize = 8;
+
+/// Where no memory was seen.
+const NOTHING_SEEN: &str = "no mapping was large enough while its memory was looked at: it may have \
+                            ended between two looks";
 
 /// The report as people read it.
 pub(crate) fn render(report: &AttachReport) -> String {
@@ -31,19 +36,26 @@ pub(crate) fn body(report: &AttachReport) -> String {
 }
 
 fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
-    let mut rows = vec![
+    let mut rows = Vec::new();
+    if report.regions.is_empty() && report.tiers.iter().all(|tier| tier.at_begin == Bytes::ZERO) {
+        rows.push(("nothing seen", NOTHING_SEEN.to_owned()));
+    }
+    rows.extend([
         ("promotions", count(report.promotions)),
         (
             "demotions",
             format!("{}, {} ping-pongs", count(report.demotions), count(report.ping_pongs)),
         ),
         ("traffic", traffic(report)),
-    ];
+    ]);
     if report.refaults > 0 {
-        rows.push(("came back", format!("{} pages from swap", count(report.refaults))));
+        rows.push((
+            "came back",
+            format!("{} from swap", counted(report.refaults, "page", "pages")),
+        ));
     }
     if report.moved_by_others > 0 {
-        rows.push(("moved by others", format!("{} pages", count(report.moved_by_others))));
+        rows.push(("moved by others", counted(report.moved_by_others, "page", "pages")));
     }
     if !report.aborted.is_empty() {
         let reasons: Vec<_> = report
@@ -93,7 +105,8 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
     ));
     rows.push(("our processors", share::processors(report.own_cpu, report.elapsed)));
     let decisions: u64 = report.accounts.iter().map(|line| line.proposed).sum();
-    rows.push(("economist", format!("{}, {} decisions", report.economist, count(decisions))));
+    let decisions = counted(decisions, "decision", "decisions");
+    rows.push(("economist", format!("{}, {decisions}", report.economist)));
     rows
 }
 
@@ -116,7 +129,8 @@ fn traffic(report: &AttachReport) -> String {
         0 | 1 => String::new(),
         n => format!(" by up to {n} threads"),
     };
-    format!("{} in {}{threads}, at most {}", report.moved, report.moving, report.limit)
+    let bound = report.limit.map_or(String::new(), |limit| format!(", at most {limit}"));
+    format!("{} in {}{threads}{bound}", report.moved, report.moving)
 }
 
 fn tier_table(report: &AttachReport) -> String {
@@ -199,7 +213,7 @@ mod tests {
             slowdown: Some(InPlaceSlowdown::estimate(elapsed, &tiers, refaults)),
             tiers,
             moved: Bytes::ZERO,
-            limit: BytesPerSecond(1e9),
+            limit: Some(BytesPerSecond(1e9)),
             moving: Nanos::ZERO,
             movers: 1,
             aborted: BTreeMap::new(),
@@ -214,6 +228,7 @@ mod tests {
             economist: "enforce".into(),
             accounts: Vec::new(),
             regions: Vec::new(),
+            kernel: None,
         }
     }
 

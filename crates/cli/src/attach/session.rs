@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use terrace_core::{Bytes, DaxDevice, Home, Ladder, Memory, Nanos};
 use terrace_economics::{Economist, Mode};
@@ -22,14 +23,16 @@ use terrace_report::attach::{Head, held};
 use terrace_sampler::{Choice, Sampler, Stores};
 
 use super::moving::Moving;
-use super::recorder::Recorder;
+use super::recorder::{self, Recorder};
 use super::render::render;
 use super::showing::Showing;
 use crate::args::mode_name;
+use crate::calibrate::{Prices, Source};
 use crate::failure::Failure;
 use crate::observing::Observing;
-use crate::output::{self, Files, Kind};
+use crate::output::{self, Files, Kind, facts};
 use crate::run::absolute;
+use crate::runs::Manifest;
 
 /// The most processes that are looked for again in this time.
 const LOOK: Nanos = Nanos::millis(500);
@@ -51,6 +54,8 @@ pub(crate) struct How {
     pub(crate) policy: PolicyName,
     /// What the economist does with its opinion.
     pub(crate) economist: Mode,
+    /// The prices by which the economist decides.
+    pub(crate) prices: Prices,
     /// How is observed and moved.
     pub(crate) moving: Moving,
     /// Smaller mappings are left alone.
@@ -65,6 +70,15 @@ pub(crate) struct How {
     pub(crate) files: Files,
     /// Whether warnings are kept back.
     pub(crate) quiet: bool,
+}
+
+/// The figures, as they are told.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    report: &'a AttachReport,
+    /// Where the economist's prices come from.
+    costs: &'a Source,
 }
 
 /// An attachment that is under way.
@@ -86,7 +100,10 @@ pub(crate) struct Session {
 impl Session {
     /// Chooses samplers and opens everything; nothing is moved yet.
     pub(crate) fn new(mut how: How) -> Result<Self, Failure> {
-        let economist = Economist::new(how.economist, activate::calibrate());
+        let constants = activate::calibrate();
+        let measured = how.prices.measured.as_ref();
+        let calibration = measured.map_or(constants, |m| m.apply_in_place(constants));
+        let economist = Economist::new(how.economist, calibration);
         let brain = Brain::new(how.policy.build(), economist);
         check_policy(&brain, &how.ladder)?;
         let homes = find_homes(&how.ladder)?;
@@ -95,15 +112,14 @@ impl Session {
         for kind in &choice.kinds {
             samplers.push(kind.open(&stores).map_err(Failure::unsupported)?);
         }
-        let program = (how.program.clone(), how.economist);
+        let tiers: Vec<_> = how.ladder.tiers.iter().map(|tier| tier.memory.to_string()).collect();
         let record = how.record.as_deref();
         let record = record.map(|path| how.files.writes("--record", path, Kind::Recording));
-        let mut recorder = match record.transpose()? {
-            Some(out) => Some(Recorder::create(out, program, &how.ladder, &brain)?),
-            None => None,
-        };
+        let header = || recorder::header(how.program.clone(), how.economist, tiers.clone(), &brain);
+        let mut recorder = record.transpose()?.map(|out| Recorder::create(out, &header()));
         let recording = recorder.as_mut().and_then(Recorder::path).map(absolute);
-        let showing = Showing::new(&mut how, recording)?;
+        let manifest = manifest(&how, tiers, recording);
+        let showing = Showing::new(how.verb, &manifest, &how.observing, &mut how.files, how.quiet)?;
         if !how.quiet {
             warn(&how.ladder);
         }
@@ -191,7 +207,7 @@ impl Session {
             })
             .map_err(Failure::failed)?;
         if let Some(recorder) = &mut self.recorder {
-            recorder.decisions(&self.engine, &decided);
+            recorder.decisions(self.engine.space(), &decided);
         }
         self.showing.decided(&decided);
         self.complain()?;
@@ -242,7 +258,7 @@ impl Session {
     /// The last figures as a report; completes the recording and the page.
     pub(crate) fn finish(&mut self, json: bool) -> Result<String, Failure> {
         let report = self.complete()?;
-        text(&report, json)
+        self.text(&report, json)
     }
 
     /// The last figures; completes the recording and the page.
@@ -263,7 +279,16 @@ impl Session {
 
     /// The report as it is now.
     pub(crate) fn report(&mut self, json: bool) -> Result<String, Failure> {
-        text(&self.figures(), json)
+        let report = self.figures();
+        self.text(&report, json)
+    }
+
+    fn text(&self, report: &AttachReport, json: bool) -> Result<String, Failure> {
+        let costs = &self.how.prices.source;
+        if json {
+            return output::json("terrace.attach", &Told { report, costs });
+        }
+        Ok(render(report) + &facts("  ", &[("costs", costs.line())]))
     }
 
     /// The figures as they are now.
@@ -275,18 +300,30 @@ impl Session {
             economist: mode_name(self.how.economist).to_owned(),
             sampler_reason: self.choice.reason.clone(),
             sampling_cap: self.how.moving.cap(),
-            limit: self.how.ladder.migration.limit,
+            limit: Some(self.how.ladder.migration.limit),
         };
         AttachReport::collect(head, &self.engine, self.at_begin.as_deref())
     }
 }
 
-fn text(report: &AttachReport, json: bool) -> Result<String, Failure> {
-    if json { output::json("terrace.attach", report) } else { Ok(render(report)) }
+/// What an attachment says of itself.
+fn manifest(how: &How, tiers: Vec<String>, recording: Option<PathBuf>) -> Manifest {
+    let budget = how.ladder.tiers.first().and_then(|tier| tier.capacity);
+    let mut manifest = Manifest::new(
+        how.program.clone(),
+        how.policy.name(),
+        mode_name(how.economist),
+        budget.unwrap_or(Bytes::ZERO),
+        Nanos::ZERO,
+        tiers,
+        recording,
+    );
+    manifest.in_place = true;
+    manifest
 }
 
 /// Processes with their commands' names.
-pub(super) fn names(processes: &[u32]) -> Vec<(u32, String)> {
+pub(crate) fn names(processes: &[u32]) -> Vec<(u32, String)> {
     processes
         .iter()
         .filter_map(|&process| {

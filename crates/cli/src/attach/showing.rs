@@ -1,22 +1,19 @@
 //! What shows an attachment while it is under way, and draws it afterwards: figures for
 //! other commands, lines, metrics, and the page.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use terrace_core::{Bytes, Nanos};
 use terrace_economics::Decision;
-use terrace_live::doctor::Facts;
+use terrace_live::doctor::facts::Facts;
 use terrace_report::html::{AttachStory, attach_page};
 use terrace_report::{AttachRates, AttachReport};
 
-use super::session::How;
-use crate::args::mode_name;
 use crate::failure::Failure;
 use crate::metrics::{self, SocketFile};
-use crate::observing::{Watcher, next_moment};
-use crate::output::{self, Output};
+use crate::observing::{Observing, Watcher, next_moment};
+use crate::output::{self, Files, Output};
 use crate::runs::{Manifest, RunDirectory};
 
 /// How often figures are published for other commands.
@@ -27,7 +24,7 @@ const PUBLISHING: u32 = 100;
 const STALE: Duration = Duration::from_secs(2);
 
 /// Everything that shows an attachment.
-pub(super) struct Showing {
+pub(crate) struct Showing {
     quiet: bool,
     started: Instant,
     /// Removed first: it lies where the user said.
@@ -62,48 +59,53 @@ struct Line<'a> {
 
 impl Showing {
     /// Opens everything; what cannot be opened is known at once.
-    pub(super) fn new(how: &mut How, recording: Option<PathBuf>) -> Result<Self, Failure> {
-        let watch = how.observing.open_watch(&mut how.files)?.map(|watch| (watch, None));
-        let page = how.observing.open_page(&mut how.files)?.map(|out| Page {
+    pub(crate) fn new(
+        verb: &'static str,
+        manifest: &Manifest,
+        observing: &Observing,
+        files: &mut Files,
+        quiet: bool,
+    ) -> Result<Self, Failure> {
+        let watch = observing.open_watch(files)?.map(|watch| (watch, None));
+        let page = observing.open_page(files)?.map(|out| Page {
             out,
-            story: AttachStory::new(how.verb, &how.program.join(" "), machine()),
+            story: AttachStory::new(verb, &manifest.program.join(" "), machine()),
             next: Duration::ZERO,
         });
-        let published =
-            match (RunDirectory::create(&manifest(how, recording)), &how.observing.metrics) {
-                (Ok(directory), _) => Some(Published { directory, due: Instant::now() }),
-                // What is served is what is published.
-                (Err(failure), Some(_)) => return Err(failure),
-                (Err(failure), None) => {
-                    if !how.quiet {
-                        let why = failure.message();
-                        output::warn(format_args!("`terrace top` will not find this: {why}"));
-                    }
-                    None
+        let published = match (RunDirectory::create(manifest), &observing.metrics) {
+            (Ok(directory), _) => Some(Published { directory, due: Instant::now() }),
+            // What is served is what is published.
+            (Err(failure), Some(_)) => return Err(failure),
+            (Err(failure), None) => {
+                if !quiet {
+                    let why = failure.message();
+                    output::warn(format_args!("`terrace top` will not find this: {why}"));
                 }
-            };
-        let socket = match (&how.observing.metrics, &published) {
+                None
+            }
+        };
+        let socket = match (&observing.metrics, &published) {
             (Some(listen), Some(published)) => {
-                metrics::serve(listen, &[published.directory.path()], how.quiet)?
+                metrics::serve(listen, &[published.directory.path()], quiet)?
             }
             _ => None,
         };
-        let (quiet, started) = (how.quiet, Instant::now());
+        let started = Instant::now();
         Ok(Self { quiet, started, _socket: socket, published, watch, page })
     }
 
     /// Where other commands find the figures.
-    pub(super) fn directory(&self) -> Option<&Path> {
+    pub(crate) fn directory(&self) -> Option<&Path> {
         self.published.as_ref().map(|published| published.directory.path())
     }
 
     /// Whether [`Showing::decided`] has a use for decisions.
-    pub(super) fn wants_decisions(&self) -> bool {
+    pub(crate) fn wants_decisions(&self) -> bool {
         self.page.is_some()
     }
 
     /// Hears of decisions.
-    pub(super) fn decided(&mut self, decisions: &[(u32, Decision)]) {
+    pub(crate) fn decided(&mut self, decisions: &[(u32, Decision)]) {
         if let Some(page) = &mut self.page {
             for (_, decision) in decisions {
                 page.story.decisions.decided(decision);
@@ -112,7 +114,7 @@ impl Showing {
     }
 
     /// How long it is until something has to be shown.
-    pub(super) fn due_in(&self) -> Duration {
+    pub(crate) fn due_in(&self) -> Duration {
         let publish = self.published.as_ref().map(|published| published.due);
         let publish = publish.map(|due| due.saturating_duration_since(Instant::now()));
         let watch = self.watch.as_ref().map(|(watch, _)| watch.due_in());
@@ -123,7 +125,7 @@ impl Showing {
 
     /// Shows the figures wherever they are due. What does not work is told of once; the
     /// programs must not suffer for it.
-    pub(super) fn show(&mut self, report: &AttachReport) {
+    pub(crate) fn show(&mut self, report: &AttachReport) {
         if let Some(published) = self.published.as_mut().filter(|p| p.due <= Instant::now())
             && let Err(failure) = published.publish(report)
         {
@@ -155,7 +157,7 @@ impl Showing {
     }
 
     /// Shows the last figures: a line, and the page.
-    pub(super) fn finish(&mut self, report: &AttachReport) -> Result<(), Failure> {
+    pub(crate) fn finish(&mut self, report: &AttachReport) -> Result<(), Failure> {
         self.tell(report)?;
         if let Some(mut page) = self.page.take() {
             page.story.moment(report.clone());
@@ -173,23 +175,6 @@ impl Published {
         self.due = begun + (begun.elapsed() * PUBLISHING).clamp(PUBLISH, STALE);
         Ok(())
     }
-}
-
-/// What an attachment says of itself.
-fn manifest(how: &How, recording: Option<PathBuf>) -> Manifest {
-    let tiers = &how.ladder.tiers;
-    let budget = tiers.first().and_then(|tier| tier.capacity);
-    let mut manifest = Manifest::new(
-        how.program.clone(),
-        how.policy.name(),
-        mode_name(how.economist),
-        budget.unwrap_or(Bytes::ZERO),
-        Nanos::ZERO,
-        tiers.iter().map(|tier| tier.memory.to_string()).collect(),
-        recording,
-    );
-    manifest.in_place = true;
-    manifest
 }
 
 fn machine() -> String {

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,22 +37,32 @@ enum Socket {
 
 /// The file of a UNIX socket; gone when this is dropped. Kept apart from the
 /// server, which may live in a thread that nobody waits for.
-pub(crate) struct SocketFile(PathBuf);
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and number of the file.
+    identity: (u64, u64),
+}
 
 impl SocketFile {
     /// The file of a socket that was bound, if it has one.
     pub(super) fn of(listen: &Listen) -> Option<Self> {
         match listen {
             Listen::Tcp(_) => None,
-            Listen::Unix(path) => Some(Self(path.clone())),
+            Listen::Unix(path) => Some(Self { path: path.clone(), identity: identity(path).ok()? }),
         }
     }
 }
 
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody else may have removed it.
-        let _ = fs::remove_file(&self.0);
+        // Somebody else may have removed it, and put something else there.
+        if identity(&self.path).is_ok_and(|there| there == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -223,6 +233,24 @@ mod tests {
         assert_eq!(status(b"GET / HTTP/1.1\r\n\r\n").as_deref(), Some("404"));
         assert_eq!(status(b"POST /metrics HTTP/1.1\r\n\r\n").as_deref(), Some("405"));
         assert_eq!(status(b"\0\0\0\0\r\n\r\n").as_deref(), Some("400"));
+    }
+
+    #[test]
+    fn a_socket_takes_its_own_file_away_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        for replaced in [false, true] {
+            let listen = Listen::Unix(path.clone());
+            let _server = Server::bind("--metrics", &listen).unwrap();
+            let socket = SocketFile::of(&listen).unwrap();
+            if replaced {
+                let other = dir.path().join("other");
+                fs::write(&other, "a report").unwrap();
+                fs::rename(&other, &path).unwrap();
+            }
+            drop(socket);
+            assert_eq!(path.exists(), replaced);
+        }
     }
 
     #[test]

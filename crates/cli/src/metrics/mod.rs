@@ -77,6 +77,12 @@ struct Once {
     metrics: String,
 }
 
+/// What is printed with `--json` before anything is served.
+#[derive(Serialize)]
+struct Serving {
+    address: String,
+}
+
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
         // A run that is asked for by name must be there when we begin; later
@@ -94,6 +100,10 @@ impl Args {
             return Ok(ExitCode::SUCCESS);
         }
         let server = Server::bind("--listen", &self.listen)?;
+        if json {
+            let address = server.address().to_string();
+            output::print(&output::json_line("terrace.metrics.serve", &Serving { address })?)?;
+        }
         output::say(format_args!("serving metrics at {}", server.address()));
         server.serve(move || text(&collect()).ok())
     }
@@ -120,13 +130,22 @@ pub(crate) fn serve(
     directories: &[&Path],
     quiet: bool,
 ) -> Result<Option<SocketFile>, Failure> {
+    let runs: Vec<_> = directories.iter().filter_map(|path| LiveRun::open(path)).collect();
+    serve_text(listen, quiet, move || text(&runs).ok())
+}
+
+/// Serves what `figures` gives for as long as we live.
+pub(crate) fn serve_text(
+    listen: &Listen,
+    quiet: bool,
+    figures: impl Fn() -> Option<String> + Send + 'static,
+) -> Result<Option<SocketFile>, Failure> {
     let server = Server::bind("--metrics", listen)?;
     if !quiet {
         output::say(format_args!("serving metrics at {}", server.address()));
     }
-    let runs: Vec<_> = directories.iter().filter_map(|path| LiveRun::open(path)).collect();
     // Not waited for: it ends with us.
-    std::thread::spawn(move || server.serve(|| text(&runs).ok()));
+    std::thread::spawn(move || server.serve(figures));
     Ok(SocketFile::of(listen))
 }
 

@@ -44,6 +44,13 @@ pub(crate) struct Observing {
 }
 
 impl Observing {
+    /// Notes what none of the files may take the place of.
+    pub(crate) fn names(&self, files: &mut Files) {
+        if let Some(Listen::Unix(path)) = &self.metrics {
+            files.binds("--metrics", path);
+        }
+    }
+
     /// Opens what `--watch` writes to: what cannot be written is known at once.
     pub(crate) fn open_watch(&self, files: &mut Files) -> Result<Option<Watcher>, Failure> {
         let Some(interval) = self.watch else { return Ok(None) };

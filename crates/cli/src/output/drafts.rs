@@ -1,5 +1,6 @@
 //! What is not complete when somebody interrupts the command, and is of no use then.
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -25,6 +26,36 @@ pub(super) fn end(path: &Path) {
     with(|drafts| drafts.retain(|draft| draft != path));
 }
 
+/// A file or a directory that is of no use until it is complete: an interrupt removes it, and so
+/// does the end of the command before that.
+#[derive(Debug, Default)]
+pub(crate) struct Draft(RefCell<Option<PathBuf>>);
+
+impl Draft {
+    /// It has just been made.
+    pub(crate) fn begin(&self, path: &Path) {
+        begin(path);
+        self.0.replace(Some(path.to_owned()));
+    }
+
+    /// It stays.
+    pub(crate) fn complete(&self) {
+        self.0.take().inspect(|path| end(path));
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Some(path) = self.0.take() {
+            end(&path);
+            // Nothing can be done about one that cannot be removed; it may be gone, too.
+            if fs::remove_file(&path).is_err() {
+                let _ = fs::remove_dir_all(&path);
+            }
+        }
+    }
+}
+
 /// From now on an interrupt removes what is not complete, and ends the command as it would have
 /// without that. For commands that have no other way to end.
 pub(crate) fn remove_when_interrupted() {
@@ -36,10 +67,38 @@ pub(crate) fn remove_when_interrupted() {
         for signal in signals.forever() {
             with(|drafts| {
                 for draft in drafts.iter() {
-                    let _ = fs::remove_file(draft);
+                    if fs::remove_file(draft).is_err() {
+                        let _ = fs::remove_dir_all(draft);
+                    }
                 }
                 let _ = emulate_default_handler(signal);
             });
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An interrupt goes through the same list.
+    #[test]
+    fn what_was_begun_and_is_not_complete_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let [file, whole, room] = ["file", "whole", "room"].map(|name| directory.path().join(name));
+        fs::write(&file, "begun").unwrap();
+        fs::write(&whole, "complete").unwrap();
+        fs::create_dir(&room).unwrap();
+        fs::write(room.join("inside"), "begun").unwrap();
+        let [one, two, three] = [&file, &whole, &room].map(|path| {
+            let draft = Draft::default();
+            draft.begin(path);
+            draft
+        });
+        assert!(with(|drafts| [&file, &whole, &room].iter().all(|path| drafts.contains(path))));
+        two.complete();
+        drop([one, two, three]);
+        assert!(!file.exists() && whole.exists() && !room.exists());
+        assert!(!with(|drafts| [&file, &whole, &room].iter().any(|path| drafts.contains(path))));
+    }
 }

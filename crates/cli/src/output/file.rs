@@ -6,7 +6,7 @@
 //! written beside it, as `FILE.terrace-partial`, and takes its place when it is complete. So is
 //! what is of no use before it is complete ([`Kind::Whole`]). Both are locked meanwhile.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
@@ -25,6 +25,8 @@ use crate::failure::Failure;
 const ENDINGS: [&str; 2] = [".terrace-partial", ".terrace-partial-2"];
 /// The longest name of a file.
 const NAME: usize = 255;
+/// The longest path (`PATH_MAX`, with its end).
+const PATH: usize = 4095;
 /// How often files change under our hands before we give up.
 const ATTEMPTS: u32 = 16;
 
@@ -77,11 +79,23 @@ impl Files {
         }
     }
 
+    /// Notes that an option makes a socket, which nothing may take the place of. Whether that can
+    /// be made is for who makes it to say.
+    pub(crate) fn binds(&mut self, option: &'static str, path: &Path) {
+        if let Ok(directory) = fs::metadata(directory(path)) {
+            let entry = (Identity::from(&directory), path.file_name().unwrap_or_default().into());
+            self.outputs.push((option, None, entry));
+        }
+    }
+
     /// Notes that a program is run with arguments, of which it may read each as a file.
     pub(crate) fn runs(&mut self, path: &Path, arguments: &[OsString]) {
         self.reads("the program", path);
         for (i, argument) in arguments.iter().enumerate() {
-            self.reads(format!("argument {} of the program", i + 1), argument);
+            let what = format!("argument {} of the program", i + 1);
+            for name in names_in(argument.as_bytes()) {
+                self.reads(what.as_str(), OsStr::from_bytes(name));
+            }
         }
     }
 
@@ -251,6 +265,24 @@ impl Files {
     }
 }
 
+/// What of an argument may name a file: all of it, and what is left of it behind what programs put
+/// before one (`if=FILE`, `--input=FILE`, `@FILE`, `-iFILE`), also among others (`a.txt,b.txt`, and
+/// the commands of a shell).
+fn names_in(argument: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let separates = |byte: &u8| byte.is_ascii_whitespace() || b"=,:;@'\"<>()|&`".contains(byte);
+    let starts = argument.iter().enumerate().filter(move |(_, byte)| separates(byte));
+    let starts = std::iter::once(0).chain(starts.map(|(at, _)| at + 1));
+    let parts = starts.flat_map(move |start| {
+        let rest = &argument[start..];
+        let end = rest.iter().position(separates).unwrap_or(rest.len());
+        let part = &rest[..end];
+        // A letter of an option, with its value behind it.
+        let value = part.strip_prefix(b"-").and_then(|option| option.get(1..));
+        [Some(rest), Some(part), value]
+    });
+    parts.flatten().filter(|name| !name.is_empty() && name.len() <= PATH)
+}
+
 /// Locks a file for as long as it is open. There are file systems without locks: then two
 /// commands are not told apart, which is no reason to refuse the first.
 fn lock(file: &File) -> io::Result<()> {
@@ -337,11 +369,6 @@ impl Output {
             Way::Named(path) | Way::Done(path) => Some(path),
             Way::Beside(beside) => Some(beside.draft.as_deref().unwrap_or(&beside.target)),
         }
-    }
-
-    /// As the user has named it.
-    pub(crate) fn shown(&self) -> &Path {
-        &self.shown
     }
 
     /// Bytes written so far.
@@ -491,5 +518,35 @@ impl Drop for Output {
             // Nothing can be done about one that cannot be removed.
             let _ = fs::remove_file(path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_that_an_argument_names_are_found_wherever_they_stand_in_it() {
+        for argument in [
+            "in.txt",
+            "if=in.txt",
+            "--input=in.txt",
+            "-iin.txt",
+            "@in.txt",
+            "file=@in.txt;type=text",
+            "other,in.txt",
+            "cat in.txt | sort",
+            "cat <in.txt",
+            "exec 'in.txt'",
+        ] {
+            let found = names_in(argument.as_bytes()).any(|name| name == b"in.txt");
+            assert!(found, "{argument}");
+        }
+        // A name may have any of them in it.
+        for argument in ["of=a=b,c.txt", "a=b,c.txt", "--to=a=b,c.txt"] {
+            assert!(names_in(argument.as_bytes()).any(|name| name == b"a=b,c.txt"), "{argument}");
+        }
+        assert!(!names_in(b"begin.txt").any(|name| name == b"in.txt"));
+        assert_eq!(names_in(b"").count(), 0);
     }
 }

@@ -31,9 +31,9 @@ pub(crate) fn show(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Says a line on stderr.
+/// Says a line on stderr. What is in it of files and arguments does not command the terminal.
 pub(crate) fn say(line: impl Display) {
-    show(&format!("terrace: {line}\n"));
+    show(&format!("terrace: {}\n", super::plain(&line.to_string())));
 }
 
 /// Says on stderr what goes otherwise than one might expect.

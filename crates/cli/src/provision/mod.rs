@@ -1,40 +1,64 @@
 //! `terrace provision`: slow memory that grows and shrinks with demand.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`plan`] | what slow memory there is, and what would happen to it |
+//! | [`hide`], [`reload`] | out of the kernel's sight at boot, and into reach again |
+//! | [`run`] | the daemon |
+//! | [`status`], [`why`] | what it does, and why |
+//! | [`record`], [`replay`] | a demand that was recorded, played to each policy |
 
+mod hide;
 mod plan;
 mod record;
+mod reload;
 mod replay;
+mod run;
+mod status;
+mod why;
 
+pub(crate) use self::why::time;
+
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use terrace_core::text::read_text;
+use terrace_provision::Config;
 
 use crate::failure::Failure;
+use crate::verbs::verbs;
 
 /// Slow memory that grows and shrinks with demand.
 ///
 /// Slow memory that is hidden costs nothing. A policy decides how much of it the
-/// kernel manages, for each node with processors. Nothing is changed yet by these
-/// commands: they show what a policy would do.
+/// kernel manages, for each node with processors: `plan` shows what it would do, `run` is
+/// the daemon that does it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: What,
 }
 
-/// What is asked for.
-#[derive(Debug, Subcommand)]
-enum What {
-    Plan(plan::Args),
-    Record(record::Args),
-    Replay(replay::Args),
+verbs! {
+    Plan(plan),
+    Hide(hide),
+    Reload(reload),
+    Run(run),
+    Status(status),
+    Why(why),
+    Record(record),
+    Replay(replay),
 }
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
-        match self.what {
-            What::Plan(args) => args.execute(json),
-            What::Record(args) => args.execute(json),
-            What::Replay(args) => args.execute(json),
-        }
+        self.what.execute(json)
     }
+}
+
+/// Reads a configuration.
+fn config(path: &Path) -> Result<Config, Failure> {
+    let name = path.display().to_string();
+    let text = read_text(path).map_err(|e| Failure::bad_input(format!("{name}: {e}")))?;
+    Config::parse(&name, &text).map_err(Failure::bad_input)
 }

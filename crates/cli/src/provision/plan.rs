@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use terrace_core::{Bytes, Nanos};
-use terrace_provision::blocks::{self, BlockState};
+use terrace_provision::action::How;
+use terrace_provision::blocks::BlockState;
 use terrace_provision::discover::advice::{Advice, advice};
-use terrace_provision::discover::{DiscoverError, Machine, Node};
-use terrace_provision::{Change, Decision, PolicyKind};
+use terrace_provision::discover::{DeviceKind, DiscoverError, Machine};
+use terrace_provision::{Action, Decision, NodeId, PolicyKind};
 
 use crate::args::one_of;
 use crate::failure::Failure;
@@ -77,22 +78,20 @@ impl Args {
             .filter(|node| node.has_cpu)
             .map(|node| {
                 let decision = policy.tick(&machine.view(node, Nanos::ZERO));
-                let chosen = match decision.change {
-                    Change::Integrate(amount) => {
-                        blocks::to_integrate(&machine.pools, node.node, amount)
-                    }
-                    Change::Remove(amount) => blocks::to_remove(&machine.pools, node.node, amount),
-                    Change::Nothing => Vec::new(),
+                let steps = machine.steps(node.node, decision.change, How::default(), |_| true);
+                let block = |action: &Action| match action {
+                    Action::Online { block, .. } | Action::Offline { block, .. } => Some(*block),
+                    _ => None,
                 };
-                let blocks: Vec<u64> = chosen.iter().map(|chosen| chosen.block).collect();
-                let served = machine.block * blocks.len() as u64;
-                let devices = match decision.change {
-                    Change::Integrate(amount) if served < amount => {
-                        devices_of(&machine, node, amount - served)
-                    }
-                    _ => Vec::new(),
+                let device = |action: &Action| match action {
+                    Action::Bind { device, .. } => Some(device.clone()),
+                    _ => None,
                 };
-                Step { decision, blocks, devices }
+                Step {
+                    decision,
+                    blocks: steps.iter().filter_map(block).collect(),
+                    devices: steps.iter().filter_map(device).collect(),
+                }
             })
             .collect();
         let advice = advice(&machine);
@@ -103,27 +102,38 @@ impl Args {
             render(&document)
         };
         output::print(&text)?;
-        if document.machine.pools.is_empty() && document.machine.devices.is_empty() {
-            return Err(Failure::unsupported(
-                "there is no slow memory that could come or go: no memory block is offline or \
-                 movable, and there is no DAX device or namespace",
-            ));
+        if !document.machine.has_any() {
+            return Err(nothing(&document.machine));
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Devices that serve an amount for a node, as many as it takes.
-fn devices_of(machine: &Machine, node: &Node, amount: Bytes) -> Vec<String> {
-    let mut left = amount;
-    let near = machine.devices_of(node.node);
-    near.take_while(|device| {
-        let is_wanted = !left.is_zero();
-        left -= device.size;
-        is_wanted
-    })
-    .map(|device| device.name.clone())
-    .collect()
+/// That a machine has no slow memory that could come or go, and what it has instead.
+pub(super) fn nothing(machine: &Machine) -> Failure {
+    let what = "there is no slow memory that could come or go: no memory block is offline or \
+                movable, and there is no DAX device";
+    let namespaces = namespaces(machine, None);
+    if namespaces.is_empty() {
+        return Failure::unsupported(what);
+    }
+    Failure::unsupported(format!("{what} yet; {namespaces}"))
+}
+
+/// Which devices, of a node or of all, are block devices, and how they become DAX devices; empty
+/// where none is.
+pub(super) fn namespaces(machine: &Machine, node: Option<NodeId>) -> String {
+    let namespaces = machine.devices.iter().filter(|device| {
+        device.kind == DeviceKind::Namespace && (node.is_none() || device.target_node == node)
+    });
+    let names: Vec<_> = namespaces.map(|device| device.name.as_str()).collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    format!(
+        "of {}, `terrace provision reload` makes a DAX device, and destroys what is on it",
+        names.join(", ")
+    )
 }
 
 fn render(document: &Document) -> String {
@@ -141,7 +151,7 @@ fn render(document: &Document) -> String {
         })
         .collect();
     let mut text = table(["node", "processors", "memory", "free"], &nodes);
-    let distances = |distance: &[(terrace_provision::NodeId, u32)]| {
+    let distances = |distance: &[(NodeId, u32)]| {
         let each = distance.iter().map(|(node, far)| format!("{far} from {node}"));
         each.collect::<Vec<_>>().join(", ")
     };
@@ -161,9 +171,15 @@ fn render(document: &Document) -> String {
     pools.extend(machine.devices.iter().map(|device| {
         let node = device.target_node.map_or("no node".to_owned(), |node| node.to_string());
         let zero = Bytes::ZERO.to_string();
+        if device.kind == DeviceKind::Namespace {
+            // No policy counts on it.
+            let none = "-".to_owned();
+            let name = format!("{} ({node}), a block device", device.name);
+            return [name, none.clone(), none.clone(), none, String::new()];
+        }
         [
             format!("{} ({node})", device.name),
-            device.size.to_string(),
+            device.memory(machine.block).to_string(),
             zero.clone(),
             zero,
             String::new(),
@@ -172,8 +188,11 @@ fn render(document: &Document) -> String {
     if !pools.is_empty() {
         text.push('\n');
         text += &table(["slow memory", "hidden", "online", "never leaves", "distance"], &pools);
-        let _ = writeln!(text, "\n{} would decide:", document.policy);
-        for step in &document.steps {
+        let has_any = machine.has_any();
+        if has_any {
+            let _ = writeln!(text, "\n{} would decide:", document.policy);
+        }
+        for step in document.steps.iter().filter(|_| has_any) {
             let _ = writeln!(text, "  {}", step.decision);
             if !step.blocks.is_empty() {
                 let blocks: Vec<_> = step.blocks.iter().map(u64::to_string).collect();

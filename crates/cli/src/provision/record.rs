@@ -1,6 +1,6 @@
 //! `terrace provision record`: a machine's demand for memory, for `replay`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use terrace_core::Nanos;
 use terrace_provision::recording::Writer;
-use terrace_provision::{Sample, ZoneInfo};
+use terrace_provision::{NodeId, Sample, ZoneInfo};
 use terrace_signals::may_stop;
 
 use super::plan::{discover, page};
@@ -54,7 +54,12 @@ impl Args {
                 "--for: is shorter than --every, so that nothing would be recorded",
             ));
         }
-        let block = discover(None)?.block;
+        if json && self.output == Path::new("-") {
+            return Err(Failure::bad_input(
+                "--output: `-` is standard output, where the document of --json goes",
+            ));
+        }
+        let mut machine = discover(None)?;
         let mut signals =
             Signals::new([SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&s| may_stop(s)))
                 .map_err(|e| Failure::failed(format!("signals: {e}")))?;
@@ -67,7 +72,7 @@ impl Args {
         let bad = |e: std::io::Error| {
             Failure::failed(format!("--output: {}: {e}", self.output.display()))
         };
-        let mut writer = Writer::new(&mut out, block).map_err(bad)?;
+        let mut writer = Writer::new(&mut out, machine.block).map_err(bad)?;
         let (begun, every) = (Instant::now(), Duration::from_nanos(self.every.get()));
         let (mut samples, mut last) = (0_u64, Nanos::ZERO);
         loop {
@@ -81,7 +86,13 @@ impl Args {
                 .map_err(|e| Failure::failed(format!("/proc/zoneinfo: {e}")))?;
             let zones = ZoneInfo::parse(&text)
                 .map_err(|e| Failure::failed(format!("/proc/zoneinfo: {e}")))?;
-            writer.write(&Sample::of(&zones, at, page())).map_err(bad)?;
+            // A node that was not there has come.
+            let is_known = |&node: &NodeId| machine.nodes.iter().any(|known| known.node == node);
+            if !zones.nodes().iter().all(is_known) {
+                machine = discover(None)?;
+            }
+            let near = |node| machine.slow_of(node);
+            writer.write(&Sample::of(&zones, at, page(), near)).map_err(bad)?;
             (samples, last) = (samples + 1, at);
             if self.duration.is_some_and(|duration| at >= duration) {
                 break;

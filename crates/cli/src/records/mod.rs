@@ -11,7 +11,9 @@ use std::io::{self, BufRead, BufReader, Read, Take, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use terrace_core::{Bytes, Frequency, Nanos, PageNo, PageRef, PageSize, RegionId};
+use terrace_core::{
+    Bytes, ContextEvent, ContextId, Frequency, Nanos, PageNo, PageRef, PageSize, RegionId,
+};
 use terrace_economics::{Calibration, Decision, Mode};
 use terrace_report::{AttachReport, Moment, RunReport};
 
@@ -25,6 +27,11 @@ pub(crate) const SCHEMA: u32 = 1;
 pub(crate) const PACKED_SCHEMA: u32 = 3;
 /// The one before, in which decisions are JSON.
 const OLD_PACKED_SCHEMA: u32 = 2;
+
+/// What is said of decisions that a recording lacks, with what helps: the ring holds some 40 000 of
+/// each process, and they come too fast only if `terrace run` gets no processor meanwhile.
+pub(crate) const NOT_RECORDED: &str =
+    "not recorded: no processor was free in time; `-- nice PROGRAM` helps";
 
 /// The longest line: a report of many processes with many regions.
 const LINE: u64 = 64 << 20;
@@ -59,9 +66,12 @@ pub(crate) struct Header {
     pub(crate) economist: Mode,
     /// The machine.
     pub(crate) machine: MachineFacts,
-    /// What is known of a live run beyond that, if its memory is compressed.
+    /// What is known of a live run beyond that, if what it touches is recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) live: Option<LiveFacts>,
+    /// Whether the kernel served the faults.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) kernel_engine: bool,
 }
 
 /// What a live run's recording begins with.
@@ -104,12 +114,18 @@ impl Header {
             economist,
             machine,
             live: None,
+            kernel_engine: false,
         }
     }
 
     /// The header of a live run's recording.
     pub(crate) fn of_live_run(self, live: LiveFacts) -> Self {
         Self { live: Some(live), ..self.packed() }
+    }
+
+    /// The same of a run whose faults the kernel serves.
+    pub(crate) fn of_kernel_engine(self) -> Self {
+        Self { kernel_engine: true, ..self.packed() }
     }
 
     /// The same of a recording in the packed form.
@@ -130,6 +146,18 @@ pub(crate) enum Record {
         process: u32,
         /// The decision itself.
         decision: Box<Decision>,
+    },
+    /// Something happened to a file or a socket; what became of its members is not recorded.
+    Context {
+        /// What, to which, and when.
+        event: ContextEvent,
+    },
+    /// A page that decisions are about is of a context from then on.
+    PageOf {
+        /// The page.
+        page: PageRef,
+        /// The file or the socket.
+        context: ContextId,
     },
     /// Decisions that were taken faster than they could be written down.
     Lost {
@@ -165,7 +193,7 @@ pub(crate) enum Record {
         /// The next part of its events.
         bytes: Vec<u8>,
     },
-    /// Decisions as they come out of a process ([`terrace_live::event_ring`]). Written in the
+    /// Decisions as they come out of a process ([`terrace_live::decide::event_ring`]). Written in the
     /// packed form alone; read back as one [`Record::Decision`] after the other.
     Decisions {
         /// The process they are about.
@@ -234,16 +262,24 @@ enum WriterForm<W: Write> {
 
 impl<W: Write> Writer<W> {
     /// Begins a file.
-    pub(crate) fn new(mut out: W, header: &Header) -> io::Result<Self> {
-        serde_json::to_writer(&mut out, header)?;
-        out.write_all(b"\n")?;
-        let form = if header.schema == PACKED_SCHEMA {
-            out.flush()?;
+    pub(crate) fn new(out: W, header: &Header) -> io::Result<Self> {
+        let (writer, begun) = Self::begin(out, header);
+        begun.map(|()| writer)
+    }
+
+    /// Begins a file, and says how that went: a program that is recorded is not to suffer for it.
+    pub(crate) fn begin(mut out: W, header: &Header) -> (Self, io::Result<()>) {
+        let is_packed = header.schema == PACKED_SCHEMA;
+        let begun = serde_json::to_writer(&mut out, header)
+            .map_err(io::Error::from)
+            .and_then(|()| out.write_all(b"\n"))
+            .and_then(|()| if is_packed { out.flush() } else { Ok(()) });
+        let form = if is_packed {
             WriterForm::Packed(PackedWriter::new(out))
         } else {
             WriterForm::Lines(out)
         };
-        Ok(Self { form })
+        (Self { form }, begun)
     }
 
     /// Appends a record. Packed ones become visible to readers every second.

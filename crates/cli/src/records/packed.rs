@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Write};
 use std::time::{Duration, Instant};
 
-use terrace_live::event_ring::unpack_decisions;
+use terrace_live::decide::event_ring::unpack_decisions;
 use zstd::stream::read::Decoder;
 
 use super::Record;

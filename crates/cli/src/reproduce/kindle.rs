@@ -52,8 +52,8 @@ pub(super) struct KindleArgs {
     size: Bytes,
 
     /// The memory of all parts but `beyond`: one that comes with Terrace (kindle,
-    /// kindle-two-channels, optane-hybrid, stt-ram, cxl-battery), or a memory file
-    /// with DRAM and a part that is not volatile. What is published is Kindle's.
+    /// kindle-two-channels, optane-hybrid, stt-ram, cxl-battery), or a memory file,
+    /// by its path or its name, with DRAM and a part that is not volatile. What is published is Kindle's.
     #[arg(long, value_name = "NAME|FILE", default_value = "kindle")]
     memory: String,
 
@@ -119,7 +119,9 @@ impl KindleArgs {
             return Err(Failure::bad_input("--interval: must be at least 10us"));
         }
         let mut files = Files::new();
-        files.reads("--memory", &self.memory);
+        if let Some(memory) = presets::file(&self.memory) {
+            files.reads("--memory", memory);
+        }
         for (_, path) in self.trace.iter().filter_map(|text| text.split_once('=')) {
             files.reads("--trace", path);
         }

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use terrace_core::{LadderTier, Memory};
 use terrace_live::attach::targets::Targets;
-use terrace_live::doctor::Facts;
+use terrace_live::doctor::facts::Facts;
 use terrace_policy::PolicyName;
 
 use super::child::{Running, Watch, exit_code};
 use super::program::Program;
 use super::{Args, not_started};
 use crate::attach::{self, How, Session};
+use crate::calibrate;
 use crate::failure::Failure;
 use crate::output;
 
@@ -68,6 +69,7 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
         // Pages stay mapped, so no fault tells what is in use: `refault` would learn nothing.
         policy: args.policy.unwrap_or(PolicyName::HeMem),
         economist: args.economist,
+        prices: calibrate::for_run(args.quiet)?,
         moving: args.moving.clone(),
         min_region: args.min_region,
         dry_run: false,

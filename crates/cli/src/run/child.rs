@@ -6,23 +6,37 @@
 //! them is its own affair: they are handed on like all others.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, PidfdFlags, Signal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use rustix::process::{Pid, PidfdFlags};
+use signal_hook::consts::{
+    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGURG, SIGUSR1, SIGUSR2, SIGVTALRM,
+    SIGWINCH,
+};
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Handle, SignalsInfo};
 use signal_hook::low_level::siginfo::Cause;
 use terrace_report::End;
+use terrace_signals::Environment;
 
-/// The signals that we take while the program runs. SIGUSR1 is a question to us, the others are
-/// the program's.
-const TAKEN: [i32; 6] = [SIGTERM, SIGHUP, SIGQUIT, SIGINT, SIGUSR1, SIGUSR2];
+/// The signals that we take while the program runs. SIGUSR1 is a question to us, the others, and
+/// the real-time signals, are the program's: whoever starts a program through us knows our number, and
+/// not always the program's. What stops and continues a process is for us as for any other, and
+/// what tells of a fault or of a limit of our own is ours.
+const TAKEN: [i32; 12] = [
+    SIGTERM, SIGHUP, SIGQUIT, SIGINT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGWINCH,
+    SIGURG, SIGIO,
+];
+
+/// All of them.
+fn taken() -> Vec<i32> {
+    TAKEN.into_iter().chain(terrace_signals::real_time()).collect()
+}
 
 /// How a program ended, from what its parent is told.
 fn end_of(status: ExitStatus) -> End {
@@ -94,7 +108,10 @@ impl Threads {
             for origin in signals.forever() {
                 let happened = Happened::Signal {
                     number: origin.signal,
-                    from_terminal: origin.cause == Cause::Kernel,
+                    // The kernel also sends what a timer has run out for, to us alone.
+                    from_terminal: origin.cause == Cause::Kernel
+                        && [SIGINT, SIGQUIT, SIGHUP, SIGWINCH].contains(&origin.signal),
+                    sender: origin.process.map(|process| process.pid),
                 };
                 if signal_sender.send(happened).is_err() {
                     break;
@@ -113,18 +130,24 @@ impl Threads {
 
 enum Happened {
     Ended(io::Result<ExitStatus>),
-    Signal { number: i32, from_terminal: bool },
+    Signal { number: i32, from_terminal: bool, sender: Option<i32> },
 }
 
 impl Running {
-    /// Starts a program.
+    /// Starts a program in the environment that we were started in.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+        Self::start_in(command, &Environment::inherited())
+    }
+
+    /// Starts a program in an environment.
+    pub(crate) fn start_in(command: &mut Command, environment: &Environment) -> io::Result<Self> {
         // Before the program starts, so that no signal finds us without handlers.
-        let signals = SignalsInfo::<WithOrigin>::new(TAKEN)?;
-        terrace_signals::unblock(&TAKEN);
+        let taken = taken();
+        let signals = SignalsInfo::<WithOrigin>::new(&taken)?;
+        terrace_signals::unblock(&taken);
         let (threads, program) = Threads::start(signals)?;
         let started = Instant::now();
-        match spawn(command) {
+        match spawn(command, environment) {
             Ok((child, handle)) => {
                 let id = child.id();
                 // Its receiver is there until it has got it.
@@ -154,7 +177,13 @@ impl Running {
                 // A terminal signals the whole foreground group, the program
                 // included; a second one from us would be one too many.
                 Ok(Happened::Signal { from_terminal: true, .. }) => {}
-                Ok(Happened::Signal { number, .. }) => forward(&self.handle, number),
+                // One that signals its whole group (`kill 0`) has had its own.
+                Ok(Happened::Signal { sender: Some(sender), .. })
+                    if u32::try_from(sender) == Ok(self.id) => {}
+                Ok(Happened::Signal { number, .. }) => {
+                    // It may have ended in this moment; then there is nobody to tell.
+                    let _ = terrace_signals::send(self.handle.as_fd(), number);
+                }
                 Err(RecvTimeoutError::Timeout) => interval = watch.poll(),
                 Err(RecvTimeoutError::Disconnected) => {
                     break Err(io::Error::other("lost track of the program"));
@@ -168,8 +197,8 @@ impl Running {
     }
 }
 
-fn spawn(command: &mut Command) -> io::Result<(Child, OwnedFd)> {
-    let mut child = terrace_signals::spawn(command)?;
+fn spawn(command: &mut Command, environment: &Environment) -> io::Result<(Child, OwnedFd)> {
+    let mut child = terrace_signals::spawn(command, environment)?;
     match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
         Ok(handle) => Ok((child, handle)),
         Err(error) => {
@@ -178,13 +207,6 @@ fn spawn(command: &mut Command) -> io::Result<(Child, OwnedFd)> {
             child.wait()?;
             Err(error.into())
         }
-    }
-}
-
-fn forward(program: &OwnedFd, signal: i32) {
-    if let Some(signal) = Signal::from_named_raw(signal) {
-        // It may have ended in this moment; then there is nobody to tell.
-        let _ = rustix::process::pidfd_send_signal(program, signal);
     }
 }
 

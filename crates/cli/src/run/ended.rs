@@ -9,12 +9,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
-use terrace_live::shared::{ProcessPage, State, process_namespace};
+use terrace_live::stats::process_page::{ProcessPage, State, process_namespace};
 
 use crate::runs::{STATISTICS, TOTALS};
 
 /// Processes that have ended whose pages stay.
-pub(super) const KEPT: usize = 64;
+pub(super) const MOST_ENDED: usize = 64;
 
 /// The page of those of which nothing else is left.
 pub(super) struct Ended {
@@ -88,11 +88,9 @@ impl Ended {
     /// Notes how much all processes together have, for the most that they had at once. What is
     /// resident the broker adds up.
     pub(super) fn look<'a>(&self, pages: impl Iterator<Item = &'a ProcessPage>) {
-        let (mut mapped, mut store) = (0, 0);
-        for page in pages.filter(|page| !page.has_ended()) {
-            mapped += page.counters.mapped_bytes.load(Relaxed);
-            store += page.counters.store_bytes.load(Relaxed);
-        }
+        let living: Vec<_> = pages.filter(|page| !page.has_ended()).collect();
+        let mapped = living.iter().map(|page| page.counters.mapped_bytes.load(Relaxed)).sum();
+        let store = ProcessPage::store_of(living);
         let most = &self.page.counters;
         most.mapped_peak_bytes.fetch_max(mapped, Relaxed);
         most.store_peak_bytes.fetch_max(store, Relaxed);

@@ -86,6 +86,9 @@ fn beside(directory: &Path) -> [PathBuf; 2] {
     [directory.join(NAME), directory.join("../lib/terrace").join(NAME)]
 }
 
+/// Where the dynamic linker finds which libraries it loads first.
+pub(crate) const PRELOAD: &str = "LD_PRELOAD";
+
 /// Where `AddressSanitizer` takes its options from.
 pub(crate) const SANITIZER: &str = "ASAN_OPTIONS";
 

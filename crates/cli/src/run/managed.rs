@@ -11,11 +11,13 @@ use terrace_core::{Bytes, Nanos};
 use terrace_live::activate;
 use terrace_live::broker::{self, keeper::Broker, page::Summary};
 use terrace_live::config::{self, Counted, HugePages, RunConfig};
-use terrace_live::doctor::Facts;
-use terrace_live::quiet::{Keeper, QuietWindows};
-use terrace_live::shared::{ProcessPage, State};
+use terrace_live::doctor::facts::Facts;
+use terrace_live::evict::quiet_window::{Keeper, QuietWindows};
+use terrace_live::stats::process_page::{ProcessPage, State};
+use terrace_live::sys;
 use terrace_report::run::CoreDumpReport;
 use terrace_report::{End, Head, Moment, RunReport, SharedReport, Usage};
+use terrace_signals::Environment;
 
 use super::child::{Outcome, Running, Watch, exit_code};
 use super::nodes;
@@ -25,6 +27,7 @@ use super::recorder::Recorder;
 use super::render::render;
 use super::warning::Warnings;
 use super::{Args, Outputs, absolute, library, not_started};
+use crate::advice;
 use crate::args::mode_name;
 use crate::attach::Session;
 use crate::broker::{Joined, start_broker};
@@ -34,6 +37,7 @@ use crate::metrics;
 use crate::observing::{Watcher, next_moment};
 use crate::output::{self, Files, Kind, Output, facts};
 use crate::procs::{self, Stat};
+use crate::profile::applied;
 use crate::records::{Header, LiveFacts, MachineFacts, World};
 use crate::runs::{Manifest, RunDirectory};
 
@@ -56,9 +60,9 @@ impl Args {
         json: bool,
     ) -> Result<ExitCode, Failure> {
         let fast = joined.as_ref().map_or(self.fast(), |joined| joined.budget);
-        let (measured, costs) = calibrate::for_run(self.quiet)?;
+        let prices = calibrate::for_run(self.quiet)?;
         // What the machine lacks comes before what the installation does.
-        let nodes = nodes::session(self)?;
+        let nodes = nodes::session(self, &prices)?;
         let library = library::find()?;
         let Outputs { report, record, watch, page } = self.open(program)?;
         let plain_fault = procs::plain_fault();
@@ -90,17 +94,13 @@ impl Args {
             None => Divided::Here(start_broker(directory.path(), fast)?),
         };
         let mut config = self.config(directory.path(), fast)?;
-        config.measured = measured;
+        config.measured = prices.measured;
         config.broker = Some(broker.page(directory.path()));
         if holds_store {
             config.counted = Counted::Total;
         }
         let mut command = self.command(program);
-        command.env(config::VARIABLE, config.encode());
-        let before = std::env::var_os;
-        command.env("LD_PRELOAD", library::preload_list(&library, before("LD_PRELOAD")));
-        let options = library::sanitizer_options(before(library::SANITIZER));
-        command.env(library::SANITIZER, options);
+        let environment = environment(&library, &config)?;
         let record = self.begin_record(record, &config, plain_fault)?;
         let recorder = Recorder::new(directory.path(), record)?;
 
@@ -109,7 +109,7 @@ impl Args {
             json,
             started: Instant::now(),
             unmanaged: None,
-            costs: Some(costs),
+            costs: Some(prices.source),
             recorder,
             plain_fault,
             watch,
@@ -123,13 +123,15 @@ impl Args {
                 directory.path(),
                 config.broker.as_deref(),
                 fast,
+                holds_store,
                 config.min_region,
             )),
             warnings: (!self.quiet).then(Warnings::new),
             told_unpublished: false,
             core_dump: None,
         };
-        let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
+        let running =
+            Running::start_in(&mut command, &environment).map_err(|e| not_started(program, &e))?;
         let program = running.id();
         run.recorder.program_is(program);
         let Outcome { end, elapsed, dumped_core } = running
@@ -139,6 +141,9 @@ impl Args {
             run.core_dump = absent_in_dump(run.recorder.pages(), program);
         }
         run.recorder.program_has_ended(program);
+        if let Some(outside) = &mut run.outside {
+            outside.complete(&run.recorder.pages().collect::<Vec<_>>());
+        }
         let recording = run.finish_recording(end, elapsed);
         let told = run.publish(report, end, elapsed);
         let drawn =
@@ -201,6 +206,24 @@ impl Args {
         }
         config.spill_size = self.spill_size;
         config.huge_pages = self.huge_pages.unwrap_or(HugePages::Auto);
+        if let Some(path) = &self.profile {
+            // A copy: what was checked is what is read, by children that start later, too.
+            let profile = crate::profile::read(path)?;
+            let build_id = self.program.first().and_then(crate::profile::build_id_of);
+            let here = applied::Here {
+                program: &self.shown(),
+                build_id: build_id.as_deref(),
+                processor: &Facts::read(Path::new("/")).cpu.model,
+            };
+            let told = applied::check(path, &profile, &here)?;
+            if !self.quiet {
+                told.iter().for_each(output::warn);
+            }
+            let copy = directory.join("profile");
+            std::fs::write(&copy, profile.to_text())
+                .map_err(|e| Failure::failed(format!("--profile: {}: {e}", copy.display())))?;
+            config.profile = Some(copy);
+        }
         config.observer = self.moving.observer()?;
         config.sampling_cap = self.moving.cap();
         config.record = self.record.is_some();
@@ -240,6 +263,24 @@ impl Args {
         let header = header.of_live_run(LiveFacts { budget, plain_fault, calibration });
         Ok(Some((out, header)))
     }
+}
+
+/// What the program's environment is, with what has the library be loaded into it.
+fn environment(library: &Path, config: &RunConfig) -> Result<Environment, Failure> {
+    let mut environment = Environment::inherited();
+    let preloaded = library::preload_list(library, environment.last(library::PRELOAD));
+    // The sanitizer takes the first of several.
+    let options = library::sanitizer_options(std::env::var_os(library::SANITIZER));
+    let ours = [
+        (config::VARIABLE, config.encode().into()),
+        (library::PRELOAD, preloaded),
+        (library::SANITIZER, options),
+    ];
+    for (name, value) in ours {
+        let set = environment.set(name, &value);
+        set.map_err(|e| Failure::failed(format!("{name}: {e}")))?;
+    }
+    Ok(environment)
 }
 
 /// Who divides the budget of a run.
@@ -327,7 +368,9 @@ fn absent_in_dump<'a>(
     let counters = &page.counters;
     let absent = counters.stored_pages.load(Relaxed) + counters.same_pages.load(Relaxed);
     let spilled = Bytes(counters.spill_bytes.load(Relaxed));
-    (absent > 0 || !spilled.is_zero()).then_some(CoreDumpReport { process, absent, spilled })
+    let spilled_pages = counters.spilled_pages.load(Relaxed);
+    let report = CoreDumpReport { process, absent, spilled_pages, spilled };
+    (absent > 0 || !spilled.is_zero()).then_some(report)
 }
 
 impl Run<'_> {
@@ -353,9 +396,13 @@ impl Run<'_> {
             command_cpu: procs::own_cpu(),
         };
         let report = RunReport::collect(head, self.recorder.pages(), &usage, lost);
-        let report = RunReport { core_dump: self.core_dump, ..report };
+        // The kernel counts a program's predecessor in its process, too, which is us.
+        let (own, of_processes) = sys::most_resident();
+        let is_known = end.is_some() && of_processes > own;
+        let process_peak = if is_known { Bytes(of_processes) } else { Bytes::ZERO };
+        let report = RunReport { core_dump: self.core_dump, process_peak, ..report };
         let beside = self.outside.as_ref().map(OutsideWatch::report).unwrap_or_default();
-        report.beside(beside.plain.map(Box::new), beside.outside.map(Box::new))
+        beside.put_into(report)
     }
 
     /// The figures with those of the memories that pages lie in.
@@ -389,7 +436,7 @@ impl Run<'_> {
             return;
         }
         let report = self.collect(None, self.started.elapsed());
-        let run = report.budget_of.unwrap_or_else(std::process::id);
+        let run = advice::whose(&report, std::process::id());
         let told = self.warnings.as_mut().map(|warnings| warnings.look(&report, run));
         told.into_iter().flatten().for_each(output::warn);
     }

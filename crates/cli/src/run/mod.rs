@@ -8,9 +8,12 @@
 //! | [`child`] | starts it, hands signals on, waits |
 //! | [`recorder`] | reads its statistics pages, writes its decisions down |
 //! | [`managed`] | a run whose memory is compressed |
+//! | [`engine`](mod@engine) | which engine: the pager, or the kernel |
+//! | [`kernel`] | the kernel serves the faults |
 //! | [`across`] | several memories instead of compression |
 //! | [`nodes`] | several memories above compression |
 //! | [`outside`], [`memory`] | what lies outside of the budget, by what the kernel counts |
+//! | [`shared_files`] | what several mappings and processes share counts once |
 //! | [`warning`] | what it warns of while it goes on |
 //! | [`plain`] | processes that nothing was loaded into |
 //! | [`mod@render`] | what the run used, did and cost |
@@ -19,6 +22,8 @@
 mod across;
 pub(crate) mod child;
 mod ended;
+pub(crate) mod engine;
+mod kernel;
 mod library;
 mod managed;
 mod memory;
@@ -28,6 +33,7 @@ mod plain;
 mod program;
 mod recorder;
 pub(crate) mod render;
+mod shared_files;
 mod spill;
 mod warning;
 
@@ -37,16 +43,18 @@ use std::process::{Command, ExitCode};
 
 use terrace_core::{Bytes, Compressing, Ladder, LadderFile, LadderTier};
 use terrace_economics::Mode;
+use terrace_kernel::support::Support;
 use terrace_live::config::{HugePages, RunConfig};
-use terrace_live::probe::UffdProbe;
-use terrace_live::quiet::QuietWindows;
+use terrace_live::doctor::probe::UffdProbe;
+use terrace_live::evict::quiet_window::QuietWindows;
 use terrace_policy::PolicyName;
 
+use self::engine::Engine;
 use self::program::Program;
 pub(crate) use self::render::render;
 use self::spill::SpillFile;
 use crate::args::{economist, one_of};
-use crate::attach::Moving;
+use crate::attach::{self, Moving};
 use crate::failure::Failure;
 use crate::observing::{Observing, Watcher};
 use crate::output::{self, Files, Kind, Output};
@@ -56,6 +64,8 @@ use crate::output::{self, Files, Kind, Output};
 /// Large anonymous mappings and large allocations of the program are managed:
 /// the part that does not fit the budget is held compressed. The program's own
 /// exit status passes through. SIGUSR1 prints the report while it runs.
+// A field for each option.
+// More than twenty fields: one for each option, in the order of the help text.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: terrace run --fast 256MiB -- sort -S 1G big.txt")]
 pub(crate) struct Args {
@@ -69,9 +79,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["fast", "join", "slow"])]
     total: Option<Bytes>,
 
-    /// All tiers from a ladder file instead: DRAM, compressed RAM and a file, or several
-    /// memories as with `--slow`, or both.
-    #[arg(long, value_name = "FILE",
+    /// All tiers from a ladder file, by its path or its name, instead: DRAM, compressed
+    /// RAM and a file, or several memories as with `--slow`, or both.
+    #[arg(long, value_name = "NAME|FILE",
           conflicts_with_all = ["fast", "total", "join", "slow", "spill", "spill_size", "store_limit"])]
     tiers: Option<PathBuf>,
 
@@ -88,8 +98,22 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIER")]
     slow: Vec<LadderTier>,
 
+    /// Who serves the program's page faults: Terrace's library, which is loaded into it (pager);
+    /// or the kernel, from swap on compressed memory that is set up by itself, and Terrace only
+    /// makes room (kernel); auto is the pager, and the kernel for what the pager cannot serve.
+    #[arg(long, value_name = "ENGINE", default_value = "auto",
+          value_parser = one_of(&Engine::ALL, Engine::name))]
+    engine: Engine,
+
+    /// Have the budget cover the page cache of the program's files as well. How it is divided
+    /// follows from what comes back of either side, and is explained (`terrace why --division`).
+    /// The kernel's engine does that, with its own lists.
+    #[arg(long = "files")]
+    with_files: bool,
+
     /// Which policy decides what stays in DRAM: `refault` where the rest is compressed,
-    /// and `hemem` across several memories, if this is not given.
+    /// `hemem` across several memories, and the kernel's own lists with --engine kernel, if this
+    /// is not given.
     #[arg(long, value_name = "NAME",
           value_parser = one_of(&PolicyName::LIVE, PolicyName::name))]
     policy: Option<PolicyName>,
@@ -122,6 +146,12 @@ pub(crate) struct Args {
     /// room for one; or not at all.
     #[arg(long, value_name = "WHEN", value_parser = one_of(&HugePages::ALL, HugePages::name))]
     huge_pages: Option<HugePages>,
+
+    /// A profile of the program (`terrace profile record`): huge pages where it says that they
+    /// pay, before memory is touched; base pages filled ahead where nearly all is touched; and
+    /// base pages elsewhere in what it knows.
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
 
     /// Whether pages leave in quiet windows, where there are two to four processors and it
     /// pays (auto, unless told otherwise): all other processors are held for up to 0.6 ms,
@@ -167,12 +197,39 @@ pub(crate) struct Args {
     moving: Moving,
 }
 
+/// What `--min-region` is unless told otherwise.
+const MIN_REGION: Bytes = Bytes::kib(64);
+
 impl Args {
     pub(crate) fn execute(mut self, json: bool) -> Result<ExitCode, Failure> {
-        match self.ladder()? {
+        self.moving.check()?;
+        if json && self.quiet && self.report.is_none() {
+            return Err(Failure::bad_input(
+                "--json: has no effect with --quiet, unless --report says where the report goes",
+            ));
+        }
+        let ladder = self.ladder()?;
+        self.check_files()?;
+        if let Some(LadderFile::ByKernel(ladder)) = &ladder {
+            if self.engine == Engine::Pager {
+                let what = "--engine pager: the file of --tiers names the kernel's";
+                return Err(Failure::bad_input(what));
+            }
+            (self.fast, self.engine) = (Some(ladder.resident), Engine::Kernel);
+        } else if ladder.is_some() && self.engine == Engine::Kernel {
+            let option = if self.with_files { "--files" } else { "--engine" };
+            return Err(Failure::bad_input(format!(
+                "{option}: the file of --tiers does not name the kernel engine (`engine = \"kernel\"`)"
+            )));
+        }
+        if self.engine == Engine::Kernel {
+            let program = Program::locate(&self.program[0]).map_err(Failure::bad_input)?;
+            return kernel::run(&self, &program, json);
+        }
+        match ladder {
             Some(LadderFile::InPlace(_)) => return self.run_across(json),
             Some(LadderFile::Compressing(ladder)) => self.take(&ladder)?,
-            None => {}
+            Some(LadderFile::ByKernel(_)) | None => {}
         }
         let joined = self.join.as_deref().map(crate::broker::Joined::find).transpose()?;
         if self.fast() < RunConfig::MIN_FAST && joined.is_none() {
@@ -188,13 +245,43 @@ impl Args {
                 "{option}: only where pages stay mapped, with --slow or such memories in --tiers"
             )));
         }
+        if self.profile.is_some() && self.huge_pages == Some(HugePages::Never) {
+            let what = "--profile: has no effect with --huge-pages never";
+            return Err(Failure::bad_input(what));
+        }
         if let Some(spill) = &self.spill {
             spill.check()?;
+            if self.spill_size < SpillFile::LEAST {
+                return Err(Failure::bad_input(format!(
+                    "--spill-size: the file must be at least {}",
+                    SpillFile::LEAST
+                )));
+            }
         }
-        let program = Program::resolve(&self.program[0]).map_err(Failure::bad_input)?;
+        let program = Program::resolve(&self.program[0]);
+        let why = match &program {
+            Ok(_) => UffdProbe::run().usable().err(),
+            Err(refusal) if refusal.is_of_the_library() => Some(refusal.to_string()),
+            Err(_) => None,
+        };
+        if let Some(why) = why.filter(|_| joined.is_none() && self.may_be_by_kernel()) {
+            if !self.quiet {
+                output::say(format_args!("--engine kernel: the pager cannot serve it ({why})"));
+            }
+            let program = Program::locate(&self.program[0]).map_err(Failure::bad_input)?;
+            return kernel::run(&self, &program, json);
+        }
+        let program = program.map_err(Failure::bad_input)?;
         match UffdProbe::run().usable() {
             Ok(()) => self.run_managed(&program, joined, json),
             Err(why) if self.best_effort => {
+                if let Some(option) = self.managed_only() {
+                    return Err(Failure::unsupported(format!(
+                        "{option}: has no effect on a program that is not managed, and memory \
+                         cannot be managed here: {why} (`terrace doctor` says more; without \
+                         {option}, --best-effort runs the program unmanaged)"
+                    )));
+                }
                 if !self.quiet {
                     output::warn(format_args!("running unmanaged: {why}"));
                 }
@@ -207,12 +294,57 @@ impl Args {
         }
     }
 
+    /// Files are in a budget only of the kernel's engine with the kernel's own lists.
+    fn check_files(&mut self) -> Result<(), Failure> {
+        if !self.with_files {
+            return Ok(());
+        }
+        let why = if self.engine == Engine::Pager {
+            "not with --engine pager, which sees nothing of the page cache"
+        } else if self.policy.is_some() {
+            "not with --policy: a policy knows nothing of files' pages"
+        } else if !self.slow.is_empty() {
+            "not with --slow, where files' pages are no part of the budget"
+        } else {
+            self.engine = Engine::Kernel;
+            return Ok(());
+        };
+        Err(Failure::bad_input(format!("--files: {why}")))
+    }
+
+    /// Whether the kernel may serve what the pager cannot: if that was left to Terrace, nothing is
+    /// asked for that only the pager has, and fast swap can be had.
+    fn may_be_by_kernel(&self) -> bool {
+        let pagers_own = self.spill.is_some()
+            || self.store_limit.is_some()
+            || self.nodes.is_some()
+            || self.tiers.is_some()
+            || self.huge_pages.is_some()
+            || self.profile.is_some()
+            || self.quiet_windows.is_some()
+            || self.best_effort
+            || self.moving.names_sampler()
+            || self.policy.is_none()
+                && (self.economist != Mode::Enforce || self.min_region != MIN_REGION);
+        self.engine == Engine::Auto && !pagers_own && Support::of_this_machine().is_fast()
+    }
+
+    /// An option that was given and has nothing to show, or to choose, where nothing is managed.
+    /// Those that say how much and how stay without effect: to run without is what --best-effort
+    /// asks for.
+    fn managed_only(&self) -> Option<&'static str> {
+        let given = [
+            (self.record.is_some(), "--record"),
+            (self.observing.report_html.is_some(), "--report-html"),
+            (self.observing.metrics.is_some(), "--metrics"),
+        ];
+        given.into_iter().find_map(|(given, option)| given.then_some(option))
+    }
+
     /// What `--tiers` names.
     fn ladder(&self) -> Result<Option<LadderFile>, Failure> {
         let Some(path) = &self.tiers else { return Ok(None) };
-        let name = path.display().to_string();
-        let text = terrace_core::read_text(path)
-            .map_err(|e| Failure::bad_input(format!("--tiers: {name}: {e}")))?;
+        let (name, text) = attach::read_ladder(path)?;
         LadderFile::parse(&name, &text).map(Some).map_err(Failure::bad_input)
     }
 
@@ -242,6 +374,7 @@ impl Args {
             (!policy.is_empty(), policy.as_str()),
             (self.spill.is_some(), "--spill"),
             (self.huge_pages.is_some(), "--huge-pages"),
+            (self.profile.is_some(), "--profile"),
             (self.quiet_windows.is_some(), "--quiet-windows"),
             (self.best_effort, "--best-effort"),
         ];
@@ -271,9 +404,15 @@ impl Args {
     fn files(&self, program: &Program) -> Files {
         let mut files = Files::new();
         files.runs(&program.path, &self.program[1..]);
-        if let Some(tiers) = &self.tiers {
+        if let Some(tiers) = self.tiers.as_deref()
+            && let Ok(tiers) = attach::ladder_file(tiers)
+        {
             files.reads("--tiers", tiers);
         }
+        if let Some(profile) = &self.profile {
+            files.reads("--profile", profile);
+        }
+        self.observing.names(&mut files);
         files
     }
 

@@ -8,12 +8,13 @@ use terrace_policy::PolicyName;
 
 use super::Args;
 use crate::attach::{How, Session};
+use crate::calibrate::Prices;
 use crate::failure::Failure;
 use crate::observing::Observing;
 use crate::output::Files;
 
 /// What moves the pages, if the ladder names several memories.
-pub(super) fn session(args: &Args) -> Result<Option<Session>, Failure> {
+pub(super) fn session(args: &Args, prices: &Prices) -> Result<Option<Session>, Failure> {
     let Some(nodes) = &args.nodes else { return Ok(None) };
     let mut ladder = nodes.clone();
     args.moving.limit(&mut ladder)?;
@@ -31,6 +32,7 @@ pub(super) fn session(args: &Args) -> Result<Option<Session>, Failure> {
         targets: Targets::Process { process: std::process::id(), tree: true },
         policy: args.policy.filter(mapped).unwrap_or(PolicyName::HeMem),
         economist: args.economist,
+        prices: prices.clone(),
         moving: args.moving.outside(),
         min_region: args.min_region,
         dry_run: false,

@@ -94,6 +94,19 @@ pub(crate) enum Refusal {
     NestedTooDeeply(String),
 }
 
+impl Refusal {
+    /// Whether it is only that Terrace's library cannot be loaded into the program.
+    pub(crate) fn is_of_the_library(&self) -> bool {
+        matches!(
+            self,
+            Self::Architecture { .. }
+                | Self::Static(_)
+                | Self::OtherLibc { .. }
+                | Self::Privileged { .. }
+        )
+    }
+}
+
 /// A program that can be run under management.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Program {

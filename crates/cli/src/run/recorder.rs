@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_core::{PageSize, RegionId};
-use terrace_live::dying::{self, Left};
-use terrace_live::event_ring::{DECISIONS_EXTENSION, DecisionRing, EXTENSION, EventRing};
-use terrace_live::opened::Opened;
-use terrace_live::shared::{ProcessPage, RING};
+use terrace_live::decide::event_ring::{DECISIONS_EXTENSION, DecisionRing, EXTENSION, EventRing};
+use terrace_live::failsafe::dying::{self, Left};
+use terrace_live::stats::opened::Opened;
+use terrace_live::stats::process_page::{ProcessPage, RING};
 use terrace_report::{Moment, RunReport};
 
-use super::ended::{Ended, KEPT, importance};
+use super::ended::{Ended, MOST_ENDED, importance};
 use crate::failure::Failure;
 use crate::output::{self, Output};
 use crate::records::{Header, Record, RegionRecord, Residency, Writer};
@@ -72,7 +72,7 @@ struct RecordFile {
 impl Recorder {
     /// Watches a directory; writes decisions to a file, if one is given.
     pub(crate) fn new(directory: &Path, file: Option<(Output, Header)>) -> Result<Self, Failure> {
-        let file = file.map(|(out, header)| RecordFile::begin(out, &header)).transpose()?;
+        let file = file.map(|(out, header)| RecordFile::begin(out, &header));
         let ended = Ended::new(directory)
             .map_err(|e| runs::not_made(&e, &directory.display().to_string()))?;
         Ok(Self {
@@ -186,7 +186,7 @@ impl Recorder {
         let all = self.processes.iter().filter(|(_, process)| process.page.has_ended());
         let mut all: Vec<_> =
             all.map(|(name, process)| (importance(&process.page), name.clone())).collect();
-        let many = all.len().saturating_sub(KEPT);
+        let many = all.len().saturating_sub(MOST_ENDED);
         all.sort();
         for (_, name) in all.into_iter().take(many) {
             let Some(process) = self.processes.get(&name) else { continue };
@@ -367,11 +367,11 @@ impl Decisions {
 }
 
 impl RecordFile {
-    fn begin(out: Output, header: &Header) -> Result<Self, Failure> {
-        let shown = out.shown().to_owned();
-        let writer = Writer::new(BufWriter::new(out), header)
-            .map_err(|e| Failure::failed(format!("--record: {}: {e}", shown.display())))?;
-        Ok(Self { writer, lost: 0, failed: false })
+    fn begin(out: Output, header: &Header) -> Self {
+        let (writer, begun) = Writer::begin(BufWriter::new(out), header);
+        let mut file = Self { writer, lost: 0, failed: false };
+        file.note(begun);
+        file
     }
 
     fn output(&mut self) -> &mut Output {

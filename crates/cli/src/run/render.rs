@@ -12,10 +12,13 @@ use terrace_report::run::{
 use terrace_report::{End, Slowdown, share};
 
 use crate::attach;
-use crate::output::{count, facts, percent, table};
+use crate::output::{count, counted, facts, percent, table};
+use crate::records::NOT_RECORDED;
 
 /// Regions that the report shows; JSON has them all.
 const TOP_REGIONS: usize = 8;
+/// The report shows regions that are gone if one of so many faults was in them; JSON has them all.
+const FREED_PART: u64 = 100;
 /// Processes that the report shows; JSON has them all.
 const TOP_PROCESSES: usize = 12;
 /// Programs on plain memory that the report names; JSON has more.
@@ -33,10 +36,13 @@ pub(crate) fn render(report: &RunReport) -> String {
     }
     if let Some(why) = report.nothing_managed {
         let _ = writeln!(text, "  nothing was managed: {}", nothing_managed(report, why));
+        let mut rows = Vec::new();
         if let Some(all) = &report.outside {
             let budget = format!("{}, {}", report.budget, outside_of(report, all));
-            text.push_str(&facts("  ", &[("budget", budget), ("outside", outside(report, all))]));
+            rows.extend([("budget", budget), ("outside", outside(report, all))]);
         }
+        rows.extend(largest_process(report).map(|text| ("largest", text)));
+        text.push_str(&facts("  ", &rows));
         return text;
     }
     for process in &report.processes {
@@ -53,6 +59,7 @@ pub(crate) fn render(report: &RunReport) -> String {
     section(&mut text, &stall(&report.total));
     section(&mut text, &accounts(&report.total.accounts));
     section(&mut text, &regions(report));
+    section(&mut text, &freed_regions(report));
     if report.processes.len() > 1 {
         section(&mut text, &processes(report));
     }
@@ -86,13 +93,18 @@ fn headline(report: &RunReport) -> String {
 
 /// What a dump lacks, and the command that completes it.
 fn core_dump(dump: &CoreDumpReport) -> String {
-    let pages = count(dump.absent);
+    let pages = count(dump.absent + dump.spilled_pages);
     let mut text = format!(
         "{pages} absent pages read as zeros in it; `terrace core FILE --output FULL` puts them in \
          their place"
     );
     if !dump.spilled.is_zero() {
-        let _ = write!(text, ", but not {} of the spill file, which is gone", dump.spilled);
+        let _ = write!(
+            text,
+            ", but not {} of them: these were in the spill file ({}), which is gone",
+            count(dump.spilled_pages),
+            dump.spilled
+        );
     }
     text
 }
@@ -112,6 +124,10 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
     }
     if let Some(all) = &report.outside {
         rows.insert(1, ("outside", outside(report, all)));
+    }
+    if let Some(text) = largest_process(report) {
+        let at = rows.len() - 3;
+        rows.insert(at, ("largest", text));
     }
     if let Some(dump) = &report.core_dump {
         rows.insert(0, ("core dump", core_dump(dump)));
@@ -133,6 +149,11 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
     if !total.thrashing.is_zero() {
         rows.push(("thrashing", thrashing(report)));
     }
+    if total.forks_unmanaged > 0 {
+        let children = count(total.forks_unmanaged);
+        let why = "not made by the C library's fork, went on on plain memory";
+        rows.push(("children", format!("{children} {why}")));
+    }
     rows.extend([
         ("waited for us", waited(report)),
         ("slowdown", report.slowdown.as_ref().map_or_else(|| "unknown".to_owned(), slowdown)),
@@ -151,9 +172,9 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
         (
             "economist",
             format!(
-                "{}, {} decisions{}",
+                "{}, {}{}",
                 report.economist,
-                count(total.decisions()),
+                counted(total.decisions(), "decision", "decisions"),
                 unrecorded(report.decisions_lost.unwrap_or(0)),
             ),
         ),
@@ -171,7 +192,10 @@ fn nothing_managed(report: &RunReport, why: NothingManaged) -> String {
         (NothingManaged::Outside, _) => {
             "what could be managed fits into the budget; other memory does not count".to_owned()
         }
-        _ if most.is_zero() => format!("no process mapped as much as {LEAST}"),
+        // A single process is looked at seldom: what was there for a moment may have been missed.
+        _ if most.is_zero() => format!(
+            "all that was mapped fits into the budget; no process was seen to map as much as {LEAST}"
+        ),
         _ => format!("all that was mapped fits into the budget, {most} of {}", report.budget),
     }
 }
@@ -194,6 +218,20 @@ fn outside(report: &RunReport, outside: &OutsideReport) -> String {
     // Of a program that has ended nothing is left.
     let now = if report.end.is_some() { String::new() } else { format!("{} now, ", outside.now) };
     format!("{now}{} at most: {}", outside.peak, parts.join("; "))
+}
+
+/// What the kernel has counted of the largest process, where the other figures do not show it all:
+/// what came and went between two looks, Terrace's own books, and files that are mapped.
+fn largest_process(report: &RunReport) -> Option<String> {
+    let more = report.not_shown()?;
+    let own = report.outside.as_ref().map_or(Bytes::ZERO, |outside| outside.own_peak);
+    let own = if own.is_zero() { String::new() } else { format!(" ({own} were seen)") };
+    let unseen = report.unseen().map_or(String::new(), |unseen| format!(" ({unseen} at most)"));
+    Some(format!(
+        "one process had {} in RAM at most, by the kernel's count: {more} beyond these figures, for \
+         files it maps, Terrace's own{own}, and what was not seen in time{unseen}",
+        report.process_peak
+    ))
 }
 
 /// Who ran without us, and with how much.
@@ -220,7 +258,7 @@ fn unrecorded(count: u64) -> String {
         return String::new();
     }
     let count = crate::output::count(count);
-    format!(" ({count} not recorded: no processor was free in time; `-- nice PROGRAM` helps)")
+    format!(" ({count} {NOT_RECORDED})")
 }
 
 fn budget(report: &RunReport) -> String {
@@ -265,7 +303,7 @@ fn budget(report: &RunReport) -> String {
 fn promotions(total: &Figures) -> String {
     let mut text = count(total.promotions);
     if total.ahead > 0 {
-        let _ = write!(text, ", {} pages came ahead of a touch", count(total.ahead));
+        let _ = write!(text, ", {} came ahead of a touch", counted(total.ahead, "page", "pages"));
     }
     if total.ping_pongs > 0 {
         let _ = write!(text, ", {} of pages that had just left", count(total.ping_pongs));
@@ -293,12 +331,27 @@ fn slowdown(slowdown: &Slowdown) -> String {
 /// What became of huge pages; nothing if there were none.
 fn huge_pages(total: &Figures) -> Option<String> {
     let huge = &total.huge;
-    (huge.backed + huge.collapsed > 0).then(|| {
+    let profiled = huge.profiled + huge.populated + huge.mappings_known + huge.mappings_unknown;
+    (huge.backed + huge.collapsed + profiled + huge.profile_unread > 0).then(|| {
         let mut text = format!(
             "{} of 2 MiB came ahead of a walk, {} walked through",
             count(huge.backed),
             count(huge.walked_through)
         );
+        if profiled > 0 {
+            let _ = write!(
+                text,
+                ", {} by the profile and {}; it knows {} of {}",
+                count(huge.profiled),
+                counted(huge.populated, "base page", "base pages"),
+                count(huge.mappings_known),
+                counted(huge.mappings_known + huge.mappings_unknown, "mapping", "mappings")
+            );
+        }
+        if huge.profile_unread > 0 {
+            let processes = counted(huge.profile_unread, "process", "processes");
+            let _ = write!(text, ", {processes} could not read it");
+        }
         if huge.collapsed > 0 {
             let _ = write!(text, ", {} collapsed", count(huge.collapsed));
         }
@@ -327,8 +380,8 @@ fn store(total: &Figures) -> String {
     let store = &total.store;
     let ratio = store.ratio().map_or(String::new(), |ratio| format!(" at {ratio:.2} : 1"));
     let mut text = format!(
-        "{} pages compressed{ratio}, {} same-filled; {} + {} overhead, {} at most",
-        count(store.compressed_pages),
+        "{} compressed{ratio}, {} same-filled; {} + {} overhead, {} at most",
+        counted(store.compressed_pages, "page", "pages"),
         count(store.same_filled_pages),
         store.compressed,
         store.overhead(),
@@ -509,6 +562,38 @@ fn regions(report: &RunReport) -> String {
         + &more(all.len(), TOP_REGIONS)
 }
 
+/// What was unmapped, or moved, before the end.
+fn freed_regions(report: &RunReport) -> String {
+    let faults: u64 = report.total.faults.iter().map(|fault| fault.count).sum();
+    let of = |process| move |region| (process, region);
+    let processes = report.processes.iter();
+    let mut all: Vec<_> = processes
+        .flat_map(|process| process.freed_regions.iter().map(of(process)))
+        .filter(|(_, region)| region.faults * FREED_PART >= faults)
+        .collect();
+    if all.is_empty() {
+        return String::new();
+    }
+    all.sort_by_key(|(_, region)| std::cmp::Reverse(region.faults));
+    let rows: Vec<_> = all
+        .iter()
+        .take(TOP_REGIONS)
+        .map(|(process, region)| {
+            let end = region.start + region.length.get();
+            [
+                format!("{:x}-{end:x}", region.start),
+                process.pid.to_string(),
+                region.length.to_string(),
+                count(region.times),
+                region.after.to_string(),
+                count(region.faults),
+            ]
+        })
+        .collect();
+    table(["freed regions", "process", "mapped", "times", "last after", "faults"], &rows)
+        + &more(all.len(), TOP_REGIONS)
+}
+
 fn processes(report: &RunReport) -> String {
     let mut all: Vec<_> = report.processes.iter().collect();
     all.sort_by_key(|process| std::cmp::Reverse(process.figures.mapped_peak));
@@ -549,7 +634,8 @@ mod tests {
     use terrace_report::SharedReport;
     use terrace_report::outside::Cause;
     use terrace_report::run::{
-        FaultClass, FaultReport, ProcessReport, RegionReport, StallReport, StoreReport,
+        FaultClass, FaultReport, FreedRegionReport, ProcessReport, RegionReport, StallReport,
+        StoreReport,
     };
 
     fn figures() -> Figures {
@@ -558,6 +644,8 @@ mod tests {
             mapped_peak: Bytes(Bytes::gib(1).get() + 12_582_912),
             resident: Bytes::mib(250),
             resident_peak: Bytes::mib(255),
+            held_peak: Bytes::ZERO,
+            given_up: Bytes::ZERO,
             faults: vec![
                 FaultReport {
                     kind: FaultClass::FirstTouch,
@@ -601,10 +689,12 @@ mod tests {
                 walked_through: 88,
                 split: 12,
                 collapsed: 7,
+                ..Default::default()
             },
             demotions: 1_248_001,
             demotions_cancelled: 3_002,
             demotions_refused: 0,
+            forks_unmanaged: 0,
             store: StoreReport {
                 compressed_pages: 190_000,
                 same_filled_pages: 8_000,
@@ -681,6 +771,25 @@ mod tests {
                     parts: [335; 32],
                 },
             ],
+            freed_regions: vec![
+                FreedRegionReport {
+                    start: 0x7f3a_2000_0000,
+                    length: Bytes::mib(128),
+                    faults: 98_304,
+                    parts: [3_072; 32],
+                    times: 3,
+                    after: Nanos::millis(12_340),
+                },
+                // Hardly any.
+                FreedRegionReport {
+                    start: 0x7f3a_1f00_0000,
+                    length: Bytes::mib(2),
+                    faults: 512,
+                    parts: [16; 32],
+                    times: 1,
+                    after: Nanos::millis(340),
+                },
+            ],
         }
     }
 
@@ -717,6 +826,8 @@ mod tests {
             core_dump: None,
             plain: None,
             outside: None,
+            process_peak: Bytes::ZERO,
+            unseen_peak: Bytes::ZERO,
             nothing_managed: None,
         }
     }
@@ -854,7 +965,11 @@ mod tests {
             text(&report.clone().beside(None, Some(Box::new(shared_memory(Bytes::mib(604))))));
         let both_fit = text(&report.beside(None, Some(Box::new(shared_memory(Bytes::mib(256))))));
 
-        assert_eq!(little, "  nothing was managed: no process mapped as much as 1.00 MiB\n");
+        assert_eq!(
+            little,
+            "  nothing was managed: all that was mapped fits into the budget; no process was seen to \
+             map as much as 1.00 MiB\n"
+        );
         assert_eq!(
             fits,
             "  nothing was managed: all that was mapped fits into the budget, 200 MiB of 256 MiB\n"

@@ -5,7 +5,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use terrace_core::SpillTier;
+use terrace_core::{Bytes, SpillTier};
+use terrace_kernel::setup::Backing;
 use terrace_live::config::RunConfig;
 
 use crate::failure::Failure;
@@ -36,6 +37,9 @@ impl From<&SpillTier> for SpillFile {
 }
 
 impl SpillFile {
+    /// The smallest file: it is written in parts, between which records move.
+    pub(super) const LEAST: Bytes = Bytes::mib(1);
+
     /// Refuses what processes could not make files beside.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let shown = self.path.display();
@@ -73,6 +77,25 @@ impl SpillFile {
         // The program may change its directory before the file is made.
         config.spill = Some(super::absolute(&self.path));
         config.spill_mapped = self.mapped;
+    }
+
+    /// The same for the kernel engine, whose zram device writes to it.
+    pub(super) fn backing(&self, size: Bytes) -> Result<Backing, Failure> {
+        if self.mapped {
+            return Err(Failure::bad_input(
+                "--spill: with --engine kernel a file, and not one that is mapped (`dax:`)",
+            ));
+        }
+        self.check()?;
+        if size < Self::LEAST {
+            return Err(Failure::bad_input(format!(
+                "--spill-size: the file must be at least {}",
+                Self::LEAST
+            )));
+        }
+        let path = super::absolute(&self.path);
+        let directory = path.parent().unwrap_or(Path::new("/")).to_owned();
+        Ok(Backing { directory, size })
     }
 
     /// The tier's name.

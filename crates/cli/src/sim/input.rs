@@ -1,4 +1,4 @@
-//! What the full model runs: a trace, an algorithm, or a program as it runs.
+//! What the exact engine runs: a trace, an algorithm, or a program as it runs.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 use terrace_core::Bytes;
 use terrace_sim::SimError;
-use terrace_sim::full::{FullConfig, Source};
+use terrace_sim::exact::{ExactConfig, Source};
 use terrace_sim::trace::partial::Cut;
 use terrace_sim::trace::{Format, Summary, TraceReader, import};
 use terrace_sim::workload::catalog::{ProgramName, ProgramSpec};
 
-use super::full::Shared;
+use super::exact::{SEED, Shared};
 use super::recorder::{self, Recording, Via};
 use crate::args::one_of;
 use crate::failure::Failure;
@@ -115,6 +115,11 @@ pub(crate) enum Repeatable {
 }
 
 impl Input {
+    /// Whether it was said how often policies are told of accesses.
+    pub(crate) fn samples(&self) -> bool {
+        self.sample_period.is_some()
+    }
+
     /// Whether anything of this kind was asked for.
     pub(crate) fn is_wanted(&self) -> bool {
         self.trace.is_some() || self.algorithm.is_some() || !self.program.is_empty()
@@ -130,6 +135,17 @@ impl Input {
         self.trace.is_some() || !self.program.is_empty()
     }
 
+    /// The trace that is read, and its format.
+    pub(crate) fn trace(&self) -> Option<(&Path, Format)> {
+        let path = self.trace.as_deref()?;
+        Some((path, self.format.unwrap_or_else(|| Format::of(path))))
+    }
+
+    /// Whether a trace is read as far as it goes.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.partial
+    }
+
     /// Names the files that it reads.
     pub(crate) fn names(&self, files: &mut Files) {
         if let Some(trace) = &self.trace {
@@ -143,12 +159,15 @@ impl Input {
     }
 
     /// The configuration of a simulation on a machine.
-    pub(crate) fn config(&self, shared: &Shared<'_>) -> Result<FullConfig, Failure> {
+    pub(crate) fn config(&self, shared: &Shared<'_>) -> Result<ExactConfig, Failure> {
         let machine = terrace_sim::machines::load(shared.machine).map_err(Failure::bad_input)?;
-        let mut config = FullConfig::new(machine, shared.policy);
+        let mut config = ExactConfig::new(machine, shared.policy);
         config.economist = shared.economist;
         config.page_size = shared.page_size;
-        config.seed = shared.seed;
+        config.seed = shared.seed.unwrap_or(SEED);
+        if self.cores == 0 {
+            return Err(Failure::bad_input("--cores: must be above zero"));
+        }
         config.cores = self.cores;
         if let Some(period) = self.sample_period {
             if period == 0 {
@@ -160,6 +179,9 @@ impl Input {
     }
 
     fn spec(&self, name: ProgramName, seed: u64) -> Result<ProgramSpec, Failure> {
+        if self.size < Bytes::mib(1) {
+            return Err(Failure::bad_input("--size: must be at least 1 MiB"));
+        }
         let mut spec = ProgramSpec::new(name, self.size, self.accesses);
         spec.seed = seed;
         spec.threads = self.cores;
@@ -167,6 +189,11 @@ impl Input {
             let (name, value) = text.split_once('=').ok_or_else(|| {
                 Failure::bad_input(format!("--set: `{text}` is not of the form name=value"))
             })?;
+            if ProgramSpec::OF_HOT_SET.contains(&name) && !spec.name.has_hot_set() {
+                let what =
+                    format!("--set: {name}: has no effect on {}, which has no hot set", spec.name);
+                return Err(Failure::bad_input(what));
+            }
             spec.set(name, value).map_err(|e| Failure::bad_input(format!("--set: {e}")))?;
         }
         Ok(spec)
@@ -272,6 +299,16 @@ pub(crate) fn tell(name: &str, summary: Option<&Summary>) {
     }
 }
 
+/// Says on stderr that a trace has calls that this engine does not make.
+pub(crate) fn tell_calls(name: &str, summary: Option<&Summary>) {
+    if let Some(calls) = summary.map(|summary| summary.calls).filter(|&calls| calls > 0) {
+        let calls = output::count(calls);
+        output::say(format_args!(
+            "{name}: {calls} calls for I/O are passed over; `terrace sim --kernel` makes them"
+        ));
+    }
+}
+
 /// A source under another name.
 struct Named(Box<dyn Source>, String);
 
@@ -279,10 +316,13 @@ impl Source for Named {
     fn describe(&self) -> String {
         self.1.clone()
     }
+    fn has_long_turns(&self) -> bool {
+        self.0.has_long_turns()
+    }
     fn summary(&self) -> Option<Summary> {
         self.0.summary()
     }
-    fn next(&mut self, batch: &mut terrace_sim::full::Batch) -> Result<bool, SimError> {
+    fn next(&mut self, batch: &mut terrace_sim::exact::Batch) -> Result<bool, SimError> {
         self.0.next(batch)
     }
 }
@@ -290,7 +330,7 @@ impl Source for Named {
 /// Records a program into a file that goes away with its path.
 fn record(program: &[OsString], via: Option<Via>) -> Result<(TempPath, String, u64), Failure> {
     use std::io::BufWriter;
-    use terrace_sim::full::Batch;
+    use terrace_sim::exact::Batch;
     use terrace_sim::trace::{TraceHeader, TraceWriter};
 
     let bad = |e: std::io::Error| Failure::failed(format!("cannot record the program: {e}"));

@@ -4,14 +4,16 @@
 //! |---|---|
 //! | [`setup`] | machine, workload and phases from the command line |
 //! | [`render`] | the report as people read it |
-//! | [`full`] | recorded programs, access by access |
+//! | [`exact`] | recorded programs, access by access |
 //! | [`input`] | what runs access by access |
 //! | [`persist`] | the same under a persistence scheme |
+//! | [`played`] | accesses and calls for I/O in a simulated kernel |
 //! | [`recorder`] | programs under a recorder |
 
-pub(crate) mod full;
+pub(crate) mod exact;
 pub(crate) mod input;
 mod persist;
+mod played;
 pub(crate) mod recorder;
 mod render;
 pub(crate) mod setup;
@@ -22,9 +24,11 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
-use terrace_core::Event;
+use terrace_core::Machine;
 use terrace_economics::Decision;
-use terrace_sim::{Recorder, SimConfig, SimPolicy, SimReport, Simulation};
+use terrace_sim::exact::ExactConfig;
+use terrace_sim::kernel::KernelConfig;
+use terrace_sim::{Listeners, OnDecisions, SimPolicy, SimReport, Simulation};
 
 use self::setup::Setup;
 use crate::args::one_of;
@@ -36,7 +40,8 @@ use crate::records::{Header, MachineFacts, Record, World, Writer};
 /// Simulate a policy on a machine with tiered memory.
 ///
 /// By itself a workload of independent accesses at full scale; with a trace, an
-/// algorithm or a program, every access through caches, TLBs and page tables.
+/// algorithm or a program, every access through caches, TLBs and page tables; with `--kernel`, a
+/// program's accesses and its calls for I/O in a simulated kernel.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: terrace sim --machine optane-cascade-lake --policy hemem \
                         --working-set 512GiB --hot 64GiB")]
@@ -50,7 +55,10 @@ pub(crate) struct Args {
     setup: Setup,
 
     #[command(flatten)]
-    traced: full::Traced,
+    traced: exact::Traced,
+
+    #[command(flatten)]
+    played: played::Played,
 
     #[command(flatten)]
     persist: persist::Persist,
@@ -70,11 +78,35 @@ impl Args {
         if self.persist.is_wanted() {
             return self.persist.execute(&self.traced.input, self.setup.seed(), json);
         }
+        if let Some(strategy) = self.played.strategy() {
+            let around = played::Around {
+                input: &self.traced.input,
+                machine: self.setup.machine(),
+                fast: self.traced.fast(),
+                economist: self.setup.economist(),
+            };
+            let record = |program: String, config: &KernelConfig| {
+                let header = |facts| {
+                    let economist = config.economist;
+                    let policy = strategy.name().to_owned();
+                    Header::new(World::Sim, vec![program], policy, economist, facts)
+                };
+                let path = self.record.as_deref();
+                let files = &mut Files::new();
+                path.map(|path| self.open_record(files, path, &config.machine, header)).transpose()
+            };
+            return self.played.execute(strategy, &around, record, json);
+        }
         if self.traced.is_wanted() {
-            if self.record.is_some() {
-                return Err(Failure::bad_input("--record: not with a recorded program yet"));
-            }
-            return self.traced.execute(&self.setup.shared(self.policy), json);
+            let record = |files: &mut Files, program: String, config: &ExactConfig| {
+                let header = |facts| {
+                    let policy = self.policy.name().to_owned();
+                    Header::new(World::Sim, vec![program], policy, config.economist, facts)
+                };
+                let path = self.record.as_deref();
+                path.map(|path| self.open_record(files, path, &config.machine, header)).transpose()
+            };
+            return self.traced.execute(&self.setup.shared(self.policy), record, json);
         }
         if self.traced.wants_page() {
             let what = "--html: needs a trace, an algorithm or a program";
@@ -83,12 +115,18 @@ impl Args {
         let config = self.setup.config(self.policy)?;
         let record = match &self.record {
             None => None,
-            Some(path) => Some(self.open_record(path, &config)?),
+            Some(path) => {
+                let header = |facts| {
+                    let program = vec![config.workload.describe()];
+                    let policy = self.policy.name().to_owned();
+                    Header::new(World::Sim, program, policy, config.economist, facts)
+                };
+                Some(self.open_record(&mut Files::new(), path, &config.machine, header)?)
+            }
         };
-        let recorder = record
-            .as_ref()
-            .map(|shared| Box::new(DecisionRecorder(Arc::clone(shared))) as Box<dyn Recorder>);
-        let simulation = Simulation::with_recorder(config, recorder).map_err(Failure::bad_input)?;
+        let decisions = record.as_ref().map(listener);
+        let listeners = Listeners { decisions, ..Listeners::default() };
+        let simulation = Simulation::heard(config, listeners).map_err(Failure::bad_input)?;
         let report = run(simulation, &Progress::new().bar(self.policy.name()));
         if let Some(shared) = record {
             finish(&shared)?;
@@ -102,21 +140,22 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn open_record(&self, path: &Path, config: &SimConfig) -> Result<SharedFile, Failure> {
-        let mut files = Files::new();
-        self.setup.names(&mut files);
+    /// Opens the file of decisions, if one is wanted, beside the other files of the command.
+    fn open_record(
+        &self,
+        files: &mut Files,
+        path: &Path,
+        machine: &Machine,
+        header: impl FnOnce(MachineFacts) -> Header,
+    ) -> Result<SharedFile, Failure> {
+        self.setup.names(files);
+        self.traced.input.names(files);
         let out = files.writes("--record", path, Kind::Recording)?;
-        let header = Header::new(
-            World::Sim,
-            vec![config.workload.describe()],
-            self.policy.name().to_owned(),
-            config.economist,
-            MachineFacts {
-                name: config.machine.name.clone(),
-                clock: Some(config.machine.cpu.clock.value),
-                tiers: config.machine.tiers.iter().map(|tier| tier.name.clone()).collect(),
-            },
-        );
+        let header = header(MachineFacts {
+            name: machine.name.clone(),
+            clock: Some(machine.cpu.clock.value),
+            tiers: machine.tiers.iter().map(|tier| tier.name.clone()).collect(),
+        });
         let bad = |e: io::Error| Failure::failed(format!("--record: {}: {e}", path.display()));
         let writer = Writer::new(BufWriter::new(out), &header).map_err(bad)?;
         Ok(Arc::new(Mutex::new(RecordFile { writer, failed: None })))
@@ -132,7 +171,7 @@ pub(crate) fn run(simulation: Simulation, bar: &Bar) -> SimReport {
     report
 }
 
-/// The simulation owns its recorder; the file is shared so that its errors can
+/// The simulation owns its listeners; the file is shared so that its errors can
 /// be asked for when the simulation is over.
 type SharedFile = Arc<Mutex<RecordFile>>;
 
@@ -142,22 +181,26 @@ struct RecordFile {
     failed: Option<io::Error>,
 }
 
-struct DecisionRecorder(SharedFile);
-
-impl Recorder for DecisionRecorder {
-    fn event(&mut self, _event: &Event) {}
-
-    fn decisions(&mut self, decisions: &[Decision]) {
-        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for decision in decisions {
-            if file.failed.is_some() {
-                return;
-            }
-            // A simulated program is one process; no real one has number 0.
-            let record = Record::Decision { process: 0, decision: Box::new(*decision) };
-            file.failed = file.writer.write(&record).err();
-            file.writer.get_mut().get_mut().keep();
+impl RecordFile {
+    fn write(&mut self, record: &Record) {
+        if self.failed.is_none() {
+            self.failed = self.writer.write(record).err();
+            self.writer.get_mut().get_mut().keep();
         }
+    }
+}
+
+/// Writes decisions to a file.
+fn listener(shared: &SharedFile) -> OnDecisions {
+    let shared = SharedFile::clone(shared);
+    Box::new(move |decisions| write_decisions(&shared, decisions))
+}
+
+fn write_decisions(shared: &SharedFile, decisions: &[Decision]) {
+    let mut file = shared.lock().unwrap_or_else(PoisonError::into_inner);
+    for decision in decisions {
+        // A simulated program is one process; no real one has number 0.
+        file.write(&Record::Decision { process: 0, decision: Box::new(*decision) });
     }
 }
 

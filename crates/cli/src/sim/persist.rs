@@ -8,9 +8,9 @@ use terrace_dram::presets;
 use terrace_persist::folded::Folded;
 use terrace_persist::run::{RunConfig, RunReport, Survival, run};
 use terrace_persist::scheme::{FlushScope, SspConfig};
-use terrace_sim::full::Source;
+use terrace_sim::exact::Source;
 
-use super::input::{Input, tell};
+use super::input::{Input, tell, tell_calls};
 use crate::args::one_of;
 use crate::failure::Failure;
 use crate::output::{self, count, facts, percent};
@@ -30,7 +30,8 @@ pub(crate) struct Persist {
     survival: Option<Survival>,
 
     /// A memory with a part that is not volatile: one that comes with Terrace
-    /// (kindle, optane-hybrid, stt-ram, cxl-battery), or a memory file.
+    /// (kindle, optane-hybrid, stt-ram, cxl-battery), or a memory file by its path or its
+    /// name.
     #[arg(long, value_name = "NAME|FILE", default_value = "kindle")]
     memory: String,
 
@@ -123,6 +124,7 @@ impl Persist {
                 return Err(Failure::failed(what));
             }
             tell(&report.workload, Some(input));
+            tell_calls(&report.workload, Some(input));
         }
         let text = if json {
             output::json("terrace.sim.persist", &Document { report: &report, cut })?

@@ -16,7 +16,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use rustix::fs::Access;
 use terrace_report::End;
-use terrace_sim::full::Source;
+use terrace_signals::Environment;
+use terrace_sim::exact::Source;
 use terrace_sim::trace::import;
 
 use crate::failure::Failure;
@@ -119,6 +120,15 @@ fn best() -> Via {
 /// Starts a program under a recorder. From then on signals that this process is sent are handed on
 /// to it.
 pub(crate) fn start(program: &[OsString], via: Option<Via>) -> Result<Recording, Failure> {
+    start_with(program, via, &[])
+}
+
+/// The same, with these variables in the program's environment unless it has them already.
+pub(crate) fn start_with(
+    program: &[OsString],
+    via: Option<Via>,
+    environment: &[(&str, &str)],
+) -> Result<Recording, Failure> {
     let name = program.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let executable = executable(program.first().unwrap_or(&OsString::new()))?;
     let via = via.unwrap_or_else(best);
@@ -131,7 +141,12 @@ pub(crate) fn start(program: &[OsString], via: Option<Via>) -> Result<Recording,
         Via::Lackey => lackey(&path)?,
     };
     command.arg(&executable).args(&program[1..]);
-    let running = Running::start(&mut command).map_err(|e| {
+    let mut all = Environment::inherited();
+    for (name, value) in environment.iter().filter(|(name, _)| env::var_os(name).is_none()) {
+        let set = all.set(name, value.as_ref());
+        set.map_err(|e| Failure::failed(format!("{name}: {e}")))?;
+    }
+    let running = Running::start_in(&mut command, &all).map_err(|e| {
         Failure::failed(format!("cannot start {}: {e}", command.get_program().display()))
     })?;
     let waiting = thread::spawn(move || {

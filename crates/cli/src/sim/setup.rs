@@ -9,7 +9,7 @@ use terrace_sim::{Phases, SimConfig, SimPolicy, Span, machines};
 use crate::args::{economist, one_of};
 use crate::failure::Failure;
 use crate::output::Files;
-use crate::sim::full::Shared;
+use crate::sim::exact::{SEED, Shared};
 
 /// Everything that a simulation can run under.
 pub(crate) const POLICIES: &[SimPolicy] = &SimPolicy::ALL;
@@ -45,7 +45,8 @@ pub(crate) fn page_size_name(size: PageSize) -> &'static str {
 /// What to simulate, the policy apart.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Setup {
-    /// A machine that comes with Terrace (optane-cascade-lake, cxl, laptop), or a machine file.
+    /// A machine that comes with Terrace (optane-cascade-lake, cxl, kindle, laptop), or a
+    /// machine file by its path or its name.
     #[arg(long, value_name = "NAME|FILE", default_value = "optane-cascade-lake")]
     machine: String,
 
@@ -99,9 +100,9 @@ pub(crate) struct Setup {
           value_parser = clap::value_parser!(u32).range(1..))]
     scale: u32,
 
-    /// Where all randomness comes from.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    seed: u64,
+    /// Where all randomness comes from; 1 without it.
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
 
     /// What the economist does: nothing, price and record, or also refuse what does not pay.
     #[arg(long, value_name = "MODE", default_value = "shadow", value_parser = economist())]
@@ -114,6 +115,13 @@ impl Setup {
         if self.duration.is_zero() {
             return Err(Failure::bad_input("--duration: must be above zero"));
         }
+        let end = self.warm_up + self.duration * u64::from(self.runs);
+        if let Some(at) = self.shift_at.filter(|&at| at >= end) {
+            return Err(Failure::bad_input(format!(
+                "--shift-at: has no effect at {at}: the simulation ends after {end} (--warm-up, \
+                 --duration, --runs)"
+            )));
+        }
         let machine = machines::load(&self.machine).map_err(Failure::bad_input)?;
         let workload = Gups::new(self.gups()).map_err(Failure::bad_input)?;
         let mut config = SimConfig::new(machine, Box::new(workload), policy);
@@ -124,18 +132,30 @@ impl Setup {
             run: Span::Time(self.duration),
         };
         config.scale = self.scale;
-        config.seed = self.seed;
+        config.seed = self.seed();
         Ok(config)
     }
 
     /// Names the files that it reads.
     pub(crate) fn names(&self, files: &mut Files) {
-        files.reads("--machine", &self.machine);
+        if let Some(machine) = machines::file(&self.machine) {
+            files.reads("--machine", machine);
+        }
     }
 
     /// Where all randomness comes from.
     pub(crate) fn seed(&self) -> u64 {
-        self.seed
+        self.seed.unwrap_or(SEED)
+    }
+
+    /// The machine, as it was named.
+    pub(crate) fn machine(&self) -> &str {
+        &self.machine
+    }
+
+    /// What the economist does.
+    pub(crate) fn economist(&self) -> Mode {
+        self.economist
     }
 
     /// What both models are told.

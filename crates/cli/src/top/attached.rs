@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use terrace_live::shared::PARTS;
+use terrace_live::stats::process_page::PARTS;
 use terrace_report::attach::RegionLine;
 use terrace_report::{AttachRates, AttachReport};
 

@@ -98,9 +98,14 @@ fn headline(manifest: &Manifest, elapsed: Nanos, more: &str) -> Line<'static> {
 /// A run whose memory is compressed.
 fn draw_run(frame: &mut Frame<'_>, body: Rect, run: &RunHistory, map: Map) {
     let regions = hottest(run);
+    let advice = run.advice();
+    let height = Constraint::Length(advice.len() as u16);
+    let [line, body] = Layout::vertical([height, Constraint::Min(0)]).areas(body);
+    let advice = advice.iter().map(|advice| Line::styled(format!(" {advice}"), BOLD));
+    frame.render_widget(Paragraph::new(advice.collect::<Vec<_>>()), line);
     let [tiers, rates, heat, list] = areas(body, regions.len());
     draw_tiers(frame, tiers, run);
-    draw_rates(frame, rates, run.rates.as_ref());
+    draw_rates(frame, rates, run.rates.as_ref(), run.signs().thrashes().is_some());
     draw_map(frame, heat, run, map);
     draw_regions(frame, list, run, &regions);
 }
@@ -184,9 +189,7 @@ fn draw_tiers(frame: &mut Frame<'_>, area: Rect, run: &RunHistory) {
 }
 
 /// What happened since the last look.
-fn draw_rates(frame: &mut Frame<'_>, area: Rect, rates: Option<&Rates>) {
-    // More often than not since the last look.
-    let thrashes = rates.is_some_and(|rates| rates.thrashing > 0.5);
+fn draw_rates(frame: &mut Frame<'_>, area: Rect, rates: Option<&Rates>, thrashes: bool) {
     let title = if thrashes { " now: thrashing, the budget is too small " } else { " now " };
     let block = Block::bordered().title(title);
     let Some(rates) = rates else {
@@ -270,7 +273,7 @@ fn draw_regions(frame: &mut Frame<'_>, area: Rect, run: &RunHistory, regions: &[
 pub(super) mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use terrace_live::shared::PARTS;
+    use terrace_live::stats::process_page::PARTS;
     use terrace_report::outside::{Cause, OutsideCause, OutsideReport};
     use terrace_report::run::{FaultReport, Figures, ProcessReport, ProcessState, RegionReport};
     use terrace_report::{RunReport, SharedReport, Slowdown};
@@ -328,6 +331,7 @@ pub(super) mod tests {
                 region(0x1200_0000_0000, Bytes::mib(128), u64::from(faults), parts),
                 region(0x1200_0a00_0000, Bytes::mib(8), 3, [0; PARTS]),
             ],
+            freed_regions: Vec::new(),
         };
         RunReport {
             program: vec!["/usr/bin/sort".into()],
@@ -361,6 +365,8 @@ pub(super) mod tests {
             core_dump: None,
             plain: None,
             outside: None,
+            process_peak: Bytes::ZERO,
+            unseen_peak: Bytes::ZERO,
             nothing_managed: None,
         }
     }
@@ -432,6 +438,23 @@ pub(super) mod tests {
 
         assert!(text.contains("DRAM       36.0 MiB of 32.0 MiB "), "{text}");
         assert!(text.contains("tiers: the budget is exceeded"), "{text}");
+        let advice = "36.0 MiB are resident in a budget of 32.0 MiB; `terrace set ";
+        assert!(text.contains(advice), "{text}");
+    }
+
+    #[test]
+    fn a_program_that_thrashes_is_told_to_have_more() {
+        let mut last = report(30);
+        last.total.thrashing = Nanos::millis(800);
+        let program = vec!["/usr/bin/sort".to_owned()];
+        let manifest =
+            Manifest::new(program, "hemem", "enforce", Bytes::mib(32), Nanos(500), vec![], None);
+        let run = RunHistory::of_looks(&manifest, vec![report(29), last]);
+
+        let text = drawn(&[Seen::Run(Box::new(run))], 130, 40, Map::Faults);
+
+        assert!(text.contains(" now: thrashing, the budget is too small "), "{text}");
+        assert!(text.contains("--fast 64MiB` gives it more"), "{text}");
     }
 
     #[test]

@@ -53,7 +53,8 @@ fn lines(run: &AttachHistory, rates: &AttachRates) -> Vec<Line<'static>> {
     };
     let report = &run.report;
     let traffic = format!("{}/s", Bytes(rates.moved.get() as u64));
-    let per_second = format!("{}/s", Bytes(report.limit.get() as u64));
+    let per_second =
+        report.limit.map_or("-".to_owned(), |limit| format!("{}/s", Bytes(limit.get() as u64)));
     let samplers: Vec<_> = report.samplers.iter().map(|sampler| sampler.name.as_str()).collect();
     let observed = if samplers.is_empty() { "nothing".to_owned() } else { samplers.join(", ") };
     vec![
@@ -135,7 +136,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use terrace_core::{BytesPerSecond, Nanos};
-    use terrace_live::shared::PARTS;
+    use terrace_live::stats::process_page::PARTS;
     use terrace_report::AttachReport;
     use terrace_report::attach::{ProcessLine, RegionLine, SamplerLine, TierLine};
 
@@ -188,7 +189,7 @@ mod tests {
             refaults: n,
             slowdown: None,
             moved: Bytes::mib(4) * n,
-            limit: BytesPerSecond(Bytes::gib(1).as_f64()),
+            limit: Some(BytesPerSecond(Bytes::gib(1).as_f64())),
             moving: Nanos::millis(20) * n,
             movers: 1,
             aborted: BTreeMap::new(),
@@ -208,6 +209,7 @@ mod tests {
             economist: "enforce".into(),
             accounts: Vec::new(),
             regions,
+            kernel: None,
         }
     }
 

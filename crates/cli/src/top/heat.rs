@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Color;
 use ratatui::widgets::{Block, Widget};
 use terrace_core::Bytes;
-use terrace_live::shared::PARTS;
+use terrace_live::stats::process_page::PARTS;
 
 use super::draw::DIM;
 use super::history::RegionKey;

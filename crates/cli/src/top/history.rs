@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use terrace_live::shared::PARTS;
+use terrace_live::stats::process_page::PARTS;
 use terrace_report::{Rates, RunReport};
 
 use super::attached::AttachHistory;
+use crate::advice::{self, Advice, Signs};
 use crate::residency::{self, Parts};
 use crate::runs::{self, LiveRun, Manifest};
 
@@ -139,6 +140,16 @@ impl RunHistory {
             columns.pop_front();
         }
         Self { manifest, report, rates, columns }
+    }
+
+    /// What the last look says of how the run is.
+    pub(super) fn signs(&self) -> Signs {
+        Signs::of(&self.report, self.rates.as_ref().map_or(0.0, |rates| rates.thrashing))
+    }
+
+    /// What would help the run now.
+    pub(super) fn advice(&self) -> Vec<Advice> {
+        self.signs().all(advice::whose(&self.report, self.manifest.pid))
     }
 
     /// Faults in a region since the look before.

@@ -24,6 +24,7 @@ use terrace_core::Nanos;
 use terrace_report::{AttachRates, AttachReport, Moment, Rates};
 
 use self::history::{History, Seen};
+use crate::advice::{self, Signs};
 use crate::failure::Failure;
 use crate::output;
 use crate::runs::{self, LiveRun};
@@ -52,7 +53,7 @@ pub(crate) struct Args {
     watch: bool,
 
     /// Stop after so many looks.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 }
 
@@ -88,6 +89,8 @@ struct RunLook {
     /// Whose it is, if not the run's own.
     budget_of: Option<u32>,
     rates: Option<Rates>,
+    /// What would help it.
+    advice: Vec<String>,
     #[serde(flatten)]
     moment: Moment,
 }
@@ -154,6 +157,7 @@ impl Args {
                     budget: run.report.budget,
                     budget_of: run.report.budget_of,
                     rates: run.rates.clone(),
+                    advice: run.advice().iter().map(ToString::to_string).collect(),
                     moment: run.report.clone().into(),
                 }),
                 Seen::Attached(run) => attached.push(AttachLook {
@@ -171,8 +175,17 @@ impl Args {
 /// A run's report as text; `None` before there is one.
 fn report(run: &LiveRun) -> Option<String> {
     if run.manifest.in_place {
-        run.attached().map(|report| crate::attach::render::render(&report))
+        run.attached().map(|report| match &report.kernel {
+            Some(kernel) => crate::kernel::render(kernel) + &crate::attach::render::body(&report),
+            None => crate::attach::render::render(&report),
+        })
     } else {
-        Some(crate::run::render(&run.report()))
+        let report = run.report();
+        let mut text = crate::run::render(&report);
+        // One look does not tell whether it thrashes now.
+        for advice in Signs::of(&report, 0.0).all(advice::whose(&report, run.manifest.pid)) {
+            text += &format!("\n  {advice}\n");
+        }
+        Some(text)
     }
 }

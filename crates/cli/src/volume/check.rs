@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use terrace_volume::{Damage, Report, repair};
+use terrace_volume::{Damage, Image, Report, Superblocks, repair};
 
 use crate::failure::Failure;
 use crate::output;
@@ -53,17 +53,21 @@ impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
         let image = open(&self.image, self.repair, None)?;
         let wrong = |e| failure(&self.image, &e);
-        let report = Report::of(&image.medium).map_err(wrong)?;
+        let report = match Report::of(&image.medium) {
+            Err(e) if Superblocks::is_damage(&e) => {
+                // It is, or was, a volume; nothing of it tells where its parts are.
+                let found = Found { damage: vec![e.to_string()], ..self.nothing(&image) };
+                return found.print(json);
+            }
+            report => report.map_err(wrong)?,
+        };
         let mut found = Found {
             clean: report.is_clean(),
             first_superblock: report.superblocks.first,
             last_superblock: report.superblocks.last,
             damage: report.damage.iter().map(Damage::to_string).collect(),
             lost_sectors: report.usage.lost,
-            repaired_superblocks: 0,
-            newly_lost: Vec::new(),
-            durability: image.durability.name(),
-            image: self.image.clone(),
+            ..self.nothing(&image)
         };
         if self.repair {
             let done = repair(&image.medium, self.mark_lost).map_err(wrong)?;
@@ -71,10 +75,30 @@ impl Args {
             found.repaired_superblocks = done.superblocks;
             found.newly_lost = done.lost;
         }
-        let text =
-            if json { output::json("terrace.volume.check", &found)? } else { render(&found) };
+        found.print(json)
+    }
+
+    /// Before anything was found.
+    fn nothing(&self, image: &Image) -> Found {
+        Found {
+            image: self.image.clone(),
+            clean: false,
+            first_superblock: None,
+            last_superblock: None,
+            damage: Vec::new(),
+            lost_sectors: 0,
+            repaired_superblocks: 0,
+            newly_lost: Vec::new(),
+            durability: image.durability.name(),
+        }
+    }
+}
+
+impl Found {
+    fn print(&self, json: bool) -> Result<ExitCode, Failure> {
+        let text = if json { output::json("terrace.volume.check", self)? } else { render(self) };
         output::print(&text)?;
-        Ok(if found.clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if self.clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 

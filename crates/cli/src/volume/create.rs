@@ -9,13 +9,13 @@ use terrace_volume::superblock::{default_spare, new_uuid};
 use terrace_volume::{Durability, Image, Pm, SectorSize, Superblock, create};
 
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Draft};
 
-use super::{durability, exactly, failure};
+use super::{durability, exactly, failure, no_size};
 
-const SECTORS: [SectorSize; 2] = [SectorSize::B512, SectorSize::B4096];
+pub(super) const SECTORS: [SectorSize; 2] = [SectorSize::B512, SectorSize::B4096];
 
-fn sector_name(size: SectorSize) -> &'static str {
+pub(super) fn sector_name(size: SectorSize) -> &'static str {
     match size {
         SectorSize::B512 => "512",
         SectorSize::B4096 => "4096",
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHAT", value_parser = durability())]
     durability: Option<Durability>,
 
-    /// Use a file that is there, and overwrite a volume that it holds.
+    /// Use a file that is there, or a device that is not blank, and overwrite what it holds.
     #[arg(long)]
     replace: bool,
 }
@@ -68,9 +68,13 @@ struct Made {
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
         let there = std::fs::metadata(&self.image).ok();
-        match (self.size, there.is_none_or(|there| there.is_file())) {
-            (Some(_), false) => {
-                return Err(Failure::bad_input("--size: a device has its own size"));
+        match (self.size, there.as_ref().is_none_or(std::fs::Metadata::is_file)) {
+            (Some(_), false) => return Err(no_size(&self.image)),
+            (_, true) if there.is_some() && !self.replace => {
+                let name = self.image.display();
+                return Err(Failure::bad_input(format!(
+                    "{name}: there is a file already; --replace uses it, and overwrites what it holds"
+                )));
             }
             (None, true) if !self.replace => {
                 return Err(Failure::bad_input("--size: is needed for a file that is made"));
@@ -84,12 +88,17 @@ impl Args {
                 .map_err(|e| Failure::bad_input(format!("--size: {e}")))?;
         }
         let wrong = |e| failure(&self.image, &e);
-        let image = Image::create(&self.image, self.size, self.replace, self.durability);
-        let image = image.map_err(wrong)?;
+        output::remove_when_interrupted();
+        let draft = Draft::default();
+        let made = || draft.begin(&self.image);
+        let image =
+            Image::create_and_tell(&self.image, self.size, self.replace, self.durability, &made)
+                .map_err(wrong)?;
         let total = Bytes(image.medium.size());
         let spare = self.spare.unwrap_or_else(|| default_spare(total, self.sector));
         let plan = Superblock::plan(total, self.sector, spare, new_uuid()).map_err(wrong)?;
         create(&image.medium, &plan, self.replace).map_err(wrong)?;
+        draft.complete();
         let made = Made {
             image: self.image,
             uuid: plan.uuid.to_string(),

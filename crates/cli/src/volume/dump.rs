@@ -1,11 +1,14 @@
 //! `terrace volume dump`.
 
-use std::io::Write;
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
 use terrace_core::Bytes;
+use terrace_volume::device::overlap;
 use terrace_volume::{Mount, Volume, VolumeError};
 
 use crate::failure::Failure;
@@ -52,6 +55,7 @@ impl Args {
         let durability = image.durability.name();
         let how = Mount { read_only: true, lanes: None };
         let volume = Volume::mount(image.medium, how).map_err(wrong)?;
+        self.refuse_same()?;
         let mut out = files.writes("OUTPUT", &self.output, Kind::Whole)?;
         output::remove_when_interrupted();
         let size = u64::from(volume.sector_size().bytes());
@@ -61,14 +65,14 @@ impl Args {
             let count = (CHUNK / size).min(volume.sectors() - lba);
             let bytes = &mut buffer[..(count * size) as usize];
             if let Err(e) = volume.read(lba, bytes) {
-                if !self.partial || !matches!(e, VolumeError::Lost(_)) {
+                if !self.partial || !is_unreadable(&e) {
                     let more = if self.partial { "" } else { " (--partial writes zeros for it)" };
                     return Err(Failure::failed(format!("{}: {e}{more}", self.image.display())));
                 }
                 for (lba, sector) in (lba..).zip(bytes.chunks_exact_mut(size as usize)) {
                     match volume.read(lba, sector) {
                         Ok(()) => {}
-                        Err(VolumeError::Lost(_)) => {
+                        Err(e) if is_unreadable(&e) => {
                             sector.fill(0);
                             unreadable += 1;
                         }
@@ -86,14 +90,47 @@ impl Args {
             output::warn(format_args!("{count} sectors could not be read; they are zeros"));
         }
         let is_stream = self.output.as_os_str() == "-";
-        if json && !is_stream {
+        if json {
             let bytes = volume.capacity();
             let (image, output) = (self.image, self.output);
             let dumped = Dumped { image, output, bytes, unreadable, durability };
-            output::print(&output::json("terrace.volume.dump", &dumped)?)?;
+            let text = output::json("terrace.volume.dump", &dumped)?;
+            // The content itself goes to stdout.
+            if is_stream {
+                output::show(&text);
+            } else {
+                output::print(&text)?;
+            }
         } else if !is_stream {
             output::say(format_args!("{} written (durability: {durability})", volume.capacity()));
         }
         Ok(ExitCode::SUCCESS)
     }
+
+    /// Refuses an output that is the image by another name: standard output, the same device, or the
+    /// file behind it.
+    fn refuse_same(&self) -> Result<(), Failure> {
+        let image = fs::metadata(&self.image)
+            .map_err(|e| Failure::bad_input(format!("{}: {e}", self.image.display())))?;
+        // What is not there is nothing that can be overwritten; a stream that is closed is an error
+        // of who writes to it.
+        let output = if self.output.as_os_str() == "-" {
+            io::stdout().as_fd().try_clone_to_owned().and_then(|fd| fs::File::from(fd).metadata())
+        } else {
+            fs::metadata(&self.output)
+        };
+        let Ok(output) = output else { return Ok(()) };
+        if overlap(&image, &output) {
+            return Err(Failure::bad_input(format!(
+                "OUTPUT and IMAGE are the same: {} would be overwritten",
+                self.image.display()
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Whether it is a sector that cannot be read, and others can.
+fn is_unreadable(error: &VolumeError) -> bool {
+    matches!(error, VolumeError::Lost(_) | VolumeError::Unreadable { .. })
 }

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use serde::Serialize;
 use terrace_core::Bytes;
 use terrace_volume::maintain::plan_growth;
-use terrace_volume::{Image, Report, grow};
+use terrace_volume::{Image, Medium, Report, VolumeError, grow};
 
 use crate::failure::Failure;
 use crate::output;
 
-use super::{exactly, failure, open};
+use super::{exactly, failure, no_size};
 
 /// Make a volume larger; what it holds stays, also if the power fails meanwhile.
 #[derive(Debug, clap::Args)]
@@ -24,6 +24,11 @@ pub(crate) struct Args {
     /// file, which has become larger.
     #[arg(long, value_name = "SIZE")]
     size: Option<Bytes>,
+
+    /// Blocks beside those of the sectors that it has afterwards at least: each thread that
+    /// writes uses up to 32. Without it, as many as before.
+    #[arg(long, value_name = "COUNT", value_parser = crate::args::whole(2..=1 << 30))]
+    spare: Option<u64>,
 }
 
 /// What became of it, as a document.
@@ -33,6 +38,7 @@ struct Grown {
     capacity_before: Bytes,
     capacity: Bytes,
     sectors: u64,
+    spare_blocks: u64,
     generation: u64,
     durability: &'static str,
 }
@@ -40,24 +46,33 @@ struct Grown {
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
         let wrong = |e| failure(&self.image, &e);
-        let image = open(&self.image, false, None)?;
-        let before = Report::of(&image.medium).map_err(wrong)?.superblocks.current;
-        drop(image);
-        if let Some(size) = self.size {
-            // Before the file is touched.
-            plan_growth(&before, size).map_err(wrong)?;
-            if std::fs::metadata(&self.image).is_ok_and(|there| !there.is_file()) {
-                return Err(Failure::bad_input("--size: a device has its own size"));
-            }
-            Image::extend(&self.image, size).map_err(wrong)?;
+        let there = std::fs::metadata(&self.image);
+        if self.size.is_some() && there.is_ok_and(|there| !there.is_file()) {
+            return Err(no_size(&self.image));
         }
-        let image = open(&self.image, true, None)?;
-        let new = grow(&image.medium).map_err(wrong)?;
+        let mut before = None;
+        let plan = |medium: &Medium| {
+            // Before the file is touched.
+            let report = Report::of(medium)?;
+            let old = report.superblocks.current;
+            if let Some(size) = self.size {
+                plan_growth(&old, size, self.spare)?;
+            }
+            if !report.damage.is_empty() {
+                return Err(VolumeError::Damaged(report.damage));
+            }
+            before = Some(old);
+            Ok(self.size)
+        };
+        let (image, new) =
+            Image::grow(&self.image, plan, |medium| grow(medium, self.spare)).map_err(wrong)?;
+        let before = before.ok_or_else(|| Failure::failed("nobody looked at the volume"))?;
         let grown = Grown {
             image: self.image,
             capacity_before: before.capacity(),
             capacity: new.capacity(),
             sectors: new.sectors,
+            spare_blocks: new.spare(),
             generation: new.generation,
             durability: image.durability.name(),
         };
@@ -69,6 +84,7 @@ impl Args {
                 &[
                     ("capacity before", exactly(grown.capacity_before)),
                     ("capacity", exactly(grown.capacity)),
+                    ("spare blocks", output::count(grown.spare_blocks)),
                     ("durability", grown.durability.to_owned()),
                 ],
             )

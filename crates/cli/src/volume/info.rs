@@ -1,11 +1,12 @@
 //! `terrace volume info`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
 use terrace_core::Bytes;
-use terrace_volume::{Durability, Report};
+use terrace_volume::{Damage, Durability, Report};
 
 use crate::failure::Failure;
 use crate::output;
@@ -38,8 +39,12 @@ struct Info {
     unwritten: u64,
     lost: u64,
     spare_blocks: u64,
+    /// Threads that can write at a time, or clients of a server.
+    lanes: u64,
     free_blocks: u64,
     damaged_entries: usize,
+    /// Sectors that cannot be read because of them.
+    unreadable: usize,
     durability: &'static str,
     durability_reason: String,
 }
@@ -49,6 +54,8 @@ impl Args {
         let image = open(&self.image, false, self.durability)?;
         let report = Report::of(&image.medium).map_err(|e| failure(&self.image, &e))?;
         let volume = report.superblocks.current;
+        // Two share a damaged block.
+        let unreadable: BTreeSet<u64> = report.damage.iter().flat_map(Damage::sectors).collect();
         let info = Info {
             image: self.image,
             uuid: volume.uuid.to_string(),
@@ -61,8 +68,10 @@ impl Args {
             unwritten: report.usage.unwritten,
             lost: report.usage.lost,
             spare_blocks: volume.spare(),
+            lanes: volume.lanes(),
             free_blocks: report.free,
             damaged_entries: report.damage.len(),
+            unreadable: unreadable.len(),
             durability: image.durability.name(),
             durability_reason: image.reason,
         };
@@ -78,6 +87,7 @@ impl Args {
                 ("with data", count(info.written)),
                 ("that read as zeros", count(zeros)),
                 ("free blocks", count(info.free_blocks)),
+                ("lanes", format!("{} ({} spare blocks)", info.lanes, count(info.spare_blocks))),
                 ("generation", count(info.generation)),
                 ("durability", format!("{}: {}", info.durability, info.durability_reason)),
             ];
@@ -86,6 +96,7 @@ impl Args {
             }
             if info.damaged_entries > 0 {
                 rows.push(("damaged entries", count(info.damaged_entries as u64)));
+                rows.push(("unreadable sectors", count(info.unreadable as u64)));
             }
             output::facts("", &rows)
         };

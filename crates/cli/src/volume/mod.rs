@@ -5,26 +5,33 @@
 //! | [`create`], [`grow`] | making volumes, and making them larger |
 //! | [`info`], [`mod@check`] | what an image is, and what is wrong with it |
 //! | [`dump`] | a volume's content as a plain file |
-//! | [`serve`] | a volume as a network block device |
+//! | [`serve`] | a volume as a network block device, a file, or a block device |
+//! | [`mod@bench`] | what volumes cost |
+//! | [`place`] | where what is measured keeps its files |
 
+mod bench;
 mod check;
 mod create;
 mod dump;
 mod grow;
 mod info;
+mod place;
 mod serve;
+
+pub(crate) use self::bench::spread;
+pub(crate) use self::place::Place;
 
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Subcommand;
 use clap::builder::TypedValueParser;
 use terrace_core::Bytes;
 use terrace_volume::{Durability, Image, VolumeError};
 
 use crate::args::one_of;
 use crate::failure::Failure;
+use crate::verbs::verbs;
 
 /// Keep a block device on persistent memory, whose sectors are never torn.
 ///
@@ -37,27 +44,19 @@ pub(crate) struct Args {
     what: What,
 }
 
-/// What is done with a volume.
-#[derive(Debug, Subcommand)]
-enum What {
-    Create(create::Args),
-    Info(info::Args),
-    Check(check::Args),
-    Dump(dump::Args),
-    Grow(grow::Args),
-    Serve(serve::Args),
+verbs! {
+    Create(create),
+    Info(info),
+    Check(check),
+    Dump(dump),
+    Grow(grow),
+    Serve(serve),
+    Bench(bench),
 }
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
-        match self.what {
-            What::Create(args) => args.execute(json),
-            What::Info(args) => args.execute(json),
-            What::Check(args) => args.execute(json),
-            What::Dump(args) => args.execute(json),
-            What::Grow(args) => args.execute(json),
-            What::Serve(args) => args.execute(json),
-        }
+        self.what.execute(json)
     }
 }
 
@@ -82,11 +81,19 @@ fn failure(path: &Path, error: &VolumeError) -> Failure {
         | VolumeError::Truncated { .. }
         | VolumeError::Damaged(_)
         | VolumeError::BadGeometry(_)
-        | VolumeError::Exists(_) => Failure::bad_input(what),
+        | VolumeError::Busy
+        | VolumeError::Empty
+        | VolumeError::Locked
+        | VolumeError::ReadOnlyDevice => Failure::bad_input(what),
+        VolumeError::Exists(_) | VolumeError::NotBlank(_) => {
+            Failure::bad_input(format!("{what}; --replace overwrites it"))
+        }
         VolumeError::Io { source, .. } => match source.kind() {
             io::ErrorKind::NotFound
             | io::ErrorKind::PermissionDenied
             | io::ErrorKind::AlreadyExists
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::NotADirectory
             | io::ErrorKind::IsADirectory => Failure::bad_input(what),
             _ => Failure::failed(what),
         },
@@ -97,4 +104,16 @@ fn failure(path: &Path, error: &VolumeError) -> Failure {
 /// A size that is exact, and readable: `1.00 GiB (1073741824 B)`.
 fn exactly(bytes: Bytes) -> String {
     format!("{bytes} ({} B)", bytes.0)
+}
+
+/// Why `--size` is refused for what is no file.
+fn no_size(image: &Path) -> Failure {
+    use std::os::unix::fs::FileTypeExt as _;
+    let name = image.display();
+    match std::fs::metadata(image).map(|there| there.file_type()) {
+        Ok(kind) if kind.is_block_device() || kind.is_char_device() => {
+            Failure::bad_input(format!("--size: {name} is a device, which has its own size"))
+        }
+        _ => Failure::bad_input(format!("{name}: an image is a file or a device")),
+    }
 }

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use terrace_core::{Nanos, PageSize, RegionId};
 use terrace_economics::Mode;
-use terrace_live::doctor::Facts;
-use terrace_live::opened::Opened;
-use terrace_live::shared::ProcessPage;
+use terrace_live::doctor::facts::Facts;
+use terrace_live::stats::opened::Opened;
+use terrace_live::stats::process_page::ProcessPage;
 
 use super::{Args, Found, PageChoice, Search, in_place, render_decisions};
 use crate::failure::Failure;
@@ -120,10 +120,10 @@ fn explain_managed(
         output::json("terrace.why-page", &answer)?
     } else {
         let mut text = headline(place, address, at);
-        let many = output::count(found.len() as u64);
-        let _ = writeln!(text, "{many} decisions about it ({source})");
+        let many = |count| output::counted(count, "decision", "decisions");
+        let _ = writeln!(text, "{} about it ({source})", many(found.len() as u64));
         if lost > 0 {
-            let _ = writeln!(text, "{} decisions were not seen", output::count(lost));
+            let _ = writeln!(text, "{} not seen", many(lost));
         }
         let begin = begin.unwrap_or(Nanos::ZERO).min(place.run.manifest.started);
         text + &render_decisions(&header, &found, begin)

@@ -1,6 +1,7 @@
 //! `terrace why`: explains decisions, recorded ones and those about a page of
 //! a running program.
 
+mod division;
 mod in_place;
 mod live;
 
@@ -11,13 +12,16 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use serde::Serialize;
-use terrace_core::{Action, ActionClass, Nanos, OpId, PageNo, PageRef, RegionId};
+use terrace_core::context::{ContextChange, ContextIdentity};
+use terrace_core::{
+    Action, ActionClass, ContextEvent, ContextId, Nanos, OpId, PageNo, PageRef, RegionId,
+};
 use terrace_economics::Decision;
 
 use crate::args::one_of;
 use crate::failure::Failure;
 use crate::output;
-use crate::records::{Header, Reader, Record, RegionRecord};
+use crate::records::{Header, NOT_RECORDED, Reader, Record, RegionRecord};
 
 /// Explain why pages were moved, or not.
 ///
@@ -29,8 +33,14 @@ use crate::records::{Header, Reader, Record, RegionRecord};
                         terrace why 0x120000200000 --of redis-server")]
 pub(crate) struct Args {
     /// The recorded decisions, or an address (0x7f…) in a running program.
-    #[arg(value_name = "FILE|ADDRESS")]
-    target: Target,
+    #[arg(value_name = "FILE|ADDRESS", required_unless_present = "division")]
+    target: Option<Target>,
+
+    /// How the budget of a running program is divided between its memory and its files
+    /// (`terrace run --files`).
+    #[arg(long, conflicts_with_all = ["target", "page", "op", "class", "context", "process",
+                                      "partial", "patience"])]
+    division: bool,
 
     /// Which running program: a process's number or a program's name.
     #[arg(long, value_name = "PID|NAME")]
@@ -57,13 +67,18 @@ pub(crate) struct Args {
     #[arg(long, value_parser = one_of(&ActionClass::ALL, ActionClass::name))]
     class: Option<ActionClass>,
 
+    /// Only decisions about one file or socket of a simulated kernel, by its number
+    /// (`terrace sim --kernel … --record`), and about pages of it.
+    #[arg(long, value_name = "NUMBER")]
+    context: Option<u32>,
+
     /// Only decisions about one process.
     #[arg(long, value_name = "PID")]
     process: Option<u32>,
 
     /// Only the last decisions of those that match.
-    #[arg(long, value_name = "COUNT")]
-    last: Option<usize>,
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    last: Option<u64>,
 }
 
 /// What is asked.
@@ -115,9 +130,86 @@ impl FromStr for PageChoice {
 #[derive(Debug, Serialize)]
 struct Found {
     process: u32,
-    /// The page's address, where the recording knows it.
+    /// The address of the page, or of the first of several, where the recording knows it.
     address: Option<u64>,
+    /// The file or socket that it is about, as far as the recording tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<ContextLife>,
     decision: Box<Decision>,
+}
+
+/// What had become of a file or a socket when something was decided about it.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct ContextLife {
+    context: ContextId,
+    identity: ContextIdentity,
+    created: Nanos,
+    /// How often it was opened until then, and how often closed.
+    opened: u64,
+    closed: u64,
+    /// When it was last opened.
+    last_open: Option<Nanos>,
+    /// When its last user closed it, if nobody had it open then.
+    last_close: Option<Nanos>,
+    /// When it was evicted or deleted.
+    ended: Option<Nanos>,
+}
+
+impl ContextLife {
+    fn enter(&mut self, event: &ContextEvent) {
+        match event.change {
+            ContextChange::Opened => {
+                self.opened += 1;
+                self.last_open = Some(event.at);
+                self.last_close = None;
+            }
+            ContextChange::Closed => {
+                self.closed += 1;
+                if self.closed == self.opened {
+                    self.last_close = Some(event.at);
+                }
+            }
+            ContextChange::Evicted | ContextChange::Deleted => self.ended = Some(event.at),
+            _ => {}
+        }
+    }
+
+    /// In words, times since `begin` as those of decisions.
+    fn words(&self, begin: Nanos) -> String {
+        let mut text = format!(
+            "context {}: {}, made {}",
+            self.context.0,
+            self.identity,
+            since(self.created, begin)
+        );
+        match (self.opened, self.last_open) {
+            (0, _) | (_, None) => text += ", never opened",
+            (1, Some(at)) => {
+                let _ = write!(text, ", opened {}", since(at, begin));
+            }
+            (times, Some(at)) => {
+                let _ = write!(text, ", opened {times} times, last {}", since(at, begin));
+            }
+        }
+        match self.last_close {
+            Some(at) => {
+                let _ = write!(text, ", closed by its last user {}", since(at, begin));
+            }
+            None if self.opened > self.closed => {
+                let _ = write!(text, ", open ({} times)", self.opened - self.closed);
+            }
+            None => {}
+        }
+        if let Some(at) = self.ended {
+            let _ = write!(text, ", gone {}", since(at, begin));
+        }
+        text
+    }
+}
+
+/// A time as decisions have theirs: since the first of them.
+fn since(at: Nanos, begin: Nanos) -> String {
+    if at >= begin { format!("at +{}", at - begin) } else { format!("at -{}", begin - at) }
 }
 
 /// What was found.
@@ -135,14 +227,21 @@ struct Answer<'a> {
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
         match &self.target {
-            Target::Address(address) => live::explain(&self, *address, json),
-            Target::File(file) => self.explain_file(file, json),
+            Some(Target::Address(address)) => live::explain(&self, *address, json),
+            Some(Target::File(file)) => self.explain_file(file, json),
+            None => division::explain(&self, json),
         }
     }
 
     fn explain_file(&self, file: &Path, json: bool) -> Result<ExitCode, Failure> {
         let mut search = Search::new(self);
         let (header, cut) = search.read(file, self.partial)?;
+        if let Some(what) = search.unknown() {
+            return Err(Failure::bad_input(match cut {
+                Some(failure) => format!("{what}, as far as it can be read: {}", failure.message()),
+                None => format!("{what} in {}", file.display()),
+            }));
+        }
         if let Some(failure) = cut {
             output::warn(failure.message());
         }
@@ -170,11 +269,18 @@ struct Search<'a> {
     wanted: &'a Args,
     /// Where regions lie now, by process and number.
     regions: BTreeMap<(u32, RegionId), RegionRecord>,
+    /// Files and sockets, and whose pages are.
+    contexts: BTreeMap<ContextId, ContextLife>,
+    pages: BTreeMap<PageRef, ContextId>,
     found: VecDeque<Found>,
     /// When the first decision was taken: clocks of machines begin anywhere.
     begin: Option<Nanos>,
     recorded: u64,
     lost: u64,
+    /// Whether the process, the page and the decision that are asked for are in it.
+    has_process: bool,
+    has_page: bool,
+    has_op: bool,
 }
 
 impl<'a> Search<'a> {
@@ -182,10 +288,15 @@ impl<'a> Search<'a> {
         Self {
             wanted,
             regions: BTreeMap::new(),
+            contexts: BTreeMap::new(),
+            pages: BTreeMap::new(),
             found: VecDeque::new(),
             begin: None,
             recorded: 0,
             lost: 0,
+            has_process: false,
+            has_page: false,
+            has_op: false,
         }
     }
 
@@ -206,7 +317,35 @@ impl<'a> Search<'a> {
     fn look_at(&mut self, record: Record) {
         match record {
             Record::Region(region) => {
-                self.regions.insert((region.process, region.region), region);
+                self.has_process |= self.wanted.process == Some(region.process);
+                self.has_page |= self.wanted.page.is_some_and(|choice| match choice {
+                    PageChoice::Address(address) => region.page_at(address).is_some(),
+                    PageChoice::Page(page) => {
+                        page.region == region.region && page.page.0 < region.pages
+                    }
+                });
+                self.enter(region);
+            }
+            Record::Context { event } => {
+                let id = event.context;
+                if let ContextChange::Created { identity } = event.change {
+                    let life = ContextLife {
+                        context: id,
+                        identity,
+                        created: event.at,
+                        opened: 0,
+                        closed: 0,
+                        last_open: None,
+                        last_close: None,
+                        ended: None,
+                    };
+                    self.contexts.insert(id, life);
+                } else if let Some(life) = self.contexts.get_mut(&id) {
+                    life.enter(&event);
+                }
+            }
+            Record::PageOf { page, context } => {
+                self.pages.insert(page, context);
             }
             Record::Lost { count, .. } => self.lost += count,
             Record::Moment { .. }
@@ -218,10 +357,14 @@ impl<'a> Search<'a> {
             Record::Decision { process, decision } => {
                 self.recorded += 1;
                 self.begin.get_or_insert(decision.at);
+                self.has_process |= self.wanted.process == Some(process);
+                self.has_op |= self.wanted.op == Some(decision.op.0);
                 if self.matches(process, &decision) {
                     let address = self.address(process, &decision);
-                    self.found.push_back(Found { process, address, decision });
-                    if self.wanted.last.is_some_and(|last| self.found.len() > last) {
+                    let context = self.context_of(&decision.action);
+                    let context = context.and_then(|id| self.contexts.get(&id)).copied();
+                    self.found.push_back(Found { process, address, context, decision });
+                    if self.wanted.last.is_some_and(|last| self.found.len() as u64 > last) {
                         self.found.pop_front();
                     }
                 }
@@ -229,11 +372,34 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// What is asked for and is not in the recording at all; that nothing was decided about
+    /// something that is in it is an answer.
+    fn unknown(&self) -> Option<String> {
+        let Args { process, page, op, .. } = self.wanted;
+        if let Some(process) = process.filter(|_| !self.has_process) {
+            return Some(format!("--process: there is no process {process}"));
+        }
+        // A simulation's does not say which regions there were.
+        if page.is_some() && !self.has_page && !self.regions.is_empty() {
+            return Some("--page: there is no such page".to_owned());
+        }
+        if let Some(context) =
+            self.wanted.context.filter(|id| !self.contexts.contains_key(&ContextId(*id)))
+        {
+            return Some(format!("--context: there is no file or socket {context}"));
+        }
+        let op = op.filter(|_| !self.has_op);
+        op.map(|op| format!("--op: there is no decision {op}"))
+    }
+
     fn matches(&self, process: u32, decision: &Decision) -> bool {
         let wanted = self.wanted;
         wanted.process.is_none_or(|pid| pid == process)
             && wanted.op.is_none_or(|op| OpId(op) == decision.op)
             && wanted.class.is_none_or(|class| class == decision.action.class())
+            && wanted
+                .context
+                .is_none_or(|id| self.context_of(&decision.action) == Some(ContextId(id)))
             && wanted.page.is_none_or(|choice| self.is_about(process, &decision.action, choice))
     }
 
@@ -254,16 +420,53 @@ impl<'a> Search<'a> {
         };
         match action {
             Action::Exchange { promote, demote, .. } => page == *promote || page == *demote,
-            Action::Collapse { range } | Action::Arm { range } | Action::Scan { range } => {
-                range.contains(page)
-            }
+            Action::Collapse { range }
+            | Action::Arm { range }
+            | Action::Scan { range }
+            | Action::FirstTouch { range, .. }
+            | Action::Populate { range, .. } => range.contains(page),
             other => other.page() == Some(page),
         }
     }
 
+    /// The file or socket that an action is about.
+    fn context_of(&self, action: &Action) -> Option<ContextId> {
+        match action {
+            Action::DemoteContext { context, .. } => Some(*context),
+            other => self.pages.get(&other.page()?).copied(),
+        }
+    }
+
     fn address(&self, process: u32, decision: &Decision) -> Option<u64> {
-        let page = decision.action.page()?;
+        let page = first_page(&decision.action)?;
         Some(self.regions.get(&(process, page.region))?.address_of(page.page))
+    }
+
+    /// A region became known. What was decided about a new one before the recorder looked has its
+    /// address from now on.
+    fn enter(&mut self, region: RegionRecord) {
+        let key = (region.process, region.region);
+        if self.regions.insert(key, region).is_none() {
+            for found in self.found.iter_mut().filter(|found| found.address.is_none()) {
+                let page = first_page(&found.decision.action);
+                let page = page.filter(|page| (found.process, page.region) == key);
+                found.address = page.map(|page| region.address_of(page.page));
+            }
+        }
+    }
+}
+
+/// The page that an action is about, or the first of them.
+fn first_page(action: &Action) -> Option<PageRef> {
+    match action {
+        Action::Collapse { range }
+        | Action::Arm { range }
+        | Action::Scan { range }
+        | Action::FirstTouch { range, .. }
+        | Action::Populate { range, .. } => {
+            Some(PageRef { region: range.region, page: range.start })
+        }
+        other => other.page(),
     }
 }
 
@@ -279,14 +482,14 @@ fn render(header: &Header, found: &[Found], begin: Nanos, recorded: u64, lost: u
         crate::args::mode_name(header.economist),
     );
     if lost > 0 {
-        let _ = writeln!(text, "{} more were taken but not recorded", output::count(lost));
+        let _ = writeln!(text, "{} more were taken but {NOT_RECORDED}", output::count(lost));
     }
     text + &render_decisions(header, found, begin)
 }
 
 fn render_decisions(header: &Header, found: &[Found], begin: Nanos) -> String {
     let mut text = String::new();
-    for Found { process, address, decision } in found {
+    for Found { process, address, context, decision } in found {
         let _ = write!(text, "\nop {}, +{}", decision.op.0, decision.at - begin);
         if *process != 0 {
             let _ = write!(text, ", process {process}");
@@ -295,12 +498,18 @@ fn render_decisions(header: &Header, found: &[Found], begin: Nanos) -> String {
             let _ = write!(text, ", at {address:#x}");
         }
         let _ = writeln!(text, "\n  {}", decision.explain(&header.machine.tiers));
+        if let Some(life) = context {
+            let _ = writeln!(text, "    {}", life.words(begin));
+        }
     }
     text
 }
 
 #[cfg(test)]
 mod tests {
+    use terrace_core::{Heat, PageRange, PageSize, Proposal, Reason, Urgency};
+    use terrace_economics::{Economist, Mode};
+
     use super::*;
 
     #[test]
@@ -312,5 +521,61 @@ mod tests {
         for nonsense in ["", "17", "3:", ":17", "0x", "0xg", "3:17:1", "-1:0"] {
             assert!(nonsense.parse::<PageChoice>().is_err(), "{nonsense}");
         }
+    }
+
+    /// A mapping's first chunks are decided on before a recorder can have seen it.
+    #[test]
+    fn what_is_about_several_pages_has_the_first_ones_address_as_soon_as_it_is_known() {
+        let wanted = Args {
+            target: Some(Target::File(PathBuf::from("f"))),
+            division: false,
+            of: None,
+            patience: Nanos::ZERO,
+            partial: false,
+            page: None,
+            op: None,
+            class: None,
+            context: None,
+            process: None,
+            last: None,
+        };
+        let proposal = |region| Proposal {
+            op: OpId(1),
+            action: Action::Populate {
+                range: PageRange { region: RegionId(region), start: PageNo(512), count: 256 },
+                touched: 256,
+                unsure: 0,
+            },
+            page_size: PageSize::Base,
+            heat: Heat::default(),
+            victim_heat: Heat::default(),
+            urgency: Urgency::Voluntary,
+            reason: Reason::Profiled,
+        };
+        let machine = terrace_core::Telemetry::default();
+        let mut economist = Economist::new(Mode::Off, terrace_live::activate::calibrate());
+        let mut decided = |region| Record::Decision {
+            process: 7,
+            decision: Box::new(economist.decide(&proposal(region), &machine)),
+        };
+        let lies = |process, region, start| {
+            let (region, page_size) = (RegionId(region), PageSize::Base);
+            Record::Region(RegionRecord { process, region, start, pages: 1024, page_size })
+        };
+        let mut search = Search::new(&wanted);
+        search.look_at(lies(7, 3, 0x1000_0000));
+        search.look_at(decided(3));
+        search.look_at(decided(4));
+        let addresses = |search: &Search<'_>| -> Vec<_> {
+            search.found.iter().map(|found| found.address).collect()
+        };
+        assert_eq!(addresses(&search), [Some(0x1020_0000), None]);
+        search.look_at(lies(8, 4, 0x5000_0000));
+        assert_eq!(addresses(&search)[1], None, "another process's");
+        search.look_at(lies(7, 4, 0x2000_0000));
+        assert_eq!(addresses(&search), [Some(0x1020_0000), Some(0x2020_0000)]);
+        // The number is given to another one.
+        search.look_at(lies(7, 4, 0x3000_0000));
+        assert_eq!(addresses(&search)[1], Some(0x2020_0000));
     }
 }

@@ -3,6 +3,8 @@
 // Each test binary uses its own part.
 #![allow(dead_code)]
 
+pub(crate) mod kloc;
+
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
@@ -107,6 +109,18 @@ fn is_unsupported_allowed() -> bool {
 /// Whether this is root.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Whether the doctor says that the kernel's engine can be had; if not, says what is missing.
+pub(crate) fn has_kernel_engine() -> bool {
+    let output = terrace().args(["doctor", "--json"]).output().unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let support = &document["kernel_engine"];
+    if support["works"] == true && support["parts"][1]["has"].is_string() {
+        return true;
+    }
+    terrace_shown::is_missing(&format!("what the kernel's engine needs: {support}"));
+    false
 }
 
 /// What tests call that use a terminal or another user.

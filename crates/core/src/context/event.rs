@@ -64,4 +64,10 @@ pub enum ContextChange {
     Evicted,
     /// The file was deleted, or the socket is gone.
     Deleted,
+    /// A reader that goes through the file comes to this member soon: the kernel reads ahead, and
+    /// what it would read is cached already.
+    Ahead {
+        /// The object.
+        object: ObjectId,
+    },
 }

@@ -136,7 +136,7 @@ impl Context {
                 self.active = event.at;
             }
             ContextChange::Accessed => self.active = event.at,
-            ContextChange::Renamed => {}
+            ContextChange::Renamed | ContextChange::Ahead { .. } => {}
             ContextChange::Closed => {
                 self.opens = self.opens.checked_sub(1).ok_or(ContextError::NotOpen(id))?;
                 if self.opens == 0 {

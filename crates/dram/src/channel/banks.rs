@@ -20,7 +20,7 @@ pub(super) const ACTIVATE: usize = 2;
 pub(super) const PRECHARGE: usize = 3;
 
 /// The state of all banks of a channel.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Banks {
     pub(super) times: DramCycles,
     pub(super) ranks: usize,

@@ -110,7 +110,10 @@ struct Need {
 }
 
 /// One channel.
-#[derive(Debug)]
+///
+/// More than twenty fields: banks, queues and the state of the bus, all of which the choice of the next
+/// command looks at in each step; it is the hot path, and its bits lie side by side.
+#[derive(Clone, Debug)]
 pub struct Channel<O: Observer = ()> {
     now: u64,
     mapper: Mapper,

@@ -61,7 +61,7 @@ pub struct MediaCounts {
 }
 
 /// The module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Nvm {
     pub(super) times: NvmCycles,
     partitions: usize,

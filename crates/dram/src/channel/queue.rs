@@ -29,7 +29,7 @@ struct List {
 }
 
 /// All lists, with entries from one slab.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Queues {
     entries: Vec<Entry>,
     free: Vec<u16>,

@@ -83,6 +83,7 @@ pub fn market() -> Market {
         bid: Interval::new(2.0, 3.0, 4.0),
         ask: Interval::new(0.01, 0.02, 0.03),
         correction: Interval::exact(1.0),
+        touched: 1.0,
     }
 }
 

@@ -107,12 +107,12 @@ impl<H: Host> Attach<H> {
                 to,
             });
         }
-        if self.options.dry_run || self.tokens < bytes {
+        if self.options.dry_run || self.traffic.tokens < bytes {
             // In a dry run nothing is wrong with the page either: it keeps its
             // turn, so that what is shown is the whole plan.
             return Err(Abort::RateLimited);
         }
-        self.tokens -= bytes;
+        self.traffic.tokens -= bytes;
         down.extend(made[0]);
         up.extend(made[1]);
         Ok(())

@@ -12,7 +12,7 @@ use terrace_sampler::pagemap::{Pagemap, Query, Run, is};
 
 use crate::numa::moves::{self, Place, ProcessHandle};
 use crate::numa::nodes::{Latency, Nodes};
-use crate::presence::{self, Mapping};
+use crate::space::proc_maps::{self, Mapping};
 
 /// The system that programs run on.
 pub trait Host {
@@ -124,7 +124,7 @@ impl Host for LinuxHost {
         let movable = |m: &Mapping| m.is_ordinary() && !crate::sys::is_own(m.start);
         Ok(text
             .split(|&byte| byte == b'\n')
-            .filter_map(presence::parse)
+            .filter_map(proc_maps::parse)
             .filter(movable)
             .map(|m| (m.start as u64, m.end as u64))
             .collect())

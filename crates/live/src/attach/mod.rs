@@ -131,15 +131,26 @@ pub struct Attach<H> {
     next_tick: Nanos,
     /// The threads that move pages.
     crew: Crew,
-    /// Migration traffic that may be caused now, and when that was known.
-    tokens: f64,
-    earned: Option<Nanos>,
-    /// When the recent accesses began to be counted; the counts before them.
-    recent_since: Nanos,
-    recent: [u64; terrace_core::MAX_TIERS],
+    traffic: Traffic,
+    recent: Recent,
     /// Processes that may not be touched, with the reason; told once.
     refused: Vec<(u32, String)>,
     degraded: Vec<Degraded>,
+}
+
+/// Migration traffic that may be caused now, and when that was known.
+#[derive(Clone, Copy, Debug, Default)]
+struct Traffic {
+    /// Bytes; below 0 where a move was larger than what was left.
+    tokens: f64,
+    earned: Option<Nanos>,
+}
+
+/// When the recent accesses began to be counted, and the counts before them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent {
+    since: Nanos,
+    before: [u64; terrace_core::MAX_TIERS],
 }
 
 /// Where a tier's latency is known from.
@@ -242,10 +253,8 @@ impl<H: Host> Attach<H> {
             refreshed: None,
             next_tick: Nanos::ZERO,
             crew,
-            tokens: 0.0,
-            earned: None,
-            recent_since: Nanos::ZERO,
-            recent: [0; terrace_core::MAX_TIERS],
+            traffic: Traffic::default(),
+            recent: Recent::default(),
             refused: Vec::new(),
             degraded: Vec::new(),
         }
@@ -356,24 +365,24 @@ impl<H: Host> Attach<H> {
             room.total = total;
             room.free = free.saturating_sub(reserve);
         }
-        if now >= self.recent_since + RECENT {
+        if now >= self.recent.since + RECENT {
             for (i, count) in self.stats.accesses.iter().enumerate() {
-                self.stats.recent[i] = count - self.recent[i];
+                self.stats.recent[i] = count - self.recent.before[i];
             }
-            self.recent = self.stats.accesses;
-            self.recent_since = now;
-            self.space.lay_accesses_aside();
+            self.recent.before = self.stats.accesses;
+            self.recent.since = now;
+            self.space.age_accesses();
         }
     }
 
     /// Migration traffic that the limit allows, saved for a tenth of a second.
     fn earn(&mut self, now: Nanos) {
         let limit = self.ladder.migration.limit;
-        let earned = self.earned.map_or(Nanos::millis(10), |at| now.saturating_sub(at));
-        self.earned = Some(now);
+        let earned = self.traffic.earned.map_or(Nanos::millis(10), |at| now.saturating_sub(at));
+        self.traffic.earned = Some(now);
         // Two huge pages, or a low limit would never permit an exchange.
         let most = limit.over(Nanos::millis(100)).as_f64().max((4u64 << 20) as f64);
-        self.tokens = (self.tokens + limit.over(earned).as_f64()).min(most);
+        self.traffic.tokens = (self.traffic.tokens + limit.over(earned).as_f64()).min(most);
     }
 
     /// Gives the policy what the samplers have seen. Those that would cost less for it rest while
@@ -441,7 +450,7 @@ impl<H: Host> Attach<H> {
             if result.is_err() || excess.is_zero() {
                 continue;
             }
-            let bytes = excess.min(RELIEF).min(Bytes::from_f64(self.tokens.max(0.0)));
+            let bytes = excess.min(RELIEF).min(Bytes::from_f64(self.traffic.tokens.max(0.0)));
             if bytes.is_zero() {
                 continue;
             }
@@ -480,7 +489,7 @@ impl<H: Host> Attach<H> {
             now,
             tier_count: self.ladder.tiers.len() as u8,
             migrated: self.stats.moved,
-            migration_budget: Bytes::from_f64(self.tokens.max(0.0)),
+            migration_budget: Bytes::from_f64(self.traffic.tokens.max(0.0)),
             sample_period: self.watchers.first().map_or(0, |w| w.sampler.period()),
             ..Telemetry::default()
         };

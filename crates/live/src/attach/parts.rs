@@ -4,7 +4,7 @@
 use terrace_core::{Bytes, MAX_TIERS, PageSize, TierId};
 
 use super::space::WINDOW;
-use crate::shared::PARTS;
+use crate::stats::process_page::PARTS;
 
 /// A part's size: 2 MiB, so that a huge page is in one part.
 pub(super) const PART: u64 = WINDOW / PARTS as u64;
@@ -14,7 +14,7 @@ pub(super) const PART: u64 = WINDOW / PARTS as u64;
 pub struct Part {
     /// Base pages that lie in each tier, at most 512 together.
     held: [u16; MAX_TIERS],
-    /// Accesses that were observed since they were last laid aside, and before that.
+    /// Accesses that were observed lately, and before that: [`Part::age`].
     accesses: [u32; 2],
 }
 
@@ -39,8 +39,8 @@ impl Part {
         self.accesses[0] = self.accesses[0].saturating_add(weight);
     }
 
-    /// Lays aside what was observed so far.
-    pub(super) fn lay_aside(&mut self) {
+    /// What was observed so far becomes what was observed before.
+    pub(super) fn age(&mut self) {
         self.accesses = [0, self.accesses[0]];
     }
 

@@ -21,6 +21,9 @@ use super::{Attach, Degraded};
 use crate::numa::moves::Place;
 use crate::sys;
 
+/// The longest time between passes while nothing has been found: a program that was just started
+/// maps its memory within moments, and a look at mappings that are too small costs next to nothing.
+const BEFORE_ANYTHING: Nanos = Nanos::millis(20);
 /// Time that a slice may take before the policy has its turn.
 const SLICE: Nanos = Nanos::millis(2);
 /// How many times as rare passes become, at most, when they find nothing new.
@@ -84,7 +87,12 @@ impl<H: Host> Attach<H> {
             // That a page came back from swap is known by passes alone.
             let most = if self.swap_tier().is_some() { 1 } else { RAREST };
             let rarity = (self.pass.quiet + 1).min(most);
-            self.pass.next = now + self.options.pass_interval * u64::from(rarity);
+            let interval = if self.pass.left.is_empty() {
+                self.options.pass_interval.min(BEFORE_ANYTHING)
+            } else {
+                self.options.pass_interval * u64::from(rarity)
+            };
+            self.pass.next = now + interval;
         }
         while let Some((process, base)) = self.pass.left.pop() {
             if let Err(error) = self.look(now, process, base) {

@@ -14,7 +14,7 @@ use terrace_core::{ContextId, PageNo, PageRange, PageRef, PageSize, Region, Regi
 use terrace_sampler::{Pages, ProcessRange};
 
 use super::parts::{PART, Part};
-use crate::shared::PARTS;
+use crate::stats::process_page::PARTS;
 
 /// A window's size. Its state is a byte a page, so 16 KiB a window; a policy's
 /// some 14 bytes a page, but only where pages are placed.
@@ -206,9 +206,9 @@ impl Space {
     }
 
     /// What was observed so far becomes what was observed before.
-    pub(super) fn lay_accesses_aside(&mut self) {
+    pub fn age_accesses(&mut self) {
         let windows = self.windows.iter_mut().flatten();
-        windows.for_each(|window| window.parts.iter_mut().for_each(Part::lay_aside));
+        windows.for_each(|window| window.parts.iter_mut().for_each(Part::age));
     }
 
     /// A page's word; the default of one that is not known.
@@ -291,10 +291,10 @@ mod tests {
         assert_eq!(part(&space, base.id, 1).held(T0), PageSize::Base.bytes());
         assert_eq!(part(&space, base.id, 0).held(T0), terrace_core::Bytes::ZERO);
         assert_eq!(part(&space, huge.id, 31).held(T1), PageSize::Huge.bytes());
-        space.lay_accesses_aside();
+        space.age_accesses();
         space.observe(small, 1);
         assert_eq!(part(&space, base.id, 1).accesses(), 4, "both times");
-        space.lay_accesses_aside();
+        space.age_accesses();
         assert_eq!(part(&space, base.id, 1).accesses(), 1);
         space.place(small, Some(T1));
         let moved = part(&space, base.id, 1);

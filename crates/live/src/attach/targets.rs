@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use terrace_sampler::ProcStat;
+
 /// Which processes are attached to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Targets {
@@ -53,11 +55,7 @@ impl Targets {
 fn is_running(process: u32) -> bool {
     fs::read_to_string(format!("/proc/{process}/stat"))
         .ok()
-        .and_then(|stat| {
-            let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
-            Some(!matches!(state, 'Z' | 'X'))
-        })
-        .unwrap_or(false)
+        .is_some_and(|stat| ProcStat::parse(&stat).is_some_and(|stat| !stat.has_ended()))
 }
 
 /// Every process's parent.
@@ -68,10 +66,8 @@ fn parents() -> BTreeMap<u32, u32> {
         .filter_map(|entry| {
             let process = entry.ok()?.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-            let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-            let state = fields.next()?;
-            let parent = fields.next()?.parse().ok()?;
-            (state != "Z").then_some((process, parent))
+            let stat = ProcStat::parse(&stat)?;
+            (!stat.has_ended()).then_some((process, stat.parent()?))
         })
         .collect()
 }

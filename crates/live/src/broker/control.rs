@@ -27,18 +27,35 @@ const LONGEST: u64 = 64;
 
 /// Answers requests from a thread of its own for as long as the process lives.
 pub(super) fn listen(directory: &Path, page: &'static BrokerPage) -> io::Result<()> {
+    listen_for(directory, move |budget| {
+        let was = page.budget.swap(budget.get(), AcqRel);
+        page.changes.fetch_add(1, Relaxed);
+        page.ring();
+        Bytes(was)
+    })
+}
+
+/// Answers requests from a thread of its own for as long as the process lives; `change` takes
+/// another budget, and gives the one before.
+///
+/// # Errors
+/// The system's, if the socket cannot be made.
+pub fn listen_for(
+    directory: &Path,
+    change: impl Fn(Bytes) -> Bytes + Send + 'static,
+) -> io::Result<()> {
     let listener = UnixListener::bind(directory.join(SOCKET))?;
     std::thread::Builder::new().name("broker-control".to_owned()).spawn(move || {
-        crate::processors::block_signals();
+        crate::workers::processors::block_signals();
         for stream in listener.incoming().flatten() {
             // Who does not listen to the answer need not have one.
-            let _ = answer(&stream, page);
+            let _ = answer(&stream, &change);
         }
     })?;
     Ok(())
 }
 
-fn answer(stream: &UnixStream, page: &BrokerPage) -> io::Result<()> {
+fn answer(stream: &UnixStream, change: &impl Fn(Bytes) -> Bytes) -> io::Result<()> {
     // SAFETY: asks for this process's user.
     let us = unsafe { libc::geteuid() };
     let may = may_ask(peer(stream)?, us);
@@ -52,12 +69,7 @@ fn answer(stream: &UnixStream, page: &BrokerPage) -> io::Result<()> {
     }
     read?;
     let text = match parse(&line) {
-        Ok(budget) => {
-            let was = page.budget.swap(budget.get(), AcqRel);
-            page.changes.fetch_add(1, Relaxed);
-            page.ring();
-            format!("was {was}\n")
-        }
+        Ok(budget) => format!("was {}\n", change(budget).get()),
         Err(error) => format!("error {error}\n"),
     };
     (&*stream).write_all(text.as_bytes())

@@ -14,8 +14,8 @@ use super::control;
 use super::lent::Lent;
 use super::page::{BrokerPage, FILE, SLOTS, Slot, Summary};
 use super::share::{Claim, LEAST, NEEDY, Pool, Relative, WHOLE, family_sizes, pool, share};
-use crate::processors;
 use crate::sys;
+use crate::workers::processors;
 
 /// How often shares move between processes (ns).
 const PERIOD: u64 = 100_000_000;
@@ -61,6 +61,8 @@ impl Broker {
 
     /// What has happened so far.
     pub fn summary(&self) -> Summary {
+        // What ended before the next look.
+        self.page.slots().iter().for_each(|slot| note_single(self.page, slot));
         self.page.summary()
     }
 }
@@ -159,18 +161,19 @@ impl Rounds {
                 continue;
             }
             if self.members.get(&i).is_none_or(|member| member.pid != pid) {
-                match open_process(pid) {
-                    Ok(handle) => {
-                        let refaults = slot.refaults.load(Relaxed);
-                        let lent = Lent::default();
-                        let (rate, waits_since) = (0.0, 0);
-                        let member = Member { pid, handle, refaults, rate, waits_since, lent };
-                        self.members.insert(i, member);
-                    }
-                    Err(_) => slot.clear(),
+                if let Ok(handle) = open_process(pid) {
+                    let refaults = slot.refaults.load(Relaxed);
+                    let lent = Lent::default();
+                    let (rate, waits_since) = (0.0, 0);
+                    let member = Member { pid, handle, refaults, rate, waits_since, lent };
+                    self.members.insert(i, member);
+                } else {
+                    note_single(self.page, slot);
+                    slot.clear();
                 }
             }
             if self.members.get(&i).is_some_and(|member| has_ended(&member.handle)) {
+                note_single(self.page, slot);
                 self.members.remove(&i);
                 slot.clear();
             }
@@ -341,6 +344,15 @@ impl Rounds {
     }
 }
 
+/// Notes what a process had by itself: it may have come and gone between two looks.
+fn note_single(page: &BrokerPage, slot: &Slot) {
+    if slot.pid.load(Acquire) != 0 {
+        let is_managed = slot.managed.load(Relaxed) != 0;
+        let has = if is_managed { &slot.resident } else { &slot.held };
+        page.resident_peak.fetch_max(has.load(Relaxed), Relaxed);
+    }
+}
+
 /// A handle for a process, which stays that of this very process.
 fn open_process(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: has no memory effects.
@@ -487,6 +499,19 @@ mod tests {
         left.common.store(0, Relaxed);
         bench.settle(1.0);
         assert!(grant(left) + grant(other) >= 98, "all is given: {} {}", grant(left), grant(other));
+    }
+
+    #[test]
+    fn what_came_and_went_between_two_looks_is_told() {
+        let mut bench = Bench::new(100);
+        let slot = bench.process(false, 7, 60, 0);
+        note_single(bench.rounds.page, slot);
+        assert_eq!(bench.rounds.page.summary().resident, Bytes::mib(60));
+        bench.end(0);
+        slot.held.store(70 * MIB, Relaxed);
+        bench.rounds.round();
+        assert_eq!(slot.pid.load(Relaxed), 0, "it is known to have ended");
+        assert_eq!(bench.rounds.page.summary().resident, Bytes::mib(70));
     }
 
     #[test]

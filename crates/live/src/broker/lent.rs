@@ -5,6 +5,7 @@
 use std::fs;
 
 use terrace_core::Bytes;
+use terrace_sampler::ProcStat;
 
 /// After so many page faults it is looked again: fewer copies make little difference.
 const MANY_FAULTS: u64 = 256;
@@ -44,9 +45,7 @@ impl Lent {
 
 /// The tenth field of `/proc/PID/stat` (`proc_pid_stat(5)`).
 fn minor_faults(stat: &str) -> Option<u64> {
-    // A program's name may contain anything.
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(7)?.parse().ok()
+    ProcStat::parse(stat)?.minor_faults()
 }
 
 /// Anonymous memory that others have mapped, too, or less: `/proc/PID/smaps_rollup`. What is

@@ -7,15 +7,16 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
+use super::ending;
 use super::keeper::KEEPS_WAITING;
 use super::page::{BrokerPage, Slot};
 use super::share::{LEAST, WHOLE};
 use crate::config::RunConfig;
+use crate::evict::reclaim::Pace;
 use crate::pager::Pager;
-use crate::reclaim::Pace;
-use crate::serve::Worker;
-use crate::spin::backoff;
+use crate::sys::spin::backoff;
 use crate::sys::{self, PAGE};
+use crate::workers::worker::Worker;
 
 /// The broker's page of this process, and the process's slot in it.
 static BROKER: AtomicPtr<BrokerPage> = AtomicPtr::new(core::ptr::null_mut());
@@ -31,6 +32,8 @@ static COMMON: AtomicUsize = AtomicUsize::new(0);
 static FORKED_AT: AtomicU64 = AtomicU64::new(0);
 /// The process that began this program: the same in all that are forked from it.
 static FAMILY: AtomicU32 = AtomicU32::new(0);
+/// The number of the run that this program is of.
+static RUN: AtomicU64 = AtomicU64::new(0);
 /// Until when (ns) the broker is not asked, for it has not answered.
 static SILENT_UNTIL: AtomicU64 = AtomicU64::new(0);
 
@@ -57,7 +60,7 @@ const STUCK: u64 = 20_000_000;
 /// The longest that the manager gives memory back at a stretch (ns).
 const STRETCH: u64 = 1_000_000;
 
-fn broker() -> Option<&'static BrokerPage> {
+pub(super) fn broker() -> Option<&'static BrokerPage> {
     // SAFETY: only set from `&'static`.
     unsafe { BROKER.load(Acquire).as_ref() }
 }
@@ -69,6 +72,16 @@ fn little() -> u64 {
     (budget / 64).min(LEAST.get()) / PAGE as u64
 }
 
+/// The run that this process is of.
+pub(super) fn run() -> u64 {
+    RUN.load(Relaxed)
+}
+
+/// The process that began this program.
+pub(super) fn family() -> u32 {
+    FAMILY.load(Relaxed)
+}
+
 fn pid() -> u32 {
     std::process::id()
 }
@@ -78,6 +91,7 @@ pub fn init(config: &RunConfig) {
     let fast = config.fast.get();
     ALONE.store(fast, Relaxed);
     FAMILY.store(pid(), Relaxed);
+    RUN.store(ending::run_number(&config.dir), Relaxed);
     let Some(path) = &config.broker else { return };
     let Ok(page) = BrokerPage::open(path) else {
         // Out of its reach (another root or user): a modest part, for the others
@@ -122,7 +136,26 @@ pub fn fits(mapped: usize) -> bool {
         return true;
     }
     ask(page, slot, PATIENCE);
-    takes(slot, mapped as u64) || (!page.is_kept() && alone && slot.grant.load(Relaxed) == 0)
+    takes(slot, mapped as u64) || (alone && is_left_alone(page, slot))
+}
+
+/// Whether nobody gives shares any more, and this process was given none.
+fn is_left_alone(page: &BrokerPage, slot: &Slot) -> bool {
+    slot.grant.load(Relaxed) == 0 && !page.is_kept()
+}
+
+/// The same of a share as it is: nobody is asked for more.
+pub fn is_within(mapped: usize) -> bool {
+    let alone = mapped as u64 <= ALONE.load(Relaxed);
+    let Some(page) = broker() else { return alone };
+    // SAFETY: only set from `&'static`.
+    match unsafe { SLOT.load(Acquire).as_ref() } {
+        Some(slot) => takes(slot, mapped as u64) || (alone && is_left_alone(page, slot)),
+        None => {
+            mapped.saturating_sub(INHERITED.load(Relaxed)) as u64 <= LEAST.get()
+                || (alone && !page.has_free_slot())
+        }
+    }
 }
 
 /// Takes so much if the share is large enough.
@@ -199,7 +232,7 @@ pub struct Share {
     allowed: AtomicU64,
     /// Whether it has been looked up since the last fork.
     known: AtomicBool,
-    /// Whether there are pages of which the policy knows nothing, see [`crate::common`].
+    /// Whether there are pages of which the policy knows nothing, see [`crate::fork::shared_frames`].
     apart: AtomicBool,
     /// Whether the policy has asked for one of them to leave since the last round began: it knew
     /// of it nevertheless.
@@ -265,6 +298,17 @@ impl Share {
         slot.managed.store(1, Release);
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Release);
         page.ring();
+    }
+
+    /// In a forked child: so many pages more are resident than its books had. They came in after the
+    /// books were frozen for the fork, and are its parent's like the others. Without room for them it
+    /// began beyond its limit, with nothing that could leave.
+    pub(crate) fn inherited_more(&self, pager: &Pager, pages: u64) {
+        let Some(slot) = self.slot() else { return };
+        self.common.fetch_add(pages, Relaxed);
+        self.allowed.fetch_add(pages, Relaxed);
+        pager.grant(pager.granted() + pages);
+        self.tell_in(slot, pager);
     }
 
     /// In a process that is about to fork: the child will have what is resident, too.
@@ -444,7 +488,7 @@ impl Worker<'_> {
     /// After more was mapped: if that is more than this process may hold, the broker is asked at
     /// once. It looks ten times a second, and meanwhile pages would leave for which there is room.
     pub fn ask_for_more(&self) {
-        let (pager, share) = (self.pager, &self.pager.share);
+        let (pager, share) = (self.pager, &self.pager.budget.share);
         let (Some(page), Some(slot)) = (broker(), share.slot()) else { return };
         let mapped = pager.stats().counters.mapped_bytes.load(Relaxed) / PAGE as u64;
         if mapped <= pager.granted() || sys::now() < share.modest_until.load(Relaxed) {
@@ -469,7 +513,7 @@ impl Worker<'_> {
     /// give back.
     pub fn follow_share(&mut self) -> bool {
         let pager = self.pager;
-        let share = &pager.share;
+        let share = &pager.budget.share;
         let Some(goal) = share.goal() else { return false };
         share.forget_relatives(pager);
         // Of what is in common, letting go would free nothing.
@@ -483,7 +527,7 @@ impl Worker<'_> {
             return false;
         }
         let now = sys::now();
-        if now < share.wait_until.load(Relaxed) || pager.frozen.load(SeqCst) != 0 {
+        if now < share.wait_until.load(Relaxed) || pager.freeze.is_on() {
             return false;
         }
         let mut spins = 0;
@@ -501,15 +545,205 @@ impl Worker<'_> {
                 continue;
             }
             pager.throttle();
-            let Some(mut limbo) = pager.limbo.try_lock() else {
+            let Some(ring) = pager.evict.ring.try_lock() else {
                 backoff(&mut spins);
                 continue;
             };
-            if !self.make_room(&mut limbo, Pace::BATCH) {
+            let progress = self.make_room(ring, Pace::BATCH);
+            if !self.gets_on(progress, STUCK) {
                 // Pinned, or a fork begins: again after a while.
-                self.stuck_until = sys::now() + STUCK;
                 return false;
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl Share {
+    /// Gives it a slot of its own, in which this process has so many relatives.
+    pub(crate) fn join(&self, relatives: u32) -> &'static Slot {
+        // SAFETY: a slot is numbers, and zero is one of each.
+        let slot: &'static Slot = Box::leak(Box::new(unsafe { core::mem::zeroed() }));
+        slot.pid.store(pid(), Relaxed);
+        slot.relatives.store(relatives, Relaxed);
+        self.slot.store(core::ptr::from_ref(slot).cast_mut(), Release);
+        slot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::page::FILE;
+    use crate::pager::fixture;
+
+    const KIB4: u64 = PAGE as u64;
+
+    #[test]
+    fn memory_beyond_the_share_is_not_taken() {
+        let slot = Share::default().join(0);
+        slot.grant.store(10 * KIB4, Relaxed);
+        assert!(takes(slot, 10 * KIB4));
+        assert_eq!(slot.held.load(Relaxed), 10 * KIB4);
+        assert!(!takes(slot, 10 * KIB4 + 1));
+        assert_eq!(slot.held.load(Relaxed), 10 * KIB4, "and not said to be held");
+    }
+
+    /// Otherwise the kernel's list of mappings would be read at each call.
+    #[test]
+    fn who_is_given_nothing_by_nobody_has_what_it_may_have_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let page = BrokerPage::create(&directory.path().join(FILE)).expect("a page");
+        let slot = page.claim(pid()).expect("a slot");
+        assert!(page.has_free_slot());
+        page.beat.store(sys::now(), Relaxed);
+        page.closed.store(1, Relaxed);
+        assert!(is_left_alone(page, slot));
+        slot.grant.store(KIB4, Relaxed);
+        assert!(!is_left_alone(page, slot));
+        slot.grant.store(0, Relaxed);
+        page.closed.store(0, Relaxed);
+        page.beat.store(u64::MAX, Relaxed);
+        assert!(!is_left_alone(page, slot), "it can ask");
+        page.slots().iter().for_each(|slot| slot.pid.store(1, Relaxed));
+        assert!(!page.has_free_slot());
+    }
+
+    /// All of it in one test: who was not answered asks nobody in this process for a while.
+    #[test]
+    fn a_question_waits_for_its_own_answer_and_one_that_nobody_answers_is_not_repeated_at_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let page = BrokerPage::create(&directory.path().join(FILE)).expect("a page");
+        let slot = page.claim(pid()).expect("a slot");
+        // The next number is 0: less than what was answered last, and newer.
+        slot.ask.store(u32::MAX, Relaxed);
+        slot.answer.store(u32::MAX, Relaxed);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while slot.ask.load(Acquire) != 0 {
+                    std::thread::yield_now();
+                }
+                slot.grant.store(7, Relaxed);
+                slot.answer.store(0, Release);
+                sys::futex_wake(&slot.answer, true);
+            });
+            ask(page, slot, 60_000_000_000);
+            assert_eq!(slot.grant.load(Relaxed), 7, "it has the answer");
+        });
+        ask(page, slot, 1);
+        assert_eq!(slot.ask.load(Relaxed), 1);
+        ask(page, slot, 1);
+        assert_eq!(slot.ask.load(Relaxed), 1, "the broker is silent");
+        SILENT_UNTIL.store(0, Relaxed);
+        page.closed.store(1, Relaxed);
+        ask(page, slot, 1);
+        assert_eq!(slot.ask.load(Relaxed), 1, "there is nobody to ask");
+    }
+
+    #[test]
+    fn what_relatives_have_too_is_not_held_twice_once_the_broker_knows_them() {
+        let (share, held) = (Share::default(), |slot: &Slot| slot.held.load(Relaxed) / KIB4);
+        let slot = share.join(0);
+        share.note_fork(50, sys::now());
+        share.hold(200);
+        assert_eq!(held(slot), 150, "the relative has not been seen yet");
+        slot.relatives.store(1, Relaxed);
+        // Without a broker's word, none of it may be held beside the share.
+        assert_eq!((share.excess(), share.allowance()), (50, 0));
+        share.hold(200);
+        assert_eq!(held(slot), 200);
+        share.hold(0);
+        assert_eq!(held(slot), 0);
+    }
+
+    #[test]
+    fn frames_in_common_are_looked_up_anew_after_each_fork_and_forgotten_with_the_last_relative() {
+        let pager = fixture::pager(1);
+        let share = &pager.budget.share;
+        let slot = share.join(1);
+        share.note_fork(30, 1);
+        assert!(share.has_relatives() && !share.knows_common());
+        assert!(share.should_learn(), "its childhood is over");
+        share.found_common(20);
+        share.unshared();
+        assert_eq!((share.common(), share.knows_common()), (19, true));
+        assert!(!share.should_learn());
+        share.forget_relatives(pager);
+        assert_eq!(share.common(), 19, "there is one");
+        slot.relatives.store(0, Relaxed);
+        share.forget_relatives(pager);
+        assert_eq!(share.common(), 0);
+        share.unshared();
+        assert_eq!(share.common(), 0, "less than none is not in common");
+        // Just forked (so just that it is to come), and the broker has not seen it.
+        share.note_fork(30, sys::now() + 3_600_000_000_000);
+        share.forget_relatives(pager);
+        assert_eq!(share.common(), 30);
+        assert!(!share.should_learn(), "a child may begin another program");
+    }
+
+    #[test]
+    fn a_share_that_grows_is_followed_at_once_and_one_that_shrinks_by_what_is_not_used_first() {
+        let pager = fixture::pager(400);
+        let (share, mut worker) = (&pager.budget.share, Worker::new(pager, 0));
+        assert!(!worker.follow_share(), "nobody says anything");
+        assert_eq!(pager.granted(), 2048);
+        let slot = share.join(0);
+        let follow = |worker: &mut Worker<'_>, pages: u64| {
+            slot.grant.store(pages * KIB4, Relaxed);
+            worker.stuck_until = 0;
+            // Whether there is more to do depends on how long this has taken.
+            let _ = worker.follow_share();
+            assert_eq!(slot.held.load(Relaxed), pager.granted() * KIB4, "what it says");
+            pager.granted()
+        };
+        assert_eq!(follow(&mut worker, 5000), 5000);
+        (0..300).for_each(|page| fixture::touch(pager, page));
+        assert_eq!(follow(&mut worker, 400), 400, "nothing has to leave");
+        // The fixture's kernel lets no page leave.
+        assert_eq!(follow(&mut worker, 200), 300 + SLACK);
+        assert_eq!(slot.resident.load(Relaxed), 300 * KIB4);
+        share.wait_until.store(u64::MAX, Relaxed);
+        assert_eq!(follow(&mut worker, 1), 300 + SLACK, "a child waits");
+        share.wait_until.store(0, Relaxed);
+        // Taken for dead: on with what it has.
+        slot.pid.store(pid() + 1, Relaxed);
+        assert_eq!(follow(&mut worker, 9000), 300 + SLACK);
+    }
+
+    #[test]
+    fn a_share_is_never_less_than_a_pager_can_work_with() {
+        let share = Share::default();
+        assert_eq!(share.goal(), None, "there is no slot");
+        let slot = share.join(0);
+        assert_eq!(share.goal(), None, "nobody has granted anything, and there is no broker");
+        slot.grant.store(1, Relaxed);
+        assert_eq!(share.goal(), Some(FLOOR));
+        slot.grant.store(1000 * KIB4, Relaxed);
+        assert_eq!(share.goal(), Some(1000));
+    }
+
+    /// Its limit was what its books had and a little: with more than that found present, all its
+    /// parent's, each of its faults looked in vain for what could leave.
+    #[test]
+    fn a_child_has_room_for_what_came_in_while_its_books_were_frozen() {
+        let pager = fixture::pager(64);
+        let share = &pager.budget.share;
+        let slot = share.join(1);
+        let inherited = 40;
+        (0..40).for_each(|page| fixture::touch(pager, page));
+        share.note_fork(inherited, 1);
+        share.allowed.store(inherited, Relaxed);
+        let little = 4;
+        pager.grant(inherited + little);
+
+        (40..60).for_each(|page| fixture::touch(pager, page));
+        assert!(!pager.try_reserve(1), "beyond its limit");
+        share.inherited_more(pager, 20);
+
+        assert!((0..little).all(|_| pager.try_reserve(1)), "the little is its own");
+        assert!(!pager.try_reserve(1));
+        assert_eq!((share.common(), share.allowed()), (60, 60));
+        assert_eq!(slot.common.load(Relaxed), 60 * PAGE as u64, "the broker is told");
     }
 }

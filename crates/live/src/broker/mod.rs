@@ -19,12 +19,16 @@
 //! | [`share`] | who gets how much: a pure function |
 //! | [`page`] | the page that broker and processes share |
 //! | [`member`] | a process's side |
+//! | [`ending`] | what a process says of its memory when it ends |
+//! | [`outsider`] | the side of a run whose faults the kernel serves |
 //! | [`keeper`] | the broker's side |
 //! | [`control`] | changing the budget from outside, by a socket |
 
 pub mod control;
+pub mod ending;
 pub mod keeper;
 mod lent;
 pub mod member;
+pub mod outsider;
 pub mod page;
 pub mod share;

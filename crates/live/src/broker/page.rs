@@ -13,14 +13,16 @@ use std::path::Path;
 
 use terrace_core::Bytes;
 
+use super::ending::Endings;
 use super::share::LEAST;
-use crate::{limits, sys};
+use crate::sys;
+use crate::sys::{limits, mapped};
 
 /// The file's name in a run's directory.
 pub const FILE: &str = "budget";
 const MAGIC: u64 = 0x5445_5252_4255_4447; // "TERRBUDG"
 /// Raised with every change of the layout.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Processes that can share a budget; more go without a share of their own.
 pub const SLOTS: usize = 2048;
 /// Who has so small a part of the budget forks without more, as shells do all the time.
@@ -35,6 +37,7 @@ const NEAR: usize = 8;
 pub struct BrokerPage {
     head: Head,
     slots: [Slot; SLOTS],
+    endings: Endings,
 }
 
 /// What concerns all.
@@ -182,6 +185,9 @@ impl core::fmt::Debug for Slot {
     }
 }
 
+// SAFETY: atomic integers, arrays and structures of them.
+unsafe impl mapped::Atomics for BrokerPage {}
+
 impl BrokerPage {
     /// Creates the file and maps it.
     pub fn create(path: &Path) -> io::Result<&'static Self> {
@@ -189,7 +195,7 @@ impl BrokerPage {
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
         let size = size_of::<Self>() as u64;
         limits::with_files_of(size, || file.set_len(size))?;
-        let page = Self::map(&file)?;
+        let page = mapped::map::<Self>(&file)?;
         page.head.version.store(VERSION, Relaxed);
         page.head.magic.store(MAGIC, Release);
         Ok(page)
@@ -201,21 +207,19 @@ impl BrokerPage {
         if file.metadata()?.len() != size_of::<Self>() as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a broker's page"));
         }
-        let page = Self::map(&file)?;
+        let page = mapped::map::<Self>(&file)?;
         page.check()?;
         Ok(page)
-    }
-
-    fn map(file: &File) -> io::Result<&'static Self> {
-        let at = sys::map_shared_file(file, size_of::<Self>())?;
-        // SAFETY: as long as `Self`, page-aligned, never unmapped, and every
-        // field is an atomic integer, valid for any bytes.
-        Ok(unsafe { &*at.cast::<Self>() })
     }
 
     /// All slots.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
+    }
+
+    /// What processes have said that have ended.
+    pub fn endings(&self) -> &Endings {
+        &self.endings
     }
 
     /// The slots in the order in which a process looks for one.
@@ -230,6 +234,11 @@ impl BrokerPage {
             return Some(own);
         }
         self.from(pid).find(|slot| slot.pid.compare_exchange(0, pid, AcqRel, Relaxed).is_ok())
+    }
+
+    /// Whether another process could have one.
+    pub fn has_free_slot(&self) -> bool {
+        self.slots.iter().any(|slot| slot.pid.load(Relaxed) == 0)
     }
 
     /// The slot that a process has already: from before it began another program.

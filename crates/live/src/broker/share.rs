@@ -96,7 +96,7 @@ pub struct Pool {
 /// not managed.
 struct Family {
     common: u64,
-    kept: u64,
+    stays: u64,
     size: u32,
 }
 
@@ -120,16 +120,16 @@ pub fn pool(budget: Bytes, members: &[Relative], patience: f64) -> Pool {
     for (member, &size) in members.iter().zip(&sizes).filter(|&(_, &size)| size > 0) {
         // What any two have in common is from before they were forked, and most of what was
         // there then is with each that has changed little: with who has most, nearly all.
-        let family = families.entry(member.family).or_insert(Family { common: 0, kept: 0, size });
+        let family = families.entry(member.family).or_insert(Family { common: 0, stays: 0, size });
         family.common = member.common.get().max(family.common);
         if !member.managed {
-            family.kept = member.common.get().max(family.kept);
+            family.stays = member.common.get().max(family.stays);
         }
     }
     let sum = |of: fn(&Family) -> u64| families.values().fold(0u64, |n, f| n.saturating_add(of(f)));
     let common = sum(|family| family.common);
     // What one has that lets go of nothing stays where it is, whatever the others do.
-    let stays = sum(|family| family.kept);
+    let stays = sum(|family| family.stays);
     let largest = families.values().map(|family| family.size).max().unwrap_or(2);
     let most = 7.0 / 8.0;
     let least = 1.0 - 2.0 / f64::from(largest);

@@ -25,7 +25,7 @@ use terrace_core::machine::parse_document;
 use terrace_core::{Bytes, BytesPerSecond, MachineError, Nanos};
 
 use super::Measured;
-use crate::doctor::Facts;
+use crate::doctor::facts::Facts;
 
 /// The version of the format.
 const VERSION: u32 = 1;

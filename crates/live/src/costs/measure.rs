@@ -9,18 +9,19 @@ use std::thread;
 use terrace_core::{Bytes, BytesPerSecond, Nanos};
 
 use super::Measured;
-use crate::codec::{self, Codec, Effort, Packed, PageBytes};
+use crate::store::codec::{self, Codec, Effort, Packed, PageBytes};
+use crate::sys::uffd::{Message, Uffd, mode};
 use crate::sys::{self, PAGE};
-use crate::uffd::{Message, Uffd, mode};
 
 /// Faults, and pages that are moved.
 const PAGES: usize = 8192;
-/// Memory that no cache holds.
-const LARGE: usize = 256 << 20;
+/// Memory of which a cache holds a small part at most: four times the largest cache that the kernel
+/// tells of, and at least so much; not more than the bound, which a cache of 512 MiB needs.
+const LARGE: (usize, usize) = (256 << 20, 2 << 30);
 /// Loads in a round of the chases.
 const LOADS: usize = 200_000;
 /// Chases at once; more than any processor has misses in flight.
-const CHASES: [usize; 7] = [1, 2, 4, 6, 8, 12, 16];
+const CHASES: [usize; 9] = [1, 2, 4, 6, 8, 12, 16, 24, 32];
 /// Rounds of which the best counts.
 const ROUNDS: usize = 3;
 
@@ -41,7 +42,7 @@ impl core::fmt::Display for Unmeasured {
 
 impl core::error::Error for Unmeasured {}
 
-/// Measures everything: some seconds, and 256 MiB of memory. `told` is called with what
+/// Measures everything: some seconds, and 256 MiB of memory or four times the largest cache. `told` is called with what
 /// comes next.
 pub fn measure(told: &mut dyn FnMut(&'static str)) -> Result<Measured, Unmeasured> {
     let because = |what| move |error| Unmeasured { what, error };
@@ -52,7 +53,7 @@ pub fn measure(told: &mut dyn FnMut(&'static str)) -> Result<Measured, Unmeasure
     told("the codec");
     let (compress, decompress) = codec();
     told("copies");
-    let large = Memory::map(LARGE).map_err(because("memory to copy"))?;
+    let large = Memory::map(large()).map_err(because("memory to copy"))?;
     let copy_bandwidth = copies(&large);
     told("loads in flight");
     let chase = Chase::new(&large);
@@ -75,13 +76,13 @@ pub fn measure(told: &mut dyn FnMut(&'static str)) -> Result<Measured, Unmeasure
 }
 
 /// Private memory that is unmapped at the end.
-struct Memory {
-    at: usize,
+pub(super) struct Memory {
+    pub(super) at: usize,
     len: usize,
 }
 
 impl Memory {
-    fn map(len: usize) -> Result<Self, i32> {
+    pub(super) fn map(len: usize) -> Result<Self, i32> {
         sys::map_private(len).map(|at| Self { at, len })
     }
 
@@ -119,7 +120,7 @@ impl Drop for Handle {
     }
 }
 
-fn median(mut times: Vec<u64>) -> Nanos {
+pub(super) fn median(mut times: Vec<u64>) -> Nanos {
     times.sort_unstable();
     Nanos(times.get(times.len() / 2).copied().unwrap_or(0).max(1))
 }
@@ -168,15 +169,18 @@ fn serve(handle: Uffd, memory: &Memory, over: &AtomicBool) -> Result<(), i32> {
 
 /// A page brought in by a copy, and one that is taken out.
 fn moves(pages: usize) -> Result<(Nanos, Nanos), i32> {
-    let (program, aside) = (Memory::map(pages * PAGE)?, Memory::map(pages * PAGE)?);
-    let source = Memory::map(PAGE)?;
+    let (program, elsewhere) = (Memory::map(pages * PAGE)?, Memory::map(pages * PAGE)?);
+    // Another page each time, which no cache holds by then (`forget`): what its copy takes is taken
+    // off later.
+    let source = Memory::map(pages * PAGE)?;
     source.fill();
     let handle = Handle::open()?;
     handle.0.register(program.at, program.len, mode::MISSING)?;
-    handle.0.register(aside.at, aside.len, mode::MISSING)?;
+    handle.0.register(elsewhere.at, elsewhere.len, mode::MISSING)?;
     let timed = |work: &dyn Fn(usize) -> (usize, i32)| -> Result<Nanos, i32> {
         let mut times = Vec::with_capacity(pages);
         for i in 0..pages {
+            forget(source.at + i * PAGE);
             let start = sys::now();
             let (done, error) = work(i * PAGE);
             times.push(sys::now() - start);
@@ -186,9 +190,49 @@ fn moves(pages: usize) -> Result<(Nanos, Nanos), i32> {
         }
         Ok(median(times))
     };
-    let bring_in = timed(&|at| handle.0.copy(program.at + at, source.at, PAGE))?;
-    let take_out = timed(&|at| handle.0.mv(aside.at + at, program.at + at, PAGE))?;
+    let bring_in = timed(&|at| handle.0.copy(program.at + at, source.at + at, PAGE))?;
+    let take_out = timed(&|at| handle.0.mv(elsewhere.at + at, program.at + at, PAGE))?;
     Ok((bring_in, take_out))
+}
+
+/// How much memory the caches hold a small part of.
+fn large() -> usize {
+    let caches = (0..8).filter_map(|index| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
+        cache_size(&std::fs::read_to_string(path).ok()?)
+    });
+    (caches.max().unwrap_or(0).saturating_mul(4)).clamp(LARGE.0, LARGE.1).next_multiple_of(2 << 20)
+}
+
+/// `32768K`, as the kernel writes it.
+fn cache_size(text: &str) -> Option<usize> {
+    let text = text.trim();
+    let (digits, unit) =
+        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let scale = match unit {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        _ => return None,
+    };
+    digits.parse::<usize>().ok()?.checked_mul(scale)
+}
+
+/// Writes a page of ours back and drops it from all caches. Where programs have no instruction for
+/// that, nothing: a cache may hold it then, if it is larger than what was written since.
+fn forget(page: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (page..page + PAGE).step_by(64) {
+        // SAFETY: a page of ours that is mapped; changes no content.
+        unsafe { core::arch::x86_64::_mm_clflush(line as *const u8) };
+    }
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: waits until the lines are gone.
+    unsafe {
+        core::arch::x86_64::_mm_mfence();
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = page;
 }
 
 /// Pages of some kinds: counted integers, text-like bytes, pointers, and both halves.
@@ -255,7 +299,7 @@ fn copies(memory: &Memory) -> BytesPerSecond {
     BytesPerSecond::from_amount(Bytes(half as u64), Nanos(best.max(1)))
 }
 
-/// Chases of pointers through memory that no cache holds: one cycle through all lines, in
+/// Chases of pointers through memory of which caches hold a small part: one cycle through all lines, in
 /// an order that no prefetcher knows.
 struct Chase<'a> {
     memory: &'a Memory,
@@ -310,7 +354,9 @@ impl<'a> Chase<'a> {
             6 => self.run::<6>(LOADS, round),
             8 => self.run::<8>(LOADS, round),
             12 => self.run::<12>(LOADS, round),
-            _ => self.run::<16>(LOADS, round),
+            16 => self.run::<16>(LOADS, round),
+            24 => self.run::<24>(LOADS, round),
+            _ => self.run::<32>(LOADS, round),
         };
         (0..ROUNDS).map(once).fold(f64::MAX, f64::min)
     }
@@ -327,12 +373,19 @@ impl<'a> Chase<'a> {
 /// What a thread that loads loses while a manager's thread compresses beside it; above 1
 /// where both share a processor.
 fn interference(chase: &Chase<'_>) -> f64 {
-    let loads = |salt: usize| {
-        (0..ROUNDS).map(|round| chase.run::<4>(LOADS, salt + round)).fold(f64::MAX, f64::min)
-    };
-    let alone = loads(10);
-    let over = AtomicBool::new(false);
-    let beside = thread::scope(|scope| {
+    // Both by turns: a machine that becomes slower meanwhile does so for both.
+    let (mut alone, mut beside) = (f64::MAX, f64::MAX);
+    for round in 0..2 * ROUNDS {
+        alone = alone.min(chase.run::<4>(LOADS, 2 * round));
+        beside = beside.min(beside_a_manager(chase, || chase.run::<4>(LOADS, 2 * round + 1)));
+    }
+    (beside / alone.max(f64::MIN_POSITIVE) - 1.0).clamp(0.0, 10.0)
+}
+
+/// Does something while a thread compresses, as a manager's does.
+fn beside_a_manager<T>(chase: &Chase<'_>, work: impl FnOnce() -> T) -> T {
+    let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|scope| {
         scope.spawn(|| {
             let (pages, mut codec) = (samples(), Codec::new());
             for (i, page) in pages.iter().cycle().enumerate() {
@@ -341,26 +394,80 @@ fn interference(chase: &Chase<'_>) -> f64 {
                 // SAFETY: within the mapping; the place is read only.
                 core::hint::black_box(unsafe { (chase.at(line) as *const usize).read() });
                 core::hint::black_box(codec.pack(page, Effort::Quick));
+                begun.store(true, Ordering::Relaxed);
                 if over.load(Ordering::Relaxed) {
                     break;
                 }
             }
         });
-        let beside = loads(20);
+        while !begun.load(Ordering::Relaxed) {
+            thread::yield_now();
+        }
+        let done = work();
         over.store(true, Ordering::Relaxed);
-        beside
-    });
-    (beside / alone.max(f64::MIN_POSITIVE) - 1.0).clamp(0.0, 10.0)
+        done
+    })
+}
+
+/// What other programs used of the machine's processors in a time, as a share of one processor.
+#[derive(Debug)]
+pub struct OthersTime {
+    begun: u64,
+    busy: Option<f64>,
+}
+
+impl OthersTime {
+    /// From now on.
+    pub fn begin() -> Self {
+        Self { begun: sys::now(), busy: Self::used() }
+    }
+
+    /// Until now; `None` where the kernel does not tell.
+    pub fn share(&self) -> Option<f64> {
+        let seconds = (sys::now() - self.begun) as f64 / 1e9;
+        Some(((Self::used()? - self.busy?) / seconds).max(0.0))
+    }
+
+    /// Seconds of all processors that were not idle and not this process's.
+    fn used() -> Option<f64> {
+        // SAFETY: asks the C library for a constant.
+        let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+        let text = std::fs::read_to_string("/proc/stat").ok()?;
+        let all: Vec<f64> = text
+            .lines()
+            .next()?
+            .split_whitespace()
+            .skip(1)
+            .map(|field| field.parse().ok())
+            .collect::<Option<_>>()?;
+        // user nice system idle iowait irq softirq steal; guests are counted in user. Time that a
+        // hypervisor took is not there for us, either.
+        let busy = [0, 1, 2, 5, 6, 7].into_iter().filter_map(|i| all.get(i)).sum::<f64>() / ticks;
+        let mut mine = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the clock of this process's processor time, written to a value of ours.
+        if unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut mine) } != 0 {
+            return None;
+        }
+        Some(busy - (mine.tv_sec as f64 + mine.tv_nsec as f64 / 1e9))
+    }
 }
 
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
 
+    #[test]
+    fn sizes_of_caches_are_read_as_the_kernel_writes_them() {
+        assert_eq!(cache_size("32768K\n"), Some(32 << 20));
+        assert_eq!(cache_size("512M"), Some(512 << 20));
+        assert_eq!((cache_size(""), cache_size("K"), cache_size("3G")), (None, None, None));
+        assert!((LARGE.0..=LARGE.1).contains(&large()));
+    }
+
     /// The operations are real and succeed; how fast they are is the machine's affair.
     #[test]
     fn everything_that_is_priced_is_measured() {
-        if crate::probe::UffdProbe::run().usable().is_err() {
+        if crate::doctor::probe::UffdProbe::run().usable().is_err() {
             return;
         }
         let mut parts = Vec::new();

@@ -9,8 +9,10 @@
 //! |---|---|
 //! | [`file`](mod@file) | the file: format, place, whether it is of this machine |
 //! | [`measure`](mod@measure) | the measurements |
+//! | [`kernel_memory`] | what the kernel's memory management costs, for the simulated kernel |
 
 pub mod file;
+pub mod kernel_memory;
 pub mod measure;
 
 use terrace_core::{BytesPerSecond, Nanos};
@@ -31,7 +33,7 @@ pub struct Measured {
     pub compress: Nanos,
     /// Decompressing a page.
     pub decompress: Nanos,
-    /// Copying memory that no cache holds.
+    /// Copying memory of which caches hold a small part.
     pub copy_bandwidth: BytesPerSecond,
     /// Loads that one processor has in flight at most, by what that gains.
     pub parallelism: f64,
@@ -56,6 +58,22 @@ impl Measured {
             compress: beside(self.compress),
             // A thread of the program waits for it: nothing is beside.
             decompress: self.decompress,
+            ..to
+        }
+    }
+
+    /// Prices where the kernel moves pages (`terrace attach`): of what was measured, that
+    /// which is the machine's own. What faults, moves and codec of the pager cost says
+    /// nothing of the kernel's; those prices stay, and outcomes correct them.
+    pub fn apply_in_place(&self, to: Calibration) -> Calibration {
+        let all = self.apply(to);
+        let beside = |time: Nanos| Nanos::from_f64(time.as_f64() * (1.0 + self.interference));
+        Calibration {
+            mlp: all.mlp,
+            copy_bandwidth: all.copy_bandwidth,
+            promote_fixed: beside(to.promote_fixed),
+            demote_fixed: beside(to.demote_fixed),
+            exchange_fixed: beside(to.exchange_fixed),
             ..to
         }
     }
@@ -122,6 +140,23 @@ pub(crate) mod tests {
         assert_eq!(prices.decompress, Nanos(1200));
         assert_eq!((prices.mlp.low, prices.mlp.expected, prices.mlp.high), (1.0, 1.75, 7.0));
         assert_eq!(prices.clock, constants.clock, "what is not measured stays");
+    }
+
+    /// A price of `UFFDIO_COPY` is none of `move_pages`.
+    #[test]
+    fn where_the_kernel_moves_pages_only_the_machine_s_own_prices_are_taken() {
+        let constants = crate::activate::calibrate();
+        let prices = example().apply_in_place(constants);
+        prices.check().expect("prices that can be");
+        assert_eq!(prices.copy_bandwidth, BytesPerSecond(8e9));
+        assert!((prices.mlp.high - 7.0).abs() < 1e-9);
+        let quarter_more = Nanos(constants.promote_fixed.get() * 5 / 4);
+        assert_eq!(prices.promote_fixed, quarter_more);
+        assert_eq!(prices.user_fault, constants.user_fault);
+        assert_eq!(
+            (prices.compress, prices.decompress),
+            (constants.compress, constants.decompress)
+        );
     }
 
     #[test]

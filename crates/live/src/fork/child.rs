@@ -3,14 +3,14 @@
 
 use core::sync::atomic::Ordering::*;
 
-use super::{CHILD_PLAIN, CHILD_READY, DESCRIPTORS, NOTHING, RELEASED};
-use crate::limits;
-use crate::page_state::{BUSY, PageState};
+use super::DESCRIPTORS;
+use super::handover::{CHILD_PLAIN, CHILD_READY, NOTHING, RELEASED};
 use crate::pager::{MANAGER, Pager};
-use crate::serve::Worker;
-use crate::shared::{ProcessPage, State, Text};
-use crate::sys::{self, PAGE};
-use crate::uffd::Uffd;
+use crate::space::page_state::{BUSY, PageState};
+use crate::stats::process_page::{ProcessPage, State, Text};
+use crate::sys::uffd::Uffd;
+use crate::sys::{self, PAGE, limits};
+use crate::workers::worker::Worker;
 
 impl Pager {
     /// In the child: waits until the parent has let go of our memory, and
@@ -38,10 +38,10 @@ impl Pager {
         let request = if able { CHILD_READY } else { CHILD_PLAIN };
         let orphaned = self.await_release(request);
         // SAFETY: the caller's.
-        unsafe { self.deferred.force_unlock() };
+        unsafe { self.freeze.deferred.force_unlock() };
         let events = self.fork.handover().events();
         if let Some(events) = events {
-            self.deferred.lock().take_over(events);
+            self.freeze.deferred.lock().take_over(events);
         }
         // Without, it has all its memory, and books that are not true of it.
         let filled = !orphaned && events.is_none();
@@ -61,7 +61,7 @@ impl Pager {
         // something of ours breaks here, it is put on plain memory here.
         let caught_up = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             self.carry_out_deferred();
-            for &(start, end) in self.wiped.lock().iter() {
+            for &(start, end) in self.fork.wiped.lock().iter() {
                 self.discarded(start, end);
             }
         }));
@@ -99,7 +99,7 @@ impl Pager {
     fn restore_alone(&self) {
         let mut worker = Worker::new(self, MANAGER);
         for (state, origin) in self.absent_pages() {
-            let Some(address) = self.deferred.lock().destination(origin) else { continue };
+            let Some(address) = self.freeze.deferred.lock().destination(origin) else { continue };
             // What is there is newer than what we hold.
             if self.is_wiped(address) || worker.pagemap.is_present(address) == Some(true) {
                 continue;
@@ -251,4 +251,67 @@ impl Pager {
 fn orphan_lost() -> ! {
     sys::complain(&["the parent was killed while it forked; its child cannot go on"]);
     std::process::abort();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pager::fixture::{START, hold, pager, place, touch};
+
+    #[test]
+    fn what_a_child_without_a_pager_needs_is_what_we_hold_the_content_of() {
+        let pager = pager(6);
+        touch(pager, 1);
+        let held = hold(pager, 2, 5);
+        place(pager, 3).word.store(PageState::Gone.word(), Release);
+        place(pager, 4).word.store(PageState::Same(0).word(), Release);
+        let absent: Vec<_> = pager.absent_pages().collect();
+        let at = |page: usize| START + page * PAGE;
+        assert_eq!(absent, [(held, at(2)), (PageState::Same(0), at(4))]);
+    }
+
+    /// Its owner was not copied: nothing certain is known of the page.
+    #[test]
+    fn a_page_that_was_in_somebodys_hands_is_found() {
+        let pager = pager(3);
+        assert!(!pager.is_any_busy());
+        place(pager, 2).word.fetch_or(BUSY, AcqRel);
+        assert!(pager.is_any_busy());
+    }
+
+    /// What holds of both it has from the parent; what the parent did, the parent has counted.
+    #[test]
+    fn a_child_counts_from_what_it_has_and_not_on_its_parents_page() {
+        let pager = pager(1);
+        let parents = pager.stats();
+        parents.counters.stored_pages.store(5, Relaxed);
+        parents.counters.promotions.store(7, Relaxed);
+        pager.count_apart();
+        pager.stats().counters.stored_pages.fetch_add(1, Relaxed);
+        assert_eq!(parents.counters.stored_pages.load(Relaxed), 5);
+        let seen = ProcessPage::anonymous().expect("memory");
+        // From here on the parent's page and the one in between are gone.
+        pager.count_on(seen);
+        assert_eq!(seen.counters.stored_pages.load(Relaxed), 6);
+        assert_eq!(seen.counters.promotions.load(Relaxed), 0);
+        assert!(core::ptr::eq(pager.stats(), seen));
+    }
+
+    #[test]
+    fn a_child_waits_until_its_parent_has_let_go_and_not_if_it_has_already() {
+        let pager = pager(1);
+        let page = pager.fork.take_one().expect("memory");
+        pager.fork.handover.store(page, Release);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while pager.fork.handover().step.load(Acquire) != CHILD_READY {
+                    std::thread::yield_now();
+                }
+                pager.fork.handover().release();
+            });
+            assert!(!pager.await_release(CHILD_READY), "the parent lives");
+        });
+        assert!(!pager.await_release(CHILD_PLAIN), "what it asks for now comes too late");
+        assert_eq!(pager.fork.handover().step.load(Acquire), RELEASED);
+    }
 }

@@ -16,116 +16,169 @@
 
 use core::sync::atomic::Ordering::*;
 
-use super::Children;
+use super::children::Children;
+use crate::failsafe::sharers;
 use crate::pager::Pager;
-use crate::serve::Worker;
-use crate::{aside, reservations};
+use crate::space::reservations;
+use crate::workers::idle_priority;
+use crate::workers::worker::Worker;
 
 /// Statics, by file and name, that a child resets, and how.
 #[cfg(test)]
 const RESET: &[(&str, &str, &str)] = &[
-    ("aside.rs", "ASIDE", "no thread of ours is here yet"),
-    ("aside.rs", "THREAD", "the same"),
-    ("aside.rs", "CALLED", "the same"),
-    ("aside.rs", "OWNER", "the same"),
-    ("aside.rs", "ENDING", "its parent ends, not the child"),
+    ("workers/idle_priority.rs", "IDLE", "no thread of ours is here yet"),
+    ("workers/idle_priority.rs", "THREAD", "the same"),
+    ("workers/idle_priority.rs", "CALLED", "the same"),
+    ("workers/idle_priority.rs", "OWNER", "the same"),
+    ("workers/idle_priority.rs", "ENDING", "its parent ends, not the child"),
+    ("failsafe/sharers.rs", "KNOWN", "nobody shares a child's memory"),
+    ("failsafe/sharers.rs", "MAKING", "the same"),
+    ("failsafe/sharers.rs", "OTHERS", "the same"),
+    ("failsafe/sharers.rs", "SILENT", "who asks is not here"),
     ("broker/member.rs", "SLOT", "it is the parent's: `Share::forked`, `forked_unmanaged`"),
     ("broker/member.rs", "SILENT_UNTIL", "the same"),
-    ("credentials.rs", "TURN", "held by the thread that forks, which gives it back"),
-    ("event_ring.rs", "DECISIONS", "it is the parent's: `forked`"),
-    ("event_ring.rs", "RING", "it is the parent's: `forked`"),
-    ("prepared.rs", "HELD", "they are of the parent's memory: `forget`"),
-    ("reservations.rs", "NOTED", "lock; half changed, a range is lost, and managed as a whole"),
+    ("workers/credentials.rs", "TURN", "held by the thread that forks, which gives it back"),
+    ("decide/event_ring.rs", "DECISIONS", "it is the parent's: `forked`"),
+    ("decide/event_ring.rs", "RING", "it is the parent's: `forked`"),
+    ("workers/early_handles.rs", "HELD", "they are of the parent's memory: `forget`"),
+    (
+        "space/reservations.rs",
+        "NOTED",
+        "lock; half changed, a range is lost, and managed as a whole",
+    ),
 ];
 
 /// Statics that a child keeps as they are, and why that is right.
 #[cfg(test)]
-const KEPT: &[(&str, &str, &str)] = &[
-    ("aside.rs", "HOME", "set anew by each thread of ours when it begins"),
-    ("aside.rs", "LEFT_ALONE", "a filter on system calls is inherited"),
+const UNCHANGED: &[(&str, &str, &str)] = &[
+    ("workers/idle_priority.rs", "HOME", "set anew by each thread of ours when it begins"),
+    (
+        "workers/idle_priority.rs",
+        "WAY_BACK",
+        "a child has its parent's rights, and assesses changes",
+    ),
+    ("workers/idle_priority.rs", "LEFT_ALONE", "a filter on system calls is inherited"),
     ("broker/member.rs", "ALONE", "set once"),
     ("broker/member.rs", "BROKER", "set once; the page is shared"),
     ("broker/member.rs", "COMMON", "one number, set anew where the child has no pager"),
     ("broker/member.rs", "FAMILY", "the same in all that are forked from one process"),
     ("broker/member.rs", "FORKED_AT", "one number, set anew where the child has no pager"),
+    ("broker/member.rs", "RUN", "the child is of the same run"),
     ("broker/member.rs", "INHERITED", "one number, set anew where the child has no pager"),
-    ("credentials.rs", "CALL", "set by who asks, who is not here"),
-    ("credentials.rs", "ERROR", "the same"),
-    ("credentials.rs", "LEFT", "the same"),
-    ("inject.rs", "ARMED", "a fault strikes in one process: whichever comes first"),
-    ("inject.rs", "LEFT", "the same"),
-    ("inject.rs", "STALLS", "set once"),
-    ("kept.rs", "KEPT", "pages that stay, for the child too; entries are valid with their value"),
-    ("manager.rs", "PROBED", "nothing is mapped there when a fork is accompanied"),
-    ("prepared.rs", "FEATURES", "of the kernel"),
-    ("prepared.rs", "INODES", "without a meaning where nothing is held"),
-    ("quiet.rs", "PREPARED", "set once; the page is the run's"),
-    ("reservations.rs", "COUNT", "whether to look; looked up under the lock"),
-    ("scratch.rs", "ARENA", "what was handed out is in use, or of no use to anybody"),
-    ("scratch.rs", "USED", "one number, changed in one step"),
-    ("serve.rs", "ZEROS", "does not change"),
-    ("spare.rs", "GIVEN", "one number, changed in one step"),
-    ("spare.rs", "START", "the mapping is the child's, too"),
-    ("sys.rs", "FREED", "each entry changes in one step"),
-    ("sys.rs", "OWN_NEXT", "one number, changed in one step"),
-    ("threads.rs", "ROOM", "the same"),
-    ("threads.rs", "STACKS", "set once; the child's threads have them, emptied: `resume`"),
-    ("tls.rs", "LAYOUT", "set once"),
-    ("uffd.rs", "PAGE_OF_ZEROS", "does not change"),
+    ("workers/credentials.rs", "CALL", "set by who asks, who is not here"),
+    ("workers/credentials.rs", "ERROR", "the same"),
+    ("workers/credentials.rs", "LEFT", "the same"),
+    ("fork/parent.rs", "TOLD", "told once is enough"),
+    ("failsafe/inject.rs", "ARMED", "a fault strikes in one process: whichever comes first"),
+    ("failsafe/inject.rs", "LEFT", "the same"),
+    ("failsafe/inject.rs", "STALLS", "set once"),
+    (
+        "evict/pinned_pages.rs",
+        "PINNED",
+        "pages that stay, for the child too; entries are valid with their value",
+    ),
+    ("fault/overhead.rs", "PROBED", "nothing is mapped there when a fork is accompanied"),
+    ("workers/early_handles.rs", "FEATURES", "of the kernel"),
+    ("workers/early_handles.rs", "INODES", "without a meaning where nothing is held"),
+    ("evict/quiet_window.rs", "PREPARED", "set once; the page is the run's"),
+    ("space/reservations.rs", "COUNT", "whether to look; looked up under the lock"),
+    ("workers/bump_arena.rs", "ARENA", "what was handed out is in use, or of no use to anybody"),
+    ("workers/bump_arena.rs", "USED", "one number, changed in one step"),
+    ("fault/content.rs", "ZEROS", "does not change"),
+    ("failsafe/reserve_memory.rs", "GIVEN", "one number, changed in one step"),
+    ("failsafe/reserve_memory.rs", "START", "the mapping is the child's, too"),
+    ("sys/mod.rs", "FREED", "each entry changes in one step"),
+    ("sys/mod.rs", "OWN_NEXT", "one number, changed in one step"),
+    ("workers/threads.rs", "ROOM", "the same"),
+    ("workers/threads.rs", "STACKS", "set once; the child's threads have them, emptied: `resume`"),
+    ("workers/tls.rs", "LAYOUT", "set once"),
+    ("sys/uffd.rs", "PAGE_OF_ZEROS", "does not change"),
 ];
 
-/// Fields of [`Pager`] that a child resets ([`Pager::reset`], or as is said).
+/// Fields of [`Pager`], and of what it consists of ([`PARTS`]), that a child resets
+/// ([`Pager::reset`], or as is said).
 #[cfg(test)]
 const RESET_FIELDS: &[(&str, &str)] = &[
-    ("asleep", "the manager is not here"),
+    ("bell.asleep", "the manager is not here"),
+    ("budget.share", "a share of its own: `Share::forked`"),
     ("commands", "nor is who asked"),
-    ("deferred", "lock; events that hold for the child are carried out"),
-    ("duty", "no thread of ours waits"),
-    ("farewell", "opened anew: `open_handles`"),
-    ("fork", "turn and children; the handover is forgotten"),
-    ("frozen", "the child's own threads may change everything"),
+    ("decide.decider", "lock"),
+    ("evict.ring", "lock"),
+    ("evict.unsharing", "taken by a handler that is not here"),
+    ("fault.handlers", "no thread of ours waits"),
+    ("fault.stalls", "nobody waits"),
+    ("fork.children", "lock; the parent's children are not its own"),
+    ("fork.gate", "nobody waits for the parent's fork"),
+    ("fork.hold_until", "nor for the parent's faults"),
+    ("fork.handover", "forgotten: `forget_handover`"),
+    ("fork.inherited", "unmapped: `count_on`"),
+    ("fork.interim", "unmapped: `count_on`"),
+    ("fork.reserve", "it is the parent's, too: `keep_apart`"),
+    ("fork.late_count", "what was asked for is managed: `manage_late`"),
+    ("fork.staging", "a handle of its own: `open_handles`"),
+    ("fork.turn", "taken by the thread that forked"),
+    ("fork.wiped", "lock; nothing changes it while somebody forks"),
+    ("freeze.brought_in", "lock; what it noted is in the parent"),
+    ("freeze.deferred", "lock; events that hold for the child are carried out"),
+    ("freeze.reasons", "the child's own threads may change everything"),
+    ("handle.farewell", "opened anew: `open_handles`"),
+    ("handle.tracks", "with the handle: `open_handles`"),
+    ("handle.uffd", "a handle of its own: `open_handles`"),
     ("huge", "pages of the parent's: `after_fork`"),
-    ("limbo", "lock"),
-    ("mind", "lock"),
     ("reading", "lock"),
     ("regions", "lock"),
-    ("share", "a share of its own: `Share::forked`"),
     ("stats", "a page of its own: `count_on`"),
     ("store", "lock"),
-    ("thawed", "lock; what it noted is in the parent"),
-    ("tracks", "with the handle: `open_handles`"),
-    ("uffd", "a handle of its own: `open_handles`"),
-    ("unsharing", "taken by a handler that is not here"),
-    ("waits", "nobody waits"),
-    ("wiped", "lock, held by the thread that forks"),
     ("workers", "no worker is here"),
 ];
 
 /// Fields that a child keeps.
 #[cfg(test)]
-const KEPT_FIELDS: &[(&str, &str)] = &[
+const UNCHANGED_FIELDS: &[(&str, &str)] = &[
     ("anchor", "one page, emptied by the kernel, and written anew when the child manages"),
-    ("beginning", "no fork is announced before it is over"),
-    ("bell", "only counted up"),
-    ("budget", "what the parent may hold, until the child has a share of its own"),
+    ("bell.rings", "only counted up"),
+    ("budget.granted", "what the parent may hold, until the child has a share of its own"),
+    ("budget.nothing_leaves", "a time, soon over"),
+    ("budget.pinned_for", "a time"),
+    ("budget.late", "of the last search: the next one of its own says it anew"),
+    ("budget.resident", "the child has the same pages"),
     ("clock", "set once"),
     ("config", "set once"),
-    ("density", "measured; numbers changed in one step"),
-    ("departed", "hints; numbers changed in one step"),
-    ("features", "of the kernel"),
-    ("heap_end", "of the same heap"),
-    ("leaving", "never set where a fork is announced"),
-    ("limbo_samples", "set once"),
-    ("nothing_leaves", "a time, soon over"),
-    ("over", "of a pager that broke: the child is on plain memory, too"),
-    ("pinned_for", "a time"),
-    ("queue", "at rest: notes are made by who has entered"),
-    ("quiet", "a page of the run's; numbers changed in one step"),
-    ("resident", "the child has the same pages"),
+    ("decide.notes", "at rest: notes are made by who has entered"),
+    ("evict.density", "measured; numbers changed in one step"),
+    ("evict.quiet", "a page of the run's; numbers changed in one step"),
+    ("evict.staging", "the child has the same frames"),
+    ("evict.wants_samples", "set once"),
+    ("fault.streams", "hints; numbers changed in one step"),
+    ("fork.done", "set anew by each fork"),
+    ("fork.ended", "set anew by each fork"),
+    ("fork.filtered", "set anew by each fork"),
+    ("fork.late", "by its count"),
+    ("fork.lives", "of the parent's manager; the child's takes it anew when it forks"),
+    ("fork.parent", "set anew by each fork"),
+    ("fork.sentinel", "the child has inherited the page"),
+    ("fork.sure", "set anew by each fork"),
+    ("handle.departed", "hints; numbers changed in one step"),
+    ("handle.features", "of the kernel"),
+    ("phase.beginning", "no fork is announced before it is over"),
+    ("phase.leaving", "never set where a fork is announced"),
+    ("phase.over", "of a pager that broke: the child is on plain memory, too"),
+    ("phase.stopped", "of a pager that broke: the child is on plain memory, too"),
     ("spill", "a file of its own: `adopt_spilled`"),
-    ("staging", "the child has the same frames"),
-    ("stopped", "of a pager that broke: the child is on plain memory, too"),
-    ("streams", "hints; numbers changed in one step"),
+];
+
+/// What a pager consists of of which each field is listed: field, file and structure.
+#[cfg(test)]
+const PARTS: &[(&str, &str, &str)] = &[
+    ("bell", "workers/bell.rs", "Bell"),
+    ("budget", "pager/budget.rs", "Budget"),
+    ("decide", "decide/mod.rs", "Deciding"),
+    ("evict", "evict/mod.rs", "Eviction"),
+    ("fault", "fault/mod.rs", "Serving"),
+    ("fork", "fork/mod.rs", "ForkState"),
+    ("freeze", "pager/freeze.rs", "Freeze"),
+    ("handle", "pager/handle.rs", "Handle"),
+    ("phase", "pager/phase.rs", "Phase"),
 ];
 
 /// In a forked child, before anything else of ours: statics that name threads which are not here.
@@ -133,7 +186,8 @@ const KEPT_FIELDS: &[(&str, &str)] = &[
 /// # Safety
 /// Only the calling thread may exist.
 pub unsafe fn statics() {
-    aside::reset();
+    idle_priority::reset();
+    sharers::reset();
     // SAFETY: nobody else exists, in a child.
     unsafe { reservations::after_fork() };
 }
@@ -148,9 +202,8 @@ impl Pager {
         // while frozen they leave what the locks guard as it is.
         unsafe {
             self.reading.force_unlock();
-            self.mind.force_unlock();
-            self.limbo.force_unlock();
-            self.thawed.force_unlock();
+            self.decide.decider.force_unlock();
+            self.evict.ring.force_unlock();
             self.fork.children.force_unlock();
             self.regions.after_fork();
             self.store.after_fork();
@@ -160,21 +213,24 @@ impl Pager {
         for worker in &self.workers {
             worker.busy.store(0, Relaxed);
             worker.tid.store(0, Relaxed);
+            worker.lives.store(0, Relaxed);
             worker.serving_since.store(0, Relaxed);
         }
         // No thread uses what was taken out.
         self.regions.reclaim(u64::MAX);
-        self.unsharing.store(0, Relaxed);
+        self.evict.unsharing.store(0, Relaxed);
         self.huge.after_fork(self);
-        let _ = self.thawed.lock().take();
+        self.decide.decider.lock().forked(self.stats());
         *self.fork.children.lock() = Children::new();
         self.commands.reset();
-        self.duty.reset();
-        self.waits.reset();
-        self.asleep.store(0, Relaxed);
+        self.fault.handlers.reset();
+        self.fault.stalls.reset();
+        self.bell.reset();
         self.fork.gate.store(0, Release);
+        self.fork.hold_until.store(0, Release);
         self.fork.turn.store(0, Release);
-        self.frozen.store(0, Release);
+        // SAFETY: the caller's. Last: the child's own threads may change everything from here on.
+        unsafe { self.freeze.reset() };
     }
 }
 
@@ -221,7 +277,7 @@ mod tests {
         let mut found = BTreeSet::new();
         for path in sources(&root) {
             let file = path.strip_prefix(&root).expect("below it").display().to_string();
-            if file.ends_with("tests.rs") {
+            if file.ends_with("tests.rs") || file.ends_with("fixture.rs") {
                 continue;
             }
             let text = fs::read_to_string(&path).expect("a source");
@@ -244,7 +300,7 @@ mod tests {
     /// A static that is in neither list would be inherited as it happens to be.
     #[test]
     fn a_child_knows_what_to_do_with_each_static() {
-        assert_eq!(statics_of("live"), listed(&[RESET, KEPT]));
+        assert_eq!(statics_of("live"), listed(&[RESET, UNCHANGED]));
     }
 
     /// The preloaded library's lists, which its own tests could not look at: it interposes the
@@ -377,17 +433,26 @@ mod tests {
 
     #[test]
     fn a_child_knows_what_to_do_with_each_field_of_the_pager() {
-        let text = include_str!("../pager.rs");
-        let fields = text.split("pub struct Pager {").nth(1).expect("the pager");
-        let fields = fields.split("\n}").next().expect("its end");
-        let name = |line: &str| {
-            let line = line.trim();
-            let (name, _) = line.strip_prefix("pub ").unwrap_or(line).split_once(':')?;
-            let plain = name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
-            plain.then(|| name.to_owned())
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let fields = |file: &str, structure: &str| -> Vec<String> {
+            let text = fs::read_to_string(root.join(file)).expect("a source");
+            let name = |line: &str| {
+                let line = line.strip_prefix("    ")?;
+                let line = line.strip_prefix("pub(crate) ").unwrap_or(line);
+                let (name, _) = line.strip_prefix("pub ").unwrap_or(line).split_once(':')?;
+                let plain = name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+                plain.then(|| name.to_owned())
+            };
+            let begin = format!("struct {structure} {{\n");
+            let rest = text.split(&begin).nth(1).unwrap_or_else(|| panic!("{file}: {structure}"));
+            rest.split("\n}").next().expect("its end").lines().filter_map(name).collect()
         };
-        let found: BTreeSet<_> = fields.lines().filter_map(name).collect();
-        let all: Vec<_> = RESET_FIELDS.iter().chain(KEPT_FIELDS).collect();
+        let mut found: BTreeSet<String> = fields("pager/mod.rs", "Pager").into_iter().collect();
+        for (part, file, structure) in PARTS {
+            assert!(found.remove(*part), "{part} is no field of the pager");
+            found.extend(fields(file, structure).iter().map(|name| format!("{part}.{name}")));
+        }
+        let all: Vec<_> = RESET_FIELDS.iter().chain(UNCHANGED_FIELDS).collect();
         let set: BTreeSet<_> = all.iter().map(|(name, _)| (*name).to_owned()).collect();
         assert_eq!(set.len(), all.len(), "one of them is in both lists");
         assert_eq!(found, set);

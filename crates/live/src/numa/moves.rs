@@ -48,7 +48,7 @@ impl Place {
 const UNTOLD: i32 = i32::MIN;
 
 /// `linux/mempolicy.h`: pages that nobody else maps.
-const MPOL_MF_MOVE: i32 = 1 << 1;
+pub(crate) const MPOL_MF_MOVE: i32 = 1 << 1;
 
 fn move_pages(
     process: u32,
@@ -129,8 +129,17 @@ pub struct ProcessHandle(OwnedFd);
 
 /// The most ranges of one system call.
 const IOV_MAX: usize = 1024;
-/// `linux/mman.h`: reclaim these pages.
-const MADV_PAGEOUT: i32 = 21;
+
+/// What is said about pages of another process; their content is kept whatever is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// They will be wanted: they are brought back from swap (`MADV_WILLNEED`).
+    WillNeed = 3,
+    /// They will not be wanted soon: where memory is short they go before others (`MADV_COLD`).
+    Cold = 20,
+    /// They are to go to swap now (`MADV_PAGEOUT`).
+    PageOut = 21,
+}
 
 impl ProcessHandle {
     /// A handle of a process.
@@ -147,6 +156,12 @@ impl ProcessHandle {
     /// Asks the kernel to put ranges (start, length) into swap. What is not mapped any more,
     /// or locked, stays as it is. The content is kept whatever happens.
     pub fn page_out(&self, ranges: &[(u64, u64)]) -> io::Result<()> {
+        self.advise(Advice::PageOut, ranges)
+    }
+
+    /// Says something about ranges (start, length). What is not mapped any more, or cannot be
+    /// dealt with so, stays as it is.
+    pub fn advise(&self, advice: Advice, ranges: &[(u64, u64)]) -> io::Result<()> {
         let vectors: Vec<libc::iovec> = ranges
             .iter()
             .map(|&(start, len)| libc::iovec {
@@ -164,7 +179,7 @@ impl ProcessHandle {
                     self.0.as_raw_fd(),
                     part.as_ptr(),
                     part.len(),
-                    MADV_PAGEOUT,
+                    advice as i32,
                     0,
                 )
             };

@@ -36,6 +36,18 @@ impl Aged {
         }
     }
 
+    /// Gives the addresses back.
+    ///
+    /// # Safety
+    /// Nobody is looking at an entry.
+    pub(crate) unsafe fn give_back(&self) {
+        let at = self.at.swap(0, AcqRel) as usize;
+        if at != 0 {
+            // SAFETY: the mapping of `open`; the caller's.
+            let _ = unsafe { sys::munmap(at, LEN as usize * ENTRY) };
+        }
+    }
+
     fn entry(&self, n: u64) -> Option<&[AtomicU64; 2]> {
         let at = self.at.load(Acquire) as usize;
         // SAFETY: the mapping has `LEN` entries, is zeroed and never unmapped.

@@ -1,13 +1,13 @@
 //! A segment's content while it is put together and written.
 
 use super::location::{HEADER, LONGEST, Location, checksum, extent};
-use crate::spare;
+use crate::failsafe::reserve_memory;
 use crate::sys::{self, PAGE};
 
 /// A record whose page is to be named by it once it is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// Whose page it is (`limbo::owner`).
+    /// Whose page it is (`the staging ring::owner`).
     pub owner: u64,
     /// The page's word as it was when the record was made.
     pub word: u64,
@@ -31,7 +31,7 @@ pub struct Batch {
 impl Batch {
     /// Room for a segment of so many bytes; `None` if there is no memory.
     pub fn new(size: usize) -> Option<Self> {
-        let buffer = spare::map(size).ok()?;
+        let buffer = reserve_memory::map(size).ok()?;
         // Shorter records than these on average do not fill a batch.
         let entries = Vec::with_capacity(size / 128);
         Some(Self { buffer, size, start: 0, segment: 0, filled: 0, entries })
@@ -106,7 +106,7 @@ pub fn find(content: &[u8], start: u64, location: Location) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limbo::owner;
+    use crate::evict::staging::owner;
     use proptest::prelude::*;
     use std::collections::HashMap;
 

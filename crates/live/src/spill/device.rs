@@ -9,7 +9,7 @@ use io_uring::{IoUring, opcode, types};
 use crate::sys::{self, PAGE};
 
 /// Segments that are written at once: enough to keep a disk busy.
-pub const DEPTH: usize = 4;
+pub(crate) const DEPTH: usize = 4;
 
 #[derive(Clone, Copy)]
 struct Job {
@@ -19,7 +19,7 @@ struct Job {
 }
 
 /// Writes what is submitted.
-pub struct Device {
+pub(crate) struct Device {
     fd: i32,
     ring: Option<IoUring>,
     /// Whether the kernel has refused us to submit: from then on the ring is only
@@ -40,13 +40,13 @@ fn ring() -> Result<IoUring, i32> {
 }
 
 /// Whether the kernel lets us have a ring; else the error number.
-pub fn probe() -> Result<(), i32> {
+pub(crate) fn probe() -> Result<(), i32> {
     ring().map(drop)
 }
 
 /// Whether files in this directory can be written past the page cache; else the
 /// error number. Files that have no name are tried, so `EOPNOTSUPP` may be about that.
-pub fn probe_direct(directory: &std::path::Path) -> Result<(), i32> {
+pub(crate) fn probe_direct(directory: &std::path::Path) -> Result<(), i32> {
     use std::os::unix::fs::OpenOptionsExt;
     std::fs::OpenOptions::new()
         .write(true)
@@ -58,24 +58,19 @@ pub fn probe_direct(directory: &std::path::Path) -> Result<(), i32> {
 
 impl Device {
     /// For a file.
-    pub fn new(fd: i32) -> Self {
+    pub(crate) fn new(fd: i32) -> Self {
         Self { fd, ring: ring().ok(), refused: false, jobs: [None; DEPTH], done: [None; DEPTH] }
     }
 
     /// For a file that is written in another way.
-    pub const fn none(fd: i32) -> Self {
+    pub(crate) const fn none(fd: i32) -> Self {
         Self { fd, ring: None, refused: true, jobs: [None; DEPTH], done: [None; DEPTH] }
     }
 
     /// What is to be written under a number, which is free, has been, or was refused with
     /// an error number.
-    pub fn finished(&mut self, number: usize, error: i32) {
+    pub(crate) fn finished(&mut self, number: usize, error: i32) {
         self.done[number] = Some(error);
-    }
-
-    /// Whether segments are written by `io_uring`.
-    pub fn has_ring(&self) -> bool {
-        self.ring.is_some() && !self.refused
     }
 
     /// Writes pages at an offset of the file.
@@ -83,7 +78,7 @@ impl Device {
     /// # Safety
     /// The pages stay as they are until [`Device::wait`] has returned this number,
     /// which is free.
-    pub unsafe fn submit(&mut self, number: usize, pages: &[u8], at: u64) {
+    pub(crate) unsafe fn submit(&mut self, number: usize, pages: &[u8], at: u64) {
         let job = Job { from: pages.as_ptr() as usize, len: pages.len(), at };
         debug_assert!(job.len.is_multiple_of(PAGE) && self.is_free(number));
         let fd = types::Fd(self.fd);
@@ -105,12 +100,12 @@ impl Device {
     }
 
     /// Whether a number may be submitted.
-    pub fn is_free(&self, number: usize) -> bool {
+    pub(crate) fn is_free(&self, number: usize) -> bool {
         self.jobs[number].is_none() && self.done[number].is_none()
     }
 
     /// Waits for a write; its number and error number or 0. `None` if there is none.
-    pub fn wait(&mut self) -> Option<(usize, i32)> {
+    pub(crate) fn wait(&mut self) -> Option<(usize, i32)> {
         loop {
             if let Some(number) = self.done.iter().position(Option::is_some) {
                 return self.done[number].take().map(|error| (number, error));
@@ -146,7 +141,7 @@ impl Device {
 }
 
 /// Writes pages at an offset of a file by `pwrite`; 0 or an error number.
-pub fn write_now(fd: i32, pages: &[u8], at: u64) -> i32 {
+pub(crate) fn write_now(fd: i32, pages: &[u8], at: u64) -> i32 {
     write_all(fd, Job { from: pages.as_ptr() as usize, len: pages.len(), at }, 0)
 }
 
@@ -186,7 +181,7 @@ fn write_all(fd: i32, job: Job, mut written: usize) -> i32 {
 }
 
 /// Has reads and writes go through the page cache; false if they do already.
-pub fn through_cache(fd: i32) -> bool {
+pub(crate) fn through_cache(fd: i32) -> bool {
     // SAFETY: asks for and sets flags of a descriptor of ours.
     unsafe {
         let flags = libc::fcntl(fd, libc::F_GETFL);

@@ -94,6 +94,17 @@ impl Mapping {
         sys::munlock(self.at.load(Relaxed), self.taken.load(Acquire));
     }
 
+    /// Unmaps the file.
+    ///
+    /// # Safety
+    /// Nobody uses its bytes any more.
+    pub(crate) unsafe fn give_back(&self) {
+        if self.open.swap(false, AcqRel) {
+            // SAFETY: a mapping of ours; the caller's.
+            let _ = unsafe { sys::munmap(self.at.load(Relaxed), self.taken.load(Acquire)) };
+        }
+    }
+
     /// Bytes of the file; `None` if it is not mapped there.
     ///
     /// # Safety
@@ -149,7 +160,7 @@ impl Mapping {
 /// For a file of DAX the kernel grants `MAP_SYNC`, and for no other. We ask for it here
 /// alone: with it, the first write to each place waits for the file system's journal, and
 /// what we write need not outlive anything.
-pub fn probe(directory: &std::path::Path) -> Result<bool, i32> {
+pub(crate) fn probe(directory: &std::path::Path) -> Result<bool, i32> {
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::OpenOptionsExt;
     let file = std::fs::OpenOptions::new()

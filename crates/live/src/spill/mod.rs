@@ -19,15 +19,15 @@
 //! file is unlinked when it is opened: nothing of the program's memory stays
 //! behind, whatever ends it. Decision 0006 has the reasons.
 
-pub mod aged;
+pub(crate) mod aged;
 pub mod batch;
-pub mod device;
+pub(crate) mod device;
 pub mod location;
-pub mod mapped;
+pub(crate) mod mapped;
 pub mod publish;
-pub mod reader;
-pub mod segments;
-pub mod writer;
+pub(crate) mod reader;
+pub(crate) mod segments;
+pub(crate) mod writer;
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 use std::ffi::CString;
@@ -83,6 +83,19 @@ pub struct Spill {
 }
 
 impl Spill {
+    /// Gives back what it has of the address space.
+    ///
+    /// # Safety
+    /// Nobody uses it any more, and nothing in the file is needed.
+    pub(crate) unsafe fn give_back(&self) {
+        // SAFETY: the caller's.
+        unsafe {
+            self.mapping.give_back();
+            self.segments.give_back();
+            self.aged.give_back();
+        }
+    }
+
     /// No file yet; of the size that one may have.
     pub fn new(size: Bytes) -> Self {
         Self {

@@ -6,7 +6,7 @@
 //! `tests/models` tries the orders in which that can happen.
 
 use crate::atomic::{AtomicU64, Ordering::*};
-use crate::page_state::{BUSY, PageState};
+use crate::space::page_state::{BUSY, PageState};
 use crate::spill::location::Location;
 
 /// Where contents are.

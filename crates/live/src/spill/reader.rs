@@ -7,7 +7,7 @@
 use super::Spill;
 use super::batch::find;
 use super::location::{HEADER, LONGEST, Location};
-use crate::spare;
+use crate::failsafe::reserve_memory;
 use crate::sys::{self, PAGE};
 
 /// Read at once for a walk: a disk takes little longer for it than for one page.
@@ -18,7 +18,7 @@ const BUFFER: usize = BLOCK as usize + (HEADER + LONGEST).next_multiple_of(PAGE)
 
 /// A part of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Window {
+pub(crate) struct Window {
     start: u64,
     end: u64,
     segment: u32,
@@ -46,7 +46,7 @@ impl Window {
     }
 
     /// Whether a record lies in it as it is now.
-    pub fn has(&self, spill: &Spill, location: Location) -> bool {
+    pub(crate) fn has(&self, spill: &Spill, location: Location) -> bool {
         location.at() >= self.start
             && location.at() + location.extent() as u64 <= self.end
             && self.segment == spill.segments.of(location)
@@ -55,7 +55,7 @@ impl Window {
 }
 
 /// Reads records.
-pub struct Reader {
+pub(crate) struct Reader {
     /// Of the buffer; 0 before there is one.
     at: usize,
     /// What is in it.
@@ -64,12 +64,12 @@ pub struct Reader {
 
 impl Reader {
     /// A reader with nothing read. Its memory is taken when it is used.
-    pub fn new() -> Self {
-        Self { at: spare::map(BUFFER).unwrap_or(0), window: Window::default() }
+    pub(crate) fn new() -> Self {
+        Self { at: reserve_memory::map(BUFFER).unwrap_or(0), window: Window::default() }
     }
 
     /// A reader for where there is no file.
-    pub const fn none() -> Self {
+    pub(crate) const fn none() -> Self {
         Self { at: 0, window: Window { start: 0, end: 0, segment: 0, generation: 0 } }
     }
 
@@ -83,13 +83,18 @@ impl Reader {
     }
 
     /// What was read last, or, where that does not have the record, what would be.
-    pub fn window_for(&self, spill: &Spill, window: Option<Window>, location: Location) -> Window {
+    pub(crate) fn window_for(
+        &self,
+        spill: &Spill,
+        window: Option<Window>,
+        location: Location,
+    ) -> Window {
         let window = window.unwrap_or(self.window);
         if window.has(spill, location) { window } else { Window::around(spill, location, true) }
     }
 
     /// Whether this is what was read last.
-    pub fn has(&self, window: &Window) -> bool {
+    pub(crate) fn has(&self, window: &Window) -> bool {
         self.window == *window
     }
 
@@ -97,7 +102,7 @@ impl Reader {
     /// those that were written. `wide`: others beside it will be asked for.
     ///
     /// The record is in use until this returns.
-    pub fn read<'r>(
+    pub(crate) fn read<'r>(
         &'r mut self,
         spill: &'r Spill,
         location: Location,
@@ -119,7 +124,7 @@ impl Reader {
     /// Reads a part of the file.
     fn fill(&mut self, spill: &Spill, window: Window) -> Result<(), i32> {
         if self.at == 0 {
-            self.at = spare::map(BUFFER)?;
+            self.at = reserve_memory::map(BUFFER)?;
         }
         self.window = Window::default();
         let end = read_at(spill, self.at, window.start, window.end)?;
@@ -139,7 +144,7 @@ impl Default for Reader {
 ///
 /// # Safety
 /// The record's segment is not written again while they are used.
-pub unsafe fn read_mapped(spill: &Spill, location: Location) -> Option<&[u8]> {
+pub(crate) unsafe fn read_mapped(spill: &Spill, location: Location) -> Option<&[u8]> {
     spill.count_read(location.extent() as u64);
     // No byte more: there may be nothing behind it, and no room for that either.
     // SAFETY: the caller's.
@@ -149,7 +154,7 @@ pub unsafe fn read_mapped(spill: &Spill, location: Location) -> Option<&[u8]> {
 
 /// Reads a part of the file into pages of memory; where that ended, which is before
 /// `end` where the file does.
-pub fn read_at(spill: &Spill, to: usize, start: u64, end: u64) -> Result<u64, i32> {
+pub(crate) fn read_at(spill: &Spill, to: usize, start: u64, end: u64) -> Result<u64, i32> {
     let fd = spill.descriptor();
     let mut at = start;
     while at < end {

@@ -76,6 +76,17 @@ impl Segments {
         }
     }
 
+    /// Gives the tables back.
+    ///
+    /// # Safety
+    /// Nobody looks at a segment any more.
+    pub(crate) unsafe fn give_back(&self) {
+        for table in [&self.live, &self.generation].into_iter().filter(|table| table.len > 0) {
+            // SAFETY: the mapping of `Table::new`; the caller's.
+            let _ = unsafe { sys::munmap(table.at, table.len as usize * 4) };
+        }
+    }
+
     /// Bytes of a segment.
     pub fn size(&self) -> usize {
         self.size

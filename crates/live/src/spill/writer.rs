@@ -18,14 +18,14 @@ use super::location::Location;
 use super::publish::{self, Books, is_blob};
 use super::reader::{read_at, read_mapped};
 use super::{Spill, describe};
-use crate::inject::{self, Point};
-use crate::limbo::owner;
-use crate::page_state::{BUSY, PageState};
+use crate::evict::staging::owner;
+use crate::failsafe::inject::{self, Point};
+use crate::failsafe::reserve_memory;
 use crate::pager::{Pager, WRITER};
-use crate::serve::Worker;
-use crate::spare;
-use crate::store::Blob;
+use crate::space::page_state::{BUSY, PageState};
+use crate::store::slabs::Blob;
 use crate::sys::{self, PAGE};
+use crate::workers::worker::Worker;
 
 /// Page words looked at, for pages that the ring of the oldest has lost, before
 /// others get a turn.
@@ -71,7 +71,7 @@ impl Desk {
             batches: [a?, b?, c?, d?],
             under_way: 0,
             moving: Vec::with_capacity(VICTIMS * size / 128),
-            segment: spare::map(size).ok()?,
+            segment: reserve_memory::map(size).ok()?,
             next: (0, 0),
             rest: 0,
         })
@@ -82,6 +82,14 @@ impl Desk {
         pager.workers[WRITER].beside.store(core::ptr::from_mut(self).expose_provenance(), Release);
     }
 
+    /// Gives its buffers back, which are not used any more.
+    pub(crate) fn give_back(&mut self) {
+        let size = self.batches[0].size();
+        self.batches.iter_mut().for_each(Batch::give_back);
+        // SAFETY: as of a batch's buffer.
+        let _ = unsafe { sys::munmap(self.segment, size) };
+    }
+
     /// In a forked child: gives back the memory of its parent's writer, which is not here.
     ///
     /// # Safety
@@ -90,13 +98,11 @@ impl Desk {
         let at = core::ptr::with_exposed_provenance::<ManuallyDrop<Self>>(at);
         // SAFETY: the caller's.
         let mut desk = unsafe { at.read() };
-        let size = desk.batches[0].size();
+        desk.give_back();
         // Not `device`: the kernel has not copied its ring, and its descriptor is the parent's.
-        let Self { batches, moving, segment, .. } = &mut *desk;
-        batches.iter_mut().for_each(Batch::give_back);
-        // SAFETY: as of a batch's buffer, and of a list that nobody uses and that is not dropped.
+        let Self { batches, moving, .. } = &mut *desk;
+        // SAFETY: lists that nobody uses and that are not dropped.
         unsafe {
-            let _ = sys::munmap(*segment, size);
             core::ptr::drop_in_place(batches);
             core::ptr::drop_in_place(moving);
         }
@@ -177,8 +183,7 @@ impl Pager {
     /// long as it comes nearer. Not while a fork or another thread's request waits for us.
     pub(crate) fn throttle(&self) {
         if self.is_far_over() {
-            let nobody_waits =
-                || self.frozen.load(SeqCst) == 0 && self.commands.pending().is_none();
+            let nobody_waits = || !self.freeze.is_on() && self.commands.pending().is_none();
             self.spill.wait_for_progress(|| self.is_far_over() && nobody_waits());
         }
     }
@@ -198,7 +203,7 @@ impl Worker<'_> {
         desk.settle_down(pager);
         let spill = &pager.spill;
         while !pager.is_stopped() {
-            crate::aside::rest(self.id);
+            crate::workers::idle_priority::rest(self.id);
             let bell = spill.bell.load(SeqCst);
             let now = sys::now();
             let rest_until = spill.rest_until.load(Relaxed);
@@ -458,6 +463,7 @@ impl Books for Pager {
     }
     fn gained(&self, location: Location) {
         self.spill.segments.add(location);
+        self.stats().counters.spilled_pages.fetch_add(1, Relaxed);
     }
     fn lost(&self, state: PageState) {
         self.drop_content(state);
@@ -507,4 +513,164 @@ fn sweep(
     }
     *next = (0, 0);
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::IntoRawFd;
+
+    use super::*;
+    use crate::pager::fixture::{configured, hold, place, state};
+    use crate::pager::freeze::Why;
+    use crate::spill::reader::Reader;
+
+    /// Records of a page as it is that a segment takes: of 64 KiB in a file of 1 MiB.
+    const RECORDS: usize = 15;
+
+    /// A pager whose store may hold nothing, with a file of 1 MiB; its writer, and that one's desk.
+    fn writer(pages: usize) -> (&'static Pager, Worker<'static>, Desk) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("spill");
+        let pager = configured(pages, |config| {
+            config.spill = Some(file.clone());
+            config.spill_size = Bytes::mib(1);
+            config.store_limit = Some(Bytes::ZERO);
+        });
+        pager.spill.open(&file, false).expect("a file");
+        (pager, Worker::new(pager, WRITER), Desk::new(&pager.spill).expect("memory"))
+    }
+
+    /// What the file has of a page; `None` if it is not there.
+    fn read(pager: &Pager, page: usize) -> Option<u8> {
+        let PageState::Spilled(location) = state(pager, page) else { return None };
+        let mut reader = Reader::new();
+        let bytes = reader.read(&pager.spill, location, false).expect("the record");
+        assert!(bytes.len() == PAGE && bytes.iter().all(|&byte| byte == bytes[0]));
+        let first = bytes[0];
+        reader.give_back();
+        Some(first)
+    }
+
+    fn submitted(worker: &mut Worker<'_>, desk: &mut Desk) -> bool {
+        matches!(worker.fill_batch(desk), Filled::Submitted)
+    }
+
+    /// The page of this number comes back, or is discarded.
+    fn leave_store(pager: &Pager, page: usize, now: PageState) {
+        let before = state(pager, page);
+        place(pager, page).word.store(now.word(), Release);
+        pager.drop_content(before);
+    }
+
+    #[test]
+    fn pages_are_where_they_were_until_their_segment_is_in_the_file() {
+        let (pager, mut worker, mut desk) = writer(8);
+        let held: Vec<_> = (0..3).map(|page| hold(pager, page, page as u8 + 1)).collect();
+        assert!(submitted(&mut worker, &mut desk));
+        assert_eq!((0..3).map(|page| state(pager, page)).collect::<Vec<_>>(), held);
+        assert_eq!((desk.under_way, pager.spill.used()), (3 * PAGE as u64, Bytes::ZERO));
+        assert!(!submitted(&mut worker, &mut desk), "enough is on its way");
+        assert!(worker.complete_one(&mut desk));
+        assert_eq!([0, 1, 2, 3].map(|page| read(pager, page)), [Some(1), Some(2), Some(3), None]);
+        let counters = &pager.stats().counters;
+        assert_eq!(counters.blob_bytes.load(Relaxed), 0, "the store has them no more");
+        assert_eq!(counters.spilled_pages.load(Relaxed), 3);
+        assert_eq!(desk.under_way, 0);
+        assert!(!worker.complete_one(&mut desk), "nothing else is on its way");
+    }
+
+    #[test]
+    fn a_page_that_changes_while_it_is_written_keeps_what_it_has() {
+        let (pager, mut worker, mut desk) = writer(8);
+        for page in 0..4 {
+            hold(pager, page, page as u8 + 1);
+        }
+        assert!(submitted(&mut worker, &mut desk));
+        leave_store(pager, 0, PageState::Resident);
+        leave_store(pager, 1, PageState::Fresh);
+        // It left again; the new blob may lie where the old one did.
+        let again = hold(pager, 1, 9);
+        place(pager, 2).word.fetch_or(BUSY, AcqRel);
+        assert!(worker.complete_one(&mut desk));
+        assert_eq!((state(pager, 0), state(pager, 1)), (PageState::Resident, again));
+        assert!(matches!(state(pager, 2), PageState::Raw(_)), "somebody has it");
+        assert_eq!(read(pager, 3), Some(4));
+        assert_eq!(pager.stats().counters.spilled_pages.load(Relaxed), 1);
+        assert_eq!(desk.under_way, 0, "what came to nothing is not under way either");
+    }
+
+    #[test]
+    fn the_oldest_go_first() {
+        let (pager, mut worker, mut desk) = writer(RECORDS * 2);
+        for page in (0..RECORDS * 2).rev() {
+            let state = hold(pager, page, page as u8);
+            let place = place(pager, page);
+            pager.stored(owner(place.id, place.page), state);
+        }
+        assert!(submitted(&mut worker, &mut desk) && worker.complete_one(&mut desk));
+        let written = |page: &usize| read(pager, *page).is_some();
+        let all: Vec<_> = (0..RECORDS * 2).filter(written).collect();
+        assert_eq!(all, (RECORDS..RECORDS * 2).collect::<Vec<_>>());
+    }
+
+    /// A disk that is full costs memory, never content.
+    #[test]
+    fn a_file_that_refuses_is_left_alone_twice_as_long_each_time_and_loses_nothing() {
+        let (pager, mut worker, mut desk) = writer(4);
+        let held = hold(pager, 0, 7);
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+        let file = pager.spill.fd.swap(full.into_raw_fd(), AcqRel);
+        let mut full = Desk::new(&pager.spill).expect("memory");
+        for rest in [REST.0, REST.0 * 2, REST.0 * 4] {
+            assert!(submitted(&mut worker, &mut full) && worker.complete_one(&mut full));
+            assert_eq!((state(pager, 0), full.rest, full.under_way), (held, rest, 0));
+            assert!(pager.spill.rest_until.load(Relaxed) > 0);
+        }
+        assert_eq!(pager.spill.segments.taken(), Bytes::ZERO, "its segments are free again");
+        pager.spill.fd.store(file, Release);
+        desk.rest = full.rest;
+        assert!(submitted(&mut worker, &mut desk) && worker.complete_one(&mut desk));
+        assert_eq!((read(pager, 0), desk.rest), (Some(7), 0));
+    }
+
+    #[test]
+    fn while_a_fork_is_under_way_nothing_is_taken() {
+        let (pager, mut worker, mut desk) = writer(4);
+        let held = hold(pager, 0, 7);
+        pager.freeze.begin(Why::Fork);
+        assert!(matches!(worker.fill_batch(&mut desk), Filled::Nothing));
+        assert_eq!((state(pager, 0), desk.under_way), (held, 0));
+        assert_eq!(pager.spill.segments.taken(), Bytes::ZERO);
+    }
+
+    #[test]
+    fn of_a_full_file_the_emptiest_segments_are_written_anew_together() {
+        let segments = 16;
+        let (pager, mut worker, mut desk) = writer(RECORDS * segments);
+        for page in 0..RECORDS * segments {
+            hold(pager, page, page as u8);
+        }
+        while submitted(&mut worker, &mut desk) {
+            assert!(worker.complete_one(&mut desk));
+        }
+        // One segment is kept free for this.
+        assert!(matches!(worker.fill_batch(&mut desk), Filled::NoRoom));
+        let spilled = |page: &usize| matches!(state(pager, *page), PageState::Spilled(_));
+        let written: Vec<_> = (0..RECORDS * segments).filter(spilled).collect();
+        assert_eq!(written.len(), RECORDS * (segments - 1));
+        assert!(!worker.move_together(&mut desk), "all are full");
+        // Of every three records of most segments, one is left.
+        let (emptied, full) = written.split_at(RECORDS * 9);
+        for page in emptied.iter().filter(|&&page| page % 3 != 0) {
+            leave_store(pager, *page, PageState::Fresh);
+        }
+        let used = pager.spill.used();
+        assert!(worker.move_together(&mut desk));
+        assert!(pager.spill.segments.free_ones() > 1);
+        assert_eq!(pager.spill.used(), used, "records have moved, and none is there twice");
+        for &page in emptied.iter().filter(|&&page| page % 3 == 0).chain(full) {
+            assert_eq!(read(pager, page), Some(page as u8), "{page}");
+        }
+        assert!(submitted(&mut worker, &mut desk), "there is room again");
+    }
 }

@@ -7,7 +7,7 @@ use terrace_core::{Access, Bytes, BytesPerSecond, Machine, Nanos};
 use terrace_dram::{Memory, MemoryFile, Picos, presets};
 use terrace_economics::Mode;
 use terrace_policy::PolicyName;
-use terrace_sim::full::{FullConfig, FullReport, setup};
+use terrace_sim::exact::{ExactConfig, ExactReport, setup};
 use terrace_sim::workload::catalog::ProgramName;
 use terrace_sim::{MigrationConfig, SimError, SimPolicy, machines};
 
@@ -206,8 +206,8 @@ fn place(
     file: &MemoryFile,
     program: ProgramName,
     config: &ProgramsConfig,
-) -> Result<FullReport, SimError> {
-    let mut full = FullConfig::new(machine_with(file), policy);
+) -> Result<ExactReport, SimError> {
+    let mut full = ExactConfig::new(machine_with(file), policy);
     (full.economist, full.seed) = (mode, config.seed);
     full.migration = MigrationConfig::kindle();
     full.sampler.period = SAMPLE_PERIOD;
@@ -253,7 +253,7 @@ impl PolicyRow {
         name: &'static str,
         program: ProgramName,
         policy: &SimPolicy,
-        report: &FullReport,
+        report: &ExactReport,
         slow: Nanos,
         enforced: Option<f64>,
     ) -> Self {

@@ -14,7 +14,7 @@ use terrace_core::{Bytes, BytesPerSecond, Nanos};
 use terrace_dram::MemoryFile;
 use terrace_economics::Mode;
 use terrace_policy::{Hscc, HsccConfig, Policy, PolicyName};
-use terrace_sim::full::{Batch, FullConfig, FullMachine, FullReport, Source, setup};
+use terrace_sim::exact::{Batch, ExactConfig, ExactMachine, ExactReport, Source, setup};
 use terrace_sim::trace::{Format, Summary, TraceReader, import};
 use terrace_sim::workload::catalog::{ProgramName, ProgramSpec};
 use terrace_sim::{MigrationConfig, SimError, SimPolicy, machines};
@@ -248,7 +248,7 @@ fn migrate(
     threshold: Option<u16>,
     flushes: bool,
     config: &ProgramsConfig,
-) -> Result<FullReport, SimError> {
+) -> Result<ExactReport, SimError> {
     let mut machine = match config.memory.name.as_str() {
         // The machine file, of which a test says that it is what the memory comes to.
         "kindle" => machines::builtin("kindle").expect("built in"),
@@ -262,7 +262,7 @@ fn migrate(
         None => SimPolicy::AllSlow,
         Some(_) => SimPolicy::Policy(PolicyName::Hscc),
     };
-    let mut full = FullConfig::new(machine, policy);
+    let mut full = ExactConfig::new(machine, policy);
     // Kindle has no economist: whatever reaches the threshold is moved.
     full.economist = Mode::Off;
     full.migration = MigrationConfig::kindle();
@@ -279,14 +279,14 @@ fn migrate(
     if !folded {
         full.fast = Some(POOL + Bytes::mib(1) + config.size / 512);
         full.warm_up = initial;
-        let mut machine = FullMachine::with_policy(&full, hscc)?;
+        let mut machine = ExactMachine::with_policy(&full, hscc)?;
         return setup::run(&mut machine, &full, source.as_mut(), &mut |_, _| {});
     }
     // And the recording, which Kindle's replay has in DRAM.
     full.fast = Some(POOL + Bytes(RECORDING.1) + Bytes::kib(256));
     let mut replay = Replay::new(fold(source, program, config), initial, pace(program));
     full.warm_up = replay.initial();
-    let mut machine = FullMachine::with_policy(&full, hscc)?;
+    let mut machine = ExactMachine::with_policy(&full, hscc)?;
     machine.pin(RECORDING.0, RECORDING.1);
     let source: &mut dyn Source = &mut replay;
     setup::run(&mut machine, &full, source, &mut |_, _| {})
@@ -373,7 +373,7 @@ pub fn ssp(
 }
 
 /// Pages brought up while a program was measured.
-fn brought_up(report: &FullReport) -> u64 {
+fn brought_up(report: &ExactReport) -> u64 {
     report.migrated_measured.promotions + report.migrated_measured.exchanges
 }
 
@@ -416,7 +416,7 @@ pub fn hscc(
         let threshold = run.map(|n| THRESHOLDS[n / 2]);
         migrate(PROGRAMS[program], folded, threshold, run.is_none_or(|n| n % 2 == 0), config)
     })?;
-    let page_copy = |report: &FullReport| {
+    let page_copy = |report: &ExactReport| {
         let copying = report.tlb_counts_measured.unwrap_or_default().copying;
         let pages = report.migrated_measured.moved.get() / 4096;
         Nanos(copying.get().checked_div(pages).unwrap_or(0))

@@ -10,6 +10,9 @@ use terrace_core::{
     PageRange, PageRef, PageSize, PerSecond, Plan, Proposal, Region, RegionId, Sample,
     SampleSource, Telemetry, TierId, TierTelemetry, Upcoming, Urgency,
 };
+pub(crate) mod random;
+
+pub(crate) use random::Random;
 use terrace_policy::{Footprint, Needs, Policy, PolicyName};
 
 pub(crate) const DRAM: TierId = TierId(0);
@@ -454,16 +457,7 @@ pub(crate) fn moves(action: &Action) -> impl Iterator<Item = (PageRef, TierId, T
     pair.into_iter().flatten()
 }
 
-/// xorshift64*: samples that are the same in every run.
-pub(crate) struct Random(pub u64);
-
 impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }

@@ -28,6 +28,13 @@ pub fn advice(machine: &Machine) -> Vec<Advice> {
     let mut say = |what: String, remedy: &str| {
         all.push(Advice { what, remedy: remedy.to_owned() });
     };
+    for range in machine.firmware.iter().filter(|range| !range.has_device) {
+        let much = match (range.size, range.start) {
+            (Some(size), Some(start)) => format!("{size} of {} at {start:#x}", range.kind.what()),
+            _ => range.kind.what().to_owned(),
+        };
+        say(format!("{much}: no driver has made a device of it"), range.kind.drivers());
+    }
     let settings = &machine.settings;
     let hidden: Bytes = machine.pools.iter().map(|p| p.amount(|s| s == BlockState::Hidden)).sum();
     let bindable: Bytes = machine.devices.iter().map(|device| device.size).sum();
@@ -85,8 +92,8 @@ pub fn advice(machine: &Machine) -> Vec<Advice> {
     for device in machine.devices.iter().filter(|d| d.kind == DeviceKind::Namespace) {
         say(
             format!("{} ({}) is a block device, not memory", device.name, device.size),
-            "ndctl create-namespace --force --mode=devdax --reconfig=NAME destroys what is on it \
-             and makes it a DAX device",
+            "`terrace provision reload NAME --destroy`, or ndctl create-namespace --force \
+             --mode=devdax --reconfig=NAME, destroys what is on it and makes it a DAX device",
         );
     }
     all

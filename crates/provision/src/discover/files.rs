@@ -40,6 +40,34 @@ impl Files {
         }
     }
 
+    /// Whether a list of processors, such as `0-3,8`, names any.
+    pub(super) fn any_processor(&self, relative: &str) -> Result<bool, DiscoverError> {
+        let text = self.text(relative)?;
+        let list = text.trim();
+        let number = |text: &str| text.parse::<u32>().ok();
+        let is_range = |range: &str| match range.split_once('-') {
+            Some((first, last)) => {
+                number(first).zip(number(last)).is_some_and(|(first, last)| first <= last)
+            }
+            None => number(range).is_some(),
+        };
+        if list.is_empty() || list.split(',').all(is_range) {
+            return Ok(!list.is_empty());
+        }
+        Err(self.content(relative, format!("`{list}` is no list of processors")))
+    }
+
+    /// A setting that is on or off; `None` where the kernel has no such file.
+    pub(super) fn switch(&self, relative: &str) -> Result<Option<bool>, DiscoverError> {
+        let Some(text) = self.optional(relative)? else { return Ok(None) };
+        match text.trim() {
+            // The kernel says `force` of page descriptors in the memory itself that waste some of it.
+            "1" | "Y" | "y" | "true" | "force" => Ok(Some(true)),
+            "0" | "N" | "n" | "false" => Ok(Some(false)),
+            other => Err(self.content(relative, format!("`{other}` is neither on nor off"))),
+        }
+    }
+
     /// A hexadecimal number without a prefix, as `block_size_bytes` is written.
     pub(super) fn hex(&self, relative: &str) -> Result<u64, DiscoverError> {
         let text = self.text(relative)?;

@@ -27,7 +27,9 @@ pub(super) fn pools(
         let here = format!("{DIRECTORY}/memory{number}");
         let node = files.numbered(&here, "node")?.first().map(|&node| NodeId(node as u32));
         let path = format!("{here}/state");
-        let state = match files.text(&path)?.trim() {
+        // One that has gone since the directory was read is no error.
+        let Some(text) = files.optional(&path)? else { continue };
+        let state = match text.trim() {
             "offline" => BlockState::Hidden,
             "online" => match zone(files, &here)? {
                 Some(zone) if zone == "Movable" => BlockState::Movable,

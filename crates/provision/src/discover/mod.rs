@@ -9,11 +9,13 @@
 //! | `files` | small files of sysfs and procfs, read |
 //! | `memory` | the kernel's memory blocks |
 //! | `devices` | DAX devices and namespaces that could become memory |
+//! | [`firmware`] | memory for a special purpose that the firmware tells of, and whether a driver has it |
 //! | [`advice`] | what stands in the way, with its remedy |
 
 pub mod advice;
 mod devices;
 mod files;
+pub mod firmware;
 mod memory;
 
 use std::io;
@@ -23,7 +25,7 @@ use serde::Serialize;
 use terrace_core::{Bytes, Nanos};
 use thiserror::Error;
 
-pub use self::devices::{Device, DeviceKind};
+pub use self::devices::{Device, DeviceKind, KMEM};
 use self::files::Files;
 use crate::blocks::{BlockState, Pool};
 use crate::view::{NodeId, NodeView};
@@ -99,6 +101,10 @@ pub struct Machine {
     pub pools: Vec<Pool>,
     /// Devices that could become memory.
     pub devices: Vec<Device>,
+    /// DAX devices that are memory: their blocks are among the pools'.
+    pub bound: Vec<Device>,
+    /// Memory for a special purpose that the firmware tells of.
+    pub firmware: Vec<firmware::Range>,
     /// The kernel's settings.
     pub settings: KernelSettings,
 }
@@ -109,20 +115,54 @@ impl Machine {
     pub fn discover(root: &Path, page: Bytes) -> Result<Self, DiscoverError> {
         let files = Files::below(root);
         let block = files.hex("sys/devices/system/memory/block_size_bytes").map(Bytes)?;
-        let zones = files.text("proc/zoneinfo")?;
-        let zones = ZoneInfo::parse(&zones)
-            .map_err(|error| DiscoverError::Zones { path: files.path("proc/zoneinfo"), error })?;
+        let zones = zones(&files)?;
         let nodes = nodes(&files, &zones, page)?;
-        let devices = devices::devices(&files)?;
+        let (devices, bound) = devices::devices(&files, block)?;
         let pools = memory::pools(&files, block, &nodes)?;
-        Ok(Self { block, nodes, pools, devices, settings: settings(&files)? })
+        let firmware = firmware::ranges(&files)?;
+        Ok(Self { block, nodes, pools, devices, bound, firmware, settings: settings(&files)? })
+    }
+
+    /// Reads anew how much memory each node has, which is far less work than everything.
+    pub fn refresh_memory(&mut self, root: &Path, page: Bytes) -> Result<(), DiscoverError> {
+        let files = Files::below(root);
+        let zones = zones(&files)?;
+        for node in &mut self.nodes {
+            node.memory = zones.memory(node.node, page);
+        }
+        Ok(())
+    }
+
+    /// Numbers of all memory blocks of a node, in use or not.
+    pub fn blocks_of(&self, root: &Path, node: NodeId) -> Result<Vec<u64>, DiscoverError> {
+        let (files, directory) = (Files::below(root), "sys/devices/system/memory");
+        let mut found = Vec::new();
+        for number in files.numbered(directory, "memory")? {
+            let nodes = files.numbered(&format!("{directory}/memory{number}"), "node")?;
+            found.extend(nodes.contains(&u64::from(node.0)).then_some(number));
+        }
+        Ok(found)
+    }
+
+    /// Leaves slow memory of other nodes than these alone.
+    pub fn keep_only(&mut self, nodes: &[NodeId]) {
+        self.pools.retain(|pool| nodes.contains(&pool.target_node));
+        let is_kept = |d: &Device| d.target_node.is_some_and(|target| nodes.contains(&target));
+        self.devices.retain(is_kept);
+        self.bound.retain(is_kept);
     }
 
     /// The node with processors that a node's memory is nearest to; the lowest of several.
-    fn nearest_to(&self, target: NodeId) -> Option<NodeId> {
+    pub fn nearest_to(&self, target: NodeId) -> Option<NodeId> {
         let far = |node: &&Node| (self.distance(node.node, target).unwrap_or(u32::MAX), node.node);
         let with_cpu = self.nodes.iter().filter(|node| node.has_cpu);
         with_cpu.min_by_key(far).map(|node| node.node)
+    }
+
+    /// The node with processors whose slow memory a node is; `None` for one with processors.
+    pub fn slow_of(&self, node: NodeId) -> Option<NodeId> {
+        let has_cpu = self.nodes.iter().any(|other| other.node == node && other.has_cpu);
+        if has_cpu { None } else { self.nearest_to(node) }
     }
 
     /// Distance between two nodes; `None` where the firmware names none.
@@ -134,17 +174,39 @@ impl Machine {
     /// The devices that a node with processors is nearest to.
     pub fn devices_of(&self, node: NodeId) -> impl Iterator<Item = &Device> {
         self.devices.iter().filter(move |device| {
-            device.target_node.is_some_and(|target| self.nearest_to(target) == Some(node))
+            device.kind == DeviceKind::Dax && self.place_of(device) == Some(node)
         })
+    }
+
+    /// The node with processors that a device is nearest to. A node that has had no memory yet has
+    /// no distances; then it is the one that the kernel names as nearest.
+    pub fn place_of(&self, device: &Device) -> Option<NodeId> {
+        let target = device.target_node?;
+        if self.nodes.iter().any(|node| node.node == target) {
+            return self.nearest_to(target);
+        }
+        let mut with_cpu = self.nodes.iter().filter(|node| node.has_cpu).map(|node| node.node);
+        match device.near {
+            Some(near) => with_cpu.find(|node| *node == near),
+            // Where there is but one, that is it.
+            None => with_cpu.next().filter(|_| with_cpu.next().is_none()),
+        }
+    }
+
+    /// Whether there is slow memory that could come or go: a memory block or a DAX device. A
+    /// namespace is none before it is made a DAX device.
+    pub fn has_any(&self) -> bool {
+        let mut devices = self.devices.iter().chain(&self.bound);
+        !self.pools.is_empty() || devices.any(|device| device.kind == DeviceKind::Dax)
     }
 
     /// What a policy is told about a node with processors.
     pub fn view(&self, node: &Node, now: Nanos) -> NodeView {
         let near = |target: NodeId| self.nearest_to(target) == Some(node.node);
         let pools = || self.pools.iter().filter(|pool| near(pool.target_node));
-        let online: Bytes = pools().map(|pool| pool.amount(|s| s != BlockState::Hidden)).sum();
+        let online: Bytes = pools().map(|pool| pool.amount(BlockState::is_online)).sum();
         let hidden: Bytes = pools().map(|pool| pool.amount(|s| s == BlockState::Hidden)).sum();
-        let bindable: Bytes = self.devices_of(node.node).map(|device| device.size).sum();
+        let bindable: Bytes = self.devices_of(node.node).map(|d| d.memory(self.block)).sum();
         // Memory of a node without processors is slow memory; of the node itself the kernel does
         // not say which part is.
         let apart = |pool: &&Pool| pool.target_node != node.node;
@@ -155,7 +217,7 @@ impl Machine {
             .sum();
         let own: Bytes = pools()
             .filter(|pool| pool.target_node == node.node)
-            .map(|pool| pool.amount(|s| s != BlockState::Hidden))
+            .map(|pool| pool.amount(BlockState::is_online))
             .sum();
         NodeView {
             node: node.node,
@@ -169,6 +231,12 @@ impl Machine {
             watermarks: node.memory.watermarks,
         }
     }
+}
+
+fn zones(files: &Files) -> Result<ZoneInfo, DiscoverError> {
+    let path = "proc/zoneinfo";
+    let wrong = |error| DiscoverError::Zones { path: files.path(path), error };
+    ZoneInfo::parse(&files.text(path)?).map_err(wrong)
 }
 
 fn nodes(files: &Files, zones: &ZoneInfo, page: Bytes) -> Result<Vec<Node>, DiscoverError> {
@@ -189,26 +257,23 @@ fn nodes(files: &Files, zones: &ZoneInfo, page: Bytes) -> Result<Vec<Node>, Disc
                 Ok((NodeId(to as u32), far))
             })
             .collect::<Result<_, DiscoverError>>()?;
-        let has_cpu = !files.text(&format!("{here}/cpulist"))?.trim().is_empty();
+        let has_cpu = files.any_processor(&format!("{here}/cpulist"))?;
         nodes.push(Node { node, has_cpu, memory: zones.memory(node, page), distance });
     }
     Ok(nodes)
 }
 
 fn settings(files: &Files) -> Result<KernelSettings, DiscoverError> {
-    let yes = |text: String| matches!(text.trim(), "1" | "Y" | "y" | "true");
     let number = |path: &str| -> Result<Option<u64>, DiscoverError> {
         let Some(text) = files.optional(path)? else { return Ok(None) };
         let parsed = text.trim().parse();
         parsed.map(Some).map_err(|_| files.content(path, format!("`{}`", text.trim())))
     };
     Ok(KernelSettings {
-        demotion: files.optional("sys/kernel/mm/numa/demotion_enabled")?.map(yes),
+        demotion: files.switch("sys/kernel/mm/numa/demotion_enabled")?,
         watermark_scale_factor: number("proc/sys/vm/watermark_scale_factor")?,
         overcommit: number("proc/sys/vm/overcommit_memory")?,
-        memmap_on_memory: files
-            .optional("sys/module/memory_hotplug/parameters/memmap_on_memory")?
-            .map(yes),
+        memmap_on_memory: files.switch("sys/module/memory_hotplug/parameters/memmap_on_memory")?,
         auto_online: files
             .optional("sys/devices/system/memory/auto_online_blocks")?
             .map(|text| text.trim().to_owned()),

@@ -1,72 +1,7 @@
-use std::fs;
-
 use super::*;
+use crate::blocks::BlockState;
 use crate::discover::advice::advice;
-
-/// A directory that looks like a machine's procfs and sysfs.
-struct Fixture(tempfile::TempDir);
-
-const ZONES: &str = "\
-Node 0, zone   Normal
-  pages free     262144
-        min      1000
-        low      1250
-        high     1500
-        managed  1048576
-Node 2, zone  Movable
-  pages free     16384
-        min      10
-        low      12
-        high     14
-        managed  32768
-";
-
-impl Fixture {
-    /// Node 0 has processors and 4 GiB; node 2 is slow memory near it, one block of three online.
-    fn new() -> Self {
-        let fixture = Self(tempfile::tempdir().unwrap());
-        for (path, text) in [
-            ("sys/devices/system/memory/block_size_bytes", "8000000\n"),
-            ("sys/devices/system/memory/auto_online_blocks", "offline\n"),
-            ("proc/zoneinfo", ZONES),
-            ("sys/devices/system/node/node0/distance", "10 17\n"),
-            ("sys/devices/system/node/node0/cpulist", "0-1\n"),
-            ("sys/devices/system/node/node2/distance", "17 10\n"),
-            ("sys/devices/system/node/node2/cpulist", "\n"),
-            ("sys/kernel/mm/numa/demotion_enabled", "true\n"),
-            ("proc/sys/vm/watermark_scale_factor", "10\n"),
-            ("proc/sys/vm/overcommit_memory", "1\n"),
-            ("sys/module/memory_hotplug/parameters/memmap_on_memory", "Y\n"),
-            ("proc/pressure/memory", "some avg10=0.00\n"),
-        ] {
-            fixture.write(path, text);
-        }
-        for number in 0..32 {
-            fixture.block(number, 0, "online", "Normal");
-        }
-        fixture.block(40, 2, "online", "Movable");
-        fixture.block(41, 2, "offline", "Normal Movable");
-        fixture.block(42, 2, "offline", "Normal Movable");
-        fixture
-    }
-
-    fn write(&self, path: &str, text: &str) {
-        let path = self.0.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    fn block(&self, number: u64, node: u64, state: &str, zones: &str) {
-        let here = format!("sys/devices/system/memory/memory{number}");
-        self.write(&format!("{here}/state"), state);
-        self.write(&format!("{here}/valid_zones"), zones);
-        self.write(&format!("{here}/node{node}/cpulist"), "");
-    }
-
-    fn machine(&self) -> Result<Machine, DiscoverError> {
-        Machine::discover(self.0.path(), Bytes::kib(4))
-    }
-}
+use crate::fixture::Fixture;
 
 #[test]
 fn slow_memory_is_found_by_its_node_and_dram_is_nobody_s_pool() {
@@ -95,11 +30,14 @@ fn a_device_counts_as_hidden_until_it_is_memory() {
         ("sys/bus/dax/devices/dax0.0/target_node", "2\n"),
         ("sys/bus/nd/devices/namespace0.0/size", "536870912\n"),
         ("sys/bus/nd/devices/namespace0.1/size", "0\n"),
+        // It is a DAX device already, which is counted.
+        ("sys/bus/nd/devices/namespace1.0/size", "1075838976\n"),
+        ("sys/bus/nd/devices/namespace1.0/holder", "dax1.0\n"),
         ("sys/bus/nd/devices/region0/size", "536870912\n"),
     ] {
         fixture.write(path, text);
     }
-    let driver = fixture.0.path().join("sys/bus/dax/devices/dax0.0/driver");
+    let driver = fixture.root().join("sys/bus/dax/devices/dax0.0/driver");
     std::os::unix::fs::symlink("../../../../bus/dax/drivers/kmem", driver).unwrap();
     let machine = fixture.machine().unwrap();
     let names: Vec<_> = machine.devices.iter().map(|device| device.name.as_str()).collect();
@@ -134,6 +72,14 @@ fn a_file_that_is_not_what_the_kernel_writes_is_named() {
         ("sys/devices/system/memory/block_size_bytes", "many", "block_size_bytes: `many` is no"),
         ("sys/devices/system/memory/memory41/state", "asleep", "memory41/state: unknown state"),
         ("sys/devices/system/node/node0/distance", "10 x", "node0/distance: `x` is no distance"),
+        (
+            "sys/devices/system/node/node0/cpulist",
+            "x",
+            "node0/cpulist: `x` is no list of processors",
+        ),
+        ("sys/devices/system/node/node2/cpulist", "3-1\n", "node2/cpulist: `3-1` is no list"),
+        ("sys/devices/system/node/node2/cpulist", "0-1,\n", "node2/cpulist: `0-1,` is no list"),
+        ("sys/kernel/mm/numa/demotion_enabled", "maybe", "demotion_enabled: `maybe` is neither on"),
         ("proc/zoneinfo", "", "zoneinfo: line 1: the text has no zone"),
         ("sys/bus/dax/devices/dax1.0/size", "big", "dax1.0/size: `big` is no size"),
     ] {
@@ -142,4 +88,57 @@ fn a_file_that_is_not_what_the_kernel_writes_is_named() {
         let error = fixture.machine().unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
     }
+}
+
+#[test]
+fn a_device_s_place_is_known_before_its_node_exists() {
+    let fixture = Fixture::new();
+    fixture.device();
+    for (target, near, is_near) in [("2", "0", true), ("7", "0", true), ("7", "5", false)] {
+        fixture.write("sys/bus/dax/devices/dax1.0/target_node", target);
+        fixture.write("sys/bus/dax/devices/dax1.0/numa_node", near);
+        let machine = fixture.machine().unwrap();
+        let names: Vec<_> = machine.devices_of(NodeId(0)).map(|d| d.name.as_str()).collect();
+        assert_eq!(!names.is_empty(), is_near, "node {target}, near {near}");
+    }
+}
+
+#[test]
+fn a_device_is_whole_blocks_only() {
+    let fixture = Fixture::new();
+    fixture.device();
+    let machine = fixture.machine().unwrap();
+    assert_eq!(machine.devices[0].blocks, [48, 49], "2 MiB before them are none");
+    assert_eq!(machine.devices[0].memory(machine.block), Bytes::mib(256));
+}
+
+#[test]
+fn processors_are_listed_in_ranges_and_settings_in_the_kernels_words() {
+    let fixture = Fixture::new();
+    for (list, has_cpu) in [("0\n", true), ("0-1,8,10-11\n", true), ("\n", false)] {
+        fixture.write("sys/devices/system/node/node2/cpulist", list);
+        assert_eq!(fixture.machine().unwrap().nodes[1].has_cpu, has_cpu, "{list}");
+    }
+    for (text, is_on) in [("force\n", true), ("Y\n", true), ("N\n", false), ("0\n", false)] {
+        fixture.write("sys/module/memory_hotplug/parameters/memmap_on_memory", text);
+        assert_eq!(fixture.machine().unwrap().settings.memmap_on_memory, Some(is_on), "{text}");
+    }
+}
+
+/// A namespace has to be made a DAX device first, which destroys what is on it.
+#[test]
+fn a_namespace_alone_is_no_memory_that_could_come() {
+    let fixture = Fixture::new();
+    std::fs::remove_dir_all(fixture.root().join("sys/devices/system/memory/memory40")).unwrap();
+    std::fs::remove_dir_all(fixture.root().join("sys/devices/system/memory/memory41")).unwrap();
+    std::fs::remove_dir_all(fixture.root().join("sys/devices/system/memory/memory42")).unwrap();
+    assert!(!fixture.machine().unwrap().has_any());
+    fixture.write("sys/bus/nd/devices/namespace0.0/size", "536870912\n");
+    fixture.write("sys/bus/nd/devices/namespace0.0/target_node", "2\n");
+    let machine = fixture.machine().unwrap();
+    assert_eq!(machine.devices.len(), 1);
+    assert!(!machine.has_any());
+    assert_eq!(machine.view(&machine.nodes[0], Nanos::ZERO).hidden, Bytes::ZERO);
+    fixture.device();
+    assert!(fixture.machine().unwrap().has_any());
 }

@@ -31,7 +31,7 @@ impl Literal {
 
     fn integrate(view: &NodeView) -> (Change, Reason) {
         let free = view.local_free();
-        let Some(factor) = tables::integration(free, view.watermarks) else {
+        let Some((factor, threshold)) = tables::integration_row(free, view.watermarks) else {
             return (Change::Nothing, Reason::NoRow);
         };
         let wanted = view.dram * factor;
@@ -42,7 +42,7 @@ impl Literal {
         } else if amount.is_zero() {
             (Change::Nothing, Reason::Exhausted { target })
         } else {
-            (Change::Integrate(amount), Reason::Short { threshold: free, target })
+            (Change::Integrate(amount), Reason::Short { threshold, target })
         }
     }
 
@@ -101,6 +101,9 @@ mod tests {
     fn an_idle_machine_of_today_is_given_all_there_is() {
         let decision = Literal::new(Capacity::Installed).tick(&idle());
         assert_eq!(decision.change, Change::Integrate(Bytes::gib(72)), "eight times its DRAM");
+        // It is the row that is named, not what happens to be free: `min` times 1024.
+        let (threshold, target) = (Bytes::kib(4) * 16_894 * 1024, Bytes::gib(24 * 8));
+        assert_eq!(decision.reason, Reason::Short { threshold, target });
     }
 
     #[test]

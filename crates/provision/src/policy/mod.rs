@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use self::literal::{Capacity, Literal};
-pub use self::resolved::Resolved;
+pub use self::resolved::{Resolved, Row, Settings};
 use crate::decision::Decision;
 use crate::view::NodeView;
 
@@ -30,7 +30,7 @@ pub trait Provisioner: fmt::Debug {
 
 /// The policies, by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", try_from = "String")]
 pub enum PolicyKind {
     /// Targets, hysteresis, shares of the node's DRAM.
     #[default]
@@ -75,6 +75,13 @@ impl fmt::Display for PolicyKind {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("no policy is named `{0}` (resolved, paper-literal-installed, paper-literal-integrated)")]
 pub struct UnknownPolicy(pub String);
+
+impl TryFrom<String> for PolicyKind {
+    type Error = UnknownPolicy;
+    fn try_from(text: String) -> Result<Self, UnknownPolicy> {
+        text.parse()
+    }
+}
 
 impl FromStr for PolicyKind {
     type Err = UnknownPolicy;

@@ -14,6 +14,11 @@ use crate::view::Watermarks;
 /// machines an idle node reaches rows that were meant for a full one; see
 /// docs/provision.md.
 pub fn integration(free: Bytes, marks: Watermarks) -> Option<u64> {
+    integration_row(free, marks).map(|(factor, _)| factor)
+}
+
+/// The same, with how much is free at most where that row applies.
+pub fn integration_row(free: Bytes, marks: Watermarks) -> Option<(u64, Bytes)> {
     let rows = [
         (marks.high * 2048, 0),
         (marks.high * 1024, 1),
@@ -22,7 +27,9 @@ pub fn integration(free: Bytes, marks: Watermarks) -> Option<u64> {
         (marks.high, 8),
         (marks.low, 16),
     ];
-    rows.into_iter().find(|&(above, _)| free > above).map(|(_, factor)| factor)
+    let at = rows.iter().position(|&(above, _)| free > above)?;
+    let most = if at == 0 { Bytes(u64::MAX) } else { rows[at - 1].0 };
+    Some((rows[at].1, most))
 }
 
 /// Table 4: how much to remove when so much is free beside the capacity of the slow memory.
@@ -55,7 +62,10 @@ mod tests {
             (Bytes::ZERO, None),
         ] {
             assert_eq!(integration(free, marks), factor, "{free}");
+            let row = integration_row(free, marks);
+            assert!(row.is_none_or(|(_, most)| free <= most), "{free}");
         }
+        assert_eq!(integration_row(Bytes::mib(13), marks), Some((2, Bytes::mib(14))));
     }
 
     #[test]

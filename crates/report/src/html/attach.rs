@@ -11,6 +11,7 @@ use super::decisions::Decisions;
 use super::shell::{clock, count, percent, seconds, table, tiles, wrap};
 use super::story::thin_out;
 use crate::attach::{AttachReport, RegionLine};
+use crate::kernel::KernelReport;
 use crate::share;
 
 /// Colours of tiers, fastest first.
@@ -357,11 +358,39 @@ fn swap_stall(report: &AttachReport) -> Option<Nanos> {
     report.slowdown.as_ref().and_then(|estimate| estimate.swap_stall)
 }
 
+/// What only the kernel engine tells.
+fn of_kernel(report: &KernelReport) -> Vec<Vec<String>> {
+    let stats = &report.stats;
+    let mut rows = vec![
+        vec!["swap".to_owned(), report.swap.what.clone()],
+        vec!["resident at most".to_owned(), stats.resident_peak.to_string()],
+        vec!["above the budget at most".to_owned(), percent(report.exceeded())],
+        vec!["asked of the kernel".to_owned(), stats.reclaimed.to_string()],
+        vec!["asked for ahead of walks".to_owned(), stats.ahead.to_string()],
+        vec![
+            "slowed down above the budget".to_owned(),
+            format!("{} times, {} in all", count(stats.braked), stats.braked_time),
+        ],
+    ];
+    if let Some(direct) = report.reclaimed_by_itself {
+        rows.push(vec!["put out by the programs' own threads".to_owned(), direct.to_string()]);
+    }
+    if let Some(held) = report.store {
+        let what = format!("{} in {}, {} at most", held.original, held.memory, held.peak);
+        rows.push(vec!["the compressed store".to_owned(), what]);
+    }
+    rows.extend(report.lacks.iter().map(|lack| vec!["lacking".to_owned(), lack.clone()]));
+    rows
+}
+
 fn facts(story: &AttachStory, report: &AttachReport) -> String {
     let mut rows = vec![
         vec!["machine".to_owned(), story.machine.clone()],
         vec!["processes".to_owned(), report.processes.len().to_string()],
-        vec!["traffic at most".to_owned(), report.limit.to_string()],
+        vec![
+            "traffic at most".to_owned(),
+            report.limit.map_or("not bounded".to_owned(), |limit| limit.to_string()),
+        ],
         vec!["time in calls that move pages".to_owned(), report.moving.to_string()],
         vec![
             "waited for swap, estimated".to_owned(),
@@ -377,6 +406,9 @@ fn facts(story: &AttachStory, report: &AttachReport) -> String {
         let lost = count(sampler.lost);
         let what = format!("{} samples, lost {lost}", count(sampler.samples));
         rows.push(vec![format!("sampler {}", sampler.name), what]);
+    }
+    if let Some(kernel) = &report.kernel {
+        rows.extend(of_kernel(kernel));
     }
     for (reason, number) in &report.aborted {
         rows.push(vec![format!("not carried out: {reason}"), count(*number)]);

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use terrace_core::{Bytes, Nanos};
-use terrace_live::shared::PARTS;
+use terrace_live::stats::freed_regions::LINES;
+use terrace_live::stats::process_page::PARTS;
 
 use super::chart::{self, Axis, Grid, Series, escape};
 use super::shell::{clock, count, seconds, table, wrap};
@@ -33,6 +34,7 @@ pub fn page(story: &Story) -> String {
     body += &stall(&report.total);
     body += &story.decisions.section(&report.total.accounts);
     body += &regions(report);
+    body += &freed_regions(report);
     body += &facts(story, report);
     wrap("report", &format!("{name} – Terrace"), &body)
 }
@@ -376,6 +378,39 @@ fn regions(report: &RunReport) -> String {
     });
     let mut text = String::from("<h2>Regions</h2>\n");
     text += &table(&["addresses", "process", "mapped", "resident", "faults"], rows);
+    if more > 0 {
+        let _ = writeln!(text, "<p class=\"sub\">and {more} more</p>");
+    }
+    text
+}
+
+/// What was unmapped, or moved, before the end.
+fn freed_regions(report: &RunReport) -> String {
+    let of = |process| move |region| (process, region);
+    let processes = report.processes.iter();
+    let mut all: Vec<_> =
+        processes.flat_map(|process| process.freed_regions.iter().map(of(process))).collect();
+    if all.is_empty() {
+        return String::new();
+    }
+    all.sort_by_key(|(_, region)| std::cmp::Reverse(region.faults));
+    let more = all.len().saturating_sub(LISTED_REGIONS);
+    let rows = all.into_iter().take(LISTED_REGIONS).map(|(process, region)| {
+        vec![
+            format!("{:x}-{:x}", region.start, region.start + region.length.get()),
+            format!("{} {}", process.pid, process.command),
+            region.length.to_string(),
+            count(region.times),
+            region.after.to_string(),
+            count(region.faults),
+        ]
+    });
+    let mut text = format!(
+        "<h2>Freed regions</h2>\n<p class=\"sub\">What was unmapped, or moved, before the end: of \
+         each process the {LINES} with the most faults.</p>\n"
+    );
+    let head = ["addresses", "process", "mapped", "times", "last after", "faults"];
+    text += &table(&head, rows);
     if more > 0 {
         let _ = writeln!(text, "<p class=\"sub\">and {more} more</p>");
     }

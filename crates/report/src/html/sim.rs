@@ -1,8 +1,8 @@
 //! The page of a simulated run, access by access.
 
 use terrace_core::{Bytes, Nanos};
-use terrace_sim::full::FullReport;
-use terrace_sim::full::timeline::{EMPTY, Moment, PARTS, Timeline, bucket_end};
+use terrace_sim::exact::ExactReport;
+use terrace_sim::exact::timeline::{EMPTY, Moment, PARTS, Timeline, bucket_end};
 
 use super::chart::{self, Axis, Grid, Series, escape};
 use super::shell::{account_table, clock, count, percent, seconds, table, tiles, wrap};
@@ -12,7 +12,7 @@ use crate::run::AccountReport;
 const CLASSES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 /// The whole page.
-pub fn sim_page(report: &FullReport, timeline: &Timeline) -> String {
+pub fn sim_page(report: &ExactReport, timeline: &Timeline) -> String {
     let mut body = format!(
         "<h1>{} under {}</h1>\n<p class=\"sub\">simulated access by access on {}, cores in use: {}, {} measured</p>\n",
         escape(&report.workload),
@@ -32,7 +32,7 @@ pub fn sim_page(report: &FullReport, timeline: &Timeline) -> String {
     wrap("sim --html", &format!("{} – Terrace", report.workload), &body)
 }
 
-fn answers(report: &FullReport) -> String {
+fn answers(report: &ExactReport) -> String {
     let accesses = report.accesses.max(1) as f64;
     let mut values = vec![
         (report.throughput.to_string(), "accesses of simulated time".to_owned()),
@@ -62,7 +62,7 @@ fn rates(timeline: &Timeline, of: impl Fn(&Moment) -> f64) -> Vec<f64> {
     timeline.moments.iter().map(rate).collect()
 }
 
-fn over_time(report: &FullReport, timeline: &Timeline) -> String {
+fn over_time(report: &ExactReport, timeline: &Timeline) -> String {
     let times: Vec<f64> = timeline.moments.iter().map(|moment| seconds(moment.at)).collect();
     let end = times.last().copied().unwrap_or(0.0).max(1e-9);
     let x = Axis { binary: false, most: end, words: &clock };
@@ -179,7 +179,7 @@ fn residency(timeline: &Timeline) -> String {
     )
 }
 
-fn latency(report: &FullReport, timeline: &Timeline) -> String {
+fn latency(report: &ExactReport, timeline: &Timeline) -> String {
     let counts = |bucket: usize| timeline.latencies.iter().map(|l| l[bucket]).sum::<u64>();
     let buckets = timeline.latencies.first().map_or(0, |l| l.len());
     let present: Vec<usize> = (0..buckets).filter(|&bucket| counts(bucket) > 0).collect();
@@ -221,7 +221,7 @@ fn latency(report: &FullReport, timeline: &Timeline) -> String {
     )
 }
 
-fn cycles(report: &FullReport, timeline: &Timeline) -> String {
+fn cycles(report: &ExactReport, timeline: &Timeline) -> String {
     let Some(last) = timeline.moments.last() else { return String::new() };
     let all = seconds(last.at) * timeline.cores.max(1) as f64;
     let faults = &report.faults;
@@ -249,7 +249,7 @@ fn cycles(report: &FullReport, timeline: &Timeline) -> String {
     )
 }
 
-fn decisions(report: &FullReport) -> String {
+fn decisions(report: &ExactReport) -> String {
     let text = String::from("<h2>Decisions</h2>\n");
     if report.accounts.is_empty() {
         return text + "<p class=\"empty\">none were taken</p>\n";

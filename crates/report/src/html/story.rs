@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use terrace_core::{Bytes, Nanos, PageSize};
-use terrace_live::shared::PARTS;
+use terrace_live::stats::process_page::PARTS;
 
 use super::decisions::Decisions;
 use crate::run::{FaultClass, Moment, RunReport};

@@ -11,6 +11,7 @@ use terrace_core::Bytes;
 
 use super::seconds;
 use crate::attach::{AttachReport, TierLine};
+use crate::kernel::KernelReport;
 
 /// An attachment with what tells it apart from others.
 #[derive(Clone, Debug)]
@@ -63,6 +64,62 @@ const COUNTERS: &[Own] = &[
     ("moved_by_others", "Pages that somebody else moved", None, |r| r.moved_by_others as f64),
     ("refaults", "Pages that came back from swap", None, |r| r.refaults as f64),
     ("sampling", "Processor time of the samplers", Some(Unit::Seconds), |r| seconds(r.sampling)),
+];
+
+type OfKernel = (&'static str, &'static str, Option<Unit>, fn(&KernelReport) -> Option<f64>);
+
+/// Gauges of the kernel engine alone.
+const KERNEL_GAUGES: &[OfKernel] = &[
+    ("kernel_resident_peak", "The most in DRAM at once", Some(Unit::Bytes), |k| {
+        Some(k.stats.resident_peak.as_f64())
+    }),
+    ("kernel_exceeded", "The most above the budget of the moment", Some(Unit::Bytes), |k| {
+        Some(k.stats.exceeded.as_f64())
+    }),
+    ("kernel_store", "Memory that the compressed pages take", Some(Unit::Bytes), |k| {
+        Some(k.store?.memory.as_f64())
+    }),
+    ("kernel_files", "Files' pages in the budget", Some(Unit::Bytes), |k| {
+        Some(k.division.as_ref()?.files.as_f64())
+    }),
+    ("kernel_files_share", "What of the budget is for files", Some(Unit::Bytes), |k| {
+        Some(k.division.as_ref()?.share.as_f64())
+    }),
+    ("kernel_program", "The program's memory in the budget", Some(Unit::Bytes), |k| {
+        Some(k.division.as_ref()?.program.as_f64())
+    }),
+];
+
+/// Counters of the kernel engine alone.
+const KERNEL_COUNTERS: &[OfKernel] = &[
+    ("kernel_files_came_back", "Pages of files that had left and were read again", None, |k| {
+        Some(k.division.as_ref()?.files_came_back as f64)
+    }),
+    ("kernel_program_came_back", "Pages of the program that came back from swap", None, |k| {
+        Some(k.division.as_ref()?.program_came_back as f64)
+    }),
+    ("kernel_faults", "Major faults: pages that were waited for", None, |k| {
+        Some(k.stats.faults as f64)
+    }),
+    (
+        "kernel_reclaim_asked",
+        "Memory that the kernel was asked to put out",
+        Some(Unit::Bytes),
+        |k| Some(k.stats.reclaimed.as_f64()),
+    ),
+    ("kernel_reclaim_short", "Times that it found less", None, |k| Some(k.stats.short as f64)),
+    ("kernel_ahead", "Memory asked for ahead of walks", Some(Unit::Bytes), |k| {
+        Some(k.stats.ahead.as_f64())
+    }),
+    (
+        "kernel_direct_reclaim",
+        "Memory that the programs' own threads had to put out",
+        Some(Unit::Bytes),
+        |k| Some(k.reclaimed_by_itself?.as_f64()),
+    ),
+    ("kernel_braked", "Time in which programs were slowed down", Some(Unit::Seconds), |k| {
+        Some(seconds(k.stats.braked_time))
+    }),
 ];
 
 type OfTier = (&'static str, &'static str, Option<Unit>, fn(&TierLine) -> Option<f64>);
@@ -175,6 +232,7 @@ pub(super) fn encode(attached: &[Attached], encoder: &mut DescriptorEncoder<'_>)
         counters(attached, *value, &mut counter)?;
     }
     estimates(attached, encoder)?;
+    of_kernel(attached, encoder)?;
     let mut cap = encoder.encode_descriptor(
         "sampling_cap_ratio",
         "The most of one processor that the samplers may use",
@@ -198,6 +256,30 @@ pub(super) fn encode(attached: &[Attached], encoder: &mut DescriptorEncoder<'_>)
             let labels = (one.labels(), [("reason", reason.clone())]);
             let mut to = aborted.encode_family(&labels)?;
             to.encode_counter::<NoLabelSet, _, u64>(count, None)?;
+        }
+    }
+    Ok(())
+}
+
+/// What there is of those whose faults the kernel serves.
+fn of_kernel(attached: &[Attached], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let ours = || attached.iter().filter_map(|one| Some((one, one.report.kernel.as_ref()?)));
+    let kinds = [(MetricType::Gauge, KERNEL_GAUGES), (MetricType::Counter, KERNEL_COUNTERS)];
+    for (kind, figures) in kinds {
+        for (name, help, unit, value) in figures {
+            if ours().all(|(_, report)| value(report).is_none()) {
+                continue;
+            }
+            let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
+            for (one, report) in ours() {
+                let Some(value) = value(report) else { continue };
+                let labels = one.labels();
+                let mut to = metric.encode_family(&labels)?;
+                match kind {
+                    MetricType::Counter => to.encode_counter::<NoLabelSet, _, f64>(&value, None)?,
+                    _ => to.encode_gauge(&value)?,
+                }
+            }
         }
     }
     Ok(())
@@ -240,6 +322,26 @@ fn estimates(attached: &[Attached], encoder: &mut DescriptorEncoder<'_>) -> fmt:
 mod tests {
     use crate::attach::tests::report;
     use crate::openmetrics::{Attached, encode};
+
+    /// Series of the kernel engine stand beside the others, for the run that has it alone.
+    #[test]
+    fn the_kernel_engine_has_series_of_its_own() {
+        let plain = Attached { run: 7, program: "redis".into(), report: report(3) };
+        let mut by_kernel = plain.clone();
+        by_kernel.run = 8;
+        let mut kernel = crate::kernel::tests::report();
+        kernel.stats.faults = 5;
+        by_kernel.report.kernel = Some(Box::new(kernel));
+
+        let text = encode(vec![], vec![plain, by_kernel]).unwrap();
+
+        let lines: Vec<_> =
+            text.lines().filter(|line| line.starts_with("terrace_kernel_")).collect();
+        assert!(lines.iter().all(|line| line.contains("run=\"8\"")), "{lines:?}");
+        let faults = "terrace_kernel_faults_total{run=\"8\",program=\"redis\"} 5.0";
+        assert!(lines.contains(&faults), "{lines:?}");
+        assert!(!text.contains("terrace_kernel_store"), "nothing is known of it: {text}");
+    }
 
     #[test]
     fn tiers_have_a_label_and_what_is_not_known_of_one_is_not_told() {

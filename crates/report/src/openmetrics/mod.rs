@@ -6,6 +6,9 @@
 //! ends. A budget is its run's, and not that of each of its processes: series of it add up.
 
 mod attached;
+pub mod governed;
+mod kloc;
+mod provision;
 
 use std::fmt;
 
@@ -18,6 +21,8 @@ use prometheus_client::registry::{Registry, Unit};
 use terrace_core::{Bytes, Nanos};
 
 pub use self::attached::Attached;
+pub use self::kloc::{Kloc, kloc};
+pub use self::provision::{Provision, ProvisionNode, provision};
 use crate::run::{AccountReport, Figures, ProcessReport, RunLevel, RunReport};
 
 /// The media type of what [`encode`] gives.
@@ -107,6 +112,9 @@ const COUNTERS: &[Counter] = &[
     }),
     ("demotions_refused", "Demotions that the kernel refused", None, |f| {
         f.demotions_refused as f64
+    }),
+    ("forks_unmanaged", "Forked children that went on on plain memory", None, |f| {
+        f.forks_unmanaged as f64
     }),
     (
         "ping_pongs",
@@ -200,6 +208,9 @@ impl Collector for Runs {
         if self.runs.iter().any(|(_, report)| report.outside.is_some()) {
             self.outside(&mut encoder)?;
         }
+        if self.runs.iter().any(|(_, report)| report.unseen().is_some()) {
+            self.unseen(&mut encoder)?;
+        }
         attached::encode(&self.attached, &mut encoder)
     }
 }
@@ -224,6 +235,7 @@ const LEVELS: &[Level] = &[
     (BUDGET, "DRAM that all managed memory of a run may use", |level| level.budget),
     ("run_resident", "What of it is in use by all processes together", |level| level.resident),
     ("run_resident_peak", "The most of it in use at once", |level| level.resident_peak),
+    ("budget_exceeded", "What of it is in use beyond the budget", |level| level.exceeded),
     ("budget_exceeded_peak", "The most that was in use beyond the budget", |level| {
         level.exceeded_peak
     }),
@@ -358,6 +370,21 @@ impl Runs {
         Ok(())
     }
 
+    fn unseen(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut peak = encoder.encode_descriptor(
+            "unseen_peak",
+            "The most that one process of a run had in RAM beyond what was seen at any look",
+            Some(&Unit::Bytes),
+            MetricType::Gauge,
+        )?;
+        for (run, report) in &self.runs {
+            if let Some(unseen) = report.unseen() {
+                peak.encode_family(&run_labels(*run, report))?.encode_gauge(&unseen.as_f64())?;
+            }
+        }
+        Ok(())
+    }
+
     fn outside(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let of_runs = || {
             let outside = |(run, report): &(u32, RunReport)| {
@@ -425,7 +452,7 @@ fn buckets(histogram: &[(Nanos, u64)]) -> Vec<(f64, u64)> {
 mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
-    use terrace_live::shared::ProcessPage;
+    use terrace_live::stats::process_page::ProcessPage;
 
     use super::*;
     use crate::run::{Head, SharedReport, Usage};
@@ -480,6 +507,7 @@ mod tests {
         assert_eq!(values(&text, "budget_bytes"), [24]);
         assert_eq!(values(&text, "run_resident_bytes"), [32], "frames in common count once");
         assert_eq!(values(&text, "run_resident_peak_bytes"), [33]);
+        assert_eq!(values(&text, "budget_exceeded_bytes"), [8]);
         assert_eq!(values(&text, "budget_exceeded_peak_bytes"), [9]);
         assert_eq!(values(&text, "resident_bytes"), [20, 20]);
         assert!(text.contains("terrace_budget_bytes{run=\"7\",program=\"sort\"} "), "{text}");

@@ -4,16 +4,13 @@
 //! and each region is a directory: several system calls to make, read and remove. The tracepoint
 //! tells every region at the end of every aggregation, and nobody waits.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::control::DamonRegion;
 use crate::perf::record::{Raw, Record};
 use crate::perf::ring::{Scope, Source};
-
-/// Where tracefs may be mounted, below the root.
-const TRACEFS: [&str; 2] = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
+use crate::perf::tracepoint::Tracepoint;
 
 /// Pages of the ring: 256 KiB. A region is a record of 80 bytes, so three pictures of the most
 /// regions that DAMON may have.
@@ -32,37 +29,17 @@ pub struct Format {
 impl Format {
     /// Reads it from tracefs; what is missing is said.
     pub fn read(root: &Path) -> Result<Self, String> {
-        let events = |base: &&str| root.join(base).join("events/damon/damon_aggregated");
-        let directory: PathBuf = TRACEFS.iter().map(events).find(|path| path.exists()).ok_or(
-            "no tracepoint damon:damon_aggregated below /sys/kernel/tracing (tracefs, root)",
-        )?;
-        let path = directory.join("format");
-        let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        Self::parse(&text).ok_or_else(|| format!("{}: fields are missing", path.display()))
+        let point = Tracepoint::read(root, "damon", "damon_aggregated")?;
+        Self::of(&point).ok_or_else(|| "damon:damon_aggregated: fields are missing".to_owned())
     }
 
-    /// Parses the text of a `format` file.
-    fn parse(text: &str) -> Option<Self> {
-        let number =
-            text.lines().find_map(|line| line.strip_prefix("ID: "))?.trim().parse().ok()?;
-        // `field:unsigned int nr_regions;	offset:16;	size:4;	signed:0;`
-        let field = |name: &str, size: usize| {
-            let mut fields = text.lines().filter_map(|line| line.trim().strip_prefix("field:"));
-            let line = fields.find(|line| {
-                line.split(';').next().is_some_and(|declared| declared.ends_with(name))
-            })?;
-            let number = |what: &str| {
-                let mut parts = line.split(';').map(str::trim);
-                parts.find_map(|part| part.strip_prefix(what))?.parse::<usize>().ok()
-            };
-            (number("size:")? == size).then(|| number("offset:"))?
-        };
+    fn of(point: &Tracepoint) -> Option<Self> {
         Some(Self {
-            number,
-            regions: field(" nr_regions", 4)?,
-            start: field(" start", 8)?,
-            end: field(" end", 8)?,
-            accesses: field(" nr_accesses", 4)?,
+            number: point.number,
+            regions: point.field("nr_regions", 4)?,
+            start: point.field("start", 8)?,
+            end: point.field("end", 8)?,
+            accesses: point.field("nr_accesses", 4)?,
         })
     }
 
@@ -168,9 +145,10 @@ mod tests {
     #[test]
     fn fields_are_where_the_kernel_says_they_are() {
         let format = Format { number: 767, regions: 16, start: 24, end: 32, accesses: 40 };
-        assert_eq!(Format::parse(FORMAT), Some(format));
-        assert_eq!(Format::parse(&FORMAT.replace(" start;", " begin;")), None);
-        assert_eq!(Format::parse(&FORMAT.replace("size:8", "size:4")), None, "another width");
+        let parse = |text: String| Format::of(&Tracepoint::parse(text)?);
+        assert_eq!(parse(FORMAT.to_owned()), Some(format));
+        assert_eq!(parse(FORMAT.replace(" start;", " begin;")), None);
+        assert_eq!(parse(FORMAT.replace("size:8", "size:4")), None, "another width");
         assert!(Format::read(Path::new("/nowhere")).is_err_and(|what| what.contains("tracefs")));
     }
 

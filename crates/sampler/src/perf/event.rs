@@ -74,6 +74,14 @@ impl EventSpec {
         }
     }
 
+    /// Page faults that had to wait for a page to be brought in: from swap, or from a file. The
+    /// software event comes with the address on every machine, whatever kind of program it is.
+    pub fn major_faults() -> Self {
+        const MAJOR_FAULTS: u64 = 6;
+        let config = MAJOR_FAULTS;
+        Self { name: "major-faults", config, ..Self::page_faults(SampleSource::Refault) }
+    }
+
     /// Every passage through a tracepoint of the kernel. Its samples are no accesses.
     pub(super) fn tracepoint(number: u64) -> Self {
         let source = SampleSource::AccessedBit;

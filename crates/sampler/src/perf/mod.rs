@@ -6,14 +6,20 @@
 //! | [`event`] | which event to sample on which processor |
 //! | [`record`] | what the kernel writes, parsed: pure, bytes in, records out |
 //! | [`ring`] | the buffer that is shared with the kernel, and its descriptor |
+//! | [`major`] | faults that a page had to be brought in for |
+//! | [`direct`] | memory that programs had to put out themselves |
+//! | [`tracepoint`] | where a tracepoint has its fields |
 //! | [`walks`] | page walks, counted and not sampled |
 //! | `threads` | the threads of a process |
 //! | here | the sampler |
 
+pub mod direct;
 pub mod event;
+pub mod major;
 pub mod record;
 pub mod ring;
 mod threads;
+pub mod tracepoint;
 pub mod walks;
 
 use std::collections::BTreeMap;

@@ -76,6 +76,7 @@ impl SampleRecord {
 /// is longer than that is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Raw {
+    process: u32,
     words: [u32; Self::WORDS],
     size: usize,
 }
@@ -83,6 +84,11 @@ pub struct Raw {
 impl Raw {
     /// Words of 4 bytes that are kept.
     const WORDS: usize = 16;
+
+    /// The process that went through the tracepoint.
+    pub fn process(&self) -> u32 {
+        self.process
+    }
 
     /// The field of 4 bytes at an offset, which is a multiple of that; `None` if there is none.
     pub fn u32(&self, offset: usize) -> Option<u32> {
@@ -178,7 +184,8 @@ pub fn parse(
 fn raw(get: impl Fn(u64) -> Option<u64>, fields: u64) -> Option<Raw> {
     let before = (fields & !field::RAW).count_ones().into();
     let size = get(before)? as u32 as usize;
-    let mut raw = Raw { words: [0; Raw::WORDS], size };
+    let process = sample(&get, fields & !field::RAW)?.process;
+    let mut raw = Raw { process, words: [0; Raw::WORDS], size };
     for (i, word) in (1..=size.div_ceil(4) as u64).zip(&mut raw.words) {
         *word = (get(before + i / 2)? >> (32 * (i % 2))) as u32;
     }
@@ -295,6 +302,7 @@ mod tests {
         let bytes: Vec<u32> = (0..12).map(|i| 0x100 + i).collect();
         let mut ring = [0u64; 16];
         ring[0] = header(SAMPLE, 10);
+        ring[2] = 0x4e << 32 | 0x4d;
         ring[3] = u64::from(bytes[0]) << 32 | 0x34;
         for (i, pair) in bytes[1..].chunks(2).enumerate() {
             let high = pair.get(1).copied().unwrap_or(0);
@@ -306,6 +314,7 @@ mod tests {
 
         assert_eq!(parsed, Ok(()));
         let Some(Record::Tracepoint(raw)) = read else { panic!("{read:?}") };
+        assert_eq!(raw.process(), 77);
         assert_eq!(raw.u64(8), Some(0x103_0000_0102));
         assert_eq!(raw.u32(40), Some(0x10a));
         assert_eq!(raw.u32(41), None, "no field begins there");

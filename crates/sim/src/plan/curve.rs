@@ -3,7 +3,7 @@
 use serde::Serialize;
 use terrace_core::Bytes;
 
-use crate::config::SimPolicy;
+use crate::analytic::config::SimPolicy;
 
 /// How a curve came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -12,9 +12,9 @@ use serde::Serialize;
 use terrace_core::{Bytes, Machine};
 
 use super::{PlanConfig, in_place, plan};
-use crate::config::SimPolicy;
+use crate::analytic::config::SimPolicy;
 use crate::error::SimError;
-use crate::full::{FullConfig, Source};
+use crate::exact::{ExactConfig, Source};
 use crate::machines;
 use crate::workload::catalog::{ProgramName, ProgramSpec};
 
@@ -107,8 +107,12 @@ impl PlanError {
     }
 }
 
-/// CXL with caches that small programs miss.
-fn machine() -> Result<Machine, SimError> {
+/// The machine of these runs: CXL with caches that small programs miss.
+///
+/// # Errors
+///
+/// The built-in machine file cannot be read.
+pub fn machine() -> Result<Machine, SimError> {
     let mut machine = machines::load("cxl")?;
     machine.cpu.llc.value = Bytes::mib(1);
     if let Some(detail) = &mut machine.detail {
@@ -118,10 +122,19 @@ fn machine() -> Result<Machine, SimError> {
     Ok(machine)
 }
 
-/// Plans each program with one input, and measures it with another.
-pub fn measure(programs: &[ProgramName], workers: usize) -> Result<Vec<Prediction>, SimError> {
-    let config = PlanConfig {
-        base: FullConfig::new(machine()?, SimPolicy::AllDram),
+/// Plans each program with one input, on the machine that is given, and measures it with
+/// another on [`machine`]. Only a test of this comparison gives another machine.
+///
+/// # Errors
+///
+/// A simulation failed.
+pub fn measure(
+    programs: &[ProgramName],
+    workers: usize,
+    planned_on: &Machine,
+) -> Result<Vec<Prediction>, SimError> {
+    let on = |machine: Machine| PlanConfig {
+        base: ExactConfig::new(machine, SimPolicy::AllDram),
         slow: 1,
         policies: Vec::new(),
         slowdown: 0.05,
@@ -130,6 +143,7 @@ pub fn measure(programs: &[ProgramName], workers: usize) -> Result<Vec<Predictio
         budget: None,
         workers,
     };
+    let (planning, config) = (on(planned_on.clone()), on(machine()?));
     let mut predictions = Vec::new();
     for &program in programs {
         let spec =
@@ -139,7 +153,7 @@ pub fn measure(programs: &[ProgramName], workers: usize) -> Result<Vec<Predictio
             let initial = program.initial();
             Ok((Box::new(program) as Box<dyn Source>, initial))
         };
-        let report = plan(&config, &|| open(SEEDS[0]), &|_| ())?;
+        let report = plan(&planning, &|| open(SEEDS[0]), &|_| ())?;
         let curve = &report.parts[0].curve;
         // Beyond it every prediction is 0, and right.
         let needed = curve.smallest(NOTHING).map_or(report.footprint, |point| point.fast);
@@ -167,7 +181,8 @@ mod tests {
     /// programs are measured by `terrace validate`; here one, the one that is farthest off.
     #[test]
     fn predictions_hold_for_an_input_that_the_plan_has_not_seen() {
-        let found = measure(&[ProgramName::Chase], 2).expect("simulated");
+        let machine = machine().expect("built in");
+        let found = measure(&[ProgramName::Chase], 2, &machine).expect("simulated");
         let error = PlanError::of(&found);
         assert_eq!((error.programs, error.predictions), (1, 5));
         assert!((error.worst - MEASURED.worst).abs() < 1e-4, "{found:?}");

@@ -9,10 +9,10 @@ use super::curve::between;
 use super::pinned::Pinned;
 use super::runs::{Decider, Runs};
 use super::{How, PlanConfig, PlanCurve, PlanProgress, PlanReport, Point, Workload};
-use crate::config::SimPolicy;
+use crate::analytic::config::SimPolicy;
 use crate::error::SimError;
-use crate::full::FullReport;
-use crate::full::profile::Profile;
+use crate::exact::ExactReport;
+use crate::exact::profile::Profile;
 
 /// Points of the exact curve.
 const POINTS: usize = 200;
@@ -117,7 +117,7 @@ pub(super) fn plan(
 }
 
 /// The run in fast memory alone, and what it says.
-fn in_fast(runs: &Runs<'_>) -> Result<(FullReport, Base), SimError> {
+fn in_fast(runs: &Runs<'_>) -> Result<(ExactReport, Base), SimError> {
     let (report, machine) = runs.in_fast(|source, _| source)?;
     let pages = machine.profile().map(Profile::hottest_first).unwrap_or_default();
     let base = Base {

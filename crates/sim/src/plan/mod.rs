@@ -20,16 +20,17 @@ mod pinned;
 mod runs;
 
 use serde::Serialize;
+use terrace_core::machine::TierFile;
 use terrace_core::{Bytes, Nanos, PageSize};
 
 pub use curve::{How, PlanCurve, Point, knee};
 pub use held_out::PlanError;
 pub use paged::FaultCost;
 
-use crate::config::SimPolicy;
-use crate::device::Device;
+use crate::analytic::config::SimPolicy;
+use crate::analytic::device::Device;
 use crate::error::SimError;
-use crate::full::{FullConfig, Source};
+use crate::exact::{ExactConfig, Source};
 use crate::trace::Summary;
 
 /// Makes the program anew for every run: the source, and how many accesses of it
@@ -41,7 +42,7 @@ pub type Workload<'a> = dyn Fn() -> Result<(Box<dyn Source>, u64), SimError> + S
 pub struct PlanConfig {
     /// Machine, page size, cores, sampler, seed. Capacities are what is asked
     /// for, so the machine's own do not matter.
-    pub base: FullConfig,
+    pub base: ExactConfig,
     /// The slow memory's number in the machine file, counted from the fastest.
     pub slow: usize,
     /// Policies that are simulated, where the slow memory is used in place.
@@ -161,11 +162,17 @@ pub fn plan(
     if config.budget.is_some() && config.prices.is_none() {
         return Err(SimError::parameter("budget", "needs the prices of both memories"));
     }
-    if Device::serves(&machine.tiers[config.slow]) {
+    if is_used_in_place(&machine.tiers[config.slow]) {
         in_place::plan(config, workload, progress)
     } else {
         paged::plan(config, workload, progress)
     }
+}
+
+/// Whether programs use a memory in place, so that policies for it are simulated; from any other
+/// pages have to be brought in.
+pub fn is_used_in_place(tier: &TierFile) -> bool {
+    Device::serves(tier)
 }
 
 impl PlanConfig {

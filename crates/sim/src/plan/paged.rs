@@ -8,7 +8,7 @@ use terrace_core::{Nanos, PageSize};
 use super::runs::Runs;
 use super::{How, PlanConfig, PlanCurve, PlanProgress, PlanReport, Point, Workload};
 use crate::error::SimError;
-use crate::full::{Batch, Source};
+use crate::exact::{Batch, Source};
 use crate::stack_distance::StackDistances;
 use crate::trace::Summary;
 

@@ -8,9 +8,9 @@ use terrace_core::{Bytes, Machine, Nanos, PageSize};
 use terrace_policy::Policy;
 
 use super::{PlanConfig, PlanProgress, Point, Workload};
-use crate::config::SimPolicy;
+use crate::analytic::config::SimPolicy;
 use crate::error::SimError;
-use crate::full::{FullConfig, FullMachine, FullReport, setup};
+use crate::exact::{ExactConfig, ExactMachine, ExactReport, setup};
 
 /// Room beside the program's memory, so that a full slow memory is no limit.
 const SLACK: Bytes = Bytes::mib(64);
@@ -71,8 +71,8 @@ impl<'a> Runs<'a> {
     /// for what it counted.
     pub(super) fn in_fast(
         &self,
-        wrap: impl FnOnce(Box<dyn crate::full::Source>, u64) -> Box<dyn crate::full::Source>,
-    ) -> Result<(FullReport, FullMachine), SimError> {
+        wrap: impl FnOnce(Box<dyn crate::exact::Source>, u64) -> Box<dyn crate::exact::Source>,
+    ) -> Result<(ExactReport, ExactMachine), SimError> {
         let mut config = self.config.base.clone();
         let all: Bytes = config.machine.tiers.iter().map(|tier| tier.capacity.value).sum();
         config.machine = self.machine(None);
@@ -82,7 +82,7 @@ impl<'a> Runs<'a> {
         let (source, warm_up) = (self.workload)()?;
         config.warm_up = warm_up;
         let mut source = wrap(source, warm_up);
-        let mut machine = FullMachine::new(&config)?;
+        let mut machine = ExactMachine::new(&config)?;
         machine.profile_misses();
         let total = self.total.load(Ordering::Relaxed);
         let report = setup::run(&mut machine, &config, source.as_mut(), &mut |accesses, _| {
@@ -109,14 +109,14 @@ impl<'a> Runs<'a> {
         let machine = self.machine(Some(Bytes(slow.get().next_multiple_of(page))));
         let (source, warm_up) = (self.workload)()?;
         let mut config =
-            FullConfig { machine, fast: Some(bytes), warm_up, ..self.config.base.clone() };
+            ExactConfig { machine, fast: Some(bytes), warm_up, ..self.config.base.clone() };
         let mut source = source;
         let mut machine = match decider {
             Decider::Named(policy) => {
                 config.policy = policy;
-                FullMachine::new(&config)?
+                ExactMachine::new(&config)?
             }
-            Decider::Own(policy) => FullMachine::with_policy(&config, Some(policy))?,
+            Decider::Own(policy) => ExactMachine::with_policy(&config, Some(policy))?,
         };
         let report = setup::run(&mut machine, &config, source.as_mut(), &mut |_, _| ())?;
         self.count();

@@ -16,11 +16,11 @@ use terrace_economics::Mode;
 use terrace_policy::{HeMem, HeMemConfig, PolicyName};
 
 use super::claim::{Bound, Claim};
-use crate::config::{Phases, SimConfig, SimPolicy};
+use crate::analytic::config::{Phases, SimConfig, SimPolicy};
+use crate::analytic::memory_mode::Frames;
+use crate::analytic::simulation::Simulation;
 use crate::error::SimError;
 use crate::machines;
-use crate::memory_mode::Frames;
-use crate::simulation::Simulation;
 use crate::workload::gups::{Gups, GupsConfig};
 
 /// The systems that are compared, in the order of the table's columns.

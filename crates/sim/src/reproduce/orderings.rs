@@ -9,19 +9,19 @@
 //!
 //! `docs/policies/orderings.md` has the results, and says where they differ.
 
-use terrace_core::{Bytes, BytesPerSecond, Cycles, Machine, Nanos, PageSize};
+use terrace_core::{Bytes, BytesPerSecond, Cycles, Machine, Nanos, PageSize, Xorshift};
 use terrace_policy::{
     AutoNuma, AutoNumaConfig, Colloid, ColloidConfig, HeMem, HeMemConfig, Memtis, MemtisConfig,
     Policy, Tpp, TppConfig,
 };
 
 use super::claim::{Bound, Claim};
-use crate::config::{Phases, SimConfig, SimPolicy, Span};
+use crate::analytic::config::{Phases, SimConfig, SimPolicy, Span};
+use crate::analytic::migration::MigrationConfig;
+use crate::analytic::simulation::Simulation;
 use crate::error::SimError;
-use crate::full::{self, Access, Batch, FullConfig, FullMachine, Source, SpaceEvent};
+use crate::exact::{self, Access, Batch, ExactConfig, ExactMachine, Source, SpaceEvent};
 use crate::machines;
-use crate::migration::MigrationConfig;
-use crate::simulation::Simulation;
 use crate::workload::gups::{Gups, GupsConfig};
 
 /// How long the simulations behind the orderings are.
@@ -133,7 +133,7 @@ pub(crate) fn tpp_over_numa_balancing(
 struct Strewn {
     bytes: u64,
     left: u64,
-    random: u64,
+    random: Xorshift,
     begun: bool,
     populated: u64,
 }
@@ -145,15 +145,12 @@ const HOT_OF: u64 = 8;
 
 impl Strewn {
     fn new(bytes: Bytes, accesses: u64) -> Self {
-        let random = 0x9e37_79b9_7f4a_7c15;
+        let random = Xorshift::new(0x9e37_79b9_7f4a_7c15);
         Self { bytes: bytes.get(), left: accesses, random, begun: false, populated: 0 }
     }
 
     fn below(&mut self, n: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        ((u128::from(self.random) * u128::from(n)) >> 64) as u64
+        self.random.below(n).unwrap_or(0)
     }
 }
 
@@ -205,14 +202,14 @@ fn memtis_over_hemem(length: Length, progress: &mut dyn FnMut(&str)) -> Result<C
     }
     let mut run = |policy: Box<dyn Policy>| -> Result<f64, SimError> {
         progress(policy.name());
-        let mut config = FullConfig::new(machine.clone(), SimPolicy::Custom(policy.name()));
+        let mut config = ExactConfig::new(machine.clone(), SimPolicy::Custom(policy.name()));
         config.page_size = PageSize::Huge;
         config.fast = Some(part(Bytes::mib(128), parts));
         config.sampler.period = 101;
         config.warm_up = accesses / 4 * 3;
         let mut source = Strewn::new(part(Bytes::mib(512), parts), accesses);
-        let mut machine = FullMachine::with_policy(&config, Some(policy))?;
-        let report = full::setup::run(&mut machine, &config, &mut source, &mut |_, _| {})?;
+        let mut machine = ExactMachine::with_policy(&config, Some(policy))?;
+        let report = exact::setup::run(&mut machine, &config, &mut source, &mut |_, _| {})?;
         Ok(report.throughput.get())
     };
     let scaled = MemtisConfig::default();

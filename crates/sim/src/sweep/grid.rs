@@ -212,7 +212,8 @@ impl Grid {
                 })
                 .collect();
         }
-        all.into_iter()
+        let points: Result<Vec<Point>, GridError> = all
+            .into_iter()
             .map(|parameters| {
                 let point = Point { parameters };
                 point.check().map_err(|wrong| {
@@ -226,7 +227,16 @@ impl Grid {
                 })?;
                 Ok(point)
             })
-            .collect()
+            .collect();
+        let points = points?;
+        for name in self.axes.keys() {
+            if !points.iter().any(|point| point.uses(name)) {
+                let message = "has no effect on any of these policies and workloads".to_owned();
+                let error = GridError::Parameter { parameter: name.clone(), message };
+                return Err(self.located(name, error));
+            }
+        }
+        Ok(points)
     }
 }
 
@@ -244,6 +254,32 @@ mod tests {
         let keys: std::collections::HashSet<String> =
             points.iter().map(ToString::to_string).collect();
         assert_eq!(keys.len(), 12, "no combination twice");
+    }
+
+    /// One that has an effect on some of the combinations is a parameter of all.
+    #[test]
+    fn a_parameter_without_any_effect_is_refused() {
+        let points = |parameters: &[(&str, &str)]| {
+            let mut grid = Grid::default();
+            for (name, values) in parameters {
+                let values = values.split(',').map(str::to_owned).collect();
+                grid.set(name, values).expect("a parameter");
+            }
+            grid.points().map(|points| points.len()).map_err(|error| error.to_string())
+        };
+        for refused in [
+            &[("sample-period", "5,50"), ("policy", "first-touch")][..],
+            &[("sample-period", "5,50")],
+            &[("economist", "off,enforce"), ("policy", "all-dram")],
+            &[("hot", "1MiB"), ("workload", "bfs,stream")],
+            &[("hot-percent", "50"), ("workload", "chase")],
+            &[("seed", "1,2,3"), ("workload", "stream"), ("policy", "first-touch")],
+        ] {
+            let error = points(refused).expect_err("refused");
+            assert!(error.starts_with(&format!("{}: has no effect", refused[0].0)), "{error}");
+        }
+        assert_eq!(points(&[("sample-period", "5,50"), ("policy", "first-touch,hemem")]), Ok(4));
+        assert_eq!(points(&[("hot", "1MiB,2MiB"), ("workload", "bfs,gups")]), Ok(4));
     }
 
     #[test]

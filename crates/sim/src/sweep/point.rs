@@ -9,9 +9,9 @@ use terrace_core::parse::without_byte_order_mark;
 use terrace_core::{Bytes, Machine, PageSize};
 use terrace_economics::Mode;
 
-use crate::config::SimPolicy;
+use crate::analytic::config::SimPolicy;
 use crate::error::SimError;
-use crate::full::{FullConfig, FullReport, Source, setup};
+use crate::exact::{ExactConfig, ExactReport, Source, setup};
 use crate::machines;
 use crate::trace::{Format, Summary, import};
 use crate::workload::catalog::{ProgramName, ProgramSpec};
@@ -58,7 +58,7 @@ pub enum Metric {
 /// What came of a point: figures in the order of [`METRICS`], or why it failed.
 pub type PointResult = Result<Vec<Metric>, String>;
 
-type Figure = fn(&FullReport) -> Metric;
+type Figure = fn(&ExactReport) -> Metric;
 
 /// What is measured, by name.
 pub const METRICS: [(&str, Figure); 31] = [
@@ -95,11 +95,11 @@ pub const METRICS: [(&str, Figure); 31] = [
     ("host_accesses_per_s", |r| Metric::Real(r.host_speed.get())),
 ];
 
-fn first(report: &FullReport) -> &crate::full::report::FullTierReport {
+fn first(report: &ExactReport) -> &crate::exact::report::ExactTierReport {
     &report.tiers[0]
 }
 
-fn last(report: &FullReport) -> &crate::full::report::FullTierReport {
+fn last(report: &ExactReport) -> &crate::exact::report::ExactTierReport {
     &report.tiers[report.tiers.len() - 1]
 }
 
@@ -159,7 +159,8 @@ impl Point {
         }
         let text = toml::to_string(&document)
             .map_err(|e| SimError::parameter("machine", e.to_string()))?;
-        Ok(Machine::parse(name, &text)?)
+        let file = machines::file(name).map_or(name.to_owned(), |path| path.display().to_string());
+        machines::parse(&file, &text)
     }
 
     fn input(&self) -> Result<Input, SimError> {
@@ -181,9 +182,9 @@ impl Point {
         Err(SimError::parameter("workload", message))
     }
 
-    fn config(&self, input: &Input) -> Result<FullConfig, SimError> {
+    fn config(&self, input: &Input) -> Result<ExactConfig, SimError> {
         let policy: SimPolicy = self.parsed("policy")?.unwrap_or(SimPolicy::AllDram);
-        let mut config = FullConfig::new(self.machine()?, policy);
+        let mut config = ExactConfig::new(self.machine()?, policy);
         config.fast = match (self.get("fast"), input) {
             (None, _) => None,
             (Some(text), Input::Program(spec)) if text.ends_with('%') => {
@@ -195,6 +196,9 @@ impl Point {
             }
             (Some(_), _) => self.parsed("fast")?,
         };
+        if config.fast.is_some_and(Bytes::is_zero) {
+            return Err(SimError::parameter("fast", "must be above zero"));
+        }
         config.page_size = match self.get("page-size") {
             None | Some("4KiB") => PageSize::Base,
             Some("2MiB") => PageSize::Huge,
@@ -220,6 +224,33 @@ impl Point {
         Ok(config)
     }
 
+    /// Whether a parameter that it has can change anything.
+    pub(super) fn uses(&self, name: &str) -> bool {
+        let policy = || self.parsed::<SimPolicy>("policy").ok().flatten();
+        let policy = || policy().unwrap_or(SimPolicy::AllDram);
+        let program = || match self.input() {
+            Ok(Input::Program(spec)) => Some(spec.name),
+            _ => None,
+        };
+        match name {
+            "sample-period" => policy().takes_samples(),
+            "economist" => !policy().moves_nothing(),
+            "hot" | "hot-percent" => program().is_some_and(ProgramName::has_hot_set),
+            "size" | "accesses" => program().is_some(),
+            // Nothing else in a simulation is drawn.
+            "seed" => program().is_some_and(ProgramName::draws) || policy().takes_samples(),
+            _ => true,
+        }
+    }
+
+    /// The point without the parameters that change nothing in it: points that are the same then
+    /// are one simulation.
+    #[must_use]
+    pub fn effective(&self) -> Self {
+        let used = self.parameters.iter().filter(|(name, _)| self.uses(name));
+        Self { parameters: used.map(|(name, value)| (name.clone(), value.clone())).collect() }
+    }
+
     /// What is wrong with it, as far as that can be told without running it.
     pub(super) fn check(&self) -> Result<(), SimError> {
         let input = self.input()?;
@@ -228,7 +259,7 @@ impl Point {
             spec.check()?;
         }
         self.whole::<u64>("skip")?;
-        crate::full::FullMachine::check(&config)
+        crate::exact::ExactMachine::check(&config)
     }
 
     /// Simulates it. Deterministic, but for the host's speed.
@@ -238,7 +269,7 @@ impl Point {
 
     /// The same, with what was read where it runs a trace.
     pub fn simulate_input(&self) -> (PointResult, Option<Summary>) {
-        let run = || -> Result<FullReport, SimError> {
+        let run = || -> Result<ExactReport, SimError> {
             let input = self.input()?;
             let mut config = self.config(&input)?;
             let skip: Option<u64> = self.whole("skip")?;
@@ -266,12 +297,21 @@ impl Point {
     }
 }
 
+/// The largest share of an algorithm's size that can matter, in percent: it maps up to 1.3 times
+/// that, and page tables come on top.
+const ALL: f64 = 150.0;
+
 /// A share of an amount: `25%`.
 fn share(text: &str, of: Bytes) -> Result<Bytes, SimError> {
     let number = text.trim_end_matches('%').trim().parse::<f64>().ok();
-    let percent = number.filter(|percent| (0.0..=1000.0).contains(percent));
     let percent =
-        percent.ok_or_else(|| SimError::parameter("fast", format!("`{text}` is no percentage")))?;
+        number.ok_or_else(|| SimError::parameter("fast", format!("`{text}` is no percentage")))?;
+    if !(percent > 0.0 && percent <= ALL) {
+        let message = format!(
+            "`{text}`: must be above 0 % and at most {ALL} %, which is more than an algorithm maps"
+        );
+        return Err(SimError::parameter("fast", message));
+    }
     // Whole huge pages, so that the share means the same with both page sizes.
     let page = PageSize::Huge.bytes().get();
     let bytes = (of.as_f64() * percent / 100.0) as u64;
@@ -357,6 +397,40 @@ mod tests {
         assert!(time(&slower) > time(&base));
     }
 
+    /// Whoever repeats a simulation with several seeds wants to see how far it varies.
+    #[test]
+    fn a_seed_changes_what_is_drawn_and_is_told_to_change_nothing_where_nothing_is() {
+        let speed = METRICS.iter().position(|(name, _)| *name == "host_accesses_per_s");
+        let speed = speed.expect("measured");
+        let figures = |point: &Point| {
+            let mut figures = point.simulate().expect("simulated");
+            figures.remove(speed);
+            figures
+        };
+        let programs = ProgramName::ALL.map(|name| (name, "first-touch"));
+        for (name, policy) in programs.into_iter().chain([(ProgramName::Stream, "hemem")]) {
+            let with = |seed| {
+                point(&[
+                    ("workload", name.name()),
+                    ("policy", policy),
+                    ("size", "4MiB"),
+                    ("fast", "2MiB"),
+                    ("accesses", "400000"),
+                    ("seed", seed),
+                ])
+            };
+            let (one, two) = (with("1"), with("2"));
+            if one.effective() == two.effective() {
+                assert_eq!(figures(&one), figures(&two), "{name} under {policy}");
+                assert!(!one.uses("seed"));
+            } else if policy == "first-touch" {
+                assert_ne!(figures(&one), figures(&two), "{name} under {policy}");
+            }
+        }
+        assert!(!point(&[("workload", "stream")]).uses("seed"));
+        assert!(point(&[("workload", "stream"), ("policy", "hemem")]).uses("seed"));
+    }
+
     /// Two columns of one name cannot be read into a notebook.
     #[test]
     fn no_figure_is_called_as_a_parameter_is() {
@@ -366,6 +440,10 @@ mod tests {
     #[test]
     fn shares_of_fast_memory_are_of_the_program_s_memory() {
         assert_eq!(share("25%", Bytes::mib(64)).expect("a share"), Bytes::mib(16));
-        assert!(share("x%", Bytes::mib(64)).is_err());
+        for wrong in ["x%", "0%", "-5%", "200%", "NaN%"] {
+            assert!(share(wrong, Bytes::mib(64)).is_err(), "{wrong}");
+        }
+        let error = point(&[("fast", "0B")]).check().expect_err("refused").to_string();
+        assert!(error.contains("above zero"), "{error}");
     }
 }

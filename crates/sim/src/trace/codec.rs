@@ -7,8 +7,8 @@
 //! Other accesses are written as the distance to the nearest of the places that
 //! were used last (stack, heap, data each have their own).
 
-use crate::full::Access;
-use crate::full::access::ADDRESSES;
+use crate::exact::Access;
+use crate::exact::access::ADDRESSES;
 
 /// Entries of the table of what followed.
 const TABLE: usize = 1 << 14;

@@ -13,7 +13,11 @@
 //!
 //! An entry is an access, or says how many instructions pass without one. The index
 //! counts accesses only. Version 1 has no such entries: it loses instructions beyond
-//! 255 between two accesses, and counts fetches where it has them.
+//! 255 between two accesses, and counts fetches where it has them. Up to version 2, each access
+//! stands for an instruction, and up to 255 others may be before it; since version 3, at most 254,
+//! and 255 says that the instruction of the access before makes this one, too. Since version 4, a
+//! batch may have what its thread asked the kernel for before its accesses ([`super::io`]), behind
+//! what happened to the address space. A trace without any differs in its version alone.
 //!
 //! All numbers are little-endian. A chunk can be decoded by itself, so a reader
 //! may begin at any; a zstd frame has a checksum of its content.
@@ -31,11 +35,17 @@ pub(super) const END: [u8; 8] = *b"TERREND\0";
 pub(super) const CHUNK: [u8; 4] = *b"CHNK";
 pub(super) const INDEX: [u8; 4] = *b"INDX";
 /// Version of the format that is written.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 4;
 /// The oldest version that is read.
 pub(super) const OLDEST: u32 = 1;
+/// The first in which accesses may be of one instruction.
+pub(super) const SHARED: u32 = 3;
+/// The first with calls.
+pub(super) const WITH_CALLS: u32 = 4;
 /// Entries in a chunk: how much of the trace a reader holds at once.
 pub(super) const CHUNK_ENTRIES: usize = 1 << 20;
+/// Bytes of a chunk's batches after which it is closed: those of calls.
+pub(super) const CHUNK_BATCHES: usize = 1 << 22;
 /// No chunk of ours has more entries, nor longer streams; others are refused
 /// before memory is taken for them.
 pub(super) const MOST_ENTRIES: u32 = 1 << 22;

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::summary::Summary;
 use crate::error::SimError;
-use crate::full::{Batch, Source};
+use crate::exact::{Batch, Source};
 
 /// Why a trace was not read to its end, once that is known.
 pub type Cut = Arc<OnceLock<String>>;
@@ -30,6 +30,10 @@ impl Source for Partial {
         self.source.describe()
     }
 
+    fn has_long_turns(&self) -> bool {
+        self.source.has_long_turns()
+    }
+
     fn summary(&self) -> Option<Summary> {
         self.source.summary()
     }
@@ -47,7 +51,7 @@ impl Source for Partial {
                 Ok(false)
             }
             Ok(true) => {
-                self.any |= !batch.accesses.is_empty();
+                self.any |= !batch.accesses.is_empty() || !batch.io.is_empty();
                 Ok(true)
             }
             other => other,

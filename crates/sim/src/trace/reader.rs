@@ -6,23 +6,36 @@ use std::path::{Path, PathBuf};
 
 use super::codec::{Decoder, read_varint};
 use super::format::{
-    CHUNK, END, INDEX, MAGIC, MOST_BYTES, MOST_ENTRIES, OLDEST, TraceError, TraceHeader, VERSION,
+    CHUNK, END, INDEX, MAGIC, MOST_BYTES, MOST_ENTRIES, OLDEST, SHARED, TraceError, TraceHeader,
+    VERSION, WITH_CALLS,
 };
 use super::import::Importer;
+use super::io::{FIRST, IoCheck, IoRecord};
 use super::summary::Notes;
 use crate::error::SimError;
-use crate::full::{Batch, SpaceEvent};
+use crate::exact::{Access, Batch, SpaceEvent};
 
 /// Reads a trace from begin to end.
 pub struct TraceReader<R> {
     from: R,
     file: PathBuf,
     header: TraceHeader,
+    version: u32,
     batches: std::vec::IntoIter<Batch>,
     read: u64,
     /// Bytes read so far.
     position: u64,
     ended: bool,
+    /// Chunks are counted and not unpacked.
+    surveying: bool,
+    /// What must hold of calls.
+    io: IoCheck,
+    /// Where the chunk of these batches begins.
+    chunk: u64,
+    /// Why there is no more, where something came before it.
+    failed: Option<TraceError>,
+    /// Whether calls were passed over, so that those that follow cannot be checked.
+    sought: bool,
 }
 
 /// What a trace's index says.
@@ -54,10 +67,16 @@ impl<R: Read> TraceReader<R> {
             from,
             file: file.to_owned(),
             header: TraceHeader::default(),
+            version: VERSION,
             batches: Vec::new().into_iter(),
             read: 0,
             position: 0,
             ended: false,
+            surveying: false,
+            io: IoCheck::default(),
+            chunk: 0,
+            failed: None,
+            sought: false,
         };
         let mut magic = [0; 8];
         reader.fill(&mut magic, "the header")?;
@@ -73,6 +92,7 @@ impl<R: Read> TraceReader<R> {
                 "format version {version}; this version of Terrace reads versions {OLDEST} to {VERSION}"
             )));
         }
+        reader.version = version;
         let len = reader.number("the header")?;
         if len > 1 << 20 {
             return Err(reader.bad("the header is longer than a header can be"));
@@ -94,6 +114,11 @@ impl<R: Read> TraceReader<R> {
         self.read
     }
 
+    /// Calls that were read.
+    pub fn calls(&self) -> u64 {
+        self.io.calls()
+    }
+
     fn bad(&self, message: impl Into<String>) -> TraceError {
         TraceError {
             file: self.file.clone(),
@@ -101,6 +126,16 @@ impl<R: Read> TraceReader<R> {
             message: message.into(),
             source: None,
         }
+    }
+
+    /// How much was readable, in words. An entry of a chunk that is not unpacked may be none.
+    fn readable(&self) -> String {
+        let most = if self.surveying { "at most " } else { "" };
+        let calls = match self.io.calls() {
+            0 => String::new(),
+            calls => format!(" and {calls} calls"),
+        };
+        format!("{most}{} readable accesses{calls}", self.read)
     }
 
     fn fill(&mut self, bytes: &mut [u8], within: &str) -> Result<(), TraceError> {
@@ -112,8 +147,8 @@ impl<R: Read> TraceReader<R> {
     fn cut_off(&self, within: &str, source: io::Error) -> TraceError {
         let message = if source.kind() == io::ErrorKind::UnexpectedEof {
             format!(
-                "truncated within {within}, after {} readable accesses (was recording interrupted?)",
-                self.read
+                "truncated within {within}, after {} (was recording interrupted?)",
+                self.readable()
             )
         } else {
             source.to_string()
@@ -137,20 +172,22 @@ impl<R: Read> TraceReader<R> {
             }
             return Ok(false);
         }
+        self.chunk = self.position - CHUNK.len() as u64;
         let [entries, batches, packed, lengths @ ..] = self.lengths(magic)?;
         let total: u64 = lengths.iter().map(|&n| u64::from(n)).sum();
         let mut bytes = vec![0; packed as usize];
         self.fill(&mut bytes, "a chunk")?;
         let plain = zstd::bulk::decompress(&bytes, total as usize)
-            .map_err(|e| self.bad(format!("damaged after {} readable accesses: {e}", self.read)))?;
+            .map_err(|e| self.bad(format!("damaged after {}: {e}", self.readable())))?;
         let decoded = (plain.len() as u64 == total)
-            .then(|| decode(&plain, lengths.map(|n| n as usize), batches, entries))
+            .then(|| {
+                let has_calls = self.version >= WITH_CALLS;
+                decode(&plain, lengths.map(|n| n as usize), batches, entries, has_calls)
+            })
             .flatten();
         let Some(decoded) = decoded else {
-            let message = format!(
-                "damaged after {} readable accesses: a chunk's streams do not fit together",
-                self.read
-            );
+            let message =
+                format!("damaged after {}: a chunk's streams do not fit together", self.readable());
             return Err(self.bad(message));
         };
         self.batches = decoded.into_iter();
@@ -161,7 +198,7 @@ impl<R: Read> TraceReader<R> {
     /// length of each stream.
     fn lengths(&mut self, mark: [u8; 4]) -> Result<[u32; 7], TraceError> {
         if mark != CHUNK {
-            let message = format!("damaged after {} readable accesses", self.read);
+            let message = format!("damaged after {}", self.readable());
             return Err(self.bad(message));
         }
         let mut numbers = [0; 7];
@@ -176,20 +213,15 @@ impl<R: Read> TraceReader<R> {
             || total > u64::from(MOST_BYTES)
             || entries != lengths[1];
         if impossible {
-            let message = format!(
-                "damaged after {} readable accesses: a chunk's lengths are impossible",
-                self.read
-            );
+            let message =
+                format!("damaged after {}: a chunk's lengths are impossible", self.readable());
             return Err(self.bad(message));
         }
         Ok(numbers)
     }
 
     fn of_another(&self) -> TraceError {
-        self.bad(format!(
-            "damaged after {} readable accesses: its index is of another trace",
-            self.read
-        ))
+        self.bad(format!("damaged after {}: its index is of another trace", self.readable()))
     }
 
     /// Reads what follows the mark of the index, which must be the file's end; how many
@@ -229,7 +261,22 @@ impl<R: Read> TraceReader<R> {
     /// The next batch; `None` at the end.
     pub fn next_batch(&mut self) -> Result<Option<Batch>, TraceError> {
         loop {
-            if let Some(batch) = self.batches.next() {
+            if let Some(error) = self.failed.take() {
+                // Nothing behind it can be told from what is wrong with it.
+                self.batches = Vec::new().into_iter();
+                self.ended = true;
+                return Err(error);
+            }
+            if let Some(mut batch) = self.batches.next() {
+                if self.version < SHARED {
+                    told_apart(&mut batch);
+                }
+                if let Err(error) = self.check(&mut batch) {
+                    self.failed = Some(error);
+                    if batch.events.is_empty() && batch.io.is_empty() {
+                        continue;
+                    }
+                }
                 self.read += self.counted(&batch);
                 return Ok(Some(batch));
             }
@@ -260,6 +307,7 @@ impl<R: Read + Seek> TraceReader<R> {
         };
         let length = seek(self, SeekFrom::End(0))?;
         seek(self, SeekFrom::Start(self.position))?;
+        self.surveying = true;
         let walked = loop {
             match self.skip_chunk(length) {
                 Ok(None) => {}
@@ -267,13 +315,14 @@ impl<R: Read + Seek> TraceReader<R> {
                 Err(error) => break Err(error),
             }
         };
+        self.surveying = false;
         (self.position, self.read) = before;
         seek(self, SeekFrom::Start(self.position))?;
         walked
     }
 
-    /// Goes behind the next chunk; at the end, how many accesses the trace has. What has
-    /// no access is taken for one in errors: chunks are not unpacked.
+    /// Goes behind the next chunk; at the end, how many accesses the trace has. Chunks are not
+    /// unpacked, so that errors can only say how many were readable at most.
     fn skip_chunk(&mut self, length: u64) -> Result<Option<u64>, TraceError> {
         let mut magic = [0; 4];
         self.fill(&mut magic, "a chunk")?;
@@ -319,7 +368,7 @@ impl<R: Read + Seek> TraceReader<R> {
     }
 
     /// Goes to the chunk that holds an access, and returns the number of the
-    /// chunk's first.
+    /// chunk's first. Calls are not checked from there on, unless it is the trace's beginning.
     pub fn seek(&mut self, access: u64) -> Result<u64, TraceError> {
         let index = self.index()?;
         let chunk = index.chunks.partition_point(|&(_, first)| first <= access).saturating_sub(1);
@@ -329,8 +378,53 @@ impl<R: Read + Seek> TraceReader<R> {
             .map_err(|e| self.bad(format!("cannot seek: {e}")))?;
         self.batches = Vec::new().into_iter();
         (self.position, self.read) = (offset, first);
-        self.ended = false;
+        (self.ended, self.failed, self.sought) = (false, None, first > 0);
         Ok(first)
+    }
+}
+
+/// Makes entries of an earlier version into what they mean now: 255 instructions before an access
+/// were that many.
+fn told_apart(batch: &mut Batch) {
+    let is_far = |access: &Access| access.is_data() && access.is_of_same_instruction();
+    if batch.accesses.iter().any(is_far) {
+        let before = std::mem::take(&mut batch.accesses);
+        for access in before {
+            if is_far(&access) {
+                batch.accesses.push(Access::pass(255));
+                batch.accesses.push(access.after(0));
+            } else {
+                batch.accesses.push(access);
+            }
+        }
+    }
+}
+
+impl<R: Read> TraceReader<R> {
+    /// Checks a batch's calls. Of one with a call that cannot have been made, what comes before
+    /// that call is left.
+    fn check(&mut self, batch: &mut Batch) -> Result<(), TraceError> {
+        if self.sought {
+            return Ok(());
+        }
+        for place in 0..batch.io.len() {
+            let record = batch.io[place];
+            let Err(unfit) = self.io.enter(batch.thread, &record) else { continue };
+            batch.io.truncate(place);
+            batch.accesses.clear();
+            let what = match record {
+                IoRecord::Call { .. } => format!("call {}", self.io.calls() + 1),
+                _ => format!("a record behind call {}", self.io.calls()),
+            };
+            let message = format!(
+                "damaged after {}: {what} (in the chunk at byte {}, of thread {}): {unfit}",
+                self.readable(),
+                self.chunk,
+                batch.thread
+            );
+            return Err(self.bad(message));
+        }
+        Ok(())
     }
 }
 
@@ -350,12 +444,20 @@ fn parse_index(bytes: &[u8]) -> Option<TraceIndex> {
 }
 
 /// Batches of a chunk; `None` where its streams do not fit together.
-fn decode(plain: &[u8], lengths: [usize; 4], batches: u32, entries: u32) -> Option<Vec<Batch>> {
+fn decode(
+    plain: &[u8],
+    lengths: [usize; 4],
+    batches: u32,
+    entries: u32,
+    has_calls: bool,
+) -> Option<Vec<Batch>> {
     let (mut head, rest) = plain.split_at_checked(lengths[0])?;
     let (codes, rest) = rest.split_at_checked(lengths[1])?;
     let (distances, metas) = rest.split_at_checked(lengths[2])?;
     let mut decoder = Decoder::new(codes, distances, metas);
     let mut left = u64::from(entries);
+    // No chunk of ours has more records of calls, either.
+    let mut io = MOST_ENTRIES;
     let mut decoded = Vec::new();
     for _ in 0..batches {
         let thread = u32::try_from(read_varint(&mut head)?).ok()?;
@@ -365,6 +467,11 @@ fn decode(plain: &[u8], lengths: [usize; 4], batches: u32, entries: u32) -> Opti
         let mut batch = Batch { thread, ..Batch::default() };
         for _ in 0..events {
             let (&kind, after) = head.split_first()?;
+            if has_calls && kind >= FIRST {
+                io = io.checked_sub(1)?;
+                batch.io.push(IoRecord::decode(&mut head)?);
+                continue;
+            }
             head = after;
             let (start, len) = (read_varint(&mut head)?, read_varint(&mut head)?);
             batch.events.push(match kind {

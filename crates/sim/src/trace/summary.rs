@@ -6,7 +6,8 @@ use std::fmt;
 use serde::Serialize;
 
 use super::import::Format;
-use crate::full::Batch;
+use super::io::IoRecord;
+use crate::exact::Batch;
 
 /// What became of something that is not an access of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -53,6 +54,9 @@ pub struct Summary {
     pub stores: u64,
     /// Instructions, those that make the accesses included.
     pub instructions: u64,
+    /// Calls for I/O.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub calls: u64,
     /// Accesses of each thread.
     pub threads: BTreeMap<u32, u64>,
     /// What was skipped, dropped or folded.
@@ -66,6 +70,7 @@ impl Summary {
             loads: 0,
             stores: 0,
             instructions: 0,
+            calls: 0,
             threads: BTreeMap::new(),
             notes: Vec::new(),
         }
@@ -83,6 +88,8 @@ impl Summary {
             stores += u64::from(access.is_store());
             self.instructions += access.counted();
         }
+        let is_call = |record: &&IoRecord| matches!(record, IoRecord::Call { .. });
+        self.calls += batch.io.iter().filter(is_call).count() as u64;
         self.loads += data - stores;
         self.stores += stores;
         if data > 0 {
@@ -97,6 +104,12 @@ impl Summary {
             notes.join("; ")
         })
     }
+}
+
+// The form that serde asks for.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl fmt::Display for Note {

@@ -3,8 +3,9 @@
 use std::io::{self, Write};
 
 use super::codec::{Encoder, varint};
-use super::format::{CHUNK, CHUNK_ENTRIES, END, INDEX, MAGIC, TraceHeader, VERSION};
-use crate::full::{Batch, SpaceEvent};
+use super::format::{CHUNK, CHUNK_BATCHES, CHUNK_ENTRIES, END, INDEX, MAGIC, TraceHeader, VERSION};
+use super::io::IoRecord;
+use crate::exact::{Batch, SpaceEvent};
 
 /// Compression level: 3 is zstd's own default, and keeps up with recording.
 const LEVEL: i32 = 3;
@@ -20,6 +21,7 @@ pub struct TraceWriter<W: Write> {
     /// Accesses before the chunk under way, and in it.
     before: u64,
     accesses: u64,
+    calls: u64,
     index: Vec<(u64, u64)>,
 }
 
@@ -40,6 +42,7 @@ impl<W: Write> TraceWriter<W> {
             chunk_entries: 0,
             before: 0,
             accesses: 0,
+            calls: 0,
             index: Vec::new(),
         })
     }
@@ -47,6 +50,11 @@ impl<W: Write> TraceWriter<W> {
     /// Accesses so far.
     pub fn accesses(&self) -> u64 {
         self.before + self.accesses
+    }
+
+    /// Calls so far.
+    pub fn calls(&self) -> u64 {
+        self.calls
     }
 
     /// What it is written to.
@@ -64,14 +72,14 @@ impl<W: Write> TraceWriter<W> {
         if batch.barrier > 0 {
             return Err(io::Error::other("a trace cannot say that threads wait for each other"));
         }
-        let mut events = &batch.events[..];
+        let (mut events, mut calls) = (&batch.events[..], &batch.io[..]);
         let mut accesses = &batch.accesses[..];
         // A batch that is larger than a chunk goes into several.
-        while !accesses.is_empty() || !events.is_empty() {
+        while !accesses.is_empty() || !events.is_empty() || !calls.is_empty() {
             let (some, rest) = accesses.split_at(accesses.len().min(CHUNK_ENTRIES));
             varint(&mut self.batches, u64::from(batch.thread));
             varint(&mut self.batches, some.len() as u64);
-            varint(&mut self.batches, events.len() as u64);
+            varint(&mut self.batches, (events.len() + calls.len()) as u64);
             for event in events {
                 let (kind, start, len) = match *event {
                     SpaceEvent::Map { start, len } => (0, start, len),
@@ -81,14 +89,20 @@ impl<W: Write> TraceWriter<W> {
                 varint(&mut self.batches, start);
                 varint(&mut self.batches, len);
             }
+            for record in calls {
+                if !record.encode(&mut self.batches) {
+                    return Err(io::Error::other("a trace cannot say what the program did itself"));
+                }
+                self.calls += u64::from(matches!(record, IoRecord::Call { .. }));
+            }
             for &access in some {
                 self.encoder.push(access);
                 self.accesses += u64::from(access.is_data());
             }
             self.batch_count += 1;
             self.chunk_entries += some.len();
-            (events, accesses) = (&[], rest);
-            if self.chunk_entries >= CHUNK_ENTRIES {
+            (events, calls, accesses) = (&[], &[], rest);
+            if self.chunk_entries >= CHUNK_ENTRIES || self.batches.len() >= CHUNK_BATCHES {
                 self.flush_chunk()?;
             }
         }

@@ -15,10 +15,10 @@ use std::process::{Command, Stdio};
 use serde::Serialize;
 use terrace_core::{Inclusion, Replacement};
 
-use crate::full::hierarchy::{
+use crate::exact::hierarchy::{
     CacheGeometry, Hierarchy, HierarchyGeometry, Level, Request, WriteBacks,
 };
-use crate::full::{Access, Batch, Source as _};
+use crate::exact::{Access, Batch, Source as _};
 use crate::trace::import;
 
 use super::{Criterion, Line, Model, Reference};

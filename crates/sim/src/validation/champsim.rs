@@ -13,10 +13,10 @@
 use terrace_core::{Bytes, Inclusion, Machine};
 
 use super::{Criterion, Known, Line, Model, Reference};
-use crate::config::SimPolicy;
+use crate::analytic::config::SimPolicy;
 use crate::error::SimError;
-use crate::full::report::CacheReport;
-use crate::full::{FullConfig, FullReport, Stream, StreamKind, setup};
+use crate::exact::report::CacheReport;
+use crate::exact::{ExactConfig, ExactReport, Stream, StreamKind, setup};
 use crate::machines;
 
 /// Instructions of the reference.
@@ -94,8 +94,8 @@ pub fn stream() -> Stream {
 }
 
 /// Runs the mix.
-fn run(machine: Machine) -> Result<FullReport, SimError> {
-    let config = FullConfig::new(machine, SimPolicy::AllDram);
+fn run(machine: Machine) -> Result<ExactReport, SimError> {
+    let config = ExactConfig::new(machine, SimPolicy::AllDram);
     setup::simulate(&config, &mut stream(), &mut |_, _| ())
 }
 

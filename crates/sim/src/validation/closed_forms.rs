@@ -5,9 +5,9 @@ use terrace_dram::MemoryFile;
 use terrace_dram::validation as memory;
 
 use super::{Criterion, Line, Model};
-use crate::config::SimPolicy;
-use crate::full::sets::Sets;
-use crate::full::{Batch, FullConfig, Source, Stream, StreamKind, setup};
+use crate::analytic::config::SimPolicy;
+use crate::exact::sets::Sets;
+use crate::exact::{Batch, ExactConfig, Source, Stream, StreamKind, setup};
 use crate::machines;
 use crate::stack_distance::{StackDistances, belady_misses};
 
@@ -86,7 +86,7 @@ fn latency() -> Line {
         detail.l2 = None;
     }
     let idle = machine.tiers[1].read_latency.value.as_f64();
-    let mut config = FullConfig::new(machine, SimPolicy::AllSlow);
+    let mut config = ExactConfig::new(machine, SimPolicy::AllSlow);
     // Huge pages: all translations fit, so that no walk adds to a miss.
     config.page_size = PageSize::Huge;
     config.warm_up = 1 << 20;

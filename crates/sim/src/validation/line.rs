@@ -50,7 +50,7 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Model {
-    /// Caches, TLBs and page walks of the full model.
+    /// Caches, TLBs and page walks of the exact engine.
     Caches,
     /// Tiers by latency, bandwidth and load: what every machine file of ours uses.
     Tiers,
@@ -58,6 +58,8 @@ pub enum Model {
     Commands,
     /// Policies in a simulation.
     Policies,
+    /// The simulated kernel that does I/O.
+    Kernel,
 }
 
 /// One comparison.

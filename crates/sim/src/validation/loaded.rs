@@ -11,7 +11,7 @@ use terrace_dram::MemoryFile;
 use terrace_dram::validation as memory;
 
 use super::{Criterion, Known, Line, Model, Reference};
-use crate::full::tiers::Tier;
+use crate::exact::tiers::Tier;
 use crate::machines;
 
 /// Reads after which a mean is taken, and over which.
@@ -31,11 +31,11 @@ fn mixed_loop(tier: &mut Tier, in_flight: usize, reads_a_write: usize) -> (f64, 
     for i in 0..2 * READS {
         let Some(std::cmp::Reverse(now)) = returns.pop() else { break };
         // Picoseconds, so that order does not depend on rounding.
-        let took = tier.read(now as f64 / 1e3, false);
+        let took = tier.read(now as f64 / 1e3, 0, false);
         returns.push(std::cmp::Reverse(now + (took * 1e3) as u64));
         let writes = i % reads_a_write == reads_a_write - 1;
         if writes {
-            tier.write(now as f64 / 1e3);
+            tier.write(now as f64 / 1e3, 0);
         }
         if i == READS {
             begin = now;

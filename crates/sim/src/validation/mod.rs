@@ -9,6 +9,9 @@
 //! | [`champsim`] | another simulator's counters for a synthetic trace |
 //! | [`loaded`] | published shapes: Optane, CXL, DDR5 under load |
 //! | [`policies`] | what papers say of one policy against another |
+//! | [`kernel_objects`] | what the running kernel and the simulated one take for the same calls |
+//! | [`page_cache_lru`] | which pages leave a limited memory, here and in the simulated kernel |
+//! | [`huge_pages`] | what huge pages bring, what fragmented memory takes |
 //! | [`planner`] | predictions of `plan` beside simulations of other inputs |
 //!
 //! Each part takes what it measures as an argument (a machine, a memory, a
@@ -20,8 +23,11 @@ pub mod cachegrind;
 pub mod champsim;
 pub mod closed_forms;
 pub mod curve;
+pub mod huge_pages;
+pub mod kernel_objects;
 pub mod line;
 pub mod loaded;
+pub mod page_cache_lru;
 pub mod planner;
 pub mod policies;
 

@@ -79,7 +79,7 @@ fn judged(claim: &Claim, whose: &str, source: &str) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::migration::MigrationConfig;
+    use crate::analytic::migration::MigrationConfig;
     use crate::reproduce::orderings::tpp_over_numa_balancing;
     use crate::validation::State;
     use terrace_core::BytesPerSecond;

@@ -64,6 +64,17 @@ impl ProgramName {
         Self::XsBench,
     ];
 
+    /// Whether a part of its memory is used more than the rest: whether `hot` and `hot-percent` say
+    /// anything.
+    pub const fn has_hot_set(self) -> bool {
+        matches!(self, Self::Gups | Self::GupsShifting | Self::GupsWarm | Self::GupsSparse)
+    }
+
+    /// Whether anything in it is drawn at random: whether `seed` says anything.
+    pub const fn draws(self) -> bool {
+        !matches!(self, Self::Stream)
+    }
+
     /// What people call it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -137,6 +148,8 @@ impl ProgramSpec {
         Self { name, size, hot: None, hot_percent: 90, accesses, seed: 1, threads: 1 }
     }
 
+    /// Parameters of algorithms with a hot set.
+    pub const OF_HOT_SET: [&str; 2] = ["hot", "hot-percent"];
     /// Parameters that [`ProgramSpec::set`] knows.
     pub const PARAMETERS: [&str; 5] = ["size", "accesses", "hot", "hot-percent", "seed"];
 
@@ -230,9 +243,9 @@ impl ProgramSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::full::{Batch, Source, SpaceEvent};
+    use crate::exact::{Batch, Source, SpaceEvent};
 
-    fn every_access(spec: &ProgramSpec, mut see: impl FnMut(&[SpaceEvent], &crate::full::Access)) {
+    fn every_access(spec: &ProgramSpec, mut see: impl FnMut(&[SpaceEvent], &crate::exact::Access)) {
         let mut program = spec.build().expect("good parameters");
         let mut batch = Batch::default();
         let mut maps = Vec::new();
@@ -302,6 +315,19 @@ mod tests {
             let mut again = 0u64;
             every_access(&spec, |_, access| again = again.rotate_left(5) ^ access.bits());
             assert_eq!(first, again, "{name} does not repeat");
+        }
+    }
+
+    #[test]
+    fn a_seed_changes_the_accesses_of_a_program_that_draws_and_of_no_other() {
+        for name in ProgramName::ALL {
+            let hash = |seed| {
+                let spec = ProgramSpec { seed, ..ProgramSpec::new(name, Bytes::mib(4), 400_000) };
+                let mut hash = 0u64;
+                every_access(&spec, |_, access| hash = hash.rotate_left(5) ^ access.bits());
+                hash
+            };
+            assert_eq!(hash(1) != hash(2), name.draws(), "{name}");
         }
     }
 

@@ -9,7 +9,7 @@ use super::SimRng;
 use super::observed::{Kernel, Observer, Span, Step};
 use super::share::part;
 use super::updates::below;
-use crate::full::Access;
+use crate::exact::Access;
 
 /// Bytes of an element: a line.
 const ELEMENT: u64 = 64;

@@ -21,7 +21,7 @@ use serde::Serialize;
 use terrace_core::{Bytes, ContextId, Cycles, Nanos, PageSize, Region, RegionId};
 
 use super::{Access, AccessKind, SimRng, Workload};
-use crate::cache::ReuseClass;
+use crate::analytic::cache::ReuseClass;
 use crate::error::SimError;
 
 /// Bytes of an element.

@@ -1,8 +1,8 @@
 //! What the simulated program does.
 //!
 //! Two kinds. A [`Workload`] draws independent accesses for the model at full
-//! scale ([`crate::simulation`]). A [`observed::Kernel`] is an algorithm whose
-//! accesses are observed one by one, for the full model ([`crate::full`]);
+//! scale ([`crate::analytic::simulation`]). A [`observed::Kernel`] is an algorithm whose
+//! accesses are observed one by one, for the exact engine ([`crate::exact`]);
 //! [`catalog`] has them by name.
 //!
 //! | file | program |
@@ -17,15 +17,18 @@
 //! | [`btree`] | look-ups in a B+ tree |
 //! | [`xsbench`] | XSBench's look-ups |
 //! | [`stream`] | STREAM |
+//! | [`graph500`] | Graph500 beside its searches |
 //! | [`kronecker`] | graphs for the next two |
 //! | [`pagerank`] | `PageRank` |
 //! | [`sssp`] | shortest paths by delta-stepping |
+//! | [`suite`] | stand-ins for the programs of SPEC CPU2006 |
 //! | [`ycsb`] | YCSB's workload B on a key-value store |
 
 pub mod bfs;
 pub mod btree;
 pub mod catalog;
 pub mod chase;
+pub mod graph500;
 pub mod gups;
 pub mod kronecker;
 pub mod observed;
@@ -33,6 +36,7 @@ pub mod pagerank;
 mod share;
 pub mod sssp;
 pub mod stream;
+pub mod suite;
 pub mod updates;
 pub mod xsbench;
 pub mod ycsb;
@@ -40,7 +44,7 @@ pub mod ycsb;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use terrace_core::{Cycles, Nanos, Region};
 
-use crate::cache::ReuseClass;
+use crate::analytic::cache::ReuseClass;
 
 /// The random numbers of one simulated thread.
 pub type SimRng = Xoshiro256PlusPlus;

@@ -4,7 +4,7 @@
 //! An algorithm is a [`Kernel`]. It keeps its data in [`Array`]s (or, where what
 //! it does does not depend on what it reads, in a [`Span`] that holds none) and
 //! passes an [`Observer`] to every access. [`Program`] makes it a
-//! [`Source`] for the full model.
+//! [`Source`] for the exact engine.
 //!
 //! Initialisation is observed as a `memset` is seen by the caches: one store a
 //! line, in the order of allocation. [`Program::initial`] says how many accesses
@@ -13,7 +13,7 @@
 use terrace_core::{Bytes, PageSize};
 
 use crate::error::SimError;
-use crate::full::{Access, Batch, Source, SpaceEvent};
+use crate::exact::{Access, Batch, Source, SpaceEvent};
 
 /// Where observed memory begins.
 const START: u64 = 0x2000_0000_0000;
@@ -200,10 +200,14 @@ pub struct Program {
     /// How many of `observer.fresh` are initialised, and bytes of the next.
     initialised: (usize, u64),
     initial: u64,
+    footprint: Bytes,
     /// Accesses that are left after initialisation.
     left: u64,
     /// Whose turn it is.
     thread: usize,
+    /// Accesses of each thread's turn in this round: a batch, or at the end an equal part of what
+    /// is left.
+    share: u64,
     threads: Vec<State>,
 }
 
@@ -227,6 +231,7 @@ impl Program {
         // What the set-up touched is replaced by the initialisation.
         observer.accesses.clear();
         let threads = kernel.threads().max(1);
+        let footprint = observer.footprint();
         // One thread initialises; the others begin when it has.
         let state = State::Runs { barrier: threads > 1 };
         Self {
@@ -234,8 +239,10 @@ impl Program {
             observer,
             initialised: (0, 0),
             initial,
+            footprint,
             left: accesses,
             thread: 0,
+            share: 0,
             threads: vec![state; threads],
         }
     }
@@ -243,6 +250,11 @@ impl Program {
     /// Accesses of the initialisation.
     pub fn initial(&self) -> u64 {
         self.initial
+    }
+
+    /// Memory that it allocated when it was set up.
+    pub fn footprint(&self) -> Bytes {
+        self.footprint
     }
 
     /// The initialisation's next accesses; false when it is done.
@@ -302,7 +314,11 @@ impl Source for Program {
         }
         // The batch's memory and the observer's take turns.
         std::mem::swap(&mut batch.accesses, &mut self.observer.accesses);
-        let target = BATCH.min(self.left as usize);
+        if self.share == 0 || thread < self.thread {
+            let running = self.threads.iter().filter(|state| **state != State::Over).count();
+            self.share = self.left.div_ceil(running.max(1) as u64).min(BATCH as u64);
+        }
+        let target = self.share.min(self.left) as usize;
         while self.observer.accesses.len() < target {
             match self.kernel.step(thread, &mut self.observer) {
                 Step::More => {}
@@ -323,6 +339,9 @@ impl Source for Program {
         let made = batch.accesses.iter().filter(|access| access.is_data()).count() as u64;
         self.left -= made.min(self.left);
         self.thread = (thread + 1) % self.threads.len();
+        if self.thread == 0 {
+            self.share = 0;
+        }
         Ok(true)
     }
 }
@@ -375,6 +394,40 @@ mod tests {
         for (i, access) in rest.iter().enumerate() {
             assert_eq!(access.address(), first + i as u64 * 8);
             assert_eq!(access.instructions(), u64::from(i > 0), "the addition before it");
+        }
+    }
+
+    /// Adds to numbers of its own, for ever.
+    struct Add(Vec<Span>);
+
+    impl Kernel for Add {
+        fn describe(&self) -> String {
+            "add".into()
+        }
+        fn threads(&self) -> usize {
+            self.0.len()
+        }
+        fn step(&mut self, thread: usize, observer: &mut Observer) -> Step {
+            self.0[thread].load(0, observer);
+            Step::More
+        }
+    }
+
+    /// With whole batches 8192 accesses kept two threads of any number busy.
+    #[test]
+    fn however_few_accesses_there_are_each_thread_has_an_equal_part() {
+        for (threads, accesses) in [(4, 8192u64), (16, 1000), (16, 20_000), (32, 200_000), (3, 3)] {
+            let mut observer = Observer::default();
+            let spans = (0..threads).map(|_| observer.allocate(64)).collect();
+            let mut program = Program::new(Box::new(Add(spans)), observer, accesses);
+            let (mut batch, mut made) = (Batch::default(), vec![0u64; threads]);
+            while program.next(&mut batch).expect("no input can fail") {
+                made[batch.thread as usize] += batch.accesses.len() as u64;
+            }
+            made[0] -= program.initial();
+            let (least, most) = (made.iter().min().unwrap(), made.iter().max().unwrap());
+            assert_eq!(made.iter().sum::<u64>(), accesses);
+            assert!(most - least <= threads as u64, "{threads} threads: {made:?}");
         }
     }
 

@@ -71,7 +71,7 @@ impl Kernel for Streams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::full::{Batch, Source};
+    use crate::exact::{Batch, Source};
     use crate::workload::observed::Program;
 
     #[test]

@@ -147,7 +147,7 @@ impl Kernel for Updates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::full::{Batch, Source};
+    use crate::exact::{Batch, Source};
     use crate::workload::observed::Program;
 
     /// Shares of the updates by the parts of the memory.

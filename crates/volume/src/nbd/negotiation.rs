@@ -103,7 +103,10 @@ pub(super) fn negotiate(
                 agreed.structured = true;
                 reply(option_reply::ACK, &[])?;
             }
-            option::INFO | option::GO => match named(&data) {
+            option::LIST | option::STRUCTURED_REPLY => {
+                reply(option_reply::INVALID, b"the option takes no data")?;
+            }
+            option::INFO | option::GO => match named(&data).filter(|(_, rest)| is_list(rest)) {
                 None => reply(option_reply::INVALID, b"the option is malformed")?,
                 Some((name, _)) if !name.is_empty() => {
                     reply(option_reply::UNKNOWN, b"there is one export, without a name")?;
@@ -160,6 +163,12 @@ pub(super) fn negotiate(
 fn named(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = data.split_first_chunk()?;
     rest.split_at_checked(u32::from_be_bytes(*length) as usize)
+}
+
+/// Whether it is a number of information requests, and those.
+fn is_list(data: &[u8]) -> bool {
+    data.split_first_chunk()
+        .is_some_and(|(count, rest)| rest.len() == 2 * usize::from(u16::from_be_bytes(*count)))
 }
 
 fn queries(data: &[u8]) -> Option<Vec<&[u8]>> {

@@ -31,13 +31,18 @@ pub enum Ended {
 pub fn session<P: Pm>(
     volume: &Volume<P>,
     input: impl Read,
-    mut output: impl Write,
+    output: impl Write,
 ) -> io::Result<Ended> {
-    let mut lane = match volume.lane() {
-        Ok(lane) => Some(lane),
-        Err(VolumeError::ReadOnly) => None,
-        Err(e) => return Err(io::Error::other(e)),
-    };
+    session_of(volume, input, output, || Ok(()))
+}
+
+/// The same; `agreed` is called when the client has negotiated, and may take its time from then on.
+pub(super) fn session_of<P: Pm>(
+    volume: &Volume<P>,
+    input: impl Read,
+    mut output: impl Write,
+    agreed: impl FnOnce() -> io::Result<()>,
+) -> io::Result<Ended> {
     let mut input = BufReader::with_capacity(64 << 10, input);
     let offer = Offer {
         bytes: volume.capacity().0,
@@ -45,7 +50,15 @@ pub fn session<P: Pm>(
         read_only: volume.is_read_only(),
     };
     let ended = match negotiate(&mut input, &mut output, offer) {
-        Ok(Some(agreed)) => {
+        Ok(Some(parts)) => {
+            agreed()?;
+            // Who only connects takes no lane from others.
+            let mut lane = match volume.lane() {
+                Ok(lane) => Some(lane),
+                Err(VolumeError::ReadOnly) => None,
+                Err(e) => return Err(io::Error::other(e)),
+            };
+            let agreed = parts;
             let replies = Vec::with_capacity(WAITING);
             let mut session =
                 Session { volume, lane: lane.as_mut(), agreed, replies, data: Vec::new() };
@@ -56,6 +69,9 @@ pub fn session<P: Pm>(
     };
     match ended {
         Err(e) if is_gone(&e) => Ok(Ended::Gone),
+        Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            Err(breach("it has connected, and does not negotiate"))
+        }
         ended => ended,
     }
 }

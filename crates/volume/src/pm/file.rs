@@ -13,12 +13,19 @@ use crate::error::{Result, VolumeError};
 pub struct Grouped {
     file: File,
     size: u64,
+    _behind: Option<File>,
 }
 
 impl Grouped {
     /// Takes a file of so many bytes.
     pub fn new(file: File, size: u64) -> Self {
-        Self { file, size }
+        Self { file, size, _behind: None }
+    }
+
+    /// Keeps another file open for as long: the one behind a loop device, which is locked.
+    #[must_use]
+    pub(crate) fn with(self, behind: Option<File>) -> Self {
+        Self { _behind: behind, ..self }
     }
 }
 

@@ -21,6 +21,7 @@ pub struct Mapped {
     write_back: Option<WriteBack>,
     fence_all: bool,
     writable: bool,
+    behind: Option<File>,
 }
 
 // SAFETY: the mapping belongs to no thread; all access is by atomics, or by instructions that the
@@ -50,13 +51,35 @@ impl Mapped {
         Ok(Self::new(base, length, None, writable))
     }
 
-    fn new(base: *mut u8, length: u64, write_back: Option<WriteBack>, writable: bool) -> Self {
-        // Without the power in mind there is nothing to fence.
-        let fence_all =
-            write_back.is_none() || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
-        Self { base, length: length as usize, write_back, fence_all, writable }
+    /// Maps the kernel's pages of a file and treats them as [`Mapped::dax`] would: lines are
+    /// written back and fenced. That costs what it costs on DAX, and makes nothing durable that
+    /// was not; it is for measurements where there is no persistent memory.
+    pub fn like_dax(file: &File, length: u64) -> Result<Self> {
+        let base = map(file, length, true, MapFlags::SHARED)
+            .map_err(VolumeError::os("cannot map the image"))?;
+        Ok(Self::new(base, length, Some(WriteBack::detect()), true))
     }
 
+    fn new(base: *mut u8, length: u64, write_back: Option<WriteBack>, writable: bool) -> Self {
+        // Where power failures do not matter there is nothing to fence.
+        let fence_all =
+            write_back.is_none() || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
+        Self { base, length: length as usize, write_back, fence_all, writable, behind: None }
+    }
+
+    /// Keeps another file open for as long: the one behind a loop device, which is locked.
+    #[must_use]
+    pub(crate) fn with(mut self, behind: Option<File>) -> Self {
+        self.behind = behind;
+        self
+    }
+
+    /// The file behind a loop device, which stays locked.
+    pub fn behind(&self) -> Option<&File> {
+        self.behind.as_ref()
+    }
+
+    #[inline]
     fn check(&self, at: u64, length: usize) -> Result<*mut u8> {
         let end = usize::try_from(at).ok().and_then(|at| at.checked_add(length));
         if end.is_none_or(|end| end > self.length) {
@@ -67,6 +90,7 @@ impl Mapped {
         Ok(unsafe { self.base.add(at as usize) })
     }
 
+    #[inline]
     fn entry(&self, at: u64) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at < self.length as u64, "no entry is at {at}");
         // SAFETY: it is aligned and mapped for as long as `self` lives, and all access to entries
@@ -125,6 +149,14 @@ impl Pm for Mapped {
         // What is read after this is not older.
         std::sync::atomic::fence(Ordering::Acquire);
         Ok(())
+    }
+
+    #[inline]
+    fn expect_exchange(&self, at: u64) {
+        if at < self.length as u64 {
+            // SAFETY: it lies inside of the mapping.
+            stores::prefetch(unsafe { self.base.add(at as usize) });
+        }
     }
 
     #[inline]

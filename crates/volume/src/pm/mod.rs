@@ -118,6 +118,9 @@ pub trait Pm: Send + Sync {
     /// Reads an entry. Whoever reads a new one sees what was written before it was exchanged.
     fn load(&self, at: u64) -> u64;
 
+    /// An entry will be exchanged soon: a hint, for media where its line is far away.
+    fn expect_exchange(&self, _at: u64) {}
+
     /// Replaces an entry if it is still `current`; else says what it is.
     fn exchange(&self, cpu: Cpu, at: u64, current: u64, new: u64) -> std::result::Result<(), u64>;
 

@@ -35,7 +35,7 @@ impl WriteBack {
     }
 }
 
-pub(super) use arch::{copy_in, copy_out, fence, write_back};
+pub(super) use arch::{copy_in, copy_out, fence, prefetch, write_back};
 
 #[cfg(target_arch = "x86_64")]
 mod arch {
@@ -121,10 +121,85 @@ mod arch {
     /// `from` is readable for the length of `to`.
     #[inline]
     pub(in crate::pm) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
-        // SAFETY: the caller's. The direction flag is clear, by the calling convention.
+        let mut from = from;
+        let mut target = to.as_mut_ptr();
+        let mut left = to.len();
+        // SAFETY: the caller's; each step stays inside. The compiler does not look into the
+        // instructions that touch `from`. The direction flag is clear, by the calling convention.
         unsafe {
-            asm!("rep movsb", inout("rcx") to.len() => _, inout("rdi") to.as_mut_ptr() => _,
-                 inout("rsi") from => _, options(nostack, preserves_flags));
+            // The fewer instructions a line takes, the more lines are under way at a time: for a
+            // sector of 512 bytes, `rep movsb` takes half as long again as the second loop.
+            if left >= 128 && std::arch::is_x86_feature_detected!("avx") {
+                let end = target.add(left / 128 * 128);
+                asm!(
+                    "2:",
+                    "vmovups ymm0, [{s}]",
+                    "vmovups ymm1, [{s} + 32]",
+                    "vmovups ymm2, [{s} + 64]",
+                    "vmovups ymm3, [{s} + 96]",
+                    "vmovups [{t}], ymm0",
+                    "vmovups [{t} + 32], ymm1",
+                    "vmovups [{t} + 64], ymm2",
+                    "vmovups [{t} + 96], ymm3",
+                    "add {s}, 128",
+                    "add {t}, 128",
+                    "cmp {t}, {e}",
+                    "jne 2b",
+                    "vzeroupper",
+                    s = inout(reg) from,
+                    t = inout(reg) target,
+                    e = in(reg) end,
+                    // `vzeroupper` changes all of them.
+                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                    out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                    out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                    out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                    options(nostack),
+                );
+                left %= 128;
+            }
+            let lines = left / 64 * 64;
+            if lines > 0 {
+                let end = target.add(lines);
+                asm!(
+                    "2:",
+                    "movups {a}, [{s}]",
+                    "movups {b}, [{s} + 16]",
+                    "movups {c}, [{s} + 32]",
+                    "movups {d}, [{s} + 48]",
+                    "movups [{t}], {a}",
+                    "movups [{t} + 16], {b}",
+                    "movups [{t} + 32], {c}",
+                    "movups [{t} + 48], {d}",
+                    "add {s}, 64",
+                    "add {t}, 64",
+                    "cmp {t}, {e}",
+                    "jne 2b",
+                    s = inout(reg) from,
+                    t = inout(reg) target,
+                    e = in(reg) end,
+                    a = out(xmm_reg) _,
+                    b = out(xmm_reg) _,
+                    c = out(xmm_reg) _,
+                    d = out(xmm_reg) _,
+                    options(nostack),
+                );
+            }
+            let rest = left - lines;
+            if rest > 0 {
+                asm!("rep movsb", inout("rcx") rest => _, inout("rdi") target => _,
+                     inout("rsi") from => _, options(nostack, preserves_flags));
+            }
+        }
+    }
+
+    /// Begins to fetch a line that will be changed.
+    #[inline]
+    pub(in crate::pm) fn prefetch(line: *const u8) {
+        // SAFETY: a hint, which never faults; processors without it take it for no operation.
+        unsafe {
+            asm!("prefetchw [{l}]", l = in(reg) line,
+                 options(nostack, preserves_flags, readonly));
         }
     }
 
@@ -192,6 +267,8 @@ mod arch {
             *byte = unsafe { AtomicU8::from_ptr(from.add(i).cast_mut()).load(Ordering::Relaxed) };
         }
     }
+
+    pub(in crate::pm) fn prefetch(_line: *const u8) {}
 
     pub(in crate::pm) unsafe fn write_back(_how: WriteBack, _line: *mut u8) {}
 

@@ -22,13 +22,10 @@ use std::time::Duration;
 
 use terrace_core::Bytes;
 
-use self::environment::Environment;
+use self::environment::{Engine, Environment};
 use crate::harness::{Case, Verdict, number};
 use crate::report::Report;
 use crate::terrace;
-
-/// How far the most managed memory resident at once may lie above the budget.
-const SLACK: f64 = 0.05;
 
 /// A program and what is done with it.
 #[derive(Clone)]
@@ -102,28 +99,52 @@ pub fn cases(rows: &'static Mutex<Vec<Row>>) -> Result<Vec<Case>, String> {
         .split_whitespace()
         .map(str::to_owned)
         .collect();
-    let workloads = batch::workloads().into_iter().chain([redis::workload()]);
-    Ok(workloads
-        .map(|workload| {
+    let workloads: Vec<_> = batch::workloads().into_iter().chain([redis::workload()]).collect();
+    let mut cases = Vec::new();
+    for engine in Engine::asked_for()? {
+        for workload in workloads.clone() {
             let (terrace, arguments) = (terrace.clone(), arguments.clone());
-            Case {
-                name: format!("programs::{} [quarter]", workload.name),
-                run: Box::new(move || match compare(&workload, &terrace, &arguments, limit) {
-                    Ok(row) => {
-                        rows.lock().expect("rows are only pushed").push(row);
-                        Verdict::Passed
+            let of = match engine {
+                Engine::Pager => "quarter",
+                Engine::Kernel => "quarter, kernel engine",
+            };
+            cases.push(Case {
+                name: format!("programs::{} [{of}]", workload.name),
+                run: Box::new(move || {
+                    match compare(&workload, &terrace, engine, &arguments, limit) {
+                        Ok(row) => {
+                            rows.lock().expect("rows are only pushed").push(row);
+                            Verdict::Passed
+                        }
+                        Err(verdict) => verdict,
                     }
-                    Err(verdict) => verdict,
                 }),
-            }
-        })
-        .collect())
+            });
+        }
+    }
+    Ok(cases)
+}
+
+/// How far the most managed memory resident at once may lie above the budget.
+///
+/// sqlite3 has half as many pages of files as its budget, which go all at once. Nothing tells the kernel
+/// engine of that under version 1 of control groups; it looks each 1 to 4 ms. Beside a busy machine
+/// 4 to 8.5 % were seen.
+fn slack(engine: Engine, program: &str) -> f64 {
+    match (engine, program) {
+        (Engine::Kernel, "sqlite3") => 0.12,
+        // At times all that it has was just touched, and the limit is raised (`docs/decisions/0018`).
+        // 4.3 and 5.0 % were seen.
+        (Engine::Kernel, "zstd") => 0.1,
+        _ => 0.05,
+    }
 }
 
 /// Runs a workload in both environments and compares.
 fn compare(
     workload: &Workload,
     terrace: &Path,
+    engine: Engine,
     arguments: &[String],
     limit: Duration,
 ) -> Result<Row, Verdict> {
@@ -138,7 +159,7 @@ fn compare(
 
     let plain = run(&Environment::plain(limit)).map_err(|why| failed("unmanaged", why))?;
     let budget = Bytes(plain.peak.get() / 4);
-    let environment = Environment::managed(terrace, budget, arguments, limit);
+    let environment = Environment::managed(terrace, engine, budget, arguments, limit);
     let managed = run(&environment)
         .map_err(|why| failed(&format!("managed, with a budget of {budget}"), why))?;
 
@@ -156,7 +177,7 @@ fn compare(
         }
     }
     let report = managed.report.as_ref().expect("a managed run has a report");
-    if let Some(complaint) = report.complaint(SLACK) {
+    if let Some(complaint) = report.complaint(slack(engine, workload.name)) {
         return Err(Verdict::Failed(complaint));
     }
     if let Some(why) = report.shows_nothing() {

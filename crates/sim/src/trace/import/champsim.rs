@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::making::{Checks, Pace};
 use super::{BATCH, Importer, bad};
 use crate::error::SimError;
-use crate::full::{Access, Batch, Source};
+use crate::exact::{Access, Batch, Source};
 use crate::trace::summary::Notes;
 
 const RECORD: usize = 64;
@@ -144,38 +144,84 @@ impl<R: Read> Importer for ChampSim<R> {
     }
 }
 
-/// Writes a stream as a ChampSim trace: one instruction an access, others
-/// between them without memory. Instruction addresses are made up: accesses of
-/// a kind share one. Returns how many instructions were written.
+/// An instruction that accesses memory, as it is written.
+#[derive(Clone, Copy, Debug)]
+struct Instruction {
+    record: [u8; RECORD],
+    loads: usize,
+    stores: usize,
+    dependent: bool,
+}
+
+impl Instruction {
+    /// An instruction that makes an access. Its address is made up: those of a kind share one.
+    fn new(access: Access) -> Self {
+        let mut record = [0; RECORD];
+        record[..8].copy_from_slice(&0x40_0010u64.to_le_bytes());
+        let mut made = Self { record, loads: 0, stores: 0, dependent: access.is_dependent() };
+        made.add(access);
+        made
+    }
+
+    /// Adds an access of the same; false if its record cannot say that. Loads come first in one.
+    fn add(&mut self, access: Access) -> bool {
+        let (at, full) = if access.is_store() {
+            (16 + 8 * self.stores, self.stores == 2)
+        } else {
+            let other = self.loads > 0 && self.dependent != access.is_dependent();
+            (32 + 8 * self.loads, self.loads == 4 || self.stores > 0 || other)
+        };
+        // An address of zero is none.
+        if full || access.address() == 0 && self.loads + self.stores > 0 {
+            return false;
+        }
+        self.record[at..at + 8].copy_from_slice(&access.address().to_le_bytes());
+        if access.is_store() {
+            self.stores += 1;
+        } else {
+            self.loads += 1;
+            self.dependent = access.is_dependent();
+            // A register for what is loaded, read again by a dependent load.
+            self.record[10] = 3;
+            self.record[12] = if access.is_dependent() { 3 } else { 0 };
+        }
+        true
+    }
+}
+
+/// Writes a stream as a ChampSim trace: its instructions, those without an access
+/// between them. Returns how many instructions were written. Where one makes more accesses than a
+/// record has room for, or in another order, that is more than there were.
 pub fn export_champsim(source: &mut dyn Source, mut out: impl Write) -> Result<u64, SimError> {
     let mut batch = Batch::default();
     let mut instructions = 0;
     let mut emit = |record: &[u8; RECORD]| {
+        instructions += 1;
         out.write_all(record)
             .map_err(|e| SimError::from(bad(Path::new("output"), 0, e.to_string())))
     };
+    let mut plain = [0; RECORD];
+    plain[..8].copy_from_slice(&0x40_0000u64.to_le_bytes());
+    let mut last: Option<Instruction> = None;
     while source.next(&mut batch)? {
         for access in &batch.accesses {
-            let mut record = [0; RECORD];
-            record[..8].copy_from_slice(&0x40_0000u64.to_le_bytes());
-            let others = access.counted() - u64::from(access.is_data());
-            for _ in 0..others {
-                emit(&record)?;
-            }
-            instructions += access.counted();
-            if !access.is_data() {
+            if access.is_data()
+                && access.is_of_same_instruction()
+                && last.as_mut().is_some_and(|last| last.add(*access))
+            {
                 continue;
             }
-            record[..8].copy_from_slice(&0x40_0010u64.to_le_bytes());
-            let at = if access.is_store() { 16 } else { 32 };
-            record[at..at + 8].copy_from_slice(&access.address().to_le_bytes());
-            if !access.is_store() {
-                // A register for what is loaded, read again by a dependent load.
-                record[10] = 3;
-                record[12] = if access.is_dependent() { 3 } else { 0 };
+            if let Some(last) = last.take() {
+                emit(&last.record)?;
             }
-            emit(&record)?;
+            for _ in 0..access.counted().saturating_sub(u64::from(access.is_data())) {
+                emit(&plain)?;
+            }
+            last = access.is_data().then(|| Instruction::new(*access));
         }
+    }
+    if let Some(last) = last {
+        emit(&last.record)?;
     }
     Ok(instructions)
 }

@@ -20,8 +20,8 @@ use serde::Deserialize;
 
 use super::{BATCH, Importer, bad};
 use crate::error::SimError;
-use crate::full::access::ADDRESSES;
-use crate::full::{Access, Batch};
+use crate::exact::access::ADDRESSES;
+use crate::exact::{Access, Batch};
 use crate::trace::summary::{Fate, Notes};
 
 /// Checks in an interval at most: an interval of hours checked every millisecond.

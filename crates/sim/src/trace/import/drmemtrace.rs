@@ -17,7 +17,7 @@ use terrace_core::Access as Kind;
 use super::making::{Checks, Pace};
 use super::{BATCH, Importer, bad};
 use crate::error::SimError;
-use crate::full::{Access, Batch};
+use crate::exact::{Access, Batch};
 use crate::trace::summary::{Fate, Notes};
 
 const RECORD: usize = 12;
@@ -283,9 +283,9 @@ mod tests {
         let access = |address, size, kind, after| Access::new(address, size, kind).after(after);
         let expected = [
             (0, access(0x1000, 8, Kind::Read, 1)),
-            (0, access(0x2000, 4, Kind::Write, 0)),
+            (0, access(0x2000, 4, Kind::Write, 0).of_same_instruction()),
             (1, access(0x3038, 16, Kind::Write, 3)),
-            (0, access(0x4000, 1, Kind::Read, 0)),
+            (0, access(0x4000, 1, Kind::Read, 0).of_same_instruction()),
         ];
         assert_eq!(read(&trace).expect("a trace"), expected);
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Format, Importer, bad};
 use crate::error::SimError;
-use crate::full::{Batch, Source};
+use crate::exact::{Batch, Source};
 use crate::trace::summary::{Fate, Notes, Summary};
 
 /// What an importer reads, counted on the way.
@@ -17,6 +17,8 @@ pub(super) struct Imported<I> {
     fetches: u64,
     keeps_fetches: bool,
     may_be_empty: bool,
+    /// Why there is no more, where something came before it.
+    failed: Option<SimError>,
 }
 
 impl<I: Importer> Imported<I> {
@@ -28,6 +30,7 @@ impl<I: Importer> Imported<I> {
             fetches: 0,
             keeps_fetches: false,
             may_be_empty: false,
+            failed: None,
         }
     }
 
@@ -58,7 +61,20 @@ impl<I: Importer> Source for Imported<I> {
 
     fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {
         loop {
-            if !self.importer.next(batch)? {
+            if let Some(error) = self.failed.take() {
+                return Err(error);
+            }
+            // What is left of the batch before was handed on.
+            batch.clear();
+            let more = match self.importer.next(batch) {
+                // What was read before it comes first.
+                Err(error) if !batch.accesses.is_empty() || !batch.io.is_empty() => {
+                    self.failed = Some(error);
+                    true
+                }
+                other => other?,
+            };
+            if !more {
                 if self.summary.accesses() == 0 && !self.may_be_empty {
                     return Err(bad(&self.file, 0, self.importer.nothing()).into());
                 }
@@ -69,11 +85,15 @@ impl<I: Importer> Source for Imported<I> {
                 batch.accesses.retain(|access| !access.is_fetch());
                 self.fetches += (before - batch.accesses.len()) as u64;
             }
-            if !batch.accesses.is_empty() || !batch.events.is_empty() {
+            if !batch.accesses.is_empty() || !batch.events.is_empty() || !batch.io.is_empty() {
                 self.summary.count(batch);
                 return Ok(true);
             }
         }
+    }
+
+    fn has_long_turns(&self) -> bool {
+        true
     }
 
     fn summary(&self) -> Option<Summary> {

@@ -1,8 +1,10 @@
 //! `valgrind --tool=lackey --trace-mem=yes`: a line an access or instruction.
 //!
 //! Lackey writes where the program writes its errors, so that lines of others
-//! stand in between; they are skipped and counted. A fetch is an instruction and
-//! no access of data.
+//! stand in between, and some of its own may be damaged: what a program writes without
+//! the end of a line goes on in lackey's. Both are skipped, and counted apart. But a line that a
+//! program writes takes many instructions: where lackey's lines are not the most, the file is none
+//! of its traces, and refused. A fetch is an instruction and no access of data.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -13,8 +15,12 @@ use super::lines::{Line, Lines};
 use super::making::{Checks, Pace};
 use super::{BATCH, Importer, bad, bad_line};
 use crate::error::SimError;
-use crate::full::{Access, Batch};
+use crate::exact::{Access, Batch};
 use crate::trace::summary::{Fate, Notes};
+
+/// So many lines of others are read before it is asked whether lackey's are the most, which come
+/// from a program's first instruction on: what has no end would be read for ever.
+const MOST_BEFORE: u64 = 1 << 20;
 
 /// Reads lackey's lines.
 pub(super) struct Lackey<R> {
@@ -26,6 +32,9 @@ pub(super) struct Lackey<R> {
     fetches: u64,
     /// Lines of the program's and of Valgrind's own.
     foreign: u64,
+    /// Lines that begin as lackey's and go on otherwise, and the number of the first.
+    damaged: u64,
+    first_damaged: u64,
     valgrinds: u64,
     keeps_fetches: bool,
     ended: bool,
@@ -52,6 +61,8 @@ impl<R: Read> Lackey<R> {
             accesses: 0,
             fetches: 0,
             foreign: 0,
+            damaged: 0,
+            first_damaged: 0,
             valgrinds: 0,
             keeps_fetches: false,
             ended: false,
@@ -62,6 +73,29 @@ impl<R: Read> Lackey<R> {
     pub(super) fn with_fetches(mut self) -> Self {
         self.keeps_fetches = true;
         self
+    }
+
+    /// What is wrong with the file as a whole, if lackey's lines are not the most.
+    fn wrong(&self) -> Option<String> {
+        let (own, others) = (self.fetches + self.accesses, self.foreign + self.damaged);
+        if own >= others {
+            return None;
+        }
+        let lines = self.lines.number();
+        let damaged = match self.damaged {
+            0 => String::new(),
+            damaged => format!(
+                "; {damaged} begin as its lines do and are damaged, line {} first",
+                self.first_damaged
+            ),
+        };
+        Some(match own {
+            0 => format!("not one of its first {lines} lines is lackey's (` L 1ffe,8`){damaged}"),
+            _ => format!(
+                "is no trace of lackey: {others} of its first {lines} lines are not lackey's \
+                 (` L 1ffe,8`){damaged}"
+            ),
+        })
     }
 
     fn take(
@@ -118,6 +152,12 @@ fn parse(line: &str) -> Option<(What, u64, u64)> {
     Some((what, u64::from_str_radix(address, 16).ok()?, size.parse().ok()?))
 }
 
+/// Whether a line that is none of lackey's begins as one: it was damaged.
+fn begins_as_one(line: &str) -> bool {
+    let rest = ["I  ", " L ", " S ", " M "].iter().find_map(|kind| line.strip_prefix(kind));
+    rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_hexdigit()))
+}
+
 impl<R: Read> Importer for Lackey<R> {
     fn describe(&self) -> String {
         self.file.display().to_string()
@@ -126,6 +166,7 @@ impl<R: Read> Importer for Lackey<R> {
     fn next(&mut self, batch: &mut Batch) -> Result<bool, SimError> {
         batch.clear();
         while batch.accesses.len() < BATCH && !self.ended {
+            let mut damaged = false;
             let parsed = match self.lines.next() {
                 Ok(Some(Line::Whole(line))) => {
                     let line = line.trim_end();
@@ -137,6 +178,7 @@ impl<R: Read> Importer for Lackey<R> {
                     if parsed.is_none() && line.is_empty() {
                         continue;
                     }
+                    damaged = parsed.is_none() && begins_as_one(line);
                     parsed
                 }
                 Ok(Some(Line::Long)) => None,
@@ -148,11 +190,30 @@ impl<R: Read> Importer for Lackey<R> {
                 Err(e) => return Err(bad(&self.file, self.accesses, e.to_string()).into()),
             };
             let Some(parsed) = parsed else {
-                self.foreign += 1;
+                if damaged {
+                    self.damaged += 1;
+                    if self.damaged == 1 {
+                        self.first_damaged = self.lines.number();
+                    }
+                } else {
+                    self.foreign += 1;
+                }
+                if self.foreign + self.damaged > MOST_BEFORE
+                    && let Some(what) = self.wrong()
+                {
+                    return Err(bad(&self.file, self.accesses, what).into());
+                }
                 continue;
             };
             self.take(parsed, &mut batch.accesses)
                 .map_err(|what| bad_line(&self.file, self.lines.number(), self.accesses, what))?;
+        }
+        // A file without any access is told of by `nothing`.
+        if self.ended
+            && self.accesses > 0
+            && let Some(what) = self.wrong()
+        {
+            return Err(bad(&self.file, self.accesses, what).into());
         }
         Ok(!batch.accesses.is_empty())
     }
@@ -161,6 +222,11 @@ impl<R: Read> Importer for Lackey<R> {
         let fetches = "instruction fetches into counts of instructions";
         notes.counted(Fate::Folded, self.fetches, fetches);
         notes.counted(Fate::Skipped, self.foreign, "lines that are not lackey's");
+        notes.counted(
+            Fate::Skipped,
+            self.damaged,
+            "damaged lines, which begin as lackey's: what they told is lost",
+        );
         notes.counted(Fate::Skipped, self.valgrinds, "messages of Valgrind's");
         self.checks.tell(notes);
     }
@@ -197,6 +263,17 @@ mod tests {
             "",
         ] {
             assert_eq!(parse(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_begins_as_lackey_s_and_goes_on_otherwise_is_damaged() {
+        for damaged in [" L 1ffe", " L 1ffe,", " L 1ffe,a8", " S 1f done", "I  04016b80 L 1ffe,8"] {
+            assert!(parse(damaged).is_none() && begins_as_one(damaged), "{damaged}");
+        }
+        for foreign in ["Initialising tables", " L  1ffe,8", " L +1ffe,8", " X 10,8", "L 10,8", ""]
+        {
+            assert!(!begins_as_one(foreign), "{foreign}");
         }
     }
 }

@@ -5,6 +5,9 @@ use std::io::{self, BufRead, BufReader, Read};
 
 /// The longest line that is kept whole: no format has longer ones.
 const LONGEST: usize = 1 << 16;
+/// A longer line makes that it is no text: programs print much, but not that without a line feed.
+/// What has no end, `/dev/zero`, would be read for ever.
+const ENDLESS: usize = 64 << 20;
 
 /// What some editors put before a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -35,9 +38,12 @@ impl<R: Read> Lines<R> {
     }
 
     /// The next line; nothing at the end.
+    ///
+    /// # Errors
+    /// Of reading, or that it has no lines.
     pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         self.bytes.clear();
-        let mut long = false;
+        let (mut long, mut length) = (false, 0);
         loop {
             let part = match self.from.fill_buf() {
                 Ok(part) => part,
@@ -52,7 +58,16 @@ impl<R: Read> Lines<R> {
             }
             let end = part.iter().position(|&byte| byte == b'\n');
             let taken = end.unwrap_or(part.len());
-            long |= self.bytes.len() + taken > LONGEST;
+            length += taken;
+            if length > ENDLESS {
+                let what = format!(
+                    "line {} has no end within {} MiB: this is no text",
+                    self.number + 1,
+                    ENDLESS >> 20
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            long |= length > LONGEST;
             if !long {
                 self.bytes.extend_from_slice(&part[..taken]);
             }
@@ -93,5 +108,13 @@ mod tests {
         let expected = [(1, "one"), (2, ""), (3, "\u{fffd}\u{fffd}"), (4, "long"), (5, "last")];
         let expected = expected.map(|(number, text)| (number, text.to_owned()));
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_has_no_lines_is_refused_before_long() {
+        let mut lines = Lines::new(b"one\n".chain(io::repeat(0)));
+        assert!(matches!(lines.next(), Ok(Some(Line::Whole(_)))));
+        let error = lines.next().err().expect("it has no end").to_string();
+        assert_eq!(error, "line 2 has no end within 64 MiB: this is no text");
     }
 }

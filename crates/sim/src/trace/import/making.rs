@@ -1,8 +1,8 @@
 //! What importers make accesses with: nothing that a trace says is wrapped, cut
 //! or lost on the way.
 
-use crate::full::Access;
-use crate::full::access::ADDRESSES;
+use crate::exact::Access;
+use crate::exact::access::ADDRESSES;
 use crate::trace::summary::{Fate, Notes};
 
 /// Bytes of a cache line.
@@ -12,44 +12,41 @@ const LARGEST: u64 = 1 << 16;
 
 /// Instructions of one thread between its accesses.
 ///
-/// An access stands for one instruction. Where one instruction makes several,
-/// those that follow it are fewer by as many, so that the sum is right.
+/// An access stands for the instruction that makes it, the further ones of the same instruction
+/// for none. A trace that tells of no instructions has one for each access.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     /// Instructions since the access before, the one that makes the next included.
     passed: u64,
-    /// Accesses that stood for an instruction that another one stood for already.
-    ahead: u64,
+    /// Whether instructions were told of.
+    told: bool,
+    /// Whether an access was made.
+    begun: bool,
 }
 
 impl Pace {
     /// Instructions were executed; the last of them makes the accesses that follow.
     pub(super) fn instructions(&mut self, count: u64) {
         self.passed = self.passed.saturating_add(count);
+        self.told |= count > 0;
     }
 
     /// Adds an access with the instructions before it.
     pub(super) fn push(&mut self, access: Access, out: &mut Vec<Access>) {
-        let between = if self.passed == 0 {
-            self.ahead += 1;
-            0
-        } else {
-            let between = self.passed - 1;
-            let paid = self.ahead.min(between);
-            self.ahead -= paid;
-            between - paid
-        };
-        self.passed = 0;
-        access.push_after(out, between);
+        if self.passed == 0 && self.told && self.begun {
+            out.push(access.of_same_instruction());
+            return;
+        }
+        self.begun = true;
+        access.push_after(out, std::mem::take(&mut self.passed).saturating_sub(1));
     }
 
     /// Adds what passed after the last access.
     pub(super) fn end(&mut self, out: &mut Vec<Access>) {
-        let left = self.passed.saturating_sub(self.ahead);
-        *self = Self::default();
-        if left > 0 {
-            out.push(Access::pass(left));
+        if self.passed > 0 {
+            out.push(Access::pass(self.passed));
         }
+        *self = Self::default();
     }
 }
 
@@ -144,6 +141,29 @@ mod tests {
         assert_eq!(counted(&out), 10);
         assert_eq!(out.iter().filter(|entry| entry.is_data()).count(), 4);
         assert_eq!(out[0].instructions(), 2);
+    }
+
+    /// However many of them make several: nothing that follows can make up for it.
+    #[test]
+    fn a_trace_whose_every_instruction_makes_two_accesses_has_half_as_many() {
+        let (mut pace, mut out) = (Pace::default(), Vec::new());
+        for _ in 0..1000 {
+            pace.instructions(1);
+            pace.push(Access::load(64), &mut out);
+            pace.push(Access::store(128), &mut out);
+        }
+        pace.end(&mut out);
+        assert_eq!((counted(&out), out.len()), (1000, 2000));
+    }
+
+    #[test]
+    fn a_trace_without_instructions_has_one_for_each_access() {
+        let (mut pace, mut out) = (Pace::default(), Vec::new());
+        for _ in 0..10 {
+            pace.push(Access::load(64), &mut out);
+        }
+        pace.end(&mut out);
+        assert_eq!(counted(&out), 10);
     }
 
     #[test]

@@ -38,7 +38,7 @@ use super::raw::RawReader;
 use super::reader::TraceReader;
 use super::summary::Notes;
 use crate::error::SimError;
-use crate::full::{Batch, Source};
+use crate::exact::{Batch, Source};
 
 use self::imported::Imported;
 

@@ -21,7 +21,7 @@ use super::lines::{Line, Lines};
 use super::making::Checks;
 use super::{BATCH, Importer, bad, bad_line};
 use crate::error::SimError;
-use crate::full::{Access, Batch};
+use crate::exact::{Access, Batch};
 use crate::trace::summary::{Fate, Notes};
 
 /// Reads what `perf script` printed.

@@ -13,8 +13,8 @@ use super::lines::{Line, Lines};
 use super::making::{Pace, physical};
 use super::{BATCH, Format, Importer, bad, bad_line};
 use crate::error::SimError;
-use crate::full::access::ADDRESSES;
-use crate::full::{Access, Batch, Source};
+use crate::exact::access::ADDRESSES;
+use crate::exact::{Access, Batch, Source};
 use crate::trace::summary::{Fate, Notes};
 
 /// Reads requests.
@@ -69,14 +69,14 @@ fn dramsim3(line: &str) -> Result<Request, String> {
     let kind = match kind {
         "READ" | "P_MEM_RD" => Kind::Read,
         "WRITE" | "P_MEM_WR" => Kind::Write,
-        _ => return Err(FORM.to_owned()),
+        other => return Err(format!("request: `{other}` is neither READ nor WRITE: {FORM}")),
     };
-    let (Some(address), Some(cycle)) = (hex(address), decimal(cycle)) else {
-        return Err(FORM.to_owned());
+    let Some(address) = hex(address) else {
+        return Err(format!("address: `{address}` is no hexadecimal number of 64 bits: {FORM}"));
     };
-    if cycle >= ADDRESSES {
-        return Err(format!("the cycle {cycle} is beyond 48 bits"));
-    }
+    let Some(cycle) = decimal(cycle).filter(|&cycle| cycle < ADDRESSES) else {
+        return Err(format!("cycle: `{cycle}` is no decimal number below 2^48: {FORM}"));
+    };
     Ok((Access::new(physical(address)? & !63, 64, kind), Some(cycle)))
 }
 

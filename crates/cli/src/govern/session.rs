@@ -1,0 +1,158 @@
+//! A group that is being governed.
+
+use std::time::{Duration, Instant};
+
+use terrace_core::Nanos;
+use terrace_kernel::files::Root;
+use terrace_kernel::govern::curves::Curves;
+use terrace_kernel::govern::look::Looked;
+use terrace_kernel::govern::working_set::forecast;
+use terrace_kernel::govern::{Governing, GroupGovernor};
+use terrace_kernel::setup::group::Group;
+use terrace_kernel::setup::{swap, zram};
+use terrace_live::sys;
+use terrace_report::End;
+use terrace_report::govern::{GovernReport, Idle};
+
+use super::{Args, Mode, render};
+use crate::failure::Failure;
+use crate::output;
+
+/// How often is looked, and memory put out.
+pub(super) const EVERY: Nanos = Nanos::seconds(1);
+/// The longest time within which is looked what is touched: while memory is only looked at, and
+/// before any is put out.
+const LONGEST: Nanos = Nanos::seconds(128);
+const LONGEST_BEFORE: Nanos = Nanos::seconds(16);
+/// Slowdowns that are forecast whatever the target.
+const SLOWDOWNS: [f64; 3] = [0.01, 0.02, 0.05];
+
+pub(super) struct Session {
+    name: String,
+    governor: GroupGovernor<Looked>,
+    curves: Curves,
+    mode: Mode,
+    target: f64,
+    begun: Instant,
+    next: Instant,
+    own_cpu: Nanos,
+    lacks: Vec<String>,
+    /// Whether the last step has looked.
+    looked: bool,
+}
+
+impl Session {
+    pub(super) fn new(name: String, group: Group, args: &Args, lacks: Vec<String>) -> Self {
+        let root = Root::machine();
+        let mut governor = GroupGovernor::new(Looked::new(root.clone(), group), args.target);
+        governor.enforce(false);
+        let longest = match args.mode {
+            Mode::Observe => {
+                // So that there is one whole curve at least, if that can be.
+                let whole = args.duration.map_or(LONGEST, |time| time.min(LONGEST));
+                std::iter::successors(Some(EVERY), |time| Some(Nanos(time.get() * 2)))
+                    .take_while(|time| *time <= whole)
+                    .last()
+                    .unwrap_or(EVERY)
+            }
+            Mode::Enforce => LONGEST_BEFORE,
+        };
+        Self {
+            name,
+            governor,
+            curves: Curves::new(root, longest),
+            mode: args.mode,
+            target: args.target,
+            begun: Instant::now(),
+            next: Instant::now(),
+            own_cpu: Nanos::ZERO,
+            lacks,
+            looked: false,
+        }
+    }
+
+    /// Whether the last step has looked: the figures are new.
+    pub(super) fn has_looked(&self) -> bool {
+        self.looked
+    }
+
+    /// Time that was spent for the group beside the steps.
+    pub(super) fn charge(&mut self, time: Nanos) {
+        self.own_cpu += time;
+    }
+
+    /// How long it has been governed, or looked at.
+    pub(super) fn elapsed(&self) -> Nanos {
+        Nanos(self.begun.elapsed().as_nanos() as u64)
+    }
+
+    /// Looks and puts out what may go, when it is time to; for how long there is nothing to do then,
+    /// or `None` if the group is gone.
+    pub(super) fn step(&mut self) -> Result<Option<Duration>, Failure> {
+        let now = Instant::now();
+        self.looked = now >= self.next;
+        if !self.looked {
+            return Ok(Some(self.next - now));
+        }
+        let cpu = sys::thread_cpu();
+        let is_there = self.governor.step().map_err(|e| {
+            Failure::failed(format!("{}: memory cannot be put out: {e}", self.name))
+        })?;
+        if !is_there {
+            return Ok(None);
+        }
+        if !self.governor.enforces() {
+            let processes = self.governor.world().group().members_below();
+            let look = self.governor.last().unwrap_or_default();
+            self.curves.step(Nanos(sys::now()), &processes, look.cpu, look.resident);
+            let is_known = self.curves.whole() > 0 || !self.lacks.is_empty();
+            self.governor.enforce(self.mode == Mode::Enforce && is_known);
+        }
+        self.own_cpu += sys::thread_cpu().saturating_sub(cpu);
+        // Of what is late nothing is made up for.
+        self.next = (self.next + Duration::from_nanos(EVERY.get())).max(Instant::now());
+        Ok(Some(self.next.saturating_duration_since(Instant::now())))
+    }
+
+    pub(super) fn report(&self, end: Option<End>) -> GovernReport {
+        let mut slowdowns = SLOWDOWNS.to_vec();
+        if !slowdowns.iter().any(|slowdown| (slowdown - self.target).abs() < 1e-9) {
+            slowdowns.push(self.target);
+            slowdowns.sort_by(f64::total_cmp);
+        }
+        let known = self.curves.known();
+        let mut lacks = self.lacks.clone();
+        match self.curves.denied() {
+            0 => {}
+            1 => lacks.push("one process could not be looked at".to_owned()),
+            n => {
+                lacks.push(format!("{} processes could not be looked at", output::count(n as u64)));
+            }
+        }
+        let areas = swap::areas(&Root::machine());
+        let devices: Vec<u32> = areas.iter().filter_map(swap::SwapArea::zram).collect();
+        GovernReport {
+            group: self.name.clone(),
+            end,
+            enforced: self.mode == Mode::Enforce,
+            target: self.target,
+            done: Governing { elapsed: self.elapsed(), ..self.governor.done().clone() },
+            forecasts: slowdowns.iter().filter_map(|&at| forecast(known, at)).collect(),
+            curves: self.curves.whole(),
+            idle: self
+                .curves
+                .idle()
+                .into_iter()
+                .map(|(time, memory)| Idle { time, memory })
+                .collect(),
+            store: zram::held(&Root::machine(), &devices),
+            own_cpu: self.own_cpu,
+            lacks,
+        }
+    }
+
+    pub(super) fn text(&self, end: Option<End>, json: bool) -> Result<String, Failure> {
+        let report = self.report(end);
+        if json { output::json("terrace.govern", &report) } else { Ok(render::render(&report)) }
+    }
+}

@@ -1,0 +1,75 @@
+//! A run's part in a budget that it shares with runs of either engine: that of a `terrace broker`, or
+//! of a run whose memory a pager serves.
+
+use std::time::{Duration, Instant};
+
+use terrace_core::Bytes;
+use terrace_kernel::division::Keeper;
+use terrace_kernel::engine::stats::Stats;
+use terrace_live::broker::outsider::{Has, Outsider};
+use terrace_live::broker::page::FILE;
+use terrace_live::broker::share::LEAST;
+
+use crate::broker::Joined;
+use crate::failure::Failure;
+
+/// How often the broker is told, and asked.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// How long it is waited for the first share: a broker answers within a few milliseconds, unless
+/// others have to give back first.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// The part.
+pub(crate) struct Member {
+    outsider: Outsider,
+    due: Instant,
+}
+
+impl Member {
+    /// Joins the broker that a process's number, a program's name or `cgroup` names.
+    pub(crate) fn join(choice: &str) -> Result<Self, Failure> {
+        let joined = Joined::find(choice)?;
+        if joined.holds_store {
+            return Err(Failure::bad_input(format!(
+                "--join: the budget of `{choice}` is for what is compressed, too (--total), which is \
+                 not divided with a run of --engine kernel"
+            )));
+        }
+        let outsider = Outsider::join(&joined.directory.join(FILE))
+            .map_err(|e| Failure::failed(format!("--join {choice}: {e}")))?;
+        // Its first share comes with the broker's next look.
+        let until = Instant::now() + PATIENCE;
+        while outsider.share() <= LEAST && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(Self { outsider, due: Instant::now() })
+    }
+
+    /// What the run may have.
+    pub(crate) fn share(&self) -> Bytes {
+        self.outsider.share()
+    }
+
+    /// When the next word with the broker is due.
+    pub(crate) fn is_due(&self) -> bool {
+        Instant::now() >= self.due
+    }
+
+    /// Tells the broker what the run has; what it may have from now on.
+    /// Where files are in its budget, their pages that left and came back count as the program's do.
+    pub(crate) fn follow(
+        &mut self,
+        stats: &Stats,
+        swapped: Option<Bytes>,
+        files: Option<&Keeper>,
+    ) -> Bytes {
+        self.due = Instant::now() + EVERY;
+        let (absent, refaults) = files.map_or((Bytes::ZERO, stats.faults), Keeper::missed);
+        self.outsider.follow(Has {
+            resident: stats.resident,
+            absent: swapped.unwrap_or_default() + absent,
+            refaults,
+        })
+    }
+}

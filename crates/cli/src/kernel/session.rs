@@ -1,0 +1,555 @@
+//! Programs that are kept within their budget, and shown meanwhile.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use terrace_core::{Bytes, Nanos};
+use terrace_economics::Mode;
+use terrace_kernel::division;
+use terrace_kernel::engine::linux::{LinuxWorld, Whose};
+use terrace_kernel::engine::{Engine, Options};
+use terrace_kernel::files::Root;
+use terrace_kernel::setup::group::Group;
+use terrace_kernel::setup::{SwapUse, zram};
+use terrace_kernel::store::{Keeper, Tending, backed};
+use terrace_kernel::support::may_advise;
+use terrace_live::broker::control;
+use terrace_live::doctor::facts::Facts;
+use terrace_live::sys::thread_cpu;
+use terrace_policy::Brain;
+use terrace_policy::packed::Packer;
+use terrace_report::attach::Head;
+use terrace_report::kernel::KernelReport;
+use terrace_report::{AttachReport, End};
+use terrace_sampler::Choice;
+
+use super::chooser::Seeing;
+use super::made::Made;
+use super::member::Member;
+use super::{LEAST, render};
+use crate::args::mode_name;
+use crate::attach::recorder::{self, Recorder};
+use crate::attach::session::names;
+use crate::attach::showing::Showing;
+use crate::failure::Failure;
+use crate::observing::Observing;
+use crate::output::{self, Files, Output, count};
+use crate::procs;
+use crate::records::{Header, LiveFacts, MachineFacts, World};
+use crate::run::absolute;
+use crate::run::child::Watch;
+use crate::runs::{KernelRun, Manifest};
+
+/// How often names of processes are looked for.
+const NAMES: Nanos = Nanos::millis(500);
+/// Processes whose names are kept: a run may have thousands.
+const NAMED: usize = 1024;
+/// With `--total`, how often what the store takes is taken off the budget, and how much of it may
+/// go that way: incompressible memory would take all.
+const SHARE: Duration = Duration::from_millis(200);
+const STORE_AT_MOST: f64 = 0.75;
+
+/// What is to be kept within a budget.
+pub(crate) struct How {
+    /// The command that it is of.
+    pub(crate) verb: &'static str,
+    /// The program with its arguments, or the control group.
+    pub(crate) program: Vec<String>,
+    /// The budget.
+    pub(crate) fast: Bytes,
+    /// Whether that is for what the compressed pages take, too.
+    pub(crate) holds_store: bool,
+    /// How the budget is divided, if files' pages are in it.
+    pub(crate) division: Option<division::Keeper>,
+    /// Whose memory it is.
+    pub(crate) whose: Whose,
+    /// What chooses what leaves; `None` for the kernel's own lists.
+    pub(crate) brain: Option<Brain>,
+    /// What observes accesses for it.
+    pub(crate) seeing: Seeing,
+    /// What the economist does with its opinion.
+    pub(crate) economist: Mode,
+    /// Smaller mappings are left to the kernel's choice.
+    pub(crate) min_region: Bytes,
+    /// The most of one processor that observing may use.
+    pub(crate) observing_cap: f64,
+    /// How much memory compressed pages may take before idle ones are written to a file, if there
+    /// is one.
+    pub(crate) store_limit: Option<Bytes>,
+    /// The run's part in a budget that others share, which is its budget then.
+    pub(crate) member: Option<Member>,
+    /// What is known to be missing.
+    pub(crate) lacks: Vec<String>,
+    /// Whether reports are documents.
+    pub(crate) json: bool,
+    /// Whether warnings are kept back.
+    pub(crate) quiet: bool,
+}
+
+/// What is written, and how it is shown.
+pub(crate) struct Shown {
+    /// Where decisions are written down.
+    pub(crate) record: Option<Output>,
+    /// How it is shown.
+    pub(crate) observing: Observing,
+    /// What is read and written.
+    pub(crate) files: Files,
+}
+
+/// Programs that are kept within their budget.
+pub(crate) struct Session {
+    engine: Engine<LinuxWorld>,
+    how: Told,
+    started: Instant,
+    showing: Showing,
+    recorder: Option<Recorder>,
+    /// What the policy was told and is not written down yet.
+    events: Option<Arc<Mutex<Vec<u8>>>>,
+    /// The budget as it was asked for last.
+    budget: Arc<AtomicU64>,
+    budget_seen: Bytes,
+    /// When the store's part of `--total` is looked at next.
+    share_due: Instant,
+    names: BTreeMap<u32, String>,
+    named: Option<Instant>,
+    lacks: Vec<String>,
+    at_begin: Option<Bytes>,
+    /// Divides the budget, if files' pages are in it.
+    division: Option<division::Keeper>,
+    /// Looks after idle compressed pages, where the run's device can do something for them.
+    keeper: Option<Keeper>,
+    /// Tells a broker what the run has, and is told what it may have.
+    member: Option<Member>,
+    /// After an error the programs go on alone.
+    failed: Option<Failure>,
+    /// Undone after everything else.
+    made: Made,
+}
+
+/// What stays of [`How`].
+struct Told {
+    observing: Choice,
+    program: Vec<String>,
+    economist: Mode,
+    observing_cap: f64,
+    holds_store: bool,
+    json: bool,
+    quiet: bool,
+}
+
+impl Session {
+    /// Opens everything. Nothing is put out yet.
+    pub(crate) fn new(how: How, shown: Shown, made: Made) -> Result<Self, Failure> {
+        let How { brain, seeing, mut lacks, fast, economist, quiet, .. } = how;
+        let Seeing { choice, samplers } = seeing;
+        let Shown { record, observing, mut files } = shown;
+        if made.group().is_some_and(|group| !group.can_brake()) {
+            lacks.push(
+                "nothing slows the program down above its budget: no `cpu` controller".into(),
+            );
+        }
+        let (mut world, sees) = LinuxWorld::new(how.whose);
+        if let Some(keeper) = &how.division {
+            world.divide(keeper.division());
+        }
+        if let Err(error) = world.hold(fast, brain.is_some()) {
+            lacks.push(format!(
+                "the kernel does not hold the program near its budget, only Terrace does: {error}"
+            ));
+        }
+        if !may_advise() {
+            lacks.push("walks are not gone ahead of: CAP_SYS_NICE is needed for that".into());
+        }
+        let counts = made.group().is_some_and(|group| group.reclaimed_by_itself().is_some());
+        if let Some(error) = world.lacks_direct().filter(|_| !counts) {
+            lacks.push(format!("what the program has to put out itself is not counted: {error}"));
+        }
+        if let Err(error) = sees {
+            lacks.push(format!(
+                "what comes back is not seen (perf_event_open: {error}): walks are not gone ahead \
+                 of, and faults are not counted"
+            ));
+        }
+        let policy = brain.as_ref().map_or("kernel", Brain::name);
+        let header =
+            record.is_some().then(|| header(&how.program, economist, fast, brain.as_ref()));
+        let mut recorder =
+            record.zip(header.as_ref()).map(|(out, header)| Recorder::create(out, header));
+        let recording = recorder.as_mut().and_then(Recorder::path).map(absolute);
+        let mut manifest = Manifest::new(
+            how.program.clone(),
+            policy,
+            mode_name(economist),
+            fast,
+            Nanos::ZERO,
+            tiers(),
+            recording,
+        );
+        (manifest.in_place, manifest.holds_store) = (true, how.holds_store);
+        manifest.kernel = Some(KernelRun {
+            group: made.group().cloned(),
+            swap: made.swap().clone(),
+            with_files: how.division.is_some(),
+        });
+        let showing = Showing::new(how.verb, &manifest, &observing, &mut files, quiet)?;
+        let budget = Arc::new(AtomicU64::new(fast.get()));
+        // What a broker divides is changed there.
+        if let Some(directory) = showing.directory().filter(|_| how.member.is_none()) {
+            let budget = Arc::clone(&budget);
+            control::listen_for(directory, move |fast| Bytes(budget.swap(fast.get(), AcqRel)))
+                .map_err(|e| Failure::failed(format!("the budget cannot be changed: {e}")))?;
+        }
+        let mut engine = Engine::new(
+            world,
+            Options {
+                fast,
+                policy: brain,
+                samplers,
+                ahead: may_advise(),
+                min_region: how.min_region,
+                observing_cap: how.observing_cap,
+                acting_cap: 1.0,
+            },
+        );
+        engine.keep_decisions(recorder.is_some() || showing.wants_decisions());
+        let events = recorder.as_ref().map(|_| listen_to(&mut engine));
+        let keeper = keeper(made.swap(), how.store_limit)?;
+        if !quiet {
+            lacks.iter().for_each(output::warn);
+        }
+        Ok(Self {
+            engine,
+            division: how.division,
+            keeper,
+            member: how.member,
+            how: Told {
+                observing: choice,
+                program: how.program,
+                economist,
+                observing_cap: how.observing_cap,
+                holds_store: how.holds_store,
+                json: how.json,
+                quiet,
+            },
+            started: Instant::now(),
+            showing,
+            recorder,
+            events,
+            budget,
+            budget_seen: fast,
+            share_due: Instant::now(),
+            names: BTreeMap::new(),
+            named: None,
+            lacks,
+            at_begin: None,
+            failed: None,
+            made,
+        })
+    }
+
+    /// What was made for the run.
+    pub(crate) fn made(&self) -> &Made {
+        &self.made
+    }
+
+    /// Whether any process is left. Not before the first step.
+    pub(crate) fn is_over(&self) -> bool {
+        self.engine.processes().is_empty()
+    }
+
+    /// One step; how long to wait for the next.
+    pub(crate) fn step(&mut self) -> Duration {
+        const IDLE: Duration = Duration::from_secs(1);
+        if self.failed.is_some() {
+            return IDLE;
+        }
+        let stepped = self.follow_budget().and_then(|()| self.engine.step());
+        let wait = match stepped {
+            Ok(wait) => Duration::from_nanos(wait.get()),
+            Err(error) => {
+                let also = self.engine.finish().err();
+                let also = also.map_or(String::new(), |e| format!("; {e}"));
+                self.failed = Some(Failure::failed(format!(
+                    "the program goes on without a budget: {error}{also}"
+                )));
+                IDLE
+            }
+        };
+        self.at_begin.get_or_insert(self.engine.stats().resident);
+        if let Some(division) = &mut self.division {
+            division.step(Nanos(terrace_live::sys::now()), self.engine.processes());
+            self.engine.charge(division.take_cpu());
+        }
+        self.complain();
+        self.write_down();
+        self.show();
+        wait.min(self.due_in())
+    }
+
+    /// Takes another budget over, as it was asked for, or as the store leaves of `--total`.
+    fn follow_budget(&mut self) -> std::io::Result<()> {
+        if let Some(member) = self.member.as_mut().filter(|member| member.is_due()) {
+            let processes = self.engine.processes().to_vec();
+            let swapped = self.engine.world().swapped(&processes);
+            let share = member.follow(self.engine.stats(), swapped, self.division.as_ref());
+            self.budget.store(share.get(), Release);
+        }
+        let asked = Bytes(self.budget.load(Acquire));
+        let is_due = self.how.holds_store && Instant::now() >= self.share_due;
+        if asked == self.budget_seen && !is_due {
+            return Ok(());
+        }
+        (self.budget_seen, self.share_due) = (asked, Instant::now() + SHARE);
+        let mut fast = asked;
+        if self.how.holds_store {
+            let held = zram::held(&Root::machine(), &self.made.swap().devices);
+            let store = held.map_or(Bytes::ZERO, |held| held.memory);
+            let most = Bytes::from_f64(asked.as_f64() * STORE_AT_MOST);
+            fast = (asked - store.min(most)).max(LEAST);
+        }
+        if fast != self.engine.fast() {
+            self.engine.set_fast(fast)?;
+            if let Some(division) = &mut self.division {
+                division.set_budget(fast);
+            }
+            let policy = self.engine.brain().is_some();
+            self.engine.world().hold(fast, policy)?;
+        }
+        Ok(())
+    }
+
+    /// Says what stopped working.
+    fn complain(&mut self) {
+        let blind = self.engine.take_blind();
+        let blind = blind.map(|e| format!("not all that comes back is seen: {e}"));
+        let keeper = self.keeper.as_ref();
+        if let Some(keeper) = keeper {
+            self.engine.charge(keeper.take_cpu());
+        }
+        let idle = keeper.and_then(Keeper::take_failed);
+        let idle = idle.map(|e| format!("nothing is done for idle compressed pages any more: {e}"));
+        let degraded =
+            self.engine.take_degraded().into_iter().map(|e| format!("{e}; the rest goes on"));
+        for what in blind.into_iter().chain(idle).chain(degraded).chain(self.engine.take_stuck()) {
+            if self.lacks.contains(&what) {
+                continue;
+            }
+            if !self.how.quiet {
+                output::warn(&what);
+            }
+            self.lacks.push(what);
+        }
+    }
+
+    /// Writes decisions down, and what the policy was told.
+    fn write_down(&mut self) {
+        let decided = self.engine.take_decided();
+        self.showing.decided(&decided);
+        let Some(recorder) = &mut self.recorder else { return };
+        if let Some(space) = self.engine.space() {
+            recorder.decisions(space, &decided);
+        }
+        if let Some(events) = &self.events {
+            let bytes = std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner));
+            // One policy has seen all processes.
+            recorder.events(std::process::id(), bytes);
+        }
+    }
+
+    /// How long it is until figures have to be shown or written down.
+    fn due_in(&self) -> Duration {
+        let recorder = self.recorder.as_ref().map_or(Duration::MAX, Recorder::due_in);
+        self.showing.due_in().min(recorder)
+    }
+
+    /// Shows what is due to be shown. That is work for these programs, too.
+    fn show(&mut self) {
+        if !self.due_in().is_zero() {
+            return;
+        }
+        let cpu = thread_cpu();
+        let report = self.figures_in_place(None);
+        self.showing.show(&report);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.moment(&report);
+        }
+        self.engine.charge(thread_cpu().saturating_sub(cpu));
+    }
+
+    /// Looks for names of processes that have come.
+    fn look_for_names(&mut self) {
+        let now = Instant::now();
+        let every = Duration::from_nanos(NAMES.get());
+        if self.named.is_some_and(|at| now < at + every) {
+            return;
+        }
+        self.named = Some(now);
+        let room = NAMED.saturating_sub(self.names.len());
+        let processes = self.engine.processes().iter().copied();
+        let (known, new): (Vec<u32>, Vec<u32>) =
+            processes.partition(|process| self.names.contains_key(process));
+        let new = new.into_iter().take(room);
+        // A process may have executed another program since the last look.
+        let looked: Vec<u32> = known.into_iter().chain(new).collect();
+        self.names.extend(names(&looked));
+    }
+
+    /// The figures as those of memory whose tiers are DRAM and swap.
+    fn figures_in_place(&mut self, end: Option<End>) -> AttachReport {
+        self.look_for_names();
+        let report = self.figures(end);
+        let head = Head {
+            processes: self.names.iter().map(|(id, name)| (*id, name.clone())).collect(),
+            elapsed: report.elapsed,
+            dry_run: false,
+            economist: mode_name(self.how.economist).to_owned(),
+            sampler_reason: self.how.observing.reason.clone(),
+            sampling_cap: self.how.observing_cap,
+            limit: None,
+        };
+        AttachReport::of_kernel(head, &self.engine, self.at_begin, report)
+    }
+
+    /// The figures now.
+    fn figures(&mut self, end: Option<End>) -> KernelReport {
+        let mut lacks = self.lacks.clone();
+        match self.engine.world().unwatched() {
+            0 => {}
+            threads => lacks.push(format!("faults of {} threads were not seen", count(threads))),
+        }
+        let processes = self.engine.processes().to_vec();
+        let swapped = self.engine.world().swapped(&processes);
+        let direct = self.engine.world().lacks_direct().is_none();
+        let direct = direct.then_some(self.engine.stats().direct_bytes);
+        let brain = self.engine.brain();
+        KernelReport {
+            program: self.how.program.clone(),
+            end,
+            elapsed: Nanos(self.started.elapsed().as_nanos() as u64),
+            budget: self.budget_seen,
+            division: self.division.as_ref().map(|division| Box::new(division.report())),
+            holds_store: self.how.holds_store,
+            swap: self.made.swap().clone(),
+            backed: own_device(self.made.swap())
+                .and_then(|device| backed(&Root::machine(), device)),
+            store: zram::held(&Root::machine(), &self.made.swap().devices),
+            swapped,
+            observing: self.how.observing.clone(),
+            chooser: brain.map_or("kernel", Brain::name).to_owned(),
+            policy_bytes: brain.map_or(Bytes::ZERO, |brain| brain.footprint().bytes),
+            stats: self.engine.stats().clone(),
+            charged_peak: self.made.group().and_then(Group::charged_peak),
+            reclaimed_by_itself: self.made.group().and_then(Group::reclaimed_by_itself).or(direct),
+            faults_lost: self.engine.world().lost(),
+            direct_lost: self.engine.world().direct_lost(),
+            lacks,
+        }
+    }
+
+    /// The report as it is now.
+    pub(crate) fn text(&mut self, end: Option<End>) -> Result<String, Failure> {
+        let report = self.figures(end);
+        if self.how.json { output::json("terrace.kernel", &report) } else { Ok(render(&report)) }
+    }
+
+    /// Leaves the programs alone, and completes what was begun: the recording, the page, and the
+    /// report, which `tell` is given. Says what did not go well.
+    pub(crate) fn conclude(
+        mut self,
+        end: Option<End>,
+        tell: impl FnOnce(&str) -> Result<(), Failure>,
+    ) -> bool {
+        let stopped = self.engine.finish().map_err(Failure::failed);
+        // What it has begun with the device has to end before that is taken away.
+        self.keeper = None;
+        self.write_down();
+        let report = self.figures_in_place(end);
+        let shown = self.showing.finish(&report);
+        let recorded = self.recorder.as_mut().map_or(Ok(()), |recorder| recorder.finish(&report));
+        let told = self.text(end).and_then(|text| tell(&text));
+        let wrong = self
+            .failed
+            .take()
+            .into_iter()
+            .chain([stopped, shown, recorded, told].into_iter().filter_map(Result::err));
+        let mut well = true;
+        for failure in wrong {
+            failure.report();
+            well = false;
+        }
+        well
+    }
+}
+
+impl Watch for Session {
+    fn poll(&mut self) -> Duration {
+        self.step()
+    }
+
+    /// Asked for by SIGUSR1, so printed even under `--quiet`.
+    fn report(&mut self) {
+        match self.text(None) {
+            Ok(text) => output::show(&text),
+            Err(failure) => {
+                failure.report();
+            }
+        }
+    }
+}
+
+/// The device that was made for a run.
+fn own_device(swap: &SwapUse) -> Option<u32> {
+    swap.devices.first().copied().filter(|_| swap.own)
+}
+
+/// Who looks after the idle pages of a device that was made for the run, and can do something for
+/// them.
+fn keeper(swap: &SwapUse, limit: Option<Bytes>) -> Result<Option<Keeper>, Failure> {
+    let Some(device) = own_device(swap).filter(|_| swap.recompresses || swap.writes_back) else {
+        return Ok(None);
+    };
+    let limit = limit.filter(|_| swap.writes_back);
+    Keeper::start(Tending::new(Root::machine(), device, swap.recompresses, limit))
+        .map(Some)
+        .map_err(Failure::failed)
+}
+
+/// The tiers' names, fastest first.
+fn tiers() -> Vec<String> {
+    vec!["dram".to_owned(), "swap".to_owned()]
+}
+
+/// What a recording begins with.
+fn header(program: &[String], mode: Mode, budget: Bytes, brain: Option<&Brain>) -> Header {
+    let Some(brain) = brain else {
+        let machine = MachineFacts {
+            name: Facts::read(Path::new("/")).cpu.model,
+            clock: None,
+            tiers: tiers(),
+        };
+        let policy = "kernel".to_owned();
+        return Header::new(World::Live, program.to_vec(), policy, mode, machine)
+            .of_kernel_engine();
+    };
+    let calibration = *brain.economist().calibration();
+    let live = LiveFacts { budget, plain_fault: procs::plain_fault(), calibration };
+    recorder::header(program.to_vec(), mode, tiers(), brain).of_live_run(live).of_kernel_engine()
+}
+
+/// Has what a policy is told packed.
+fn listen_to(engine: &mut Engine<LinuxWorld>) -> Arc<Mutex<Vec<u8>>> {
+    let events = Arc::<Mutex<Vec<u8>>>::default();
+    let (kept, mut packer) = (Arc::clone(&events), Packer::new());
+    engine.record(Box::new(move |event| {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        packer.pack(event, |item, _| {
+            kept.extend_from_slice(item);
+            true
+        });
+    }));
+    events
+}

@@ -1,0 +1,73 @@
+//! `terrace profile export`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use terrace_profile::cbmm;
+
+use super::{read, tell, write};
+use crate::failure::Failure;
+use crate::output::{self, Files};
+
+/// Write a profile as CBMM's CSV.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: terrace profile export -o sort.csv sort.profile")]
+pub(crate) struct Args {
+    /// Where the CSV goes.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+
+    /// The profile.
+    file: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Document {
+    rows: usize,
+    merged_mappings: usize,
+    orders_lost: usize,
+    build_ids_lost: usize,
+}
+
+impl Args {
+    pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        let mut files = Files::new();
+        files.reads("FILE", &self.file);
+        let profile = read(&self.file)?;
+        let (csv, lost) = cbmm::export(&profile);
+        let document = Document {
+            rows: csv.lines().count(),
+            merged_mappings: lost.merged_mappings,
+            orders_lost: lost.orders,
+            build_ids_lost: lost.build_ids,
+        };
+        let named = write(&mut files, &self.output, &csv)?;
+        if lost.merged_mappings > 0 {
+            output::warn(format_args!(
+                "{} mappings of like lengths are merged: CBMM's CSV has no order, and the rule of a \
+                 length has their mean",
+                lost.merged_mappings
+            ));
+        }
+        if lost.orders > 0 {
+            output::warn(format_args!(
+                "{} known by length alone: CBMM's CSV has no order",
+                output::several(lost.orders, "mapping is", "mappings are")
+            ));
+        }
+        if lost.build_ids > 0 {
+            output::warn(format_args!(
+                "{} lost the file's build identifier",
+                output::several(lost.build_ids, "region of a file has", "regions of files have")
+            ));
+        }
+        let text = if json {
+            output::json("terrace.profile.export", &document)?
+        } else {
+            output::several(document.rows, "row", "rows") + "\n"
+        };
+        tell(named, &text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

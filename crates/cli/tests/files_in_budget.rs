@@ -1,0 +1,180 @@
+//! `terrace run --files`: one budget for a program's memory and the page cache of its files.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{await_that, compile, has_kernel_engine, is_root, refused, terrace};
+use serde_json::Value;
+
+const TERRACE: &str = env!("CARGO_BIN_EXE_terrace");
+
+/// Has a file of 48 MiB and a heap of 112 MiB. Reads pages of the file at random until there is a file
+/// `heap` beside it, and then touches pages of the heap until there is a file `end`.
+const WORKER: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#define SIZE (112L << 20)
+#define FILE_SIZE (48L << 20)
+static unsigned long state = 88172645463325252UL;
+static unsigned long next(void) {
+    state ^= state << 13; state ^= state >> 7; state ^= state << 17;
+    return state;
+}
+int main(void) {
+    int file = open("data", O_RDONLY);
+    if (file < 0 || posix_fadvise(file, 0, 0, POSIX_FADV_RANDOM)) return 2;
+    unsigned char *heap = malloc(SIZE);
+    if (!heap) return 3;
+    for (long i = 0; i < SIZE; i += 8) *(unsigned long *)(heap + i) = i % 4096 < 2048 ? next() : 0;
+    char page[4096];
+    long reads = 0, touches = 0;
+    while (access("heap", F_OK)) {
+        for (int i = 0; i < 256; i++, reads++)
+            if (pread(file, page, 4096, (next() % (FILE_SIZE / 4096)) * 4096) != 4096) return 4;
+    }
+    while (access("end", F_OK)) {
+        for (int i = 0; i < 256; i++, touches++)
+            heap[(next() % (SIZE / 4096)) * 4096]++;
+    }
+    printf("%ld %ld\n", reads, touches);
+    return 0;
+}
+"#;
+
+/// Whether this machine has what it takes; if not, says what is missing.
+fn works() -> bool {
+    if !is_root() {
+        terrace_shown::is_missing("root");
+        return false;
+    }
+    has_kernel_engine()
+}
+
+/// A run; its program ends with this.
+struct Run(Child, PathBuf);
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        for name in ["heap", "end"] {
+            let _ = fs::write(self.1.join(name), "");
+        }
+        let _ = self.0.wait();
+    }
+}
+
+fn start(directory: &Path, program: &Path) -> Run {
+    let child = Command::new(TERRACE)
+        .args(["run", "--json", "--files", "--fast", "128MiB", "--report", "report", "--"])
+        .arg(program)
+        .current_dir(directory)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    Run(child, directory.to_owned())
+}
+
+/// How the budget is divided, once there is a first report.
+fn division(run: &Child) -> Option<Value> {
+    let pid = run.id().to_string();
+    let output =
+        Command::new(TERRACE).args(["why", "--division", "--json", "--of", &pid]).output().unwrap();
+    output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// The file is hot first, and then the heap: the budget goes where it averts most, and is kept.
+#[test]
+fn a_budget_goes_to_the_files_and_back_as_the_program_needs_it() {
+    if !works() {
+        return;
+    }
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let at = |name: &str| directory.path().join(name);
+    compile(WORKER, &at("worker"), &["-O1"]);
+    let made = Command::new("sh")
+        // Written, and out of the page cache: the program's group is charged for what it reads.
+        .args([
+            "-c",
+            "head -c 50331648 /dev/urandom >data && sync data && \
+                      dd if=data iflag=nocache count=0 status=none",
+        ])
+        .current_dir(directory.path())
+        .status()
+        .unwrap();
+    assert!(made.success());
+    let mut run = start(directory.path(), &at("worker"));
+    let mut last = Value::Null;
+    let share = |last: &Value| last["share"].as_u64().unwrap_or(0);
+    let mut follow = |what: &str, is_there: &dyn Fn(&Value) -> bool| {
+        await_that(Duration::from_mins(2), what, || {
+            if let Some(status) = run.0.try_wait().unwrap() {
+                panic!("{status}: {last}");
+            }
+            last = division(&run.0).unwrap_or_default();
+            is_there(&last)
+        });
+        last.clone()
+    };
+    let begun = follow("a first decision", &|last| {
+        last["decisions"].as_array().is_some_and(|all| !all.is_empty())
+    });
+    let files = follow("more for the file", &|last| {
+        share(last) >= (share(&begun) + (8 << 20)) && last["to_files"][0].as_u64().unwrap_or(0) > 0
+    });
+    // What it decides on, it can explain.
+    let why = Command::new(TERRACE)
+        .args(["why", "--division", "--of", &run_id(&files)])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(why.stdout).unwrap();
+    assert!(text.contains("a MiB more for files would avert"), "{text}");
+    assert!(text.contains("more for files (files ") && text.contains("PASSED"), "{text}");
+    fs::write(at("heap"), "").unwrap();
+    // It takes what the file does not need any more, by its share or since nobody reads the file.
+    let program = follow("more for the heap", &|last| {
+        last["program"].as_u64() >= files["program"].as_u64().map(|had| had + (6 << 20))
+    });
+    assert!(program["program_came_back"].as_u64() > files["program_came_back"].as_u64());
+    fs::write(at("end"), "").unwrap();
+    assert!(run.0.wait().unwrap().success());
+    let report: Value = serde_json::from_str(&fs::read_to_string(at("report")).unwrap()).unwrap();
+    assert_eq!(report["budget"], 128 << 20);
+    // Both sides together, within what is promised of any budget.
+    let exceeded = report["exceeded"].as_u64().unwrap();
+    assert!(exceeded <= (128 << 20) / 20, "{report}");
+    assert!(report["charged_peak"].as_u64().unwrap() <= (128 << 20) / 100 * 106, "{report}");
+    assert!(report["division"]["to_files"][0].as_u64().unwrap() > 0, "{report}");
+}
+
+/// The run is found by its program's name as well.
+fn run_id(_: &Value) -> String {
+    "worker".to_owned()
+}
+
+#[test]
+fn what_files_in_the_budget_do_not_go_with_is_refused() {
+    for (line, expected) in [
+        (
+            &["run", "--fast=16MiB", "--files", "--engine=pager", "true"][..],
+            "--files: not with --engine pager",
+        ),
+        (
+            &["run", "--fast=16MiB", "--files", "--policy=refault", "true"],
+            "--files: not with --policy",
+        ),
+        (&["run", "--fast=16MiB", "--files", "--slow=swap", "true"], "--files: not with --slow"),
+        (&["why", "--division", "--of=no-such-program"], "no-such-program"),
+        (&["why", "--division", "f"], "--division"),
+        (&["why"], "<FILE|ADDRESS>"),
+    ] {
+        let refusal = refused(terrace().args(line));
+        assert!(refusal.contains(expected), "{line:?}: {refusal}");
+    }
+}

@@ -1,0 +1,1935 @@
+//! Every option of every verb changes something, or is refused by its name.
+//!
+//! The options come from the command line's own definitions, as the completion script of fish
+//! lists them: one that is new fails this test until it has its line in [`VERBS`]. Each is tried
+//! in each way of using its verb, as a pair of command lines, with it and without.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use common::{HOLDER, compile, is_supported, preload, recorder, terrace};
+
+const TERRACE: &str = env!("CARGO_BIN_EXE_terrace");
+
+/// What an option does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Does {
+    /// Stdout differs, which is the same each time without it.
+    Differs,
+    /// A field of the JSON document differs.
+    Field(&'static str),
+    /// A file comes into being.
+    File(&'static str),
+    /// The answer has this text, which it has not without.
+    Says(&'static str),
+    /// The answer lacks this text, which it has without.
+    Hides(&'static str),
+    /// The exit code is this, and another one without.
+    Exits(i32),
+    /// It is refused with this exit code, and named.
+    Refused(i32),
+    /// The way has it. Without, the command is refused, and names it.
+    Needed,
+    /// The way has it. Without, the answer is another.
+    Mode,
+    /// The way has it. Another value gives another answer on stdout.
+    Changes,
+    /// It is refused with exit code 2, for another option has to be there, which is named.
+    Lacks(&'static str),
+    /// It asks for what the way does anyway.
+    Anyway,
+    /// It takes more than a pair of commands, or another way shows it: this test is about it.
+    Elsewhere(&'static str),
+}
+use Does::{
+    Anyway, Changes, Differs, Elsewhere, Exits, Field, File, Hides, Lacks, Mode, Needed, Refused,
+    Says,
+};
+
+/// Options of a way, with what they do.
+type Effects = &'static [(&'static [&'static str], Does)];
+
+/// One way of using a verb.
+struct Way {
+    /// What comes behind the verb. `@PID` is a program under `terrace run`.
+    base: &'static [&'static str],
+    /// What options do. One that is not named here is refused with exit code 2.
+    does: Effects,
+}
+
+/// A verb, with a value for each of its options: the words that give it, and what it takes beside.
+struct Verb {
+    path: &'static str,
+    values: &'static [(&'static str, &'static [&'static str])],
+    ways: &'static [Way],
+}
+
+const fn way(base: &'static [&'static str], does: Effects) -> Way {
+    Way { base, does }
+}
+
+/// The only option of some verbs.
+const JSON: (&str, &[&str]) = ("--json", &["--json"]);
+
+const VERBS: &[Verb] = &[
+    Verb {
+        path: "run",
+        values: &[
+            JSON,
+            ("--fast", &["--fast=16MiB"]),
+            ("--total", &["--total=20MiB"]),
+            ("--tiers", &["--tiers=ladder"]),
+            ("--join", &["--join=@PID"]),
+            ("--slow", &["--slow=numa:99"]),
+            ("--engine", &["--engine=kernel"]),
+            ("--files", &["--files"]),
+            ("--policy", &["--policy=first-touch"]),
+            ("--economist", &["--economist=off"]),
+            ("--spill", &["--spill=spill"]),
+            ("--spill-size", &["--spill=spill", "--spill-size=1MiB"]),
+            ("--store-limit", &["--spill=spill", "--store-limit=1MiB"]),
+            ("--min-region", &["--min-region=1GiB"]),
+            ("--huge-pages", &["--huge-pages=never"]),
+            ("--profile", &["--profile=recorded.profile"]),
+            ("--quiet-windows", &["--quiet-windows=never"]),
+            ("--report", &["--report=report"]),
+            ("--record", &["--record=record"]),
+            ("--watch", &["--watch=100ms"]),
+            ("--watch-to", &["--watch", "--watch-to=lines"]),
+            ("--metrics", &["--metrics=unix:socket"]),
+            ("--report-html", &["--report-html=page"]),
+            ("--best-effort", &["--best-effort"]),
+            ("--quiet", &["--quiet"]),
+            ("--limit", &["--limit=1GiB/s"]),
+            ("--sampler", &["--sampler=damon"]),
+            ("--sampling-cap", &["--sampling-cap=5%"]),
+        ],
+        ways: &[
+            way(
+                &["--fast=16MiB", "--", "./worker"],
+                &[
+                    (&["--fast"], Needed),
+                    (&["--engine"], Elsewhere("engines.rs")),
+                    (&["--files"], Elsewhere("files_in_budget.rs")),
+                    (&["--json"], Says("\"kind\": \"terrace.run\"")),
+                    (&["--policy"], Says("first-touch, ")),
+                    (&["--economist"], Says("economist       off")),
+                    (&["--min-region"], Says("nothing was managed")),
+                    (&["--quiet"], Hides("ended well after")),
+                    (&["--sampling-cap"], Elsewhere("options.rs")),
+                    (&["--slow"], Elsewhere("in_place.rs")),
+                    (&["--report"], File("report")),
+                    (&["--record"], File("record")),
+                    (&["--watch"], Says("\"kind\":\"terrace.watch\"")),
+                    (&["--watch-to"], File("lines")),
+                    (&["--metrics"], Says("serving metrics at")),
+                    (&["--report-html"], File("page")),
+                    (&["--huge-pages", "--profile"], Elsewhere("huge.rs")),
+                    (&["--quiet-windows"], Elsewhere("run.rs")),
+                    (&["--best-effort"], Elsewhere("options.rs")),
+                    (&["--spill", "--spill-size", "--store-limit"], Elsewhere("spill.rs")),
+                ],
+            ),
+            way(
+                &["--json", "--total=16MiB", "--", "./worker"],
+                &[
+                    (&["--engine"], Elsewhere("engines.rs")),
+                    (&["--files"], Elsewhere("files_in_budget.rs")),
+                    (&["--json"], Elsewhere("options.rs")),
+                    (&["--total"], Mode),
+                    (&["--slow"], Refused(2)),
+                    (&["--policy"], Field("/policy")),
+                    (&["--economist"], Field("/economist")),
+                    (&["--min-region"], Field("/nothing_managed")),
+                    (&["--sampling-cap"], Field("/sampling_cap")),
+                    (&["--report"], File("report")),
+                    (&["--record"], File("record")),
+                    (&["--watch"], Says("\"kind\":\"terrace.watch\"")),
+                    (&["--watch-to"], File("lines")),
+                    (&["--metrics"], Says("serving metrics at")),
+                    (&["--report-html"], File("page")),
+                    (&["--huge-pages", "--profile"], Elsewhere("huge.rs")),
+                    (&["--quiet-windows"], Elsewhere("run.rs")),
+                    (&["--best-effort"], Elsewhere("options.rs")),
+                    (&["--spill", "--spill-size", "--store-limit"], Elsewhere("spill.rs")),
+                ],
+            ),
+            way(
+                &["--join=@PID", "--", "./worker"],
+                &[
+                    (&["--join"], Mode),
+                    (&["--engine"], Says("asked of the kernel")),
+                    (&["--files"], Elsewhere("files_in_budget.rs")),
+                    (&["--json"], Says("\"kind\": \"terrace.run\"")),
+                    (&["--policy"], Says("first-touch, ")),
+                    (&["--economist"], Says("economist       off")),
+                    (&["--min-region"], Says("nothing was managed")),
+                    (&["--quiet"], Hides("ended well after")),
+                    (&["--sampling-cap"], Elsewhere("options.rs")),
+                    (&["--slow"], Refused(2)),
+                    (&["--report"], File("report")),
+                    (&["--record"], File("record")),
+                    (&["--watch"], Says("\"kind\":\"terrace.watch\"")),
+                    (&["--watch-to"], File("lines")),
+                    (&["--metrics"], Says("serving metrics at")),
+                    (&["--report-html"], File("page")),
+                    (&["--huge-pages", "--profile"], Elsewhere("huge.rs")),
+                    (&["--quiet-windows"], Elsewhere("run.rs")),
+                    (&["--best-effort"], Elsewhere("options.rs")),
+                    (&["--spill", "--spill-size", "--store-limit"], Elsewhere("spill.rs")),
+                ],
+            ),
+            way(
+                &["--tiers=ladder", "--", "./worker"],
+                &[
+                    (&["--tiers"], Mode),
+                    (&["--json"], Says("\"kind\": \"terrace.run\"")),
+                    (&["--policy"], Says("first-touch, ")),
+                    (&["--economist"], Says("economist       off")),
+                    (&["--min-region"], Says("nothing was managed")),
+                    (&["--quiet"], Hides("ended well after")),
+                    (&["--sampling-cap"], Elsewhere("options.rs")),
+                    (&["--slow"], Refused(2)),
+                    (&["--report"], File("report")),
+                    (&["--record"], File("record")),
+                    (&["--watch"], Says("\"kind\":\"terrace.watch\"")),
+                    (&["--watch-to"], File("lines")),
+                    (&["--metrics"], Says("serving metrics at")),
+                    (&["--report-html"], File("page")),
+                    (&["--huge-pages", "--profile"], Elsewhere("huge.rs")),
+                    (&["--quiet-windows"], Elsewhere("run.rs")),
+                    (&["--best-effort"], Elsewhere("options.rs")),
+                ],
+            ),
+            way(
+                &["--fast=16MiB", "--slow=swap", "--", "./worker", "lasting"],
+                &[
+                    (&["--fast"], Needed),
+                    (&["--slow"], Elsewhere("in_place.rs")),
+                    (&["--json"], Says("\"kind\": \"terrace.attach\"")),
+                    (&["--policy"], Says("first-touch, ")),
+                    (&["--economist"], Says("economist       off")),
+                    (&["--min-region"], Hides("in tiers")),
+                    (&["--limit"], Elsewhere("in_place.rs")),
+                    (&["--sampler", "--sampling-cap"], Elsewhere("in_place.rs")),
+                    (&["--report"], File("report")),
+                    (&["--record"], File("record")),
+                    (&["--watch"], Says("\"kind\":\"terrace.attach-watch\"")),
+                    (&["--watch-to"], File("lines")),
+                    (&["--metrics"], Says("serving metrics at")),
+                    (&["--report-html"], File("page")),
+                    (&["--quiet"], Hides("attached to")),
+                ],
+            ),
+        ],
+    },
+    Verb {
+        path: "attach",
+        values: &[
+            JSON,
+            ("--pid", &["--pid=@PARENT"]),
+            ("--engine", &["--engine=kernel"]),
+            ("--cgroup", &["--cgroup=none"]),
+            ("--tiers", &["--tiers=swap-ladder"]),
+            ("--fast", &["--fast=numa:0"]),
+            ("--slow", &["--slow=swap"]),
+            ("--limit", &["--limit=1MiB/s"]),
+            ("--sampler", &["--sampler=damon"]),
+            ("--sampling-cap", &["--sampling-cap=5%"]),
+            ("--policy", &["--policy=first-touch"]),
+            ("--economist", &["--economist=off"]),
+            ("--min-region", &["--min-region=1GiB"]),
+            ("--for", &["--for=200ms"]),
+            ("--report", &["--report=report"]),
+            ("--record", &["--record=record"]),
+            ("--watch", &["--watch=100ms"]),
+            ("--watch-to", &["--watch", "--watch-to=lines"]),
+            ("--metrics", &["--metrics=unix:socket"]),
+            ("--report-html", &["--report-html=page"]),
+            ("--tree", &["--tree"]),
+            ("--dry-run", &["--dry-run"]),
+            ("--quiet", &["--quiet"]),
+        ],
+        ways: &[way(
+            &["--pid=@PARENT", "--fast=numa:0", "--slow=swap", "--for=100ms", "--json"],
+            &[
+                (&["--pid", "--fast", "--slow"], Needed),
+                (&["--for", "--cgroup", "--quiet"], Elsewhere("attach.rs")),
+                (&["--engine"], Elsewhere("engines.rs")),
+                (&["--tree"], Field("/processes/1")),
+                (&["--json"], Mode),
+                (&["--limit"], Field("/limit")),
+                (&["--policy"], Field("/policy")),
+                (&["--economist"], Field("/economist")),
+                (&["--min-region"], Field("/regions/0")),
+                (&["--dry-run"], Field("/dry_run")),
+                (&["--sampler", "--sampling-cap"], Elsewhere("in_place.rs")),
+                (&["--report"], File("report")),
+                (&["--record"], File("record")),
+                (&["--watch"], Says("\"kind\":\"terrace.attach-watch\"")),
+                (&["--watch-to"], File("lines")),
+                (&["--metrics"], Says("serving metrics at")),
+                (&["--report-html"], File("page")),
+            ],
+        )],
+    },
+    Verb {
+        path: "set",
+        values: &[JSON, ("--fast", &["--fast=9MiB"])],
+        ways: &[way(
+            &["--fast=8MiB", "@PID"],
+            &[(&["--fast"], Needed), (&["--json"], Says("\"kind\": \"terrace.set\""))],
+        )],
+    },
+    Verb {
+        path: "broker",
+        values: &[JSON, ("--fast", &["--fast=9MiB"]), ("--cgroup", &["--cgroup=none"])],
+        // It runs until it is stopped.
+        ways: &[way(&[], &[(&["--fast", "--cgroup", "--json"], Elsewhere("share.rs"))])],
+    },
+    Verb {
+        path: "top",
+        values: &[
+            JSON,
+            ("--interval", &["--interval=100ms"]),
+            ("--count", &["--count=1"]),
+            ("--watch", &["--watch"]),
+        ],
+        ways: &[
+            way(
+                &["@PID"],
+                &[
+                    (&["--json"], Says("\"kind\": \"terrace.top\"")),
+                    (&["--watch"], Elsewhere("observe.rs")),
+                ],
+            ),
+            way(
+                &["--json", "--interval=50ms", "@PID"],
+                &[
+                    (&["--json"], Mode),
+                    (&["--interval"], Elsewhere("observe.rs")),
+                    (&["--watch"], Elsewhere("observe.rs")),
+                ],
+            ),
+            way(
+                &["--watch", "--count=1", "--interval=50ms", "@PID"],
+                &[
+                    (&["--json"], Anyway),
+                    (&["--watch", "--count", "--interval"], Elsewhere("observe.rs")),
+                ],
+            ),
+        ],
+    },
+    Verb {
+        path: "metrics",
+        values: &[JSON, ("--listen", &["--listen=0"]), ("--once", &["--once"])],
+        ways: &[way(
+            &["--once", "@PID"],
+            &[
+                (&["--json"], Says("\"kind\": \"terrace.metrics\"")),
+                (&["--once"], Elsewhere("observe.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "report",
+        values: &[JSON, ("--output", &["--output=page"]), ("--partial", &["--partial"])],
+        ways: &[
+            way(
+                &["live.record"],
+                &[
+                    (&["--json"], Says("\"kind\": \"terrace.report\"")),
+                    (&["--output"], File("page")),
+                    (&["--partial"], Elsewhere("observe.rs")),
+                ],
+            ),
+            way(
+                &["cut.record"],
+                &[
+                    (&["--json"], Elsewhere("observe.rs")),
+                    (&["--output"], Elsewhere("outputs.rs")),
+                    (&["--partial"], Exits(0)),
+                ],
+            ),
+        ],
+    },
+    Verb {
+        path: "replay",
+        values: &[
+            JSON,
+            ("--policy", &["--policy=first-touch"]),
+            ("--fast", &["--fast=12MiB"]),
+            ("--economist", &["--economist=off"]),
+            ("--process", &["--process=1"]),
+            ("--partial", &["--partial"]),
+        ],
+        ways: &[
+            way(
+                &["live.record"],
+                &[
+                    (&["--json"], Says("\"kind\": \"terrace.replay\"")),
+                    (&["--policy", "--fast"], Differs),
+                    (&["--process"], Exits(2)),
+                    // `refault` has no action that could be refused here.
+                    (&["--economist", "--partial"], Elsewhere("options.rs")),
+                ],
+            ),
+            way(
+                &["cut.record"],
+                &[
+                    (&["--json", "--policy", "--fast"], Elsewhere("options.rs")),
+                    (&["--economist", "--process"], Elsewhere("options.rs")),
+                    (&["--partial"], Exits(0)),
+                ],
+            ),
+        ],
+    },
+    Verb {
+        path: "record",
+        values: &[
+            JSON,
+            ("--output", &["--output=out.trace"]),
+            ("--via", &["--via=lackey"]),
+            ("--limit", &["--limit=100"]),
+            ("--calls", &["--calls"]),
+        ],
+        ways: &[way(
+            &["--output=out.trace", "--via=lackey", "--", "true"],
+            &[
+                (&["--output"], Needed),
+                (&["--json"], Says("\"kind\": \"terrace.record\"")),
+                (&["--via"], Elsewhere("traces.rs")),
+                (&["--limit"], Says("accesses  100\n")),
+                // It has a recorder of its own.
+                (&["--calls"], Refused(2)),
+            ],
+        )],
+    },
+    Verb {
+        path: "convert",
+        values: &[
+            JSON,
+            ("--from", &["--from=lackey"]),
+            ("--to", &["--to=champsim"]),
+            ("--partial", &["--partial"]),
+        ],
+        ways: &[
+            way(
+                &["text", "out"],
+                &[
+                    (&["--json"], Elsewhere("traces.rs")),
+                    (&["--from"], Exits(0)),
+                    (&["--to"], Elsewhere("traces.rs")),
+                    (&["--partial"], Elsewhere("options.rs")),
+                ],
+            ),
+            way(
+                &["t.lackey", "out"],
+                &[
+                    (&["--json"], Says("\"kind\": \"terrace.convert\"")),
+                    (&["--from", "--partial"], Elsewhere("options.rs")),
+                    (&["--to"], Elsewhere("traces.rs")),
+                ],
+            ),
+            way(
+                &["long.trace", "out"],
+                &[
+                    (&["--json", "--from", "--to"], Elsewhere("options.rs")),
+                    (&["--partial"], Exits(0)),
+                ],
+            ),
+        ],
+    },
+    Verb {
+        path: "sim",
+        values: &[
+            JSON,
+            ("--policy", &["--policy=nimble"]),
+            ("--machine", &["--machine=cxl"]),
+            ("--workload", &["--workload=gups-overlapping"]),
+            ("--hot", &["--hot=1GiB"]),
+            ("--working-set", &["--working-set=300GiB"]),
+            ("--hot-percent", &["--hot-percent=50"]),
+            ("--threads", &["--threads=8"]),
+            ("--page-size", &["--page-size=4KiB"]),
+            ("--shift-at", &["--shift-at=5ms"]),
+            ("--warm-up", &["--warm-up=10ms"]),
+            ("--duration", &["--duration=20ms"]),
+            ("--runs", &["--runs=2"]),
+            ("--scale", &["--scale=16384"]),
+            ("--seed", &["--seed=7"]),
+            ("--economist", &["--economist=off"]),
+            ("--trace", &["--trace=t.trace"]),
+            ("--partial", &["--partial"]),
+            ("--format", &["--format=lackey"]),
+            ("--algorithm", &["--algorithm=gups-sparse"]),
+            ("--size", &["--size=4MiB"]),
+            ("--accesses", &["--accesses=20000"]),
+            ("--set", &["--set=hot=1MiB"]),
+            ("--cores", &["--cores=2"]),
+            ("--skip", &["--skip=300"]),
+            ("--sample-period", &["--sample-period=3"]),
+            ("--via", &["--via=lackey"]),
+            ("--fast", &["--fast=1MiB"]),
+            ("--html", &["--html=page"]),
+            ("--persist", &["--persist=ssp"]),
+            ("--memory", &["--memory=cxl-battery"]),
+            ("--interval", &["--interval=1ms"]),
+            ("--background", &["--background=10us"]),
+            ("--ssp-flush", &["--ssp-flush=updated"]),
+            ("--fold", &["--fold"]),
+            ("--record", &["--record=record"]),
+            ("--kernel", &["--kernel=naive"]),
+            ("--shape", &["--shape=redis"]),
+        ],
+        ways: &[
+            way(
+                &["--json", "--warm-up=1s", "--duration=100ms", "--scale=32768"],
+                &[
+                    (&["--json"], Mode),
+                    (&["--warm-up", "--duration", "--scale"], Changes),
+                    (&["--policy", "--workload", "--hot", "--hot-percent"], Differs),
+                    (&["--working-set", "--shift-at", "--economist"], Differs),
+                    // They make it another way.
+                    (&["--trace", "--algorithm"], Elsewhere("options.rs")),
+                    (&["--shape"], Lacks("--kernel")),
+                    (&["--partial"], Lacks("--trace")),
+                    (&["--threads", "--page-size", "--runs", "--seed"], Differs),
+                    (&["--machine"], Elsewhere("sim.rs")),
+                    (&["--record"], File("record")),
+                ],
+            ),
+            way(
+                &["--json", "--trace=t.trace"],
+                &[
+                    (&["--json", "--trace"], Mode),
+                    (&["--policy", "--machine", "--page-size", "--seed"], Differs),
+                    (&["--skip", "--sample-period", "--fast", "--persist"], Differs),
+                    // It takes a longer one until pages move.
+                    (&["--economist"], Elsewhere("options.rs")),
+                    (&["--cores"], Elsewhere("options.rs")),
+                    (&["--format"], Exits(2)),
+                    (&["--partial", "--kernel"], Elsewhere("options.rs")),
+                    (&["--html"], File("page")),
+                    (&["--record"], File("record")),
+                ],
+            ),
+            way(
+                &["--json", "--algorithm=gups", "--size=2MiB", "--accesses=10000"],
+                &[
+                    (&["--json", "--algorithm"], Mode),
+                    (&["--size", "--accesses"], Changes),
+                    (&["--policy", "--machine", "--page-size", "--seed", "--set"], Differs),
+                    (&["--cores", "--skip", "--sample-period", "--fast", "--persist"], Differs),
+                    (&["--economist"], Elsewhere("options.rs")),
+                    (&["--partial"], Refused(2)),
+                    (&["--html"], File("page")),
+                    (&["--record"], File("record")),
+                ],
+            ),
+            way(
+                &["--json", "--kernel=klocs", "--trace=t.trace"],
+                &[
+                    (&["--json", "--trace", "--kernel"], Mode),
+                    (&["--machine"], Field("/machine")),
+                    // It takes a longer one until pages move.
+                    (&["--economist"], Elsewhere("traces.rs")),
+                    (&["--fast"], Differs),
+                    (&["--partial"], Elsewhere("traces.rs")),
+                    (&["--format"], Exits(2)),
+                    (&["--record"], File("record")),
+                ],
+            ),
+            way(
+                &["--json", "--kernel=klocs", "--shape=filebench", "--machine=kloc-two-tier"],
+                &[
+                    (&["--json", "--shape", "--kernel"], Mode),
+                    (&["--machine"], Mode),
+                    (&["--partial"], Refused(2)),
+                    (&["--fast"], Differs),
+                    (&["--economist"], Elsewhere("traces.rs")),
+                    (&["--record"], File("record")),
+                ],
+            ),
+            // It takes QEMU or Valgrind, and goes on as with an algorithm.
+            way(
+                &["--", "true"],
+                &[
+                    (&["--kernel"], Elsewhere("traces.rs")),
+                    (&["--json", "--policy", "--machine", "--page-size"], Elsewhere("options.rs")),
+                    (&["--seed", "--economist", "--cores", "--skip"], Elsewhere("options.rs")),
+                    (
+                        &["--sample-period", "--fast", "--html", "--record", "--persist"],
+                        Elsewhere("options.rs"),
+                    ),
+                    (&["--via"], Elsewhere("traces.rs")),
+                ],
+            ),
+            // Nothing takes random numbers.
+            way(
+                &["--json", "--trace=long.trace", "--policy=first-touch"],
+                &[
+                    (&["--seed"], Refused(2)),
+                    (&["--kernel"], Elsewhere("traces.rs")),
+                    (&["--json", "--trace", "--policy", "--machine"], Elsewhere("options.rs")),
+                    (&["--page-size", "--partial", "--skip", "--cores"], Elsewhere("options.rs")),
+                    (&["--sample-period", "--fast", "--persist"], Elsewhere("options.rs")),
+                    (&["--economist", "--html", "--record", "--format"], Elsewhere("options.rs")),
+                ],
+            ),
+            way(
+                &["--json", "--trace=long.trace"],
+                &[
+                    (&["--partial"], Exits(0)),
+                    (&["--kernel"], Elsewhere("traces.rs")),
+                    (&["--json", "--trace", "--policy", "--machine"], Elsewhere("options.rs")),
+                    (&["--page-size", "--seed", "--skip", "--cores"], Elsewhere("options.rs")),
+                    (&["--sample-period", "--fast", "--persist"], Elsewhere("options.rs")),
+                    (&["--economist", "--html", "--record", "--format"], Elsewhere("options.rs")),
+                ],
+            ),
+            way(
+                &[
+                    "--json",
+                    "--persist=ssp",
+                    "--algorithm=gups",
+                    "--size=2MiB",
+                    "--accesses=10000",
+                    "--interval=20us",
+                    "--background=20us",
+                ],
+                &[
+                    (&["--json", "--persist"], Mode),
+                    (&["--size", "--accesses", "--algorithm"], Changes),
+                    (&["--seed", "--set", "--skip", "--memory", "--fold"], Differs),
+                    (&["--interval", "--background"], Mode),
+                    // crates/persist compares both scopes.
+                    (&["--ssp-flush"], Elsewhere("options.rs")),
+                ],
+            ),
+            way(
+                &[
+                    "--json",
+                    "--persist=persistent",
+                    "--algorithm=gups",
+                    "--size=2MiB",
+                    "--accesses=10000",
+                    "--interval=20us",
+                ],
+                &[
+                    (&["--json", "--persist"], Mode),
+                    (&["--size", "--accesses", "--algorithm"], Changes),
+                    (&["--seed", "--set", "--skip", "--memory", "--fold"], Differs),
+                    (&["--interval"], Mode),
+                ],
+            ),
+        ],
+    },
+    Verb {
+        path: "compare",
+        values: &[
+            JSON,
+            ("--policies", &["--policies=tpp"]),
+            ("--machine", &["--machine=laptop"]),
+            ("--workload", &["--workload=gups-overlapping"]),
+            ("--hot", &["--hot=1GiB"]),
+            ("--working-set", &["--working-set=300GiB"]),
+            ("--hot-percent", &["--hot-percent=50"]),
+            ("--threads", &["--threads=8"]),
+            ("--page-size", &["--page-size=4KiB"]),
+            ("--shift-at", &["--shift-at=5ms"]),
+            ("--warm-up", &["--warm-up=10ms"]),
+            ("--duration", &["--duration=20ms"]),
+            ("--runs", &["--runs=2"]),
+            ("--scale", &["--scale=16384"]),
+            ("--seed", &["--seed=7"]),
+            ("--economist", &["--economist=off"]),
+        ],
+        ways: &[way(
+            &["--json", "--warm-up=1s", "--duration=100ms", "--scale=32768", "--policies=hemem"],
+            &[
+                (&["--json"], Mode),
+                (&["--policies"], Changes),
+                (&["--seed"], Differs),
+                (&["--machine"], Exits(2)),
+                // `sim` has them from the same definitions.
+                (&["--warm-up", "--duration", "--scale", "--runs"], Elsewhere("options.rs")),
+                (&["--workload", "--hot", "--working-set"], Elsewhere("options.rs")),
+                (&["--hot-percent", "--threads", "--page-size"], Elsewhere("options.rs")),
+                (&["--shift-at", "--economist"], Elsewhere("options.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "sweep",
+        values: &[
+            JSON,
+            ("--output", &["--output=results"]),
+            ("--jobs", &["--jobs=1"]),
+            ("--fresh", &["--fresh"]),
+        ],
+        ways: &[way(
+            &[
+                "--output=results",
+                "workload=gups",
+                "size=1MiB",
+                "accesses=2000",
+                "policy=hemem,tpp",
+            ],
+            &[
+                (&["--output"], Needed),
+                (&["--json"], Says("\"kind\": \"terrace.sweep\"")),
+                (&["--jobs"], Elsewhere("sweep.rs")),
+                (&["--fresh"], Elsewhere("outputs.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "plan",
+        values: &[
+            JSON,
+            ("--machine", &["--machine=optane-cascade-lake"]),
+            ("--tier", &["--tier=nvme"]),
+            ("--slowdown", &["--slowdown=50"]),
+            ("--policies", &["--policies=tpp"]),
+            ("--points", &["--points=3"]),
+            ("--price", &["--price=dram=3,cxl=1"]),
+            ("--budget", &["--price=dram=3,cxl=1", "--budget=1"]),
+            ("--page-size", &["--page-size=2MiB"]),
+            ("--seed", &["--seed=7"]),
+            ("--html", &["--html=page"]),
+            ("--trace", &["--trace=t.trace"]),
+            ("--partial", &["--partial"]),
+            ("--format", &["--format=lackey"]),
+            ("--algorithm", &["--algorithm=gups-sparse"]),
+            ("--size", &["--size=4MiB"]),
+            ("--accesses", &["--accesses=20000"]),
+            ("--set", &["--set=hot=1MiB"]),
+            ("--cores", &["--cores=2"]),
+            ("--skip", &["--skip=300"]),
+            ("--sample-period", &["--sample-period=3"]),
+            ("--via", &["--via=lackey"]),
+        ],
+        ways: &[
+            way(
+                &[
+                    "--json",
+                    "--policies=hemem",
+                    "--points=2",
+                    "--algorithm=gups",
+                    "--size=2MiB",
+                    "--accesses=10000",
+                ],
+                &[
+                    (&["--json"], Mode),
+                    (&["--policies", "--points", "--size", "--accesses", "--algorithm"], Changes),
+                    (&["--machine", "--slowdown", "--price", "--budget", "--page-size"], Differs),
+                    (&["--seed", "--set", "--cores", "--skip", "--sample-period"], Differs),
+                    (&["--tier"], Exits(2)),
+                    (&["--html"], File("page")),
+                ],
+            ),
+            way(
+                &["--json", "--policies=hemem", "--points=2", "--trace=t.trace"],
+                &[
+                    (&["--json"], Mode),
+                    (&["--policies", "--points"], Changes),
+                    (&["--trace"], Elsewhere("options.rs")),
+                    (&["--machine", "--price", "--page-size", "--skip"], Differs),
+                    (&["--slowdown", "--budget", "--cores"], Elsewhere("options.rs")),
+                    (&["--sample-period", "--seed"], Elsewhere("options.rs")),
+                    (&["--format"], Exits(2)),
+                    (&["--tier"], Exits(2)),
+                    (&["--partial"], Elsewhere("options.rs")),
+                    (&["--html"], File("page")),
+                ],
+            ),
+            // Without policies nothing is random.
+            way(
+                &["--json", "--policies=", "--trace=t.trace"],
+                &[
+                    (&["--json"], Mode),
+                    (&["--trace", "--policies"], Elsewhere("options.rs")),
+                    (&["--machine", "--price", "--page-size", "--skip"], Differs),
+                    (&["--slowdown", "--budget", "--cores"], Elsewhere("options.rs")),
+                    (&["--format"], Exits(2)),
+                    (&["--tier"], Exits(2)),
+                    (&["--partial"], Elsewhere("options.rs")),
+                    (&["--html"], File("page")),
+                ],
+            ),
+            // Where pages are brought in, no policy is simulated.
+            way(
+                &[
+                    "--json",
+                    "--machine=laptop",
+                    "--algorithm=gups",
+                    "--size=1MiB",
+                    "--accesses=5000",
+                ],
+                &[
+                    (&["--json"], Mode),
+                    (&["--size", "--accesses", "--algorithm"], Changes),
+                    (&["--machine"], Elsewhere("options.rs")),
+                    (&["--tier", "--slowdown", "--page-size", "--seed"], Differs),
+                    (&["--set", "--skip"], Differs),
+                    (&["--cores"], Elsewhere("options.rs")),
+                    (&["--html"], File("page")),
+                ],
+            ),
+            // It takes QEMU or Valgrind, and goes on as with an algorithm.
+            way(
+                &["--", "true"],
+                &[
+                    (&["--json", "--machine", "--tier", "--slowdown"], Elsewhere("options.rs")),
+                    (&["--policies", "--points", "--price", "--budget"], Elsewhere("options.rs")),
+                    (&["--page-size", "--seed", "--html", "--cores"], Elsewhere("options.rs")),
+                    (&["--skip", "--sample-period"], Elsewhere("options.rs")),
+                    (&["--via"], Elsewhere("traces.rs")),
+                ],
+            ),
+        ],
+    },
+    Verb {
+        path: "profile record",
+        values: &[
+            JSON,
+            ("--output", &["--output=new.profile"]),
+            ("--machine", &["--machine=optane-cascade-lake"]),
+            ("--again", &["--again"]),
+        ],
+        // It takes QEMU.
+        ways: &[way(
+            &[],
+            &[(&["--json", "--output", "--machine", "--again"], Elsewhere("profile.rs"))],
+        )],
+    },
+    Verb {
+        path: "profile refine",
+        values: &[
+            JSON,
+            ("--output", &["--output=new.profile"]),
+            ("--perf-stat", &["--perf-stat=perf-stat.csv"]),
+            ("--processor", &["--processor=A Processor"]),
+        ],
+        ways: &[way(
+            &["plain.profile"],
+            &[(&["--json", "--output", "--perf-stat", "--processor"], Elsewhere("profile.rs"))],
+        )],
+    },
+    Verb {
+        path: "profile show",
+        values: &[JSON],
+        ways: &[way(
+            &["recorded.profile"],
+            &[(&["--json"], Says("\"kind\": \"terrace.profile.show\""))],
+        )],
+    },
+    Verb {
+        path: "profile diff",
+        values: &[JSON],
+        ways: &[way(
+            &["recorded.profile", "plain.profile"],
+            &[(&["--json"], Says("\"kind\": \"terrace.profile.diff\""))],
+        )],
+    },
+    Verb {
+        path: "profile merge",
+        values: &[JSON, ("--output", &["--output=new.profile"])],
+        ways: &[way(
+            &["--output=merged.profile", "plain.profile", "other.profile"],
+            &[
+                (&["--json"], Says("\"kind\": \"terrace.profile.merge\"")),
+                (&["--output"], Elsewhere("profile.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "profile import",
+        values: &[
+            JSON,
+            ("--output", &["--output=new.profile"]),
+            ("--horizon", &["--horizon=1h"]),
+            ("--clock", &["--clock=3GHz"]),
+        ],
+        ways: &[way(
+            &["--output=-", "--horizon=10s", "cbmm.csv"],
+            &[
+                (&["--json"], Says("\"kind\": \"terrace.profile.import\"")),
+                (&["--output"], Elsewhere("profile.rs")),
+                (&["--horizon"], Changes),
+                (&["--clock"], Differs),
+            ],
+        )],
+    },
+    Verb {
+        path: "profile export",
+        values: &[JSON, ("--output", &["--output=new.csv"])],
+        ways: &[way(
+            &["--output=-", "recorded.profile"],
+            &[
+                (&["--json"], Says("\"kind\": \"terrace.profile.export\"")),
+                (&["--output"], Elsewhere("profile.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "provision plan",
+        values: &[JSON, ("--policy", &["--policy=paper"]), ("--root", &["--root=@SLOW"])],
+        ways: &[way(
+            &["--json", "--root=@SLOW"],
+            &[(&["--json", "--root"], Mode), (&["--policy"], Field("/policy"))],
+        )],
+    },
+    Verb {
+        path: "provision hide",
+        values: &[
+            JSON,
+            ("--node", &["--node=2"]),
+            ("--memmap-on-memory", &["--memmap-on-memory"]),
+            ("--write", &["--write=arguments"]),
+            ("--root", &["--root=@SLOW"]),
+        ],
+        ways: &[way(
+            &["--root=@SLOW"],
+            &[
+                (&["--json"], Says("\"kind\": \"terrace.provision.hide\"")),
+                // This machine may be told the same.
+                (&["--root"], Elsewhere("provision.rs")),
+                (&["--node"], Says("memmap=1G!5G")),
+                (&["--memmap-on-memory"], Says("memory_hotplug.memmap_on_memory=1")),
+                (&["--write"], File("arguments")),
+            ],
+        )],
+    },
+    Verb {
+        path: "provision reload",
+        values: &[JSON, ("--destroy", &["--destroy"]), ("--root", &["--root=@SLOW"])],
+        ways: &[way(
+            &["--root=@SLOW", "namespace0.0"],
+            &[(&["--json", "--destroy", "--root"], Elsewhere("provision.rs"))],
+        )],
+    },
+    Verb {
+        path: "provision run",
+        values: &[
+            JSON,
+            ("--config", &["--config=provision.toml"]),
+            ("--dry-run", &["--dry-run"]),
+            ("--for", &["--for=50ms"]),
+            ("--metrics", &["--metrics=unix:socket"]),
+            ("--state", &["--state=state"]),
+            ("--root", &["--root=@SLOW"]),
+        ],
+        ways: &[way(
+            &["--root=@SLOW", "--dry-run", "--for=50ms", "--state=state"],
+            &[
+                // Without them it would write, or not end, and nothing is said on stdout.
+                (&["--dry-run", "--for", "--state"], Elsewhere("provision.rs")),
+                (&["--root"], Elsewhere("provision.rs")),
+                (&["--json", "--config", "--metrics"], Elsewhere("provision.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "provision status",
+        values: &[JSON, ("--state", &["--state=state"])],
+        ways: &[way(&[], &[(&["--json", "--state"], Elsewhere("provision.rs"))])],
+    },
+    Verb {
+        path: "provision why",
+        values: &[
+            JSON,
+            ("--node", &["--node=0"]),
+            ("--failed", &["--failed"]),
+            ("--last", &["--last=1"]),
+            ("--state", &["--state=state"]),
+        ],
+        ways: &[way(
+            &[],
+            &[
+                (&["--json", "--node", "--failed"], Elsewhere("provision.rs")),
+                (&["--last", "--state"], Elsewhere("provision.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "provision record",
+        values: &[
+            JSON,
+            ("--output", &["--output=zones"]),
+            ("--for", &["--for=20ms"]),
+            ("--every", &["--every=10ms"]),
+        ],
+        ways: &[way(
+            &[],
+            &[
+                (&["--json", "--for", "--every"], Elsewhere("provision.rs")),
+                (&["--output"], Elsewhere("outputs.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "provision replay",
+        values: &[
+            JSON,
+            ("--dram", &["--dram=1GiB"]),
+            ("--slow", &["--slow=1GiB"]),
+            ("--policy", &["--policy=paper"]),
+            ("--machine", &["--machine=four-node"]),
+            ("--accesses", &["--accesses=1,2"]),
+            ("--decisions", &["--decisions"]),
+            ("--partial", &["--partial"]),
+        ],
+        ways: &[way(
+            &[],
+            &[
+                (&["--json", "--dram", "--slow", "--policy"], Elsewhere("provision.rs")),
+                (&["--machine", "--accesses"], Elsewhere("provision.rs")),
+                (&["--decisions", "--partial"], Elsewhere("provision.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "crash",
+        values: &[
+            JSON,
+            ("--scheme", &["--scheme=persistent"]),
+            ("--fault", &["--fault=stale-mapping"]),
+            ("--programs", &["--programs=2"]),
+            ("--steps", &["--steps=8"]),
+            ("--states", &["--states=4"]),
+            ("--seed", &["--seed=9"]),
+        ],
+        ways: &[
+            way(
+                &["--json", "--scheme=rebuild-list", "--programs=1", "--steps=6"],
+                &[
+                    (&["--json"], Elsewhere("crash.rs")),
+                    (&["--programs", "--steps", "--scheme"], Changes),
+                    (&["--states", "--seed"], Differs),
+                    // Which scheme it breaks, another test knows.
+                    (&["--fault"], Elsewhere("crash.rs")),
+                ],
+            ),
+            way(
+                &["--json", "steps.txt"],
+                &[
+                    (&["--json"], Mode),
+                    (&["--scheme", "--states"], Differs),
+                    (&["--fault"], Exits(1)),
+                    (&["--seed"], Elsewhere("options.rs")),
+                ],
+            ),
+        ],
+    },
+    // Simulations that take long.
+    Verb {
+        path: "reproduce hemem",
+        values: &[
+            JSON,
+            ("--hot", &["--hot=1GiB"]),
+            ("--economist", &["--economist=off"]),
+            ("--scale", &["--scale=32768"]),
+            ("--seed", &["--seed=7"]),
+        ],
+        ways: &[way(
+            &["--json", "--hot=1GiB", "--scale=32768"],
+            &[
+                (&["--json", "--hot", "--scale", "--seed"], Elsewhere("sim.rs")),
+                (&["--economist"], Elsewhere("options.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "reproduce kindle",
+        values: &[
+            JSON,
+            ("--interval", &["--interval=5ms"]),
+            ("--only", &["--only=hscc"]),
+            ("--accesses", &["--accesses=1000"]),
+            ("--size", &["--size=1MiB"]),
+            ("--memory", &["--memory=cxl-battery"]),
+            ("--largest", &["--largest=64MiB"]),
+            ("--seed", &["--seed=7"]),
+            ("--trace", &["--trace=pagerank=t.trace"]),
+            ("--html", &["--html=page"]),
+        ],
+        ways: &[
+            way(
+                &["--only=ssp"],
+                &[
+                    (&["--json", "--only", "--html"], Elsewhere("crash.rs")),
+                    (&["--accesses", "--size"], Elsewhere("crash.rs")),
+                    (&["--seed"], Elsewhere("sim.rs")),
+                    (&["--memory"], Elsewhere("crash.rs")),
+                    (&["--trace"], Elsewhere("traces.rs")),
+                ],
+            ),
+            way(
+                &["--only=persistence"],
+                &[
+                    (&["--json", "--only", "--html"], Elsewhere("crash.rs")),
+                    (&["--interval", "--memory", "--largest"], Elsewhere("crash.rs")),
+                ],
+            ),
+        ],
+    },
+    Verb {
+        path: "validate",
+        values: &[JSON, ("--only", &["--only=4"])],
+        ways: &[way(
+            &["--only=4"],
+            &[
+                (&["--json"], Says("\"kind\": \"terrace.validate\"")),
+                (&["--only"], Elsewhere("validate.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "volume create",
+        values: &[
+            JSON,
+            ("--size", &["--size=1MiB"]),
+            ("--sector", &["--sector=512"]),
+            ("--spare", &["--spare=64"]),
+            ("--durability", &["--durability=process-crash-only"]),
+            ("--replace", &["--replace"]),
+        ],
+        ways: &[way(
+            &["--json", "--size=1MiB", "--replace", "disk.vol"],
+            &[
+                (&["--json", "--size"], Elsewhere("volume.rs")),
+                (&["--sector"], Field("/sector")),
+                (&["--spare"], Field("/spare_blocks")),
+                (&["--durability"], Field("/durability")),
+                (&["--replace"], Mode),
+            ],
+        )],
+    },
+    Verb {
+        path: "volume info",
+        values: &[JSON, ("--durability", &["--durability=process-crash-only"])],
+        ways: &[way(
+            &["disk.vol"],
+            &[
+                (&["--json"], Says("\"kind\": \"terrace.volume.info\"")),
+                (&["--durability"], Says("process-crash-only: ")),
+            ],
+        )],
+    },
+    Verb {
+        path: "volume check",
+        values: &[JSON, ("--repair", &["--repair"]), ("--mark-lost", &["--repair", "--mark-lost"])],
+        ways: &[way(
+            &["disk.vol"],
+            &[
+                (&["--json"], Says("\"kind\": \"terrace.volume.check\"")),
+                (&["--repair", "--mark-lost"], Elsewhere("volume.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "volume dump",
+        values: &[JSON, ("--partial", &["--partial"])],
+        ways: &[way(
+            &["disk.vol", "disk.img"],
+            &[
+                (&["--json"], Says("\"kind\": \"terrace.volume.dump\"")),
+                (&["--partial"], Elsewhere("volume.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "volume grow",
+        values: &[JSON, ("--size", &["--size=2MiB"]), ("--spare", &["--spare=64"])],
+        ways: &[way(&[], &[(&["--json", "--size", "--spare"], Elsewhere("volume.rs"))])],
+    },
+    Verb {
+        path: "volume serve",
+        values: &[
+            JSON,
+            ("--socket", &["--socket=socket"]),
+            ("--tcp", &["--tcp=127.0.0.1:0"]),
+            ("--durability", &["--durability=process-crash-only"]),
+            ("--read-only", &["--read-only"]),
+            ("--fuse", &["--fuse=file"]),
+            ("--ublk", &["--ublk"]),
+        ],
+        // It runs until it is stopped.
+        ways: &[way(
+            &[],
+            &[
+                (&["--json", "--socket", "--tcp", "--durability"], Elsewhere("volume.rs")),
+                (&["--fuse", "--ublk"], Elsewhere("volume.rs")),
+                (&["--read-only"], Elsewhere("options.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "volume bench",
+        values: &[
+            JSON,
+            ("--durability", &["--durability=process-crash-only"]),
+            ("--like-dax", &["--like-dax"]),
+            ("--peers", &["--peers"]),
+            ("--rounds", &["--rounds=2"]),
+            ("--sector", &["--sector=512"]),
+            ("--served", &["--served"]),
+            ("--size", &["--size=4MiB"]),
+            ("--threads", &["--threads=2"]),
+            ("--turn", &["--turn=2ms"]),
+        ],
+        // It measures: each answer is another.
+        ways: &[way(
+            &["--json", "--size=2MiB", "--rounds=1", "--turn=1ms", "."],
+            &[
+                (&["--json"], Mode),
+                (&["--size", "--rounds", "--turn"], Changes),
+                (&["--durability", "--like-dax", "--sector", "--threads"], Elsewhere("volume.rs")),
+                // With what is installed; minutes.
+                (&["--peers", "--served"], Elsewhere("options.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "govern",
+        values: &[
+            JSON,
+            ("--cgroup", &["--cgroup=none"]),
+            ("--each", &["--cgroup=none", "--each=*"]),
+            ("--target", &["--target=5%"]),
+            ("--mode", &["--mode=enforce"]),
+            ("--for", &["--for=1s"]),
+            ("--report", &["--report=report"]),
+            ("--metrics", &["--metrics=unix:socket"]),
+            ("--quiet", &["--quiet"]),
+        ],
+        // It takes the right to make control groups.
+        ways: &[way(
+            &["--", "true"],
+            &[
+                (&["--json", "--target", "--mode", "--report"], Elsewhere("govern.rs")),
+                (&["--metrics", "--quiet", "--each"], Elsewhere("govern.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "freeze",
+        values: &[JSON, ("--cgroup", &["--cgroup=none"])],
+        // It takes a group that can be frozen.
+        ways: &[way(&[], &[(&["--json", "--cgroup"], Elsewhere("freeze.rs"))])],
+    },
+    Verb {
+        path: "thaw",
+        values: &[JSON, ("--cgroup", &["--cgroup=none"])],
+        ways: &[way(&[], &[(&["--json", "--cgroup"], Elsewhere("freeze.rs"))])],
+    },
+    Verb {
+        path: "clean",
+        values: &[JSON],
+        ways: &[way(&[], &[(&["--json"], Says("\"kind\": \"terrace.clean\""))])],
+    },
+    Verb {
+        path: "reproduce dapper",
+        values: &[
+            JSON,
+            ("--only", &["--only=volume"]),
+            ("--quick", &["--quick"]),
+            ("--seed", &["--seed=7"]),
+            ("--trace", &["--trace=bzip2=x"]),
+            ("--directory", &["--directory=."]),
+            ("--size", &["--size=4MiB"]),
+            ("--rounds", &["--rounds=2"]),
+            ("--turn", &["--turn=2ms"]),
+            ("--tree", &["--tree=."]),
+        ],
+        // It measures: each answer is another.
+        ways: &[way(
+            &["--json", "--only=volume", "--size=4MiB", "--rounds=1", "--turn=1ms"],
+            &[
+                (&["--json"], Mode),
+                (&["--only", "--size", "--rounds", "--turn"], Elsewhere("options.rs")),
+                (&["--directory"], Elsewhere("reproduce_dapper.rs")),
+                (&["--quick", "--seed", "--trace", "--tree"], Refused(2)),
+            ],
+        )],
+    },
+    Verb {
+        path: "reproduce klocs",
+        values: &[
+            JSON,
+            ("--quick", &["--quick"]),
+            ("--seed", &["--seed=7"]),
+            ("--costs", &["--costs=costs"]),
+            ("--html", &["--html=page"]),
+        ],
+        // It takes minutes.
+        ways: &[way(
+            &[],
+            &[(&["--json", "--quick", "--seed", "--costs", "--html"], Elsewhere("options.rs"))],
+        )],
+    },
+    Verb {
+        path: "reproduce cbmm",
+        values: &[
+            JSON,
+            ("--quick", &["--quick"]),
+            ("--only", &["--only=mcf"]),
+            ("--trace", &["--trace=a=b"]),
+            ("--costs", &["--costs=mm.toml"]),
+            ("--seed", &["--seed=7"]),
+            ("--html", &["--html=@OUT/cbmm.html"]),
+        ],
+        // It takes minutes.
+        ways: &[way(
+            &[],
+            &[(
+                &["--json", "--quick", "--only", "--trace", "--costs", "--seed", "--html"],
+                Elsewhere("reproduce_cbmm.rs"),
+            )],
+        )],
+    },
+    Verb {
+        path: "calibrate",
+        values: &[JSON, ("--busy", &["--busy"])],
+        // It measures for some seconds.
+        ways: &[way(&[], &[(&["--json", "--busy"], Elsewhere("calibrate.rs"))])],
+    },
+    Verb {
+        path: "calibrate kernel",
+        values: &[JSON, ("--output", &["--output=costs"]), ("--directory", &["--directory=."])],
+        // It measures, as root.
+        ways: &[way(
+            &["--output=costs"],
+            &[(&["--output"], Needed), (&["--json", "--directory"], Elsewhere("calibrate.rs"))],
+        )],
+    },
+    Verb {
+        path: "calibrate mm",
+        values: &[
+            JSON,
+            ("--output", &["--output=costs"]),
+            ("--compaction", &["--compaction"]),
+            ("--busy", &["--busy"]),
+        ],
+        // It measures for some seconds.
+        ways: &[way(
+            &["--output=costs"],
+            &[
+                (&["--output"], Needed),
+                (&["--json", "--busy", "--compaction"], Elsewhere("calibrate.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "doctor",
+        values: &[JSON, ("--root", &["--root=@SLOW"])],
+        ways: &[way(
+            &[],
+            &[
+                (&["--json"], Says("\"kind\": \"terrace.doctor\"")),
+                (&["--root"], Elsewhere("doctor.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "why",
+        values: &[
+            JSON,
+            ("--division", &["--division"]),
+            ("--of", &["--of=@PID"]),
+            ("--for", &["--for=50ms"]),
+            ("--page", &["--page=0:3"]),
+            ("--op", &["--op=3"]),
+            ("--class", &["--class=demote"]),
+            ("--process", &["--process=1"]),
+            ("--context", &["--context=1"]),
+            ("--last", &["--last=1"]),
+            ("--partial", &["--partial"]),
+        ],
+        ways: &[
+            way(
+                &["live.record"],
+                &[
+                    (&["--json"], Says("\"kind\": \"terrace.why\"")),
+                    (&["--page", "--op", "--last"], Differs),
+                    // There is none with this number.
+                    (&["--process", "--context"], Refused(2)),
+                    (&["--class"], Elsewhere("in_place.rs")),
+                    (&["--partial"], Elsewhere("observe.rs")),
+                ],
+            ),
+            way(
+                &["cut.record"],
+                &[
+                    (&["--json", "--page", "--op", "--process"], Elsewhere("options.rs")),
+                    (&["--last", "--class", "--context"], Elsewhere("options.rs")),
+                    (&["--partial"], Exits(0)),
+                ],
+            ),
+            way(
+                &["--of=@PID", "--for=50ms", "0x100000000000"],
+                &[
+                    (&["--of", "--for", "--json"], Elsewhere("observe.rs")),
+                    (&["--op", "--class", "--process", "--last"], Elsewhere("options.rs")),
+                ],
+            ),
+        ],
+    },
+    Verb {
+        path: "kloc run",
+        values: &[
+            JSON,
+            ("--cgroup", &["--cgroup=nosuch"]),
+            ("--path", &["--path=nosuch"]),
+            ("--device", &["--device=nosuch"]),
+            ("--mode", &["--mode=enforce"]),
+            ("--objects", &["--objects"]),
+            ("--hooks", &["--hooks=fanotify"]),
+            ("--high", &["--high=80%"]),
+            ("--low", &["--low=70%"]),
+            ("--contexts", &["--contexts=0"]),
+            ("--for", &["--for=50ms"]),
+            ("--metrics", &["--metrics=unix:socket"]),
+            ("--state", &["--state=state"]),
+        ],
+        ways: &[way(
+            &["--for=50ms", "--state=state"],
+            &[
+                // What they do takes eBPF and files.
+                (&["--json", "--for", "--state"], Elsewhere("kloc.rs")),
+                (&["--cgroup", "--path", "--device"], Elsewhere("kloc.rs")),
+                (&["--mode", "--objects", "--metrics"], Elsewhere("kloc.rs")),
+                (&["--hooks"], Elsewhere("kloc.rs")),
+                (&["--high", "--low", "--contexts"], Elsewhere("kloc.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "kloc top",
+        values: &[
+            JSON,
+            ("--every", &["--every=200ms"]),
+            ("--times", &["--times=1"]),
+            ("--count", &["--count=1"]),
+            ("--state", &["--state=state"]),
+        ],
+        ways: &[way(
+            &["--state=state"],
+            &[
+                (&["--json", "--every", "--times"], Elsewhere("kloc.rs")),
+                (&["--count", "--state"], Elsewhere("kloc.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "kloc list",
+        values: &[
+            JSON,
+            ("--count", &["--count=1"]),
+            ("--sockets", &["--sockets"]),
+            ("--state", &["--state=state"]),
+        ],
+        ways: &[way(
+            &["--state=state"],
+            &[(&["--json", "--count", "--sockets", "--state"], Elsewhere("kloc.rs"))],
+        )],
+    },
+    Verb {
+        path: "kloc why",
+        values: &[JSON, ("--state", &["--state=state"])],
+        ways: &[way(&["ladder"], &[(&["--json", "--state"], Elsewhere("kloc.rs"))])],
+    },
+    Verb {
+        path: "kloc report",
+        values: &[JSON, ("--state", &["--state=state"])],
+        ways: &[way(
+            &[],
+            &[
+                (&["--json"], Says("\"kind\": \"terrace.kloc.report\"")),
+                (&["--state"], Elsewhere("kloc.rs")),
+            ],
+        )],
+    },
+    Verb {
+        path: "core",
+        values: &[JSON, ("--output", &["--output=full"])],
+        ways: &[way(&[], &[(&["--json", "--output"], Elsewhere("core_dump.rs"))])],
+    },
+    Verb {
+        path: "check",
+        values: &[JSON],
+        ways: &[way(&["ladder"], &[(&["--json"], Says("\"kind\": \"terrace.check\""))])],
+    },
+    Verb {
+        path: "completions",
+        values: &[JSON],
+        ways: &[way(&["bash"], &[(&["--json"], Says("\"kind\": \"terrace.completions\""))])],
+    },
+    Verb {
+        path: "man",
+        values: &[JSON],
+        ways: &[way(&[], &[(&["--json"], Says("\"kind\": \"terrace.man\""))])],
+    },
+];
+
+/// Walks through 24 MiB twice.
+const WORKER: &str = r#"
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    size_t words = 24 << 17;
+    size_t *m = mmap(0, words * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 0; i < words; i += 8) m[i] = i * 77 + round;
+    puts("right");
+    // Long enough for others to look at its memory.
+    if (argc > 1) usleep(300000);
+    return 0;
+}
+"#;
+
+const RECORDED: &str = include_str!("../../profile/tests/golden/recorded.profile");
+
+/// A machine with a slow node, below a directory.
+const SLOW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/provision/01-slow-node");
+
+/// A directory with what the commands read, and programs that run meanwhile.
+struct Bench {
+    directory: tempfile::TempDir,
+    managed: Option<Child>,
+    plain: Option<Child>,
+    swap: Option<common::Swap>,
+    /// What commands answered.
+    known: BTreeMap<Vec<String>, Answer>,
+}
+
+/// What a command answered.
+#[derive(Clone, Debug)]
+struct Answer {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Answer {
+    fn of(output: &Output) -> Self {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        // How fast the simulator was is another each time.
+        let same = |line: &&str| !line.contains("\"host_speed\"");
+        let stdout = stdout.lines().filter(same).collect::<Vec<_>>().join("\n");
+        Self { code: output.status.code(), stdout, stderr }
+    }
+
+    fn all(&self) -> String {
+        format!("{}\n{}", self.stdout, self.stderr)
+    }
+
+    /// A field of the document, wherever it was printed.
+    fn field(&self, pointer: &str) -> Option<serde_json::Value> {
+        [&self.stdout, &self.stderr].into_iter().find_map(|text| {
+            let document: serde_json::Value =
+                serde_json::from_str(&text[text.find("{\n")?..]).ok()?;
+            Some(document.pointer(pointer).cloned().unwrap_or_default())
+        })
+    }
+}
+
+impl Bench {
+    fn new() -> Self {
+        // Not in memory, so that all of a volume's guarantees can be had.
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let bench =
+            Self { directory, managed: None, plain: None, swap: None, known: BTreeMap::new() };
+        let mut lackey = String::new();
+        for i in 1..400 {
+            let _ = writeln!(lackey, " L {:x},8\n S {:x},8", 0x10000 + i * 12288, i * 64);
+        }
+        bench.write("t.lackey", &lackey);
+        bench.write("text", &lackey);
+        bench.write("steps.txt", "map 0 2\nstore 0 5\ncheckpoint\nstore 1 6\n");
+        let tier = |memory: &str, more: &str| format!("[[tier]]\nmemory = \"{memory}\"\n{more}");
+        let ladder = tier("dram", "capacity = \"16MiB\"\n") + &tier("compressed", "");
+        bench.write("ladder", &format!("ladder = 1\n{ladder}"));
+        bench.write(
+            "swap-ladder",
+            &format!("ladder = 1\n{}{}", tier("numa:0", ""), tier("swap", "")),
+        );
+        bench.write("recorded.profile", RECORDED);
+        let plain = RECORDED.split("rule").next().unwrap_or_default();
+        bench.write("plain.profile", plain);
+        bench.write("other.profile", &plain.replace("runs 2\n", "runs 3\n"));
+        bench.write("cbmm.profile", include_str!("../../profile/tests/golden/cbmm.profile"));
+        bench.write("cbmm.csv", include_str!("../../profile/tests/golden/cbmm.csv"));
+        bench.made(&["convert", "t.lackey", "t.trace"]);
+        let mut long = fs::read(bench.path("t.trace")).unwrap();
+        long.extend_from_slice(b"garbage");
+        fs::write(bench.path("long.trace"), long).unwrap();
+        bench.made(&["volume", "create", "--size=1MiB", "disk.vol"]);
+        bench
+    }
+
+    /// With programs under way, and recordings of one. Memory has to be managed for that.
+    fn live() -> Self {
+        let mut bench = Self::new();
+        compile(WORKER, &bench.path("worker"), &["-O1"]);
+        compile(HOLDER, &bench.path("holder"), &["-O1"]);
+        bench.made(&["run", "--fast=16MiB", "--quiet", "--record=live.record", "--", "./worker"]);
+        let whole = fs::read(bench.path("live.record")).unwrap();
+        fs::write(bench.path("cut.record"), &whole[..whole.len() - 9]).unwrap();
+        let run = ["run", "--quiet", "--fast=8MiB", "--", "./holder"].map(str::to_owned);
+        bench.managed = Some(started(&mut bench.command(&run)));
+        // With a child.
+        let mut parent = Command::new("sh");
+        parent.args(["-c", "./holder; exit 0"]).current_dir(bench.directory.path());
+        bench.plain = Some(started(&mut parent));
+        bench.swap = common::Swap::on();
+        bench
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn write(&self, name: &str, content: &str) {
+        fs::write(self.path(name), content).unwrap();
+    }
+
+    fn command(&self, words: &[String]) -> Command {
+        let mut command = Command::new(TERRACE);
+        command.args(words).current_dir(self.directory.path()).stdin(Stdio::null());
+        command.env("TERRACE_PRELOAD", preload()).env("TERRACE_RECORDER", recorder());
+        command.env("XDG_RUNTIME_DIR", self.directory.path()).env_remove("TERRACE_ROOT");
+        command
+    }
+
+    fn made(&self, words: &[&str]) {
+        let words: Vec<_> = words.iter().map(|&word| word.to_owned()).collect();
+        let output = self.command(&words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    }
+
+    /// A word with what it stands for.
+    fn real(&self, word: &str) -> String {
+        let number =
+            |child: &Option<Child>| child.as_ref().map_or(String::new(), |c| c.id().to_string());
+        word.replace("@PID", &number(&self.managed))
+            .replace("@PARENT", &number(&self.plain))
+            .replace("@SLOW", &self.path("slow").display().to_string())
+    }
+
+    /// Makes the machine with a slow node anew: commands may write to its files.
+    fn make_slow(&self) {
+        let _ = fs::remove_dir_all(self.path("slow"));
+        let copied = Command::new("cp").args(["-a", SLOW]).arg(self.path("slow")).status();
+        assert!(copied.unwrap().success());
+    }
+
+    /// What a command answers.
+    fn ask(&self, words: &[String]) -> Answer {
+        if words.iter().any(|word| word.contains("@SLOW")) {
+            self.make_slow();
+        }
+        let words: Vec<_> = words.iter().map(|word| self.real(word)).collect();
+        Answer::of(&self.command(&words).output().unwrap())
+    }
+
+    /// The same, asked once.
+    fn know(&mut self, words: &[String]) -> Answer {
+        if let Some(answer) = self.known.get(words) {
+            return answer.clone();
+        }
+        let answer = self.ask(words);
+        self.known.insert(words.to_vec(), answer.clone());
+        answer
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        for child in [&mut self.managed, &mut self.plain].into_iter().flatten() {
+            // It ends with its input.
+            drop(child.stdin.take());
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Starts a holder, and waits until it holds its memory.
+fn started(command: &mut Command) -> Child {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.as_mut().unwrap());
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+
+/// Whether a word gives an option.
+fn gives(word: &str, option: &str) -> bool {
+    word.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+}
+
+fn words(path: &str, parts: &[&[&str]]) -> Vec<String> {
+    let path = path.split(' ');
+    path.chain(parts.iter().copied().flatten().copied()).map(str::to_owned).collect()
+}
+
+/// Tries an option in one way; what is wrong.
+fn try_option(
+    bench: &mut Bench,
+    path: &str,
+    base: &'static [&'static str],
+    (option, value): (&str, &'static [&'static str]),
+    does: Does,
+) -> Result<(), String> {
+    let beside: Vec<&str> = value.iter().copied().filter(|word| !gives(word, option)).collect();
+    let with = words(path, &[value, base]);
+    let without = words(path, &[&beside, base]);
+    let lacking: Vec<&str> = base.iter().copied().filter(|word| !gives(word, option)).collect();
+    let lacking = words(path, &[&lacking]);
+    let is = |holds: bool, what: &str, answers: &[&Answer]| {
+        if holds { Ok(()) } else { Err(format!("{path} {base:?}: {option}: {what}: {answers:#?}")) }
+    };
+    match does {
+        Differs => {
+            let (before, again) = (bench.know(&without), bench.ask(&without));
+            is(before.stdout == again.stdout, "is another each time", &[])?;
+            let after = bench.ask(&with);
+            is(after.code == before.code, "another exit code", &[&before, &after])?;
+            is(after.stdout != before.stdout, "changes nothing", &[&before])
+        }
+        Field(pointer) => {
+            let (before, after) = (bench.know(&without), bench.ask(&with));
+            let (old, new) = (before.field(pointer), after.field(pointer));
+            is(old != new && (old.is_some() || new.is_some()), pointer, &[&before, &after])
+        }
+        File(name) => {
+            let at = bench.path(name);
+            let _ = fs::remove_file(&at);
+            let before = bench.ask(&without);
+            is(!at.exists(), "the file is there without it", &[&before])?;
+            let after = bench.ask(&with);
+            is(at.exists() && after.code == before.code, "no file", &[&after])
+        }
+        Says(text) | Hides(text) => {
+            let (before, after) = (bench.know(&without), bench.ask(&with));
+            let expected = matches!(does, Says(_));
+            let has = (before.all().contains(text), after.all().contains(text));
+            let holds = has == (!expected, expected) && after.code == before.code;
+            is(holds, text, &[&before, &after])
+        }
+        Exits(code) => {
+            let (before, after) = (bench.know(&without), bench.ask(&with));
+            let holds = after.code == Some(code) && before.code != Some(code);
+            is(holds, "exit code", &[&before, &after])
+        }
+        Refused(code) => {
+            let after = bench.ask(&with);
+            let mut given = value.iter().filter_map(|word| word.split('=').next());
+            let named = given.any(|option| after.stderr.contains(option));
+            let holds = after.code == Some(code) && named && after.stdout.is_empty();
+            is(holds, "is not refused by its name", &[&after])
+        }
+        Needed => {
+            let answer = bench.ask(&lacking);
+            let holds = answer.code == Some(2) && answer.stderr.contains(option);
+            is(holds, "is not needed", &[&answer])
+        }
+        Mode => {
+            let (before, after) = (bench.know(&lacking), bench.know(&words(path, &[base])));
+            let differs = (before.code, &before.stdout) != (after.code, &after.stdout);
+            is(differs, "changes nothing", &[&before, &after])
+        }
+        Changes => {
+            let other = |word: &&'static str| if gives(word, option) { value[0] } else { *word };
+            let other: Vec<_> = base.iter().map(other).collect();
+            let (before, after) =
+                (bench.know(&words(path, &[base])), bench.ask(&words(path, &[&other])));
+            is(after.code == before.code, "another exit code", &[&before, &after])?;
+            is(after.stdout != before.stdout, "changes nothing", &[&before])
+        }
+        Lacks(other) => {
+            let after = bench.ask(&with);
+            let holds = after.code == Some(2) && after.stderr.contains(other);
+            is(holds, "is not refused", &[&after])
+        }
+        Anyway => {
+            let (before, after) = (bench.know(&without), bench.ask(&with));
+            is(before.code == after.code, "another exit code", &[&before, &after])
+        }
+        Elsewhere(file) => {
+            let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+            let text = fs::read_to_string(directory.join(file)).unwrap_or_default();
+            is(text.contains(option), &format!("tests/{file} is not about it"), &[])
+        }
+    }
+}
+
+/// Tries every option of some verbs, in each of their ways.
+fn try_all(bench: &mut Bench, paths: &[&str]) {
+    let mut wrong = Vec::new();
+    for verb in VERBS.iter().filter(|verb| paths.contains(&verb.path)) {
+        for Way { base, does } in verb.ways {
+            let lacks_swap = base.contains(&"--slow=swap") && bench.swap.is_none();
+            let lackey = Path::new("/usr/bin/valgrind");
+            if lacks_swap || (base.contains(&"--via=lackey") && !lackey.exists()) {
+                eprintln!("SKIPPED: {} {base:?}: there is no swap, or no Valgrind", verb.path);
+                continue;
+            }
+            for &(option, value) in verb.values {
+                let named = does.iter().find(|(options, _)| options.contains(&option));
+                let does = named.map_or(Refused(2), |(_, does)| *does);
+                wrong.extend(try_option(bench, verb.path, base, (option, value), does).err());
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// Verbs that run programs, and look at them.
+const LIVE: &[&str] = &["run", "attach", "set", "top", "metrics", "report", "replay", "why"];
+
+#[test]
+fn options_of_verbs_about_running_programs_do_something_or_are_refused() {
+    if is_supported() {
+        try_all(&mut Bench::live(), LIVE);
+    }
+}
+
+/// Verbs that simulate access by access, under many options.
+const SIMULATING: &[&str] = &["sim", "plan", "compare", "sweep"];
+
+#[test]
+fn options_of_simulations_do_something_or_are_refused() {
+    try_all(&mut Bench::new(), SIMULATING);
+}
+
+#[test]
+fn options_of_all_other_verbs_do_something_or_are_refused() {
+    let other: Vec<_> = VERBS.iter().map(|verb| verb.path).collect();
+    let other: Vec<_> = other
+        .into_iter()
+        .filter(|path| !LIVE.contains(path) && !SIMULATING.contains(path))
+        .collect();
+    try_all(&mut Bench::new(), &other);
+}
+
+/// A line of fish's completion script: the verb and one of its options.
+fn option_of(line: &str) -> Option<(String, String)> {
+    let rest = line.strip_prefix("complete -c terrace -n \"__fish_terrace_using_subcommand ")?;
+    let (whose, what) = rest.split_once('"')?;
+    let (verb, inner) = match whose.split_once("; and ") {
+        None => (whose, None),
+        // Options of a verb that has verbs of its own are not tried without one, unless it does
+        // something by itself.
+        Some((verb, inner)) if inner.starts_with("not ") && verb == "calibrate" => (verb, None),
+        Some((_, inner)) if inner.starts_with("not ") => return None,
+        Some((verb, inner)) => (verb, inner.strip_prefix("__fish_seen_subcommand_from ")),
+    };
+    let mut words = what.split(' ').skip_while(|word| *word != "-l").skip(1);
+    let path = inner.map_or_else(|| verb.to_owned(), |inner| format!("{verb} {inner}"));
+    Some((path, format!("--{}", words.next()?)))
+}
+
+/// A new option has to say what it does.
+#[test]
+fn every_option_that_there_is_is_tried() {
+    let script = terrace().args(["completions", "fish"]).output().unwrap().stdout;
+    let script = String::from_utf8(script).unwrap();
+    let there: BTreeSet<_> = script
+        .lines()
+        .filter_map(option_of)
+        .filter(|(path, option)| {
+            !path.starts_with("help") && !["--help", "--version"].contains(&option.as_str())
+        })
+        .collect();
+    let tried: BTreeSet<_> = VERBS
+        .iter()
+        .flat_map(|verb| {
+            verb.values.iter().map(|(option, _)| (verb.path.to_owned(), (*option).to_owned()))
+        })
+        .collect();
+    assert!(there.len() > 200, "only {} options are found", there.len());
+    assert_eq!(there, tried);
+}
+
+/// Every way says of every option what it does, and of none that the verb lacks.
+#[test]
+fn what_is_said_of_options_is_said_of_options_that_there_are() {
+    for verb in VERBS {
+        let all: BTreeSet<_> = verb.values.iter().map(|(option, _)| *option).collect();
+        for Way { base, does } in verb.ways {
+            let said: Vec<_> = does.iter().flat_map(|(options, _)| *options).copied().collect();
+            let once: BTreeSet<_> = said.iter().copied().collect();
+            assert_eq!(said.len(), once.len(), "{} {base:?}: one is said twice", verb.path);
+            let unknown: Vec<_> = once.difference(&all).collect();
+            assert!(unknown.is_empty(), "{} {base:?}: {unknown:?}", verb.path);
+        }
+    }
+}
+
+/// What would have nothing to tell is refused where nothing can be managed; the rest of
+/// `--best-effort` is to run all the same.
+#[test]
+fn options_without_effect_on_an_unmanaged_program_are_refused() {
+    if !common::is_root() || !common::has_program("/usr/bin/setpriv") {
+        eprintln!("SKIPPED: only root can give rights up with setpriv");
+        return;
+    }
+    let bench = Bench::new();
+    let run = |option: &[&str]| {
+        let mut command = Command::new("/usr/bin/setpriv");
+        command.args(["--bounding-set=-sys_ptrace", TERRACE, "run", "--best-effort"]);
+        command.args(["--fast=16MiB"]).args(option).args(["--", "sh", "-c", "exit 7"]);
+        command.current_dir(bench.directory.path()).stdin(Stdio::null());
+        Answer::of(&command.output().unwrap())
+    };
+    let told = run(&[]);
+    assert_eq!(told.code, Some(7), "{told:?}");
+    assert!(told.stderr.contains("warning: running unmanaged: "), "{told:?}");
+    let quiet = run(&["--quiet"]);
+    assert_eq!((quiet.code, quiet.stderr.as_str()), (Some(7), ""));
+    for (option, file) in [("--record=f", "f"), ("--report-html=f", "f"), ("--metrics=unix:f", "f")]
+    {
+        let refused = run(&[option]);
+        assert_eq!(refused.code, Some(3), "{refused:?}");
+        let name = option.split('=').next().unwrap();
+        let expected = format!("terrace: {name}: has no effect on a program that is not managed");
+        assert!(refused.stderr.starts_with(&expected), "{refused:?}");
+        assert!(!bench.path(file).exists());
+    }
+    for (option, file) in [("--report=f", "f"), ("--json", "")] {
+        let told = run(&[option]);
+        assert_eq!(told.code, Some(7), "{told:?}");
+        assert!(file.is_empty() || bench.path(file).exists());
+    }
+}
+
+/// It serves until it is stopped, so that a pair of commands does not do.
+#[test]
+fn a_volume_that_is_served_for_reading_alone_says_so() {
+    let bench = Bench::new();
+    let served = |options: &[&str]| {
+        let mut words = words("volume serve", &[&["--json", "--socket=socket"], options]);
+        words.push("disk.vol".to_owned());
+        let mut server = bench.command(&words).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        server.kill().unwrap();
+        server.wait().unwrap();
+        let _ = fs::remove_file(bench.path("socket"));
+        let document: serde_json::Value = serde_json::from_str(&line).unwrap();
+        document["read_only"].clone()
+    };
+    assert_eq!((served(&[]), served(&["--read-only"])), (false.into(), true.into()));
+}

@@ -1,0 +1,95 @@
+//! `terrace reproduce cbmm`, its short form with one program.
+
+use std::fs;
+use std::path::Path;
+
+mod common;
+
+use common::{json, terrace};
+
+/// The document's table for some options beside `--quick --json`.
+fn quick(options: &[&str]) -> serde_json::Value {
+    let command = terrace().args(["reproduce", "cbmm", "--quick", "--json"]).args(options);
+    json(command, 0)["table"].clone()
+}
+
+/// Every figure of a fixed seed. `SNAPSHOTS=overwrite` writes the file anew: look at the
+/// difference before it is committed. Curves and profiles are long, and follow from the rest.
+#[test]
+fn the_short_form_gives_the_figures_that_it_gave() {
+    let mut table = quick(&["--only", "mcf", "--seed", "1"]);
+    for run in table["runs"].as_array_mut().expect("runs") {
+        run.as_object_mut().expect("a run").remove("tail");
+    }
+    for program in table["programs"].as_array_mut().expect("programs") {
+        program.as_object_mut().expect("a program").remove("profile");
+    }
+    let found = serde_json::to_string_pretty(&table).expect("it is JSON") + "\n";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/reproduce-cbmm-mcf.json");
+    if std::env::var_os("SNAPSHOTS").is_some_and(|value| value == "overwrite") {
+        fs::create_dir_all(file.parent().expect("a directory")).expect("it can be made");
+        fs::write(&file, &found).expect("it can be written");
+    }
+    let expected = fs::read_to_string(&file).unwrap_or_default();
+    let line = found.lines().zip(expected.lines()).position(|(a, b)| a != b);
+    assert!(found == expected, "{} differs, first in line {line:?}", file.display());
+}
+
+/// A recording has a table of its own beside the paper's programs, and the page has pictures.
+#[test]
+fn a_recording_is_run_under_every_policy() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let trace = directory.path().join("small.trace");
+    let page = directory.path().join("cbmm.html");
+    // An importer makes a trace of what lackey would print: stores to 8 MiB, page by page.
+    let mut text = String::from("I  0400d7d4,8\n");
+    for round in 0..2u64 {
+        for at in 0..2048u64 {
+            text += &format!("I  0400d7d4,8\n S {:08x},8\n", 0x1000_0000 + at * 4096 + round * 64);
+        }
+    }
+    let lackey = directory.path().join("small.lackey");
+    fs::write(&lackey, text).expect("it can be written");
+    terrace().args(["convert", "--from", "lackey"]).arg(&lackey).arg(&trace).assert().success();
+    let given = format!("small={}", trace.display());
+    let html = page.display().to_string();
+
+    // Costs that were measured, on another machine: zeroing takes no time to speak of.
+    let costs = directory.path().join("mm.toml");
+    let text =
+        "mm-costs = 1\nclock = \"2GHz\"\n[machine]\nkernel = \"0.1\"\n[cycles]\nzero_huge = 7\n";
+    fs::write(&costs, text).expect("it can be written");
+    let costs = costs.display().to_string();
+
+    let table = quick(&["--only", "mcf", "--trace", &given, "--costs", &costs, "--html", &html]);
+
+    let zeroing = table["costs"].as_array().expect("costs").iter();
+    let zeroing = zeroing.clone().find(|cost| cost["name"] == "zero_huge").expect("its cost");
+    assert_eq!(zeroing["value"], 7, "{zeroing}");
+    assert!(zeroing["source"].as_str().expect("a source").contains("calibrate mm"), "{zeroing}");
+
+    let runs = table["runs"].as_array().expect("runs");
+    let small: Vec<_> = runs.iter().filter(|run| run["program"] == "small").collect();
+    assert_eq!(small.len(), 3 * 7, "states of memory and policies");
+    for run in &small {
+        let base = run["policy"] == "never";
+        let faults = run["soft"]["count"].as_u64().expect("a number");
+        assert!(if base { faults == 2048 } else { faults <= 2048 }, "{run}");
+    }
+    let page = fs::read_to_string(page).expect("the page");
+    assert!(page.contains("soft faults of small") && page.contains("<svg"));
+}
+
+#[test]
+fn what_cannot_be_run_is_named() {
+    for (options, named) in [
+        (["--trace", "nothing"], "NAME=FILE"),
+        (["--trace", "a=/nowhere.trace"], "/nowhere.trace"),
+        (["--only", "firefox"], "firefox"),
+    ] {
+        let output = terrace().args(["reproduce", "cbmm"]).args(options).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{options:?}");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains(named), "{error}");
+    }
+}

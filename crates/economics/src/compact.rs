@@ -1,0 +1,53 @@
+//! The model of compaction: pages move together so that huge pages can be had.
+//!
+//! A block that somebody asks for is worth what a huge page saves that is touched as a whole, or
+//! half of it, and the page walks that it averts; one that nobody asks for so far, between nothing and that. Each page that moves costs a copy, a new mapping and
+//! a shootdown, and whoever stores to it meanwhile waits.
+
+use terrace_core::{Cycles, PageSize, Pages, TierId};
+
+use crate::conditions::Conditions;
+use crate::interval::{Interval, finite};
+use crate::ledger::{Ledger, TermKind};
+use crate::movement::{interference, stall};
+use crate::prezero;
+
+/// Prices so many blocks, some of which are wanted, for so many moved base pages. Pure.
+pub(crate) fn price(
+    (blocks, wanted, brings): (u32, u32, Cycles),
+    pages: Pages,
+    conditions: &Conditions<'_>,
+) -> Ledger {
+    const FAST: TierId = TierId(0);
+    let mut ledger = Ledger::default();
+    let calibration = conditions.calibration;
+    let saved = prezero::saved(PageSize::Huge, calibration);
+    let wanted = f64::from(wanted.min(blocks));
+    let others = Interval::new(0.0, saved / 2.0, saved).scale(f64::from(blocks) - wanted);
+    let worth = Interval::new(saved / 2.0, saved * 0.75, saved).scale(wanted) + others;
+    ledger.enter(TermKind::AvoidedFault, worth);
+    ledger.enter(TermKind::SavedWalks, Interval::exact(conditions.shared(brings.as_f64())));
+
+    let bytes = PageSize::Base.bytes();
+    let n = pages.as_f64();
+    let correction = conditions.market.correction;
+    let price = conditions.cpu_price();
+    let copy = conditions.cycles(calibration.copy_bandwidth.time_for(bytes));
+    let fixed = conditions.cycles(calibration.demote_fixed + calibration.write_protect);
+    let batch = f64::from(calibration.shootdown_batch.max(1));
+    let own = conditions.cycles(calibration.shootdown) / batch;
+    let others =
+        (conditions.cpus() - 1.0) * conditions.cycles(calibration.shootdown_per_cpu) / batch;
+    ledger.enter(TermKind::Copy, correction.scale(price * copy * n));
+    ledger.enter(TermKind::Fixed, correction.scale(price * fixed * n));
+    ledger.enter(TermKind::Shootdown, correction.scale((price * own + others) * n));
+    ledger.processor = finite((copy + fixed + own + others) * n);
+    // A page is on its way for its own copy only.
+    let duration = conditions.seconds((copy + fixed + own) * correction.expected);
+    let rate = conditions.mean_rate(FAST, PageSize::Base);
+    let stores = Interval::new(0.0, rate / 2.0, rate);
+    ledger.enter(TermKind::Stall, stall(stores, duration, conditions).scale(n));
+    let waiting = interference(FAST, FAST, bytes, conditions) * n;
+    ledger.enter(TermKind::Interference, Interval::exact(waiting));
+    ledger
+}

@@ -1,0 +1,363 @@
+//! Models of the actions that move nothing between tiers: huge pages, populating, placing,
+//! compaction, splitting, looking. Both sides, units, horizons, and where a decision turns.
+#![allow(missing_docs)]
+
+mod common;
+
+use common::{DRAM, SLOW, conditions, heat, laptop, laptop_telemetry, market, page, proposal};
+use proptest::prelude::*;
+use terrace_core::{
+    Action, BytesPerSecond, Cycles, Nanos, PageNo, PageRange, PageSize, Pages, PerSecond, Proposal,
+    RegionId, SampleSource, Telemetry,
+};
+use terrace_economics::model::{flip, pays, price};
+use terrace_economics::{Calibration, Conditions, Ledger, Market, TermKind};
+
+fn range(count: u32) -> PageRange {
+    PageRange { region: RegionId(1), start: PageNo(512), count }
+}
+
+fn first_touch(touched: u16, averted: u64, within: Nanos) -> Action {
+    let (least, averted, most) = (Cycles(averted / 4), Cycles(averted), Cycles(averted * 3));
+    Action::FirstTouch {
+        range: range(512),
+        touched,
+        unsure: 0,
+        least,
+        averted,
+        most,
+        within,
+        left: Nanos::ZERO,
+        waits: Cycles::ZERO,
+    }
+}
+
+/// The same with something of it changed.
+fn with(action: Action, change: impl FnOnce(&mut u16, &mut Nanos, &mut Cycles)) -> Action {
+    let mut action = action;
+    if let Action::FirstTouch { unsure, left, waits, .. } = &mut action {
+        change(unsure, left, waits);
+    }
+    action
+}
+
+fn populate(touched: u16) -> Action {
+    Action::Populate { range: range(512), touched, unsure: 0 }
+}
+
+fn of(action: Action) -> Proposal {
+    proposal(action, heat(1000.0, 100.0, 10))
+}
+
+/// A laptop with plenty of free memory.
+fn roomy() -> Telemetry {
+    let mut telemetry = laptop_telemetry();
+    telemetry.tiers[0].free = telemetry.tiers[0].capacity / 2;
+    telemetry
+}
+
+fn ledger(action: Action, telemetry: &Telemetry, market: Market) -> Ledger {
+    let calibration = calibration();
+    price(&of(action), &Conditions::new(telemetry, &calibration, market))
+}
+
+fn calibration() -> Calibration {
+    Calibration { page_walk: Nanos(50), ..laptop() }
+}
+
+/// Every kind of action that moves nothing.
+fn actions() -> Vec<Action> {
+    let mut base = vec![
+        first_touch(512, 1_000_000, Nanos::SECOND),
+        first_touch(3, 0, Nanos::SECOND),
+        populate(500),
+        populate(5),
+        Action::Place { page: page(3), to: DRAM, instead: SLOW },
+        Action::Place { page: page(3), to: SLOW, instead: DRAM },
+        Action::Compact { blocks: 3, wanted: 1, brings: Cycles(5000), pages: Pages(700) },
+        Action::Split { page: page(3) },
+        Action::Collapse { range: range(512) },
+        Action::Arm { range: range(64) },
+        Action::Scan { range: range(64) },
+        Action::SetPeriod { source: SampleSource::Pmu, period: 5000 },
+        Action::Throttle { limit: BytesPerSecond(1e9) },
+    ];
+    // A page that the program waits for, longer than it should.
+    let waited = first_touch(512, 1_000_000, Nanos::SECOND);
+    base.push(with(waited, |_, _, waits| *waits = Cycles(9_000_000)));
+    base.push(Action::Prezero { walked: Pages(4096), used: 2, known: 3 });
+    base
+}
+
+#[test]
+fn every_action_has_both_sides() {
+    let telemetry = laptop_telemetry();
+    for action in actions() {
+        let ledger = ledger(action, &telemetry, market());
+        let of =
+            |benefit| ledger.terms().iter().flatten().any(|term| term.kind.is_benefit() == benefit);
+        // A bound on moves that nothing waits for spares nothing.
+        let spares = !matches!(action, Action::Throttle { .. });
+        assert!(of(true) || !spares, "{action:?} brings nothing at all");
+        assert!(of(false), "{action:?} costs nothing at all");
+    }
+}
+
+#[test]
+fn a_benefit_without_a_time_is_none() {
+    let timeless = ledger(first_touch(0, 1 << 40, Nanos::ZERO), &roomy(), market());
+    assert!(timeless.benefit.high <= 0.0);
+}
+
+#[test]
+fn a_page_that_stays_for_a_part_of_the_profiled_time_has_a_part_of_its_benefit() {
+    let of = |within| {
+        let terms = *ledger(first_touch(0, 1_000_000, within), &roomy(), market()).terms();
+        let walks = terms.into_iter().flatten().find(|term| term.kind == TermKind::SavedWalks);
+        walks.expect("it saves walks").cycles().expected
+    };
+    // The market's horizon is ten seconds.
+    let whole = of(Nanos::seconds(2));
+    assert!((whole - of(Nanos::seconds(10))).abs() < 1e-3 * whole);
+    assert!((whole / 10.0 - of(Nanos::seconds(100))).abs() < 1e-3 * whole);
+}
+
+/// A page that is touched late in the profiled run has what is left of it; a run that goes on
+/// beyond that has a horizon's worth.
+#[test]
+fn what_is_left_of_the_profiled_run_is_what_can_come_about() {
+    let of = |left| {
+        let action = first_touch(0, 1_000_000, Nanos::seconds(100));
+        let action = with(action, |_, there, _| *there = left);
+        ledger(action, &roomy(), market()).benefit.expected
+    };
+    let whole = of(Nanos::seconds(100));
+    assert!((of(Nanos::seconds(50)) / whole - 0.5).abs() < 0.01);
+    assert!((of(Nanos::ZERO) / whole - 0.1).abs() < 0.01, "the market's horizon is ten seconds");
+    assert!((of(Nanos::seconds(900)) - whole).abs() < 1.0, "no more than there is");
+}
+
+/// What a program waits for costs its time whether processors are idle or not, and beyond what it
+/// should ever wait ten times that.
+#[test]
+fn a_wait_is_paid_in_full_and_a_long_one_tenfold() {
+    let mut telemetry = roomy();
+    telemetry.cpu_load = 0.0;
+    let of = |wait: u64| {
+        let action = first_touch(512, 1_000_000, Nanos::SECOND);
+        let action = with(action, |_, _, waits| *waits = Cycles(wait));
+        ledger(action, &telemetry, market()).cost.expected
+    };
+    let budget = calibration().clock.cycles(calibration().parameters.stall_budget).get();
+    assert!((of(budget) - of(budget / 2) - budget as f64 / 2.0).abs() < 2.0);
+    assert!((of(budget + 1000) - of(budget) - 10_000.0).abs() < 20.0);
+}
+
+/// What nobody knows is between none and all, and counts at none.
+#[test]
+fn touches_that_nobody_knows_spare_nothing_for_certain() {
+    let of = |unsure| {
+        let action = first_touch(256, 0, Nanos::SECOND);
+        ledger(with(action, |by, _, _| *by = unsure), &roomy(), market()).benefit
+    };
+    assert!(of(256).low <= 0.0 && of(256).expected > 0.0);
+    assert!((of(256).high - 2.0 * of(0).expected).abs() < 1.0);
+    let populated = |unsure| {
+        let action = Action::Populate { range: range(512), touched: 256, unsure };
+        ledger(action, &roomy(), market()).benefit
+    };
+    assert!(populated(256).low <= 0.0 && populated(0).low > 0.0);
+}
+
+/// A profile that did not come true elsewhere is believed less here.
+#[test]
+fn a_profile_counts_as_far_as_it_came_true() {
+    let of = |touched| {
+        let market = Market { touched, ..market() };
+        let huge = ledger(first_touch(512, 1_000_000, Nanos::SECOND), &roomy(), market);
+        (huge.benefit.low, ledger(populate(512), &roomy(), market).benefit.low)
+    };
+    let (whole, half) = (of(1.0), of(0.5));
+    assert!((half.0 * 2.0 - whole.0).abs() < 1.0 && (half.1 * 2.0 - whole.1).abs() < 1.0);
+}
+
+#[test]
+fn blocks_that_are_asked_for_are_worth_moving_pages_for() {
+    let of = |wanted, pages| {
+        let brings = Cycles::ZERO;
+        let action = Action::Compact { blocks: 4, wanted, brings, pages: Pages(pages) };
+        ledger(action, &roomy(), market()).margin(1.5)
+    };
+    assert!(of(4, 100) > 0.0, "a hundred pages for four blocks");
+    assert!(of(0, 100) < 0.0, "nobody wants them");
+    assert!(of(4, 2_000_000) < 0.0, "too many pages for it");
+}
+
+#[test]
+fn a_huge_page_pays_by_its_walks_or_by_its_touches_and_not_without_either() {
+    let telemetry = roomy();
+    let margin = |touched, averted| {
+        ledger(first_touch(touched, averted, Nanos::SECOND), &telemetry, market()).margin(1.5)
+    };
+    assert!(margin(512, 100_000_000) > 0.0);
+    assert!(margin(512, 0) > margin(10, 0), "touched pages are spared their faults");
+    assert!(margin(1, 0) < 0.0, "a page of 2 MiB for one touch");
+}
+
+#[test]
+fn populating_pays_where_nearly_all_is_touched() {
+    let telemetry = roomy();
+    let margin = |touched| ledger(populate(touched), &telemetry, market()).margin(1.5);
+    assert!(margin(512) > 0.0 && margin(1) < 0.0);
+    let margins: Vec<_> = [1, 50, 200, 400, 512].map(margin).into();
+    assert!(margins.is_sorted(), "{margins:?}");
+}
+
+#[test]
+fn what_is_looked_at_to_learn_is_decided_on_by_its_expectation() {
+    let telemetry = laptop_telemetry();
+    let arm = Action::Arm { range: range(64) };
+    let worthless = Market { bid: terrace_economics::Interval::ZERO, ..market() };
+    let of = |market| {
+        let ledger = ledger(arm, &telemetry, market);
+        pays(&arm, ledger.benefit, ledger.cost, 1.5)
+    };
+    let dear = terrace_economics::Interval::new(0.0, 1e3, 1e6);
+    assert!(of(Market { bid: dear, ..market() }), "the least that it can bring is nothing");
+    assert!(!of(worthless), "nobody wants in: there is nothing to learn");
+}
+
+#[test]
+fn a_decision_turns_where_it_says_that_it_turns() {
+    let (telemetry, calibration) = (roomy(), calibration());
+    let conditions = conditions(&telemetry, &calibration);
+    let hurdle = 1.0 + calibration.parameters.hysteresis;
+    for (action, with) in [
+        (
+            first_touch(0, 1_000_000, Nanos::SECOND),
+            (|x: f64| {
+                let of = |share: f64| Cycles::from_f64(x * share);
+                Action::FirstTouch {
+                    range: range(512),
+                    touched: 0,
+                    unsure: 0,
+                    least: of(0.25),
+                    averted: of(1.0),
+                    most: of(3.0),
+                    within: Nanos::SECOND,
+                    left: Nanos::ZERO,
+                    waits: Cycles::ZERO,
+                }
+            }) as fn(f64) -> Action,
+        ),
+        (populate(5), |x| populate(x as u16)),
+    ] {
+        let ledger = price(&of(action), &conditions);
+        let turn = flip(&of(action), &ledger, &conditions).expect("it turns").get();
+        let margin = |x| price(&of(with(x)), &conditions).margin(hurdle);
+        assert!(margin(turn * 1.05 + 1.0) > 0.0, "{action:?} {turn}");
+        assert!(margin((turn * 0.95 - 1.0).max(0.0)) <= 0.0, "{action:?} {turn}");
+    }
+}
+
+proptest! {
+    /// Time and cycles are converted by the clock alone: a machine on which everything takes
+    /// the same time and whose clock is twice as fast has prices twice as high. A model that
+    /// mixed cycles with times, or counts with either, would not.
+    #[test]
+    fn no_model_mixes_units(factor in 1.5f64..8.0, which in 0usize..15) {
+        let action = actions()[which];
+        let telemetry = laptop_telemetry();
+        let slow = calibration();
+        let fast = Calibration { clock: slow.clock * factor, ..slow };
+        // What a profile and the market say in cycles is of the same time, too.
+        let faster = |cycles: Cycles| Cycles::from_f64(cycles.as_f64() * factor);
+        let scaled = match action {
+            Action::FirstTouch { range, touched, unsure, least, averted, most, within, left, waits } => {
+                let (least, averted, most) = (faster(least), faster(averted), faster(most));
+                let waits = faster(waits);
+                Action::FirstTouch { range, touched, unsure, least, averted, most, within, left, waits }
+            }
+            Action::Compact { blocks, wanted, brings, pages } => {
+                Action::Compact { blocks, wanted, brings: faster(brings), pages }
+            }
+            other => other,
+        };
+        let market = market();
+        let dearer =
+            Market { bid: market.bid.scale(factor), ask: market.ask.scale(factor), ..market };
+        let before = price(&of(action), &Conditions::new(&telemetry, &slow, market));
+        let after = price(&of(scaled), &Conditions::new(&telemetry, &fast, dearer));
+        for (a, b) in [
+            (before.cost.expected, after.cost.expected),
+            (before.benefit.expected, after.benefit.expected),
+            (before.benefit.high, after.benefit.high),
+        ] {
+            prop_assert!((a * factor - b).abs() <= 1e-4 * b.abs() + 1.0, "{:?}: {} {}", action, a, b);
+        }
+    }
+
+    /// Ever shorter horizons leave ever less benefit, and none in no time: no model has a benefit
+    /// that is not one of some time, but for what is spared at once (a fault, an interrupt).
+    #[test]
+    fn no_benefit_outlives_its_horizon(which in 0usize..15) {
+        let action = actions()[which];
+        let telemetry = laptop_telemetry();
+        let benefit = |horizon| {
+            let ledger = ledger(action, &telemetry, Market { horizon, ..market() });
+            // What compaction's blocks bring was priced with the horizon before it was proposed.
+            let priced = matches!(action, Action::Compact { .. });
+            let at_once = |kind| {
+                matches!(kind, TermKind::AvoidedFault)
+                    || (priced && matches!(kind, TermKind::SavedWalks))
+            };
+            ledger
+                .terms()
+                .iter()
+                .flatten()
+                .filter(|term| term.kind.is_benefit() && !at_once(term.kind))
+                .map(|term| term.cycles().high)
+                .sum::<f64>()
+        };
+        let long = benefit(10.0);
+        prop_assert!(benefit(1.0) <= long * 1.0001);
+        prop_assert!(benefit(1e-9) <= long * 1e-6 + 1.0, "{:?}", action);
+    }
+
+    /// Nothing that is forged makes a price that is not a number.
+    #[test]
+    fn no_input_makes_a_price_that_is_no_number(
+        a in any::<u64>(), b in any::<u64>(), c in any::<u16>(), d in any::<u32>(),
+        rate in prop_oneof![Just(f64::NAN), Just(f64::INFINITY), Just(-1.0), 0.0..1e12],
+    ) {
+        let telemetry = laptop_telemetry();
+        let calibration = calibration();
+        let wide = PageRange { region: RegionId(0), start: PageNo(0), count: d };
+        for action in [
+            Action::FirstTouch {
+                range: wide, touched: c, unsure: c, least: Cycles(b), averted: Cycles(a),
+                most: Cycles(b), within: Nanos(b), left: Nanos(a), waits: Cycles(b),
+            },
+            Action::Populate { range: wide, touched: c, unsure: c },
+            Action::Compact { blocks: d, wanted: d, brings: Cycles(b), pages: Pages(a) },
+            Action::Arm { range: wide },
+            Action::Scan { range: wide },
+            Action::SetPeriod { source: SampleSource::Pmu, period: a },
+            Action::Throttle { limit: BytesPerSecond(rate) },
+            Action::Split { page: page(d) },
+            Action::Place { page: page(d), to: DRAM, instead: SLOW },
+        ] {
+            let mut proposal = of(action);
+            proposal.heat.loads = PerSecond(rate);
+            proposal.page_size = PageSize::Huge;
+            let conditions = Conditions::new(&telemetry, &calibration, market());
+            let ledger = price(&proposal, &conditions);
+            for interval in [ledger.cost, ledger.benefit] {
+                prop_assert!(interval.low <= interval.expected && interval.expected <= interval.high);
+                prop_assert!(interval.high.is_finite());
+            }
+            let turn = flip(&proposal, &ledger, &conditions);
+            prop_assert!(turn.is_none_or(|turn| turn.get().is_finite()), "{:?}", turn);
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! The limit of a run's group of version 1, a little above the budget: whoever allocates beyond it
+//! puts memory out first, at the kernel's own pace, as `memory.high` has it under version 2.
+//!
+//! A limit kills where the kernel finds nothing to put out. So it is in force only where it will
+//! find something, and what is left to chance harms nobody:
+//!
+//! - the killer is off (`memory.oom_control`): a thread that faults for a page waits instead;
+//! - the kernel wakes the guard then, which raises the limit at once;
+//! - before that, it is raised a little as soon as threads are at it and nothing leaves;
+//! - it is taken off as swap comes to its end, which the guard looks for.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use terrace_core::Bytes;
+
+use crate::files::{named, number, write};
+use crate::setup::group::Group;
+
+/// Where it is, above the budget: below what is promised (5 %), and above what room is made for.
+const ABOVE: f64 = 0.03;
+/// It is no nearer than this: what processors have charged ahead (64 pages each) counts as used.
+const LEAST_ABOVE: Bytes = Bytes::kib(512);
+/// It is lowered only to so much above what is charged, so that the guard does not reclaim itself. Where
+/// it belongs further down it follows what leaves, in steps as large.
+const SPARE: Bytes = Bytes::kib(256);
+/// What is charged, and what lies in swap.
+const BOTH: &str = "memory.memsw.usage_in_bytes";
+/// No limit, as a number of bytes.
+const NONE: u64 = u64::MAX;
+
+/// The limit.
+#[derive(Debug)]
+pub(super) struct Bound {
+    group: Group,
+    /// Where it is to be; [`NONE`] if nowhere. The truth: whoever has set another limit for a while
+    /// goes back to this.
+    at: AtomicU64,
+    /// Whether the kernel has taken one: it may refuse what `at` says.
+    on: AtomicBool,
+}
+
+impl Bound {
+    /// Has the group's threads wait where they would be killed, and signals an event then. No limit
+    /// is set yet.
+    ///
+    /// # Errors
+    /// If this kernel cannot do both, or does not count swap, by which it is seen whether anything
+    /// leaves; the killer is on then.
+    pub(super) fn new(group: Group, waits: &OwnedFd) -> io::Result<Self> {
+        let both = group.directory().join(BOTH);
+        if number(&both).is_none() {
+            let lack = io::Error::new(io::ErrorKind::Unsupported, "swap is not counted");
+            return Err(named(&both, &lack));
+        }
+        let control = group.directory().join("memory.oom_control");
+        let tell = || {
+            let events = File::open(&control).map_err(|e| named(&control, &e))?;
+            let (event, events) = (waits.as_raw_fd(), events.as_raw_fd());
+            write(&group.directory().join("cgroup.event_control"), &format!("{event} {events}"))
+        };
+        tell()?;
+        write(&control, "1")?;
+        Ok(Self { group, at: AtomicU64::new(NONE), on: AtomicBool::new(false) })
+    }
+
+    /// Where it belongs, for a budget and files' pages beside it.
+    pub(super) fn place(fast: Bytes, files: Bytes) -> Bytes {
+        // Nobody is promised more than 5 %, however small the budget.
+        let above = Bytes::from_f64(fast.as_f64() * ABOVE).max(LEAST_ABOVE.min(fast / 25));
+        fast + above + files
+    }
+
+    /// Whether it is in force.
+    pub(super) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Acquire)
+    }
+
+    /// Has it at so much, or nowhere. If so much is charged already it is just above that, so that no
+    /// more comes: files' pages that were dropped do not make room beside the budget. Whether it is in
+    /// force.
+    ///
+    /// # Errors
+    /// The system's. It is where it was then, and what is wanted is to be tried again.
+    pub(super) fn set(&self, at: Option<Bytes>, charged: Bytes) -> io::Result<bool> {
+        let old = self.at.load(Ordering::Acquire);
+        let near = (charged + SPARE).get();
+        let new = match at.map(Bytes::get) {
+            Some(at) if near <= at || old <= at => at,
+            Some(_) if old == NONE || near + SPARE.get() <= old => near,
+            Some(_) => old,
+            None => NONE,
+        };
+        if new != old {
+            self.change(old, new)?;
+        }
+        Ok(new != NONE)
+    }
+
+    /// Where it comes down to `place` with what is charged, and never up from where it is: room is made
+    /// in small steps, and what has been gained stays.
+    pub(super) fn following(&self, place: Bytes, charged: Bytes) -> Bytes {
+        let near = charged + SPARE * 2;
+        match self.at.load(Ordering::Acquire) {
+            NONE => place.max(near),
+            old => place.max(near.min(Bytes(old))),
+        }
+    }
+
+    /// Raises it by a step, and to so much at least. Where there is none there is none afterwards.
+    ///
+    /// # Errors
+    /// As [`Bound::set`].
+    pub(super) fn raise(&self, step: Bytes, least: Bytes) -> io::Result<()> {
+        let old = self.at.load(Ordering::Acquire);
+        // Whoever has lowered it for a while may not have gone back yet: it is written in any case.
+        self.change(old, old.saturating_add(step.get()).max(least.get()))
+    }
+
+    fn change(&self, old: u64, new: u64) -> io::Result<()> {
+        self.at.store(new, Ordering::Release);
+        if let Err(error) = self.apply(new) {
+            let back =
+                self.at.compare_exchange(new, old, Ordering::AcqRel, Ordering::Acquire).is_ok();
+            if back {
+                // A request that ended meanwhile may have set the new one. The error is the first.
+                let _ = self.apply(old);
+            }
+            return Err(error);
+        }
+        self.on.store(new != NONE, Ordering::Release);
+        Ok(())
+    }
+
+    /// Has the kernel put so much out, by a limit that is not in force before it is done.
+    ///
+    /// # Errors
+    /// As [`Group::reclaim`].
+    pub(super) fn reclaim(&self, bytes: Bytes) -> io::Result<()> {
+        let lowered = self.group.lower(bytes);
+        // What is set meanwhile must stand.
+        let mut at = self.at.load(Ordering::Acquire);
+        loop {
+            self.apply(at)?;
+            let now = self.at.load(Ordering::Acquire);
+            if now == at {
+                return lowered;
+            }
+            at = now;
+        }
+    }
+
+    /// Times that a charge did not fit below it, and what lies in swap: where the one grows and the
+    /// other stays, nothing is found to put out.
+    /// Files' pages leave without lying in swap then: where they count, all pages that have left do.
+    pub(super) fn progress(&self, files_count: bool) -> (u64, u64) {
+        let of = |file: &str| number(&self.group.directory().join(file)).unwrap_or(0);
+        if files_count {
+            return (of("memory.failcnt"), self.group.uncharged().unwrap_or(0));
+        }
+        let used = of("memory.usage_in_bytes");
+        (of("memory.failcnt"), of(BOTH).saturating_sub(used))
+    }
+
+    fn apply(&self, at: u64) -> io::Result<()> {
+        self.group.limit((at != NONE).then_some(Bytes(at)))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::setup::group::event;
+
+    /// A group of version 1 that is a directory.
+    pub(in crate::engine) struct Directory(tempfile::TempDir);
+
+    impl Directory {
+        pub(in crate::engine) fn new() -> (Self, Group) {
+            let directory = Self(tempfile::tempdir().unwrap());
+            for file in ["memory.limit_in_bytes", "memory.oom_control", "cgroup.event_control"] {
+                directory.put(file, "");
+            }
+            directory.put("memory.stat", "total_cache 0\ntotal_shmem 0\ntotal_unevictable 0\n");
+            directory.put(BOTH, "0\n");
+            directory.charge(Bytes::ZERO);
+            let group = Group::at(directory.0.path()).unwrap();
+            (directory, group)
+        }
+
+        pub(in crate::engine) fn put(&self, file: &str, text: &str) {
+            // In one step, as the kernel's files change.
+            let new = self.0.path().join("new");
+            fs::write(&new, text).unwrap();
+            fs::rename(new, self.0.path().join(file)).unwrap();
+        }
+
+        pub(in crate::engine) fn charge(&self, bytes: Bytes) {
+            self.put("memory.usage_in_bytes", &format!("{}\n", bytes.get()));
+        }
+
+        /// Has whoever writes this file fail, or no longer.
+        fn refuse(&self, file: &str, refuse: bool) {
+            let path = self.0.path().join(file);
+            if refuse {
+                fs::remove_file(&path).unwrap();
+                fs::create_dir(&path).unwrap();
+            } else {
+                fs::remove_dir(&path).unwrap();
+                self.put(file, "");
+            }
+        }
+
+        pub(in crate::engine) fn peek(&self, file: &str) -> String {
+            fs::read_to_string(self.0.path().join(file)).unwrap()
+        }
+
+        /// What was written there since the last time.
+        pub(in crate::engine) fn take(&self, file: &str) -> String {
+            let path = self.0.path().join(file);
+            let text = fs::read_to_string(&path).unwrap();
+            self.put(file, "");
+            text
+        }
+    }
+
+    #[test]
+    fn it_lies_above_the_budget_and_below_what_is_promised() {
+        for fast in [Bytes::mib(8), Bytes::mib(22), Bytes::gib(1), Bytes::gib(512)] {
+            let at = Bound::place(fast, Bytes::ZERO);
+            let above = (at - fast).as_f64() / fast.as_f64();
+            assert!((0.029..0.045).contains(&above), "{fast}: {above}");
+            assert_eq!(
+                Bound::place(fast, Bytes::mib(7)) - at,
+                Bytes::mib(7),
+                "files are beside it"
+            );
+        }
+    }
+
+    /// The killer is off before there is any limit.
+    #[test]
+    fn nobody_is_killed_at_it_and_who_waits_there_is_told_of() {
+        let (directory, group) = Directory::new();
+        let waits = event().unwrap();
+        let bound = Bound::new(group.clone(), &waits).unwrap();
+        assert_eq!(directory.take("memory.oom_control"), "1");
+        let said = directory.take("cgroup.event_control");
+        assert!(said.starts_with(&format!("{} ", waits.as_raw_fd())), "{said}");
+        assert_eq!(directory.take("memory.limit_in_bytes"), "");
+        assert!(!bound.is_on());
+        // One that the program has made begins with what is above it.
+        let below = directory.0.path().join("a/b");
+        fs::create_dir_all(&below).unwrap();
+        fs::write(below.join("memory.oom_control"), "1").unwrap();
+        group.release().unwrap();
+        assert_eq!(directory.take("memory.oom_control"), "0", "as it was made");
+        assert_eq!(fs::read_to_string(below.join("memory.oom_control")).unwrap(), "0");
+    }
+
+    #[test]
+    fn it_is_never_set_below_what_is_charged() {
+        let (directory, group) = Directory::new();
+        let bound = Bound::new(group, &event().unwrap()).unwrap();
+        let at = |mib| Some(Bytes::mib(mib));
+        let limit = |directory: &Directory| directory.take("memory.limit_in_bytes");
+
+        assert!(bound.set(at(10), Bytes::mib(2)).unwrap());
+        assert_eq!(limit(&directory), (10 << 20).to_string());
+        // A lower budget: what is there has to leave first.
+        assert!(bound.set(at(6), Bytes::mib(8)).unwrap());
+        assert_eq!(limit(&directory), ((8 << 20) + SPARE.get()).to_string(), "no more comes");
+        assert!(bound.set(at(6), Bytes::mib(8) - Bytes::kib(200)).unwrap());
+        assert_eq!(limit(&directory), "", "not for so little");
+        assert!(bound.set(at(6), Bytes::mib(5)).unwrap());
+        assert_eq!(limit(&directory), (6 << 20).to_string());
+        // Files' pages have come.
+        assert!(bound.set(at(7), Bytes::mib(6)).unwrap());
+        assert_eq!(limit(&directory), (7 << 20).to_string());
+        assert!(!bound.set(None, Bytes::mib(6)).unwrap() && !bound.is_on());
+        assert_eq!(limit(&directory), "-1");
+        assert!(bound.set(at(7), Bytes::mib(9)).unwrap());
+        assert_eq!(limit(&directory), ((9 << 20) + SPARE.get()).to_string());
+    }
+
+    #[test]
+    fn it_follows_what_is_charged_down_to_its_place() {
+        let (directory, group) = Directory::new();
+        let bound = Bound::new(group, &event().unwrap()).unwrap();
+        let mib = Bytes::mib;
+        let at = bound.following(mib(10), mib(14));
+        assert_eq!(at, mib(14) + SPARE * 2, "there was none");
+        bound.set(Some(at), mib(14)).unwrap();
+        assert_eq!(bound.following(mib(10), mib(14) + SPARE * 2), at, "not up");
+        let lower = bound.following(mib(10), mib(12));
+        assert_eq!(lower, mib(12) + SPARE * 2);
+        assert!(bound.set(Some(lower), mib(12)).unwrap());
+        assert_eq!(bound.following(mib(10), mib(9)), mib(10));
+        assert_eq!(bound.following(mib(20), mib(12)), mib(20), "a larger budget");
+        assert!(directory.peek("memory.limit_in_bytes").starts_with(&lower.get().to_string()));
+    }
+
+    /// The kernel would have to reclaim at once otherwise, in the guard.
+    #[test]
+    fn it_is_raised_from_where_it_is_and_not_lowered() {
+        let (directory, group) = Directory::new();
+        let bound = Bound::new(group, &event().unwrap()).unwrap();
+        let limit = |directory: &Directory| directory.take("memory.limit_in_bytes");
+        bound.set(Some(Bytes::mib(10)), Bytes::mib(9)).unwrap();
+        limit(&directory);
+        // A lower budget, which belongs at 6 MiB, and is not there yet.
+        bound.set(Some(Bytes::mib(6)), Bytes::mib(10) - SPARE).unwrap();
+        bound.raise(Bytes::mib(1), Bytes::mib(7)).unwrap();
+        assert_eq!(limit(&directory), (11 << 20).to_string());
+        bound.raise(Bytes::mib(1), Bytes::mib(20)).unwrap();
+        assert_eq!(limit(&directory), (20 << 20).to_string());
+        bound.set(None, Bytes::ZERO).unwrap();
+        limit(&directory);
+        bound.raise(Bytes::mib(1), Bytes::mib(20)).unwrap();
+        assert_eq!(limit(&directory), "-1");
+        assert!(!bound.is_on());
+    }
+
+    #[test]
+    fn a_limit_that_the_kernel_refuses_is_not_in_force_and_is_tried_again() {
+        let (directory, group) = Directory::new();
+        let bound = Bound::new(group, &event().unwrap()).unwrap();
+        directory.refuse("memory.limit_in_bytes", true);
+        assert!(bound.set(Some(Bytes::mib(10)), Bytes::ZERO).is_err());
+        assert!(!bound.is_on());
+        directory.refuse("memory.limit_in_bytes", false);
+        assert!(bound.set(Some(Bytes::mib(10)), Bytes::ZERO).unwrap() && bound.is_on());
+        assert_eq!(directory.take("memory.limit_in_bytes"), (10 << 20).to_string());
+        directory.refuse("memory.limit_in_bytes", true);
+        assert!(bound.set(Some(Bytes::mib(6)), Bytes::ZERO).is_err());
+        assert!(bound.is_on(), "where it was");
+    }
+
+    /// Nobody would see whether anything leaves.
+    #[test]
+    fn there_is_none_where_swap_is_not_counted() {
+        let (directory, group) = Directory::new();
+        fs::remove_file(directory.0.path().join(BOTH)).unwrap();
+        let error = Bound::new(group, &event().unwrap()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        assert_eq!(directory.take("memory.oom_control"), "", "the killer is on");
+    }
+
+    #[test]
+    fn who_lowers_it_for_a_while_goes_back_to_where_it_was() {
+        let (directory, group) = Directory::new();
+        let bound = Bound::new(group, &event().unwrap()).unwrap();
+        bound.set(Some(Bytes::mib(10)), Bytes::ZERO).unwrap();
+        directory.charge(Bytes::mib(9));
+        bound.reclaim(Bytes::mib(2)).unwrap();
+        // The file keeps what is longer, as the kernel's does not.
+        let said = directory.take("memory.limit_in_bytes");
+        assert!(said.starts_with(&(10 << 20).to_string()), "{said}");
+    }
+}

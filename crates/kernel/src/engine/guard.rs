@@ -1,0 +1,779 @@
+//! A thread that the kernel wakes as soon as a group of version 1 comes near its budget.
+//!
+//! The engine sleeps as long as a program would need to fill half of what is free, by one thread and
+//! page by page. Two threads, or huge pages, are faster than that, and the engine may have to wait
+//! for a processor. Version 1 has no `memory.high`, but it tells of each crossing of a mark
+//! (`cgroup.event_control`, see `Documentation/admin-guide/cgroup-v1/memory.rst`), within 128 pages
+//! of each processor, and at no cost before that. So a thread that runs before all ordinary ones
+//! waits for that, and
+//!
+//! - asks for room at the mark at which the engine would,
+//! - brakes a program that comes from there to half as much above in less than a [`SLOW_FILL`]
+//!   would, or comes up to its budget,
+//! - and lets it go on when there is room again.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use terrace_core::{Bytes, BytesPerSecond, Nanos};
+use terrace_live::sys;
+
+use super::bound::Bound;
+use super::brake::{Brake, Holder, run_first, visit_processors};
+use super::reclaimer::Asking;
+use super::{BATCH, LOW, part};
+use crate::setup::group::{Group, Pace, event};
+
+/// What fills memory no faster than this is not braked below its budget: pages that come back from
+/// zram do at 8 µs each, and are put out about as fast.
+const SLOW_FILL: BytesPerSecond = BytesPerSecond(600.0 * (1u64 << 20) as f64);
+/// Below this distance to the budget the stronger brake is used at once: a thread fills 1 MiB in the
+/// millisecond that the other one leaves in ten.
+const NEAR: Bytes = Bytes::mib(8);
+/// Marks are set anew when they have moved by more than this: files' pages count in them.
+const MOVED: Bytes = Bytes::kib(512);
+/// How often the guard looks by itself: while it brakes; while there is little room, or it is not
+/// woken; and otherwise.
+const LOOKS: (Nanos, Nanos, Nanos) = (Nanos::millis(1), Nanos::millis(4), Nanos::millis(250));
+/// Over how long at least it is judged how fast memory fills.
+const LATELY: Duration = Duration::from_millis(2);
+/// The limit above the budget is in force while so much of swap is free: what two threads put out in
+/// 20 ms, of which the guard looks at each.
+const SWAP_LEFT: Bytes = Bytes::mib(16);
+/// For so long threads may be at it and nothing leave, before it is raised. The kernel gives up after
+/// sixteen passes over all that there is: 50 ms and more for 20 MiB that are in use.
+const PATIENCE: Duration = Duration::from_millis(5);
+/// While memory leaves again, one such step is taken back as often.
+const GIVEN_BACK: Duration = Duration::from_millis(20);
+/// The same where what has left is known from `memory.stat`, which the kernel adds up anew only after
+/// 64 changes for each processor: it was seen to be the same for 8 ms with 33 charges in between.
+const PATIENCE_OF_STAT: Duration = Duration::from_millis(25);
+/// Beyond so much of the budget it is not raised, but taken off, and for how long.
+const RAISED: f64 = 0.125;
+const LIFTED: Duration = Duration::from_millis(200);
+/// How often it reads what files' pages are: at the budget; near it, or at as much with the files'
+/// pages, if those are more than [`FEW`] of it; and near it otherwise. The kernel adds its counters up
+/// for that, some 20 µs. Nothing tells of files' pages that go, and what comes in their place is not
+/// seen as long as they are believed to be there.
+const FILES: [Duration; 3] =
+    [Duration::from_millis(1), Duration::from_millis(4), Duration::from_millis(20)];
+/// A 32nd.
+const FEW: u64 = 32;
+
+/// What the guard has done since it was asked last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Guarded {
+    /// What it has asked the kernel to put out.
+    pub asked: Bytes,
+    /// Its own processor time.
+    pub cpu: Nanos,
+    /// Whether it brakes now.
+    pub brakes: bool,
+    /// The most that it has seen above the budget.
+    pub exceeded: Bytes,
+    /// Times that the limit above the budget had to be raised: the kernel found nothing to put out,
+    /// and threads waited.
+    pub lifted: u64,
+    /// Why it is not woken, and looks every 4 ms instead.
+    pub lack: Option<String>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// The budget.
+    fast: AtomicU64,
+    /// What of the charge is files' pages, as it was read last.
+    files: AtomicU64,
+    /// The run may have more than its budget for now.
+    loose: AtomicBool,
+    /// Files' pages are in the budget, so none are beside it.
+    files_count: bool,
+    /// A policy chooses what leaves: the kernel is asked only when it is too late for that.
+    policy: AtomicBool,
+    over: AtomicBool,
+    told: Mutex<Guarded>,
+    /// Marks that the kernel has taken, and the guard has not yet.
+    ready: Mutex<Option<(OwnedFd, Marks)>>,
+    /// Whether some are being set.
+    setting: AtomicBool,
+    /// The kernel tells of no crossings.
+    refused: AtomicBool,
+}
+
+/// The thread, as the engine has it.
+#[derive(Debug)]
+pub(super) struct Guard {
+    shared: Arc<Shared>,
+    wake: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Guard {
+    /// Begins to watch a group; `files_count` says whether its files' pages are in the budget.
+    ///
+    /// # Errors
+    /// If the kernel does not tell of crossings.
+    pub(super) fn start(
+        (group, files_count): (Group, bool),
+        fast: Bytes,
+        brake: Arc<Brake>,
+        bound: Option<(Arc<Bound>, OwnedFd)>,
+        asking: Asking,
+        free_swap: fn() -> Bytes,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            fast: AtomicU64::new(fast.get()),
+            files: AtomicU64::new(group.files().filter(|_| !files_count).unwrap_or_default().get()),
+            files_count,
+            loose: AtomicBool::new(false),
+            policy: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            told: Mutex::default(),
+            ready: Mutex::default(),
+            setting: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+        });
+        let wake = event()?;
+        let mut watch = Watch {
+            woken: wake.try_clone()?,
+            shared: Arc::clone(&shared),
+            crossed: None,
+            group,
+            brake,
+            bound,
+            raised: Bytes::ZERO,
+            changed: Instant::now(),
+            lifted: None,
+            rose: None,
+            progress: None,
+            asking,
+            came: None,
+            brakes: false,
+            at_bound: false,
+            read: None,
+            watches_files: false,
+            exceeded: Bytes::ZERO,
+            locked: Bytes::ZERO,
+            free_swap,
+        };
+        // The limit is there before the program has its first page.
+        watch.look();
+        let builder = thread::Builder::new().name("terrace-guard".into());
+        let thread = builder.spawn(move || watch.run())?;
+        Ok(Self { shared, wake, thread: Some(thread) })
+    }
+
+    /// The budget from now on.
+    pub(super) fn set_fast(&self, fast: Bytes) {
+        self.shared.fast.store(fast.get(), Ordering::Release);
+        self.poke();
+    }
+
+    /// What of the charge is files' pages.
+    pub(super) fn set_files(&self, files: Bytes) {
+        self.shared.files.store(files.get(), Ordering::Release);
+    }
+
+    /// The same as it was read last, by whomever.
+    pub(super) fn files(&self) -> Bytes {
+        Bytes(self.shared.files.load(Ordering::Acquire))
+    }
+
+    /// Whether a policy chooses what leaves.
+    pub(super) fn set_policy(&self, policy: bool) {
+        self.shared.policy.store(policy, Ordering::Release);
+    }
+
+    /// Lets the run have more than its budget, or no longer.
+    pub(super) fn set_loose(&self, loose: bool) {
+        self.shared.loose.store(loose, Ordering::Release);
+        self.poke();
+    }
+
+    /// What it has done since the last call.
+    pub(super) fn take(&self) -> Guarded {
+        let mut told = self.shared.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let brakes = told.brakes;
+        std::mem::replace(&mut *told, Guarded { brakes, ..Guarded::default() })
+    }
+
+    /// Ends it; what it has done since the last call of [`Guard::take`].
+    pub(super) fn end(self) -> Guarded {
+        let shared = Arc::clone(&self.shared);
+        drop(self);
+        std::mem::take(&mut *shared.told.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn poke(&self) {
+        signal(&self.wake);
+    }
+}
+
+/// By how much the limit above the budget is raised at once.
+fn step(fast: Bytes) -> Bytes {
+    (fast / 100).max(Bytes::kib(64))
+}
+
+/// Wakes whoever waits for an event.
+fn signal(event: &OwnedFd) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: eight bytes to an event of ours. A full counter wakes as well.
+    let _ = unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::Release);
+        self.poke();
+        if let Some(thread) = self.thread.take() {
+            // The brake is taken off by the engine's end in any case.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What is free of all swap.
+pub(super) fn free_swap() -> Bytes {
+    let mut info = MaybeUninit::<libc::sysinfo>::zeroed();
+    // SAFETY: fills a structure of that size; one of zeroes is one of numbers, too.
+    let info = unsafe {
+        libc::sysinfo(info.as_mut_ptr());
+        info.assume_init()
+    };
+    Bytes(info.freeswap * u64::from(info.mem_unit))
+}
+
+/// What is kept in the thread.
+struct Watch {
+    shared: Arc<Shared>,
+    group: Group,
+    brake: Arc<Brake>,
+    /// The limit above the budget, and what is signalled where threads wait at it in vain.
+    bound: Option<(Arc<Bound>, OwnedFd)>,
+    /// By how much it is raised for that, when that was changed, and since when it is off.
+    raised: Bytes,
+    changed: Instant,
+    lifted: Option<Instant>,
+    /// When it was raised last.
+    rose: Option<Instant>,
+    /// Whether anything leaves at it, as of when.
+    progress: Option<(Instant, (u64, u64))>,
+    asking: Asking,
+    woken: OwnedFd,
+    /// Signalled at crossings of these charges.
+    crossed: Option<(OwnedFd, Marks)>,
+    /// How much the run had when it was seen above the first mark last, some [`LATELY`] ago.
+    came: Option<(Instant, Bytes)>,
+    /// Whether the guard brakes.
+    brakes: bool,
+    /// Whether the run has its budget, and is bounded by the limit above it.
+    at_bound: bool,
+    /// When files' pages were read.
+    read: Option<Instant>,
+    /// Whether there would be as much as is room made at, if the files' pages were none.
+    watches_files: bool,
+    /// The most above a budget that was seen.
+    exceeded: Bytes,
+    /// What cannot be put out at all.
+    locked: Bytes,
+    /// What of swap is free.
+    free_swap: fn() -> Bytes,
+}
+
+/// Amounts at which something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Marks {
+    /// Room is asked for.
+    low: Bytes,
+    /// One that fills fast is braked.
+    high: Bytes,
+    /// Everybody is.
+    budget: Bytes,
+}
+
+impl Marks {
+    pub(super) fn of(fast: Bytes) -> Self {
+        let low = part(fast, LOW);
+        Self { low: fast - low, high: fast - low / 2, budget: fast }
+    }
+
+    /// With the files' pages, as the group is charged.
+    fn above(self, files: Bytes) -> Self {
+        Self { low: self.low + files, high: self.high + files, budget: self.budget + files }
+    }
+}
+
+/// What is to be done about so much memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// There is room: nothing is braked.
+    GoOn,
+    /// Room is to be made.
+    MakeRoom,
+    /// And a limit bounds the run meanwhile.
+    AtBound,
+    /// And the run is slowed down meanwhile.
+    Brake(Pace),
+}
+
+/// Decides. `fills` says how fast memory has grown since it came above the first mark; `None` if it
+/// was not seen below.
+pub(super) fn order(resident: Bytes, fast: Bytes, fills: Option<BytesPerSecond>) -> Order {
+    let marks = Marks::of(fast);
+    let is_fast = fills.is_none_or(|rate| rate.0 > SLOW_FILL.0);
+    if resident < marks.low {
+        Order::GoOn
+    } else if resident >= marks.budget || is_fast && resident >= marks.high {
+        // What thrashes comes up to its budget all the time, and must get on.
+        let is_near = is_fast && marks.budget - marks.low < NEAR;
+        let is_above = resident > fast + fast / 32;
+        Order::Brake(if is_near || is_above { Pace::Hundredth } else { Pace::Tenth })
+    } else {
+        Order::MakeRoom
+    }
+}
+
+impl Watch {
+    fn run(mut self) {
+        run_first();
+        let mut spent = sys::thread_cpu();
+        while !self.shared.over.load(Ordering::Acquire) {
+            self.look();
+            let now = sys::thread_cpu();
+            self.tell(|told| told.cpu += now.saturating_sub(spent));
+            spent = now;
+            self.wait();
+        }
+        // Not to be left on by somebody who is gone.
+        if let Some((bound, _)) = &self.bound {
+            let _ = bound.set(None, Bytes::ZERO);
+        }
+        let _ = self.brake.set(Holder::Guard, None);
+        self.tell_braking(false);
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Guarded)) {
+        change(&mut self.shared.told.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn fast(&self) -> Bytes {
+        Bytes(self.shared.fast.load(Ordering::Acquire))
+    }
+
+    fn files(&self) -> Bytes {
+        Bytes(self.shared.files.load(Ordering::Acquire))
+    }
+
+    /// Has the kernel tell of the marks as they are now. It takes some 10 ms for each, in a thread of
+    /// its own: until then those that were set before are waited for, and the guard looks by itself.
+    fn set_marks(&mut self) {
+        let ready = self.shared.ready.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The old event is closed, and by that forgotten.
+        self.crossed = ready.or(self.crossed.take());
+        // Files' pages are looked at from here on.
+        let first = Marks::of(self.fast()).low;
+        let marks = Marks::of(self.fast()).above(self.files());
+        let is_near = |(_, old): &(OwnedFd, Marks)| {
+            old.budget.max(marks.budget) - old.budget.min(marks.budget) <= MOVED
+        };
+        let is_set = self.crossed.as_ref().is_some_and(is_near);
+        let refused = self.shared.refused.load(Ordering::Acquire);
+        if is_set || refused || self.shared.setting.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (shared, group) = (Arc::clone(&self.shared), self.group.clone());
+        let set = self.woken.try_clone().and_then(|woken| {
+            let builder = thread::Builder::new().name("terrace-marks".into());
+            builder.spawn(move || {
+                let event = event().and_then(|event| {
+                    let all = [first, marks.low, marks.high, marks.budget];
+                    group.tell_of_crossings(&event, &all).map(|()| event)
+                });
+                match event {
+                    Ok(event) => {
+                        let mut ready = shared.ready.lock().unwrap_or_else(PoisonError::into_inner);
+                        *ready = Some((event, marks));
+                    }
+                    // The run has ended.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                    Err(e) => {
+                        shared.refused.store(true, Ordering::Release);
+                        let mut told = shared.told.lock().unwrap_or_else(PoisonError::into_inner);
+                        told.lack = Some(e.to_string());
+                    }
+                }
+                shared.setting.store(false, Ordering::Release);
+                signal(&woken);
+            })
+        });
+        if let Err(error) = set {
+            self.shared.setting.store(false, Ordering::Release);
+            self.shared.refused.store(true, Ordering::Release);
+            self.tell(|told| told.lack = Some(error.to_string()));
+        }
+    }
+
+    /// Waits for a crossing, a word of the engine's, or the next look.
+    fn wait(&mut self) {
+        let is_blind = self.crossed.is_none() || self.shared.setting.load(Ordering::Acquire);
+        let timeout = if self.brakes || self.at_bound {
+            LOOKS.0
+        } else if self.came.is_some() || is_blind || self.watches_files {
+            LOOKS.1
+        } else {
+            LOOKS.2
+        };
+        let crossed = self.crossed.as_ref().map_or(-1, |(event, _)| event.as_raw_fd());
+        let waits = self.bound.as_ref().map_or(-1, |(_, event)| event.as_raw_fd());
+        let mut all = [waits, crossed, self.woken.as_raw_fd()].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        let milliseconds = (timeout.get() / 1_000_000) as i32;
+        // SAFETY: so many entries, of descriptors that are open, or of none.
+        unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, milliseconds) };
+        let mut count = [0u8; 8];
+        for ready in all.iter().filter(|one| one.revents & libc::POLLIN != 0) {
+            // SAFETY: an event of ours gives eight bytes, and does not block.
+            unsafe { libc::read(ready.fd, count.as_mut_ptr().cast(), count.len()) };
+        }
+        if all[0].revents & libc::POLLIN != 0 {
+            self.lift();
+        }
+    }
+
+    /// Raises the limit at once: threads wait at it for which the kernel found no room.
+    fn lift(&mut self) {
+        let Some((bound, _)) = &self.bound else { return };
+        let fast = self.fast();
+        let step = step(fast);
+        self.raised += step;
+        self.changed = Instant::now();
+        // A group that is gone has none.
+        let _ = if self.raised.as_f64() > fast.as_f64() * RAISED {
+            self.raised = Bytes::ZERO;
+            self.lifted = Some(Instant::now());
+            bound.set(None, Bytes::ZERO).map(|_| ())
+        } else {
+            // It may be above where it belongs, as more was charged.
+            bound.raise(step, Bound::place(fast, self.files()) + self.raised)
+        };
+        (self.progress, self.rose) = (None, Some(Instant::now()));
+        self.tell(|told| told.lifted += 1);
+    }
+
+    /// Whether threads are at the limit, and have been for a while, and nothing leaves.
+    fn is_stuck(&mut self, now: Instant) -> bool {
+        let Some((bound, _)) = &self.bound else { return false };
+        let is = bound.progress(self.shared.files_count);
+        let patience = if self.shared.files_count { PATIENCE_OF_STAT } else { PATIENCE };
+        match self.progress {
+            Some((since, was)) if was.1 == is.1 => is.0 > was.0 && now >= since + patience,
+            _ => {
+                self.progress = Some((now, is));
+                if now >= self.changed + GIVEN_BACK {
+                    self.raised -= step(self.fast()).min(self.raised);
+                    self.changed = now;
+                }
+                false
+            }
+        }
+    }
+
+    /// Has the limit where it belongs; whether it is in force.
+    fn bound(&mut self, fast: Bytes, charged: Bytes, now: Instant) -> bool {
+        let Some((bound, _)) = &self.bound else { return false };
+        let is_loose = self.shared.loose.load(Ordering::Acquire);
+        let is_lifted = self.lifted.is_some_and(|at| now < at + LIFTED);
+        // It would find nothing to put out, and system calls would fail for that.
+        let has_to_put_out = (self.free_swap)() >= SWAP_LEFT && self.locked <= fast / 2;
+        let place = Bound::place(fast, self.files());
+        let at = (!is_loose && !is_lifted && has_to_put_out).then(|| {
+            // Where shares move, one side grows while the other one is being put out.
+            if self.shared.files_count {
+                bound.following(place, charged)
+            } else {
+                place + self.raised
+            }
+        });
+        // Of a group that is gone there is nothing to bound.
+        bound.set(at, charged).unwrap_or(false)
+    }
+
+    /// Looks what the group has, and does what is to be done.
+    fn look(&mut self) {
+        // A group that is gone has nothing.
+        let Some(charged) = self.group.charged() else { return };
+        let fast = self.fast();
+        let marks = Marks::of(fast);
+        let mut resident = charged - self.files();
+        let now = Instant::now();
+        let are_many = self.files() > fast / FEW;
+        self.watches_files = are_many && charged >= marks.low;
+        let every = match (resident >= marks.budget, are_many) {
+            (true, _) => FILES[0],
+            (false, true) => FILES[1],
+            (false, false) => FILES[2],
+        };
+        let is_due = self.read.is_none_or(|at| now >= at + every);
+        // Files' pages may have come meanwhile, which are no part of what is told below.
+        let is_most = resident > fast + self.exceeded;
+        if charged >= marks.low && (is_due || is_most) {
+            self.read = Some(now);
+            let (files, locked) =
+                self.group.files_and_locked().unwrap_or((self.files(), self.locked));
+            let files = if self.shared.files_count { Bytes::ZERO } else { files };
+            self.shared.files.store(files.get(), Ordering::Release);
+            self.locked = locked;
+            resident = charged - files;
+        }
+        let is_bound = self.bound(fast, charged, now);
+        let fills = self.came.and_then(|(at, had)| {
+            let time = now.duration_since(at).as_secs_f64();
+            let grown = resident - had.min(resident);
+            (time > 0.0).then(|| BytesPerSecond(grown.as_f64() / time))
+        });
+        let mut order = order(resident, fast, fills);
+        // Pages of files that the kernel has dropped leave room below the limit that is not the
+        // program's: what it has taken of that has to be put out first.
+        let taken = Bound::place(fast, Bytes::ZERO) + self.raised + fast / 100;
+        if is_bound && resident <= taken && matches!(order, Order::Brake(_)) {
+            order = Order::AtBound;
+        }
+        if self.shared.loose.load(Ordering::Acquire) {
+            order = Order::GoOn;
+        }
+        self.at_bound = order == Order::AtBound;
+        if resident < fast {
+            (self.raised, self.progress) = (Bytes::ZERO, None);
+        }
+        match order {
+            Order::GoOn => {
+                self.came = None;
+                self.slow_down(None);
+            }
+            Order::MakeRoom => {
+                // What it did long ago says nothing of what it does now.
+                if self.came.is_none_or(|(at, _)| now >= at + LATELY) {
+                    self.came = Some((now, resident));
+                }
+                if !self.shared.policy.load(Ordering::Acquire) {
+                    self.make_room(resident, fast);
+                }
+            }
+            Order::AtBound => {
+                if self.is_stuck(now) {
+                    self.lift();
+                } else if self.shared.files_count && self.rose.is_none_or(|at| now >= at + LIFTED) {
+                    self.raised = Bytes::ZERO;
+                }
+                self.came.get_or_insert((now, resident));
+                self.slow_down(None);
+                self.make_room(resident, fast);
+            }
+            Order::Brake(pace) => {
+                self.came.get_or_insert((now, resident));
+                self.slow_down(Some(pace));
+                self.make_room(resident, fast);
+            }
+        }
+        if resident > fast {
+            self.exceeded = self.exceeded.max(resident - fast);
+            self.tell(|told| told.exceeded = told.exceeded.max(resident - fast));
+        }
+        self.set_marks();
+    }
+
+    fn make_room(&self, resident: Bytes, fast: Bytes) {
+        let wanted = resident + part(fast, LOW) + part(fast, BATCH) - fast;
+        if self.asking.ask_unless_failed(wanted) {
+            self.tell(|told| told.asked += wanted);
+        }
+    }
+
+    fn slow_down(&mut self, pace: Option<Pace>) {
+        // Of a group that is gone there is nothing to slow down.
+        if self.brake.set(Holder::Guard, pace).unwrap_or(false) {
+            visit_processors();
+        }
+        self.tell_braking(pace.is_some());
+    }
+
+    /// It brakes, or does no longer.
+    fn tell_braking(&mut self, brakes: bool) {
+        if std::mem::replace(&mut self.brakes, brakes) != brakes {
+            self.tell(|told| told.brakes = brakes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::bound::tests::Directory;
+    use super::super::reclaimer::Reclaimer;
+    use super::*;
+
+    /// 1 GiB: room is asked for 24.6 MiB below it.
+    const FAST: Bytes = Bytes::gib(1);
+
+    #[test]
+    fn what_fills_fast_is_braked_before_its_budget_and_the_rest_at_it() {
+        let slow = Some(BytesPerSecond(3e8));
+        let quick = Some(BytesPerSecond(2e9));
+        let at = |below: u64| FAST - Bytes::mib(below);
+
+        assert_eq!(order(at(30), FAST, None), Order::GoOn);
+        assert_eq!(order(at(20), FAST, None), Order::MakeRoom);
+        assert_eq!(order(at(10), FAST, slow), Order::MakeRoom);
+        assert_eq!(order(at(10), FAST, quick), Order::Brake(Pace::Tenth));
+        assert_eq!(order(at(10), FAST, None), Order::Brake(Pace::Tenth), "it was not seen coming");
+        assert_eq!(order(FAST, FAST, slow), Order::Brake(Pace::Tenth));
+        assert_eq!(order(FAST + Bytes::mib(40), FAST, slow), Order::Brake(Pace::Hundredth));
+    }
+
+    #[test]
+    fn a_small_budget_has_the_stronger_brake_at_once() {
+        let fast = Bytes::mib(16);
+        assert_eq!(order(fast - Bytes::kib(900), fast, None), Order::Brake(Pace::Hundredth));
+        assert_eq!(order(fast - Bytes::mib(3), fast, None), Order::GoOn);
+    }
+
+    #[test]
+    fn marks_lie_above_each_other_and_go_with_the_files() {
+        for mib in [1, 16, 1024, 65_536] {
+            let marks = Marks::of(Bytes::mib(mib));
+            assert!(marks.low < marks.high && marks.high < marks.budget, "{mib}: {marks:?}");
+            let above = marks.above(Bytes::mib(5));
+            assert_eq!(above.budget - marks.budget, Bytes::mib(5));
+        }
+    }
+
+    /// A guard of a run in a group that is a directory.
+    fn guard(directory_of: &Group, swap: fn() -> Bytes) -> (Guard, OwnedFd, Reclaimer) {
+        let waits = event().unwrap();
+        let signals = waits.try_clone().unwrap();
+        let bound = Arc::new(Bound::new(directory_of.clone(), &waits).unwrap());
+        let brake = Arc::new(Brake::new(directory_of.clone()));
+        let reclaimer = Reclaimer::start(|_| Ok(())).unwrap();
+        let asking = reclaimer.asking();
+        let group = directory_of.clone();
+        let bound = Some((bound, waits));
+        let guard = Guard::start((group, false), FAST, brake, bound, asking, swap).unwrap();
+        (guard, signals, reclaimer)
+    }
+
+    /// Waits until the limit is as it should be. What is written lies over what was there.
+    fn until(directory: &Directory, is_so: impl Fn(&str) -> bool) {
+        while !is_so(&directory.peek("memory.limit_in_bytes")) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn threads_that_wait_at_the_limit_in_vain_go_on_and_it_is_set_again_when_there_is_room() {
+        let (directory, group) = Directory::new();
+        let (guard, waits, _reclaimer) = guard(&group, || Bytes::gib(1));
+        let limit = Bound::place(FAST, Bytes::ZERO).get().to_string();
+        until(&directory, |text| text == limit);
+
+        directory.charge(Bound::place(FAST, Bytes::ZERO));
+        signal(&waits);
+
+        let raised = (Bound::place(FAST, Bytes::ZERO) + FAST / 100).get().to_string();
+        until(&directory, |text| text == raised);
+        directory.charge(Bytes::mib(1));
+        until(&directory, |text| text == limit);
+        assert_eq!(guard.take().lifted, 1);
+        drop(guard);
+        assert!(directory.peek("memory.limit_in_bytes").starts_with("-1"), "nobody would lift it");
+    }
+
+    /// The kernel would kill there in the end, or have a system call fail.
+    #[test]
+    fn the_limit_is_raised_before_the_kernel_gives_up() {
+        let (directory, group) = Directory::new();
+        let at = Bound::place(FAST, Bytes::ZERO);
+        let (guard, _waits, _reclaimer) = guard(&group, || Bytes::gib(1));
+        until(&directory, |text| text == at.get().to_string());
+        directory.put("memory.memsw.usage_in_bytes", "99");
+        directory.charge(at);
+        let mut refused = 0;
+        while guard.take().lifted == 0 {
+            refused += 1;
+            directory.put("memory.failcnt", &format!("{refused}\n"));
+            thread::sleep(Duration::from_millis(1));
+        }
+        until(&directory, |text| text.parse::<u64>().is_ok_and(|limit| limit > at.get()));
+    }
+
+    /// A step that was needed once is not kept for as long as the run is at its limit.
+    #[test]
+    fn what_the_limit_was_raised_by_is_taken_back_while_memory_leaves() {
+        let (directory, group) = Directory::new();
+        let at = Bound::place(FAST, Bytes::ZERO);
+        let (guard, waits, _reclaimer) = guard(&group, || Bytes::gib(1));
+        until(&directory, |text| text == at.get().to_string());
+        directory.charge(at - Bytes::mib(1));
+        signal(&waits);
+        until(&directory, |text| text == (at + FAST / 100).get().to_string());
+
+        let mut out = 0;
+        while directory.peek("memory.limit_in_bytes") != at.get().to_string() {
+            out += 4096;
+            directory.put("memory.memsw.usage_in_bytes", &(at.get() + out).to_string());
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(guard.take().lifted, 1);
+    }
+
+    /// A program that writes a file has pages of it beside its budget. When they are dropped, memory of
+    /// the program's comes in their place, below the limit.
+    #[test]
+    fn room_that_files_have_left_is_not_the_programs() {
+        let (directory, group) = Directory::new();
+        let files = |mib: u64| format!("total_cache {}\ntotal_unevictable 0\n", mib << 20);
+        directory.put("memory.stat", &files(100));
+        let at = Bound::place(FAST, Bytes::mib(100));
+        let (guard, _waits, _reclaimer) = guard(&group, || Bytes::gib(1));
+        until(&directory, |text| text == at.get().to_string());
+        directory.charge(at);
+        guard.set_fast(FAST);
+        thread::sleep(Duration::from_millis(20));
+        assert!(!guard.take().brakes, "the files are beside it");
+
+        directory.put("memory.stat", &files(0));
+        while !guard.take().brakes {
+            guard.set_fast(FAST);
+            thread::sleep(Duration::from_millis(1));
+        }
+        directory.charge(Bound::place(FAST, Bytes::ZERO));
+        while guard.take().brakes {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!directory.peek("memory.limit_in_bytes").starts_with("-1"));
+    }
+
+    /// With swap full, or memory locked, the kernel would find nothing.
+    #[test]
+    fn there_is_no_limit_where_nothing_can_be_put_out() {
+        let full: fn() -> Bytes = || SWAP_LEFT - Bytes(1);
+        for (swap, locked) in [(full, 0), (|| Bytes::gib(1), 700 << 20)] {
+            let (directory, group) = Directory::new();
+            directory.put("memory.stat", &format!("total_cache 0\ntotal_unevictable {locked}\n"));
+            directory.charge(FAST - Bytes::mib(1));
+            let (guard, _waits, _reclaimer) = guard(&group, swap);
+            // It looks at once, and again whenever it is told of a budget.
+            for _ in 0..20 {
+                guard.set_fast(FAST);
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(directory.take("memory.limit_in_bytes"), "", "{locked} locked");
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! This machine.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use terrace_core::{Bytes, Nanos};
+use terrace_live::attach::targets::{self, Targets};
+use terrace_live::numa::moves::ProcessHandle;
+use terrace_live::space::proc_maps::{self, Mapping};
+use terrace_live::sys;
+use terrace_sampler::pagemap::{Pagemap, Query, is};
+use terrace_sampler::perf::direct::DirectReclaims;
+use terrace_sampler::perf::major::MajorFaults;
+
+use super::bound::Bound;
+use super::brake::{Brake, Braked, Holder};
+use super::guard::{Guard, Guarded, free_swap};
+use super::reclaimer::Reclaimer;
+use super::world::{Advice, DirectReclaim, MajorFault, Run, World};
+use crate::division::Division;
+use crate::division::count::Counts;
+use crate::setup::group::{Group, Pace, Version, event};
+
+/// How often the files' pages of a group are read: the kernel adds its counters up for that.
+const FILES: Nanos = Nanos::millis(200);
+/// The same while there seems to be more than the budget: files that were read in meanwhile are none of
+/// it.
+const FILES_ABOVE: Nanos = Nanos::millis(2);
+/// Where `memory.high` is set above the budget, under version 2 of control groups: below what is
+/// promised (5 %), and above what room is made for.
+const HIGH: f64 = 1.03;
+const PAGE: u64 = 4096;
+
+/// Whose memory it is.
+#[derive(Clone, Debug)]
+pub enum Whose {
+    /// That of a control group of the run's own.
+    Run(Group),
+    /// That of a control group that is somebody else's: no limit of it is changed.
+    Group(Group),
+    /// That of processes, wherever they are.
+    Processes(Targets),
+    /// That of what this process has started.
+    Started,
+}
+
+impl Whose {
+    /// The group that counts the memory.
+    fn counted(&self) -> Option<&Group> {
+        match self {
+            Self::Run(group) | Self::Group(group) => Some(group),
+            Self::Processes(_) | Self::Started => None,
+        }
+    }
+
+    /// The group whose limits may be changed.
+    fn own(&self) -> Option<&Group> {
+        match self {
+            Self::Run(group) => Some(group),
+            _ => None,
+        }
+    }
+
+    /// The group that the kernel can be asked to put memory of out.
+    fn reclaims(&self) -> Option<&Group> {
+        match self {
+            Self::Run(group) => Some(group),
+            // It takes a limit under version 1.
+            Self::Group(group) => Some(group).filter(|group| group.can_be_reclaimed()),
+            _ => None,
+        }
+    }
+}
+
+/// Programs on this machine.
+#[derive(Debug)]
+pub struct LinuxWorld {
+    whose: Whose,
+    faults: Option<MajorFaults>,
+    direct: io::Result<DirectReclaims>,
+    /// Under version 1, what slows the run down, and who is woken when it has to be. The guard goes
+    /// before the reclaimer, which it asks.
+    guard: Option<Guard>,
+    /// What a guard that has ended had done.
+    guarded: Guarded,
+    brake: Option<Arc<Brake>>,
+    /// Under version 1, the limit above the budget.
+    bound: Option<Arc<Bound>>,
+    /// Started when memory is short for the first time.
+    reclaimer: Option<Reclaimer>,
+    open: BTreeMap<u32, Open>,
+    /// The budget, of a group of the run's own.
+    fast: Option<Bytes>,
+    /// Where the kernel slows the run down by itself.
+    hold: Option<Bytes>,
+    /// Whether it does not for now.
+    loose: bool,
+    /// What of the group's memory is files' pages beside the budget, and when that was read.
+    files: (Bytes, Option<Nanos>),
+    /// How the budget is divided, if files are in it.
+    division: Option<Arc<Division>>,
+}
+
+/// Opened anew for every pass, as a program that executes another has a new page table.
+#[derive(Debug)]
+struct Open {
+    pagemap: Pagemap,
+    handle: ProcessHandle,
+}
+
+impl LinuxWorld {
+    /// Somebody's memory. Without a watch for major faults, whose
+    /// absence is the error of the second value, nothing is seen of what comes back.
+    pub fn new(whose: Whose) -> (Self, io::Result<()>) {
+        let (faults, lack) = match MajorFaults::open() {
+            Ok(faults) => (Some(faults), Ok(())),
+            Err(e) => (None, Err(e)),
+        };
+        let one = whose.own().filter(|group| group.version() == Version::One);
+        let brake = one.map(|group| Arc::new(Brake::new(group.clone())));
+        let world = Self {
+            direct: DirectReclaims::open(Path::new("/")),
+            whose,
+            faults,
+            guard: None,
+            guarded: Guarded::default(),
+            brake,
+            bound: None,
+            reclaimer: None,
+            open: BTreeMap::new(),
+            fast: None,
+            hold: None,
+            loose: false,
+            files: (Bytes::ZERO, None),
+            division: None,
+        };
+        (world, lack)
+    }
+
+    /// Has files' pages count, and what leaves taken from either side as the budget is divided. To be
+    /// called before [`LinuxWorld::hold`].
+    pub fn divide(&mut self, division: Arc<Division>) {
+        self.division = Some(division);
+    }
+
+    /// Holds the run near a budget, files' pages not counted unless it is divided, without being asked again: under
+    /// version 2 of control groups the kernel slows down who allocates from 3 % above it on, under
+    /// version 1 a guard does who is woken before. To be called again when the budget changes.
+    /// `policy` says whether one chooses what leaves.
+    ///
+    /// # Errors
+    /// The system's. Under version 1 the engine goes on without the guard.
+    pub fn hold(&mut self, fast: Bytes, policy: bool) -> io::Result<()> {
+        let Some(group) = self.whose.own().cloned() else { return Ok(()) };
+        self.fast = Some(fast);
+        if group.version() == Version::Two {
+            let at = Bytes::from_f64(fast.as_f64() * HIGH);
+            self.hold = Some(at);
+            // With the files' pages, from the next look on.
+            self.files.1 = None;
+            return group.brake(at + self.files.0);
+        }
+        if let Some(guard) = &self.guard {
+            guard.set_fast(fast);
+            return Ok(());
+        }
+        let Some(brake) = self.brake.clone().filter(|brake| brake.is_there()) else {
+            return Ok(());
+        };
+        // Whoever kept this group before may have been killed while it braked.
+        group.release()?;
+        group.prefer_swap()?;
+        let waits = event()?;
+        // Without it processor time brakes.
+        let bound = Bound::new(group.clone(), &waits).map(Arc::new);
+        self.bound = bound.as_ref().ok().cloned();
+        let make_room = make_room(group.clone(), self.bound.clone(), self.division.clone());
+        // Not two that set limits.
+        self.reclaimer = None;
+        let reclaimer = Reclaimer::start(make_room)?;
+        let asking = self.reclaimer.insert(reclaimer).asking();
+        let bounds = self.bound.clone().map(|bound| (bound, waits));
+        let files_count = self.division.is_some();
+        let guard = Guard::start((group, files_count), fast, brake, bounds, asking, free_swap)?;
+        guard.set_policy(policy);
+        self.guard = Some(guard);
+        bound.map(|_| ())
+    }
+
+    /// The group that counts its memory, if one does.
+    pub fn group(&self) -> Option<&Group> {
+        self.whose.counted()
+    }
+
+    /// What of its memory lies in swap; `None` where the kernel does not tell.
+    pub fn swapped(&self, processes: &[u32]) -> Option<Bytes> {
+        if let Some(group) = self.whose.counted() {
+            return group.swapped();
+        }
+        let of = |process: &u32| {
+            let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+            let line = text.lines().find_map(|line| line.strip_prefix("VmSwap:"))?;
+            line.split_ascii_whitespace().next()?.parse().ok().map(Bytes::kib)
+        };
+        Some(processes.iter().filter_map(of).fold(Bytes::ZERO, |a, b| a + b))
+    }
+
+    /// Major faults that the kernel could not tell of.
+    pub fn lost(&self) -> u64 {
+        self.faults.as_ref().map_or(0, MajorFaults::lost)
+    }
+
+    /// Why nothing is known of what programs put out themselves; `None` if that is known.
+    pub fn lacks_direct(&self) -> Option<&io::Error> {
+        self.direct.as_ref().err()
+    }
+
+    /// Times that programs put memory out themselves that the kernel could not tell of.
+    pub fn direct_lost(&self) -> u64 {
+        self.direct.as_ref().map_or(0, DirectReclaims::lost)
+    }
+
+    /// Threads whose major faults could not be watched.
+    pub fn unwatched(&self) -> u64 {
+        self.faults.as_ref().map_or(0, MajorFaults::unwatched)
+    }
+
+    fn open(&mut self, process: u32) -> io::Result<&mut Open> {
+        use std::collections::btree_map::Entry;
+        match self.open.entry(process) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => Ok(entry.insert(Open {
+                pagemap: Pagemap::open(process)?,
+                handle: ProcessHandle::open(process)?,
+            })),
+        }
+    }
+}
+
+/// How the kernel is asked to put so much of a group's memory out.
+fn make_room(
+    group: Group,
+    bound: Option<Arc<Bound>>,
+    division: Option<Arc<Division>>,
+) -> impl Fn(Bytes) -> io::Result<()> + Send + 'static {
+    move |bytes| {
+        let Some(division) = &division else {
+            return match &bound {
+                Some(bound) => bound.reclaim(bytes),
+                None => group.reclaim(bytes),
+            };
+        };
+        division.reclaim(
+            bytes,
+            || Counts::of(&group).ok(),
+            |kind, bytes| {
+                group.reclaim_kind(kind, bytes, |bytes| match &bound {
+                    Some(bound) => bound.reclaim(bytes),
+                    None => group.reclaim(bytes),
+                })
+            },
+        )
+    }
+}
+
+/// What a process has in memory that is no file's, from `/proc/PID/statm`. Memory that is shared is left
+/// out: whose it is this file does not say.
+fn anonymous(process: u32) -> Option<Bytes> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/statm")).ok()?;
+    let mut pages = text.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
+    let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
+    Some(Bytes(resident.saturating_sub(shared) * PAGE))
+}
+
+impl World for LinuxWorld {
+    fn now(&mut self) -> Nanos {
+        Nanos(sys::now())
+    }
+
+    fn cpu(&mut self) -> Nanos {
+        sys::thread_cpu()
+    }
+
+    fn processes(&mut self) -> Vec<u32> {
+        let list = match &self.whose {
+            Whose::Run(group) => group.members(),
+            Whose::Group(group) => group.members_below(),
+            // What is gone has no processes.
+            Whose::Processes(targets) => targets.list().unwrap_or_default(),
+            Whose::Started => targets::started(std::process::id()),
+        };
+        self.open.retain(|process, _| list.binary_search(process).is_ok());
+        list
+    }
+
+    fn resident(&mut self, processes: &[u32]) -> Bytes {
+        let now = self.now();
+        let Some((group, charged)) = self.whose.counted().and_then(|g| Some((g, g.charged()?)))
+        else {
+            return processes.iter().filter_map(|&p| anonymous(p)).fold(Bytes::ZERO, |a, b| a + b);
+        };
+        let files = self.guard.as_ref().map_or(self.files.0, Guard::files);
+        let is_above = self.fast.is_some_and(|fast| charged > fast + files);
+        let every = if is_above { FILES_ABOVE } else { FILES };
+        if self.files.1.is_none_or(|at| now >= at + every) {
+            if self.division.is_none() {
+                self.files.0 = group.files().unwrap_or(self.files.0);
+            }
+            self.files.1 = Some(now);
+            if let Some(guard) = &self.guard {
+                guard.set_files(self.files.0);
+            }
+            if let Some(at) = self.hold.filter(|_| !self.loose) {
+                // The kernel counts files' pages, which are beside the budget. A group that is
+                // gone needs no brake; one that stays where it was brakes too early.
+                let _ = group.brake(at + self.files.0);
+            }
+        }
+        // The guard reads them more often where it matters.
+        charged - self.guard.as_ref().map_or(self.files.0, Guard::files)
+    }
+
+    fn mappings(&mut self, process: u32) -> io::Result<Vec<(u64, u64)>> {
+        self.open.remove(&process);
+        let text = std::fs::read(format!("/proc/{process}/maps"))?;
+        Ok(text
+            .split(|&byte| byte == b'\n')
+            .filter_map(proc_maps::parse)
+            .filter(Mapping::is_ordinary)
+            .map(|m| (m.start as u64, m.end as u64))
+            .collect())
+    }
+
+    fn content(
+        &mut self,
+        process: u32,
+        start: u64,
+        end: u64,
+        each: &mut dyn FnMut(Run),
+    ) -> io::Result<()> {
+        let query = Query {
+            any: is::PRESENT | is::SWAPPED,
+            tell: is::PRESENT | is::SWAPPED | is::FILE | is::ZERO,
+            protect: false,
+        };
+        self.open(process)?.pagemap.scan(start, end, query, each)
+    }
+
+    fn advise(&mut self, process: u32, advice: Advice, ranges: &[(u64, u64)]) -> io::Result<()> {
+        self.open(process)?.handle.advise(advice, ranges)
+    }
+
+    fn can_reclaim(&self) -> bool {
+        self.whose.reclaims().is_some()
+    }
+
+    fn reclaim(&mut self, bytes: Bytes) -> io::Result<bool> {
+        let Some(group) = self.whose.reclaims() else { return Ok(false) };
+        if let Some(reclaimer) = &self.reclaimer {
+            return reclaimer.ask(bytes);
+        }
+        let make_room = make_room(group.clone(), None, self.division.clone());
+        let reclaimer = Reclaimer::start(make_room)?;
+        self.reclaimer.insert(reclaimer).ask(bytes)
+    }
+
+    fn take_helped(&mut self) -> Nanos {
+        self.reclaimer.as_ref().map_or(Nanos::ZERO, Reclaimer::take_cpu)
+    }
+
+    fn take_guarded(&mut self) -> Guarded {
+        self.guard.as_ref().map_or_else(|| std::mem::take(&mut self.guarded), Guard::take)
+    }
+
+    fn take_braked(&mut self) -> Braked {
+        self.brake.as_ref().map_or_else(Braked::default, |brake| brake.take())
+    }
+
+    fn brake(&mut self, on: bool) -> io::Result<bool> {
+        // That of version 2 acts by itself, and only above the budget.
+        let Some(brake) = &self.brake else { return Ok(false) };
+        // At the limit above the budget it puts memory out itself.
+        let on = on && !self.is_bound();
+        brake.set(Holder::Engine, on.then_some(Pace::Tenth))?;
+        Ok(on && brake.is_there())
+    }
+
+    fn is_bound(&self) -> bool {
+        // `memory.high`, or the limit of version 1.
+        let is_held = self.hold.is_some() && !self.loose;
+        is_held || self.has_hard_limit()
+    }
+
+    fn has_hard_limit(&self) -> bool {
+        self.bound.as_ref().is_some_and(|bound| bound.is_on())
+    }
+
+    fn reclaimed_by_itself(&mut self) -> Option<Bytes> {
+        // Version 1 counts nothing of the kind, and adds much up to say so.
+        let two = self.whose.own().filter(|group| group.version() == Version::Two);
+        two.and_then(Group::reclaimed_by_itself)
+    }
+
+    fn let_go(&mut self, go: bool) -> io::Result<()> {
+        self.loose = go;
+        if let Some(guard) = &self.guard {
+            guard.set_loose(go);
+        }
+        // Below the budget again it is held from the next look at its files' pages on.
+        self.files.1 = None;
+        match self.whose.own().filter(|g| go && g.version() == Version::Two) {
+            Some(group) => group.release(),
+            None => Ok(()),
+        }
+    }
+
+    fn release(&mut self) -> io::Result<()> {
+        // They would set a brake or a limit anew.
+        if let Some(guard) = self.guard.take() {
+            self.guarded = guard.end();
+        }
+        self.reclaimer = None;
+        self.hold = None;
+        self.whose.own().map_or(Ok(()), Group::release)
+    }
+
+    fn swap(&mut self) -> (Bytes, Bytes) {
+        use terrace_live::attach::host::{Host, LinuxHost};
+        LinuxHost::new().swap_memory()
+    }
+
+    fn faults(&mut self, processes: &[u32], each: &mut dyn FnMut(MajorFault)) -> io::Result<()> {
+        let now = self.now();
+        self.faults.as_mut().map_or(Ok(()), |faults| faults.collect(now, processes, each))
+    }
+
+    fn direct_reclaims(&mut self, processes: &[u32], each: &mut dyn FnMut(DirectReclaim)) {
+        if let Ok(direct) = &mut self.direct {
+            direct.collect(processes, each);
+        }
+    }
+}

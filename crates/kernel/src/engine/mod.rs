@@ -1,0 +1,654 @@
+//! Keeps a run within its budget.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`world`] | what is asked of the system |
+//! | [`linux`] | this machine |
+//! | `books` | what a policy knows of the run, and what it puts out |
+//! | `streams` | walks, ahead of which pages are brought back |
+//! | `reclaimer` | the thread that asks the kernel to put memory out |
+//! | `guard` | the thread that the kernel wakes near the budget, under version 1 of control groups |
+//! | `bound` | the limit above the budget there |
+//! | `brake` | what slows a run down there without it |
+//! | [`stats`] | what was done |
+//! | here | one step: look, make room |
+//!
+//! Room is made *ahead*: as soon as less than [`LOW`] of the budget is free, and until half as
+//! much again is. So the program finds memory free when it needs some, and hardly ever reclaims
+//! for itself, which is where the long waits of plain swap come from. Who chooses what leaves is
+//! the kernel by its own lists, or a policy.
+
+mod books;
+mod bound;
+mod brake;
+mod guard;
+pub mod linux;
+mod reclaimer;
+pub mod stats;
+mod streams;
+pub mod world;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+
+use terrace_core::{Bytes, BytesPerSecond, Nanos, PageSize};
+use terrace_economics::Decision;
+use terrace_live::attach::host::is_gone;
+use terrace_live::attach::space::Space;
+use terrace_policy::Brain;
+use terrace_sampler::{Governor, Health, Sampler, SamplerError, Watchers};
+
+use self::books::{Books, Room};
+use self::stats::Stats;
+use self::streams::Walks;
+use self::world::{Advice, World};
+
+/// Room is made when less than this part of the budget is free: 24 MiB of 1 GiB, as measured in
+/// `docs/engines.md`.
+const LOW: f64 = 0.024;
+/// It is made until so much more is free.
+const BATCH: f64 = 0.048;
+/// The least and the most of either, but no more than an eighth of the budget: a program fills
+/// 2 MiB in 2 ms, and a thread that wakes up may have to wait as long for a processor.
+const BOUNDS: (Bytes, Bytes) = (Bytes::mib(2), Bytes::mib(128));
+/// What is asked of the kernel at once: at 5 µs a page the engine looks up each 1 to 5 ms.
+const CHUNK: (Bytes, Bytes) = (Bytes::kib(512), Bytes::mib(4));
+/// How long making room may take before faults are looked at.
+const TURN: Nanos = Nanos::millis(4);
+/// How long the engine sleeps: while memory is short, while pages come back, and at most.
+const SLEEP: (Nanos, Nanos, Nanos) = (Nanos::micros(300), Nanos::millis(2), Nanos::millis(50));
+/// How fast a program fills memory: a thread that touches base pages for the first time.
+const FILL: BytesPerSecond = BytesPerSecond((1u64 << 30) as f64);
+/// How often processes are looked for.
+const LOOK: Nanos = Nanos::millis(50);
+/// The least time from one pass over the page tables to the next.
+const PASS: Nanos = Nanos::millis(200);
+/// How often swap is read.
+const REFRESH: Nanos = Nanos::millis(200);
+/// What came back in so long, or twice as long, is what was touched lately.
+const RECENT: Nanos = Nanos::seconds(2);
+/// What is brought back in one step without room for it, at a limit that nothing goes beyond: at least
+/// what a walk begins with, and at most its largest window. Beyond a 64th of the budget it would put out
+/// what other threads use.
+const BEYOND: (Bytes, Bytes) = (Bytes::kib(128), Bytes::mib(2));
+/// For how long nothing is after that limit had to be raised: the kernel found nothing to put out.
+const RAISED: Nanos = Nanos::millis(200);
+/// Size of a page.
+const PAGE: u64 = PageSize::Base.bytes().get();
+/// How long nothing may leave before the engine gives up for now, and the least and the most that
+/// it sleeps then.
+const PATIENCE: Nanos = Nanos::seconds(1);
+const REST: (Nanos, Nanos) = (Nanos::millis(2), Nanos::seconds(1));
+
+/// What can be chosen.
+pub struct Options {
+    /// What the run may have in DRAM.
+    pub fast: Bytes,
+    /// The policy that chooses what leaves; `None` for the kernel's own lists.
+    pub policy: Option<Brain>,
+    /// What observes accesses for the policy, beside what comes back: the best first.
+    pub samplers: Vec<Box<dyn Sampler>>,
+    /// Whether pages are brought back ahead of walks.
+    pub ahead: bool,
+    /// Mappings smaller than this are left to the kernel's choice.
+    pub min_region: Bytes,
+    /// The most of one processor that observing may use.
+    pub observing_cap: f64,
+    /// The most of one processor that making room may use, while the budget holds.
+    pub acting_cap: f64,
+}
+
+/// The engine. Drive it by [`Engine::step`].
+pub struct Engine<W> {
+    world: W,
+    fast: Bytes,
+    books: Option<Books>,
+    walks: Option<Walks>,
+    observing: Governor,
+    acting: Governor,
+    stats: Stats,
+    processes: Vec<u32>,
+    looked: Option<Nanos>,
+    swap: ((Bytes, Bytes), Option<Nanos>),
+    /// Whether room is being made.
+    making: bool,
+    /// Whether memory grew lately by more than what came back.
+    fills: bool,
+    /// Whether the engine slows the run down.
+    brakes: bool,
+    /// Of `own_cpu`, that of making room.
+    acting_cpu: Nanos,
+    /// When what was seen became what was seen before.
+    recent: Nanos,
+    /// When the limit above the budget was raised last, as far as is known.
+    raised: Option<Nanos>,
+    /// Why faults are not seen any more.
+    blind: Option<io::Error>,
+    /// What becomes of memory above the budget.
+    excess: Excess,
+    /// That it cannot be put out, once.
+    stuck: Option<String>,
+}
+
+/// A part of a budget, within the bounds of what is made room of.
+fn part(fast: Bytes, part: f64) -> Bytes {
+    let part = Bytes::from_f64(fast.as_f64() * part);
+    part.max(BOUNDS.0).min(BOUNDS.1).min(fast / 8)
+}
+
+/// What of a budget is kept free at most: where memory is at most so much below it, it is full.
+pub(crate) fn room_ahead(fast: Bytes) -> Bytes {
+    part(fast, LOW) + part(fast, BATCH)
+}
+
+/// Memory above the budget, and whether it leaves.
+#[derive(Debug, Default)]
+struct Excess {
+    /// Since when nothing has left; `None` within the budget.
+    since: Option<Nanos>,
+    /// How much was resident then, and what a policy and the programs themselves had put out.
+    mark: (Bytes, u64, Bytes),
+    /// More than none after the kernel found less than it was asked for, until it has found as
+    /// much again: what is asked next is not answered before it is asked for the time after.
+    refused: u8,
+    /// While it is given up: how long the engine sleeps, and whether for want of swap.
+    given_up: Option<(Nanos, bool)>,
+    told: bool,
+}
+
+impl<W: World> Engine<W> {
+    /// An engine for the run that a world is.
+    pub fn new(world: W, options: Options) -> Self {
+        let cap = options.observing_cap;
+        let watchers = Watchers::new(options.samplers, cap);
+        // What samplers use is not for passes.
+        let rest = watchers.rest(cap);
+        Self {
+            world,
+            fast: options.fast,
+            books: options.policy.map(|brain| Books::new(brain, options.min_region, watchers)),
+            walks: options.ahead.then(Walks::default),
+            observing: Governor::new(rest),
+            acting: Governor::new(options.acting_cap),
+            stats: Stats::default(),
+            processes: Vec::new(),
+            looked: None,
+            swap: ((Bytes::ZERO, Bytes::ZERO), None),
+            making: false,
+            fills: false,
+            brakes: false,
+            acting_cpu: Nanos::ZERO,
+            recent: Nanos::ZERO,
+            raised: None,
+            blind: None,
+            excess: Excess::default(),
+            stuck: None,
+        }
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The policy and the economist, if one chooses.
+    pub fn brain(&self) -> Option<&Brain> {
+        self.books.as_ref().map(Books::brain)
+    }
+
+    /// What observes, each with how it fares.
+    pub fn samplers(&self) -> Vec<(&'static str, Health)> {
+        self.books.as_ref().map(|books| books.watchers().each().collect()).unwrap_or_default()
+    }
+
+    /// Samplers that stopped working since the last call.
+    pub fn take_degraded(&mut self) -> Vec<SamplerError> {
+        self.books.as_mut().map(Books::take_degraded).unwrap_or_default()
+    }
+
+    /// The budget.
+    pub fn fast(&self) -> Bytes {
+        self.fast
+    }
+
+    /// Another budget from now on.
+    ///
+    /// # Errors
+    /// If the run had been let go above the old one, and cannot be held again.
+    pub fn set_fast(&mut self, fast: Bytes) -> io::Result<()> {
+        // What was above a larger budget has to leave first.
+        self.stats.settled &= self.stats.resident <= fast;
+        self.fast = fast;
+        let excess = std::mem::take(&mut self.excess);
+        if excess.given_up.is_some() { self.world.let_go(false) } else { Ok(()) }
+    }
+
+    /// The system.
+    pub fn world(&mut self) -> &mut W {
+        &mut self.world
+    }
+
+    /// The processes of the run, as they were at the last look.
+    pub fn processes(&self) -> &[u32] {
+        &self.processes
+    }
+
+    /// What is known of where pages lie, if a policy chooses. Tier 0 is DRAM, tier 1 swap.
+    pub fn space(&self) -> Option<&Space> {
+        self.books.as_ref().map(Books::space)
+    }
+
+    /// Tells a recorder all that the policy is told, from now on. To be called before the first
+    /// step.
+    pub fn record(&mut self, recorder: terrace_policy::brain::Recorder) {
+        if let Some(books) = &mut self.books {
+            books.record(recorder);
+        }
+    }
+
+    /// Whether decisions are kept for [`Engine::take_decided`].
+    pub fn keep_decisions(&mut self, keep: bool) {
+        if let Some(books) = &mut self.books {
+            books.keep_decisions(keep);
+        }
+    }
+
+    /// The decisions since the last call, each with the process that it is about.
+    pub fn take_decided(&mut self) -> Vec<(u32, Decision)> {
+        self.books.as_mut().map(Books::take_decided).unwrap_or_default()
+    }
+
+    /// Time that was spent for the run beside the steps.
+    pub fn charge(&mut self, time: Nanos) {
+        self.stats.own_cpu += time;
+    }
+
+    /// Why faults are not seen any more, once.
+    pub fn take_blind(&mut self) -> Option<io::Error> {
+        self.blind.take()
+    }
+
+    /// Why the budget cannot be kept, once.
+    pub fn take_stuck(&mut self) -> Option<String> {
+        self.stuck.take()
+    }
+
+    fn part(&self, of: f64) -> Bytes {
+        part(self.fast, of)
+    }
+
+    fn room(&self) -> Room {
+        let free = self.fast - self.stats.resident.min(self.fast);
+        Room { dram: (self.fast, free), swap: self.swap.0 }
+    }
+
+    /// One step; when the next one is due, from now.
+    ///
+    /// # Errors
+    /// The system's, if memory cannot be put out any more. The run goes on; call
+    /// [`Engine::finish`].
+    pub fn step(&mut self) -> io::Result<Nanos> {
+        let (now, cpu) = (self.world.now(), self.world.cpu());
+        let (before, faults) = (self.stats.resident, self.stats.faults);
+        self.look(now);
+        self.faults(now)?;
+        if let Some(books) = &mut self.books {
+            books.sample(now, &mut self.stats);
+        }
+        let came_back = Bytes((self.stats.faults - faults) * PageSize::Base.bytes().get());
+        self.fills = self.stats.resident - before.min(self.stats.resident) > came_back * 2;
+        let result = self.make_room(now).and_then(|()| self.pass(now, false));
+        self.stats.own_cpu += self.world.cpu().saturating_sub(cpu);
+        result?;
+        Ok(self.sleep(self.stats.faults > faults))
+    }
+
+    /// The run is over, or is left alone: takes the brake and all limits off, and completes the
+    /// accounts.
+    ///
+    /// # Errors
+    /// If they cannot be taken off.
+    pub fn finish(&mut self) -> io::Result<()> {
+        let now = self.world.now();
+        if let Some(books) = &mut self.books {
+            books.finish(now);
+        }
+        // Before the brake, so that what is still being put out comes to its end.
+        let released = self.world.release();
+        let off = self.brake(false);
+        // Both to the end.
+        self.guarded();
+        self.count_direct();
+        off.and(released)
+    }
+
+    /// Looks at the processes, and at what they have.
+    fn look(&mut self, now: Nanos) {
+        if self.looked.is_none_or(|at| now >= at + LOOK) {
+            self.looked = Some(now);
+            self.processes = self.world.processes();
+        }
+        if self.swap.1.is_none_or(|at| now >= at + REFRESH) {
+            self.swap = (self.world.swap(), Some(now));
+        }
+        if let Some(books) = self.books.as_mut().filter(|_| now >= self.recent + RECENT) {
+            self.recent = now;
+            books.age_accesses();
+        }
+        self.weigh();
+        self.guarded();
+    }
+
+    /// Takes over what the guard has done since the last step.
+    fn guarded(&mut self) {
+        let done = self.world.take_guarded();
+        self.count_braking();
+        self.stats.lifted += done.lifted;
+        if done.lifted > 0 {
+            self.raised = Some(self.world.now());
+        }
+        self.stats.reclaimed += done.asked;
+        self.stats.own_cpu += done.cpu;
+        if self.stats.settled {
+            self.stats.exceeded = self.stats.exceeded.max(done.exceeded);
+        }
+        if !done.exceeded.is_zero() {
+            self.stats.resident_peak = self.stats.resident_peak.max(self.fast + done.exceeded);
+        }
+        // It asks for room before the engine would.
+        self.making |= done.brakes;
+        if let Some(lack) = done.lack {
+            self.stuck.get_or_insert(format!(
+                "the kernel does not tell when the budget is near, which is looked for every 4 ms: \
+                 {lack}"
+            ));
+        }
+    }
+
+    /// Takes over how the run was slowed down, by the engine or the guard.
+    fn count_braking(&mut self) {
+        let braked = self.world.take_braked();
+        self.stats.braked += braked.times;
+        self.stats.braked_time += braked.time;
+    }
+
+    /// Takes over what the programs have put out themselves.
+    fn count_direct(&mut self) {
+        let stats = &mut self.stats;
+        self.world.direct_reclaims(&self.processes, &mut |reclaim| {
+            stats.direct += 1;
+            stats.direct_bytes += reclaim.bytes;
+        });
+    }
+
+    fn weigh(&mut self) {
+        self.stats.resident = self.world.resident(&self.processes);
+        self.stats.resident_peak = self.stats.resident_peak.max(self.stats.resident);
+        if self.stats.resident <= self.fast {
+            self.stats.settled = true;
+        } else if self.stats.settled {
+            self.stats.exceeded = self.stats.exceeded.max(self.stats.resident - self.fast);
+        }
+    }
+
+    /// What came back since the last step: the policy is told, and walks are gone ahead of.
+    fn faults(&mut self, now: Nanos) -> io::Result<()> {
+        let cpu = self.world.cpu();
+        let mut seen = Vec::new();
+        if let Err(e) = self.world.faults(&self.processes, &mut |fault| seen.push(fault)) {
+            // Room is made all the same.
+            self.blind = Some(e);
+        }
+        self.stats.faults += seen.len() as u64;
+        self.count_direct();
+        let room = self.room();
+        let mut ahead: Vec<(u32, (u64, u64))> = Vec::new();
+        for fault in seen {
+            if let Some(books) = &mut self.books {
+                books.fault(now, &room, fault);
+            }
+            if let Some(walks) = &mut self.walks {
+                let range = walks.fault(fault.process, fault.address);
+                ahead.extend(range.map(|range| (fault.process, range)));
+            }
+        }
+        self.stats.observing_cpu += self.world.cpu().saturating_sub(cpu);
+        // What is brought back takes room of its own, which is made first. A program at its limit hardly
+        // ever has any: what a walk brings back then puts out what is oldest, as its faults would.
+        let (mut free, mut beyond) = (room.dram.1, self.beyond(now));
+        for (process, (start, length)) in ahead {
+            let mut bytes = Bytes(length);
+            if free < bytes {
+                bytes = bytes.min(Bytes(beyond.get() / PAGE * PAGE));
+                beyond -= bytes;
+            }
+            if bytes.is_zero() {
+                break;
+            }
+            let range = (start, bytes.get());
+            match self.world.advise(process, Advice::WillNeed, &[range]) {
+                Ok(()) => {
+                    free = free.saturating_sub(bytes);
+                    self.stats.ahead += bytes;
+                }
+                // It has ended, or is somebody else's: it waits for its pages as without us.
+                Err(e) if is_gone(&e) || e.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// What may be brought back in one step at the cost of what is there.
+    fn beyond(&self, now: Nanos) -> Bytes {
+        let is_raised = self.raised.is_some_and(|at| now < at + RAISED);
+        if !self.world.has_hard_limit() || self.stats.resident > self.fast || is_raised {
+            return Bytes::ZERO;
+        }
+        (self.fast / 64).max(BEYOND.0).min(BEYOND.1)
+    }
+
+    /// Puts memory out until enough is free.
+    fn make_room(&mut self, begin: Nanos) -> io::Result<()> {
+        let (low, batch) = (self.part(LOW), self.part(BATCH));
+        let mut free = self.room().dram.1;
+        if free < low {
+            self.making = true;
+        }
+        let cpu = self.world.cpu();
+        let acting = self.acting.judge(begin, self.acting_cpu);
+        let mut result = Ok(());
+        while self.making {
+            let now = self.world.now();
+            if free >= low + batch {
+                self.making = false;
+                break;
+            }
+            // One that fills memory for the first time is faster than anybody puts memory out.
+            let is_short = self.stats.resident > self.fast || self.fills && free < low / 2;
+            let given_up = self.excess.given_up.is_some();
+            if is_short {
+                if !given_up {
+                    self.brake(true)?;
+                }
+            } else if now < acting.rest_until {
+                break;
+            }
+            let over = self.stats.resident - self.fast.min(self.stats.resident);
+            let wanted = low + batch + over - free;
+            let chunk = Bytes(self.fast.get() / 256).max(CHUNK.0).min(CHUNK.1);
+            let left = match &mut self.books {
+                None => Bytes::ZERO,
+                Some(_) => match self.choose(wanted.min(chunk)) {
+                    Ok(left) => left,
+                    Err(e) => {
+                        result = Err(e);
+                        break;
+                    }
+                },
+            };
+            // The kernel chooses where no policy does, and helps one out that knows of less, or
+            // does not keep up.
+            if self.books.is_none() || left < wanted.min(chunk) / 2 || is_short {
+                let ask = if self.books.is_none() { wanted } else { chunk };
+                result = self.reclaim(ask);
+            }
+            self.weigh();
+            free = self.room().dram.1;
+            let is_over = given_up || self.world.now() >= begin + TURN;
+            if self.books.is_none() || result.is_err() || is_over {
+                break;
+            }
+        }
+        let now = self.world.now();
+        if free >= low {
+            self.brake(false)?;
+        }
+        self.judge_excess(now)?;
+        let helped = self.world.take_helped();
+        self.stats.own_cpu += helped;
+        self.acting_cpu += self.world.cpu().saturating_sub(cpu) + helped;
+        result
+    }
+
+    /// Gives the budget up for now where nothing leaves: swap may be full, or memory locked. A
+    /// program that stays slowed down would never end.
+    fn judge_excess(&mut self, now: Nanos) -> io::Result<()> {
+        let (resident, put_out, swap) = (self.stats.resident, self.stats.put_out, self.swap.0.1);
+        let is_above = resident > self.fast;
+        let counted = is_above.then(|| self.world.reclaimed_by_itself()).flatten();
+        let direct = counted.unwrap_or(self.stats.direct_bytes);
+        let is_full = swap < CHUNK.0;
+        let is_refused = self.excess.refused > 0 || !self.world.can_reclaim();
+        let fell = resident + CHUNK.0.min(self.fast / 64) <= self.excess.mark.0;
+        let leaves = fell
+            || put_out > self.excess.mark.1
+            // At its limit a program stays above the budget while it puts as much out as it brings in.
+            // With swap full these are files' pages.
+            || self.world.is_bound() && !is_full && direct > self.excess.mark.2
+            || !is_refused && !is_full
+            // What there was no swap for can leave now, or cannot for another reason.
+            || self.excess.given_up.is_some_and(|(_, was_full)| was_full && !is_full);
+        let excess = &mut self.excess;
+        if resident <= self.fast || leaves || excess.since.is_none() {
+            excess.since = (resident > self.fast).then_some(now);
+            excess.mark = (resident, put_out, direct);
+            return match excess.given_up.take() {
+                Some(_) => self.world.let_go(false),
+                None => Ok(()),
+            };
+        }
+        if let Some((wait, _)) = &mut excess.given_up {
+            *wait = Nanos(wait.get() * 2).min(REST.1);
+            return Ok(());
+        }
+        if excess.since.is_some_and(|since| now < since + PATIENCE) {
+            return Ok(());
+        }
+        excess.given_up = Some((REST.0, is_full));
+        if !std::mem::replace(&mut excess.told, true) {
+            self.stuck = Some(format!(
+                "the budget cannot be kept: {resident} are resident, of which the kernel puts \
+                 nothing out (full swap, or locked memory; {swap} of swap are free); the program \
+                 is not slowed down for it"
+            ));
+        }
+        self.brake(false)?;
+        self.world.let_go(true)
+    }
+
+    /// Has the policy choose so much that leaves; what has left.
+    fn choose(&mut self, bytes: Bytes) -> io::Result<Bytes> {
+        let room = self.room();
+        let Some(books) = &mut self.books else { return Ok(Bytes::ZERO) };
+        books.tick(&mut self.world, &room, &mut self.stats)?;
+        // Of what came lately it knows nothing yet.
+        if books.known() < self.stats.resident / 2 {
+            let now = self.world.now();
+            self.pass(now, true)?;
+        }
+        let Some(books) = &mut self.books else { return Ok(Bytes::ZERO) };
+        let cold = books.leave_cold(&mut self.world, &room, bytes, &mut self.stats)?;
+        if cold >= bytes {
+            return Ok(cold);
+        }
+        let left = books.leave(&mut self.world, &room, bytes - cold, &mut self.stats)?;
+        Ok(cold + left)
+    }
+
+    /// Asks the kernel to put so much out.
+    fn reclaim(&mut self, bytes: Bytes) -> io::Result<()> {
+        if !self.world.can_reclaim() {
+            return Ok(());
+        }
+        match self.world.reclaim(bytes) {
+            Ok(true) => {
+                self.stats.reclaimed += bytes;
+                self.excess.refused = self.excess.refused.saturating_sub(1);
+            }
+            Ok(false) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                self.stats.short += 1;
+                self.excess.refused = 2;
+            }
+            // The run has ended.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    fn brake(&mut self, on: bool) -> io::Result<()> {
+        match (self.brakes, on) {
+            (false, true) => self.brakes = self.world.brake(true)?,
+            (true, false) => {
+                match self.world.brake(false) {
+                    Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                    // Done, or the run has ended.
+                    _ => {}
+                }
+                self.brakes = false;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A pass for the policy, within the cap.
+    fn pass(&mut self, now: Nanos, urgent: bool) -> io::Result<()> {
+        let room = self.room();
+        let Some(books) = &mut self.books else { return Ok(()) };
+        let order = self.observing.judge(now, self.stats.observing_cpu);
+        if !urgent && now < order.rest_until {
+            return Ok(());
+        }
+        let passes = self.stats.passes;
+        let took = books.pass(&mut self.world, &self.processes, &room, urgent, &mut self.stats)?;
+        self.stats.observing_cpu += took;
+        if self.stats.passes > passes {
+            books.rest_until(now + PASS);
+        }
+        Ok(())
+    }
+
+    /// How long nothing has to be done: until half of what is free would be taken by a program
+    /// that fills memory as fast as it can.
+    fn sleep(&self, saw_faults: bool) -> Nanos {
+        if let Some((wait, _)) = self.excess.given_up {
+            return wait;
+        }
+        let free = self.room().dram.1;
+        let filled = FILL.time_for(free / 2).max(SLEEP.0);
+        let most = match (self.making, saw_faults) {
+            // A policy is asked again at once. The kernel is at its lists for some 100 ms, and whoever
+            // looks meanwhile takes the processor from the program.
+            (true, _) if self.books.is_some() => SLEEP.0,
+            // A walk is gone ahead of, or not at all.
+            (true, _) | (false, true) => SLEEP.1,
+            (false, false) => SLEEP.2,
+        };
+        filled.min(most)
+    }
+}

@@ -1,0 +1,545 @@
+//! A run that exists only here: pages that it has touched are in memory until somebody puts them
+//! out, and its clock goes on by what is asked for.
+
+use std::collections::BTreeMap;
+
+use terrace_core::{Access, Sample, SampleSource};
+use terrace_economics::{Economist, Mode};
+use terrace_policy::PolicyName;
+use terrace_sampler::pagemap::is;
+use terrace_sampler::{Health, Pages, ProcessRange, Sampler, SamplerError};
+
+use super::brake::{Braked, Slowed};
+use super::world::{Advice, DirectReclaim, Guarded, MajorFault, Run};
+use super::*;
+
+const PAGE: u64 = 4096;
+const PROCESS: u32 = 7;
+const START: u64 = 1 << 32;
+
+/// What a page of the fake takes to be put out, as it does with zram.
+const OUT: Nanos = Nanos::micros(8);
+
+/// A run without a kernel. It has a field for each thing that one of the tests asks for or looks at.
+#[derive(Default)]
+#[allow(clippy::struct_excessive_bools)] // each is asked for by another test
+struct Fake {
+    now: Nanos,
+    cpu: Nanos,
+    /// Pages with content, in the order of their numbers: whether each is in memory, and when it
+    /// was touched last.
+    pages: BTreeMap<u64, (bool, u64)>,
+    touched: u64,
+    faults: Vec<MajorFault>,
+    reclaims: bool,
+    braked: bool,
+    brakes: u32,
+    slowed: Slowed,
+    asked_ahead: Vec<(u64, u64)>,
+    broken: bool,
+    /// Nothing can be put out.
+    locked: bool,
+    let_go: bool,
+    /// Somebody else slows the run down.
+    guard_brakes: bool,
+    released: bool,
+    /// The brake cannot be taken off.
+    jammed: bool,
+    /// A limit above the budget is in force.
+    bound: bool,
+    /// And nothing goes beyond it.
+    hard: bool,
+    /// The guard has raised it so often since it was asked.
+    lifted: u64,
+    /// The run puts so much out itself between two looks.
+    by_itself: Bytes,
+    /// The sum, where the kernel counts that.
+    counted: Option<Bytes>,
+}
+
+impl Fake {
+    /// Touches pages by their numbers.
+    fn touch(&mut self, pages: impl IntoIterator<Item = u64>) {
+        for page in pages {
+            self.touched += 1;
+            let known = self.pages.insert(page, (true, self.touched));
+            if known.is_some_and(|(present, _)| !present) {
+                let fault = MajorFault { process: PROCESS, address: START + page * PAGE + 9 };
+                self.faults.push(fault);
+            }
+        }
+    }
+
+    fn present(&self, page: u64) -> bool {
+        self.pages.get(&page).is_some_and(|(present, _)| *present)
+    }
+
+    fn put_out(&mut self, page: u64) {
+        if let Some((present, _)) = self.pages.get_mut(&page).filter(|(present, _)| *present) {
+            *present = false;
+            self.now += OUT;
+            self.cpu += OUT;
+        }
+    }
+}
+
+impl World for Fake {
+    fn now(&mut self) -> Nanos {
+        self.now
+    }
+    fn cpu(&mut self) -> Nanos {
+        self.cpu
+    }
+    fn processes(&mut self) -> Vec<u32> {
+        vec![PROCESS]
+    }
+    fn resident(&mut self, _: &[u32]) -> Bytes {
+        Bytes(self.pages.values().filter(|(present, _)| *present).count() as u64 * PAGE)
+    }
+    fn mappings(&mut self, _: u32) -> io::Result<Vec<(u64, u64)>> {
+        let last = self.pages.keys().last().copied().unwrap_or(0);
+        Ok(vec![(START, START + (last + 1).max(64) * PAGE)])
+    }
+    fn content(
+        &mut self,
+        _: u32,
+        start: u64,
+        end: u64,
+        each: &mut dyn FnMut(Run),
+    ) -> io::Result<()> {
+        let range = (start - START) / PAGE..(end - START) / PAGE;
+        for (&page, &(present, _)) in self.pages.range(range) {
+            let flags = if present { is::PRESENT } else { is::SWAPPED };
+            each(Run { start: START + page * PAGE, end: START + (page + 1) * PAGE, flags });
+        }
+        Ok(())
+    }
+    fn advise(&mut self, _: u32, advice: Advice, ranges: &[(u64, u64)]) -> io::Result<()> {
+        if self.broken {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        for &(start, length) in ranges {
+            let first = (start - START) / PAGE;
+            if advice == Advice::WillNeed {
+                self.asked_ahead.push((first, length / PAGE));
+            }
+            for page in first..first + length / PAGE {
+                match advice {
+                    Advice::PageOut => self.put_out(page),
+                    Advice::WillNeed => {
+                        if let Some((present, _)) = self.pages.get_mut(&page) {
+                            *present = true;
+                        }
+                    }
+                    Advice::Cold => {}
+                }
+            }
+        }
+        Ok(())
+    }
+    fn can_reclaim(&self) -> bool {
+        self.reclaims
+    }
+    fn is_bound(&self) -> bool {
+        self.bound
+    }
+    fn has_hard_limit(&self) -> bool {
+        self.hard
+    }
+    fn take_guarded(&mut self) -> Guarded {
+        Guarded { lifted: std::mem::take(&mut self.lifted), ..Guarded::default() }
+    }
+    fn take_helped(&mut self) -> Nanos {
+        Nanos::ZERO
+    }
+    fn reclaim(&mut self, bytes: Bytes) -> io::Result<bool> {
+        if self.locked {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut present: Vec<(u64, u64)> =
+            self.pages.iter().filter(|(_, p)| p.0).map(|(page, p)| (p.1, *page)).collect();
+        present.sort_unstable();
+        let wanted = bytes.get().div_ceil(PAGE) as usize;
+        for (_, page) in present.iter().take(wanted) {
+            self.put_out(*page);
+        }
+        if present.len() < wanted { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(true) }
+    }
+    fn brake(&mut self, on: bool) -> io::Result<bool> {
+        if self.jammed && !on {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        self.brakes += u32::from(on && !self.braked);
+        self.braked = on;
+        self.slowed.set(on || self.guard_brakes, self.now);
+        Ok(true)
+    }
+    fn take_braked(&mut self) -> Braked {
+        self.slowed.take(self.now)
+    }
+    fn let_go(&mut self, go: bool) -> io::Result<()> {
+        self.let_go = go;
+        Ok(())
+    }
+    fn release(&mut self) -> io::Result<()> {
+        self.released = true;
+        Ok(())
+    }
+    fn swap(&mut self) -> (Bytes, Bytes) {
+        (Bytes::gib(1), Bytes::gib(1))
+    }
+    fn reclaimed_by_itself(&mut self) -> Option<Bytes> {
+        self.counted
+    }
+    fn direct_reclaims(&mut self, _: &[u32], each: &mut dyn FnMut(DirectReclaim)) {
+        let bytes = self.by_itself;
+        match &mut self.counted {
+            Some(counted) => *counted += bytes,
+            None => each(DirectReclaim { process: PROCESS, bytes }),
+        }
+    }
+    fn faults(&mut self, _: &[u32], each: &mut dyn FnMut(MajorFault)) -> io::Result<()> {
+        self.faults.drain(..).for_each(each);
+        Ok(())
+    }
+}
+
+/// 16 MiB, 4,096 pages.
+const FAST: Bytes = Bytes::mib(16);
+
+fn engine(policy: Option<PolicyName>, reclaims: bool) -> Engine<Fake> {
+    engine_that_sees(policy, reclaims, Vec::new())
+}
+
+fn engine_that_sees(
+    policy: Option<PolicyName>,
+    reclaims: bool,
+    samplers: Vec<Box<dyn Sampler>>,
+) -> Engine<Fake> {
+    let economist = || Economist::new(Mode::Enforce, terrace_live::activate::calibrate());
+    let policy = policy.map(|name| Brain::new(name.build(), economist()));
+    let world = Fake { reclaims, ..Fake::default() };
+    let options = Options {
+        fast: FAST,
+        policy,
+        samplers,
+        ahead: true,
+        min_region: Bytes::kib(64),
+        observing_cap: 0.5,
+        acting_cap: 1.0,
+    };
+    Engine::new(world, options)
+}
+
+/// Steps, as much later as each step asks for.
+fn step(engine: &mut Engine<Fake>, times: u32) {
+    for _ in 0..times {
+        let wait = engine.step().expect("a step");
+        engine.world().now += wait;
+    }
+}
+
+/// The kernel chooses, or a policy does; with and without a group that can be asked.
+#[test]
+fn a_program_that_grows_beyond_its_budget_stays_within_five_percent() {
+    for (policy, reclaims) in
+        [(None, true), (Some(PolicyName::Refault), true), (Some(PolicyName::TwoQueue), false)]
+    {
+        let mut engine = engine(policy, reclaims);
+        // 32 MiB, 64 KiB at a time: where it is slowed down it waits.
+        for part in 0..512u64 {
+            if !engine.world().braked {
+                engine.world().touch(part * 16..(part + 1) * 16);
+            }
+            step(&mut engine, 1);
+        }
+
+        let stats = engine.stats().clone();
+        let most = Bytes::from_f64(FAST.as_f64() * 1.05);
+        assert!(stats.resident_peak <= most, "{policy:?}: {}", stats.resident_peak);
+        assert!(stats.resident <= FAST, "{policy:?}: {}", stats.resident);
+        assert_eq!(stats.put_out > 0, policy.is_some(), "{policy:?}: who chose");
+        assert!(stats.own_cpu > Nanos::ZERO);
+        engine.finish().expect("the end");
+        assert!(!engine.world().braked && engine.world().released);
+    }
+}
+
+#[test]
+fn as_long_as_everything_fits_nothing_is_done() {
+    let mut engine = engine(Some(PolicyName::Refault), true);
+    engine.world().touch(0..2048);
+    step(&mut engine, 200);
+
+    let stats = engine.stats();
+    assert_eq!((stats.reclaimed, stats.put_out, stats.braked), (Bytes::ZERO, 0, 0));
+    assert_eq!(engine.world().brakes, 0);
+}
+
+/// A hot set that comes back again and again is not what a policy chooses.
+#[test]
+fn a_policy_is_told_of_what_comes_back_and_keeps_it() {
+    let mut engine = engine(Some(PolicyName::Refault), false);
+    let hot = 0..1024u64;
+    let mut cold = (1024..16_384u64).cycle();
+    for _ in 0..300 {
+        let cold: Vec<u64> = cold.by_ref().take(64).collect();
+        engine.world().touch(hot.clone().chain(cold));
+        step(&mut engine, 2);
+    }
+    let away =
+        |engine: &mut Engine<Fake>| hot.clone().filter(|p| !engine.world().present(*p)).count();
+    let before = engine.stats().faults;
+    let mut missing = 0;
+    for _ in 0..50 {
+        let cold: Vec<u64> = cold.by_ref().take(64).collect();
+        engine.world().touch(cold);
+        step(&mut engine, 2);
+        missing += away(&mut engine);
+        engine.world().touch(hot.clone());
+    }
+    step(&mut engine, 1);
+    assert!(engine.stats().faults > before, "the cold ones come back");
+    // A quarter of what fits is hot: first in, first out would miss all of it once a round
+    // through memory, some 20 times here.
+    assert!(missing < 50 * 1024 / 20, "{missing} were missing");
+}
+
+#[test]
+fn pages_come_back_ahead_of_a_walk_as_far_as_there_is_room() {
+    let mut engine = engine(None, true);
+    engine.world().touch(0..4096);
+    step(&mut engine, 50);
+    engine.world().reclaim(Bytes::mib(12)).expect("as much is there");
+    step(&mut engine, 1);
+
+    engine.world().touch(0..6);
+    step(&mut engine, 1);
+    assert_eq!(engine.world().asked_ahead, [(4, 32)]);
+    assert!(engine.world().present(35));
+    assert_eq!(engine.stats().ahead, Bytes(32 * PAGE));
+
+    // Without room nothing is brought back at the cost of what is there.
+    engine.world().touch(0..4096);
+    engine.world().asked_ahead.clear();
+    let all: Vec<u64> = (4096..8192).collect();
+    engine.world().touch(all);
+    step(&mut engine, 1);
+    assert_eq!(engine.world().asked_ahead, []);
+
+    // Nor at `memory.high`, beyond which a run only becomes slower.
+    engine.world().bound = true;
+    engine.world().touch(8192..12_288);
+    engine.world().touch(0..6);
+    step(&mut engine, 1);
+    assert_eq!(engine.world().asked_ahead, []);
+}
+
+/// A program at its limit never has room.
+#[test]
+fn at_a_limit_a_walk_goes_on_at_the_cost_of_what_is_oldest() {
+    // Pages of several walks in swap, and the budget used up but for eight pages.
+    let prepared = || {
+        let mut engine = engine(None, true);
+        engine.world().touch(0..8192);
+        engine.world().reclaim(Bytes(4104 * PAGE)).expect("as much is there");
+        engine.world().bound = true;
+        engine.world().hard = true;
+        engine
+    };
+    let ask = |engine: &mut Engine<Fake>, pages: &[u64]| {
+        for &first in pages {
+            engine.world().touch(first..first + 4);
+        }
+        step(engine, 1);
+        std::mem::take(&mut engine.world().asked_ahead)
+    };
+    assert_eq!(ask(&mut prepared(), &[0]), [(4, 32)]);
+
+    // A 64th in one step: 64 pages of 4,096.
+    let mut several = prepared();
+    several.world().reclaim(Bytes(8 * PAGE)).expect("as much is there");
+    assert_eq!(ask(&mut several, &[0, 1000, 2000]), [(4, 32), (1004, 32)]);
+
+    // Not above the budget, and not where the kernel found nothing to put out lately.
+    assert_eq!(ask(&mut prepared(), &[0, 1000, 2000]), []);
+    let mut raised = prepared();
+    raised.world().lifted = 1;
+    assert_eq!(ask(&mut raised, &[0]), []);
+    raised.world().now += RAISED;
+    raised.world().reclaim(Bytes(8 * PAGE)).expect("as much is there");
+    assert_eq!(ask(&mut raised, &[1000]), [(1004, 32)]);
+}
+
+/// What cannot be done any more is an error once, and no program stays slowed down for it.
+#[test]
+fn an_engine_that_fails_lets_the_program_go() {
+    let mut engine = engine(Some(PolicyName::Refault), false);
+    engine.world().touch(0..2000);
+    step(&mut engine, 50);
+    engine.world().broken = true;
+    engine.world().touch(2000..6000);
+    let mut failed = false;
+    for _ in 0..50 {
+        failed |= engine.step().is_err();
+        engine.world().now += Nanos::millis(1);
+    }
+    assert!(failed);
+    assert!(engine.world().brakes > 0, "it was above its budget");
+    engine.finish().expect("the end");
+    assert!(!engine.world().braked);
+}
+
+/// Locked memory, or full swap: the program is not slowed down for ever, and nobody works in vain.
+#[test]
+fn a_budget_that_cannot_be_kept_is_given_up_until_memory_leaves_again() {
+    let mut engine = engine(None, true);
+    engine.world().touch(0..6000);
+    engine.world().locked = true;
+    step(&mut engine, 10);
+    assert!(engine.world().braked && engine.take_stuck().is_none());
+    while engine.world().now < Nanos::seconds(2) {
+        step(&mut engine, 1);
+    }
+    assert!(!engine.world().braked && engine.world().let_go);
+    assert!(engine.take_stuck().is_some_and(|why| why.contains("cannot be kept")));
+    step(&mut engine, 20);
+    assert_eq!(engine.step().expect("a step"), Nanos::seconds(1));
+    assert!(engine.take_stuck().is_none(), "told once");
+
+    engine.world().locked = false;
+    step(&mut engine, 50);
+    assert!(engine.stats().resident <= FAST, "{}", engine.stats().resident);
+    assert!(!engine.world().let_go && !engine.world().braked);
+}
+
+/// At a limit, of either version of control groups, a program stays above the budget while it puts as
+/// much out as it brings in. Where the kernel counts that, and where it only tells of it.
+#[test]
+fn a_budget_is_not_given_up_while_the_program_itself_puts_memory_out_at_its_limit() {
+    for counted in [None, Some(Bytes::ZERO)] {
+        let mut engine = engine(None, true);
+        engine.world().counted = counted;
+        engine.world().bound = true;
+        engine.world().by_itself = Bytes::kib(64);
+        engine.world().touch(0..4200);
+        engine.world().locked = true;
+        while engine.world().now < Nanos::seconds(3) {
+            step(&mut engine, 1);
+        }
+        assert!(!engine.world().let_go && engine.take_stuck().is_none(), "{counted:?}");
+
+        engine.world().by_itself = Bytes::ZERO;
+        while engine.world().now < Nanos::seconds(5) {
+            step(&mut engine, 1);
+        }
+        assert!(engine.world().let_go && engine.take_stuck().is_some(), "{counted:?}");
+    }
+}
+
+/// What the report calls `slowed down` is time that the program lost.
+#[test]
+fn time_in_which_the_engine_and_the_guard_brake_is_told_once() {
+    let mut engine = engine(None, true);
+    engine.world().touch(0..6000);
+    engine.world().locked = true;
+    step(&mut engine, 1);
+    assert!(engine.world().braked, "the engine brakes");
+    let begin = engine.world().now;
+    engine.world().guard_brakes = true;
+    engine.world().slowed.set(true, begin);
+    step(&mut engine, 20);
+    let elapsed = engine.world().now;
+    engine.world().guard_brakes = false;
+    engine.finish().expect("the end");
+    let stats = engine.stats();
+    assert_eq!(stats.braked, 1);
+    assert!(stats.braked_time > Nanos::ZERO && stats.braked_time <= elapsed, "{stats:?} {elapsed}");
+}
+
+#[test]
+fn a_brake_that_could_not_be_taken_off_is_taken_off_the_next_time() {
+    let mut engine = engine(None, true);
+    engine.world().touch(0..6000);
+    engine.world().locked = true;
+    step(&mut engine, 1);
+    engine.world().jammed = true;
+    assert!(engine.world().braked && engine.finish().is_err());
+
+    engine.world().jammed = false;
+    engine.finish().expect("the end");
+    assert!(!engine.world().braked);
+}
+
+/// Sees the accesses that a test says there are: whole ranges of addresses, each time it is asked.
+struct Eyes {
+    hot: std::ops::Range<u64>,
+    health: Health,
+}
+
+impl Sampler for Eyes {
+    fn name(&self) -> &'static str {
+        "eyes"
+    }
+    fn period(&self) -> u64 {
+        1
+    }
+    fn collect(
+        &mut self,
+        _: Nanos,
+        pages: &dyn Pages,
+        out: &mut Vec<Sample>,
+    ) -> Result<(), SamplerError> {
+        let (start, end) = (self.hot.start, self.hot.end);
+        let range = ProcessRange { process: PROCESS, start, end };
+        pages.pages_in(range, &mut |page, _| {
+            let (access, source) = (Access::Read, SampleSource::Pmu);
+            out.push(Sample { page, access, source, weight: 1 });
+        });
+        self.health.delivered += out.len() as u64;
+        Ok(())
+    }
+    fn set_rarity(&mut self, _: u32) {}
+    fn health(&self) -> Health {
+        self.health
+    }
+}
+
+/// 8 MiB in use, of which nothing ever came back, beside 3 that are not: a policy that learns by what
+/// comes back would have to try them all.
+#[test]
+fn parts_that_nobody_is_seen_to_use_leave_first_and_as_a_whole() {
+    let hot = 0..2048u64;
+    let address = |page: u64| START + page * PAGE;
+    let eyes = Eyes { hot: address(hot.start)..address(hot.end), health: Health::default() };
+    let mut engine = engine_that_sees(Some(PolicyName::Refault), false, vec![Box::new(eyes)]);
+    engine.world().touch(0..2900);
+    // What is new counts as used for some seconds.
+    while engine.world().now < Nanos::seconds(10) {
+        step(&mut engine, 1);
+    }
+    for part in 0..16u64 {
+        engine.world().touch(4096 + part * 64..4096 + (part + 1) * 64);
+        step(&mut engine, 2);
+    }
+    let stats = engine.stats().clone();
+    assert!(stats.cold_parts >= 2, "{stats:?}");
+    assert!(stats.samples > 2048, "{stats:?}");
+    let gone = hot.filter(|page| !engine.world().present(*page)).count();
+    assert_eq!(gone, 0, "what is in use stays: {stats:?}");
+}
+
+/// One that sees nothing at all makes nothing cold.
+#[test]
+fn without_samples_nothing_is_taken_for_cold() {
+    let eyes = Eyes { hot: 0..0, health: Health::default() };
+    let mut engine = engine_that_sees(Some(PolicyName::Refault), false, vec![Box::new(eyes)]);
+    engine.world().touch(0..3800);
+    while engine.world().now < Nanos::seconds(10) {
+        step(&mut engine, 1);
+    }
+    engine.world().touch(4096..6000);
+    step(&mut engine, 20);
+    assert_eq!(engine.stats().cold_parts, 0);
+    assert!(engine.stats().put_out > 0);
+}

@@ -1,0 +1,142 @@
+//! Measures working sets: one curve after the other.
+
+use std::io;
+
+use terrace_core::{Bytes, Nanos};
+use terrace_live::attach::host::is_gone;
+
+use super::touched::{self, Marked};
+use super::working_set::{Curve, Point};
+use crate::files::Root;
+
+/// Times at which is looked what was touched: each twice the one before.
+fn times(longest: Nanos) -> impl Iterator<Item = Nanos> {
+    const SHORTEST: Nanos = Nanos::seconds(1);
+    let doubled = std::iter::successors(Some(SHORTEST), |time| Some(Nanos(time.get() * 2)));
+    doubled.take_while(move |time| *time <= longest)
+}
+
+/// The curves of a group.
+#[derive(Debug)]
+pub struct Curves {
+    root: Root,
+    longest: Nanos,
+    /// When the one at hand began, and the processor time that the group had had by then.
+    begun: Option<(Nanos, Nanos)>,
+    at_hand: Curve,
+    whole: Vec<Curve>,
+    /// Processes of other users, of which nothing is seen.
+    denied: usize,
+    /// What was resident when a curve could have begun the last time, and how often it could have.
+    growing: (Bytes, u32),
+}
+
+/// No curve begins while memory grows by more than this part from one look to the next: what is new
+/// has been touched, whatever becomes of it,
+const GROWTH: u64 = 20;
+/// unless it has grown for so many looks.
+const PATIENCE: u32 = 32;
+
+/// The most curves that are kept: what was long ago says little.
+const KEPT: usize = 16;
+
+impl Curves {
+    /// None yet. The longest time that is looked at is a power of two in seconds.
+    pub fn new(root: Root, longest: Nanos) -> Self {
+        Self {
+            root,
+            longest,
+            begun: None,
+            at_hand: Curve::default(),
+            whole: Vec::new(),
+            denied: 0,
+            growing: (Bytes::ZERO, 0),
+        }
+    }
+
+    /// Whole curves; without one, what is known of the first.
+    pub fn known(&self) -> &[Curve] {
+        if self.whole.is_empty() { std::slice::from_ref(&self.at_hand) } else { &self.whole }
+    }
+
+    /// How many are whole.
+    pub fn whole(&self) -> usize {
+        self.whole.len()
+    }
+
+    /// How many processes could not be looked at the last time.
+    pub fn denied(&self) -> usize {
+        self.denied
+    }
+
+    /// Looks if it is time to, at these processes, which have had so much processor time together,
+    /// and have so much in DRAM.
+    pub fn step(&mut self, now: Nanos, processes: &[u32], cpu: Nanos, resident: Bytes) {
+        let Some((begun, cpu_then)) = self.begun else {
+            let (before, looks) = self.growing;
+            // A program that has nothing yet is about to begin.
+            let grows = resident.is_zero() || resident > before + before / GROWTH;
+            if grows && looks < PATIENCE {
+                self.growing = (resident, looks + 1);
+                return;
+            }
+            self.growing = (resident, 0);
+            self.denied = 0;
+            for &process in processes {
+                if let Err(e) = touched::forget(&self.root, process) {
+                    self.denied += usize::from(!is_gone_or_missing(&e));
+                }
+            }
+            self.begun = Some((now, cpu));
+            self.at_hand = Curve::default();
+            return;
+        };
+        let within = now.saturating_sub(begun);
+        let Some(due) = times(self.longest).nth(self.at_hand.points.len()) else { return };
+        // Who looks once a second looks a little early at times.
+        if within + due / 16 < due {
+            return;
+        }
+        let mut sum = Marked::default();
+        for &process in processes {
+            if let Ok(marked) = touched::since(&self.root, process) {
+                sum.touched += marked.touched;
+                sum.resident += marked.resident;
+            }
+        }
+        self.at_hand.points.push(Point {
+            within,
+            touched: sum.touched,
+            resident: sum.resident,
+            cpu: cpu.saturating_sub(cpu_then),
+        });
+        if self.at_hand.points.len() == times(self.longest).count() {
+            if self.whole.len() == KEPT {
+                self.whole.remove(0);
+            }
+            self.whole.push(std::mem::take(&mut self.at_hand));
+            self.begun = None;
+        }
+    }
+
+    /// What was idle for at least these times at the last look: the median of all curves.
+    pub fn idle(&self) -> Vec<(Nanos, Bytes)> {
+        times(self.longest)
+            .enumerate()
+            .filter_map(|(i, time)| {
+                let mut all: Vec<Bytes> = self
+                    .known()
+                    .iter()
+                    .filter_map(|curve| curve.idle().nth(i))
+                    .map(|p| p.1)
+                    .collect();
+                all.sort_unstable();
+                all.get(all.len() / 2).map(|idle| (time, *idle))
+            })
+            .collect()
+    }
+}
+
+fn is_gone_or_missing(error: &io::Error) -> bool {
+    is_gone(error) || error.kind() == io::ErrorKind::NotFound
+}

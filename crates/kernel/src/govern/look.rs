@@ -1,0 +1,175 @@
+//! What a group has and does, as the kernel counts it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use terrace_core::{Bytes, Nanos};
+use terrace_live::sys;
+use terrace_sampler::cpu_time;
+
+use super::Governed;
+use crate::files::{Root, number, read};
+use crate::setup::group::{Group, Version};
+use crate::setup::swap;
+
+/// One look at a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// When.
+    pub at: Nanos,
+    /// What it has in DRAM of what can be swapped: anonymous and shared memory.
+    pub resident: Bytes,
+    /// What it has in swap.
+    pub swapped: Bytes,
+    /// Pages of anonymous memory that came back, since it exists.
+    pub refaults: u64,
+    /// For how long some thread of it waited for memory, since it exists; `None` where the kernel
+    /// does not say.
+    pub stalled: Option<Nanos>,
+    /// Processor time of it, since it exists.
+    pub cpu: Nanos,
+    /// Swap that is free.
+    pub swap_free: Option<Bytes>,
+}
+
+/// A group that is looked at.
+#[derive(Clone, Debug)]
+pub struct Looked {
+    group: Group,
+    root: Root,
+    /// Processor time by process, and of those that have ended: where the kernel does not add it up.
+    cpu: CpuByProcess,
+}
+
+#[derive(Clone, Debug, Default)]
+struct CpuByProcess {
+    last: std::collections::BTreeMap<u32, Nanos>,
+    sum: Nanos,
+}
+
+impl CpuByProcess {
+    /// What all have had; of one that ends, what was seen last.
+    fn look(&mut self, processes: &[u32], time: impl Fn(u32) -> Nanos) -> Nanos {
+        for &process in processes {
+            let now = time(process);
+            let before = self.last.insert(process, now).unwrap_or(Nanos::ZERO);
+            self.sum += now.saturating_sub(before);
+        }
+        self.last.retain(|process, _| processes.contains(process));
+        self.sum
+    }
+}
+
+impl Looked {
+    /// A group, below a root directory with the kernel's files.
+    pub fn new(root: Root, group: Group) -> Self {
+        Self { group, root, cpu: CpuByProcess::default() }
+    }
+
+    /// The group.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Looks; `None` if the group is gone.
+    pub fn look(&mut self) -> Option<Look> {
+        let directory = self.group.directory();
+        let stat = read(&directory.join("memory.stat")).ok()?;
+        let version = self.group.version();
+        let of = |name: &str| field(&stat, version, name);
+        let resident = match version {
+            // The kernel's `rss` is anonymous memory alone.
+            Version::One => of("rss") + of("shmem"),
+            Version::Two => of("anon") + of("shmem"),
+        };
+        let swapped = match version {
+            Version::One => of("swap"),
+            Version::Two => number(&directory.join("memory.swap.current")).unwrap_or(0),
+        };
+        let refaults = of("workingset_refault_anon");
+        let stalled = read(&directory.join("memory.pressure")).ok().and_then(|text| waited(&text));
+        let areas = swap::areas(&self.root);
+        let swap_free = areas.iter().fold(Bytes::ZERO, |sum, area| sum + area.free());
+        let cpu = cpu_usage(directory).unwrap_or_else(|| {
+            let processes = self.group.members_below();
+            self.cpu.look(&processes, cpu_time)
+        });
+        Some(Look {
+            at: Nanos(sys::now()),
+            resident: Bytes(resident),
+            swapped: Bytes(swapped),
+            refaults,
+            stalled,
+            cpu,
+            swap_free: Some(swap_free),
+        })
+    }
+}
+
+impl Governed for Looked {
+    fn look(&mut self) -> Option<Look> {
+        Self::look(self)
+    }
+
+    fn reclaim(&mut self, bytes: Bytes) -> io::Result<()> {
+        self.group.reclaim(bytes)
+    }
+}
+
+/// A counter of `memory.stat`, with those of groups below; 0 where the kernel does not say.
+fn field(stat: &str, version: Version, name: &str) -> u64 {
+    let prefix = match version {
+        Version::One => "total_",
+        Version::Two => "",
+    };
+    let line = stat
+        .lines()
+        .find_map(|line| line.strip_prefix(prefix)?.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+}
+
+/// For how long some thread waited, of a file of pressure stall information.
+fn waited(text: &str) -> Option<Nanos> {
+    let some = text.lines().find(|line| line.starts_with("some "))?;
+    let total = some.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="))?;
+    total.parse().ok().map(Nanos::micros)
+}
+
+/// Processor time of a group, where the kernel adds it up there.
+fn cpu_usage(directory: &Path) -> Option<Nanos> {
+    let file: PathBuf = directory.join("cpu.stat");
+    let text = read(&file).ok()?;
+    let usage = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+    usage.trim().parse().ok().map(Nanos::micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_that_of_its_name_and_of_all_groups_below() {
+        let stat = "rss 1\nrss_huge 2\ntotal_rss 4096\ntotal_rss_huge 5\ntotal_shmem 6\n";
+        assert_eq!(field(stat, Version::One, "rss"), 4096);
+        assert_eq!(field(stat, Version::One, "shmem"), 6);
+        assert_eq!(field("anon 7\nanon_thp 9\n", Version::Two, "anon"), 7);
+        assert_eq!(field("anon 7\n", Version::Two, "workingset_refault_anon"), 0);
+    }
+
+    #[test]
+    fn waits_are_those_of_some_thread() {
+        let text = "some avg10=0.00 avg60=0.00 avg300=0.06 total=2355433\n\
+                    full avg10=0.00 avg60=0.00 avg300=0.00 total=969048\n";
+        assert_eq!(waited(text), Some(Nanos::micros(2_355_433)));
+        assert_eq!(waited("full avg10=0.00 total=1\n"), None);
+    }
+
+    #[test]
+    fn what_a_process_that_ended_had_stays() {
+        let mut cpu = CpuByProcess::default();
+        assert_eq!(cpu.look(&[1, 2], |process| Nanos(u64::from(process) * 10)), Nanos(30));
+        assert_eq!(cpu.look(&[2], |_| Nanos(25)), Nanos(35));
+        // The number was used again.
+        assert_eq!(cpu.look(&[1, 2], |_| Nanos(25)), Nanos(60));
+    }
+}

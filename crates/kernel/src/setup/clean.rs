@@ -1,0 +1,143 @@
+//! Undoes what runs have made, as far as nobody needs it any more.
+//!
+//! What a run has made is needed as long as its command lives, and afterwards as long as a process
+//! of its group does: its memory lies in the swap. Brakes and limits are taken off at once, so
+//! that such a process goes on as if there had never been any. Everything can be interrupted
+//! anywhere and done again.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::io;
+
+use serde::Serialize;
+
+use super::group::Group;
+use super::records::{Records, RunRecord, boot};
+use super::zswap::{self, ZswapRecord};
+use super::{Site, zram};
+
+/// What was undone, and what was not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Cleaned {
+    /// What is gone now.
+    pub removed: Vec<String>,
+    /// What stays, and why.
+    pub kept: Vec<Kept>,
+}
+
+/// Something that stays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Kept {
+    /// What.
+    pub what: String,
+    /// Why.
+    pub why: String,
+    /// Whether that is as it should be: it belongs to somebody who lives.
+    pub in_use: bool,
+}
+
+impl Cleaned {
+    fn keep(&mut self, what: String, why: &dyn Display, in_use: bool) {
+        self.kept.push(Kept { what, why: why.to_string(), in_use });
+    }
+}
+
+/// Undoes what belongs to no living process.
+///
+/// # Errors
+/// If the records cannot be read. What cannot be undone is no error, but [`Cleaned::kept`].
+pub fn clean(site: &Site) -> io::Result<Cleaned> {
+    let records = Records::open(&site.records)?;
+    undo(site, &records, None)
+}
+
+/// The same; the run of the record that is named is over, although its command lives.
+pub(super) fn undo(site: &Site, records: &Records, over: Option<&str>) -> io::Result<Cleaned> {
+    let root = &site.root;
+    let mut cleaned = Cleaned::default();
+    let mut in_use = BTreeSet::<u32>::new();
+    let mut zswap_in_use = false;
+    let runs = records.runs()?;
+    let lives = |run: &RunRecord| {
+        over != Some(&run.name()) && run.owner.is_of_this_boot(root) && run.owner.is_alive(root)
+    };
+    // A run that shares the budget of another is in its group, and may outlive it.
+    let needed: Vec<Group> =
+        runs.iter().filter(|run| lives(run)).filter_map(|run| run.group.clone()).collect();
+    for run in runs {
+        let name = run.name();
+        if !run.owner.is_of_this_boot(root) {
+            records.remove(&name)?;
+            continue;
+        }
+        let process = run.owner.process;
+        if lives(&run) {
+            if over.is_none() {
+                let what = format!("run {process} ({})", run.program);
+                cleaned.keep(what, &"it is under way", true);
+            }
+            in_use.extend(&run.devices);
+            zswap_in_use |= run.zswap;
+            continue;
+        }
+        if let Some(group) = run.group.as_ref().filter(|group| !needed.contains(group)) {
+            let what = format!("control group {}", group.directory().display());
+            let removed = group.release().and_then(|()| group.remove());
+            match removed {
+                Ok(true) => cleaned.removed.push(what),
+                Ok(false) => {
+                    let members: Vec<_> = group.members().iter().map(u32::to_string).collect();
+                    let why = format!("processes run in it: {}", members.join(", "));
+                    cleaned.keep(what, &why, true);
+                    in_use.extend(&run.devices);
+                    zswap_in_use |= run.zswap;
+                    continue;
+                }
+                Err(e) => {
+                    cleaned.keep(what, &e, false);
+                    in_use.extend(&run.devices);
+                    zswap_in_use |= run.zswap;
+                    continue;
+                }
+            }
+        }
+        records.remove(&name)?;
+    }
+    if let Some(zswap) = records.zswap()?.filter(|_| !zswap_in_use) {
+        if zswap.boot == boot(root) {
+            match zswap::end(root, &zswap) {
+                Ok(()) => {
+                    cleaned.removed.push("zswap, as Terrace had switched it on".to_owned());
+                    records.remove(ZswapRecord::NAME)?;
+                }
+                Err(e) => cleaned.keep("zswap".to_owned(), &e, false),
+            }
+        } else {
+            records.remove(ZswapRecord::NAME)?;
+        }
+    }
+    for device in records.devices()? {
+        let name = device.name();
+        if device.boot != boot(root) {
+            records.remove(&name)?;
+            continue;
+        }
+        let what = format!("zram{}", device.device);
+        if in_use.contains(&device.device) {
+            if over.is_none() {
+                cleaned.keep(what, &"a run swaps to it", true);
+            }
+            continue;
+        }
+        match zram::end(root, &*site.swapping, &device) {
+            Ok(true) => {
+                cleaned.removed.push(what);
+                records.remove(&name)?;
+            }
+            // Nothing of ours is left.
+            Ok(false) => records.remove(&name)?,
+            Err(e) => cleaned.keep(what, &e, false),
+        }
+    }
+    Ok(cleaned)
+}

@@ -1,0 +1,653 @@
+//! The control group of a run: it says how much memory the run has, reclaims for it, and brakes
+//! it above the budget.
+//!
+//! The group is a safety net and never a wall at the budget. So
+//!
+//! - under version 2 the brake is `memory.high` above the budget: who allocates beyond it
+//!   reclaims and is slowed down, and nobody is killed;
+//! - under version 1, which has nothing like it, the brake is a limit above the budget with the
+//!   killer switched off (`engine/bound.rs`). Where there can be none it is processor time
+//!   (`cpu.cfs_quota_us`), and only while memory is above the budget, or about to be.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use terrace_core::Bytes;
+
+use crate::files::{Root, named, number, read, step, write};
+
+/// Which interface the memory controller has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Version {
+    /// One hierarchy for each controller.
+    One,
+    /// One for all.
+    Two,
+}
+
+/// Where the groups of this process are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Here {
+    version: Version,
+    /// The mount point, and this process's group below it, of the memory controller.
+    memory: (PathBuf, PathBuf),
+    /// The same of the processor controller, under version 1.
+    cpu: Option<(PathBuf, PathBuf)>,
+}
+
+/// A group that was made for a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    version: Version,
+    directory: PathBuf,
+    /// The group of the processor controller, under version 1.
+    cpu: Option<PathBuf>,
+}
+
+/// What the brake of version 1 leaves of one processor: enough for a program to end or to be
+/// stopped, and less than what one thread can page out (about 400 MB/s against 1 GB/s that a program
+/// fills).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pace {
+    /// A tenth.
+    Tenth,
+    /// A hundredth.
+    Hundredth,
+}
+
+impl Pace {
+    /// Quota and period in µs. The quota is the least that the kernel takes (`min_cfs_quota_period`
+    /// of `kernel/sched/core.c`): what a program has before the brake is felt.
+    const fn quota(self) -> (u64, u64) {
+        match self {
+            Self::Tenth => (1_000, 10_000),
+            Self::Hundredth => (1_000, 100_000),
+        }
+    }
+}
+
+/// What the kernel is asked to put out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Pages of files.
+    Files,
+    /// What is swapped.
+    Program,
+}
+
+/// `memory.swappiness` of version 1: program memory alone, the same on both sides, and files. Not 0 for
+/// files: what is killed in between would leave a group that never swaps.
+const WEIGHTS: (&str, &str, &str) = ("200", "100", "1");
+
+/// Below these a group of version 1 has no limit.
+const UNLIMITED: &str = "-1";
+/// How gladly anonymous memory of a group of version 1 is put out.
+const SWAPPINESS: &str = "memory.swappiness";
+
+/// A setting of a group, as it is where nobody has set it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// What is written there.
+    pub(crate) text: String,
+}
+
+/// Not as much could be found as was asked for.
+fn busy(e: io::Error) -> io::Error {
+    match e.raw_os_error() {
+        Some(libc::EAGAIN | libc::EBUSY | libc::EINTR) => {
+            io::Error::new(io::ErrorKind::WouldBlock, e)
+        }
+        _ => e,
+    }
+}
+
+impl Here {
+    fn find(root: &Root) -> Result<Self, String> {
+        let mounts = root.read("/proc/self/mounts").map_err(|e| e.to_string())?;
+        let groups = root.read("/proc/self/cgroup").map_err(|e| e.to_string())?;
+        let mut found: (Option<_>, Option<_>, Option<_>) = (None, None, None);
+        for line in mounts.lines() {
+            let fields: Vec<_> = line.split(' ').collect();
+            let &[_, at, kind, options, ..] = fields.as_slice() else { continue };
+            let has = |controller: &str| options.split(',').any(|option| option == controller);
+            match kind {
+                "cgroup" if has("memory") => found.0 = Some(at),
+                "cgroup" if has("cpu") => found.1 = Some(at),
+                "cgroup2" => found.2 = Some(at),
+                _ => {}
+            }
+        }
+        let of = |wanted: &str| {
+            groups.lines().find_map(|line| {
+                let mut fields = line.splitn(3, ':').skip(1);
+                let (controllers, path) = (fields.next()?, fields.next()?);
+                let is_it = controllers.split(',').any(|controller| controller == wanted);
+                is_it.then(|| path.to_owned())
+            })
+        };
+        let place = |mount: &str, controller: &str| {
+            let group = of(controller)?;
+            let mount = root.path(mount);
+            let group = mount.join(group.trim_start_matches('/'));
+            // In a name space of its own a group may lie outside of what is mounted.
+            Some((mount.clone(), if group.exists() { group } else { mount }))
+        };
+        if let Some(memory) = found.0.and_then(|mount| place(mount, "memory")) {
+            let cpu = found.1.and_then(|mount| place(mount, "cpu"));
+            return Ok(Self { version: Version::One, memory, cpu });
+        }
+        match found.2.and_then(|mount| place(mount, "")) {
+            Some(memory) => Ok(Self { version: Version::Two, memory, cpu: None }),
+            None => Err("no control groups are mounted".into()),
+        }
+    }
+
+    /// Where a group can be made: under version 2, where the memory controller is handed down,
+    /// which is never where processes are, but for the root.
+    fn parent(&self) -> Result<&Path, String> {
+        let (mount, own) = &self.memory;
+        if self.version == Version::One {
+            return Ok(own);
+        }
+        let hands_down = |group: &&Path| {
+            read(&group.join("cgroup.subtree_control"))
+                .is_ok_and(|text| text.split_ascii_whitespace().any(|c| c == "memory"))
+        };
+        own.ancestors().take_while(|group| group.starts_with(mount)).find(hands_down).ok_or_else(
+            || "no control group above this process hands the memory controller down".into(),
+        )
+    }
+}
+
+/// An event that can be signalled and waited for (`eventfd(2)`), and is not inherited.
+pub(crate) fn event() -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers; the descriptor is ours.
+    match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) } {
+        fd if fd < 0 => Err(io::Error::last_os_error()),
+        // SAFETY: as above.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
+/// What keeps a group from being made for runs of this process; `None` if nothing does.
+pub fn lack(root: &Root) -> Option<String> {
+    let here = match Here::find(root) {
+        Ok(here) => here,
+        Err(lack) => return Some(lack),
+    };
+    match here.parent() {
+        Ok(parent) => {
+            let writes = File::options().write(true).open(parent.join("cgroup.procs"));
+            writes.err().map(|e| format!("{}: {e}", parent.display()))
+        }
+        Err(lack) => Some(lack),
+    }
+}
+
+/// What keeps the kernel from telling of crossings here, under version 1; `None` if nothing does.
+pub fn tells_of_crossings(root: &Root) -> Option<String> {
+    let here = Here::find(root).ok()?;
+    let control = here.memory.1.join("cgroup.event_control");
+    (!control.exists()).then(|| format!("{} is missing", control.display()))
+}
+
+/// The version of the memory controller here; `None` without any.
+pub fn version(root: &Root) -> Option<Version> {
+    Here::find(root).ok().map(|here| here.version)
+}
+
+impl Group {
+    /// The group that will be made under this name; nothing is made yet.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub(super) fn plan(root: &Root, name: &str) -> Result<Self, String> {
+        let here = Here::find(root)?;
+        let directory = here.parent()?.join(name);
+        let cpu = here.cpu.map(|(_, group)| group.join(name));
+        Ok(Self { version: here.version, directory, cpu })
+    }
+
+    /// A group that is there, and somebody else's: it is neither made nor removed here.
+    ///
+    /// # Errors
+    /// If the memory controller does not count for it.
+    pub fn at(directory: &Path) -> Result<Self, String> {
+        let has = |file: &str| directory.join(file).exists();
+        let version = if has("memory.current") {
+            Version::Two
+        } else if has("memory.usage_in_bytes") {
+            Version::One
+        } else {
+            return Err("the memory controller does not count for this group".into());
+        };
+        Ok(Self { version, directory: directory.to_owned(), cpu: None })
+    }
+
+    /// Whether memory of it can be put out without changing a limit of it.
+    pub fn can_be_reclaimed(&self) -> bool {
+        self.version == Version::Two && self.directory.join("memory.reclaim").exists()
+    }
+
+    /// Becomes the one who keeps the group within its budget, until what is returned is closed, as
+    /// it is if its process ends in whatever way; `None` while somebody else is.
+    ///
+    /// # Errors
+    /// If the group is gone.
+    pub fn keep(&self) -> io::Result<Option<File>> {
+        use std::fs::TryLockError;
+        let directory = File::open(&self.directory).map_err(|e| named(&self.directory, &e))?;
+        match directory.try_lock() {
+            Ok(()) => Ok(Some(directory)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(e)) => Err(named(&self.directory, &e)),
+        }
+    }
+
+    /// Makes it, or nothing of it.
+    pub(super) fn make(&self) -> io::Result<()> {
+        let mut made = Vec::new();
+        let done = self.make_all(&mut made);
+        if done.is_err() {
+            for directory in made {
+                // The error is that of the making.
+                let _ = fs::remove_dir(directory);
+            }
+        }
+        done
+    }
+
+    fn make_all<'a>(&'a self, made: &mut Vec<&'a PathBuf>) -> io::Result<()> {
+        for directory in self.directories() {
+            step();
+            fs::create_dir(directory).map_err(|e| named(directory, &e))?;
+            made.push(directory);
+        }
+        self.prefer_swap()
+    }
+
+    /// Has the kernel put anonymous memory out first: files' pages are not in the budget. Under
+    /// version 2 that is said each time that it is asked.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn prefer_swap(&self) -> io::Result<()> {
+        let file = self.directory.join(SWAPPINESS);
+        // The most that a kernel takes; before 5.8 that was 100.
+        if self.version == Version::One && file.exists() && write(&file, "200").is_err() {
+            write(&file, "100")?;
+        }
+        Ok(())
+    }
+
+    fn directories(&self) -> impl Iterator<Item = &PathBuf> {
+        std::iter::once(&self.directory).chain(&self.cpu)
+    }
+
+    /// Which interface it has.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Its directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Files through which a process joins it by writing `0`.
+    pub(super) fn doors(&self) -> io::Result<Vec<File>> {
+        self.directories()
+            .map(|directory| {
+                let path = directory.join("cgroup.procs");
+                File::options().write(true).open(&path).map_err(|e| named(&path, &e))
+            })
+            .collect()
+    }
+
+    /// The processes in it; none if it is gone.
+    pub fn members(&self) -> Vec<u32> {
+        let mut all: Vec<u32> = self
+            .directories()
+            .filter_map(|directory| read(&directory.join("cgroup.procs")).ok())
+            .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>())
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// The processes in it and in groups below it, which are charged to it as well.
+    pub fn members_below(&self) -> Vec<u32> {
+        let mut all = Vec::new();
+        let mut add = |directory: &Path| {
+            let text = read(&directory.join("cgroup.procs")).unwrap_or_default();
+            all.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+        };
+        add(&self.directory);
+        self.each_below(&mut add);
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Calls `each` with the directory of every group below it.
+    fn each_below(&self, each: &mut dyn FnMut(&Path)) {
+        fn go(directory: &Path, each: &mut dyn FnMut(&Path)) {
+            let below = fs::read_dir(directory).into_iter().flatten().flatten();
+            for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+                each(&entry.path());
+                go(&entry.path(), each);
+            }
+        }
+        go(&self.directory, each);
+    }
+
+    /// All memory that is charged to it; `None` if it is gone.
+    pub fn charged(&self) -> Option<Bytes> {
+        let file = match self.version {
+            Version::One => "memory.usage_in_bytes",
+            Version::Two => "memory.current",
+        };
+        number(&self.directory.join(file)).map(Bytes)
+    }
+
+    /// The most that ever was, where the kernel says so.
+    pub fn charged_peak(&self) -> Option<Bytes> {
+        let file = match self.version {
+            Version::One => "memory.max_usage_in_bytes",
+            Version::Two => "memory.peak",
+        };
+        number(&self.directory.join(file)).map(Bytes)
+    }
+
+    /// Of it, the files' pages, which the kernel drops where it needs room: no part of the budget.
+    pub fn files(&self) -> Option<Bytes> {
+        self.files_and_locked().map(|(files, _)| files)
+    }
+
+    /// The same, and what of it cannot be put out at all.
+    pub(crate) fn files_and_locked(&self) -> Option<(Bytes, Bytes)> {
+        let text = read(&self.directory.join("memory.stat")).ok()?;
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.and_then(|value| value.parse().ok()).map(Bytes)
+        };
+        let (all, shared, locked) = match self.version {
+            // Both hold shared memory, which is swapped as anonymous memory is.
+            Version::One => ("total_cache", "total_shmem", "total_unevictable"),
+            Version::Two => ("file", "shmem", "unevictable"),
+        };
+        let files = field(all)? - field(shared).unwrap_or_default();
+        Some((files, field(locked).unwrap_or_default()))
+    }
+
+    /// Pages that it is not charged for any more, whatever has become of them, since it exists; `None`
+    /// under version 2.
+    pub(crate) fn uncharged(&self) -> Option<u64> {
+        let text = read(&self.directory.join("memory.stat")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("total_pgpgout "));
+        line.and_then(|value| value.trim().parse().ok())
+    }
+
+    /// What its own threads had to put out to go on, since it exists; `None` where the kernel does
+    /// not tell that from what was asked for from outside (version 1, and before Linux 6.15).
+    pub fn reclaimed_by_itself(&self) -> Option<Bytes> {
+        let text = read(&self.directory.join("memory.stat")).ok()?;
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.and_then(|value| value.trim().parse::<u64>().ok())
+        };
+        field("pgsteal_proactive")?;
+        Some(Bytes(field("pgsteal_direct")? * 4096))
+    }
+
+    /// What of its memory lies in swap; `None` where the kernel does not count that.
+    pub fn swapped(&self) -> Option<Bytes> {
+        if self.version == Version::Two {
+            return number(&self.directory.join("memory.swap.current")).map(Bytes);
+        }
+        let text = read(&self.directory.join("memory.stat")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("total_swap "));
+        line.and_then(|value| value.trim().parse().ok()).map(Bytes)
+    }
+
+    /// Has the kernel put so much of the group's memory out, the least used first as far as it
+    /// knows; the calling thread does the work.
+    ///
+    /// # Errors
+    /// Of kind `WouldBlock` if not so much could be found, which is no fault.
+    pub fn reclaim(&self, bytes: Bytes) -> io::Result<()> {
+        match self.version {
+            Version::Two => {
+                // Anonymous memory only (Linux 6.16), mostly (6.9), or as it comes.
+                let ways = [" swappiness=max", " swappiness=200", ""];
+                let mut last = Ok(());
+                for way in ways {
+                    last = self.write_once("memory.reclaim", &format!("{}{way}", bytes.get()));
+                    if !matches!(&last, Err(e) if e.raw_os_error() == Some(libc::EINVAL)) {
+                        break;
+                    }
+                }
+                last.map_err(busy)
+            }
+            Version::One => {
+                let lowered = self.lower(bytes);
+                self.limit(None)?;
+                lowered
+            }
+        }
+    }
+
+    /// Has so much of one kind put out; `lower` asks for it under version 1, by a limit.
+    ///
+    /// # Errors
+    /// As [`Group::reclaim`].
+    pub(crate) fn reclaim_kind(
+        &self,
+        kind: Kind,
+        bytes: Bytes,
+        lower: impl FnOnce(Bytes) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match (self.version, kind) {
+            (Version::Two, Kind::Program) => self.reclaim(bytes),
+            (Version::Two, Kind::Files) => {
+                let order = format!("{} swappiness=0", bytes.get());
+                self.write_once("memory.reclaim", &order).map_err(busy)
+            }
+            (Version::One, kind) => {
+                let first = if kind == Kind::Files { WEIGHTS.2 } else { WEIGHTS.0 };
+                self.write_once("memory.swappiness", first)?;
+                let lowered = lower(bytes);
+                self.balance()?;
+                lowered
+            }
+        }
+    }
+
+    /// Has the kernel weigh files and program memory alike where the program itself makes room. Under
+    /// version 2 a group has no such number.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn balance(&self) -> io::Result<()> {
+        match self.version {
+            Version::One => self.write_once("memory.swappiness", WEIGHTS.1),
+            Version::Two => Ok(()),
+        }
+    }
+
+    /// Whether `memory.reclaim` can be told which kind: nothing is put out by this.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn probe_swappiness(&self) -> io::Result<()> {
+        self.write_once("memory.reclaim", "0 swappiness=0")
+    }
+
+    /// The same under version 1, by a limit below what is there. It is not in force before as much
+    /// has gone, so that the program does not feel it until then, and is to be lifted at once.
+    ///
+    /// # Errors
+    /// As [`Group::reclaim`].
+    pub(crate) fn lower(&self, bytes: Bytes) -> io::Result<()> {
+        let Some(charged) = self.charged() else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let limit = (charged - bytes).max(Bytes::mib(1));
+        self.write_once("memory.limit_in_bytes", &limit.get().to_string()).map_err(busy)
+    }
+
+    /// Sets the limit of version 1, or takes it off.
+    pub(crate) fn limit(&self, at: Option<Bytes>) -> io::Result<()> {
+        let text = at.map_or(UNLIMITED.to_owned(), |at| at.get().to_string());
+        write(&self.directory.join("memory.limit_in_bytes"), &text)
+    }
+
+    /// Writes by one call, which a signal may end: `write_all` would begin the whole again.
+    fn write_once(&self, file: &str, text: &str) -> io::Result<()> {
+        use std::io::Write;
+        let path = self.directory.join(file);
+        let mut file = fs::OpenOptions::new().write(true).open(&path)?;
+        let written = file.write(text.as_bytes())?;
+        if written == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
+    /// Sets the brake of version 2: the kernel slows down who allocates from so much memory on.
+    pub fn brake(&self, at: Bytes) -> io::Result<()> {
+        write(&self.directory.join("memory.high"), &at.get().to_string())
+    }
+
+    /// Sets the brake of version 1, which is felt from now on; nothing without a `cpu` controller.
+    pub fn slow_down(&self, pace: Pace) -> io::Result<()> {
+        let Some(cpu) = &self.cpu else { return Ok(()) };
+        let (quota, period) = pace.quota();
+        write(&cpu.join("cpu.cfs_period_us"), &period.to_string())?;
+        write(&cpu.join("cpu.cfs_quota_us"), &quota.to_string())
+    }
+
+    /// Takes the brake of version 1 off; a group that is gone has none.
+    pub fn release_brake(&self) -> io::Result<()> {
+        let Some(cpu) = &self.cpu else { return Ok(()) };
+        match write(&cpu.join("cpu.cfs_quota_us"), UNLIMITED) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the kernel signal an event whenever what is charged crosses one of these amounts, for as
+    /// long as the event is open. Version 1 only. It waits for the kernel, some milliseconds for
+    /// each.
+    ///
+    /// # Errors
+    /// If this kernel does not tell of crossings.
+    pub fn tell_of_crossings(&self, event: &OwnedFd, marks: &[Bytes]) -> io::Result<()> {
+        let usage = self.directory.join("memory.usage_in_bytes");
+        let usage = File::open(&usage).map_err(|e| named(&usage, &e))?;
+        let control = self.directory.join("cgroup.event_control");
+        for mark in marks {
+            let (event, usage) = (event.as_raw_fd(), usage.as_raw_fd());
+            write(&control, &format!("{event} {usage} {}", mark.get()))?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is anything to brake with.
+    pub fn can_brake(&self) -> bool {
+        self.version == Version::Two || self.cpu.is_some()
+    }
+
+    /// Takes the brake and all limits off, and sets back what else was set; a group that is gone has
+    /// none. What cannot be set back keeps nothing else from it.
+    ///
+    /// # Errors
+    /// The system's, the first one.
+    pub fn release(&self) -> io::Result<()> {
+        let mut done = Ok(());
+        for Setting { file, text } in self.unset() {
+            match write(&file, &text) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => done = done.and(Err(e)),
+                _ => {}
+            }
+        }
+        if self.version == Version::One {
+            self.each_below(&mut |directory| {
+                // A group that the program makes begins with what this one had. It may be gone.
+                let _ = write(&directory.join("memory.oom_control"), "0");
+            });
+        }
+        done
+    }
+
+    /// Everything that is ever set on it, as the kernel makes groups. The limits are first.
+    pub(crate) fn unset(&self) -> Vec<Setting> {
+        let setting = |directory: &Path, file: &str, text: &str| Setting {
+            file: directory.join(file),
+            text: text.to_owned(),
+        };
+        if self.version == Version::Two {
+            return vec![setting(&self.directory, "memory.high", "max")];
+        }
+        // Where nothing bounds it nothing waits.
+        let mut all = vec![
+            setting(&self.directory, "memory.limit_in_bytes", UNLIMITED),
+            setting(&self.directory, "memory.oom_control", "0"),
+        ];
+        all.extend(self.cpu.iter().map(|cpu| setting(cpu, "cpu.cfs_quota_us", UNLIMITED)));
+        // A new group has what the one above it has.
+        let above = self.directory.parent().and_then(|above| number(&above.join(SWAPPINESS)));
+        all.extend(above.map(|n| setting(&self.directory, SWAPPINESS, &n.to_string())));
+        all
+    }
+
+    /// Removes it; false while there are processes in it.
+    pub(super) fn remove(&self) -> io::Result<bool> {
+        if !self.members().is_empty() {
+            return Ok(false);
+        }
+        for directory in self.directories() {
+            step();
+            match fs::remove_dir(directory) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                    if !self.members().is_empty() {
+                        // Somebody came.
+                        return Ok(false);
+                    }
+                    let what = io::Error::new(e.kind(), "there are groups below it");
+                    return Err(named(directory, &what));
+                }
+                Err(e) => return Err(named(directory, &e)),
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_set_back_keeps_nothing_else_from_it() {
+        let above = tempfile::tempdir().unwrap();
+        let at = above.path().join("group");
+        fs::create_dir(&at).unwrap();
+        fs::write(above.path().join(SWAPPINESS), "60\n").unwrap();
+        // A directory cannot be written to, by root neither.
+        fs::create_dir(at.join("memory.limit_in_bytes")).unwrap();
+        for file in ["memory.usage_in_bytes", "memory.oom_control", SWAPPINESS] {
+            fs::write(at.join(file), "1").unwrap();
+        }
+        let error = Group::at(&at).unwrap().release().unwrap_err();
+        assert!(error.to_string().contains("memory.limit_in_bytes"), "{error}");
+        assert_eq!(read(&at.join("memory.oom_control")).unwrap(), "0");
+        assert_eq!(read(&at.join(SWAPPINESS)).unwrap(), "60");
+    }
+}

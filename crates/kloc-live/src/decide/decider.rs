@@ -1,0 +1,773 @@
+//! From events and pressure to what is to be done.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use terrace_core::{Bytes, ContextId, ContextIdentity, Nanos};
+use terrace_kloc::{GuardConfig, ReuseGuard};
+
+use super::contexts::{Change, Contexts, Departure};
+use super::journal::{Decision, Journal, Outcome};
+use crate::observe::event::{FileEvent, page};
+
+/// Parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeciderConfig {
+    /// A file that came back in place more often than this stays.
+    pub hits: u32,
+    /// Files that are known at most.
+    pub capacity: usize,
+    /// Whether pages leave, or it is only said which would.
+    pub enforce: bool,
+    /// A file that is opened again so soon after its pages have left counts as regretted. One
+    /// minute: what is read once a minute is not what memory is short for.
+    pub regret: Nanos,
+}
+
+impl Default for DeciderConfig {
+    fn default() -> Self {
+        Self {
+            hits: GuardConfig::default().hits,
+            capacity: 64 << 10,
+            enforce: false,
+            regret: Nanos::seconds(60),
+        }
+    }
+}
+
+/// A memory as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// What people call it.
+    pub name: String,
+    /// What of it is in use.
+    pub used: Bytes,
+    /// What of it can be in use before the kernel takes pages away.
+    pub limit: Bytes,
+    /// Files leave when more than this is in use,
+    pub high: Bytes,
+    /// until no more than this is.
+    pub low: Bytes,
+    /// Whether who reads a file is charged for its pages: a control group's.
+    pub charged: bool,
+}
+
+/// A file that something is to be done to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Its number.
+    pub context: ContextId,
+    /// The decision's number.
+    pub decision: u64,
+    /// Which file.
+    pub file: ContextIdentity,
+    /// The type of its file system.
+    pub magic: u64,
+    /// How much of it is cached, or is to come back.
+    pub bytes: Bytes,
+    /// What for.
+    pub aim: Aim,
+}
+
+/// What is to be done to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// Its pages are to leave.
+    Leave,
+    /// They left and are to come back.
+    ComeBack,
+    /// They leave soon: what is dirty begins to be written. No decision belongs to it.
+    WriteBack,
+    /// Whether it lies below a directory that was named is to be known. No decision belongs to it.
+    Look,
+}
+
+/// What was done since the beginning.
+///
+/// One field for each of the daemon's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Events.
+    pub events: u64,
+    /// Times that a memory was short.
+    pub pressure: u64,
+    /// Files whose pages left, or would have.
+    pub left: u64,
+    /// What they were.
+    pub left_bytes: Bytes,
+    /// What was dirty when it was to leave, and was written first.
+    pub written_bytes: Bytes,
+    /// Files that began to be written before they were to leave.
+    pub written_ahead: u64,
+    /// Files that were opened again soon after.
+    pub regretted: u64,
+    /// What of them had left.
+    pub regretted_bytes: Bytes,
+    /// Files that somebody had open after all.
+    pub in_use: u64,
+    /// Files that were left alone for other reasons.
+    pub left_alone: u64,
+    /// Files that could not leave, and were put back to the front of the queue.
+    pub put_back: u64,
+    /// Files whose pages came back before they were asked for.
+    pub prefetched: u64,
+    /// What they were.
+    pub prefetched_bytes: Bytes,
+}
+
+/// Pages that would have left. They are there in truth, so the memory is fuller than it would be.
+#[derive(Clone, Copy, Debug)]
+struct Imagined {
+    context: ContextId,
+    at: Nanos,
+    bytes: Bytes,
+}
+
+/// One memory.
+#[derive(Debug)]
+struct Memory {
+    guard: ReuseGuard,
+    /// What was asked for, and has not been done yet.
+    under_way: Bytes,
+    /// In the order of time.
+    imagined: VecDeque<Imagined>,
+    /// See [`Fill::charged`].
+    charged: bool,
+}
+
+impl Memory {
+    fn new(hits: u32) -> Self {
+        Self {
+            guard: ReuseGuard::new(GuardConfig { hits, ..GuardConfig::default() }),
+            under_way: Bytes::ZERO,
+            imagined: VecDeque::new(),
+            charged: false,
+        }
+    }
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    context: ContextId,
+    scope: usize,
+    bytes: Bytes,
+    /// The number of the file's last close.
+    close: u64,
+}
+
+/// A file that could not leave is asked for again after this time, after twice this time, and so
+/// on, until it leaves or is opened.
+const AGAIN: Nanos = Nanos::seconds(1);
+/// Doublings of it at most: once in about a minute.
+const DOUBLINGS: u32 = 6;
+
+/// Decides.
+#[derive(Debug)]
+pub struct Decider {
+    config: DeciderConfig,
+    contexts: Contexts,
+    memories: Vec<Memory>,
+    journal: Journal,
+    totals: Totals,
+    asked: HashMap<u64, Asked>,
+    /// What could not leave, by when it is put back; with the decision's number.
+    refused: BTreeMap<(Nanos, u64), Asked>,
+    /// The memory that moved pages are in then.
+    slow: Option<usize>,
+    now: Nanos,
+}
+
+impl Decider {
+    /// Knows nothing yet.
+    pub fn new(config: DeciderConfig) -> Self {
+        Self {
+            config,
+            contexts: Contexts::new(config.capacity),
+            memories: Vec::new(),
+            journal: Journal::default(),
+            totals: Totals::default(),
+            asked: HashMap::new(),
+            refused: BTreeMap::new(),
+            slow: None,
+            now: Nanos::ZERO,
+        }
+    }
+
+    /// Pages that are moved are in this memory then, and wait there to be dropped.
+    #[must_use]
+    pub fn moving_to(mut self, slow: Option<usize>) -> Self {
+        self.slow = slow;
+        self
+    }
+
+    /// The memory that a known file belongs to.
+    pub fn scope_of(&self, file: &ContextIdentity) -> Option<usize> {
+        self.contexts.find(file).map(|tracked| tracked.scope)
+    }
+
+    /// The files.
+    pub fn contexts(&self) -> &Contexts {
+        &self.contexts
+    }
+
+    /// Adds what was transferred for files.
+    pub fn transferred(&mut self, of: &HashMap<(u64, u64), (u64, Bytes)>) {
+        self.contexts.transferred(of);
+    }
+
+    /// The decisions.
+    pub fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// What was done.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Parameters.
+    pub fn config(&self) -> &DeciderConfig {
+        &self.config
+    }
+
+    fn memory(&mut self, scope: usize) -> &mut Memory {
+        while self.memories.len() <= scope {
+            self.memories.push(Memory::new(self.config.hits));
+        }
+        &mut self.memories[scope]
+    }
+
+    /// Enters what happened to a file that belongs to a memory. Gives what is to come back.
+    pub fn event(&mut self, event: &FileEvent, scope: usize) -> Option<Request> {
+        self.totals.events += 1;
+        self.now = self.now.max(event.at);
+        // A file stays where it was until it is closed.
+        let known = self.contexts.find(&event.file).map(|tracked| tracked.scope);
+        let (id, change, forgotten) = self.contexts.enter(event, scope);
+        for (id, scope) in forgotten {
+            self.memory(scope).guard.ended(id);
+        }
+        let before = known.unwrap_or(scope);
+        match change {
+            Change::Activated { resident, came_back } => {
+                self.memory(before).guard.opened(id, resident);
+                came_back.and_then(|gone| self.came_back(id, event, gone, before))
+            }
+            Change::Deactivated => {
+                self.change_memory(id, before, scope);
+                self.memory(scope).guard.closed(id);
+                None
+            }
+            Change::Ended { .. } => {
+                self.memory(before).guard.ended(id);
+                self.forget_imagined(id, before);
+                None
+            }
+            Change::Nothing => None,
+        }
+    }
+
+    /// What a file's uses were stays known where it goes.
+    fn change_memory(&mut self, id: ContextId, from: usize, to: usize) {
+        if from == to {
+            return;
+        }
+        let hits = self.memory(from).guard.hits(id);
+        self.memory(from).guard.ended(id);
+        self.memory(to).guard.take_over(id, hits);
+        if let Some(tracked) = self.contexts.get_mut(id) {
+            tracked.scope = to;
+        }
+    }
+
+    /// A memory is no more: its files belong to another one, those that were closed first first.
+    pub fn merge(&mut self, from: usize, to: usize) {
+        let under_way = self.memory(from).under_way;
+        self.memory(to).under_way += under_way;
+        for asked in self.asked.values_mut().chain(self.refused.values_mut()) {
+            if asked.scope == from {
+                // Its number was that of another guard; it has a new place there.
+                (asked.scope, asked.close) = (to, u64::MAX);
+            }
+        }
+        let its = self.contexts.iter().filter(|tracked| tracked.scope == from);
+        let mut its: Vec<_> = its
+            .map(|t| (t.context.last_close.unwrap_or_default(), t.context.id, t.is_active()))
+            .collect();
+        its.sort_unstable();
+        for (_, id, is_active) in its {
+            self.change_memory(id, from, to);
+            if is_active {
+                self.memory(to).guard.opened(id, false);
+            } else {
+                self.memory(to).guard.closed(id);
+            }
+        }
+        self.memories[from] = Memory::new(self.config.hits);
+    }
+
+    fn forget_imagined(&mut self, id: ContextId, scope: usize) {
+        self.memory(scope).imagined.retain(|imagined| imagined.context != id);
+    }
+
+    /// A file whose pages had left is opened again.
+    fn came_back(
+        &mut self,
+        id: ContextId,
+        event: &FileEvent,
+        gone: Departure,
+        scope: usize,
+    ) -> Option<Request> {
+        self.journal.came_back(&event.file, event.at);
+        self.forget_imagined(id, scope);
+        if event.at.saturating_sub(gone.at) > self.config.regret {
+            return None;
+        }
+        self.totals.regretted += 1;
+        self.totals.regretted_bytes += gone.bytes;
+        // It is about to be read again. What the daemon reads would be charged to its own group, so
+        // a program with a group of its own reads for itself.
+        if !self.config.enforce || event.pages > 0 || self.memory(scope).charged {
+            return None;
+        }
+        let tracked = self.contexts.get(id)?;
+        let bytes = gone.bytes.min(tracked.length);
+        let (context, magic) = (id, tracked.magic);
+        let decision = self.enter(id, &Fill::nothing(), bytes, Outcome::UnderWay)?;
+        let file = event.file;
+        Some(Request { context, decision, file, magic, bytes, aim: Aim::ComeBack })
+    }
+
+    fn enter(&mut self, id: ContextId, fill: &Fill, bytes: Bytes, outcome: Outcome) -> Option<u64> {
+        let tracked = self.contexts.get(id)?;
+        let closed_for = tracked.context.last_close.map(|at| self.now.saturating_sub(at));
+        Some(self.journal.enter(Decision {
+            number: 0,
+            at: self.now,
+            file: tracked.context.identity,
+            used: fill.used,
+            limit: fill.limit,
+            memory: fill.name.clone(),
+            closed_for: closed_for.unwrap_or_default(),
+            hits: tracked.hits,
+            bytes,
+            outcome,
+            came_back: None,
+        }))
+    }
+
+    /// So much of a memory is in use: gives the files whose pages are to leave now.
+    pub fn relieve(&mut self, scope: usize, fill: &Fill, now: Nanos) -> Vec<Request> {
+        self.now = self.now.max(now);
+        let DeciderConfig { hits, enforce, regret, .. } = self.config;
+        self.put_back();
+        let memory = self.memory(scope);
+        memory.charged = fill.charged;
+        // Whatever would have been dropped has left by itself in that time, or is in use.
+        while memory.imagined.front().is_some_and(|i| now.saturating_sub(i.at) > regret) {
+            memory.imagined.pop_front();
+        }
+        let imagined: Bytes = memory.imagined.iter().map(|imagined| imagined.bytes).sum();
+        let used = fill.used.saturating_sub(memory.under_way).saturating_sub(imagined);
+        let none = ReuseGuard::new(GuardConfig { hits, ..GuardConfig::default() });
+        let mut guard = std::mem::replace(&mut memory.guard, none);
+        let mut leaving = Vec::new();
+        guard.relieve_between(used, fill.high, fill.low, |id| {
+            let Some(tracked) = self.contexts.get(id) else { return Bytes::ZERO };
+            if tracked.pages > 0 {
+                leaving.push(id);
+            }
+            tracked.bytes()
+        });
+        let leaving: Vec<_> =
+            leaving.into_iter().filter_map(|id| Some((id, guard.last_close(id)?))).collect();
+        self.totals.pressure += u64::from(used > fill.high);
+        self.memories[scope].guard = guard;
+        let mut requests = Vec::new();
+        for (id, close) in leaving {
+            let Some(tracked) = self.contexts.get_mut(id) else { continue };
+            let (bytes, file, magic) = (tracked.bytes(), tracked.context.identity, tracked.magic);
+            if enforce {
+                let Some(decision) = self.enter(id, fill, bytes, Outcome::UnderWay) else {
+                    continue;
+                };
+                self.memories[scope].under_way += bytes;
+                self.asked.insert(decision, Asked { context: id, scope, bytes, close });
+                let aim = Aim::Leave;
+                requests.push(Request { context: id, decision, file, magic, bytes, aim });
+            } else {
+                tracked.gone = Some(Departure { at: self.now, bytes });
+                let imagined = Imagined { context: id, at: self.now, bytes };
+                self.memories[scope].imagined.push_back(imagined);
+                self.enter(id, fill, bytes, Outcome::Observed);
+                self.totals.left += 1;
+                self.totals.left_bytes += bytes;
+            }
+        }
+        requests
+    }
+
+    /// Where a memory is nearly short: gives the files that leave next and were written. What
+    /// leaves at once when it is short, and the same again, is to be clean by then.
+    pub fn write_ahead(&mut self, scope: usize, fill: &Fill) -> Vec<Request> {
+        let mut requests = Vec::new();
+        if !self.config.enforce || !fill.is_near() {
+            return requests;
+        }
+        let ahead = fill.high.saturating_sub(fill.low) * 2;
+        let contexts = &mut self.contexts;
+        let Some(memory) = self.memories.get_mut(scope) else { return requests };
+        memory.guard.prepare(ahead, |id| {
+            let Some(tracked) = contexts.get_mut(id) else { return Bytes::ZERO };
+            let bytes = tracked.bytes();
+            if std::mem::take(&mut tracked.written) && tracked.pages > 0 {
+                let (file, magic) = (tracked.context.identity, tracked.magic);
+                let (decision, aim) = (0, Aim::WriteBack);
+                requests.push(Request { context: id, decision, file, magic, bytes, aim });
+            }
+            bytes
+        });
+        self.totals.written_ahead += requests.len() as u64;
+        requests
+    }
+
+    /// What was asked for has been done, or not; `again` if it may be possible later.
+    pub fn done(&mut self, decision: u64, outcome: Outcome, again: bool) {
+        let asked = self.asked.remove(&decision);
+        if let Some(Asked { scope, bytes, .. }) = asked {
+            let memory = self.memory(scope);
+            memory.under_way = memory.under_way.saturating_sub(bytes);
+        }
+        match &outcome {
+            Outcome::Dropped { bytes, written, .. } => {
+                self.totals.left += u64::from(!bytes.is_zero());
+                self.totals.left_bytes += *bytes;
+                self.totals.written_bytes += *written;
+                self.departed(asked, *bytes);
+            }
+            Outcome::Moved { bytes, .. } => {
+                self.totals.left += u64::from(!bytes.is_zero());
+                self.totals.left_bytes += *bytes;
+                self.moved(asked.filter(|_| !again));
+            }
+            Outcome::MarkedCold { bytes } => {
+                self.totals.left += 1;
+                self.totals.left_bytes += *bytes;
+            }
+            Outcome::Prefetched { bytes } => {
+                self.totals.prefetched += 1;
+                self.totals.prefetched_bytes += *bytes;
+            }
+            Outcome::InUse => self.totals.in_use += 1,
+            Outcome::LeftAlone { .. } => self.totals.left_alone += 1,
+            Outcome::Observed | Outcome::UnderWay => {}
+        }
+        if let Some(entry) = self.journal.get_mut(decision) {
+            entry.outcome = outcome;
+        }
+        if let Some(asked) = asked.filter(|_| again)
+            && let Some(tracked) = self.contexts.get_mut(asked.context)
+        {
+            let after = AGAIN * (1 << tracked.refusals.min(DOUBLINGS));
+            tracked.refusals += 1;
+            self.refused.insert((self.now + after, decision), asked);
+        }
+    }
+
+    /// Puts what could not leave, and may by now, back to where it was.
+    fn put_back(&mut self) {
+        while let Some(first) = self.refused.first_entry().filter(|f| f.key().0 <= self.now) {
+            let Asked { context, scope, close, .. } = first.remove();
+            if self.memory(scope).guard.put_back(context, close) {
+                self.totals.put_back += 1;
+            }
+        }
+    }
+
+    fn departed(&mut self, asked: Option<Asked>, bytes: Bytes) {
+        let Some(asked) = asked else { return };
+        let at = self.now;
+        if let Some(tracked) = self.contexts.get_mut(asked.context) {
+            // Somebody may have opened it again meanwhile: it has come back before it was gone.
+            if !tracked.is_active() && !bytes.is_zero() {
+                tracked.gone = Some(Departure { at, bytes });
+                tracked.pages = tracked.pages.saturating_sub(bytes.get() / page().get());
+                tracked.written = false;
+            }
+        }
+    }
+
+    /// Pages are still cached, in another memory, and leave that when it is short.
+    fn moved(&mut self, asked: Option<Asked>) {
+        let (Some(Asked { context, scope, close, .. }), Some(slow)) = (asked, self.slow) else {
+            return;
+        };
+        // Who opened it meanwhile has it in the memory that he has.
+        if self.memory(scope).guard.last_close(context) == Some(close) {
+            self.change_memory(context, scope, slow);
+            self.memory(slow).guard.closed(context);
+        }
+    }
+
+    /// Contexts that wait to leave a memory, with places that are void.
+    pub fn waiting(&self, scope: usize) -> usize {
+        self.memories.get(scope).map_or(0, |memory| memory.guard.waiting())
+    }
+}
+
+impl Fill {
+    /// No memory: of decisions that are not made for one.
+    pub fn nothing() -> Self {
+        let zero = Bytes::ZERO;
+        Self { name: String::new(), used: zero, limit: zero, high: zero, low: zero, charged: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::contexts::tests::event;
+    use super::*;
+    use crate::observe::event::Kind;
+
+    fn fill(pages: u64) -> Fill {
+        let [used, limit, high, low] = [pages, 1000, 900, 820].map(|pages| page() * pages);
+        Fill { name: "memory".into(), used, limit, high, low, charged: false }
+    }
+
+    fn only(mut requests: Vec<Request>) -> Request {
+        assert_eq!(requests.len(), 1);
+        requests.remove(0)
+    }
+
+    fn dropped(request: &Request) -> Outcome {
+        let (bytes, none) = (request.bytes, Bytes::ZERO);
+        Outcome::Dropped { bytes, written: none, stays: none }
+    }
+
+    fn decider(enforce: bool) -> Decider {
+        Decider::new(DeciderConfig { enforce, ..DeciderConfig::default() })
+    }
+
+    fn cycle(decider: &mut Decider, inode: u64, at: u64, pages: u64) -> Option<Request> {
+        let back = decider.event(&event(Kind::Opened, inode, at, pages), 0);
+        decider.event(&event(Kind::Closed, inode, at + 1, 50), 0);
+        back
+    }
+
+    fn inode(request: &Request) -> u64 {
+        let ContextIdentity::File { inode, .. } = request.file else { unreachable!() };
+        inode
+    }
+
+    /// Asking for a file twice would count its pages as freed twice.
+    #[test]
+    fn what_is_under_way_is_not_asked_for_again() {
+        let mut decider = decider(true);
+        for file in 1..=4 {
+            cycle(&mut decider, file, 10 * file, 0);
+        }
+        let first = decider.relieve(0, &fill(910), Nanos(100));
+        assert_eq!(first.iter().map(inode).collect::<Vec<_>>(), [1, 2], "910 to 820 takes two");
+        assert!(decider.relieve(0, &fill(910), Nanos(101)).is_empty());
+        for request in &first {
+            decider.done(request.decision, dropped(request), false);
+        }
+        assert!(decider.relieve(0, &fill(810), Nanos(102)).is_empty());
+        assert_eq!(decider.totals().left_bytes, page() * 100);
+        let more = decider.relieve(0, &fill(950), Nanos(103));
+        assert_eq!(more.iter().map(inode).collect::<Vec<_>>(), [3, 4]);
+    }
+
+    /// In `observe` the pages stay, and yet the same files are named as in `enforce`.
+    #[test]
+    fn observing_names_what_enforcing_would_drop_and_each_once() {
+        let mut decider = decider(false);
+        for file in 1..=4 {
+            cycle(&mut decider, file, 10 * file, 0);
+        }
+        for at in 100..110 {
+            assert!(decider.relieve(0, &fill(910), Nanos(at)).is_empty(), "nothing is done");
+        }
+        assert_eq!(decider.totals().left, 2);
+        assert_eq!(decider.totals().left_bytes, page() * 100);
+        let files: Vec<_> = decider.journal().last().map(|d| d.outcome.clone()).collect();
+        assert_eq!(files, [Outcome::Observed, Outcome::Observed]);
+    }
+
+    /// Regret: a file that comes back soon after it has left.
+    #[test]
+    fn what_comes_back_soon_is_regretted_and_fetched_and_what_comes_late_is_not() {
+        for enforce in [false, true] {
+            let mut decider = decider(enforce);
+            cycle(&mut decider, 1, 10, 0);
+            cycle(&mut decider, 2, 20, 0);
+            for request in decider.relieve(0, &fill(910), Nanos(100)) {
+                decider.done(request.decision, dropped(&request), false);
+            }
+            assert_eq!(decider.totals().left, 2);
+            let soon = cycle(&mut decider, 1, 1_000, if enforce { 0 } else { 50 });
+            assert_eq!(soon.is_some_and(|request| request.aim == Aim::ComeBack), enforce);
+            assert_eq!(
+                (decider.totals().regretted, decider.totals().regretted_bytes.get()),
+                (1, 50 * page().get())
+            );
+            let late = Nanos::seconds(100).get();
+            assert!(cycle(&mut decider, 2, late, 0).is_none());
+            assert_eq!(decider.totals().regretted, 1);
+        }
+    }
+
+    /// The policy that two failures led to: what comes back in place stays.
+    #[test]
+    fn a_file_that_is_used_again_and_again_in_place_stays() {
+        let mut decider = decider(true);
+        cycle(&mut decider, 1, 10, 0);
+        for at in 2..6 {
+            cycle(&mut decider, 1, 10 * at, 50);
+        }
+        cycle(&mut decider, 2, 100, 0);
+        let leaving = decider.relieve(0, &fill(990), Nanos(200));
+        assert_eq!(leaving.iter().map(inode).collect::<Vec<_>>(), [2]);
+    }
+
+    /// A file that another group closes belongs to that one from then on.
+    #[test]
+    fn a_file_leaves_the_memory_of_who_closed_it_last() {
+        let mut decider = decider(true);
+        cycle(&mut decider, 1, 10, 0);
+        decider.event(&event(Kind::Opened, 1, 20, 0), 1);
+        decider.event(&event(Kind::Closed, 1, 21, 50), 1);
+        assert!(decider.relieve(0, &fill(990), Nanos(30)).is_empty());
+        assert_eq!(decider.relieve(1, &fill(990), Nanos(31)).len(), 1);
+    }
+
+    /// Full queues, files in use and disks that are too slow are all over some time.
+    #[test]
+    fn what_could_not_leave_is_asked_for_again_ever_more_seldom() {
+        let mut decider = decider(true);
+        cycle(&mut decider, 1, 10, 0);
+        let mut at = Nanos(100);
+        for round in 0..9 {
+            let asked = decider.relieve(0, &fill(990), at);
+            assert_eq!(asked.iter().map(inode).collect::<Vec<_>>(), [1], "round {round}");
+            decider.done(asked[0].decision, Outcome::InUse, true);
+            assert!(decider.relieve(0, &fill(990), at + Nanos(1)).is_empty(), "not at once");
+            let wait = AGAIN * (1 << round.min(DOUBLINGS));
+            assert!(decider.relieve(0, &fill(990), at + wait.saturating_sub(Nanos(1))).is_empty());
+            at += wait;
+        }
+        // Whoever opens and closes it gives it a place of its own.
+        let asked = only(decider.relieve(0, &fill(990), at));
+        decider.done(asked.decision, Outcome::InUse, true);
+        cycle(&mut decider, 1, at.get(), 0);
+        let asked = only(decider.relieve(0, &fill(990), at + Nanos(2)));
+        decider.done(asked.decision, dropped(&asked), false);
+        let late = at + Nanos::seconds(1000);
+        assert!(decider.relieve(0, &fill(990), late).is_empty(), "the older place is void");
+        assert_eq!(decider.totals().put_back, 9);
+    }
+
+    /// What cannot ever be is not asked for again.
+    #[test]
+    fn what_is_left_alone_for_good_is_not_asked_for_again() {
+        let mut decider = decider(true);
+        cycle(&mut decider, 1, 10, 0);
+        let asked = only(decider.relieve(0, &fill(990), Nanos(100)));
+        let outcome = Outcome::LeftAlone { reason: "it does not lie below --path".into() };
+        decider.done(asked.decision, outcome, false);
+        assert!(decider.relieve(0, &fill(990), Nanos::seconds(1000)).is_empty());
+    }
+
+    /// What the daemon reads is charged to its own group, not to who needs it.
+    #[test]
+    fn nothing_is_fetched_for_a_group() {
+        let mut decider = decider(true);
+        cycle(&mut decider, 1, 10, 0);
+        let group = Fill { charged: true, ..fill(990) };
+        let asked = only(decider.relieve(0, &group, Nanos(100)));
+        decider.done(asked.decision, dropped(&asked), false);
+        assert!(cycle(&mut decider, 1, 1000, 0).is_none());
+        assert_eq!(decider.totals().regretted, 1);
+    }
+
+    /// Moved pages wait in the slow memory until that is short; an open brings the file back.
+    #[test]
+    fn what_was_moved_leaves_the_slow_memory_when_that_is_short() {
+        let mut decider = decider(true).moving_to(Some(1));
+        for file in 1..=2 {
+            cycle(&mut decider, file, 10 * file, 0);
+        }
+        for asked in decider.relieve(0, &fill(910), Nanos(100)) {
+            decider.done(asked.decision, Outcome::Moved { bytes: asked.bytes, node: 1 }, false);
+        }
+        assert!(decider.relieve(0, &fill(990), Nanos(101)).is_empty(), "they are elsewhere");
+        assert!(decider.relieve(1, &fill(800), Nanos(102)).is_empty(), "there is room");
+        cycle(&mut decider, 1, 200, 50);
+        let asked = decider.relieve(1, &fill(990), Nanos(300));
+        assert_eq!(asked.iter().map(inode).collect::<Vec<_>>(), [2]);
+        let asked = decider.relieve(0, &fill(990), Nanos(301));
+        assert_eq!(asked.iter().map(inode).collect::<Vec<_>>(), [1]);
+    }
+
+    /// A control group that is gone: its pages are its parent's, and so are its files.
+    #[test]
+    fn files_of_a_memory_that_is_gone_leave_the_one_around_it() {
+        let mut decider = decider(true);
+        for file in 1..=3 {
+            decider.event(&event(Kind::Opened, file, 10 * file, 0), 1);
+            decider.event(&event(Kind::Closed, file, 10 * file + 1, 50), 1);
+        }
+        let leaving = decider.relieve(1, &fill(901), Nanos(50));
+        let asked = &leaving[0];
+        assert_eq!(inode(asked), 1);
+        decider.event(&event(Kind::Opened, 3, 60, 50), 1);
+        decider.merge(1, 0);
+        decider.done(asked.decision, dropped(asked), false);
+        let next = decider.relieve(0, &fill(990), Nanos(70));
+        assert_eq!(next.iter().map(inode).collect::<Vec<_>>(), [2], "1 has left, 3 is open");
+        assert!(decider.relieve(1, &fill(990), Nanos(71)).is_empty());
+    }
+
+    /// What is written when it is to leave already is late; what was only read has nothing to write.
+    #[test]
+    fn what_leaves_next_is_written_before_memory_is_short() {
+        let ahead = |decider: &mut Decider, pages| {
+            let requests = decider.write_ahead(0, &fill(pages));
+            assert!(requests.iter().all(|request| request.aim == Aim::WriteBack));
+            requests.iter().map(inode).collect::<Vec<_>>()
+        };
+        for enforce in [false, true] {
+            let mut decider = decider(enforce);
+            for file in 1..=9 {
+                decider.event(&event(Kind::Opened, file, 10 * file, 0), 0);
+                let closed = event(Kind::Closed, file, 10 * file + 1, 50);
+                decider.event(&FileEvent { written: file != 2, ..closed }, 0);
+            }
+            let none = Vec::<u64>::new();
+            assert_eq!(ahead(&mut decider, 700), none, "there is room");
+            if !enforce {
+                assert_eq!(ahead(&mut decider, 890), none, "who only observes does nothing");
+                continue;
+            }
+            // What leaves at once is 80 pages, so 160 are prepared: four files, one of them clean.
+            assert_eq!(ahead(&mut decider, 800), [1, 3, 4]);
+            assert_eq!(ahead(&mut decider, 890), none, "once");
+            assert_eq!(decider.relieve(0, &fill(910), Nanos(100)).len(), 2);
+            assert_eq!(ahead(&mut decider, 890), [5, 6]);
+            assert_eq!(decider.totals().written_ahead, 5);
+        }
+    }
+
+    #[test]
+    fn what_is_open_or_gone_does_not_leave() {
+        let mut decider = decider(true);
+        for file in 1..=3 {
+            cycle(&mut decider, file, 10 * file, 0);
+        }
+        decider.event(&event(Kind::Opened, 1, 90, 50), 0);
+        decider.event(&event(Kind::Evicted, 2, 91, 0), 0);
+        let leaving = decider.relieve(0, &fill(990), Nanos(100));
+        assert_eq!(leaving.iter().map(inode).collect::<Vec<_>>(), [3]);
+    }
+}

@@ -1,0 +1,192 @@
+//! Notifications of file systems: where eBPF cannot be had. They cost each open and close some
+//! microseconds, and tell of no inode that goes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use terrace_core::{Bytes, ContextIdentity};
+
+use super::event::{FileEvent, Kind};
+use crate::act::handle::{self, Mount, Mounts};
+use crate::act::residency::residency;
+
+/// A group of notifications.
+#[derive(Debug)]
+pub struct Fanotify {
+    group: OwnedFd,
+    waiting: VecDeque<FileEvent>,
+    /// Types of file systems by device.
+    marked: BTreeMap<u64, u64>,
+    lacks: Vec<String>,
+    lost: u64,
+}
+
+/// Bytes that are read at once: 170 events.
+const READ: usize = 4096;
+
+fn checked(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+impl Fanotify {
+    /// Asks for notifications of these devices; of all file systems whose files can be acted on,
+    /// if there are none.
+    ///
+    /// # Errors
+    /// Why there can be none.
+    pub fn new(devices: &[u64]) -> Result<Self, String> {
+        let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
+        let files = libc::O_RDONLY | libc::O_NOATIME | libc::O_CLOEXEC | libc::O_LARGEFILE;
+        // SAFETY: takes numbers; the descriptor is nobody else's.
+        let group = unsafe {
+            let fd = libc::fanotify_init(flags, files as u32);
+            OwnedFd::from_raw_fd(
+                checked(fd).map_err(|e| format!("fanotify_init: {e}{}", lack(&e)))?,
+            )
+        };
+        let (mut marked, mut lacks) = (BTreeMap::new(), Vec::new());
+        let all = Mounts::all().map_err(|e| format!("/proc/self/mountinfo: {e}"))?;
+        for (device, Mount { path, magic, .. }) in all {
+            if !(devices.is_empty() || devices.contains(&device)) {
+                continue;
+            }
+            match mark(&group, &path) {
+                Ok(()) => {
+                    marked.insert(device, magic);
+                }
+                Err(e) => lacks.push(format!("{}: {e}{}", path.display(), lack(&e))),
+            }
+        }
+        if !super::is_first_process_namespace() {
+            lacks.push(
+                "whose files are that processes outside this process namespace use: fanotify \
+                 does not name them here"
+                    .to_owned(),
+            );
+        }
+        lacks.push("inodes that the kernel drops: fanotify does not tell of them".to_owned());
+        if marked.is_empty() {
+            let why =
+                if lacks.len() > 1 { format!(": {}", lacks.join("; ")) } else { String::new() };
+            return Err(format!("no file system that can be watched is mounted here{why}"));
+        }
+        Ok(Self { group, waiting: VecDeque::new(), marked, lacks, lost: 0 })
+    }
+
+    /// What is not known, and why.
+    pub fn lacks(&self) -> &[String] {
+        &self.lacks
+    }
+
+    /// Events that were lost since the queue was full: at least so many.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// The next event that waits.
+    pub fn next_event(&mut self) -> Option<FileEvent> {
+        if self.waiting.is_empty() {
+            self.fill();
+        }
+        self.waiting.pop_front()
+    }
+
+    fn fill(&mut self) {
+        let mut buffer = [0u8; READ];
+        // SAFETY: the buffer has room for so much.
+        let read = unsafe { libc::read(self.group.as_raw_fd(), buffer.as_mut_ptr().cast(), READ) };
+        let Ok(length) = usize::try_from(read) else { return };
+        let mut rest = &buffer[..length];
+        // `struct fanotify_event_metadata`: length, version, …, mask, descriptor, process.
+        while let Some(head) = rest.get(..24) {
+            let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four"));
+            let mask = u64::from_le_bytes(head[8..16].try_into().expect("eight"));
+            let (descriptor, process) = (word(16) as i32, word(20));
+            if mask & libc::FAN_Q_OVERFLOW != 0 {
+                self.lost += 1;
+            } else if descriptor >= 0 {
+                // SAFETY: the kernel has opened it for this process, and it is nobody else's.
+                let file = unsafe { File::from_raw_fd(descriptor) };
+                if process != std::process::id() {
+                    let written = mask & libc::FAN_CLOSE_WRITE != 0;
+                    let kinds = [
+                        (libc::FAN_OPEN, Kind::Opened),
+                        (libc::FAN_CLOSE_WRITE | libc::FAN_CLOSE_NOWRITE, Kind::Closed),
+                    ];
+                    // Events of one file that follow each other are told as one.
+                    for (_, kind) in kinds.iter().filter(|(bits, _)| mask & bits != 0) {
+                        let event = self.event(&file, *kind, process, written);
+                        self.waiting.extend(event);
+                    }
+                }
+            }
+            rest = rest.get(word(0) as usize..).unwrap_or_default();
+        }
+    }
+
+    fn event(&self, file: &File, kind: Kind, process: u32, written: bool) -> Option<FileEvent> {
+        let metadata = file.metadata().ok().filter(fs::Metadata::is_file)?;
+        let (device, inode) = (metadata.dev(), metadata.ino());
+        let command = fs::read(format!("/proc/{process}/comm")).unwrap_or_default();
+        let mut name = [0; 16];
+        let command = command.trim_ascii_end();
+        let length = command.len().min(15);
+        name[..length].copy_from_slice(&command[..length]);
+        Some(FileEvent {
+            kind,
+            at: super::now(),
+            file: ContextIdentity::File { device, inode, generation: handle::generation(file) },
+            magic: self.marked.get(&device).copied().unwrap_or(0),
+            pages: residency(file).map_or(0, |residency| residency.cached),
+            length: Bytes(metadata.len()),
+            extents: None,
+            links: metadata.nlink() as u32,
+            written,
+            group: group_of(process),
+            process,
+            command: name,
+        })
+    }
+}
+
+/// The memory control group of a process, by its directory's inode number; 0 if it has ended.
+fn group_of(process: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
+    let find = |controller: &str| {
+        text.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (fields.next()?, fields.next()?);
+            let is_it = controllers.split(',').any(|one| one == controller);
+            is_it.then(|| path.trim_start_matches('/').to_owned())
+        })
+    };
+    let in_one = find("memory").map(|path| PathBuf::from("/sys/fs/cgroup/memory").join(path));
+    let in_two = || find("").map(|path| PathBuf::from("/sys/fs/cgroup").join(path));
+    let path = in_one.or_else(in_two);
+    path.and_then(|path| fs::metadata(path).ok()).map_or(0, |metadata| metadata.ino())
+}
+
+/// Which right is missing, where one is.
+fn lack(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => " (it needs CAP_SYS_ADMIN)",
+        _ => "",
+    }
+}
+
+fn mark(group: &OwnedFd, path: &std::path::Path) -> io::Result<()> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    let flags = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
+    let mask = libc::FAN_OPEN | libc::FAN_CLOSE_WRITE | libc::FAN_CLOSE_NOWRITE;
+    // SAFETY: the name ends, and lives during the call.
+    let done = unsafe {
+        libc::fanotify_mark(group.as_raw_fd(), flags, mask, libc::AT_FDCWD, name.as_ptr())
+    };
+    checked(done).map(|_| ())
+}

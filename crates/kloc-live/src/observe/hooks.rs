@@ -1,0 +1,220 @@
+//! Which hooks there are, and which are used: chosen by trying.
+//!
+//! | set | open | close | inode goes |
+//! |---|---|---|---|
+//! | trampolines | `fexit/do_dentry_open` | `fentry/__fput` | `fentry/evict` |
+//! | tracepoints | `tp_btf/sys_exit` | `tp_btf/kmem_cache_free` of a `filp` | `tp_btf/ext4_evict_inode` |
+//! | fanotify | `FAN_OPEN` | `FAN_CLOSE` | none |
+//!
+//! Trampolines see each open. Tracepoints miss opens that `io_uring` makes, and inodes of file
+//! systems other than ext4 that go. Some kernels refuse trampolines by policy. Kernels before 6.7
+//! free a closed file's `filp` after a grace period, from whatever thread runs then: tracepoints are
+//! not used there.
+
+use std::os::unix::fs::MetadataExt;
+
+use serde::{Deserialize, Serialize};
+
+use super::btf::{BtfError, Types};
+use super::event::Kind;
+use super::layout::{BioLayout, DescriptorLayout, FileLayout, GroupLayout};
+use super::object_file::Program;
+use super::programs::{Build, Cast, Count, Own};
+
+/// A set of hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HookSet {
+    /// Entries and exits of the kernel's functions.
+    Trampolines,
+    /// The kernel's tracepoints.
+    Tracepoints,
+    /// Notifications of file systems, without eBPF.
+    Fanotify,
+}
+
+impl HookSet {
+    /// All, the best first.
+    pub const ALL: [Self; 3] = [Self::Trampolines, Self::Tracepoints, Self::Fanotify];
+
+    /// What options call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Trampolines => "trampolines",
+            Self::Tracepoints => "tracepoints",
+            Self::Fanotify => "fanotify",
+        }
+    }
+}
+
+/// How a program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attach {
+    /// To a tracepoint.
+    Tracepoint,
+    /// To where a function begins.
+    Entry,
+    /// To where it ends.
+    Exit,
+}
+
+impl Attach {
+    const fn section(self) -> &'static str {
+        match self {
+            Self::Tracepoint => "tp_btf",
+            Self::Entry => "fentry",
+            Self::Exit => "fexit",
+        }
+    }
+}
+
+/// A program and its hook.
+#[derive(Clone, Debug)]
+pub(super) struct Hook {
+    pub(super) program: Program,
+    pub(super) attach: Attach,
+    pub(super) target: &'static str,
+    /// Whether the set is of no use without it.
+    pub(super) needed: bool,
+    /// What is not known without it.
+    pub(super) gives: &'static str,
+}
+
+/// System calls whose result is a descriptor of a file that was opened.
+#[cfg(target_arch = "x86_64")]
+const OPENING: [i32; 5] = [2, 85, 257, 304, 437];
+/// The same: `openat`, `open_by_handle_at`, `openat2`.
+#[cfg(not(target_arch = "x86_64"))]
+const OPENING: [i32; 3] = [56, 265, 437];
+
+/// What frees open files after a grace period, in kernels before 6.7.
+const FREED_LATER: &str = "file_free_rcu";
+
+/// What is wanted of the hooks.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Devices (`st_dev`) whose files are looked at; all if there are none.
+    pub devices: Vec<u64>,
+    /// Whether other objects than pages, inodes and extents are counted, too.
+    pub objects: bool,
+    /// This set, and no other.
+    pub set: Option<HookSet>,
+}
+
+/// How addresses become files, if the kernel can do that.
+fn cast(types: &Types) -> Option<Cast> {
+    let (function, file) = ("bpf_rdonly_cast", "file");
+    Some(Cast { function: types.function_number(function)?, file: types.structure_number(file)? })
+}
+
+/// This process, as programs in the kernel recognize it.
+fn own() -> Own {
+    let process = std::process::id();
+    let namespace = std::fs::metadata("/proc/self/ns/pid").ok().map(|is| {
+        (super::event::kernel_device(is.dev()), u32::try_from(is.ino()).unwrap_or_default())
+    });
+    Own { process, namespace: namespace.filter(|_| !super::is_first_process_namespace()) }
+}
+
+/// The hooks of a set, for the kernel with these types.
+pub(super) fn hooks(set: HookSet, types: &Types, wanted: &Wanted) -> Result<Vec<Hook>, BtfError> {
+    let build = Build {
+        file: FileLayout::new(types)?,
+        group: GroupLayout::new(types).ok(),
+        cast: cast(types),
+        own: own(),
+        devices: wanted.devices.iter().map(|&d| super::event::kernel_device(d)).collect(),
+    };
+    let mut hooks = Vec::new();
+    let mut add = |name, attach: Attach, target, needed, gives, code| {
+        let program = Program { name, hook: attach.section(), code };
+        hooks.push(Hook { program, attach, target, needed, gives });
+    };
+    match set {
+        HookSet::Trampolines => {
+            let first =
+                |names: &[&'static str]| {
+                    names.iter().copied().find(|name| types.has_function(name)).ok_or_else(|| {
+                        BtfError::Missing(format!("function {}", names.join(" or ")))
+                    })
+                };
+            let open = first(&["do_dentry_open", "vfs_open"])?;
+            // do_dentry_open(file, [inode,] open) and vfs_open(path, file): the result comes
+            // behind the arguments.
+            let (file, result) = if open == "vfs_open" {
+                (1, 2)
+            } else {
+                (0, types.function_arguments(open)? as i16)
+            };
+            let code = build.file_argument(Kind::Opened, file, Some(result));
+            add("kloc_open", Attach::Exit, open, true, "opens", code);
+            let close = first(&["__fput", "security_file_free"])?;
+            let code = build.file_argument(Kind::Closed, 0, None);
+            add("kloc_close", Attach::Entry, close, true, "closes", code);
+            if let Ok(evict) = first(&["evict", "clear_inode"]) {
+                let gives = "inodes that the kernel drops";
+                add("kloc_evict", Attach::Entry, evict, false, gives, build.evict());
+            }
+        }
+        HookSet::Tracepoints => {
+            // Whatever thread runs when the grace period ends frees it there: the close would be
+            // told of that one's process and control group, and too late.
+            if types.has_function(FREED_LATER) {
+                return Err(BtfError::Unfit(format!(
+                    "closed files are freed after a grace period (`{FREED_LATER}`), by whatever \
+                     thread runs then"
+                )));
+            }
+            let arguments = types.tracepoint_arguments("kmem_cache_free")?;
+            if arguments.get(2).map(String::as_str) != Some("kmem_cache") {
+                return Err(BtfError::Missing("cache in tracepoint kmem_cache_free".into()));
+            }
+            let cache =
+                (types.offset("kmem_cache", "object_size")?, types.offset("kmem_cache", "name")?);
+            let sizes: Vec<u32> = [types.size("file").ok(), types.size("backing_file").ok()]
+                .into_iter()
+                .flatten()
+                .collect();
+            let code = build.close_by_slab(cache, &sizes);
+            add("kloc_close", Attach::Tracepoint, "kmem_cache_free", true, "closes", code);
+            let code = build.open_by_call(&DescriptorLayout::new(types)?, &OPENING);
+            add("kloc_open", Attach::Tracepoint, "sys_exit", true, "opens", code);
+            if types.has_tracepoint("ext4_evict_inode") {
+                let gives = "inodes that the kernel drops";
+                add(
+                    "kloc_evict",
+                    Attach::Tracepoint,
+                    "ext4_evict_inode",
+                    false,
+                    gives,
+                    build.evict(),
+                );
+            }
+        }
+        HookSet::Fanotify => {}
+    }
+    if wanted.objects && set != HookSet::Fanotify {
+        if let Ok(bio) = BioLayout::new(types) {
+            let gives = "block transfers by file";
+            let code = build.transfer(&bio);
+            add("kloc_bio", Attach::Tracepoint, "block_bio_queue", false, gives, code);
+        }
+        for (name, target, what, gives) in COUNTERS {
+            if types.has_tracepoint(target) {
+                add(name, Attach::Tracepoint, target, false, gives, Build::counter(what));
+            }
+        }
+    }
+    Ok(hooks)
+}
+
+/// Tracepoints that are counted.
+const COUNTERS: [(&str, &str, Count, &str); 7] = [
+    ("kloc_request", "block_rq_issue", Count::Requests, "requests to block devices"),
+    ("kloc_journal", "ext4_journal_start_inode", Count::Journal, "handles of the journal"),
+    ("kloc_consumed", "consume_skb", Count::Packets, "packets that were used up"),
+    ("kloc_freed", "kfree_skb", Count::Packets, "packets that were dropped"),
+    ("kloc_held", "page_pool_state_hold", Count::ReceiveHeld, "receive buffers"),
+    ("kloc_released", "page_pool_state_release", Count::ReceiveReleased, "receive buffers"),
+    ("kloc_sockets", "inet_sock_set_state", Count::SocketStates, "states of connections"),
+];

@@ -1,0 +1,169 @@
+//! Programs in the kernel, and what they tell.
+
+use std::collections::HashMap;
+
+use aya::maps::{Array, HashMap as Table, MapData, RingBuf};
+use aya::programs::{BtfTracePoint, FEntry, FExit, ProgramError};
+use aya::{Btf, Ebpf};
+use terrace_core::Bytes;
+
+use super::btf::Types;
+use super::event::{FileEvent, Record, device_number};
+use super::hooks::{Attach, Hook, HookSet, Wanted, hooks};
+use super::object_file::object_file;
+use super::programs::{Count, MAPS};
+
+/// What was transferred for a file between two looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transfers {
+    /// How many.
+    pub count: u64,
+    /// How much.
+    pub bytes: Bytes,
+}
+
+/// Programs that are attached. They go with this.
+pub struct Loaded {
+    /// Owns programs and attachments.
+    _programs: Ebpf,
+    events: RingBuf<MapData>,
+    counts: Array<MapData, u64>,
+    transfers: Table<MapData, [u64; 2], [u64; 2]>,
+    set: HookSet,
+    attached: Vec<&'static str>,
+    lacks: Vec<String>,
+}
+
+impl std::fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loaded")
+            .field("set", &self.set)
+            .field("lacks", &self.lacks)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Modules whose types are used where they are no part of the kernel itself.
+const MODULES: [&str; 1] = ["ext4"];
+
+impl Loaded {
+    /// Loads and attaches the hooks of a set.
+    ///
+    /// # Errors
+    /// Why a hook that is needed cannot be had.
+    pub fn new(set: HookSet, wanted: &Wanted) -> Result<Self, String> {
+        let types = Types::of_kernel(&MODULES).map_err(|e| e.to_string())?;
+        let hooks = hooks(set, &types, wanted).map_err(|e| e.to_string())?;
+        drop(types);
+        let programs: Vec<_> = hooks.iter().map(|hook| hook.program.clone()).collect();
+        let file = object_file(&MAPS, &programs)?;
+        let mut ebpf = Ebpf::load(&file).map_err(|e| full(&e))?;
+        let btf = Btf::from_sys_fs().map_err(|e| full(&e))?;
+        let (mut lacks, mut attached) = (Vec::new(), Vec::new());
+        for hook in &hooks {
+            match attach(&mut ebpf, hook, &btf) {
+                Ok(()) => attached.push(hook.gives),
+                Err(why) if hook.needed => {
+                    return Err(format!("{} at {}: {why}", hook.gives, hook.target));
+                }
+                Err(why) => lacks.push(format!("{} at {}: {why}", hook.gives, hook.target)),
+            }
+        }
+        let mut map = |name: &str| ebpf.take_map(name).ok_or_else(|| format!("no map {name}"));
+        Ok(Self {
+            events: RingBuf::try_from(map("events")?).map_err(|e| full(&e))?,
+            counts: Array::try_from(map("counts")?).map_err(|e| full(&e))?,
+            transfers: Table::try_from(map("transfers")?).map_err(|e| full(&e))?,
+            _programs: ebpf,
+            set,
+            attached,
+            lacks,
+        })
+    }
+
+    /// Which hooks they are at.
+    pub fn set(&self) -> HookSet {
+        self.set
+    }
+
+    /// What is known by them.
+    pub fn attached(&self) -> &[&'static str] {
+        &self.attached
+    }
+
+    /// Hooks that could not be had, and why.
+    pub fn lacks(&self) -> &[String] {
+        &self.lacks
+    }
+
+    /// The next event that waits.
+    pub fn next_event(&mut self) -> Option<FileEvent> {
+        while let Some(item) = self.events.next() {
+            if let Some(event) = Record::read(&item) {
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// How often something happened since the beginning.
+    pub fn count(&self, what: Count) -> u64 {
+        self.counts.get(&(what as u32), 0).unwrap_or(0)
+    }
+
+    /// Takes what was transferred since the last time, by device and inode.
+    pub fn take_transfers(&mut self) -> HashMap<(u64, u64), Transfers> {
+        let keys: Vec<[u64; 2]> = self.transfers.keys().filter_map(Result::ok).collect();
+        let mut taken = HashMap::with_capacity(keys.len());
+        for key in keys {
+            let Ok([count, bytes]) = self.transfers.get(&key, 0) else { continue };
+            if self.transfers.remove(&key).is_ok() {
+                let device = device_number(key[0] as u32);
+                taken.insert((device, key[1]), Transfers { count, bytes: Bytes(bytes) });
+            }
+        }
+        taken
+    }
+}
+
+fn attach(ebpf: &mut Ebpf, hook: &Hook, btf: &Btf) -> Result<(), String> {
+    let program = ebpf.program_mut(hook.program.name).ok_or("it is not in the object file")?;
+    let mut tried = || -> Result<(), ProgramError> {
+        match hook.attach {
+            Attach::Tracepoint => {
+                let program: &mut BtfTracePoint = program.try_into()?;
+                program.load(hook.target, btf)?;
+                program.attach()?;
+            }
+            Attach::Entry => {
+                let program: &mut FEntry = program.try_into()?;
+                program.load(hook.target, btf)?;
+                program.attach()?;
+            }
+            Attach::Exit => {
+                let program: &mut FExit = program.try_into()?;
+                program.load(hook.target, btf)?;
+                program.attach()?;
+            }
+        }
+        Ok(())
+    };
+    tried().map_err(|e| full(&e))
+}
+
+/// An error with what it comes from, in one line.
+pub(super) fn full(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    // The verifier's whole log may be in it.
+    let text = text.replace("Verifier output:", "");
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(2000).collect()
+}

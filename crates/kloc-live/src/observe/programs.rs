@@ -1,0 +1,475 @@
+//! The programs that run in the kernel at hooks.
+//!
+//! All but the counters tell user space of one file through the ring `events`: who it is, how many
+//! pages and extents it has, who did it. None of them follows a path, takes a lock or changes
+//! anything. What they read of structures that may just be freed may be of another file: that
+//! costs at most a decision which the lease then refuses.
+
+use super::assembler::{Assembler, Code, Condition, Helper, Label, Operation, Register, Width};
+use super::event::{Kind, Record};
+use super::layout::{BioLayout, DescriptorLayout, FileLayout, GroupLayout};
+use super::object_file::{Map, MapKind};
+
+use Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
+
+/// Bytes of the ring: some 20 000 events.
+pub const RING: u32 = 2 << 20;
+/// Files that block transfers are counted for between two looks.
+pub const FILES: u32 = 16 << 10;
+
+/// What is counted in `counts`, by its place there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Count {
+    /// Events that the ring had no room for.
+    Lost,
+    /// Files that the table of transfers had no room for.
+    Full,
+    /// Requests to block devices that were issued.
+    Requests,
+    /// Handles of a journal that were started.
+    Journal,
+    /// Packets whose headers were freed.
+    Packets,
+    /// Pages that page pools have given to drivers.
+    ReceiveHeld,
+    /// Pages that they got back.
+    ReceiveReleased,
+    /// Connections that changed their state.
+    SocketStates,
+}
+
+impl Count {
+    /// How many there are.
+    pub const ALL: usize = 8;
+}
+
+/// All maps.
+pub const MAPS: [Map; 3] = [
+    Map { name: "events", kind: MapKind::Ring, key: 0, value: 0, entries: RING },
+    Map { name: "counts", kind: MapKind::Array, key: 4, value: 8, entries: Count::ALL as u32 },
+    Map { name: "transfers", kind: MapKind::Hash, key: 16, value: 16, entries: FILES },
+];
+
+/// How an address becomes a file to the kernel's verifier: `bpf_rdonly_cast`, Linux 6.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cast {
+    /// The function's number.
+    pub function: u32,
+    /// The number of `struct file`.
+    pub file: u32,
+}
+
+/// What programs know of the kernel and of what is asked for.
+#[derive(Clone, Debug)]
+pub struct Build {
+    /// Files and inodes.
+    pub file: FileLayout,
+    /// Control groups; without them, the group of an event is 0.
+    pub group: Option<GroupLayout>,
+    /// Without it, what is not known to be a file is copied field by field.
+    pub cast: Option<Cast>,
+    /// Events of this process are left out: those of the daemon itself.
+    pub own: Own,
+    /// Devices (as the kernel writes them) that are looked at; all if there are none.
+    pub devices: Vec<u32>,
+}
+
+/// The process that hooks tell nothing of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Own {
+    /// Its number.
+    pub process: u32,
+    /// The process namespace in which it has that number, by its device (as the kernel writes it)
+    /// and inode; `None` if it is the machine's first one, whose numbers hooks see.
+    pub namespace: Option<(u32, u32)>,
+}
+
+/// Regular files (`S_IFMT`, `S_IFREG`).
+const FORMAT: i32 = 0o170_000;
+const REGULAR: i32 = 0o100_000;
+/// `BPF_RB_NO_WAKEUP`: user space looks by itself.
+const NO_WAKEUP: i32 = 1;
+/// `EXT4_SUPER_MAGIC`
+const EXT4: i32 = 0xef53;
+
+/// Where things lie on the stack.
+const POINTER: i16 = -8;
+const KEY: i16 = -32;
+const VALUE: i16 = -48;
+const HEAD: i16 = -208;
+
+impl Build {
+    /// `counts[WHAT] += 1`. Destroys `R0` to `R5`.
+    fn count(asm: &mut Assembler, what: Count) {
+        let none = asm.label();
+        asm.store_value(Width::Word, R10, POINTER, what as i32);
+        asm.map(R1, "counts");
+        asm.copy(R2, R10);
+        asm.with(Operation::Add, R2, i32::from(POINTER));
+        asm.call(Helper::MapLookup);
+        asm.jump_if(Condition::Equal, R0, 0, none);
+        asm.set(R1, 1);
+        asm.add_atomically(R0, 0, R1);
+        asm.place(none);
+    }
+
+    /// Goes on only for a process that is not this one.
+    fn not_own(&self, asm: &mut Assembler, out: Label) {
+        let Own { process, namespace } = self.own;
+        let Some((device, inode)) = namespace else {
+            asm.call(Helper::Process);
+            asm.with(Operation::ShiftRight, R0, 32);
+            asm.jump_if(Condition::Equal, R0, process as i32, out);
+            return;
+        };
+        let other = asm.label();
+        // `struct bpf_pidns_info`: the thread's number, and the process's.
+        asm.store_value(Width::Double, R10, KEY, 0);
+        asm.set(R1, device as i32);
+        // Inode numbers there have the highest bit set; a constant would be taken as negative.
+        asm.set(R2, inode as i32);
+        asm.with(Operation::ShiftLeft, R2, 32);
+        asm.with(Operation::ShiftRight, R2, 32);
+        asm.copy(R3, R10);
+        asm.with(Operation::Add, R3, i32::from(KEY));
+        asm.set(R4, 8);
+        asm.call(Helper::ProcessOfNamespace);
+        // It is in no such namespace.
+        asm.jump_if(Condition::NotEqual, R0, 0, other);
+        asm.load(Width::Word, R0, R10, KEY + 4);
+        asm.jump_if(Condition::Equal, R0, process as i32, out);
+        asm.place(other);
+    }
+
+    /// With a file in `R6`: tells of its inode. `typed` says whether the kernel's verifier knows
+    /// that it is a file.
+    fn tell_file(&self, asm: &mut Assembler, kind: Kind, typed: bool, out: Label) {
+        let is_typed = match (typed, self.cast) {
+            (true, _) => true,
+            (false, Some(cast)) => {
+                asm.copy(R1, R6);
+                asm.set(R2, cast.file as i32);
+                asm.call_function(cast.function);
+                asm.copy(R6, R0);
+                true
+            }
+            (false, None) => false,
+        };
+        if is_typed {
+            asm.load(Width::Double, R7, R6, self.file.file_inode as i16);
+        } else {
+            asm.read(POINTER, 8, R6, self.file.file_inode);
+            asm.load(Width::Double, R7, R10, POINTER);
+        }
+        self.tell_inode(asm, kind, true, is_typed, out);
+    }
+
+    /// Leaves at `out` what is no regular file of a device that is wanted; with the inode in `R7`.
+    /// Afterwards `R8` has its superblock, and `POINTER` its device.
+    fn filter(&self, asm: &mut Assembler, typed: bool, out: Label) {
+        let file = &self.file;
+        asm.jump_if(Condition::Equal, R7, 0, out);
+        if typed {
+            asm.load(Width::Half, R1, R7, file.mode as i16);
+        } else {
+            let (begin, length) = file.head();
+            asm.read(HEAD, length as i32, R7, begin);
+            asm.load(Width::Half, R1, R10, HEAD + (file.mode - begin) as i16);
+        }
+        asm.with(Operation::And, R1, FORMAT);
+        asm.jump_if(Condition::NotEqual, R1, REGULAR, out);
+        asm.store_value(Width::Double, R10, POINTER, 0);
+        if typed {
+            asm.load(Width::Double, R8, R7, file.superblock as i16);
+            asm.jump_if(Condition::Equal, R8, 0, out);
+            asm.load(Width::Word, R1, R8, file.device as i16);
+            asm.store(Width::Word, R10, POINTER, R1);
+        } else {
+            let (begin, _) = file.head();
+            asm.load(Width::Double, R8, R10, HEAD + (file.superblock - begin) as i16);
+            asm.jump_if(Condition::Equal, R8, 0, out);
+            asm.read(POINTER, 4, R8, file.device);
+        }
+        if !self.devices.is_empty() {
+            let wanted = asm.label();
+            asm.load(Width::Word, R1, R10, POINTER);
+            for &device in &self.devices {
+                asm.jump_if(Condition::Equal, R1, device as i32, wanted);
+            }
+            asm.jump(out);
+            asm.place(wanted);
+        }
+    }
+
+    /// With an inode in `R7`, and a file in `R6` if there is one: tells of it.
+    ///
+    /// Where the verifier knows the types, fields are loaded directly, which takes a nanosecond
+    /// each; otherwise the kernel copies them, which takes ten or more.
+    fn tell_inode(&self, asm: &mut Assembler, kind: Kind, has_file: bool, typed: bool, out: Label) {
+        let file = &self.file;
+        self.filter(asm, typed, out);
+        let lost = asm.label();
+        asm.map(R1, "events");
+        asm.set(R2, Record::SIZE as i32);
+        asm.set(R3, 0);
+        asm.call(Helper::Reserve);
+        asm.jump_if(Condition::Equal, R0, 0, lost);
+        asm.copy(R9, R0);
+        asm.load(Width::Word, R1, R10, POINTER);
+        asm.store(Width::Word, R9, Record::DEVICE, R1);
+        asm.store_value(Width::Word, R9, Record::KIND, kind as i32);
+        asm.store_value(Width::Word, R9, Record::MODE, 0);
+        asm.store_value(Width::Word, R9, Record::EXTENTS, -1);
+        asm.store_value(Width::Double, R9, Record::GROUP, 0);
+        if typed {
+            for (width, to, from) in [
+                (Width::Double, Record::INODE, file.number),
+                (Width::Double, Record::LENGTH, file.size),
+                (Width::Word, Record::LINKS, file.links),
+                (Width::Word, Record::GENERATION, file.generation),
+            ] {
+                asm.load(width, R1, R7, from as i16);
+                asm.store(width, R9, to, R1);
+            }
+            asm.load(Width::Double, R1, R8, file.magic as i16);
+            asm.store(Width::Double, R9, Record::MAGIC, R1);
+            asm.load(Width::Double, R1, R7, file.mapping as i16);
+            asm.load(Width::Double, R1, R1, file.pages as i16);
+            asm.store(Width::Double, R9, Record::PAGES, R1);
+            if has_file {
+                asm.load(Width::Word, R1, R6, file.file_mode as i16);
+                asm.store(Width::Word, R9, Record::MODE, R1);
+            }
+        } else {
+            let (begin, _) = file.head();
+            let in_head = |offset: u32| HEAD + (offset - begin) as i16;
+            for (to, from) in [(Record::INODE, file.number), (Record::LENGTH, file.size)] {
+                asm.load(Width::Double, R1, R10, in_head(from));
+                asm.store(Width::Double, R9, to, R1);
+            }
+            asm.load(Width::Word, R1, R10, in_head(file.links));
+            asm.store(Width::Word, R9, Record::LINKS, R1);
+            asm.store_value(Width::Double, R9, Record::PAGES, 0);
+            asm.store_value(Width::Double, R9, Record::MAGIC, 0);
+            asm.read_to(R9, Record::MAGIC, 8, R8, file.magic);
+            // The superblock is not needed any more.
+            asm.load(Width::Double, R8, R10, in_head(file.mapping));
+            asm.read_to(R9, Record::PAGES, 8, R8, file.pages);
+            asm.read_to(R9, Record::GENERATION, 4, R7, file.generation);
+            if has_file {
+                asm.read_to(R9, Record::MODE, 4, R6, file.file_mode);
+            }
+        }
+        if let Some(extents) = file.extents {
+            let other = asm.label();
+            asm.load(Width::Double, R1, R9, Record::MAGIC);
+            asm.jump_if(Condition::NotEqual, R1, EXT4, other);
+            asm.copy(R8, R7);
+            asm.with(Operation::Add, R8, extents);
+            asm.read_to(R9, Record::EXTENTS, 4, R8, 0);
+            asm.place(other);
+        }
+        if let Some(group) = &self.group {
+            asm.call(Helper::Task);
+            asm.load(Width::Double, R1, R0, group.groups as i16);
+            asm.load(Width::Double, R1, R1, group.memory as i16);
+            asm.load(Width::Double, R1, R1, group.group as i16);
+            asm.load(Width::Double, R1, R1, group.node as i16);
+            asm.load(Width::Double, R1, R1, group.number as i16);
+            asm.store(Width::Double, R9, Record::GROUP, R1);
+        }
+        asm.call(Helper::Process);
+        asm.with(Operation::ShiftRight, R0, 32);
+        asm.store(Width::Word, R9, Record::PROCESS, R0);
+        asm.copy(R1, R9);
+        asm.with(Operation::Add, R1, i32::from(Record::COMMAND));
+        asm.set(R2, 16);
+        asm.call(Helper::Command);
+        asm.call(Helper::Now);
+        asm.store(Width::Double, R9, Record::AT, R0);
+        asm.copy(R1, R9);
+        asm.set(R2, NO_WAKEUP);
+        asm.call(Helper::Submit);
+        asm.jump(out);
+        asm.place(lost);
+        Self::count(asm, Count::Lost);
+    }
+
+    fn end(mut asm: Assembler, out: Label) -> Code {
+        asm.place(out);
+        asm.set(R0, 0);
+        asm.exit();
+        asm.finish()
+    }
+
+    /// A hook whose argument of this number is a file that is opened or closed; with the number of
+    /// the argument that holds the result, only if that is 0.
+    pub fn file_argument(&self, kind: Kind, argument: i16, result: Option<i16>) -> Code {
+        let mut asm = Assembler::new();
+        let out = asm.label();
+        if let Some(result) = result {
+            asm.load(Width::Word, R2, R1, 8 * result);
+            asm.jump_if(Condition::NotEqual, R2, 0, out);
+        }
+        asm.load(Width::Double, R6, R1, 8 * argument);
+        self.not_own(&mut asm, out);
+        self.tell_file(&mut asm, kind, true, out);
+        Self::end(asm, out)
+    }
+
+    /// A hook whose first argument is an inode that goes.
+    pub fn evict(&self) -> Code {
+        let mut asm = Assembler::new();
+        let out = asm.label();
+        asm.load(Width::Double, R7, R1, 0);
+        self.tell_inode(&mut asm, Kind::Evicted, false, true, out);
+        Self::end(asm, out)
+    }
+
+    /// `tp_btf/kmem_cache_free`: the tail of the last close of an open file frees its `filp`.
+    /// Caches are told apart by their size, then by their name: `filp`, or `bfilp` of a file that
+    /// overlayfs has opened.
+    ///
+    /// `cache` has the offsets of `kmem_cache.object_size` and `.name`; `sizes` those of the two
+    /// caches.
+    pub fn close_by_slab(&self, cache: (u32, u32), sizes: &[u32]) -> Code {
+        let mut asm = Assembler::new();
+        let (out, size_fits, is_file) = (asm.label(), asm.label(), asm.label());
+        // (call site, object, cache)
+        asm.load(Width::Double, R6, R1, 8);
+        asm.load(Width::Double, R7, R1, 16);
+        asm.load(Width::Word, R2, R7, cache.0 as i16);
+        for &size in sizes {
+            asm.jump_if(Condition::Equal, R2, size as i32, size_fits);
+        }
+        asm.jump(out);
+        asm.place(size_fits);
+        asm.load(Width::Double, R8, R7, cache.1 as i16);
+        asm.store_value(Width::Double, R10, POINTER, 0);
+        asm.read(POINTER, 6, R8, 0);
+        asm.load(Width::Word, R1, R10, POINTER);
+        asm.load(Width::Half, R2, R10, POINTER + 4);
+        let word = |text: &[u8; 4]| i32::from_le_bytes(*text);
+        let (backing, plain) = (asm.label(), asm.label());
+        asm.jump_if(Condition::Equal, R1, word(b"filp"), plain);
+        asm.jump_if(Condition::Equal, R1, word(b"bfil"), backing);
+        asm.jump(out);
+        asm.place(plain);
+        asm.with(Operation::And, R2, 0xff);
+        asm.jump_if(Condition::Equal, R2, 0, is_file);
+        asm.jump(out);
+        asm.place(backing);
+        asm.jump_if(Condition::Equal, R2, i32::from(b'p'), is_file);
+        asm.jump(out);
+        asm.place(is_file);
+        self.not_own(&mut asm, out);
+        self.tell_file(&mut asm, Kind::Closed, false, out);
+        Self::end(asm, out)
+    }
+
+    /// `tp_btf/sys_exit`: calls that open, by their result.
+    pub fn open_by_call(&self, way: &DescriptorLayout, calls: &[i32]) -> Code {
+        let mut asm = Assembler::new();
+        let (out, is_open) = (asm.label(), asm.label());
+        // (registers, result)
+        asm.load(Width::Double, R2, R1, 0);
+        asm.load(Width::Double, R3, R2, way.call as i16);
+        for &call in calls {
+            asm.jump_if(Condition::Equal, R3, call, is_open);
+        }
+        asm.jump(out);
+        asm.place(is_open);
+        asm.load(Width::Double, R8, R1, 8);
+        asm.jump_if(Condition::SignedLess, R8, 0, out);
+        self.not_own(&mut asm, out);
+        asm.call(Helper::Task);
+        asm.load(Width::Double, R1, R0, way.files as i16);
+        asm.jump_if(Condition::Equal, R1, 0, out);
+        asm.load(Width::Double, R1, R1, way.table as i16);
+        asm.jump_if(Condition::Equal, R1, 0, out);
+        asm.load(Width::Double, R7, R1, way.array as i16);
+        asm.with(Operation::ShiftLeft, R8, 3);
+        asm.with_register(Operation::Add, R8, R7);
+        asm.store_value(Width::Double, R10, POINTER, 0);
+        asm.read(POINTER, 8, R8, 0);
+        asm.load(Width::Double, R6, R10, POINTER);
+        asm.jump_if(Condition::Equal, R6, 0, out);
+        self.tell_file(&mut asm, Kind::Opened, false, out);
+        Self::end(asm, out)
+    }
+
+    /// `tp_btf/block_bio_queue`: what is transferred for which file, in the table `transfers`.
+    pub fn transfer(&self, bio: &BioLayout) -> Code {
+        let file = &self.file;
+        let mut asm = Assembler::new();
+        let (out, is_head, known) = (asm.label(), asm.label(), asm.label());
+        asm.load(Width::Double, R6, R1, 0);
+        asm.store_value(Width::Double, R10, POINTER, 0);
+        asm.read(POINTER, 8, R6, bio.vector);
+        asm.load(Width::Double, R7, R10, POINTER);
+        asm.jump_if(Condition::Equal, R7, 0, out);
+        asm.read(POINTER, 8, R7, bio.page);
+        asm.load(Width::Double, R7, R10, POINTER);
+        asm.jump_if(Condition::Equal, R7, 0, out);
+        // A part of a large page refers to its head, with the lowest bit set.
+        asm.read(POINTER, 8, R7, bio.head);
+        asm.load(Width::Double, R1, R10, POINTER);
+        asm.copy(R2, R1);
+        asm.with(Operation::And, R2, 1);
+        asm.jump_if(Condition::Equal, R2, 0, is_head);
+        asm.copy(R7, R1);
+        asm.with(Operation::Add, R7, -1);
+        asm.place(is_head);
+        asm.read(POINTER, 8, R7, bio.mapping);
+        asm.load(Width::Double, R7, R10, POINTER);
+        asm.jump_if(Condition::Equal, R7, 0, out);
+        // Anonymous memory has the lowest bits set.
+        asm.copy(R1, R7);
+        asm.with(Operation::And, R1, 3);
+        asm.jump_if(Condition::NotEqual, R1, 0, out);
+        asm.read(POINTER, 8, R7, file.host);
+        asm.load(Width::Double, R7, R10, POINTER);
+        asm.jump_if(Condition::Equal, R7, 0, out);
+        asm.store_value(Width::Double, R10, KEY, 0);
+        asm.read(KEY + 8, 8, R7, file.number);
+        asm.read(POINTER, 8, R7, file.superblock);
+        asm.load(Width::Double, R7, R10, POINTER);
+        asm.read(KEY, 4, R7, file.device);
+        asm.store_value(Width::Double, R10, POINTER, 0);
+        asm.read(POINTER, 4, R6, bio.size);
+        asm.load(Width::Word, R8, R10, POINTER);
+        asm.map(R1, "transfers");
+        asm.copy(R2, R10);
+        asm.with(Operation::Add, R2, i32::from(KEY));
+        asm.call(Helper::MapLookup);
+        asm.jump_if(Condition::NotEqual, R0, 0, known);
+        asm.store_value(Width::Double, R10, VALUE, 1);
+        asm.store(Width::Double, R10, VALUE + 8, R8);
+        asm.map(R1, "transfers");
+        asm.copy(R2, R10);
+        asm.with(Operation::Add, R2, i32::from(KEY));
+        asm.copy(R3, R10);
+        asm.with(Operation::Add, R3, i32::from(VALUE));
+        // Two processors may come here at once: what one of them counted is lost then. It is the
+        // first transfer of a file between two looks.
+        asm.set(R4, 0);
+        asm.call(Helper::MapUpdate);
+        asm.jump_if(Condition::Equal, R0, 0, out);
+        Self::count(&mut asm, Count::Full);
+        asm.jump(out);
+        asm.place(known);
+        asm.set(R1, 1);
+        asm.add_atomically(R0, 0, R1);
+        asm.add_atomically(R0, 8, R8);
+        Self::end(asm, out)
+    }
+
+    /// Any hook: it happened once more.
+    pub fn counter(what: Count) -> Code {
+        let mut asm = Assembler::new();
+        let out = asm.label();
+        Self::count(&mut asm, what);
+        Self::end(asm, out)
+    }
+}

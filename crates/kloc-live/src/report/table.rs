@@ -1,0 +1,191 @@
+//! Kinds of objects: what is known of each on this kernel, and how.
+
+use serde::{Deserialize, Serialize};
+use terrace_core::{Bytes, ObjectKind};
+
+use crate::observe::hooks::HookSet;
+
+/// How exactly a kind of objects is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Knowledge {
+    /// Of each context.
+    Exact,
+    /// Of the whole machine.
+    Aggregate,
+    /// Not at all.
+    None,
+}
+
+impl Knowledge {
+    /// What people read.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Aggregate => "aggregate",
+            Self::None => "not to be had",
+        }
+    }
+}
+
+/// A row of Table 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The kind.
+    pub kind: ObjectKind,
+    /// What the paper calls it.
+    pub paper: String,
+    /// How exactly it is known.
+    pub knowledge: Knowledge,
+    /// By what.
+    pub by: String,
+    /// How many there are now, of contexts that are known or of the whole machine; or how many
+    /// there were since the daemon began, where they live too shortly to be counted.
+    pub count: Option<u64>,
+    /// What they take now.
+    pub bytes: Option<Bytes>,
+    /// What can be done to them.
+    pub action: String,
+}
+
+/// What the observer knows, for the table.
+///
+/// One field for each source of a row.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Which hooks are used.
+    pub set: Option<HookSet>,
+    /// Contexts that are known.
+    pub contexts: u64,
+    /// Pages of theirs, as of their last events.
+    pub pages: u64,
+    /// Extents of theirs; `None` if the kernel does not say.
+    pub extents: Option<u64>,
+    /// Whether other objects are counted, too.
+    pub objects: bool,
+    /// Names in the machine's cache of names.
+    pub dentries: Option<u64>,
+    /// Block transfers for files since the beginning.
+    pub transfers: Option<u64>,
+    /// Requests to block devices since then.
+    pub requests: Option<u64>,
+    /// Handles of journals that were started since then.
+    pub journal: Option<u64>,
+    /// Sockets now, and what their buffers take.
+    pub sockets: Option<(u64, Bytes)>,
+    /// Packets that were freed since then.
+    pub packets: Option<u64>,
+    /// Receive buffers that drivers hold now.
+    pub receive: Option<u64>,
+}
+
+/// Table 1 for what is known.
+pub fn table(known: &Known) -> Vec<Row> {
+    let hooks = known.set.is_some_and(|set| set != HookSet::Fanotify);
+    let objects = |by: &str, count: Option<u64>, how: Knowledge| {
+        if count.is_some() {
+            (how, by.to_owned())
+        } else if known.objects {
+            (Knowledge::None, "this kernel has no such tracepoint".to_owned())
+        } else {
+            (Knowledge::None, "not asked for (--objects)".to_owned())
+        }
+    };
+    ObjectKind::ALL
+        .into_iter()
+        .map(|kind| {
+            let exact = |by: &str| (Knowledge::Exact, by.to_owned());
+            let sized = |count: u64| (Some(count), Some(kind.size() * count));
+            let ((knowledge, by), (count, bytes), action) = match kind {
+                ObjectKind::PageCachePage => (
+                    exact("pages of the file at each open and close"),
+                    sized(known.pages),
+                    "drop, move to a slow node, mark cold, prefetch",
+                ),
+                ObjectKind::Inode => (
+                    exact(if hooks { "opens, closes, evictions" } else { "opens, closes" }),
+                    sized(known.contexts),
+                    "none; an inode without pages is pruned sooner",
+                ),
+                ObjectKind::Dentry => {
+                    let how = (Knowledge::Aggregate, "/proc/sys/fs/dentry-state".to_owned());
+                    let count = known.dentries.map_or((None, None), sized);
+                    (how, count, "none")
+                }
+                ObjectKind::Extent => {
+                    let how = if known.extents.is_some() {
+                        exact("ext4's count at each open and close")
+                    } else {
+                        (Knowledge::None, "no file of ext4, or its types are not known".to_owned())
+                    };
+                    let count = known.extents.map_or((None, None), sized);
+                    (how, count, "free (EXT4_IOC_CLEAR_ES_CACHE)")
+                }
+                ObjectKind::JournalBuffer => (
+                    objects("handles that were started", known.journal, Knowledge::Aggregate),
+                    (known.journal, None),
+                    "none",
+                ),
+                ObjectKind::Bio => (
+                    objects("transfers by file", known.transfers, Knowledge::Exact),
+                    (known.transfers, None),
+                    "none: it lives for one transfer",
+                ),
+                ObjectKind::BlkMqRequest => (
+                    objects("requests that were issued", known.requests, Knowledge::Aggregate),
+                    (known.requests, None),
+                    "none",
+                ),
+                ObjectKind::Sock => {
+                    let how = if known.sockets.is_some() {
+                        exact("iter/tcp, with each socket's age")
+                    } else {
+                        (Knowledge::None, "the kernel's iterator cannot be had".to_owned())
+                    };
+                    let count = known.sockets.map_or((None, None), |(count, _)| sized(count));
+                    (how, count, "none: observed only")
+                }
+                ObjectKind::Skbuff => (
+                    objects("packets that were freed", known.packets, Knowledge::Aggregate),
+                    (known.packets, None),
+                    "none",
+                ),
+                ObjectKind::SkbuffData => {
+                    let how = if known.sockets.is_some() {
+                        exact("memory of each socket's queues")
+                    } else {
+                        (Knowledge::None, "the kernel's iterator cannot be had".to_owned())
+                    };
+                    (how, (None, known.sockets.map(|(_, bytes)| bytes)), "none: observed only")
+                }
+                ObjectKind::ReceiveBuffer => (
+                    objects("pages of page pools", known.receive, Knowledge::Aggregate),
+                    known.receive.map_or((None, None), sized),
+                    "none",
+                ),
+            };
+            let action = action.to_owned();
+            Row { kind, paper: kind.paper_name().to_owned(), knowledge, by, count, bytes, action }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_row_and_what_is_not_counted_says_why() {
+        let known = Known { set: Some(HookSet::Tracepoints), pages: 3, ..Known::default() };
+        let rows = table(&known);
+        assert_eq!(rows.len(), ObjectKind::COUNT);
+        let of = |kind| rows.iter().find(|row| row.kind == kind).expect("a row");
+        assert_eq!(of(ObjectKind::PageCachePage).bytes, Some(Bytes(3 * 4096)));
+        let bio = of(ObjectKind::Bio);
+        assert_eq!((bio.knowledge, bio.count), (Knowledge::None, None));
+        assert!(bio.by.contains("--objects"));
+        let rows = table(&Known { objects: true, transfers: Some(7), ..known });
+        let bio = rows.iter().find(|row| row.kind == ObjectKind::Bio).expect("a row");
+        assert_eq!((bio.knowledge, bio.count), (Knowledge::Exact, Some(7)));
+    }
+}

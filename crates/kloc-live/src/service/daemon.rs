@@ -1,0 +1,556 @@
+//! The daemon: one loop over events, pressure and questions.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::mm::{MlockAllFlags, mlockall};
+use terrace_core::{Bytes, ContextIdentity, Nanos};
+
+use super::documents::{File, List, MemoryStatus, Objects, Sockets as SocketList, Status, Why};
+use super::filters::Filters;
+use super::source::Source;
+use super::state::{Asked, Question, State, StateError};
+use super::worker::{Done, Way, Worker, is_work};
+use crate::act::handle::{self, Mounts};
+use crate::act::privileges;
+use crate::act::residency::residency;
+use crate::decide::contexts::Tracked;
+use crate::decide::decider::{Aim, Decider, DeciderConfig, Fill, Request};
+use crate::decide::marks::Marks;
+use crate::decide::nodes::slow_node;
+use crate::decide::scope::Scopes;
+use crate::observe::event::{Kind, page};
+use crate::observe::hooks::Wanted;
+use crate::observe::now;
+use crate::observe::programs::Count;
+use crate::observe::sockets::{Socket, Sockets};
+use crate::report::footprint::{Footprint, dentries};
+use crate::report::table::{Known, table};
+
+/// What the daemon is to do.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Control groups whose files are looked at; without any, all that have a limit, and the
+    /// machine.
+    pub groups: Vec<PathBuf>,
+    /// Only files below these directories are touched.
+    pub paths: Vec<PathBuf>,
+    /// Devices, objects, set of hooks.
+    pub wanted: Wanted,
+    /// Policy.
+    pub config: DeciderConfig,
+    /// When memories are short.
+    pub marks: Marks,
+    /// Its directory.
+    pub state: PathBuf,
+    /// End after this time.
+    pub duration: Option<Nanos>,
+}
+
+/// Why it does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// What was asked for cannot be.
+    #[error("{0}")]
+    BadInput(String),
+    /// This machine, or this user, cannot.
+    #[error("{0}")]
+    Unsupported(String),
+    /// Something broke.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// How long the loop sleeps where memory is not short, and where it is. The ring has room for
+/// 20 000 events.
+const PAUSE: Duration = Duration::from_millis(20);
+const SHORT_PAUSE: Duration = Duration::from_millis(2);
+/// The daemon's priority (nice).
+const PRIORITY: i32 = -10;
+/// How often groups, transfers and figures are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// All groups are looked at each so many times.
+const LOOKS: u32 = 5;
+/// Events that are taken before pressure is looked at again.
+const BATCH: usize = 4096;
+/// Batches between two looks at questions and signals.
+const BATCHES: usize = 64;
+
+/// A daemon that runs.
+///
+/// Its parts, and what it shows of itself: a field each.
+#[derive(Debug)]
+pub struct Daemon {
+    setup: Setup,
+    source: Source,
+    refused: Vec<String>,
+    decider: Decider,
+    scopes: Scopes,
+    worker: Worker,
+    state: State,
+    sockets: Result<Sockets, String>,
+    mounts: Mounts,
+    node: Option<u32>,
+    rights: Vec<String>,
+    locked: bool,
+    begun: Nanos,
+    transfers: u64,
+    left_alone: BTreeMap<u64, u64>,
+    filters: Filters,
+    unknown_groups: bool,
+    looks: u32,
+}
+
+impl Daemon {
+    /// Prepares everything; nothing is done to any file yet.
+    pub fn new(setup: Setup) -> Result<Self, RunError> {
+        let acts = setup.config.enforce;
+        let missing = privileges::missing(acts);
+        if !missing.is_empty() {
+            let names: Vec<_> =
+                missing.iter().map(|need| format!("{} (to {})", need.name, need.reason)).collect();
+            return Err(RunError::Unsupported(format!(
+                "this user lacks {}; root has them, and a systemd unit may give them \
+                 (AmbientCapabilities=)",
+                names.join(", ")
+            )));
+        }
+        let node = slow_node().filter(|_| setup.groups.is_empty());
+        let scopes = Scopes::new(&setup.groups, setup.marks, node).map_err(RunError::BadInput)?;
+        let mut state = State::take(&setup.state).map_err(|e| match e {
+            StateError::Runs(..) => RunError::Failed(e.to_string()),
+            _ => RunError::BadInput(format!("--state: {e}")),
+        })?;
+        let sentence = |(set, why): &(crate::observe::hooks::HookSet, String)| {
+            format!("{}: {why}", set.name())
+        };
+        let (source, refused) = Source::new(&setup.wanted).map_err(|refused| {
+            let all: Vec<_> = refused.iter().map(sentence).collect();
+            RunError::Unsupported(format!("no hooks can be had here: {}", all.join("; ")))
+        })?;
+        let sockets = Sockets::new();
+        // It has to run before those that fill memory; without that, it is late more often.
+        let _ = rustix::process::setpriority_process(None, PRIORITY);
+        // What there is now, for memory is short where the daemon is needed. Not what is mapped later:
+        // files would be read whole, and be locked.
+        let locked = mlockall(MlockAllFlags::CURRENT).is_ok();
+        // From here on only what is needed to open and drop files.
+        let rights = privileges::drop_others()
+            .map_err(|e| RunError::Failed(format!("dropping rights: {e}")))?;
+        state.listen().map_err(|e| RunError::Failed(format!("a thread: {e}")))?;
+        let worker = Worker::new(setup.paths.clone())
+            .map_err(|e| RunError::Failed(format!("a thread: {e}")))?;
+        Ok(Self {
+            decider: Decider::new(setup.config).moving_to(scopes.slow().map(|(_, scope)| scope)),
+            refused: refused.iter().map(sentence).collect(),
+            rights: rights.into_iter().map(str::to_owned).collect(),
+            node,
+            mounts: Mounts::default(),
+            begun: now(),
+            transfers: 0,
+            left_alone: BTreeMap::new(),
+            filters: Filters::new(&setup.wanted.devices, &setup.groups, worker.paths()),
+            unknown_groups: false,
+            looks: 0,
+            setup,
+            source,
+            scopes,
+            worker,
+            state,
+            sockets,
+            locked,
+        })
+    }
+
+    /// Runs until it is told to stop, or its time is over. `publish` is given the status once a
+    /// second.
+    pub fn run(&mut self, mut stop: impl FnMut() -> bool, mut publish: impl FnMut(&Status)) {
+        let begun = Instant::now();
+        let mut looked = Instant::now();
+        self.step();
+        publish(&self.status());
+        loop {
+            let is_over = self
+                .setup
+                .duration
+                .is_some_and(|duration| begun.elapsed() >= Duration::from_nanos(duration.get()));
+            let is_near = self.step();
+            if looked.elapsed() >= LOOK || is_over {
+                looked = Instant::now();
+                self.look();
+                publish(&self.status());
+            }
+            if is_over || stop() {
+                break;
+            }
+            std::thread::sleep(if is_near { SHORT_PAUSE } else { PAUSE });
+        }
+        // What was begun is waited for no longer than it takes.
+        self.take_done();
+    }
+
+    /// Takes events, relieves memories, answers questions. Says whether a memory is nearly short.
+    fn step(&mut self) -> bool {
+        let mut is_near = false;
+        // Who asks waits no longer than so many take.
+        for _ in 0..BATCHES {
+            let left = self.take_events();
+            self.take_done();
+            is_near = self.relieve();
+            if !left {
+                break;
+            }
+        }
+        for asked in self.state.asked() {
+            self.answer(asked);
+        }
+        is_near
+    }
+
+    /// Takes a batch of events; whether there may be more.
+    fn take_events(&mut self) -> bool {
+        for _ in 0..BATCH {
+            let Some(event) = self.source.next_event() else { return false };
+            if is_work(&event) {
+                continue;
+            }
+            if !self.scopes.knows(event.group) && event.group != 0 {
+                self.unknown_groups = true;
+            }
+            // The inode of a file may be dropped by anybody; and who has a file open may give it to
+            // a group that is not looked at, or have ended before it could be asked whose it is.
+            let known = self.decider.scope_of(&event.file);
+            let of_group = match event.kind {
+                Kind::Evicted => None,
+                _ if event.group == 0 && known.is_some() => None,
+                _ => self.scopes.of(event.group),
+            };
+            let Some(scope) = of_group.or(known) else { continue };
+            self.filters.saw(&event.file, self.scopes.group(scope));
+            if !handle::is_supported(event.magic) {
+                *self.left_alone.entry(event.magic).or_default() += 1;
+                continue;
+            }
+            if let Some(request) = self.decider.event(&event, scope) {
+                self.ask(request, Way::Drop);
+            }
+        }
+        true
+    }
+
+    fn take_done(&mut self) {
+        for Done { decision, outcome, again } in self.worker.done() {
+            self.decider.done(decision, outcome, again);
+        }
+    }
+
+    fn ask(&mut self, request: Request, way: Way) {
+        if let Some(Done { decision, outcome, again }) = self.worker.ask(request, way) {
+            self.decider.done(decision, outcome, again);
+        }
+    }
+
+    /// Relieves memories that can be short by now. Says whether one nearly is.
+    fn relieve(&mut self) -> bool {
+        for scope in 0..self.scopes.len() {
+            let now = now();
+            let is_machine = self.scopes.is_machine(scope);
+            let Some(fill) = self.scopes.look_at(scope, now) else { continue };
+            let mut requests = self.decider.relieve(scope, fill, now);
+            // What a group is charged for does not get less by moving it.
+            let way = match self.node {
+                Some(node) if is_machine => Way::Node(node),
+                _ => Way::Drop,
+            };
+            // Dirty pages can be moved as they are.
+            if way == Way::Drop {
+                requests.append(&mut self.decider.write_ahead(scope, fill));
+            }
+            for request in requests {
+                self.ask(request, way);
+            }
+        }
+        self.scopes.are_near()
+    }
+
+    fn look(&mut self) {
+        // A group that has got a limit since has told of nothing.
+        self.looks += 1;
+        if std::mem::take(&mut self.unknown_groups) || self.looks.is_multiple_of(LOOKS) {
+            for gone in self.scopes.look() {
+                self.decider.merge(gone.scope, gone.to);
+            }
+        } else {
+            self.scopes.look_at_limits();
+        }
+        self.look_for_paths();
+        if self.setup.wanted.objects {
+            let taken = self.source.take_transfers();
+            self.transfers += taken.values().map(|(count, _)| count).sum::<u64>();
+            self.decider.transferred(&taken);
+        }
+    }
+
+    /// Has files looked at where nothing was seen below a directory that was named.
+    fn look_for_paths(&mut self) {
+        let known = self.decider.contexts().iter().map(|tracked| tracked.context.id);
+        for context in self.filters.to_look_at(known) {
+            let Some(tracked) = self.decider.contexts().get(context) else { continue };
+            let (file, magic, bytes) = (tracked.context.identity, tracked.magic, tracked.bytes());
+            let request = Request { context, decision: 0, file, magic, bytes, aim: Aim::Look };
+            self.ask(request, Way::Drop);
+        }
+    }
+
+    /// What it does.
+    pub fn status(&self) -> Status {
+        let contexts = self.decider.contexts();
+        Status {
+            process: std::process::id(),
+            running: now().saturating_sub(self.begun),
+            enforce: self.decider.config().enforce,
+            hooks: self.source.set(),
+            refused: self.refused.clone(),
+            lacks: self.lacks(),
+            rights: self.rights.clone(),
+            locked: self.locked,
+            way: match self.node {
+                Some(node) => {
+                    format!("moved to node {node}, dropped where that is short; dropped for groups")
+                }
+                None => "dropped".to_owned(),
+            },
+            memories: (0..self.scopes.len())
+                .filter_map(|scope| {
+                    let Fill { name, used, limit, high, .. } = self.scopes.fill(scope)?.clone();
+                    let waiting = self.decider.waiting(scope) as u64;
+                    Some(MemoryStatus { name, used, limit, high, waiting })
+                })
+                .collect(),
+            contexts: contexts.len() as u64,
+            active: contexts.iter().filter(|tracked| tracked.is_active()).count() as u64,
+            cached: contexts.iter().map(Tracked::bytes).sum(),
+            lost: self.source.lost(),
+            full: self.source.count(Count::Full).unwrap_or(0),
+            doubts: contexts.doubts(),
+            totals: self.decider.totals(),
+            left_alone: self
+                .left_alone
+                .iter()
+                .map(|(&magic, &count)| (handle::file_system_name(magic), count))
+                .collect(),
+            unseen: self.filters.unseen(),
+            processor: processor_time(),
+        }
+    }
+
+    fn lacks(&self) -> Vec<String> {
+        let mut lacks = self.source.lacks();
+        if let Err(why) = &self.sockets {
+            lacks.push(format!("sockets: {why}"));
+        }
+        lacks
+    }
+
+    fn file(mounts: &mut Mounts, tracked: &Tracked, memory: String) -> File {
+        let context = &tracked.context;
+        let name = mounts
+            .open(&context.identity, tracked.magic)
+            .ok()
+            .and_then(|file| Mounts::name(&file))
+            .map(|name| name.display().to_string());
+        let end = tracked.command.iter().position(|&byte| byte == 0).unwrap_or(16);
+        File {
+            name,
+            file: context.identity,
+            file_system: handle::file_system_name(tracked.magic),
+            active: tracked.is_active(),
+            opens: context.opens,
+            opened: tracked.opened,
+            hits: tracked.hits,
+            cached: tracked.bytes(),
+            length: tracked.length,
+            extents: tracked.extents,
+            transfers: tracked.transfers,
+            transferred: tracked.transferred,
+            closed_for: (!tracked.is_active())
+                .then(|| context.last_close.map(|at| now().saturating_sub(at)))
+                .flatten(),
+            gone: tracked.gone.is_some(),
+            memory,
+            command: String::from_utf8_lossy(&tracked.command[..end]).into_owned(),
+        }
+    }
+
+    fn memory_name(&self, scope: usize) -> String {
+        self.scopes.fill(scope).map_or_else(|| "gone".to_owned(), |fill| fill.name.clone())
+    }
+
+    fn list(&mut self, count: usize) -> List {
+        let contexts = self.decider.contexts();
+        let known = contexts.len() as u64;
+        let mut all: Vec<_> = contexts.iter().cloned().collect();
+        all.sort_unstable_by_key(|t| (std::cmp::Reverse(t.pages), t.context.id));
+        all.truncate(count);
+        let files = all
+            .iter()
+            .map(|tracked| {
+                let memory = self.memory_name(tracked.scope);
+                Self::file(&mut self.mounts, tracked, memory)
+            })
+            .collect();
+        List { known, files, unseen: self.filters.unseen() }
+    }
+
+    fn why(&mut self, identity: &ContextIdentity) -> Why {
+        let tracked = self.decider.contexts().find(identity).cloned();
+        let decisions: Vec<_> = self.decider.journal().of(identity).take(16).cloned().collect();
+        let Some(tracked) = tracked else {
+            let because = vec![
+                "no open and no close of it has been seen since the daemon began, or it was \
+                 forgotten since; what is not known does not leave"
+                    .to_owned(),
+            ];
+            return Why { file: None, cached: None, because, decisions };
+        };
+        let memory = self.memory_name(tracked.scope);
+        let opened = self.mounts.open(identity, tracked.magic).ok();
+        let cached = opened.and_then(|file| residency(&file).ok()).map(|r| page() * r.cached);
+        let because = self.because(&tracked, cached);
+        let file = Self::file(&mut self.mounts, &tracked, memory);
+        Why { file: Some(file), cached, because, decisions }
+    }
+
+    /// What holds for a file, in sentences.
+    fn because(&self, tracked: &Tracked, cached: Option<Bytes>) -> Vec<String> {
+        let mut because = Vec::new();
+        let most = self.decider.config().hits;
+        if tracked.is_active() {
+            let times = tracked.context.opens;
+            because.push(format!("it stays: it is open {times} times, and what is open stays"));
+        } else if tracked.hits > most {
+            because.push(format!(
+                "it stays: it was opened again {} times while its pages were in place, and more \
+                 than {} are reuse",
+                tracked.hits, most
+            ));
+        } else if let Some(gone) = tracked.gone {
+            let verb = if self.decider.config().enforce { "have left" } else { "would have left" };
+            because.push(format!("{} of it {verb}; nobody has opened it since", gone.bytes));
+        } else if cached.is_some_and(Bytes::is_zero) {
+            because.push("nothing of it is cached".to_owned());
+        } else {
+            because.push(format!(
+                "it waits: nobody has it open, and it came back {} times in place, which is no \
+                 reuse yet; what was closed first leaves first",
+                tracked.hits
+            ));
+        }
+        if tracked.refusals > 0 {
+            because.push(format!(
+                "it could not leave {} times since it was closed, and is tried again ever more \
+                 seldom while memory is short",
+                tracked.refusals
+            ));
+        }
+        if let Some(Fill { name, used, limit, high, .. }) = self.scopes.fill(tracked.scope) {
+            let share = used.as_f64() / limit.as_f64();
+            let verb = if used > high { "is" } else { "is not" };
+            because.push(format!(
+                "{name} {verb} short: {used} of {limit} are in use, {:.1} %; files leave above \
+                 {high}",
+                share * 100.0,
+            ));
+        }
+        because
+    }
+
+    fn objects(&mut self) -> Objects {
+        let sockets = self.list_sockets();
+        let (objects, source) = (self.setup.wanted.objects, &self.source);
+        let counted = |what: Count| source.count(what).filter(|_| objects);
+        let contexts = self.decider.contexts();
+        let extents: Vec<u64> = contexts.iter().filter_map(|t| t.extents.map(u64::from)).collect();
+        let receive = counted(Count::ReceiveHeld)
+            .zip(counted(Count::ReceiveReleased))
+            .map(|(held, released)| held.saturating_sub(released));
+        let known = Known {
+            set: Some(self.source.set()),
+            contexts: contexts.len() as u64,
+            pages: contexts.iter().map(|t| t.pages).sum(),
+            extents: (!extents.is_empty()).then(|| extents.iter().sum()),
+            objects,
+            dentries: dentries(),
+            transfers: objects.then_some(self.transfers),
+            requests: counted(Count::Requests),
+            journal: counted(Count::Journal),
+            sockets: sockets
+                .as_ref()
+                .ok()
+                .map(|all| (all.len() as u64, all.iter().map(Socket::memory).sum())),
+            packets: counted(Count::Packets),
+            receive,
+        };
+        Objects {
+            hooks: Some(self.source.set()),
+            observed: now().saturating_sub(self.begun),
+            table: table(&known),
+            footprint: Footprint::now(),
+            lifetimes: self.decider.contexts().lifetimes().clone(),
+            lacks: self.lacks(),
+            unseen: self.filters.unseen(),
+        }
+    }
+
+    fn list_sockets(&mut self) -> Result<Vec<Socket>, String> {
+        match &mut self.sockets {
+            Ok(sockets) => sockets.list(now()),
+            Err(why) => Err(why.clone()),
+        }
+    }
+
+    fn answer(&mut self, asked: Asked) {
+        match asked.question.clone() {
+            Question::Status => asked.answer(&self.status()),
+            Question::List { count } => asked.answer(&self.list(count)),
+            Question::Why { file } => asked.answer(&self.why(&file)),
+            Question::Report => asked.answer(&self.objects()),
+            Question::Sockets { count } => {
+                let answer = self.list_sockets().map(|mut all| {
+                    all.sort_by_key(|socket| std::cmp::Reverse(socket.memory()));
+                    let (known, memory) = (all.len() as u64, all.iter().map(Socket::memory).sum());
+                    all.truncate(count);
+                    SocketList { known, memory, sockets: all }
+                });
+                asked.answer(&answer);
+            }
+        }
+    }
+}
+
+/// Processor time of this process.
+fn processor_time() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// What can be said of kernel objects where no daemon runs: which hooks there would be is tried.
+pub fn objects_without_daemon(wanted: &Wanted) -> Objects {
+    let (set, lacks) = match Source::new(wanted) {
+        Ok((source, _)) => (Some(source.set()), source.lacks()),
+        Err(refused) => {
+            (None, refused.iter().map(|(set, why)| format!("{}: {why}", set.name())).collect())
+        }
+    };
+    let known = Known { set, dentries: dentries(), ..Known::default() };
+    Objects {
+        hooks: set,
+        observed: Nanos::ZERO,
+        table: table(&known),
+        footprint: Footprint::now(),
+        lifetimes: crate::report::lifetimes::Lifetimes::default(),
+        lacks,
+        unseen: Vec::new(),
+    }
+}

@@ -1,0 +1,198 @@
+//! What the daemon was told to look at alone, and of which of it nothing was seen.
+//!
+//! A filter that matches nothing looks like a daemon with nothing to do, so it is told. Devices and
+//! groups are known from events. A path is known only of a file that is opened: until something was
+//! found below it, files that are known are looked at, a few a second.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use terrace_core::{ContextId, ContextIdentity};
+
+use crate::act::handle::{Below, Mounts};
+
+/// Files that are looked at for directories, at each look.
+pub(super) const FILES: usize = 64;
+
+/// Directories that files have to lie below, with what was found.
+#[derive(Debug, Default)]
+pub struct Paths {
+    all: Vec<(Below, PathBuf, AtomicBool)>,
+    looked: AtomicU64,
+}
+
+impl Paths {
+    /// These directories, without links in them. With none, every file is touched.
+    pub fn new(directories: Vec<PathBuf>) -> Self {
+        let of = |path: PathBuf| (Below::new(path.clone()), path, AtomicBool::new(false));
+        Self { all: directories.into_iter().map(of).collect(), looked: AtomicU64::new(0) }
+    }
+
+    /// Whether a file lies where files are touched. Remembers where one was found.
+    pub fn have(&self, mounts: &Mounts, file: &std::fs::File) -> bool {
+        let mut is_below = self.all.is_empty();
+        for (below, _, seen) in &self.all {
+            if mounts.is_below(file, below) {
+                seen.store(true, Ordering::Relaxed);
+                is_below = true;
+            }
+        }
+        is_below
+    }
+
+    /// The same for a file that is only looked at, which is counted.
+    pub fn look(&self, mounts: &Mounts, file: &std::fs::File) {
+        self.have(mounts, file);
+        self.looked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether there is a directory below which nothing was found.
+    pub fn are_looked_for(&self) -> bool {
+        self.all.iter().any(|(_, _, seen)| !seen.load(Ordering::Relaxed))
+    }
+
+    fn unseen(&self) -> impl Iterator<Item = String> {
+        let looked = self.looked.load(Ordering::Relaxed);
+        self.all.iter().filter(|(_, _, seen)| !seen.load(Ordering::Relaxed)).map(
+            move |(_, path, _)| {
+                let path = path.display();
+                match looked {
+                    0 => format!("--path {path}: no file was looked at, below it or elsewhere"),
+                    1 => format!("--path {path}: the 1 file that was looked at lies elsewhere"),
+                    _ => format!(
+                        "--path {path}: all {looked} files that were looked at lie elsewhere"
+                    ),
+                }
+            },
+        )
+    }
+}
+
+/// Filters, each with whether anything of it was seen.
+#[derive(Debug)]
+pub struct Filters {
+    devices: Vec<(u64, bool)>,
+    groups: Vec<(PathBuf, bool)>,
+    paths: Arc<Paths>,
+    /// The youngest file that was looked at for a path.
+    youngest: ContextId,
+}
+
+impl Filters {
+    /// Nothing of these was seen yet.
+    pub fn new(devices: &[u64], groups: &[PathBuf], paths: Arc<Paths>) -> Self {
+        Self {
+            devices: devices.iter().map(|&device| (device, false)).collect(),
+            groups: groups.iter().map(|group| (group.clone(), false)).collect(),
+            paths,
+            youngest: ContextId(0),
+        }
+    }
+
+    /// An event was taken: of a file, by a program of a group that was named. A group belongs to
+    /// those that it lies below.
+    pub fn saw(&mut self, file: &ContextIdentity, group: Option<&Path>) {
+        if let ContextIdentity::File { device, .. } = file {
+            for (_, seen) in self.devices.iter_mut().filter(|(its, _)| its == device) {
+                *seen = true;
+            }
+        }
+        if let Some(group) = group {
+            for (_, seen) in self.groups.iter_mut().filter(|(its, _)| group.starts_with(its)) {
+                *seen = true;
+            }
+        }
+    }
+
+    /// Of files that are known, in any order: those that are to be looked at now, if a path is
+    /// looked for.
+    pub fn to_look_at(&mut self, known: impl Iterator<Item = ContextId>) -> Vec<ContextId> {
+        if !self.paths.are_looked_for() {
+            return Vec::new();
+        }
+        let mut new: Vec<_> = known.filter(|&id| id > self.youngest).collect();
+        new.sort_unstable();
+        new.truncate(FILES);
+        self.youngest = new.last().copied().unwrap_or(self.youngest);
+        new
+    }
+
+    /// Of what nothing was seen, a sentence each.
+    pub fn unseen(&self) -> Vec<String> {
+        let groups = self.groups.iter().filter(|(_, seen)| !seen).map(|(group, _)| {
+            let group = group.display();
+            format!("--cgroup {group}: no program of it was seen to open or close a file")
+        });
+        let devices = self.devices.iter().filter(|(_, seen)| !seen).map(|&(device, _)| {
+            let name = name(device);
+            format!("--device {name}: nobody was seen to open or close a file on it")
+        });
+        groups.chain(devices).chain(self.paths.unseen()).collect()
+    }
+}
+
+/// What a block device is called, or its numbers.
+fn name(device: u64) -> String {
+    let numbers = format!("{}:{}", libc::major(device), libc::minor(device));
+    let link = Path::new("/dev/block").join(&numbers);
+    std::fs::canonicalize(link).map_or(numbers, |path| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    fn file(device: u64) -> ContextIdentity {
+        ContextIdentity::File { device, inode: 1, generation: 1 }
+    }
+
+    #[test]
+    fn what_was_seen_of_a_filter_is_not_told_any_more() {
+        let groups = ["/groups/web".into(), "/groups/job".into()];
+        let mut filters = Filters::new(&[7, 9], &groups, Arc::default());
+        assert_eq!(filters.unseen().len(), 4);
+        filters.saw(&file(9), Some(Path::new("/groups/web/worker")));
+        let unseen = filters.unseen();
+        assert_eq!(unseen.len(), 2, "{unseen:?}");
+        assert!(unseen[0].starts_with("--cgroup /groups/job: "), "{unseen:?}");
+        assert!(unseen[1].starts_with("--device 0:7: "), "{unseen:?}");
+        filters.saw(&file(8), None);
+        assert_eq!(filters.unseen(), unseen, "another device, and no group");
+        assert!(Filters::new(&[], &[], Arc::default()).unseen().is_empty());
+    }
+
+    /// Each file once, a few at a time, and none once every path has been found.
+    #[test]
+    fn files_are_looked_at_for_a_path_until_one_lies_below_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let (here, elsewhere) = (directory.path().join("here"), directory.path().join("elsewhere"));
+        let paths = [&here, &elsewhere].map(|path| {
+            std::fs::create_dir(path).unwrap();
+            std::fs::canonicalize(path).unwrap()
+        });
+        let paths = Arc::new(Paths::new(paths.to_vec()));
+        let mut filters = Filters::new(&[], &[], Arc::clone(&paths));
+        let known = || (1..=100).rev().map(ContextId);
+        let first = filters.to_look_at(known());
+        assert_eq!(first, (1..=FILES as u32).map(ContextId).collect::<Vec<_>>());
+        let rest = filters.to_look_at(known());
+        assert_eq!(rest, (FILES as u32 + 1..=100).map(ContextId).collect::<Vec<_>>());
+        assert!(filters.to_look_at(known()).is_empty());
+        assert!(filters.unseen().iter().all(|text| text.contains("no file was looked at")));
+
+        let mounts = Mounts::default();
+        std::fs::write(here.join("file"), "x").unwrap();
+        paths.look(&mounts, &File::open(here.join("file")).unwrap());
+        let unseen = filters.unseen();
+        assert_eq!(unseen.len(), 1, "{unseen:?}");
+        assert!(unseen[0].contains("elsewhere: the 1 file that was looked at"), "{unseen:?}");
+        assert_eq!(filters.to_look_at((101..102).map(ContextId)), [ContextId(101)]);
+        std::fs::write(elsewhere.join("file"), "x").unwrap();
+        assert!(paths.have(&mounts, &File::open(elsewhere.join("file")).unwrap()));
+        assert!(filters.unseen().is_empty());
+        assert!(filters.to_look_at((102..103).map(ContextId)).is_empty());
+    }
+}

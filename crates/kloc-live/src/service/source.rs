@@ -1,0 +1,97 @@
+//! Where events come from: the best set of hooks that can be had.
+
+use std::collections::HashMap;
+
+use terrace_core::Bytes;
+
+use crate::observe::event::FileEvent;
+use crate::observe::fanotify::Fanotify;
+use crate::observe::hooks::{HookSet, Wanted};
+use crate::observe::load::Loaded;
+use crate::observe::programs::Count;
+
+/// A set of hooks that works.
+#[derive(Debug)]
+pub enum Source {
+    /// Programs in the kernel.
+    Programs(Box<Loaded>),
+    /// Notifications of file systems.
+    Notifications(Fanotify),
+}
+
+/// Why sets of hooks are not used.
+pub type Refused = Vec<(HookSet, String)>;
+
+impl Source {
+    /// Tries one set after the other, the best first; or the one that is wanted. Gives why others
+    /// were not taken.
+    ///
+    /// # Errors
+    /// Why none can be had.
+    pub fn new(wanted: &Wanted) -> Result<(Self, Refused), Refused> {
+        let mut refused = Refused::new();
+        for set in HookSet::ALL.into_iter().filter(|&set| wanted.set.is_none_or(|w| w == set)) {
+            let tried = match set {
+                HookSet::Fanotify => Fanotify::new(&wanted.devices).map(Self::Notifications),
+                _ => Loaded::new(set, wanted).map(|loaded| Self::Programs(Box::new(loaded))),
+            };
+            match tried {
+                Ok(source) => return Ok((source, refused)),
+                Err(why) => refused.push((set, why)),
+            }
+        }
+        Err(refused)
+    }
+
+    /// Which set it is.
+    pub fn set(&self) -> HookSet {
+        match self {
+            Self::Programs(loaded) => loaded.set(),
+            Self::Notifications(_) => HookSet::Fanotify,
+        }
+    }
+
+    /// What is not known, and why.
+    pub fn lacks(&self) -> Vec<String> {
+        match self {
+            Self::Programs(loaded) => loaded.lacks().to_vec(),
+            Self::Notifications(fanotify) => fanotify.lacks().to_vec(),
+        }
+    }
+
+    /// The next event that waits.
+    pub fn next_event(&mut self) -> Option<FileEvent> {
+        match self {
+            Self::Programs(loaded) => loaded.next_event(),
+            Self::Notifications(fanotify) => fanotify.next_event(),
+        }
+    }
+
+    /// Events that were lost, for want of room.
+    pub fn lost(&self) -> u64 {
+        match self {
+            Self::Programs(loaded) => loaded.count(Count::Lost),
+            Self::Notifications(fanotify) => fanotify.lost(),
+        }
+    }
+
+    /// How often something happened, if programs count it.
+    pub fn count(&self, what: Count) -> Option<u64> {
+        match self {
+            Self::Programs(loaded) => Some(loaded.count(what)),
+            Self::Notifications(_) => None,
+        }
+    }
+
+    /// Takes what was transferred for files, by device and inode.
+    pub fn take_transfers(&mut self) -> HashMap<(u64, u64), (u64, Bytes)> {
+        match self {
+            Self::Programs(loaded) => loaded
+                .take_transfers()
+                .into_iter()
+                .map(|(file, transfers)| (file, (transfers.count, transfers.bytes)))
+                .collect(),
+            Self::Notifications(_) => HashMap::new(),
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! What is to be done to files, in a thread of its own: it takes its time, and events must not wait
+//! for it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel,
+};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crate::act::handle::{EXT4, Mounts, OpenError};
+use crate::act::residency::residency;
+use crate::act::{extents, lease, pages, prefetch};
+use crate::decide::decider::{Aim, Request};
+use crate::decide::journal::Outcome;
+use crate::observe::event::{FileEvent, page};
+use crate::service::filters::Paths;
+use crate::service::todo::{Slow, Todo, Turn};
+
+/// Requests that wait at most, on either side of the channel; what does not fit is decided again
+/// later.
+const WAITING: usize = 1024;
+
+/// The thread's name, by which other daemons know it, too.
+const NAME: &str = "kloc-worker";
+
+/// Whether an event is of a daemon's work, this one's or another's: it opens files to see whether
+/// anybody uses them, which is no use.
+pub fn is_work(event: &FileEvent) -> bool {
+    let (name, rest) = event.command.split_at(NAME.len());
+    name == NAME.as_bytes() && rest[0] == 0
+}
+
+/// What is done to a file whose pages are to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Its pages are dropped.
+    Drop,
+    /// They are moved to this node.
+    Node(u32),
+}
+
+/// A request and how it is to be met.
+#[derive(Clone, Debug)]
+struct Job {
+    request: Request,
+    way: Way,
+}
+
+/// What has become of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The decision's number.
+    pub decision: u64,
+    /// What was done.
+    pub outcome: Outcome,
+    /// Whether more may be possible later.
+    pub again: bool,
+}
+
+/// The thread, and how it is spoken to.
+#[derive(Debug)]
+pub struct Worker {
+    jobs: Option<SyncSender<Job>>,
+    done: Receiver<Done>,
+    paths: Arc<Paths>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Begins. Where directories are given, only files that lie below one of them are touched.
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub fn new(below: Vec<PathBuf>) -> std::io::Result<Self> {
+        lease::prepare();
+        let paths = Arc::new(Paths::new(below));
+        let (jobs, mut todo) = sync_channel(WAITING);
+        let (tell, done) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, below) = (Arc::clone(&stop), Arc::clone(&paths));
+        let thread = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || {
+            work(&mut todo, &tell, &below, &stopped);
+        })?;
+        Ok(Self { jobs: Some(jobs), done, paths, stop, thread: Some(thread) })
+    }
+
+    /// Directories that files have to lie below, and what was found there.
+    pub fn paths(&self) -> Arc<Paths> {
+        Arc::clone(&self.paths)
+    }
+
+    /// Has something done. Says so at once if there is no room for it; what is only to be clean
+    /// later is written when it leaves then.
+    pub fn ask(&self, request: Request, way: Way) -> Option<Done> {
+        let jobs = self.jobs.as_ref()?;
+        let decision = request.decision;
+        let is_decided = matches!(request.aim, Aim::Leave | Aim::ComeBack);
+        let (reason, again) = match jobs.try_send(Job { request, way }) {
+            Ok(()) => return None,
+            Err(TrySendError::Full(_)) => ("too much is being done already", true),
+            Err(TrySendError::Disconnected(_)) => ("the worker has ended", false),
+        };
+        let outcome = Outcome::LeftAlone { reason: reason.to_owned() };
+        is_decided.then_some(Done { decision, outcome, again })
+    }
+
+    /// What has been done since the last time.
+    pub fn done(&self) -> Vec<Done> {
+        self.done.try_iter().collect()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // What waits is not done; what was begun ends.
+        self.stop.store(true, Ordering::Relaxed);
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(asked: &mut Receiver<Job>, tell: &Sender<Done>, below: &Paths, stop: &AtomicBool) {
+    let mut mounts = Mounts::default();
+    let mut todo = Todo::new();
+    let add = |todo: &mut Todo<Job>, job: Job| match job.request.aim {
+        Aim::WriteBack => todo.add_ahead(job),
+        Aim::Leave | Aim::ComeBack | Aim::Look => todo.add(job),
+    };
+    loop {
+        while todo.len() < WAITING
+            && let Ok(job) = asked.try_recv()
+        {
+            add(&mut todo, job);
+        }
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let (job, slow) = match todo.next(Instant::now()) {
+            Turn::New(job) => (job, None),
+            Turn::Look(slow) => (slow.job.clone(), Some(slow)),
+            Turn::Ahead(job, offset) => {
+                // What cannot be written now is tried again, and told, when it is to leave.
+                if let Ok(Some(next)) = write_ahead(&mut mounts, &job, below, offset) {
+                    todo.go_on(job, next);
+                }
+                continue;
+            }
+            Turn::Wait(time) => {
+                let is_full = todo.len() >= WAITING;
+                let waited = match time {
+                    Some(time) if is_full => {
+                        std::thread::sleep(time);
+                        continue;
+                    }
+                    Some(time) => asked.recv_timeout(time),
+                    None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                };
+                match waited {
+                    Ok(job) => add(&mut todo, job),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+                continue;
+            }
+        };
+        if job.request.aim == Aim::Look {
+            // One that cannot be opened is told when it is to leave.
+            if let Ok(file) = mounts.open(&job.request.file, job.request.magic) {
+                below.look(&mounts, &file);
+            }
+            continue;
+        }
+        let decision = job.request.decision;
+        let (outcome, again) = match meet(&mut mounts, job, below, slow, &mut todo) {
+            Ok(Some(met)) => met,
+            Ok(None) => continue,
+            Err(error) => {
+                let again = matches!(error, OpenError::Refused(_) | OpenError::NotMounted(_));
+                (Outcome::LeftAlone { reason: error.to_string() }, again)
+            }
+        };
+        if tell.send(Done { decision, outcome, again }).is_err() {
+            return;
+        }
+    }
+}
+
+/// A file that is wanted, if it lies where files are touched.
+fn open(
+    mounts: &mut Mounts,
+    request: &Request,
+    below: &Paths,
+) -> Result<Option<std::fs::File>, OpenError> {
+    let file = mounts.open(&request.file, request.magic)?;
+    let is_ours = below.have(mounts, &file);
+    Ok(Some(file).filter(|_| is_ours))
+}
+
+/// Begins to write a part of what leaves soon; gives where the rest begins. The file may be in use:
+/// what is written early is written once.
+fn write_ahead(
+    mounts: &mut Mounts,
+    job: &Job,
+    below: &Paths,
+    offset: u64,
+) -> Result<Option<u64>, OpenError> {
+    match open(mounts, &job.request, below)? {
+        Some(file) => Ok(pages::begin_write_ahead(&file, offset)?),
+        None => Ok(None),
+    }
+}
+
+/// Does it, and says whether more may be possible later. Nothing if its dirty pages are being
+/// written: then it is with those that wait.
+///
+/// The file is opened anew for each look, so nobody finds it in use meanwhile, and who has opened it
+/// since keeps it.
+fn meet(
+    mounts: &mut Mounts,
+    job: Job,
+    below: &Paths,
+    slow: Option<Slow<Job>>,
+    todo: &mut Todo<Job>,
+) -> Result<Option<(Outcome, bool)>, OpenError> {
+    let Some(file) = open(mounts, &job.request, below)? else {
+        let reason = "it does not lie below --path".to_owned();
+        return Ok(Some((Outcome::LeftAlone { reason }, false)));
+    };
+    if job.request.aim == Aim::ComeBack {
+        let bytes = prefetch::prefetch(&file, job.request.bytes)?;
+        return Ok(Some((Outcome::Prefetched { bytes }, false)));
+    }
+    match lease::nobody_else(&file) {
+        Ok(true) => {}
+        Ok(false) => return Ok(Some((Outcome::InUse, true))),
+        // Nobody can say: nothing is lost if it is in use.
+        Err(_) => {
+            let left = pages::mark_cold(&file)?;
+            return Ok(Some((Outcome::MarkedCold { bytes: page() * left.left }, false)));
+        }
+    }
+    if let Way::Node(node) = job.way {
+        let left = pages::move_to_node(&file, node)?;
+        // The node may be full.
+        let again = left.left < left.before;
+        return Ok(Some((Outcome::Moved { bytes: page() * left.left, node }, again)));
+    }
+    let written = match (residency(&file)?.unwritten(), slow) {
+        (Some(0), slow) => slow.map_or(0, |slow| slow.first),
+        (Some(pages), None) => {
+            // By parts: the kernel waits where more is to be written than a disk takes at once.
+            let rest = pages::begin_write_ahead(&file, 0)?;
+            todo.is_slow(job, pages, rest, Instant::now());
+            return Ok(None);
+        }
+        (Some(pages), Some(mut slow)) => {
+            if let Some(offset) = slow.rest {
+                slow.rest = pages::begin_write_ahead(&file, offset)?;
+            }
+            match todo.is_still_slow(slow, pages, Instant::now()) {
+                None => return Ok(None),
+                Some(slow) => slow.first.saturating_sub(pages),
+            }
+        }
+        // Where the kernel does not say what is dirty, what is clean by now leaves.
+        (None, _) => {
+            pages::begin_write_back(&file)?;
+            0
+        }
+    };
+    let left = pages::drop_clean(&file)?;
+    if job.request.magic == EXT4 && left.before > 0 {
+        // An older ext4, or one without extents, has no such call: they stay.
+        let _ = extents::clear(&file);
+    }
+    let [bytes, written, stays] =
+        [left.left, written, left.before.saturating_sub(left.left)].map(|pages| page() * pages);
+    Ok(Some((Outcome::Dropped { bytes, written, stays }, !stays.is_zero())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use terrace_core::{Bytes, ContextId};
+
+    use super::*;
+    use crate::act::handle::{identity, is_supported};
+    use crate::act::residency::residency;
+
+    fn outcome_of(worker: &Worker, request: Request) -> Outcome {
+        if let Some(done) = worker.ask(request, Way::Drop) {
+            return done.outcome;
+        }
+        let begun = Instant::now();
+        loop {
+            if let Some(done) = worker.done().pop() {
+                let again = match &done.outcome {
+                    Outcome::InUse => true,
+                    Outcome::Dropped { stays, .. } => !stays.is_zero(),
+                    _ => false,
+                };
+                assert_eq!(done.again, again, "{done:?}");
+                return done.outcome;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(30), "no answer");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whatever was decided: what is open stays, what is renamed is the same file, what is gone is
+    /// no other one, and content is as it was.
+    #[test]
+    fn what_is_open_stays_and_what_is_closed_leaves_with_its_content_kept() {
+        let directory = tempfile::tempdir_in(".").expect("a directory");
+        let path = directory.path().join("file");
+        let content: Vec<u8> = (0..1u32 << 20).map(|i| (i / 3) as u8).collect();
+        std::fs::write(&path, &content).expect("written");
+        let (file, magic) = identity(&path).expect("there");
+        if !rustix::process::geteuid().is_root() || !is_supported(magic) {
+            return;
+        }
+        let worker = Worker::new(Vec::new()).expect("a thread");
+        let request = |decision| Request {
+            context: ContextId(1),
+            decision,
+            file,
+            magic,
+            bytes: Bytes::mib(1),
+            aim: Aim::Leave,
+        };
+        let open = std::fs::File::open(&path).expect("there");
+        assert_eq!(outcome_of(&worker, request(1)), Outcome::InUse);
+        assert_eq!(residency(&open).expect("ours").cached, 256);
+        drop(open);
+        let moved = directory.path().join("moved");
+        std::fs::rename(&path, &moved).expect("renamed");
+        std::fs::write(&path, "another file").expect("written");
+        let outcome = outcome_of(&worker, request(2));
+        let bytes = Bytes::mib(1);
+        assert!(matches!(outcome, Outcome::Dropped { bytes: b, .. } if b == bytes), "{outcome:?}");
+        let back = Request { aim: Aim::ComeBack, ..request(3) };
+        assert_eq!(outcome_of(&worker, back), Outcome::Prefetched { bytes });
+        assert_eq!(std::fs::read(&moved).expect("there"), content);
+        std::fs::remove_file(&moved).expect("removed");
+        let gone = outcome_of(&worker, request(4));
+        assert_eq!(gone, Outcome::LeftAlone { reason: "the file is gone".into() });
+    }
+
+    #[test]
+    fn files_elsewhere_are_left_alone() {
+        let directory = tempfile::tempdir_in(".").expect("a directory");
+        let path = directory.path().join("file");
+        std::fs::write(&path, [1; 4096]).expect("written");
+        let (file, magic) = identity(&path).expect("there");
+        if !rustix::process::geteuid().is_root() || !is_supported(magic) {
+            return;
+        }
+        let bytes = Bytes(4096);
+        let context = ContextId(1);
+        let aim = Aim::Leave;
+        let request = Request { context, decision: 1, file, magic, bytes, aim };
+        let elsewhere = Worker::new(vec!["/no/such/place".into()]).expect("a thread");
+        let outcome = outcome_of(&elsewhere, request.clone());
+        assert!(matches!(outcome, Outcome::LeftAlone { .. }), "{outcome:?}");
+        let here = std::fs::canonicalize(directory.path()).expect("there");
+        let outcome = outcome_of(&Worker::new(vec![here]).expect("a thread"), request);
+        assert!(matches!(outcome, Outcome::Dropped { .. }), "{outcome:?}");
+    }
+}

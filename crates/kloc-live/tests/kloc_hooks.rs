@@ -1,0 +1,133 @@
+//! What the hooks tell of files, on the kernel that runs: as root, or not at all.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use terrace_core::{Bytes, ContextIdentity};
+use terrace_kloc_live::observe::event::{FileEvent, Kind};
+use terrace_kloc_live::observe::hooks::{HookSet, Wanted};
+use terrace_kloc_live::observe::load::Loaded;
+
+/// A set of hooks, or nothing where this machine may lack it.
+fn loaded(set: HookSet, objects: bool) -> Option<Loaded> {
+    match Loaded::new(set, &Wanted { objects, ..Wanted::default() }) {
+        Ok(loaded) => Some(loaded),
+        Err(why) => {
+            eprintln!("{set:?}: {why}");
+            assert!(
+                set == HookSet::Trampolines || std::env::var_os("TERRACE_UNSUPPORTED_OK").is_some(),
+                "tracepoints can be had by root on every kernel from 6.1 on: {why}"
+            );
+            None
+        }
+    }
+}
+
+fn directory() -> PathBuf {
+    let path = std::env::current_dir().unwrap().join(format!("observed-{}", std::process::id()));
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// The events of a file. The test's own are left out, so a child makes them.
+fn events_of(loaded: &mut Loaded, inode: u64) -> Vec<FileEvent> {
+    let mut found = Vec::new();
+    while let Some(event) = loaded.next_event() {
+        if matches!(event.file, ContextIdentity::File { inode: its, .. } if its == inode) {
+            found.push(event);
+        }
+    }
+    found
+}
+
+fn shell(script: &str, path: &PathBuf) {
+    let status = Command::new("/bin/sh").args(["-c", script, "sh"]).arg(path).status().unwrap();
+    assert!(status.success(), "{script}");
+}
+
+/// One file, written, read and deleted: each open and close is told once, with the number of
+/// pages that are cached, the generation by which it can be opened, and its end.
+#[test]
+fn each_open_and_close_is_told_with_what_is_cached() {
+    for set in [HookSet::Trampolines, HookSet::Tracepoints] {
+        let Some(mut loaded) = loaded(set, false) else { continue };
+        let directory = directory();
+        let path = directory.join("file");
+        shell("head -c 1048576 /dev/zero >\"$1\"", &path);
+        let inode = fs::metadata(&path).unwrap().ino();
+        let mut written = events_of(&mut loaded, inode);
+        // Its number was another file's a moment ago, perhaps, whose events are none of this one's.
+        let last = written.last().map(|event| event.file);
+        written.retain(|event| Some(event.file) == last);
+        let kinds: Vec<_> = written.iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, [Kind::Opened, Kind::Closed], "{set:?}: {written:?}");
+        let closed = &written[1];
+        assert_eq!((closed.pages, closed.length), (256, Bytes::mib(1)), "{set:?}");
+        assert!(closed.written && closed.links == 1 && closed.at >= written[0].at);
+        let ContextIdentity::File { device, .. } = closed.file else { unreachable!() };
+        assert_eq!(device, fs::metadata(&path).unwrap().dev());
+        // The test's own opens are none of its business.
+        let mut own = File::open(&path).unwrap();
+        own.read_exact(&mut [0; 4096]).unwrap();
+        drop(own);
+        shell("cat \"$1\" >/dev/null", &path);
+        let read = events_of(&mut loaded, inode);
+        let kinds: Vec<_> = read.iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, [Kind::Opened, Kind::Closed], "{set:?}: {read:?}");
+        assert!(!read[1].written && read[0].pages == 256);
+        assert_eq!(read[1].file, closed.file, "the same generation");
+        fs::remove_file(&path).unwrap();
+        let gone = events_of(&mut loaded, inode);
+        // On other file systems than ext4, tracepoints do not tell of it.
+        let ext4 = closed.magic == 0xef53;
+        if set == HookSet::Trampolines || ext4 {
+            assert_eq!(gone.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Evicted]);
+            assert_eq!(gone[0].links, 0, "it was deleted");
+        }
+        fs::remove_dir(&directory).unwrap();
+    }
+}
+
+/// Block transfers are counted for the file that they are for.
+#[test]
+fn transfers_are_those_of_the_file() {
+    let Some(mut loaded) = loaded(HookSet::Tracepoints, true) else { return };
+    let directory = directory();
+    let path = directory.join("transferred");
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&vec![7; 1 << 20]).unwrap();
+    file.sync_all().unwrap();
+    let metadata = file.metadata().unwrap();
+    let taken = loaded.take_transfers();
+    if let Some(transfers) = taken.get(&(metadata.dev(), metadata.ino())) {
+        assert!(transfers.bytes >= Bytes::mib(1), "{transfers:?}");
+        assert!(transfers.count >= 1);
+    } else {
+        // A file system without a block device under it has none.
+        assert!(loaded.lacks().iter().any(|lack| lack.contains("block")) || taken.is_empty());
+    }
+    assert!(!loaded.take_transfers().contains_key(&(metadata.dev(), metadata.ino())), "taken once");
+    fs::remove_dir_all(&directory).unwrap();
+}
+
+/// In a container a process has another number than the kernel's hooks see. The same test, there:
+/// were the daemon's own opens told, each drop would look like a use.
+#[test]
+fn its_own_events_are_left_out_in_a_process_namespace_too() {
+    let named = "each_open_and_close_is_told_with_what_is_cached";
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc"])
+        .arg(std::env::current_exe().unwrap())
+        .args([named, "--exact", "--nocapture"])
+        .output();
+    let Ok(output) = output else { return eprintln!("there is no unshare here") };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("unshare failed") {
+        return eprintln!("this user may not have a namespace: {said}");
+    }
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{said}");
+}

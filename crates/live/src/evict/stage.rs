@@ -1,0 +1,482 @@
+//! Staging: the policy's victims move out of the program's mapping into the staging ring.
+
+use core::cmp::Ordering::{Equal, Greater, Less};
+use core::sync::atomic::Ordering::*;
+
+use libc::{EEXIST, ENOENT};
+use terrace_core::{Abort, Action, Bytes, Done, Outcome, Proposal};
+
+use crate::decide::notes::Note;
+use crate::evict::pinned_pages::PINNED;
+use crate::evict::quiet_window::Window;
+use crate::evict::reclaim::{BATCH, Pace};
+use crate::evict::staging::{self, NOBODY, Purpose, StagingRing, owner};
+use crate::evict::unshare::note_shared;
+use crate::failsafe::inject::{self, Point};
+use crate::pager::{MANAGER, Pager};
+use crate::space::page_state::PageState;
+use crate::space::regions::Place;
+use crate::sys::spin::{SharedGuard, backoff};
+use crate::sys::{self, PAGE};
+use crate::workers::worker::Worker;
+
+/// Separate runs of neighbours moved in one round while a fault waits for it,
+/// outside of a quiet window: each costs a flush of the TLBs of all processors
+/// (decision 0002).
+const RUNS: usize = 4;
+/// A quiet window pays for so many runs of neighbours: it costs as much as
+/// some moves with an interrupt each.
+const WORTHWHILE: usize = 4;
+/// Pages that leave in one quiet window while a fault waits for room: what it costs to open
+/// one is shared by all of them. It lasts some 500 µs.
+pub(crate) const WINDOW: usize = 256;
+/// The same where room is made ahead of faults, by a processor that is spare: a window
+/// lasts some 220 µs, and so do the longest waits of the program. Not fewer pages: where one
+/// access in 13 misses, windows would be met by more than one access in a thousand.
+pub(crate) const BACKGROUND_WINDOW: usize = 112;
+
+/// A page that is about to move.
+pub(crate) struct Victim {
+    /// Whether it was made ours alone.
+    pub(super) unshared: bool,
+    /// Whether it did not move at once.
+    refused: bool,
+    address: usize,
+    id: u32,
+    page: u32,
+    pub(super) proposal: Proposal,
+}
+
+#[cfg(test)]
+impl Victim {
+    /// Of a proposal that was not looked up.
+    pub(super) fn of(proposal: Proposal) -> Self {
+        Self { unshared: false, refused: false, address: 0, id: 0, page: 0, proposal }
+    }
+}
+
+/// What became of consecutive pages.
+struct Moved {
+    /// The first of the slots that were taken for them, and how many that were.
+    first: u32,
+    slots: usize,
+    /// Pages that have moved.
+    pages: usize,
+    /// Why not all of them have.
+    error: i32,
+}
+
+/// How the runs of a batch leave.
+enum Leaves<'q> {
+    /// Each is timed; if one interrupts others, a quiet window is opened.
+    Timed,
+    Quietly(#[expect(dead_code, reason = "open until it is dropped")] Window<'q>),
+    /// A window would pay and did not open: runs up to this one leave, the rest waits.
+    UpTo(usize),
+}
+
+/// How many pages at the beginning are neighbours.
+fn run_length(batch: &[Option<Victim>]) -> usize {
+    let neighbours =
+        |w: &[Option<Victim>]| matches!(w, [Some(a), Some(b)] if a.address + PAGE == b.address);
+    batch.windows(2).take_while(|w| neighbours(w)).count() + 1
+}
+
+/// Whether there are at least so many runs of neighbours.
+fn has_runs(mut batch: &[Option<Victim>], count: usize) -> bool {
+    for _ in 0..count {
+        if batch.is_empty() {
+            return false;
+        }
+        batch = &batch[run_length(batch)..];
+    }
+    true
+}
+
+impl Worker<'_> {
+    /// Moves a batch of victims, at most `room`, into the staging ring; returns how many.
+    pub(crate) fn stage(&mut self, ring: &mut StagingRing, room: usize, pace: Pace) -> usize {
+        let pager = self.pager;
+        let pays = pager.evict.quiet.pays();
+        let most = room.min(if pays { pace.window } else { BATCH });
+        let victims = ring.victims.len() + ring.unshared.len();
+        // A window for the few that are left of the last would cost as much as a full one.
+        if victims < most.min(BACKGROUND_WINDOW) {
+            self.ask(ring, WINDOW - victims);
+        }
+        let mut staged = core::mem::take(&mut self.staged);
+        self.choose(ring, &mut staged, most);
+        let batch = &mut staged[..];
+        // Neighbours leave in one call, with one flush of the TLBs.
+        batch.sort_unstable_by_key(|s| s.as_ref().map_or(0, |s| s.address));
+        if pays && pace.warms && has_runs(batch, WORTHWHILE) {
+            self.warm(batch);
+        }
+        let now = sys::now();
+        let mut moved = self.move_batch(ring, batch, now);
+        for staged in batch {
+            if staged.as_ref().is_some_and(|s| s.refused) {
+                moved += self.stage_one(ring, staged, now);
+            }
+        }
+        staged.clear();
+        self.staged = staged;
+        moved
+    }
+
+    /// Asks the policy for so many victims more.
+    pub(crate) fn ask(&self, ring: &mut StagingRing, pages: usize) {
+        let (pager, victims) = (self.pager, &mut ring.victims);
+        let bytes = Bytes((pages * PAGE) as u64);
+        pager.decide.decider.lock().pressure(pager, bytes, |p| victims.push_back(p));
+    }
+
+    /// Has the kernel look at pages that are about to move. What it keeps of a page, in its page
+    /// table and for its frame, is then in this processor's caches, and a page takes 1.4 µs
+    /// instead of 2 within the window, in which the program stands still. Of neighbours, which
+    /// leave in one call and lie side by side there, too, the first will do.
+    fn warm(&self, mut batch: &[Option<Victim>]) {
+        while let Some(first) = batch.first() {
+            if let Some(staged) = first {
+                let _ = self.pagemap.is_present(staged.address);
+            }
+            batch = &batch[run_length(batch)..];
+        }
+    }
+
+    /// Looks the next victims up, at most so many.
+    pub(super) fn choose(
+        &self,
+        ring: &mut StagingRing,
+        batch: &mut Vec<Option<Victim>>,
+        most: usize,
+    ) {
+        let many = self.id == MANAGER || self.pager.evict.quiet.pays();
+        let (mut runs, mut end) = (0, 0);
+        while batch.len() < most && (many || runs < RUNS) {
+            let unshared = ring.unshared.pop_front();
+            let Some(proposal) = unshared.or_else(|| ring.victims.pop_front()) else { break };
+            if let Some(mut staged) = self.find_victim(proposal) {
+                staged.unshared = unshared.is_some();
+                runs += usize::from(staged.address != end);
+                end = staged.address + PAGE;
+                batch.push(Some(staged));
+            }
+        }
+    }
+
+    /// Moves what of a sorted batch moves at once, in a quiet window if that
+    /// pays; returns how many pages. Those that did not move are marked. Where a window
+    /// would pay and does not open, most of them wait for the next round.
+    fn move_batch(&self, ring: &mut StagingRing, batch: &mut [Option<Victim>], now: u64) -> usize {
+        // Before the window: within it, nobody else might give the lock back.
+        let mut reading = self.no_events();
+        if reading.is_none() {
+            for staged in batch.iter().flatten() {
+                self.aborted(staged.proposal, Abort::Busy);
+            }
+            return 0;
+        }
+        let quiet = &self.pager.evict.quiet;
+        let mut leaves = Leaves::Timed;
+        let (mut runs, mut i, mut moved) = (0, 0, 0);
+        let mut pays = quiet.is_known_to_pay();
+        while i < batch.len() && !matches!(leaves, Leaves::UpTo(most) if runs >= most) {
+            let untried = matches!(leaves, Leaves::Timed);
+            if pays && untried && has_runs(&batch[i..], WORTHWHILE) {
+                leaves = quiet.window().map_or(Leaves::UpTo(runs + RUNS), Leaves::Quietly);
+            }
+            let quietly = matches!(leaves, Leaves::Quietly(_));
+            if !quietly && runs > 0 && runs % RUNS == 0 {
+                // No fault is read either while it is held.
+                drop(reading);
+                reading = self.no_events();
+                if reading.is_none() {
+                    break;
+                }
+            }
+            let run = run_length(&batch[i..]);
+            let began = if quietly { 0 } else { sys::now() };
+            let (got, tried) = self.move_run(ring, &mut batch[i..i + run], now);
+            i += tried;
+            moved += got;
+            runs += 1;
+            if !quietly && got > 0 {
+                pays = quiet.moved(sys::now() - began);
+            }
+        }
+        drop(leaves);
+        drop(reading);
+        for staged in batch[i..].iter_mut().rev().filter_map(Option::take) {
+            let queue = if staged.unshared { &mut ring.unshared } else { &mut ring.victims };
+            queue.push_front(staged.proposal);
+        }
+        moved
+    }
+
+    /// Moves consecutive pages into consecutive slots, as far as that goes
+    /// without ado; returns how many were moved, and how many are dealt with.
+    fn move_run(
+        &self,
+        ring: &mut StagingRing,
+        run: &mut [Option<Victim>],
+        now: u64,
+    ) -> (usize, usize) {
+        let moved = self.move_pages(ring, run, now);
+        if moved.slots == 0 {
+            if let Some(staged) = &run[0] {
+                self.aborted(staged.proposal, Abort::Stale);
+            }
+            return (0, 1);
+        }
+        if moved.pages == moved.slots {
+            return (moved.pages, moved.pages);
+        }
+        if let Some(staged) = &mut run[moved.pages] {
+            self.set_word(staged, PageState::Resident);
+            staged.refused = true;
+        }
+        (moved.pages, moved.pages + 1)
+    }
+
+    /// Moves consecutive pages into consecutive slots. The page that stopped the move stays ours;
+    /// those behind it are nobody's, and so are the slots that were not filled.
+    ///
+    /// With the lock for reading held: nobody reads an event between the taking of the pages and
+    /// the move. The thread that unmapped a page runs on as soon as its event is read, and may
+    /// have mapped other memory there by now, which is not ours to take. In that
+    /// order, because who carries out an event waits for pages.
+    fn move_pages(&self, ring: &mut StagingRing, run: &[Option<Victim>], now: u64) -> Moved {
+        let pager = self.pager;
+        let (first, slots) = self.take_run(ring, run, now);
+        let Some(from) = run[0].as_ref().map(|s| s.address).filter(|_| slots > 0) else {
+            return Moved { first, slots: 0, pages: 0, error: 0 };
+        };
+        let to = pager.evict.staging.address(first);
+        let (bytes, error) =
+            self.move_frames(pager.fork.staging_uffd(), to, from, slots as usize * PAGE);
+        inject::at(Point::Stage);
+        let pages = bytes / PAGE;
+        for (i, staged) in run[..slots as usize].iter().flatten().enumerate() {
+            match i.cmp(&pages) {
+                Less => self.set_word(staged, PageState::Staged(first + i as u32)),
+                Equal => {}
+                Greater => self.set_word(staged, PageState::Resident),
+            }
+        }
+        for slot in (first + pages as u32..first + slots).rev() {
+            pager.evict.staging.owner_of(slot).store(NOBODY, Release);
+            ring.unpush();
+        }
+        Moved { first, slots: slots as usize, pages, error }
+    }
+
+    /// Takes possession of consecutive pages, and consecutive slots for them:
+    /// up to the end of the ring, or to a page that somebody else has. Returns
+    /// the first slot, and how many there are.
+    fn take_run(&self, ring: &mut StagingRing, run: &[Option<Victim>], now: u64) -> (u32, u32) {
+        let pager = self.pager;
+        let (mut first, mut slots) = (0, 0u32);
+        for staged in run.iter().flatten() {
+            if !self.take_victim(staged) {
+                break;
+            }
+            let purpose = Purpose::Demote(staged.proposal);
+            let slot = ring.push(purpose, now);
+            if slots > 0 && slot != first + slots {
+                ring.unpush();
+                self.set_word(staged, PageState::Resident);
+                break;
+            }
+            if slots == 0 {
+                first = slot;
+            }
+            pager.evict.staging.give(slot, owner(staged.id, staged.page), purpose);
+            pager.splits(staged.address);
+            pager.departs(staged.address);
+            slots += 1;
+        }
+        (first, slots)
+    }
+
+    /// Looks a victim up; `None` if it is not resident or somebody has it.
+    fn find_victim(&self, proposal: Proposal) -> Option<Victim> {
+        let Action::Demote { page, .. } = proposal.action else { return None };
+        let pager = self.pager;
+        let region = pager.regions.get(page.region.0)?;
+        if page.page.0 >= region.pages() {
+            return None;
+        }
+        let word = region.word(page.page.0);
+        let place = Place { id: page.region.0, region, page: page.page.0, word };
+        // The policy may have chosen it before it was told to forget it.
+        let apart = region.is_apart(page.page.0);
+        if word.load(Relaxed) != PageState::Resident.word()
+            || apart
+            || PINNED.contains(place.address())
+        {
+            self.aborted(proposal, Abort::Stale);
+            if apart {
+                pager.budget.share.met_apart();
+                pager.note(Note::Discard(Pager::page_range(place.id, place.page, 1)));
+            }
+            return None;
+        }
+        Some(Victim {
+            unshared: false,
+            refused: false,
+            address: place.address(),
+            id: place.id,
+            page: place.page,
+            proposal,
+        })
+    }
+
+    /// Takes possession of a victim.
+    fn take_victim(&self, staged: &Victim) -> bool {
+        let Some(region) = self.pager.regions.get(staged.id) else { return false };
+        let word = region.word(staged.page);
+        let place = Place { id: staged.id, region, page: staged.page, word };
+        !PINNED.contains(staged.address) && self.pager.try_lock_page(&place, PageState::Resident)
+    }
+
+    /// Moves a page that did not move at once, with whatever that takes; returns how many moved.
+    fn stage_one(&self, ring: &mut StagingRing, page: &mut Option<Victim>, now: u64) -> usize {
+        loop {
+            let reading = self.no_events();
+            let Some(staged) = page else { return 0 };
+            if reading.is_none() {
+                self.aborted(staged.proposal, Abort::Busy);
+                return 0;
+            }
+            let moved = self.move_pages(ring, core::slice::from_ref(page), now);
+            drop(reading);
+            let Some(staged) = page else { return 0 };
+            if moved.slots == 0 {
+                self.aborted(staged.proposal, Abort::Stale);
+                return 0;
+            }
+            if moved.pages == 1 {
+                return 1;
+            }
+            if moved.error == EEXIST {
+                // A frame was left in the slot (its page had to be copied out).
+                if staging::drop_frames(&self.pager.evict.staging, moved.first, 1) {
+                    self.set_word(staged, PageState::Resident);
+                    continue;
+                }
+            } else if note_shared(ring, staged, moved.error) {
+                self.set_word(staged, PageState::Resident);
+                return 0;
+            }
+            self.refuse(staged, moved.error);
+            return 0;
+        }
+    }
+
+    /// Keeps events from being read; `None` if a fork begins, which is read by
+    /// one who then waits for us.
+    pub(crate) fn no_events(&self) -> Option<SharedGuard<'_>> {
+        let mut spins = 0;
+        loop {
+            if let Some(guard) = self.pager.reading.try_share() {
+                return Some(guard);
+            }
+            if self.pager.freeze.is_on() {
+                return None;
+            }
+            backoff(&mut spins);
+        }
+    }
+
+    /// Gives a page of ours its new word.
+    fn set_word(&self, staged: &Victim, state: PageState) {
+        if let Some(region) = self.pager.regions.get(staged.id) {
+            region.word(staged.page).store(state.word(), Release);
+        }
+    }
+
+    /// A page that could not be moved.
+    fn refuse(&self, staged: &Victim, error: i32) {
+        let pager = self.pager;
+        let Some(region) = pager.regions.get(staged.id) else { return };
+        let word = region.word(staged.page);
+        if error == ENOENT {
+            // The program discarded it; the next touch finds zeros.
+            region.resident.fetch_sub(1, Relaxed);
+            pager.release(1);
+            word.store(PageState::Fresh.word(), Release);
+            self.aborted(staged.proposal, Abort::Stale);
+            pager.note(Note::Discard(Pager::page_range(staged.id, staged.page, 1)));
+            return;
+        }
+        word.store(PageState::Resident.word(), Release);
+        pager.stats().counters.demotions_refused.fetch_add(1, Relaxed);
+        self.aborted(staged.proposal, Abort::Busy);
+    }
+
+    pub(crate) fn aborted(&self, proposal: Proposal, why: Abort) {
+        self.pager.note(Note::Done(Done { proposal, outcome: Outcome::Aborted(why) }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pager::fixture::{START, demotion, pager, place, touch};
+
+    fn batch(worker: &Worker<'_>, pages: &[usize]) -> Vec<Option<Victim>> {
+        let found = |&page: &usize| worker.find_victim(demotion(worker.pager, page));
+        let batch: Vec<_> = pages.iter().map(found).collect();
+        assert!(batch.iter().all(Option::is_some));
+        batch
+    }
+
+    #[test]
+    fn neighbours_are_one_run() {
+        let pager = pager(16);
+        (0..16).for_each(|page| touch(pager, page));
+        let worker = Worker::new(pager, MANAGER);
+        let batch = batch(&worker, &[1, 2, 3, 7, 9, 10]);
+        assert_eq!(run_length(&batch), 3);
+        assert_eq!(run_length(&batch[3..]), 1);
+        assert!(has_runs(&batch, 3) && !has_runs(&batch, 4));
+    }
+
+    #[test]
+    fn only_a_resident_page_that_may_leave_is_a_victim() {
+        let pager = pager(4);
+        let worker = Worker::new(pager, MANAGER);
+        assert!(worker.find_victim(demotion(pager, 0)).is_none(), "it was never touched");
+        touch(pager, 0);
+        let found = worker.find_victim(demotion(pager, 0)).expect("a resident page");
+        assert_eq!(found.address, START);
+        place(pager, 0).region.set_apart(0, true);
+        assert!(worker.find_victim(demotion(pager, 0)).is_none(), "relatives have it, too");
+    }
+
+    #[test]
+    fn a_run_ends_at_a_page_that_somebody_has_and_its_slots_lie_side_by_side() {
+        let pager = pager(8);
+        (0..8).for_each(|page| touch(pager, page));
+        let worker = Worker::new(pager, MANAGER);
+        let batch = batch(&worker, &[0, 1, 2, 3]);
+        assert!(pager.try_lock_page(&place(pager, 2), PageState::Resident));
+        let mut ring = pager.evict.ring.lock();
+        assert_eq!(worker.take_run(&mut ring, &batch, 5), (0, 2));
+        assert_eq!((ring.taken(), ring.at(1).0), (2, 1));
+        let owners = [0, 1].map(|slot| pager.evict.staging.owner_of(slot).load(Relaxed));
+        let id = place(pager, 0).id;
+        assert_eq!(owners, [owner(id, 0), owner(id, 1)]);
+    }
+
+    #[test]
+    fn nothing_is_chosen_while_a_fork_reads_events() {
+        let pager = pager(2);
+        let worker = Worker::new(pager, MANAGER);
+        assert!(worker.no_events().is_some());
+        let _reading = pager.reading.lock();
+        pager.freeze.begin(crate::pager::freeze::Why::Fork);
+        assert!(worker.no_events().is_none(), "the fork waits for us");
+    }
+}

@@ -1,0 +1,537 @@
+//! Where huge pages pay, by a profile of an earlier run (`terrace run --profile`).
+//!
+//! When a large mapping becomes managed, it gets the name that a profile would call it by
+//! ([`terrace_profile::Key`]). For each of its chunks the economist is asked with what the
+//! profile says: a huge page from the pool of zeros moves in before the first touch where it
+//! pays; else base pages are filled with zeros if nearly all of them will be touched; else the
+//! chunk is left to base pages, also by walks and collapses. Of mappings that the profile does
+//! not know nothing is said, and they are treated as without one.
+//!
+//! One chunk of 64 for which either would pay is held out. What is touched of it some seconds later
+//! says what the others were spared, and what the profile is worth from then on.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
+
+use core::sync::atomic::Ordering::*;
+
+use terrace_core::{
+    Abort, Action, ActionClass, Bytes, Cycles, Frequency, Nanos, Outcome, PageSize, Proposal,
+};
+use terrace_economics::LookedAt;
+use terrace_profile::{
+    Advice, Facts, Key, Place as Where, Profile, Quantity, Section, Share, cbmm,
+};
+
+use crate::decide::decider::{Judged, Work};
+use crate::huge::prezero::{BASES, PAUSE};
+use crate::pager::Pager;
+use crate::space::page_state::PageState;
+use crate::space::regions::{CHUNK, Place, in_window};
+use crate::stats::process_page::ProcessPage;
+use crate::sys::{self, PAGE};
+use crate::workers::worker::Worker;
+
+/// Chunks that wait for their turn, and chunks that are to have base pages, at most: 128 GiB each.
+const MOST: usize = 1 << 16;
+/// How long (ns) the manager does this in one go: somebody waits for it, or may.
+const IN_ONE_GO: u64 = 2_000_000;
+/// A chunk that was held out is looked at after so long (ns): the economist's horizon before it
+/// has learnt another.
+const HELD_OUT_FOR: u64 = 10_000_000_000;
+
+/// A mapping that has a name.
+#[derive(Clone, Copy)]
+struct Known {
+    start: usize,
+    class: u8,
+    order: u32,
+}
+
+/// A chunk that was held out.
+#[derive(Clone, Copy)]
+struct HeldOut {
+    at: usize,
+    pages: u32,
+    class: ActionClass,
+    /// The share of it that was to be touched.
+    said: f64,
+    since: u64,
+}
+
+/// What became of a task.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tried {
+    /// It is done.
+    Done,
+    /// It cannot be done, or not in this way.
+    Failed,
+    /// A fork has stopped the pager: the task waits for its end.
+    Frozen,
+}
+
+/// A chunk that waits for its turn.
+#[derive(Clone, Copy)]
+struct Task {
+    at: usize,
+    pages: u32,
+    advice: Advice,
+}
+
+/// A profile, and what is to be done about it. Changed by the manager alone.
+pub(crate) struct Guide {
+    profile: Option<Profile>,
+    /// Cycles here for one of the profile's.
+    scale: f64,
+    known: Vec<Known>,
+    tasks: VecDeque<Task>,
+    /// Chunks that are to have base pages.
+    plain: BTreeSet<usize>,
+    /// Chunks that were held out, oldest first.
+    held_out: VecDeque<HeldOut>,
+    /// When the program began (ns), for what is left of the profile's run.
+    began: u64,
+}
+
+impl Guide {
+    /// Reads a profile; the command has looked that it is a good one, and a program that cannot
+    /// read it any more goes on without.
+    pub(crate) fn read(path: Option<&Path>, clock: Frequency, stats: &ProcessPage) -> Self {
+        let profile = path.and_then(|path| {
+            let text = terrace_core::text::read_text(path).ok()?;
+            Profile::parse("", &text).ok()
+        });
+        if path.is_some() && profile.is_none() {
+            stats.counters.profile_unread.fetch_add(1, Relaxed);
+        }
+        let scale = profile.as_ref().map_or(1.0, |profile| clock / profile.clock);
+        Self {
+            profile,
+            scale: if scale.is_finite() { scale } else { 1.0 },
+            known: Vec::new(),
+            tasks: VecDeque::new(),
+            plain: BTreeSet::new(),
+            held_out: VecDeque::new(),
+            began: sys::now(),
+        }
+    }
+
+    /// Whether there is a profile.
+    pub(crate) fn is_any(&self) -> bool {
+        self.profile.is_some()
+    }
+
+    /// Whether a chunk is to have base pages.
+    pub(crate) fn is_plain(&self, at: usize) -> bool {
+        self.plain.contains(&at)
+    }
+
+    /// A mapping became managed; `is_mapped` says which others are still there. False if the
+    /// profile does not know it.
+    fn enter(&mut self, start: usize, end: usize, is_mapped: impl Fn(usize) -> bool) -> bool {
+        let Some(profile) = &self.profile else { return false };
+        self.known.retain(|known| !(start..end).contains(&known.start) && is_mapped(known.start));
+        self.plain = {
+            let mut rest = core::mem::take(&mut self.plain);
+            rest.retain(|at| !(start..end).contains(at));
+            rest
+        };
+        self.tasks.retain(|task| !(start..end).contains(&task.at));
+        let len = end - start;
+        let class = Key::class_of(Bytes(len as u64));
+        let is_used = |order| self.known.iter().any(|k| (k.class, k.order) == (class, order));
+        // There are not more of a class than are known.
+        let order = (0..self.known.len() as u32).find(|&order| !is_used(order));
+        let order = order.unwrap_or(self.known.len() as u32);
+        self.known.push(Known { start, class, order });
+        let key = Key::Mapping { class, order };
+        let region = profile.region(&key);
+        let mut is_known = false;
+        // Addresses of another run say nothing of this one, and are not given: a rule about them
+        // holds nowhere.
+        let facts =
+            Facts { section: Section::Mmap, ..Facts::default() }.with(Quantity::Len, len as u64);
+        let mut at = start;
+        while at < end {
+            // A program may have chosen where it begins (MAP_FIXED): then the first chunk is a part
+            // of one, and takes base pages only.
+            let next = (at + 1).next_multiple_of(CHUNK).min(end);
+            let (here, bytes) = (at, next - at);
+            at = next;
+            let facts = facts.with(Quantity::SectionOff, (here - start) as u64);
+            let place = Where {
+                key: &key,
+                offset: Bytes((here - start) as u64),
+                len: Bytes(bytes as u64),
+                facts,
+            };
+            // Rules may know a part of it.
+            let Some(advice) = profile.advise_in(region, &place) else { continue };
+            is_known = true;
+            let nothing = advice.huge.high.is_zero() && advice.touched == Share::known(0.0);
+            if nothing {
+                self.plain.insert(here);
+            } else {
+                self.tasks.push_back(Task { at: here, pages: (bytes / PAGE) as u32, advice });
+            }
+            // The program's thread waits. What is beyond goes without a profile.
+            if self.tasks.len() >= MOST || self.plain.len() >= MOST {
+                break;
+            }
+        }
+        is_known
+    }
+
+    /// Base pages that will be touched, and by how many more or fewer.
+    fn touched(task: &Task) -> (u16, u16) {
+        let of = |share: f64| (share * f64::from(task.pages)).round() as u16;
+        (of(task.advice.touched.expected), of(task.advice.touched.unsure))
+    }
+
+    /// What a huge page averts of page walks at least, in cycles here.
+    fn averts(&self, task: &Task) -> Cycles {
+        Cycles::from_f64(task.advice.huge.low.as_f64() * self.scale)
+    }
+
+    /// The proposal of a huge page.
+    fn huge(&self, task: &Task, id: u32, first: u32, now: u64) -> Action {
+        let here = |cycles: Cycles| Cycles::from_f64(cycles.as_f64() * self.scale);
+        let huge = task.advice.huge;
+        let (touched, unsure) = Self::touched(task);
+        Action::FirstTouch {
+            range: Pager::page_range(id, first, BASES),
+            touched,
+            unsure,
+            left: huge.horizon.saturating_sub(Nanos(now.saturating_sub(self.began))),
+            // The manager does it ahead.
+            waits: Cycles::ZERO,
+            least: here(huge.low),
+            averted: here(huge.expected),
+            most: here(huge.high),
+            within: huge.horizon,
+        }
+    }
+}
+
+/// The pages of a chunk.
+struct Chunk<'a> {
+    place: Place<'a>,
+    first: u32,
+}
+
+impl Pager {
+    /// A chunk of which no page was ever touched.
+    fn fresh_chunk(&self, at: usize, pages: u32) -> Option<Chunk<'_>> {
+        let place = self.regions.find(at)?;
+        let first = place.page;
+        let fresh = PageState::Fresh.word();
+        let is_fresh =
+            |page| place.region.get(page).is_some_and(|word| word.load(Relaxed) == fresh);
+        (first..first + pages).all(is_fresh).then_some(Chunk { place, first })
+    }
+
+    /// How many of so many pages have been touched; `None` if they are no longer there.
+    fn touched_of(&self, at: usize, pages: u32) -> Option<u32> {
+        let place = self.regions.find(at)?;
+        let fresh = PageState::Fresh.word();
+        let words = (place.page..place.page + pages).map_while(|page| place.region.get(page));
+        Some(words.filter(|word| word.load(Relaxed) != fresh).count() as u32)
+    }
+}
+
+impl Worker<'_> {
+    /// A mapping became managed: what a profile says of it comes to be, as far as that can be
+    /// done at once. The manager's to call.
+    pub(crate) fn guided(&mut self, start: usize, end: usize) {
+        let pager = self.pager;
+        // Smaller ones have no huge pages, and outside of the window pages are not moved in.
+        if !pager.huge.is_guided || !in_window(start) || end - start < CHUNK {
+            return;
+        }
+        let is_mapped = |at| pager.regions.find(at).is_some();
+        let known = pager.huge.guide.lock().enter(start, end, is_mapped);
+        let counters = &pager.stats().counters;
+        let which = if known { &counters.profile_known } else { &counters.profile_unknown };
+        which.fetch_add(1, Relaxed);
+        self.follow_profile();
+    }
+
+    /// Carries out a part of what is to be done; true if there is more. The manager's to call.
+    pub(crate) fn follow_profile(&mut self) -> bool {
+        let pager = self.pager;
+        if !pager.huge.is_guided || pager.freeze.is_on() {
+            return false;
+        }
+        self.look_at_held_out();
+        let until = sys::now() + IN_ONE_GO;
+        loop {
+            let room = u64::from(BASES) + 2 * pager.headroom();
+            if pager.resident() + room > pager.budget() {
+                // What is short is not to be filled ahead.
+                return false;
+            }
+            let task = {
+                let mut guide = pager.huge.guide.lock();
+                let Some(task) = guide.tasks.pop_front() else { return false };
+                task
+            };
+            if self.do_task(&task) == Tried::Frozen {
+                pager.huge.guide.lock().tasks.push_front(task);
+                return false;
+            }
+            if sys::now() >= until {
+                return !pager.huge.guide.lock().tasks.is_empty();
+            }
+        }
+    }
+
+    /// Does what the profile says of a chunk.
+    fn do_task(&mut self, task: &Task) -> Tried {
+        let pager = self.pager;
+        let entered = pager.enter(self.id);
+        let found = if entered {
+            pager.fresh_chunk(task.at, task.pages).map(|chunk| (chunk.place.id, chunk.first))
+        } else {
+            None
+        };
+        pager.leave(self.id);
+        if !entered {
+            return Tried::Frozen;
+        }
+        // The program was faster.
+        let Some((id, first)) = found else { return Tried::Done };
+        if task.pages == BASES && task.at.is_multiple_of(CHUNK) {
+            let action = pager.huge.guide.lock().huge(task, id, first, sys::now());
+            let load = pager.huge.cpu_load();
+            let judged = pager.decide.decider.lock().profiled(pager, action, PageSize::Huge, load);
+            match judged {
+                Judged::Passed(proposal) => match self.put_huge(task, proposal) {
+                    Tried::Failed => {}
+                    other => return other,
+                },
+                Judged::HeldOut => {
+                    self.hold_out(task, ActionClass::FirstTouch);
+                    return Tried::Done;
+                }
+                Judged::Refused => {
+                    pager.huge.guide.lock().plain.insert(task.at);
+                }
+            }
+        }
+        let (touched, unsure) = Guide::touched(task);
+        let part = f64::from(touched) / f64::from(task.pages.max(1));
+        if task.advice.touched.is_known() && cbmm::nearly_all((part * 512.0) as u32) {
+            let range = Pager::page_range(id, first, task.pages);
+            let action = Action::Populate { range, touched, unsure };
+            let load = pager.huge.cpu_load();
+            let judged = pager.decide.decider.lock().profiled(pager, action, PageSize::Base, load);
+            match judged {
+                Judged::Passed(proposal) => return self.populate(task, proposal),
+                Judged::HeldOut => self.hold_out(task, ActionClass::Populate),
+                Judged::Refused => {}
+            }
+        }
+        Tried::Done
+    }
+
+    /// Leaves a chunk to the program, to see what it does with it.
+    fn hold_out(&self, task: &Task, class: ActionClass) {
+        let mut guide = self.pager.huge.guide.lock();
+        let (at, pages, said) = (task.at, task.pages, task.advice.touched.expected);
+        guide.held_out.push_back(HeldOut { at, pages, class, said, since: sys::now() });
+        guide.plain.insert(at);
+    }
+
+    /// Moves a huge page to a chunk, if that can be done.
+    fn put_huge(&mut self, task: &Task, proposal: Proposal) -> Tried {
+        let pager = self.pager;
+        let (start, work) = (sys::now(), Work::begin());
+        // Where the kernel had none a moment ago, it is not asked to make one while others wait.
+        let rests = start < pager.huge.pause.load(Relaxed);
+        // What it averts for certain, were it all to come about: a block that has to be made first
+        // is worth that.
+        let brings = pager.huge.guide.lock().averts(task);
+        let (outcome, tried) = if rests || self.make_one(brings).is_none() {
+            if !rests {
+                pager.huge.pause.store(start + PAUSE, Relaxed);
+            }
+            (Outcome::Aborted(Abort::NoMemory), Tried::Failed)
+        } else {
+            let entered = pager.enter(self.id);
+            let put = entered
+                && pager
+                    .fresh_chunk(task.at, BASES)
+                    .is_some_and(|chunk| self.back(&chunk.place, chunk.first));
+            pager.leave(self.id);
+            // A page that found no place is given back when no walk asks for it.
+            if put {
+                pager.stats().counters.huge_profiled.fetch_add(1, Relaxed);
+                (work.completed(pager, BASES), Tried::Done)
+            } else {
+                let tried = if entered { Tried::Failed } else { Tried::Frozen };
+                (Outcome::Aborted(Abort::Busy), tried)
+            }
+        };
+        pager.decide.decider.lock().carried_out(pager, proposal, outcome);
+        tried
+    }
+
+    /// Fills the base pages of a chunk.
+    fn populate(&mut self, task: &Task, proposal: Proposal) -> Tried {
+        let pager = self.pager;
+        let work = Work::begin();
+        let (outcome, tried) = if !pager.try_reserve(u64::from(task.pages)) {
+            (Outcome::Aborted(Abort::NoMemory), Tried::Failed)
+        } else if pager.enter(self.id) {
+            let filled = match pager.regions.find(task.at) {
+                Some(place) => {
+                    let count = task.pages.min(place.region.pages().saturating_sub(place.page));
+                    self.fill_fresh(&place, place.page, count)
+                }
+                None => 0,
+            };
+            pager.leave(self.id);
+            pager.release(u64::from(task.pages.saturating_sub(filled)));
+            pager.stats().counters.populated.fetch_add(u64::from(filled), Relaxed);
+            (work.completed(pager, filled), Tried::Done)
+        } else {
+            pager.leave(self.id);
+            pager.release(u64::from(task.pages));
+            (Outcome::Aborted(Abort::Busy), Tried::Frozen)
+        };
+        pager.decide.decider.lock().carried_out(pager, proposal, outcome);
+        tried
+    }
+
+    /// What was touched of a chunk that was held out says what the others were spared.
+    fn look_at_held_out(&mut self) {
+        let pager = self.pager;
+        let now = sys::now();
+        let held_out = {
+            let mut guide = pager.huge.guide.lock();
+            match guide.held_out.front() {
+                Some(&it) if it.since + HELD_OUT_FOR <= now => {
+                    guide.held_out.pop_front();
+                    it
+                }
+                _ => return,
+            }
+        };
+        let entered = pager.enter(self.id);
+        let touched = if entered { pager.touched_of(held_out.at, held_out.pages) } else { None };
+        pager.leave(self.id);
+        match touched {
+            Some(touched) => {
+                let was = f64::from(touched) / f64::from(held_out.pages.max(1));
+                let place = LookedAt { said: held_out.said, was };
+                pager.decide.decider.lock().looked_at(pager.stats(), held_out.class, place);
+            }
+            // It is looked at when the fork is over.
+            None if !entered => pager.huge.guide.lock().held_out.push_front(held_out),
+            // Gone: the next one speaks for those that wait.
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_core::Nanos;
+    use terrace_profile::{Range, Region, SLOT};
+
+    const START: usize = 0x1000_0000_0000;
+
+    fn guide() -> Guide {
+        let mut profile = Profile::new(Vec::new(), "m".into(), Frequency::ghz(2.0), Nanos::SECOND);
+        let range = |offset: u64, averted, touched| Range {
+            offset: SLOT * offset,
+            len: SLOT,
+            averted: Cycles(averted),
+            deviation: Cycles::ZERO,
+            touched,
+        };
+        profile.regions.push(Region {
+            key: Key::Mapping { class: 23, order: 1 },
+            len: Bytes::mib(8),
+            seen: 1,
+            instances: 1,
+            ranges: vec![range(0, 1_000_000, 512), range(1, 0, 512), range(3, 500, 1)],
+        });
+        Guide {
+            profile: Some(profile),
+            scale: 2.0,
+            known: Vec::new(),
+            tasks: VecDeque::new(),
+            plain: BTreeSet::new(),
+            held_out: VecDeque::new(),
+            began: 1_000,
+        }
+    }
+
+    #[test]
+    fn mappings_get_the_names_that_a_recording_gives_them() {
+        let mut guide = guide();
+        let end = |start| start + (8 << 20);
+        let second = START + (1 << 30);
+        assert!(!guide.enter(START, end(START), |_| true), "the first of its class is unknown");
+        assert!(guide.enter(second, end(second), |_| true), "the second is known");
+        let offsets: Vec<_> = guide.tasks.iter().map(|task| task.at - second).collect();
+        assert_eq!(offsets, [0, CHUNK, 3 * CHUNK]);
+        assert!(guide.is_plain(second + 2 * CHUNK), "it was not touched");
+        // The second is unmapped; what comes then is the second again, wherever it lies.
+        let third = START + (2 << 30);
+        assert!(guide.enter(third, end(third), |at| at != second));
+        // And if the first goes, the next one is the first.
+        assert!(!guide.enter(START, end(START), |at| at == third));
+    }
+
+    #[test]
+    fn cycles_of_another_clock_are_converted() {
+        let mut guide = guide();
+        guide.enter(START, START + (8 << 20), |_| true);
+        let at = START + (1 << 30);
+        guide.enter(at, at + (8 << 20), |_| true);
+        let task = guide.tasks[0];
+        let at = |now| match guide.huge(&task, 3, 0, now) {
+            Action::FirstTouch { averted, touched, within, left, .. } => {
+                (averted, touched, within, left)
+            }
+            other => panic!("{other:?}"),
+        };
+        let (all, second) = (Cycles(2_000_000), Nanos::SECOND);
+        assert_eq!(at(1_000), (all, 512, second, second));
+        assert_eq!(at(400_001_000).3, Nanos::millis(600), "a part of the profiled run is over");
+        assert_eq!(at(u64::MAX).3, Nanos::ZERO);
+    }
+
+    /// A huge page can only lie where huge pages do.
+    #[test]
+    fn a_mapping_that_begins_anywhere_has_whole_chunks_where_chunks_are() {
+        let mut guide = guide();
+        guide.enter(START, START + (8 << 20), |_| true);
+        let start = START + (1 << 30) + 0x5000;
+        assert!(guide.enter(start, start + (8 << 20), |_| true));
+        let chunks: Vec<_> = guide.tasks.iter().map(|task| (task.at, task.pages)).collect();
+        let bases = BASES as usize;
+        assert_eq!(chunks[0], (start, (bases - 5) as u32));
+        assert_eq!(chunks[1], (start + CHUNK - 0x5000, BASES));
+        assert!(chunks[1..].iter().all(|(at, _)| at.is_multiple_of(CHUNK)));
+        // The profile's first MiBs are mostly in the first part, the rest of them in the second.
+        let averted: Vec<_> = guide.tasks.iter().map(|task| task.advice.huge.expected).collect();
+        assert_eq!(averted[0], Cycles(1_000_000));
+        assert!(averted[1] > Cycles(9_000) && averted[1] < Cycles(11_000), "{averted:?}");
+    }
+
+    /// Rules of another run's addresses hold nowhere; what nobody says of touches is not all.
+    #[test]
+    fn rules_about_addresses_hold_nowhere_and_rules_without_touches_leave_them_open() {
+        let mut guide = guide();
+        let text = "huge,mmap,5000,addr,>,0x0\nhuge,mmap,7000,len,>,0x1000000\n";
+        let profile = cbmm::import("a", text, Nanos::SECOND, Frequency::ghz(2.0)).expect("good");
+        guide.profile = Some(profile);
+        assert!(!guide.enter(START, START + (8 << 20), |_| true), "not by its address");
+        assert!(guide.enter(START, START + (32 << 20), |_| true));
+        assert_eq!(Guide::touched(&guide.tasks[0]), (256, 256));
+    }
+}

@@ -1,0 +1,23 @@
+//! The address space: what is managed, and in which state each page of it is.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`deferred`] | changes that cannot be carried out yet |
+//! | [`events`] | unmapped, moved, discarded |
+//! | [`manage`] | beginning to manage a range |
+//! | [`page_state`] | one word a page |
+//! | [`proc_maps`] | what is really mapped, and present |
+//! | [`ranges`] | sets of ranges |
+//! | [`regions`] | which address belongs to which page word |
+//! | [`reservations`] | what is too large to be managed as a whole |
+//! | [`unmanaged`] | what is not managed, and why |
+
+pub(crate) mod deferred;
+pub(crate) mod events;
+pub(crate) mod manage;
+pub mod page_state;
+pub mod proc_maps;
+pub mod ranges;
+pub mod regions;
+pub mod reservations;
+pub mod unmanaged;

@@ -1,0 +1,146 @@
+//! The report of a run with the kernel's engine: the kernel served the faults, Terrace made room.
+
+use serde::{Deserialize, Serialize};
+use terrace_core::{Bytes, Nanos};
+use terrace_kernel::division::Divided;
+use terrace_kernel::engine::stats::Stats;
+use terrace_kernel::observe::Choice;
+use terrace_kernel::setup::SwapUse;
+use terrace_kernel::setup::zram::Held;
+use terrace_kernel::store::Backed;
+
+use crate::run::End;
+
+/// What a run had, did and cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KernelReport {
+    /// The program with its arguments.
+    pub program: Vec<String>,
+    /// How it ended; `None` while it runs.
+    pub end: Option<End>,
+    /// How long it ran, or has been running.
+    pub elapsed: Nanos,
+    /// DRAM that all its processes together may have, of what can be swapped.
+    pub budget: Bytes,
+    /// How the budget is divided, if files' pages are in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub division: Option<Box<Divided>>,
+    /// What pages are swapped to.
+    pub swap: SwapUse,
+    /// What zram devices of it hold, all of them, also for other programs.
+    pub store: Option<Held>,
+    /// What the run's own device has written to a file, where it has one.
+    #[serde(default)]
+    pub backed: Option<Backed>,
+    /// What of the programs lies in swap; `None` where the kernel does not tell.
+    #[serde(default)]
+    pub swapped: Option<Bytes>,
+    /// Whether the budget is for what the compressed pages take, too.
+    #[serde(default)]
+    pub holds_store: bool,
+    /// What observes accesses for the policy beside what comes back, and why that.
+    #[serde(default)]
+    pub observing: Choice,
+    /// Who chooses what leaves: `kernel`, or a policy.
+    pub chooser: String,
+    /// Memory of the policy's own.
+    pub policy_bytes: Bytes,
+    /// What was done.
+    #[serde(flatten)]
+    pub stats: Stats,
+    /// The most that was charged to the run's control group, files' pages included, as the kernel says.
+    pub charged_peak: Option<Bytes>,
+    /// What the programs' own threads had to put out to go on; `None` where the kernel does not tell.
+    #[serde(default)]
+    pub reclaimed_by_itself: Option<Bytes>,
+    /// Major faults that the kernel could not tell of.
+    pub faults_lost: u64,
+    /// Times that they put memory out to go on that the kernel could not tell of.
+    #[serde(default)]
+    pub direct_lost: u64,
+    /// What could not be done on this machine, or for this user.
+    pub lacks: Vec<String>,
+}
+
+impl KernelReport {
+    /// By how much the budget was exceeded at most, as a share of it; zero if it was not.
+    pub fn exceeded(&self) -> f64 {
+        let over = self.stats.exceeded.as_f64();
+        if self.budget.is_zero() { 0.0 } else { over / self.budget.as_f64() }
+    }
+
+    /// How well what lies in zram is compressed; `None` where nothing does.
+    pub fn ratio(&self) -> Option<f64> {
+        let held = self.store.filter(|held| !held.memory.is_zero() && !held.original.is_zero())?;
+        Some(held.original.as_f64() / held.memory.as_f64())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use terrace_kernel::setup::SwapKind;
+
+    use super::*;
+
+    pub(crate) fn report() -> KernelReport {
+        KernelReport {
+            program: vec!["prog".into()],
+            end: Some(End::Exited(0)),
+            elapsed: Nanos::seconds(2),
+            budget: Bytes::mib(100),
+            division: None,
+            swap: SwapUse {
+                kind: SwapKind::Zram,
+                what: "zram0".into(),
+                devices: vec![0],
+                own: true,
+                recompresses: false,
+                writes_back: false,
+            },
+            store: None,
+            backed: None,
+            swapped: None,
+            holds_store: false,
+            observing: Choice::default(),
+            chooser: "kernel".into(),
+            policy_bytes: Bytes::ZERO,
+            stats: Stats {
+                resident_peak: Bytes::mib(90),
+                own_cpu: Nanos::millis(100),
+                ..Stats::default()
+            },
+            charged_peak: None,
+            reclaimed_by_itself: None,
+            faults_lost: 0,
+            direct_lost: 0,
+            lacks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_budget_is_exceeded_by_what_lies_above_it() {
+        let mut report = report();
+        assert!(report.exceeded() < 1e-9, "below it");
+        report.stats.exceeded = Bytes::mib(4);
+        assert!((report.exceeded() - 0.04).abs() < 1e-9);
+    }
+
+    #[test]
+    fn nothing_is_compressed_at_no_ratio() {
+        let mut report = report();
+        assert_eq!(report.ratio(), None);
+        report.store = Some(Held::default());
+        assert_eq!(report.ratio(), None);
+        let (original, memory) = (Bytes::mib(30), Bytes::mib(10));
+        report.store = Some(Held { original, memory, peak: memory });
+        assert_eq!(report.ratio(), Some(3.0));
+    }
+
+    /// The figures are fields of the report and not of something within it.
+    #[test]
+    fn the_document_is_flat() {
+        let document = serde_json::to_value(report()).unwrap();
+        assert_eq!(document["resident_peak"], 90 << 20);
+        assert_eq!(document["swap"]["kind"], "zram");
+    }
+}

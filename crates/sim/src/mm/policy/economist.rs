@@ -1,0 +1,421 @@
+//! Ours: every way to a huge page has its price, and the best way that pays is taken.
+//!
+//! The prices are those of [`terrace_economics`], by the code that decides in live runs: this
+//! policy proposes, and an [`Economist`](terrace_economics::Economist) with the simulated kernel's
+//! costs says what passes.
+//!
+//! | way | proposed as | what it costs beside the model's items |
+//! |---|---|---|
+//! | at the first touch, from a free block | first-touch | the program waits for the fault |
+//! | at the first touch, by compaction | first-touch | it waits for a block as well |
+//! | later, by collapsing | collapse | |
+//! | blocks ahead of their use | compact | |
+//!
+//! What compaction takes is learned from what it took. A benefit is of a horizon: the rest of
+//! the time that the profile's run took.
+
+use terrace_core::{
+    Action, BytesPerSecond, Cycles, Frequency, Heat, Nanos, OpId, PageNo, PageRange, PageSize,
+    Pages, PerSecond, Proposal, Reason, RegionId, Telemetry, TierTelemetry, Urgency,
+};
+use terrace_economics::{Calibration, Decision, Interval, Mode, Parameters};
+use terrace_profile::Share;
+
+use super::{
+    Ahead, AheadAsk, Ask, Background, Candidate, Choice, Effort, Khugepaged, Memory, MmPolicy,
+    Prezero,
+};
+use crate::mm::benefit::{Known, LastRule, Place, Profile};
+use crate::mm::costs::Costs;
+
+/// What a block is expected to take, from those that were made.
+fn expected(made: u64, compacting: Cycles, prior: Cycles) -> Cycles {
+    // The prior counts as one block that was made.
+    Cycles((prior + compacting).get() / (made + 1))
+}
+
+/// The kernel's costs as prices. `duration` is how long the program runs, by its profile.
+fn calibration(costs: &Costs, clock: Frequency, duration: Option<Cycles>) -> Calibration {
+    let time = |cycles: Cycles| clock.nanos(cycles);
+    let base = PageSize::Base.bytes();
+    let moving = costs.move_page.saturating_sub(costs.zero_base);
+    Calibration {
+        clock,
+        // The program's own processor, and that of the kernel's thread that works for it.
+        cpus: 2,
+        // A profile's cycles are those in which any page walker of the processor was at work: walks at
+        // the same time count once in them already, and nothing else here is shared.
+        mlp: Interval::new(1.0, 1.0, 1.0),
+        // Of zeros: what first touches and huge pages take.
+        copy_bandwidth: BytesPerSecond::from_amount(base, time(costs.zero_base).max(Nanos(1))),
+        promote_fixed: time(costs.map_huge),
+        demote_fixed: time(moving),
+        exchange_fixed: time(moving) * 2,
+        write_protect: Nanos::ZERO,
+        shootdown: time(costs.flush),
+        // What the program loses by it.
+        shootdown_per_cpu: time(costs.collapse_stall),
+        shootdown_batch: 1,
+        page_walk: WALK,
+        user_fault: time(costs.fault + costs.take_base),
+        // The kernel brings no anonymous page along.
+        fault_pages: 1.0,
+        compress: time(costs.swap_out),
+        decompress: time(costs.swap_in),
+        // The simulated kernel's costs are its costs.
+        cost_spread: 1.0,
+        tiers: Default::default(),
+        parameters: Parameters {
+            // Simulated programs use their memory until they end, and the profile's run says when
+            // that is.
+            idle: duration.map_or(Parameters::default().idle, time).max(Nanos(1)),
+            // What is done for the sake of learning has no second run to bring anything in.
+            explore: 0,
+            ..Parameters::default()
+        },
+    }
+}
+
+/// What a walk takes in the model of collapsing: cycles of walks are counted here, and are told as
+/// so many walks of this length. It cancels out.
+const WALK: Nanos = Nanos(50);
+
+/// The policy.
+pub struct Economist {
+    profile: Profile,
+    pricing: terrace_economics::Economist,
+    telemetry: Telemetry,
+    clock: Frequency,
+    ops: u64,
+    /// Of the last questions, about the share to which a huge page was the answer, or would have
+    /// been with a block at hand: blocks made ahead are as likely to be asked for.
+    demand: f64,
+    /// What those averted, on the mean: cycles.
+    averted: f64,
+    prior: Cycles,
+    last: LastRule,
+    collapsing: Option<Collapsing>,
+}
+
+/// The last price of a collapse. It is the same for every range of which a profile says the same,
+/// and ranges are ranked by the ten thousand at one time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Collapsing {
+    averted: Cycles,
+    now: Cycles,
+    memory: Memory,
+    /// What it brings beyond its cost, without that of a block; `None` where it does not pay.
+    margin: Option<f64>,
+}
+
+/// What a profile says of a range.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    averted: Cycles,
+    touched: Share,
+}
+
+impl Economist {
+    /// With a program's profile, on a kernel with such costs.
+    pub fn new(profile: Profile, costs: &Costs, clock: Frequency) -> Self {
+        let calibration = calibration(costs, clock, profile.duration);
+        Self {
+            profile,
+            pricing: terrace_economics::Economist::new(Mode::Enforce, calibration),
+            telemetry: Telemetry { tier_count: 1, sample_period: 1, ..Telemetry::default() },
+            clock,
+            ops: 0,
+            demand: 1.0,
+            averted: 0.0,
+            prior: costs.scan_page * 512 + costs.move_page,
+            last: LastRule::default(),
+            collapsing: None,
+        }
+    }
+
+    /// What the profile says of a place.
+    fn said(&mut self, place: Place) -> Said {
+        let known = self.last.find(&self.profile, place);
+        Said {
+            averted: known.and_then(|known| known.rule.averted).unwrap_or_default(),
+            touched: known.map_or(Share::UNKNOWN, |known: &Known| known.touched),
+        }
+    }
+
+    /// The world as it is.
+    fn look(&mut self, now: Cycles, memory: Memory) {
+        self.telemetry.now = self.clock.nanos(now);
+        self.telemetry.tiers[0] = TierTelemetry {
+            capacity: memory.all,
+            free: memory.free,
+            addressable: true,
+            read_latency: Nanos(81),
+            write_latency: Nanos(81),
+            ..TierTelemetry::default()
+        };
+    }
+
+    fn decide(&mut self, action: Action, heat: Heat, reason: Reason) -> Decision {
+        let op = OpId(self.ops);
+        self.ops += 1;
+        let proposal = Proposal {
+            op,
+            action,
+            page_size: PageSize::Huge,
+            heat,
+            victim_heat: Heat::default(),
+            urgency: Urgency::Voluntary,
+            reason,
+        };
+        self.pricing.decide(&proposal, &self.telemetry)
+    }
+
+    /// A huge page on a first touch, in a way for which the program waits so long.
+    pub fn price(&mut self, ask: &Ask<'_>, waits: Cycles) -> Decision {
+        let place = ask.place();
+        let Said { averted, touched } = self.said(place);
+        let pages = |share: f64| (share * 512.0).round() as u16;
+        // What is said of a whole run without a time would be no benefit: of the horizon, then.
+        let within = match self.profile.duration {
+            Some(duration) => self.clock.nanos(duration),
+            None => self.pricing.lifetime(),
+        };
+        let action = Action::FirstTouch {
+            range: range(place),
+            touched: pages(touched.expected),
+            unsure: pages(touched.unsure),
+            // The simulated machine made the profile, too.
+            least: averted,
+            averted,
+            most: averted,
+            within,
+            left: within.saturating_sub(self.clock.nanos(ask.now)),
+            waits,
+        };
+        self.decide(action, Heat::default(), Reason::Profiled)
+    }
+
+    /// What collapsing a range brings beyond what it costs, apart from a block for it, or `None`
+    /// where it does not pay.
+    fn margin_of_collapse(&mut self, candidate: &Candidate) -> Option<f64> {
+        let place = candidate.place();
+        let (averted, now, memory) = (self.said(place).averted, candidate.now, candidate.memory);
+        if let Some(last) = self.collapsing
+            && (last.averted, last.now, last.memory) == (averted, now, memory)
+        {
+            return last.margin;
+        }
+        self.look(now, memory);
+        let left = self.profile.aged(averted, now).as_f64();
+        let horizon = self.pricing.lifetime();
+        let walk = self.clock.cycles(WALK).as_f64().max(1.0);
+        let heat = Heat {
+            loads: PerSecond::from_count(left / walk, horizon),
+            stores: PerSecond::ZERO,
+            // Every walk was counted.
+            samples: u32::try_from((left / walk) as u64).unwrap_or(u32::MAX),
+            window: horizon,
+        };
+        let action = Action::Collapse { range: range(place) };
+        let decision = self.decide(action, heat, Reason::PageWalksCounted);
+        let margin = decision.passes.then(|| decision.margin());
+        self.collapsing = Some(Collapsing { averted, now, memory, margin });
+        margin
+    }
+}
+
+/// A slot as a range of pages; only its name.
+fn range(place: Place) -> PageRange {
+    let start = PageNo((place.offset.get() >> 12) as u32);
+    PageRange { region: RegionId(place.process), start, count: 512 }
+}
+
+impl MmPolicy for Economist {
+    fn name(&self) -> &'static str {
+        "terrace"
+    }
+
+    fn background(&self) -> Background {
+        Background {
+            // At 1.3 M cycles each about a fifth of a processor.
+            khugepaged: Some(Khugepaged {
+                sleep: Cycles(22_000_000),
+                slots: 4,
+                compact: true,
+                ranked: true,
+            }),
+            // A tenth of a processor, and no more than what the ahead thread makes.
+            prezero: Some(Prezero {
+                warm: Cycles(22_000_000_000),
+                pages: 512,
+                sleep: Cycles(2_300_000),
+                most: Some(1024),
+            }),
+            ahead: Some(Ahead { blocks: 256, share: 0.2 }),
+        }
+    }
+
+    fn asking(&self, costs: &Costs) -> Cycles {
+        costs.quote
+    }
+
+    fn first_touch(&mut self, ask: &Ask<'_>) -> Choice {
+        self.look(ask.now, ask.memory);
+        let ready = ask.costs.huge_fault(ask.free_zeroed > 0);
+        let free = self.price(ask, ready);
+        let wanted = free.passes;
+        self.demand += (f64::from(u8::from(wanted)) - self.demand) / 16.0;
+        if wanted {
+            let all = self.said(ask.place()).averted;
+            let averted = self.profile.aged(all, ask.now).as_f64();
+            self.averted += (averted - self.averted) / 16.0;
+        }
+        if ask.free_huge > 0 {
+            return if wanted { Choice::Huge(Effort::Free) } else { Choice::Base };
+        }
+        let block = expected(ask.made, ask.compacting, self.prior);
+        if !(wanted && ask.can_compact && self.price(ask, ready + block).passes) {
+            return Choice::Base;
+        }
+        // Time-boxed: what is left of what a program should wait, and never less than a block
+        // usually takes.
+        let budget = self.pricing.calibration().parameters.stall_budget;
+        let left = self.clock.cycles(budget).saturating_sub(ready);
+        Choice::Huge(Effort::Compact(left.max(block)))
+    }
+
+    fn collapse(&mut self, candidate: &Candidate) -> f64 {
+        if candidate.free_huge == 0 && !candidate.can_compact {
+            return 0.0;
+        }
+        let Some(margin) = self.margin_of_collapse(candidate) else { return 0.0 };
+        let block = if candidate.free_huge > 0 {
+            Cycles::ZERO
+        } else {
+            expected(candidate.made, candidate.compacting, self.prior)
+        };
+        margin - block.as_f64()
+    }
+
+    fn makes_ahead(&mut self, ask: &AheadAsk) -> bool {
+        self.look(ask.now, ask.memory);
+        let blocks = u32::try_from(ask.blocks).unwrap_or(u32::MAX);
+        let wanted = (f64::from(blocks) * self.demand).round() as u32;
+        let each = ask.moved.checked_div(ask.made).unwrap_or(1).max(1);
+        let action = Action::Compact {
+            blocks,
+            wanted,
+            brings: Cycles::from_f64(self.averted * f64::from(wanted)),
+            pages: Pages(each.saturating_mul(ask.blocks)),
+        };
+        self.decide(action, Heat::default(), Reason::NoFreeBlock).passes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::Bytes;
+
+    use super::*;
+    use crate::mm::space::Section;
+
+    const CLOCK: Frequency = Frequency(2.2e9);
+
+    fn memory(free: u64) -> Memory {
+        Memory { all: Bytes::gib(192), free: Bytes::gib(free) }
+    }
+
+    fn ask(costs: &Costs) -> Ask<'_> {
+        Ask {
+            process: 0,
+            section: Section::Mmap,
+            offset: Bytes::ZERO,
+            address: 0x20_0000,
+            advised: false,
+            free_huge: 10,
+            free_zeroed: 0,
+            unsplit: 0,
+            can_compact: true,
+            now: Cycles::ZERO,
+            made: 0,
+            compacting: Cycles::ZERO,
+            memory: memory(192),
+            costs,
+        }
+    }
+
+    fn with(text: &str) -> Economist {
+        let mut profile: Profile = text.parse().expect("a good profile");
+        profile.duration = Some(Cycles(220_000_000_000));
+        Economist::new(profile, &Costs::builtin(), CLOCK)
+    }
+
+    /// Zeroing 2 MiB costs 526 000, and has to be earned one and a half times. A range that brings
+    /// less, and of whose touches nothing is known, stays in base pages.
+    #[test]
+    fn what_does_not_pay_is_not_done() {
+        let costs = Costs::builtin();
+        let choice = |text: &str, ask: &Ask<'_>| with(text).first_touch(ask);
+        assert_eq!(choice("huge,mmap,770000", &ask(&costs)), Choice::Base);
+        assert_eq!(choice("huge,mmap,830000", &ask(&costs)), Choice::Huge(Effort::Free));
+        let zeroed = Ask { free_zeroed: 1, ..ask(&costs) };
+        assert_eq!(choice("huge,mmap,30000", &zeroed), Choice::Huge(Effort::Free));
+    }
+
+    #[test]
+    fn what_is_left_of_a_run_is_what_a_page_can_bring() {
+        let costs = Costs::builtin();
+        let late = Ask { now: Cycles(219_000_000_000), ..ask(&costs) };
+        // The horizon is the run's length, so a run that goes on beyond its profile is not at its
+        // end. What is said of it is then the same again.
+        assert_eq!(with("huge,mmap,830000").first_touch(&late), Choice::Huge(Effort::Free));
+        let candidate = |now| Candidate {
+            process: 0,
+            section: Section::Mmap,
+            offset: Bytes::ZERO,
+            address: 0x20_0000,
+            advised: false,
+            present: 512,
+            used: 512,
+            free_huge: 1,
+            can_compact: true,
+            now,
+            made: 0,
+            compacting: Cycles::ZERO,
+            memory: memory(192),
+        };
+        let mut ours = with("huge,mmap,30000000");
+        assert!(ours.collapse(&candidate(Cycles::ZERO)) > 0.0);
+        assert!(ours.collapse(&candidate(Cycles(219_999_000_000))) <= 0.0, "too late");
+    }
+
+    #[test]
+    fn compaction_is_boxed_and_what_it_took_is_learned() {
+        let costs = Costs::builtin();
+        let none = Ask { free_huge: 0, ..ask(&costs) };
+        let mut ours = with("huge,mmap,9000000");
+        let Choice::Huge(Effort::Compact(most)) = ours.first_touch(&none) else {
+            panic!("a block of a scan and a move pays");
+        };
+        assert!(most <= CLOCK.cycles(Nanos::millis(1)));
+        // Blocks took 3 M cycles so far, the last of them beyond what a program should wait.
+        let dear = Ask { made: 10, compacting: Cycles(33_000_000), ..none };
+        assert_eq!(ours.first_touch(&dear), Choice::Base);
+    }
+
+    #[test]
+    fn blocks_are_made_ahead_while_somebody_asks_for_them() {
+        let costs = Costs::builtin();
+        let ahead =
+            AheadAsk { blocks: 256, made: 100, moved: 150, now: Cycles::ZERO, memory: memory(20) };
+        let mut ours = with("huge,mmap,9000000");
+        assert!(ours.makes_ahead(&ahead));
+        let mut nobody = with("huge,mmap,1");
+        for _ in 0..128 {
+            nobody.first_touch(&ask(&costs));
+        }
+        assert!(!nobody.makes_ahead(&ahead), "{}", nobody.demand);
+        let full = AheadAsk { moved: 100 * 512 * 100, ..ahead };
+        assert!(!ours.makes_ahead(&full), "more pages than that is worth");
+    }
+}

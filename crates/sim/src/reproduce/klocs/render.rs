@@ -1,0 +1,192 @@
+//! The tables as text.
+
+use core::fmt;
+
+use terrace_kloc::policy::Strategy;
+
+use super::{GROUPS, KlocsTable, Run, SWEPT};
+use crate::kernel::Class;
+use crate::kernel::programs::Program;
+
+impl fmt::Display for KlocsTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "KLOCs on {}, memories and data a {}th of the paper's; calls are made up in the shape\n\
+             of the programs (no recordings)",
+            self.machine, self.scale
+        )?;
+        self.figure_2(f)?;
+        self.figure_4(f)?;
+        self.figure_5a(f)?;
+        self.figure_5(f)?;
+        self.prefetching(f)?;
+        self.figure_6(f)?;
+        writeln!(f, "\nTable 6: memory of the structures (paper: 12 to 101 MB, below 1 %)")?;
+        writeln!(f, "{:>10}  {:>12}  {:>8}  {:>14}", "", "bytes", "share", "lookups saved")?;
+        for row in &self.structures {
+            writeln!(
+                f,
+                "{:>10}  {:>12}  {:>6.2} %  {:>12.0} %",
+                row.program.name(),
+                row.bytes.to_string(),
+                row.share * 100.0,
+                row.saved * 100.0
+            )?;
+        }
+        writeln!(f)?;
+        for claim in &self.claims {
+            writeln!(f, "{claim}")?;
+        }
+        Ok(())
+    }
+}
+
+impl KlocsTable {
+    fn figure_2(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nFigure 2: pages, references and lifetimes (all memory fast)")?;
+        write!(f, "{:>10}  {:>6}  {:>9}", "", "data", "pages")?;
+        for class in Class::ALL {
+            write!(f, "  {:>14}", class.name())?;
+        }
+        writeln!(f)?;
+        for row in &self.footprints {
+            let pages: u64 = row.pages.iter().sum();
+            let lines: u64 = row.references.iter().sum();
+            write!(f, "{:>10}  {:>6}  {pages:>9}", row.program.name(), row.data.to_string())?;
+            for n in row.pages {
+                write!(f, "  {:>12.1} %", n as f64 * 100.0 / pages.max(1) as f64)?;
+            }
+            write!(f, "\n{:>10}  {:>17}", "", "references")?;
+            for n in row.references {
+                write!(f, "  {:>12.1} %", n as f64 * 100.0 / lines.max(1) as f64)?;
+            }
+            write!(f, "\n{:>10}  {:>17}", "", "mean life")?;
+            for ms in row.all_ms {
+                match ms {
+                    Some(ms) => write!(f, "  {ms:>11.1} ms")?,
+                    None => write!(f, "  {:>14}", "-")?,
+                }
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+
+    fn figure_4(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nFigure 4: speedup over all in slow memory")?;
+        write!(f, "{:>18}", "")?;
+        for program in Program::ALL {
+            write!(f, "  {:>10}", program.name())?;
+        }
+        writeln!(f)?;
+        for strategy in Strategy::ALL {
+            write!(f, "{:>18}", strategy.name())?;
+            for program in Program::ALL {
+                let of = |run: &&Run| run.program == program && run.strategy == strategy.name();
+                let speedup = self.runs.iter().find(of).map_or(f64::NAN, |run| run.speedup);
+                write!(f, "  {speedup:>10.2}")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+
+    fn figure_5a(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "\nFigure 5a: two sockets in Memory Mode, one disturbed; speedup over all memory at the\n\
+             disturbed socket (pages that followed the program)"
+        )?;
+        write!(f, "{:>18}", "")?;
+        for program in Program::ALL {
+            write!(f, "  {:>14}", program.name())?;
+        }
+        writeln!(f)?;
+        for strategy in Strategy::SOCKETS {
+            let name = match strategy {
+                Strategy::AllSlow => "all remote",
+                Strategy::AllFast => "all local",
+                other => other.name(),
+            };
+            write!(f, "{name:>18}")?;
+            for row in self.sockets.iter().filter(|row| row.strategy == strategy.name()) {
+                let moved: u64 = row.moved.iter().sum();
+                write!(f, "  {:>5.2} {:>8}", row.speedup, format!("({moved})"))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+
+    fn prefetching(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nSection 7.3: thousand operations a second without and with read-ahead")?;
+        for row in &self.prefetched {
+            let [without, with] = row.throughput;
+            writeln!(
+                f,
+                "{:>10}  {:>16}  {:>8.1}  {:>8.1}  ({:.2})  {:>8} pages up",
+                row.program.name(),
+                row.strategy,
+                without / 1e3,
+                with / 1e3,
+                with / without,
+                row.promoted
+            )?;
+        }
+        Ok(())
+    }
+
+    fn figure_5(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nFigure 5b: RocksDB's pages in slow memory, and moves")?;
+        writeln!(
+            f,
+            "{:>18}  {:>12}  {:>10}  {:>10}  {:>10}",
+            "", "page cache", "slab", "down", "up"
+        )?;
+        for run in self.runs.iter().filter(|run| run.program == Program::RocksDb) {
+            writeln!(
+                f,
+                "{:>18}  {:>12}  {:>10}  {:>10}  {:>10}",
+                run.strategy,
+                run.slow_pages[0],
+                run.slow_pages[1],
+                run.demoted.iter().sum::<u64>(),
+                run.promoted.iter().sum::<u64>()
+            )?;
+        }
+        writeln!(f, "\nFigure 5c: KLOCs that knows more and more kinds, over all in slow memory")?;
+        write!(f, "{:>18}", "")?;
+        for program in Program::ALL {
+            write!(f, "  {:>10}", program.name())?;
+        }
+        writeln!(f)?;
+        for (name, _) in GROUPS {
+            write!(f, "{name:>18}")?;
+            for row in self.kinds.iter().filter(|row| row.kinds == name) {
+                write!(f, "  {:>10.2}", row.speedup)?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+
+    fn figure_6(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nFigure 6: speedup over all in slow memory, mean (least to most)")?;
+        write!(f, "{:>6}  {:>9}", "fast", "bandwidth")?;
+        for strategy in &SWEPT[1..] {
+            write!(f, "  {:>19}", strategy.name())?;
+        }
+        writeln!(f)?;
+        for row in self.points.chunks(SWEPT.len() - 1) {
+            let Some(first) = row.first() else { continue };
+            write!(f, "{:>6}  {:>9}", first.fast.to_string(), format!("1:{}", first.ratio))?;
+            for point in row {
+                let range = format!("({:.2} to {:.2})", point.least, point.most);
+                write!(f, "  {:>4.2} {range:>14}", point.mean)?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}

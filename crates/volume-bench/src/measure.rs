@@ -1,0 +1,310 @@
+//! Turns: each target runs for a moment, then the next, round after round; medians and spread.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use crate::target::{Client, Target};
+
+/// Whether sectors are read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// They are read.
+    Read,
+    /// They are written.
+    Write,
+}
+
+/// In which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Any.
+    Random,
+    /// One after the other, from the beginning again at the end.
+    Sequential,
+}
+
+/// What a thread does in its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Job {
+    /// Read or write.
+    pub way: Way,
+    /// The order of positions.
+    pub order: Order,
+    /// Bytes of each operation.
+    pub bytes: usize,
+    /// Threads at the same time.
+    pub threads: usize,
+}
+
+/// How often and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// How often each target has its turn.
+    pub rounds: usize,
+    /// How long a turn is.
+    pub turn: Duration,
+    /// Whether time is that of the processor, so that programs that run beside do not count; for
+    /// targets that do all work in the calling thread. Else it is that of the clock, and each
+    /// operation is timed.
+    pub processor_time: bool,
+}
+
+/// The median of the rounds, and the least and the largest of them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// The middle one.
+    pub median: f64,
+    /// The least.
+    pub low: f64,
+    /// The largest.
+    pub high: f64,
+}
+
+impl Spread {
+    /// Of some values; `None` of none.
+    pub fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.sort_by(f64::total_cmp);
+        let median = *values.get(values.len() / 2)?;
+        Some(Self { median, low: *values.first()?, high: *values.last()? })
+    }
+}
+
+/// What one target did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its name.
+    pub target: String,
+    /// What it was asked for.
+    pub job: Job,
+    /// Operations a second, of all threads together.
+    pub per_second: Spread,
+    /// The median time of an operation in microseconds, where each was timed.
+    pub p50_us: Option<Spread>,
+}
+
+/// Operations between two looks at the clock, where they are not timed one by one.
+const BETWEEN_LOOKS: u64 = 64;
+
+struct Turn {
+    per_second: f64,
+    p50_us: Option<f64>,
+}
+
+/// Runs all targets by turns.
+pub fn measure(
+    targets: &[&dyn Target],
+    job: Job,
+    plan: Plan,
+    progress: &dyn Fn(usize, usize),
+) -> io::Result<Vec<Row>> {
+    let mut turns: Vec<Vec<Turn>> = targets.iter().map(|_| Vec::new()).collect();
+    for round in 0..plan.rounds {
+        for (number, target) in targets.iter().enumerate() {
+            progress(round * targets.len() + number, plan.rounds * targets.len());
+            let ran = turn(*target, job, plan, round as u64)
+                .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", target.name())))?;
+            turns[number].push(ran);
+        }
+    }
+    let row = |(target, turns): (&&dyn Target, Vec<Turn>)| {
+        let per_second = Spread::of(turns.iter().map(|turn| turn.per_second).collect())?;
+        let p50_us = Spread::of(turns.iter().filter_map(|turn| turn.p50_us).collect());
+        Some(Row { target: target.name(), job, per_second, p50_us })
+    };
+    Ok(targets.iter().zip(turns).filter_map(row).collect())
+}
+
+fn turn(target: &dyn Target, job: Job, plan: Plan, round: u64) -> io::Result<Turn> {
+    let results: Vec<io::Result<Ran>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..job.threads)
+            .map(|thread| {
+                let seed = round * 1000 + thread as u64 + 1;
+                scope.spawn(move || {
+                    let mut client = target.client()?;
+                    run(&mut *client, target.capacity(), job, plan, seed)
+                })
+            })
+            .collect();
+        let died = || Err(io::Error::other("a thread panicked"));
+        threads.into_iter().map(|one| one.join().unwrap_or_else(|_| died())).collect()
+    });
+    let mut per_second = 0.0;
+    let mut times = Vec::new();
+    for ran in results {
+        let ran = ran?;
+        per_second += ran.count as f64 / ran.seconds;
+        times.extend(ran.times);
+    }
+    times.sort_unstable();
+    let p50_us = times.get(times.len() / 2).map(|nanos| f64::from(*nanos) / 1000.0);
+    Ok(Turn { per_second, p50_us })
+}
+
+struct Ran {
+    count: u64,
+    seconds: f64,
+    /// Nanoseconds of each operation.
+    times: Vec<u32>,
+}
+
+/// A buffer whose beginning suits reads and writes past the cache.
+struct Buffer {
+    bytes: Vec<u8>,
+    from: usize,
+    length: usize,
+}
+
+impl Buffer {
+    const ALIGN: usize = 4096;
+
+    fn new(length: usize) -> Self {
+        let bytes = vec![0x5a; length + Self::ALIGN];
+        let from = bytes.as_ptr().align_offset(Self::ALIGN);
+        Self { bytes, from, length }
+    }
+
+    fn get(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.from..self.from + self.length]
+    }
+}
+
+fn run(client: &mut dyn Client, capacity: u64, job: Job, plan: Plan, seed: u64) -> io::Result<Ran> {
+    let mut buffer = Buffer::new(job.bytes);
+    let places = capacity / job.bytes as u64;
+    if places == 0 {
+        return Err(io::Error::other("it is smaller than one operation"));
+    }
+    // xorshift64*: positions need no better randomness, and it costs no time.
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = move || {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    };
+    let mut place = next() % places;
+    let start = Instant::now();
+    let cpu = processor_time();
+    let (mut count, mut times) = (0, Vec::new());
+    let mut step = |buffer: &mut Buffer| -> io::Result<()> {
+        let at = place * job.bytes as u64;
+        match job.way {
+            Way::Read => client.read(at, buffer.get())?,
+            Way::Write => client.write(at, buffer.get())?,
+        }
+        place = match job.order {
+            // The high bits are the better ones; a multiplication is a cheaper remainder.
+            Order::Random => ((u128::from(next()) * u128::from(places)) >> 64) as u64,
+            Order::Sequential if place + 1 == places => 0,
+            Order::Sequential => place + 1,
+        };
+        Ok(())
+    };
+    if plan.processor_time {
+        while start.elapsed() < plan.turn {
+            for _ in 0..BETWEEN_LOOKS {
+                step(&mut buffer)?;
+            }
+            count += BETWEEN_LOOKS;
+        }
+    } else {
+        let mut before = Instant::now();
+        while before - start < plan.turn {
+            step(&mut buffer)?;
+            let now = Instant::now();
+            times.push((now - before).as_nanos().min(u128::from(u32::MAX)) as u32);
+            before = now;
+            count += 1;
+        }
+    }
+    if job.way == Way::Write {
+        client.flush()?;
+    }
+    let spent =
+        if plan.processor_time { processor_time().saturating_sub(cpu) } else { start.elapsed() };
+    Ok(Ran { count, seconds: spent.as_secs_f64(), times })
+}
+
+/// What this thread has used of a processor.
+pub(crate) fn processor_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// Writes every place once, so that reads find data and writes replace some.
+pub fn fill(target: &dyn Target, bytes: usize) -> io::Result<()> {
+    let mut client = target.client()?;
+    let mut buffer = Buffer::new(bytes);
+    let mut at = 0;
+    while at + bytes as u64 <= target.capacity() {
+        client.write(at, buffer.get())?;
+        at += bytes as u64;
+    }
+    client.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    struct Counted(Mutex<Vec<u64>>);
+
+    impl Target for Counted {
+        fn name(&self) -> String {
+            "counted".into()
+        }
+        fn capacity(&self) -> u64 {
+            10 * 512
+        }
+        fn client(&self) -> io::Result<Box<dyn Client + '_>> {
+            Ok(Box::new(self))
+        }
+    }
+
+    impl Client for &Counted {
+        fn read(&mut self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+            assert_eq!(bytes.as_ptr().addr() % 4096, 0);
+            self.0.lock().unwrap().push(at / bytes.len() as u64);
+            Ok(())
+        }
+        fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+            self.0.lock().unwrap().push(at / bytes.len() as u64);
+            Ok(())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn random_orders_reach_every_place_and_sequential_ones_go_round() {
+        let plan = Plan { rounds: 1, turn: Duration::from_millis(5), processor_time: true };
+        for order in [Order::Random, Order::Sequential] {
+            let target = Counted(Mutex::default());
+            let job = Job { way: Way::Read, order, bytes: 512, threads: 1 };
+            let rows = measure(&[&target], job, plan, &|_, _| ()).unwrap();
+            assert!(rows[0].per_second.median > 0.0);
+            let seen = target.0.into_inner().unwrap();
+            for place in 0..10 {
+                assert!(seen.contains(&place), "{order:?} left out {place}");
+            }
+            if order == Order::Sequential {
+                assert!(seen.windows(2).all(|two| two[1] == (two[0] + 1) % 10));
+            }
+        }
+    }
+
+    #[test]
+    fn a_spread_is_of_the_middle_and_the_ends() {
+        let spread = Spread::of(vec![3.0, 1.0, 2.0]).unwrap();
+        assert_eq!((spread.low, spread.median, spread.high), (1.0, 2.0, 3.0));
+        assert_eq!(Spread::of(Vec::new()), None);
+    }
+}

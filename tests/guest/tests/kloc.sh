@@ -1,0 +1,63 @@
+# shellcheck shell=sh disable=SC1091,SC2016,SC2034,SC2154
+# Files on a stock kernel: trampolines see each open and close, a stream leaves a group that is
+# short, and where there is a slow node, pages move there. No content changes.
+. /tests/lib.sh
+load pmem
+# The device comes a moment after its modules.
+until [ -b /dev/pmem0 ]; do sleep 0.1; done
+mkfs.ext4 -q -b 4096 /dev/pmem0
+mkdir -p /tmp/files
+mount -t ext4 /dev/pmem0 /tmp/files
+
+# asked QUESTION...: the daemon's answer.
+asked() { terrace kloc "$@" --json --state /tmp/kloc; }
+# until_asked SECONDS PATTERN QUESTION...: asks until the answer has it.
+until_asked() {
+    patience=$1
+    pattern=$2
+    shift 2
+    until asked "$@" >/tmp/answer 2>&1 && grep -q "$pattern" /tmp/answer; do
+        patience=$((patience - 1))
+        [ "$patience" -gt 0 ] || { cat /tmp/answer /tmp/kloc.out; return 1; }
+        sleep 1
+    done
+}
+# begin OPTION...: the daemon.
+begin() {
+    terrace kloc run --json --state /tmp/kloc --mode enforce "$@" >/tmp/kloc.out 2>&1 &
+    daemon=$!
+    until_asked 60 terrace.kloc.top top --times 1
+}
+finish() {
+    kill -TERM "$daemon"
+    wait "$daemon"
+}
+
+mkdir -p /sys/fs/cgroup/kloc
+echo +memory >/sys/fs/cgroup/cgroup.subtree_control
+echo 16M >/sys/fs/cgroup/kloc/memory.max
+begin --cgroup kloc
+grep -o '"hooks":"[a-z]*"' /tmp/answer
+expect "$(grep -c '"hooks":"trampolines"' /tmp/answer)" -eq 1 "trampolines are used"
+sh -c 'echo $$ >/sys/fs/cgroup/kloc/cgroup.procs
+    for i in 1 2 3 4 5 6 7 8; do
+        head -c 3145728 /dev/urandom >/tmp/files/stream$i; sleep 1
+    done
+    sha256sum /tmp/files/stream* >/tmp/sums'
+until_asked 60 '"outcome": "dropped"' why /tmp/files/stream1
+cat /tmp/answer
+sha256sum -c /tmp/sums
+finish
+grep -A 14 '"totals"' /tmp/kloc.out
+expect "$(reported /tmp/kloc.out lost)" -eq 0 "no event was lost"
+
+# The machine is always fuller than that: what is closed moves to node 1, and stays cached.
+begin --high 2% --low 1% --device /dev/pmem0
+sh -c 'head -c 3145728 /dev/urandom >/tmp/files/moved; sha256sum /tmp/files/moved >/tmp/sums'
+until_asked 60 '"outcome": "moved"' why /tmp/files/moved
+cat /tmp/answer
+grep -q '"node": 1' /tmp/answer
+expect "$(reported /tmp/answer cached)" -ge 3145728 "it is still cached"
+sha256sum -c /tmp/sums
+finish
+umount /tmp/files
