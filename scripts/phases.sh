@@ -2,17 +2,36 @@
 # Makes targets one after the other, and says at the end how long each took, also where one failed.
 #
 #   scripts/phases.sh "TARGET VARIABLE=VALUE" ...
+#
+# With PHASE_TRIES=2 one that failed is made once more, and it is told if it passed then: real
+# programs on a small machine that does other things fail for reasons of the machine's now and
+# then. What fails twice is a failure, and whoever works on the code does not set this.
 set -uo pipefail
 
 table=()
+unsure=()
 began=$SECONDS
-summary() { printf '%6d s  %s\n' "${table[@]}" $((SECONDS - began)) "all"; }
-for phase in "$@"; do
-    start=$SECONDS
+summary() {
+    printf '%6d s  %s\n' "${table[@]}" $((SECONDS - began)) "all"
+    for phase in ${unsure[@]+"${unsure[@]}"}; do
+        echo "UNSURE: \`$phase' failed, and passed when it was made again. Look for the failure above."
+    done
+}
+make_phase() {
     # Words of the target and its variables, on purpose.
     # shellcheck disable=SC2086
-    "${MAKE:-make}" --no-print-directory $phase
+    "${MAKE:-make}" --no-print-directory $1
+}
+for phase in "$@"; do
+    start=$SECONDS
+    make_phase "$phase"
     code=$?
+    for ((try = 1; code != 0 && try < ${PHASE_TRIES:-1}; try++)); do
+        echo "phases.sh: \`$phase' failed (exit $code); it is made again"
+        make_phase "$phase"
+        code=$?
+        [ $code -eq 0 ] && unsure+=("$phase")
+    done
     table+=($((SECONDS - start)) "$phase")
     if [ $code -ne 0 ]; then
         summary

@@ -41,6 +41,7 @@ use terrace_policy::Brain;
 use terrace_sampler::{Governor, Health, Sampler, SamplerError, Watchers};
 
 use self::books::{Books, Room};
+use self::bound::Bound;
 use self::stats::Stats;
 use self::streams::Walks;
 use self::world::{Advice, World};
@@ -444,7 +445,10 @@ impl<W: World> Engine<W> {
     /// What may be brought back in one step at the cost of what is there.
     fn beyond(&self, now: Nanos) -> Bytes {
         let is_raised = self.raised.is_some_and(|at| now < at + RAISED);
-        if !self.world.has_hard_limit() || self.stats.resident > self.fast || is_raised {
+        // A program at its limit is above its budget all the time. Beyond where the limit belongs (the
+        // budget has become smaller), what is there has to leave first.
+        let is_above = self.stats.resident > Bound::place(self.fast, Bytes::ZERO);
+        if !self.world.has_hard_limit() || is_above || is_raised {
             return Bytes::ZERO;
         }
         (self.fast / 64).max(BEYOND.0).min(BEYOND.1)

@@ -361,8 +361,11 @@ fn at_a_limit_a_walk_goes_on_at_the_cost_of_what_is_oldest() {
     several.world().reclaim(Bytes(8 * PAGE)).expect("as much is there");
     assert_eq!(ask(&mut several, &[0, 1000, 2000]), [(4, 32), (1004, 32)]);
 
-    // Not above the budget, and not where the kernel found nothing to put out lately.
-    assert_eq!(ask(&mut prepared(), &[0, 1000, 2000]), []);
+    // A program at its limit lies between the budget and the limit, 512 KiB above it here; but not
+    // beyond that, and not where the kernel found nothing to put out lately.
+    assert_eq!(ask(&mut prepared(), &[0, 1000, 2000]), [(4, 32), (1004, 32)]);
+    let many: Vec<u64> = (0..40).map(|walk| walk * 100).collect();
+    assert_eq!(ask(&mut prepared(), &many), []);
     let mut raised = prepared();
     raised.world().lifted = 1;
     assert_eq!(ask(&mut raised, &[0]), []);
