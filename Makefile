@@ -41,6 +41,8 @@ TERRACE := $(TARGET)/release/terrace
 # What hangs is shown, and ended, after so many seconds without a word.
 WATCHED := scripts/watched.sh 240
 WITH_UFFD := $(WATCHED) scripts/with-uffd.sh
+# Those whose own limit is ten minutes tell more of what hangs than the watcher does.
+PATIENT := scripts/watched.sh 660 scripts/with-uffd.sh
 # The whole workspace, though the targets are in one crate of it: dependencies would be
 # built once more with the features that this crate alone wants.
 TESTS := $(CARGO) test --locked --workspace
@@ -144,7 +146,7 @@ sweep: build ## Hazards in which something of ours breaks at random, for SWEEP_S
 
 .PHONY: programs
 programs: build ## Real programs in a quarter of their memory; ONLY=name and PROGRAM_JOBS=n choose.
-	TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) $(TESTS) --test programs -- $(ONLY)
+	TERRACE_BIN=$(abspath $(TERRACE)) $(PATIENT) $(TESTS) --test programs -- $(ONLY)
 
 .PHONY: programs-kernel
 programs-kernel: build ## The same programs under the kernel engine (root).
@@ -161,7 +163,7 @@ programs-kernel-short: build
 
 .PHONY: soak
 soak: build ## Real programs under budgets that change at random, for SOAK_SECONDS (1800).
-	SOAK_SECONDS=$(SOAK_SECONDS) TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) $(TESTS) --test soak
+	SOAK_SECONDS=$(SOAK_SECONDS) TERRACE_BIN=$(abspath $(TERRACE)) $(PATIENT) $(TESTS) --test soak
 
 # How long content is compared in `make soak-kloc`.
 KLOC_SOAK_SECONDS ?= 900
@@ -176,7 +178,7 @@ foreign: build ## CPython's, redis's and stress-ng's tests, a database, a browse
 	@scripts/redis-tests.sh $(abspath $(TARGET))/redis-tests || \
 	    echo "redis's test suite could not be fetched: NOT run" >&2
 	FOREIGN=$(FOREIGN) TERRACE_BIN=$(abspath $(TERRACE)) \
-	    $(WITH_UFFD) $(TESTS) --test foreign -- $(ONLY)
+	    $(PATIENT) $(TESTS) --test foreign -- $(ONLY)
 
 # The same programs under the kernel engine (root). In the short form a database alone: the rest takes
 # minutes, and `programs-kernel-short` has a compiler, a server and a JVM.

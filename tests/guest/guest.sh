@@ -13,7 +13,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 terrace=${1:?usage: guest.sh TERRACE [--short | NAME...]}
 shift
 # Seconds that the whole guest may take.
-limit=${GUEST_TIMEOUT:-900}
+limit=${GUEST_TIMEOUT:-2400}
 # Seconds for which it may say nothing: booting takes ten where nothing disturbs it.
 silence=120
 
@@ -126,7 +126,7 @@ boot() {
         -kernel "$kernel" -initrd "$work/initrd" \
         -append "console=ttyS0 quiet panic=-1 no_timer_check swiotlb=noforce $append ${VERBOSE:+VERBOSE=1} ${GUEST_TEST_LIMIT:+GUEST_TEST_LIMIT=$GUEST_TEST_LIMIT}" \
         -display none -nodefaults -serial stdio -no-reboot </dev/null >>"$work/console" 2>&1 &
-    local guest=$!
+    local guest=$! told=0 lines
     frozen=
     until ! kill -0 "$guest" 2>/dev/null; do
         # A kernel that has panicked may hang instead of rebooting.
@@ -140,6 +140,12 @@ boot() {
             frozen=yes
             kill "$guest" 2>/dev/null || true
             break
+        fi
+        # Who watches for hangs hears that the guest is at work.
+        lines=$(grep -c '^GUEST' "$work/console" || true)
+        if [ "$lines" -gt "$told" ]; then
+            told=$lines
+            grep '^GUEST' "$work/console" | tail -n 1 | tr -d '\r' | sed 's/^/guest: /'
         fi
         sleep 0.2
     done

@@ -14,7 +14,12 @@ static int collapse(void *at, size_t bytes)
 static void must_collapse(void *at, size_t bytes)
 {
     int error = collapse(at, bytes);
-    if (error == ENOMEM || error == EAGAIN)
+    /* A page was locked at that moment, or on its way elsewhere. */
+    for (int i = 0; error == EAGAIN && i < 3000; i++) {
+        usleep(20000);
+        error = collapse(at, bytes);
+    }
+    if (error == ENOMEM)
         skip("this machine has too few huge pages");
     CHECKF(error == 0, "MADV_COLLAPSE: %s", strerror(error));
 }

@@ -35,7 +35,7 @@ int main(void)
     wait_ok(child);
     verify(at, bytes, 1);
     char verdict[600] = "";
-    for (int tenths = 0; tenths < 150; tenths++) {
+    for (int tenths = 0; tenths < 650; tenths++) {
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         if (fd != -1) {
             ssize_t n = read(fd, verdict, sizeof verdict - 1);

@@ -12,7 +12,7 @@ static void in_child(void)
 {
     /* The parent's other thread may go on; wait until it has. */
     atomic_store(&shared->forked, 1);
-    for (int i = 0; i < 2000 && !atomic_load(&shared->discarded); i++)
+    for (int i = 0; i < 120000 && !atomic_load(&shared->discarded); i++)
         usleep(500);
     CHECKF(atomic_load(&shared->discarded), "the parent's other thread did not go on");
     verify(advised, BYTES, 1);

@@ -24,7 +24,7 @@ int main(void)
     }
     size_t grown = address_space();
     /* The last one may be under way still where Terrace's manager is held up. */
-    for (int i = 0; i < 100 && grown > space + SPACE; i++) {
+    for (int i = 0; i < 1200 && grown > space + SPACE; i++) {
         usleep(50000);
         grown = address_space();
     }

@@ -104,7 +104,7 @@ serve() {
     : >"$place/disk"
     "$terrace" volume serve --fuse "$place/disk" "$1" 2>>"$place/said" &
     server=$!
-    for _ in $(seq 200); do
+    for _ in $(seq 1200); do
         [ -s "$place/disk" ] && break
         kill -0 "$server" 2>/dev/null || { cat "$place/said" >&2; exit 1; }
         sleep 0.05
@@ -157,6 +157,10 @@ check_fs() {
 now() { date +%s.%N; }
 
 tar -C "$tree" -cf "$place/tree.tar" .
+# What it is compared with does not change meanwhile.
+mkdir "$place/tree"
+tar -C "$place/tree" -xf "$place/tree.tar"
+tree=$place/tree
 for kind in "${kinds[@]}"; do
     command -v "mkfs.$kind" >/dev/null || lacking "mkfs.$kind is not installed"
     grep -qw "$kind" /proc/filesystems || lacking "the kernel has no $kind"
@@ -326,7 +330,7 @@ if command -v sfdisk >/dev/null; then
         : >"$place/inner"
         "$terrace" volume serve --fuse "$place/inner" "$part" 2>>"$place/said" &
         inner=$!
-        for _ in $(seq 200); do
+        for _ in $(seq 1200); do
             [ -s "$place/inner" ] && break
             sleep 0.05
         done
@@ -371,7 +375,7 @@ else
     fallocate -l "$(($(stat -f -c '%a * %S' "$mounted") - (2 << 20)))" "$mounted/other"
     "$terrace" volume serve --socket "$place/socket" "$mounted/disk.vol" 2>>"$place/said" &
     server=$!
-    for _ in $(seq 200); do
+    for _ in $(seq 1200); do
         [ -S "$place/socket" ] && break
         sleep 0.05
     done

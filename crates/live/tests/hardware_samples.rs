@@ -54,6 +54,8 @@ fn what_the_hardware_samples_reaches_the_policy_as_accesses_to_resident_pages() 
         }
     }
 
+    // What was counted has been told then.
+    drop(pager.decide.decider.lock());
     let samples: Vec<_> = told.try_iter().flatten().collect();
     assert!(samples.len() >= 2_000, "{} samples", samples.len());
     let pages = (LEN / sys::PAGE) as u32;

@@ -62,8 +62,8 @@ expect "$(tail -n 1 /tmp/hog)" = intact "and one that needs the device"
 expect "$(grep -c 'make dax0.0 memory' /tmp/daemon)" -ge 1 "the device was brought in"
 terrace provision status --state /tmp/state
 
-until_true 60 all_offline 1
-until_true 30 grep -q 'done in .*make dax0.0 a device again' /tmp/daemon
+until_true 240 all_offline 1
+until_true 120 grep -q 'done in .*make dax0.0 a device again' /tmp/daemon
 expect "$(mem_total)" -eq "$before" "the machine has the memory that it had"
 stop_daemon
 cat /tmp/daemon

@@ -56,6 +56,10 @@ const MODULES: [(&str, bool); 32] = [
     ("test_mailbox", false),
 ];
 
+/// Tests that assert how long something takes, which says nothing in less memory than it needs and
+/// beside others: 10 MB are searched within 0.1 s.
+const TIMED: [&str; 1] = ["test_search_anchor_at_beginning"];
+
 /// A Python whose own test suite is installed: `FOREIGN_PYTHON`, or the first
 /// that has it.
 fn python() -> Option<String> {
@@ -234,7 +238,11 @@ fn run(module: &str, python: &str, environment: &Environment) -> Result<BTreeSet
     let mut command = environment.command(python, directory);
     // Some tests are about hashing itself, and start interpreters of their own.
     command.env_remove("PYTHONHASHSEED");
-    command.args(["-m", "test", "--junit-xml", "results.xml", module]);
+    command.args(["-m", "test", "--junit-xml", "results.xml"]);
+    TIMED.iter().for_each(|name| {
+        command.args(["--ignore", name]);
+    });
+    command.arg(module);
     let finished =
         process::run(&mut command, directory, environment.limit).map_err(|e| e.to_string())?;
     if finished.code().is_none() {

@@ -30,6 +30,7 @@ pub const MAY_BE_SKIPPED: &[(&str, &str)] = &[
         "memory may be in too small pieces for huge pages at the moment, and kernels are built \
          without them",
     ),
+    ("hazards::collapse_asked", "the same"),
     ("programs::python3-numpy", "numpy is none of the packages that scripts/setup.sh installs"),
 ];
 

@@ -585,6 +585,7 @@ pub(crate) fn injected_once(
     }
     command.arg("--").arg(program);
     let mut finished = process::run(&mut command, scratch.path(), options.limit)?;
+    without_warnings(&mut finished);
     if !finished.succeeded() {
         return Ok((finished, None));
     }
@@ -603,6 +604,12 @@ pub(crate) fn injected_once(
         finished.stderr.clear();
     }
     Ok((finished, complaint))
+}
+
+/// In the tiny budgets of hazards, and beside others, programs may well thrash for long.
+fn without_warnings(finished: &mut Finished) {
+    let lines = finished.stderr.lines().filter(|line| !WARNS.iter().any(|w| line.contains(w)));
+    finished.stderr = lines.collect::<Vec<_>>().join("\n");
 }
 
 fn managed_run(
@@ -632,9 +639,7 @@ fn managed_run(
         let others = finished.stderr.lines().filter(|line| !line.ends_with(WITHOUT));
         finished.stderr = others.collect::<Vec<_>>().join("\n");
     }
-    // In the tiny budgets of hazards, and beside others, programs may well thrash for long.
-    let lines = finished.stderr.lines().filter(|line| !WARNS.iter().any(|w| line.contains(w)));
-    finished.stderr = lines.collect::<Vec<_>>().join("\n");
+    without_warnings(&mut finished);
     if let Some((_, expected)) = SAYS.iter().find(|(says, _)| *says == name(program)) {
         let others = finished.stderr.lines().filter(|line| !line.contains(expected));
         finished.stderr = others.collect::<Vec<_>>().join("\n");

@@ -285,7 +285,17 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 1000 & echo $!; wait"]);
 
-        let finished = run(&mut command, directory.path(), Duration::from_millis(300)).unwrap();
+        let started = start(&mut command, directory.path()).unwrap();
+        let sleeps = |pid: &Pid| {
+            let name = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+            name.is_ok_and(|name| name == "sleep\n")
+        };
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while !family(started.pid()).iter().any(sleeps) {
+            assert!(Instant::now() < deadline, "the child has no child");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let finished = started.wait(Duration::from_millis(1)).unwrap();
 
         let Ending::Hung(state) = &finished.ending else { panic!("{}", finished.complaint()) };
         let said = ["(sleep)", "syscall", "for a processor"];
@@ -296,7 +306,7 @@ mod tests {
             Err(_) => true,
             Ok(text) => text.contains("State:\tZ"),
         };
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_mins(1);
         while !gone(()) {
             assert!(Instant::now() < deadline, "the child's child lives on");
             std::thread::sleep(Duration::from_millis(5));

@@ -296,11 +296,12 @@ pub fn reset() {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    /// Tests share what is known of each worker.
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    /// Tests share what is known of each worker. So do those in which threads wait for a lock for
+    /// long: whoever does calls workers back.
+    pub(crate) static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     /// A handler that held a lock once had its processor taken by another program for 1.8 s after
     /// it was called back, and everybody waited.

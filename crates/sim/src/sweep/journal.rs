@@ -206,6 +206,16 @@ mod tests {
         path
     }
 
+    /// Another test's child may hold the lock until it executes its program.
+    fn reopened(path: &Path, fresh: bool) -> Journal {
+        loop {
+            match Journal::open(path, fresh) {
+                Err(JournalError::Busy { .. }) => std::thread::yield_now(),
+                other => return other.expect("a journal"),
+            }
+        }
+    }
+
     #[test]
     fn a_journal_that_was_cut_anywhere_keeps_its_whole_lines_and_goes_on() {
         let path = journal_of("journal-cut");
@@ -220,7 +230,7 @@ mod tests {
 
         for cut in 0..=whole.len() {
             std::fs::write(&path, &whole[..cut]).expect("cut");
-            let mut journal = Journal::open(&path, false).expect("opened again");
+            let mut journal = reopened(&path, false);
             let lines = whole[..cut]
                 .split_inclusive(|&b| b == b'\n')
                 .filter(|l| l.ends_with(b"\n"))
@@ -230,13 +240,7 @@ mod tests {
             assert_eq!(journal.done.len(), kept, "cut at {cut}");
             journal.note(&point(7), &Ok(figures(7))).expect("noted");
             drop(journal);
-            // Another test's child may hold the lock until it executes its program.
-            let again = loop {
-                match Journal::open(&path, false) {
-                    Err(JournalError::Busy { .. }) => std::thread::yield_now(),
-                    other => break other.expect("still a journal"),
-                }
-            };
+            let again = reopened(&path, false);
             assert_eq!(again.done.len(), kept + 1, "cut at {cut}");
             if cut >= begin {
                 assert_eq!(again.done.get(&point(7)), Some(&figures(7)));
@@ -255,8 +259,8 @@ mod tests {
             assert!(matches!(refused, JournalError::Busy { .. }), "{refused}");
         }
         drop(journal);
-        assert_eq!(Journal::open(&path, false).expect("again").done.len(), 1);
-        assert_eq!(Journal::open(&path, true).expect("fresh").done.len(), 0);
+        assert_eq!(reopened(&path, false).done.len(), 1);
+        assert_eq!(reopened(&path, true).done.len(), 0);
         std::fs::remove_file(&path).expect("ours");
     }
 
