@@ -130,7 +130,7 @@ fn where_all_fits_both_take_their_turns() {
 
     let output = Command::new(env!("CARGO_BIN_EXE_fits"))
         .args(["--size", "16MiB", "--budget", "64MiB", "--hot", "4MiB"])
-        .args(["--rounds", "2", "--turns", "3", "--seconds", "0.02", "--json"])
+        .args(["--rounds", "2", "--turns", "3", "--seconds", "0.25", "--json"])
         .arg("--terrace")
         .arg(terrace)
         .arg("--corpus")

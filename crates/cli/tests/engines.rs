@@ -143,13 +143,13 @@ fn programs_that_the_pager_refuses_run_and_nothing_is_left_behind() {
     assert_eq!(report["chooser"], "refault");
     assert!(report["put_out"].as_u64().unwrap() > 0, "{report}");
 
-    assert_eq!(left(), before);
+    await_that(Duration::from_mins(1), "nothing that is left", || left() == before);
     terrace().arg("clean").assert().code(0);
     what_is_shown_and_recorded();
     a_budget_is_changed_and_shared();
     a_broker_divides_its_budget_with_a_run_of_this_engine();
     programs_that_run_already_have_a_budget();
-    assert_eq!(left(), before);
+    await_that(Duration::from_mins(1), "nothing that is left", || left() == before);
     killed_runs_are_undone_by_clean(path, &before);
 }
 
@@ -241,7 +241,14 @@ fn what_is_shown_and_recorded() {
         "--watch-to=lines",
     ]);
     let id = run.id();
-    let top = common::json(terrace().args(["top", "--json", "--interval=300ms", &id]), 0);
+    let mut top = Value::Null;
+    await_that(Duration::from_mins(1), "what is in swap", || {
+        top = common::json(terrace().args(["top", "--json", "--interval=300ms", &id]), 0);
+        let shown = &top["attached"][0];
+        let regions = shown["regions"].as_array();
+        shown["kernel"]["swapped"].as_u64() > Some(1 << 20)
+            && regions.is_some_and(|r| !r.is_empty())
+    });
     let shown = &top["attached"][0];
     assert_eq!(shown["kernel"]["budget"], 40 << 20, "{shown}");
     assert_eq!(shown["tiers"][1]["memory"], "swap", "{shown}");

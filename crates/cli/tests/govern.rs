@@ -70,7 +70,7 @@ fn the_report_is_one_for_people_too_and_figures_are_served() {
     let asked = std::thread::spawn(move || {
         let question = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
         // It begins with the program, and has something to say a moment later.
-        (0..40).find_map(|_| {
+        (0..1200).find_map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(50));
             let mut stream = std::os::unix::net::UnixStream::connect(&asks).ok()?;
             stream.write_all(question).ok()?;

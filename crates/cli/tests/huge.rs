@@ -20,9 +20,11 @@ const WALK: &str = r#"
 int main(void) {
     size_t pages = 96 * 256;
     size_t *m = mmap(0, 2 * pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    // Time for whoever prepares memory, also where others want the processors.
+    nanosleep(&(struct timespec){0, 300000000}, 0);
     for (size_t i = 0; i < pages; i++) {
         m[i * 512] = m[i * 512 + 7] = i * 77 + 1;
-        if (i % 512 == 0) nanosleep(&(struct timespec){0, 1000000}, 0);
+        if (i % 512 == 0) nanosleep(&(struct timespec){0, 10000000}, 0);
     }
     for (size_t i = 0; i < 2 * pages; i += i < pages ? 1 : 4096) {
         size_t want = i < pages ? i * 77 + 1 : 0;
@@ -189,7 +191,7 @@ fn the_economist_is_asked_before_memory_in_use_becomes_huge_pages() {
     let directory = tempfile::tempdir().unwrap();
     compile(HOT, &directory.path().join("hot"), &["-O2"]);
 
-    let (_, auto) = hot(directory.path(), "auto", "5");
+    let (_, auto) = hot(directory.path(), "auto", "20");
     let why = why(directory.path(), "collapse");
 
     assert!(why.contains("collapse 512 pages"), "{auto} {why}");
@@ -260,7 +262,7 @@ int main(void) {
     char *m[6];
     for (int i = 0; i < 6; i++)
         m[i] = mmap(0, 3 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    nanosleep(&(struct timespec){0, 300000000}, 0);
+    nanosleep(&(struct timespec){2, 0}, 0);
     for (int i = 0; i < 6; i++)
         for (size_t at = 2 << 20; at < 3 << 20; at += 4096)
             if (m[i][at]++) { puts("WRONG"); return 1; }

@@ -105,15 +105,26 @@ impl Run {
         time_in(&format!("/proc/{}/stat", self.child.id())) + tasks.sum::<Duration>()
     }
 
-    /// Measures what share of a processor is ours. Afterwards everything ends well.
+    /// Measures what share of a processor is ours: what is still under way at first, on a busy machine,
+    /// is over in a later window.
     fn our_share(&self) -> f64 {
         std::thread::sleep(SETTLING);
-        let (before, threads) = (self.our_time(), self.threads());
-        std::thread::sleep(TIME);
-        let after = self.our_time();
-        // A thread that has ended takes its time with it.
-        assert_eq!(threads, self.threads(), "threads of ours came or went");
-        (after.as_secs_f64() - before.as_secs_f64()) / TIME.as_secs_f64()
+        let mut least = f64::INFINITY;
+        for _ in 0..3 {
+            let (before, threads) = (self.our_time(), self.threads());
+            std::thread::sleep(TIME);
+            let after = self.our_time();
+            // A thread that has ended takes its time with it.
+            if threads == self.threads() {
+                least =
+                    least.min((after.as_secs_f64() - before.as_secs_f64()) / TIME.as_secs_f64());
+            }
+            if least <= SHARE {
+                break;
+            }
+        }
+        assert!(least.is_finite(), "threads of ours come and go");
+        least
     }
 
     /// Lets the program end; the report.

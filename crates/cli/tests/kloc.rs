@@ -37,19 +37,30 @@ fn a_stream_leaves_under_pressure_and_what_is_used_again_stays() {
     group.run(&format!("{slowly}; sha256sum stream* hot >sums"), directory.path());
     let hot = directory.path().join("hot");
     let mut last = serde_json::Value::Null;
-    await_that(Duration::from_secs(20), "pages that leave", || {
+    // Where the daemon is late, the kernel takes some of the stream itself: it goes on until enough
+    // has left.
+    let more = "n=$(ls stream* | wc -l); n=$((n + 1)); head -c 4194304 /dev/urandom >stream$n; \
+                cat stream$n hot >/dev/null";
+    await_that(Duration::from_mins(2), "pages that leave", || {
         last = daemon.ask(&["top", "--times", "1"]);
-        last["status"]["totals"]["left_bytes"].as_u64().unwrap() >= 24 << 20
+        let enough = last["status"]["totals"]["left_bytes"].as_u64().unwrap() >= 24 << 20;
+        if !enough {
+            group.run(more, directory.path());
+        }
+        enough
     });
     assert_eq!(cached(&daemon, &hot), 4 << 20, "{last}");
     let why = daemon.ask(&["why", hot.to_str().unwrap()]);
     let because = why["because"][0].as_str().unwrap();
     assert!(because.contains("while its pages were in place"), "{because}");
     assert_eq!(why["decisions"].as_array().unwrap().len(), 0, "{why}");
-    let first = daemon.ask(&["why", directory.path().join("stream1").to_str().unwrap()]);
-    let decisions = first["decisions"].as_array().unwrap();
-    let outcomes: Vec<_> = decisions.iter().map(|d| &d["outcome"]["outcome"]).collect();
-    assert!(outcomes.iter().any(|outcome| *outcome == "dropped"), "{first}");
+    let is_dropped = |number: usize| {
+        let path = directory.path().join(format!("stream{number}"));
+        let why = daemon.ask(&["why", path.to_str().unwrap()]);
+        let decisions = why["decisions"].as_array().unwrap();
+        decisions.iter().any(|decision| decision["outcome"]["outcome"] == "dropped")
+    };
+    assert!((1..=24).any(is_dropped), "{}", daemon.ask(&["list"]));
     // What is dropped was written first.
     group.run("sha256sum --quiet -c sums", directory.path());
     let list = daemon.ask(&["list", "--count", "3"]);
@@ -84,7 +95,7 @@ fn a_filter_of_which_nothing_is_seen_is_told() {
     assert_eq!(begun["unseen"].as_array().unwrap().len(), 4, "{begun}");
     group.run("for i in 1 2 3; do echo $i >used/$i; done; echo x >beside", directory.path());
     let mut top = serde_json::Value::Null;
-    await_that(Duration::from_secs(20), "files below one of the directories", || {
+    await_that(Duration::from_mins(1), "files below one of the directories", || {
         top = daemon.ask(&["top", "--times", "1"]);
         let unseen = top["status"]["unseen"].as_array().unwrap();
         unseen.len() == 2 && unseen[1].as_str().unwrap().contains("looked at lie elsewhere")
@@ -132,21 +143,23 @@ fn hooks_that_are_named_are_those_that_are_used() {
 fn observing_drops_nothing_and_tells_the_regret() {
     let directory = place();
     let state = directory.path().join("state");
-    let Some(group) = Group::new("observe", 64 << 20) else { return };
+    let Some(group) = Group::new("observe", 128 << 20) else { return };
     let path = group.0.to_str().unwrap().to_owned();
     let metrics = format!("unix:{}", directory.path().join("metrics").display());
-    let arguments = ["--cgroup", &path, "--metrics", &metrics, "--objects"];
+    let limits = ["--high", "50%", "--low", "40%"];
+    let arguments =
+        [&["--cgroup", &path, "--metrics", &metrics, "--objects"], &limits[..]].concat();
     let Some(daemon) = Daemon::new(&state, &arguments) else { return };
-    group.run("for i in $(seq 15); do head -c 4194304 /dev/zero >f$i; done", directory.path());
+    group.run("for i in $(seq 18); do head -c 4194304 /dev/zero >f$i; done", directory.path());
     let mut top = serde_json::Value::Null;
-    await_that(Duration::from_secs(20), "files that would leave", || {
+    await_that(Duration::from_mins(1), "files that would leave", || {
         top = daemon.ask(&["top", "--times", "1"]);
         top["status"]["totals"]["left"].as_u64().unwrap() > 0
     });
     assert_eq!(cached(&daemon, &directory.path().join("f1")), 4 << 20, "nothing is dropped");
     let before = top["status"]["totals"]["regretted"].as_u64().unwrap();
     group.run("cat f1 >/dev/null", directory.path());
-    await_that(Duration::from_secs(20), "the regret", || {
+    await_that(Duration::from_mins(1), "the regret", || {
         top = daemon.ask(&["top", "--times", "1"]);
         top["status"]["totals"]["regretted"].as_u64().unwrap() > before
     });
@@ -375,7 +388,7 @@ fn a_flood_of_files_is_followed_or_told() {
         status["totals"]["events"].as_u64().unwrap() + status["lost"].as_u64().unwrap()
     };
     let mut top = serde_json::Value::Null;
-    await_that(Duration::from_secs(20), "events of all files", || {
+    await_that(Duration::from_mins(1), "events of all files", || {
         top = daemon.ask(&["top", "--times", "1"]);
         told(&top["status"]) >= 40_000
     });

@@ -357,8 +357,10 @@ fn a_run_that_is_killed_leaves_a_recording() {
             bench.write("out", "old");
         }
         let mut child = start(&mut bench.command(&run));
-        // What is written is there within a second.
-        std::thread::sleep(Duration::from_millis(1500));
+        await_that(Duration::from_mins(1), "a recording that can be read", || {
+            let report = ["report", "--partial", left, "-o", "page.html"];
+            bench.command(&report).output().unwrap().status.success()
+        });
         child.kill().unwrap();
         child.wait().unwrap();
         drop(child.stdin.take());

@@ -208,7 +208,7 @@ fn this_machine_is_recorded() {
     }
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("now.zones");
-    let record = ["provision", "record", "--json", "--every", "20ms", "--for", "100ms", "-o"];
+    let record = ["provision", "record", "--json", "--every", "20ms", "--for", "1s", "-o"];
 
     let document = json(terrace().args(record).arg(&file), 0);
 

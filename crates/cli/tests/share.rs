@@ -256,7 +256,7 @@ fn memory_goes_to_who_needs_it_and_comes_back_from_who_ends() {
     }
     let bench = Bench::new();
     // The first hardly uses what it has; the second could use everything.
-    let script = "./user 24 3300 idle & sleep 0.3; ./user 15 3000; wait; ./user 20 300";
+    let script = "./user 24 8300 idle & sleep 0.3; ./user 15 8000; wait; ./user 20 1000";
 
     let run = bench.start(&["--fast", "16MiB"], "r", script);
 
@@ -281,7 +281,7 @@ fn a_budget_changes_while_the_program_runs() {
         return;
     }
     let bench = Bench::new();
-    let run = bench.start(&["--fast", "16MiB"], "r", "./user 12 3000");
+    let run = bench.start(&["--fast", "16MiB"], "r", "./user 12 8000");
     let pid = run.id().to_string();
     std::thread::sleep(Duration::from_secs(1));
 
@@ -316,8 +316,8 @@ fn programs_that_join_a_broker_share_what_it_has() {
     std::io::BufRead::read_line(&mut lines, &mut line).unwrap();
     assert!(line.contains(&pid), "{line}");
 
-    let one = bench.start(&["--join", &pid], "one", "./user 20 1000");
-    let two = bench.start(&["--join", &pid], "two", "./user 20 1000");
+    let one = bench.start(&["--join", &pid], "one", "./user 20 3000");
+    let two = bench.start(&["--join", &pid], "two", "./user 20 3000");
 
     assert_eq!((output(one).as_str(), output(two).as_str()), ("right\n", "right\n"));
     assert_eq!(bench.report("one")["shared"]["processes"], 2);
@@ -480,12 +480,15 @@ fn a_broker_that_is_killed_leaves_the_programs_running() {
     }
     let bench = Bench::new();
     // A process that begins after the broker's end, too; and one that is forked.
-    let script = "./user 20 1200 >a & sleep 0.8; ./user 20 200 >b; wait; echo done >c";
+    let script = "./user 20 4000 >a & echo >begun; until [ -e killed ]; do sleep 0.05; done; \
+                  ./user 20 200 >b; wait; echo done >c";
     let mut run = bench.start(&["--fast", "8MiB"], "r", script);
+    await_file(&bench.path("begun"));
     std::thread::sleep(Duration::from_millis(500));
 
     run.kill().unwrap();
     run.wait().unwrap();
+    fs::write(bench.path("killed"), "").unwrap();
 
     await_file(&bench.path("c"));
     for name in ["a", "b"] {

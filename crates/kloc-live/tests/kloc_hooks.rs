@@ -26,10 +26,8 @@ fn loaded(set: HookSet, objects: bool) -> Option<Loaded> {
     }
 }
 
-fn directory() -> PathBuf {
-    let path = std::env::current_dir().unwrap().join(format!("observed-{}", std::process::id()));
-    fs::create_dir_all(&path).unwrap();
-    path
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in(".").unwrap()
 }
 
 /// The events of a file. The test's own are left out, so a child makes them.
@@ -55,7 +53,7 @@ fn each_open_and_close_is_told_with_what_is_cached() {
     for set in [HookSet::Trampolines, HookSet::Tracepoints] {
         let Some(mut loaded) = loaded(set, false) else { continue };
         let directory = directory();
-        let path = directory.join("file");
+        let path = directory.path().join("file");
         shell("head -c 1048576 /dev/zero >\"$1\"", &path);
         let inode = fs::metadata(&path).unwrap().ino();
         let mut written = events_of(&mut loaded, inode);
@@ -87,7 +85,6 @@ fn each_open_and_close_is_told_with_what_is_cached() {
             assert_eq!(gone.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Evicted]);
             assert_eq!(gone[0].links, 0, "it was deleted");
         }
-        fs::remove_dir(&directory).unwrap();
     }
 }
 
@@ -96,7 +93,7 @@ fn each_open_and_close_is_told_with_what_is_cached() {
 fn transfers_are_those_of_the_file() {
     let Some(mut loaded) = loaded(HookSet::Tracepoints, true) else { return };
     let directory = directory();
-    let path = directory.join("transferred");
+    let path = directory.path().join("transferred");
     let mut file = File::create(&path).unwrap();
     file.write_all(&vec![7; 1 << 20]).unwrap();
     file.sync_all().unwrap();
@@ -110,7 +107,6 @@ fn transfers_are_those_of_the_file() {
         assert!(loaded.lacks().iter().any(|lack| lack.contains("block")) || taken.is_empty());
     }
     assert!(!loaded.take_transfers().contains_key(&(metadata.dev(), metadata.ino())), "taken once");
-    fs::remove_dir_all(&directory).unwrap();
 }
 
 /// In a container a process has another number than the kernel's hooks see. The same test, there:

@@ -169,10 +169,12 @@ impl Showing {
 
 impl Published {
     fn publish(&mut self, report: &AttachReport) -> std::io::Result<()> {
-        let begun = Instant::now();
+        let begun = terrace_live::sys::thread_cpu();
         self.directory.publish(report)?;
-        // The more there is to tell, the more rarely it is told.
-        self.due = begun + (begun.elapsed() * PUBLISHING).clamp(PUBLISH, STALE);
+        // The more there is to tell, the more rarely it is told; not so where others had the processor.
+        let took = terrace_live::sys::thread_cpu().saturating_sub(begun);
+        let rest = Duration::from_nanos(took.get()) * PUBLISHING;
+        self.due = Instant::now() + rest.clamp(PUBLISH, STALE);
         Ok(())
     }
 }

@@ -14,6 +14,13 @@ pub(crate) const TERRACE: &str = env!("CARGO_BIN_EXE_terrace");
 pub(crate) struct Group(pub(crate) PathBuf);
 
 impl Group {
+    /// Bytes that it is charged for.
+    pub(crate) fn used(&self) -> u64 {
+        let files = ["memory.usage_in_bytes", "memory.current"];
+        let text = files.into_iter().find_map(|file| fs::read_to_string(self.0.join(file)).ok());
+        text.unwrap().trim().parse().unwrap()
+    }
+
     pub(crate) fn new(name: &str, limit: u64) -> Option<Self> {
         let name = format!("terrace-kloc-{name}-{}", std::process::id());
         let one = Path::new("/sys/fs/cgroup/memory");

@@ -217,9 +217,11 @@ impl<'a> Daemon<'a> {
         let mut looked = self.now();
         let mut failed = 0;
         let mut thorough = true;
+        // However long the beginning took, it looks once: a run of a moment says something, too.
+        let mut has_looked = false;
         loop {
             let now = self.now();
-            let is_over = self.setup.duration.is_some_and(|duration| now >= duration);
+            let is_over = has_looked && self.setup.duration.is_some_and(|most| now >= most);
             if is_over || self.stop.flag.load(Ordering::Relaxed) {
                 let why = if is_over { "its time is over" } else { "it was told to" };
                 return self.end(world, why);
@@ -232,6 +234,7 @@ impl<'a> Daemon<'a> {
                 return Err(RunError::Worker);
             }
             thorough |= now - looked >= THOROUGH;
+            has_looked = true;
             match world.look(thorough) {
                 Ok(()) => {
                     failed = 0;

@@ -41,6 +41,10 @@ struct Running {
 
 impl Running {
     fn start(kernel: FakeKernel, config: Config, dry_run: bool) -> Self {
+        Self::start_for(Nanos::seconds(20), kernel, config, dry_run)
+    }
+
+    fn start_for(duration: Nanos, kernel: FakeKernel, config: Config, dry_run: bool) -> Self {
         let kernel = Arc::new(kernel);
         let directory = tempfile::tempdir().unwrap();
         let mut state = State::lock(&directory.path().join("state")).unwrap();
@@ -50,7 +54,7 @@ impl Running {
             config,
             root: kernel.fixture.root().to_owned(),
             dry_run,
-            duration: Some(Nanos::seconds(20)),
+            duration: Some(duration),
             processors: 1,
             prices: None,
             kernel: Some(Arc::clone(&kernel) as Arc<dyn Kernel>),
@@ -104,6 +108,14 @@ fn machine() -> FakeKernel {
     let kernel = FakeKernel::new(Fixture::new());
     kernel.demand(Bytes::gib(1));
     kernel
+}
+
+/// A disk that takes its time at the beginning is no reason to end without a word.
+#[test]
+fn a_run_of_a_moment_looks_once() {
+    let running = Running::start_for(Nanos(1), machine(), config(), true);
+    running.until("decision", |event| matches!(event, Event::Decided { .. }));
+    running.end();
 }
 
 #[test]
