@@ -9,7 +9,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use common::{compile, has_program, is_root, is_supported, preload, run, terrace};
 use terrace_shown::is_missing;
@@ -340,7 +339,7 @@ fn a_program_that_signals_its_group_gets_its_signal_once() {
 fn sigusr1_prints_the_report_and_the_program_goes_on() {
     // It ends when its output is closed, and not before.
     let (mut child, stdout) =
-        start("echo ready; while echo on 2>/dev/null; do sleep 0.05; done; exit 4");
+        start("trap '' PIPE; echo ready; while echo on 2>/dev/null; do sleep 0.05; done; exit 4");
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
 
     signal(&child, "USR1");
