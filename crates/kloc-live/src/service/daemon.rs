@@ -294,13 +294,14 @@ impl Daemon {
 
     /// Has files looked at where nothing was seen below a directory that was named.
     fn look_for_paths(&mut self) {
-        let known = self.decider.contexts().iter().map(|tracked| tracked.context.id);
-        for context in self.filters.to_look_at(known) {
-            let Some(tracked) = self.decider.contexts().get(context) else { continue };
+        let contexts = self.decider.contexts();
+        let known = contexts.iter().map(|tracked| tracked.context.id);
+        self.filters.hand_over(known, |context| {
+            let Some(tracked) = contexts.get(context) else { return false };
             let (file, magic, bytes) = (tracked.context.identity, tracked.magic, tracked.bytes());
             let request = Request { context, decision: 0, file, magic, bytes, aim: Aim::Look };
-            self.ask(request, Way::Drop);
-        }
+            self.worker.look(request)
+        });
     }
 
     /// What it does.

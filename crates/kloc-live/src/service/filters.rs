@@ -75,7 +75,7 @@ pub struct Filters {
     devices: Vec<(u64, bool)>,
     groups: Vec<(PathBuf, bool)>,
     paths: Arc<Paths>,
-    /// The youngest file that was looked at for a path.
+    /// The youngest file that was handed over to be looked at for a path.
     youngest: ContextId,
 }
 
@@ -105,17 +105,26 @@ impl Filters {
         }
     }
 
-    /// Of files that are known, in any order: those that are to be looked at now, if a path is
-    /// looked for.
-    pub fn to_look_at(&mut self, known: impl Iterator<Item = ContextId>) -> Vec<ContextId> {
+    /// Hands files over to be looked at, if a path is looked for: of those that are known, in any
+    /// order, the oldest that were not yet. `look` says whether a file will be looked at. One that
+    /// there is no room for is the first the next time; otherwise it would pass for a file that lies
+    /// elsewhere.
+    pub fn hand_over(
+        &mut self,
+        known: impl Iterator<Item = ContextId>,
+        mut look: impl FnMut(ContextId) -> bool,
+    ) {
         if !self.paths.are_looked_for() {
-            return Vec::new();
+            return;
         }
         let mut new: Vec<_> = known.filter(|&id| id > self.youngest).collect();
         new.sort_unstable();
-        new.truncate(FILES);
-        self.youngest = new.last().copied().unwrap_or(self.youngest);
-        new
+        for id in new.into_iter().take(FILES) {
+            if !look(id) {
+                return;
+            }
+            self.youngest = id;
+        }
     }
 
     /// Of what nothing was seen, a sentence each.
@@ -149,6 +158,21 @@ mod tests {
         ContextIdentity::File { device, inode: 1, generation: 1 }
     }
 
+    /// What is handed over of these files to a worker that has room for so many.
+    fn handed_over(
+        filters: &mut Filters,
+        known: impl Iterator<Item = ContextId>,
+        room: usize,
+    ) -> Vec<ContextId> {
+        let mut files = Vec::new();
+        filters.hand_over(known, |id| {
+            let has_room = files.len() < room;
+            files.extend(has_room.then_some(id));
+            has_room
+        });
+        files
+    }
+
     #[test]
     fn what_was_seen_of_a_filter_is_not_told_any_more() {
         let groups = ["/groups/web".into(), "/groups/job".into()];
@@ -176,11 +200,11 @@ mod tests {
         let paths = Arc::new(Paths::new(paths.to_vec()));
         let mut filters = Filters::new(&[], &[], Arc::clone(&paths));
         let known = || (1..=100).rev().map(ContextId);
-        let first = filters.to_look_at(known());
+        let first = handed_over(&mut filters, known(), usize::MAX);
         assert_eq!(first, (1..=FILES as u32).map(ContextId).collect::<Vec<_>>());
-        let rest = filters.to_look_at(known());
+        let rest = handed_over(&mut filters, known(), usize::MAX);
         assert_eq!(rest, (FILES as u32 + 1..=100).map(ContextId).collect::<Vec<_>>());
-        assert!(filters.to_look_at(known()).is_empty());
+        assert!(handed_over(&mut filters, known(), usize::MAX).is_empty());
         assert!(filters.unseen().iter().all(|text| text.contains("no file was looked at")));
 
         let mounts = Mounts::default();
@@ -189,10 +213,22 @@ mod tests {
         let unseen = filters.unseen();
         assert_eq!(unseen.len(), 1, "{unseen:?}");
         assert!(unseen[0].contains("elsewhere: the 1 file that was looked at"), "{unseen:?}");
-        assert_eq!(filters.to_look_at((101..102).map(ContextId)), [ContextId(101)]);
+        let next = handed_over(&mut filters, (101..102).map(ContextId), usize::MAX);
+        assert_eq!(next, [ContextId(101)]);
         std::fs::write(elsewhere.join("file"), "x").unwrap();
         assert!(paths.have(&mounts, &File::open(elsewhere.join("file")).unwrap()));
         assert!(filters.unseen().is_empty());
-        assert!(filters.to_look_at((102..103).map(ContextId)).is_empty());
+        assert!(handed_over(&mut filters, (102..103).map(ContextId), usize::MAX).is_empty());
+    }
+
+    /// While memory is short the worker has no room for looks.
+    #[test]
+    fn a_file_that_there_was_no_room_for_is_looked_at_the_next_time() {
+        let paths = Arc::new(Paths::new(vec!["/no/such/place".into()]));
+        let mut filters = Filters::new(&[], &[], paths);
+        let known = || [3, 1, 4, 2].into_iter().map(ContextId);
+        assert_eq!(handed_over(&mut filters, known(), 2), [ContextId(1), ContextId(2)]);
+        assert!(handed_over(&mut filters, known(), 0).is_empty());
+        assert_eq!(handed_over(&mut filters, known(), 9), [ContextId(3), ContextId(4)]);
     }
 }

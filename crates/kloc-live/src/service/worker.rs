@@ -93,6 +93,13 @@ impl Worker {
         Arc::clone(&self.paths)
     }
 
+    /// Has a file looked at, to see whether it lies below a directory that was named. Says whether
+    /// there is room for that.
+    pub fn look(&self, request: Request) -> bool {
+        let job = Job { request, way: Way::Drop };
+        self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
+    }
+
     /// Has something done. Says so at once if there is no room for it; what is only to be clean
     /// later is written when it leaves then.
     pub fn ask(&self, request: Request, way: Way) -> Option<Done> {
@@ -288,7 +295,7 @@ fn meet(
 mod tests {
     use std::time::{Duration, Instant};
 
-    use terrace_core::{Bytes, ContextId};
+    use terrace_core::{Bytes, ContextId, ContextIdentity};
 
     use super::*;
     use crate::act::handle::{identity, is_supported};
@@ -312,6 +319,21 @@ mod tests {
             assert!(begun.elapsed() < Duration::from_secs(30), "no answer");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// A look that was not taken on must not count as made.
+    #[test]
+    fn a_worker_without_room_says_so_of_a_look() {
+        let (jobs, _asked) = sync_channel(1);
+        let (done, paths, stop) = (channel().1, Arc::default(), Arc::default());
+        let mut worker = Worker { jobs: Some(jobs), done, paths, stop, thread: None };
+        let file = ContextIdentity::File { device: 1, inode: 1, generation: 1 };
+        let (context, bytes, aim) = (ContextId(1), Bytes::ZERO, Aim::Look);
+        let request = Request { context, decision: 0, file, magic: EXT4, bytes, aim };
+        assert!(worker.look(request.clone()));
+        assert!(!worker.look(request.clone()));
+        worker.jobs = None;
+        assert!(!worker.look(request));
     }
 
     /// Whatever was decided: what is open stays, what is renamed is the same file, what is gone is
