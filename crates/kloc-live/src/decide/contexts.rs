@@ -108,6 +108,7 @@ pub struct Contexts {
     by_identity: HashMap<ContextIdentity, ContextId>,
     all: HashMap<ContextId, Tracked>,
     next: u32,
+    ever: u64,
     doubts: Doubts,
     lifetimes: Lifetimes,
 }
@@ -120,6 +121,7 @@ impl Contexts {
             by_identity: HashMap::new(),
             all: HashMap::new(),
             next: 1,
+            ever: 0,
             doubts: Doubts::default(),
             lifetimes: Lifetimes::default(),
         }
@@ -138,6 +140,11 @@ impl Contexts {
     /// Whether none is known.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
+    }
+
+    /// How many there are and were.
+    pub fn ever(&self) -> u64 {
+        self.ever
     }
 
     /// What could not be told exactly.
@@ -302,6 +309,7 @@ impl Contexts {
     fn insert(&mut self, event: &FileEvent, scope: usize) -> ContextId {
         let id = ContextId(self.next);
         self.next = self.next.wrapping_add(1).max(1);
+        self.ever += 1;
         let created = ContextEvent {
             at: event.at,
             cpu: Cpu(0),
@@ -388,6 +396,7 @@ pub(super) mod tests {
         }
         assert!(contexts.len() <= 16);
         assert_eq!(contexts.len() as u64 + contexts.doubts().forgotten, 41);
+        assert_eq!(contexts.ever(), 41);
         let open = ContextIdentity::File { device: 1, inode: 100, generation: 1 };
         assert!(contexts.find(&open).is_some(), "what is open stays");
         let last = ContextIdentity::File { device: 1, inode: 39, generation: 1 };

@@ -8,7 +8,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use terrace_core::{Bytes, ContextIdentity, Nanos};
 
 use super::documents::{File, List, MemoryStatus, Objects, Sockets as SocketList, Status, Why};
-use super::filters::Filters;
+use super::filters::{Filters, Untold};
 use super::source::Source;
 use super::state::{Asked, Question, State, StateError};
 use super::worker::{Done, Way, Worker, is_work};
@@ -99,6 +99,8 @@ pub struct Daemon {
     left_alone: BTreeMap<u64, u64>,
     filters: Filters,
     unknown_groups: bool,
+    /// Whether events waited when they were taken last.
+    behind: bool,
     looks: u32,
 }
 
@@ -152,6 +154,7 @@ impl Daemon {
             left_alone: BTreeMap::new(),
             filters: Filters::new(&setup.wanted.devices, &setup.groups, worker.paths()),
             unknown_groups: false,
+            behind: false,
             looks: 0,
             setup,
             source,
@@ -198,6 +201,7 @@ impl Daemon {
             let left = self.take_events();
             self.take_done();
             is_near = self.relieve();
+            self.behind = left;
             if !left {
                 break;
             }
@@ -304,6 +308,17 @@ impl Daemon {
         });
     }
 
+    /// Filters of which nothing was seen, a sentence each.
+    fn unseen(&self) -> Vec<String> {
+        let contexts = self.decider.contexts();
+        self.filters.unseen(&Untold {
+            files: contexts.ever(),
+            waiting: self.filters.waiting(contexts.iter().map(|tracked| tracked.context.id)),
+            lost: self.source.lost(),
+            behind: self.behind,
+        })
+    }
+
     /// What it does.
     pub fn status(&self) -> Status {
         let contexts = self.decider.contexts();
@@ -341,7 +356,7 @@ impl Daemon {
                 .iter()
                 .map(|(&magic, &count)| (handle::file_system_name(magic), count))
                 .collect(),
-            unseen: self.filters.unseen(),
+            unseen: self.unseen(),
             processor: processor_time(),
         }
     }
@@ -401,7 +416,7 @@ impl Daemon {
                 Self::file(&mut self.mounts, tracked, memory)
             })
             .collect();
-        List { known, files, unseen: self.filters.unseen() }
+        List { known, files, unseen: self.unseen() }
     }
 
     fn why(&mut self, identity: &ContextIdentity) -> Why {
@@ -500,7 +515,7 @@ impl Daemon {
             footprint: Footprint::now(),
             lifetimes: self.decider.contexts().lifetimes().clone(),
             lacks: self.lacks(),
-            unseen: self.filters.unseen(),
+            unseen: self.unseen(),
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! A filter that matches nothing looks like a daemon with nothing to do, so it is told. Devices and
 //! groups are known from events. A path is known only of a file that is opened: until something was
-//! found below it, files that are known are looked at, a few a second.
+//! found below it, files that are known are looked at, a few a second. What was not looked at may
+//! be what the filter is about, so it is told, too.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,8 +53,13 @@ impl Paths {
         self.all.iter().any(|(_, _, seen)| !seen.load(Ordering::Relaxed))
     }
 
-    fn unseen(&self) -> impl Iterator<Item = String> {
-        let looked = self.looked.load(Ordering::Relaxed);
+    /// Files that were looked at.
+    fn looked(&self) -> u64 {
+        self.looked.load(Ordering::Relaxed)
+    }
+
+    /// Directories below which none of so many files lies.
+    fn unseen(&self, looked: u64) -> impl Iterator<Item = String> {
         self.all.iter().filter(|(_, _, seen)| !seen.load(Ordering::Relaxed)).map(
             move |(_, path, _)| {
                 let path = path.display();
@@ -69,6 +75,24 @@ impl Paths {
     }
 }
 
+/// What there is that filters were not told of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Untold {
+    /// Files that are known or were.
+    pub files: u64,
+    /// Of them, those that are known still and were not handed over ([`Filters::waiting`]).
+    pub waiting: u64,
+    /// Events that were lost.
+    pub lost: u64,
+    /// Whether more events wait to be taken.
+    pub behind: bool,
+}
+
+/// "1 file", "2 files".
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Filters, each with whether anything of it was seen.
 #[derive(Debug)]
 pub struct Filters {
@@ -77,6 +101,8 @@ pub struct Filters {
     paths: Arc<Paths>,
     /// The youngest file that was handed over to be looked at for a path.
     youngest: ContextId,
+    /// Files that were handed over.
+    handed_over: u64,
 }
 
 impl Filters {
@@ -87,6 +113,7 @@ impl Filters {
             groups: groups.iter().map(|group| (group.clone(), false)).collect(),
             paths,
             youngest: ContextId(0),
+            handed_over: 0,
         }
     }
 
@@ -124,11 +151,35 @@ impl Filters {
                 return;
             }
             self.youngest = id;
+            self.handed_over += 1;
         }
     }
 
-    /// Of what nothing was seen, a sentence each.
-    pub fn unseen(&self) -> Vec<String> {
+    /// How many of the files that are known were not handed over to be looked at.
+    pub fn waiting(&self, known: impl Iterator<Item = ContextId>) -> u64 {
+        known.filter(|&id| id > self.youngest).count() as u64
+    }
+
+    /// Of what nothing was seen, a sentence each, with what may be otherwise for it.
+    pub fn unseen(&self, untold: &Untold) -> Vec<String> {
+        let looked = self.paths.looked();
+        // The worker has them, and has not answered.
+        let under_way = self.handed_over.saturating_sub(looked);
+        let waiting = untold.waiting + under_way;
+        let gone = untold.files.saturating_sub(self.handed_over + untold.waiting);
+        let of_events = [
+            (untold.lost > 0).then(|| format!("{} lost", counted(untold.lost, "event"))),
+            untold.behind.then(|| "more events wait to be taken".to_owned()),
+        ];
+        let of_files = [
+            (waiting > 0).then(|| format!("{} not looked at yet", counted(waiting, "file"))),
+            (gone > 0).then(|| format!("{} gone before that", counted(gone, "file"))),
+        ];
+        let with = |sentence: String, but: &[Option<String>]| {
+            let but: Vec<_> = but.iter().flatten().map(String::as_str).collect();
+            if but.is_empty() { sentence } else { format!("{sentence} ({})", but.join(", ")) }
+        };
+        let of_all = [&of_files[..], &of_events].concat();
         let groups = self.groups.iter().filter(|(_, seen)| !seen).map(|(group, _)| {
             let group = group.display();
             format!("--cgroup {group}: no program of it was seen to open or close a file")
@@ -137,7 +188,8 @@ impl Filters {
             let name = name(device);
             format!("--device {name}: nobody was seen to open or close a file on it")
         });
-        groups.chain(devices).chain(self.paths.unseen()).collect()
+        let by_events = groups.chain(devices).map(|sentence| with(sentence, &of_events));
+        by_events.chain(self.paths.unseen(looked).map(|sentence| with(sentence, &of_all))).collect()
     }
 }
 
@@ -177,15 +229,20 @@ mod tests {
     fn what_was_seen_of_a_filter_is_not_told_any_more() {
         let groups = ["/groups/web".into(), "/groups/job".into()];
         let mut filters = Filters::new(&[7, 9], &groups, Arc::default());
-        assert_eq!(filters.unseen().len(), 4);
+        assert_eq!(filters.unseen(&Untold::default()).len(), 4);
         filters.saw(&file(9), Some(Path::new("/groups/web/worker")));
-        let unseen = filters.unseen();
+        let unseen = filters.unseen(&Untold::default());
         assert_eq!(unseen.len(), 2, "{unseen:?}");
         assert!(unseen[0].starts_with("--cgroup /groups/job: "), "{unseen:?}");
         assert!(unseen[1].starts_with("--device 0:7: "), "{unseen:?}");
         filters.saw(&file(8), None);
-        assert_eq!(filters.unseen(), unseen, "another device, and no group");
-        assert!(Filters::new(&[], &[], Arc::default()).unseen().is_empty());
+        assert_eq!(filters.unseen(&Untold::default()), unseen, "another device, and no group");
+        let all = Untold { files: 9, waiting: 1, lost: 1, behind: true };
+        assert!(Filters::new(&[], &[], Arc::default()).unseen(&all).is_empty());
+        for (sentence, plain) in filters.unseen(&all).iter().zip(&unseen) {
+            let but = " (1 event lost, more events wait to be taken)";
+            assert_eq!(sentence.strip_suffix(but), Some(plain.as_str()), "files say nothing of it");
+        }
     }
 
     /// Each file once, a few at a time, and none once every path has been found.
@@ -205,19 +262,20 @@ mod tests {
         let rest = handed_over(&mut filters, known(), usize::MAX);
         assert_eq!(rest, (FILES as u32 + 1..=100).map(ContextId).collect::<Vec<_>>());
         assert!(handed_over(&mut filters, known(), usize::MAX).is_empty());
-        assert!(filters.unseen().iter().all(|text| text.contains("no file was looked at")));
+        let unseen = filters.unseen(&Untold::default());
+        assert!(unseen.iter().all(|text| text.contains("no file was looked at")), "{unseen:?}");
 
         let mounts = Mounts::default();
         std::fs::write(here.join("file"), "x").unwrap();
         paths.look(&mounts, &File::open(here.join("file")).unwrap());
-        let unseen = filters.unseen();
+        let unseen = filters.unseen(&Untold::default());
         assert_eq!(unseen.len(), 1, "{unseen:?}");
         assert!(unseen[0].contains("elsewhere: the 1 file that was looked at"), "{unseen:?}");
         let next = handed_over(&mut filters, (101..102).map(ContextId), usize::MAX);
         assert_eq!(next, [ContextId(101)]);
         std::fs::write(elsewhere.join("file"), "x").unwrap();
         assert!(paths.have(&mounts, &File::open(elsewhere.join("file")).unwrap()));
-        assert!(filters.unseen().is_empty());
+        assert!(filters.unseen(&Untold::default()).is_empty());
         assert!(handed_over(&mut filters, (102..103).map(ContextId), usize::MAX).is_empty());
     }
 
@@ -230,5 +288,40 @@ mod tests {
         assert_eq!(handed_over(&mut filters, known(), 2), [ContextId(1), ContextId(2)]);
         assert!(handed_over(&mut filters, known(), 0).is_empty());
         assert_eq!(handed_over(&mut filters, known(), 9), [ContextId(3), ContextId(4)]);
+    }
+
+    /// Thousands of files a second may be known, and few of them are looked at.
+    #[test]
+    fn what_was_not_looked_at_is_told_with_what_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let (here, elsewhere) = (directory.path().join("here"), directory.path().join("elsewhere"));
+        std::fs::create_dir(&here).unwrap();
+        std::fs::write(&elsewhere, "x").unwrap();
+        let paths = Arc::new(Paths::new(vec![std::fs::canonicalize(here).unwrap()]));
+        let mut filters = Filters::new(&[], &[], Arc::clone(&paths));
+        let only = |filters: &Filters, files: u64, known: &[u32]| {
+            let waiting = filters.waiting(known.iter().copied().map(ContextId));
+            let mut unseen = filters.unseen(&Untold { files, waiting, ..Untold::default() });
+            assert_eq!(unseen.len(), 1, "{unseen:?}");
+            unseen.remove(0)
+        };
+        // Of five files the first two are handed over; the third is forgotten.
+        handed_over(&mut filters, (1..=5).map(ContextId), 2);
+        let text = only(&filters, 5, &[1, 2, 4, 5]);
+        let (but, none) = ("(4 files not looked at yet, 1 file gone before that)", "no file was");
+        assert!(text.contains(none) && text.ends_with(but), "handed over is not looked at: {text}");
+        for _ in 0..2 {
+            paths.look(&Mounts::default(), &File::open(&elsewhere).unwrap());
+        }
+        let text = only(&filters, 5, &[1, 4, 5]);
+        let but = "all 2 files that were looked at lie elsewhere (2 files not looked at yet, 1 file \
+                   gone before that)";
+        assert!(text.ends_with(but), "{text}");
+        handed_over(&mut filters, [ContextId(4), ContextId(5)].into_iter(), 2);
+        for _ in 0..2 {
+            paths.look(&Mounts::default(), &File::open(&elsewhere).unwrap());
+        }
+        let text = only(&filters, 5, &[4, 5]);
+        assert!(text.ends_with("lie elsewhere (1 file gone before that)"), "{text}");
     }
 }
