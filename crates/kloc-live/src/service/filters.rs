@@ -21,13 +21,14 @@ pub(super) const FILES: usize = 64;
 pub struct Paths {
     all: Vec<(Below, PathBuf, AtomicBool)>,
     looked: AtomicU64,
+    gone: AtomicU64,
 }
 
 impl Paths {
     /// These directories, without links in them. With none, every file is touched.
     pub fn new(directories: Vec<PathBuf>) -> Self {
         let of = |path: PathBuf| (Below::new(path.clone()), path, AtomicBool::new(false));
-        Self { all: directories.into_iter().map(of).collect(), looked: AtomicU64::new(0) }
+        Self { all: directories.into_iter().map(of).collect(), ..Self::default() }
     }
 
     /// Whether a file lies where files are touched. Remembers where one was found.
@@ -42,10 +43,17 @@ impl Paths {
         is_below
     }
 
-    /// The same for a file that is only looked at, which is counted.
-    pub fn look(&self, mounts: &Mounts, file: &std::fs::File) {
-        self.have(mounts, file);
-        self.looked.fetch_add(1, Ordering::Relaxed);
+    /// The same for a file that is only looked at, which is counted; `None` if it could not be opened
+    /// any more, so that nobody knows where it lay.
+    pub fn look(&self, mounts: &Mounts, file: Option<&std::fs::File>) {
+        let count = match file {
+            Some(file) => {
+                self.have(mounts, file);
+                &self.looked
+            }
+            None => &self.gone,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether there is a directory below which nothing was found.
@@ -135,13 +143,14 @@ impl Filters {
     /// Hands files over to be looked at, if a path is looked for: of those that are known, in any
     /// order, the oldest that were not yet. `look` says whether a file will be looked at. One that
     /// there is no room for is the first the next time; otherwise it would pass for a file that lies
-    /// elsewhere.
+    /// elsewhere. Looks have time: as long as the worker has other things to do there are no more of
+    /// them, which would take the room of what memory is short for.
     pub fn hand_over(
         &mut self,
         known: impl Iterator<Item = ContextId>,
         mut look: impl FnMut(ContextId) -> bool,
     ) {
-        if !self.paths.are_looked_for() {
+        if !self.paths.are_looked_for() || self.under_way() > 0 {
             return;
         }
         let mut new: Vec<_> = known.filter(|&id| id > self.youngest).collect();
@@ -155,6 +164,12 @@ impl Filters {
         }
     }
 
+    /// Files that the worker has, and has not looked at.
+    fn under_way(&self) -> u64 {
+        let gone = self.paths.gone.load(Ordering::Relaxed);
+        self.handed_over.saturating_sub(self.paths.looked() + gone)
+    }
+
     /// How many of the files that are known were not handed over to be looked at.
     pub fn waiting(&self, known: impl Iterator<Item = ContextId>) -> u64 {
         known.filter(|&id| id > self.youngest).count() as u64
@@ -163,10 +178,9 @@ impl Filters {
     /// Of what nothing was seen, a sentence each, with what may be otherwise for it.
     pub fn unseen(&self, untold: &Untold) -> Vec<String> {
         let looked = self.paths.looked();
-        // The worker has them, and has not answered.
-        let under_way = self.handed_over.saturating_sub(looked);
-        let waiting = untold.waiting + under_way;
-        let gone = untold.files.saturating_sub(self.handed_over + untold.waiting);
+        let gone = self.paths.gone.load(Ordering::Relaxed);
+        let waiting = untold.waiting + self.under_way();
+        let gone = gone + untold.files.saturating_sub(self.handed_over + untold.waiting);
         let of_events = [
             (untold.lost > 0).then(|| format!("{} lost", counted(untold.lost, "event"))),
             untold.behind.then(|| "more events wait to be taken".to_owned()),
@@ -259,7 +273,10 @@ mod tests {
         let known = || (1..=100).rev().map(ContextId);
         let first = handed_over(&mut filters, known(), usize::MAX);
         assert_eq!(first, (1..=FILES as u32).map(ContextId).collect::<Vec<_>>());
+        assert!(handed_over(&mut filters, known(), usize::MAX).is_empty(), "they are under way");
+        (0..FILES).for_each(|_| paths.look(&Mounts::default(), None));
         let rest = handed_over(&mut filters, known(), usize::MAX);
+        (FILES..100).for_each(|_| paths.look(&Mounts::default(), None));
         assert_eq!(rest, (FILES as u32 + 1..=100).map(ContextId).collect::<Vec<_>>());
         assert!(handed_over(&mut filters, known(), usize::MAX).is_empty());
         let unseen = filters.unseen(&Untold::default());
@@ -267,25 +284,26 @@ mod tests {
 
         let mounts = Mounts::default();
         std::fs::write(here.join("file"), "x").unwrap();
-        paths.look(&mounts, &File::open(here.join("file")).unwrap());
+        assert_eq!(handed_over(&mut filters, (101..102).map(ContextId), 1), [ContextId(101)]);
+        paths.look(&mounts, Some(&File::open(here.join("file")).unwrap()));
         let unseen = filters.unseen(&Untold::default());
         assert_eq!(unseen.len(), 1, "{unseen:?}");
         assert!(unseen[0].contains("elsewhere: the 1 file that was looked at"), "{unseen:?}");
-        let next = handed_over(&mut filters, (101..102).map(ContextId), usize::MAX);
-        assert_eq!(next, [ContextId(101)]);
+        assert_eq!(handed_over(&mut filters, (102..103).map(ContextId), 1), [ContextId(102)]);
         std::fs::write(elsewhere.join("file"), "x").unwrap();
         assert!(paths.have(&mounts, &File::open(elsewhere.join("file")).unwrap()));
         assert!(filters.unseen(&Untold::default()).is_empty());
-        assert!(handed_over(&mut filters, (102..103).map(ContextId), usize::MAX).is_empty());
+        assert!(handed_over(&mut filters, (103..104).map(ContextId), 1).is_empty());
     }
 
     /// While memory is short the worker has no room for looks.
     #[test]
     fn a_file_that_there_was_no_room_for_is_looked_at_the_next_time() {
         let paths = Arc::new(Paths::new(vec!["/no/such/place".into()]));
-        let mut filters = Filters::new(&[], &[], paths);
+        let mut filters = Filters::new(&[], &[], Arc::clone(&paths));
         let known = || [3, 1, 4, 2].into_iter().map(ContextId);
         assert_eq!(handed_over(&mut filters, known(), 2), [ContextId(1), ContextId(2)]);
+        (0..2).for_each(|_| paths.look(&Mounts::default(), None));
         assert!(handed_over(&mut filters, known(), 0).is_empty());
         assert_eq!(handed_over(&mut filters, known(), 9), [ContextId(3), ContextId(4)]);
     }
@@ -311,7 +329,7 @@ mod tests {
         let (but, none) = ("(4 files not looked at yet, 1 file gone before that)", "no file was");
         assert!(text.contains(none) && text.ends_with(but), "handed over is not looked at: {text}");
         for _ in 0..2 {
-            paths.look(&Mounts::default(), &File::open(&elsewhere).unwrap());
+            paths.look(&Mounts::default(), Some(&File::open(&elsewhere).unwrap()));
         }
         let text = only(&filters, 5, &[1, 4, 5]);
         let but = "all 2 files that were looked at lie elsewhere (2 files not looked at yet, 1 file \
@@ -319,7 +337,7 @@ mod tests {
         assert!(text.ends_with(but), "{text}");
         handed_over(&mut filters, [ContextId(4), ContextId(5)].into_iter(), 2);
         for _ in 0..2 {
-            paths.look(&Mounts::default(), &File::open(&elsewhere).unwrap());
+            paths.look(&Mounts::default(), Some(&File::open(&elsewhere).unwrap()));
         }
         let text = only(&filters, 5, &[4, 5]);
         assert!(text.ends_with("lie elsewhere (1 file gone before that)"), "{text}");

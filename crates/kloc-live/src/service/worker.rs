@@ -137,7 +137,8 @@ fn work(asked: &mut Receiver<Job>, tell: &Sender<Done>, below: &Paths, stop: &At
     let mut todo = Todo::new();
     let add = |todo: &mut Todo<Job>, job: Job| match job.request.aim {
         Aim::WriteBack => todo.add_ahead(job),
-        Aim::Leave | Aim::ComeBack | Aim::Look => todo.add(job),
+        Aim::Look => todo.add_question(job),
+        Aim::Leave | Aim::ComeBack => todo.add(job),
     };
     loop {
         while todo.len() < WAITING
@@ -177,10 +178,8 @@ fn work(asked: &mut Receiver<Job>, tell: &Sender<Done>, below: &Paths, stop: &At
             }
         };
         if job.request.aim == Aim::Look {
-            // One that cannot be opened is told when it is to leave.
-            if let Ok(file) = mounts.open(&job.request.file, job.request.magic) {
-                below.look(&mounts, &file);
-            }
+            let file = mounts.open(&job.request.file, job.request.magic);
+            below.look(&mounts, file.ok().as_ref());
             continue;
         }
         let decision = job.request.decision;
@@ -300,6 +299,7 @@ mod tests {
     use super::*;
     use crate::act::handle::{identity, is_supported};
     use crate::act::residency::residency;
+    use crate::service::filters::{Filters, Untold};
 
     fn outcome_of(worker: &Worker, request: Request) -> Outcome {
         if let Some(done) = worker.ask(request, Way::Drop) {
@@ -373,6 +373,27 @@ mod tests {
         std::fs::remove_file(&moved).expect("removed");
         let gone = outcome_of(&worker, request(4));
         assert_eq!(gone, Outcome::LeftAlone { reason: "the file is gone".into() });
+    }
+
+    /// Nobody knows where it lay.
+    #[test]
+    fn a_file_that_is_gone_when_it_is_looked_at_does_not_count_as_one_elsewhere() {
+        let worker = Worker::new(vec!["/no/such/place".into()]).expect("a thread");
+        let file = ContextIdentity::File { device: u64::MAX, inode: 1, generation: 1 };
+        let (context, bytes, aim) = (ContextId(1), Bytes::ZERO, Aim::Look);
+        let request = Request { context, decision: 0, file, magic: EXT4, bytes, aim };
+        let paths = worker.paths();
+        let mut filters = Filters::new(&[], &[], paths);
+        filters.hand_over([context].into_iter(), |_| worker.look(request.clone()));
+        let told = |filters: &Filters| filters.unseen(&Untold { files: 1, ..Untold::default() });
+        let begun = Instant::now();
+        while told(&filters)[0].contains("not looked at yet") {
+            assert!(begun.elapsed() < Duration::from_secs(30), "no answer");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let text = told(&filters).remove(0);
+        let end = "no file was looked at, below it or elsewhere (1 file gone before that)";
+        assert!(text.ends_with(end), "{text}");
     }
 
     #[test]
