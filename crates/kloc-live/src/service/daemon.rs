@@ -219,8 +219,12 @@ impl Daemon {
             if is_work(&event) {
                 continue;
             }
-            if !self.scopes.knows(event.group) && event.group != 0 {
-                self.unknown_groups = true;
+            // Of a group that came since the last look, it is not known yet whose memory it is.
+            if event.group != 0 && !self.scopes.knows(event.group) {
+                if self.scopes.is_to_be_found(event.group, now()) {
+                    self.look_at_groups();
+                }
+                self.unknown_groups |= !self.scopes.knows(event.group);
             }
             // The inode of a file may be dropped by anybody; and who has a file open may give it to
             // a group that is not looked at, or have ended before it could be asked whose it is.
@@ -282,9 +286,7 @@ impl Daemon {
         // A group that has got a limit since has told of nothing.
         self.looks += 1;
         if std::mem::take(&mut self.unknown_groups) || self.looks.is_multiple_of(LOOKS) {
-            for gone in self.scopes.look() {
-                self.decider.merge(gone.scope, gone.to);
-            }
+            self.look_at_groups();
         } else {
             self.scopes.look_at_limits();
         }
@@ -293,6 +295,13 @@ impl Daemon {
             let taken = self.source.take_transfers();
             self.transfers += taken.values().map(|(count, _)| count).sum::<u64>();
             self.decider.transferred(&taken);
+        }
+    }
+
+    /// Looks at which groups there are; files of those that went belong to others.
+    fn look_at_groups(&mut self) {
+        for gone in self.scopes.look() {
+            self.decider.merge(gone.scope, gone.to);
         }
     }
 
