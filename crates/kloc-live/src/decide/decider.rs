@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, ContextId, ContextIdentity, Nanos};
 use terrace_kloc::{GuardConfig, ReuseGuard};
 
-use super::contexts::{Change, Contexts, Departure};
+use super::contexts::{Change, Contexts, Departure, Tracked};
 use super::journal::{Decision, Journal, Outcome};
 use crate::observe::event::{FileEvent, page};
 
@@ -154,6 +154,16 @@ struct Asked {
     bytes: Bytes,
     /// The number of the file's last close.
     close: u64,
+    /// What its uses were then.
+    uses: Uses,
+}
+
+/// By what it is seen whether a file was used since: how often it was opened, and when it was closed
+/// last. A close may be seen without its open.
+type Uses = (u64, Option<Nanos>);
+
+fn uses(tracked: &Tracked) -> Uses {
+    (tracked.opened, tracked.context.last_close)
 }
 
 /// A file that could not leave is asked for again after this time, after twice this time, and so
@@ -388,12 +398,14 @@ impl Decider {
         for (id, close) in leaving {
             let Some(tracked) = self.contexts.get_mut(id) else { continue };
             let (bytes, file, magic) = (tracked.bytes(), tracked.context.identity, tracked.magic);
+            let uses = uses(tracked);
             if enforce {
                 let Some(decision) = self.enter(id, fill, bytes, Outcome::UnderWay) else {
                     continue;
                 };
                 self.memories[scope].under_way += bytes;
-                self.asked.insert(decision, Asked { context: id, scope, bytes, close });
+                let asked = Asked { context: id, scope, bytes, close, uses };
+                self.asked.insert(decision, asked);
                 let aim = Aim::Leave;
                 requests.push(Request { context: id, decision, file, magic, bytes, aim });
             } else {
@@ -466,8 +478,10 @@ impl Decider {
         if let Some(entry) = self.journal.get_mut(decision) {
             entry.outcome = outcome;
         }
+        // Who has used it since has given it a place of its own.
         if let Some(asked) = asked.filter(|_| again)
             && let Some(tracked) = self.contexts.get_mut(asked.context)
+            && uses(tracked) == asked.uses
         {
             let after = AGAIN * (1 << tracked.refusals.min(DOUBLINGS));
             tracked.refusals += 1;
@@ -489,8 +503,9 @@ impl Decider {
         let Some(asked) = asked else { return };
         let at = self.now;
         if let Some(tracked) = self.contexts.get_mut(asked.context) {
-            // Somebody may have opened it again meanwhile: it has come back before it was gone.
-            if !tracked.is_active() && !bytes.is_zero() {
+            // Somebody may have opened it again meanwhile, and closed it: it has come back before it
+            // was gone, and what its events told of its pages is younger.
+            if uses(tracked) == asked.uses && !bytes.is_zero() {
                 tracked.gone = Some(Departure { at, bytes });
                 tracked.pages = tracked.pages.saturating_sub(bytes.get() / page().get());
                 tracked.written = false;
@@ -666,6 +681,30 @@ mod tests {
         let late = at + Nanos::seconds(1000);
         assert!(decider.relieve(0, &fill(990), late).is_empty(), "the older place is void");
         assert_eq!(decider.totals().put_back, 9);
+    }
+
+    /// The answer is about the pages that there were before, not about those that were read since.
+    #[test]
+    fn what_was_used_again_while_it_was_leaving_leaves_once_more() {
+        for opens in [true, false] {
+            let mut decider = decider(true);
+            cycle(&mut decider, 1, 10, 0);
+            let asked = only(decider.relieve(0, &fill(990), Nanos(100)));
+            if opens {
+                decider.event(&event(Kind::Opened, 1, 110, 0), 0);
+            }
+            decider.event(&event(Kind::Closed, 1, 111, 50), 0);
+            decider.done(asked.decision, dropped(&asked), false);
+            let tracked = decider.contexts().find(&asked.file).expect("it is known");
+            assert_eq!((tracked.pages, tracked.gone), (50, None), "opens: {opens}");
+            let again = only(decider.relieve(0, &fill(990), Nanos(120)));
+            assert_eq!((inode(&again), again.bytes), (1, page() * 50));
+            // That it was in use before says nothing of how long it is waited for now.
+            cycle(&mut decider, 1, 130, 0);
+            decider.done(again.decision, Outcome::InUse, true);
+            assert_eq!(decider.contexts().find(&asked.file).map(|t| t.refusals), Some(0));
+            assert_eq!(decider.relieve(0, &fill(990), Nanos(140)).len(), 1);
+        }
     }
 
     /// What cannot ever be is not asked for again.
