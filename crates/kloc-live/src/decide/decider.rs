@@ -1,6 +1,6 @@
 //! From events and pressure to what is to be done.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, ContextId, ContextIdentity, Nanos};
@@ -291,26 +291,42 @@ impl Decider {
         }
     }
 
-    /// A memory is no more: its files belong to another one, those that were closed first first.
+    /// A memory is no more: its files belong to another one, those that were closed first first. What
+    /// is leaving, or would have left, does not leave that one once more.
     pub fn merge(&mut self, from: usize, to: usize) {
-        let under_way = self.memory(from).under_way;
-        self.memory(to).under_way += under_way;
+        let memory = self.memory(from);
+        let (under_way, imagined) = (memory.under_way, std::mem::take(&mut memory.imagined));
+        let memory = self.memory(to);
+        memory.under_way += under_way;
+        memory.imagined.extend(imagined);
+        memory.imagined.make_contiguous().sort_by_key(|imagined| imagined.at);
+        let mut leaving = HashSet::new();
         for asked in self.asked.values_mut().chain(self.refused.values_mut()) {
-            if asked.scope == from {
-                // Its number was that of another guard; it has a new place there.
-                (asked.scope, asked.close) = (to, u64::MAX);
+            if asked.scope != from {
+                continue;
             }
+            // Its number was that of another guard. The one there has seen no close of it; who has
+            // used it since it was asked for has given it a place of its own.
+            let tracked = self.contexts.get(asked.context);
+            let is_leaving = tracked.is_some_and(|tracked| uses(tracked) == asked.uses);
+            (asked.scope, asked.close) = (to, if is_leaving { 0 } else { u64::MAX });
+            leaving.extend(is_leaving.then_some(asked.context));
         }
+        let enforce = self.config.enforce;
         let its = self.contexts.iter().filter(|tracked| tracked.scope == from);
         let mut its: Vec<_> = its
-            .map(|t| (t.context.last_close.unwrap_or_default(), t.context.id, t.is_active()))
+            .map(|t| {
+                let has_left = leaving.contains(&t.context.id) || t.gone.is_some() && !enforce;
+                let closed = t.context.last_close.unwrap_or_default();
+                (closed, t.context.id, t.is_active(), has_left)
+            })
             .collect();
         its.sort_unstable();
-        for (_, id, is_active) in its {
+        for (_, id, is_active, has_left) in its {
             self.change_memory(id, from, to);
             if is_active {
                 self.memory(to).guard.opened(id, false);
-            } else {
+            } else if !has_left {
                 self.memory(to).guard.closed(id);
             }
         }
@@ -753,19 +769,48 @@ mod tests {
     #[test]
     fn files_of_a_memory_that_is_gone_leave_the_one_around_it() {
         let mut decider = decider(true);
-        for file in 1..=3 {
+        for file in 1..=4 {
             decider.event(&event(Kind::Opened, file, 10 * file, 0), 1);
             decider.event(&event(Kind::Closed, file, 10 * file + 1, 50), 1);
         }
         let leaving = decider.relieve(1, &fill(901), Nanos(50));
+        assert_eq!(leaving.iter().map(inode).collect::<Vec<_>>(), [1, 2]);
         let asked = &leaving[0];
-        assert_eq!(inode(asked), 1);
         decider.event(&event(Kind::Opened, 3, 60, 50), 1);
         decider.merge(1, 0);
         decider.done(asked.decision, dropped(asked), false);
         let next = decider.relieve(0, &fill(990), Nanos(70));
-        assert_eq!(next.iter().map(inode).collect::<Vec<_>>(), [2], "1 has left, 3 is open");
+        let files: Vec<_> = next.iter().map(inode).collect();
+        assert_eq!(files, [4], "1 has left, 2 is leaving, 3 is open");
         assert!(decider.relieve(1, &fill(990), Nanos(71)).is_empty());
+    }
+
+    /// A service that ends while its memory is short.
+    #[test]
+    fn what_is_leaving_a_memory_that_is_gone_leaves_the_one_around_it_once() {
+        for enforce in [false, true] {
+            let mut decider = decider(enforce);
+            for file in 1..=4 {
+                decider.event(&event(Kind::Opened, file, 10 * file, 0), 1);
+                decider.event(&event(Kind::Closed, file, 10 * file + 1, 50), 1);
+            }
+            let mut asked = decider.relieve(1, &fill(910), Nanos(100));
+            decider.merge(1, 0);
+            asked.extend(decider.relieve(0, &fill(910), Nanos(101)));
+            assert_eq!(asked.len(), if enforce { 2 } else { 0 });
+            // The pages are there still.
+            let more = decider.relieve(0, &fill(1010), Nanos(102));
+            if !enforce {
+                assert_eq!((decider.totals().left, decider.totals().left_bytes), (4, page() * 200));
+                continue;
+            }
+            assert_eq!(more.iter().map(inode).collect::<Vec<_>>(), [3, 4]);
+            // One that could not leave is asked for again there.
+            decider.done(asked[0].decision, Outcome::InUse, true);
+            let later = Nanos(102) + AGAIN;
+            let again = decider.relieve(0, &fill(1200), later);
+            assert_eq!(again.iter().map(inode).collect::<Vec<_>>(), [1]);
+        }
     }
 
     /// What is written when it is to leave already is late; what was only read has nothing to write.
