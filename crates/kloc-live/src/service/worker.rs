@@ -15,7 +15,7 @@ use crate::act::residency::residency;
 use crate::act::{extents, lease, pages, prefetch};
 use crate::decide::decider::{Aim, Request};
 use crate::decide::journal::Outcome;
-use crate::observe::event::{FileEvent, page};
+use crate::observe::event::{FileEvent, Kind, page};
 use crate::service::filters::Paths;
 use crate::service::todo::{Slow, Todo, Turn};
 
@@ -27,10 +27,11 @@ const WAITING: usize = 1024;
 const NAME: &str = "kloc-worker";
 
 /// Whether an event is of a daemon's work, this one's or another's: it opens files to see whether
-/// anybody uses them, which is no use.
+/// anybody uses them, which is no use. An inode that goes is gone whoever lets go of it last: a file
+/// may be deleted while it is being looked at.
 pub fn is_work(event: &FileEvent) -> bool {
     let (name, rest) = event.command.split_at(NAME.len());
-    name == NAME.as_bytes() && rest[0] == 0
+    event.kind != Kind::Evicted && name == NAME.as_bytes() && rest[0] == 0
 }
 
 /// What is done to a file whose pages are to leave.
@@ -294,7 +295,7 @@ fn meet(
 mod tests {
     use std::time::{Duration, Instant};
 
-    use terrace_core::{Bytes, ContextId, ContextIdentity};
+    use terrace_core::{Bytes, ContextId, ContextIdentity, Nanos};
 
     use super::*;
     use crate::act::handle::{identity, is_supported};
@@ -319,6 +320,29 @@ mod tests {
             assert!(begun.elapsed() < Duration::from_secs(30), "no answer");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// It would be known for ever otherwise.
+    #[test]
+    fn a_file_that_goes_while_the_worker_has_it_open_is_gone() {
+        let event = |kind, command: &[u8; 16]| FileEvent {
+            kind,
+            at: Nanos(1),
+            file: ContextIdentity::File { device: 1, inode: 1, generation: 1 },
+            magic: EXT4,
+            pages: 0,
+            length: Bytes::ZERO,
+            extents: None,
+            links: 0,
+            written: false,
+            group: 0,
+            process: 1,
+            command: *command,
+        };
+        let is = |kind, command| is_work(&event(kind, command));
+        let (ours, other) = (b"kloc-worker\0\0\0\0\0", b"kloc-workers\0\0\0\0");
+        assert!(is(Kind::Opened, ours) && is(Kind::Closed, ours));
+        assert!(!is(Kind::Evicted, ours) && !is(Kind::Opened, other));
     }
 
     /// A look that was not taken on must not count as made.
