@@ -189,7 +189,8 @@ impl Daemon {
             }
             std::thread::sleep(if is_near { SHORT_PAUSE } else { PAUSE });
         }
-        // What was begun is waited for no longer than it takes.
+        // What was begun is waited for no longer than it takes; the last status tells of it.
+        self.worker.end();
         self.take_done();
     }
 

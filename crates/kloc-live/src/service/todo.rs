@@ -71,6 +71,13 @@ impl<J> Todo<J> {
         self.new.len() + self.slow.len() + self.ahead.len() + self.questions.len()
     }
 
+    /// All that waits, when nothing is done any more.
+    pub(super) fn rest(self) -> impl Iterator<Item = J> {
+        let slow = self.slow.into_iter().map(|slow| slow.job);
+        let ahead = self.ahead.into_iter().map(|(job, _)| job);
+        self.new.into_iter().chain(slow).chain(ahead).chain(self.questions)
+    }
+
     /// A job that memory is short for.
     pub(super) fn add(&mut self, job: J) {
         self.new.push_back(job);

@@ -50,6 +50,19 @@ struct Job {
     way: Way,
 }
 
+/// Why nothing was done at the end.
+const ENDED: &str = "the worker has ended";
+
+impl Job {
+    /// The answer if it is not done, for this reason; `again` if it may be possible later. Nothing if
+    /// no decision belongs to it.
+    fn not_done(&self, reason: &str, again: bool) -> Option<Done> {
+        let Request { decision, aim, .. } = self.request;
+        let outcome = Outcome::LeftAlone { reason: reason.to_owned() };
+        matches!(aim, Aim::Leave | Aim::ComeBack).then_some(Done { decision, outcome, again })
+    }
+}
+
 /// What has become of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
@@ -104,16 +117,26 @@ impl Worker {
     /// Has something done. Says so at once if there is no room for it; what is only to be clean
     /// later is written when it leaves then.
     pub fn ask(&self, request: Request, way: Way) -> Option<Done> {
-        let jobs = self.jobs.as_ref()?;
-        let decision = request.decision;
-        let is_decided = matches!(request.aim, Aim::Leave | Aim::ComeBack);
-        let (reason, again) = match jobs.try_send(Job { request, way }) {
-            Ok(()) => return None,
-            Err(TrySendError::Full(_)) => ("too much is being done already", true),
-            Err(TrySendError::Disconnected(_)) => ("the worker has ended", false),
+        let job = Job { request, way };
+        let sent = match &self.jobs {
+            Some(jobs) => jobs.try_send(job),
+            None => Err(TrySendError::Disconnected(job)),
         };
-        let outcome = Outcome::LeftAlone { reason: reason.to_owned() };
-        is_decided.then_some(Done { decision, outcome, again })
+        match sent {
+            Ok(()) => None,
+            Err(TrySendError::Full(job)) => job.not_done("too much is being done already", true),
+            Err(TrySendError::Disconnected(job)) => job.not_done(ENDED, false),
+        }
+    }
+
+    /// Ends it: what was begun comes to its end, and what waits is not done. [`Worker::done`] tells of
+    /// all that was asked for then.
+    pub fn end(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 
     /// What has been done since the last time.
@@ -124,18 +147,30 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // What waits is not done; what was begun ends.
-        self.stop.store(true, Ordering::Relaxed);
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 
 fn work(asked: &mut Receiver<Job>, tell: &Sender<Done>, below: &Paths, stop: &AtomicBool) {
-    let mut mounts = Mounts::default();
     let mut todo = Todo::new();
+    until_end(asked, tell, below, stop, &mut todo);
+    for job in todo.rest().chain(asked.try_iter()) {
+        if let Some(done) = job.not_done(ENDED, false) {
+            // Whoever asked may have gone.
+            let _ = tell.send(done);
+        }
+    }
+}
+
+/// Does what is asked for until there is nobody to ask, or it is told to stop.
+fn until_end(
+    asked: &mut Receiver<Job>,
+    tell: &Sender<Done>,
+    below: &Paths,
+    stop: &AtomicBool,
+    todo: &mut Todo<Job>,
+) {
+    let mut mounts = Mounts::default();
     let add = |todo: &mut Todo<Job>, job: Job| match job.request.aim {
         Aim::WriteBack => todo.add_ahead(job),
         Aim::Look => todo.add_question(job),
@@ -145,7 +180,7 @@ fn work(asked: &mut Receiver<Job>, tell: &Sender<Done>, below: &Paths, stop: &At
         while todo.len() < WAITING
             && let Ok(job) = asked.try_recv()
         {
-            add(&mut todo, job);
+            add(todo, job);
         }
         if stop.load(Ordering::Relaxed) {
             return;
@@ -171,7 +206,7 @@ fn work(asked: &mut Receiver<Job>, tell: &Sender<Done>, below: &Paths, stop: &At
                     None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 };
                 match waited {
-                    Ok(job) => add(&mut todo, job),
+                    Ok(job) => add(todo, job),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
@@ -184,7 +219,7 @@ fn work(asked: &mut Receiver<Job>, tell: &Sender<Done>, below: &Paths, stop: &At
             continue;
         }
         let decision = job.request.decision;
-        let (outcome, again) = match meet(&mut mounts, job, below, slow, &mut todo) {
+        let (outcome, again) = match meet(&mut mounts, job, below, slow, todo) {
             Ok(Some(met)) => met,
             Ok(None) => continue,
             Err(error) => {
@@ -418,6 +453,29 @@ mod tests {
         let text = told(&filters).remove(0);
         let end = "no file was looked at, below it or elsewhere (1 file gone before that)";
         assert!(text.ends_with(end), "{text}");
+    }
+
+    /// However much of it waits when the daemon ends: no decision stays without an outcome.
+    #[test]
+    fn all_that_was_asked_for_is_answered_at_the_end() {
+        let mut worker = Worker::new(Vec::new()).expect("a thread");
+        let file = ContextIdentity::File { device: u64::MAX, inode: 1, generation: 1 };
+        let (context, bytes) = (ContextId(1), Bytes::ZERO);
+        let request = |decision, aim| Request { context, decision, file, magic: EXT4, bytes, aim };
+        let mut answers = Vec::new();
+        for decision in 1..=300 {
+            answers.extend(worker.ask(request(decision, Aim::Leave), Way::Drop));
+            answers.extend(worker.ask(request(0, Aim::WriteBack), Way::Drop));
+        }
+        worker.end();
+        let late = worker.ask(request(301, Aim::Leave), Way::Drop);
+        answers.extend(late.clone());
+        answers.extend(worker.done());
+        let mut numbers: Vec<_> = answers.iter().map(|done| done.decision).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (1..=301).collect::<Vec<_>>());
+        assert!(late.is_some_and(|done| !done.again), "nobody does it any more");
+        assert_eq!(worker.ask(request(0, Aim::WriteBack), Way::Drop), None);
     }
 
     #[test]
