@@ -307,6 +307,11 @@ impl Contexts {
     }
 
     fn insert(&mut self, event: &FileEvent, scope: usize) -> ContextId {
+        // Numbers come round after some weeks of many new files; a file that was open all the time
+        // has its own still.
+        while self.all.contains_key(&ContextId(self.next)) {
+            self.next = self.next.wrapping_add(1).max(1);
+        }
         let id = ContextId(self.next);
         self.next = self.next.wrapping_add(1).max(1);
         self.ever += 1;
@@ -401,6 +406,24 @@ pub(super) mod tests {
         assert!(contexts.find(&open).is_some(), "what is open stays");
         let last = ContextIdentity::File { device: 1, inode: 39, generation: 1 };
         assert!(contexts.find(&last).is_some());
+    }
+
+    #[test]
+    fn a_file_keeps_its_number_when_numbers_come_round() {
+        let mut contexts = Contexts::new(8);
+        enter(&mut contexts, Kind::Opened, 1, 1, 4);
+        contexts.next = u32::MAX;
+        for inode in 2..=4 {
+            enter(&mut contexts, Kind::Opened, inode, inode, 4);
+        }
+        let number = |inode| {
+            let file = ContextIdentity::File { device: 1, inode, generation: 1 };
+            contexts
+                .find(&file)
+                .map(|tracked| (tracked.context.id.0, tracked.context.identity == file))
+        };
+        let numbers = [1, 2, 3, 4].map(number);
+        assert_eq!(numbers, [1, u32::MAX, 2, 3].map(|number| Some((number, true))));
     }
 
     /// A file that is deleted while it is open goes before its close is told.
