@@ -184,6 +184,25 @@ impl Contexts {
         }
     }
 
+    /// Takes all files that seem to be open as closed; gives them, each with its memory, those that
+    /// were opened first first.
+    pub(super) fn close_all(&mut self, now: Nanos) -> Vec<(ContextId, usize)> {
+        let mut open: Vec<_> =
+            self.all.values_mut().filter(|tracked| tracked.is_active()).collect();
+        open.sort_unstable_by_key(|tracked| (tracked.context.active, tracked.context.id));
+        let close = |tracked: &mut Tracked| {
+            let (context, change) = (tracked.context.id, ContextChange::Closed);
+            let at = now.max(tracked.context.active);
+            while tracked.is_active()
+                && tracked.context.apply(&ContextEvent { at, cpu: Cpu(0), context, change }).is_ok()
+            {
+            }
+            tracked.refusals = 0;
+            (context, tracked.scope)
+        };
+        open.into_iter().map(close).collect()
+    }
+
     /// Makes room for one more: the file that was closed first goes, or, where all are open, the
     /// one that was used first. Gives who went.
     ///

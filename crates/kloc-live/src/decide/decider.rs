@@ -291,6 +291,18 @@ impl Decider {
         }
     }
 
+    /// Events were lost, among them perhaps the last closes of files, which would stay for ever. So what
+    /// seems to be open waits to leave as if it had been closed now: it is the lease that keeps what
+    /// is open. Who only observes has none.
+    pub fn doubt(&mut self) {
+        if !self.config.enforce {
+            return;
+        }
+        for (id, scope) in self.contexts.close_all(self.now) {
+            self.memory(scope).guard.closed(id);
+        }
+    }
+
     /// A memory is no more: its files belong to another one, those that were closed first first. What
     /// is leaving, or would have left, does not leave that one once more.
     pub fn merge(&mut self, from: usize, to: usize) {
@@ -763,6 +775,36 @@ mod tests {
         assert_eq!(asked.iter().map(inode).collect::<Vec<_>>(), [2]);
         let asked = decider.relieve(0, &fill(990), Nanos(301));
         assert_eq!(asked.iter().map(inode).collect::<Vec<_>>(), [1]);
+    }
+
+    /// The ring has room for so many events only.
+    #[test]
+    fn a_file_whose_close_was_lost_leaves_unless_somebody_has_it_open() {
+        for enforce in [false, true] {
+            let mut decider = decider(enforce);
+            for inode in [1, 2] {
+                decider.event(&event(Kind::Opened, inode, inode, 50), 0);
+                decider.event(&event(Kind::Opened, inode, 2 + inode, 50), 0);
+            }
+            decider.event(&event(Kind::Closed, 2, 5, 50), 0);
+            cycle(&mut decider, 3, 10, 0);
+            decider.doubt();
+            let asked = decider.relieve(0, &fill(990), Nanos(100));
+            if !enforce {
+                assert_eq!(decider.totals().left, 1, "what is open stays");
+                continue;
+            }
+            assert_eq!(asked.iter().map(inode).collect::<Vec<_>>(), [3, 1, 2]);
+            decider.done(asked[1].decision, dropped(&asked[1]), false);
+            decider.done(asked[2].decision, Outcome::InUse, true);
+            // Whoever has it closes it in the end.
+            decider.event(&event(Kind::Closed, 2, 110, 50), 0);
+            let next = decider.relieve(0, &fill(990), Nanos(120));
+            assert_eq!(next.iter().map(inode).collect::<Vec<_>>(), [2]);
+            decider.doubt();
+            let again = decider.relieve(0, &fill(1200), Nanos(130));
+            assert!(again.is_empty(), "nothing seems to be open any more: {again:?}");
+        }
     }
 
     /// A control group that is gone: its pages are its parent's, and so are its files.

@@ -101,6 +101,8 @@ pub struct Daemon {
     unknown_groups: bool,
     /// Whether events waited when they were taken last.
     behind: bool,
+    /// Events that were lost by the last look.
+    lost: u64,
     looks: u32,
 }
 
@@ -155,6 +157,7 @@ impl Daemon {
             filters: Filters::new(&setup.wanted.devices, &setup.groups, worker.paths()),
             unknown_groups: false,
             behind: false,
+            lost: 0,
             looks: 0,
             setup,
             source,
@@ -284,6 +287,10 @@ impl Daemon {
     }
 
     fn look(&mut self) {
+        let lost = self.source.lost();
+        if std::mem::replace(&mut self.lost, lost) != lost {
+            self.decider.doubt();
+        }
         // A group that has got a limit since has told of nothing.
         self.looks += 1;
         if std::mem::take(&mut self.unknown_groups) || self.looks.is_multiple_of(LOOKS) {
