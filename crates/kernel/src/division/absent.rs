@@ -33,7 +33,8 @@ const LOCAL: [&str; 14] = [
 /// File systems that hold no files: what is in them is memory of programs, or the kernel's.
 const NO_FILES: [&str; 8] =
     ["devpts", "devtmpfs", "hugetlbfs", "mqueue", "proc", "ramfs", "sysfs", "tmpfs"];
-/// How long a file is looked at after the last process has closed it.
+/// How long a file is looked at after the last process has closed it: at least so long, and until a
+/// round has not found it any more.
 const KEPT: Nanos = Nanos::seconds(60);
 const PAGE: u64 = 4096;
 
@@ -118,6 +119,9 @@ struct Round {
     ahead: Vec<PathBuf>,
     /// The one that is gone through.
     here: Option<fs::ReadDir>,
+    /// When it began, and when the one before did.
+    begun: Nanos,
+    before: Nanos,
     /// What could not be learnt of in this round, and files that were too many.
     unread: usize,
     beyond: BTreeSet<Which>,
@@ -291,7 +295,8 @@ impl Round {
         self.here.is_none() && self.ahead.is_empty()
     }
 
-    fn begin(&mut self, processes: &[u32]) {
+    fn begin(&mut self, now: Nanos, processes: &[u32]) {
+        (self.before, self.begun) = (self.begun, now);
         let of = |process: &u32| ["map_files", "fd"].map(|name| format!("/proc/{process}/{name}"));
         self.ahead = processes.iter().rev().flat_map(of).map(PathBuf::from).collect();
         (self.unread, self.beyond) = (0, BTreeSet::new());
@@ -313,7 +318,7 @@ impl Absent {
     fn look_at(&mut self, now: Nanos, processes: &[u32], entries: usize) -> Found {
         let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
         if self.round.is_over() {
-            self.round.begin(processes);
+            self.round.begin(now, processes);
         }
         // Processes see mounts of their own.
         let mut seen: Option<(PathBuf, Vec<(PathBuf, String)>)> = None;
@@ -342,7 +347,9 @@ impl Absent {
                 Led::Unread => self.round.unread += 1,
             }
         }
-        self.known.retain(|_, known| now < known.used + KEPT);
+        // What this round has not come to yet is as open as it was in the last one.
+        let before = self.round.before;
+        self.known.retain(|_, known| now < known.used + KEPT || known.used >= before);
         let mut found = Found { unread: self.round.unread(), ..Found::default() };
         let leased = leased(&read("/proc/locks".into()));
         for (file, known) in &self.known {
@@ -408,6 +415,26 @@ mod tests {
         absent.look(Nanos::seconds(61), &[]);
         assert!(!absent.known.contains_key(&which), "it was used last a minute ago");
     }
+    /// Of very many descriptors one round takes minutes.
+    #[test]
+    fn an_open_file_is_known_until_a_round_has_not_found_it() {
+        if supported().is_err() {
+            return;
+        }
+        let directory = tempfile::tempdir_in(".").unwrap();
+        let file = File::create(directory.path().join("file")).unwrap();
+        let which = identity(&file).unwrap();
+        let (mut absent, me) = (Absent::default(), [std::process::id()]);
+        absent.look(Nanos::ZERO, &me);
+        assert!(absent.known.contains_key(&which));
+        absent.look_at(Nanos::seconds(90), &me, 0);
+        assert!(absent.known.contains_key(&which), "the second round has not come to it");
+        drop(file);
+        absent.look(Nanos::seconds(180), &me);
+        absent.look(Nanos::seconds(181), &me);
+        assert!(!absent.known.contains_key(&which), "the second round has not found it");
+    }
+
     /// The parts of one round are put together, and what does not count is left out.
     #[test]
     fn many_descriptors_are_gone_through_part_by_part() {

@@ -205,6 +205,12 @@ impl Keeper {
                 self.swap_disks.look(&self.root, &self.swap_devices);
             }
         }
+        let is_late = self.looker.is_late(now);
+        if is_late {
+            // Nothing is divided by what was out long ago, and the report says that nothing is known.
+            let Found { files, unread, .. } = self.found.0;
+            self.found.0 = Found { unread: files + unread, ..Found::default() };
+        }
         let from_swap = if self.swaps_to_disk { self.swap_disks.page() } else { FROM_ZRAM };
         let files = Evidence {
             held: counts.files,
@@ -221,7 +227,7 @@ impl Keeper {
             window: Nanos::ZERO,
             each: cycles(self.clock, from_swap),
         };
-        self.divider.look(&Look { at: now, full, files, program });
+        self.divider.look(&Look { at: now, full: full && !is_late, files, program });
         self.division.set(self.budget, self.divider.share());
     }
 

@@ -12,6 +12,9 @@ use super::absent::{Absent, Found};
 /// No look begins before so many times as long as the last one took.
 const REST: u64 = 50;
 
+/// After this time without an answer, what was found before is none any more.
+const LATE: Nanos = Nanos::seconds(60);
+
 /// A look that was asked for.
 type Asked = (Nanos, Vec<u32>);
 
@@ -66,6 +69,12 @@ impl Looker {
         }
     }
 
+    /// Whether a look waits for something, or its thread has failed, so that nobody knows what is out by
+    /// now.
+    pub(super) fn is_late(&self, now: Nanos) -> bool {
+        self.under_way.is_some_and(|at| now >= at + LATE)
+    }
+
     /// What a look has found that was made since the last call.
     pub(super) fn take(&mut self, now: Nanos) -> Option<Found> {
         match self.answers.try_recv() {
@@ -98,6 +107,30 @@ mod tests {
             }
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// A process that is stuck may keep whoever looks at its mappings waiting.
+    #[test]
+    fn a_look_that_does_not_come_to_its_end_is_late() {
+        let (go, gone) = sync_channel::<()>(0);
+        let mut looker = Looker::start_with(move |_, _| {
+            // The second time nobody lets it go on, and it fails.
+            gone.recv().unwrap();
+            Found::default()
+        })
+        .unwrap();
+        assert!(!looker.is_late(Nanos::seconds(1000)), "none was asked for");
+        looker.ask(Nanos::seconds(5), &[]);
+        assert!(!looker.is_late(Nanos::seconds(5) + LATE - Nanos(1)));
+        assert!(looker.is_late(Nanos::seconds(5) + LATE));
+        go.send(()).unwrap();
+        await_answer(&mut looker, Nanos::seconds(90));
+        assert!(!looker.is_late(Nanos::seconds(1000)));
+        let now = looker.not_before;
+        looker.ask(now, &[]);
+        drop(go);
+        assert_eq!(looker.take(now), None);
+        assert!(looker.is_late(now + LATE));
     }
 
     #[test]

@@ -74,7 +74,8 @@ pub struct Guarded {
     pub cpu: Nanos,
     /// Whether it brakes now.
     pub brakes: bool,
-    /// The most that it has seen above the budget.
+    /// The most that it has seen above the budget since it was asked last: a peak, not what is above it
+    /// now.
     pub exceeded: Bytes,
     /// Times that the limit above the budget had to be raised: the kernel found nothing to put out,
     /// and threads waited.
@@ -119,48 +120,15 @@ impl Guard {
     /// # Errors
     /// If the kernel does not tell of crossings.
     pub(super) fn start(
-        (group, files_count): (Group, bool),
+        group: (Group, bool),
         fast: Bytes,
         brake: Arc<Brake>,
         bound: Option<(Arc<Bound>, OwnedFd)>,
         asking: Asking,
         free_swap: fn() -> Bytes,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            fast: AtomicU64::new(fast.get()),
-            files: AtomicU64::new(group.files().filter(|_| !files_count).unwrap_or_default().get()),
-            files_count,
-            loose: AtomicBool::new(false),
-            policy: AtomicBool::new(false),
-            over: AtomicBool::new(false),
-            told: Mutex::default(),
-            ready: Mutex::default(),
-            setting: AtomicBool::new(false),
-            refused: AtomicBool::new(false),
-        });
-        let wake = event()?;
-        let mut watch = Watch {
-            woken: wake.try_clone()?,
-            shared: Arc::clone(&shared),
-            crossed: None,
-            group,
-            brake,
-            bound,
-            raised: Bytes::ZERO,
-            changed: Instant::now(),
-            lifted: None,
-            rose: None,
-            progress: None,
-            asking,
-            came: None,
-            brakes: false,
-            at_bound: false,
-            read: None,
-            watches_files: false,
-            exceeded: Bytes::ZERO,
-            locked: Bytes::ZERO,
-            free_swap,
-        };
+        let mut watch = Watch::new(group, fast, brake, bound, asking, free_swap)?;
+        let (shared, wake) = (Arc::clone(&watch.shared), watch.woken.try_clone()?);
         // The limit is there before the program has its first page.
         watch.look();
         let builder = thread::Builder::new().name("terrace-guard".into());
@@ -277,8 +245,6 @@ struct Watch {
     read: Option<Instant>,
     /// Whether there would be as much as is room made at, if the files' pages were none.
     watches_files: bool,
-    /// The most above a budget that was seen.
-    exceeded: Bytes,
     /// What cannot be put out at all.
     locked: Bytes,
     /// What of swap is free.
@@ -339,6 +305,50 @@ pub(super) fn order(resident: Bytes, fast: Bytes, fills: Option<BytesPerSecond>)
 }
 
 impl Watch {
+    /// As it is before the first look.
+    fn new(
+        (group, files_count): (Group, bool),
+        fast: Bytes,
+        brake: Arc<Brake>,
+        bound: Option<(Arc<Bound>, OwnedFd)>,
+        asking: Asking,
+        free_swap: fn() -> Bytes,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            fast: AtomicU64::new(fast.get()),
+            files: AtomicU64::new(group.files().filter(|_| !files_count).unwrap_or_default().get()),
+            files_count,
+            loose: AtomicBool::new(false),
+            policy: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            told: Mutex::default(),
+            ready: Mutex::default(),
+            setting: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+        });
+        Ok(Self {
+            woken: event()?,
+            shared,
+            crossed: None,
+            group,
+            brake,
+            bound,
+            raised: Bytes::ZERO,
+            changed: Instant::now(),
+            lifted: None,
+            rose: None,
+            progress: None,
+            asking,
+            came: None,
+            brakes: false,
+            at_bound: false,
+            read: None,
+            watches_files: false,
+            locked: Bytes::ZERO,
+            free_swap,
+        })
+    }
+
     fn run(mut self) {
         run_first();
         let mut spent = sys::thread_cpu();
@@ -359,6 +369,11 @@ impl Watch {
 
     fn tell(&self, change: impl FnOnce(&mut Guarded)) {
         change(&mut self.shared.told.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The most above the budget that was told since somebody asked.
+    fn exceeded(&self) -> Bytes {
+        self.shared.told.lock().unwrap_or_else(PoisonError::into_inner).exceeded
     }
 
     fn fast(&self) -> Bytes {
@@ -523,8 +538,9 @@ impl Watch {
         };
         let is_due = self.read.is_none_or(|at| now >= at + every);
         // Files' pages may have come meanwhile, which are no part of what is told below.
-        let is_most = resident > fast + self.exceeded;
-        if charged >= marks.low && (is_due || is_most) {
+        let is_most = resident > fast + self.exceeded();
+        let reads = charged >= marks.low && (is_due || is_most);
+        if reads {
             self.read = Some(now);
             let (files, locked) =
                 self.group.files_and_locked().unwrap_or((self.files(), self.locked));
@@ -583,8 +599,8 @@ impl Watch {
                 self.make_room(resident, fast);
             }
         }
-        if resident > fast {
-            self.exceeded = self.exceeded.max(resident - fast);
+        // What was not read just now was no more than what was told. By now that may have been asked for.
+        if reads && resident > fast {
             self.tell(|told| told.exceeded = told.exceeded.max(resident - fast));
         }
         self.set_marks();
@@ -757,6 +773,31 @@ mod tests {
             thread::sleep(Duration::from_millis(1));
         }
         assert!(!directory.peek("memory.limit_in_bytes").starts_with("-1"));
+    }
+
+    /// After a larger excess, files' pages that have come since would pass for memory of the program
+    /// that lies above its budget.
+    #[test]
+    fn what_is_above_the_budget_is_told_as_the_most_since_it_was_asked() {
+        let (directory, group) = Directory::new();
+        let reclaimer = Reclaimer::start(|_| Ok(())).unwrap();
+        let (brake, asking) = (Arc::new(Brake::new(group.clone())), reclaimer.asking());
+        let swap: fn() -> Bytes = || Bytes::gib(1);
+        let mut watch = Watch::new((group, false), FAST, brake, None, asking, swap).unwrap();
+        let mut exceeded = |files: u64, charged: Bytes| {
+            let stat = format!("total_cache {}\ntotal_unevictable 0\n", files << 20);
+            directory.put("memory.stat", &stat);
+            directory.charge(charged);
+            // It is not time yet to read what files' pages are.
+            watch.read = Some(Instant::now() + Duration::from_secs(3600));
+            watch.look();
+            let mut told = watch.shared.told.lock().unwrap();
+            std::mem::take(&mut told.exceeded)
+        };
+        assert_eq!(exceeded(0, FAST + Bytes::mib(50)), Bytes::mib(50));
+        assert_eq!(exceeded(0, FAST), Bytes::ZERO, "it is there no longer");
+        assert_eq!(exceeded(20, FAST + Bytes::mib(20)), Bytes::ZERO, "those are files' pages");
+        assert_eq!(exceeded(20, FAST + Bytes::mib(30)), Bytes::mib(10), "less than once is told");
     }
 
     /// With swap full, or memory locked, the kernel would find nothing.

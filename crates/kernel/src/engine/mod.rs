@@ -219,6 +219,8 @@ impl<W: World> Engine<W> {
     /// # Errors
     /// If the run had been let go above the old one, and cannot be held again.
     pub fn set_fast(&mut self, fast: Bytes) -> io::Result<()> {
+        // What it has told so far was about the budget before.
+        self.guarded(self.stats.settled);
         // What was above a larger budget has to leave first.
         self.stats.settled &= self.stats.resident <= fast;
         self.fast = fast;
@@ -320,7 +322,7 @@ impl<W: World> Engine<W> {
         let released = self.world.release();
         let off = self.brake(false);
         // Both to the end.
-        self.guarded();
+        self.guarded(self.stats.settled);
         self.count_direct();
         off.and(released)
     }
@@ -338,12 +340,15 @@ impl<W: World> Engine<W> {
             self.recent = now;
             books.age_accesses();
         }
+        // What the guard has seen above the budget was there before this look.
+        let settled = self.stats.settled;
         self.weigh();
-        self.guarded();
+        self.guarded(settled);
     }
 
-    /// Takes over what the guard has done since the last step.
-    fn guarded(&mut self) {
+    /// Takes over what the guard has done since the last step; `settled` says whether the run had been
+    /// within its budget by then.
+    fn guarded(&mut self, settled: bool) {
         let done = self.world.take_guarded();
         self.count_braking();
         self.stats.lifted += done.lifted;
@@ -352,7 +357,7 @@ impl<W: World> Engine<W> {
         }
         self.stats.reclaimed += done.asked;
         self.stats.own_cpu += done.cpu;
-        if self.stats.settled {
+        if settled {
             self.stats.exceeded = self.stats.exceeded.max(done.exceeded);
         }
         if !done.exceeded.is_zero() {

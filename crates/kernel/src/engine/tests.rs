@@ -51,6 +51,8 @@ struct Fake {
     hard: bool,
     /// The guard has raised it so often since it was asked.
     lifted: u64,
+    /// It has seen so much above the budget since then.
+    exceeded: Bytes,
     /// The run puts so much out itself between two looks.
     by_itself: Bytes,
     /// The sum, where the kernel counts that.
@@ -147,7 +149,9 @@ impl World for Fake {
         self.hard
     }
     fn take_guarded(&mut self) -> Guarded {
-        Guarded { lifted: std::mem::take(&mut self.lifted), ..Guarded::default() }
+        let (lifted, exceeded) =
+            (std::mem::take(&mut self.lifted), std::mem::take(&mut self.exceeded));
+        Guarded { lifted, exceeded, ..Guarded::default() }
     }
     fn take_helped(&mut self) -> Nanos {
         Nanos::ZERO
@@ -458,6 +462,29 @@ fn time_in_which_the_engine_and_the_guard_brake_is_told_once() {
     let stats = engine.stats();
     assert_eq!(stats.braked, 1);
     assert!(stats.braked_time > Nanos::ZERO && stats.braked_time <= elapsed, "{stats:?} {elapsed}");
+}
+
+/// The guard tells of it together with the first look at which the lower budget is kept.
+#[test]
+fn what_a_run_had_when_its_budget_was_lowered_is_not_above_it() {
+    let mut engine = engine(None, true);
+    engine.world().touch(0..3000);
+    step(&mut engine, 1);
+    assert!(engine.stats().settled);
+    engine.world().exceeded = Bytes::mib(5);
+    engine.set_fast(FAST / 2).expect("nothing was let go");
+    // That was above the larger budget.
+    assert_eq!(engine.stats().exceeded, Bytes::mib(5));
+    assert_eq!(engine.stats().resident_peak, FAST + Bytes::mib(5));
+    assert!(!engine.stats().settled);
+    (0..2000).for_each(|page| engine.world().put_out(page));
+    engine.world().exceeded = Bytes::mib(7);
+    step(&mut engine, 1);
+    assert!(engine.stats().settled);
+    assert_eq!(engine.stats().exceeded, Bytes::mib(5), "it came from above");
+    engine.world().exceeded = Bytes::mib(6);
+    step(&mut engine, 1);
+    assert_eq!(engine.stats().exceeded, Bytes::mib(6));
 }
 
 #[test]

@@ -108,6 +108,7 @@ pub struct Contexts {
     by_identity: HashMap<ContextIdentity, ContextId>,
     all: HashMap<ContextId, Tracked>,
     next: u32,
+    ever: u64,
     doubts: Doubts,
     lifetimes: Lifetimes,
 }
@@ -120,6 +121,7 @@ impl Contexts {
             by_identity: HashMap::new(),
             all: HashMap::new(),
             next: 1,
+            ever: 0,
             doubts: Doubts::default(),
             lifetimes: Lifetimes::default(),
         }
@@ -138,6 +140,11 @@ impl Contexts {
     /// Whether none is known.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
+    }
+
+    /// How many there are and were.
+    pub fn ever(&self) -> u64 {
+        self.ever
     }
 
     /// What could not be told exactly.
@@ -175,6 +182,25 @@ impl Contexts {
                 tracked.transferred += bytes;
             }
         }
+    }
+
+    /// Takes all files that seem to be open as closed; gives them, each with its memory, those that
+    /// were opened first first.
+    pub(super) fn close_all(&mut self, now: Nanos) -> Vec<(ContextId, usize)> {
+        let mut open: Vec<_> =
+            self.all.values_mut().filter(|tracked| tracked.is_active()).collect();
+        open.sort_unstable_by_key(|tracked| (tracked.context.active, tracked.context.id));
+        let close = |tracked: &mut Tracked| {
+            let (context, change) = (tracked.context.id, ContextChange::Closed);
+            let at = now.max(tracked.context.active);
+            while tracked.is_active()
+                && tracked.context.apply(&ContextEvent { at, cpu: Cpu(0), context, change }).is_ok()
+            {
+            }
+            tracked.refusals = 0;
+            (context, tracked.scope)
+        };
+        open.into_iter().map(close).collect()
     }
 
     /// Makes room for one more: the file that was closed first goes, or, where all are open, the
@@ -300,8 +326,14 @@ impl Contexts {
     }
 
     fn insert(&mut self, event: &FileEvent, scope: usize) -> ContextId {
+        // Numbers come round after some weeks of many new files; a file that was open all the time
+        // has its own still.
+        while self.all.contains_key(&ContextId(self.next)) {
+            self.next = self.next.wrapping_add(1).max(1);
+        }
         let id = ContextId(self.next);
         self.next = self.next.wrapping_add(1).max(1);
+        self.ever += 1;
         let created = ContextEvent {
             at: event.at,
             cpu: Cpu(0),
@@ -388,10 +420,29 @@ pub(super) mod tests {
         }
         assert!(contexts.len() <= 16);
         assert_eq!(contexts.len() as u64 + contexts.doubts().forgotten, 41);
+        assert_eq!(contexts.ever(), 41);
         let open = ContextIdentity::File { device: 1, inode: 100, generation: 1 };
         assert!(contexts.find(&open).is_some(), "what is open stays");
         let last = ContextIdentity::File { device: 1, inode: 39, generation: 1 };
         assert!(contexts.find(&last).is_some());
+    }
+
+    #[test]
+    fn a_file_keeps_its_number_when_numbers_come_round() {
+        let mut contexts = Contexts::new(8);
+        enter(&mut contexts, Kind::Opened, 1, 1, 4);
+        contexts.next = u32::MAX;
+        for inode in 2..=4 {
+            enter(&mut contexts, Kind::Opened, inode, inode, 4);
+        }
+        let number = |inode| {
+            let file = ContextIdentity::File { device: 1, inode, generation: 1 };
+            contexts
+                .find(&file)
+                .map(|tracked| (tracked.context.id.0, tracked.context.identity == file))
+        };
+        let numbers = [1, 2, 3, 4].map(number);
+        assert_eq!(numbers, [1, u32::MAX, 2, 3].map(|number| Some((number, true))));
     }
 
     /// A file that is deleted while it is open goes before its close is told.

@@ -1,12 +1,12 @@
 //! From events and pressure to what is to be done.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, ContextId, ContextIdentity, Nanos};
 use terrace_kloc::{GuardConfig, ReuseGuard};
 
-use super::contexts::{Change, Contexts, Departure};
+use super::contexts::{Change, Contexts, Departure, Tracked};
 use super::journal::{Decision, Journal, Outcome};
 use crate::observe::event::{FileEvent, page};
 
@@ -154,6 +154,16 @@ struct Asked {
     bytes: Bytes,
     /// The number of the file's last close.
     close: u64,
+    /// What its uses were then.
+    uses: Uses,
+}
+
+/// By what it is seen whether a file was used since: how often it was opened, and when it was closed
+/// last. A close may be seen without its open.
+type Uses = (u64, Option<Nanos>);
+
+fn uses(tracked: &Tracked) -> Uses {
+    (tracked.opened, tracked.context.last_close)
 }
 
 /// A file that could not leave is asked for again after this time, after twice this time, and so
@@ -281,26 +291,54 @@ impl Decider {
         }
     }
 
-    /// A memory is no more: its files belong to another one, those that were closed first first.
-    pub fn merge(&mut self, from: usize, to: usize) {
-        let under_way = self.memory(from).under_way;
-        self.memory(to).under_way += under_way;
-        for asked in self.asked.values_mut().chain(self.refused.values_mut()) {
-            if asked.scope == from {
-                // Its number was that of another guard; it has a new place there.
-                (asked.scope, asked.close) = (to, u64::MAX);
-            }
+    /// Events were lost, among them perhaps the last closes of files, which would stay for ever. So what
+    /// seems to be open waits to leave as if it had been closed now: it is the lease that keeps what
+    /// is open. Who only observes has none.
+    pub fn doubt(&mut self) {
+        if !self.config.enforce {
+            return;
         }
+        for (id, scope) in self.contexts.close_all(self.now) {
+            self.memory(scope).guard.closed(id);
+        }
+    }
+
+    /// A memory is no more: its files belong to another one, those that were closed first first. What
+    /// is leaving, or would have left, does not leave that one once more.
+    pub fn merge(&mut self, from: usize, to: usize) {
+        let memory = self.memory(from);
+        let (under_way, imagined) = (memory.under_way, std::mem::take(&mut memory.imagined));
+        let memory = self.memory(to);
+        memory.under_way += under_way;
+        memory.imagined.extend(imagined);
+        memory.imagined.make_contiguous().sort_by_key(|imagined| imagined.at);
+        let mut leaving = HashSet::new();
+        for asked in self.asked.values_mut().chain(self.refused.values_mut()) {
+            if asked.scope != from {
+                continue;
+            }
+            // Its number was that of another guard. The one there has seen no close of it; who has
+            // used it since it was asked for has given it a place of its own.
+            let tracked = self.contexts.get(asked.context);
+            let is_leaving = tracked.is_some_and(|tracked| uses(tracked) == asked.uses);
+            (asked.scope, asked.close) = (to, if is_leaving { 0 } else { u64::MAX });
+            leaving.extend(is_leaving.then_some(asked.context));
+        }
+        let enforce = self.config.enforce;
         let its = self.contexts.iter().filter(|tracked| tracked.scope == from);
         let mut its: Vec<_> = its
-            .map(|t| (t.context.last_close.unwrap_or_default(), t.context.id, t.is_active()))
+            .map(|t| {
+                let has_left = leaving.contains(&t.context.id) || t.gone.is_some() && !enforce;
+                let closed = t.context.last_close.unwrap_or_default();
+                (closed, t.context.id, t.is_active(), has_left)
+            })
             .collect();
         its.sort_unstable();
-        for (_, id, is_active) in its {
+        for (_, id, is_active, has_left) in its {
             self.change_memory(id, from, to);
             if is_active {
                 self.memory(to).guard.opened(id, false);
-            } else {
+            } else if !has_left {
                 self.memory(to).guard.closed(id);
             }
         }
@@ -388,12 +426,14 @@ impl Decider {
         for (id, close) in leaving {
             let Some(tracked) = self.contexts.get_mut(id) else { continue };
             let (bytes, file, magic) = (tracked.bytes(), tracked.context.identity, tracked.magic);
+            let uses = uses(tracked);
             if enforce {
                 let Some(decision) = self.enter(id, fill, bytes, Outcome::UnderWay) else {
                     continue;
                 };
                 self.memories[scope].under_way += bytes;
-                self.asked.insert(decision, Asked { context: id, scope, bytes, close });
+                let asked = Asked { context: id, scope, bytes, close, uses };
+                self.asked.insert(decision, asked);
                 let aim = Aim::Leave;
                 requests.push(Request { context: id, decision, file, magic, bytes, aim });
             } else {
@@ -466,8 +506,10 @@ impl Decider {
         if let Some(entry) = self.journal.get_mut(decision) {
             entry.outcome = outcome;
         }
+        // Who has used it since has given it a place of its own.
         if let Some(asked) = asked.filter(|_| again)
             && let Some(tracked) = self.contexts.get_mut(asked.context)
+            && uses(tracked) == asked.uses
         {
             let after = AGAIN * (1 << tracked.refusals.min(DOUBLINGS));
             tracked.refusals += 1;
@@ -489,8 +531,9 @@ impl Decider {
         let Some(asked) = asked else { return };
         let at = self.now;
         if let Some(tracked) = self.contexts.get_mut(asked.context) {
-            // Somebody may have opened it again meanwhile: it has come back before it was gone.
-            if !tracked.is_active() && !bytes.is_zero() {
+            // Somebody may have opened it again meanwhile, and closed it: it has come back before it
+            // was gone, and what its events told of its pages is younger.
+            if uses(tracked) == asked.uses && !bytes.is_zero() {
                 tracked.gone = Some(Departure { at, bytes });
                 tracked.pages = tracked.pages.saturating_sub(bytes.get() / page().get());
                 tracked.written = false;
@@ -668,6 +711,30 @@ mod tests {
         assert_eq!(decider.totals().put_back, 9);
     }
 
+    /// The answer is about the pages that there were before, not about those that were read since.
+    #[test]
+    fn what_was_used_again_while_it_was_leaving_leaves_once_more() {
+        for opens in [true, false] {
+            let mut decider = decider(true);
+            cycle(&mut decider, 1, 10, 0);
+            let asked = only(decider.relieve(0, &fill(990), Nanos(100)));
+            if opens {
+                decider.event(&event(Kind::Opened, 1, 110, 0), 0);
+            }
+            decider.event(&event(Kind::Closed, 1, 111, 50), 0);
+            decider.done(asked.decision, dropped(&asked), false);
+            let tracked = decider.contexts().find(&asked.file).expect("it is known");
+            assert_eq!((tracked.pages, tracked.gone), (50, None), "opens: {opens}");
+            let again = only(decider.relieve(0, &fill(990), Nanos(120)));
+            assert_eq!((inode(&again), again.bytes), (1, page() * 50));
+            // That it was in use before says nothing of how long it is waited for now.
+            cycle(&mut decider, 1, 130, 0);
+            decider.done(again.decision, Outcome::InUse, true);
+            assert_eq!(decider.contexts().find(&asked.file).map(|t| t.refusals), Some(0));
+            assert_eq!(decider.relieve(0, &fill(990), Nanos(140)).len(), 1);
+        }
+    }
+
     /// What cannot ever be is not asked for again.
     #[test]
     fn what_is_left_alone_for_good_is_not_asked_for_again() {
@@ -710,23 +777,82 @@ mod tests {
         assert_eq!(asked.iter().map(inode).collect::<Vec<_>>(), [1]);
     }
 
+    /// The ring has room for so many events only.
+    #[test]
+    fn a_file_whose_close_was_lost_leaves_unless_somebody_has_it_open() {
+        for enforce in [false, true] {
+            let mut decider = decider(enforce);
+            for inode in [1, 2] {
+                decider.event(&event(Kind::Opened, inode, inode, 50), 0);
+                decider.event(&event(Kind::Opened, inode, 2 + inode, 50), 0);
+            }
+            decider.event(&event(Kind::Closed, 2, 5, 50), 0);
+            cycle(&mut decider, 3, 10, 0);
+            decider.doubt();
+            let asked = decider.relieve(0, &fill(990), Nanos(100));
+            if !enforce {
+                assert_eq!(decider.totals().left, 1, "what is open stays");
+                continue;
+            }
+            assert_eq!(asked.iter().map(inode).collect::<Vec<_>>(), [3, 1, 2]);
+            decider.done(asked[1].decision, dropped(&asked[1]), false);
+            decider.done(asked[2].decision, Outcome::InUse, true);
+            // Whoever has it closes it in the end.
+            decider.event(&event(Kind::Closed, 2, 110, 50), 0);
+            let next = decider.relieve(0, &fill(990), Nanos(120));
+            assert_eq!(next.iter().map(inode).collect::<Vec<_>>(), [2]);
+            decider.doubt();
+            let again = decider.relieve(0, &fill(1200), Nanos(130));
+            assert!(again.is_empty(), "nothing seems to be open any more: {again:?}");
+        }
+    }
+
     /// A control group that is gone: its pages are its parent's, and so are its files.
     #[test]
     fn files_of_a_memory_that_is_gone_leave_the_one_around_it() {
         let mut decider = decider(true);
-        for file in 1..=3 {
+        for file in 1..=4 {
             decider.event(&event(Kind::Opened, file, 10 * file, 0), 1);
             decider.event(&event(Kind::Closed, file, 10 * file + 1, 50), 1);
         }
         let leaving = decider.relieve(1, &fill(901), Nanos(50));
+        assert_eq!(leaving.iter().map(inode).collect::<Vec<_>>(), [1, 2]);
         let asked = &leaving[0];
-        assert_eq!(inode(asked), 1);
         decider.event(&event(Kind::Opened, 3, 60, 50), 1);
         decider.merge(1, 0);
         decider.done(asked.decision, dropped(asked), false);
         let next = decider.relieve(0, &fill(990), Nanos(70));
-        assert_eq!(next.iter().map(inode).collect::<Vec<_>>(), [2], "1 has left, 3 is open");
+        let files: Vec<_> = next.iter().map(inode).collect();
+        assert_eq!(files, [4], "1 has left, 2 is leaving, 3 is open");
         assert!(decider.relieve(1, &fill(990), Nanos(71)).is_empty());
+    }
+
+    /// A service that ends while its memory is short.
+    #[test]
+    fn what_is_leaving_a_memory_that_is_gone_leaves_the_one_around_it_once() {
+        for enforce in [false, true] {
+            let mut decider = decider(enforce);
+            for file in 1..=4 {
+                decider.event(&event(Kind::Opened, file, 10 * file, 0), 1);
+                decider.event(&event(Kind::Closed, file, 10 * file + 1, 50), 1);
+            }
+            let mut asked = decider.relieve(1, &fill(910), Nanos(100));
+            decider.merge(1, 0);
+            asked.extend(decider.relieve(0, &fill(910), Nanos(101)));
+            assert_eq!(asked.len(), if enforce { 2 } else { 0 });
+            // The pages are there still.
+            let more = decider.relieve(0, &fill(1010), Nanos(102));
+            if !enforce {
+                assert_eq!((decider.totals().left, decider.totals().left_bytes), (4, page() * 200));
+                continue;
+            }
+            assert_eq!(more.iter().map(inode).collect::<Vec<_>>(), [3, 4]);
+            // One that could not leave is asked for again there.
+            decider.done(asked[0].decision, Outcome::InUse, true);
+            let later = Nanos(102) + AGAIN;
+            let again = decider.relieve(0, &fill(1200), later);
+            assert_eq!(again.iter().map(inode).collect::<Vec<_>>(), [1]);
+        }
     }
 
     /// What is written when it is to leave already is late; what was only read has nothing to write.

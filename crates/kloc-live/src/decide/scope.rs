@@ -11,6 +11,7 @@ use terrace_core::{Bytes, Nanos};
 use super::decider::Fill;
 use super::marks::Marks;
 use super::nodes::{fast_nodes, free_and_all, kept_by_the_kernel, meminfo_of};
+use crate::observe;
 
 /// Which memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,11 +61,20 @@ pub struct Scopes {
     only: bool,
     marks: Marks,
     fastest: f64,
+    /// Groups of which events told that were not known, and that were looked for.
+    sought: HashSet<u64>,
+    /// No group is looked for because of an event before.
+    not_before: Nanos,
 }
 
 /// How fast one processor fills memory at most, in bytes a second: what `write(2)` copies to the
 /// page cache on this kind of machine.
 const FASTEST: f64 = (1u64 << 30) as f64;
+/// Groups are not looked for because of an event before so many times as long as the last look took:
+/// one of a thousand groups takes some 10 ms.
+const REST: u64 = 20;
+/// Groups that were looked for that are remembered at most.
+const SOUGHT: usize = 4096;
 /// A memory is looked at at least so often.
 const SELDOM: Nanos = Nanos::seconds(1);
 /// From this share of where pages stop leaving on it is looked at each time: a program fills a
@@ -210,7 +220,16 @@ impl Scopes {
     fn empty(root: Option<PathBuf>, only: bool, marks: Marks) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let fastest = FASTEST * processors as f64;
-        Self { root, all: Vec::new(), of: HashMap::new(), only, marks, fastest }
+        Self {
+            root,
+            all: Vec::new(),
+            of: HashMap::new(),
+            only,
+            marks,
+            fastest,
+            sought: HashSet::new(),
+            not_before: Nanos::ZERO,
+        }
     }
 
     fn add_named(&mut self, group: &Path) {
@@ -222,6 +241,7 @@ impl Scopes {
     /// Looks at which groups there are, and at limits. Groups that came since the last time are
     /// found; those that went are given. A named group that went is waited for.
     pub fn look(&mut self) -> Vec<Gone> {
+        let begun = observe::now();
         let mut seen = HashSet::new();
         if let Some(root) = self.root.clone() {
             let mut of = HashMap::new();
@@ -234,6 +254,8 @@ impl Scopes {
             self.all[gone.scope] = None;
         }
         self.look_at_limits();
+        let now = observe::now();
+        self.not_before = now + now.saturating_sub(begun) * REST;
         gone
     }
 
@@ -349,6 +371,18 @@ impl Scopes {
         self.of.contains_key(&group)
     }
 
+    /// Whether groups are to be looked at before a file of this one is decided on: nobody knows yet
+    /// which memory it belongs to. Once for each group, for some have gone by then.
+    pub fn is_to_be_found(&mut self, group: u64, now: Nanos) -> bool {
+        if self.knows(group) || now < self.not_before || self.sought.contains(&group) {
+            return false;
+        }
+        if self.sought.len() >= SOUGHT {
+            self.sought.clear();
+        }
+        self.sought.insert(group)
+    }
+
     /// How many places for memories there are; some may be free.
     pub fn len(&self) -> usize {
         self.all.len()
@@ -442,6 +476,30 @@ mod tests {
         only.look();
         assert_eq!((only.of(inode(&inner)), only.of(inode(&limited))), (Some(0), None));
         assert!(only.look_at(0, Nanos(1)).is_none(), "it has no limit");
+    }
+
+    /// A job that ends before the next look would have none of its files looked at.
+    #[test]
+    fn a_group_is_found_before_its_first_file_is_decided_on() {
+        let root = tempfile::tempdir().unwrap();
+        let mut all = scopes(root.path());
+        all.look();
+        let job = fs::metadata(group(root.path(), "job", "4096\n")).unwrap().ino();
+        assert_eq!(all.of(job), Some(0), "nobody knows better");
+        assert!(!all.is_to_be_found(job, Nanos::ZERO), "groups were looked at just now");
+        let late = Nanos(u64::MAX);
+        assert!(all.is_to_be_found(job, late));
+        all.look();
+        assert_eq!(all.of(job), Some(1));
+        assert!(!all.is_to_be_found(job, late));
+        let gone = u64::MAX;
+        assert!(all.is_to_be_found(gone, late));
+        all.look();
+        assert!(!all.is_to_be_found(gone, late), "once");
+        for other in 0..2 * SOUGHT as u64 {
+            all.is_to_be_found(gone - other, late);
+            assert!(all.sought.len() <= SOUGHT);
+        }
     }
 
     /// A machine that begins and ends services all day: each has a group with a limit.

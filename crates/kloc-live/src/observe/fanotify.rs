@@ -84,7 +84,8 @@ impl Fanotify {
         &self.lacks
     }
 
-    /// Events that were lost since the queue was full: at least so many.
+    /// Events that were lost since the queue was full, or the kernel could not open their files for this
+    /// process: at least so many.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -101,16 +102,25 @@ impl Fanotify {
         let mut buffer = [0u8; READ];
         // SAFETY: the buffer has room for so much.
         let read = unsafe { libc::read(self.group.as_raw_fd(), buffer.as_mut_ptr().cast(), READ) };
-        let Ok(length) = usize::try_from(read) else { return };
-        let mut rest = &buffer[..length];
+        let Ok(length) = usize::try_from(read) else {
+            // An event whose file cannot be opened, for want of descriptors say, is gone by that.
+            let waits = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
+            self.lost += u64::from(!waits.contains(&io::Error::last_os_error().kind()));
+            return;
+        };
+        self.take(&buffer[..length]);
+    }
+
+    /// Takes events as the kernel gives them.
+    fn take(&mut self, mut rest: &[u8]) {
         // `struct fanotify_event_metadata`: length, version, …, mask, descriptor, process.
         while let Some(head) = rest.get(..24) {
             let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four"));
             let mask = u64::from_le_bytes(head[8..16].try_into().expect("eight"));
             let (descriptor, process) = (word(16) as i32, word(20));
-            if mask & libc::FAN_Q_OVERFLOW != 0 {
+            if mask & libc::FAN_Q_OVERFLOW != 0 || descriptor < 0 {
                 self.lost += 1;
-            } else if descriptor >= 0 {
+            } else {
                 // SAFETY: the kernel has opened it for this process, and it is nobody else's.
                 let file = unsafe { File::from_raw_fd(descriptor) };
                 if process != std::process::id() {
@@ -189,4 +199,34 @@ fn mark(group: &OwnedFd, path: &std::path::Path) -> io::Result<()> {
         libc::fanotify_mark(group.as_raw_fd(), flags, mask, libc::AT_FDCWD, name.as_ptr())
     };
     checked(done).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fanotify(group: File) -> Fanotify {
+        let (waiting, marked, lacks) = (VecDeque::new(), BTreeMap::new(), Vec::new());
+        Fanotify { group: group.into(), waiting, marked, lacks, lost: 0 }
+    }
+
+    #[test]
+    fn events_that_cannot_be_had_are_counted_as_lost() {
+        // Nothing can be read of a directory this way.
+        let mut broken = fanotify(File::open(".").unwrap());
+        assert!(broken.next_event().is_none());
+        assert_eq!(broken.lost(), 1);
+        let mut none = fanotify(File::open("/dev/null").unwrap());
+        assert!(none.next_event().is_none());
+        assert_eq!(none.lost(), 0, "nothing waits");
+        let event = |mask: u64, descriptor: i32| {
+            let mut event = [0u8; 24];
+            event[..4].copy_from_slice(&24u32.to_le_bytes());
+            event[8..16].copy_from_slice(&mask.to_le_bytes());
+            event[16..20].copy_from_slice(&descriptor.to_le_bytes());
+            event
+        };
+        none.take(&[event(libc::FAN_OPEN, -1), event(libc::FAN_Q_OVERFLOW, -1)].concat());
+        assert_eq!((none.lost(), none.waiting.len()), (2, 0));
+    }
 }

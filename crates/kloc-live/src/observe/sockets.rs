@@ -168,6 +168,8 @@ fn read(record: &[u8; at::SIZE], births: &HashMap<u64, u64>, now: Nanos) -> Sock
             IpAddr::from(Ipv4Addr::from(bytes))
         }
     };
+    // The kernel may have given out more than was set aside, for a moment.
+    let set_aside = u64::try_from(word(at::RESERVED).cast_signed()).unwrap_or(0);
     let key = u64::from_le_bytes(record[..8].try_into().expect("eight"));
     let state = usize::from(record[at::STATE]).wrapping_sub(1);
     Socket {
@@ -179,7 +181,7 @@ fn read(record: &[u8; at::SIZE], births: &HashMap<u64, u64>, now: Nanos) -> Sock
         state: STATES.get(state).copied().unwrap_or("unknown").to_owned(),
         receiving: Bytes(word(at::RECEIVING).into()),
         sending: Bytes(word(at::SENDING).into()),
-        reserved: Bytes(word(at::RESERVED).into()),
+        reserved: Bytes(set_aside),
         age: births.get(&key).map(|&birth| now.saturating_sub(Nanos(birth))),
     }
 }
@@ -289,6 +291,10 @@ mod tests {
         assert_eq!(socket.remote.to_string(), "0.0.0.0:443");
         assert_eq!((socket.state.as_str(), socket.memory()), ("listening", Bytes(5)));
         assert_eq!(socket.age, Some(Nanos(50)));
+        record[at::RESERVED..at::RESERVED + 4].copy_from_slice(&(-4096i32).to_le_bytes());
+        assert_eq!(read(&record, &births, Nanos(150)).reserved, Bytes::ZERO, "no 4 GiB");
+        record[at::RESERVED..at::RESERVED + 4].copy_from_slice(&4096i32.to_le_bytes());
+        assert_eq!(read(&record, &births, Nanos(150)).reserved, Bytes(4096));
         record[0] = 8;
         assert_eq!(read(&record, &births, Nanos(150)).age, None, "older than the daemon");
     }

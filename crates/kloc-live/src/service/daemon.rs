@@ -8,7 +8,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use terrace_core::{Bytes, ContextIdentity, Nanos};
 
 use super::documents::{File, List, MemoryStatus, Objects, Sockets as SocketList, Status, Why};
-use super::filters::Filters;
+use super::filters::{Filters, Untold};
 use super::source::Source;
 use super::state::{Asked, Question, State, StateError};
 use super::worker::{Done, Way, Worker, is_work};
@@ -99,6 +99,10 @@ pub struct Daemon {
     left_alone: BTreeMap<u64, u64>,
     filters: Filters,
     unknown_groups: bool,
+    /// Whether events waited when they were taken last.
+    behind: bool,
+    /// Events that were lost by the last look.
+    lost: u64,
     looks: u32,
 }
 
@@ -152,6 +156,8 @@ impl Daemon {
             left_alone: BTreeMap::new(),
             filters: Filters::new(&setup.wanted.devices, &setup.groups, worker.paths()),
             unknown_groups: false,
+            behind: false,
+            lost: 0,
             looks: 0,
             setup,
             source,
@@ -186,7 +192,8 @@ impl Daemon {
             }
             std::thread::sleep(if is_near { SHORT_PAUSE } else { PAUSE });
         }
-        // What was begun is waited for no longer than it takes.
+        // What was begun is waited for no longer than it takes; the last status tells of it.
+        self.worker.end();
         self.take_done();
     }
 
@@ -198,6 +205,7 @@ impl Daemon {
             let left = self.take_events();
             self.take_done();
             is_near = self.relieve();
+            self.behind = left;
             if !left {
                 break;
             }
@@ -215,8 +223,12 @@ impl Daemon {
             if is_work(&event) {
                 continue;
             }
-            if !self.scopes.knows(event.group) && event.group != 0 {
-                self.unknown_groups = true;
+            // Of a group that came since the last look, it is not known yet whose memory it is.
+            if event.group != 0 && !self.scopes.knows(event.group) {
+                if self.scopes.is_to_be_found(event.group, now()) {
+                    self.look_at_groups();
+                }
+                self.unknown_groups |= !self.scopes.knows(event.group);
             }
             // The inode of a file may be dropped by anybody; and who has a file open may give it to
             // a group that is not looked at, or have ended before it could be asked whose it is.
@@ -275,12 +287,14 @@ impl Daemon {
     }
 
     fn look(&mut self) {
+        let lost = self.source.lost();
+        if std::mem::replace(&mut self.lost, lost) != lost {
+            self.decider.doubt();
+        }
         // A group that has got a limit since has told of nothing.
         self.looks += 1;
         if std::mem::take(&mut self.unknown_groups) || self.looks.is_multiple_of(LOOKS) {
-            for gone in self.scopes.look() {
-                self.decider.merge(gone.scope, gone.to);
-            }
+            self.look_at_groups();
         } else {
             self.scopes.look_at_limits();
         }
@@ -292,15 +306,34 @@ impl Daemon {
         }
     }
 
+    /// Looks at which groups there are; files of those that went belong to others.
+    fn look_at_groups(&mut self) {
+        for gone in self.scopes.look() {
+            self.decider.merge(gone.scope, gone.to);
+        }
+    }
+
     /// Has files looked at where nothing was seen below a directory that was named.
     fn look_for_paths(&mut self) {
-        let known = self.decider.contexts().iter().map(|tracked| tracked.context.id);
-        for context in self.filters.to_look_at(known) {
-            let Some(tracked) = self.decider.contexts().get(context) else { continue };
+        let contexts = self.decider.contexts();
+        let known = contexts.iter().map(|tracked| tracked.context.id);
+        self.filters.hand_over(known, |context| {
+            let Some(tracked) = contexts.get(context) else { return false };
             let (file, magic, bytes) = (tracked.context.identity, tracked.magic, tracked.bytes());
             let request = Request { context, decision: 0, file, magic, bytes, aim: Aim::Look };
-            self.ask(request, Way::Drop);
-        }
+            self.worker.look(request)
+        });
+    }
+
+    /// Filters of which nothing was seen, a sentence each.
+    fn unseen(&self) -> Vec<String> {
+        let contexts = self.decider.contexts();
+        self.filters.unseen(&Untold {
+            files: contexts.ever(),
+            waiting: self.filters.waiting(contexts.iter().map(|tracked| tracked.context.id)),
+            lost: self.source.lost(),
+            behind: self.behind,
+        })
     }
 
     /// What it does.
@@ -340,7 +373,7 @@ impl Daemon {
                 .iter()
                 .map(|(&magic, &count)| (handle::file_system_name(magic), count))
                 .collect(),
-            unseen: self.filters.unseen(),
+            unseen: self.unseen(),
             processor: processor_time(),
         }
     }
@@ -400,7 +433,7 @@ impl Daemon {
                 Self::file(&mut self.mounts, tracked, memory)
             })
             .collect();
-        List { known, files, unseen: self.filters.unseen() }
+        List { known, files, unseen: self.unseen() }
     }
 
     fn why(&mut self, identity: &ContextIdentity) -> Why {
@@ -499,7 +532,7 @@ impl Daemon {
             footprint: Footprint::now(),
             lifetimes: self.decider.contexts().lifetimes().clone(),
             lacks: self.lacks(),
-            unseen: self.filters.unseen(),
+            unseen: self.unseen(),
         }
     }
 

@@ -1,7 +1,8 @@
 //! In which order the worker does what it was asked for.
 //!
 //! Dropping clean pages takes half a millisecond, and writing dirty ones as long as the disk takes.
-//! So a file that is being written waits at the side, and what is clean does not wait for it.
+//! So a file that is being written waits at the side, and what is clean does not wait for it. What is
+//! only asked, and changes nothing, comes after all that memory is short for.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -51,6 +52,7 @@ pub(super) struct Todo<J> {
     /// The one that was looked at first is first.
     slow: VecDeque<Slow<J>>,
     ahead: VecDeque<(J, u64)>,
+    questions: VecDeque<J>,
     /// When pages of any file were last seen to be written.
     progress: Option<Instant>,
     /// The last turn was a look.
@@ -59,13 +61,21 @@ pub(super) struct Todo<J> {
 
 impl<J> Todo<J> {
     pub(super) fn new() -> Self {
-        let (new, slow, ahead) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        Self { new, slow, ahead, progress: None, looked: false }
+        let (new, questions) = (VecDeque::new(), VecDeque::new());
+        let (slow, ahead) = (VecDeque::new(), VecDeque::new());
+        Self { new, slow, ahead, questions, progress: None, looked: false }
     }
 
     /// How many wait.
     pub(super) fn len(&self) -> usize {
-        self.new.len() + self.slow.len() + self.ahead.len()
+        self.new.len() + self.slow.len() + self.ahead.len() + self.questions.len()
+    }
+
+    /// All that waits, when nothing is done any more.
+    pub(super) fn rest(self) -> impl Iterator<Item = J> {
+        let slow = self.slow.into_iter().map(|slow| slow.job);
+        let ahead = self.ahead.into_iter().map(|(job, _)| job);
+        self.new.into_iter().chain(slow).chain(ahead).chain(self.questions)
     }
 
     /// A job that memory is short for.
@@ -76,6 +86,11 @@ impl<J> Todo<J> {
     /// A job that has time.
     pub(super) fn add_ahead(&mut self, job: J) {
         self.ahead.push_back((job, 0));
+    }
+
+    /// A job by which nothing leaves: it is the last.
+    pub(super) fn add_question(&mut self, job: J) {
+        self.questions.push_back(job);
     }
 
     /// The rest of a job that has time, from this byte on: it goes on where it was.
@@ -133,10 +148,10 @@ impl<J> Todo<J> {
         if let Some(job) = self.new.pop_front() {
             return Turn::New(job);
         }
-        match self.ahead.pop_front() {
-            Some((job, offset)) => Turn::Ahead(job, offset),
-            None => Turn::Wait(due),
+        if let Some((job, offset)) = self.ahead.pop_front() {
+            return Turn::Ahead(job, offset);
         }
+        self.questions.pop_front().map_or(Turn::Wait(due), Turn::New)
     }
 }
 
@@ -162,6 +177,20 @@ mod tests {
         let Turn::Look(slow) = todo.next(now + LOOKS.0) else { panic!("it is due") };
         assert_eq!((slow.job, slow.first), ("dirty", 8));
         assert_eq!(todo.next(now + LOOKS.0), Turn::Wait(None));
+    }
+
+    /// Each question opens a file, and there may be many.
+    #[test]
+    fn what_is_only_asked_comes_last() {
+        let mut todo = Todo::new();
+        todo.add_question("asked");
+        todo.add_ahead("later");
+        todo.add("clean");
+        assert_eq!(todo.len(), 3);
+        let now = Instant::now();
+        let turns = [Turn::New("clean"), Turn::Ahead("later", 0), Turn::New("asked")];
+        assert_eq!([(); 3].map(|()| todo.next(now)), turns);
+        assert_eq!((todo.next(now), todo.len()), (Turn::Wait(None), 0));
     }
 
     /// Hundreds of them would have each turn otherwise.

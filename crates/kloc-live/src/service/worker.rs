@@ -15,7 +15,7 @@ use crate::act::residency::residency;
 use crate::act::{extents, lease, pages, prefetch};
 use crate::decide::decider::{Aim, Request};
 use crate::decide::journal::Outcome;
-use crate::observe::event::{FileEvent, page};
+use crate::observe::event::{FileEvent, Kind, page};
 use crate::service::filters::Paths;
 use crate::service::todo::{Slow, Todo, Turn};
 
@@ -27,10 +27,11 @@ const WAITING: usize = 1024;
 const NAME: &str = "kloc-worker";
 
 /// Whether an event is of a daemon's work, this one's or another's: it opens files to see whether
-/// anybody uses them, which is no use.
+/// anybody uses them, which is no use. An inode that goes is gone whoever lets go of it last: a file
+/// may be deleted while it is being looked at.
 pub fn is_work(event: &FileEvent) -> bool {
     let (name, rest) = event.command.split_at(NAME.len());
-    name == NAME.as_bytes() && rest[0] == 0
+    event.kind != Kind::Evicted && name == NAME.as_bytes() && rest[0] == 0
 }
 
 /// What is done to a file whose pages are to leave.
@@ -47,6 +48,19 @@ pub enum Way {
 struct Job {
     request: Request,
     way: Way,
+}
+
+/// Why nothing was done at the end.
+const ENDED: &str = "the worker has ended";
+
+impl Job {
+    /// The answer if it is not done, for this reason; `again` if it may be possible later. Nothing if
+    /// no decision belongs to it.
+    fn not_done(&self, reason: &str, again: bool) -> Option<Done> {
+        let Request { decision, aim, .. } = self.request;
+        let outcome = Outcome::LeftAlone { reason: reason.to_owned() };
+        matches!(aim, Aim::Leave | Aim::ComeBack).then_some(Done { decision, outcome, again })
+    }
 }
 
 /// What has become of a request.
@@ -93,19 +107,36 @@ impl Worker {
         Arc::clone(&self.paths)
     }
 
+    /// Has a file looked at, to see whether it lies below a directory that was named. Says whether
+    /// there is room for that.
+    pub fn look(&self, request: Request) -> bool {
+        let job = Job { request, way: Way::Drop };
+        self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
+    }
+
     /// Has something done. Says so at once if there is no room for it; what is only to be clean
     /// later is written when it leaves then.
     pub fn ask(&self, request: Request, way: Way) -> Option<Done> {
-        let jobs = self.jobs.as_ref()?;
-        let decision = request.decision;
-        let is_decided = matches!(request.aim, Aim::Leave | Aim::ComeBack);
-        let (reason, again) = match jobs.try_send(Job { request, way }) {
-            Ok(()) => return None,
-            Err(TrySendError::Full(_)) => ("too much is being done already", true),
-            Err(TrySendError::Disconnected(_)) => ("the worker has ended", false),
+        let job = Job { request, way };
+        let sent = match &self.jobs {
+            Some(jobs) => jobs.try_send(job),
+            None => Err(TrySendError::Disconnected(job)),
         };
-        let outcome = Outcome::LeftAlone { reason: reason.to_owned() };
-        is_decided.then_some(Done { decision, outcome, again })
+        match sent {
+            Ok(()) => None,
+            Err(TrySendError::Full(job)) => job.not_done("too much is being done already", true),
+            Err(TrySendError::Disconnected(job)) => job.not_done(ENDED, false),
+        }
+    }
+
+    /// Ends it: what was begun comes to its end, and what waits is not done. [`Worker::done`] tells of
+    /// all that was asked for then.
+    pub fn end(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 
     /// What has been done since the last time.
@@ -116,27 +147,40 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // What waits is not done; what was begun ends.
-        self.stop.store(true, Ordering::Relaxed);
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 
 fn work(asked: &mut Receiver<Job>, tell: &Sender<Done>, below: &Paths, stop: &AtomicBool) {
-    let mut mounts = Mounts::default();
     let mut todo = Todo::new();
+    until_end(asked, tell, below, stop, &mut todo);
+    for job in todo.rest().chain(asked.try_iter()) {
+        if let Some(done) = job.not_done(ENDED, false) {
+            // Whoever asked may have gone.
+            let _ = tell.send(done);
+        }
+    }
+}
+
+/// Does what is asked for until there is nobody to ask, or it is told to stop.
+fn until_end(
+    asked: &mut Receiver<Job>,
+    tell: &Sender<Done>,
+    below: &Paths,
+    stop: &AtomicBool,
+    todo: &mut Todo<Job>,
+) {
+    let mut mounts = Mounts::default();
     let add = |todo: &mut Todo<Job>, job: Job| match job.request.aim {
         Aim::WriteBack => todo.add_ahead(job),
-        Aim::Leave | Aim::ComeBack | Aim::Look => todo.add(job),
+        Aim::Look => todo.add_question(job),
+        Aim::Leave | Aim::ComeBack => todo.add(job),
     };
     loop {
         while todo.len() < WAITING
             && let Ok(job) = asked.try_recv()
         {
-            add(&mut todo, job);
+            add(todo, job);
         }
         if stop.load(Ordering::Relaxed) {
             return;
@@ -162,7 +206,7 @@ fn work(asked: &mut Receiver<Job>, tell: &Sender<Done>, below: &Paths, stop: &At
                     None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 };
                 match waited {
-                    Ok(job) => add(&mut todo, job),
+                    Ok(job) => add(todo, job),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
@@ -170,14 +214,12 @@ fn work(asked: &mut Receiver<Job>, tell: &Sender<Done>, below: &Paths, stop: &At
             }
         };
         if job.request.aim == Aim::Look {
-            // One that cannot be opened is told when it is to leave.
-            if let Ok(file) = mounts.open(&job.request.file, job.request.magic) {
-                below.look(&mounts, &file);
-            }
+            let file = mounts.open(&job.request.file, job.request.magic);
+            below.look(&mounts, file.ok().as_ref());
             continue;
         }
         let decision = job.request.decision;
-        let (outcome, again) = match meet(&mut mounts, job, below, slow, &mut todo) {
+        let (outcome, again) = match meet(&mut mounts, job, below, slow, todo) {
             Ok(Some(met)) => met,
             Ok(None) => continue,
             Err(error) => {
@@ -288,11 +330,12 @@ fn meet(
 mod tests {
     use std::time::{Duration, Instant};
 
-    use terrace_core::{Bytes, ContextId};
+    use terrace_core::{Bytes, ContextId, ContextIdentity, Nanos};
 
     use super::*;
     use crate::act::handle::{identity, is_supported};
     use crate::act::residency::residency;
+    use crate::service::filters::{Filters, Untold};
 
     /// What comes of a request that is repeated, as the daemon does, while a disk takes its time.
     fn outcome_of(worker: &Worker, request: Request) -> Outcome {
@@ -322,6 +365,44 @@ mod tests {
                 other => return other,
             }
         }
+    }
+
+    /// It would be known for ever otherwise.
+    #[test]
+    fn a_file_that_goes_while_the_worker_has_it_open_is_gone() {
+        let event = |kind, command: &[u8; 16]| FileEvent {
+            kind,
+            at: Nanos(1),
+            file: ContextIdentity::File { device: 1, inode: 1, generation: 1 },
+            magic: EXT4,
+            pages: 0,
+            length: Bytes::ZERO,
+            extents: None,
+            links: 0,
+            written: false,
+            group: 0,
+            process: 1,
+            command: *command,
+        };
+        let is = |kind, command| is_work(&event(kind, command));
+        let (ours, other) = (b"kloc-worker\0\0\0\0\0", b"kloc-workers\0\0\0\0");
+        assert!(is(Kind::Opened, ours) && is(Kind::Closed, ours));
+        assert!(!is(Kind::Evicted, ours) && !is(Kind::Opened, other));
+    }
+
+    /// A look that was not taken on must not count as made.
+    #[test]
+    fn a_worker_without_room_says_so_of_a_look() {
+        let (jobs, _asked) = sync_channel(1);
+        let (done, paths, stop) = (channel().1, Arc::default(), Arc::default());
+        let mut worker = Worker { jobs: Some(jobs), done, paths, stop, thread: None };
+        let file = ContextIdentity::File { device: 1, inode: 1, generation: 1 };
+        let (context, bytes, aim) = (ContextId(1), Bytes::ZERO, Aim::Look);
+        let request = Request { context, decision: 0, file, magic: EXT4, bytes, aim };
+        assert!(worker.look(request.clone()));
+        assert!(!worker.look(request.clone()));
+        worker.jobs = None;
+        assert!(!worker.look(request));
     }
 
     /// Whatever was decided: what is open stays, what is renamed is the same file, what is gone is
@@ -361,6 +442,50 @@ mod tests {
         std::fs::remove_file(&moved).expect("removed");
         let gone = outcome_of(&worker, request(4));
         assert_eq!(gone, Outcome::LeftAlone { reason: "the file is gone".into() });
+    }
+
+    /// Nobody knows where it lay.
+    #[test]
+    fn a_file_that_is_gone_when_it_is_looked_at_does_not_count_as_one_elsewhere() {
+        let worker = Worker::new(vec!["/no/such/place".into()]).expect("a thread");
+        let file = ContextIdentity::File { device: u64::MAX, inode: 1, generation: 1 };
+        let (context, bytes, aim) = (ContextId(1), Bytes::ZERO, Aim::Look);
+        let request = Request { context, decision: 0, file, magic: EXT4, bytes, aim };
+        let paths = worker.paths();
+        let mut filters = Filters::new(&[], &[], paths);
+        filters.hand_over([context].into_iter(), |_| worker.look(request.clone()));
+        let told = |filters: &Filters| filters.unseen(&Untold { files: 1, ..Untold::default() });
+        let begun = Instant::now();
+        while told(&filters)[0].contains("not looked at yet") {
+            assert!(begun.elapsed() < Duration::from_secs(30), "no answer");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let text = told(&filters).remove(0);
+        let end = "no file was looked at, below it or elsewhere (1 file gone before that)";
+        assert!(text.ends_with(end), "{text}");
+    }
+
+    /// However much of it waits when the daemon ends: no decision stays without an outcome.
+    #[test]
+    fn all_that_was_asked_for_is_answered_at_the_end() {
+        let mut worker = Worker::new(Vec::new()).expect("a thread");
+        let file = ContextIdentity::File { device: u64::MAX, inode: 1, generation: 1 };
+        let (context, bytes) = (ContextId(1), Bytes::ZERO);
+        let request = |decision, aim| Request { context, decision, file, magic: EXT4, bytes, aim };
+        let mut answers = Vec::new();
+        for decision in 1..=300 {
+            answers.extend(worker.ask(request(decision, Aim::Leave), Way::Drop));
+            answers.extend(worker.ask(request(0, Aim::WriteBack), Way::Drop));
+        }
+        worker.end();
+        let late = worker.ask(request(301, Aim::Leave), Way::Drop);
+        answers.extend(late.clone());
+        answers.extend(worker.done());
+        let mut numbers: Vec<_> = answers.iter().map(|done| done.decision).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (1..=301).collect::<Vec<_>>());
+        assert!(late.is_some_and(|done| !done.again), "nobody does it any more");
+        assert_eq!(worker.ask(request(0, Aim::WriteBack), Way::Drop), None);
     }
 
     #[test]
