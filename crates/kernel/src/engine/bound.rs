@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use terrace_core::Bytes;
 
@@ -166,6 +167,33 @@ impl Bound {
 
     fn apply(&self, at: u64) -> io::Result<()> {
         self.group.limit((at != NONE).then_some(Bytes(at)))
+    }
+}
+
+/// For how long charges have been refused at the limit while nothing left: from the first one on, since
+/// a thread that comes to it after a quiet while has not waited yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// [`Bound::progress`] as something left last.
+    was: (u64, u64),
+    /// When the first charge after that was seen to be refused.
+    refused: Option<Instant>,
+}
+
+impl Patience {
+    /// Begins as something has left, or as nobody was at the limit.
+    pub(super) fn since(is: (u64, u64)) -> Self {
+        Self { was: is, refused: None }
+    }
+
+    /// Whether something has left since it began.
+    pub(super) fn has_left(&self, is: (u64, u64)) -> bool {
+        is.1 != self.was.1
+    }
+
+    /// Whether that has been so for as long as it may be; `is` is looked at again and again.
+    pub(super) fn is_over(&mut self, is: (u64, u64), now: Instant, at_most: Duration) -> bool {
+        is.0 > self.was.0 && now >= *self.refused.get_or_insert(now) + at_most
     }
 }
 
@@ -338,6 +366,20 @@ pub(super) mod tests {
         directory.refuse("memory.limit_in_bytes", true);
         assert!(bound.set(Some(Bytes::mib(6)), Bytes::ZERO).is_err());
         assert!(bound.is_on(), "where it was");
+    }
+
+    #[test]
+    fn patience_is_counted_from_the_first_charge_that_is_refused() {
+        let begin = Instant::now();
+        let most = Duration::from_millis(5);
+        let after = |ms| begin + Duration::from_millis(ms);
+        let mut patience = Patience::since((7, 100));
+        assert!(!patience.is_over((7, 100), after(900), most), "nobody is at it");
+        assert!(!patience.is_over((8, 100), after(1000), most), "the first one");
+        assert!(!patience.is_over((9, 100), after(1004), most));
+        // A pass of the kernel's takes a while: not all looks see another charge refused.
+        assert!(patience.is_over((9, 100), after(1005), most));
+        assert!(!patience.has_left((9, 100)) && patience.has_left((9, 101)));
     }
 
     /// Nobody would see whether anything leaves.

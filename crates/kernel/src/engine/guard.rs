@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use terrace_core::{Bytes, BytesPerSecond, Nanos};
 use terrace_live::sys;
 
-use super::bound::Bound;
+use super::bound::{Bound, Patience};
 use super::brake::{Brake, Holder, run_first, visit_processors};
 use super::reclaimer::Asking;
 use super::{BATCH, LOW, part};
@@ -45,8 +45,8 @@ const LATELY: Duration = Duration::from_millis(2);
 /// The limit above the budget is in force while so much of swap is free: what two threads put out in
 /// 20 ms, of which the guard looks at each.
 const SWAP_LEFT: Bytes = Bytes::mib(16);
-/// For so long threads may be at it and nothing leave, before it is raised. The kernel gives up after
-/// sixteen passes over all that there is: 50 ms and more for 20 MiB that are in use.
+/// For so long charges may be refused at it and nothing leave, before it is raised. The kernel gives up
+/// after sixteen passes over all that there is: 50 ms and more for 20 MiB that are in use.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// While memory leaves again, one such step is taken back as often.
 const GIVEN_BACK: Duration = Duration::from_millis(20);
@@ -119,50 +119,17 @@ impl Guard {
     /// # Errors
     /// If the kernel does not tell of crossings.
     pub(super) fn start(
-        (group, files_count): (Group, bool),
+        group: (Group, bool),
         fast: Bytes,
         brake: Arc<Brake>,
         bound: Option<(Arc<Bound>, OwnedFd)>,
         asking: Asking,
         free_swap: fn() -> Bytes,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            fast: AtomicU64::new(fast.get()),
-            files: AtomicU64::new(group.files().filter(|_| !files_count).unwrap_or_default().get()),
-            files_count,
-            loose: AtomicBool::new(false),
-            policy: AtomicBool::new(false),
-            over: AtomicBool::new(false),
-            told: Mutex::default(),
-            ready: Mutex::default(),
-            setting: AtomicBool::new(false),
-            refused: AtomicBool::new(false),
-        });
-        let wake = event()?;
-        let mut watch = Watch {
-            woken: wake.try_clone()?,
-            shared: Arc::clone(&shared),
-            crossed: None,
-            group,
-            brake,
-            bound,
-            raised: Bytes::ZERO,
-            changed: Instant::now(),
-            lifted: None,
-            rose: None,
-            progress: None,
-            asking,
-            came: None,
-            brakes: false,
-            at_bound: false,
-            read: None,
-            watches_files: false,
-            exceeded: Bytes::ZERO,
-            locked: Bytes::ZERO,
-            free_swap,
-        };
+        let mut watch = Watch::new(group, fast, brake, bound, asking, free_swap)?;
+        let (shared, wake) = (Arc::clone(&watch.shared), watch.woken.try_clone()?);
         // The limit is there before the program has its first page.
-        watch.look();
+        watch.look(Instant::now());
         let builder = thread::Builder::new().name("terrace-guard".into());
         let thread = builder.spawn(move || watch.run())?;
         Ok(Self { shared, wake, thread: Some(thread) })
@@ -261,8 +228,8 @@ struct Watch {
     lifted: Option<Instant>,
     /// When it was raised last.
     rose: Option<Instant>,
-    /// Whether anything leaves at it, as of when.
-    progress: Option<(Instant, (u64, u64))>,
+    /// Since when charges are refused at it and nothing leaves.
+    waiting: Option<Patience>,
     asking: Asking,
     woken: OwnedFd,
     /// Signalled at crossings of these charges.
@@ -339,11 +306,56 @@ pub(super) fn order(resident: Bytes, fast: Bytes, fills: Option<BytesPerSecond>)
 }
 
 impl Watch {
+    /// As it is before the first look.
+    fn new(
+        (group, files_count): (Group, bool),
+        fast: Bytes,
+        brake: Arc<Brake>,
+        bound: Option<(Arc<Bound>, OwnedFd)>,
+        asking: Asking,
+        free_swap: fn() -> Bytes,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            fast: AtomicU64::new(fast.get()),
+            files: AtomicU64::new(group.files().filter(|_| !files_count).unwrap_or_default().get()),
+            files_count,
+            loose: AtomicBool::new(false),
+            policy: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            told: Mutex::default(),
+            ready: Mutex::default(),
+            setting: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+        });
+        Ok(Self {
+            woken: event()?,
+            shared,
+            crossed: None,
+            group,
+            brake,
+            bound,
+            raised: Bytes::ZERO,
+            changed: Instant::now(),
+            lifted: None,
+            rose: None,
+            waiting: None,
+            asking,
+            came: None,
+            brakes: false,
+            at_bound: false,
+            read: None,
+            watches_files: false,
+            exceeded: Bytes::ZERO,
+            locked: Bytes::ZERO,
+            free_swap,
+        })
+    }
+
     fn run(mut self) {
         run_first();
         let mut spent = sys::thread_cpu();
         while !self.shared.over.load(Ordering::Acquire) {
-            self.look();
+            self.look(Instant::now());
             let now = sys::thread_cpu();
             self.tell(|told| told.cpu += now.saturating_sub(spent));
             spent = now;
@@ -444,27 +456,27 @@ impl Watch {
             unsafe { libc::read(ready.fd, count.as_mut_ptr().cast(), count.len()) };
         }
         if all[0].revents & libc::POLLIN != 0 {
-            self.lift();
+            self.lift(Instant::now());
         }
     }
 
     /// Raises the limit at once: threads wait at it for which the kernel found no room.
-    fn lift(&mut self) {
+    fn lift(&mut self, now: Instant) {
         let Some((bound, _)) = &self.bound else { return };
         let fast = self.fast();
         let step = step(fast);
         self.raised += step;
-        self.changed = Instant::now();
+        self.changed = now;
         // A group that is gone has none.
         let _ = if self.raised.as_f64() > fast.as_f64() * RAISED {
             self.raised = Bytes::ZERO;
-            self.lifted = Some(Instant::now());
+            self.lifted = Some(now);
             bound.set(None, Bytes::ZERO).map(|_| ())
         } else {
             // It may be above where it belongs, as more was charged.
             bound.raise(step, Bound::place(fast, self.files()) + self.raised)
         };
-        (self.progress, self.rose) = (None, Some(Instant::now()));
+        (self.waiting, self.rose) = (None, Some(now));
         self.tell(|told| told.lifted += 1);
     }
 
@@ -473,10 +485,10 @@ impl Watch {
         let Some((bound, _)) = &self.bound else { return false };
         let is = bound.progress(self.shared.files_count);
         let patience = if self.shared.files_count { PATIENCE_OF_STAT } else { PATIENCE };
-        match self.progress {
-            Some((since, was)) if was.1 == is.1 => is.0 > was.0 && now >= since + patience,
+        match &mut self.waiting {
+            Some(waiting) if !waiting.has_left(is) => waiting.is_over(is, now, patience),
             _ => {
-                self.progress = Some((now, is));
+                self.waiting = Some(Patience::since(is));
                 if now >= self.changed + GIVEN_BACK {
                     self.raised -= step(self.fast()).min(self.raised);
                     self.changed = now;
@@ -507,13 +519,12 @@ impl Watch {
     }
 
     /// Looks what the group has, and does what is to be done.
-    fn look(&mut self) {
+    fn look(&mut self, now: Instant) {
         // A group that is gone has nothing.
         let Some(charged) = self.group.charged() else { return };
         let fast = self.fast();
         let marks = Marks::of(fast);
         let mut resident = charged - self.files();
-        let now = Instant::now();
         let are_many = self.files() > fast / FEW;
         self.watches_files = are_many && charged >= marks.low;
         let every = match (resident >= marks.budget, are_many) {
@@ -551,7 +562,7 @@ impl Watch {
         }
         self.at_bound = order == Order::AtBound;
         if resident < fast {
-            (self.raised, self.progress) = (Bytes::ZERO, None);
+            (self.raised, self.waiting) = (Bytes::ZERO, None);
         }
         match order {
             Order::GoOn => {
@@ -569,7 +580,7 @@ impl Watch {
             }
             Order::AtBound => {
                 if self.is_stuck(now) {
-                    self.lift();
+                    self.lift(now);
                 } else if self.shared.files_count && self.rose.is_none_or(|at| now >= at + LIFTED) {
                     self.raised = Bytes::ZERO;
                 }
@@ -578,6 +589,11 @@ impl Watch {
                 self.make_room(resident, fast);
             }
             Order::Brake(pace) => {
+                // Even with a hundredth of a processor a thread comes to the limit, and what it is in the
+                // kernel for goes on while it is slowed down.
+                if is_bound && self.is_stuck(now) {
+                    self.lift(now);
+                }
                 self.came.get_or_insert((now, resident));
                 self.slow_down(Some(pace));
                 self.make_room(resident, fast);
@@ -666,6 +682,94 @@ mod tests {
         let bound = Some((bound, waits));
         let guard = Guard::start((group, false), FAST, brake, bound, asking, swap).unwrap();
         (guard, signals, reclaimer)
+    }
+
+    /// What the thread has, without a thread: the test says what time it is.
+    struct Bench {
+        watch: Watch,
+        directory: Directory,
+        begin: Instant,
+        refused: u64,
+        _reclaimer: Reclaimer,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let (directory, group) = Directory::new();
+            let waits = event().unwrap();
+            let bound = Arc::new(Bound::new(group.clone(), &waits).unwrap());
+            let brake = Arc::new(Brake::new(group.clone()));
+            let reclaimer = Reclaimer::start(|_| Ok(())).unwrap();
+            let (bound, asking) = (Some((bound, waits)), reclaimer.asking());
+            let swap: fn() -> Bytes = || Bytes::gib(1);
+            let watch = Watch::new((group, false), FAST, brake, bound, asking, swap).unwrap();
+            Self { watch, directory, begin: Instant::now(), refused: 0, _reclaimer: reclaimer }
+        }
+
+        /// Looks at a time, in ms.
+        fn look(&mut self, at: u64) {
+            self.watch.look(self.begin + Duration::from_millis(at));
+        }
+
+        /// A charge does not fit below the limit.
+        fn refuse(&mut self) {
+            self.refused += 1;
+            self.directory.put("memory.failcnt", &format!("{}\n", self.refused));
+        }
+
+        /// So much is charged, and as much as this lies in swap.
+        fn charge(&self, charged: Bytes, swapped: Bytes) {
+            self.directory.charge(charged);
+            let both = (charged + swapped).get();
+            self.directory.put("memory.memsw.usage_in_bytes", &format!("{both}\n"));
+        }
+
+        /// Times that the limit was raised since the last call.
+        fn lifted(&self) -> u64 {
+            std::mem::take(&mut self.watch.shared.told.lock().unwrap().lifted)
+        }
+    }
+
+    /// Processor time slows a thread down, but a system call that needs memory goes on to be refused it.
+    #[test]
+    fn the_limit_is_raised_while_the_guard_brakes_too() {
+        let mut bench = Bench::new();
+        bench.look(0);
+        // Files' pages were dropped, and the program has taken their place: it is far above its budget.
+        let charged = Bound::place(FAST, Bytes::mib(60));
+        bench.charge(charged, Bytes::mib(9));
+        bench.look(1);
+        assert!(bench.watch.brakes && !bench.watch.at_bound);
+        bench.refuse();
+        bench.look(2);
+        bench.look(6);
+        assert_eq!(bench.lifted(), 0, "not before its time");
+        bench.look(7);
+        assert!(bench.watch.brakes, "braked all the time");
+        assert_eq!(bench.lifted(), 1);
+    }
+
+    /// One that is braked puts nothing out for a while, as it does not run.
+    #[test]
+    fn it_is_not_raised_while_nothing_is_refused() {
+        let mut bench = Bench::new();
+        bench.look(0);
+        bench.charge(Bound::place(FAST, Bytes::mib(60)), Bytes::mib(9));
+        for at in 1..400 {
+            bench.look(at);
+        }
+        assert!(bench.watch.brakes);
+        // The quiet while does not count for the first one that is refused.
+        bench.refuse();
+        bench.look(400);
+        bench.look(404);
+        assert_eq!(bench.lifted(), 0);
+        // What leaves has the time begin anew, with what is refused then.
+        bench.charge(Bound::place(FAST, Bytes::mib(60)), Bytes::mib(10));
+        for at in 405..500 {
+            bench.look(at);
+        }
+        assert_eq!(bench.lifted(), 0);
     }
 
     /// Waits until the limit is as it should be. What is written lies over what was there.
