@@ -29,6 +29,9 @@ const LEAST_ABOVE: Bytes = Bytes::kib(512);
 const SPARE: Bytes = Bytes::kib(256);
 /// What is charged, and what lies in swap.
 const BOTH: &str = "memory.memsw.usage_in_bytes";
+/// Says whether the kernel kills at the limit: what turns that off, and on.
+const CONTROL: &str = "memory.oom_control";
+const KILLER: (&str, &str) = ("1", "0");
 /// No limit, as a number of bytes.
 const NONE: u64 = u64::MAX;
 
@@ -56,14 +59,14 @@ impl Bound {
             let lack = io::Error::new(io::ErrorKind::Unsupported, "swap is not counted");
             return Err(named(&both, &lack));
         }
-        let control = group.directory().join("memory.oom_control");
+        let control = group.directory().join(CONTROL);
         let tell = || {
             let events = File::open(&control).map_err(|e| named(&control, &e))?;
             let (event, events) = (waits.as_raw_fd(), events.as_raw_fd());
             write(&group.directory().join("cgroup.event_control"), &format!("{event} {events}"))
         };
         tell()?;
-        write(&control, "1")?;
+        write(&control, KILLER.0)?;
         Ok(Self { group, at: AtomicU64::new(NONE), on: AtomicBool::new(false) })
     }
 
@@ -151,6 +154,16 @@ impl Bound {
             }
             at = now;
         }
+    }
+
+    /// Takes it off for good, and has the kernel kill again where it must: nobody looks after it any more.
+    ///
+    /// # Errors
+    /// The system's, the first one; what can be undone is.
+    pub(super) fn end(&self) -> io::Result<()> {
+        // Where nothing bounds it nothing waits.
+        let off = self.set(None, Bytes::ZERO).map(|_| ());
+        off.and(write(&self.group.directory().join(CONTROL), KILLER.1))
     }
 
     /// Times that a charge did not fit below it, and what lies in swap: where the one grows and the
@@ -380,6 +393,21 @@ pub(super) mod tests {
         // A pass of the kernel's takes a while: not all looks see another charge refused.
         assert!(patience.is_over((9, 100), after(1005), most));
         assert!(!patience.has_left((9, 100)) && patience.has_left((9, 101)));
+    }
+
+    #[test]
+    fn the_killer_is_on_again_after_its_end_even_if_the_limit_cannot_be_taken_off() {
+        let (directory, group) = Directory::new();
+        let bound = Bound::new(group, &event().unwrap()).unwrap();
+        bound.set(Some(Bytes::mib(10)), Bytes::ZERO).unwrap();
+        directory.take(CONTROL);
+        directory.refuse("memory.limit_in_bytes", true);
+        let error = bound.end().unwrap_err();
+        assert!(error.to_string().contains("memory.limit_in_bytes"), "{error}");
+        assert_eq!(directory.take(CONTROL), "0");
+        directory.refuse("memory.limit_in_bytes", false);
+        bound.end().unwrap();
+        assert_eq!(directory.take("memory.limit_in_bytes"), "-1");
     }
 
     /// Nobody would see whether anything leaves.

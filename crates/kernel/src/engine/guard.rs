@@ -117,7 +117,8 @@ impl Guard {
     /// Begins to watch a group; `files_count` says whether its files' pages are in the budget.
     ///
     /// # Errors
-    /// If the kernel does not tell of crossings.
+    /// If the system has no thread or no event left for it. There is no limit then, the group is not
+    /// slowed down, and the killer is on.
     pub(super) fn start(
         group: (Group, bool),
         fast: Bytes,
@@ -126,13 +127,30 @@ impl Guard {
         asking: Asking,
         free_swap: fn() -> Bytes,
     ) -> io::Result<Self> {
-        let mut watch = Watch::new(group, fast, brake, bound, asking, free_swap)?;
-        let (shared, wake) = (Arc::clone(&watch.shared), watch.woken.try_clone()?);
-        // The limit is there before the program has its first page.
-        watch.look(Instant::now());
-        let builder = thread::Builder::new().name("terrace-guard".into());
-        let thread = builder.spawn(move || watch.run())?;
-        Ok(Self { shared, wake, thread: Some(thread) })
+        let (at, slowed) = (bound.as_ref().map(|(at, _)| Arc::clone(at)), Arc::clone(&brake));
+        match Watch::new(group, fast, brake, bound, asking, free_swap) {
+            Ok(watch) => Self::begin(watch, spawn),
+            Err(error) => Err(undo(error, at.as_deref(), &slowed)),
+        }
+    }
+
+    /// Looks for the first time, and has it go on in a thread.
+    fn begin(
+        mut watch: Watch,
+        spawn: impl FnOnce(Watch) -> io::Result<JoinHandle<()>>,
+    ) -> io::Result<Self> {
+        let shared = Arc::clone(&watch.shared);
+        let bound = watch.bound.as_ref().map(|(bound, _)| Arc::clone(bound));
+        let brake = Arc::clone(&watch.brake);
+        let started = watch.woken.try_clone().and_then(|wake| {
+            // The limit is there before the program has its first page.
+            watch.look(Instant::now());
+            Ok((wake, spawn(watch)?))
+        });
+        match started {
+            Ok((wake, thread)) => Ok(Self { shared, wake, thread: Some(thread) }),
+            Err(error) => Err(undo(error, bound.as_deref(), &brake)),
+        }
     }
 
     /// The budget from now on.
@@ -178,6 +196,24 @@ impl Guard {
 
     fn poke(&self) {
         signal(&self.wake);
+    }
+}
+
+/// Starts the thread.
+fn spawn(watch: Watch) -> io::Result<JoinHandle<()>> {
+    let builder = thread::Builder::new().name("terrace-guard".into());
+    let lack = |e: io::Error| io::Error::new(e.kind(), format!("a thread of the guard's: {e}"));
+    builder.spawn(move || watch.run()).map_err(lack)
+}
+
+/// Takes off what the first look has set: nobody would raise the limit for threads that wait at it. What
+/// went wrong at first, and now.
+pub(super) fn undo(error: io::Error, bound: Option<&Bound>, brake: &Brake) -> io::Error {
+    let ended = bound.map_or(Ok(()), Bound::end);
+    let released = brake.set(Holder::Guard, None).map(|_| ());
+    match ended.and(released) {
+        Ok(()) => error,
+        Err(also) => io::Error::new(error.kind(), format!("{error}; {also}")),
     }
 }
 
@@ -770,6 +806,26 @@ mod tests {
             bench.look(at);
         }
         assert_eq!(bench.lifted(), 0);
+    }
+
+    /// Nobody would raise the limit for threads that wait at it, with the killer off.
+    #[test]
+    fn without_its_thread_no_limit_is_left_and_the_killer_is_on() {
+        let bench = Bench::new();
+        let Bench { watch, directory, .. } = bench;
+        directory.charge(FAST - Bytes::mib(5));
+        assert_eq!(directory.take("memory.oom_control"), "1");
+        let bound = Arc::clone(&watch.bound.as_ref().unwrap().0);
+        let limit = Bound::place(FAST, Bytes::ZERO).get().to_string();
+        let begun = Guard::begin(watch, |watch| {
+            assert_eq!(directory.take("memory.limit_in_bytes"), limit, "the first look has set it");
+            drop(watch);
+            Err(io::ErrorKind::WouldBlock.into())
+        });
+        assert_eq!(begun.expect_err("no thread").kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(directory.take("memory.limit_in_bytes"), "-1");
+        assert_eq!(directory.take("memory.oom_control"), "0");
+        assert!(!bound.is_on());
     }
 
     /// Waits until the limit is as it should be. What is written lies over what was there.

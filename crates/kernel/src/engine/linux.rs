@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use terrace_sampler::perf::major::MajorFaults;
 
 use super::bound::Bound;
 use super::brake::{Brake, Braked, Holder};
-use super::guard::{Guard, Guarded, free_swap};
+use super::guard::{Guard, Guarded, free_swap, undo};
 use super::reclaimer::Reclaimer;
 use super::world::{Advice, DirectReclaim, MajorFault, Run, World};
 use crate::division::Division;
@@ -88,6 +89,8 @@ pub struct LinuxWorld {
     brake: Option<Arc<Brake>>,
     /// Under version 1, the limit above the budget.
     bound: Option<Arc<Bound>>,
+    /// A guard could not be started.
+    unguarded: bool,
     /// Started when memory is short for the first time.
     reclaimer: Option<Reclaimer>,
     open: BTreeMap<u32, Open>,
@@ -128,6 +131,7 @@ impl LinuxWorld {
             guarded: Guarded::default(),
             brake,
             bound: None,
+            unguarded: false,
             reclaimer: None,
             open: BTreeMap::new(),
             fast: None,
@@ -151,7 +155,7 @@ impl LinuxWorld {
     /// `policy` says whether one chooses what leaves.
     ///
     /// # Errors
-    /// The system's. Under version 1 the engine goes on without the guard.
+    /// The system's. Under version 1 the engine goes on without the guard, and without the limit.
     pub fn hold(&mut self, fast: Bytes, policy: bool) -> io::Result<()> {
         let Some(group) = self.whose.own().cloned() else { return Ok(()) };
         self.fast = Some(fast);
@@ -169,24 +173,50 @@ impl LinuxWorld {
         let Some(brake) = self.brake.clone().filter(|brake| brake.is_there()) else {
             return Ok(());
         };
+        if self.unguarded {
+            return Ok(());
+        }
         // Whoever kept this group before may have been killed while it braked.
         group.release()?;
         group.prefer_swap()?;
-        let waits = event()?;
+        let waits = event().inspect_err(|_| self.unguarded = true)?;
         // Without it processor time brakes.
         let bound = Bound::new(group.clone(), &waits).map(Arc::new);
         self.bound = bound.as_ref().ok().cloned();
+        match self.watch(group, fast, brake, waits) {
+            Ok(guard) => {
+                guard.set_policy(policy);
+                self.guard = Some(guard);
+                bound.map(|_| ())
+            }
+            Err(error) => {
+                // The engine goes on by itself, and does not try again at each new budget.
+                self.unguarded = true;
+                (self.bound, self.reclaimer) = (None, None);
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts the guard, and who makes room for it. Without them there is no limit, and the killer is on.
+    fn watch(
+        &mut self,
+        group: Group,
+        fast: Bytes,
+        brake: Arc<Brake>,
+        waits: OwnedFd,
+    ) -> io::Result<Guard> {
         let make_room = make_room(group.clone(), self.bound.clone(), self.division.clone());
         // Not two that set limits.
         self.reclaimer = None;
-        let reclaimer = Reclaimer::start(make_room)?;
+        let reclaimer = match Reclaimer::start(make_room) {
+            Ok(reclaimer) => reclaimer,
+            Err(error) => return Err(undo(error, self.bound.as_deref(), &brake)),
+        };
         let asking = self.reclaimer.insert(reclaimer).asking();
         let bounds = self.bound.clone().map(|bound| (bound, waits));
         let files_count = self.division.is_some();
-        let guard = Guard::start((group, files_count), fast, brake, bounds, asking, free_swap)?;
-        guard.set_policy(policy);
-        self.guard = Some(guard);
-        bound.map(|_| ())
+        Guard::start((group, files_count), fast, brake, bounds, asking, free_swap)
     }
 
     /// The group that counts its memory, if one does.
