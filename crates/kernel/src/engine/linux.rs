@@ -427,6 +427,12 @@ impl World for LinuxWorld {
         self.bound.as_ref().is_some_and(|bound| bound.is_on())
     }
 
+    fn left(&mut self) -> Option<Bytes> {
+        // Where files' pages count, what the kernel has reclaimed is the measure.
+        let own = self.whose.own().filter(|_| self.division.is_none());
+        own.and_then(Group::put_out)
+    }
+
     fn reclaimed_by_itself(&mut self) -> Option<Bytes> {
         // Version 1 counts nothing of the kind, and adds much up to say so.
         let two = self.whose.own().filter(|group| group.version() == Version::Two);
