@@ -77,6 +77,11 @@ impl Bound {
         fast + above + files
     }
 
+    /// How much above a place it is to be, as the kernel has taken it.
+    pub(super) fn above(&self, place: Bytes) -> Bytes {
+        Bytes(self.at.load(Ordering::Acquire)) - place
+    }
+
     /// Whether it is in force.
     pub(super) fn is_on(&self) -> bool {
         self.on.load(Ordering::Acquire)
@@ -245,7 +250,7 @@ pub(super) mod tests {
         }
 
         /// Has whoever writes this file fail, or no longer.
-        fn refuse(&self, file: &str, refuse: bool) {
+        pub(in crate::engine) fn refuse(&self, file: &str, refuse: bool) {
             let path = self.0.path().join(file);
             if refuse {
                 fs::remove_file(&path).unwrap();

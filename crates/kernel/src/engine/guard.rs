@@ -258,12 +258,16 @@ struct Watch {
     brake: Arc<Brake>,
     /// The limit above the budget, and what is signalled where threads wait at it in vain.
     bound: Option<(Arc<Bound>, OwnedFd)>,
-    /// By how much it is raised for that, when that was changed, and since when it is off.
+    /// By how much it is raised for that, as the kernel has taken it, and what of that is to stay.
     raised: Bytes,
+    keeps: Bytes,
+    /// When the latter was changed, and since when the limit is off.
     changed: Instant,
     lifted: Option<Instant>,
     /// When it was raised last.
     rose: Option<Instant>,
+    /// Threads wait at it, and it could not be raised.
+    owed: bool,
     /// Since when charges are refused at it and nothing leaves.
     waiting: Option<Patience>,
     asking: Asking,
@@ -371,9 +375,11 @@ impl Watch {
             brake,
             bound,
             raised: Bytes::ZERO,
+            keeps: Bytes::ZERO,
             changed: Instant::now(),
             lifted: None,
             rose: None,
+            owed: false,
             waiting: None,
             asking,
             came: None,
@@ -469,7 +475,7 @@ impl Watch {
     /// Waits for a crossing, a word of the engine's, or the next look.
     fn wait(&mut self) {
         let is_blind = self.crossed.is_none() || self.shared.setting.load(Ordering::Acquire);
-        let timeout = if self.brakes || self.at_bound {
+        let timeout = if self.brakes || self.at_bound || self.owed {
             LOOKS.0
         } else if self.came.is_some() || is_blind || self.watches_files {
             LOOKS.1
@@ -501,23 +507,30 @@ impl Watch {
         let Some((bound, _)) = &self.bound else { return };
         let fast = self.fast();
         let step = step(fast);
-        self.raised += step;
-        self.changed = now;
-        // A group that is gone has none.
-        let _ = if self.raised.as_f64() > fast.as_f64() * RAISED {
-            self.raised = Bytes::ZERO;
-            self.lifted = Some(now);
+        let mut raised = self.raised + step;
+        let is_too_much = raised.as_f64() > fast.as_f64() * RAISED;
+        let done = if is_too_much {
+            raised = Bytes::ZERO;
             bound.set(None, Bytes::ZERO).map(|_| ())
         } else {
             // It may be above where it belongs, as more was charged.
-            bound.raise(step, Bound::place(fast, self.files()) + self.raised)
+            bound.raise(step, Bound::place(fast, self.files()) + raised)
         };
+        // Who waits is not told of again: the next look tries once more. A group that is gone has none.
+        self.owed = done.is_err();
+        if self.owed {
+            return;
+        }
+        if is_too_much {
+            self.lifted = Some(now);
+        }
+        (self.raised, self.keeps, self.changed) = (raised, raised, now);
         (self.waiting, self.rose) = (None, Some(now));
         self.tell(|told| told.lifted += 1);
     }
 
     /// Whether threads are at the limit, and have been for a while, and nothing leaves.
-    fn is_stuck(&mut self, now: Instant) -> bool {
+    fn is_stuck(&mut self, now: Instant, is_braked: bool) -> bool {
         let Some((bound, _)) = &self.bound else { return false };
         let is = bound.progress(self.shared.files_count);
         let patience = if self.shared.files_count { PATIENCE_OF_STAT } else { PATIENCE };
@@ -525,8 +538,9 @@ impl Watch {
             Some(waiting) if !waiting.has_left(is) => waiting.is_over(is, now, patience),
             _ => {
                 self.waiting = Some(Patience::since(is));
-                if now >= self.changed + GIVEN_BACK {
-                    self.raised -= step(self.fast()).min(self.raised);
+                // While it is braked above the limit's place others have it leave.
+                if !is_braked && now >= self.changed + GIVEN_BACK {
+                    self.keeps -= step(self.fast()).min(self.keeps);
                     self.changed = now;
                 }
                 false
@@ -547,17 +561,24 @@ impl Watch {
             if self.shared.files_count {
                 bound.following(place, charged)
             } else {
-                place + self.raised
+                place + self.keeps
             }
         });
-        // Of a group that is gone there is nothing to bound.
-        bound.set(at, charged).unwrap_or(false)
+        // What the kernel does not take is to be tried again, and what was there is in force.
+        let is_on = bound.set(at, charged).unwrap_or_else(|_| bound.is_on());
+        // A step is given back when it is no longer part of the limit: until then another one comes on
+        // top of it.
+        self.raised = self.raised.min(bound.above(place)).max(self.keeps);
+        is_on
     }
 
     /// Looks what the group has, and does what is to be done.
     fn look(&mut self, now: Instant) {
         // A group that is gone has nothing.
-        let Some(charged) = self.group.charged() else { return };
+        let Some(charged) = self.group.charged() else {
+            self.owed = false;
+            return;
+        };
         let fast = self.fast();
         let marks = Marks::of(fast);
         let mut resident = charged - self.files();
@@ -581,6 +602,9 @@ impl Watch {
             resident = charged - files;
         }
         let is_bound = self.bound(fast, charged, now);
+        if std::mem::take(&mut self.owed) && is_bound {
+            self.lift(now);
+        }
         let fills = self.came.and_then(|(at, had)| {
             let time = now.duration_since(at).as_secs_f64();
             let grown = resident - had.min(resident);
@@ -589,7 +613,7 @@ impl Watch {
         let mut order = order(resident, fast, fills);
         // Pages of files that the kernel has dropped leave room below the limit that is not the
         // program's: what it has taken of that has to be put out first.
-        let taken = Bound::place(fast, Bytes::ZERO) + self.raised + fast / 100;
+        let taken = Bound::place(fast, Bytes::ZERO) + self.keeps + fast / 100;
         if is_bound && resident <= taken && matches!(order, Order::Brake(_)) {
             order = Order::AtBound;
         }
@@ -598,7 +622,7 @@ impl Watch {
         }
         self.at_bound = order == Order::AtBound;
         if resident < fast {
-            (self.raised, self.waiting) = (Bytes::ZERO, None);
+            (self.keeps, self.waiting) = (Bytes::ZERO, None);
         }
         match order {
             Order::GoOn => {
@@ -615,10 +639,11 @@ impl Watch {
                 }
             }
             Order::AtBound => {
-                if self.is_stuck(now) {
+                if self.is_stuck(now, false) {
                     self.lift(now);
                 } else if self.shared.files_count && self.rose.is_none_or(|at| now >= at + LIFTED) {
-                    self.raised = Bytes::ZERO;
+                    // It follows what is charged there, with or without these.
+                    (self.raised, self.keeps) = (Bytes::ZERO, Bytes::ZERO);
                 }
                 self.came.get_or_insert((now, resident));
                 self.slow_down(None);
@@ -627,7 +652,7 @@ impl Watch {
             Order::Brake(pace) => {
                 // Even with a hundredth of a processor a thread comes to the limit, and what it is in the
                 // kernel for goes on while it is slowed down.
-                if is_bound && self.is_stuck(now) {
+                if is_bound && self.is_stuck(now, true) {
                     self.lift(now);
                 }
                 self.came.get_or_insert((now, resident));
@@ -806,6 +831,71 @@ mod tests {
             bench.look(at);
         }
         assert_eq!(bench.lifted(), 0);
+    }
+
+    /// A program at its limit does not let it be lowered: with each step that is given back only in the
+    /// books it would come up by another one.
+    #[test]
+    fn a_step_is_given_back_when_the_limit_has_come_down() {
+        let mut bench = Bench::new();
+        let (at, step) = (Bound::place(FAST, Bytes::ZERO), step(FAST));
+        bench.look(0);
+        bench.charge(at, Bytes::ZERO);
+        bench.watch.lift(bench.begin);
+        assert_eq!((bench.watch.raised, bench.lifted()), (step, 1));
+        // The program has taken that, and goes on: memory leaves, and as much comes.
+        let raised = at + step;
+        bench.directory.take("memory.limit_in_bytes");
+        for pages in 1..100 {
+            bench.charge(raised, Bytes(pages * 4096));
+            bench.look(pages);
+        }
+        assert_eq!((bench.watch.raised, bench.watch.keeps), (step, Bytes::ZERO));
+        assert!(bench.watch.at_bound, "it has no more than it was given");
+        assert_eq!(bench.directory.take("memory.limit_in_bytes"), "", "it would not fit");
+        // Another step comes on top of the one that is in use.
+        bench.watch.lift(bench.begin + Duration::from_millis(100));
+        assert_eq!(bench.watch.raised, step * 2);
+
+        // There is room, but the kernel does not take the lower limit.
+        bench.charge(at - Bytes::mib(1), Bytes::mib(9));
+        bench.directory.refuse("memory.limit_in_bytes", true);
+        bench.look(200);
+        bench.look(220);
+        assert_eq!((bench.watch.raised, bench.watch.keeps), (step * 2, step));
+        bench.directory.refuse("memory.limit_in_bytes", false);
+        bench.look(221);
+        assert_eq!(bench.watch.raised, step);
+        assert_eq!(bench.directory.take("memory.limit_in_bytes"), raised.get().to_string());
+
+        // What leaves while it is braked says nothing of what it can put out at its limit.
+        bench.charge(at + Bytes::mib(60), Bytes::mib(8));
+        bench.look(300);
+        assert!(bench.watch.brakes);
+        assert_eq!(bench.watch.keeps, step);
+        bench.charge(at, Bytes::mib(7));
+        bench.look(301);
+        assert_eq!((bench.watch.at_bound, bench.watch.keeps), (true, Bytes::ZERO));
+    }
+
+    /// The kernel tells of threads that wait once.
+    #[test]
+    fn a_limit_that_could_not_be_raised_is_raised_at_the_next_look() {
+        let mut bench = Bench::new();
+        let at = Bound::place(FAST, Bytes::ZERO);
+        bench.look(0);
+        bench.charge(at, Bytes::ZERO);
+        bench.directory.refuse("memory.limit_in_bytes", true);
+        bench.watch.lift(bench.begin);
+        assert_eq!((bench.watch.raised, bench.lifted()), (Bytes::ZERO, 0), "nothing has changed");
+        assert!(bench.watch.owed);
+        bench.directory.refuse("memory.limit_in_bytes", false);
+        bench.look(1);
+        assert_eq!((bench.watch.raised, bench.lifted()), (step(FAST), 1));
+        let raised = (at + step(FAST)).get().to_string();
+        assert_eq!(bench.directory.take("memory.limit_in_bytes"), raised);
+        bench.look(2);
+        assert!(!bench.watch.owed && bench.lifted() == 0, "once");
     }
 
     /// Nobody would raise the limit for threads that wait at it, with the killer off.
