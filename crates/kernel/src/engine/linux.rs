@@ -96,8 +96,10 @@ pub struct LinuxWorld {
     open: BTreeMap<u32, Open>,
     /// The budget, of a group of the run's own.
     fast: Option<Bytes>,
-    /// Where the kernel slows the run down by itself.
+    /// Where the kernel slows the run down by itself, without the files' pages.
     hold: Option<Bytes>,
+    /// Where it does with them, as it has taken it.
+    high: Option<Bytes>,
     /// Whether it does not for now.
     loose: bool,
     /// What of the group's memory is files' pages beside the budget, and when that was read.
@@ -136,6 +138,7 @@ impl LinuxWorld {
             open: BTreeMap::new(),
             fast: None,
             hold: None,
+            high: None,
             loose: false,
             files: (Bytes::ZERO, None),
             division: None,
@@ -164,7 +167,7 @@ impl LinuxWorld {
             self.hold = Some(at);
             // With the files' pages, from the next look on.
             self.files.1 = None;
-            return group.brake(at + self.files.0);
+            return self.slow_down_from(at + self.files.0);
         }
         if let Some(guard) = &self.guard {
             guard.set_fast(fast);
@@ -217,6 +220,19 @@ impl LinuxWorld {
         let bounds = self.bound.clone().map(|bound| (bound, waits));
         let files_count = self.division.is_some();
         Guard::start((group, files_count), fast, brake, bounds, asking, free_swap)
+    }
+
+    /// Has the kernel slow the run down from so much memory on, under version 2. Where it does already
+    /// nothing is written: with each write the kernel puts out what is above that, in the writing thread.
+    fn slow_down_from(&mut self, at: Bytes) -> io::Result<()> {
+        let Some(group) = self.whose.own().filter(|_| self.high != Some(at)) else {
+            return Ok(());
+        };
+        // What becomes of a write that fails is not known.
+        self.high = None;
+        group.brake(at)?;
+        self.high = Some(at);
+        Ok(())
     }
 
     /// The group that counts its memory, if one does.
@@ -345,7 +361,7 @@ impl World for LinuxWorld {
             if let Some(at) = self.hold.filter(|_| !self.loose) {
                 // The kernel counts files' pages, which are beside the budget. A group that is
                 // gone needs no brake; one that stays where it was brakes too early.
-                let _ = group.brake(at + self.files.0);
+                let _ = self.slow_down_from(at + self.files.0);
             }
         }
         // The guard reads them more often where it matters.
@@ -445,7 +461,7 @@ impl World for LinuxWorld {
             guard.set_loose(go);
         }
         // Below the budget again it is held from the next look at its files' pages on.
-        self.files.1 = None;
+        (self.files.1, self.high) = (None, None);
         match self.whose.own().filter(|g| go && g.version() == Version::Two) {
             Some(group) => group.release(),
             None => Ok(()),
@@ -458,7 +474,7 @@ impl World for LinuxWorld {
             self.guarded = guard.end();
         }
         self.reclaimer = None;
-        self.hold = None;
+        (self.hold, self.high) = (None, None);
         self.whose.own().map_or(Ok(()), Group::release)
     }
 
@@ -476,5 +492,59 @@ impl World for LinuxWorld {
         if let Ok(direct) = &mut self.direct {
             direct.collect(processes, each);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A group of version 2 that is a directory, which has `files` of files' pages.
+    fn version_two(files: Bytes) -> (tempfile::TempDir, LinuxWorld) {
+        let directory = tempfile::tempdir().unwrap();
+        let put = |file: &str, text: &str| fs::write(directory.path().join(file), text).unwrap();
+        put("memory.current", "2000000000\n");
+        put("memory.swap.current", "8192\n");
+        put("memory.high", "");
+        put("memory.stat", &format!("file {}\nworkingset_refault_anon 1\n", files.get()));
+        let group = Group::at(directory.path()).unwrap();
+        (directory, LinuxWorld::new(Whose::Run(group)).0)
+    }
+
+    #[test]
+    fn where_the_kernel_slows_a_run_down_is_written_when_it_changes() {
+        let (directory, mut world) = version_two(Bytes::mib(9));
+        let high = directory.path().join("memory.high");
+        let look = |world: &mut LinuxWorld| {
+            world.files.1 = None;
+            world.resident(&[]);
+            let text = fs::read_to_string(&high).unwrap();
+            fs::write(&high, "").unwrap();
+            text
+        };
+        let at = Bytes::from_f64(Bytes::gib(1).as_f64() * HIGH);
+        world.hold(Bytes::gib(1), false).unwrap();
+        // What was written lies over what was there.
+        let beside = (at + Bytes::mib(9)).get().to_string();
+        assert_eq!(look(&mut world), beside);
+        assert_eq!((look(&mut world), look(&mut world)), (String::new(), String::new()));
+        fs::write(directory.path().join("memory.stat"), "file 4096\n").unwrap();
+        assert_eq!(look(&mut world), (at.get() + 4096).to_string());
+        assert_eq!(look(&mut world), "");
+
+        // It is let go, and held again at the same.
+        world.let_go(true).unwrap();
+        assert_eq!(look(&mut world), "max");
+        world.let_go(false).unwrap();
+        assert_eq!(look(&mut world), (at.get() + 4096).to_string());
+        // What fails is tried again.
+        fs::remove_file(&high).unwrap();
+        fs::write(directory.path().join("memory.stat"), "file 8192\n").unwrap();
+        world.files.1 = None;
+        world.resident(&[]);
+        fs::write(&high, "").unwrap();
+        assert_eq!(look(&mut world), (at.get() + 8192).to_string());
     }
 }
