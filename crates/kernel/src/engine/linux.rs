@@ -181,7 +181,12 @@ impl LinuxWorld {
         }
         // Whoever kept this group before may have been killed while it braked.
         group.release()?;
-        group.prefer_swap()?;
+        if self.division.is_some() {
+            // Where the program makes room itself neither side is preferred, from its first page on.
+            group.balance()?;
+        } else {
+            group.prefer_swap()?;
+        }
         let waits = event().inspect_err(|_| self.unguarded = true)?;
         // Without it processor time brakes.
         let bound = Bound::new(group.clone(), &waits).map(Arc::new);
@@ -499,6 +504,7 @@ impl World for LinuxWorld {
 mod tests {
     use std::fs;
 
+    use super::super::bound::tests::Directory;
     use super::*;
 
     /// A group of version 2 that is a directory, which has `files` of files' pages.
@@ -511,6 +517,40 @@ mod tests {
         put("memory.stat", &format!("file {}\nworkingset_refault_anon 1\n", files.get()));
         let group = Group::at(directory.path()).unwrap();
         (directory, LinuxWorld::new(Whose::Run(group)).0)
+    }
+
+    fn division() -> Arc<Division> {
+        Arc::new(Division::new(Bytes::gib(1), Bytes::mib(512)))
+    }
+
+    /// The kernel's own reclaim would take all of it from the program before the division has said anything.
+    #[test]
+    fn a_divided_run_begins_with_neither_side_preferred() {
+        for (divides, swappiness) in [(false, "200"), (true, "100")] {
+            let (directory, group) = Directory::new();
+            let cpu = tempfile::tempdir().unwrap();
+            // A processor controller's group is there only with a hierarchy of version 1.
+            let mut group = serde_json::to_value(&group).unwrap();
+            group["cpu"] = serde_json::to_value(cpu.path()).unwrap();
+            directory.put("memory.swappiness", "");
+            let group = serde_json::from_value(group).unwrap();
+            let (mut world, _) = LinuxWorld::new(Whose::Run(group));
+            if divides {
+                world.divide(division());
+            }
+            world.hold(Bytes::gib(1), false).unwrap();
+            assert_eq!(directory.take("memory.swappiness"), swappiness);
+            world.release().unwrap();
+        }
+    }
+
+    /// Where files' pages count, those that leave are what has left, too.
+    #[test]
+    fn what_has_left_is_what_the_budget_covers() {
+        let (_directory, mut world) = version_two(Bytes::mib(9));
+        assert_eq!(world.left(), Some(Bytes(8192 + 4096)));
+        world.divide(division());
+        assert_eq!(world.left(), None);
     }
 
     #[test]
