@@ -38,7 +38,7 @@ const NEAR: Bytes = Bytes::mib(8);
 /// Marks are set anew when they have moved by more than this: files' pages count in them.
 const MOVED: Bytes = Bytes::kib(512);
 /// How often the guard looks by itself: while it brakes; while there is little room, or it is not
-/// woken; and otherwise.
+/// woken; and otherwise. Where files' pages are many it is in between, see [`while_files_may_go`].
 const LOOKS: (Nanos, Nanos, Nanos) = (Nanos::millis(1), Nanos::millis(4), Nanos::millis(250));
 /// Over how long at least it is judged how fast memory fills.
 const LATELY: Duration = Duration::from_millis(2);
@@ -64,6 +64,8 @@ const FILES: [Duration; 3] =
     [Duration::from_millis(1), Duration::from_millis(4), Duration::from_millis(20)];
 /// A 32nd.
 const FEW: u64 = 32;
+/// No processor is taken to fill memory faster than this, with huge pages neither.
+const FASTEST: BytesPerSecond = BytesPerSecond(10.0 * (1u64 << 30) as f64);
 
 /// What the guard has done since it was asked last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -251,6 +253,26 @@ pub(super) fn free_swap() -> Bytes {
     Bytes(info.freeswap * u64::from(info.mem_unit))
 }
 
+/// How long may be waited while files' pages may go and the program's come in their place, where it has so
+/// much room: until all processors could have filled half of that.
+///
+/// Not longer while a run seems to be at rest: nothing would tell that it goes on. What is charged stays
+/// the same, so no mark is crossed. The kernel tells of its own reclaim (`memory.pressure_level`), but only
+/// for the limit of the group itself, and not of pages that go because all memory is short, or because
+/// somebody has deleted the file. So a run that rests near its budget is looked at as often as one that
+/// does not.
+fn while_files_may_go(room: Bytes, processors: u64) -> Nanos {
+    let all = BytesPerSecond(FASTEST.0 * processors as f64);
+    all.time_for(room / 2).max(LOOKS.1).min(LOOKS.2)
+}
+
+/// Processors that there are.
+fn processors() -> u64 {
+    // SAFETY: takes a number.
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    u64::try_from(online).unwrap_or(1).max(1)
+}
+
 /// What is kept in the thread.
 struct Watch {
     shared: Arc<Shared>,
@@ -282,8 +304,10 @@ struct Watch {
     at_bound: bool,
     /// When files' pages were read.
     read: Option<Instant>,
-    /// Whether there would be as much as is room made at, if the files' pages were none.
-    watches_files: bool,
+    /// How long files' pages may go unseen, if without them there would be as much as is room made at.
+    watches_files: Option<Nanos>,
+    /// Processors that fill memory.
+    processors: u64,
     /// The most above a budget that was seen.
     exceeded: Bytes,
     /// What cannot be put out at all.
@@ -386,7 +410,8 @@ impl Watch {
             brakes: false,
             at_bound: false,
             read: None,
-            watches_files: false,
+            watches_files: None,
+            processors: processors(),
             exceeded: Bytes::ZERO,
             locked: Bytes::ZERO,
             free_swap,
@@ -477,10 +502,10 @@ impl Watch {
         let is_blind = self.crossed.is_none() || self.shared.setting.load(Ordering::Acquire);
         let timeout = if self.brakes || self.at_bound || self.owed {
             LOOKS.0
-        } else if self.came.is_some() || is_blind || self.watches_files {
+        } else if self.came.is_some() || is_blind {
             LOOKS.1
         } else {
-            LOOKS.2
+            self.watches_files.unwrap_or(LOOKS.2)
         };
         let crossed = self.crossed.as_ref().map_or(-1, |(event, _)| event.as_raw_fd());
         let waits = self.bound.as_ref().map_or(-1, |(_, event)| event.as_raw_fd());
@@ -583,7 +608,6 @@ impl Watch {
         let marks = Marks::of(fast);
         let mut resident = charged - self.files();
         let are_many = self.files() > fast / FEW;
-        self.watches_files = are_many && charged >= marks.low;
         let every = match (resident >= marks.budget, are_many) {
             (true, _) => FILES[0],
             (false, true) => FILES[1],
@@ -601,6 +625,12 @@ impl Watch {
             self.locked = locked;
             resident = charged - files;
         }
+        let are_many = self.files() > fast / FEW;
+        self.watches_files = (are_many && charged >= marks.low).then(|| {
+            let is_known = self.read == Some(now);
+            let room = if is_known { marks.low - resident } else { Bytes::ZERO };
+            while_files_may_go(room, self.processors)
+        });
         let is_bound = self.bound(fast, charged, now);
         if std::mem::take(&mut self.owed) && is_bound {
             self.lift(now);
@@ -729,6 +759,36 @@ mod tests {
             let above = marks.above(Bytes::mib(5));
             assert_eq!(above.budget - marks.budget, Bytes::mib(5));
         }
+    }
+
+    #[test]
+    fn files_are_looked_for_the_less_often_the_more_room_the_program_has() {
+        let after = |room, processors| while_files_may_go(room, processors);
+        assert_eq!(after(Bytes::mib(20), 2), LOOKS.1, "near its budget as often as ever");
+        assert_eq!(after(Bytes::gib(2), 2), Nanos::millis(50));
+        assert_eq!(after(Bytes::gib(2), 4), Nanos::millis(25));
+        assert_eq!(after(Bytes::gib(64), 2), LOOKS.2);
+
+        let mut bench = Bench::new();
+        bench.watch.processors = 1;
+        let mut files = |mib: u64| {
+            let text = format!("total_cache {}\ntotal_unevictable 0\n", mib << 20);
+            bench.directory.put("memory.stat", &text);
+            bench.directory.charge(FAST + Bytes::mib(76));
+            let at = bench.begin + Duration::from_secs(1100 - mib);
+            bench.watch.look(at);
+            // Read a moment ago, it is not read again.
+            let first = bench.watch.watches_files;
+            bench.watch.look(at + Duration::from_millis(1));
+            (first, bench.watch.watches_files)
+        };
+        // The program has 100 MiB: some 900 MiB are left for it.
+        let (at_rest, again) = files(1000);
+        assert!(at_rest.is_some_and(|wait| (LOOKS.1 * 10..LOOKS.1 * 12).contains(&wait)));
+        assert_eq!(again, Some(LOOKS.1));
+        // It has 980 MiB.
+        assert_eq!(files(120).0, Some(LOOKS.1));
+        assert_eq!(files(1).0, None, "there are hardly any");
     }
 
     /// A guard of a run in a group that is a directory.
