@@ -43,7 +43,7 @@ pub struct Division {
 
 impl Division {
     /// Of a budget; files have so much of it.
-    fn new(budget: Bytes, share: Bytes) -> Self {
+    pub(crate) fn new(budget: Bytes, share: Bytes) -> Self {
         Self { budget: AtomicU64::new(budget.get()), share: AtomicU64::new(share.get()) }
     }
 

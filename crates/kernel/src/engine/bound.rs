@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use terrace_core::Bytes;
 
@@ -28,6 +29,9 @@ const LEAST_ABOVE: Bytes = Bytes::kib(512);
 const SPARE: Bytes = Bytes::kib(256);
 /// What is charged, and what lies in swap.
 const BOTH: &str = "memory.memsw.usage_in_bytes";
+/// Says whether the kernel kills at the limit: what turns that off, and on.
+const CONTROL: &str = "memory.oom_control";
+const KILLER: (&str, &str) = ("1", "0");
 /// No limit, as a number of bytes.
 const NONE: u64 = u64::MAX;
 
@@ -55,14 +59,14 @@ impl Bound {
             let lack = io::Error::new(io::ErrorKind::Unsupported, "swap is not counted");
             return Err(named(&both, &lack));
         }
-        let control = group.directory().join("memory.oom_control");
+        let control = group.directory().join(CONTROL);
         let tell = || {
             let events = File::open(&control).map_err(|e| named(&control, &e))?;
             let (event, events) = (waits.as_raw_fd(), events.as_raw_fd());
             write(&group.directory().join("cgroup.event_control"), &format!("{event} {events}"))
         };
         tell()?;
-        write(&control, "1")?;
+        write(&control, KILLER.0)?;
         Ok(Self { group, at: AtomicU64::new(NONE), on: AtomicBool::new(false) })
     }
 
@@ -71,6 +75,11 @@ impl Bound {
         // Nobody is promised more than 5 %, however small the budget.
         let above = Bytes::from_f64(fast.as_f64() * ABOVE).max(LEAST_ABOVE.min(fast / 25));
         fast + above + files
+    }
+
+    /// How much above a place it is to be, as the kernel has taken it.
+    pub(super) fn above(&self, place: Bytes) -> Bytes {
+        Bytes(self.at.load(Ordering::Acquire)) - place
     }
 
     /// Whether it is in force.
@@ -152,6 +161,16 @@ impl Bound {
         }
     }
 
+    /// Takes it off for good, and has the kernel kill again where it must: nobody looks after it any more.
+    ///
+    /// # Errors
+    /// The system's, the first one; what can be undone is.
+    pub(super) fn end(&self) -> io::Result<()> {
+        // Where nothing bounds it nothing waits.
+        let off = self.set(None, Bytes::ZERO).map(|_| ());
+        off.and(write(&self.group.directory().join(CONTROL), KILLER.1))
+    }
+
     /// Times that a charge did not fit below it, and what lies in swap: where the one grows and the
     /// other stays, nothing is found to put out.
     /// Files' pages leave without lying in swap then: where they count, all pages that have left do.
@@ -166,6 +185,33 @@ impl Bound {
 
     fn apply(&self, at: u64) -> io::Result<()> {
         self.group.limit((at != NONE).then_some(Bytes(at)))
+    }
+}
+
+/// For how long charges have been refused at the limit while nothing left: from the first one on, since
+/// a thread that comes to it after a quiet while has not waited yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// [`Bound::progress`] as something left last.
+    was: (u64, u64),
+    /// When the first charge after that was seen to be refused.
+    refused: Option<Instant>,
+}
+
+impl Patience {
+    /// Begins as something has left, or as nobody was at the limit.
+    pub(super) fn since(is: (u64, u64)) -> Self {
+        Self { was: is, refused: None }
+    }
+
+    /// Whether something has left since it began.
+    pub(super) fn has_left(&self, is: (u64, u64)) -> bool {
+        is.1 != self.was.1
+    }
+
+    /// Whether that has been so for as long as it may be; `is` is looked at again and again.
+    pub(super) fn is_over(&mut self, is: (u64, u64), now: Instant, at_most: Duration) -> bool {
+        is.0 > self.was.0 && now >= *self.refused.get_or_insert(now) + at_most
     }
 }
 
@@ -204,7 +250,7 @@ pub(super) mod tests {
         }
 
         /// Has whoever writes this file fail, or no longer.
-        fn refuse(&self, file: &str, refuse: bool) {
+        pub(in crate::engine) fn refuse(&self, file: &str, refuse: bool) {
             let path = self.0.path().join(file);
             if refuse {
                 fs::remove_file(&path).unwrap();
@@ -338,6 +384,35 @@ pub(super) mod tests {
         directory.refuse("memory.limit_in_bytes", true);
         assert!(bound.set(Some(Bytes::mib(6)), Bytes::ZERO).is_err());
         assert!(bound.is_on(), "where it was");
+    }
+
+    #[test]
+    fn patience_is_counted_from_the_first_charge_that_is_refused() {
+        let begin = Instant::now();
+        let most = Duration::from_millis(5);
+        let after = |ms| begin + Duration::from_millis(ms);
+        let mut patience = Patience::since((7, 100));
+        assert!(!patience.is_over((7, 100), after(900), most), "nobody is at it");
+        assert!(!patience.is_over((8, 100), after(1000), most), "the first one");
+        assert!(!patience.is_over((9, 100), after(1004), most));
+        // A pass of the kernel's takes a while: not all looks see another charge refused.
+        assert!(patience.is_over((9, 100), after(1005), most));
+        assert!(!patience.has_left((9, 100)) && patience.has_left((9, 101)));
+    }
+
+    #[test]
+    fn the_killer_is_on_again_after_its_end_even_if_the_limit_cannot_be_taken_off() {
+        let (directory, group) = Directory::new();
+        let bound = Bound::new(group, &event().unwrap()).unwrap();
+        bound.set(Some(Bytes::mib(10)), Bytes::ZERO).unwrap();
+        directory.take(CONTROL);
+        directory.refuse("memory.limit_in_bytes", true);
+        let error = bound.end().unwrap_err();
+        assert!(error.to_string().contains("memory.limit_in_bytes"), "{error}");
+        assert_eq!(directory.take(CONTROL), "0");
+        directory.refuse("memory.limit_in_bytes", false);
+        bound.end().unwrap();
+        assert_eq!(directory.take("memory.limit_in_bytes"), "-1");
     }
 
     /// Nobody would see whether anything leaves.

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use terrace_core::{Bytes, BytesPerSecond, Nanos};
 use terrace_live::sys;
 
-use super::bound::Bound;
+use super::bound::{Bound, Patience};
 use super::brake::{Brake, Holder, run_first, visit_processors};
 use super::reclaimer::Asking;
 use super::{BATCH, LOW, part};
@@ -38,15 +38,15 @@ const NEAR: Bytes = Bytes::mib(8);
 /// Marks are set anew when they have moved by more than this: files' pages count in them.
 const MOVED: Bytes = Bytes::kib(512);
 /// How often the guard looks by itself: while it brakes; while there is little room, or it is not
-/// woken; and otherwise.
+/// woken; and otherwise. Where files' pages are many it is in between, see [`while_files_may_go`].
 const LOOKS: (Nanos, Nanos, Nanos) = (Nanos::millis(1), Nanos::millis(4), Nanos::millis(250));
 /// Over how long at least it is judged how fast memory fills.
 const LATELY: Duration = Duration::from_millis(2);
 /// The limit above the budget is in force while so much of swap is free: what two threads put out in
 /// 20 ms, of which the guard looks at each.
 const SWAP_LEFT: Bytes = Bytes::mib(16);
-/// For so long threads may be at it and nothing leave, before it is raised. The kernel gives up after
-/// sixteen passes over all that there is: 50 ms and more for 20 MiB that are in use.
+/// For so long charges may be refused at it and nothing leave, before it is raised. The kernel gives up
+/// after sixteen passes over all that there is: 50 ms and more for 20 MiB that are in use.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// While memory leaves again, one such step is taken back as often.
 const GIVEN_BACK: Duration = Duration::from_millis(20);
@@ -64,6 +64,8 @@ const FILES: [Duration; 3] =
     [Duration::from_millis(1), Duration::from_millis(4), Duration::from_millis(20)];
 /// A 32nd.
 const FEW: u64 = 32;
+/// No processor is taken to fill memory faster than this, with huge pages neither.
+const FASTEST: BytesPerSecond = BytesPerSecond(10.0 * (1u64 << 30) as f64);
 
 /// What the guard has done since it was asked last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -118,7 +120,8 @@ impl Guard {
     /// Begins to watch a group; `files_count` says whether its files' pages are in the budget.
     ///
     /// # Errors
-    /// If the kernel does not tell of crossings.
+    /// If the system has no thread or no event left for it. There is no limit then, the group is not
+    /// slowed down, and the killer is on.
     pub(super) fn start(
         group: (Group, bool),
         fast: Bytes,
@@ -127,13 +130,30 @@ impl Guard {
         asking: Asking,
         free_swap: fn() -> Bytes,
     ) -> io::Result<Self> {
-        let mut watch = Watch::new(group, fast, brake, bound, asking, free_swap)?;
-        let (shared, wake) = (Arc::clone(&watch.shared), watch.woken.try_clone()?);
-        // The limit is there before the program has its first page.
-        watch.look();
-        let builder = thread::Builder::new().name("terrace-guard".into());
-        let thread = builder.spawn(move || watch.run())?;
-        Ok(Self { shared, wake, thread: Some(thread) })
+        let (at, slowed) = (bound.as_ref().map(|(at, _)| Arc::clone(at)), Arc::clone(&brake));
+        match Watch::new(group, fast, brake, bound, asking, free_swap) {
+            Ok(watch) => Self::begin(watch, spawn),
+            Err(error) => Err(undo(error, at.as_deref(), &slowed)),
+        }
+    }
+
+    /// Looks for the first time, and has it go on in a thread.
+    fn begin(
+        mut watch: Watch,
+        spawn: impl FnOnce(Watch) -> io::Result<JoinHandle<()>>,
+    ) -> io::Result<Self> {
+        let shared = Arc::clone(&watch.shared);
+        let bound = watch.bound.as_ref().map(|(bound, _)| Arc::clone(bound));
+        let brake = Arc::clone(&watch.brake);
+        let started = watch.woken.try_clone().and_then(|wake| {
+            // The limit is there before the program has its first page.
+            watch.look(Instant::now());
+            Ok((wake, spawn(watch)?))
+        });
+        match started {
+            Ok((wake, thread)) => Ok(Self { shared, wake, thread: Some(thread) }),
+            Err(error) => Err(undo(error, bound.as_deref(), &brake)),
+        }
     }
 
     /// The budget from now on.
@@ -182,6 +202,24 @@ impl Guard {
     }
 }
 
+/// Starts the thread.
+fn spawn(watch: Watch) -> io::Result<JoinHandle<()>> {
+    let builder = thread::Builder::new().name("terrace-guard".into());
+    let lack = |e: io::Error| io::Error::new(e.kind(), format!("a thread of the guard's: {e}"));
+    builder.spawn(move || watch.run()).map_err(lack)
+}
+
+/// Takes off what the first look has set: nobody would raise the limit for threads that wait at it. What
+/// went wrong at first, and now.
+pub(super) fn undo(error: io::Error, bound: Option<&Bound>, brake: &Brake) -> io::Error {
+    let ended = bound.map_or(Ok(()), Bound::end);
+    let released = brake.set(Holder::Guard, None).map(|_| ());
+    match ended.and(released) {
+        Ok(()) => error,
+        Err(also) => io::Error::new(error.kind(), format!("{error}; {also}")),
+    }
+}
+
 /// By how much the limit above the budget is raised at once.
 fn step(fast: Bytes) -> Bytes {
     (fast / 100).max(Bytes::kib(64))
@@ -216,6 +254,26 @@ pub(super) fn free_swap() -> Bytes {
     Bytes(info.freeswap * u64::from(info.mem_unit))
 }
 
+/// How long may be waited while files' pages may go and the program's come in their place, where it has so
+/// much room: until all processors could have filled half of that.
+///
+/// Not longer while a run seems to be at rest: nothing would tell that it goes on. What is charged stays
+/// the same, so no mark is crossed. The kernel tells of its own reclaim (`memory.pressure_level`), but only
+/// for the limit of the group itself, and not of pages that go because all memory is short, or because
+/// somebody has deleted the file. So a run that rests near its budget is looked at as often as one that
+/// does not.
+fn while_files_may_go(room: Bytes, processors: u64) -> Nanos {
+    let all = BytesPerSecond(FASTEST.0 * processors as f64);
+    all.time_for(room / 2).max(LOOKS.1).min(LOOKS.2)
+}
+
+/// Processors that there are.
+fn processors() -> u64 {
+    // SAFETY: takes a number.
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    u64::try_from(online).unwrap_or(1).max(1)
+}
+
 /// What is kept in the thread.
 struct Watch {
     shared: Arc<Shared>,
@@ -223,14 +281,18 @@ struct Watch {
     brake: Arc<Brake>,
     /// The limit above the budget, and what is signalled where threads wait at it in vain.
     bound: Option<(Arc<Bound>, OwnedFd)>,
-    /// By how much it is raised for that, when that was changed, and since when it is off.
+    /// By how much it is raised for that, as the kernel has taken it, and what of that is to stay.
     raised: Bytes,
+    keeps: Bytes,
+    /// When the latter was changed, and since when the limit is off.
     changed: Instant,
     lifted: Option<Instant>,
     /// When it was raised last.
     rose: Option<Instant>,
-    /// Whether anything leaves at it, as of when.
-    progress: Option<(Instant, (u64, u64))>,
+    /// Threads wait at it, and it could not be raised.
+    owed: bool,
+    /// Since when charges are refused at it and nothing leaves.
+    waiting: Option<Patience>,
     asking: Asking,
     woken: OwnedFd,
     /// Signalled at crossings of these charges.
@@ -243,8 +305,10 @@ struct Watch {
     at_bound: bool,
     /// When files' pages were read.
     read: Option<Instant>,
-    /// Whether there would be as much as is room made at, if the files' pages were none.
-    watches_files: bool,
+    /// How long files' pages may go unseen, if without them there would be as much as is room made at.
+    watches_files: Option<Nanos>,
+    /// Processors that fill memory.
+    processors: u64,
     /// What cannot be put out at all.
     locked: Bytes,
     /// What of swap is free.
@@ -334,16 +398,19 @@ impl Watch {
             brake,
             bound,
             raised: Bytes::ZERO,
+            keeps: Bytes::ZERO,
             changed: Instant::now(),
             lifted: None,
             rose: None,
-            progress: None,
+            owed: false,
+            waiting: None,
             asking,
             came: None,
             brakes: false,
             at_bound: false,
             read: None,
-            watches_files: false,
+            watches_files: None,
+            processors: processors(),
             locked: Bytes::ZERO,
             free_swap,
         })
@@ -353,7 +420,7 @@ impl Watch {
         run_first();
         let mut spent = sys::thread_cpu();
         while !self.shared.over.load(Ordering::Acquire) {
-            self.look();
+            self.look(Instant::now());
             let now = sys::thread_cpu();
             self.tell(|told| told.cpu += now.saturating_sub(spent));
             spent = now;
@@ -436,12 +503,12 @@ impl Watch {
     /// Waits for a crossing, a word of the engine's, or the next look.
     fn wait(&mut self) {
         let is_blind = self.crossed.is_none() || self.shared.setting.load(Ordering::Acquire);
-        let timeout = if self.brakes || self.at_bound {
+        let timeout = if self.brakes || self.at_bound || self.owed {
             LOOKS.0
-        } else if self.came.is_some() || is_blind || self.watches_files {
+        } else if self.came.is_some() || is_blind {
             LOOKS.1
         } else {
-            LOOKS.2
+            self.watches_files.unwrap_or(LOOKS.2)
         };
         let crossed = self.crossed.as_ref().map_or(-1, |(event, _)| event.as_raw_fd());
         let waits = self.bound.as_ref().map_or(-1, |(_, event)| event.as_raw_fd());
@@ -459,41 +526,49 @@ impl Watch {
             unsafe { libc::read(ready.fd, count.as_mut_ptr().cast(), count.len()) };
         }
         if all[0].revents & libc::POLLIN != 0 {
-            self.lift();
+            self.lift(Instant::now());
         }
     }
 
     /// Raises the limit at once: threads wait at it for which the kernel found no room.
-    fn lift(&mut self) {
+    fn lift(&mut self, now: Instant) {
         let Some((bound, _)) = &self.bound else { return };
         let fast = self.fast();
         let step = step(fast);
-        self.raised += step;
-        self.changed = Instant::now();
-        // A group that is gone has none.
-        let _ = if self.raised.as_f64() > fast.as_f64() * RAISED {
-            self.raised = Bytes::ZERO;
-            self.lifted = Some(Instant::now());
+        let mut raised = self.raised + step;
+        let is_too_much = raised.as_f64() > fast.as_f64() * RAISED;
+        let done = if is_too_much {
+            raised = Bytes::ZERO;
             bound.set(None, Bytes::ZERO).map(|_| ())
         } else {
             // It may be above where it belongs, as more was charged.
-            bound.raise(step, Bound::place(fast, self.files()) + self.raised)
+            bound.raise(step, Bound::place(fast, self.files()) + raised)
         };
-        (self.progress, self.rose) = (None, Some(Instant::now()));
+        // Who waits is not told of again: the next look tries once more. A group that is gone has none.
+        self.owed = done.is_err();
+        if self.owed {
+            return;
+        }
+        if is_too_much {
+            self.lifted = Some(now);
+        }
+        (self.raised, self.keeps, self.changed) = (raised, raised, now);
+        (self.waiting, self.rose) = (None, Some(now));
         self.tell(|told| told.lifted += 1);
     }
 
     /// Whether threads are at the limit, and have been for a while, and nothing leaves.
-    fn is_stuck(&mut self, now: Instant) -> bool {
+    fn is_stuck(&mut self, now: Instant, is_braked: bool) -> bool {
         let Some((bound, _)) = &self.bound else { return false };
         let is = bound.progress(self.shared.files_count);
         let patience = if self.shared.files_count { PATIENCE_OF_STAT } else { PATIENCE };
-        match self.progress {
-            Some((since, was)) if was.1 == is.1 => is.0 > was.0 && now >= since + patience,
+        match &mut self.waiting {
+            Some(waiting) if !waiting.has_left(is) => waiting.is_over(is, now, patience),
             _ => {
-                self.progress = Some((now, is));
-                if now >= self.changed + GIVEN_BACK {
-                    self.raised -= step(self.fast()).min(self.raised);
+                self.waiting = Some(Patience::since(is));
+                // While it is braked above the limit's place others have it leave.
+                if !is_braked && now >= self.changed + GIVEN_BACK {
+                    self.keeps -= step(self.fast()).min(self.keeps);
                     self.changed = now;
                 }
                 false
@@ -514,23 +589,28 @@ impl Watch {
             if self.shared.files_count {
                 bound.following(place, charged)
             } else {
-                place + self.raised
+                place + self.keeps
             }
         });
-        // Of a group that is gone there is nothing to bound.
-        bound.set(at, charged).unwrap_or(false)
+        // What the kernel does not take is to be tried again, and what was there is in force.
+        let is_on = bound.set(at, charged).unwrap_or_else(|_| bound.is_on());
+        // A step is given back when it is no longer part of the limit: until then another one comes on
+        // top of it.
+        self.raised = self.raised.min(bound.above(place)).max(self.keeps);
+        is_on
     }
 
     /// Looks what the group has, and does what is to be done.
-    fn look(&mut self) {
+    fn look(&mut self, now: Instant) {
         // A group that is gone has nothing.
-        let Some(charged) = self.group.charged() else { return };
+        let Some(charged) = self.group.charged() else {
+            self.owed = false;
+            return;
+        };
         let fast = self.fast();
         let marks = Marks::of(fast);
         let mut resident = charged - self.files();
-        let now = Instant::now();
         let are_many = self.files() > fast / FEW;
-        self.watches_files = are_many && charged >= marks.low;
         let every = match (resident >= marks.budget, are_many) {
             (true, _) => FILES[0],
             (false, true) => FILES[1],
@@ -549,7 +629,16 @@ impl Watch {
             self.locked = locked;
             resident = charged - files;
         }
+        let are_many = self.files() > fast / FEW;
+        self.watches_files = (are_many && charged >= marks.low).then(|| {
+            let is_known = self.read == Some(now);
+            let room = if is_known { marks.low - resident } else { Bytes::ZERO };
+            while_files_may_go(room, self.processors)
+        });
         let is_bound = self.bound(fast, charged, now);
+        if std::mem::take(&mut self.owed) && is_bound {
+            self.lift(now);
+        }
         let fills = self.came.and_then(|(at, had)| {
             let time = now.duration_since(at).as_secs_f64();
             let grown = resident - had.min(resident);
@@ -558,7 +647,7 @@ impl Watch {
         let mut order = order(resident, fast, fills);
         // Pages of files that the kernel has dropped leave room below the limit that is not the
         // program's: what it has taken of that has to be put out first.
-        let taken = Bound::place(fast, Bytes::ZERO) + self.raised + fast / 100;
+        let taken = Bound::place(fast, Bytes::ZERO) + self.keeps + fast / 100;
         if is_bound && resident <= taken && matches!(order, Order::Brake(_)) {
             order = Order::AtBound;
         }
@@ -567,7 +656,7 @@ impl Watch {
         }
         self.at_bound = order == Order::AtBound;
         if resident < fast {
-            (self.raised, self.progress) = (Bytes::ZERO, None);
+            (self.keeps, self.waiting) = (Bytes::ZERO, None);
         }
         match order {
             Order::GoOn => {
@@ -584,16 +673,22 @@ impl Watch {
                 }
             }
             Order::AtBound => {
-                if self.is_stuck(now) {
-                    self.lift();
+                if self.is_stuck(now, false) {
+                    self.lift(now);
                 } else if self.shared.files_count && self.rose.is_none_or(|at| now >= at + LIFTED) {
-                    self.raised = Bytes::ZERO;
+                    // It follows what is charged there, with or without these.
+                    (self.raised, self.keeps) = (Bytes::ZERO, Bytes::ZERO);
                 }
                 self.came.get_or_insert((now, resident));
                 self.slow_down(None);
                 self.make_room(resident, fast);
             }
             Order::Brake(pace) => {
+                // Even with a hundredth of a processor a thread comes to the limit, and what it is in the
+                // kernel for goes on while it is slowed down.
+                if is_bound && self.is_stuck(now, true) {
+                    self.lift(now);
+                }
                 self.came.get_or_insert((now, resident));
                 self.slow_down(Some(pace));
                 self.make_room(resident, fast);
@@ -670,6 +765,36 @@ mod tests {
         }
     }
 
+    #[test]
+    fn files_are_looked_for_the_less_often_the_more_room_the_program_has() {
+        let after = |room, processors| while_files_may_go(room, processors);
+        assert_eq!(after(Bytes::mib(20), 2), LOOKS.1, "near its budget as often as ever");
+        assert_eq!(after(Bytes::gib(2), 2), Nanos::millis(50));
+        assert_eq!(after(Bytes::gib(2), 4), Nanos::millis(25));
+        assert_eq!(after(Bytes::gib(64), 2), LOOKS.2);
+
+        let mut bench = Bench::new();
+        bench.watch.processors = 1;
+        let mut files = |mib: u64| {
+            let text = format!("total_cache {}\ntotal_unevictable 0\n", mib << 20);
+            bench.directory.put("memory.stat", &text);
+            bench.directory.charge(FAST + Bytes::mib(76));
+            let at = bench.begin + Duration::from_secs(1100 - mib);
+            bench.watch.look(at);
+            // Read a moment ago, it is not read again.
+            let first = bench.watch.watches_files;
+            bench.watch.look(at + Duration::from_millis(1));
+            (first, bench.watch.watches_files)
+        };
+        // The program has 100 MiB: some 900 MiB are left for it.
+        let (at_rest, again) = files(1000);
+        assert!(at_rest.is_some_and(|wait| (LOOKS.1 * 10..LOOKS.1 * 12).contains(&wait)));
+        assert_eq!(again, Some(LOOKS.1));
+        // It has 980 MiB.
+        assert_eq!(files(120).0, Some(LOOKS.1));
+        assert_eq!(files(1).0, None, "there are hardly any");
+    }
+
     /// A guard of a run in a group that is a directory.
     fn guard(directory_of: &Group, swap: fn() -> Bytes) -> (Guard, OwnedFd, Reclaimer) {
         let waits = event().unwrap();
@@ -682,6 +807,179 @@ mod tests {
         let bound = Some((bound, waits));
         let guard = Guard::start((group, false), FAST, brake, bound, asking, swap).unwrap();
         (guard, signals, reclaimer)
+    }
+
+    /// What the thread has, without a thread: the test says what time it is.
+    struct Bench {
+        watch: Watch,
+        directory: Directory,
+        begin: Instant,
+        refused: u64,
+        _reclaimer: Reclaimer,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let (directory, group) = Directory::new();
+            let waits = event().unwrap();
+            let bound = Arc::new(Bound::new(group.clone(), &waits).unwrap());
+            let brake = Arc::new(Brake::new(group.clone()));
+            let reclaimer = Reclaimer::start(|_| Ok(())).unwrap();
+            let (bound, asking) = (Some((bound, waits)), reclaimer.asking());
+            let swap: fn() -> Bytes = || Bytes::gib(1);
+            let watch = Watch::new((group, false), FAST, brake, bound, asking, swap).unwrap();
+            Self { watch, directory, begin: Instant::now(), refused: 0, _reclaimer: reclaimer }
+        }
+
+        /// Looks at a time, in ms.
+        fn look(&mut self, at: u64) {
+            self.watch.look(self.begin + Duration::from_millis(at));
+        }
+
+        /// A charge does not fit below the limit.
+        fn refuse(&mut self) {
+            self.refused += 1;
+            self.directory.put("memory.failcnt", &format!("{}\n", self.refused));
+        }
+
+        /// So much is charged, and as much as this lies in swap.
+        fn charge(&self, charged: Bytes, swapped: Bytes) {
+            self.directory.charge(charged);
+            let both = (charged + swapped).get();
+            self.directory.put("memory.memsw.usage_in_bytes", &format!("{both}\n"));
+        }
+
+        /// Times that the limit was raised since the last call.
+        fn lifted(&self) -> u64 {
+            std::mem::take(&mut self.watch.shared.told.lock().unwrap().lifted)
+        }
+    }
+
+    /// Processor time slows a thread down, but a system call that needs memory goes on to be refused it.
+    #[test]
+    fn the_limit_is_raised_while_the_guard_brakes_too() {
+        let mut bench = Bench::new();
+        bench.look(0);
+        // Files' pages were dropped, and the program has taken their place: it is far above its budget.
+        let charged = Bound::place(FAST, Bytes::mib(60));
+        bench.charge(charged, Bytes::mib(9));
+        bench.look(1);
+        assert!(bench.watch.brakes && !bench.watch.at_bound);
+        bench.refuse();
+        bench.look(2);
+        bench.look(6);
+        assert_eq!(bench.lifted(), 0, "not before its time");
+        bench.look(7);
+        assert!(bench.watch.brakes, "braked all the time");
+        assert_eq!(bench.lifted(), 1);
+    }
+
+    /// One that is braked puts nothing out for a while, as it does not run.
+    #[test]
+    fn it_is_not_raised_while_nothing_is_refused() {
+        let mut bench = Bench::new();
+        bench.look(0);
+        bench.charge(Bound::place(FAST, Bytes::mib(60)), Bytes::mib(9));
+        for at in 1..400 {
+            bench.look(at);
+        }
+        assert!(bench.watch.brakes);
+        // The quiet while does not count for the first one that is refused.
+        bench.refuse();
+        bench.look(400);
+        bench.look(404);
+        assert_eq!(bench.lifted(), 0);
+        // What leaves has the time begin anew, with what is refused then.
+        bench.charge(Bound::place(FAST, Bytes::mib(60)), Bytes::mib(10));
+        for at in 405..500 {
+            bench.look(at);
+        }
+        assert_eq!(bench.lifted(), 0);
+    }
+
+    /// A program at its limit does not let it be lowered: with each step that is given back only in the
+    /// books it would come up by another one.
+    #[test]
+    fn a_step_is_given_back_when_the_limit_has_come_down() {
+        let mut bench = Bench::new();
+        let (at, step) = (Bound::place(FAST, Bytes::ZERO), step(FAST));
+        bench.look(0);
+        bench.charge(at, Bytes::ZERO);
+        bench.watch.lift(bench.begin);
+        assert_eq!((bench.watch.raised, bench.lifted()), (step, 1));
+        // The program has taken that, and goes on: memory leaves, and as much comes.
+        let raised = at + step;
+        bench.directory.take("memory.limit_in_bytes");
+        for pages in 1..100 {
+            bench.charge(raised, Bytes(pages * 4096));
+            bench.look(pages);
+        }
+        assert_eq!((bench.watch.raised, bench.watch.keeps), (step, Bytes::ZERO));
+        assert!(bench.watch.at_bound, "it has no more than it was given");
+        assert_eq!(bench.directory.take("memory.limit_in_bytes"), "", "it would not fit");
+        // Another step comes on top of the one that is in use.
+        bench.watch.lift(bench.begin + Duration::from_millis(100));
+        assert_eq!(bench.watch.raised, step * 2);
+
+        // There is room, but the kernel does not take the lower limit.
+        bench.charge(at - Bytes::mib(1), Bytes::mib(9));
+        bench.directory.refuse("memory.limit_in_bytes", true);
+        bench.look(200);
+        bench.look(220);
+        assert_eq!((bench.watch.raised, bench.watch.keeps), (step * 2, step));
+        bench.directory.refuse("memory.limit_in_bytes", false);
+        bench.look(221);
+        assert_eq!(bench.watch.raised, step);
+        assert_eq!(bench.directory.take("memory.limit_in_bytes"), raised.get().to_string());
+
+        // What leaves while it is braked says nothing of what it can put out at its limit.
+        bench.charge(at + Bytes::mib(60), Bytes::mib(8));
+        bench.look(300);
+        assert!(bench.watch.brakes);
+        assert_eq!(bench.watch.keeps, step);
+        bench.charge(at, Bytes::mib(7));
+        bench.look(301);
+        assert_eq!((bench.watch.at_bound, bench.watch.keeps), (true, Bytes::ZERO));
+    }
+
+    /// The kernel tells of threads that wait once.
+    #[test]
+    fn a_limit_that_could_not_be_raised_is_raised_at_the_next_look() {
+        let mut bench = Bench::new();
+        let at = Bound::place(FAST, Bytes::ZERO);
+        bench.look(0);
+        bench.charge(at, Bytes::ZERO);
+        bench.directory.refuse("memory.limit_in_bytes", true);
+        bench.watch.lift(bench.begin);
+        assert_eq!((bench.watch.raised, bench.lifted()), (Bytes::ZERO, 0), "nothing has changed");
+        assert!(bench.watch.owed);
+        bench.directory.refuse("memory.limit_in_bytes", false);
+        bench.look(1);
+        assert_eq!((bench.watch.raised, bench.lifted()), (step(FAST), 1));
+        let raised = (at + step(FAST)).get().to_string();
+        assert_eq!(bench.directory.take("memory.limit_in_bytes"), raised);
+        bench.look(2);
+        assert!(!bench.watch.owed && bench.lifted() == 0, "once");
+    }
+
+    /// Nobody would raise the limit for threads that wait at it, with the killer off.
+    #[test]
+    fn without_its_thread_no_limit_is_left_and_the_killer_is_on() {
+        let bench = Bench::new();
+        let Bench { watch, directory, .. } = bench;
+        directory.charge(FAST - Bytes::mib(5));
+        assert_eq!(directory.take("memory.oom_control"), "1");
+        let bound = Arc::clone(&watch.bound.as_ref().unwrap().0);
+        let limit = Bound::place(FAST, Bytes::ZERO).get().to_string();
+        let begun = Guard::begin(watch, |watch| {
+            assert_eq!(directory.take("memory.limit_in_bytes"), limit, "the first look has set it");
+            drop(watch);
+            Err(io::ErrorKind::WouldBlock.into())
+        });
+        assert_eq!(begun.expect_err("no thread").kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(directory.take("memory.limit_in_bytes"), "-1");
+        assert_eq!(directory.take("memory.oom_control"), "0");
+        assert!(!bound.is_on());
     }
 
     /// Waits until the limit is as it should be. What is written lies over what was there.
@@ -790,7 +1088,7 @@ mod tests {
             directory.charge(charged);
             // It is not time yet to read what files' pages are.
             watch.read = Some(Instant::now() + Duration::from_secs(3600));
-            watch.look();
+            watch.look(Instant::now());
             let mut told = watch.shared.told.lock().unwrap();
             std::mem::take(&mut told.exceeded)
         };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use terrace_sampler::perf::major::MajorFaults;
 
 use super::bound::Bound;
 use super::brake::{Brake, Braked, Holder};
-use super::guard::{Guard, Guarded, free_swap};
+use super::guard::{Guard, Guarded, free_swap, undo};
 use super::reclaimer::Reclaimer;
 use super::world::{Advice, DirectReclaim, MajorFault, Run, World};
 use crate::division::Division;
@@ -88,13 +89,17 @@ pub struct LinuxWorld {
     brake: Option<Arc<Brake>>,
     /// Under version 1, the limit above the budget.
     bound: Option<Arc<Bound>>,
+    /// A guard could not be started.
+    unguarded: bool,
     /// Started when memory is short for the first time.
     reclaimer: Option<Reclaimer>,
     open: BTreeMap<u32, Open>,
     /// The budget, of a group of the run's own.
     fast: Option<Bytes>,
-    /// Where the kernel slows the run down by itself.
+    /// Where the kernel slows the run down by itself, without the files' pages.
     hold: Option<Bytes>,
+    /// Where it does with them, as it has taken it.
+    high: Option<Bytes>,
     /// Whether it does not for now.
     loose: bool,
     /// What of the group's memory is files' pages beside the budget, and when that was read.
@@ -128,10 +133,12 @@ impl LinuxWorld {
             guarded: Guarded::default(),
             brake,
             bound: None,
+            unguarded: false,
             reclaimer: None,
             open: BTreeMap::new(),
             fast: None,
             hold: None,
+            high: None,
             loose: false,
             files: (Bytes::ZERO, None),
             division: None,
@@ -151,7 +158,7 @@ impl LinuxWorld {
     /// `policy` says whether one chooses what leaves.
     ///
     /// # Errors
-    /// The system's. Under version 1 the engine goes on without the guard.
+    /// The system's. Under version 1 the engine goes on without the guard, and without the limit.
     pub fn hold(&mut self, fast: Bytes, policy: bool) -> io::Result<()> {
         let Some(group) = self.whose.own().cloned() else { return Ok(()) };
         self.fast = Some(fast);
@@ -160,7 +167,7 @@ impl LinuxWorld {
             self.hold = Some(at);
             // With the files' pages, from the next look on.
             self.files.1 = None;
-            return group.brake(at + self.files.0);
+            return self.slow_down_from(at + self.files.0);
         }
         if let Some(guard) = &self.guard {
             guard.set_fast(fast);
@@ -169,24 +176,68 @@ impl LinuxWorld {
         let Some(brake) = self.brake.clone().filter(|brake| brake.is_there()) else {
             return Ok(());
         };
+        if self.unguarded {
+            return Ok(());
+        }
         // Whoever kept this group before may have been killed while it braked.
         group.release()?;
-        group.prefer_swap()?;
-        let waits = event()?;
+        if self.division.is_some() {
+            // Where the program makes room itself neither side is preferred, from its first page on.
+            group.balance()?;
+        } else {
+            group.prefer_swap()?;
+        }
+        let waits = event().inspect_err(|_| self.unguarded = true)?;
         // Without it processor time brakes.
         let bound = Bound::new(group.clone(), &waits).map(Arc::new);
         self.bound = bound.as_ref().ok().cloned();
+        match self.watch(group, fast, brake, waits) {
+            Ok(guard) => {
+                guard.set_policy(policy);
+                self.guard = Some(guard);
+                bound.map(|_| ())
+            }
+            Err(error) => {
+                // The engine goes on by itself, and does not try again at each new budget.
+                self.unguarded = true;
+                (self.bound, self.reclaimer) = (None, None);
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts the guard, and who makes room for it. Without them there is no limit, and the killer is on.
+    fn watch(
+        &mut self,
+        group: Group,
+        fast: Bytes,
+        brake: Arc<Brake>,
+        waits: OwnedFd,
+    ) -> io::Result<Guard> {
         let make_room = make_room(group.clone(), self.bound.clone(), self.division.clone());
         // Not two that set limits.
         self.reclaimer = None;
-        let reclaimer = Reclaimer::start(make_room)?;
+        let reclaimer = match Reclaimer::start(make_room) {
+            Ok(reclaimer) => reclaimer,
+            Err(error) => return Err(undo(error, self.bound.as_deref(), &brake)),
+        };
         let asking = self.reclaimer.insert(reclaimer).asking();
         let bounds = self.bound.clone().map(|bound| (bound, waits));
         let files_count = self.division.is_some();
-        let guard = Guard::start((group, files_count), fast, brake, bounds, asking, free_swap)?;
-        guard.set_policy(policy);
-        self.guard = Some(guard);
-        bound.map(|_| ())
+        Guard::start((group, files_count), fast, brake, bounds, asking, free_swap)
+    }
+
+    /// Has the kernel slow the run down from so much memory on, under version 2. Where it does already
+    /// nothing is written: with each write the kernel puts out what is above that, in the writing thread.
+    fn slow_down_from(&mut self, at: Bytes) -> io::Result<()> {
+        let Some(group) = self.whose.own().filter(|_| self.high != Some(at)) else {
+            return Ok(());
+        };
+        // What becomes of a write that fails is not known.
+        self.high = None;
+        group.brake(at)?;
+        self.high = Some(at);
+        Ok(())
     }
 
     /// The group that counts its memory, if one does.
@@ -315,7 +366,7 @@ impl World for LinuxWorld {
             if let Some(at) = self.hold.filter(|_| !self.loose) {
                 // The kernel counts files' pages, which are beside the budget. A group that is
                 // gone needs no brake; one that stays where it was brakes too early.
-                let _ = group.brake(at + self.files.0);
+                let _ = self.slow_down_from(at + self.files.0);
             }
         }
         // The guard reads them more often where it matters.
@@ -397,6 +448,12 @@ impl World for LinuxWorld {
         self.bound.as_ref().is_some_and(|bound| bound.is_on())
     }
 
+    fn left(&mut self) -> Option<Bytes> {
+        // Where files' pages count, what the kernel has reclaimed is the measure.
+        let own = self.whose.own().filter(|_| self.division.is_none());
+        own.and_then(Group::put_out)
+    }
+
     fn reclaimed_by_itself(&mut self) -> Option<Bytes> {
         // Version 1 counts nothing of the kind, and adds much up to say so.
         let two = self.whose.own().filter(|group| group.version() == Version::Two);
@@ -409,7 +466,7 @@ impl World for LinuxWorld {
             guard.set_loose(go);
         }
         // Below the budget again it is held from the next look at its files' pages on.
-        self.files.1 = None;
+        (self.files.1, self.high) = (None, None);
         match self.whose.own().filter(|g| go && g.version() == Version::Two) {
             Some(group) => group.release(),
             None => Ok(()),
@@ -422,7 +479,7 @@ impl World for LinuxWorld {
             self.guarded = guard.end();
         }
         self.reclaimer = None;
-        self.hold = None;
+        (self.hold, self.high) = (None, None);
         self.whose.own().map_or(Ok(()), Group::release)
     }
 
@@ -440,5 +497,94 @@ impl World for LinuxWorld {
         if let Ok(direct) = &mut self.direct {
             direct.collect(processes, each);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::bound::tests::Directory;
+    use super::*;
+
+    /// A group of version 2 that is a directory, which has `files` of files' pages.
+    fn version_two(files: Bytes) -> (tempfile::TempDir, LinuxWorld) {
+        let directory = tempfile::tempdir().unwrap();
+        let put = |file: &str, text: &str| fs::write(directory.path().join(file), text).unwrap();
+        put("memory.current", "2000000000\n");
+        put("memory.swap.current", "8192\n");
+        put("memory.high", "");
+        put("memory.stat", &format!("file {}\nworkingset_refault_anon 1\n", files.get()));
+        let group = Group::at(directory.path()).unwrap();
+        (directory, LinuxWorld::new(Whose::Run(group)).0)
+    }
+
+    fn division() -> Arc<Division> {
+        Arc::new(Division::new(Bytes::gib(1), Bytes::mib(512)))
+    }
+
+    /// The kernel's own reclaim would take all of it from the program before the division has said anything.
+    #[test]
+    fn a_divided_run_begins_with_neither_side_preferred() {
+        for (divides, swappiness) in [(false, "200"), (true, "100")] {
+            let (directory, group) = Directory::new();
+            let cpu = tempfile::tempdir().unwrap();
+            // A processor controller's group is there only with a hierarchy of version 1.
+            let mut group = serde_json::to_value(&group).unwrap();
+            group["cpu"] = serde_json::to_value(cpu.path()).unwrap();
+            directory.put("memory.swappiness", "");
+            let group = serde_json::from_value(group).unwrap();
+            let (mut world, _) = LinuxWorld::new(Whose::Run(group));
+            if divides {
+                world.divide(division());
+            }
+            world.hold(Bytes::gib(1), false).unwrap();
+            assert_eq!(directory.take("memory.swappiness"), swappiness);
+            world.release().unwrap();
+        }
+    }
+
+    /// Where files' pages count, those that leave are what has left, too.
+    #[test]
+    fn what_has_left_is_what_the_budget_covers() {
+        let (_directory, mut world) = version_two(Bytes::mib(9));
+        assert_eq!(world.left(), Some(Bytes(8192 + 4096)));
+        world.divide(division());
+        assert_eq!(world.left(), None);
+    }
+
+    #[test]
+    fn where_the_kernel_slows_a_run_down_is_written_when_it_changes() {
+        let (directory, mut world) = version_two(Bytes::mib(9));
+        let high = directory.path().join("memory.high");
+        let look = |world: &mut LinuxWorld| {
+            world.files.1 = None;
+            world.resident(&[]);
+            let text = fs::read_to_string(&high).unwrap();
+            fs::write(&high, "").unwrap();
+            text
+        };
+        let at = Bytes::from_f64(Bytes::gib(1).as_f64() * HIGH);
+        world.hold(Bytes::gib(1), false).unwrap();
+        // What was written lies over what was there.
+        let beside = (at + Bytes::mib(9)).get().to_string();
+        assert_eq!(look(&mut world), beside);
+        assert_eq!((look(&mut world), look(&mut world)), (String::new(), String::new()));
+        fs::write(directory.path().join("memory.stat"), "file 4096\n").unwrap();
+        assert_eq!(look(&mut world), (at.get() + 4096).to_string());
+        assert_eq!(look(&mut world), "");
+
+        // It is let go, and held again at the same.
+        world.let_go(true).unwrap();
+        assert_eq!(look(&mut world), "max");
+        world.let_go(false).unwrap();
+        assert_eq!(look(&mut world), (at.get() + 4096).to_string());
+        // What fails is tried again.
+        fs::remove_file(&high).unwrap();
+        fs::write(directory.path().join("memory.stat"), "file 8192\n").unwrap();
+        world.files.1 = None;
+        world.resident(&[]);
+        fs::write(&high, "").unwrap();
+        assert_eq!(look(&mut world), (at.get() + 8192).to_string());
     }
 }

@@ -81,6 +81,8 @@ const PAGE: u64 = PageSize::Base.bytes().get();
 /// How long nothing may leave before the engine gives up for now, and the least and the most that
 /// it sleeps then.
 const PATIENCE: Nanos = Nanos::seconds(1);
+/// The same where the kernel says that it has found what it was asked for: that may be files' pages.
+const IN_VAIN: Nanos = Nanos::seconds(10);
 const REST: (Nanos, Nanos) = (Nanos::millis(2), Nanos::seconds(1));
 
 /// What can be chosen.
@@ -149,8 +151,11 @@ pub(crate) fn room_ahead(fast: Bytes) -> Bytes {
 struct Excess {
     /// Since when nothing has left; `None` within the budget.
     since: Option<Nanos>,
-    /// How much was resident then, and what a policy and the programs themselves had put out.
+    /// How much was resident then, and what a policy had put out, and what had left in all, or was put
+    /// out by the programs themselves.
     mark: (Bytes, u64, Bytes),
+    /// Since when nothing has left, whatever the kernel says that it has found.
+    stays: Option<Nanos>,
     /// More than none after the kernel found less than it was asked for, until it has found as
     /// much again: what is asked next is not answered before it is asked for the time after.
     refused: u8,
@@ -527,23 +532,40 @@ impl<W: World> Engine<W> {
     fn judge_excess(&mut self, now: Nanos) -> io::Result<()> {
         let (resident, put_out, swap) = (self.stats.resident, self.stats.put_out, self.swap.0.1);
         let is_above = resident > self.fast;
-        let counted = is_above.then(|| self.world.reclaimed_by_itself()).flatten();
-        let direct = counted.unwrap_or(self.stats.direct_bytes);
+        let left = is_above.then(|| self.world.left()).flatten();
+        let counted = || is_above.then(|| self.world.reclaimed_by_itself()).flatten();
+        let gone = left.or_else(counted).unwrap_or(self.stats.direct_bytes);
         let is_full = swap < CHUNK.0;
         let is_refused = self.excess.refused > 0 || !self.world.can_reclaim();
-        let fell = resident + CHUNK.0.min(self.fast / 64) <= self.excess.mark.0;
-        let leaves = fell
-            || put_out > self.excess.mark.1
-            // At its limit a program stays above the budget while it puts as much out as it brings in.
-            // With swap full these are files' pages.
-            || self.world.is_bound() && !is_full && direct > self.excess.mark.2
-            || !is_refused && !is_full
+        let much = CHUNK.0.min(self.fast / 64);
+        let fell = resident + much <= self.excess.mark.0;
+        let given_up = self.excess.given_up;
+        self.excess.mark.2 = self.excess.mark.2.min(gone);
+        // At its limit a program stays above the budget while it puts as much out as it brings in. With
+        // swap full what it puts out are files' pages.
+        let passes = !is_full
+            && match left {
+                // A page every now and then has nothing held again.
+                Some(_) if given_up.is_some() => gone >= self.excess.mark.2 + much,
+                Some(_) => gone > self.excess.mark.2,
+                None => self.world.is_bound() && gone > self.excess.mark.2,
+            };
+        let leaves = fell || passes || put_out > self.excess.mark.1;
+        // Before Linux 6.16 the kernel cannot be told to leave files' pages where they are. As long as
+        // the program is not slowed down, which it is from 3 % on, that does no harm.
+        let is_in_vain = left.is_some()
+            && resident > self.fast + self.fast / 32
+            && self.excess.stays.is_some_and(|since| now >= since + IN_VAIN);
+        let may_leave = !is_refused && !is_full && !is_in_vain
             // What there was no swap for can leave now, or cannot for another reason.
-            || self.excess.given_up.is_some_and(|(_, was_full)| was_full && !is_full);
+            || given_up.is_some_and(|(_, was_full)| was_full && !is_full);
         let excess = &mut self.excess;
-        if resident <= self.fast || leaves || excess.since.is_none() {
-            excess.since = (resident > self.fast).then_some(now);
-            excess.mark = (resident, put_out, direct);
+        if !is_above || leaves || excess.stays.is_none() {
+            excess.stays = is_above.then_some(now);
+        }
+        if !is_above || leaves || may_leave || excess.since.is_none() {
+            excess.since = is_above.then_some(now);
+            excess.mark = (resident, put_out, gone);
             return match excess.given_up.take() {
                 Some(_) => self.world.let_go(false),
                 None => Ok(()),

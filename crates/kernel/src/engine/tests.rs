@@ -57,6 +57,10 @@ struct Fake {
     by_itself: Bytes,
     /// The sum, where the kernel counts that.
     counted: Option<Bytes>,
+    /// What has left of what is swapped, where the kernel counts that.
+    left: Option<Bytes>,
+    /// The kernel finds what it is asked for, but nothing of what is swapped.
+    finds_files: bool,
 }
 
 impl Fake {
@@ -157,6 +161,9 @@ impl World for Fake {
         Nanos::ZERO
     }
     fn reclaim(&mut self, bytes: Bytes) -> io::Result<bool> {
+        if self.finds_files {
+            return Ok(true);
+        }
         if self.locked {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -191,6 +198,9 @@ impl World for Fake {
     }
     fn swap(&mut self) -> (Bytes, Bytes) {
         (Bytes::gib(1), Bytes::gib(1))
+    }
+    fn left(&mut self) -> Option<Bytes> {
+        self.left
     }
     fn reclaimed_by_itself(&mut self) -> Option<Bytes> {
         self.counted
@@ -441,6 +451,70 @@ fn a_budget_is_not_given_up_while_the_program_itself_puts_memory_out_at_its_limi
             step(&mut engine, 1);
         }
         assert!(engine.world().let_go && engine.take_stuck().is_some(), "{counted:?}");
+    }
+}
+
+/// Locked memory, and a program that reads files: what it puts out then is theirs.
+#[test]
+fn files_pages_that_leave_do_not_keep_a_budget_that_cannot_be_kept() {
+    let mut engine = engine(None, true);
+    engine.world().bound = true;
+    engine.world().by_itself = Bytes::kib(64);
+    engine.world().counted = Some(Bytes::ZERO);
+    engine.world().left = Some(Bytes::mib(1));
+    engine.world().touch(0..4400);
+    engine.world().locked = true;
+    // As long as any page of it leaves and another one comes back the budget is kept.
+    while engine.world().now < Nanos::seconds(3) {
+        engine.step().expect("a step");
+        engine.world().now += Nanos::millis(50);
+        let left = engine.world().left.expect("it is counted") + Bytes(PAGE);
+        engine.world().left = Some(left);
+    }
+    assert!(!engine.world().let_go && engine.take_stuck().is_none());
+    // What the program gives back in swap was no page that came back.
+    engine.world().left = Some(Bytes::ZERO);
+    while engine.world().now < Nanos::seconds(5) {
+        engine.step().expect("a step");
+        engine.world().now += Nanos::millis(50);
+    }
+    assert!(engine.world().let_go && engine.take_stuck().is_some());
+    // Not for a page every now and then.
+    engine.world().bound = false;
+    engine.world().left = Some(Bytes(PAGE));
+    step(&mut engine, 1);
+    assert!(engine.world().let_go);
+    engine.world().left = Some(FAST / 64);
+    step(&mut engine, 1);
+    assert!(!engine.world().let_go);
+}
+
+/// A kernel that cannot be told to leave files' pages alone finds those.
+#[test]
+fn what_the_kernel_finds_among_files_keeps_a_budget_for_a_while_only() {
+    for (left, pages, gives_up) in [
+        (Some(Bytes::mib(1)), 4400, true),
+        // It is not slowed down.
+        (Some(Bytes::mib(1)), 4200, false),
+        // Nobody knows what it was.
+        (None, 4400, false),
+    ] {
+        let mut engine = engine(None, true);
+        engine.world().bound = true;
+        engine.world().left = left;
+        engine.world().touch(0..pages);
+        engine.world().finds_files = true;
+        let until = |engine: &mut Engine<Fake>, end: Nanos| {
+            while engine.world().now < end {
+                engine.step().expect("a step");
+                engine.world().now += Nanos::millis(100);
+            }
+        };
+        until(&mut engine, Nanos::seconds(9));
+        assert!(!engine.world().let_go && engine.take_stuck().is_none(), "{left:?} {pages}");
+        until(&mut engine, Nanos::seconds(13));
+        assert_eq!(engine.world().let_go, gives_up, "{left:?} {pages}");
+        assert_eq!(engine.take_stuck().is_some(), gives_up, "{left:?} {pages}");
     }
 }
 

@@ -97,6 +97,11 @@ pub trait World {
     /// # Errors
     /// If they cannot be told any more.
     fn faults(&mut self, processes: &[u32], each: &mut dyn FnMut(MajorFault)) -> io::Result<()>;
+    /// What of the memory that the budget covers has left since the run began, whoever made room, where
+    /// the kernel counts that. It falls where the run gives back what has left.
+    fn left(&mut self) -> Option<Bytes> {
+        None
+    }
     /// What the run's threads had to put out themselves since it began, where the kernel counts that;
     /// else the sum of [`World::direct_reclaims`] is all that is known.
     fn reclaimed_by_itself(&mut self) -> Option<Bytes> {

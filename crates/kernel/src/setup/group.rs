@@ -407,6 +407,26 @@ impl Group {
         Some(Bytes(field("pgsteal_direct")? * 4096))
     }
 
+    /// What of its memory that is swapped has left since it exists, whoever made room: unlike what the
+    /// kernel counts as reclaimed (`pgsteal`) without files' pages, of which it has no count by themselves.
+    /// It grows with each page that leaves, also where as many come back, and falls only where the program
+    /// gives back what lies in swap. `None` where the kernel does not count that (version 1, before Linux
+    /// 5.9, or without swap).
+    pub(crate) fn put_out(&self) -> Option<Bytes> {
+        if self.version == Version::One {
+            return None;
+        }
+        let text = read(&self.directory.join("memory.stat")).ok()?;
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.and_then(|value| value.trim().parse::<u64>().ok())
+        };
+        let came_back = Bytes(field("workingset_refault_anon")? * 4096);
+        // What has come back may still have its place in swap (Linux 5.12).
+        let in_both = Bytes(field("swapcached").unwrap_or(0));
+        Some((self.swapped()? + came_back).saturating_sub(in_both))
+    }
+
     /// What of its memory lies in swap; `None` where the kernel does not count that.
     pub fn swapped(&self) -> Option<Bytes> {
         if self.version == Version::Two {
@@ -633,6 +653,38 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A page leaves, comes back, with its place in swap or without, and leaves again.
+    #[test]
+    fn what_has_left_grows_with_each_page_that_leaves_and_not_with_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let put = |file: &str, text: String| fs::write(directory.path().join(file), text).unwrap();
+        put("memory.current", "0\n".into());
+        let group = Group::at(directory.path()).unwrap();
+        assert_eq!(group.put_out(), None, "nothing is counted");
+        let mut files = 0;
+        let mut left = |in_swap: u64, in_both: u64, came_back: u64| {
+            files += 1000;
+            put("memory.swap.current", format!("{}\n", in_swap * 4096));
+            put(
+                "memory.stat",
+                format!(
+                    "file 9\nswapcached {}\nworkingset_refault_anon {came_back}\n\
+                     workingset_refault_file {files}\npgsteal {files}\npgsteal_direct {files}\n",
+                    in_both * 4096
+                ),
+            );
+            group.put_out().unwrap().get() / 4096
+        };
+        assert_eq!(left(0, 0, 0), 0);
+        assert_eq!(left(1, 1, 0), 0, "it has a place, and is still there");
+        assert_eq!(left(1, 0, 0), 1);
+        assert_eq!(left(1, 1, 1), 1, "it has come back");
+        assert_eq!(left(1, 0, 1), 2);
+        assert_eq!(left(0, 0, 2), 2, "it has come back, and its place is gone");
+        assert_eq!(left(1, 0, 2), 3);
+        assert_eq!(left(0, 0, 2), 2, "the program has ended");
+    }
 
     #[test]
     fn what_cannot_be_set_back_keeps_nothing_else_from_it() {
