@@ -121,6 +121,8 @@ deny: ## Licences and sources of every dependency.
 
 .PHONY: unit
 unit: build ## Unit, property and command-line tests of every crate.
+	@# Built first: a compiler may well say nothing for minutes.
+	$(TESTS) --no-run
 	TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) $(TESTS) --no-fail-fast
 
 .PHONY: miri
