@@ -14,7 +14,7 @@
 use terrace_core::{Cycles, Frequency, Nanos};
 
 use crate::key::{Key, Section};
-use crate::profile::{PAGES, Profile, Range, SLOT};
+use crate::profile::{PAGES, Profile, Range, SLOT, WalkTime};
 use crate::text::ProfileError;
 
 /// What a rule is for.
@@ -357,6 +357,9 @@ pub struct Lost {
     pub orders: usize,
     /// Regions of which the build identifier is left out.
     pub build_ids: usize,
+    /// Whether benefits are sums of walks, which a reader takes for time in which walks are under
+    /// way: CBMM has counted that.
+    pub walk_time: bool,
 }
 
 /// Writes CBMM's CSV, and says what of the profile it cannot hold besides horizon, runs,
@@ -366,6 +369,7 @@ pub struct Lost {
 /// below `b`.
 pub fn export(profile: &Profile) -> (String, Lost) {
     let (mut text, mut lost) = (String::new(), Lost::default());
+    lost.walk_time = profile.walk_time == WalkTime::Summed && !profile.total().is_zero();
     let mut line = |policy, section, benefit, conditions: &[Condition]| {
         text += &csv(policy, section, benefit, conditions);
     };
@@ -547,7 +551,10 @@ mod tests {
     fn an_export_keeps_where_benefit_is_and_says_what_it_lost() {
         let profile = example();
         let (text, lost) = export(&profile);
-        assert_eq!(lost, Lost { merged_mappings: 0, orders: 1, build_ids: 1 });
+        let all = Lost { merged_mappings: 0, orders: 1, build_ids: 1, walk_time: true };
+        assert_eq!(lost, all);
+        let counted = Profile { walk_time: WalkTime::Elapsed, ..example() };
+        assert_eq!(export(&counted).1, Lost { walk_time: false, ..all });
         let again = read(&text).expect("our own");
         let heap = Facts { section: Section::Heap, ..Facts::default() };
         for (offset, averted) in [(0, 1_000_000), (4 << 20, 0), (6 << 20, 10_000)] {

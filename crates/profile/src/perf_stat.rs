@@ -10,6 +10,7 @@
 
 use terrace_core::{Cycles, Frequency, Nanos};
 
+use crate::profile::WalkTime;
 use crate::refine::Counted;
 use crate::text::ProfileError;
 
@@ -117,6 +118,7 @@ pub fn parse(file: &str, text: &str, processor: &str) -> Result<Counted, Profile
     }
     Ok(Counted {
         walking: Cycles::from_f64(walking.iter().map(|(_, cycles, _)| cycles).sum()),
+        walk_time: WalkTime::Elapsed,
         clock,
         elapsed: Nanos::from_f64(elapsed.max(1.0)),
         processor: processor.to_owned(),
@@ -133,6 +135,7 @@ mod tests {
     fn what_perf_counted_is_read() {
         let counted = parse("p", GOOD, "A Processor").expect("good");
         assert_eq!(counted.walking, Cycles(712_345_678 + 31_234_567));
+        assert_eq!(counted.walk_time, WalkTime::Elapsed, "cycles in which any walk was active");
         assert!((counted.clock.get() / 2.2e9 - 1.0).abs() < 0.01, "{}", counted.clock);
         assert_eq!(counted.elapsed, Nanos(4_012_345_678));
     }
