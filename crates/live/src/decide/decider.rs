@@ -173,19 +173,20 @@ impl Decider {
         }
     }
 
-    /// Asks whether to prepare a huge page for a program that walks through fresh
-    /// memory; the proposal if so.
+    /// Asks whether to prepare a huge page for a program that walks through fresh memory, of which
+    /// so many were used before of so many that are known; the proposal if so. The processors are
+    /// as busy as `cpu_load` says.
     pub fn prezero(
         &mut self,
         pager: &Pager,
         walked: Pages,
-        used: u32,
-        known: u32,
+        (used, known): (u32, u32),
+        cpu_load: f64,
     ) -> Option<Proposal> {
         self.listen(pager);
         let action = Action::Prezero { walked, used, known };
         let why = (Urgency::Voluntary, Reason::WalksFreshMemory);
-        let telemetry = self.telemetry(pager);
+        let telemetry = Telemetry { cpu_load, ..self.telemetry(pager) };
         let passed = self.brain.consider(action, PageSize::Huge, Heat::default(), why, &telemetry);
         self.decided(pager, ActionClass::Prezero);
         passed
@@ -591,6 +592,26 @@ mod tests {
         };
         let (idle, half, busy) = (cost(0.0), cost(0.5), cost(1.0));
         assert!(busy.low > 0.0 && half.expected > idle.expected && busy.expected > half.expected);
+    }
+
+    /// On idle processors nobody misses the time of a thread that zeroes; on busy ones it is the
+    /// program's.
+    #[test]
+    fn zeroing_ahead_of_a_walk_costs_what_the_processors_are_busy() {
+        let pager = pager(1024);
+        let priced = |load| {
+            let mut decider = pager.decide.decider.lock();
+            decider.prezero(pager, Pages(1 << 20), (8, 8), load);
+            let decision = *decider.brain().decisions().last().expect("just decided");
+            let zeroing =
+                |term: &&terrace_economics::Term| term.kind == terrace_economics::TermKind::Zero;
+            let zeroing = decision.terms.iter().flatten().find(zeroing);
+            (zeroing.map_or(0.0, |term| term.cycles().expected), decision.benefit.low)
+        };
+        let (idle, half, busy) = (priced(0.0), priced(0.5), priced(1.0));
+        assert!(idle.0 <= 0.0 && half.0 > 0.0, "{idle:?} {half:?}");
+        assert!((busy.0 / half.0 - 2.0).abs() < 1e-3, "{half:?} {busy:?}");
+        assert!((idle.1 - busy.1).abs() <= 1.0, "what it brings is the same: {idle:?} {busy:?}");
     }
 
     /// What was done before the fork, and paid for, is in the parent's books.
