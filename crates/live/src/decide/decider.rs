@@ -8,12 +8,13 @@ use core::sync::atomic::Ordering::*;
 
 use terrace_core::{
     Abort, Access, Action, ActionClass, Bytes, Done, FaultKind, Heat, Nanos, Outcome, PageSize,
-    Pages, Plan, Proposal, Reason, Sample, SampleSource, Telemetry, TierId, TierTelemetry, Urgency,
+    Pages, Plan, Proposal, Reason, RegionId, Sample, SampleSource, Telemetry, TierId,
+    TierTelemetry, Urgency,
 };
 use terrace_economics::{LookedAt, Verdict};
 use terrace_policy::Brain;
 
-use crate::decide::event_ring;
+use crate::decide::event_ring::{self, Placed};
 use crate::decide::notes::Note;
 use crate::decide::ping_pong::PingPong;
 use crate::decide::thrash::Thrash;
@@ -78,7 +79,10 @@ impl Decider {
         let stats = pager.stats();
         while let Some(note) = pager.decide.notes.pop() {
             match note {
-                Note::Alloc(region) => self.brain.alloc(&region),
+                Note::Alloc(region, start) => {
+                    self.brain.alloc(&region);
+                    tell_place(pager, region.id.0, start, region.pages);
+                }
                 Note::Fault { page, kind } => {
                     let placed = self.brain.fault(page, kind, &telemetry);
                     debug_assert_eq!(placed, DRAM, "only DRAM is addressable");
@@ -267,10 +271,14 @@ impl Decider {
     }
 
     /// In a forked child: what has been done and paid for is in the parent's books.
-    pub(crate) fn forked(&mut self, stats: &ProcessPage) {
+    pub(crate) fn forked(&mut self, pager: &Pager) {
         self.brain.forked(std::process::id());
-        self.credited = stats.counters.huge_used.load(Relaxed);
+        self.credited = pager.stats().counters.huge_used.load(Relaxed);
         self.thrash = Thrash::default();
+        // Its parent was told of these regions, in the parent's recording.
+        for (id, region) in pager.regions.iter() {
+            tell_place(pager, id, region.start(), region.pages());
+        }
     }
 
     /// What a page walk costs here was measured.
@@ -352,6 +360,14 @@ impl Decider {
         to.realised_cost.store(account.realised_cost.get(), Relaxed);
         to.predicted_benefit.store(account.predicted_benefit.get(), Relaxed);
         to.realised_benefit.store(account.realised_benefit.get(), Relaxed);
+    }
+}
+
+/// Says in the recording, if there is one, where a region lies. A program that is over in a moment,
+/// or gives its memory back in one, is told of by nobody later.
+fn tell_place(pager: &Pager, id: u32, start: usize, pages: u32) {
+    if let Some(ring) = event_ring::decisions().filter(|_| pager.config.record) {
+        ring.push_region(Placed { region: RegionId(id), start: start as u64, pages });
     }
 }
 
@@ -444,7 +460,7 @@ mod tests {
     use terrace_core::PageRef;
 
     use super::*;
-    use crate::pager::fixture::{demotion, hold, pager, place, touch};
+    use crate::pager::fixture::{START, configured, demotion, hold, pager, place, touch};
 
     fn page(pager: &Pager, page: usize) -> PageRef {
         Pager::page_ref(&place(pager, page))
@@ -614,6 +630,39 @@ mod tests {
         assert!((idle.1 - busy.1).abs() <= 1.0, "what it brings is the same: {idle:?} {busy:?}");
     }
 
+    /// A program may be over before anybody looks at its regions, or have given them back.
+    #[test]
+    fn where_memory_lies_is_recorded_before_what_is_decided_about_it() {
+        use event_ring::{DECISIONS_EXTENSION, DecisionRing, Told};
+
+        let directory = tempfile::tempdir().expect("a directory");
+        event_ring::prepare_decisions(directory.path());
+        let made = std::fs::read_dir(directory.path()).expect("a directory").flatten();
+        let mut made = made.map(|entry| entry.path());
+        let is_ring = |path: &std::path::PathBuf| {
+            path.extension().is_some_and(|extension| extension == DECISIONS_EXTENSION)
+        };
+        let ring = DecisionRing::open(&made.find(is_ring).expect("made")).expect("a ring");
+        let told = || {
+            let (mut bytes, mut told) = (Vec::new(), Vec::new());
+            ring.drain(&mut bytes);
+            assert!(event_ring::unpack_decisions(&bytes, |one| told.push(one)));
+            told
+        };
+        let pager = configured(1024, |config| config.record = true);
+        let id = place(pager, 0).id;
+        let range = Pager::page_range(id, 512, 512);
+        let action = Action::Populate { range, touched: 512, unsure: 0 };
+        pager.decide.decider.lock().profiled(pager, action, PageSize::Base, 0.0);
+        let lies = Placed { region: RegionId(id), start: START as u64, pages: 1024 };
+        let first = told();
+        assert_eq!(first[0], Told::Region(lies));
+        assert!(matches!(&first[1..], [Told::Decision(one)] if one.action == action), "{first:?}");
+        // A child has a ring of its own.
+        pager.decide.decider.lock().forked(pager);
+        assert_eq!(told(), [Told::Region(lies)]);
+    }
+
     /// What was done before the fork, and paid for, is in the parent's books.
     #[test]
     fn a_child_does_not_credit_again_what_its_parent_has() {
@@ -624,7 +673,7 @@ mod tests {
         decider.publish(stats);
         assert_eq!(decider.credited, 7);
         stats.counters.huge_used.store(9, Relaxed);
-        decider.forked(stats);
+        decider.forked(pager);
         assert_eq!(decider.credited, 9);
     }
 }
