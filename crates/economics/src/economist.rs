@@ -548,11 +548,16 @@ impl Economist {
         else {
             return;
         };
+        // As for those that are carried out: of an exchange, the harm is the other page's.
+        let harm = match proposal.action {
+            Action::Promote { .. } => f64::from(pending.harm),
+            _ => 0.0,
+        };
         let watched = Move {
             page,
             class: proposal.action.class(),
             direction: Direction::HeldOut,
-            predicted: f64::from(pending.gain),
+            predicted: f64::from(pending.gain) - harm,
             each: pending.each(),
             horizon: pending.horizon(),
         };
