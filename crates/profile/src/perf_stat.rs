@@ -72,6 +72,10 @@ pub fn parse(file: &str, text: &str, processor: &str) -> Result<Counted, Profile
                 }
                 walking.push((*known, amount, number + 1));
             }
+            // Two kinds of processors, or two runs: the last one is not all of it.
+            ("cycles", _) if cycles.is_some() => {
+                return Err(bad(number + 1, &name, "is given twice".to_owned()));
+            }
             ("cycles", _) => cycles = Some(amount),
             (_, _) => {
                 let unit: String = unit.chars().take(20).flat_map(char::escape_debug).collect();
@@ -79,7 +83,9 @@ pub fn parse(file: &str, text: &str, processor: &str) -> Result<Counted, Profile
                     bad(number + 1, &name, format!("`{unit}` is no unit of time"))
                 })?;
                 let to = if name == "task-clock" { &mut running } else { &mut elapsed };
-                *to = Some(time);
+                if to.replace(time).is_some() {
+                    return Err(bad(number + 1, &name, "is given twice".to_owned()));
+                }
             }
         }
     }
@@ -163,6 +169,15 @@ mod tests {
             assert!(GOOD.contains(from), "{from}");
             let error = parse("p", &GOOD.replacen(from, to, 1), "").expect_err(to).to_string();
             assert!(error.contains(names), "{error}");
+        }
+        for (event, line) in [
+            ("cycles", "1,,cpu_atom/cycles/u,1,100.00,,"),
+            ("task-clock", "1.5,msec,task-clock,1,100.00,,"),
+            ("duration_time", "5,ns,duration_time,5,100.00,,"),
+        ] {
+            let twice = format!("{GOOD}{line}\n");
+            let error = parse("p", &twice, "").expect_err(event).to_string();
+            assert!(error.contains(&format!("field `{event}`: is given twice")), "{error}");
         }
         assert!(parse("p", "1,2", "").is_err() && parse("p", "", "").is_err());
         let none = GOOD.replace("walk_active", "miss_causes_a_walk");
