@@ -405,10 +405,11 @@ pub fn export(profile: &Profile) -> (String, Lost) {
                 |region| matches!(region.key, Key::Mapping { class: other, .. } if other == class),
             )
             .collect();
-        let slots: u64 = of_class.iter().flat_map(|region| &region.ranges).map(Range::slots).sum();
-        if slots == 0 {
+        if of_class.iter().all(|region| region.ranges.is_empty()) {
             continue;
         }
+        // A rule holds for all of a mapping, also where nothing was touched.
+        let slots: u64 = of_class.iter().map(|region| region.len.get().div_ceil(SLOT.get())).sum();
         match of_class.len() {
             1 => lost.orders += 1,
             several => lost.merged_mappings += several,
@@ -568,5 +569,17 @@ mod tests {
             assert_eq!(expected(&again), Cycles(averted), "{offset:#x}");
         }
         assert!(text.contains("huge,mmap,2000,len,>,0x4000000,len,<,0x8000001"), "{text}");
+    }
+
+    /// A rule of a length holds for every huge page of a mapping. Were it the mean of those that avert
+    /// something, one hot page would make all of them worth as much.
+    #[test]
+    fn a_rule_of_a_mapping_comes_to_what_the_mapping_averts() {
+        let mut profile = example();
+        let region = &mut profile.regions[1];
+        region.ranges[0].len = SLOT;
+        region.ranges[0].averted = Cycles(6_400);
+        let (text, _) = export(&profile);
+        assert!(text.contains("huge,mmap,100,len"), "64 huge pages: {text}");
     }
 }
