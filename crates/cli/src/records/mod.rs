@@ -511,6 +511,30 @@ mod tests {
     }
 
     #[test]
+    fn where_a_region_lies_is_read_from_between_decisions() {
+        let length = 16u16 | 1 << 15;
+        let mut bytes = length.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&3u32.to_le_bytes());
+        bytes.extend_from_slice(&0x7f00_0000_0000u64.to_le_bytes());
+        bytes.extend_from_slice(&4u32.to_le_bytes());
+        let mut file = Vec::new();
+        let mut writer = Writer::new(&mut file, &header().packed()).unwrap();
+        writer.write(&Record::Decisions { process: 7, bytes }).unwrap();
+        writer.flush().unwrap();
+
+        let read = |file: &[u8]| -> Vec<Record> {
+            Reader::new("f", file).unwrap().map(Result::unwrap).collect()
+        };
+        assert_eq!(read(&file), [region()]);
+        // Recordings of before are read as well.
+        let at = file.windows(10).position(|part| part == b"\"schema\":4").unwrap();
+        for old in [b'2', b'3'] {
+            file[at + 9] = old;
+            assert_eq!(read(&file), [region()]);
+        }
+    }
+
+    #[test]
     fn errors_name_the_file_and_the_line() {
         let first = serde_json::to_string(&header()).unwrap();
 
