@@ -112,7 +112,8 @@ pub enum Action {
         /// By how many more or fewer that may be: half of them all where nobody knows.
         #[serde(default)]
         unsure: u16,
-        /// Cycles of page walks that the huge page averts within `within`: at least.
+        /// Cycles that the program waits for page walks, and that the huge page averts within
+        /// `within`: at least. Walks that are under way at the same time count once.
         least: Cycles,
         /// Expected.
         averted: Cycles,
@@ -154,8 +155,8 @@ pub enum Action {
         /// Of them, those that somebody is expected to ask for.
         #[serde(default)]
         wanted: u32,
-        /// What those bring besides the faults that a huge page spares: page walks, within the
-        /// horizon.
+        /// What those bring besides the faults that a huge page spares: waiting for page walks,
+        /// within the horizon. Walks that are under way at the same time count once.
         #[serde(default)]
         brings: Cycles,
         /// Base pages that have to move for it.

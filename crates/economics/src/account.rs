@@ -26,7 +26,7 @@ pub struct Account {
     pub held_out: u64,
     /// What was predicted of those of them that were watched to the end.
     pub held_out_predicted: Cycles,
-    /// What accesses to those would have gained by it, as far as they were observed.
+    /// What accesses to those would have gained by it, on balance, as far as they were observed.
     pub held_out_observed: Cycles,
     /// Carried out.
     pub completed: u64,
@@ -44,7 +44,7 @@ pub struct Account {
     /// Benefit as far as it was observed afterwards, extrapolated from the
     /// watched pages to all.
     pub realised_benefit: Cycles,
-    /// Predicted loss of accesses to pages that went down.
+    /// Predicted loss of accesses: mostly of those to pages that went down.
     pub predicted_harm: Cycles,
     /// Regret: that loss as far as it was observed afterwards, extrapolated
     /// from the watched pages to all.

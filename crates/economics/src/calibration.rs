@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, BytesPerSecond, Frequency, MAX_TIERS, Machine, Nanos, TierKind};
 use thiserror::Error;
 
-use crate::conditions::harmonic_mean;
+use crate::conditions::{self, harmonic_mean};
 use crate::interval::Interval;
 
 /// Measured or assumed costs of the mechanisms.
@@ -158,6 +158,12 @@ pub struct CalibrationError {
 }
 
 impl Calibration {
+    /// Misses, and so page walks, that are under way at the same time where nothing was observed:
+    /// what a sum of their times is divided by to get the time that is lost. At least 1.
+    pub fn parallelism(&self) -> f64 {
+        conditions::expected(self.mlp)
+    }
+
     /// What a machine file says.
     ///
     /// A machine file has no cost of a whole move: its fixed part is taken to

@@ -26,7 +26,7 @@ pub(crate) fn price(
     let others = Interval::new(0.0, saved / 2.0, saved).scale(f64::from(blocks) - wanted);
     let worth = Interval::new(saved / 2.0, saved * 0.75, saved).scale(wanted) + others;
     ledger.enter(TermKind::AvoidedFault, worth);
-    ledger.enter(TermKind::SavedWalks, Interval::exact(conditions.shared(brings.as_f64())));
+    ledger.enter(TermKind::SavedWalks, Interval::exact(brings.as_f64()));
 
     let bytes = PageSize::Base.bytes();
     let n = pages.as_f64();

@@ -86,11 +86,6 @@ impl<'a> Conditions<'a> {
         self.cycles(latency) / self.mlp
     }
 
-    /// What a number of cycles come to where what takes them shares its time.
-    pub(crate) fn shared(&self, cycles: f64) -> f64 {
-        cycles / self.mlp
-    }
-
     /// A duration in seconds of a number of cycles; zero without a clock.
     pub(crate) fn seconds(&self, cycles: f64) -> f64 {
         if self.cycles_per_second > 0.0 { cycles / self.cycles_per_second } else { 0.0 }
@@ -188,9 +183,7 @@ impl<'a> Conditions<'a> {
 /// it, so its mean over them, all taken to be equally likely, is the expected
 /// cost of an access. That makes the parallelism the harmonic mean of its bounds.
 fn parallelism(telemetry: &Telemetry, calibration: &Calibration) -> f64 {
-    let mlp = calibration.mlp;
-    let most = finite(mlp.high).clamp(1.0, 1e6);
-    let least = finite(mlp.low).clamp(1.0, most);
+    let (least, most) = bounds(calibration.mlp);
     let in_flight: f64 = telemetry
         .tiers
         .iter()
@@ -203,8 +196,20 @@ fn parallelism(telemetry: &Telemetry, calibration: &Calibration) -> f64 {
     if observed > least {
         harmonic_mean(observed.min(most), most)
     } else {
-        finite(mlp.expected).clamp(least, most)
+        expected(calibration.mlp)
     }
+}
+
+/// The least and the most parallelism that make sense.
+fn bounds(mlp: Interval) -> (f64, f64) {
+    let most = finite(mlp.high).clamp(1.0, 1e6);
+    (finite(mlp.low).clamp(1.0, most), most)
+}
+
+/// The parallelism where nothing was observed.
+pub(crate) fn expected(mlp: Interval) -> f64 {
+    let (least, most) = bounds(mlp);
+    finite(mlp.expected).clamp(least, most)
 }
 
 /// The number whose reciprocal is halfway between those of two others.

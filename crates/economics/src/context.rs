@@ -5,7 +5,9 @@
 //! unmapped and entered anew by itself). So there is one ledger, one line for each item, and one
 //! verdict for all.
 
-use terrace_core::{Heat, PageSize, PerSecond, TierId};
+use terrace_core::{
+    Action, Heat, PageNo, PageRef, PageSize, PerSecond, Proposal, RegionId, TierId,
+};
 
 use crate::conditions::Conditions;
 use crate::demote;
@@ -20,11 +22,27 @@ pub(crate) fn price(
     route: (TierId, TierId),
     conditions: &Conditions<'_>,
 ) -> Ledger {
-    let count = f64::from(pages.max(1));
-    let mean = Heat {
-        loads: PerSecond(heat.loads.get() / count),
-        stores: PerSecond(heat.stores.get() / count),
+    demote::price(&mean(heat, pages), page, route, conditions).times(count(pages))
+}
+
+fn count(pages: u32) -> f64 {
+    f64::from(pages.max(1))
+}
+
+/// The heat of one of so many pages.
+fn mean(heat: &Heat, pages: u32) -> Heat {
+    Heat {
+        loads: PerSecond(heat.loads.get() / count(pages)),
+        stores: PerSecond(heat.stores.get() / count(pages)),
         ..*heat
-    };
-    demote::price(&mean, page, route, conditions).times(count)
+    }
+}
+
+/// The proposal for one page of mean heat, and of how many it is the mean; nothing for other
+/// actions.
+pub(crate) fn one_of(proposal: &Proposal) -> Option<(Proposal, f64)> {
+    let Action::DemoteContext { pages, from, to, .. } = proposal.action else { return None };
+    let page = PageRef { region: RegionId(0), page: PageNo(0) };
+    let action = Action::Demote { page, from, to };
+    Some((Proposal { action, heat: mean(&proposal.heat, pages), ..*proposal }, count(pages)))
 }

@@ -105,7 +105,9 @@ impl Pending {
             predicted: (ledger.processor * correction) as f32,
             gain: ledger.gain as f32,
             harm: ledger.harm as f32,
-            true_of: conditions.market.touched as f32,
+            // As it was priced: prices bound what places that were touched against all that was said
+            // can do to them.
+            true_of: conditions.touched() as f32,
             load: load as f32,
             store: store as f32,
             touch: touch as f32,
@@ -548,11 +550,16 @@ impl Economist {
         else {
             return;
         };
+        // As for those that are carried out: of an exchange, the harm is the other page's.
+        let harm = match proposal.action {
+            Action::Promote { .. } => f64::from(pending.harm),
+            _ => 0.0,
+        };
         let watched = Move {
             page,
             class: proposal.action.class(),
             direction: Direction::HeldOut,
-            predicted: f64::from(pending.gain),
+            predicted: f64::from(pending.gain) - harm,
             each: pending.each(),
             horizon: pending.horizon(),
         };
@@ -645,4 +652,63 @@ fn density_at(
     let rates =
         Rates { loads: Interval::exact(rate), stores: Interval::ZERO, confidence: 1.0, floor: 0.0 };
     access::density(&rates, slow, fast, page.bytes(), conditions).expected
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::{Heat, Machine, PageNo, Reason, RegionId, TierTelemetry};
+
+    use super::*;
+
+    /// Prices count a profile at most twice. To take out more than that when what was carried out is
+    /// put down would let huge pages that come true look like a loss.
+    #[test]
+    fn what_a_profile_said_is_put_down_as_it_was_priced() {
+        let machine = include_str!("../../../machines/laptop.toml");
+        let machine = Machine::parse("laptop", machine).expect("a machine");
+        let mut economist = Economist::new(Mode::Enforce, Calibration::from_machine(&machine));
+        let mut telemetry = Telemetry { tier_count: 1, ..Telemetry::default() };
+        telemetry.tiers[0] = TierTelemetry {
+            capacity: Bytes::gib(4),
+            free: Bytes::gib(2),
+            addressable: true,
+            ..TierTelemetry::default()
+        };
+        let class = ActionClass::FirstTouch;
+        // Nothing was to be touched, and all was.
+        for _ in 0..100 {
+            economist.looked_at(class, LookedAt { said: 0.0, was: 1.0 });
+        }
+        assert!(economist.true_of_profiles(class) > 4.0);
+        let range = PageRange { region: RegionId(2), start: PageNo(0), count: 512 };
+        let proposal = Proposal {
+            op: OpId(1),
+            action: Action::FirstTouch {
+                range,
+                touched: 100,
+                unsure: 0,
+                least: Cycles(90_000_000),
+                averted: Cycles(90_000_000),
+                most: Cycles(90_000_000),
+                within: Nanos::SECOND,
+                left: Nanos::SECOND,
+                waits: Cycles::ZERO,
+            },
+            page_size: PageSize::Huge,
+            heat: Heat::default(),
+            victim_heat: Heat::default(),
+            urgency: Urgency::Voluntary,
+            reason: Reason::Profiled,
+        };
+        let decision = economist.decide(&proposal, &telemetry);
+        assert!(decision.passes, "{decision}");
+        let outcome = Outcome::Completed { cost: Cycles(500_000), moved: Bytes::mib(2) };
+        economist.settle(&Done { proposal, outcome }, &telemetry);
+        let before = economist.account(class).realised_benefit;
+        economist.looked_at(class, LookedAt { said: 1.0, was: 1.0 });
+        let brought = economist.account(class).realised_benefit.saturating_sub(before);
+        // The walks are not doubled in the price, and the faults are: half of all is the least.
+        let least = decision.benefit.expected / 2.01;
+        assert!(brought.as_f64() > least, "{brought} of {}", decision.benefit.expected);
+    }
 }

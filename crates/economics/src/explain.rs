@@ -268,7 +268,6 @@ impl fmt::Display for WithRange {
     }
 }
 
-/// The bounds of an amount.
 /// An item of a ledger in words.
 pub(crate) struct Item(pub(crate) Term);
 
@@ -282,6 +281,7 @@ impl fmt::Display for Item {
     }
 }
 
+/// The bounds of an amount.
 pub(crate) struct Range(pub(crate) Interval);
 
 impl fmt::Display for Range {

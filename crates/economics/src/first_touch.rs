@@ -19,7 +19,7 @@ pub(crate) struct Evidence {
     pub(crate) touched: u16,
     /// By how many more or fewer.
     pub(crate) unsure: u16,
-    /// Cycles of page walks that it averts: at least, expected, at most.
+    /// Cycles of waiting for page walks that it averts: at least, expected, at most.
     pub(crate) averted: [Cycles; 3],
     /// The time in which they come about.
     pub(crate) within: Nanos,
@@ -42,10 +42,60 @@ pub(crate) fn price(evidence: &Evidence, page: PageSize, conditions: &Conditions
     let true_of = conditions.touched();
     let part = part * true_of.min(1.0);
     let [least, averted, most] = evidence.averted.map(|cycles| cycles.as_f64() * part);
-    // Walks that are under way at the same time share their time, as misses do.
-    let walks = Interval::new(least, averted, most);
-    ledger.enter(TermKind::SavedWalks, walks.scale(conditions.shared(1.0)));
+    // Walks that are under way at the same time count once in it already.
+    ledger.enter(TermKind::SavedWalks, Interval::new(least, averted, most));
     let share = prezero::share(evidence.touched, evidence.unsure, prezero::bases(page), true_of);
     prezero::back(&mut ledger, share, page, evidence.waits, conditions);
     ledger
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::{Machine, Pages, Telemetry};
+
+    use super::*;
+    use crate::calibration::Calibration;
+    use crate::compact;
+    use crate::conditions::Market;
+
+    /// Who proposes it knows whether its cycles are a sum of walks or the time of them; to divide
+    /// here what is time already would take a profile of counters for a third of what it says.
+    #[test]
+    fn waiting_that_is_averted_is_worth_itself_however_many_misses_are_under_way() {
+        let machine = include_str!("../../../machines/laptop.toml");
+        let machine = Machine::parse("laptop", machine).expect("a machine");
+        let prices = Calibration::from_machine(&machine);
+        let telemetry = Telemetry { tier_count: 1, cpu_load: 1.0, ..Telemetry::default() };
+        let market = Market {
+            horizon: 10.0,
+            bid: Interval::ZERO,
+            ask: Interval::ZERO,
+            correction: Interval::exact(1.0),
+            touched: 1.0,
+        };
+        let evidence = Evidence {
+            touched: 0,
+            unsure: 0,
+            averted: [250_000, 1_000_000, 3_000_000].map(Cycles),
+            within: Nanos::SECOND,
+            left: Nanos::SECOND,
+            waits: Cycles::ZERO,
+        };
+        let walks = |ledger: &Ledger| {
+            let terms = ledger.terms().iter().flatten();
+            let walks = terms.filter(|term| term.kind == TermKind::SavedWalks);
+            walks.map(|term| term.cycles().expected).sum::<f64>()
+        };
+        for mlp in [1.0, 3.0, 10.0] {
+            let calibration = Calibration { mlp: Interval::exact(mlp), ..prices };
+            let conditions = Conditions::new(&telemetry, &calibration, market);
+            let touch = price(&evidence, PageSize::Huge, &conditions);
+            assert!((walks(&touch) - 1e6).abs() < 1.0, "{mlp}: {}", walks(&touch));
+            let block = compact::price((1, 1, Cycles(1_000_000)), Pages(9), &conditions);
+            assert!((walks(&block) - 1e6).abs() < 1.0, "{mlp}: {}", walks(&block));
+            assert!((calibration.parallelism() - mlp).abs() < 1e-9);
+        }
+        let odd = Calibration { mlp: Interval { low: 0.0, expected: 0.1, high: 0.5 }, ..prices };
+        assert!((odd.parallelism() - 1.0).abs() < 1e-9, "one at a time is the least");
+    }
 }

@@ -187,6 +187,11 @@ pub fn flip(
         let floor = Rates::of(&proposal.heat, TierId(0), proposal.page_size, conditions).floor;
         return linear_root([floor, floor], margin).map(PerSecond);
     }
+    // A context turns where its mean page does, which has its part of all accesses: what is known of
+    // a page, and what it takes to move one, is not that of all together.
+    if let Some((one, count)) = context::one_of(proposal) {
+        return flip(&one, ledger, conditions).map(|rate| PerSecond(rate.get() * count));
+    }
     let (from, to) = route(&proposal.action)?;
     let rates = Rates::of(&proposal.heat, from, proposal.page_size, conditions);
     let loads = load_share(&proposal.heat);
@@ -263,4 +268,93 @@ fn touch_root(
 /// Where the line through two points is zero.
 fn between((x0, y0): (f64, f64), (x1, y1): (f64, f64)) -> f64 {
     x0 + (x1 - x0) * (y0 / (y0 - y1))
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::{
+        Bytes, ContextId, Machine, Nanos, OpId, PageSize, Reason, Telemetry, TierTelemetry, Urgency,
+    };
+
+    use super::*;
+    use crate::calibration::Calibration;
+    use crate::conditions::Market;
+
+    /// Memory that is full over memory that is not: mapped, or packed.
+    fn telemetry(addressable: bool) -> Telemetry {
+        let mut telemetry =
+            Telemetry { tier_count: 2, cpu_load: 1.0, sample_period: 1000, ..Telemetry::default() };
+        let tier = |free, addressable, latency| TierTelemetry {
+            capacity: Bytes::gib(4),
+            free,
+            addressable,
+            read_latency: latency,
+            write_latency: latency,
+            accesses: PerSecond(1e6),
+            ..TierTelemetry::default()
+        };
+        telemetry.tiers[0] = tier(Bytes::ZERO, true, Nanos(81));
+        telemetry.tiers[1] = tier(Bytes::gib(2), addressable, Nanos(305));
+        telemetry
+    }
+
+    /// All pages of a context turn at as many times the rate at which one does, however much is known.
+    #[test]
+    fn a_context_turns_where_it_says_that_it_turns() {
+        let machine = include_str!("../../../machines/laptop.toml");
+        let machine = Machine::parse("laptop", machine).expect("a machine");
+        let calibration = Calibration::from_machine(&machine);
+        let market = |bid| Market {
+            horizon: 10.0,
+            bid: Interval::exact(bid),
+            ask: Interval::ZERO,
+            correction: Interval::exact(1.0),
+            touched: 1.0,
+        };
+        for (addressable, samples, pages) in
+            [(true, 0, 1), (true, 0, 1000), (true, 40, 1000), (false, 0, 1000), (false, 40, 1000)]
+        {
+            let telemetry = telemetry(addressable);
+            let with = |rate: f64| Proposal {
+                op: OpId(1),
+                action: Action::DemoteContext {
+                    context: ContextId(9),
+                    pages,
+                    of: pages,
+                    from: TierId(0),
+                    to: TierId(1),
+                },
+                page_size: PageSize::Base,
+                heat: Heat {
+                    loads: PerSecond(rate * 0.75),
+                    stores: PerSecond(rate * 0.25),
+                    samples,
+                    window: Nanos::SECOND,
+                },
+                victim_heat: Heat::default(),
+                urgency: Urgency::Voluntary,
+                reason: Reason::Observes,
+            };
+            // Room is worth what moving costs where pages are touched 200 times a second in mapped
+            // memory, or half of the time that they might be.
+            let cost = |rate| {
+                let conditions = Conditions::new(&telemetry, &calibration, market(0.0));
+                conditions.hurdle() * price(&with(rate), &conditions).cost.expected
+            };
+            let all = f64::from(pages) * PageSize::Base.bytes().as_f64() * 10.0;
+            let worth = if addressable {
+                cost(200.0 * f64::from(pages))
+            } else {
+                (cost(0.0) + cost(1e12)) / 2.0
+            };
+            let conditions = Conditions::new(&telemetry, &calibration, market(worth / all));
+            let margin = |rate| price(&with(rate), &conditions).margin(conditions.hurdle());
+            let proposal = with(f64::from(pages));
+            let turn = flip(&proposal, &price(&proposal, &conditions), &conditions);
+            let turn = turn.expect("a page that is always touched stays").get();
+            let case = format!("{addressable} {samples} {pages}: {turn}");
+            assert!(margin(turn * 0.98) > 0.0, "{case}");
+            assert!(margin(turn * 1.02) <= 0.0, "{case}");
+        }
+    }
 }

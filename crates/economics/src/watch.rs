@@ -188,12 +188,18 @@ impl Watches {
             }
             watch.observed += cycles;
             let account = &mut accounts[watch.moved.class.index()];
-            let amount = Cycles::from_f64(cycles * f64::from(watch.weight));
-            match watch.moved.direction {
-                Direction::Up => account.realised_benefit += amount,
-                Direction::Down => account.realised_harm += amount,
-                Direction::HeldOut => account.held_out_observed += amount,
-            }
+            // What turns out the other way round is on the other side, as in a ledger.
+            let all = cycles * f64::from(watch.weight);
+            let (as_said, otherwise) =
+                (Cycles::from_f64(all.max(0.0)), Cycles::from_f64((-all).max(0.0)));
+            let (benefit, harm) = match watch.moved.direction {
+                Direction::Up => (as_said, otherwise),
+                Direction::Down => (otherwise, as_said),
+                // It counts when the watch ends, together with what was predicted.
+                Direction::HeldOut => continue,
+            };
+            account.realised_benefit += benefit;
+            account.realised_harm += harm;
         }
     }
 
@@ -267,7 +273,10 @@ impl Watches {
                 account.judged_predicted_harm += predicted;
                 account.judged_realised_harm += observed;
             }
-            Direction::HeldOut => account.held_out_predicted += predicted,
+            Direction::HeldOut => {
+                account.held_out_predicted += predicted;
+                account.held_out_observed += observed;
+            }
         }
         watch.weight = 0;
         self.open -= 1;
@@ -289,4 +298,60 @@ pub(crate) fn scatter(page: PageRef) -> usize {
 /// chosen moves would all compete for the same few.
 pub(crate) fn lot(op: OpId) -> u64 {
     terrace_core::splitmix64(op.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: PageRef = PageRef { region: RegionId(1), page: PageNo(7) };
+    const CLASS: ActionClass = ActionClass::Promote;
+
+    /// A page that went there, of which each load gains or loses 10 cycles, and each store 4 the
+    /// other way round.
+    fn watching(direction: Direction) -> (Watches, [Account; CLASSES]) {
+        let (mut watches, mut accounts) = (Watches::new(true), [Account::default(); CLASSES]);
+        let moved = Move {
+            page: PAGE,
+            class: CLASS,
+            direction,
+            predicted: 1000.0,
+            each: Saving { load: 10.0, store: -4.0, touch: 0.0 },
+            horizon: Nanos::SECOND,
+        };
+        watches.moved(OpId(1), moved, Nanos::ZERO, &mut accounts);
+        (watches, accounts)
+    }
+
+    fn samples(loads: u32, stores: u32) -> Vec<Sample> {
+        let of = |access| Sample { page: PAGE, access, source: SampleSource::Exact, weight: 1 };
+        let loads = (0..loads).map(|_| of(Access::Read));
+        loads.chain((0..stores).map(|_| of(Access::Write))).collect()
+    }
+
+    /// Under load latencies cross, and a page may be worse off where it was to be better.
+    #[test]
+    fn what_turns_out_the_other_way_round_is_not_left_out() {
+        for (direction, benefit, harm) in [(Direction::Up, 30, 20), (Direction::Down, 20, 30)] {
+            let (mut watches, mut accounts) = watching(direction);
+            watches.observe(&samples(3, 5), 1, Nanos(1), &mut accounts);
+            let account = accounts[CLASS.index()];
+            let found = (account.realised_benefit, account.realised_harm);
+            assert_eq!(found, (Cycles(benefit), Cycles(harm)), "{direction:?}");
+        }
+    }
+
+    /// The ratio of both would be of different pages.
+    #[test]
+    fn what_was_held_out_counts_with_what_was_predicted_of_it() {
+        let (mut watches, mut accounts) = watching(Direction::HeldOut);
+        watches.observe(&samples(3, 5), 1, Nanos(1), &mut accounts);
+        let account = accounts[CLASS.index()];
+        assert_eq!((account.held_out_predicted, account.held_out_observed), Default::default());
+        watches.finish(Nanos::SECOND, &mut accounts);
+        let account = accounts[CLASS.index()];
+        let found = (account.held_out_predicted, account.held_out_observed);
+        assert_eq!(found, (Cycles(1000), Cycles(10)));
+        assert!(account.realised_benefit.is_zero() && account.realised_harm.is_zero());
+    }
 }

@@ -14,7 +14,7 @@
 use terrace_core::{Cycles, Frequency, Nanos};
 
 use crate::key::{Key, Section};
-use crate::profile::{PAGES, Profile, Range, SLOT};
+use crate::profile::{PAGES, Profile, Range, SLOT, WalkTime};
 use crate::text::ProfileError;
 
 /// What a rule is for.
@@ -357,6 +357,9 @@ pub struct Lost {
     pub orders: usize,
     /// Regions of which the build identifier is left out.
     pub build_ids: usize,
+    /// Whether benefits are sums of walks, which a reader takes for time in which walks are under
+    /// way: CBMM has counted that.
+    pub walk_time: bool,
 }
 
 /// Writes CBMM's CSV, and says what of the profile it cannot hold besides horizon, runs,
@@ -366,6 +369,7 @@ pub struct Lost {
 /// below `b`.
 pub fn export(profile: &Profile) -> (String, Lost) {
     let (mut text, mut lost) = (String::new(), Lost::default());
+    lost.walk_time = profile.walk_time == WalkTime::Summed && !profile.total().is_zero();
     let mut line = |policy, section, benefit, conditions: &[Condition]| {
         text += &csv(policy, section, benefit, conditions);
     };
@@ -401,10 +405,11 @@ pub fn export(profile: &Profile) -> (String, Lost) {
                 |region| matches!(region.key, Key::Mapping { class: other, .. } if other == class),
             )
             .collect();
-        let slots: u64 = of_class.iter().flat_map(|region| &region.ranges).map(Range::slots).sum();
-        if slots == 0 {
+        if of_class.iter().all(|region| region.ranges.is_empty()) {
             continue;
         }
+        // A rule holds for all of a mapping, also where nothing was touched.
+        let slots: u64 = of_class.iter().map(|region| region.len.get().div_ceil(SLOT.get())).sum();
         match of_class.len() {
             1 => lost.orders += 1,
             several => lost.merged_mappings += several,
@@ -547,7 +552,10 @@ mod tests {
     fn an_export_keeps_where_benefit_is_and_says_what_it_lost() {
         let profile = example();
         let (text, lost) = export(&profile);
-        assert_eq!(lost, Lost { merged_mappings: 0, orders: 1, build_ids: 1 });
+        let all = Lost { merged_mappings: 0, orders: 1, build_ids: 1, walk_time: true };
+        assert_eq!(lost, all);
+        let counted = Profile { walk_time: WalkTime::Elapsed, ..example() };
+        assert_eq!(export(&counted).1, Lost { walk_time: false, ..all });
         let again = read(&text).expect("our own");
         let heap = Facts { section: Section::Heap, ..Facts::default() };
         for (offset, averted) in [(0, 1_000_000), (4 << 20, 0), (6 << 20, 10_000)] {
@@ -561,5 +569,17 @@ mod tests {
             assert_eq!(expected(&again), Cycles(averted), "{offset:#x}");
         }
         assert!(text.contains("huge,mmap,2000,len,>,0x4000000,len,<,0x8000001"), "{text}");
+    }
+
+    /// A rule of a length holds for every huge page of a mapping. Were it the mean of those that avert
+    /// something, one hot page would make all of them worth as much.
+    #[test]
+    fn a_rule_of_a_mapping_comes_to_what_the_mapping_averts() {
+        let mut profile = example();
+        let region = &mut profile.regions[1];
+        region.ranges[0].len = SLOT;
+        region.ranges[0].averted = Cycles(6_400);
+        let (text, _) = export(&profile);
+        assert!(text.contains("huge,mmap,100,len"), "64 huge pages: {text}");
     }
 }

@@ -31,6 +31,6 @@ pub use cbmm::{Compare, Condition, Facts, Policy, Quantity, Rule};
 pub use diff::Difference;
 pub use key::{Key, Section};
 pub use merge::merge;
-pub use profile::{Advice, Estimate, Place, Profile, Range, Region, SLOT, Share};
+pub use profile::{Advice, Estimate, Place, Profile, Range, Region, SLOT, Share, WalkTime};
 pub use refine::refine;
 pub use text::ProfileError;

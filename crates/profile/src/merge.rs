@@ -52,6 +52,12 @@ pub enum Unlike {
     /// They count cycles of different clocks.
     #[error("profile {0} counts cycles of another machine or clock than profile 1")]
     Machine(usize),
+    /// They count different things.
+    #[error(
+        "profile {0} has walks of another kind (`walk-time`) than profile 1: sums of walks, and \
+         time in which walks are under way, are not added up"
+    )]
+    WalkTime(usize),
     /// One consists of imported rules, which are of no number of runs.
     #[error("profile {0} has imported rules, which tell of no single runs")]
     Rules(usize),
@@ -68,6 +74,9 @@ pub fn merge(profiles: &[Profile]) -> Result<Profile, Unlike> {
     for (i, profile) in profiles.iter().enumerate() {
         if profile.machine != first.machine || profile.clock != first.clock {
             return Err(Unlike::Machine(i + 1));
+        }
+        if profile.walk_time != first.walk_time {
+            return Err(Unlike::WalkTime(i + 1));
         }
         if !profile.rules.is_empty() {
             return Err(Unlike::Rules(i + 1));
@@ -119,6 +128,7 @@ pub fn merge(profiles: &[Profile]) -> Result<Profile, Unlike> {
     Ok(Profile {
         runs,
         walks: walks.map(|sum| Cycles::from_f64((sum / n).ceil())),
+        walk_time: first.walk_time,
         horizon: Nanos::from_f64(horizon),
         regions: regions.collect(),
         rules: Vec::new(),
@@ -149,7 +159,7 @@ pub fn push(ranges: &mut Vec<Range>, range: Range) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{SLOT, example};
+    use crate::profile::{SLOT, WalkTime, example};
     use proptest::prelude::*;
     use terrace_core::Frequency;
 
@@ -226,6 +236,10 @@ mod tests {
     fn what_cannot_be_compared_is_not_merged() {
         let other = Profile { clock: Frequency::ghz(3.0), ..run(&[1]) };
         assert_eq!(merge(&[run(&[1]), other]), Err(Unlike::Machine(2)));
+        let counted = Profile { walk_time: WalkTime::Elapsed, ..run(&[1]) };
+        assert_eq!(merge(&[run(&[1]), counted.clone()]), Err(Unlike::WalkTime(2)));
+        let both = merge(&[counted.clone(), counted]).expect("alike");
+        assert_eq!(both.walk_time, WalkTime::Elapsed);
         assert_eq!(merge(&[]), Err(Unlike::None));
         assert_eq!(merge(&[example()]), Err(Unlike::Rules(1)));
     }

@@ -10,6 +10,7 @@
 
 use terrace_core::{Cycles, Frequency, Nanos};
 
+use crate::profile::WalkTime;
 use crate::refine::Counted;
 use crate::text::ProfileError;
 
@@ -71,6 +72,10 @@ pub fn parse(file: &str, text: &str, processor: &str) -> Result<Counted, Profile
                 }
                 walking.push((*known, amount, number + 1));
             }
+            // Two kinds of processors, or two runs: the last one is not all of it.
+            ("cycles", _) if cycles.is_some() => {
+                return Err(bad(number + 1, &name, "is given twice".to_owned()));
+            }
             ("cycles", _) => cycles = Some(amount),
             (_, _) => {
                 let unit: String = unit.chars().take(20).flat_map(char::escape_debug).collect();
@@ -78,7 +83,9 @@ pub fn parse(file: &str, text: &str, processor: &str) -> Result<Counted, Profile
                     bad(number + 1, &name, format!("`{unit}` is no unit of time"))
                 })?;
                 let to = if name == "task-clock" { &mut running } else { &mut elapsed };
-                *to = Some(time);
+                if to.replace(time).is_some() {
+                    return Err(bad(number + 1, &name, "is given twice".to_owned()));
+                }
             }
         }
     }
@@ -117,6 +124,7 @@ pub fn parse(file: &str, text: &str, processor: &str) -> Result<Counted, Profile
     }
     Ok(Counted {
         walking: Cycles::from_f64(walking.iter().map(|(_, cycles, _)| cycles).sum()),
+        walk_time: WalkTime::Elapsed,
         clock,
         elapsed: Nanos::from_f64(elapsed.max(1.0)),
         processor: processor.to_owned(),
@@ -133,6 +141,7 @@ mod tests {
     fn what_perf_counted_is_read() {
         let counted = parse("p", GOOD, "A Processor").expect("good");
         assert_eq!(counted.walking, Cycles(712_345_678 + 31_234_567));
+        assert_eq!(counted.walk_time, WalkTime::Elapsed, "cycles in which any walk was active");
         assert!((counted.clock.get() / 2.2e9 - 1.0).abs() < 0.01, "{}", counted.clock);
         assert_eq!(counted.elapsed, Nanos(4_012_345_678));
     }
@@ -160,6 +169,15 @@ mod tests {
             assert!(GOOD.contains(from), "{from}");
             let error = parse("p", &GOOD.replacen(from, to, 1), "").expect_err(to).to_string();
             assert!(error.contains(names), "{error}");
+        }
+        for (event, line) in [
+            ("cycles", "1,,cpu_atom/cycles/u,1,100.00,,"),
+            ("task-clock", "1.5,msec,task-clock,1,100.00,,"),
+            ("duration_time", "5,ns,duration_time,5,100.00,,"),
+        ] {
+            let twice = format!("{GOOD}{line}\n");
+            let error = parse("p", &twice, "").expect_err(event).to_string();
+            assert!(error.contains(&format!("field `{event}`: is given twice")), "{error}");
         }
         assert!(parse("p", "1,2", "").is_err() && parse("p", "", "").is_err());
         let none = GOOD.replace("walk_active", "miss_causes_a_walk");

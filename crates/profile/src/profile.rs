@@ -20,6 +20,46 @@ const ONE_RUN: f64 = 0.5;
 /// has 64, each with two walks under way.
 const MOST_PROCESSORS: f64 = 8192.0;
 
+/// What cycles of page walks are. A processor has several walks under way at a time, and the program
+/// waits for all of them once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WalkTime {
+    /// Each walk's own time, all of them added up: a simulation's, or what comes of a number of
+    /// walks. The program waits for a part of it.
+    #[default]
+    Summed,
+    /// The time in which any walk is under way, as processors count it: walks at the same time are
+    /// in it once.
+    Elapsed,
+}
+
+impl WalkTime {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Summed, Self::Elapsed];
+
+    /// What files call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Summed => "summed",
+            Self::Elapsed => "elapsed",
+        }
+    }
+
+    /// The one of a name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|time| time.name() == name)
+    }
+
+    /// By how much cycles of walks have to be divided to get those that the program waits, where so
+    /// many walks are under way at the same time on average.
+    pub fn overlap(self, parallelism: f64) -> f64 {
+        match self {
+            Self::Summed => parallelism,
+            Self::Elapsed => 1.0,
+        }
+    }
+}
+
 /// What huge pages avert in a program's memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
@@ -40,6 +80,8 @@ pub struct Profile {
     /// Cycles of page walks in a whole run in base pages, wherever they were; nothing where that is
     /// not known.
     pub walks: Option<Cycles>,
+    /// What cycles of walks are in `walks` and in `regions`. Rules are of counters in any case.
+    pub walk_time: WalkTime,
     /// What is known by key.
     pub regions: Vec<Region>,
     /// Rules that were imported; they speak where no region does, the first that matches.
@@ -89,6 +131,8 @@ pub struct Estimate {
     pub high: Cycles,
     /// The time in which they come about.
     pub horizon: Nanos,
+    /// What these cycles are.
+    pub walk_time: WalkTime,
 }
 
 impl Estimate {
@@ -98,7 +142,13 @@ impl Estimate {
     }
 
     /// An amount with bounds, from a mean, a deviation and how many runs they are of.
-    pub fn new(mean: Cycles, deviation: Cycles, runs: u32, horizon: Nanos) -> Self {
+    pub fn new(
+        mean: Cycles,
+        deviation: Cycles,
+        runs: u32,
+        horizon: Nanos,
+        walk_time: WalkTime,
+    ) -> Self {
         let m = mean.as_f64();
         let error =
             if runs < 2 { m * ONE_RUN } else { deviation.as_f64() / f64::from(runs).sqrt() };
@@ -107,6 +157,7 @@ impl Estimate {
             expected: mean,
             high: Cycles::from_f64((m + error) * MODEL_SPREAD),
             horizon,
+            walk_time,
         }
     }
 }
@@ -201,8 +252,9 @@ impl Profile {
     /// A profile of one run of which nothing is known yet.
     pub fn new(program: Vec<String>, machine: String, clock: Frequency, horizon: Nanos) -> Self {
         let (regions, rules) = (Vec::new(), Vec::new());
-        let (build_id, walks) = (None, None);
-        Self { program, build_id, machine, clock, horizon, runs: 1, walks, regions, rules }
+        let (build_id, walks, walk_time) = (None, None, WalkTime::Summed);
+        let runs = 1;
+        Self { program, build_id, machine, clock, horizon, runs, walks, walk_time, regions, rules }
     }
 
     /// Cycles that page walks can take in a run at most, on all processors that it may have had.
@@ -239,7 +291,7 @@ impl Profile {
                 return None;
             }
             let mean = huge.and_then(|rule| rule.averted).unwrap_or_default();
-            let huge = Estimate::new(mean, Cycles::ZERO, 1, self.horizon);
+            let huge = Estimate::new(mean, Cycles::ZERO, 1, self.horizon, WalkTime::Elapsed);
             let touched = eager.map_or(Share::UNKNOWN, |_| Share::known(1.0));
             Some(Advice { huge, touched })
         })
@@ -266,7 +318,7 @@ impl Profile {
         let mean = Cycles::from_f64(averted * each);
         let deviation = Cycles::from_f64(variance * each);
         Advice {
-            huge: Estimate::new(mean, deviation, self.runs, self.horizon),
+            huge: Estimate::new(mean, deviation, self.runs, self.horizon, self.walk_time),
             touched: Share::known(touched),
         }
     }
@@ -291,6 +343,7 @@ pub(crate) fn example() -> Profile {
         horizon: Nanos::millis(1500),
         runs: 2,
         walks: None,
+        walk_time: WalkTime::Summed,
         regions: vec![
             Region {
                 key: Key::Heap,
@@ -380,9 +433,31 @@ mod tests {
         assert!(!advice.touched.is_known(), "a rule about huge pages says nothing of touches");
     }
 
+    /// What is a sum, and what is time already, is for whoever prices it to tell apart.
+    #[test]
+    fn advice_says_whether_walks_at_the_same_time_are_in_it_once() {
+        let key = Key::Mapping { class: 27, order: 3 };
+        let time = |profile: &Profile, key: &Key| {
+            let mut place = at(key, Bytes::ZERO, SLOT);
+            place.facts.section = Section::Mmap;
+            profile.advise(&place).expect("known").huge.walk_time
+        };
+        assert_eq!(time(&example(), &key), WalkTime::Summed);
+        let counted = Profile { walk_time: WalkTime::Elapsed, ..example() };
+        assert_eq!(time(&counted, &key), WalkTime::Elapsed);
+        let by_rule = Key::Mapping { class: 30, order: 9 };
+        assert_eq!(time(&example(), &by_rule), WalkTime::Elapsed, "rules are of counters");
+        let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(close(WalkTime::Summed.overlap(3.0), 3.0));
+        assert!(close(WalkTime::Elapsed.overlap(3.0), 1.0));
+    }
+
     #[test]
     fn bounds_narrow_with_runs_but_never_below_what_the_model_may_be_wrong_by() {
-        let estimate = |runs| Estimate::new(Cycles(1000), Cycles(100), runs, Nanos::SECOND);
+        let estimate = |runs| {
+            let time = WalkTime::Summed;
+            Estimate::new(Cycles(1000), Cycles(100), runs, Nanos::SECOND, time)
+        };
         let (one, four, many) = (estimate(1), estimate(4), estimate(1_000_000));
         assert_eq!((one.low, one.high), (Cycles(250), Cycles(3000)));
         assert!(one.low < four.low && four.low < many.low && many.low <= Cycles(500));

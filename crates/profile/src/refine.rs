@@ -8,13 +8,15 @@
 use terrace_core::{Cycles, Frequency, Nanos};
 use thiserror::Error;
 
-use crate::profile::Profile;
+use crate::profile::{Profile, WalkTime};
 
 /// What a processor counted in a run in base pages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counted {
-    /// Cycles in which a page walk was under way, of the program's own accesses.
+    /// Cycles of page walks, of the program's own accesses.
     pub walking: Cycles,
+    /// Whether these are cycles in which a walk was under way, or walks times what one takes.
+    pub walk_time: WalkTime,
     /// The clock whose cycles these are.
     pub clock: Frequency,
     /// How long the run took.
@@ -67,6 +69,8 @@ pub fn refine(profile: &Profile, counted: &Counted) -> Result<Profile, NotRefine
         range.deviation = scaled(range.deviation);
     }
     refined.walks = Some(counted.walking);
+    // The places have shares of what was counted, so of the same kind.
+    refined.walk_time = counted.walk_time;
     refined.clock = Frequency(counted.clock.get().round());
     refined.horizon = counted.elapsed;
     refined.machine.clone_from(&counted.processor);
@@ -81,6 +85,7 @@ mod tests {
     fn counted() -> Counted {
         Counted {
             walking: Cycles(3_000_000),
+            walk_time: WalkTime::Elapsed,
             clock: Frequency::ghz(2.0),
             elapsed: Nanos::seconds(4),
             processor: "A Processor".into(),
@@ -102,6 +107,10 @@ mod tests {
         assert_eq!((&*refined.machine, refined.walks), ("A Processor", Some(Cycles(3_000_000))));
         let read = Profile::parse("p", &refined.to_text()).expect("a good profile");
         assert_eq!(read, refined);
+        assert_eq!(refined.walk_time, WalkTime::Elapsed);
+        let by_number = Counted { walk_time: WalkTime::Summed, ..counted() };
+        let number = refine(&profile, &by_number).expect("it can be");
+        assert_eq!(number.walk_time, WalkTime::Summed, "so many walks at what one takes alone");
         // Counted again, it is what it is.
         assert_eq!(refine(&refined, &counted()), Ok(refined));
     }

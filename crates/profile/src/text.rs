@@ -9,6 +9,7 @@
 //! horizon 1500000000ns
 //! runs 2
 //! walks 90000000cycles
+//! walk-time summed
 //! region heap len=9437184B seen=2
 //! range offset=0B len=4194304B averted=1000000cycles deviation=100000cycles touched=512
 //! region mmap class=27 order=3 len=134217728B seen=1 instances=3
@@ -29,7 +30,7 @@ use thiserror::Error;
 
 use crate::cbmm::{Compare, Condition, Policy, Quantity, Rule};
 use crate::key::{Key, Section};
-use crate::profile::{PAGES, Profile, Range, Region, SLOT};
+use crate::profile::{PAGES, Profile, Range, Region, SLOT, WalkTime};
 
 /// What a file begins with.
 const MAGIC: &str = "terrace-profile";
@@ -157,6 +158,7 @@ struct Head {
     horizon: Option<Nanos>,
     runs: Option<u32>,
     walks: Option<Cycles>,
+    walk_time: Option<WalkTime>,
 }
 
 impl Head {
@@ -217,6 +219,13 @@ impl Head {
                 let walks: Cycles = one()?.parse().map_err(|e| bad(format!("{e}")))?;
                 set(&mut self.walks, name, walks)
             }
+            "walk-time" => {
+                let word = one()?;
+                let Some(time) = WalkTime::of_name(word) else {
+                    return wrong(name, format!("`{}` is neither summed nor elapsed", shown(word)));
+                };
+                set(&mut self.walk_time, name, time)
+            }
             _ => Ok(false),
         }
     }
@@ -238,6 +247,8 @@ impl Head {
             horizon,
             runs: need(self.runs, "runs")?,
             walks: self.walks,
+            // Of whatever does not say so, the walks were simulated.
+            walk_time: self.walk_time.unwrap_or_default(),
             regions: Vec::new(),
             rules: Vec::new(),
         })
@@ -361,6 +372,10 @@ impl Profile {
         );
         if let Some(walks) = self.walks {
             text += &format!("walks {}cycles\n", walks.get());
+        }
+        // Builds that do not know this line refuse it: better than to divide what is time already.
+        if self.walk_time != WalkTime::default() {
+            text += &format!("walk-time {}\n", self.walk_time.name());
         }
         for region in &self.regions {
             let key = match &region.key {
@@ -549,6 +564,18 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_say_what_its_walks_are_has_sums_of_them() {
+        let text = example().to_text();
+        assert!(!text.contains("walk-time"));
+        assert_eq!(Profile::parse("p", &text).map(|p| p.walk_time), Ok(WalkTime::Summed));
+        let said = text.replacen("runs 2\n", "runs 2\nwalk-time summed\n", 1);
+        assert_eq!(Profile::parse("p", &said), Ok(example()));
+        let counted = Profile { walk_time: WalkTime::Elapsed, ..example() };
+        assert!(counted.to_text().contains("\nwalk-time elapsed\n"));
+        assert_eq!(Profile::parse("p", &counted.to_text()), Ok(counted));
+    }
+
+    #[test]
     fn the_golden_file_reads_as_it_always_did() {
         assert_eq!(example().to_text(), include_str!("../tests/golden/recorded.profile"));
     }
@@ -569,6 +596,13 @@ mod tests {
             ("horizon 1500000000ns", "horizon 0ns", "a.profile:5: field `horizon`"),
             ("horizon 1500000000ns", "horizon 1500000000", "has no unit"),
             ("runs 2", "runs 0", "field `runs`"),
+            ("runs 2", "runs 2\nwalk-time long", "a.profile:7: field `walk-time`: `long`"),
+            ("runs 2", "runs 2\nwalk-time", "field `walk-time`: takes one value"),
+            (
+                "runs 2",
+                "walk-time summed\nruns 2\nwalk-time elapsed",
+                "field `walk-time`: is given twice",
+            ),
             ("seen=2", "seen=3", "a.profile:7: field `seen`: `3` is not a whole number"),
             ("instances=3", "instances=0", "a.profile:10: field `instances`"),
             ("touched=512", "touched=513", "a.profile:8: field `touched`"),

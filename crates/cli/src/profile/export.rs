@@ -28,6 +28,7 @@ struct Document {
     merged_mappings: usize,
     orders_lost: usize,
     build_ids_lost: usize,
+    walk_time_lost: bool,
 }
 
 impl Args {
@@ -41,6 +42,7 @@ impl Args {
             merged_mappings: lost.merged_mappings,
             orders_lost: lost.orders,
             build_ids_lost: lost.build_ids,
+            walk_time_lost: lost.walk_time,
         };
         let named = write(&mut files, &self.output, &csv)?;
         if lost.merged_mappings > 0 {
@@ -61,6 +63,12 @@ impl Args {
                 "{} lost the file's build identifier",
                 output::several(lost.build_ids, "region of a file has", "regions of files have")
             ));
+        }
+        if lost.walk_time {
+            output::warn(
+                "benefits are sums of page walks, and CBMM counts the time in which any is under \
+                 way: whoever reads the CSV takes them for more than they are",
+            );
         }
         let text = if json {
             output::json("terrace.profile.export", &document)?

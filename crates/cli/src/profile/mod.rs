@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde::Serialize;
 use terrace_core::{Bytes, Cycles, Nanos};
-use terrace_profile::{Key, Profile, Region};
+use terrace_profile::{Key, Profile, Region, WalkTime};
 
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind};
@@ -152,6 +152,9 @@ struct Summary {
     averted: Option<Cycles>,
     /// Of the time of a run. Above 1 where several processors walked at a time.
     averted_share: Option<f64>,
+    /// `summed`: of walks under way at the same time, each counts; `elapsed`: they count once.
+    /// Rules are of counters in any case.
+    walk_time: &'static str,
 }
 
 impl Summary {
@@ -168,6 +171,7 @@ impl Summary {
             rules: profile.rules.len(),
             averted,
             averted_share: averted.map(|averted| averted.as_f64() / time),
+            walk_time: if rules_alone { WalkTime::Elapsed } else { profile.walk_time }.name(),
         }
     }
 

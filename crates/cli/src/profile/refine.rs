@@ -11,7 +11,7 @@ use terrace_core::{Cycles, Nanos};
 use terrace_live::activate;
 use terrace_live::doctor::facts::Facts;
 use terrace_profile::refine::Counted;
-use terrace_profile::{Profile, perf_stat};
+use terrace_profile::{Profile, WalkTime, perf_stat};
 use terrace_report::End;
 use terrace_sampler::perf::walks::{Started, Walks, without_huge_pages};
 
@@ -140,17 +140,18 @@ impl Args {
         let status = in_base_pages(&self.program)?;
         let elapsed = Nanos::from_f64(began.elapsed().as_secs_f64() * 1e9);
         let walks = counter.read().map_err(|e| Failure::failed(format!("the counters: {e}")))?;
-        let (walking, by) = match walks {
-            Walks::Cycles(cycles) => (Cycles(cycles), "cycles"),
+        let (walking, walk_time, by) = match walks {
+            Walks::Cycles(cycles) => (Cycles(cycles), WalkTime::Elapsed, "cycles"),
             Walks::Number(number) => {
                 let each = activate::page_walk()
                     .ok_or_else(|| Failure::failed("what a page walk takes cannot be measured"))?;
                 let cycles = clock.cycles(each).as_f64() * number as f64;
-                (Cycles::from_f64(cycles), "walks, at what one takes here")
+                (Cycles::from_f64(cycles), WalkTime::Summed, "walks, at what one takes here")
             }
         };
         let processor = Facts::read(Path::new("/")).cpu.model;
-        Ok((Counted { walking, clock, elapsed, processor }, by, end_of(status)))
+        let counted = Counted { walking, walk_time, clock, elapsed, processor };
+        Ok((counted, by, end_of(status)))
     }
 
     fn look_at_programs(&self, profile: &Profile) {

@@ -68,8 +68,13 @@ fn document(profile: &Profile) -> Document {
             .ranges
             .iter()
             .map(|range| {
-                let estimate =
-                    Estimate::new(range.averted, range.deviation, profile.runs, profile.horizon);
+                let estimate = Estimate::new(
+                    range.averted,
+                    range.deviation,
+                    profile.runs,
+                    profile.horizon,
+                    profile.walk_time,
+                );
                 RangeDocument {
                     offset: range.offset,
                     len: range.len,

@@ -24,9 +24,9 @@ use crate::failure::Failure;
 /// Version of the form in lines.
 pub(crate) const SCHEMA: u32 = 1;
 /// Version of the packed form.
-pub(crate) const PACKED_SCHEMA: u32 = 3;
-/// The one before, in which decisions are JSON.
-const OLD_PACKED_SCHEMA: u32 = 2;
+pub(crate) const PACKED_SCHEMA: u32 = 4;
+/// Those before: one in which decisions are JSON, and one in which no regions come with them.
+const OLD_PACKED_SCHEMAS: [u32; 2] = [2, 3];
 
 /// What is said of decisions that a recording lacks, with what helps: the ring holds some 40 000 of
 /// each process, and they come too fast only if `terrace run` gets no processor meanwhile.
@@ -193,8 +193,9 @@ pub(crate) enum Record {
         /// The next part of its events.
         bytes: Vec<u8>,
     },
-    /// Decisions as they come out of a process ([`terrace_live::decide::event_ring`]). Written in the
-    /// packed form alone; read back as one [`Record::Decision`] after the other.
+    /// Decisions as they come out of a process ([`terrace_live::decide::event_ring`]), and where the
+    /// regions lie that they are about. Written in the packed form alone; read back as one
+    /// [`Record::Decision`] or [`Record::Region`] after the other.
     Decisions {
         /// The process they are about.
         process: u32,
@@ -355,8 +356,11 @@ impl<R: BufRead> Reader<R> {
         let version = serde_json::from_str::<serde_json::Value>(&lines.text)
             .ok()
             .and_then(|header| header.get("schema")?.as_u64());
-        let known = [SCHEMA, OLD_PACKED_SCHEMA, PACKED_SCHEMA].map(u64::from);
-        if let Some(version) = version.filter(|version| !known.contains(version)) {
+        let known = |version: &u64| {
+            let mut known = [SCHEMA, PACKED_SCHEMA].into_iter().chain(OLD_PACKED_SCHEMAS);
+            known.any(|schema| u64::from(schema) == *version)
+        };
+        if let Some(version) = version.filter(|version| !known(version)) {
             let what = format!(
                 "field `schema`: is {version}; this version of Terrace reads schemas {SCHEMA} to \
                  {PACKED_SCHEMA} only"
@@ -507,6 +511,30 @@ mod tests {
     }
 
     #[test]
+    fn where_a_region_lies_is_read_from_between_decisions() {
+        let length = 16u16 | 1 << 15;
+        let mut bytes = length.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&3u32.to_le_bytes());
+        bytes.extend_from_slice(&0x7f00_0000_0000u64.to_le_bytes());
+        bytes.extend_from_slice(&4u32.to_le_bytes());
+        let mut file = Vec::new();
+        let mut writer = Writer::new(&mut file, &header().packed()).unwrap();
+        writer.write(&Record::Decisions { process: 7, bytes }).unwrap();
+        writer.flush().unwrap();
+
+        let read = |file: &[u8]| -> Vec<Record> {
+            Reader::new("f", file).unwrap().map(Result::unwrap).collect()
+        };
+        assert_eq!(read(&file), [region()]);
+        // Recordings of before are read as well.
+        let at = file.windows(10).position(|part| part == b"\"schema\":4").unwrap();
+        for old in [b'2', b'3'] {
+            file[at + 9] = old;
+            assert_eq!(read(&file), [region()]);
+        }
+    }
+
+    #[test]
     fn errors_name_the_file_and_the_line() {
         let first = serde_json::to_string(&header()).unwrap();
 
@@ -515,7 +543,7 @@ mod tests {
         assert_eq!(
             error_of("{\"schema\": 3, \"kind\": \"terrace.run\"}\n"),
             "f:1: is `terrace.run` of schema 3, not a file of recorded decisions, which is \
-             `terrace.records` of schema 1 to 3"
+             `terrace.records` of schema 1 to 4"
         );
         assert!(error_of("TERRTRC\0").starts_with("f: is a trace of memory accesses"));
         assert_eq!(error_of(&first[..first.len() - 5]), "f:1: the line is cut off");
@@ -524,8 +552,8 @@ mod tests {
             error_of(&format!("{first}\n{{\"record\":\"feast\"}}\n")).starts_with("f:2: unknown"),
         );
         assert_eq!(
-            error_of(&first.replace("\"schema\":1", "\"schema\":4")),
-            "f:1: field `schema`: is 4; this version of Terrace reads schemas 1 to 3 only"
+            error_of(&first.replace("\"schema\":1", "\"schema\":5")),
+            "f:1: field `schema`: is 5; this version of Terrace reads schemas 1 to 4 only"
         );
     }
 

@@ -8,6 +8,8 @@
 //! | kind 2 | a process's number (4, least first) and packed events of it |
 //! | kind 3 | the same and decisions, each after its length (2), as they come out of the process |
 //!
+//! Since schema 4, regions come between decisions: their length has its highest bit set.
+//!
 //! Frames are closed every second, each with a checksum: what a killed run
 //! leaves is readable up to its last second, and what was damaged is noticed.
 
@@ -15,10 +17,11 @@ use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Write};
 use std::time::{Duration, Instant};
 
-use terrace_live::decide::event_ring::unpack_decisions;
+use terrace_core::PageSize;
+use terrace_live::decide::event_ring::{Told, unpack_decisions};
 use zstd::stream::read::Decoder;
 
-use super::Record;
+use super::{Record, RegionRecord};
 use crate::failure::Failure;
 
 /// Bytes after which a frame is closed.
@@ -105,7 +108,7 @@ pub(super) struct PackedReader<R: BufRead> {
     name: String,
     input: Decoder<'static, R>,
     content: Vec<u8>,
-    /// Decisions of the last chunk that are still to be told.
+    /// Decisions of the last chunk, and where regions lie, that are still to be told.
     decisions: VecDeque<Record>,
     /// Records read so far.
     read: u64,
@@ -184,9 +187,17 @@ impl<R: BufRead> PackedReader<R> {
                     return Ok(Some(Record::Events { process, bytes: bytes.to_vec() }));
                 }
                 let decisions = &mut self.decisions;
-                let whole = unpack_decisions(bytes, |decision| {
-                    let decision = Box::new(decision);
-                    decisions.push_back(Record::Decision { process, decision });
+                let whole = unpack_decisions(bytes, |told| {
+                    decisions.push_back(match told {
+                        Told::Decision(decision) => Record::Decision { process, decision },
+                        Told::Region(placed) => Record::Region(RegionRecord {
+                            process,
+                            region: placed.region,
+                            start: placed.start,
+                            pages: placed.pages,
+                            page_size: PageSize::Base,
+                        }),
+                    });
                 });
                 let told = Record::Decisions { process, bytes: Vec::new() };
                 if whole { Ok(Some(told)) } else { Err(damaged()) }

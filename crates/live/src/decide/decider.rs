@@ -8,12 +8,13 @@ use core::sync::atomic::Ordering::*;
 
 use terrace_core::{
     Abort, Access, Action, ActionClass, Bytes, Done, FaultKind, Heat, Nanos, Outcome, PageSize,
-    Pages, Plan, Proposal, Reason, Sample, SampleSource, Telemetry, TierId, TierTelemetry, Urgency,
+    Pages, Plan, Proposal, Reason, RegionId, Sample, SampleSource, Telemetry, TierId,
+    TierTelemetry, Urgency,
 };
 use terrace_economics::{LookedAt, Verdict};
 use terrace_policy::Brain;
 
-use crate::decide::event_ring;
+use crate::decide::event_ring::{self, Placed};
 use crate::decide::notes::Note;
 use crate::decide::ping_pong::PingPong;
 use crate::decide::thrash::Thrash;
@@ -78,7 +79,10 @@ impl Decider {
         let stats = pager.stats();
         while let Some(note) = pager.decide.notes.pop() {
             match note {
-                Note::Alloc(region) => self.brain.alloc(&region),
+                Note::Alloc(region, start) => {
+                    self.brain.alloc(&region);
+                    tell_place(pager, region.id.0, start, region.pages);
+                }
                 Note::Fault { page, kind } => {
                     let placed = self.brain.fault(page, kind, &telemetry);
                     debug_assert_eq!(placed, DRAM, "only DRAM is addressable");
@@ -173,19 +177,20 @@ impl Decider {
         }
     }
 
-    /// Asks whether to prepare a huge page for a program that walks through fresh
-    /// memory; the proposal if so.
+    /// Asks whether to prepare a huge page for a program that walks through fresh memory, of which
+    /// so many were used before of so many that are known; the proposal if so. The processors are
+    /// as busy as `cpu_load` says.
     pub fn prezero(
         &mut self,
         pager: &Pager,
         walked: Pages,
-        used: u32,
-        known: u32,
+        (used, known): (u32, u32),
+        cpu_load: f64,
     ) -> Option<Proposal> {
         self.listen(pager);
         let action = Action::Prezero { walked, used, known };
         let why = (Urgency::Voluntary, Reason::WalksFreshMemory);
-        let telemetry = self.telemetry(pager);
+        let telemetry = Telemetry { cpu_load, ..self.telemetry(pager) };
         let passed = self.brain.consider(action, PageSize::Huge, Heat::default(), why, &telemetry);
         self.decided(pager, ActionClass::Prezero);
         passed
@@ -266,10 +271,14 @@ impl Decider {
     }
 
     /// In a forked child: what has been done and paid for is in the parent's books.
-    pub(crate) fn forked(&mut self, stats: &ProcessPage) {
+    pub(crate) fn forked(&mut self, pager: &Pager) {
         self.brain.forked(std::process::id());
-        self.credited = stats.counters.huge_used.load(Relaxed);
+        self.credited = pager.stats().counters.huge_used.load(Relaxed);
         self.thrash = Thrash::default();
+        // Its parent was told of these regions, in the parent's recording.
+        for (id, region) in pager.regions.iter() {
+            tell_place(pager, id, region.start(), region.pages());
+        }
     }
 
     /// What a page walk costs here was measured.
@@ -351,6 +360,14 @@ impl Decider {
         to.realised_cost.store(account.realised_cost.get(), Relaxed);
         to.predicted_benefit.store(account.predicted_benefit.get(), Relaxed);
         to.realised_benefit.store(account.realised_benefit.get(), Relaxed);
+    }
+}
+
+/// Says in the recording, if there is one, where a region lies. A program that is over in a moment,
+/// or gives its memory back in one, is told of by nobody later.
+fn tell_place(pager: &Pager, id: u32, start: usize, pages: u32) {
+    if let Some(ring) = event_ring::decisions().filter(|_| pager.config.record) {
+        ring.push_region(Placed { region: RegionId(id), start: start as u64, pages });
     }
 }
 
@@ -443,7 +460,7 @@ mod tests {
     use terrace_core::PageRef;
 
     use super::*;
-    use crate::pager::fixture::{demotion, hold, pager, place, touch};
+    use crate::pager::fixture::{START, configured, demotion, hold, pager, place, touch};
 
     fn page(pager: &Pager, page: usize) -> PageRef {
         Pager::page_ref(&place(pager, page))
@@ -593,6 +610,59 @@ mod tests {
         assert!(busy.low > 0.0 && half.expected > idle.expected && busy.expected > half.expected);
     }
 
+    /// On idle processors nobody misses the time of a thread that zeroes; on busy ones it is the
+    /// program's.
+    #[test]
+    fn zeroing_ahead_of_a_walk_costs_what_the_processors_are_busy() {
+        let pager = pager(1024);
+        let priced = |load| {
+            let mut decider = pager.decide.decider.lock();
+            decider.prezero(pager, Pages(1 << 20), (8, 8), load);
+            let decision = *decider.brain().decisions().last().expect("just decided");
+            let zeroing =
+                |term: &&terrace_economics::Term| term.kind == terrace_economics::TermKind::Zero;
+            let zeroing = decision.terms.iter().flatten().find(zeroing);
+            (zeroing.map_or(0.0, |term| term.cycles().expected), decision.benefit.low)
+        };
+        let (idle, half, busy) = (priced(0.0), priced(0.5), priced(1.0));
+        assert!(idle.0 <= 0.0 && half.0 > 0.0, "{idle:?} {half:?}");
+        assert!((busy.0 / half.0 - 2.0).abs() < 1e-3, "{half:?} {busy:?}");
+        assert!((idle.1 - busy.1).abs() <= 1.0, "what it brings is the same: {idle:?} {busy:?}");
+    }
+
+    /// A program may be over before anybody looks at its regions, or have given them back.
+    #[test]
+    fn where_memory_lies_is_recorded_before_what_is_decided_about_it() {
+        use event_ring::{DECISIONS_EXTENSION, DecisionRing, Told};
+
+        let directory = tempfile::tempdir().expect("a directory");
+        event_ring::prepare_decisions(directory.path());
+        let made = std::fs::read_dir(directory.path()).expect("a directory").flatten();
+        let mut made = made.map(|entry| entry.path());
+        let is_ring = |path: &std::path::PathBuf| {
+            path.extension().is_some_and(|extension| extension == DECISIONS_EXTENSION)
+        };
+        let ring = DecisionRing::open(&made.find(is_ring).expect("made")).expect("a ring");
+        let told = || {
+            let (mut bytes, mut told) = (Vec::new(), Vec::new());
+            ring.drain(&mut bytes);
+            assert!(event_ring::unpack_decisions(&bytes, |one| told.push(one)));
+            told
+        };
+        let pager = configured(1024, |config| config.record = true);
+        let id = place(pager, 0).id;
+        let range = Pager::page_range(id, 512, 512);
+        let action = Action::Populate { range, touched: 512, unsure: 0 };
+        pager.decide.decider.lock().profiled(pager, action, PageSize::Base, 0.0);
+        let lies = Placed { region: RegionId(id), start: START as u64, pages: 1024 };
+        let first = told();
+        assert_eq!(first[0], Told::Region(lies));
+        assert!(matches!(&first[1..], [Told::Decision(one)] if one.action == action), "{first:?}");
+        // A child has a ring of its own.
+        pager.decide.decider.lock().forked(pager);
+        assert_eq!(told(), [Told::Region(lies)]);
+    }
+
     /// What was done before the fork, and paid for, is in the parent's books.
     #[test]
     fn a_child_does_not_credit_again_what_its_parent_has() {
@@ -603,7 +673,7 @@ mod tests {
         decider.publish(stats);
         assert_eq!(decider.credited, 7);
         stats.counters.huge_used.store(9, Relaxed);
-        decider.forked(stats);
+        decider.forked(pager);
         assert_eq!(decider.credited, 9);
     }
 }

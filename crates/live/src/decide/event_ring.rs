@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use terrace_core::EventRef;
+use terrace_core::{EventRef, RegionId};
 use terrace_economics::Decision;
 use terrace_policy::Brain;
 use terrace_policy::packed::{Packer, Weight};
@@ -31,6 +31,8 @@ const MAGIC: u64 = 0x5445_5252_4556_5431; // "TERREVT1"
 const RESERVED_PART: u64 = 8;
 /// A decision with its length in front: two bytes.
 const DECISION: usize = 512;
+/// Set in the length of what is no decision but where a region lies. Decisions are shorter.
+const REGION: u16 = 1 << 15;
 
 /// For events: some 300,000 faults, at a million faults a second what comes in 300 ms.
 pub type EventRing = Ring<{ 4 << 20 }>;
@@ -115,13 +117,64 @@ fn let_go<const CAPACITY: usize>(of: &AtomicPtr<Ring<CAPACITY>>) {
     }
 }
 
-/// Reads what [`Ring::push_decision`] wrote; false if that is no whole number of decisions.
-pub fn unpack_decisions(mut bytes: &[u8], mut take: impl FnMut(Decision)) -> bool {
+/// Where a region lies. Decisions name memory by the region's number; when they are read, the region
+/// may be gone, and the process with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Its number.
+    pub region: RegionId,
+    /// The address of its first byte.
+    pub start: u64,
+    /// How many base pages it has.
+    pub pages: u32,
+}
+
+impl Placed {
+    const BYTES: usize = 16;
+
+    fn pack(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.region.0.to_le_bytes());
+        bytes[4..12].copy_from_slice(&self.start.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.pages.to_le_bytes());
+        bytes
+    }
+
+    fn unpack(bytes: &[u8]) -> Option<Self> {
+        let (&region, rest) = bytes.split_first_chunk()?;
+        let (&start, rest) = rest.split_first_chunk()?;
+        let pages = rest.try_into().ok()?;
+        Some(Self {
+            region: RegionId(u32::from_le_bytes(region)),
+            start: u64::from_le_bytes(start),
+            pages: u32::from_le_bytes(pages),
+        })
+    }
+}
+
+/// What comes out of a ring of decisions.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Told {
+    /// A region lies there from now on.
+    Region(Placed),
+    /// A decision.
+    Decision(Box<Decision>),
+}
+
+/// Reads what [`Ring::push_decision`] and [`Ring::push_region`] wrote; false if that is no whole
+/// number of them.
+pub fn unpack_decisions(mut bytes: &[u8], mut take: impl FnMut(Told)) -> bool {
     while let Some((&length, more)) = bytes.split_first_chunk::<2>() {
-        let item = more.split_at_checked(usize::from(u16::from_le_bytes(length)));
+        let length = u16::from_le_bytes(length);
+        let item = more.split_at_checked(usize::from(length & !REGION));
         let Some((content, more)) = item else { return false };
-        let Ok(decision) = postcard::from_bytes(content) else { return false };
-        take(decision);
+        let told = if length & REGION != 0 {
+            Placed::unpack(content).map(Told::Region)
+        } else {
+            postcard::from_bytes(content).ok().map(|it| Told::Decision(Box::new(it)))
+        };
+        let Some(told) = told else { return false };
+        take(told);
         bytes = more;
     }
     bytes.is_empty()
@@ -228,6 +281,16 @@ impl<const CAPACITY: usize> Ring<CAPACITY> {
         }
     }
 
+    /// Appends where a region lies. Of one that does not fit, decisions have no address. One writer
+    /// at a time; does not allocate.
+    pub fn push_region(&self, placed: Placed) {
+        let mut item = [0; 2 + Placed::BYTES];
+        let (length, content) = item.split_at_mut(2);
+        length.copy_from_slice(&(Placed::BYTES as u16 | REGION).to_le_bytes());
+        content.copy_from_slice(&placed.pack());
+        let _ = self.push(&item, Weight::Structure);
+    }
+
     /// Takes everything that was written; says how many bytes that were.
     pub fn drain(&self, into: &mut Vec<u8>) -> usize {
         let head = self.head.load(Acquire);
@@ -322,10 +385,42 @@ mod tests {
             reader.drain(&mut bytes);
 
             assert_eq!(reader.lost(), 0);
-            assert!(unpack_decisions(&bytes, |decision| got.push(decision)));
+            let take = |told| match told {
+                Told::Decision(decision) => got.push(*decision),
+                Told::Region(placed) => panic!("{placed:?}"),
+            };
+            assert!(unpack_decisions(&bytes, take));
             assert!(got == sent, "{} of {}", got.len(), sent.len());
             assert!(!unpack_decisions(&bytes[..bytes.len() - 1], |_| {}), "cut off");
         }
+        let _ = std::fs::remove_file(path);
+    }
+
+    /// A number is another region's when the first is gone: what comes between two is about the
+    /// first.
+    #[test]
+    fn where_regions_lie_comes_before_what_is_decided_about_them() {
+        let path = std::env::temp_dir().join(format!("terrace-placed-{}", std::process::id()));
+        let writer = DecisionRing::create(&path).expect("a file");
+        let reader = DecisionRing::open(&path).expect("the same file");
+        let mut economist = economist();
+        let placed = |start| Placed { region: RegionId(3), start, pages: u32::MAX };
+        let decisions = [decision(&mut economist, 1), decision(&mut economist, 2)];
+        writer.push_region(placed(0x7fff_ffff_f000));
+        writer.push_decision(&decisions[0]);
+        writer.push_region(placed(0x1000));
+        writer.push_decision(&decisions[1]);
+
+        let (mut bytes, mut got) = (Vec::new(), Vec::new());
+        reader.drain(&mut bytes);
+        assert!(unpack_decisions(&bytes, |told| got.push(told)));
+        let [first, second] = decisions.map(|decision| Told::Decision(Box::new(decision)));
+        let (before, after) = (placed(0x7fff_ffff_f000), placed(0x1000));
+        assert_eq!(got, [Told::Region(before), first, Told::Region(after), second]);
+        assert!(!unpack_decisions(&bytes[..2 + Placed::BYTES - 1], |_| {}), "cut off");
+        let short = [8u16 | REGION].map(u16::to_le_bytes);
+        let short = [&short[0][..], &[0; 8]].concat();
+        assert!(!unpack_decisions(&short, |_| {}), "no region is so short");
         let _ = std::fs::remove_file(path);
     }
 

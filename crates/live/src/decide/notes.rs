@@ -15,8 +15,8 @@ const CAPACITY: usize = 4096;
 /// One thing that happened.
 #[derive(Clone, Copy, Debug)]
 pub enum Note {
-    /// A region is managed now.
-    Alloc(Region),
+    /// A region is managed now, from this address on.
+    Alloc(Region, usize),
     /// A page was placed in DRAM because the program touched it.
     Fault {
         /// The page.

@@ -220,7 +220,7 @@ impl Pager {
         self.regions.reclaim(u64::MAX);
         self.evict.unsharing.store(0, Relaxed);
         self.huge.after_fork(self);
-        self.decide.decider.lock().forked(self.stats());
+        self.decide.decider.lock().forked(self);
         *self.fork.children.lock() = Children::new();
         self.commands.reset();
         self.fault.handlers.reset();

@@ -15,12 +15,10 @@ use std::path::Path;
 
 use core::sync::atomic::Ordering::*;
 
-use terrace_core::{
-    Abort, Action, ActionClass, Bytes, Cycles, Frequency, Nanos, Outcome, PageSize, Proposal,
-};
-use terrace_economics::LookedAt;
+use terrace_core::{Abort, Action, ActionClass, Bytes, Cycles, Nanos, Outcome, PageSize, Proposal};
+use terrace_economics::{Calibration, LookedAt};
 use terrace_profile::{
-    Advice, Facts, Key, Place as Where, Profile, Quantity, Section, Share, cbmm,
+    Advice, Estimate, Facts, Key, Place as Where, Profile, Quantity, Section, Share, cbmm,
 };
 
 use crate::decide::decider::{Judged, Work};
@@ -83,6 +81,8 @@ pub(crate) struct Guide {
     profile: Option<Profile>,
     /// Cycles here for one of the profile's.
     scale: f64,
+    /// Page walks that are under way here at the same time, on average.
+    parallelism: f64,
     known: Vec<Known>,
     tasks: VecDeque<Task>,
     /// Chunks that are to have base pages.
@@ -96,7 +96,7 @@ pub(crate) struct Guide {
 impl Guide {
     /// Reads a profile; the command has looked that it is a good one, and a program that cannot
     /// read it any more goes on without.
-    pub(crate) fn read(path: Option<&Path>, clock: Frequency, stats: &ProcessPage) -> Self {
+    pub(crate) fn read(path: Option<&Path>, prices: &Calibration, stats: &ProcessPage) -> Self {
         let profile = path.and_then(|path| {
             let text = terrace_core::text::read_text(path).ok()?;
             Profile::parse("", &text).ok()
@@ -104,10 +104,11 @@ impl Guide {
         if path.is_some() && profile.is_none() {
             stats.counters.profile_unread.fetch_add(1, Relaxed);
         }
-        let scale = profile.as_ref().map_or(1.0, |profile| clock / profile.clock);
+        let scale = profile.as_ref().map_or(1.0, |profile| prices.clock / profile.clock);
         Self {
             profile,
             scale: if scale.is_finite() { scale } else { 1.0 },
+            parallelism: prices.parallelism(),
             known: Vec::new(),
             tasks: VecDeque::new(),
             plain: BTreeSet::new(),
@@ -188,15 +189,21 @@ impl Guide {
         (of(task.advice.touched.expected), of(task.advice.touched.unsure))
     }
 
+    /// What a profile's cycles of page walks are in cycles here that the program waits.
+    fn waited(&self, cycles: Cycles, of: &Estimate) -> Cycles {
+        let overlap = of.walk_time.overlap(self.parallelism);
+        Cycles::from_f64(cycles.as_f64() * self.scale / overlap)
+    }
+
     /// What a huge page averts of page walks at least, in cycles here.
     fn averts(&self, task: &Task) -> Cycles {
-        Cycles::from_f64(task.advice.huge.low.as_f64() * self.scale)
+        self.waited(task.advice.huge.low, &task.advice.huge)
     }
 
     /// The proposal of a huge page.
     fn huge(&self, task: &Task, id: u32, first: u32, now: u64) -> Action {
-        let here = |cycles: Cycles| Cycles::from_f64(cycles.as_f64() * self.scale);
         let huge = task.advice.huge;
+        let here = |cycles| self.waited(cycles, &huge);
         let (touched, unsure) = Self::touched(task);
         Action::FirstTouch {
             range: Pager::page_range(id, first, BASES),
@@ -437,8 +444,8 @@ impl Worker<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_core::Nanos;
-    use terrace_profile::{Range, Region, SLOT};
+    use terrace_core::Frequency;
+    use terrace_profile::{Range, Region, SLOT, WalkTime};
 
     const START: usize = 0x1000_0000_0000;
 
@@ -461,12 +468,46 @@ mod tests {
         Guide {
             profile: Some(profile),
             scale: 2.0,
+            parallelism: 4.0,
             known: Vec::new(),
             tasks: VecDeque::new(),
             plain: BTreeSet::new(),
             held_out: VecDeque::new(),
             began: 1_000,
         }
+    }
+
+    /// The same, of a processor's counters.
+    fn counted() -> Guide {
+        let mut guide = guide();
+        guide.profile.as_mut().expect("one").walk_time = WalkTime::Elapsed;
+        guide
+    }
+
+    /// A sum of walks is more than a program waits for them; time in which walks are under way is
+    /// what it waits, and would be divided twice.
+    #[test]
+    fn sums_of_walks_are_shared_out_and_counted_time_is_not() {
+        let averts = |mut guide: Guide| {
+            guide.enter(START, START + (8 << 20), |_| true);
+            let at = START + (1 << 30);
+            guide.enter(at, at + (8 << 20), |_| true);
+            let task = guide.tasks[0];
+            let Action::FirstTouch { least, averted, most, .. } = guide.huge(&task, 3, 0, 0) else {
+                panic!("a huge page");
+            };
+            assert_eq!(guide.averts(&task), least, "compaction counts with the same");
+            [least, averted, most]
+        };
+        // Half a run's uncertainty, and a factor of two of the model's.
+        assert_eq!(averts(guide()), [125_000, 500_000, 1_500_000].map(Cycles));
+        assert_eq!(averts(counted()), [500_000, 2_000_000, 6_000_000].map(Cycles));
+        // Rules are of counters, whatever made the rest.
+        let mut rules = guide();
+        let text = "huge,mmap,1000000\n";
+        let profile = cbmm::import("a", text, Nanos::SECOND, Frequency::ghz(2.0)).expect("good");
+        rules.profile = Some(profile);
+        assert_eq!(averts(rules), [500_000, 2_000_000, 6_000_000].map(Cycles));
     }
 
     #[test]
@@ -488,7 +529,7 @@ mod tests {
 
     #[test]
     fn cycles_of_another_clock_are_converted() {
-        let mut guide = guide();
+        let mut guide = counted();
         guide.enter(START, START + (8 << 20), |_| true);
         let at = START + (1 << 30);
         guide.enter(at, at + (8 << 20), |_| true);

@@ -328,8 +328,9 @@ impl Worker<'_> {
     fn huge_page_pays(&self) -> Option<Proposal> {
         let pager = self.pager;
         let walked = Pages(u64::from(pager.huge.walked.load(Relaxed)));
-        let (used, known) = pager.huge.walks.lock().outcomes();
-        pager.decide.decider.lock().prezero(pager, walked, used, known)
+        let outcomes = pager.huge.walks.lock().outcomes();
+        let load = pager.huge.cpu_load();
+        pager.decide.decider.lock().prezero(pager, walked, outcomes, load)
     }
 
     /// Fills a slot with a free block of the kernel's; where it has none, the kernel moves pages

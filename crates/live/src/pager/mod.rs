@@ -114,7 +114,8 @@ impl Pager {
         let slots = staging_slots(budget.max(config.fast.get() / PAGE as u64));
         stats.counters.budget_bytes.store(budget * PAGE as u64, Relaxed);
         let economist = decider.brain().economist();
-        let density = Density::new(economist.mode(), economist.calibration().user_fault);
+        let prices = *economist.calibration();
+        let density = Density::new(economist.mode(), prices.user_fault);
         Ok(Self {
             clock,
             stats: AtomicPtr::new(core::ptr::from_ref(stats).cast_mut()),
@@ -134,7 +135,7 @@ impl Pager {
             fault: Serving::default(),
             huge: HugePool::new(
                 config.huge_pages != HugePages::Never,
-                Guide::read(config.profile.as_deref(), clock, stats),
+                Guide::read(config.profile.as_deref(), &prices, stats),
             ),
             workers: Default::default(),
             bell: Bell::default(),

@@ -161,7 +161,7 @@ impl Pager {
         let start = old.start() + first as usize * PAGE;
         let new_id = self.insert_region(start, count).ok()?;
         let new = self.regions.get(new_id)?;
-        self.note(Note::Alloc(Self::region_of(new_id, count)));
+        self.note(Note::Alloc(Self::region_of(new_id, count), start));
         let mut gone = 0;
         for page in 0..count {
             let from = Place { id, region: old, page: first + page, word: old.word(first + page) };
@@ -265,7 +265,7 @@ impl Pager {
     pub fn enter_region(&self, start: usize, end: usize) -> Result<(), Unmanaged> {
         let pages = ((end - start) / PAGE) as u32;
         let id = self.insert_region(start, pages)?;
-        self.note(Note::Alloc(Self::region_of(id, pages)));
+        self.note(Note::Alloc(Self::region_of(id, pages), start));
         self.newly_mapped(pages);
         Ok(())
     }

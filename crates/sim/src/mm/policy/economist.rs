@@ -43,8 +43,9 @@ fn calibration(costs: &Costs, clock: Frequency, duration: Option<Cycles>) -> Cal
         clock,
         // The program's own processor, and that of the kernel's thread that works for it.
         cpus: 2,
-        // A profile's cycles are those in which any page walker of the processor was at work: walks at
-        // the same time count once in them already, and nothing else here is shared.
+        // Cycles of walks are those in which any page walker of the processor was at work. Walks at the
+        // same time count once in them already, also where collapsing is told of them as so many walks
+        // of a length, and nothing else here is shared.
         mlp: Interval::new(1.0, 1.0, 1.0),
         // Of zeros: what first touches and huge pages take.
         copy_bandwidth: BytesPerSecond::from_amount(base, time(costs.zero_base).max(Nanos(1))),
