@@ -202,9 +202,9 @@ mod tests {
     /// Two counters that are equal whenever nobody holds the lock alone.
     #[test]
     fn who_shares_sees_no_change_under_way() {
+        use core::sync::atomic::AtomicU64;
         // Who waits for a lock calls threads back, whose own tests are elsewhere.
         let _alone = crate::workers::idle_priority::tests::ALONE.lock();
-        use core::sync::atomic::AtomicU64;
         let (lock, one, two) = (SharedLock::default(), AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for _ in 0..2 {
