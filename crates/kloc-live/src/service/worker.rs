@@ -338,7 +338,7 @@ mod tests {
     use crate::service::filters::{Filters, Untold};
 
     /// What comes of a request that is repeated, as the daemon does, while a disk takes its time.
-    fn outcome_of(worker: &Worker, request: Request) -> Outcome {
+    fn outcome_of(worker: &Worker, request: &Request) -> Outcome {
         let begun = Instant::now();
         let mut gone = Bytes::ZERO;
         let mut answer = worker.ask(request.clone(), Way::Drop);
@@ -427,20 +427,20 @@ mod tests {
             aim: Aim::Leave,
         };
         let open = std::fs::File::open(&path).expect("there");
-        assert_eq!(outcome_of(&worker, request(1)), Outcome::InUse);
+        assert_eq!(outcome_of(&worker, &request(1)), Outcome::InUse);
         assert_eq!(residency(&open).expect("ours").cached, 256);
         drop(open);
         let moved = directory.path().join("moved");
         std::fs::rename(&path, &moved).expect("renamed");
         std::fs::write(&path, "another file").expect("written");
-        let outcome = outcome_of(&worker, request(2));
+        let outcome = outcome_of(&worker, &request(2));
         let bytes = Bytes::mib(1);
         assert!(matches!(outcome, Outcome::Dropped { bytes: b, .. } if b == bytes), "{outcome:?}");
         let back = Request { aim: Aim::ComeBack, ..request(3) };
-        assert_eq!(outcome_of(&worker, back), Outcome::Prefetched { bytes });
+        assert_eq!(outcome_of(&worker, &back), Outcome::Prefetched { bytes });
         assert_eq!(std::fs::read(&moved).expect("there"), content);
         std::fs::remove_file(&moved).expect("removed");
-        let gone = outcome_of(&worker, request(4));
+        let gone = outcome_of(&worker, &request(4));
         assert_eq!(gone, Outcome::LeftAlone { reason: "the file is gone".into() });
     }
 
@@ -502,10 +502,10 @@ mod tests {
         let aim = Aim::Leave;
         let request = Request { context, decision: 1, file, magic, bytes, aim };
         let elsewhere = Worker::new(vec!["/no/such/place".into()]).expect("a thread");
-        let outcome = outcome_of(&elsewhere, request.clone());
+        let outcome = outcome_of(&elsewhere, &request);
         assert!(matches!(outcome, Outcome::LeftAlone { .. }), "{outcome:?}");
         let here = std::fs::canonicalize(directory.path()).expect("there");
-        let outcome = outcome_of(&Worker::new(vec![here]).expect("a thread"), request);
+        let outcome = outcome_of(&Worker::new(vec![here]).expect("a thread"), &request);
         assert!(matches!(outcome, Outcome::Dropped { .. }), "{outcome:?}");
     }
 }
