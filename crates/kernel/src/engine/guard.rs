@@ -1087,7 +1087,7 @@ mod tests {
             directory.put("memory.stat", &stat);
             directory.charge(charged);
             // It is not time yet to read what files' pages are.
-            watch.read = Some(Instant::now() + Duration::from_secs(3600));
+            watch.read = Some(Instant::now() + Duration::from_hours(1));
             watch.look(Instant::now());
             let mut told = watch.shared.told.lock().unwrap();
             std::mem::take(&mut told.exceeded)

@@ -155,7 +155,7 @@ impl World for Fake {
     fn take_guarded(&mut self) -> Guarded {
         let (lifted, exceeded) =
             (std::mem::take(&mut self.lifted), std::mem::take(&mut self.exceeded));
-        Guarded { lifted, exceeded, ..Guarded::default() }
+        Guarded { exceeded, lifted, ..Guarded::default() }
     }
     fn take_helped(&mut self) -> Nanos {
         Nanos::ZERO
