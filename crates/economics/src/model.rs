@@ -345,7 +345,7 @@ mod tests {
             let worth = if addressable {
                 cost(200.0 * f64::from(pages))
             } else {
-                (cost(0.0) + cost(1e12)) / 2.0
+                f64::midpoint(cost(0.0), cost(1e12))
             };
             let conditions = Conditions::new(&telemetry, &calibration, market(worth / all));
             let margin = |rate| price(&with(rate), &conditions).margin(conditions.hurdle());
