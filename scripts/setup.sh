@@ -29,6 +29,7 @@ wanted() {
         /usr/bin/python3 -c 'import numpy' 2>/dev/null || echo "numpy python3-numpy"
         echo "perl perl"
         echo "node nodejs"
+        echo "php php-cli"
         echo "javac default-jdk-headless"
         echo "script bsdutils"
         echo "setpriv util-linux"

@@ -113,7 +113,9 @@ fn a_budget_goes_to_the_files_and_back_as_the_program_needs_it() {
     let mut last = Value::Null;
     let share = |last: &Value| last["share"].as_u64().unwrap_or(0);
     let mut follow = |what: &str, is_there: &dyn Fn(&Value) -> bool| {
-        await_that(Duration::from_mins(2), what, || {
+        let begun = std::time::Instant::now();
+        await_that(Duration::from_mins(3), what, || {
+            assert!(begun.elapsed() < Duration::from_mins(2), "no {what}: {last}");
             if let Some(status) = run.0.try_wait().unwrap() {
                 panic!("{status}: {last}");
             }

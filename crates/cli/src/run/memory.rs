@@ -311,8 +311,10 @@ impl Mapping {
             name = String::new();
         }
         let file = FileId { device: rustix::fs::makedev(major, minor), inode };
-        // Shared anonymous memory may have a name that the program gave it, too (`[anon_shmem:x]`).
-        let file = (inode != 0).then_some(file);
+        // Shared anonymous memory may have a name that the program gave it, too (`[anon_shmem:x]`). The
+        // first System V segment after a machine's start has inode 0, its number, as other mappings of
+        // no file have; those have no device either.
+        let file = (inode != 0 || major != 0 || minor != 0).then_some(file);
         Some(Self { start, end, rights, offset, file, name, ..Self::default() })
     }
 
@@ -435,6 +437,15 @@ mod tests {
         };
         assert_eq!(found.files, [part(0x80000, 300, 300), part(0, 70, 35)]);
         assert_eq!(found.pool.iter().map(|part| part.resident >> 10).sum::<u64>(), 9);
+    }
+
+    /// Its inode is its number, which begins with 0.
+    #[test]
+    fn the_first_system_v_segment_of_a_machine_is_shared_memory() {
+        let head = "7f0000000000-7f0003000000 rw-s 0 00:01 0 /SYSV00000000 (deleted)";
+        let found = read(&smaps(head, 49152, 49152, "Anonymous: 0 kB"), &[]);
+        assert_eq!(found.files.len(), 1);
+        assert_eq!(found.files[0].resident, 48 << 20);
     }
 
     #[test]

@@ -274,7 +274,8 @@ fn processors() -> u64 {
     u64::try_from(online).unwrap_or(1).max(1)
 }
 
-/// What is kept in the thread.
+/// What is kept in the thread. So many fields, since what a look decides depends on all that the looks
+/// before it have seen, done and owe.
 struct Watch {
     shared: Arc<Shared>,
     group: Group,
