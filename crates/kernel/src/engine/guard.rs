@@ -563,17 +563,17 @@ impl Watch {
         let is = bound.progress(self.shared.files_count);
         let patience = if self.shared.files_count { PATIENCE_OF_STAT } else { PATIENCE };
         match &mut self.waiting {
-            Some(waiting) if !waiting.has_left(is) => waiting.is_over(is, now, patience),
-            _ => {
-                self.waiting = Some(Patience::since(is));
-                // While it is braked above the limit's place others have it leave.
-                if !is_braked && now >= self.changed + GIVEN_BACK {
-                    self.keeps -= step(self.fast()).min(self.keeps);
-                    self.changed = now;
-                }
-                false
+            Some(waiting) if !waiting.has_left(is) => return waiting.is_over(is, now, patience),
+            // While it is braked above the limit's place others have it leave.
+            Some(_) if !is_braked && now >= self.changed + GIVEN_BACK => {
+                self.keeps -= step(self.fast()).min(self.keeps);
+                self.changed = now;
             }
+            // At the first look after it was raised nobody knows whether anything leaves.
+            _ => {}
         }
+        self.waiting = Some(Patience::since(is));
+        false
     }
 
     /// Has the limit where it belongs; whether it is in force.
@@ -925,10 +925,13 @@ mod tests {
         bench.charge(at - Bytes::mib(1), Bytes::mib(9));
         bench.directory.refuse("memory.limit_in_bytes", true);
         bench.look(200);
+        assert_eq!(bench.watch.keeps, step * 2, "late as this look is, nothing has left since");
+        bench.charge(at - Bytes::mib(1), Bytes::mib(10));
         bench.look(220);
+        bench.look(221);
         assert_eq!((bench.watch.raised, bench.watch.keeps), (step * 2, step));
         bench.directory.refuse("memory.limit_in_bytes", false);
-        bench.look(221);
+        bench.look(222);
         assert_eq!(bench.watch.raised, step);
         assert_eq!(bench.directory.take("memory.limit_in_bytes"), raised.get().to_string());
 
