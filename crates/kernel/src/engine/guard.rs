@@ -602,9 +602,10 @@ impl Watch {
 
     /// Looks what the group has, and does what is to be done.
     fn look(&mut self, now: Instant) {
-        // A group that is gone has nothing.
         let Some(charged) = self.group.charged() else {
-            self.owed = false;
+            // A group that is gone has nothing. What cannot be read for now (there may be no descriptor
+            // left, for which the limit could not be raised either) has threads that wait all the same.
+            self.owed &= self.group.directory().exists();
             return;
         };
         let fast = self.fast();
@@ -956,6 +957,12 @@ mod tests {
         bench.watch.lift(bench.begin);
         assert_eq!((bench.watch.raised, bench.lifted()), (Bytes::ZERO, 0), "nothing has changed");
         assert!(bench.watch.owed);
+        // Whoever has no descriptor left cannot read either.
+        bench.directory.refuse("memory.usage_in_bytes", true);
+        bench.look(1);
+        assert!(bench.watch.owed, "they wait all the same");
+        bench.directory.refuse("memory.usage_in_bytes", false);
+        bench.charge(at, Bytes::ZERO);
         bench.directory.refuse("memory.limit_in_bytes", false);
         bench.look(1);
         assert_eq!((bench.watch.raised, bench.lifted()), (step(FAST), 1));
@@ -963,6 +970,13 @@ mod tests {
         assert_eq!(bench.directory.take("memory.limit_in_bytes"), raised);
         bench.look(2);
         assert!(!bench.watch.owed && bench.lifted() == 0, "once");
+
+        bench.directory.refuse("memory.limit_in_bytes", true);
+        bench.watch.lift(bench.begin);
+        assert!(bench.watch.owed);
+        std::fs::remove_dir_all(bench.watch.group.directory()).unwrap();
+        bench.look(3);
+        assert!(!bench.watch.owed, "a group that is gone has no threads");
     }
 
     /// Nobody would raise the limit for threads that wait at it, with the killer off.
