@@ -465,6 +465,10 @@ impl Watch {
         };
         let is_set = self.crossed.as_ref().is_some_and(is_near);
         let refused = self.shared.refused.load(Ordering::Acquire);
+        if refused && !is_set {
+            // Those of another budget tell of nothing: the guard looks by itself.
+            self.crossed = None;
+        }
         if is_set || refused || self.shared.setting.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -977,6 +981,19 @@ mod tests {
         std::fs::remove_dir_all(bench.watch.group.directory()).unwrap();
         bench.look(3);
         assert!(!bench.watch.owed, "a group that is gone has no threads");
+    }
+
+    /// The guard would be woken by a budget that is none any more, and look by itself four times a second.
+    #[test]
+    fn marks_of_another_budget_are_not_waited_for_where_no_others_can_be_set() {
+        let mut bench = Bench::new();
+        bench.watch.crossed = Some((event().unwrap(), Marks::of(FAST)));
+        bench.watch.shared.refused.store(true, Ordering::Release);
+        bench.look(0);
+        assert!(bench.watch.crossed.is_some(), "they are where they belong");
+        bench.watch.shared.fast.store((FAST / 2).get(), Ordering::Release);
+        bench.look(1);
+        assert!(bench.watch.crossed.is_none());
     }
 
     /// Nobody would raise the limit for threads that wait at it, with the killer off.
