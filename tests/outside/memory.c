@@ -3,13 +3,15 @@
  *
  *   memory MIB WHAT [N]
  *
- * WHAT: `hold` N milliseconds, touching here and there · `forks` N children that look at all of it
+ * WHAT: `hold` N milliseconds, touching here and there · `until` its input ends, the same for N
+ * milliseconds at least · `forks` N children that look at all of it
  * and write to half · `exec` itself N times · `exits` N children that end in as many ways ·
  * `swarm` N short processes, one after the other, eight at a time · `threads` N threads that walk ·
  * `fill` with N threads at a time, five times · `lock` N MiB of it, for a second.
  * Exit code 0 if all is intact, and `intact` on stdout; 9 if a page is wrong. */
 
 #define _GNU_SOURCE
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -84,6 +86,14 @@ static void *walk(void *at)
     return NULL;
 }
 
+/* Whether nothing more comes in. What has come is dropped. */
+static int input_has_ended(void)
+{
+    struct pollfd input = {0, POLLIN, 0};
+    char dropped[256];
+    return poll(&input, 1, 0) > 0 && read(0, dropped, sizeof dropped) <= 0;
+}
+
 static unsigned parts;
 
 /* Fills a part, as fast as it can. */
@@ -113,7 +123,8 @@ int main(int count, char **argument)
     puts("filled");
     fflush(stdout);
 
-    if (!strcmp(what, "hold")) {
+    if (!strcmp(what, "hold") || !strcmp(what, "until")) {
+        int waits = !strcmp(what, "until");
         struct timespec begun, now;
         clock_gettime(CLOCK_MONOTONIC, &begun);
         uint64_t at = 1;
@@ -123,8 +134,9 @@ int main(int count, char **argument)
                 check_page((at >> 33) % pages, 0);
             }
             usleep(500);
+            waits = waits && !input_has_ended();
             clock_gettime(CLOCK_MONOTONIC, &now);
-        } while ((now.tv_sec - begun.tv_sec) * 1000 + (now.tv_nsec - begun.tv_nsec) / 1000000 < (long)n);
+        } while (waits || (now.tv_sec - begun.tv_sec) * 1000 + (now.tv_nsec - begun.tv_nsec) / 1000000 < (long)n);
     } else if (!strcmp(what, "forks")) {
         for (unsigned i = 0; i < n; i++)
             if (child() == 0) {

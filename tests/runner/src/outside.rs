@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -140,6 +140,32 @@ impl Running {
         if line.trim() == "filled" { Ok(()) } else { Err(format!("it said `{line}`")) }
     }
 
+    /// Lets a program end that goes on until its input ends, see [`Bench::held`].
+    fn let_go(&mut self) {
+        self.child.stdin = None;
+    }
+
+    /// Waits until one of the messages on its `stderr`, which is piped, has these words. All of them
+    /// are passed on.
+    fn until_said(&mut self, words: &str) -> Result<(), String> {
+        let messages = self.child.stderr.take().ok_or("stderr is not piped, or taken already")?;
+        let (sender, said) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(messages).lines().map_while(Result::ok) {
+                eprintln!("{line}");
+                // Nobody waits for it any more.
+                let _ = sender.send(line);
+            }
+        });
+        let until = Instant::now() + LIMIT;
+        while let Ok(line) = said.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            if line.contains(words) {
+                return Ok(());
+            }
+        }
+        Err(format!("it did not say `{words}`"))
+    }
+
     fn id(&self) -> u32 {
         self.child.id()
     }
@@ -219,6 +245,14 @@ impl Bench {
 
     fn start(&self, budget: &str, options: &[&str], words: &[&str]) -> Result<Running, String> {
         start_by(&mut Command::new(&self.terrace), budget, options, words)
+    }
+
+    /// The command by which a run begins whose program may go on until it is let go: no machine is
+    /// too slow for what is done meanwhile.
+    fn held(&self) -> Command {
+        let mut command = Command::new(&self.terrace);
+        command.stdin(Stdio::piped());
+        command
     }
 
     /// The program with so many MiB, which does something.
@@ -308,31 +342,51 @@ fn kill_members(group: &Path) {
     }
 }
 
-/// Its processes are moved to another group, and back; and one of them stays away.
-fn groups_change(bench: &Bench) -> Result<(), String> {
-    let mut run = bench.start("24MiB", &[], &bench.words("48", &["hold", "2500"]))?;
-    run.until_filled()?;
-    let groups = groups_of(run.id());
-    let mut moved = 0;
-    for group in &groups {
-        let away = group.with_file_name(format!("away-{}", run.id()));
-        fs::create_dir(&away).map_err(|e| format!("{}: {e}", away.display()))?;
-        let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-        for process in members.lines() {
-            let put = |to: &Path| fs::write(to.join("cgroup.procs"), process);
-            put(&away).map_err(|e| format!("{}: {e}", away.display()))?;
-            sleep(Duration::from_millis(200));
-            put(group).map_err(|e| format!("{}: {e}", group.display()))?;
-            put(&away).map_err(|e| format!("{}: {e}", away.display()))?;
-            moved += 1;
+/// Removes a group. Processes that have ended may be in it for a moment.
+fn remove(group: &Path) -> Result<(), String> {
+    let until = Instant::now() + Duration::from_mins(1);
+    loop {
+        match fs::remove_dir(group) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(_) if Instant::now() < until => sleep(Duration::from_millis(10)),
+            done => return done.map_err(|e| format!("{}: {e}", group.display())),
         }
     }
-    let id = run.id();
-    run.ends_well()?;
-    for group in &groups {
-        let away = group.with_file_name(format!("away-{id}"));
-        fs::remove_dir(&away).map_err(|e| format!("{}: {e}", away.display()))?;
+}
+
+/// Moves the processes of a group to another one, which is made, and back, and away again; how many.
+fn move_away(group: &Path, away: &Path) -> Result<usize, String> {
+    fs::create_dir(away).map_err(|e| format!("{}: {e}", away.display()))?;
+    let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    for process in members.lines() {
+        let put = |to: &Path| {
+            fs::write(to.join("cgroup.procs"), process)
+                .map_err(|e| format!("{}: {e}", to.display()))
+        };
+        put(away)?;
+        sleep(Duration::from_millis(200));
+        put(group)?;
+        put(away)?;
     }
+    Ok(members.lines().count())
+}
+
+/// Its processes are moved to another group, and back; and one of them stays away.
+fn groups_change(bench: &Bench) -> Result<(), String> {
+    let words = bench.words("48", &["until", "2500"]);
+    let mut run = start_by(&mut bench.held(), "24MiB", &[], &words)?;
+    run.until_filled()?;
+    let groups = groups_of(run.id());
+    let away = |group: &PathBuf| group.with_file_name(format!("away-{}", run.id()));
+    let away: Vec<PathBuf> = groups.iter().map(away).collect();
+    let moved: Result<usize, String> =
+        groups.iter().zip(&away).map(|(group, away)| move_away(group, away)).sum();
+    run.let_go();
+    let ended = run.ends_well();
+    let removed = away.iter().map(|away| remove(away)).fold(Ok(()), Result::and);
+    let moved = moved?;
+    ended?;
+    removed?;
     if moved > 0 { Ok(()) } else { Err(format!("no process was found in {groups:?}")) }
 }
 
@@ -349,7 +403,8 @@ fn setuid(bench: &Bench) -> Result<(), String> {
         .and_then(|()| fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)))
         .map_err(|e| format!("{}: {e}", program.display()))?;
     let program = program.to_str().ok_or("a path that is no text")?;
-    let mut run = bench.start("24MiB", &[], &[program, "48", "hold", "1000"])?;
+    let words = [program, "48", "until", "1000"];
+    let mut run = start_by(&mut bench.held(), "24MiB", &[], &words)?;
     run.until_filled()?;
     let users: Vec<String> = groups_of(run.id())
         .iter()
@@ -361,6 +416,7 @@ fn setuid(bench: &Bench) -> Result<(), String> {
             line.split_whitespace().nth(1).map(str::to_owned)
         })
         .collect();
+    run.let_go();
     let report = run.ends_well()?;
     if !users.contains(&NOBODY.to_string()) {
         return Err(format!("the program had no rights of another's: {users:?}"));
@@ -376,14 +432,42 @@ fn has_left(report: &serde_json::Value) -> u64 {
     ["reclaimed", "reclaimed_by_itself"].iter().filter_map(|key| report[key].as_u64()).sum()
 }
 
+/// How many processes of these groups have so much memory, in DRAM and in swap.
+fn have(groups: &[PathBuf], least: u64) -> usize {
+    let has = |process: &String| {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        let fields = ["VmRSS:", "VmSwap:"].map(|name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kib = line.and_then(|line| line.split_whitespace().next());
+            kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10
+        });
+        fields.iter().sum::<u64>() >= least
+    };
+    let lists = groups.iter().map(|group| fs::read_to_string(group.join("cgroup.procs")));
+    // Each is in a group of each hierarchy.
+    let processes: BTreeSet<String> = lists
+        .flatten()
+        .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    processes.iter().filter(|process| has(process)).count()
+}
+
 /// All parts of a pipeline, and what a shell starts after it, share the budget.
 fn pipeline(bench: &Bench) -> Result<(), String> {
     let program = bench.program.to_str().ok_or("a path that is no text")?;
+    // Both parts have their memory at the same time: the second one goes on until the first one has
+    // ended, and that one until it is let go.
     let line = format!(
-        "{program} 32 hold 1500 | {{ {program} 32 hold 1000; cat; }} | grep -c filled && \
+        "{program} 32 until 1500 | {{ {program} 32 until 1000; cat; }} | grep -c filled && \
          {program} 32 hold 100"
     );
-    let report = bench.start("32MiB", &[], &["sh", "-c", &line])?.ends_well()?;
+    let mut run = start_by(&mut bench.held(), "32MiB", &[], &["sh", "-c", &line])?;
+    let id = run.id();
+    until("there is no group", || !groups_of(id).is_empty())?;
+    let groups = groups_of(id);
+    until("two programs did not get their memory", || have(&groups, 31 << 20) == 2)?;
+    run.let_go();
+    let report = run.ends_well()?;
     if report["resident_peak"].as_u64() > Some(48 << 20) || has_left(&report) < 16 << 20 {
         return Err(format!("64 MiB were not kept within 32: {report}"));
     }
@@ -455,12 +539,16 @@ impl Drop for Swap {
 /// Memory that does not compress, and swap for a part of what has to leave: the budget cannot be
 /// kept, which is said, and nobody is killed for it.
 fn swap_is_full(bench: &Bench) -> Result<(), String> {
+    const IT: &str = "the budget cannot be kept";
     let _swap = Swap::make("18M")?;
-    let mut command = Command::new(&bench.terrace);
-    command.env("NOISE", "1");
-    let words = bench.words("64", &["hold", "3000"]);
-    let report = start_by(&mut command, "16MiB", &[], &words)?.ends_well()?;
-    if report["lacks"].to_string().contains("the budget cannot be kept") {
+    let words = bench.words("64", &["until", "3000"]);
+    let mut command = bench.held();
+    command.env("NOISE", "1").stderr(Stdio::piped());
+    let mut run = start_by(&mut command, "16MiB", &[], &words)?;
+    run.until_said(IT)?;
+    run.let_go();
+    let report = run.ends_well()?;
+    if report["lacks"].to_string().contains(IT) {
         Ok(())
     } else {
         Err(format!("it was not said that swap is full: {report}"))
@@ -469,7 +557,8 @@ fn swap_is_full(bench: &Bench) -> Result<(), String> {
 
 /// Somebody ends the use of the device in the midst of a run.
 fn device_goes(bench: &Bench) -> Result<(), String> {
-    let mut run = bench.start("24MiB", &[], &bench.words("64", &["hold", "3000"]))?;
+    let words = bench.words("64", &["until", "3000"]);
+    let mut run = start_by(&mut bench.held(), "24MiB", &[], &words)?;
     run.until_filled()?;
     let areas = fs::read_to_string("/proc/swaps").map_err(|e| e.to_string())?;
     let mut areas_used = areas.lines().filter_map(|line| line.split_whitespace().next());
@@ -480,6 +569,7 @@ fn device_goes(bench: &Bench) -> Result<(), String> {
     if !off.success() {
         return Err(format!("swapoff {device}: {off}"));
     }
+    run.let_go();
     run.ends_well().map(|_| ())
 }
 
@@ -503,15 +593,16 @@ fn out_of_memory_is_near(bench: &Bench) -> Result<(), String> {
         start_by(&mut command, "48MiB", &[], &bench.words("128", &["hold", "500"]))
     });
     let ended = run.and_then(Running::ends_well);
-    fs::remove_dir(&group).map_err(|e| format!("{}: {e}", group.display()))?;
-    ended.map(|_| ())
+    let removed = remove(&group);
+    ended?;
+    removed
 }
 
 /// Two runs, each with a budget, and `clean` in their midst.
 fn two_at_once(bench: &Bench) -> Result<(), String> {
-    let words = bench.words("48", &["hold", "2000"]);
-    let mut first = bench.start("24MiB", &[], &words)?;
-    let mut second = bench.start("16MiB", &["--policy=refault"], &words)?;
+    let words = bench.words("48", &["until", "2000"]);
+    let mut first = start_by(&mut bench.held(), "24MiB", &[], &words)?;
+    let mut second = start_by(&mut bench.held(), "16MiB", &["--policy=refault"], &words)?;
     first.until_filled()?;
     second.until_filled()?;
     let kept = bench.clean()?["kept"].to_string();
@@ -520,20 +611,27 @@ fn two_at_once(bench: &Bench) -> Result<(), String> {
             return Err(format!("run {} is not kept: {kept}", run.id()));
         }
     }
+    first.let_go();
+    second.let_go();
     first.ends_well()?;
     second.ends_well().map(|_| ())
 }
 
 /// The run whose budget is shared is killed: the one that has joined it keeps the budget.
 fn joined_goes_on(bench: &Bench) -> Result<(), String> {
-    let words = bench.words("32", &["hold", "4000"]);
-    let mut first = bench.start("24MiB", &[], &words)?;
+    let words = bench.words("32", &["until", "4000"]);
+    let mut first = start_by(&mut bench.held(), "24MiB", &[], &words)?;
     first.until_filled()?;
     let id = first.id().to_string();
-    let mut second = bench.start("", &["--join", &id], &words)?;
+    let mut command = bench.held();
+    command.stderr(Stdio::piped());
+    let mut second = start_by(&mut command, "", &["--join", &id], &words)?;
     second.until_filled()?;
     first.signal("-KILL");
     first.wait()?;
+    second.until_said("is kept for the rest of its programs")?;
+    first.let_go();
+    second.let_go();
     let report = second.ends_well()?;
     // Its first program has gone on, and may have ended with the other one or not.
     for group in groups_of(first.id()) {

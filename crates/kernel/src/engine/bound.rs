@@ -35,6 +35,15 @@ const KILLER: (&str, &str) = ("1", "0");
 /// No limit, as a number of bytes.
 const NONE: u64 = u64::MAX;
 
+/// A limit below what is charged by now is not taken, and the one that was there stands: that is no
+/// fault. What is asked next is told that not enough could be found.
+fn no_fault(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::ResourceBusy => io::Error::new(io::ErrorKind::WouldBlock, error),
+        _ => error,
+    }
+}
+
 /// The limit.
 #[derive(Debug)]
 pub(super) struct Bound {
@@ -146,17 +155,19 @@ impl Bound {
     /// Has the kernel put so much out, by a limit that is not in force before it is done.
     ///
     /// # Errors
-    /// As [`Group::reclaim`].
+    /// As [`Group::reclaim`]; of kind `WouldBlock`, too, if more was charged meanwhile than what is set
+    /// allows.
     pub(super) fn reclaim(&self, bytes: Bytes) -> io::Result<()> {
         let lowered = self.group.lower(bytes);
         // What is set meanwhile must stand.
         let mut at = self.at.load(Ordering::Acquire);
         loop {
-            self.apply(at)?;
+            let applied = self.apply(at);
             let now = self.at.load(Ordering::Acquire);
             if now == at {
-                return lowered;
+                return applied.map_err(no_fault).and(lowered);
             }
+            // What failed may have been no longer what was wanted: the guard had raised it.
             at = now;
         }
     }
@@ -423,6 +434,18 @@ pub(super) mod tests {
         let error = Bound::new(group, &event().unwrap()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
         assert_eq!(directory.take("memory.oom_control"), "", "the killer is on");
+    }
+
+    /// An error of any other kind ends the budget of the run.
+    #[test]
+    fn a_limit_that_more_was_charged_than_is_no_fault() {
+        let failed = |number| {
+            let error = io::Error::from_raw_os_error(number);
+            no_fault(named(std::path::Path::new("memory.limit_in_bytes"), &error))
+        };
+        assert_eq!(failed(libc::EBUSY).kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(failed(libc::EACCES).kind(), io::ErrorKind::PermissionDenied);
+        assert!(failed(libc::EBUSY).to_string().contains("memory.limit_in_bytes"));
     }
 
     #[test]

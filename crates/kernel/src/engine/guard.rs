@@ -466,6 +466,10 @@ impl Watch {
         };
         let is_set = self.crossed.as_ref().is_some_and(is_near);
         let refused = self.shared.refused.load(Ordering::Acquire);
+        if refused && !is_set {
+            // Those of another budget tell of nothing: the guard looks by itself.
+            self.crossed = None;
+        }
         if is_set || refused || self.shared.setting.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -564,17 +568,17 @@ impl Watch {
         let is = bound.progress(self.shared.files_count);
         let patience = if self.shared.files_count { PATIENCE_OF_STAT } else { PATIENCE };
         match &mut self.waiting {
-            Some(waiting) if !waiting.has_left(is) => waiting.is_over(is, now, patience),
-            _ => {
-                self.waiting = Some(Patience::since(is));
-                // While it is braked above the limit's place others have it leave.
-                if !is_braked && now >= self.changed + GIVEN_BACK {
-                    self.keeps -= step(self.fast()).min(self.keeps);
-                    self.changed = now;
-                }
-                false
+            Some(waiting) if !waiting.has_left(is) => return waiting.is_over(is, now, patience),
+            // While it is braked above the limit's place others have it leave.
+            Some(_) if !is_braked && now >= self.changed + GIVEN_BACK => {
+                self.keeps -= step(self.fast()).min(self.keeps);
+                self.changed = now;
             }
+            // At the first look after it was raised nobody knows whether anything leaves.
+            _ => {}
         }
+        self.waiting = Some(Patience::since(is));
+        false
     }
 
     /// Has the limit where it belongs; whether it is in force.
@@ -603,9 +607,10 @@ impl Watch {
 
     /// Looks what the group has, and does what is to be done.
     fn look(&mut self, now: Instant) {
-        // A group that is gone has nothing.
         let Some(charged) = self.group.charged() else {
-            self.owed = false;
+            // A group that is gone has nothing. What cannot be read for now (there may be no descriptor
+            // left, for which the limit could not be raised either) has threads that wait all the same.
+            self.owed &= self.group.directory().exists();
             return;
         };
         let fast = self.fast();
@@ -926,10 +931,13 @@ mod tests {
         bench.charge(at - Bytes::mib(1), Bytes::mib(9));
         bench.directory.refuse("memory.limit_in_bytes", true);
         bench.look(200);
+        assert_eq!(bench.watch.keeps, step * 2, "late as this look is, nothing has left since");
+        bench.charge(at - Bytes::mib(1), Bytes::mib(10));
         bench.look(220);
+        bench.look(221);
         assert_eq!((bench.watch.raised, bench.watch.keeps), (step * 2, step));
         bench.directory.refuse("memory.limit_in_bytes", false);
-        bench.look(221);
+        bench.look(222);
         assert_eq!(bench.watch.raised, step);
         assert_eq!(bench.directory.take("memory.limit_in_bytes"), raised.get().to_string());
 
@@ -954,6 +962,12 @@ mod tests {
         bench.watch.lift(bench.begin);
         assert_eq!((bench.watch.raised, bench.lifted()), (Bytes::ZERO, 0), "nothing has changed");
         assert!(bench.watch.owed);
+        // Whoever has no descriptor left cannot read either.
+        bench.directory.refuse("memory.usage_in_bytes", true);
+        bench.look(1);
+        assert!(bench.watch.owed, "they wait all the same");
+        bench.directory.refuse("memory.usage_in_bytes", false);
+        bench.charge(at, Bytes::ZERO);
         bench.directory.refuse("memory.limit_in_bytes", false);
         bench.look(1);
         assert_eq!((bench.watch.raised, bench.lifted()), (step(FAST), 1));
@@ -961,6 +975,26 @@ mod tests {
         assert_eq!(bench.directory.take("memory.limit_in_bytes"), raised);
         bench.look(2);
         assert!(!bench.watch.owed && bench.lifted() == 0, "once");
+
+        bench.directory.refuse("memory.limit_in_bytes", true);
+        bench.watch.lift(bench.begin);
+        assert!(bench.watch.owed);
+        std::fs::remove_dir_all(bench.watch.group.directory()).unwrap();
+        bench.look(3);
+        assert!(!bench.watch.owed, "a group that is gone has no threads");
+    }
+
+    /// The guard would be woken by a budget that is none any more, and look by itself four times a second.
+    #[test]
+    fn marks_of_another_budget_are_not_waited_for_where_no_others_can_be_set() {
+        let mut bench = Bench::new();
+        bench.watch.crossed = Some((event().unwrap(), Marks::of(FAST)));
+        bench.watch.shared.refused.store(true, Ordering::Release);
+        bench.look(0);
+        assert!(bench.watch.crossed.is_some(), "they are where they belong");
+        bench.watch.shared.fast.store((FAST / 2).get(), Ordering::Release);
+        bench.look(1);
+        assert!(bench.watch.crossed.is_none());
     }
 
     /// Nobody would raise the limit for threads that wait at it, with the killer off.

@@ -32,6 +32,9 @@ const FILES_ABOVE: Nanos = Nanos::millis(2);
 /// Where `memory.high` is set above the budget, under version 2 of control groups: below what is
 /// promised (5 %), and above what room is made for.
 const HIGH: f64 = 1.03;
+/// Processes that are open at once. Each takes two descriptors, of which this process often may have no
+/// more than 1,024; without one that is left, a limit can be neither raised nor taken off.
+const OPEN: usize = 128;
 const PAGE: u64 = 4096;
 
 /// Whose memory it is.
@@ -280,6 +283,7 @@ impl LinuxWorld {
 
     fn open(&mut self, process: u32) -> io::Result<&mut Open> {
         use std::collections::btree_map::Entry;
+        make_space(&mut self.open, process);
         match self.open.entry(process) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
             Entry::Vacant(entry) => Ok(entry.insert(Open {
@@ -287,6 +291,14 @@ impl LinuxWorld {
                 handle: ProcessHandle::open(process)?,
             })),
         }
+    }
+}
+
+/// Lets go of one process where no more may be open, unless this one is. A pass goes through them in the
+/// order of their numbers, so that the first one is the one that it has done with.
+fn make_space<T>(open: &mut BTreeMap<u32, T>, process: u32) {
+    if open.len() >= OPEN && !open.contains_key(&process) {
+        open.pop_first();
     }
 }
 
@@ -474,6 +486,8 @@ impl World for LinuxWorld {
     }
 
     fn release(&mut self) -> io::Result<()> {
+        // What is taken off below takes descriptors.
+        self.open.clear();
         // They would set a brake or a limit anew.
         if let Some(guard) = self.guard.take() {
             self.guarded = guard.end();
@@ -542,6 +556,20 @@ mod tests {
             assert_eq!(directory.take("memory.swappiness"), swappiness);
             world.release().unwrap();
         }
+    }
+
+    /// With all descriptors taken, no limit could be raised for threads that wait at it.
+    #[test]
+    fn of_a_run_of_thousands_of_processes_few_are_open() {
+        let mut open = BTreeMap::new();
+        for process in 0..5000 {
+            make_space(&mut open, process);
+            open.insert(process, ());
+            assert!(open.len() <= OPEN);
+        }
+        assert_eq!(open.len(), OPEN);
+        make_space(&mut open, 4999);
+        assert_eq!(open.len(), OPEN, "it is open already");
     }
 
     /// Where files' pages count, those that leave are what has left, too.

@@ -3,15 +3,51 @@
 //! The kernel does the work in the thread that asks, and under version 1 of control groups does
 //! not return before the group has become as small as was asked for, however fast it grows
 //! meanwhile. The engine must look at what comes back, and at the brake, all that time.
+//!
+//! Where processes outlive the run nothing bounds them in the end, and the kernel may never come to
+//! that. A signal has it give up.
 
 use std::io;
+use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use terrace_core::{Bytes, Nanos};
 use terrace_live::sys;
+
+/// What interrupts the thread. Nothing else in this process sends it, and it is none of those that are
+/// handed on to a program.
+const INTERRUPT: libc::c_int = libc::SIGPWR;
+/// How often it is sent in the end: one that comes before a system call has begun is lost.
+const EACH: Duration = Duration::from_millis(1);
+
+/// Has the signal do nothing but interrupt a system call, from now on; whether it does.
+fn interrupts() -> bool {
+    extern "C" fn nothing(_: libc::c_int) {}
+    static INTERRUPTS: OnceLock<bool> = OnceLock::new();
+    // SAFETY: a handler that does nothing may interrupt anything; the structure is plain data. Without
+    // SA_RESTART the system call that it interrupts returns.
+    *INTERRUPTS.get_or_init(|| unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+        libc::sigaction(INTERRUPT, &raw const action, std::ptr::null_mut()) == 0
+    })
+}
+
+/// Has the calling thread be interrupted, although the signal may have been blocked when this process was
+/// started.
+fn unblock() {
+    // SAFETY: a set of signals is plain data, which the first call makes an empty one.
+    unsafe {
+        let mut signals = std::mem::zeroed();
+        libc::sigemptyset(&raw mut signals);
+        libc::sigaddset(&raw mut signals, INTERRUPT);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const signals, std::ptr::null_mut());
+    }
+}
 
 /// The way to ask the thread, for the engine and for the [`Guard`](super::guard::Guard).
 #[derive(Clone, Debug)]
@@ -57,14 +93,16 @@ impl Asking {
     }
 }
 
-/// The thread, as its client has it. It ends with its client, which waits for what the kernel is
-/// still at: no limit is set afterwards.
+/// The thread, as its client has it. It ends with its client, which interrupts what the kernel is still
+/// at, and waits for that: no limit is set afterwards.
 #[derive(Debug)]
 pub(super) struct Reclaimer {
     /// `None` at the end only.
     asking: Option<Asking>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// Whether it can be interrupted.
+    interrupts: bool,
 }
 
 impl Reclaimer {
@@ -75,8 +113,12 @@ impl Reclaimer {
         let (requests, asked) = sync_channel::<Bytes>(1);
         let shared = Arc::<Shared>::default();
         let told = Arc::clone(&shared);
+        let interrupts = interrupts();
         let builder = thread::Builder::new().name("terrace-reclaim".into());
         let thread = builder.spawn(move || {
+            if interrupts {
+                unblock();
+            }
             let mut spent = sys::thread_cpu();
             while let Ok(bytes) = asked.recv() {
                 if told.over.load(Ordering::Acquire) {
@@ -93,7 +135,7 @@ impl Reclaimer {
             }
         })?;
         let asking = Some(Asking { requests, shared: Arc::clone(&shared) });
-        Ok(Self { asking, shared, thread: Some(thread) })
+        Ok(Self { asking, shared, thread: Some(thread), interrupts })
     }
 
     /// The way to ask it. Whoever has one must let it go before the client does.
@@ -118,8 +160,34 @@ impl Drop for Reclaimer {
         self.shared.over.store(true, Ordering::Release);
         self.asking = None;
         if let Some(thread) = self.thread.take() {
+            while self.interrupts && !thread.is_finished() {
+                thread::sleep(EACH);
+                // SAFETY: the thread has not been joined, so that its handle is valid.
+                unsafe { libc::pthread_kill(thread.as_pthread_t(), INTERRUPT) };
+            }
             // One that has panicked sets no limit either.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A daemon that was started goes on without a limit, and may grow faster than the kernel puts out.
+    #[test]
+    fn what_may_have_no_end_is_interrupted_when_nobody_asks_any_more() {
+        let (begins, begun) = sync_channel(1);
+        let reclaimer = Reclaimer::start(move |_| {
+            let _ = begins.send(());
+            // SAFETY: waits for a signal, of no descriptor.
+            unsafe { libc::poll(std::ptr::null_mut(), 0, -1) };
+            Err(io::Error::last_os_error())
+        })
+        .unwrap();
+        assert!(reclaimer.ask(Bytes(4096)).unwrap());
+        begun.recv().unwrap();
+        drop(reclaimer);
     }
 }
