@@ -528,7 +528,7 @@ impl Daemon {
         Objects {
             hooks: Some(self.source.set()),
             observed: now().saturating_sub(self.begun),
-            table: table(&known),
+            table: table(&known, page()),
             footprint: Footprint::now(),
             lifetimes: self.decider.contexts().lifetimes().clone(),
             lacks: self.lacks(),
@@ -580,7 +580,7 @@ pub fn objects_without_daemon(wanted: &Wanted) -> Objects {
     Objects {
         hooks: set,
         observed: Nanos::ZERO,
-        table: table(&known),
+        table: table(&known, page()),
         footprint: Footprint::now(),
         lifetimes: crate::report::lifetimes::Lifetimes::default(),
         lacks,
