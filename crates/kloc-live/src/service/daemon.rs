@@ -252,14 +252,14 @@ impl Daemon {
     }
 
     fn take_done(&mut self) {
-        for Done { decision, outcome, again } in self.worker.done() {
-            self.decider.done(decision, outcome, again);
+        for Done { decision, outcome, again, at } in self.worker.done() {
+            self.decider.done(decision, outcome, again, at);
         }
     }
 
     fn ask(&mut self, request: Request, way: Way) {
-        if let Some(Done { decision, outcome, again }) = self.worker.ask(request, way) {
-            self.decider.done(decision, outcome, again);
+        if let Some(Done { decision, outcome, again, at }) = self.worker.ask(request, way) {
+            self.decider.done(decision, outcome, again, at);
         }
     }
 

@@ -10,12 +10,15 @@ use std::sync::mpsc::{
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use terrace_core::Nanos;
+
 use crate::act::handle::{EXT4, Mounts, OpenError};
 use crate::act::residency::residency;
 use crate::act::{extents, lease, pages, prefetch};
 use crate::decide::decider::{Aim, Request};
 use crate::decide::journal::Outcome;
 use crate::observe::event::{FileEvent, Kind, page};
+use crate::observe::now;
 use crate::service::filters::Paths;
 use crate::service::todo::{Slow, Todo, Turn};
 
@@ -58,8 +61,8 @@ impl Job {
     /// no decision belongs to it.
     fn not_done(&self, reason: &str, again: bool) -> Option<Done> {
         let Request { decision, aim, .. } = self.request;
-        let outcome = Outcome::LeftAlone { reason: reason.to_owned() };
-        matches!(aim, Aim::Leave | Aim::ComeBack).then_some(Done { decision, outcome, again })
+        let (outcome, at) = (Outcome::LeftAlone { reason: reason.to_owned() }, now());
+        matches!(aim, Aim::Leave | Aim::ComeBack).then_some(Done { decision, outcome, again, at })
     }
 }
 
@@ -72,6 +75,8 @@ pub struct Done {
     pub outcome: Outcome,
     /// Whether more may be possible later.
     pub again: bool,
+    /// When: who opened the file before had closed it by then, if its pages have left.
+    pub at: Nanos,
 }
 
 /// The thread, and how it is spoken to.
@@ -218,7 +223,7 @@ fn until_end(
             below.look(&mounts, file.ok().as_ref());
             continue;
         }
-        let decision = job.request.decision;
+        let (decision, at) = (job.request.decision, now());
         let (outcome, again) = match meet(&mut mounts, job, below, slow, todo) {
             Ok(Some(met)) => met,
             Ok(None) => continue,
@@ -227,7 +232,7 @@ fn until_end(
                 (Outcome::LeftAlone { reason: error.to_string() }, again)
             }
         };
-        if tell.send(Done { decision, outcome, again }).is_err() {
+        if tell.send(Done { decision, outcome, again, at }).is_err() {
             return;
         }
     }
@@ -330,7 +335,7 @@ fn meet(
 mod tests {
     use std::time::{Duration, Instant};
 
-    use terrace_core::{Bytes, ContextId, ContextIdentity, Nanos};
+    use terrace_core::{Bytes, ContextId, ContextIdentity};
 
     use super::*;
     use crate::act::handle::{identity, is_supported};
