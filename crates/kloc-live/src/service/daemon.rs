@@ -171,7 +171,14 @@ impl Daemon {
 
     /// Runs until it is told to stop, or its time is over. `publish` is given the status once a
     /// second.
-    pub fn run(&mut self, mut stop: impl FnMut() -> bool, mut publish: impl FnMut(&Status)) {
+    ///
+    /// # Errors
+    /// [`RunError::Failed`] if pages cannot leave any more.
+    pub fn run(
+        &mut self,
+        mut stop: impl FnMut() -> bool,
+        mut publish: impl FnMut(&Status),
+    ) -> Result<(), RunError> {
         let begun = Instant::now();
         let mut looked = Instant::now();
         self.step();
@@ -187,7 +194,7 @@ impl Daemon {
                 self.look();
                 publish(&self.status());
             }
-            if is_over || stop() {
+            if is_over || stop() || self.worker.broken().is_some() {
                 break;
             }
             std::thread::sleep(if is_near { SHORT_PAUSE } else { PAUSE });
@@ -195,6 +202,12 @@ impl Daemon {
         // What was begun is waited for no longer than it takes; the last status tells of it.
         self.worker.end();
         self.take_done();
+        match self.worker.broken() {
+            Some(why) => {
+                Err(RunError::Failed(format!("the thread that has pages leave has failed: {why}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Takes events, relieves memories, answers questions. Says whether a memory is nearly short.
