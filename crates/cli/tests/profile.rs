@@ -167,6 +167,17 @@ fn profiles_go_to_cbmm_s_format_and_back_and_merge() {
     let diff = terrace().args(["--json", "profile", "diff"]).arg(&plain).arg(&merged);
     assert_eq!(json(diff, 0)["matched_share"], 1.0);
 
+    // Cycles of both kinds beside each other look like a difference of what is averted.
+    let counted = dir.path().join("counted");
+    let text = fs::read_to_string(&plain).unwrap();
+    fs::write(&counted, text.replacen("runs 2\n", "runs 2\nwalk-time elapsed\n", 1)).unwrap();
+    let warning = |other: &Path| {
+        let diff = terrace().args(["profile", "diff"]).arg(&plain).arg(other).output().unwrap();
+        String::from_utf8_lossy(&diff.stderr).into_owned()
+    };
+    assert!(warning(&counted).contains("walks of different kinds"), "{}", warning(&counted));
+    assert_eq!(warning(&merged), "");
+
     // What is read is not written, and what is bad is refused with its place.
     let refuses = |command: Command, why: &str| {
         let said = refused(command);

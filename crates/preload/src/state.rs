@@ -533,10 +533,11 @@ pub(crate) fn forked(pager: &'static Pager) {
     claim();
     let Some(config) = config() else { return };
     STATS.store(core::ptr::null_mut(), Release);
-    terrace_live::decide::event_ring::forked();
+    // A ring for its decisions comes with its statistics.
     if let Some(page) = stats(config) {
         pager.count_on(page);
     }
+    pager.tell_places();
     pager.budget.share.forked(pager);
     if let Err(failed) = terrace_live::workers::threads::resume(pager) {
         // Absent pages would read as zeros.

@@ -17,7 +17,7 @@ use crate::output::{self, count, table};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: terrace kloc list --count 5")]
 pub(crate) struct Args {
-    /// How many at most.
+    /// How many at most. No more than 10,000 are told at once.
     #[arg(long, value_name = "COUNT", default_value = "20")]
     count: usize,
 
@@ -50,6 +50,9 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 }
+
+/// The end of a list that has less than was asked for.
+const CUT: &str = "; cut: no more are told at once\n";
 
 /// What a file is called, or which one it is.
 pub(super) fn name(file: &File) -> String {
@@ -97,7 +100,8 @@ pub(super) fn render_files(list: &List) -> String {
         .collect();
     let header = ["file", "cached", "length", "state", "opened", "hits", "extents", "memory", "by"];
     let mut text = table(header, &rows);
-    text.push_str(&format!("{} of {} files\n", list.files.len(), count(list.known)));
+    text.push_str(&format!("{} of {} files", list.files.len(), count(list.known)));
+    text.push_str(if list.cut { CUT } else { "\n" });
     text
 }
 
@@ -120,10 +124,11 @@ fn render_sockets(sockets: &Sockets) -> String {
     let header = ["local", "remote", "state", "receiving", "sending", "reserved", "age"];
     let mut text = table(header, &rows);
     text.push_str(&format!(
-        "{} of {} sockets; {} in their queues; observed only\n",
+        "{} of {} sockets; {} in their queues; observed only",
         sockets.sockets.len(),
         count(sockets.known),
         amount(sockets.memory)
     ));
+    text.push_str(if sockets.cut { CUT } else { "\n" });
     text
 }

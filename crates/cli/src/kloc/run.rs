@@ -116,11 +116,12 @@ impl Args {
             signal_hook::flag::register(signal, Arc::clone(&stop))
                 .map_err(|e| Failure::failed(format!("signals: {e}")))?;
         }
-        let mut daemon = Daemon::new(setup).map_err(|error| match error {
+        let failure = |error: RunError| match error {
             RunError::BadInput(what) => Failure::bad_input(what),
             RunError::Unsupported(what) => Failure::unsupported(what),
             RunError::Failed(what) => Failure::failed(what),
-        })?;
+        };
+        let mut daemon = Daemon::new(setup).map_err(failure)?;
         let figures = Arc::new(Mutex::new(None::<Kloc>));
         let read = Arc::clone(&figures);
         let _socket = self
@@ -137,13 +138,14 @@ impl Args {
             output::say(format_args!("not used: {line}"));
         }
         let mut unseen = Unseen::default();
-        daemon.run(
+        let run = daemon.run(
             || stop.load(Ordering::Relaxed),
             |status| {
                 unseen.look(status, status.running >= PATIENCE);
                 *figures.lock().unwrap_or_else(PoisonError::into_inner) = Some(figures_of(status));
             },
         );
+        run.map_err(failure)?;
         let status = daemon.status();
         unseen.look(&status, true);
         let text =

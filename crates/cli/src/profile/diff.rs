@@ -60,6 +60,12 @@ impl Args {
         if before.clock != after.clock || before.machine != after.machine {
             output::warn("the profiles count cycles of different machines");
         }
+        if before.walk_time != after.walk_time {
+            output::warn(
+                "the profiles have walks of different kinds (`walk-time`): one counts each walk, the \
+                 other the time in which any is under way",
+            );
+        }
         let difference = Difference::new(&before, &after);
         let document = Document {
             before: difference.before,

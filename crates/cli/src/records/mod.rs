@@ -28,7 +28,7 @@ pub(crate) const PACKED_SCHEMA: u32 = 4;
 /// Those before: one in which decisions are JSON, and one in which no regions come with them.
 const OLD_PACKED_SCHEMAS: [u32; 2] = [2, 3];
 
-/// What is said of decisions that a recording lacks, with what helps: the ring holds some 40 000 of
+/// What is said of decisions that a recording lacks, with what helps: the ring holds some 35 000 of
 /// each process, and they come too fast only if `terrace run` gets no processor meanwhile.
 pub(crate) const NOT_RECORDED: &str =
     "not recorded: no processor was free in time; `-- nice PROGRAM` helps";

@@ -36,7 +36,6 @@ const NO_FILES: [&str; 8] =
 /// How long a file is looked at after the last process has closed it: at least so long, and until a
 /// round has not found it any more.
 const KEPT: Nanos = Nanos::seconds(60);
-const PAGE: u64 = 4096;
 
 /// The answer of `cachestat(2)`, in pages.
 #[repr(C)]
@@ -47,6 +46,20 @@ struct CacheStat {
     writeback: u64,
     evicted: u64,
     recently_evicted: u64,
+}
+
+impl CacheStat {
+    /// What has left lately and is out, of pages of this size.
+    fn absent(&self, page: Bytes) -> Bytes {
+        page * self.recently_evicted
+    }
+}
+
+/// What a page of a file takes on this machine: 64 KiB on some.
+fn page() -> Bytes {
+    // SAFETY: it asks for a number.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    Bytes(u64::try_from(size).expect("there are pages"))
 }
 
 /// `SYS_cachestat`, which is one number on all architectures.
@@ -352,6 +365,7 @@ impl Absent {
         self.known.retain(|_, known| now < known.used + KEPT || known.used >= before);
         let mut found = Found { unread: self.round.unread(), ..Found::default() };
         let leased = leased(&read("/proc/locks".into()));
+        let page = page();
         for (file, known) in &self.known {
             let is_it = |held: &File| identity(held) == Some(*file);
             // By now it may lead elsewhere.
@@ -368,7 +382,7 @@ impl Absent {
             match open(&held).and_then(|file| cachestat(&file)) {
                 Ok(stat) => {
                     found.files += 1;
-                    found.absent += Bytes(stat.recently_evicted * PAGE);
+                    found.absent += stat.absent(page);
                     if !found.devices.contains(&file.0) {
                         found.devices.push(file.0);
                     }
@@ -415,6 +429,18 @@ mod tests {
         absent.look(Nanos::seconds(61), &[]);
         assert!(!absent.known.contains_key(&which), "it was used last a minute ago");
     }
+
+    /// The kernel counts pages, which are not of one size on all machines.
+    #[test]
+    fn what_has_left_is_counted_in_pages_of_the_machine() {
+        let stat = CacheStat { recently_evicted: 3, ..CacheStat::default() };
+        assert_eq!(stat.absent(Bytes::kib(64)), Bytes::kib(192));
+        let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let of_kernel = maps.lines().find_map(|line| line.strip_prefix("KernelPageSize:")).unwrap();
+        let kib = of_kernel.trim().trim_end_matches(" kB").parse().unwrap();
+        assert_eq!(page(), Bytes::kib(kib));
+    }
+
     /// Of very many descriptors one round takes minutes.
     #[test]
     fn an_open_file_is_known_until_a_round_has_not_found_it() {

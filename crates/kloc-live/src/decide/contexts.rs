@@ -267,7 +267,11 @@ impl Contexts {
         let was_active = tracked.is_active();
         let closed = tracked.context.last_close;
         let before = tracked.pages;
-        tracked.pages = event.pages;
+        // It waited while the pages left: whoever used the file then had closed it before they did.
+        let is_before = tracked.gone.is_some_and(|gone| event.at < gone.at);
+        if !is_before {
+            tracked.pages = event.pages;
+        }
         tracked.length = event.length;
         tracked.extents = event.extents.or(tracked.extents);
         if event.kind != Kind::Evicted {
@@ -286,7 +290,7 @@ impl Contexts {
                         self.lifetimes.idle.add(at.saturating_sub(closed));
                     }
                     tracked.activated = at;
-                    let came_back = tracked.gone.take();
+                    let came_back = tracked.gone.take_if(|_| !is_before);
                     // What would have left by now is taken as if it had.
                     let resident = event.pages > 0 && came_back.is_none();
                     tracked.hits += u32::from(resident);
@@ -294,7 +298,7 @@ impl Contexts {
                 }
             }
             Kind::Closed => {
-                tracked.written |= event.written;
+                tracked.written |= event.written && !is_before;
                 if !was_active {
                     self.doubts.opened_unseen += 1;
                     let _ = apply(tracked, ContextChange::Opened);

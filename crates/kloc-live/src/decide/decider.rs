@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
+use terrace_core::context::Context;
 use terrace_core::{Bytes, ContextId, ContextIdentity, Nanos};
 use terrace_kloc::{GuardConfig, ReuseGuard};
 
@@ -252,6 +253,9 @@ impl Decider {
     pub fn event(&mut self, event: &FileEvent, scope: usize) -> Option<Request> {
         self.totals.events += 1;
         self.now = self.now.max(event.at);
+        if !self.config.enforce {
+            self.take_back(event);
+        }
         // A file stays where it was until it is closed.
         let known = self.contexts.find(&event.file).map(|tracked| tracked.scope);
         let (id, change, forgotten) = self.contexts.enter(event, scope);
@@ -345,6 +349,18 @@ impl Decider {
         self.memories[from] = Memory::new(self.config.hits);
     }
 
+    /// Who only observes decides on a file by what it was told until then. What waited to be told
+    /// meanwhile, and is older, says that the file would not have left.
+    fn take_back(&mut self, event: &FileEvent) {
+        let is_before = |tracked: &&Tracked| tracked.gone.is_some_and(|gone| event.at < gone.at);
+        let Some(tracked) = self.contexts.find(&event.file).filter(is_before) else { return };
+        let (id, scope) = (tracked.context.id, tracked.scope);
+        self.forget_imagined(id, scope);
+        if let Some(tracked) = self.contexts.get_mut(id) {
+            tracked.gone = None;
+        }
+    }
+
     fn forget_imagined(&mut self, id: ContextId, scope: usize) {
         self.memory(scope).imagined.retain(|imagined| imagined.context != id);
     }
@@ -357,13 +373,10 @@ impl Decider {
         gone: Departure,
         scope: usize,
     ) -> Option<Request> {
-        self.journal.came_back(&event.file, event.at);
         self.forget_imagined(id, scope);
-        if event.at.saturating_sub(gone.at) > self.config.regret {
+        if !self.regret(&event.file, gone, event.at) {
             return None;
         }
-        self.totals.regretted += 1;
-        self.totals.regretted_bytes += gone.bytes;
         // It is about to be read again. What the daemon reads would be charged to its own group, so
         // a program with a group of its own reads for itself.
         if !self.config.enforce || event.pages > 0 || self.memory(scope).charged {
@@ -375,6 +388,17 @@ impl Decider {
         let decision = self.enter(id, &Fill::nothing(), bytes, Outcome::UnderWay)?;
         let file = event.file;
         Some(Request { context, decision, file, magic, bytes, aim: Aim::ComeBack })
+    }
+
+    /// A file whose pages had left was opened again at this time: says whether that was soon.
+    fn regret(&mut self, file: &ContextIdentity, gone: Departure, at: Nanos) -> bool {
+        self.journal.came_back(file, at);
+        let is_soon = at.saturating_sub(gone.at) <= self.config.regret;
+        if is_soon {
+            self.totals.regretted += 1;
+            self.totals.regretted_bytes += gone.bytes;
+        }
+        is_soon
     }
 
     fn enter(&mut self, id: ContextId, fill: &Fill, bytes: Bytes, outcome: Outcome) -> Option<u64> {
@@ -472,8 +496,8 @@ impl Decider {
         requests
     }
 
-    /// What was asked for has been done, or not; `again` if it may be possible later.
-    pub fn done(&mut self, decision: u64, outcome: Outcome, again: bool) {
+    /// What was asked for has been done, or not, at this time; `again` if it may be possible later.
+    pub fn done(&mut self, decision: u64, outcome: Outcome, again: bool, at: Nanos) {
         let asked = self.asked.remove(&decision);
         if let Some(Asked { scope, bytes, .. }) = asked {
             let memory = self.memory(scope);
@@ -484,7 +508,7 @@ impl Decider {
                 self.totals.left += u64::from(!bytes.is_zero());
                 self.totals.left_bytes += *bytes;
                 self.totals.written_bytes += *written;
-                self.departed(asked, *bytes);
+                self.departed(asked, *bytes, at);
             }
             Outcome::Moved { bytes, .. } => {
                 self.totals.left += u64::from(!bytes.is_zero());
@@ -527,17 +551,21 @@ impl Decider {
         }
     }
 
-    fn departed(&mut self, asked: Option<Asked>, bytes: Bytes) {
-        let Some(asked) = asked else { return };
-        let at = self.now;
-        if let Some(tracked) = self.contexts.get_mut(asked.context) {
-            // Somebody may have opened it again meanwhile, and closed it: it has come back before it
-            // was gone, and what its events told of its pages is younger.
-            if uses(tracked) == asked.uses && !bytes.is_zero() {
-                tracked.gone = Some(Departure { at, bytes });
-                tracked.pages = tracked.pages.saturating_sub(bytes.get() / page().get());
-                tracked.written = false;
-            }
+    /// Pages have left at this time; nobody had the file open then. What was told of it may be of
+    /// later times, and earlier ones may still wait to be told.
+    fn departed(&mut self, asked: Option<Asked>, bytes: Bytes, at: Nanos) {
+        let context = asked.filter(|_| !bytes.is_zero()).map(|asked| asked.context);
+        let Some(tracked) = context.and_then(|id| self.contexts.get_mut(id)) else { return };
+        let gone = Departure { at, bytes };
+        let Context { identity, active, last_close, .. } = tracked.context;
+        if !tracked.is_active() && active.max(last_close.unwrap_or_default()) <= at {
+            tracked.gone = Some(gone);
+            tracked.pages = tracked.pages.saturating_sub(bytes.get() / page().get());
+            tracked.written = false;
+        } else if tracked.activated >= at {
+            // It came back before it was known to be gone. What its events told of its pages is younger.
+            let back = tracked.activated;
+            self.regret(&identity, gone, back);
         }
     }
 
@@ -614,7 +642,7 @@ mod tests {
         assert_eq!(first.iter().map(inode).collect::<Vec<_>>(), [1, 2], "910 to 820 takes two");
         assert!(decider.relieve(0, &fill(910), Nanos(101)).is_empty());
         for request in &first {
-            decider.done(request.decision, dropped(request), false);
+            decider.done(request.decision, dropped(request), false, Nanos(101));
         }
         assert!(decider.relieve(0, &fill(810), Nanos(102)).is_empty());
         assert_eq!(decider.totals().left_bytes, page() * 100);
@@ -646,7 +674,7 @@ mod tests {
             cycle(&mut decider, 1, 10, 0);
             cycle(&mut decider, 2, 20, 0);
             for request in decider.relieve(0, &fill(910), Nanos(100)) {
-                decider.done(request.decision, dropped(&request), false);
+                decider.done(request.decision, dropped(&request), false, Nanos(100));
             }
             assert_eq!(decider.totals().left, 2);
             let soon = cycle(&mut decider, 1, 1_000, if enforce { 0 } else { 50 });
@@ -694,7 +722,7 @@ mod tests {
         for round in 0..9 {
             let asked = decider.relieve(0, &fill(990), at);
             assert_eq!(asked.iter().map(inode).collect::<Vec<_>>(), [1], "round {round}");
-            decider.done(asked[0].decision, Outcome::InUse, true);
+            decider.done(asked[0].decision, Outcome::InUse, true, at);
             assert!(decider.relieve(0, &fill(990), at + Nanos(1)).is_empty(), "not at once");
             let wait = AGAIN * (1 << round.min(DOUBLINGS));
             assert!(decider.relieve(0, &fill(990), at + wait.saturating_sub(Nanos(1))).is_empty());
@@ -702,10 +730,10 @@ mod tests {
         }
         // Whoever opens and closes it gives it a place of its own.
         let asked = only(decider.relieve(0, &fill(990), at));
-        decider.done(asked.decision, Outcome::InUse, true);
+        decider.done(asked.decision, Outcome::InUse, true, at);
         cycle(&mut decider, 1, at.get(), 0);
         let asked = only(decider.relieve(0, &fill(990), at + Nanos(2)));
-        decider.done(asked.decision, dropped(&asked), false);
+        decider.done(asked.decision, dropped(&asked), false, at + Nanos(2));
         let late = at + Nanos::seconds(1000);
         assert!(decider.relieve(0, &fill(990), late).is_empty(), "the older place is void");
         assert_eq!(decider.totals().put_back, 9);
@@ -722,17 +750,82 @@ mod tests {
                 decider.event(&event(Kind::Opened, 1, 110, 0), 0);
             }
             decider.event(&event(Kind::Closed, 1, 111, 50), 0);
-            decider.done(asked.decision, dropped(&asked), false);
+            decider.done(asked.decision, dropped(&asked), false, Nanos(105));
             let tracked = decider.contexts().find(&asked.file).expect("it is known");
             assert_eq!((tracked.pages, tracked.gone), (50, None), "opens: {opens}");
             let again = only(decider.relieve(0, &fill(990), Nanos(120)));
             assert_eq!((inode(&again), again.bytes), (1, page() * 50));
             // That it was in use before says nothing of how long it is waited for now.
             cycle(&mut decider, 1, 130, 0);
-            decider.done(again.decision, Outcome::InUse, true);
+            decider.done(again.decision, Outcome::InUse, true, Nanos(130));
             assert_eq!(decider.contexts().find(&asked.file).map(|t| t.refusals), Some(0));
             assert_eq!(decider.relieve(0, &fill(990), Nanos(140)).len(), 1);
         }
+    }
+
+    /// The ring and the worker's answers are two ways: what comes by one may be older.
+    #[test]
+    fn a_file_that_was_used_before_its_pages_left_is_no_regret() {
+        for open_is_first in [false, true] {
+            let mut decider = decider(true);
+            cycle(&mut decider, 1, 10, 0);
+            let asked = only(decider.relieve(0, &fill(990), Nanos(100)));
+            let use_it = |decider: &mut Decider| {
+                let opened = event(Kind::Opened, 1, 120, 50);
+                assert_eq!(decider.event(&opened, 0), None);
+                let closed = FileEvent { written: true, ..event(Kind::Closed, 1, 121, 50) };
+                decider.event(&closed, 0);
+            };
+            if open_is_first {
+                use_it(&mut decider);
+            }
+            decider.done(asked.decision, dropped(&asked), false, Nanos(150));
+            if !open_is_first {
+                use_it(&mut decider);
+            }
+            assert_eq!(decider.totals().regretted, 0);
+            let tracked = decider.contexts().find(&asked.file).expect("it is known");
+            let gone = Departure { at: Nanos(150), bytes: page() * 50 };
+            assert_eq!((tracked.pages, tracked.written, tracked.gone), (0, false, Some(gone)));
+            assert!(decider.relieve(0, &fill(990), Nanos(160)).is_empty(), "it has left");
+            let back = cycle(&mut decider, 1, 200, 0);
+            assert_eq!(back.map(|request| request.aim), Some(Aim::ComeBack));
+            assert_eq!(decider.totals().regretted, 1);
+        }
+    }
+
+    #[test]
+    fn a_file_that_came_back_before_it_was_known_to_be_gone_is_regretted() {
+        for regret in [true, false] {
+            let mut decider = decider(true);
+            cycle(&mut decider, 1, 10, 0);
+            let asked = only(decider.relieve(0, &fill(990), Nanos(100)));
+            let back = if regret { 140 } else { Nanos::seconds(61).get() };
+            cycle(&mut decider, 1, back, 0);
+            decider.done(asked.decision, dropped(&asked), false, Nanos(130));
+            let expected = if regret { (1, page() * 50) } else { (0, Bytes::ZERO) };
+            let totals = decider.totals();
+            assert_eq!((totals.regretted, totals.regretted_bytes), expected);
+            let decision = decider.journal().last().next().expect("one");
+            assert_eq!(decision.came_back, Some(Nanos(back - 100)));
+            let tracked = decider.contexts().find(&asked.file).expect("it is known");
+            assert_eq!((tracked.pages, tracked.gone), (50, None));
+        }
+    }
+
+    /// What was in use when it was decided on would have stayed.
+    #[test]
+    fn who_observes_regrets_nothing_that_was_in_use_already() {
+        let mut decider = decider(false);
+        cycle(&mut decider, 1, 10, 0);
+        decider.relieve(0, &fill(910), Nanos(150));
+        assert_eq!(decider.totals().left, 1);
+        cycle(&mut decider, 1, 120, 50);
+        assert_eq!(decider.totals().regretted, 0);
+        decider.relieve(0, &fill(910), Nanos(160));
+        assert_eq!(decider.totals().left, 2, "it is there still, and nobody has it open by now");
+        cycle(&mut decider, 1, 200, 50);
+        assert_eq!(decider.totals().regretted, 1);
     }
 
     /// What cannot ever be is not asked for again.
@@ -742,7 +835,7 @@ mod tests {
         cycle(&mut decider, 1, 10, 0);
         let asked = only(decider.relieve(0, &fill(990), Nanos(100)));
         let outcome = Outcome::LeftAlone { reason: "it does not lie below --path".into() };
-        decider.done(asked.decision, outcome, false);
+        decider.done(asked.decision, outcome, false, Nanos(100));
         assert!(decider.relieve(0, &fill(990), Nanos::seconds(1000)).is_empty());
     }
 
@@ -753,7 +846,7 @@ mod tests {
         cycle(&mut decider, 1, 10, 0);
         let group = Fill { charged: true, ..fill(990) };
         let asked = only(decider.relieve(0, &group, Nanos(100)));
-        decider.done(asked.decision, dropped(&asked), false);
+        decider.done(asked.decision, dropped(&asked), false, Nanos(100));
         assert!(cycle(&mut decider, 1, 1000, 0).is_none());
         assert_eq!(decider.totals().regretted, 1);
     }
@@ -766,7 +859,8 @@ mod tests {
             cycle(&mut decider, file, 10 * file, 0);
         }
         for asked in decider.relieve(0, &fill(910), Nanos(100)) {
-            decider.done(asked.decision, Outcome::Moved { bytes: asked.bytes, node: 1 }, false);
+            let moved = Outcome::Moved { bytes: asked.bytes, node: 1 };
+            decider.done(asked.decision, moved, false, Nanos(100));
         }
         assert!(decider.relieve(0, &fill(990), Nanos(101)).is_empty(), "they are elsewhere");
         assert!(decider.relieve(1, &fill(800), Nanos(102)).is_empty(), "there is room");
@@ -795,8 +889,8 @@ mod tests {
                 continue;
             }
             assert_eq!(asked.iter().map(inode).collect::<Vec<_>>(), [3, 1, 2]);
-            decider.done(asked[1].decision, dropped(&asked[1]), false);
-            decider.done(asked[2].decision, Outcome::InUse, true);
+            decider.done(asked[1].decision, dropped(&asked[1]), false, Nanos(100));
+            decider.done(asked[2].decision, Outcome::InUse, true, Nanos(100));
             // Whoever has it closes it in the end.
             decider.event(&event(Kind::Closed, 2, 110, 50), 0);
             let next = decider.relieve(0, &fill(990), Nanos(120));
@@ -820,7 +914,7 @@ mod tests {
         let asked = &leaving[0];
         decider.event(&event(Kind::Opened, 3, 60, 50), 1);
         decider.merge(1, 0);
-        decider.done(asked.decision, dropped(asked), false);
+        decider.done(asked.decision, dropped(asked), false, Nanos(65));
         let next = decider.relieve(0, &fill(990), Nanos(70));
         let files: Vec<_> = next.iter().map(inode).collect();
         assert_eq!(files, [4], "1 has left, 2 is leaving, 3 is open");
@@ -848,7 +942,7 @@ mod tests {
             }
             assert_eq!(more.iter().map(inode).collect::<Vec<_>>(), [3, 4]);
             // One that could not leave is asked for again there.
-            decider.done(asked[0].decision, Outcome::InUse, true);
+            decider.done(asked[0].decision, Outcome::InUse, true, Nanos(102));
             let later = Nanos(102) + AGAIN;
             let again = decider.relieve(0, &fill(1200), later);
             assert_eq!(again.iter().map(inode).collect::<Vec<_>>(), [1]);

@@ -79,8 +79,8 @@ pub struct Known {
     pub receive: Option<u64>,
 }
 
-/// Table 1 for what is known.
-pub fn table(known: &Known) -> Vec<Row> {
+/// Table 1 for what is known, on a machine with pages of this size.
+pub fn table(known: &Known, page: Bytes) -> Vec<Row> {
     let hooks = known.set.is_some_and(|set| set != HookSet::Fanotify);
     let objects = |by: &str, count: Option<u64>, how: Knowledge| {
         if count.is_some() {
@@ -96,10 +96,11 @@ pub fn table(known: &Known) -> Vec<Row> {
         .map(|kind| {
             let exact = |by: &str| (Knowledge::Exact, by.to_owned());
             let sized = |count: u64| (Some(count), Some(kind.size() * count));
+            let paged = |count: u64| (Some(count), Some(page * count));
             let ((knowledge, by), (count, bytes), action) = match kind {
                 ObjectKind::PageCachePage => (
                     exact("pages of the file at each open and close"),
-                    sized(known.pages),
+                    paged(known.pages),
                     "drop, move to a slow node, mark cold, prefetch",
                 ),
                 ObjectKind::Inode => (
@@ -160,7 +161,7 @@ pub fn table(known: &Known) -> Vec<Row> {
                 }
                 ObjectKind::ReceiveBuffer => (
                     objects("pages of page pools", known.receive, Knowledge::Aggregate),
-                    known.receive.map_or((None, None), sized),
+                    known.receive.map_or((None, None), paged),
                     "none",
                 ),
             };
@@ -177,15 +178,25 @@ mod tests {
     #[test]
     fn every_kind_has_its_row_and_what_is_not_counted_says_why() {
         let known = Known { set: Some(HookSet::Tracepoints), pages: 3, ..Known::default() };
-        let rows = table(&known);
+        let rows = table(&known, Bytes::kib(4));
         assert_eq!(rows.len(), ObjectKind::COUNT);
         let of = |kind| rows.iter().find(|row| row.kind == kind).expect("a row");
         assert_eq!(of(ObjectKind::PageCachePage).bytes, Some(Bytes(3 * 4096)));
         let bio = of(ObjectKind::Bio);
         assert_eq!((bio.knowledge, bio.count), (Knowledge::None, None));
         assert!(bio.by.contains("--objects"));
-        let rows = table(&Known { objects: true, transfers: Some(7), ..known });
+        let rows = table(&Known { objects: true, transfers: Some(7), ..known }, Bytes::kib(4));
         let bio = rows.iter().find(|row| row.kind == ObjectKind::Bio).expect("a row");
         assert_eq!((bio.knowledge, bio.count), (Knowledge::Exact, Some(7)));
+    }
+
+    /// The kernel counts pages, which are not of one size on all machines.
+    #[test]
+    fn pages_are_as_large_as_the_machines() {
+        let known = Known { pages: 3, receive: Some(2), ..Known::default() };
+        let rows = table(&known, Bytes::kib(64));
+        let of = |kind| rows.iter().find(|row| row.kind == kind).and_then(|row| row.bytes);
+        assert_eq!(of(ObjectKind::PageCachePage), Some(Bytes::kib(192)));
+        assert_eq!(of(ObjectKind::ReceiveBuffer), Some(Bytes::kib(128)));
     }
 }

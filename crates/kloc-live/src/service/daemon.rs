@@ -1,6 +1,6 @@
 //! The daemon: one loop over events, pressure and questions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use terrace_core::{Bytes, ContextIdentity, Nanos};
 
 use super::documents::{File, List, MemoryStatus, Objects, Sockets as SocketList, Status, Why};
 use super::filters::{Filters, Untold};
+use super::listing::{Listing, MOST};
 use super::source::Source;
 use super::state::{Asked, Question, State, StateError};
 use super::worker::{Done, Way, Worker, is_work};
@@ -101,6 +102,8 @@ pub struct Daemon {
     unknown_groups: bool,
     /// Whether events waited when they were taken last.
     behind: bool,
+    /// Lists that are being made, each for whoever asked for it, with how many files were known.
+    lists: VecDeque<(Asked, u64, Listing<Tracked, File>)>,
     /// Events that were lost by the last look.
     lost: u64,
     looks: u32,
@@ -157,6 +160,7 @@ impl Daemon {
             filters: Filters::new(&setup.wanted.devices, &setup.groups, worker.paths()),
             unknown_groups: false,
             behind: false,
+            lists: VecDeque::new(),
             lost: 0,
             looks: 0,
             setup,
@@ -171,7 +175,14 @@ impl Daemon {
 
     /// Runs until it is told to stop, or its time is over. `publish` is given the status once a
     /// second.
-    pub fn run(&mut self, mut stop: impl FnMut() -> bool, mut publish: impl FnMut(&Status)) {
+    ///
+    /// # Errors
+    /// [`RunError::Failed`] if pages cannot leave any more.
+    pub fn run(
+        &mut self,
+        mut stop: impl FnMut() -> bool,
+        mut publish: impl FnMut(&Status),
+    ) -> Result<(), RunError> {
         let begun = Instant::now();
         let mut looked = Instant::now();
         self.step();
@@ -187,14 +198,22 @@ impl Daemon {
                 self.look();
                 publish(&self.status());
             }
-            if is_over || stop() {
+            if is_over || stop() || self.worker.broken().is_some() {
                 break;
             }
-            std::thread::sleep(if is_near { SHORT_PAUSE } else { PAUSE });
+            if self.lists.is_empty() {
+                std::thread::sleep(if is_near { SHORT_PAUSE } else { PAUSE });
+            }
         }
         // What was begun is waited for no longer than it takes; the last status tells of it.
         self.worker.end();
         self.take_done();
+        match self.worker.broken() {
+            Some(why) => {
+                Err(RunError::Failed(format!("the thread that has pages leave has failed: {why}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Takes events, relieves memories, answers questions. Says whether a memory is nearly short.
@@ -213,6 +232,7 @@ impl Daemon {
         for asked in self.state.asked() {
             self.answer(asked);
         }
+        self.go_on_with_lists();
         is_near
     }
 
@@ -252,14 +272,14 @@ impl Daemon {
     }
 
     fn take_done(&mut self) {
-        for Done { decision, outcome, again } in self.worker.done() {
-            self.decider.done(decision, outcome, again);
+        for Done { decision, outcome, again, at } in self.worker.done() {
+            self.decider.done(decision, outcome, again, at);
         }
     }
 
     fn ask(&mut self, request: Request, way: Way) {
-        if let Some(Done { decision, outcome, again }) = self.worker.ask(request, way) {
-            self.decider.done(decision, outcome, again);
+        if let Some(Done { decision, outcome, again, at }) = self.worker.ask(request, way) {
+            self.decider.done(decision, outcome, again, at);
         }
     }
 
@@ -416,24 +436,31 @@ impl Daemon {
         }
     }
 
-    fn memory_name(&self, scope: usize) -> String {
-        self.scopes.fill(scope).map_or_else(|| "gone".to_owned(), |fill| fill.name.clone())
+    fn memory_name(scopes: &Scopes, scope: usize) -> String {
+        scopes.fill(scope).map_or_else(|| "gone".to_owned(), |fill| fill.name.clone())
     }
 
-    fn list(&mut self, count: usize) -> List {
+    /// Begins a list for whoever asked for it.
+    fn list(&mut self, asked: Asked, count: usize) {
         let contexts = self.decider.contexts();
         let known = contexts.len() as u64;
-        let mut all: Vec<_> = contexts.iter().cloned().collect();
+        let mut all: Vec<_> = contexts.iter().collect();
         all.sort_unstable_by_key(|t| (std::cmp::Reverse(t.pages), t.context.id));
-        all.truncate(count);
-        let files = all
-            .iter()
-            .map(|tracked| {
-                let memory = self.memory_name(tracked.scope);
-                Self::file(&mut self.mounts, tracked, memory)
-            })
-            .collect();
-        List { known, files, unseen: self.unseen() }
+        let listing = Listing::new(all.into_iter().cloned(), count, Instant::now());
+        self.lists.push_back((asked, known, listing));
+    }
+
+    /// Makes a part of the list that was asked for first; answers when that is all of it.
+    fn go_on_with_lists(&mut self) {
+        let (mounts, scopes) = (&mut self.mounts, &self.scopes);
+        let Some((_, _, first)) = self.lists.front_mut() else { return };
+        let is_last = first.go_on(Instant::now, |tracked| {
+            Self::file(mounts, tracked, Self::memory_name(scopes, tracked.scope))
+        });
+        if is_last && let Some((asked, known, listing)) = self.lists.pop_front() {
+            let (files, cut) = listing.into_files();
+            asked.answer(&List { known, files, cut, unseen: self.unseen() });
+        }
     }
 
     fn why(&mut self, identity: &ContextIdentity) -> Why {
@@ -447,7 +474,7 @@ impl Daemon {
             ];
             return Why { file: None, cached: None, because, decisions };
         };
-        let memory = self.memory_name(tracked.scope);
+        let memory = Self::memory_name(&self.scopes, tracked.scope);
         let opened = self.mounts.open(identity, tracked.magic).ok();
         let cached = opened.and_then(|file| residency(&file).ok()).map(|r| page() * r.cached);
         let because = self.because(&tracked, cached);
@@ -528,7 +555,7 @@ impl Daemon {
         Objects {
             hooks: Some(self.source.set()),
             observed: now().saturating_sub(self.begun),
-            table: table(&known),
+            table: table(&known, page()),
             footprint: Footprint::now(),
             lifetimes: self.decider.contexts().lifetimes().clone(),
             lacks: self.lacks(),
@@ -546,15 +573,16 @@ impl Daemon {
     fn answer(&mut self, asked: Asked) {
         match asked.question.clone() {
             Question::Status => asked.answer(&self.status()),
-            Question::List { count } => asked.answer(&self.list(count)),
+            Question::List { count } => self.list(asked, count),
             Question::Why { file } => asked.answer(&self.why(&file)),
             Question::Report => asked.answer(&self.objects()),
             Question::Sockets { count } => {
                 let answer = self.list_sockets().map(|mut all| {
                     all.sort_by_key(|socket| std::cmp::Reverse(socket.memory()));
                     let (known, memory) = (all.len() as u64, all.iter().map(Socket::memory).sum());
-                    all.truncate(count);
-                    SocketList { known, memory, sockets: all }
+                    let cut = count.min(all.len()) > MOST;
+                    all.truncate(count.min(MOST));
+                    SocketList { known, memory, sockets: all, cut }
                 });
                 asked.answer(&answer);
             }
@@ -580,7 +608,7 @@ pub fn objects_without_daemon(wanted: &Wanted) -> Objects {
     Objects {
         hooks: set,
         observed: Nanos::ZERO,
-        table: table(&known),
+        table: table(&known, page()),
         footprint: Footprint::now(),
         lifetimes: crate::report::lifetimes::Lifetimes::default(),
         lacks,

@@ -121,6 +121,10 @@ pub struct List {
     pub known: u64,
     /// Those that were asked for.
     pub files: Vec<File>,
+    /// Whether there are fewer of them than were asked for: a list has an end, and so has the time
+    /// that it takes.
+    #[serde(default)]
+    pub cut: bool,
     /// Filters of which nothing was seen, a sentence each.
     #[serde(default)]
     pub unseen: Vec<String>,
@@ -168,4 +172,7 @@ pub struct Sockets {
     pub memory: Bytes,
     /// Those that were asked for.
     pub sockets: Vec<Socket>,
+    /// Whether there are fewer of them than were asked for: a list has an end.
+    #[serde(default)]
+    pub cut: bool,
 }

@@ -5,6 +5,8 @@
 //! | `daemon` | events, pressure, questions: one loop |
 //! | `worker` | what is to be done to files, in a thread of its own |
 //! | `todo` | in which order the worker does it |
+//! | `filters` | what it was told to look at alone, and of which of it nothing was seen |
+//! | `listing` | a list of files, part by part |
 //! | `source` | where events come from |
 //! | `state` | the daemon's directory: who runs, and the socket it is asked through |
 //! | `documents` | answers |
@@ -12,6 +14,7 @@
 pub mod daemon;
 pub mod documents;
 pub mod filters;
+mod listing;
 pub mod source;
 pub mod state;
 mod todo;

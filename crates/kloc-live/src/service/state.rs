@@ -1,14 +1,18 @@
 //! The daemon's directory: who runs, and the socket through which it is asked.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::net::{Shutdown, shutdown};
 use serde::{Deserialize, Serialize};
 use terrace_core::ContextIdentity;
 
@@ -17,8 +21,14 @@ pub const DIRECTORY: &str = "/run/terrace-kloc";
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a question may take.
+const SAID: Duration = Duration::from_secs(1);
 /// The longest question.
-const QUESTION: u64 = 4096;
+const QUESTION: usize = 4096;
+/// Those who are answered at once; others wait until one of them has gone.
+const CLIENTS: usize = 8;
+/// How long nobody is let in when nobody can be: for want of descriptors, or since there are so many.
+const REST: Duration = Duration::from_millis(50);
 
 /// A question to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,6 +104,9 @@ pub struct State {
     asked: Receiver<Asked>,
     /// Where questions come, until they are listened to.
     silent: Option<(UnixListener, Sender<Asked>)>,
+    /// Where they come, and who lets those in who ask.
+    listening: Option<(UnixListener, JoinHandle<()>)>,
+    stop: Arc<AtomicBool>,
 }
 
 impl State {
@@ -139,21 +152,43 @@ impl State {
         let listener = UnixListener::bind(&socket).map_err(io)?;
         fs::set_permissions(&socket, Permissions::from_mode(0o600)).map_err(io)?;
         let (tell, asked) = channel();
-        let silent = Some((listener, tell));
-        Ok(Self { directory: directory.to_owned(), _lock: lock, asked, silent })
+        let (silent, stop) = (Some((listener, tell)), Arc::default());
+        let directory = directory.to_owned();
+        Ok(Self { directory, _lock: lock, asked, silent, listening: None, stop })
     }
 
     /// Listens for questions, in a thread that has the rights which the caller has by now: those are
     /// a thread's own, so this comes after they were dropped.
     pub fn listen(&mut self) -> io::Result<()> {
+        self.listen_for(SAID)
+    }
+
+    /// The same, where a question may take so long.
+    fn listen_for(&mut self, said: Duration) -> io::Result<()> {
         let Some((listener, tell)) = self.silent.take() else { return Ok(()) };
-        let answers = std::thread::Builder::new().name("kloc-answers".to_owned());
-        answers.spawn(move || {
-            for stream in listener.incoming().flatten() {
-                // One who asks nonsense, or goes, is none of our business.
-                let _ = serve(&stream, &tell);
-            }
+        let (own, stop) = (listener.try_clone()?, Arc::clone(&self.stop));
+        let thread = Builder::new().name("kloc-answers".to_owned()).spawn(move || {
+            let mut clients: Vec<JoinHandle<()>> = Vec::new();
+            let answer = |stream: UnixStream| {
+                let mut are_full = || {
+                    clients.retain(|client| !client.is_finished());
+                    clients.len() >= CLIENTS && !stop.load(Ordering::Relaxed)
+                };
+                while are_full() {
+                    sleep(REST);
+                }
+                let tell = tell.clone();
+                let client = Builder::new().name("kloc-answer".to_owned()).spawn(move || {
+                    // One who asks nonsense, or goes, is none of our business.
+                    let _ = serve(&stream, &tell, said);
+                });
+                // Without a thread there is no answer.
+                clients.extend(client);
+            };
+            let accept = || listener.accept().map(|(stream, _)| stream);
+            let_in(accept, answer, || sleep(REST), &stop);
         })?;
+        self.listening = Some((own, thread));
         Ok(())
     }
 
@@ -165,21 +200,65 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some((listener, thread)) = self.listening.take() {
+            // The thread waits for somebody who asks; that ends by this.
+            let _ = shutdown(&listener, Shutdown::Both);
+            let _ = thread.join();
+        }
         // The lock's file stays: removing it would let two take it.
         let _ = fs::remove_file(self.directory.join("socket"));
     }
 }
 
-fn serve(stream: &UnixStream, tell: &Sender<Asked>) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = String::new();
-    BufReader::new(stream.take(QUESTION)).read_line(&mut line)?;
-    let question: Question = serde_json::from_str(&line)?;
+/// Lets those in who ask, until it is told to stop; where that fails, again after a rest.
+fn let_in<C>(
+    mut accept: impl FnMut() -> io::Result<C>,
+    mut serve: impl FnMut(C),
+    mut rest: impl FnMut(),
+    stop: &AtomicBool,
+) {
+    loop {
+        let client = accept();
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        match client {
+            Ok(client) => serve(client),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => rest(),
+        }
+    }
+}
+
+/// What is asked, if that is said within this time.
+fn question(mut stream: &UnixStream, said: Duration) -> io::Result<Question> {
+    let begun = Instant::now();
+    let (mut line, mut part) = (Vec::new(), [0; 512]);
+    loop {
+        let left = said.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let read = match stream.read(&mut part) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        line.extend_from_slice(&part[..read]);
+        let end = line.iter().position(|&byte| byte == b'\n');
+        if end.is_some() || read == 0 || line.len() > QUESTION {
+            return Ok(serde_json::from_slice(&line[..end.unwrap_or(line.len())])?);
+        }
+    }
+}
+
+fn serve(mut stream: &UnixStream, tell: &Sender<Asked>, said: Duration) -> io::Result<()> {
+    let question = question(stream, said)?;
     let (answer, answered) = channel();
     tell.send(Asked { question, answer }).map_err(|_| io::ErrorKind::BrokenPipe)?;
     let text = answered.recv_timeout(PATIENCE).map_err(|_| io::ErrorKind::TimedOut)?;
-    let mut stream = stream;
+    stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(text.as_bytes())?;
     stream.flush()
 }
@@ -237,6 +316,76 @@ mod tests {
         assert!(matches!(none, StateError::NoneRuns(_)), "{none}");
         fs::set_permissions(&directory, Permissions::from_mode(0o777)).unwrap();
         assert!(matches!(State::take(&directory), Err(StateError::Open(_))));
+    }
+
+    /// Otherwise one program that hangs would keep all others from an answer.
+    #[test]
+    fn who_says_nothing_keeps_nobody_waiting() {
+        let temporary = tempfile::tempdir().expect("a directory");
+        let directory = temporary.path().join("state");
+        let mut state = State::take(&directory).expect("it is free");
+        state.listen_for(Duration::from_hours(1)).expect("a thread");
+        let connect = |_| UnixStream::connect(directory.join("socket")).expect("it listens");
+        let silent: Vec<_> = (1..CLIENTS).map(connect).collect();
+        let asking = std::thread::spawn({
+            let directory = directory.clone();
+            move || ask::<Question>(&directory, &Question::Report)
+        });
+        let begun = Instant::now();
+        let asked = loop {
+            if let Some(asked) = state.asked().pop() {
+                break asked;
+            }
+            assert!(begun.elapsed() < Duration::from_mins(1), "it waits for others");
+            sleep(Duration::from_millis(1));
+        };
+        let question = asked.question.clone();
+        asked.answer(&question);
+        assert_eq!(asking.join().unwrap().expect("answered"), Question::Report);
+        drop(silent);
+    }
+
+    #[test]
+    fn who_does_not_come_to_an_end_is_not_waited_for() {
+        let of = |said: &[u8], time| {
+            let (stream, mut client) = UnixStream::pair().expect("sockets");
+            client.write_all(said).expect("there is room");
+            question(&stream, time)
+        };
+        let (little, long) = (Duration::from_millis(1), Duration::from_mins(1));
+        of(b"", little).expect_err("nothing is said");
+        of(b"\"sta", little).expect_err("and nothing more");
+        let status = of(b"\"status\"\nand more", long).expect("it is all there");
+        assert_eq!(status, Question::Status);
+        of(&[b' '; QUESTION + 1], long).expect_err("that is no question");
+    }
+
+    /// A process without descriptors to spare would spin otherwise.
+    #[test]
+    fn where_nobody_can_be_let_in_that_is_tried_again_after_a_rest() {
+        let stop = AtomicBool::new(false);
+        let error = |code| Err(io::Error::from_raw_os_error(code));
+        let mut come = [error(libc::EMFILE), error(libc::EINTR), Ok(1), error(libc::EMFILE), Ok(2)]
+            .into_iter();
+        let (mut served, mut rests) = (Vec::new(), 0);
+        let accept = || {
+            let next = come.next();
+            stop.store(come.len() == 0, Ordering::Relaxed);
+            next.expect("it stops before")
+        };
+        let_in(accept, |client| served.push(client), || rests += 1, &stop);
+        assert_eq!((served, rests), (vec![1], 2), "the last one comes when it is told to stop");
+    }
+
+    #[test]
+    fn the_thread_that_listens_ends_with_the_state() {
+        let temporary = tempfile::tempdir().expect("a directory");
+        let mut state = State::take(&temporary.path().join("state")).expect("it is free");
+        state.listen().expect("a thread");
+        let stop = Arc::clone(&state.stop);
+        assert_eq!(Arc::strong_count(&stop), 3);
+        drop(state);
+        assert_eq!(Arc::strong_count(&stop), 1);
     }
 
     #[test]

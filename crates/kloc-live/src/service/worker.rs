@@ -10,12 +10,15 @@ use std::sync::mpsc::{
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use terrace_core::Nanos;
+
 use crate::act::handle::{EXT4, Mounts, OpenError};
 use crate::act::residency::residency;
 use crate::act::{extents, lease, pages, prefetch};
 use crate::decide::decider::{Aim, Request};
 use crate::decide::journal::Outcome;
 use crate::observe::event::{FileEvent, Kind, page};
+use crate::observe::now;
 use crate::service::filters::Paths;
 use crate::service::todo::{Slow, Todo, Turn};
 
@@ -58,8 +61,8 @@ impl Job {
     /// no decision belongs to it.
     fn not_done(&self, reason: &str, again: bool) -> Option<Done> {
         let Request { decision, aim, .. } = self.request;
-        let outcome = Outcome::LeftAlone { reason: reason.to_owned() };
-        matches!(aim, Aim::Leave | Aim::ComeBack).then_some(Done { decision, outcome, again })
+        let (outcome, at) = (Outcome::LeftAlone { reason: reason.to_owned() }, now());
+        matches!(aim, Aim::Leave | Aim::ComeBack).then_some(Done { decision, outcome, again, at })
     }
 }
 
@@ -72,6 +75,8 @@ pub struct Done {
     pub outcome: Outcome,
     /// Whether more may be possible later.
     pub again: bool,
+    /// When: who opened the file before had closed it by then, if its pages have left.
+    pub at: Nanos,
 }
 
 /// The thread, and how it is spoken to.
@@ -82,6 +87,8 @@ pub struct Worker {
     paths: Arc<Paths>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    /// With what it broke.
+    broken: Option<String>,
 }
 
 impl Worker {
@@ -91,6 +98,14 @@ impl Worker {
     /// If there can be no thread.
     pub fn new(below: Vec<PathBuf>) -> std::io::Result<Self> {
         lease::prepare();
+        Self::doing(below, work)
+    }
+
+    /// Begins with this in its thread.
+    fn doing(
+        below: Vec<PathBuf>,
+        work: impl FnOnce(&mut Receiver<Job>, &Sender<Done>, &Paths, &AtomicBool) + Send + 'static,
+    ) -> std::io::Result<Self> {
         let paths = Arc::new(Paths::new(below));
         let (jobs, mut todo) = sync_channel(WAITING);
         let (tell, done) = channel();
@@ -99,7 +114,15 @@ impl Worker {
         let thread = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || {
             work(&mut todo, &tell, &below, &stopped);
         })?;
-        Ok(Self { jobs: Some(jobs), done, paths, stop, thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), done, paths, stop, thread: Some(thread), broken: None })
+    }
+
+    /// Why nothing is done any more, if it has ended without being told to.
+    pub fn broken(&mut self) -> Option<&str> {
+        if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
+            self.end();
+        }
+        self.broken.as_deref()
     }
 
     /// Directories that files have to lie below, and what was found there.
@@ -134,8 +157,10 @@ impl Worker {
     pub fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join) {
+            let said = panic.downcast_ref::<&str>().copied();
+            let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            self.broken = Some(said.unwrap_or("it does not say why").to_owned());
         }
     }
 
@@ -218,7 +243,7 @@ fn until_end(
             below.look(&mounts, file.ok().as_ref());
             continue;
         }
-        let decision = job.request.decision;
+        let (decision, at) = (job.request.decision, now());
         let (outcome, again) = match meet(&mut mounts, job, below, slow, todo) {
             Ok(Some(met)) => met,
             Ok(None) => continue,
@@ -227,7 +252,7 @@ fn until_end(
                 (Outcome::LeftAlone { reason: error.to_string() }, again)
             }
         };
-        if tell.send(Done { decision, outcome, again }).is_err() {
+        if tell.send(Done { decision, outcome, again, at }).is_err() {
             return;
         }
     }
@@ -330,7 +355,7 @@ fn meet(
 mod tests {
     use std::time::{Duration, Instant};
 
-    use terrace_core::{Bytes, ContextId, ContextIdentity, Nanos};
+    use terrace_core::{Bytes, ContextId, ContextIdentity};
 
     use super::*;
     use crate::act::handle::{identity, is_supported};
@@ -395,7 +420,7 @@ mod tests {
     fn a_worker_without_room_says_so_of_a_look() {
         let (jobs, _asked) = sync_channel(1);
         let (done, paths, stop) = (channel().1, Arc::default(), Arc::default());
-        let mut worker = Worker { jobs: Some(jobs), done, paths, stop, thread: None };
+        let mut worker = Worker { jobs: Some(jobs), done, paths, stop, thread: None, broken: None };
         let file = ContextIdentity::File { device: 1, inode: 1, generation: 1 };
         let (context, bytes, aim) = (ContextId(1), Bytes::ZERO, Aim::Look);
         let request = Request { context, decision: 0, file, magic: EXT4, bytes, aim };
@@ -486,6 +511,35 @@ mod tests {
         assert_eq!(numbers, (1..=301).collect::<Vec<_>>());
         assert!(late.is_some_and(|done| !done.again), "nobody does it any more");
         assert_eq!(worker.ask(request(0, Aim::WriteBack), Way::Drop), None);
+    }
+
+    /// Otherwise the daemon would run on, and nothing would ever leave.
+    #[test]
+    fn a_worker_that_breaks_is_told_of() {
+        let mut worker = Worker::doing(Vec::new(), |_, _, _, stop| {
+            let number = u32::from(stop.load(Ordering::Relaxed));
+            panic!("job {number} is impossible");
+        })
+        .expect("a thread");
+        let begun = Instant::now();
+        while worker.broken().is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it runs on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(worker.broken(), Some("job 0 is impossible"));
+        // The same where that is learnt at the end.
+        let mut worker = Worker::doing(Vec::new(), |asked, _, _, _| {
+            let ended = asked.recv().is_err();
+            assert!(!ended, "nobody asks");
+        })
+        .expect("a thread");
+        assert_eq!(worker.broken(), None);
+        worker.end();
+        assert_eq!(worker.broken(), Some("nobody asks"));
+        let mut worker = Worker::new(Vec::new()).expect("a thread");
+        assert_eq!(worker.broken(), None);
+        worker.end();
+        assert_eq!(worker.broken(), None, "it was told to end");
     }
 
     #[test]

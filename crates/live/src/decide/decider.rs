@@ -275,7 +275,11 @@ impl Decider {
         self.brain.forked(std::process::id());
         self.credited = pager.stats().counters.huge_used.load(Relaxed);
         self.thrash = Thrash::default();
-        // Its parent was told of these regions, in the parent's recording.
+    }
+
+    /// In a forked child, once it has a ring of its own: its parent was told of these regions, in the
+    /// parent's recording.
+    pub(crate) fn tell_places(&self, pager: &Pager) {
         for (id, region) in pager.regions.iter() {
             tell_place(pager, id, region.start(), region.pages());
         }
@@ -658,8 +662,10 @@ mod tests {
         let first = told();
         assert_eq!(first[0], Told::Region(lies));
         assert!(matches!(&first[1..], [Told::Decision(one)] if one.action == action), "{first:?}");
-        // A child has a ring of its own.
+        // What a child has before it has one of its own is its parent's, which writes to it.
         pager.decide.decider.lock().forked(pager);
+        assert_eq!(told(), []);
+        pager.tell_places();
         assert_eq!(told(), [Told::Region(lies)]);
     }
 

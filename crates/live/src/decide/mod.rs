@@ -38,6 +38,13 @@ impl Deciding {
 }
 
 impl Pager {
+    /// In a forked child that has statistics of its own: says in its recording where what it has
+    /// inherited lies.
+    pub fn tell_places(&self) {
+        // Whoever holds the decider writes to the ring.
+        self.decide.decider.lock().tell_places(self);
+    }
+
     /// Leaves a note for the policy; reads the notes itself if the queue is full.
     pub fn note(&self, note: Note) {
         let mut spins = 0;

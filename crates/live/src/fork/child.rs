@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::*;
 
 use super::DESCRIPTORS;
 use super::handover::{CHILD_PLAIN, CHILD_READY, NOTHING, RELEASED};
+use crate::decide::event_ring;
 use crate::pager::{MANAGER, Pager};
 use crate::space::page_state::{BUSY, PageState};
 use crate::stats::process_page::{ProcessPage, State, Text};
@@ -55,6 +56,8 @@ impl Pager {
         if stays_plain {
             return false;
         }
+        // Before anything is told again: the parent writes to these rings.
+        event_ring::forked();
         // SAFETY: the caller's.
         unsafe { self.reset() };
         // Nothing of the child's is registered any more, and nobody else runs in it: if
