@@ -277,14 +277,6 @@ impl Decider {
         self.thrash = Thrash::default();
     }
 
-    /// In a forked child, once it has a ring of its own: its parent was told of these regions, in the
-    /// parent's recording.
-    pub(crate) fn tell_places(&self, pager: &Pager) {
-        for (id, region) in pager.regions.iter() {
-            tell_place(pager, id, region.start(), region.pages());
-        }
-    }
-
     /// What a page walk costs here was measured.
     pub fn set_page_walk(&mut self, cost: Nanos) {
         self.brain.set_page_walk(cost);
@@ -364,6 +356,14 @@ impl Decider {
         to.realised_cost.store(account.realised_cost.get(), Relaxed);
         to.predicted_benefit.store(account.predicted_benefit.get(), Relaxed);
         to.realised_benefit.store(account.realised_benefit.get(), Relaxed);
+    }
+}
+
+/// In a forked child, once it has a ring of its own: its parent was told of these regions, in the
+/// parent's recording. For whoever holds the decider, for a ring has one writer at a time.
+pub(crate) fn tell_places(pager: &Pager) {
+    for (id, region) in pager.regions.iter() {
+        tell_place(pager, id, region.start(), region.pages());
     }
 }
 

@@ -42,7 +42,8 @@ impl Pager {
     /// inherited lies.
     pub fn tell_places(&self) {
         // Whoever holds the decider writes to the ring.
-        self.decide.decider.lock().tell_places(self);
+        let _held = self.decide.decider.lock();
+        decider::tell_places(self);
     }
 
     /// Leaves a note for the policy; reads the notes itself if the queue is full.
