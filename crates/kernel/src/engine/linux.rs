@@ -564,7 +564,7 @@ mod tests {
         let mut open = BTreeMap::new();
         for process in 0..5000 {
             make_space(&mut open, process);
-            open.insert(process, ());
+            open.insert(process, process);
             assert!(open.len() <= OPEN);
         }
         assert_eq!(open.len(), OPEN);
