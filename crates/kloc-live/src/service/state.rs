@@ -22,7 +22,7 @@ pub const DIRECTORY: &str = "/run/terrace-kloc";
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a question may take.
-const SAID: Duration = Duration::from_secs(1);
+const SAID: Duration = Duration::from_secs(5);
 /// The longest question.
 const QUESTION: usize = 4096;
 /// Those who are answered at once; others wait until one of them has gone.
