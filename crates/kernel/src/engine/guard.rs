@@ -48,6 +48,9 @@ const SWAP_LEFT: Bytes = Bytes::mib(16);
 /// For so long charges may be refused at it and nothing leave, before it is raised. The kernel gives up
 /// after sixteen passes over all that there is: 50 ms and more for 20 MiB that are in use.
 const PATIENCE: Duration = Duration::from_millis(5);
+/// The same where the run is slowed down: it comes to the limit rarely then, and others have memory
+/// leave for it.
+const PATIENCE_BRAKED: Duration = Duration::from_millis(15);
 /// While memory leaves again, one such step is taken back as often.
 const GIVEN_BACK: Duration = Duration::from_millis(20);
 /// The same where what has left is known from `memory.stat`, which the kernel adds up anew only after
@@ -566,7 +569,11 @@ impl Watch {
     fn is_stuck(&mut self, now: Instant, is_braked: bool) -> bool {
         let Some((bound, _)) = &self.bound else { return false };
         let is = bound.progress(self.shared.files_count);
-        let patience = if self.shared.files_count { PATIENCE_OF_STAT } else { PATIENCE };
+        let patience = match (self.shared.files_count, is_braked) {
+            (true, _) => PATIENCE_OF_STAT,
+            (false, true) => PATIENCE_BRAKED,
+            (false, false) => PATIENCE,
+        };
         match &mut self.waiting {
             Some(waiting) if !waiting.has_left(is) => return waiting.is_over(is, now, patience),
             // While it is braked above the limit's place others have it leave.

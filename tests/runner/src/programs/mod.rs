@@ -127,12 +127,13 @@ pub fn cases(rows: &'static Mutex<Vec<Row>>) -> Result<Vec<Case>, String> {
 
 /// How far the most managed memory resident at once may lie above the budget.
 ///
-/// sqlite3 has half as many pages of files as its budget, which go all at once. Nothing tells the kernel
-/// engine of that under version 1 of control groups; it looks each 1 to 4 ms. Beside a busy machine
-/// 4 to 8.5 % were seen.
+/// sqlite3 has half as many pages of files as its budget, which go all at once; redis writes a dump of
+/// one and a half times its budget. Nothing tells the kernel engine of pages of files that go under
+/// version 1 of control groups; it looks each 1 to 4 ms. Beside a busy machine 4 to 8.5 % were seen
+/// with sqlite3, 4 to 11 % with redis.
 fn slack(engine: Engine, program: &str) -> f64 {
     match (engine, program) {
-        (Engine::Kernel, "sqlite3") => 0.12,
+        (Engine::Kernel, "sqlite3" | "redis") => 0.12,
         // At times all that it has was just touched, and the limit is raised (`docs/decisions/0018`).
         // 4.3 and 5.0 % were seen.
         (Engine::Kernel, "zstd") => 0.1,
