@@ -58,8 +58,8 @@ mod tests {
     use crate::compact;
     use crate::conditions::Market;
 
-    /// Who proposes it knows whether its cycles are a sum of walks or the time of them; to divide
-    /// here what is time already would take a profile of counters for a third of what it says.
+    /// Who proposes it knows whether its cycles are a sum of walks or the time of them. If time were
+    /// divided here, a profile of counters would count a third of what it says.
     #[test]
     fn waiting_that_is_averted_is_worth_itself_however_many_misses_are_under_way() {
         let machine = include_str!("../../../machines/laptop.toml");

@@ -407,8 +407,8 @@ impl Group {
         Some(Bytes(field("pgsteal_direct")? * 4096))
     }
 
-    /// What of its memory that is swapped has left since it exists, whoever made room: unlike what the
-    /// kernel counts as reclaimed (`pgsteal`) without files' pages, of which it has no count by themselves.
+    /// How much of its memory that is swapped has left since it exists, whoever made room. What the kernel
+    /// counts as reclaimed (`pgsteal`) has files' pages in it, which it does not count by themselves.
     /// It grows with each page that leaves, also where as many come back, and falls only where the program
     /// gives back what lies in swap. `None` where the kernel does not count that (version 1, before Linux
     /// 5.9, or without swap).
