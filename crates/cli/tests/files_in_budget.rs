@@ -111,7 +111,6 @@ fn a_budget_goes_to_the_files_and_back_as_the_program_needs_it() {
     assert!(made.success());
     let mut run = start(directory.path(), &at("worker"));
     let mut last = Value::Null;
-    let share = |last: &Value| last["share"].as_u64().unwrap_or(0);
     let mut follow = |what: &str, is_there: &dyn Fn(&Value) -> bool| {
         let begun = std::time::Instant::now();
         await_that(Duration::from_mins(3), what, || {
@@ -124,11 +123,12 @@ fn a_budget_goes_to_the_files_and_back_as_the_program_needs_it() {
         });
         last.clone()
     };
-    let begun = follow("a first decision", &|last| {
+    follow("a first decision", &|last| {
         last["decisions"].as_array().is_some_and(|all| !all.is_empty())
     });
+    // On a busy machine the kernel may have given it most of that before the first decision.
     let files = follow("more for the file", &|last| {
-        share(last) >= (share(&begun) + (8 << 20)) && last["to_files"][0].as_u64().unwrap_or(0) > 0
+        last["files"].as_u64() >= Some(40 << 20) && last["to_files"][0].as_u64() > Some(0)
     });
     // What it decides on, it can explain.
     let why = Command::new(TERRACE)
