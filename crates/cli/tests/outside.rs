@@ -118,13 +118,14 @@ int main(int argc, char **argv) {
         if (fork() == 0) {
             volatile char sum = 0;
             for (size_t j = 0; j < n; j += 4096) sum += p[j];
-            usleep(4000000);
+            usleep(7000000);
             _exit(0);
         }
     puts("ready");
     fflush(stdout);
     struct pollfd in = { 0, POLLIN, 0 };
-    poll(&in, 1, argc > 2 ? 60000 : 4000);
+    // Mappings that change little are read again after five seconds.
+    poll(&in, 1, argc > 2 ? 60000 : 7000);
     while (wait(0) > 0) {}
     return 0;
 }

@@ -880,9 +880,9 @@ mod tests {
         assert!(bench.watch.brakes && !bench.watch.at_bound);
         bench.refuse();
         bench.look(2);
-        bench.look(6);
+        bench.look(16);
         assert_eq!(bench.lifted(), 0, "not before its time");
-        bench.look(7);
+        bench.look(17);
         assert!(bench.watch.brakes, "braked all the time");
         assert_eq!(bench.lifted(), 1);
     }
