@@ -96,6 +96,8 @@ pub struct CurvePoint {
     pub gb_per_s: f64,
     /// Mean latency of dependent random reads, in ns.
     pub latency_ns: f64,
+    /// Requests that were served.
+    pub requests: u64,
 }
 
 /// Rates of the stream, as in Ramulator's test of DDR4.
@@ -112,10 +114,16 @@ pub fn curve(file: &MemoryFile, probes: u64) -> Vec<CurvePoint> {
     let mut points = Vec::new();
     for read_percent in READ_PERCENTS {
         for interval_quarters in INTERVALS {
-            let Measured { bandwidth, latency_ns, .. } =
+            let Measured { bandwidth, latency_ns, requests, .. } =
                 point(file, read_percent, interval_quarters, probes);
             let gb_per_s = bandwidth.get() / 1e9;
-            points.push(CurvePoint { read_percent, interval_quarters, gb_per_s, latency_ns });
+            points.push(CurvePoint {
+                read_percent,
+                interval_quarters,
+                gb_per_s,
+                latency_ns,
+                requests,
+            });
         }
     }
     points

@@ -50,7 +50,7 @@ pub struct Updates {
 }
 
 /// A random number below `n`.
-pub(super) fn below(rng: &mut SimRng, n: u64) -> u64 {
+pub(crate) fn below(rng: &mut SimRng, n: u64) -> u64 {
     ((u128::from(rng.next_u64()) * u128::from(n)) >> 64) as u64
 }
 
