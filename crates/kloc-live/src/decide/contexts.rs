@@ -379,7 +379,6 @@ pub(super) mod tests {
             length: page() * pages,
             extents: Some(1),
             links: 1,
-            written: false,
             group: 0,
             process: 1,
             command: *b"test\0\0\0\0\0\0\0\0\0\0\0\0",

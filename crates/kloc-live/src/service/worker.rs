@@ -371,7 +371,6 @@ mod tests {
             length: Bytes::ZERO,
             extents: None,
             links: 0,
-            written: false,
             group: 0,
             process: 1,
             command: *command,
