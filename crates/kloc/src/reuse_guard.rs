@@ -44,8 +44,6 @@ struct Place {
     context: ContextId,
     /// The number of the close that it stands for.
     close: u64,
-    /// What was prepared to leave with it.
-    prepared: Bytes,
 }
 
 /// Closed contexts in the order in which they may leave.
@@ -54,24 +52,13 @@ pub struct ReuseGuard {
     config: GuardConfig,
     known: HashMap<ContextId, Known>,
     queue: VecDeque<Place>,
-    /// So many places at the front were prepared,
-    prepared: usize,
-    /// with so much.
-    prepared_bytes: Bytes,
     closes: u64,
 }
 
 impl ReuseGuard {
     /// A guard that knows no context.
     pub fn new(config: GuardConfig) -> Self {
-        Self {
-            config,
-            known: HashMap::new(),
-            queue: VecDeque::new(),
-            prepared: 0,
-            prepared_bytes: Bytes::ZERO,
-            closes: 0,
-        }
+        Self { config, known: HashMap::new(), queue: VecDeque::new(), closes: 0 }
     }
 
     /// A context was opened that nobody had open; `resident` if objects of it were in the fast
@@ -95,8 +82,7 @@ impl ReuseGuard {
         let known = self.known.entry(context).or_default();
         (known.open, known.close) = (false, self.closes);
         if known.hits <= self.config.hits {
-            let close = self.closes;
-            self.queue.push_back(Place { context, close, prepared: Bytes::ZERO });
+            self.queue.push_back(Place { context, close: self.closes });
         }
         self.forget_void();
     }
@@ -105,26 +91,9 @@ impl ReuseGuard {
     /// memory is never short, nothing else takes them out.
     fn forget_void(&mut self) {
         if self.queue.len() > 2 * self.known.len() + 64 {
-            let (mut at, mut prepared, mut bytes) = (0, 0, Bytes::ZERO);
-            let Self { known, queue, prepared: before, .. } = self;
-            queue.retain(|place| {
-                let stands = stands(known, place);
-                if stands && at < *before {
-                    prepared += 1;
-                    bytes += place.prepared;
-                }
-                at += 1;
-                stands
-            });
-            (self.prepared, self.prepared_bytes) = (prepared, bytes);
+            let Self { known, queue, .. } = self;
+            queue.retain(|place| stands(known, place));
         }
-    }
-
-    fn pop(&mut self) -> Option<Place> {
-        let place = self.queue.pop_front()?;
-        self.prepared = self.prepared.saturating_sub(1);
-        self.prepared_bytes -= place.prepared;
-        Some(place)
     }
 
     /// A context comes from another guard, where it had come back so often in place.
@@ -142,9 +111,7 @@ impl ReuseGuard {
     pub fn put_back(&mut self, context: ContextId, close: u64) -> bool {
         let stands = self.last_close(context) == Some(close);
         if stands {
-            // It was all but gone, so there is nothing to prepare.
-            self.queue.push_front(Place { context, close, prepared: Bytes::ZERO });
-            self.prepared += 1;
+            self.queue.push_front(Place { context, close });
         }
         stands
     }
@@ -175,26 +142,10 @@ impl ReuseGuard {
         let target = low;
         let mut left = used;
         while left > target {
-            let Some(place) = self.pop() else { return };
+            let Some(place) = self.queue.pop_front() else { return };
             if stands(&self.known, &place) {
                 left -= leave(place.context);
             }
-        }
-    }
-
-    /// Gives the contexts that leave next to `prepare`, the ones closed first first, until so much
-    /// of what waits is prepared; each close once. `prepare` says how much a context has.
-    ///
-    /// What is dirty has to be written before it can leave, which takes ten times as long as to drop
-    /// it. Where that begins only when memory is short, what streams in is faster.
-    pub fn prepare(&mut self, ahead: Bytes, mut prepare: impl FnMut(ContextId) -> Bytes) {
-        while self.prepared_bytes < ahead {
-            let Some(place) = self.queue.get_mut(self.prepared) else { return };
-            if stands(&self.known, place) {
-                place.prepared = prepare(place.context);
-                self.prepared_bytes += place.prepared;
-            }
-            self.prepared += 1;
         }
     }
 
@@ -309,84 +260,38 @@ mod tests {
         assert!(!guard.put_back(ContextId(9), 0), "it is not known");
     }
 
-    fn prepared(guard: &mut ReuseGuard, ahead: u64) -> Vec<u32> {
-        let mut prepared = Vec::new();
-        guard.prepare(Bytes(ahead), |context| {
-            prepared.push(context.0);
-            Bytes(5)
-        });
-        prepared
-    }
-
-    /// In the order in which they leave, each once, and no more than is asked for.
+    /// Against a list without void places, through random calls.
     #[test]
-    fn what_leaves_next_is_prepared_once_for_each_close() {
-        let mut guard = guard();
-        for context in 1..=5 {
-            cycle(&mut guard, context, false);
-        }
-        guard.opened(ContextId(2), true);
-        assert_eq!(prepared(&mut guard, 10), [1, 3], "2 is open");
-        assert_eq!(prepared(&mut guard, 10), Vec::<u32>::new());
-        assert_eq!(leavers(&mut guard, 91), [1, 3], "from 91 to 82");
-        assert_eq!(prepared(&mut guard, 6), [4, 5], "4 alone is less than 6");
-        let close = guard.last_close(ContextId(1)).expect("it is closed");
-        assert!(guard.put_back(ContextId(1), close));
-        assert_eq!(prepared(&mut guard, 100), Vec::<u32>::new(), "all are");
-        guard.closed(ContextId(2));
-        assert_eq!(prepared(&mut guard, 100), [2]);
-        assert_eq!(leavers(&mut guard, 100), [1, 4, 5, 2]);
-    }
-
-    /// Against a list that is searched from its beginning each time, through random calls.
-    #[test]
-    fn preparing_is_what_a_naive_list_does() {
+    fn what_leaves_is_what_a_naive_list_gives() {
         let mut seed = 1u64;
         let mut below = |end: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (seed >> 33) % end
         };
         let mut guard = ReuseGuard::new(GuardConfig { hits: u32::MAX, ..GuardConfig::default() });
-        // Context, whether it was prepared; in the order of closes, without void places.
-        let mut naive: Vec<(u32, bool)> = Vec::new();
+        // In the order of closes.
+        let mut naive: Vec<u32> = Vec::new();
         for _ in 0..20_000 {
             let context = below(40) as u32;
             match below(4) {
                 0 => {
                     guard.opened(ContextId(context), true);
-                    naive.retain(|(other, _)| *other != context);
+                    naive.retain(|other| *other != context);
                 }
                 1 => {
                     guard.closed(ContextId(context));
-                    naive.retain(|(other, _)| *other != context);
-                    naive.push((context, false));
+                    naive.retain(|other| *other != context);
+                    naive.push(context);
                 }
-                2 => {
-                    let (mut new, mut left) = (Vec::new(), Vec::new());
-                    if below(8) == 0 {
-                        left = leavers(&mut guard, 93);
-                        let gone: Vec<u32> =
-                            naive.drain(..naive.len().min(3)).map(|n| n.0).collect();
-                        assert_eq!(left, gone);
-                    }
-                    // Void places of what was prepared count until they are passed: with more than
-                    // there can be, all that waits is prepared.
-                    guard.prepare(Bytes(u64::MAX / 2), |context| {
-                        new.push(context.0);
-                        Bytes(5)
-                    });
-                    let unprepared = naive.iter_mut().filter(|(_, is)| !is);
-                    let expected: Vec<u32> = unprepared
-                        .map(|(context, is)| {
-                            *is = true;
-                            *context
-                        })
-                        .collect();
-                    assert_eq!(new, expected, "after {left:?}");
+                2 if below(8) == 0 => {
+                    // From 93 to 82.
+                    let gone: Vec<u32> = naive.drain(..naive.len().min(3)).collect();
+                    assert_eq!(leavers(&mut guard, 93), gone);
                 }
+                2 => {}
                 _ => {
                     guard.ended(ContextId(context));
-                    naive.retain(|(other, _)| *other != context);
+                    naive.retain(|other| *other != context);
                 }
             }
         }

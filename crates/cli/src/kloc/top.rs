@@ -101,7 +101,6 @@ pub(super) fn render(status: &Status) -> String {
         ("regret", regret),
     ];
     if status.enforce {
-        rows.push(("written ahead", format!("{} files", count(totals.written_ahead))));
         rows.push(("written first", amount(totals.written_bytes)));
         rows.push(("in use after all", count(totals.in_use)));
         rows.push(("left alone", count(totals.left_alone)));

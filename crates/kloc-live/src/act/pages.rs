@@ -20,12 +20,12 @@ pub fn begin_write_back(file: &File) -> io::Result<()> {
     sys::begin_write_back(file, 0, 0)
 }
 
-/// What [`begin_write_ahead`] has written at once: some milliseconds of a disk.
+/// The bytes that one call of [`begin_write_back_part`] covers: some milliseconds of a disk.
 const PART: u64 = 4 << 20;
 
 /// The same for a part of the file that begins at this byte. Gives where the next one begins, if
 /// there is more.
-pub fn begin_write_ahead(file: &File, offset: u64) -> io::Result<Option<u64>> {
+pub fn begin_write_back_part(file: &File, offset: u64) -> io::Result<Option<u64>> {
     sys::begin_write_back(file, offset, PART)?;
     let next = offset + PART;
     Ok(Some(next).filter(|&next| file.metadata().is_ok_and(|is| next < is.len())))
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(content(&mut file), expected);
         let mut parts = 1;
         let mut at = 0;
-        while let Some(next) = begin_write_ahead(&file, at).expect("begun") {
+        while let Some(next) = begin_write_back_part(&file, at).expect("begun") {
             (parts, at) = (parts + 1, next);
         }
         assert_eq!((parts, at), (3, 8 << 20));

@@ -37,8 +37,6 @@ pub struct Tracked {
     pub opened: u64,
     /// How often it was opened while nobody had it open and pages of it were in place.
     pub hits: u32,
-    /// Whether it was written since it was last closed for good.
-    pub written: bool,
     /// The memory control group of whoever used it last.
     pub group: u64,
     /// The name of that thread.
@@ -298,7 +296,6 @@ impl Contexts {
                 }
             }
             Kind::Closed => {
-                tracked.written |= event.written && !is_before;
                 if !was_active {
                     self.doubts.opened_unseen += 1;
                     let _ = apply(tracked, ContextChange::Opened);
@@ -353,7 +350,6 @@ impl Contexts {
             extents: event.extents,
             opened: 0,
             hits: 0,
-            written: false,
             group: event.group,
             command: event.command,
             gone: None,
@@ -383,7 +379,6 @@ pub(super) mod tests {
             length: page() * pages,
             extents: Some(1),
             links: 1,
-            written: false,
             group: 0,
             process: 1,
             command: *b"test\0\0\0\0\0\0\0\0\0\0\0\0",

@@ -77,8 +77,6 @@ pub enum Aim {
     Leave,
     /// They left and are to come back.
     ComeBack,
-    /// They leave soon: what is dirty begins to be written. No decision belongs to it.
-    WriteBack,
     /// Whether it lies below a directory that was named is to be known. No decision belongs to it.
     Look,
 }
@@ -98,8 +96,6 @@ pub struct Totals {
     pub left_bytes: Bytes,
     /// What was dirty when it was to leave, and was written first.
     pub written_bytes: Bytes,
-    /// Files that began to be written before they were to leave.
-    pub written_ahead: u64,
     /// Files that were opened again soon after.
     pub regretted: u64,
     /// What of them had left.
@@ -472,30 +468,6 @@ impl Decider {
         requests
     }
 
-    /// Where a memory is nearly short: gives the files that leave next and were written. What
-    /// leaves at once when it is short, and the same again, is to be clean by then.
-    pub fn write_ahead(&mut self, scope: usize, fill: &Fill) -> Vec<Request> {
-        let mut requests = Vec::new();
-        if !self.config.enforce || !fill.is_near() {
-            return requests;
-        }
-        let ahead = fill.high.saturating_sub(fill.low) * 2;
-        let contexts = &mut self.contexts;
-        let Some(memory) = self.memories.get_mut(scope) else { return requests };
-        memory.guard.prepare(ahead, |id| {
-            let Some(tracked) = contexts.get_mut(id) else { return Bytes::ZERO };
-            let bytes = tracked.bytes();
-            if std::mem::take(&mut tracked.written) && tracked.pages > 0 {
-                let (file, magic) = (tracked.context.identity, tracked.magic);
-                let (decision, aim) = (0, Aim::WriteBack);
-                requests.push(Request { context: id, decision, file, magic, bytes, aim });
-            }
-            bytes
-        });
-        self.totals.written_ahead += requests.len() as u64;
-        requests
-    }
-
     /// What was asked for has been done, or not, at this time; `again` if it may be possible later.
     pub fn done(&mut self, decision: u64, outcome: Outcome, again: bool, at: Nanos) {
         let asked = self.asked.remove(&decision);
@@ -561,7 +533,6 @@ impl Decider {
         if !tracked.is_active() && active.max(last_close.unwrap_or_default()) <= at {
             tracked.gone = Some(gone);
             tracked.pages = tracked.pages.saturating_sub(bytes.get() / page().get());
-            tracked.written = false;
         } else if tracked.activated >= at {
             // It came back before it was known to be gone. What its events told of its pages is younger.
             let back = tracked.activated;
@@ -773,8 +744,7 @@ mod tests {
             let use_it = |decider: &mut Decider| {
                 let opened = event(Kind::Opened, 1, 120, 50);
                 assert_eq!(decider.event(&opened, 0), None);
-                let closed = FileEvent { written: true, ..event(Kind::Closed, 1, 121, 50) };
-                decider.event(&closed, 0);
+                decider.event(&event(Kind::Closed, 1, 121, 50), 0);
             };
             if open_is_first {
                 use_it(&mut decider);
@@ -786,7 +756,7 @@ mod tests {
             assert_eq!(decider.totals().regretted, 0);
             let tracked = decider.contexts().find(&asked.file).expect("it is known");
             let gone = Departure { at: Nanos(150), bytes: page() * 50 };
-            assert_eq!((tracked.pages, tracked.written, tracked.gone), (0, false, Some(gone)));
+            assert_eq!((tracked.pages, tracked.gone), (0, Some(gone)));
             assert!(decider.relieve(0, &fill(990), Nanos(160)).is_empty(), "it has left");
             let back = cycle(&mut decider, 1, 200, 0);
             assert_eq!(back.map(|request| request.aim), Some(Aim::ComeBack));
@@ -946,36 +916,6 @@ mod tests {
             let later = Nanos(102) + AGAIN;
             let again = decider.relieve(0, &fill(1200), later);
             assert_eq!(again.iter().map(inode).collect::<Vec<_>>(), [1]);
-        }
-    }
-
-    /// What is written when it is to leave already is late; what was only read has nothing to write.
-    #[test]
-    fn what_leaves_next_is_written_before_memory_is_short() {
-        let ahead = |decider: &mut Decider, pages| {
-            let requests = decider.write_ahead(0, &fill(pages));
-            assert!(requests.iter().all(|request| request.aim == Aim::WriteBack));
-            requests.iter().map(inode).collect::<Vec<_>>()
-        };
-        for enforce in [false, true] {
-            let mut decider = decider(enforce);
-            for file in 1..=9 {
-                decider.event(&event(Kind::Opened, file, 10 * file, 0), 0);
-                let closed = event(Kind::Closed, file, 10 * file + 1, 50);
-                decider.event(&FileEvent { written: file != 2, ..closed }, 0);
-            }
-            let none = Vec::<u64>::new();
-            assert_eq!(ahead(&mut decider, 700), none, "there is room");
-            if !enforce {
-                assert_eq!(ahead(&mut decider, 890), none, "who only observes does nothing");
-                continue;
-            }
-            // What leaves at once is 80 pages, so 160 are prepared: four files, one of them clean.
-            assert_eq!(ahead(&mut decider, 800), [1, 3, 4]);
-            assert_eq!(ahead(&mut decider, 890), none, "once");
-            assert_eq!(decider.relieve(0, &fill(910), Nanos(100)).len(), 2);
-            assert_eq!(ahead(&mut decider, 890), [5, 6]);
-            assert_eq!(decider.totals().written_ahead, 5);
         }
     }
 

@@ -428,7 +428,7 @@ impl Scopes {
 
 impl Fill {
     /// Whether it is to be looked at each time.
-    pub fn is_near(&self) -> bool {
+    fn is_near(&self) -> bool {
         self.used.as_f64() > NEAR * self.low.as_f64()
     }
 }

@@ -14,8 +14,6 @@ pub enum Kind {
     Evicted = 3,
 }
 
-/// `FMODE_WRITE` of `linux/fs.h`.
-const WRITE: u32 = 2;
 /// What a page of a file takes on this machine.
 pub fn page() -> Bytes {
     Bytes(rustix::param::page_size() as u64)
@@ -40,8 +38,6 @@ pub struct FileEvent {
     pub extents: Option<u32>,
     /// Names that it has.
     pub links: u32,
-    /// Whether it was open for writing.
-    pub written: bool,
     /// The memory control group of the process, by its directory's inode number; 0 if unknown.
     pub group: u64,
     /// The process.
@@ -80,18 +76,16 @@ impl Record {
     pub const GENERATION: i16 = 52;
     /// The process.
     pub const PROCESS: i16 = 56;
-    /// `file.f_mode`
-    pub const MODE: i16 = 60;
     /// Extents, or −1.
-    pub const EXTENTS: i16 = 64;
+    pub const EXTENTS: i16 = 60;
     /// [`Kind`]
-    pub const KIND: i16 = 68;
+    pub const KIND: i16 = 64;
     /// `inode.i_nlink`
-    pub const LINKS: i16 = 72;
+    pub const LINKS: i16 = 68;
     /// The thread's name, 16 bytes.
-    pub const COMMAND: i16 = 80;
+    pub const COMMAND: i16 = 72;
     /// All of it.
-    pub const SIZE: usize = 96;
+    pub const SIZE: usize = 88;
 
     /// Reads one; nothing if it is none.
     pub fn read(bytes: &[u8]) -> Option<FileEvent> {
@@ -125,7 +119,6 @@ impl Record {
             length: Bytes(double(Self::LENGTH)),
             extents: Some(word(Self::EXTENTS)).filter(|&extents| extents != u32::MAX),
             links: word(Self::LINKS),
-            written: word(Self::MODE) & WRITE != 0,
             group: double(Self::GROUP),
             process: word(Self::PROCESS),
             command,
@@ -158,7 +151,6 @@ mod tests {
         put(Record::PAGES, &9u64.to_le_bytes());
         put(Record::DEVICE, &(254 << 20 | 3u32).to_le_bytes());
         put(Record::GENERATION, &11u32.to_le_bytes());
-        put(Record::MODE, &3u32.to_le_bytes());
         put(Record::EXTENTS, &u32::MAX.to_le_bytes());
         put(Record::KIND, &2u32.to_le_bytes());
         put(Record::COMMAND, b"cat\0");
@@ -166,7 +158,7 @@ mod tests {
         let device = libc::makedev(254, 3);
         assert_eq!(event.file, ContextIdentity::File { device, inode: 77, generation: 11 });
         assert_eq!((event.kind, event.at, event.pages), (Kind::Closed, Nanos(5), 9));
-        assert_eq!((event.written, event.extents), (true, None));
+        assert_eq!(event.extents, None);
         assert_eq!(event.command_name(), "cat");
         bytes[Record::KIND as usize] = 0;
         assert_eq!(Record::read(&bytes), None, "a kind that there is not");

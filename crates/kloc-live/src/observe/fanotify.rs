@@ -124,14 +124,13 @@ impl Fanotify {
                 // SAFETY: the kernel has opened it for this process, and it is nobody else's.
                 let file = unsafe { File::from_raw_fd(descriptor) };
                 if process != std::process::id() {
-                    let written = mask & libc::FAN_CLOSE_WRITE != 0;
                     let kinds = [
                         (libc::FAN_OPEN, Kind::Opened),
                         (libc::FAN_CLOSE_WRITE | libc::FAN_CLOSE_NOWRITE, Kind::Closed),
                     ];
                     // Events of one file that follow each other are told as one.
                     for (_, kind) in kinds.iter().filter(|(bits, _)| mask & bits != 0) {
-                        let event = self.event(&file, *kind, process, written);
+                        let event = self.event(&file, *kind, process);
                         self.waiting.extend(event);
                     }
                 }
@@ -140,7 +139,7 @@ impl Fanotify {
         }
     }
 
-    fn event(&self, file: &File, kind: Kind, process: u32, written: bool) -> Option<FileEvent> {
+    fn event(&self, file: &File, kind: Kind, process: u32) -> Option<FileEvent> {
         let metadata = file.metadata().ok().filter(fs::Metadata::is_file)?;
         let (device, inode) = (metadata.dev(), metadata.ino());
         let command = fs::read(format!("/proc/{process}/comm")).unwrap_or_default();
@@ -157,7 +156,6 @@ impl Fanotify {
             length: Bytes(metadata.len()),
             extents: None,
             links: metadata.nlink() as u32,
-            written,
             group: group_of(process),
             process,
             command: name,

@@ -9,8 +9,6 @@ use super::btf::{BtfError, Types};
 pub struct FileLayout {
     /// `file.f_inode`
     pub file_inode: u32,
-    /// `file.f_mode`
-    pub file_mode: u32,
     /// `inode.i_mode`
     pub mode: u32,
     /// `inode.i_sb`
@@ -47,7 +45,6 @@ impl FileLayout {
         };
         Ok(Self {
             file_inode: types.offset("file", "f_inode")?,
-            file_mode: types.offset("file", "f_mode")?,
             mode: inode("i_mode")?,
             superblock: inode("i_sb")?,
             mapping: inode("i_mapping")?,

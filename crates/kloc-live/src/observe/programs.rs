@@ -162,7 +162,7 @@ impl Build {
             asm.read(POINTER, 8, R6, self.file.file_inode);
             asm.load(Width::Double, R7, R10, POINTER);
         }
-        self.tell_inode(asm, kind, true, is_typed, out);
+        self.tell_inode(asm, kind, is_typed, out);
     }
 
     /// Leaves at `out` what is no regular file of a device that is wanted; with the inode in `R7`.
@@ -202,11 +202,11 @@ impl Build {
         }
     }
 
-    /// With an inode in `R7`, and a file in `R6` if there is one: tells of it.
+    /// With an inode in `R7`: tells of it.
     ///
     /// Where the verifier knows the types, fields are loaded directly, which takes a nanosecond
     /// each; otherwise the kernel copies them, which takes ten or more.
-    fn tell_inode(&self, asm: &mut Assembler, kind: Kind, has_file: bool, typed: bool, out: Label) {
+    fn tell_inode(&self, asm: &mut Assembler, kind: Kind, typed: bool, out: Label) {
         let file = &self.file;
         self.filter(asm, typed, out);
         let lost = asm.label();
@@ -219,7 +219,6 @@ impl Build {
         asm.load(Width::Word, R1, R10, POINTER);
         asm.store(Width::Word, R9, Record::DEVICE, R1);
         asm.store_value(Width::Word, R9, Record::KIND, kind as i32);
-        asm.store_value(Width::Word, R9, Record::MODE, 0);
         asm.store_value(Width::Word, R9, Record::EXTENTS, -1);
         asm.store_value(Width::Double, R9, Record::GROUP, 0);
         if typed {
@@ -237,10 +236,6 @@ impl Build {
             asm.load(Width::Double, R1, R7, file.mapping as i16);
             asm.load(Width::Double, R1, R1, file.pages as i16);
             asm.store(Width::Double, R9, Record::PAGES, R1);
-            if has_file {
-                asm.load(Width::Word, R1, R6, file.file_mode as i16);
-                asm.store(Width::Word, R9, Record::MODE, R1);
-            }
         } else {
             let (begin, _) = file.head();
             let in_head = |offset: u32| HEAD + (offset - begin) as i16;
@@ -257,9 +252,6 @@ impl Build {
             asm.load(Width::Double, R8, R10, in_head(file.mapping));
             asm.read_to(R9, Record::PAGES, 8, R8, file.pages);
             asm.read_to(R9, Record::GENERATION, 4, R7, file.generation);
-            if has_file {
-                asm.read_to(R9, Record::MODE, 4, R6, file.file_mode);
-            }
         }
         if let Some(extents) = file.extents {
             let other = asm.label();
@@ -323,7 +315,7 @@ impl Build {
         let mut asm = Assembler::new();
         let out = asm.label();
         asm.load(Width::Double, R7, R1, 0);
-        self.tell_inode(&mut asm, Kind::Evicted, false, true, out);
+        self.tell_inode(&mut asm, Kind::Evicted, true, out);
         Self::end(asm, out)
     }
 

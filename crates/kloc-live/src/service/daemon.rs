@@ -289,16 +289,12 @@ impl Daemon {
             let now = now();
             let is_machine = self.scopes.is_machine(scope);
             let Some(fill) = self.scopes.look_at(scope, now) else { continue };
-            let mut requests = self.decider.relieve(scope, fill, now);
+            let requests = self.decider.relieve(scope, fill, now);
             // What a group is charged for does not get less by moving it.
             let way = match self.node {
                 Some(node) if is_machine => Way::Node(node),
                 _ => Way::Drop,
             };
-            // Dirty pages can be moved as they are.
-            if way == Way::Drop {
-                requests.append(&mut self.decider.write_ahead(scope, fill));
-            }
             for request in requests {
                 self.ask(request, way);
             }

@@ -39,8 +39,6 @@ pub(super) enum Turn<J> {
     New(J),
     /// One whose file may be written by now.
     Look(Slow<J>),
-    /// A part of what is to be clean later: from this byte on.
-    Ahead(J, u64),
     /// Nothing, until this time, or until there is a new job.
     Wait(Option<Duration>),
 }
@@ -51,7 +49,6 @@ pub(super) struct Todo<J> {
     new: VecDeque<J>,
     /// The one that was looked at first is first.
     slow: VecDeque<Slow<J>>,
-    ahead: VecDeque<(J, u64)>,
     questions: VecDeque<J>,
     /// When pages of any file were last seen to be written.
     progress: Option<Instant>,
@@ -61,21 +58,19 @@ pub(super) struct Todo<J> {
 
 impl<J> Todo<J> {
     pub(super) fn new() -> Self {
-        let (new, questions) = (VecDeque::new(), VecDeque::new());
-        let (slow, ahead) = (VecDeque::new(), VecDeque::new());
-        Self { new, slow, ahead, questions, progress: None, looked: false }
+        let (new, slow, questions) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        Self { new, slow, questions, progress: None, looked: false }
     }
 
     /// How many wait.
     pub(super) fn len(&self) -> usize {
-        self.new.len() + self.slow.len() + self.ahead.len() + self.questions.len()
+        self.new.len() + self.slow.len() + self.questions.len()
     }
 
     /// All that waits, when nothing is done any more.
     pub(super) fn rest(self) -> impl Iterator<Item = J> {
         let slow = self.slow.into_iter().map(|slow| slow.job);
-        let ahead = self.ahead.into_iter().map(|(job, _)| job);
-        self.new.into_iter().chain(slow).chain(ahead).chain(self.questions)
+        self.new.into_iter().chain(slow).chain(self.questions)
     }
 
     /// A job that memory is short for.
@@ -83,19 +78,9 @@ impl<J> Todo<J> {
         self.new.push_back(job);
     }
 
-    /// A job that has time.
-    pub(super) fn add_ahead(&mut self, job: J) {
-        self.ahead.push_back((job, 0));
-    }
-
     /// A job by which nothing leaves: it is the last.
     pub(super) fn add_question(&mut self, job: J) {
         self.questions.push_back(job);
-    }
-
-    /// The rest of a job that has time, from this byte on: it goes on where it was.
-    pub(super) fn go_on(&mut self, job: J, offset: u64) {
-        self.ahead.push_front((job, offset));
     }
 
     /// So many pages of a new job's file are being written, or are to be, from a byte on.
@@ -148,9 +133,6 @@ impl<J> Todo<J> {
         if let Some(job) = self.new.pop_front() {
             return Turn::New(job);
         }
-        if let Some((job, offset)) = self.ahead.pop_front() {
-            return Turn::Ahead(job, offset);
-        }
         self.questions.pop_front().map_or(Turn::Wait(due), Turn::New)
     }
 }
@@ -164,16 +146,12 @@ mod tests {
     fn what_is_clean_does_not_wait_for_what_is_being_written() {
         let mut todo = Todo::new();
         let now = Instant::now();
-        todo.add_ahead("later");
         todo.add("dirty");
         todo.add("clean");
         assert_eq!(todo.next(now), Turn::New("dirty"));
         todo.is_slow("dirty", 8, None, now);
         assert_eq!(todo.next(now), Turn::New("clean"));
-        assert_eq!(todo.next(now), Turn::Ahead("later", 0));
-        todo.go_on("later", 4096);
-        assert_eq!((todo.next(now), todo.len()), (Turn::Ahead("later", 4096), 1));
-        assert_eq!(todo.next(now), Turn::Wait(Some(LOOKS.0)));
+        assert_eq!((todo.next(now), todo.len()), (Turn::Wait(Some(LOOKS.0)), 1));
         let Turn::Look(slow) = todo.next(now + LOOKS.0) else { panic!("it is due") };
         assert_eq!((slow.job, slow.first), ("dirty", 8));
         assert_eq!(todo.next(now + LOOKS.0), Turn::Wait(None));
@@ -184,12 +162,11 @@ mod tests {
     fn what_is_only_asked_comes_last() {
         let mut todo = Todo::new();
         todo.add_question("asked");
-        todo.add_ahead("later");
         todo.add("clean");
-        assert_eq!(todo.len(), 3);
+        assert_eq!(todo.len(), 2);
         let now = Instant::now();
-        let turns = [Turn::New("clean"), Turn::Ahead("later", 0), Turn::New("asked")];
-        assert_eq!([(); 3].map(|()| todo.next(now)), turns);
+        let turns = [Turn::New("clean"), Turn::New("asked")];
+        assert_eq!([(); 2].map(|()| todo.next(now)), turns);
         assert_eq!((todo.next(now), todo.len()), (Turn::Wait(None), 0));
     }
 

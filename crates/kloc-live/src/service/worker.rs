@@ -137,8 +137,7 @@ impl Worker {
         self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
     }
 
-    /// Has something done. Says so at once if there is no room for it; what is only to be clean
-    /// later is written when it leaves then.
+    /// Has something done. Says so at once if there is no room for it.
     pub fn ask(&self, request: Request, way: Way) -> Option<Done> {
         let job = Job { request, way };
         let sent = match &self.jobs {
@@ -197,7 +196,6 @@ fn until_end(
 ) {
     let mut mounts = Mounts::default();
     let add = |todo: &mut Todo<Job>, job: Job| match job.request.aim {
-        Aim::WriteBack => todo.add_ahead(job),
         Aim::Look => todo.add_question(job),
         Aim::Leave | Aim::ComeBack => todo.add(job),
     };
@@ -213,13 +211,6 @@ fn until_end(
         let (job, slow) = match todo.next(Instant::now()) {
             Turn::New(job) => (job, None),
             Turn::Look(slow) => (slow.job.clone(), Some(slow)),
-            Turn::Ahead(job, offset) => {
-                // What cannot be written now is tried again, and told, when it is to leave.
-                if let Ok(Some(next)) = write_ahead(&mut mounts, &job, below, offset) {
-                    todo.go_on(job, next);
-                }
-                continue;
-            }
             Turn::Wait(time) => {
                 let is_full = todo.len() >= WAITING;
                 let waited = match time {
@@ -258,31 +249,6 @@ fn until_end(
     }
 }
 
-/// A file that is wanted, if it lies where files are touched.
-fn open(
-    mounts: &mut Mounts,
-    request: &Request,
-    below: &Paths,
-) -> Result<Option<std::fs::File>, OpenError> {
-    let file = mounts.open(&request.file, request.magic)?;
-    let is_ours = below.have(mounts, &file);
-    Ok(Some(file).filter(|_| is_ours))
-}
-
-/// Begins to write a part of what leaves soon; gives where the rest begins. The file may be in use:
-/// what is written early is written once.
-fn write_ahead(
-    mounts: &mut Mounts,
-    job: &Job,
-    below: &Paths,
-    offset: u64,
-) -> Result<Option<u64>, OpenError> {
-    match open(mounts, &job.request, below)? {
-        Some(file) => Ok(pages::begin_write_ahead(&file, offset)?),
-        None => Ok(None),
-    }
-}
-
 /// Does it, and says whether more may be possible later. Nothing if its dirty pages are being
 /// written: then it is with those that wait.
 ///
@@ -295,10 +261,11 @@ fn meet(
     slow: Option<Slow<Job>>,
     todo: &mut Todo<Job>,
 ) -> Result<Option<(Outcome, bool)>, OpenError> {
-    let Some(file) = open(mounts, &job.request, below)? else {
+    let file = mounts.open(&job.request.file, job.request.magic)?;
+    if !below.have(mounts, &file) {
         let reason = "it does not lie below --path".to_owned();
         return Ok(Some((Outcome::LeftAlone { reason }, false)));
-    };
+    }
     if job.request.aim == Aim::ComeBack {
         let bytes = prefetch::prefetch(&file, job.request.bytes)?;
         return Ok(Some((Outcome::Prefetched { bytes }, false)));
@@ -322,13 +289,13 @@ fn meet(
         (Some(0), slow) => slow.map_or(0, |slow| slow.first),
         (Some(pages), None) => {
             // By parts: the kernel waits where more is to be written than a disk takes at once.
-            let rest = pages::begin_write_ahead(&file, 0)?;
+            let rest = pages::begin_write_back_part(&file, 0)?;
             todo.is_slow(job, pages, rest, Instant::now());
             return Ok(None);
         }
         (Some(pages), Some(mut slow)) => {
             if let Some(offset) = slow.rest {
-                slow.rest = pages::begin_write_ahead(&file, offset)?;
+                slow.rest = pages::begin_write_back_part(&file, offset)?;
             }
             match todo.is_still_slow(slow, pages, Instant::now()) {
                 None => return Ok(None),
@@ -404,7 +371,6 @@ mod tests {
             length: Bytes::ZERO,
             extents: None,
             links: 0,
-            written: false,
             group: 0,
             process: 1,
             command: *command,
@@ -500,7 +466,7 @@ mod tests {
         let mut answers = Vec::new();
         for decision in 1..=300 {
             answers.extend(worker.ask(request(decision, Aim::Leave), Way::Drop));
-            answers.extend(worker.ask(request(0, Aim::WriteBack), Way::Drop));
+            assert!(worker.look(request(0, Aim::Look)), "there is room");
         }
         worker.end();
         let late = worker.ask(request(301, Aim::Leave), Way::Drop);
@@ -510,7 +476,7 @@ mod tests {
         numbers.sort_unstable();
         assert_eq!(numbers, (1..=301).collect::<Vec<_>>());
         assert!(late.is_some_and(|done| !done.again), "nobody does it any more");
-        assert_eq!(worker.ask(request(0, Aim::WriteBack), Way::Drop), None);
+        assert!(!worker.look(request(0, Aim::Look)), "nor does anybody look");
     }
 
     /// Otherwise the daemon would run on, and nothing would ever leave.
