@@ -342,7 +342,7 @@ bench-volume: build ## Volumes beside libpmemblk, nbdkit, qemu-nbd and a loop de
 	$(TERRACE) volume bench --like-dax --peers --served /dev/shm
 
 .PHONY: validate
-validate: build ## Ours beside references, from runs made now: nine parts, exit code 1 if a row fails.
+validate: build ## Ours beside references, from runs made now: ten parts, exit code 1 if a row fails.
 	$(TERRACE) validate
 
 .PHONY: validate-memory

@@ -280,6 +280,7 @@ fn calls() -> impl Strategy<Value = Call> {
         1 => file.clone().prop_map(|file| Call::Unlink { file }),
         1 => file.clone().prop_map(|file| Call::Rename { file }),
         1 => file.clone().prop_map(|file| Call::Stat { file }),
+        1 => (0u32..100).prop_map(|entries| Call::ReadDir { entries }),
         1 => file.clone().prop_map(|file| Call::Map { file }),
         1 => file.clone().prop_map(|file| Call::Unmap { file }),
         2 => (place, any::<bool>()).prop_map(|((file, offset, bytes), store)| {

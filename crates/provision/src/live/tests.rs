@@ -267,8 +267,9 @@ fn a_dry_run_says_once_what_it_would_do_and_writes_nothing() {
 }
 
 #[test]
-fn a_second_daemon_is_refused_with_the_number_of_the_first() {
-    // The lock is a process's: a second one of this process would be given it.
+fn no_other_process_is_given_the_lock_of_a_directory() {
+    // The lock is a process's: a second one of this process would be given it. What a second daemon
+    // is told is tested on the command line.
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("state");
     let _first = State::lock(&path).unwrap();

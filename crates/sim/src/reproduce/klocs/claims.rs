@@ -7,7 +7,8 @@ use crate::kernel::Class;
 use crate::kernel::programs::Program;
 use crate::reproduce::claim::{Bound, Claim};
 
-/// Judges the paper's statements. Criteria were written before the first run.
+/// Judges the paper's statements. Criteria were written before any table was made;
+/// docs/reproduce-klocs.md has what had been seen by then.
 pub(super) fn claims(
     footprints: &[Footprint],
     runs: &[Run],
