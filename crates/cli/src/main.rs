@@ -6,6 +6,7 @@
 //! | [`args`] | the command line as data; help, man pages and completions come from it |
 //! | [`effects`] | options that would do nothing are refused |
 //! | [`failure`] | errors: one line on stderr, and the exit code |
+//! | [`mode`] | whether `govern` and `kloc run` act, or only say what they would do |
 //! | [`output`] | what the commands write: documents, tables, streams, files |
 //! | [`procs`] | what `/proc` says of processes |
 //! | [`progress`] | what long work shows on a terminal |
@@ -69,6 +70,7 @@ mod kernel;
 mod kloc;
 mod man;
 mod metrics;
+mod mode;
 mod observing;
 mod output;
 mod plan;
