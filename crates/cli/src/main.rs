@@ -9,6 +9,7 @@
 //! | [`mode`] | whether `govern` and `kloc run` act, or only say what they would do |
 //! | [`output`] | what the commands write: documents, tables, streams, files |
 //! | [`procs`] | what `/proc` says of processes |
+//! | [`cgroups`] | how options name control groups, and which ones this process is in |
 //! | [`progress`] | what long work shows on a terminal |
 //! | [`records`] | the file of decisions that `--record` writes and `why` reads |
 //! | [`observing`] | what shows a run: options that `run` and `attach` share |

@@ -456,6 +456,60 @@ fn a_structure_of_more_than_twenty_fields_says_why() {
     assert!(unexplained(&of(21, " A field for each of its sides.")).is_empty());
 }
 
+/// The files and folders beside a source that has a table of them and does not name them in it.
+/// What only tests have (`#[cfg(test)]`) does not have to be there.
+fn not_told(source: &str, beside: &[String]) -> Vec<String> {
+    let rows = source.lines().filter(|line| line.starts_with("//! | "));
+    let named: BTreeSet<_> = rows
+        .flat_map(|row| row.split('`').skip(1).step_by(2))
+        .map(|name| name.strip_prefix("mod@").unwrap_or(name))
+        .collect();
+    let for_tests = |name: &str| {
+        let declared = format!("mod {name};");
+        let mut after = source.split("#[cfg(test)]\n").skip(1);
+        after.any(|rest| rest.lines().next().is_some_and(|line| line.ends_with(&declared)))
+    };
+    let missing = beside.iter().filter(|name| !named.contains(name.as_str()) && !for_tests(name));
+    missing.cloned().collect()
+}
+
+/// A table of files is how a reader enters a room.
+#[test]
+fn a_table_of_files_names_all_of_them() {
+    let mut files = Vec::new();
+    for krate in fs::read_dir(root().join("crates")).unwrap().flatten() {
+        sources(&krate.path().join("src"), &mut files);
+    }
+    let (mut found, mut tables) = (Vec::new(), 0);
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let stem = file.file_stem().unwrap().to_str().unwrap();
+        if !["//! | file | concept |", "//! | room | concept |"].iter().any(|h| text.contains(h)) {
+            continue;
+        }
+        tables += 1;
+        let is_head = ["mod", "lib", "main"].contains(&stem);
+        let folder =
+            if is_head { file.parent().unwrap().to_owned() } else { file.with_extension("") };
+        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let modules = entries.map(|entry| entry.path()).filter(|path| {
+            let is_source = path.extension().is_some_and(|extension| extension == "rs");
+            is_source && *path != file || path.join("mod.rs").exists()
+        });
+        let beside: Vec<_> =
+            modules.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+        let missing = not_told(&text, &beside);
+        found.extend(missing.iter().map(|name| format!("{}: {name}", file.display())));
+    }
+    assert!(tables > 30, "only {tables} tables were found");
+    assert!(found.is_empty(), "not in the table of files:\n{}", found.join("\n"));
+
+    let head = "//! | file | concept |\n//! | [`one`], [`run`](mod@run) | x |\n//! | `mod@two` | y |\n\n\
+                #[cfg(test)]\npub(crate) mod fixture;\nmod three;\n";
+    let beside = ["one", "run", "two", "three", "fixture"].map(str::to_owned);
+    assert_eq!(not_told(head, &beside), ["three"]);
+}
+
 /// No file of the pager lies flat but these.
 #[test]
 fn every_source_of_the_live_world_is_in_a_room() {

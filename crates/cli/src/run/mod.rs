@@ -7,6 +7,7 @@
 //! | [`library`] | finds the library that is loaded into it |
 //! | [`child`] | starts it, hands signals on, waits |
 //! | [`recorder`] | reads its statistics pages, writes its decisions down |
+//! | [`ended`] | what is kept of processes that have ended |
 //! | [`managed`] | a run whose memory is compressed |
 //! | [`engine`](mod@engine) | which engine: the pager, or the kernel |
 //! | [`kernel`] | the kernel serves the faults |
