@@ -357,7 +357,7 @@ const NO_NAMES: [&str; 4] = ["duty", "limbo", "sight", "mind"];
 /// These may be a part of a name that says what of (`lacks_spare_blocks`), and are none alone.
 const NO_WHOLE_NAMES: [&str; 3] = ["kept", "aside", "spare"];
 /// Crates in which they were names. (A volume's spare blocks are called so by everybody.)
-const THERE: [&str; 4] = ["live", "preload", "policy", "sim"];
+const THERE: [&str; 5] = ["kloc-live", "live", "preload", "policy", "sim"];
 
 fn hides(name: &str, whole: bool) -> bool {
     let parts = parts_of(name);
