@@ -4,9 +4,9 @@
 #
 #   bench/kloc/rocksdb.sh TARGET
 #
-# TARGET is the directory of what was built (target/release). db_bench is Debian's (rocksdb-tools). The
-# data are on ext4 on a loop device over memory. Settings: KLOC_SECONDS (30) a cell, KLOC_ROUNDS (3)
-# interleaved rounds, KLOC_GROUP_MIB (384) for the group, KLOC_KEYS (2000000) of 16 + 400 bytes.
+# TARGET is the directory of what was built (target/release). db_bench is Debian's (rocksdb-tools). Where
+# it takes place scene.sh says. Settings: KLOC_SECONDS (30) a cell, KLOC_ROUNDS (3) interleaved rounds,
+# KLOC_GROUP_MIB (384) for the group, KLOC_KEYS (2000000) of 16 + 400 bytes.
 #
 # Cases:
 #   small    the data are twice what the group has, reads follow no order: where it may gain
@@ -26,33 +26,13 @@ command -v db_bench >/dev/null || {
     echo "rocksdb.sh: db_bench is missing (scripts/setup.sh bench-kloc installs it)" >&2
     exit 77
 }
-work=$(mktemp -d /dev/shm/terrace-kloc-rocksdb.XXXXXX)
-group=
-loop=
-daemon=
-clean() {
-    if [ -n "$daemon" ]; then kill "$daemon" 2>/dev/null || true; fi
-    umount "$work/mount" 2>/dev/null || true
-    if [ -n "$loop" ]; then losetup -d "$loop" || true; fi
-    if [ -n "$group" ]; then rmdir "$group" 2>/dev/null || true; fi
-    rm -rf "$work"
-}
-trap clean EXIT
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=bench/kloc/scene.sh
+. "$here/scene.sh"
 
-truncate -s 6G "$work/disk"
-mkfs.ext4 -q -F "$work/disk"
-mkdir "$work/mount"
-loop=$(losetup --find --show "$work/disk")
-mount "$loop" "$work/mount"
-if [ -e /sys/fs/cgroup/memory/memory.limit_in_bytes ]; then
-    group=/sys/fs/cgroup/memory/terrace-kloc-rocksdb-$$
-    file=memory.limit_in_bytes
-else
-    group=/sys/fs/cgroup/terrace-kloc-rocksdb-$$
-    file=memory.max
-fi
-mkdir "$group"
-common=(--db="$work/mount/db" --num="$keys" --value_size=400 --cache_size=8388608
+scene rocksdb 6G
+scene_group
+common=(--db="$mount/db" --num="$keys" --value_size=400 --cache_size=8388608
     --compression_type=none --write_buffer_size=16777216 --target_file_size_base=8388608
     --max_bytes_for_level_base=67108864 --max_background_jobs=2 --histogram=1)
 # bench OPTION...: within the group.
@@ -64,7 +44,7 @@ bench() {
 }
 echo "filling" >&2
 bench --benchmarks=fillrandom,compact >"$work/filled"
-size=$(du -sm "$work/mount/db" | cut -f 1)
+size=$(du -sm "$mount/db" | cut -f 1)
 
 begin() {
     "$terrace" kloc run --mode enforce --cgroup "$group" --state "$work/state" >"$work/status" 2>&1 &
@@ -105,9 +85,9 @@ for name in "${cases[@]}"; do
     declare -A found=()
     for _ in $(seq "$rounds"); do
         for who in kernel ours; do
-            echo "$room" >"$group/$file"
+            group_limit "$room"
             # Each cell begins with what it brings itself.
-            for table in "$work"/mount/db/*.sst; do dd if="$table" iflag=nocache count=0 2>/dev/null; done
+            for table in "$mount"/db/*.sst; do dd if="$table" iflag=nocache count=0 2>/dev/null; done
             dropped="-"
             if [ "$who" = ours ]; then begin; fi
             bench --use_existing_db=1 --benchmarks=readwhilewriting --threads=2 --duration="$seconds" \

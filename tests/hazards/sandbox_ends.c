@@ -2,75 +2,38 @@
  * with its memory (clone with CLONE_VM), or has ended, or was never made. It ends as it asked to,
  * whichever way that is, and who goes on has all of the memory. So where the one under the filter is
  * the other process, which ends first. */
-#include "hazard.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sched.h>
-#include <sys/prctl.h>
-
-#define ALLOW(call)                                                            \
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1),                     \
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
-#define KILL(call)                                                             \
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1),                     \
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
-
-static const size_t bytes = 6 * QUARTER;
-static unsigned char *at;
-static char stack[64 * KIB] __attribute__((aligned(64)));
-/* Its end ends before the other's. */
-static int ended[2], checked[2];
+#include "filter.h"
+#include "outlives.h"
 
 enum way { BY__EXIT, BY_EXIT, BY_RETURN, BY_SYSCALL, BY_EXEC, WAYS };
 enum other { GOES_ON, HAS_ENDED, NEVER_MADE, ENDS_FIRST, OTHERS };
-
-static void install(const struct sock_filter *code, size_t length)
-{
-    struct sock_fprog program = {(unsigned short)length, (struct sock_filter *)code};
-    SYS(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == -1)
-        _exit(77);
-}
 
 /* From here on the calling thread may end its process, and nothing else. */
 static void forbid(void)
 {
     static const struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        NUMBER,
         ALLOW(exit_group),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        OTHERWISE(SECCOMP_RET_KILL_PROCESS),
     };
-    install(code, sizeof code / sizeof *code);
+    static const struct sock_fprog program = PROGRAM(code);
+    if (!set_filter(&program))
+        _exit(77);
 }
 
 /* The same for who executes another program, which needs more; but none of these. */
 static void forbid_most(void)
 {
     static const struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        NUMBER,
         KILL(futex), KILL(getpid), KILL(gettid), KILL(sched_yield), KILL(rt_sigprocmask),
         KILL(ioctl), KILL(kcmp), KILL(kill), KILL(madvise), KILL(clock_nanosleep),
         KILL(nanosleep), KILL(prctl), KILL(userfaultfd), KILL(write), KILL(clone), KILL(poll),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        OTHERWISE(SECCOMP_RET_ALLOW),
     };
-    install(code, sizeof code / sizeof *code);
-}
-
-static int goes_on(void *argument)
-{
-    (void)argument;
-    char byte;
-    close(ended[1]);
-    /* Until the other is gone. */
-    CHECK(read(ended[0], &byte, 1) == 0);
-    usleep(20000);
-    verify(at, bytes, 1);
-    unsigned char *more = map(4 * QUARTER);
-    fill(more, 4 * QUARTER, 2);
-    verify(more, 4 * QUARTER, 2);
-    CHECK(write(checked[1], "k", 1) == 1);
-    syscall(SYS_exit_group, 0);
-    return 0;
+    static const struct sock_fprog program = PROGRAM(code);
+    if (!set_filter(&program))
+        _exit(77);
 }
 
 static int ends_at_once(void *argument)
@@ -112,11 +75,6 @@ static int filtered(void *argument)
     return 0;
 }
 
-static pid_t make(int (*entry)(void *), void *argument)
-{
-    return (pid_t)SYS(clone(entry, stack + sizeof stack, CLONE_VM | SIGCHLD, argument));
-}
-
 static int first(enum way way, enum other other)
 {
     at = map(bytes);
@@ -125,12 +83,12 @@ static int first(enum way way, enum other other)
     if (other == GOES_ON) {
         close(ended[0]);
         SYS(pipe(ended));
-        make(goes_on, NULL);
+        clone_vm(goes_on, NULL, 0);
     } else if (other == HAS_ENDED) {
-        pid_t process = make(ends_at_once, NULL);
+        pid_t process = clone_vm(ends_at_once, NULL, 0);
         wait_ok(process);
     } else if (other == ENDS_FIRST) {
-        pid_t process = make(filtered, &way);
+        pid_t process = clone_vm(filtered, &way, 0);
         wait_ok(process);
         verify(at, bytes, 1);
         churn();

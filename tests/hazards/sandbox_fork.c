@@ -1,29 +1,21 @@
 /* A thread under a filter forks: the child and all that it creates are under it as well. The
  * filter forbids what a memory manager needs, by refusing it and by death; the child has all
  * its memory all the same, and so have its children, and the parent goes on. */
-#include "hazard.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-
-#define ALLOW(call)                                                            \
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1),                     \
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+#include "filter.h"
 
 static const size_t bytes = 6 * QUARTER;
 
 static bool filter(uint32_t otherwise)
 {
     struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        NUMBER,
         ALLOW(read), ALLOW(write), ALLOW(exit_group), ALLOW(futex), ALLOW(rt_sigprocmask),
         ALLOW(gettid), ALLOW(getpid), ALLOW(sched_yield), ALLOW(clock_nanosleep),
         ALLOW(clone), ALLOW(set_robust_list), ALLOW(wait4), ALLOW(rseq),
-        BPF_STMT(BPF_RET | BPF_K, otherwise),
+        OTHERWISE(otherwise),
     };
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
-    SYS(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+    struct sock_fprog program = PROGRAM(code);
+    return set_filter(&program);
 }
 
 static void sandboxed(uint32_t otherwise)

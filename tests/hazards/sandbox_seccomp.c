@@ -1,14 +1,7 @@
 /* The main thread locks itself into a filter that allows it little more than
  * reading, writing and ending, as sandboxes do before they touch untrusted
  * input. Faults are no system calls: memory must go on working. */
-#include "hazard.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-
-#define ALLOW(call)                                                            \
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1),                     \
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+#include "filter.h"
 
 int main(void)
 {
@@ -18,13 +11,12 @@ int main(void)
     churn();
     int fd = temp_file();
     struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        NUMBER,
         ALLOW(read), ALLOW(write), ALLOW(lseek), ALLOW(exit_group), ALLOW(rt_sigreturn), ALLOW(futex),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        OTHERWISE(SECCOMP_RET_ERRNO | EPERM),
     };
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
-    SYS(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == -1)
+    struct sock_fprog program = PROGRAM(code);
+    if (!set_filter(&program))
         skip("seccomp filters are not allowed here");
     CHECK(mmap(NULL, QUARTER, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == EPERM);
     verify(at, bytes, 1);

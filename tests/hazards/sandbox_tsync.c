@@ -2,14 +2,7 @@
  * tools install it: whatever a memory manager in the process does by system calls ends with
  * it, at worst by the whole program being killed. Memory must go on working, in threads that
  * existed before, too; and in strict mode, which allows a thread its own end only. */
-#include "hazard.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-
-#define ALLOW(call)                                                            \
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1),                     \
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+#include "filter.h"
 
 static const size_t bytes = 6 * QUARTER;
 static unsigned char *at, *fresh;
@@ -18,12 +11,12 @@ static atomic_int step;
 static long filter(uint32_t otherwise, struct sock_fprog *none)
 {
     struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        NUMBER,
         ALLOW(read), ALLOW(write), ALLOW(exit), ALLOW(exit_group), ALLOW(futex), ALLOW(rt_sigprocmask),
         ALLOW(madvise), ALLOW(munmap), ALLOW(rseq), ALLOW(set_robust_list),
-        BPF_STMT(BPF_RET | BPF_K, otherwise),
+        OTHERWISE(otherwise),
     };
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    struct sock_fprog program = PROGRAM(code);
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, none ? none : &program);
 }
 

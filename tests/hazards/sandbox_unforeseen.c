@@ -2,14 +2,7 @@
  * not by the C library. What a memory manager in the process then has no right to do, it cannot
  * do: such a program goes on right, or ends at once and says so. It neither hangs nor reads
  * what it never wrote. */
-#include "hazard.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-
-#define REFUSE(call)                                                           \
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1),                     \
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM)
+#include "filter.h"
 
 static long instruction(long number, long a, long b, long c)
 {
@@ -25,11 +18,11 @@ static void sandboxed(void)
     fill(at, bytes, 1);
     churn();
     struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        NUMBER,
         REFUSE(ioctl),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        OTHERWISE(SECCOMP_RET_ALLOW),
     };
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    struct sock_fprog program = PROGRAM(code);
     SYS(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     if (instruction(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, (long)&program) != 0)
         _exit(77);

@@ -6,8 +6,10 @@
 //! | [`args`] | the command line as data; help, man pages and completions come from it |
 //! | [`effects`] | options that would do nothing are refused |
 //! | [`failure`] | errors: one line on stderr, and the exit code |
+//! | [`mode`] | whether `govern` and `kloc run` act, or only say what they would do |
 //! | [`output`] | what the commands write: documents, tables, streams, files |
 //! | [`procs`] | what `/proc` says of processes |
+//! | [`cgroups`] | how options name control groups, and which ones this process is in |
 //! | [`progress`] | what long work shows on a terminal |
 //! | [`records`] | the file of decisions that `--record` writes and `why` reads |
 //! | [`observing`] | what shows a run: options that `run` and `attach` share |
@@ -69,6 +71,7 @@ mod kernel;
 mod kloc;
 mod man;
 mod metrics;
+mod mode;
 mod observing;
 mod output;
 mod plan;

@@ -15,6 +15,7 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 use serde_json::Value;
 use snapbox::cmd::{Command, cargo_bin};
+use terrace_sampler::ProcStat;
 
 const PAGE: usize = 4096;
 const PAGES: usize = 5 * 1024;
@@ -240,7 +241,7 @@ impl Waiting {
             let mut threads = fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap();
             threads.all(|thread| {
                 let stat = fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
-                stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+                ProcStat::parse(&stat).is_some_and(|stat| stat.state() == Some('T'))
             })
         });
     }

@@ -45,10 +45,13 @@ fn first_texts(source: &str) -> BTreeSet<String> {
     texts.map(|(text, _)| text).filter(|text| is_term(text)).map(str::to_owned).collect()
 }
 
-/// The heads of tables.
+/// The words in the heads of tables: "mapped, most" is two, and "cost, cycles (realised)" three.
 fn heads(source: &str) -> BTreeSet<String> {
-    let lists = between(source, "table([", "]");
-    lists.flat_map(|list| list.split('"').skip(1).step_by(2)).map(str::to_owned).collect()
+    let calls = source.split("table(").skip(1);
+    let lists = calls.filter_map(|rest| rest.trim_start().strip_prefix('[')?.split_once(']'));
+    let heads = lists.flat_map(|(list, _)| list.split('"').skip(1).step_by(2));
+    let words = heads.flat_map(|head| head.split([',', '(', ')'])).map(str::trim);
+    words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
 /// The names of an enum's variants, `=> "promote"`.
@@ -74,10 +77,7 @@ fn every_word_of_reports_series_and_prices_is_in_the_glossary() {
     for path in ["crates/cli/src/run/render.rs", "crates/cli/src/attach/render.rs"] {
         let source = source(path);
         printed.extend(first_texts(&source));
-        // "mapped, most" is two words.
-        for head in heads(&source) {
-            printed.extend(head.split(", ").map(str::to_owned));
-        }
+        printed.extend(heads(&source));
     }
     for path in [
         "crates/report/src/openmetrics/mod.rs",
@@ -100,7 +100,16 @@ fn every_word_of_reports_series_and_prices_is_in_the_glossary() {
     // Its sentences explain themselves; its names do not.
     printed.extend(names(&outside).into_iter().filter(|name| !name.contains(' ')));
 
-    for known in ["thrashing", "store_content", "TLB shootdown", "FORCED", "not-asked", "lately"] {
+    for known in [
+        "thrashing",
+        "store_content",
+        "TLB shootdown",
+        "FORCED",
+        "not-asked",
+        "lately",
+        "last after",
+        "realised",
+    ] {
         assert!(printed.contains(known), "`{known}` was not found in the sources");
     }
     let glossary = glossary();
@@ -348,7 +357,7 @@ const NO_NAMES: [&str; 4] = ["duty", "limbo", "sight", "mind"];
 /// These may be a part of a name that says what of (`lacks_spare_blocks`), and are none alone.
 const NO_WHOLE_NAMES: [&str; 3] = ["kept", "aside", "spare"];
 /// Crates in which they were names. (A volume's spare blocks are called so by everybody.)
-const THERE: [&str; 4] = ["live", "preload", "policy", "sim"];
+const THERE: [&str; 5] = ["kloc-live", "live", "preload", "policy", "sim"];
 
 fn hides(name: &str, whole: bool) -> bool {
     let parts = parts_of(name);
@@ -445,6 +454,60 @@ fn a_structure_of_more_than_twenty_fields_says_why() {
     assert_eq!(unexplained(&of(21, "")), ["Thing"]);
     assert!(unexplained(&of(20, "")).is_empty());
     assert!(unexplained(&of(21, " A field for each of its sides.")).is_empty());
+}
+
+/// The files and folders beside a source that has a table of them and does not name them in it.
+/// What only tests have (`#[cfg(test)]`) does not have to be there.
+fn not_told(source: &str, beside: &[String]) -> Vec<String> {
+    let rows = source.lines().filter(|line| line.starts_with("//! | "));
+    let named: BTreeSet<_> = rows
+        .flat_map(|row| row.split('`').skip(1).step_by(2))
+        .map(|name| name.strip_prefix("mod@").unwrap_or(name))
+        .collect();
+    let for_tests = |name: &str| {
+        let declared = format!("mod {name};");
+        let mut after = source.split("#[cfg(test)]\n").skip(1);
+        after.any(|rest| rest.lines().next().is_some_and(|line| line.ends_with(&declared)))
+    };
+    let missing = beside.iter().filter(|name| !named.contains(name.as_str()) && !for_tests(name));
+    missing.cloned().collect()
+}
+
+/// A table of files is how a reader enters a room.
+#[test]
+fn a_table_of_files_names_all_of_them() {
+    let mut files = Vec::new();
+    for krate in fs::read_dir(root().join("crates")).unwrap().flatten() {
+        sources(&krate.path().join("src"), &mut files);
+    }
+    let (mut found, mut tables) = (Vec::new(), 0);
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let stem = file.file_stem().unwrap().to_str().unwrap();
+        if !["//! | file | concept |", "//! | room | concept |"].iter().any(|h| text.contains(h)) {
+            continue;
+        }
+        tables += 1;
+        let is_head = ["mod", "lib", "main"].contains(&stem);
+        let folder =
+            if is_head { file.parent().unwrap().to_owned() } else { file.with_extension("") };
+        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let modules = entries.map(|entry| entry.path()).filter(|path| {
+            let is_source = path.extension().is_some_and(|extension| extension == "rs");
+            is_source && *path != file || path.join("mod.rs").exists()
+        });
+        let beside: Vec<_> =
+            modules.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+        let missing = not_told(&text, &beside);
+        found.extend(missing.iter().map(|name| format!("{}: {name}", file.display())));
+    }
+    assert!(tables > 30, "only {tables} tables were found");
+    assert!(found.is_empty(), "not in the table of files:\n{}", found.join("\n"));
+
+    let head = "//! | file | concept |\n//! | [`one`], [`run`](mod@run) | x |\n//! | `mod@two` | y |\n\n\
+                #[cfg(test)]\npub(crate) mod fixture;\nmod three;\n";
+    let beside = ["one", "run", "two", "three", "fixture"].map(str::to_owned);
+    assert_eq!(not_told(head, &beside), ["three"]);
 }
 
 /// No file of the pager lies flat but these.

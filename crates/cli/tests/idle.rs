@@ -11,6 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use common::{compile, is_supported, preload, terrace};
+use terrace_sampler::ProcStat;
 
 /// What is allowed, of one processor: what was promised. Measured: 0.1 %; a thread that
 /// spins takes up to 100 %.
@@ -142,10 +143,8 @@ impl Run {
 /// `utime` and `stime` of a process or a thread.
 fn time_in(stat: &str) -> Duration {
     let text = fs::read_to_string(stat).unwrap();
-    // The second field is a name, which may contain anything.
-    let fields: Vec<&str> = text.rsplit_once(") ").unwrap().1.split(' ').collect();
-    let ticks = |field: usize| fields[field - 3].parse::<u64>().unwrap();
-    Duration::from_secs_f64((ticks(14) + ticks(15)) as f64 / TICKS)
+    let ticks = ProcStat::parse(&text).unwrap().cpu_ticks().unwrap();
+    Duration::from_secs_f64(ticks as f64 / TICKS)
 }
 
 /// Ticks a second in what procfs tells (`USER_HZ`): 100 on every x86-64 Linux.

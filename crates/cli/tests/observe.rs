@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{ask, compile, has_program, is_supported, preload, run};
+use terrace_core::Xorshift;
 use terrace_shown::is_missing;
 
 /// Uses four times a budget of 16 MiB, most of it rarely, until its standard
@@ -593,12 +594,9 @@ fn the_documented_examples_work() {
     }
     let dir = tempfile::tempdir().unwrap();
     let mut numbers = String::new();
-    let mut x = 88_172_645_463_325_252u64;
+    let mut random = Xorshift::new(88_172_645_463_325_252);
     for _ in 0..700_000 {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        numbers += &format!("{}\n", x >> 32);
+        numbers += &format!("{}\n", random.draw() >> 32);
     }
     fs::write(dir.path().join("numbers.txt"), numbers).unwrap();
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/observability.md");

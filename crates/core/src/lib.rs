@@ -20,6 +20,7 @@
 //! | [`machine`] | machine files |
 //! | [`detail`] | their part about cores, caches and TLBs |
 //! | [`numa`] | their parts about several sockets, hidden memory and power |
+//! | [`dram_cache`] | their part about DRAM as a cache of slower memory |
 //! | [`text`] | files that people write |
 //! | [`shelf`] | machine, memory and ladder files by name |
 //! | [`ladder`] | ladder files: the tiers of a running program |

@@ -17,6 +17,7 @@
 //! | [`survey`](mod@survey) | which pages are absent, and which of them can be brought back |
 //! | [`content`] | the content of a page that is absent |
 //! | [`write`](mod@write) | the completed dump |
+//! | `sample` | a small dump made by hand, for tests and for fuzzing to begin with |
 
 #![forbid(unsafe_code)]
 

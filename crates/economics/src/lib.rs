@@ -16,6 +16,7 @@
 //! | `movement` | what moving the bytes costs |
 //! | `promote`, `demote`, `exchange`, `prezero`, `collapse`, `context`, `split`, `first_touch`, `populate`, `place`, `compact` | the models, one action each |
 //! | [`division`] | the model of dividing one budget between a program's memory and its files' |
+//! | [`packing`] | how tightly a page that leaves is packed |
 //! | `observe` | the models of looking, and of rates |
 //! | `guard` | what exploring may cost, hold-outs, and the kill switch |
 //! | [`model`] | from an action to its model; where a decision turns |

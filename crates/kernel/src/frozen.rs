@@ -40,15 +40,15 @@ pub struct Freezer {
 
 /// What a group had in DRAM when it was frozen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
+struct FrozenGroup {
     schema: u32,
     directory: PathBuf,
-    processes: Vec<KeptProcess>,
+    processes: Vec<FrozenProcess>,
 }
 
 /// The same of a process, which is known by its number and when it began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct KeptProcess {
+struct FrozenProcess {
     process: u32,
     started: u64,
     /// Start and length of what was resident.
@@ -161,21 +161,24 @@ impl Freezer {
 
     fn put_out(&self, records: &Path) -> io::Result<Moved> {
         let mut moved = Moved::default();
-        let mut kept =
-            Kept { schema: SCHEMA, directory: self.directory.clone(), processes: Vec::new() };
+        let mut frozen = FrozenGroup {
+            schema: SCHEMA,
+            directory: self.directory.clone(),
+            processes: Vec::new(),
+        };
         for process in self.members() {
             moved.processes += 1;
             match (resident(process), started(process)) {
                 (Ok(ranges), Some(started)) => {
-                    kept.processes.push(KeptProcess { process, started, ranges });
+                    frozen.processes.push(FrozenProcess { process, started, ranges });
                 }
                 (Err(e), _) if !is_gone(&e) => return Err(e),
                 _ => moved.skipped += 1,
             }
         }
         // Before it leaves: whoever is killed in between leaves a group that can be thawed well.
-        Records::open(records)?.write(&self.record()?, &kept)?;
-        for one in &kept.processes {
+        Records::open(records)?.write(&self.record()?, &frozen)?;
+        for one in &frozen.processes {
             match ProcessHandle::open(one.process)
                 .and_then(|handle| handle.advise(Advice::PageOut, &one.ranges))
             {
@@ -213,9 +216,10 @@ impl Freezer {
             let _lock = Records::open(records)?;
             read(&path)?
         };
-        let kept: Kept = serde_json::from_str(&text).map_err(|e| named(&path, &e.into()))?;
-        let is_it = kept.schema == SCHEMA && kept.directory == self.directory;
-        for one in kept.processes.iter().filter(|_| is_it) {
+        let frozen: FrozenGroup =
+            serde_json::from_str(&text).map_err(|e| named(&path, &e.into()))?;
+        let is_it = frozen.schema == SCHEMA && frozen.directory == self.directory;
+        for one in frozen.processes.iter().filter(|_| is_it) {
             if started(one.process) != Some(one.started) {
                 moved.skipped += 1;
                 continue;
@@ -233,7 +237,7 @@ impl Freezer {
     }
 }
 
-impl KeptProcess {
+impl FrozenProcess {
     fn memory(&self) -> Bytes {
         Bytes(self.ranges.iter().map(|(_, length)| length).sum())
     }
@@ -294,9 +298,10 @@ mod tests {
         let freezer = Freezer::of(&group).unwrap();
         let records = root.path().join("records");
         let us = std::process::id();
-        let process = KeptProcess { process: us, started: 1, ranges: vec![(4096, 4096)] };
-        let kept = Kept { schema: SCHEMA, directory: group.clone(), processes: vec![process] };
-        Records::open(&records).unwrap().write(&freezer.record().unwrap(), &kept).unwrap();
+        let process = FrozenProcess { process: us, started: 1, ranges: vec![(4096, 4096)] };
+        let frozen =
+            FrozenGroup { schema: SCHEMA, directory: group.clone(), processes: vec![process] };
+        Records::open(&records).unwrap().write(&freezer.record().unwrap(), &frozen).unwrap();
 
         let moved = freezer.thaw(&records).unwrap();
 

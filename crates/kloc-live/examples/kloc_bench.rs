@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use terrace_core::Xorshift;
+
 const PAGE: usize = 4096;
 /// What a file of B takes, as a part of the group: 4 MiB of 256.
 const FILES: usize = 64;
@@ -204,18 +206,6 @@ fn misses(terrace: &Path, directory: &Path, group: &Path) {
     }
 }
 
-/// Numbers that look random, the same each time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
-}
-
 /// A buffer for `O_DIRECT`: aligned to pages.
 fn aligned(buffer: &mut [u8], length: usize) -> &mut [u8] {
     let skip = buffer.as_ptr().align_offset(PAGE);
@@ -279,7 +269,7 @@ fn cell(directory: &Path, group: &Path, policy: &str, mix: &str) {
     if scan {
         (0..scanned).for_each(|n| write(n, content));
     }
-    let mut random = Random(88_172_645_463_325_252);
+    let mut random = Xorshift::new(88_172_645_463_325_252);
     let mut page = [0u8; PAGE];
     let (mut missed, mut total) = (0u64, 0u64);
     let mut again = Vec::new();
@@ -300,7 +290,7 @@ fn cell(directory: &Path, group: &Path, policy: &str, mix: &str) {
             fs::remove_file(name(cycle - 32)).expect("removed");
         }
         for _ in 0..reads {
-            let offset = random.below(hot / PAGE) * PAGE;
+            let offset = (random.draw() % (hot / PAGE) as u64) as usize * PAGE;
             let opened = reopens.then(|| File::open(&a).expect("there"));
             let file = opened.as_ref().unwrap_or(&kept);
             let hit = read_at(file, &mut page, offset, libc::RWF_NOWAIT).is_ok_and(|n| n == PAGE);

@@ -17,6 +17,9 @@
 //! | [`crash`] | failures everywhere |
 //! | [`fault`] | mistakes that crashes must find |
 //! | [`clock`] | simulated time: caches and memories |
+//! | `lru` | which of a few keys was used least recently: what a small TLB knows |
+//! | `touched` | which lines were stored to |
+//! | `volatile` | pages in DRAM, which a failure takes away |
 //! | [`costs`] | what processors take |
 //! | [`run`] | whole programs under a scheme, timed |
 //! | [`folded`] | programs folded into few megabytes |

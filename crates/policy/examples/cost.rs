@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use terrace_core::{
     Access, Bytes, ContextId, FaultKind, Nanos, PageNo, PageRef, PageSize, Plan, Region, RegionId,
-    Sample, SampleSource, Telemetry, TierTelemetry,
+    Sample, SampleSource, Telemetry, TierTelemetry, Xorshift,
 };
 use terrace_policy::{HeMem, HeMemConfig, Policy};
 
@@ -48,16 +48,10 @@ fn main() {
     report("fault", start, u64::from(PAGES));
 
     // Uniform over everything: the worst case for caches and for class changes.
-    let mut state = 88_172_645_463_325_252_u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = Xorshift::new(88_172_645_463_325_252);
     let samples: Vec<Sample> = (0..SAMPLES)
         .map(|_| {
-            let bits = next();
+            let bits = random.draw();
             Sample {
                 page: page((bits >> 8) as u32 % PAGES),
                 access: if bits & 1 == 0 { Access::Read } else { Access::Write },

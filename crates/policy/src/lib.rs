@@ -21,9 +21,13 @@
 //! | [`hscc`] | DRAM as a cache of pages whose misses were counted |
 //! | [`oracle`] | knows the future |
 //! | [`roster`] | what every policy keeps straight: places, lists, proposals |
+//! | `regions` | the regions that a policy knows, and choices along the tiers |
+//! | `dense` | state of each page that costs memory only where pages are in use |
+//! | `groups` | decisions about several pages at once |
 //! | `bins` | pages by how often they were sampled |
 //! | [`hints`] | hint faults |
 //! | `sketch` | how often something was seen, in a few bits |
+//! | `fifo` | first-in first-out lists of pages |
 //! | `lru` | pages by when they were last seen used |
 //! | [`packed`] | the same in few bytes, without allocating |
 //! | [`pace`] | how much room was free in a recorded run |

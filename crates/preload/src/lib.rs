@@ -6,8 +6,13 @@
 //! | [`state`] | dormant, active, off; and the way from one to the next |
 //! | [`mapping`] | `mmap`, `munmap`: large mappings go into the window |
 //! | [`collapse`] | huge pages that the program asks for |
+//! | [`remap`] | `mremap` |
+//! | [`mapped`] | how much is mapped that is to be managed, as long as nothing is |
+//! | [`room`] | what is given back before the program hears that there is no memory |
 //! | [`malloc`] | the allocator's large requests, and the growth of the heap |
 //! | [`arenas`] | the C library's per-thread heaps |
+//! | [`places`] | memory that the program wants at an address of its own choice |
+//! | [`own_faults`] | programs that use userfaultfd themselves |
 //! | [`forking`] | `fork` |
 //! | [`fork_reset`] | what a forked child does with each thing of ours |
 //! | [`ending`] | `_exit`, and the return from `main` |

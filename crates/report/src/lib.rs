@@ -7,6 +7,7 @@
 //! | file | concept |
 //! |---|---|
 //! | [`attach`] | the report of memory whose pages stay mapped, and its rates |
+//! | `gather` | puts statistics pages together into a report |
 //! | [`govern`] | the report of a group that was governed |
 //! | [`html`] | a recorded run as one page |
 //! | [`in_place`] | how much slower a program ran whose pages stay mapped |

@@ -18,6 +18,7 @@
 //! | [`pagemap`] | a process's page table, as the kernel shows it |
 //! | [`watchers`] | several samplers under a common cap |
 //! | [`proc_stat`] | a process's line in `/proc/PID/stat` |
+//! | `sys` | clocks, and the processor time of a process of the kernel |
 
 pub mod attribution;
 pub mod choose;

@@ -21,6 +21,7 @@
 //! | [`trace`] | recorded accesses: our format and those of others |
 //! | [`validation`] | ours beside references |
 //! | [`reproduce`] | published results, ours beside theirs |
+//! | `error` | why a simulation cannot be set up |
 //!
 //! `docs/simulator.md` says what is modelled, how, and what is not.
 

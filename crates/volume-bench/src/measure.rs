@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use terrace_core::{Xorshift, splitmix64};
 
 use crate::target::{Client, Target};
 
@@ -179,15 +180,10 @@ fn run(client: &mut dyn Client, capacity: u64, job: Job, plan: Plan, seed: u64) 
     if places == 0 {
         return Err(io::Error::other("it is smaller than one operation"));
     }
-    // xorshift64*: positions need no better randomness, and it costs no time.
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = move || {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    };
-    let mut place = next() % places;
+    // Positions need no better randomness, and it costs no time.
+    let mut random = Xorshift::new(splitmix64(seed));
+    let mut any_place = move || random.below(places).unwrap_or(0);
+    let mut place = any_place();
     let start = Instant::now();
     let cpu = processor_time();
     let (mut count, mut times) = (0, Vec::new());
@@ -198,8 +194,7 @@ fn run(client: &mut dyn Client, capacity: u64, job: Job, plan: Plan, seed: u64) 
             Way::Write => client.write(at, buffer.get())?,
         }
         place = match job.order {
-            // The high bits are the better ones; a multiplication is a cheaper remainder.
-            Order::Random => ((u128::from(next()) * u128::from(places)) >> 64) as u64,
+            Order::Random => any_place(),
             Order::Sequential if place + 1 == places => 0,
             Order::Sequential => place + 1,
         };

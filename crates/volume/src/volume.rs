@@ -47,7 +47,7 @@ pub struct Volume<P: Pm> {
     unreadable: BTreeMap<u64, Damage>,
     pub(crate) slots: Box<[Slot]>,
     /// How many of them, from the last on, are kept for requests that come on any thread.
-    kept: AtomicUsize,
+    kept_lanes: AtomicUsize,
     /// Sectors that a lane writes between two fences.
     pub(crate) batch: usize,
     free: Mutex<Free>,
@@ -99,7 +99,7 @@ impl<P: Pm> Volume<P> {
             damage: scan.damage,
             unreadable,
             slots: (0..lanes.min(1024)).map(|_| Slot::default()).collect(),
-            kept: AtomicUsize::new(0),
+            kept_lanes: AtomicUsize::new(0),
             batch: batch as usize,
             free: Mutex::new(scan.free),
             group: kept.map(Group::new),
@@ -164,14 +164,14 @@ impl<P: Pm> Volume<P> {
 
     /// Lanes that [`Volume::lane`] has: all but those that a served file keeps for itself.
     pub fn lanes_to_take(&self) -> usize {
-        self.lanes() - self.kept.load(Ordering::Relaxed)
+        self.lanes() - self.kept_lanes.load(Ordering::Relaxed)
     }
 
     /// Keeps lanes for requests that must not find all of them taken: so many, if there are twice as
     /// many, and one at least. How many it keeps.
     pub(crate) fn keep_lanes(&self, wanted: usize) -> usize {
         let kept = wanted.min(self.lanes() / 2).max(1);
-        self.kept.store(kept, Ordering::Relaxed);
+        self.kept_lanes.store(kept, Ordering::Relaxed);
         kept
     }
 

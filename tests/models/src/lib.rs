@@ -14,13 +14,6 @@ pub mod workers {
     pub mod idle_priority {
         /// There are none here.
         pub fn call_all() {}
-
-        /// As its tests have it.
-        #[cfg(test)]
-        pub mod tests {
-            /// Nobody is called back here.
-            pub static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-        }
     }
 }
 

@@ -203,11 +203,7 @@ impl Options {
 
 /// Every hazard in every environment, plain before managed.
 pub fn cases(options: &Options) -> Result<Vec<Case>, String> {
-    let mut sources: Vec<PathBuf> = fs::read_dir(directory())
-        .map_err(|e| format!("{}: {e}", directory().display()))?
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
-        .collect();
+    let mut sources = files("c")?;
     sources.sort();
     let programs = compile(&sources, options.jobs)?;
     // `HAZARD_PLAIN=only` is for writing programs before there is anything to test.
@@ -390,6 +386,14 @@ fn directory() -> PathBuf {
     terrace::root().join("tests/hazards")
 }
 
+/// The suite's files with this extension.
+fn files(wanted: &str) -> Result<Vec<PathBuf>, String> {
+    let all = fs::read_dir(directory()).map_err(|e| format!("{}: {e}", directory().display()))?;
+    let paths = all.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+    let has_it = |path: &PathBuf| path.extension().is_some_and(|extension| extension == wanted);
+    Ok(paths.filter(has_it).collect())
+}
+
 pub(crate) fn name(program: &Path) -> String {
     program.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -399,9 +403,7 @@ pub(crate) fn name(program: &Path) -> String {
 fn compile(sources: &[PathBuf], jobs: usize) -> Result<Vec<PathBuf>, String> {
     let target = terrace::target().join("hazards");
     fs::create_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))?;
-    let headers = ["hazard.h", "own_userfaultfd.h", "own_allocator.h", "allocations.h"]
-        .map(|name| modified(&directory().join(name)));
-    let header = headers.into_iter().max().flatten();
+    let header = files("h")?.iter().filter_map(|header| modified(header)).max();
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let next = AtomicUsize::new(0);
     let one = |source: &PathBuf| -> Result<PathBuf, String> {

@@ -6,7 +6,7 @@ use terrace_core::Bytes;
 use terrace_report::{AttachReport, InPlaceSlowdown, share};
 
 use crate::output::{count, counted, facts, percent, table};
-use crate::run::render::{accounts, section};
+use crate::run::render::{accounts, more, section};
 
 /// Regions that the report shows; JSON has them all.
 const TOP_REGIONS: usize = 8;
@@ -170,9 +170,8 @@ fn region_table(report: &AttachReport) -> String {
             ]
         })
         .collect();
-    let more = report.regions.len().saturating_sub(TOP_REGIONS);
-    let tail = if more > 0 { format!("and {more} more\n") } else { String::new() };
-    table(["regions", "process", "pages", "in tiers"], &rows) + &tail
+    table(["regions", "process", "pages", "in tiers"], &rows)
+        + &more(report.regions.len(), rows.len())
 }
 
 #[cfg(test)]

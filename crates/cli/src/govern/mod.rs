@@ -38,6 +38,7 @@ use crate::attach::percent;
 use crate::cgroups;
 use crate::failure::Failure;
 use crate::metrics::Listen;
+use crate::mode::Mode;
 use crate::output::{self, Files, Kind, Output};
 
 /// Take memory from a program or a control group as far as its slowdown allows.
@@ -94,26 +95,6 @@ pub(crate) struct Args {
     /// there is none, for as long as it runs.
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
-}
-
-/// What is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Looks.
-    Observe,
-    /// Puts memory out.
-    Enforce,
-}
-
-impl Mode {
-    const ALL: [Self; 2] = [Self::Observe, Self::Enforce];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Observe => "observe",
-            Self::Enforce => "enforce",
-        }
-    }
 }
 
 impl Args {

@@ -6,12 +6,13 @@ use std::time::Duration;
 use terrace_core::Bytes;
 use terrace_kernel::setup::{Wish, WishedGroup};
 
+use super::Args;
 use super::served::Served;
 use super::session::Session;
-use super::{Args, Mode};
 use crate::failure::Failure;
 use crate::kernel::machine_memory;
 use crate::kernel::made::Made;
+use crate::mode::Mode;
 use crate::output::{self, Output};
 use crate::run::child::{Running, Watch, exit_code};
 

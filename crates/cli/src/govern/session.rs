@@ -14,8 +14,9 @@ use terrace_live::sys;
 use terrace_report::End;
 use terrace_report::govern::{GovernReport, Idle};
 
-use super::{Args, Mode, render};
+use super::{Args, render};
 use crate::failure::Failure;
+use crate::mode::Mode;
 use crate::output;
 
 /// How often is looked, and memory put out.

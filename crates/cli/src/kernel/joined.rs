@@ -75,14 +75,14 @@ pub(crate) struct Run {
 
 enum State {
     /// This process.
-    Keeps(Box<Session>),
+    Keeper(Box<Session>),
     /// Another one.
-    Kept(Box<Kept>),
+    Member(Box<Member>),
     /// Nobody any more.
     Lost,
 }
 
-struct Kept {
+struct Member {
     joined: Joined,
     program: Vec<String>,
     made: Made,
@@ -94,7 +94,7 @@ struct Kept {
 impl Run {
     /// A program whose budget this process keeps.
     pub(crate) fn of(session: Session) -> Self {
-        Self { state: State::Keeps(Box::new(session)) }
+        Self { state: State::Keeper(Box::new(session)) }
     }
 
     /// A program that has joined another run.
@@ -105,22 +105,24 @@ impl Run {
         (json, quiet): (bool, bool),
     ) -> Self {
         let started = Instant::now();
-        Self { state: State::Kept(Box::new(Kept { joined, program, made, json, quiet, started })) }
+        Self {
+            state: State::Member(Box::new(Member { joined, program, made, json, quiet, started })),
+        }
     }
 
     /// Takes over if the one that kept the budget has ended.
     fn look(&mut self) -> Duration {
-        let State::Kept(kept) = &mut self.state else { return LOOK };
+        let State::Member(member) = &mut self.state else { return LOOK };
         // The last that it was told.
-        if let Some(budget) = runs::budget_of(kept.joined.run) {
-            kept.joined.budget = budget;
+        if let Some(budget) = runs::budget_of(member.joined.run) {
+            member.joined.budget = budget;
         }
-        match kept.made.keep() {
+        match member.made.keep() {
             Ok(false) => LOOK,
             Ok(true) => match std::mem::replace(&mut self.state, State::Lost) {
-                State::Kept(kept) => {
-                    match kept.take_over() {
-                        Ok(session) => self.state = State::Keeps(Box::new(session)),
+                State::Member(member) => {
+                    match member.take_over() {
+                        Ok(session) => self.state = State::Keeper(Box::new(session)),
                         Err(failure) => {
                             failure.report();
                         }
@@ -143,11 +145,11 @@ impl Run {
     /// The program has ended.
     pub(crate) fn conclude(self, end: End, tell: impl FnOnce(&str) -> Result<(), Failure>) {
         match self.state {
-            State::Keeps(session) => {
+            State::Keeper(session) => {
                 session.conclude(Some(end), tell);
             }
-            State::Kept(kept) => {
-                if let Err(failure) = kept.text(Some(end)).and_then(|text| tell(&text)) {
+            State::Member(member) => {
+                if let Err(failure) = member.text(Some(end)).and_then(|text| tell(&text)) {
                     failure.report();
                 }
             }
@@ -156,7 +158,7 @@ impl Run {
     }
 }
 
-impl Kept {
+impl Member {
     fn take_over(self) -> Result<Session, Failure> {
         let Self { joined, program, made, json, quiet, .. } = self;
         if !quiet {
@@ -242,15 +244,15 @@ struct Told<'a> {
 impl Watch for Run {
     fn poll(&mut self) -> Duration {
         match &mut self.state {
-            State::Keeps(session) => session.poll(),
+            State::Keeper(session) => session.poll(),
             _ => self.look(),
         }
     }
 
     fn report(&mut self) {
         match &mut self.state {
-            State::Keeps(session) => session.report(),
-            State::Kept(kept) => match kept.text(None) {
+            State::Keeper(session) => session.report(),
+            State::Member(member) => match member.text(None) {
                 Ok(text) => output::show(&text),
                 Err(failure) => {
                     failure.report();

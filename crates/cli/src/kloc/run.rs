@@ -23,6 +23,7 @@ use crate::attach::percent;
 use crate::cgroups;
 use crate::failure::Failure;
 use crate::metrics::{self, Listen};
+use crate::mode::Mode;
 use crate::output;
 
 /// Watch files, and have pages of those that nobody uses leave when memory is short.
@@ -88,24 +89,6 @@ pub(crate) struct Args {
     /// Where the daemon keeps its lock, and the socket that it is asked through.
     #[arg(long, value_name = "DIRECTORY", default_value = state::DIRECTORY)]
     state: PathBuf,
-}
-
-/// What is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Observe,
-    Enforce,
-}
-
-impl Mode {
-    const ALL: [Self; 2] = [Self::Observe, Self::Enforce];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Observe => "observe",
-            Self::Enforce => "enforce",
-        }
-    }
 }
 
 impl Args {

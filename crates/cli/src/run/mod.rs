@@ -7,6 +7,7 @@
 //! | [`library`] | finds the library that is loaded into it |
 //! | [`child`] | starts it, hands signals on, waits |
 //! | [`recorder`] | reads its statistics pages, writes its decisions down |
+//! | [`ended`] | what is kept of processes that have ended |
 //! | [`managed`] | a run whose memory is compressed |
 //! | [`engine`](mod@engine) | which engine: the pager, or the kernel |
 //! | [`kernel`] | the kernel serves the faults |
@@ -64,7 +65,6 @@ use crate::output::{self, Files, Kind, Output};
 /// Large anonymous mappings and large allocations of the program are managed:
 /// the part that does not fit the budget is held compressed. The program's own
 /// exit status passes through. SIGUSR1 prints the report while it runs.
-// A field for each option.
 // More than twenty fields: one for each option, in the order of the help text.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: terrace run --fast 256MiB -- sort -S 1G big.txt")]

@@ -7,7 +7,7 @@ use terrace_live::broker::share::LEAST;
 use terrace_report::outside::{OutsideCause, OutsideReport};
 use terrace_report::plain::{PlainProgram, PlainReport};
 use terrace_report::run::{
-    AccountReport, CoreDumpReport, Figures, NothingManaged, ProcessState, RunReport,
+    AccountReport, CoreDumpReport, Figures, NothingManaged, ProcessReport, ProcessState, RunReport,
 };
 use terrace_report::{End, Slowdown, share};
 
@@ -535,31 +535,25 @@ fn pair(predicted: Cycles, realised: Cycles) -> String {
 }
 
 fn regions(report: &RunReport) -> String {
-    let mut all: Vec<_> = report
+    let all: Vec<_> = report
         .processes
         .iter()
         .flat_map(|process| process.regions.iter().map(move |region| (process, region)))
         .collect();
-    if all.is_empty() {
-        return String::new();
-    }
-    all.sort_by_key(|(_, region)| std::cmp::Reverse(region.faults));
-    let rows: Vec<_> = all
-        .iter()
-        .take(TOP_REGIONS)
-        .map(|(process, region)| {
-            let end = region.start + region.length.get();
+    region_table(
+        ["regions", "process", "mapped", "resident", "faults"],
+        all,
+        |region| region.faults,
+        |process, region| {
             [
-                format!("{:x}-{end:x}", region.start),
+                addresses(region.start, region.length),
                 process.pid.to_string(),
                 region.length.to_string(),
                 region.resident.to_string(),
                 count(region.faults),
             ]
-        })
-        .collect();
-    table(["regions", "process", "mapped", "resident", "faults"], &rows)
-        + &more(all.len(), TOP_REGIONS)
+        },
+    )
 }
 
 /// What was unmapped, or moved, before the end.
@@ -567,31 +561,47 @@ fn freed_regions(report: &RunReport) -> String {
     let faults: u64 = report.total.faults.iter().map(|fault| fault.count).sum();
     let of = |process| move |region| (process, region);
     let processes = report.processes.iter();
-    let mut all: Vec<_> = processes
+    let all: Vec<_> = processes
         .flat_map(|process| process.freed_regions.iter().map(of(process)))
         .filter(|(_, region)| region.faults * FREED_PART >= faults)
         .collect();
-    if all.is_empty() {
-        return String::new();
-    }
-    all.sort_by_key(|(_, region)| std::cmp::Reverse(region.faults));
-    let rows: Vec<_> = all
-        .iter()
-        .take(TOP_REGIONS)
-        .map(|(process, region)| {
-            let end = region.start + region.length.get();
+    region_table(
+        ["freed regions", "process", "mapped", "times", "last after", "faults"],
+        all,
+        |region| region.faults,
+        |process, region| {
             [
-                format!("{:x}-{end:x}", region.start),
+                addresses(region.start, region.length),
                 process.pid.to_string(),
                 region.length.to_string(),
                 count(region.times),
                 region.after.to_string(),
                 count(region.faults),
             ]
-        })
-        .collect();
-    table(["freed regions", "process", "mapped", "times", "last after", "faults"], &rows)
-        + &more(all.len(), TOP_REGIONS)
+        },
+    )
+}
+
+/// A table of regions of all processes: those in which most faults were, and how many more there
+/// are.
+fn region_table<R, const N: usize>(
+    header: [&str; N],
+    mut all: Vec<(&ProcessReport, &R)>,
+    faults: fn(&R) -> u64,
+    row: fn(&ProcessReport, &R) -> [String; N],
+) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    all.sort_by_key(|(_, region)| std::cmp::Reverse(faults(region)));
+    let shown = all.iter().take(TOP_REGIONS);
+    let rows: Vec<_> = shown.map(|(process, region)| row(process, region)).collect();
+    table(header, &rows) + &more(all.len(), rows.len())
+}
+
+/// A range of addresses, as the kernel writes it.
+fn addresses(start: u64, length: Bytes) -> String {
+    format!("{start:x}-{:x}", start + length.get())
 }
 
 fn processes(report: &RunReport) -> String {
@@ -622,7 +632,7 @@ fn processes(report: &RunReport) -> String {
 }
 
 /// Says that a list goes on.
-fn more(all: usize, shown: usize) -> String {
+pub(crate) fn more(all: usize, shown: usize) -> String {
     if all > shown { format!("and {} more\n", all - shown) } else { String::new() }
 }
 
@@ -634,8 +644,7 @@ mod tests {
     use terrace_report::SharedReport;
     use terrace_report::outside::Cause;
     use terrace_report::run::{
-        FaultClass, FaultReport, FreedRegionReport, ProcessReport, RegionReport, StallReport,
-        StoreReport,
+        FaultClass, FaultReport, FreedRegionReport, RegionReport, StallReport, StoreReport,
     };
 
     fn figures() -> Figures {

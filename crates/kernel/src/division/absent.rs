@@ -35,7 +35,7 @@ const NO_FILES: [&str; 8] =
     ["devpts", "devtmpfs", "hugetlbfs", "mqueue", "proc", "ramfs", "sysfs", "tmpfs"];
 /// How long a file is looked at after the last process has closed it: at least so long, and until a
 /// round has not found it any more.
-const KEPT: Nanos = Nanos::seconds(60);
+const KNOWN_FOR: Nanos = Nanos::seconds(60);
 
 /// The answer of `cachestat(2)`, in pages.
 #[repr(C)]
@@ -362,7 +362,7 @@ impl Absent {
         }
         // What this round has not come to yet is as open as it was in the last one.
         let before = self.round.before;
-        self.known.retain(|_, known| now < known.used + KEPT || known.used >= before);
+        self.known.retain(|_, known| now < known.used + KNOWN_FOR || known.used >= before);
         let mut found = Found { unread: self.round.unread(), ..Found::default() };
         let leased = leased(&read("/proc/locks".into()));
         let page = page();

@@ -24,7 +24,7 @@ const FILES_KEEP: u64 = 64;
 /// The program keeps so much of it.
 const PROGRAM_KEEPS: u64 = 8;
 /// Decisions that are kept to be explained.
-const KEPT: usize = 16;
+const MOST_DECISIONS: usize = 16;
 /// Shares are multiples of this.
 const UNIT: Bytes = Bytes::kib(64);
 
@@ -224,7 +224,7 @@ impl Divider {
             *moved = (moved.0 + 1, moved.1 + bytes);
             self.share = Some(target);
             self.pace(to, at);
-            if self.passed.len() == KEPT {
+            if self.passed.len() == MOST_DECISIONS {
                 self.passed.pop_front();
             }
             self.passed.push_back(division);
@@ -396,7 +396,7 @@ mod tests {
         assert!(model.sides().1 > 0.7 * GIB, "{:?}", model.sides());
         let report = model.divider.report();
         assert!(report.to_files.0 > 0 && report.to_program.0 > 0, "{report:?}");
-        assert!(report.decisions.len() <= KEPT + 1);
+        assert!(report.decisions.len() <= MOST_DECISIONS + 1);
     }
 
     #[test]

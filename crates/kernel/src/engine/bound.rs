@@ -26,7 +26,7 @@ const ABOVE: f64 = 0.03;
 const LEAST_ABOVE: Bytes = Bytes::kib(512);
 /// It is lowered only to so much above what is charged, so that the guard does not reclaim itself. Where
 /// it belongs further down it follows what leaves, in steps as large.
-const SPARE: Bytes = Bytes::kib(256);
+const ABOVE_CHARGED: Bytes = Bytes::kib(256);
 /// What is charged, and what lies in swap.
 const BOTH: &str = "memory.memsw.usage_in_bytes";
 /// Says whether the kernel kills at the limit: what turns that off, and on.
@@ -104,10 +104,10 @@ impl Bound {
     /// The system's. It is where it was then, and what is wanted is to be tried again.
     pub(super) fn set(&self, at: Option<Bytes>, charged: Bytes) -> io::Result<bool> {
         let old = self.at.load(Ordering::Acquire);
-        let near = (charged + SPARE).get();
+        let near = (charged + ABOVE_CHARGED).get();
         let new = match at.map(Bytes::get) {
             Some(at) if near <= at || old <= at => at,
-            Some(_) if old == NONE || near + SPARE.get() <= old => near,
+            Some(_) if old == NONE || near + ABOVE_CHARGED.get() <= old => near,
             Some(_) => old,
             None => NONE,
         };
@@ -120,7 +120,7 @@ impl Bound {
     /// Where it comes down to `place` with what is charged, and never up from where it is: room is made
     /// in small steps, and what has been gained stays.
     pub(super) fn following(&self, place: Bytes, charged: Bytes) -> Bytes {
-        let near = charged + SPARE * 2;
+        let near = charged + ABOVE_CHARGED * 2;
         match self.at.load(Ordering::Acquire) {
             NONE => place.max(near),
             old => place.max(near.min(Bytes(old))),
@@ -330,7 +330,11 @@ pub(super) mod tests {
         assert_eq!(limit(&directory), (10 << 20).to_string());
         // A lower budget: what is there has to leave first.
         assert!(bound.set(at(6), Bytes::mib(8)).unwrap());
-        assert_eq!(limit(&directory), ((8 << 20) + SPARE.get()).to_string(), "no more comes");
+        assert_eq!(
+            limit(&directory),
+            ((8 << 20) + ABOVE_CHARGED.get()).to_string(),
+            "no more comes"
+        );
         assert!(bound.set(at(6), Bytes::mib(8) - Bytes::kib(200)).unwrap());
         assert_eq!(limit(&directory), "", "not for so little");
         assert!(bound.set(at(6), Bytes::mib(5)).unwrap());
@@ -341,7 +345,7 @@ pub(super) mod tests {
         assert!(!bound.set(None, Bytes::mib(6)).unwrap() && !bound.is_on());
         assert_eq!(limit(&directory), "-1");
         assert!(bound.set(at(7), Bytes::mib(9)).unwrap());
-        assert_eq!(limit(&directory), ((9 << 20) + SPARE.get()).to_string());
+        assert_eq!(limit(&directory), ((9 << 20) + ABOVE_CHARGED.get()).to_string());
     }
 
     #[test]
@@ -350,11 +354,11 @@ pub(super) mod tests {
         let bound = Bound::new(group, &event().unwrap()).unwrap();
         let mib = Bytes::mib;
         let at = bound.following(mib(10), mib(14));
-        assert_eq!(at, mib(14) + SPARE * 2, "there was none");
+        assert_eq!(at, mib(14) + ABOVE_CHARGED * 2, "there was none");
         bound.set(Some(at), mib(14)).unwrap();
-        assert_eq!(bound.following(mib(10), mib(14) + SPARE * 2), at, "not up");
+        assert_eq!(bound.following(mib(10), mib(14) + ABOVE_CHARGED * 2), at, "not up");
         let lower = bound.following(mib(10), mib(12));
-        assert_eq!(lower, mib(12) + SPARE * 2);
+        assert_eq!(lower, mib(12) + ABOVE_CHARGED * 2);
         assert!(bound.set(Some(lower), mib(12)).unwrap());
         assert_eq!(bound.following(mib(10), mib(9)), mib(10));
         assert_eq!(bound.following(mib(20), mib(12)), mib(20), "a larger budget");
@@ -370,7 +374,7 @@ pub(super) mod tests {
         bound.set(Some(Bytes::mib(10)), Bytes::mib(9)).unwrap();
         limit(&directory);
         // A lower budget, which belongs at 6 MiB, and is not there yet.
-        bound.set(Some(Bytes::mib(6)), Bytes::mib(10) - SPARE).unwrap();
+        bound.set(Some(Bytes::mib(6)), Bytes::mib(10) - ABOVE_CHARGED).unwrap();
         bound.raise(Bytes::mib(1), Bytes::mib(7)).unwrap();
         assert_eq!(limit(&directory), (11 << 20).to_string());
         bound.raise(Bytes::mib(1), Bytes::mib(20)).unwrap();

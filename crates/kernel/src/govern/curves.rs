@@ -38,7 +38,7 @@ const GROWTH: u64 = 20;
 const PATIENCE: u32 = 32;
 
 /// The most curves that are kept: what was long ago says little.
-const KEPT: usize = 16;
+const MOST_CURVES: usize = 16;
 
 impl Curves {
     /// None yet. The longest time that is looked at is a power of two in seconds.
@@ -111,7 +111,7 @@ impl Curves {
             cpu: cpu.saturating_sub(cpu_then),
         });
         if self.at_hand.points.len() == times(self.longest).count() {
-            if self.whole.len() == KEPT {
+            if self.whole.len() == MOST_CURVES {
                 self.whole.remove(0);
             }
             self.whole.push(std::mem::take(&mut self.at_hand));

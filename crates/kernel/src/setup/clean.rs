@@ -22,12 +22,12 @@ pub struct Cleaned {
     /// What is gone now.
     pub removed: Vec<String>,
     /// What stays, and why.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<Remaining>,
 }
 
 /// Something that stays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Kept {
+pub struct Remaining {
     /// What.
     pub what: String,
     /// Why.
@@ -38,7 +38,7 @@ pub struct Kept {
 
 impl Cleaned {
     fn keep(&mut self, what: String, why: &dyn Display, in_use: bool) {
-        self.kept.push(Kept { what, why: why.to_string(), in_use });
+        self.kept.push(Remaining { what, why: why.to_string(), in_use });
     }
 }
 

@@ -9,6 +9,7 @@
 //! | `extents` | its extents leave, and come back |
 //! | `prefetch` | its pages come back |
 //! | `privileges` | what of the daemon's rights is needed, and what is dropped |
+//! | `sys` | system calls that no library has |
 //!
 //! Nothing here writes to a file, and nothing that is dirty is dropped: it is written back first,
 //! as the kernel would.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use terrace_core::{Bytes, ContextIdentity, Nanos};
 
 /// How many decisions are kept.
-const KEPT: usize = 4096;
+const MOST_DECISIONS: usize = 4096;
 
 /// What became of a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +90,7 @@ impl Journal {
     pub fn enter(&mut self, mut decision: Decision) -> u64 {
         self.next += 1;
         decision.number = self.next;
-        if self.decisions.len() == KEPT {
+        if self.decisions.len() == MOST_DECISIONS {
             self.decisions.pop_front();
         }
         self.decisions.push_back(decision);

@@ -20,6 +20,7 @@
 //! | [`page`] | the page that broker and processes share |
 //! | [`member`] | a process's side |
 //! | [`ending`] | what a process says of its memory when it ends |
+//! | [`lent`] | what a process that is not managed has in common with its relatives |
 //! | [`outsider`] | the side of a run whose faults the kernel serves |
 //! | [`keeper`] | the broker's side |
 //! | [`control`] | changing the budget from outside, by a socket |

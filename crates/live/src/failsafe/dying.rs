@@ -209,13 +209,12 @@ mod tests {
             (part, said.expect("it says what it could do") == "ready")
         }
 
-        /// Processor time that it has used.
+        /// Processor time that it has used in user mode.
         fn seconds(&self) -> f64 {
             let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
-            let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
             // SAFETY: has no memory effects.
             let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
-            fields[14 - 3].parse::<f64>().unwrap() / ticks
+            ProcStat::parse(&stat).unwrap().field::<f64>(14).unwrap() / ticks
         }
     }
 

@@ -37,6 +37,19 @@
 //! 9. `fork/parent.rs`: `let_children_go`, `after_fork_in_parent`: the parent goes on when the
 //!    child has its memory
 //! 10. `fork/thaw.rs`: `thaw`: what happened meanwhile enters the books
+//!
+//! # Files
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`parent`] | a fork from the parent's side |
+//! | [`handover`] | what both share during one fork |
+//! | [`children`] | children whose memory waits for their parent's pager |
+//! | [`child`] | a fork from the child's side |
+//! | [`reset`] | what a child does with each thing of ours that it inherits |
+//! | [`register`] | its memory is registered with a handle of its own |
+//! | [`thaw`] | the end of a freeze |
+//! | [`shared_frames`] | frames that both have until one of them writes |
 
 mod child;
 mod children;

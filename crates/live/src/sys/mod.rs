@@ -1,5 +1,14 @@
 //! The system calls of the live world, each wrapped once.
 //!
+//! | file | concept |
+//! |---|---|
+//! | [`uffd`] | requests to userfaultfd |
+//! | [`mapped`] | files of atomics that processes share |
+//! | [`spin`] | locks between Terrace's own threads |
+//! | [`robust_futex`] | a word by which a process sees that a thread of another one has died |
+//! | [`limits`] | limits of the process, and what they leave to Terrace |
+//! | here | all other calls |
+//!
 //! Nothing here allocates or uses thread-local storage beyond `errno`: these
 //! run in threads on which the program depends.
 

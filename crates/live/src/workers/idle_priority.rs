@@ -299,8 +299,8 @@ pub fn reset() {
 pub(crate) mod tests {
     use super::*;
 
-    /// Tests share what is known of each worker. So do those in which threads wait for a lock for
-    /// long: whoever does calls workers back.
+    /// Tests share what is known of each worker. So do those of `sys::spin`, in which threads wait
+    /// for a lock for long: whoever does calls workers back. A lock of their own would not do.
     pub(crate) static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     /// A handler that held a lock once had its processor taken by another program for 1.8 s after

@@ -6,7 +6,7 @@
 
 #![allow(clippy::inline_always)] // measured: a call on the hot path costs more than the work
 
-use terrace_core::Replacement;
+use terrace_core::{Replacement, Xorshift};
 
 /// Order words of a set in which nothing was used yet: way 0 last.
 const UNUSED: u64 = 0x0123_4567_89ab_cdef;
@@ -44,13 +44,10 @@ pub(super) fn other_victim(
     mut order: u64,
     empty: Option<u32>,
     rule: &Rule,
-    random: &mut u64,
+    random: &mut Xorshift,
 ) -> (u32, u64) {
     let ways = rule.ways;
-    *random ^= *random << 13;
-    *random ^= *random >> 7;
-    *random ^= *random << 17;
-    let any = (((*random >> 32) * u64::from(ways)) >> 32) as u32;
+    let any = (((random.draw() >> 32) * u64::from(ways)) >> 32) as u32;
     let way = match rule.replacement {
         Replacement::Lru | Replacement::Fifo => (order & 15) as u32,
         Replacement::Random => empty.unwrap_or(any),

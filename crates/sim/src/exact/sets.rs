@@ -13,7 +13,7 @@
 
 #![allow(clippy::inline_always)] // measured: a call here costs more than the work
 
-use terrace_core::Replacement;
+use terrace_core::{Replacement, Xorshift};
 
 use super::host_arrays::{HugeArray, prefetch};
 use super::replacement::{Rule, other_victim, split, tree_touch, unused};
@@ -24,6 +24,8 @@ const NONE: u32 = u32::MAX;
 const ORDER: usize = 0;
 const DIRTY: usize = 1;
 const TAGS: usize = 2;
+/// Where victims that are drawn begin.
+const RANDOM: Xorshift = Xorshift::new(0x9e37_79b9_7f4a_7c15);
 
 /// Where an entry is: for arrays that lie beside the tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,12 +73,12 @@ pub struct Sets {
     low_bits: u32,
     /// Odd factor of the number of sets.
     slices: u32,
-    random: u64,
+    random: Xorshift,
 }
 
 impl Clone for Sets {
     fn clone(&self) -> Self {
-        Self { words: self.words.clone(), ..*self }
+        Self { words: self.words.clone(), random: self.random.clone(), ..*self }
     }
 }
 
@@ -122,7 +124,7 @@ impl<const W: usize, const Q: usize> Block<'_, W, Q> {
 
     /// The way that a new entry takes, marked as used.
     #[inline(always)]
-    fn victim(&mut self, rule: &Rule, random: &mut u64) -> u32 {
+    fn victim(&mut self, rule: &Rule, random: &mut Xorshift) -> u32 {
         let order = self.0[ORDER];
         if let Replacement::Lru | Replacement::Fifo = rule.replacement {
             let way = order >> rule.last & 15;
@@ -138,7 +140,13 @@ impl<const W: usize, const Q: usize> Block<'_, W, Q> {
 
     /// Enters a tag that is not there; returns its way, and what had to go.
     #[inline(always)]
-    fn fill(&mut self, tag: u32, dirty: bool, rule: &Rule, random: &mut u64) -> (u32, u32, bool) {
+    fn fill(
+        &mut self,
+        tag: u32,
+        dirty: bool,
+        rule: &Rule,
+        random: &mut Xorshift,
+    ) -> (u32, u32, bool) {
         let way = self.victim(rule, random);
         let old = self.replace(way, tag);
         let bits = self.0[DIRTY];
@@ -213,7 +221,7 @@ impl Sets {
             stride_bits,
             low_bits,
             slices: (sets >> low_bits) as u32,
-            random: 0,
+            random: RANDOM,
         };
         array.clear();
         array
@@ -388,7 +396,7 @@ impl Sets {
             block[ORDER] = order;
             block[DIRTY] = 0;
         }
-        self.random = 0x9e37_79b9_7f4a_7c15;
+        self.random = RANDOM;
     }
 
     /// What would have to go for a number, where the last in the order has to.

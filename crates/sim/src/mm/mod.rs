@@ -11,6 +11,7 @@
 //! | [`physical`] | frames, their owners, blocks of 2 MiB, the fragmenter |
 //! | [`space`] | mappings, cut into slots of 2 MiB |
 //! | [`kernel`] | all of it together: faults, what programs map and unmap |
+//! | `fault` | the fault handler: every path, and what it costs |
 //! | [`outcome`] | how a fault ended |
 //! | [`compaction`] | movable pages go up, free blocks remain below |
 //! | [`reclaim`] | pages of files, unsplit huge pages, swap |

@@ -2,21 +2,34 @@
 //! are, through a pipe.
 //!
 //! ```text
-//! block   u32 kind, u32 thread, u64 count, then `count` times eight bytes:
-//!         kind 1: accesses; kind 2: start and length of what was mapped, in
-//!         turn; kind 3: of what was unmapped; kind 4: the end, no content;
-//!         kind 5: where the memory of the next kind 2 comes from (0 anonymous, 1
-//!         only reserved, 2 a file, 3 the heap); kind 6: length and text of
-//!         /proc/self/maps before the program's first instruction; kind 7: a system call
-//!         for I/O that has ended; kind 9: the same text before the program was mapped,
-//!         which is all the recorder's own; kind 8: 1 if another program is about to
-//!         take this one's place (execve), 0 if that came to nothing
-//! call    20 words: number, result, six arguments; processor; begin and end in ns;
-//!         what its descriptor or path is (0 unknown, 1 a file, 2 a socket to other
-//!         machines, 3 something else); bits: 0 it was there before, 1 it had no other
-//!         name, 2 another file lost its name to it; device, inode and length of the
-//!         file, or a socket's cookie as inode; where in the file data went or came from
-//!         (all ones: not known); device, inode and length of the file that lost its name
+//! block   u32 kind, u32 thread, u64 count, then `count` words of eight bytes
+//!
+//! kind    its words
+//! 1       accesses
+//! 2       start and length of what was mapped, in turn
+//! 3       start and length of what was unmapped
+//! 4       none: the end
+//! 5       where the memory of the next kind 2 comes from:
+//!         0 anonymous, 1 only reserved, 2 a file, 3 the heap
+//! 6       length and text of /proc/self/maps before the program's first instruction
+//! 7       a system call for I/O that has ended, see below
+//! 8       1: another program is about to take this one's place (execve);
+//!         0: that came to nothing
+//! 9       as 6, before the program was mapped: all of it is the recorder's own
+//!
+//! words   of a call, 20
+//! 1       its number
+//! 1       its result
+//! 6       its arguments
+//! 1       the processor
+//! 2       begin and end, ns
+//! 1       what its descriptor or path is:
+//!         0 unknown, 1 a file, 2 a socket to other machines, 3 something else
+//! 1       bits: 0 it was there before; 1 it had no other name;
+//!         2 another file lost its name to it
+//! 3       device, inode and length of the file; a socket's cookie stands for the inode
+//! 1       where in the file data went or came from; all ones: not known
+//! 3       device, inode and length of the file that lost its name
 //! ```
 //!
 //! Among accesses there are entries that access nothing and say how many
