@@ -7,8 +7,8 @@
 use core::sync::atomic::Ordering::*;
 
 use terrace_core::{
-    Abort, Access, Action, ActionClass, Bytes, Done, FaultKind, Heat, Nanos, Outcome, PageSize,
-    Pages, Plan, Proposal, Reason, RegionId, Sample, SampleSource, Telemetry, TierId,
+    Abort, Access, Action, ActionClass, Bytes, Cycles, Done, FaultKind, Heat, Nanos, Outcome,
+    PageSize, Pages, Plan, Proposal, Reason, RegionId, Sample, SampleSource, Telemetry, TierId,
     TierTelemetry, Urgency,
 };
 use terrace_economics::{LookedAt, Verdict};
@@ -39,6 +39,17 @@ pub(crate) enum Judged {
     HeldOut,
     /// It does not pay.
     Refused,
+}
+
+/// What a huge page averts beside faults: nothing, where nobody says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Averts {
+    /// Cycles that the program waits for page walks: for certain, were it all to come about.
+    pub(crate) cycles: Cycles,
+    /// The time in which that comes about.
+    pub(crate) within: Nanos,
+    /// What of it is still to come.
+    pub(crate) left: Nanos,
 }
 
 /// Policy, economist, and the plan in the making.
@@ -217,18 +228,21 @@ impl Decider {
     }
 
     /// Asks whether the kernel is to move so many pages together for a huge page that is wanted,
-    /// and that averts so much beside faults; the proposal if so.
+    /// and that averts so much beside faults; the proposal if so. The processors are as busy as
+    /// `cpu_load` says.
     pub(crate) fn compact(
         &mut self,
         pager: &Pager,
         pages: Pages,
-        brings: terrace_core::Cycles,
+        averts: Averts,
+        cpu_load: f64,
     ) -> Option<Proposal> {
         self.listen(pager);
-        let action = Action::Compact { blocks: 1, wanted: 1, brings, pages };
+        let Averts { cycles: brings, within, left } = averts;
+        let action = Action::Compact { blocks: 1, wanted: 1, brings, within, left, pages };
         let why = (Urgency::Voluntary, Reason::NoFreeBlock);
-        let heat = Heat::default();
-        let passed = self.brain.consider(action, PageSize::Huge, heat, why, &self.telemetry(pager));
+        let telemetry = Telemetry { cpu_load, ..self.telemetry(pager) };
+        let passed = self.brain.consider(action, PageSize::Huge, Heat::default(), why, &telemetry);
         self.decided(pager, ActionClass::Compact);
         passed
     }
@@ -632,6 +646,25 @@ mod tests {
         assert!(idle.0 <= 0.0 && half.0 > 0.0, "{idle:?} {half:?}");
         assert!((busy.0 / half.0 - 2.0).abs() < 1e-3, "{half:?} {busy:?}");
         assert!((idle.1 - busy.1).abs() <= 1.0, "what it brings is the same: {idle:?} {busy:?}");
+    }
+
+    /// The kernel moves pages in the manager's thread, which takes the program's processor time where
+    /// there is none to spare.
+    #[test]
+    fn moving_pages_together_costs_what_the_processors_are_busy() {
+        let pager = pager(1);
+        let copying = |load| {
+            let mut decider = pager.decide.decider.lock();
+            decider.compact(pager, Pages(100), Averts::default(), load);
+            let decision = *decider.brain().decisions().last().expect("just decided");
+            let copy =
+                |term: &&terrace_economics::Term| term.kind == terrace_economics::TermKind::Copy;
+            let copy = decision.terms.iter().flatten().find(copy);
+            copy.map_or(0.0, |term| term.cycles().expected)
+        };
+        let (idle, half, busy) = (copying(0.0), copying(0.5), copying(1.0));
+        assert!(idle <= 0.0 && half > 0.0, "{idle} {half}");
+        assert!((busy / half - 2.0).abs() < 1e-3, "{half} {busy}");
     }
 
     /// A program may be over before anybody looks at its regions, or have given them back.

@@ -303,10 +303,17 @@ impl MmPolicy for Economist {
         let blocks = u32::try_from(ask.blocks).unwrap_or(u32::MAX);
         let wanted = (f64::from(blocks) * self.demand).round() as u32;
         let each = ask.moved.checked_div(ask.made).unwrap_or(1).max(1);
+        // What first touches averted was aged by then: all of it is still to come.
+        let left = match self.profile.duration {
+            Some(duration) => self.clock.nanos(duration.saturating_sub(ask.now)).max(Nanos(1)),
+            None => self.pricing.lifetime(),
+        };
         let action = Action::Compact {
             blocks,
             wanted,
             brings: Cycles::from_f64(self.averted * f64::from(wanted)),
+            within: left,
+            left,
             pages: Pages(each.saturating_mul(ask.blocks)),
         };
         self.decide(action, Heat::default(), Reason::NoFreeBlock).passes
