@@ -1,14 +1,18 @@
 //! Models of the actions that move nothing between tiers: huge pages, populating, placing,
-//! compaction, splitting, looking. Both sides, units, horizons, and where a decision turns.
+//! compaction, splitting, looking. Both sides, and where a decision turns. Units and horizons of
+//! all actions.
 #![allow(missing_docs)]
 
 mod common;
 
-use common::{DRAM, SLOW, conditions, heat, laptop, laptop_telemetry, market, page, proposal};
+use common::{
+    DRAM, SLOW, conditions, heat, laptop, laptop_telemetry, market, optane, optane_telemetry, page,
+    proposal,
+};
 use proptest::prelude::*;
 use terrace_core::{
-    Action, BytesPerSecond, Cycles, Nanos, PageNo, PageRange, PageSize, Pages, PerSecond, Proposal,
-    RegionId, SampleSource, Telemetry,
+    Action, BytesPerSecond, ContextId, Cycles, Nanos, PageNo, PageRange, PageSize, Pages,
+    PerSecond, Proposal, RegionId, SampleSource, Telemetry,
 };
 use terrace_economics::model::{flip, pays, price};
 use terrace_economics::{Calibration, Conditions, Ledger, Market, TermKind};
@@ -96,8 +100,32 @@ fn actions() -> Vec<Action> {
     base
 }
 
+/// Every kind of action that moves a page.
+fn moves() -> [Action; 4] {
+    let (context, from, to) = (ContextId(9), DRAM, SLOW);
+    [
+        Action::Promote { page: page(17), from: SLOW, to: DRAM },
+        Action::Demote { page: page(4), from: DRAM, to: SLOW },
+        Action::Exchange { promote: page(17), demote: page(4), fast: DRAM, slow: SLOW },
+        Action::DemoteContext { context, pages: 100, of: 120, from, to },
+    ]
+}
+
+/// Every kind of action; those that move a page both to and from memory that is addressable, and
+/// memory that is not.
+fn worlds() -> Vec<(Action, Telemetry, Calibration)> {
+    let compressed = |action| (action, laptop_telemetry(), calibration());
+    let addressable = |action| (action, optane_telemetry(), optane());
+    let all = actions().into_iter().chain(moves()).map(compressed);
+    all.chain(moves().map(addressable)).collect()
+}
+
+/// How many those are.
+const WORLDS: usize = 15 + 2 * 4;
+
 #[test]
 fn every_action_has_both_sides() {
+    assert_eq!(worlds().len(), WORLDS, "properties leave none out");
     let telemetry = laptop_telemetry();
     for action in actions() {
         let ledger = ledger(action, &telemetry, market());
@@ -296,10 +324,8 @@ proptest! {
     /// the same time and whose clock is twice as fast has prices twice as high. A model that
     /// mixed cycles with times, or counts with either, would not.
     #[test]
-    fn no_model_mixes_units(factor in 1.5f64..8.0, which in 0usize..15) {
-        let action = actions()[which];
-        let telemetry = laptop_telemetry();
-        let slow = calibration();
+    fn no_model_mixes_units(factor in 1.5f64..8.0, which in 0..WORLDS) {
+        let (action, telemetry, slow) = worlds().swap_remove(which);
         let fast = Calibration { clock: slow.clock * factor, ..slow };
         // What a profile and the market say in cycles is of the same time, too.
         let faster = |cycles: Cycles| Cycles::from_f64(cycles.as_f64() * factor);
@@ -332,11 +358,11 @@ proptest! {
     /// Ever shorter horizons leave ever less benefit, and none in no time: no model has a benefit
     /// that is not one of some time, but for what is spared at once (a fault, an interrupt).
     #[test]
-    fn no_benefit_outlives_its_horizon(which in 0usize..15) {
-        let action = actions()[which];
-        let telemetry = laptop_telemetry();
+    fn no_benefit_outlives_its_horizon(which in 0..WORLDS) {
+        let (action, telemetry, calibration) = worlds().swap_remove(which);
         let benefit = |horizon| {
-            let ledger = ledger(action, &telemetry, Market { horizon, ..market() });
+            let market = Market { horizon, ..market() };
+            let ledger = price(&of(action), &Conditions::new(&telemetry, &calibration, market));
             let at_once = |kind| matches!(kind, TermKind::AvoidedFault);
             ledger
                 .terms()
