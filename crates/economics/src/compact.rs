@@ -42,6 +42,8 @@ pub(crate) fn price(evidence: &Evidence, pages: Pages, conditions: &Conditions<'
     ledger.enter(TermKind::AvoidedFault, worth);
     let walks = brings.as_f64() * first_touch::still_to_come(within, left, conditions);
     ledger.enter(TermKind::SavedWalks, Interval::exact(walks));
+    // The huge page that takes a block earns that, and has it in its account.
+    ledger.gain = 0.0;
 
     let bytes = PageSize::Base.bytes();
     let n = pages.as_f64();

@@ -202,9 +202,7 @@ impl Decider {
         let action = Action::Prezero { walked, used, known };
         let why = (Urgency::Voluntary, Reason::WalksFreshMemory);
         let telemetry = Telemetry { cpu_load, ..self.telemetry(pager) };
-        let passed = self.brain.consider(action, PageSize::Huge, Heat::default(), why, &telemetry);
-        self.decided(pager, ActionClass::Prezero);
-        passed
+        self.consider(pager, action, PageSize::Huge, Heat::default(), why, &telemetry)
     }
 
     /// Asks whether to make a huge page of base pages, with what is known of the page
@@ -221,10 +219,7 @@ impl Decider {
         self.listen(pager);
         let cpus = f64::from(self.brain.economist().calibration().cpus.max(1));
         let telemetry = Telemetry { cpu_load: (busy / cpus).min(1.0), ..self.telemetry(pager) };
-        let class = action.class();
-        let passed = self.brain.consider(action, PageSize::Huge, heat, why, &telemetry);
-        self.decided(pager, class);
-        passed
+        self.consider(pager, action, PageSize::Huge, heat, why, &telemetry)
     }
 
     /// Asks whether the kernel is to move so many pages together for a huge page that is wanted,
@@ -242,8 +237,24 @@ impl Decider {
         let action = Action::Compact { blocks: 1, wanted: 1, brings, within, left, pages };
         let why = (Urgency::Voluntary, Reason::NoFreeBlock);
         let telemetry = Telemetry { cpu_load, ..self.telemetry(pager) };
-        let passed = self.brain.consider(action, PageSize::Huge, Heat::default(), why, &telemetry);
-        self.decided(pager, ActionClass::Compact);
+        self.consider(pager, action, PageSize::Huge, Heat::default(), why, &telemetry)
+    }
+
+    /// Asks the economist about an action of the pager's own, and charges what asking took; the
+    /// proposal if it may be carried out.
+    fn consider(
+        &mut self,
+        pager: &Pager,
+        action: Action,
+        size: PageSize,
+        heat: Heat,
+        why: (Urgency, Reason),
+        telemetry: &Telemetry,
+    ) -> Option<Proposal> {
+        let start = sys::now();
+        let passed = self.brain.consider(action, size, heat, why, telemetry);
+        self.brain.spent(pager.clock.cycles(Nanos(sys::now() - start)));
+        self.decided(pager, action.class());
         passed
     }
 
@@ -264,13 +275,10 @@ impl Decider {
         cpu_load: f64,
     ) -> Judged {
         self.listen(pager);
-        let start = sys::now();
         let why = (Urgency::Voluntary, Reason::Profiled);
         let telemetry = Telemetry { cpu_load, ..self.telemetry(pager) };
-        let passed = self.brain.consider(action, size, Heat::default(), why, &telemetry);
-        self.brain.spent(pager.clock.cycles(Nanos(sys::now() - start)));
+        let passed = self.consider(pager, action, size, Heat::default(), why, &telemetry);
         let held_out = self.brain.decisions().last().map(|decision| decision.verdict);
-        self.decided(pager, action.class());
         match passed {
             Some(proposal) => Judged::Passed(proposal),
             None if held_out == Some(Verdict::HeldOut) => Judged::HeldOut,
@@ -646,6 +654,33 @@ mod tests {
         assert!(idle.0 <= 0.0 && half.0 > 0.0, "{idle:?} {half:?}");
         assert!((busy.0 / half.0 - 2.0).abs() < 1e-3, "{half:?} {busy:?}");
         assert!((idle.1 - busy.1).abs() <= 1.0, "what it brings is the same: {idle:?} {busy:?}");
+    }
+
+    /// What deciding takes is in the accounts, whatever is decided about.
+    #[test]
+    fn asking_about_something_of_the_pager_s_own_is_charged() {
+        let pager = pager(1024);
+        let mut decider = pager.decide.decider.lock();
+        let mut before = decider.brain().economist().own_cost();
+        let mut is_charged = |decider: &Decider| {
+            let now = decider.brain().economist().own_cost();
+            now > core::mem::replace(&mut before, now)
+        };
+        decider.prezero(pager, Pages(1 << 20), (8, 8), 1.0);
+        assert!(is_charged(&decider), "prezero");
+        decider.compact(pager, Pages(100), Averts::default(), 1.0);
+        assert!(is_charged(&decider), "compact");
+        let range = Pager::page_range(place(pager, 0).id, 0, 512);
+        let why = (Urgency::Voluntary, Reason::PageWalksEstimated);
+        decider.collapse(pager, Action::Collapse { range }, Heat::default(), why, 1.0);
+        assert!(is_charged(&decider), "collapse");
+        decider.profiled(
+            pager,
+            Action::Populate { range, touched: 512, unsure: 0 },
+            PageSize::Base,
+            1.0,
+        );
+        assert!(is_charged(&decider), "populate");
     }
 
     /// The kernel moves pages in the manager's thread, which takes the program's processor time where
