@@ -60,7 +60,7 @@ fn bad_usage_names_the_option_and_what_is_expected() {
     );
     bench.write("newer", "ladder = 2\n[[tier]]\nmemory = \"dram\"\ncapacity = \"16MiB\"\n[[tier]]\nmemory = \"compressed\"\n");
     bench.write("grid", "schema = 1\n[grid]\nworkload = \"gups\"\nsize = \"8\"\n");
-    bench.write("other", "{\"schema\":5,\"kind\":\"terrace.records\"}\n");
+    bench.write("other", "{\"schema\":6,\"kind\":\"terrace.records\"}\n");
     bench.write("document", "{\"schema\":1,\"kind\":\"terrace.doctor\"}\n");
     bench.write("binary", [0xff, 0xfe, 0, 1]);
     bench.write("good.lackey", " L 1000,8\n S 2000,8\n");
@@ -167,7 +167,7 @@ fn bad_usage_names_the_option_and_what_is_expected() {
         (vec!["report", "binary"], "binary:1: not text, so not a recording"),
         (
             vec!["report", "other"],
-            "field `schema`: is 5; this version of Terrace reads schemas 1 to 4 only",
+            "field `schema`: is 6; this version of Terrace reads schemas 1 to 5 only",
         ),
         (
             vec!["report", "document"],

@@ -1286,12 +1286,16 @@ const VERBS: &[Verb] = &[
             ("--costs", &["--costs=mm.toml"]),
             ("--seed", &["--seed=7"]),
             ("--html", &["--html=@OUT/cbmm.html"]),
+            ("--record", &["--record=@OUT/cbmm.terrace"]),
         ],
         // It takes minutes.
         ways: &[way(
             &[],
             &[(
-                &["--json", "--quick", "--only", "--trace", "--costs", "--seed", "--html"],
+                &[
+                    "--json", "--quick", "--only", "--trace", "--costs", "--seed", "--html",
+                    "--record",
+                ],
                 Elsewhere("reproduce_cbmm.rs"),
             )],
         )],

@@ -35,7 +35,8 @@ fn the_short_form_gives_the_figures_that_it_gave() {
     assert!(found == expected, "{} differs, first in line {line:?}", file.display());
 }
 
-/// A recording has a table of its own beside the paper's programs, and the page has pictures.
+/// A recording has a table of its own beside the paper's programs, the page has pictures, and what
+/// the estimator decided for each of them can be explained.
 #[test]
 fn a_recording_is_run_under_every_policy() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -61,7 +62,10 @@ fn a_recording_is_run_under_every_policy() {
     fs::write(&costs, text).expect("it can be written");
     let costs = costs.display().to_string();
 
-    let table = quick(&["--only", "mcf", "--trace", &given, "--costs", &costs, "--html", &html]);
+    let decisions = directory.path().join("decisions");
+    let record = decisions.display().to_string();
+    let others = ["--costs", &costs, "--html", &html, "--record", &record];
+    let table = quick(&[&["--only", "mcf", "--trace", &given][..], &others].concat());
 
     let zeroing = table["costs"].as_array().expect("costs").iter();
     let zeroing = zeroing.clone().find(|cost| cost["name"] == "zero_huge").expect("its cost");
@@ -78,6 +82,32 @@ fn a_recording_is_run_under_every_policy() {
     }
     let page = fs::read_to_string(page).expect("the page");
     assert!(page.contains("soft faults of small") && page.contains("<svg"));
+
+    let why = |arguments: &[&str]| terrace().arg("why").arg(&decisions).args(arguments);
+    let last = |process: &str, class: &str| {
+        let wanted = ["--process", process, "--class", class, "--last", "1", "--json"];
+        let answer = json(why(&wanted), 0);
+        assert_eq!(answer["decisions"].as_array().map(Vec::len), Some(1), "{process} {class}");
+        answer
+    };
+    // Three states of memory for each of both programs.
+    for process in ["1", "2", "3"] {
+        let answer = last(process, "first-touch");
+        let programs = answer["header"]["program"].as_array().expect("programs");
+        assert_eq!(programs.len(), 2 * 3, "{programs:?}");
+        assert_eq!(programs[1], "2=mcf (fragmented, released)");
+        assert_eq!(programs[5], "6=small (fragmented, unsplit)");
+    }
+    // Fragmented memory has too few free blocks, so they are made ahead.
+    let compact = &last("2", "compact")["decisions"][0]["decision"];
+    assert!(compact["action"].to_string().contains("within"), "{compact}");
+    let text = why(&["--process", "2", "--class", "compact", "--last", "1"]).assert().success();
+    let text = String::from_utf8_lossy(&text.get_output().stdout).into_owned();
+    for part in ["policy terrace", "process 2", "compact ", " wanted, for ", "rule: "] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let unknown = common::refused(why(&["--process", "7"]));
+    assert!(unknown.contains("there is no process 7"), "{unknown}");
 }
 
 #[test]

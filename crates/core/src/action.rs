@@ -155,10 +155,17 @@ pub enum Action {
         /// Of them, those that somebody is expected to ask for.
         #[serde(default)]
         wanted: u32,
-        /// What those bring besides the faults that a huge page spares: waiting for page walks,
-        /// within the horizon. Walks that are under way at the same time count once.
+        /// What those bring besides the faults that a huge page spares: cycles that the program
+        /// waits for page walks, and that they avert within `within`. Walks that are under way at
+        /// the same time count once.
         #[serde(default)]
         brings: Cycles,
+        /// The time in which that comes about; without one it is nothing.
+        #[serde(default)]
+        within: Nanos,
+        /// How much of that time is still to come; a horizon that is longer counts instead.
+        #[serde(default)]
+        left: Nanos,
         /// Base pages that have to move for it.
         pages: Pages,
     },

@@ -1,24 +1,38 @@
 //! The model of compaction: pages move together so that huge pages can be had.
 //!
 //! A block that somebody asks for is worth what a huge page saves that is touched as a whole, or
-//! half of it, and the page walks that it averts; one that nobody asks for so far, between nothing and that. Each page that moves costs a copy, a new mapping and
-//! a shootdown, and whoever stores to it meanwhile waits.
+//! half of it, and the page walks that it averts in the time that is left for that; one that nobody
+//! asks for so far, between nothing and the faults alone. Each page that moves costs a copy, a new
+//! mapping and a shootdown, and whoever stores to it meanwhile waits.
 
-use terrace_core::{Cycles, PageSize, Pages, TierId};
+use terrace_core::{Cycles, Nanos, PageSize, Pages, TierId};
 
 use crate::conditions::Conditions;
+use crate::first_touch;
 use crate::interval::{Interval, finite};
 use crate::ledger::{Ledger, TermKind};
 use crate::movement::{interference, stall};
 use crate::prezero;
 
-/// Prices so many blocks, some of which are wanted, for so many moved base pages. Pure.
-pub(crate) fn price(
-    (blocks, wanted, brings): (u32, u32, Cycles),
-    pages: Pages,
-    conditions: &Conditions<'_>,
-) -> Ledger {
+/// What is known of the blocks that become free.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Evidence {
+    /// How many there will be.
+    pub(crate) blocks: u32,
+    /// How many of them somebody asks for.
+    pub(crate) wanted: u32,
+    /// Cycles of waiting for page walks that those avert.
+    pub(crate) brings: Cycles,
+    /// The time in which that comes about.
+    pub(crate) within: Nanos,
+    /// What of it is still to come.
+    pub(crate) left: Nanos,
+}
+
+/// Prices blocks, some of which are wanted, for so many moved base pages. Pure.
+pub(crate) fn price(evidence: &Evidence, pages: Pages, conditions: &Conditions<'_>) -> Ledger {
     const FAST: TierId = TierId(0);
+    let &Evidence { blocks, wanted, brings, within, left } = evidence;
     let mut ledger = Ledger::default();
     let calibration = conditions.calibration;
     let saved = prezero::saved(PageSize::Huge, calibration);
@@ -26,7 +40,10 @@ pub(crate) fn price(
     let others = Interval::new(0.0, saved / 2.0, saved).scale(f64::from(blocks) - wanted);
     let worth = Interval::new(saved / 2.0, saved * 0.75, saved).scale(wanted) + others;
     ledger.enter(TermKind::AvoidedFault, worth);
-    ledger.enter(TermKind::SavedWalks, Interval::exact(brings.as_f64()));
+    let walks = brings.as_f64() * first_touch::still_to_come(within, left, conditions);
+    ledger.enter(TermKind::SavedWalks, Interval::exact(walks));
+    // The huge page that takes a block earns that, and has it in its account.
+    ledger.gain = 0.0;
 
     let bytes = PageSize::Base.bytes();
     let n = pages.as_f64();

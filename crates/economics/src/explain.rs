@@ -73,11 +73,12 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
                 Unsure(unsure),
                 Count(range.count.into(), "page")
             )?,
-            Action::Compact { blocks, wanted, brings, pages } => write!(
+            Action::Compact { blocks, wanted, brings, within, left, pages } => write!(
                 f,
-                "\n    evidence: {} for {}, {wanted} of them wanted, to avert {brings} of page walks",
+                "\n    evidence: {}, {wanted} of them wanted, for {}{}",
                 Count(blocks.into(), "free block"),
-                Count(pages.get(), "page"),
+                Count(pages.get(), "moved page"),
+                Averts(brings, within, left),
             )?,
             Action::SetPeriod { .. } | Action::Throttle { .. } => {}
             _ => write!(f, "\n    evidence: {}", Evidence(&d.heat))?,
@@ -242,6 +243,19 @@ impl fmt::Display for Unsure {
     }
 }
 
+/// What blocks avert beside faults, where they do, and in which time.
+struct Averts(Cycles, Nanos, Nanos);
+
+impl fmt::Display for Averts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(cycles, within, left) = self;
+        if cycles.is_zero() {
+            return Ok(());
+        }
+        write!(f, ", to avert {cycles} of page walks in {within}, {left} of it left")
+    }
+}
+
 /// What is known of the page walks that a collapse saves.
 struct Walks<'a>(&'a Decision);
 
@@ -306,7 +320,7 @@ impl Turn<'_> {
                 PerSecond::from_count(averted.as_f64(), within)
             }
             Action::Populate { touched, .. } => PerSecond(f64::from(touched)),
-            Action::Compact { blocks, .. } => PerSecond(f64::from(blocks)),
+            Action::Compact { wanted, .. } => PerSecond(f64::from(wanted)),
             _ => self.decision.heat.accesses(),
         }
     }
@@ -320,7 +334,7 @@ impl Turn<'_> {
                 return Count(rate.get().round() as u64, "touched page").to_string();
             }
             Action::Compact { .. } => {
-                return Count(rate.get().round() as u64, "free block").to_string();
+                return Count(rate.get().round() as u64, "wanted block").to_string();
             }
             _ => "accesses",
         };

@@ -29,15 +29,21 @@ pub(crate) struct Evidence {
     pub(crate) waits: Cycles,
 }
 
+/// The part that can still come about of what comes about within a time, so much of which is left.
+///
+/// What a profile says is of the time after the page's first touch, so it all comes about unless the
+/// run is at its end. A run that has outlived its profile's goes on for a horizon, as far as anybody
+/// knows. Of a benefit without a time nothing does.
+pub(crate) fn still_to_come(within: Nanos, left: Nanos, conditions: &Conditions<'_>) -> f64 {
+    let time = conditions.horizon().max(left.as_secs());
+    let within = within.as_secs();
+    if within > 0.0 { (time / within).min(1.0) } else { 0.0 }
+}
+
 /// Prices one page. Pure.
 pub(crate) fn price(evidence: &Evidence, page: PageSize, conditions: &Conditions<'_>) -> Ledger {
     let mut ledger = Ledger::default();
-    let within = evidence.within.as_secs();
-    // What the profile says is of the time after the page's first touch, so it all comes about
-    // unless the run is at its end. A run that has outlived its profile's goes on for a horizon, as
-    // far as anybody knows. A benefit without a time would be none.
-    let time = conditions.horizon().max(evidence.left.as_secs());
-    let part = if within > 0.0 { (time / within).min(1.0) } else { 0.0 };
+    let part = still_to_come(evidence.within, evidence.left, conditions);
     // What is not touched averts no walks: there, too, the profile is as good as it was elsewhere.
     let true_of = conditions.touched();
     let part = part * true_of.min(1.0);
@@ -91,7 +97,14 @@ mod tests {
             let conditions = Conditions::new(&telemetry, &calibration, market);
             let touch = price(&evidence, PageSize::Huge, &conditions);
             assert!((walks(&touch) - 1e6).abs() < 1.0, "{mlp}: {}", walks(&touch));
-            let block = compact::price((1, 1, Cycles(1_000_000)), Pages(9), &conditions);
+            let wanted = compact::Evidence {
+                blocks: 1,
+                wanted: 1,
+                brings: Cycles(1_000_000),
+                within: Nanos::SECOND,
+                left: Nanos::SECOND,
+            };
+            let block = compact::price(&wanted, Pages(9), &conditions);
             assert!((walks(&block) - 1e6).abs() < 1.0, "{mlp}: {}", walks(&block));
             assert!((calibration.parallelism() - mlp).abs() < 1e-9);
         }

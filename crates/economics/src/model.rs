@@ -63,8 +63,9 @@ pub fn price(proposal: &Proposal, conditions: &Conditions<'_>) -> Ledger {
             populate::price(range.count, (touched, unsure), conditions)
         }
         Action::Place { to, instead, .. } => place::price(heat, page, (instead, to), conditions),
-        Action::Compact { blocks, wanted, brings, pages } => {
-            compact::price((blocks, wanted, brings), pages, conditions)
+        Action::Compact { blocks, wanted, brings, within, left, pages } => {
+            let evidence = compact::Evidence { blocks, wanted, brings, within, left };
+            compact::price(&evidence, pages, conditions)
         }
         Action::Arm { range } => observe::look(range.count, page, Look::Fault, conditions),
         Action::Scan { range } => observe::look(range.count, page, Look::Bit, conditions),
@@ -133,12 +134,14 @@ fn turned(action: &Action) -> Option<Turned> {
             },
             f64::from(range.count.min(u32::from(u16::MAX))),
         )),
-        // Blocks that become free and are wanted.
+        // Blocks that become free and are wanted: each brings what each of them does now.
         Action::Compact { .. } => Some((
             |action, blocks| match action {
-                Action::Compact { pages, brings, .. } => {
+                Action::Compact { wanted, brings, within, left, pages, .. } => {
                     let blocks = blocks.round() as u32;
-                    Action::Compact { blocks, wanted: blocks, brings, pages }
+                    let each = brings.as_f64() / f64::from(wanted.max(1));
+                    let brings = Cycles::from_f64(each * f64::from(blocks));
+                    Action::Compact { blocks, wanted: blocks, brings, within, left, pages }
                 }
                 other => other,
             },

@@ -1,14 +1,18 @@
 //! Models of the actions that move nothing between tiers: huge pages, populating, placing,
-//! compaction, splitting, looking. Both sides, units, horizons, and where a decision turns.
+//! compaction, splitting, looking. Both sides, and where a decision turns. Units and horizons of
+//! all actions.
 #![allow(missing_docs)]
 
 mod common;
 
-use common::{DRAM, SLOW, conditions, heat, laptop, laptop_telemetry, market, page, proposal};
+use common::{
+    DRAM, SLOW, conditions, heat, laptop, laptop_telemetry, market, optane, optane_telemetry, page,
+    proposal,
+};
 use proptest::prelude::*;
 use terrace_core::{
-    Action, BytesPerSecond, Cycles, Nanos, PageNo, PageRange, PageSize, Pages, PerSecond, Proposal,
-    RegionId, SampleSource, Telemetry,
+    Action, BytesPerSecond, ContextId, Cycles, Nanos, PageNo, PageRange, PageSize, Pages,
+    PerSecond, Proposal, RegionId, SampleSource, Telemetry,
 };
 use terrace_economics::model::{flip, pays, price};
 use terrace_economics::{Calibration, Conditions, Ledger, Market, TermKind};
@@ -45,6 +49,13 @@ fn populate(touched: u16) -> Action {
     Action::Populate { range: range(512), touched, unsure: 0 }
 }
 
+/// So many blocks, and of them wanted ones, which avert so many cycles within a time of which
+/// nothing is left.
+fn compact((blocks, wanted): (u32, u32), brings: u64, within: Nanos, pages: u64) -> Action {
+    let (brings, left, pages) = (Cycles(brings), Nanos::ZERO, Pages(pages));
+    Action::Compact { blocks, wanted, brings, within, left, pages }
+}
+
 fn of(action: Action) -> Proposal {
     proposal(action, heat(1000.0, 100.0, 10))
 }
@@ -74,7 +85,7 @@ fn actions() -> Vec<Action> {
         populate(5),
         Action::Place { page: page(3), to: DRAM, instead: SLOW },
         Action::Place { page: page(3), to: SLOW, instead: DRAM },
-        Action::Compact { blocks: 3, wanted: 1, brings: Cycles(5000), pages: Pages(700) },
+        compact((3, 1), 5_000_000, Nanos::SECOND, 700),
         Action::Split { page: page(3) },
         Action::Collapse { range: range(512) },
         Action::Arm { range: range(64) },
@@ -89,8 +100,32 @@ fn actions() -> Vec<Action> {
     base
 }
 
+/// Every kind of action that moves a page.
+fn moves() -> [Action; 4] {
+    let (context, from, to) = (ContextId(9), DRAM, SLOW);
+    [
+        Action::Promote { page: page(17), from: SLOW, to: DRAM },
+        Action::Demote { page: page(4), from: DRAM, to: SLOW },
+        Action::Exchange { promote: page(17), demote: page(4), fast: DRAM, slow: SLOW },
+        Action::DemoteContext { context, pages: 100, of: 120, from, to },
+    ]
+}
+
+/// Every kind of action; those that move a page both to and from memory that is addressable, and
+/// memory that is not.
+fn worlds() -> Vec<(Action, Telemetry, Calibration)> {
+    let compressed = |action| (action, laptop_telemetry(), calibration());
+    let addressable = |action| (action, optane_telemetry(), optane());
+    let all = actions().into_iter().chain(moves()).map(compressed);
+    all.chain(moves().map(addressable)).collect()
+}
+
+/// How many those are.
+const WORLDS: usize = 15 + 2 * 4;
+
 #[test]
 fn every_action_has_both_sides() {
+    assert_eq!(worlds().len(), WORLDS, "properties leave none out");
     let telemetry = laptop_telemetry();
     for action in actions() {
         let ledger = ledger(action, &telemetry, market());
@@ -184,13 +219,32 @@ fn a_profile_counts_as_far_as_it_came_true() {
 #[test]
 fn blocks_that_are_asked_for_are_worth_moving_pages_for() {
     let of = |wanted, pages| {
-        let brings = Cycles::ZERO;
-        let action = Action::Compact { blocks: 4, wanted, brings, pages: Pages(pages) };
-        ledger(action, &roomy(), market()).margin(1.5)
+        ledger(compact((4, wanted), 0, Nanos::ZERO, pages), &roomy(), market()).margin(1.5)
     };
     assert!(of(4, 100) > 0.0, "a hundred pages for four blocks");
     assert!(of(0, 100) < 0.0, "nobody wants them");
     assert!(of(4, 2_000_000) < 0.0, "too many pages for it");
+}
+
+/// A block averts in the time that is left what a huge page of the same profile does: not what the
+/// whole run has, and nothing without a time.
+#[test]
+fn what_a_block_brings_is_of_the_time_in_which_it_comes_about() {
+    let walks = |within, left| {
+        let mut action = compact((1, 1), 1_000_000, within, 100);
+        if let Action::Compact { left: there, .. } = &mut action {
+            *there = left;
+        }
+        let terms = *ledger(action, &roomy(), market()).terms();
+        let walks = terms.into_iter().flatten().find(|term| term.kind == TermKind::SavedWalks);
+        walks.map_or(0.0, |term| term.cycles().expected)
+    };
+    let whole = walks(Nanos::seconds(100), Nanos::seconds(100));
+    assert!((whole / 1e6 - 1.0).abs() < 1e-3, "{whole}");
+    assert!((walks(Nanos::seconds(100), Nanos::seconds(50)) / whole - 0.5).abs() < 1e-3);
+    // The market's horizon is ten seconds.
+    assert!((walks(Nanos::seconds(100), Nanos::ZERO) / whole - 0.1).abs() < 1e-3);
+    assert!(walks(Nanos::ZERO, Nanos::seconds(50)) <= 0.0);
 }
 
 #[test]
@@ -251,6 +305,11 @@ fn a_decision_turns_where_it_says_that_it_turns() {
             }) as fn(f64) -> Action,
         ),
         (populate(5), |x| populate(x as u16)),
+        (compact((4, 2), 20_000_000, Nanos::seconds(20), 700_000), |x| {
+            let wanted = x.round() as u32;
+            let brings = 10_000_000 * u64::from(wanted);
+            compact((wanted, wanted), brings, Nanos::seconds(20), 700_000)
+        }),
     ] {
         let ledger = price(&of(action), &conditions);
         let turn = flip(&of(action), &ledger, &conditions).expect("it turns").get();
@@ -265,10 +324,8 @@ proptest! {
     /// the same time and whose clock is twice as fast has prices twice as high. A model that
     /// mixed cycles with times, or counts with either, would not.
     #[test]
-    fn no_model_mixes_units(factor in 1.5f64..8.0, which in 0usize..15) {
-        let action = actions()[which];
-        let telemetry = laptop_telemetry();
-        let slow = calibration();
+    fn no_model_mixes_units(factor in 1.5f64..8.0, which in 0..WORLDS) {
+        let (action, telemetry, slow) = worlds().swap_remove(which);
         let fast = Calibration { clock: slow.clock * factor, ..slow };
         // What a profile and the market say in cycles is of the same time, too.
         let faster = |cycles: Cycles| Cycles::from_f64(cycles.as_f64() * factor);
@@ -278,8 +335,9 @@ proptest! {
                 let waits = faster(waits);
                 Action::FirstTouch { range, touched, unsure, least, averted, most, within, left, waits }
             }
-            Action::Compact { blocks, wanted, brings, pages } => {
-                Action::Compact { blocks, wanted, brings: faster(brings), pages }
+            Action::Compact { blocks, wanted, brings, within, left, pages } => {
+                let brings = faster(brings);
+                Action::Compact { blocks, wanted, brings, within, left, pages }
             }
             other => other,
         };
@@ -300,17 +358,12 @@ proptest! {
     /// Ever shorter horizons leave ever less benefit, and none in no time: no model has a benefit
     /// that is not one of some time, but for what is spared at once (a fault, an interrupt).
     #[test]
-    fn no_benefit_outlives_its_horizon(which in 0usize..15) {
-        let action = actions()[which];
-        let telemetry = laptop_telemetry();
+    fn no_benefit_outlives_its_horizon(which in 0..WORLDS) {
+        let (action, telemetry, calibration) = worlds().swap_remove(which);
         let benefit = |horizon| {
-            let ledger = ledger(action, &telemetry, Market { horizon, ..market() });
-            // What compaction's blocks bring was priced with the horizon before it was proposed.
-            let priced = matches!(action, Action::Compact { .. });
-            let at_once = |kind| {
-                matches!(kind, TermKind::AvoidedFault)
-                    || (priced && matches!(kind, TermKind::SavedWalks))
-            };
+            let market = Market { horizon, ..market() };
+            let ledger = price(&of(action), &Conditions::new(&telemetry, &calibration, market));
+            let at_once = |kind| matches!(kind, TermKind::AvoidedFault);
             ledger
                 .terms()
                 .iter()
@@ -339,7 +392,10 @@ proptest! {
                 most: Cycles(b), within: Nanos(b), left: Nanos(a), waits: Cycles(b),
             },
             Action::Populate { range: wide, touched: c, unsure: c },
-            Action::Compact { blocks: d, wanted: d, brings: Cycles(b), pages: Pages(a) },
+            Action::Compact {
+                blocks: d, wanted: d, brings: Cycles(b), within: Nanos(a), left: Nanos(b),
+                pages: Pages(a),
+            },
             Action::Arm { range: wide },
             Action::Scan { range: wide },
             Action::SetPeriod { source: SampleSource::Pmu, period: a },

@@ -9,8 +9,8 @@ use common::{
 use proptest::prelude::*;
 use terrace_core::{
     Abort, Access, Action, ActionClass, Bytes, BytesPerSecond, Cycles, Done, Nanos, OpId, Outcome,
-    PageNo, PageRange, PageSize, PerSecond, Proposal, RegionId, Sample, SampleSource, Telemetry,
-    Urgency,
+    PageNo, PageRange, PageSize, Pages, PerSecond, Proposal, RegionId, Sample, SampleSource,
+    Telemetry, Urgency,
 };
 use terrace_economics::{
     Account, Calibration, Decision, Economist, Interval, LookedAt, Mode, TermKind, Verdict,
@@ -169,6 +169,27 @@ fn a_profile_that_comes_true_is_not_stopped() {
         }
     }
     assert!(economist.account(ActionClass::FirstTouch).net() > 0.0);
+}
+
+/// In both accounts, what a block brings would count twice.
+#[test]
+fn what_a_block_is_for_is_in_the_account_of_the_huge_page_that_takes_it() {
+    let (mut economist, telemetry) = (enforcing(), optane_telemetry());
+    let mut proposal = numbered(1, 1, hot());
+    proposal.action = Action::Compact {
+        blocks: 1,
+        wanted: 1,
+        brings: Cycles(1_000_000_000),
+        within: Nanos::SECOND,
+        left: Nanos::SECOND,
+        pages: Pages(9),
+    };
+    let decision = economist.decide(&proposal, &telemetry);
+    assert!(decision.passes && decision.benefit.low > 9e8, "{decision}");
+    economist.settle(&completed(proposal, 70_000), &telemetry);
+    let account = economist.account(ActionClass::Compact);
+    assert!(account.predicted_benefit.is_zero(), "{account:?}");
+    assert!(!account.predicted_cost.is_zero() && account.realised_cost == Cycles(70_000));
 }
 
 /// What is in the accounts when a process forks is the parent's: a child that reported it again

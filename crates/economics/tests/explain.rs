@@ -4,7 +4,7 @@
 mod common;
 
 use common::{demote, exchange, heat, laptop, laptop_telemetry, optane, optane_telemetry, promote};
-use terrace_core::{Action, Cycles, Nanos, PageNo, PageRange, Reason, RegionId, Urgency};
+use terrace_core::{Action, Cycles, Nanos, PageNo, PageRange, Pages, Reason, RegionId, Urgency};
 use terrace_economics::{Economist, Mode};
 
 const TIERS: [&str; 2] = ["dram", "optane"];
@@ -91,5 +91,42 @@ fn a_huge_page_by_a_profile_says_what_it_rests_on_and_where_it_turns() {
         "averted cycles/s",
     ] {
         assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+/// How many are wanted is what the decision turns on, however many become free beside them.
+#[test]
+fn compaction_says_what_its_blocks_avert_in_which_time_and_how_many_would_have_to_be_wanted() {
+    let mut economist = Economist::new(Mode::Enforce, optane());
+    let mut text = |wanted, brings| {
+        let mut proposal = promote(heat(0.0, 0.0, 0));
+        proposal.action = Action::Compact {
+            blocks: 4,
+            wanted,
+            brings: Cycles(brings),
+            within: Nanos::SECOND,
+            left: Nanos::SECOND,
+            pages: Pages(70),
+        };
+        proposal.reason = Reason::NoFreeBlock;
+        economist.decide(&proposal, &optane_telemetry()).to_string()
+    };
+    let nobody = text(0, 0);
+    for part in [
+        "compact 70 pages for 4 blocks (NoFreeBlock): ",
+        "evidence: 4 free blocks, 0 of them wanted, for 70 moved pages\n",
+        "would pay above ",
+        " wanted block",
+    ] {
+        assert!(nobody.contains(part), "{part}: {nobody}");
+    }
+    let wanted = text(3, 300_000_000);
+    for part in [
+        "3 of them wanted, for 70 moved pages, to avert 300 Mcycles of page walks in 1.00 s, 1.00 s \
+         of it left\n",
+        "+ saved page walks",
+        "would not pay below ",
+    ] {
+        assert!(wanted.contains(part), "{part}: {wanted}");
     }
 }

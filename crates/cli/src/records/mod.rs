@@ -24,9 +24,11 @@ use crate::failure::Failure;
 /// Version of the form in lines.
 pub(crate) const SCHEMA: u32 = 1;
 /// Version of the packed form.
-pub(crate) const PACKED_SCHEMA: u32 = 4;
-/// Those before: one in which decisions are JSON, and one in which no regions come with them.
-const OLD_PACKED_SCHEMAS: [u32; 2] = [2, 3];
+pub(crate) const PACKED_SCHEMA: u32 = 5;
+/// Those before: one in which decisions are JSON, one in which no regions come with them, and one in
+/// which decisions on compaction lack the time of what it brings. In the last two, those decisions
+/// cannot be read any more.
+const OLD_PACKED_SCHEMAS: [u32; 3] = [2, 3, 4];
 
 /// What is said of decisions that a recording lacks, with what helps: the ring holds some 35 000 of
 /// each process, and they come too fast only if `terrace run` gets no processor meanwhile.
@@ -527,8 +529,8 @@ mod tests {
         };
         assert_eq!(read(&file), [region()]);
         // Recordings of before are read as well.
-        let at = file.windows(10).position(|part| part == b"\"schema\":4").unwrap();
-        for old in [b'2', b'3'] {
+        let at = file.windows(10).position(|part| part == b"\"schema\":5").unwrap();
+        for old in [b'2', b'3', b'4'] {
             file[at + 9] = old;
             assert_eq!(read(&file), [region()]);
         }
@@ -543,7 +545,7 @@ mod tests {
         assert_eq!(
             error_of("{\"schema\": 3, \"kind\": \"terrace.run\"}\n"),
             "f:1: is `terrace.run` of schema 3, not a file of recorded decisions, which is \
-             `terrace.records` of schema 1 to 4"
+             `terrace.records` of schema 1 to 5"
         );
         assert!(error_of("TERRTRC\0").starts_with("f: is a trace of memory accesses"));
         assert_eq!(error_of(&first[..first.len() - 5]), "f:1: the line is cut off");
@@ -552,8 +554,8 @@ mod tests {
             error_of(&format!("{first}\n{{\"record\":\"feast\"}}\n")).starts_with("f:2: unknown"),
         );
         assert_eq!(
-            error_of(&first.replace("\"schema\":1", "\"schema\":5")),
-            "f:1: field `schema`: is 5; this version of Terrace reads schemas 1 to 4 only"
+            error_of(&first.replace("\"schema\":1", "\"schema\":6")),
+            "f:1: field `schema`: is 6; this version of Terrace reads schemas 1 to 5 only"
         );
     }
 

@@ -8,7 +8,8 @@
 //! | kind 2 | a process's number (4, least first) and packed events of it |
 //! | kind 3 | the same and decisions, each after its length (2), as they come out of the process |
 //!
-//! Since schema 4, regions come between decisions: their length has its highest bit set.
+//! Since schema 4, regions come between decisions: their length has its highest bit set. Since
+//! schema 5, decisions on compaction say in which time comes about what it brings.
 //!
 //! Frames are closed every second, each with a checksum: what a killed run
 //! leaves is readable up to its last second, and what was damaged is noticed.

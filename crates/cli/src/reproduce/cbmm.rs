@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
+use terrace_core::Bytes;
+use terrace_economics::Mode;
 use terrace_report::html::{Figure, figures_page};
 use terrace_sim::mm::stand_ins::StandIn;
-use terrace_sim::mm::{Fragmentation, MmPolicyName, RunReport};
-use terrace_sim::reproduce::{CbmmConfig, CbmmTable, cbmm};
+use terrace_sim::mm::{Fragmentation, MmConfig, MmPolicyName, RunReport};
+use terrace_sim::reproduce::{CbmmConfig, CbmmTable, cbmm_heard};
 
 use super::recording;
 use crate::args::one_of;
@@ -15,6 +17,8 @@ use crate::calibrate::mm;
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind};
 use crate::progress::Progress;
+use crate::records::{Header, MachineFacts, World};
+use crate::sim::{begin_record, finish, listener};
 
 /// CBMM: huge pages on fragmented memory, and how long page faults take.
 ///
@@ -53,6 +57,12 @@ pub(super) struct CbmmArgs {
     /// Write the figures to a page that needs nothing else.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+
+    /// Write what Terrace's estimator decides to a file, for `terrace why`. Each program in each
+    /// state of memory is a process there, numbered from 1 in the order of the tables; `why`
+    /// names them.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -72,6 +82,10 @@ impl CbmmArgs {
         }
         let html = self.html.as_deref();
         let html = html.map(|path| files.writes("--html", path, Kind::Whole)).transpose()?;
+        let record = match &self.record {
+            Some(path) => Some((path, files.writes("--record", path, Kind::Recording)?)),
+            None => None,
+        };
         output::remove_when_interrupted();
         let mut config = if self.quick { CbmmConfig::quick() } else { CbmmConfig::whole() };
         config.size.seed = self.seed;
@@ -91,13 +105,26 @@ impl CbmmArgs {
             }
             config.recorded.push(recorded);
         }
+        let runs = runs_of_ours(&config);
+        let record = match record {
+            Some((path, out)) => Some(begin_record(path, out, &header(&runs))?),
+            None => None,
+        };
         let progress = Progress::new();
         let bar = progress.bar("reproduce cbmm");
-        let table = cbmm(&config, &|done, total, what| {
+        let shown = |done: usize, total: usize, what: &str| {
             bar.set(done as f64 / total as f64, format!("{done}/{total} {what}"));
-        })
-        .map_err(Failure::bad_input)?;
+        };
+        let hear = |program: &str, state: Fragmentation| {
+            let is_it = |(name, of): &(String, Fragmentation)| name == program && *of == state;
+            let number = runs.iter().position(is_it)?;
+            Some(listener(record.as_ref()?, number as u32 + 1))
+        };
+        let table = cbmm_heard(&config, &shown, &hear).map_err(Failure::bad_input)?;
         bar.finish();
+        if let Some(record) = record {
+            finish(&record)?;
+        }
         if let Some(html) = html {
             html.write_whole(page(&table).as_bytes())?;
         }
@@ -110,6 +137,31 @@ impl CbmmArgs {
         output::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The programs and states of memory for which Terrace's estimator decides: by program, then state.
+fn runs_of_ours(config: &CbmmConfig) -> Vec<(String, Fragmentation)> {
+    let ours = config.programs.iter().map(|program| program.name().to_owned());
+    let recorded = config.recorded.iter().map(|(name, _)| name.clone());
+    let of = |program: String| Fragmentation::ALL.map(|state| (program.clone(), state));
+    ours.chain(recorded).flat_map(of).collect()
+}
+
+/// What a recording begins with.
+fn header(runs: &[(String, Fragmentation)]) -> Header {
+    let programs = runs
+        .iter()
+        .enumerate()
+        .map(|(i, (program, state))| format!("{}={program} ({})", i + 1, state.name()));
+    let ours = MmConfig::new(Bytes::ZERO, MmPolicyName::Economist);
+    let machine = MachineFacts {
+        name: "one socket of Intel Xeon Silver 4114".to_owned(),
+        clock: Some(ours.clock),
+        tiers: vec!["dram".to_owned()],
+    };
+    let policy = ours.policy.name().to_owned();
+    // Packed: there are thousands for each gigabyte.
+    Header::new(World::Sim, programs.collect(), policy, Mode::Enforce, machine).packed()
 }
 
 /// The page: pictures of time, longest faults and huge pages by program, and of each program's

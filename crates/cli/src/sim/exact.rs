@@ -12,7 +12,7 @@ use terrace_sim::exact::{ExactConfig, ExactMachine, ExactReport, Source, setup};
 use terrace_sim::{OnDecisions, SimPolicy};
 
 use super::input::{Input, failure, tell, tell_calls};
-use super::{SharedFile, finish, listener};
+use super::{ONLY, SharedFile, finish, listener};
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, count, facts, percent, table};
 use crate::progress::Progress;
@@ -98,7 +98,7 @@ impl Traced {
             return Err(Failure::bad_input("nothing to simulate"));
         };
         let decisions = record(&mut files, source.describe(), &config)?;
-        let listener = decisions.as_ref().map(listener);
+        let listener = decisions.as_ref().map(|file| listener(file, ONLY));
         let (report, timeline) = simulate(&config, source, html.is_some(), listener)?;
         let cut = opened.end()?;
         if report.accesses == 0 {

@@ -124,7 +124,7 @@ impl Args {
                 Some(self.open_record(&mut Files::new(), path, &config.machine, header)?)
             }
         };
-        let decisions = record.as_ref().map(listener);
+        let decisions = record.as_ref().map(|file| listener(file, ONLY));
         let listeners = Listeners { decisions, ..Listeners::default() };
         let simulation = Simulation::heard(config, listeners).map_err(Failure::bad_input)?;
         let report = run(simulation, &Progress::new().bar(self.policy.name()));
@@ -156,10 +156,19 @@ impl Args {
             clock: Some(machine.cpu.clock.value),
             tiers: machine.tiers.iter().map(|tier| tier.name.clone()).collect(),
         });
-        let bad = |e: io::Error| Failure::failed(format!("--record: {}: {e}", path.display()));
-        let writer = Writer::new(BufWriter::new(out), &header).map_err(bad)?;
-        Ok(Arc::new(Mutex::new(RecordFile { writer, failed: None })))
+        begin_record(path, out, &header)
     }
+}
+
+/// Begins the file of decisions at a path.
+pub(crate) fn begin_record(
+    path: &Path,
+    out: Output,
+    header: &Header,
+) -> Result<SharedFile, Failure> {
+    let bad = |e: io::Error| Failure::failed(format!("--record: {}: {e}", path.display()));
+    let writer = Writer::new(BufWriter::new(out), header).map_err(bad)?;
+    Ok(Arc::new(Mutex::new(RecordFile { writer, failed: None })))
 }
 
 /// Runs a simulation to its end, and shows how far it is.
@@ -173,9 +182,9 @@ pub(crate) fn run(simulation: Simulation, bar: &Bar) -> SimReport {
 
 /// The simulation owns its listeners; the file is shared so that its errors can
 /// be asked for when the simulation is over.
-type SharedFile = Arc<Mutex<RecordFile>>;
+pub(crate) type SharedFile = Arc<Mutex<RecordFile>>;
 
-struct RecordFile {
+pub(crate) struct RecordFile {
     writer: Writer<BufWriter<Output>>,
     /// The first error; after it nothing more is written.
     failed: Option<io::Error>,
@@ -190,22 +199,24 @@ impl RecordFile {
     }
 }
 
-/// Writes decisions to a file.
-fn listener(shared: &SharedFile) -> OnDecisions {
+/// The number of a simulated program that is one process; no real one has it.
+const ONLY: u32 = 0;
+
+/// Writes decisions about a process to a file.
+pub(crate) fn listener(shared: &SharedFile, process: u32) -> OnDecisions {
     let shared = SharedFile::clone(shared);
-    Box::new(move |decisions| write_decisions(&shared, decisions))
+    Box::new(move |decisions| write_decisions(&shared, process, decisions))
 }
 
-fn write_decisions(shared: &SharedFile, decisions: &[Decision]) {
+fn write_decisions(shared: &SharedFile, process: u32, decisions: &[Decision]) {
     let mut file = shared.lock().unwrap_or_else(PoisonError::into_inner);
     for decision in decisions {
-        // A simulated program is one process; no real one has number 0.
-        file.write(&Record::Decision { process: 0, decision: Box::new(*decision) });
+        file.write(&Record::Decision { process, decision: Box::new(*decision) });
     }
 }
 
 /// Writes out what is buffered; the first error of the whole recording counts.
-fn finish(shared: &SharedFile) -> Result<(), Failure> {
+pub(crate) fn finish(shared: &SharedFile) -> Result<(), Failure> {
     let mut file = shared.lock().unwrap_or_else(PoisonError::into_inner);
     let flushed = file.writer.flush().and_then(|()| file.writer.get_mut().flush());
     let written = file.failed.take().map_or(flushed, Err);

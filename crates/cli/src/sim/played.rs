@@ -21,7 +21,7 @@ use terrace_sim::trace::Format;
 
 use super::exact::SEED;
 use super::input::{Input, Repeatable, failure, tell, told};
-use super::{SharedFile, finish};
+use super::{ONLY, SharedFile, finish};
 use crate::args::one_of;
 use crate::failure::Failure;
 use crate::output::{self, count, facts, table};
@@ -326,8 +326,7 @@ impl ContextBook {
             {
                 file.write(&Record::PageOf { page, context });
             }
-            // A simulated program is one process; no real one has number 0.
-            file.write(&Record::Decision { process: 0, decision: Box::new(*decision) });
+            file.write(&Record::Decision { process: ONLY, decision: Box::new(*decision) });
         }
     }
 }

@@ -7,8 +7,8 @@
 use core::sync::atomic::Ordering::*;
 
 use terrace_core::{
-    Abort, Access, Action, ActionClass, Bytes, Done, FaultKind, Heat, Nanos, Outcome, PageSize,
-    Pages, Plan, Proposal, Reason, RegionId, Sample, SampleSource, Telemetry, TierId,
+    Abort, Access, Action, ActionClass, Bytes, Cycles, Done, FaultKind, Heat, Nanos, Outcome,
+    PageSize, Pages, Plan, Proposal, Reason, RegionId, Sample, SampleSource, Telemetry, TierId,
     TierTelemetry, Urgency,
 };
 use terrace_economics::{LookedAt, Verdict};
@@ -39,6 +39,17 @@ pub(crate) enum Judged {
     HeldOut,
     /// It does not pay.
     Refused,
+}
+
+/// What a huge page averts beside faults: nothing, where nobody says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Averts {
+    /// Cycles that the program waits for page walks: for certain, were it all to come about.
+    pub(crate) cycles: Cycles,
+    /// The time in which that comes about.
+    pub(crate) within: Nanos,
+    /// What of it is still to come.
+    pub(crate) left: Nanos,
 }
 
 /// Policy, economist, and the plan in the making.
@@ -191,9 +202,7 @@ impl Decider {
         let action = Action::Prezero { walked, used, known };
         let why = (Urgency::Voluntary, Reason::WalksFreshMemory);
         let telemetry = Telemetry { cpu_load, ..self.telemetry(pager) };
-        let passed = self.brain.consider(action, PageSize::Huge, Heat::default(), why, &telemetry);
-        self.decided(pager, ActionClass::Prezero);
-        passed
+        self.consider(pager, action, PageSize::Huge, Heat::default(), why, &telemetry)
     }
 
     /// Asks whether to make a huge page of base pages, with what is known of the page
@@ -210,26 +219,42 @@ impl Decider {
         self.listen(pager);
         let cpus = f64::from(self.brain.economist().calibration().cpus.max(1));
         let telemetry = Telemetry { cpu_load: (busy / cpus).min(1.0), ..self.telemetry(pager) };
-        let class = action.class();
-        let passed = self.brain.consider(action, PageSize::Huge, heat, why, &telemetry);
-        self.decided(pager, class);
-        passed
+        self.consider(pager, action, PageSize::Huge, heat, why, &telemetry)
     }
 
     /// Asks whether the kernel is to move so many pages together for a huge page that is wanted,
-    /// and that averts so much beside faults; the proposal if so.
+    /// and that averts so much beside faults; the proposal if so. The processors are as busy as
+    /// `cpu_load` says.
     pub(crate) fn compact(
         &mut self,
         pager: &Pager,
         pages: Pages,
-        brings: terrace_core::Cycles,
+        averts: Averts,
+        cpu_load: f64,
     ) -> Option<Proposal> {
         self.listen(pager);
-        let action = Action::Compact { blocks: 1, wanted: 1, brings, pages };
+        let Averts { cycles: brings, within, left } = averts;
+        let action = Action::Compact { blocks: 1, wanted: 1, brings, within, left, pages };
         let why = (Urgency::Voluntary, Reason::NoFreeBlock);
-        let heat = Heat::default();
-        let passed = self.brain.consider(action, PageSize::Huge, heat, why, &self.telemetry(pager));
-        self.decided(pager, ActionClass::Compact);
+        let telemetry = Telemetry { cpu_load, ..self.telemetry(pager) };
+        self.consider(pager, action, PageSize::Huge, Heat::default(), why, &telemetry)
+    }
+
+    /// Asks the economist about an action of the pager's own, and charges what asking took; the
+    /// proposal if it may be carried out.
+    fn consider(
+        &mut self,
+        pager: &Pager,
+        action: Action,
+        size: PageSize,
+        heat: Heat,
+        why: (Urgency, Reason),
+        telemetry: &Telemetry,
+    ) -> Option<Proposal> {
+        let start = sys::now();
+        let passed = self.brain.consider(action, size, heat, why, telemetry);
+        self.brain.spent(pager.clock.cycles(Nanos(sys::now() - start)));
+        self.decided(pager, action.class());
         passed
     }
 
@@ -250,13 +275,10 @@ impl Decider {
         cpu_load: f64,
     ) -> Judged {
         self.listen(pager);
-        let start = sys::now();
         let why = (Urgency::Voluntary, Reason::Profiled);
         let telemetry = Telemetry { cpu_load, ..self.telemetry(pager) };
-        let passed = self.brain.consider(action, size, Heat::default(), why, &telemetry);
-        self.brain.spent(pager.clock.cycles(Nanos(sys::now() - start)));
+        let passed = self.consider(pager, action, size, Heat::default(), why, &telemetry);
         let held_out = self.brain.decisions().last().map(|decision| decision.verdict);
-        self.decided(pager, action.class());
         match passed {
             Some(proposal) => Judged::Passed(proposal),
             None if held_out == Some(Verdict::HeldOut) => Judged::HeldOut,
@@ -632,6 +654,52 @@ mod tests {
         assert!(idle.0 <= 0.0 && half.0 > 0.0, "{idle:?} {half:?}");
         assert!((busy.0 / half.0 - 2.0).abs() < 1e-3, "{half:?} {busy:?}");
         assert!((idle.1 - busy.1).abs() <= 1.0, "what it brings is the same: {idle:?} {busy:?}");
+    }
+
+    /// What deciding takes is in the accounts, whatever is decided about.
+    #[test]
+    fn asking_about_something_of_the_pager_s_own_is_charged() {
+        let pager = pager(1024);
+        let mut decider = pager.decide.decider.lock();
+        let mut before = decider.brain().economist().own_cost();
+        let mut is_charged = |decider: &Decider| {
+            let now = decider.brain().economist().own_cost();
+            now > core::mem::replace(&mut before, now)
+        };
+        decider.prezero(pager, Pages(1 << 20), (8, 8), 1.0);
+        assert!(is_charged(&decider), "prezero");
+        decider.compact(pager, Pages(100), Averts::default(), 1.0);
+        assert!(is_charged(&decider), "compact");
+        let range = Pager::page_range(place(pager, 0).id, 0, 512);
+        let why = (Urgency::Voluntary, Reason::PageWalksEstimated);
+        decider.collapse(pager, Action::Collapse { range }, Heat::default(), why, 1.0);
+        assert!(is_charged(&decider), "collapse");
+        decider.profiled(
+            pager,
+            Action::Populate { range, touched: 512, unsure: 0 },
+            PageSize::Base,
+            1.0,
+        );
+        assert!(is_charged(&decider), "populate");
+    }
+
+    /// The kernel moves pages in the manager's thread, which takes the program's processor time where
+    /// there is none to spare.
+    #[test]
+    fn moving_pages_together_costs_what_the_processors_are_busy() {
+        let pager = pager(1);
+        let copying = |load| {
+            let mut decider = pager.decide.decider.lock();
+            decider.compact(pager, Pages(100), Averts::default(), load);
+            let decision = *decider.brain().decisions().last().expect("just decided");
+            let copy =
+                |term: &&terrace_economics::Term| term.kind == terrace_economics::TermKind::Copy;
+            let copy = decision.terms.iter().flatten().find(copy);
+            copy.map_or(0.0, |term| term.cycles().expected)
+        };
+        let (idle, half, busy) = (copying(0.0), copying(0.5), copying(1.0));
+        assert!(idle <= 0.0 && half > 0.0, "{idle} {half}");
+        assert!((busy / half - 2.0).abs() < 1e-3, "{half} {busy}");
     }
 
     /// A program may be over before anybody looks at its regions, or have given them back.

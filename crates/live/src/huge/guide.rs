@@ -21,7 +21,7 @@ use terrace_profile::{
     Advice, Estimate, Facts, Key, Place as Where, Profile, Quantity, Section, Share, cbmm,
 };
 
-use crate::decide::decider::{Judged, Work};
+use crate::decide::decider::{self, Averts, Judged, Work};
 use crate::huge::prezero::{BASES, PAUSE};
 use crate::pager::Pager;
 use crate::space::page_state::PageState;
@@ -195,9 +195,19 @@ impl Guide {
         Cycles::from_f64(cycles.as_f64() * self.scale / overlap)
     }
 
-    /// What a huge page averts of page walks at least, in cycles here.
-    fn averts(&self, task: &Task) -> Cycles {
-        self.waited(task.advice.huge.low, &task.advice.huge)
+    /// What is still to come of the time in which a profile's benefit comes about.
+    fn left(&self, of: &Estimate, now: u64) -> Nanos {
+        of.horizon.saturating_sub(Nanos(now.saturating_sub(self.began)))
+    }
+
+    /// What a huge page averts of page walks at least, in cycles here, and in which time.
+    fn averts(&self, task: &Task, now: u64) -> Averts {
+        let huge = task.advice.huge;
+        Averts {
+            cycles: self.waited(huge.low, &huge),
+            within: huge.horizon,
+            left: self.left(&huge, now),
+        }
     }
 
     /// The proposal of a huge page.
@@ -209,7 +219,7 @@ impl Guide {
             range: Pager::page_range(id, first, BASES),
             touched,
             unsure,
-            left: huge.horizon.saturating_sub(Nanos(now.saturating_sub(self.began))),
+            left: self.left(&huge, now),
             // The manager does it ahead.
             waits: Cycles::ZERO,
             least: here(huge.low),
@@ -355,15 +365,10 @@ impl Worker<'_> {
         let (start, work) = (sys::now(), Work::begin());
         // Where the kernel had none a moment ago, it is not asked to make one while others wait.
         let rests = start < pager.huge.pause.load(Relaxed);
-        // What it averts for certain, were it all to come about: a block that has to be made first
-        // is worth that.
-        let brings = pager.huge.guide.lock().averts(task);
-        let (outcome, tried) = if rests || self.make_one(brings).is_none() {
-            if !rests {
-                pager.huge.pause.store(start + PAUSE, Relaxed);
-            }
-            (Outcome::Aborted(Abort::NoMemory), Tried::Failed)
-        } else {
+        // A block that has to be made first is worth what the page averts for certain.
+        let averts = pager.huge.guide.lock().averts(task, start);
+        let made = if rests { None } else { self.make_one(averts) };
+        let (outcome, tried) = if let Some(made) = made {
             let entered = pager.enter(self.id);
             let put = entered
                 && pager
@@ -373,11 +378,18 @@ impl Worker<'_> {
             // A page that found no place is given back when no walk asks for it.
             if put {
                 pager.stats().counters.huge_profiled.fetch_add(1, Relaxed);
-                (work.completed(pager, BASES), Tried::Done)
+                // That pages had to move is in the account of compaction.
+                let took = work.took().saturating_sub(made.moving);
+                (decider::completed(pager, took.get(), u64::from(BASES)), Tried::Done)
             } else {
                 let tried = if entered { Tried::Failed } else { Tried::Frozen };
                 (Outcome::Aborted(Abort::Busy), tried)
             }
+        } else {
+            if !rests {
+                pager.huge.pause.store(start + PAUSE, Relaxed);
+            }
+            (Outcome::Aborted(Abort::NoMemory), Tried::Failed)
         };
         pager.decide.decider.lock().carried_out(pager, proposal, outcome);
         tried
@@ -496,7 +508,7 @@ mod tests {
             let Action::FirstTouch { least, averted, most, .. } = guide.huge(&task, 3, 0, 0) else {
                 panic!("a huge page");
             };
-            assert_eq!(guide.averts(&task), least, "compaction counts with the same");
+            assert_eq!(guide.averts(&task, 0).cycles, least, "compaction counts with the same");
             [least, averted, most]
         };
         // Half a run's uncertainty, and a factor of two of the model's.
@@ -536,6 +548,8 @@ mod tests {
         let task = guide.tasks[0];
         let at = |now| match guide.huge(&task, 3, 0, now) {
             Action::FirstTouch { averted, touched, within, left, .. } => {
+                let block = guide.averts(&task, now);
+                assert_eq!((block.within, block.left), (within, left), "a block's are the same");
                 (averted, touched, within, left)
             }
             other => panic!("{other:?}"),

@@ -12,9 +12,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
-use terrace_core::{Abort, Cycles, Nanos, Outcome, Pages, Proposal};
+use terrace_core::{Abort, Nanos, Outcome, PageSize, Pages, Proposal};
 
-use crate::decide::decider::{self, Work};
+use crate::decide::decider::{self, Averts, Work};
 use crate::decide::notes::Note;
 use crate::decide::processors::ProcessorLoad;
 use crate::huge::collapse::Probes;
@@ -47,6 +47,15 @@ pub(super) const PAUSE: u64 = 100_000_000;
 const EMPTY: u32 = 0;
 const READY: u32 = 1;
 const TAKEN: u32 = 2;
+
+/// What a huge page of zeros took (processor time).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Made {
+    /// What any takes, whose account it is in.
+    pub(crate) zeroing: Nanos,
+    /// What it took beyond that to move pages together, which is in the account of compaction.
+    pub(crate) moving: Nanos,
+}
 
 /// Huge pages of zeros, and what they are for.
 pub(crate) struct HugePool {
@@ -314,7 +323,7 @@ impl Worker<'_> {
             return false;
         }
         let took = self.huge_page_pays().and_then(|proposal| {
-            let took = self.make_one(Cycles::ZERO);
+            let took = self.make_one(Averts::default()).map(|made| made.zeroing);
             pager.decide.decider.lock().prezeroed(pager, proposal, took);
             took
         });
@@ -334,25 +343,42 @@ impl Worker<'_> {
     }
 
     /// Fills a slot with a free block of the kernel's; where it has none, the kernel moves pages
-    /// together, if the economist says that this pays. `brings` is what the block averts beside
-    /// faults. How long it took, or `None` if there is none.
-    pub(crate) fn make_one(&mut self, brings: Cycles) -> Option<Nanos> {
+    /// together, if the economist says that this pays. What it took, or `None` if there is none.
+    pub(crate) fn make_one(&mut self, averts: Averts) -> Option<Made> {
         let pager = self.pager;
         let free = proc_maps::free_memory();
         let Some(free) = free.filter(|free| free.blocks == 0) else {
-            let took = self.prepare()?;
-            pager.huge.zeroing.store(took.get(), Relaxed);
-            return Some(took);
+            let zeroing = self.prepare()?;
+            pager.huge.zeroing.store(zeroing.get(), Relaxed);
+            return Some(Made { zeroing, moving: Nanos::ZERO });
         };
-        let proposal = pager.decide.decider.lock().compact(pager, to_move(free), brings)?;
+        let (pages, load) = (to_move(free), pager.huge.cpu_load());
+        let proposal = pager.decide.decider.lock().compact(pager, pages, averts, load)?;
         let took = self.prepare();
-        let outcome = took.map_or(Outcome::Aborted(Abort::NoMemory), |took| {
-            // The rest of it is what any huge page takes.
-            let moving = took.get().saturating_sub(pager.huge.zeroing.load(Relaxed)).max(1);
-            decider::completed(pager, moving, to_move(free).get())
+        self.compacted(proposal, pages, took)
+    }
+
+    /// So many pages were moved together for a huge page that took so long, or in vain. What of it is
+    /// compaction's is in its account; the rest is what any huge page takes.
+    fn compacted(&self, proposal: Proposal, pages: Pages, took: Option<Nanos>) -> Option<Made> {
+        let pager = self.pager;
+        let mut decider = pager.decide.decider.lock();
+        let made = took.map(|took| {
+            let zeroing = match pager.huge.zeroing.load(Relaxed) {
+                // There was never a free block: as it is priced.
+                0 => {
+                    let prices = decider.brain().economist().calibration();
+                    prices.copy_bandwidth.time_for(PageSize::Huge.bytes())
+                }
+                last => Nanos(last),
+            };
+            share_out(took, zeroing)
         });
-        pager.decide.decider.lock().carried_out(pager, proposal, outcome);
-        took
+        let outcome = made.map_or(Outcome::Aborted(Abort::NoMemory), |made| {
+            decider::completed(pager, made.moving.get(), pages.get())
+        });
+        decider.carried_out(pager, proposal, outcome);
+        made
     }
 
     /// Fills a slot; the processor time that it took, or `None` if the kernel had no huge page.
@@ -383,6 +409,14 @@ impl Worker<'_> {
     }
 }
 
+/// What a huge page took for which pages were moved together, and what zeroing takes: each
+/// nanosecond counts as one of both.
+fn share_out(took: Nanos, zeroing: Nanos) -> Made {
+    // Moving took some time, however long zeroing took last.
+    let moving = took.saturating_sub(zeroing).max(Nanos(1)).min(took);
+    Made { zeroing: took - moving, moving }
+}
+
 /// Pages that have to move for a block, as if those that are in use lay evenly: the kernel's
 /// scanner takes blocks as they come, not the emptiest first.
 fn to_move(free: FreeMemory) -> Pages {
@@ -398,6 +432,8 @@ fn to_move_of(free: FreeMemory, all: u64) -> Pages {
 
 #[cfg(test)]
 mod tests {
+    use terrace_core::{ActionClass, Cycles};
+
     use super::*;
     use crate::pager::MANAGER;
     use crate::pager::fixture::{pager, place, state, touch};
@@ -454,16 +490,63 @@ mod tests {
     #[test]
     fn compaction_is_proposed_and_priced() {
         let pager = pager(1);
-        let ask = |pages, brings| {
-            pager.decide.decider.lock().compact(pager, Pages(pages), Cycles(brings))
-        };
-        assert!(ask(1 << 40, 0).is_none(), "all of memory moved for one block that spares faults");
-        let proposal = ask(1, 1_000_000_000).expect("one move for much");
+        let ask =
+            |pages, averts| pager.decide.decider.lock().compact(pager, Pages(pages), averts, 1.0);
+        let nothing = Averts::default();
+        assert!(ask(1 << 40, nothing).is_none(), "all of memory for a block that spares faults");
+        let (cycles, within) = (Cycles(1_000_000_000), Nanos::SECOND);
+        let much = Averts { cycles, within, left: within };
+        let proposal = ask(1, much).expect("one move for much");
         let outcome = decider::completed(pager, 30_000, 1);
         let mut decider = pager.decide.decider.lock();
         decider.carried_out(pager, proposal, outcome);
-        let account = *decider.brain().economist().account(terrace_core::ActionClass::Compact);
+        let account = *decider.brain().economist().account(ActionClass::Compact);
         assert_eq!((account.proposed, account.vetoed, account.completed), (2, 1, 1));
+    }
+
+    /// A huge page whose account had the moving as well would seem to cost what it does not, and the
+    /// next one would be refused for it.
+    #[test]
+    fn what_a_block_took_is_in_the_books_once() {
+        let pager = pager(1);
+        let (cycles, within) = (Cycles(1_000_000_000), Nanos::SECOND);
+        let much = Averts { cycles, within, left: within };
+        let took = Nanos::millis(3);
+        let zeros = pager.decide.decider.lock().prezero(pager, Pages(1 << 20), (8, 8), 0.0);
+        let moves = pager.decide.decider.lock().compact(pager, Pages(1), much, 0.0);
+        pager.huge.zeroing.store(200_000, Relaxed);
+        let worker = Worker::new(pager, MANAGER);
+        let made = worker.compacted(moves.expect("it pays"), Pages(1), Some(took));
+        let made = made.expect("there is one");
+        assert_eq!(made, Made { zeroing: Nanos::micros(200), moving: Nanos::micros(2800) });
+        let mut decider = pager.decide.decider.lock();
+        decider.prezeroed(pager, zeros.expect("it pays"), Some(made.zeroing));
+        drop(decider);
+        let cost = |class| {
+            let decider = pager.decide.decider.lock();
+            decider.brain().economist().account(class).realised_cost
+        };
+        let both = cost(ActionClass::Prezero) + cost(ActionClass::Compact);
+        let all = pager.clock.cycles(took);
+        assert!(both.get().abs_diff(all.get()) <= 2, "{both} of {all}");
+    }
+
+    #[test]
+    fn what_it_took_is_shared_out_whole() {
+        for (took, zeroing) in [(500, 300), (300, 500), (300, 300), (1, 7), (7, 0)] {
+            let made = share_out(Nanos(took), Nanos(zeroing));
+            assert_eq!(made.zeroing + made.moving, Nanos(took));
+            assert!(!made.moving.is_zero() && made.zeroing <= Nanos(zeroing), "{made:?}");
+        }
+        // Zeroing was never timed, since there was never a free block: not all of it is moving.
+        let pager = pager(1);
+        let within = Nanos::SECOND;
+        let much = Averts { cycles: Cycles(1_000_000_000), within, left: within };
+        let proposal = pager.decide.decider.lock().compact(pager, Pages(1), much, 0.0);
+        let worker = Worker::new(pager, MANAGER);
+        let long = Some(Nanos::seconds(10));
+        let made = worker.compacted(proposal.expect("it pays"), Pages(1), long);
+        assert!(!made.expect("there is one").zeroing.is_zero());
     }
 
     #[test]

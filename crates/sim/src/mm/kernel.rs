@@ -13,6 +13,7 @@ use super::physical::{Fragmentation, Owner, PAGES, Physical};
 use super::policy::{Memory, MmPolicy, MmPolicyName};
 use super::reclaim::{ReclaimCounts, Swap};
 use super::space::{Backing, Page, Section, Spaces};
+use crate::analytic::listeners::OnDecisions;
 use crate::error::SimError;
 use crate::workload::SimRng;
 
@@ -205,6 +206,11 @@ impl Mm {
     /// The policy's name.
     pub fn policy(&self) -> &'static str {
         self.policy.name()
+    }
+
+    /// From now on somebody hears of the policy's decisions, if it is one that prices them.
+    pub fn hear(&mut self, decisions: OnDecisions) {
+        self.policy.hear(decisions);
     }
 
     /// Translations that processors must forget since this was last asked.

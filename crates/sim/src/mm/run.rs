@@ -15,6 +15,7 @@ use super::policy::MmPolicyName;
 use super::program::{MmProgram, Step};
 use super::reclaim::ReclaimCounts;
 use super::space::{SLOT, Section, Spaces};
+use crate::analytic::listeners::OnDecisions;
 use crate::error::SimError;
 use crate::exact::Access;
 
@@ -103,7 +104,22 @@ pub fn run(
     program: &mut dyn MmProgram,
     profile: Option<&Profile>,
 ) -> Result<RunReport, SimError> {
-    run_with(config, machine, program, profile).map(|(report, _)| report)
+    run_heard(config, machine, program, profile, None)
+}
+
+/// The same, and somebody hears of the policy's decisions, if it is one that prices them.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_heard(
+    config: &MmConfig,
+    machine: &Machine,
+    program: &mut dyn MmProgram,
+    profile: Option<&Profile>,
+    decisions: Option<OnDecisions>,
+) -> Result<RunReport, SimError> {
+    run_with(config, machine, program, profile, decisions).map(|(report, _)| report)
 }
 
 fn run_with(
@@ -111,8 +127,12 @@ fn run_with(
     machine: &Machine,
     program: &mut dyn MmProgram,
     profile: Option<&Profile>,
+    decisions: Option<OnDecisions>,
 ) -> Result<(RunReport, Mm), SimError> {
     let mut mm = Mm::new(config, profile)?;
+    if let Some(decisions) = decisions {
+        mm.hear(decisions);
+    }
     let processes = program.processes();
     let mut processor = Processor::new(machine, processes as usize, config.memory.get())?;
     let mut running = vec![Running::default(); processes as usize];
@@ -317,7 +337,7 @@ pub fn run_profiled(
     machine: &Machine,
     program: &mut dyn MmProgram,
 ) -> Result<Profiled, SimError> {
-    let (report, mm) = run_with(config, machine, program, None)?;
+    let (report, mm) = run_with(config, machine, program, None, None)?;
     Ok(Profiled { report, slices: slices(mm.spaces()) })
 }
 

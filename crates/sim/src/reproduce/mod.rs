@@ -7,7 +7,7 @@ pub mod hemem;
 pub mod klocs;
 pub mod orderings;
 
-pub use cbmm::{CbmmConfig, CbmmTable, cbmm};
+pub use cbmm::{CbmmConfig, CbmmTable, cbmm, cbmm_heard};
 pub use claim::{Bound, Claim};
 pub use dapper::{DapperConfig, DapperTable, dapper};
 pub use hemem::{HememConfig, HememTable, hemem};

@@ -25,6 +25,7 @@ use super::{
     Ahead, AheadAsk, Ask, Background, Candidate, Choice, Effort, Khugepaged, Memory, MmPolicy,
     Prezero,
 };
+use crate::analytic::listeners::OnDecisions;
 use crate::mm::benefit::{Known, LastRule, Place, Profile};
 use crate::mm::costs::Costs;
 
@@ -96,6 +97,7 @@ pub struct Economist {
     prior: Cycles,
     last: LastRule,
     collapsing: Option<Collapsing>,
+    on_decisions: Option<OnDecisions>,
 }
 
 /// The last price of a collapse. It is the same for every range of which a profile says the same,
@@ -131,6 +133,7 @@ impl Economist {
             prior: costs.scan_page * 512 + costs.move_page,
             last: LastRule::default(),
             collapsing: None,
+            on_decisions: None,
         }
     }
 
@@ -168,7 +171,11 @@ impl Economist {
             urgency: Urgency::Voluntary,
             reason,
         };
-        self.pricing.decide(&proposal, &self.telemetry)
+        let decision = self.pricing.decide(&proposal, &self.telemetry);
+        if let Some(on_decisions) = &mut self.on_decisions {
+            on_decisions(std::slice::from_ref(&decision));
+        }
+        decision
     }
 
     /// A huge page on a first touch, in a way for which the program waits so long.
@@ -303,19 +310,32 @@ impl MmPolicy for Economist {
         let blocks = u32::try_from(ask.blocks).unwrap_or(u32::MAX);
         let wanted = (f64::from(blocks) * self.demand).round() as u32;
         let each = ask.moved.checked_div(ask.made).unwrap_or(1).max(1);
+        // What first touches averted was aged by then: all of it is still to come.
+        let left = match self.profile.duration {
+            Some(duration) => self.clock.nanos(duration.saturating_sub(ask.now)).max(Nanos(1)),
+            None => self.pricing.lifetime(),
+        };
         let action = Action::Compact {
             blocks,
             wanted,
             brings: Cycles::from_f64(self.averted * f64::from(wanted)),
+            within: left,
+            left,
             pages: Pages(each.saturating_mul(ask.blocks)),
         };
         self.decide(action, Heat::default(), Reason::NoFreeBlock).passes
+    }
+
+    fn hear(&mut self, decisions: OnDecisions) {
+        self.on_decisions = Some(decisions);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use terrace_core::Bytes;
+    use std::sync::{Arc, Mutex};
+
+    use terrace_core::{ActionClass, Bytes};
 
     use super::*;
     use crate::mm::space::Section;
@@ -418,5 +438,49 @@ mod tests {
         assert!(!nobody.makes_ahead(&ahead), "{}", nobody.demand);
         let full = AheadAsk { moved: 100 * 512 * 100, ..ahead };
         assert!(!ours.makes_ahead(&full), "more pages than that is worth");
+    }
+
+    /// A price that nobody hears of explains nothing. One that was asked for before is not heard
+    /// again: it is the same.
+    #[test]
+    fn whoever_listens_hears_of_every_price() {
+        use ActionClass::{Collapse, Compact, FirstTouch};
+
+        let costs = Costs::builtin();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let mut ours = with("huge,mmap,9000000");
+        let into = Arc::clone(&heard);
+        ours.hear(Box::new(move |decisions: &[Decision]| {
+            let classes = decisions.iter().map(|decision| decision.action.class());
+            into.lock().expect("no panic").extend(classes);
+        }));
+        // Neither a free block nor one that is made: two ways, two prices.
+        ours.first_touch(&Ask { free_huge: 0, ..ask(&costs) });
+        ours.makes_ahead(&AheadAsk {
+            blocks: 256,
+            made: 100,
+            moved: 150,
+            now: Cycles::ZERO,
+            memory: memory(20),
+        });
+        let candidate = Candidate {
+            process: 0,
+            section: Section::Mmap,
+            offset: Bytes::ZERO,
+            address: 0x20_0000,
+            advised: false,
+            present: 512,
+            used: 512,
+            free_huge: 1,
+            can_compact: true,
+            now: Cycles::ZERO,
+            made: 0,
+            compacting: Cycles::ZERO,
+            memory: memory(192),
+        };
+        ours.collapse(&candidate);
+        ours.collapse(&candidate);
+        let heard = heard.lock().expect("no panic");
+        assert_eq!(*heard, [FirstTouch, FirstTouch, Compact, Collapse]);
     }
 }

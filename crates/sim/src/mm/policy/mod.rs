@@ -25,6 +25,7 @@ use terrace_core::{Bytes, Cycles, Frequency};
 use super::benefit::{Place, Profile};
 use super::costs::Costs;
 use super::space::Section;
+use crate::analytic::listeners::OnDecisions;
 use crate::error::SimError;
 
 /// How much memory there is.
@@ -214,6 +215,8 @@ pub trait MmPolicy: Send {
     fn makes_ahead(&mut self, _ask: &AheadAsk) -> bool {
         false
     }
+    /// From now on somebody hears of its decisions, if it is a policy that prices them.
+    fn hear(&mut self, _decisions: OnDecisions) {}
 }
 
 /// A policy's name.

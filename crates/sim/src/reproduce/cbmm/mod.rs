@@ -25,13 +25,14 @@ use serde::Serialize;
 use terrace_core::{Bytes, Cycles, Machine, Nanos};
 
 use super::claim::Claim;
+use crate::analytic::listeners::OnDecisions;
 use crate::error::SimError;
 use crate::exact::Batch;
 use crate::machines;
 use crate::mm::benefit::Profile;
 use crate::mm::costs::Sourced;
 use crate::mm::program::{MmProgram, Recorded};
-use crate::mm::run::{Profiled, RunReport, run, run_profiled};
+use crate::mm::run::{Profiled, RunReport, run_heard, run_profiled};
 use crate::mm::stand_ins::{Size, StandIn};
 use crate::mm::{Costs, Fragmentation, MmConfig, MmPolicyName};
 use crate::trace::{Format, import};
@@ -221,6 +222,20 @@ pub fn cbmm(
     config: &CbmmConfig,
     progress: &(dyn Fn(usize, usize, &str) + Sync),
 ) -> Result<CbmmTable, SimError> {
+    cbmm_heard(config, progress, &|_, _| None)
+}
+
+/// The same. `hear` says who hears of what Terrace's estimator decides for a program in a state of
+/// memory. Several runs are under way at the same time.
+///
+/// # Errors
+///
+/// As [`cbmm`].
+pub fn cbmm_heard(
+    config: &CbmmConfig,
+    progress: &(dyn Fn(usize, usize, &str) + Sync),
+    hear: &(dyn Fn(&str, Fragmentation) -> Option<OnDecisions> + Sync),
+) -> Result<CbmmTable, SimError> {
     let machine = the_machine()?;
     let mut programs: Vec<Which> = config.programs.iter().map(|one| Which::StandIn(*one)).collect();
     for (name, path) in &config.recorded {
@@ -271,7 +286,9 @@ pub fn cbmm(
         let only = if job.policy == MmPolicyName::Cbmm { which.profiled() } else { None };
         let profile = profiles[job.program].of(only);
         let mm = job.mm(which, config);
-        let mut report = run(&mm, &machine, program.as_mut(), Some(&profile))?;
+        let is_ours = job.policy == MmPolicyName::Economist;
+        let decisions = if is_ours { hear(which.name(), job.fragmentation) } else { None };
+        let mut report = run_heard(&mm, &machine, program.as_mut(), Some(&profile), decisions)?;
         which.name().clone_into(&mut report.program);
         finished(which.name());
         Ok(report)
