@@ -55,6 +55,9 @@ pub struct Tracked {
     pub scope: usize,
     /// How often it could not leave since it was closed.
     pub refusals: u32,
+    /// How many files have become known until it did, it among them. Unlike its number, nothing
+    /// else ever has this one.
+    pub arrival: u64,
 }
 
 impl Tracked {
@@ -330,8 +333,8 @@ impl Contexts {
     }
 
     fn insert(&mut self, event: &FileEvent, scope: usize) -> ContextId {
-        // Numbers come round after some weeks of many new files; a file that was open all the time
-        // has its own still.
+        // Numbers come round after four thousand million files: in half a day, if each second has
+        // 100 000 new ones. A file that is known all the time has its own still.
         while self.all.contains_key(&ContextId(self.next)) {
             self.next = self.next.wrapping_add(1).max(1);
         }
@@ -362,6 +365,7 @@ impl Contexts {
             transferred: Bytes::ZERO,
             scope,
             refusals: 0,
+            arrival: self.ever,
         };
         self.by_identity.insert(event.file, id);
         self.all.insert(id, tracked);

@@ -336,7 +336,7 @@ impl Daemon {
     /// Has files looked at where nothing was seen below a directory that was named.
     fn look_for_paths(&mut self) {
         let contexts = self.decider.contexts();
-        let known = contexts.iter().map(|tracked| tracked.context.id);
+        let known = contexts.iter().map(|tracked| (tracked.arrival, tracked.context.id));
         self.filters.hand_over(known, |context| {
             let Some(tracked) = contexts.get(context) else { return false };
             let (file, magic, bytes) = (tracked.context.identity, tracked.magic, tracked.bytes());
@@ -350,7 +350,7 @@ impl Daemon {
         let contexts = self.decider.contexts();
         self.filters.unseen(&Untold {
             files: contexts.ever(),
-            waiting: self.filters.waiting(contexts.iter().map(|tracked| tracked.context.id)),
+            waiting: self.filters.waiting(contexts.iter().map(|tracked| tracked.arrival)),
             lost: self.source.lost(),
             behind: self.behind,
         })

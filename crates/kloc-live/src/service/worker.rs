@@ -478,7 +478,7 @@ mod tests {
         let request = Request { context, decision: 0, file, magic: EXT4, bytes, aim };
         let paths = worker.paths();
         let mut filters = Filters::new(&[], &[], paths);
-        filters.hand_over([context].into_iter(), |_| worker.look(request.clone()));
+        filters.hand_over([(1, context)].into_iter(), |_| worker.look(request.clone()));
         let told = |filters: &Filters| filters.unseen(&Untold { files: 1, ..Untold::default() });
         let begun = Instant::now();
         while told(&filters)[0].contains("not looked at yet") {
