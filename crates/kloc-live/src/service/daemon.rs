@@ -12,7 +12,7 @@ use super::filters::{Filters, Untold};
 use super::listing::{Listing, MOST};
 use super::source::Source;
 use super::state::{Asked, Question, State, StateError};
-use super::worker::{Done, Way, Worker, is_work};
+use super::worker::{self, Done, Way, Worker, is_work};
 use crate::act::handle::{self, Mounts};
 use crate::act::privileges;
 use crate::act::residency::residency;
@@ -137,6 +137,8 @@ impl Daemon {
             RunError::Unsupported(format!("no hooks can be had here: {}", all.join("; ")))
         })?;
         let sockets = Sockets::new();
+        // By this other daemons know what it does.
+        let _ = rustix::thread::set_name(worker::MAIN);
         // It has to run before those that fill memory; without that, it is late more often.
         let _ = rustix::process::setpriority_process(None, PRIORITY);
         // What there is now, for memory is short where the daemon is needed. Not what is mapped later:
