@@ -75,8 +75,9 @@ const LOOK: Duration = Duration::from_secs(1);
 const LOOKS: u32 = 5;
 /// Events that are taken before pressure is looked at again.
 const BATCH: usize = 4096;
-/// Batches between two looks at questions and signals.
-const BATCHES: usize = 64;
+/// For so long batches are taken before questions and signals are looked at, however many wait. An
+/// event of a program in the kernel takes a microsecond, one of fanotify ten or more.
+const TURN: Duration = Duration::from_millis(50);
 
 /// A daemon that runs.
 ///
@@ -203,9 +204,7 @@ impl Daemon {
             if is_over || stop() || self.worker.broken().is_some() {
                 break;
             }
-            if self.lists.is_empty() {
-                std::thread::sleep(if is_near { SHORT_PAUSE } else { PAUSE });
-            }
+            std::thread::sleep(pause(is_near, self.behind || !self.lists.is_empty()));
         }
         // What was begun is waited for no longer than it takes; the last status tells of it.
         self.worker.end();
@@ -221,16 +220,12 @@ impl Daemon {
     /// Takes events, relieves memories, answers questions. Says whether a memory is nearly short.
     fn step(&mut self) -> bool {
         let mut is_near = false;
-        // Who asks waits no longer than so many take.
-        for _ in 0..BATCHES {
+        self.behind = batches(Instant::now, || {
             let left = self.take_events();
             self.take_done();
             is_near = self.relieve();
-            self.behind = left;
-            if !left {
-                break;
-            }
-        }
+            left
+        });
         for asked in self.state.asked() {
             self.answer(asked);
         }
@@ -592,6 +587,27 @@ impl Daemon {
     }
 }
 
+/// How long the loop sleeps; not at all where there is more to do already: the ring would be full
+/// meanwhile.
+fn pause(is_near: bool, has_more: bool) -> Duration {
+    match (has_more, is_near) {
+        (true, _) => Duration::ZERO,
+        (false, true) => SHORT_PAUSE,
+        (false, false) => PAUSE,
+    }
+}
+
+/// Takes batches until one says that nothing is left, or for a turn: whether something is.
+fn batches(mut now: impl FnMut() -> Instant, mut batch: impl FnMut() -> bool) -> bool {
+    let begun = now();
+    while batch() {
+        if now().saturating_duration_since(begun) >= TURN {
+            return true;
+        }
+    }
+    false
+}
+
 /// Processor time of this process.
 fn processor_time() -> Nanos {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -615,5 +631,41 @@ pub fn objects_without_daemon(wanted: &Wanted) -> Objects {
         lifetimes: crate::report::lifetimes::Lifetimes::default(),
         lacks,
         unseen: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Programs may open and close files faster than anybody looks at that.
+    #[test]
+    fn who_asks_has_a_turn_however_many_events_wait() {
+        let clock = Cell::new(Instant::now());
+        let take = |until: usize, each: Duration| {
+            let mut taken = 0;
+            let left = batches(
+                || clock.get(),
+                || {
+                    taken += 1;
+                    clock.set(clock.get() + each);
+                    taken < until
+                },
+            );
+            (taken, left)
+        };
+        assert_eq!(take(usize::MAX, TURN / 10), (10, true), "there is always more");
+        assert_eq!(take(usize::MAX, TURN * 2), (1, true), "slow ones");
+        assert_eq!(take(3, TURN / 10), (3, false), "it is all");
+        assert_eq!(take(1, TURN * 2), (1, false));
+    }
+
+    /// The ring is full before a pause is over.
+    #[test]
+    fn there_is_no_pause_while_events_wait() {
+        assert_eq!([true, false].map(|near| pause(near, true)), [Duration::ZERO; 2]);
+        assert_eq!([true, false].map(|near| pause(near, false)), [SHORT_PAUSE, PAUSE]);
     }
 }
