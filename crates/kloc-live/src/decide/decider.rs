@@ -1,6 +1,6 @@
 //! From events and pressure to what is to be done.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use terrace_core::context::Context;
@@ -117,11 +117,39 @@ pub struct Totals {
 }
 
 /// Pages that would have left. They are there in truth, so the memory is fuller than it would be.
-#[derive(Clone, Copy, Debug)]
+///
+/// Files may be deleted as fast as they are made, so each one is found by when it would have left.
+#[derive(Debug, Default)]
 struct Imagined {
-    context: ContextId,
-    at: Nanos,
+    by_time: BTreeMap<(Nanos, ContextId), Bytes>,
     bytes: Bytes,
+}
+
+impl Imagined {
+    fn add(&mut self, context: ContextId, gone: Departure) {
+        self.forget(context, gone.at);
+        self.by_time.insert((gone.at, context), gone.bytes);
+        self.bytes += gone.bytes;
+    }
+
+    /// A file that would have left at this time is used again, or is no more.
+    fn forget(&mut self, context: ContextId, at: Nanos) {
+        self.bytes -= self.by_time.remove(&(at, context)).unwrap_or_default();
+    }
+
+    /// What would have left so long ago has left by itself, or is in use.
+    fn forget_older(&mut self, age: Nanos, now: Nanos) {
+        while let Some(first) = self.by_time.first_entry()
+            && now.saturating_sub(first.key().0) > age
+        {
+            self.bytes -= first.remove();
+        }
+    }
+
+    fn append(&mut self, mut other: Self) {
+        self.by_time.append(&mut other.by_time);
+        self.bytes += other.bytes;
+    }
 }
 
 /// One memory.
@@ -130,8 +158,8 @@ struct Memory {
     guard: ReuseGuard,
     /// What was asked for, and has not been done yet.
     under_way: Bytes,
-    /// In the order of time.
-    imagined: VecDeque<Imagined>,
+    /// What would have left, where nothing is done.
+    imagined: Imagined,
     /// See [`Fill::charged`].
     charged: bool,
 }
@@ -141,7 +169,7 @@ impl Memory {
         Self {
             guard: ReuseGuard::new(GuardConfig { hits, ..GuardConfig::default() }),
             under_way: Bytes::ZERO,
-            imagined: VecDeque::new(),
+            imagined: Imagined::default(),
             charged: false,
         }
     }
@@ -273,9 +301,12 @@ impl Decider {
                 self.memory(scope).guard.closed(id);
                 None
             }
-            Change::Ended { .. } => {
-                self.memory(before).guard.ended(id);
-                self.forget_imagined(id, before);
+            Change::Ended { gone } => {
+                let memory = self.memory(before);
+                memory.guard.ended(id);
+                if let Some(gone) = gone {
+                    memory.imagined.forget(id, gone.at);
+                }
                 None
             }
             Change::Nothing => None,
@@ -314,8 +345,7 @@ impl Decider {
         let (under_way, imagined) = (memory.under_way, std::mem::take(&mut memory.imagined));
         let memory = self.memory(to);
         memory.under_way += under_way;
-        memory.imagined.extend(imagined);
-        memory.imagined.make_contiguous().sort_by_key(|imagined| imagined.at);
+        memory.imagined.append(imagined);
         let mut leaving = HashSet::new();
         for asked in self.asked.values_mut().chain(self.refused.values_mut()) {
             if asked.scope != from {
@@ -352,17 +382,13 @@ impl Decider {
     /// Who only observes decides on a file by what it was told until then. What waited to be told
     /// meanwhile, and is older, says that the file would not have left.
     fn take_back(&mut self, event: &FileEvent) {
-        let is_before = |tracked: &&Tracked| tracked.gone.is_some_and(|gone| event.at < gone.at);
-        let Some(tracked) = self.contexts.find(&event.file).filter(is_before) else { return };
+        let Some(tracked) = self.contexts.find(&event.file) else { return };
         let (id, scope) = (tracked.context.id, tracked.scope);
-        self.forget_imagined(id, scope);
+        let Some(gone) = tracked.gone.filter(|gone| event.at < gone.at) else { return };
+        self.memory(scope).imagined.forget(id, gone.at);
         if let Some(tracked) = self.contexts.get_mut(id) {
             tracked.gone = None;
         }
-    }
-
-    fn forget_imagined(&mut self, id: ContextId, scope: usize) {
-        self.memory(scope).imagined.retain(|imagined| imagined.context != id);
     }
 
     /// A file whose pages had left is opened again.
@@ -373,7 +399,7 @@ impl Decider {
         gone: Departure,
         scope: usize,
     ) -> Option<Request> {
-        self.forget_imagined(id, scope);
+        self.memory(scope).imagined.forget(id, gone.at);
         if !self.regret(&event.file, gone, event.at) {
             return None;
         }
@@ -426,12 +452,8 @@ impl Decider {
         self.put_back();
         let memory = self.memory(scope);
         memory.charged = fill.charged;
-        // Whatever would have been dropped has left by itself in that time, or is in use.
-        while memory.imagined.front().is_some_and(|i| now.saturating_sub(i.at) > regret) {
-            memory.imagined.pop_front();
-        }
-        let imagined: Bytes = memory.imagined.iter().map(|imagined| imagined.bytes).sum();
-        let used = fill.used.saturating_sub(memory.under_way).saturating_sub(imagined);
+        memory.imagined.forget_older(regret, now);
+        let used = fill.used.saturating_sub(memory.under_way + memory.imagined.bytes);
         let none = ReuseGuard::new(GuardConfig { hits, ..GuardConfig::default() });
         let mut guard = std::mem::replace(&mut memory.guard, none);
         let mut leaving = Vec::new();
@@ -461,9 +483,13 @@ impl Decider {
                 let aim = Aim::Leave;
                 requests.push(Request { context: id, decision, file, magic, bytes, aim });
             } else {
-                tracked.gone = Some(Departure { at: self.now, bytes });
-                let imagined = Imagined { context: id, at: self.now, bytes };
-                self.memories[scope].imagined.push_back(imagined);
+                let gone = Departure { at: self.now, bytes };
+                let before = tracked.gone.replace(gone);
+                let imagined = &mut self.memories[scope].imagined;
+                if let Some(before) = before {
+                    imagined.forget(id, before.at);
+                }
+                imagined.add(id, gone);
                 self.enter(id, fill, bytes, Outcome::Observed);
                 self.totals.left += 1;
                 self.totals.left_bytes += bytes;
@@ -826,6 +852,35 @@ mod tests {
         assert_eq!(decider.totals().left, 2, "it is there still, and nobody has it open by now");
         cycle(&mut decider, 1, 200, 50);
         assert_eq!(decider.totals().regretted, 1);
+    }
+
+    /// What stands for pages that would have left goes with the file, is as large as they are, and is
+    /// there once.
+    #[test]
+    fn what_would_have_left_is_the_sum_of_the_files_that_would_have() {
+        let mut decider = decider(false);
+        for file in 1..=4 {
+            cycle(&mut decider, file, 10 * file, 0);
+        }
+        decider.relieve(0, &fill(1020), Nanos(100));
+        let imagined = |decider: &Decider| {
+            let imagined = &decider.memories[0].imagined;
+            assert_eq!(imagined.by_time.values().copied().sum::<Bytes>(), imagined.bytes);
+            imagined.bytes.get() / page().get()
+        };
+        assert_eq!((imagined(&decider), decider.totals().left), (200, 4));
+        decider.event(&event(Kind::Evicted, 1, 110, 0), 0);
+        assert_eq!(imagined(&decider), 150, "it is no more");
+        decider.event(&event(Kind::Opened, 2, 120, 50), 0);
+        assert_eq!(imagined(&decider), 100, "it came back");
+        // Opened by a way that no hook sees, and closed.
+        decider.event(&event(Kind::Closed, 3, 130, 70), 0);
+        decider.relieve(0, &fill(1020), Nanos(140));
+        assert_eq!(imagined(&decider), 120, "it would leave once more, instead of before");
+        decider.merge(0, 1);
+        assert_eq!(imagined(&decider), 0);
+        decider.relieve(1, &fill(0), Nanos(140) + Nanos::seconds(61));
+        assert!(decider.memories[1].imagined.by_time.is_empty(), "that is long ago");
     }
 
     /// What cannot ever be is not asked for again.
