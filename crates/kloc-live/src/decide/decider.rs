@@ -185,6 +185,8 @@ struct Asked {
     close: u64,
     /// What its uses were then.
     uses: Uses,
+    /// It was closed again, and its turn has come since: the memory, and the number of that close.
+    turn: Option<(usize, u64)>,
 }
 
 /// By what it is seen whether a file was used since: how often it was opened, and when it was closed
@@ -210,6 +212,8 @@ pub struct Decider {
     journal: Journal,
     totals: Totals,
     asked: HashMap<u64, Asked>,
+    /// The decision by which a file is leaving.
+    leaving: HashMap<ContextId, u64>,
     /// What could not leave, by when it is put back; with the decision's number.
     refused: BTreeMap<(Nanos, u64), Asked>,
     /// The memory that moved pages are in then.
@@ -227,6 +231,7 @@ impl Decider {
             journal: Journal::default(),
             totals: Totals::default(),
             asked: HashMap::new(),
+            leaving: HashMap::new(),
             refused: BTreeMap::new(),
             slow: None,
             now: Nanos::ZERO,
@@ -348,6 +353,8 @@ impl Decider {
         memory.imagined.append(imagined);
         let mut leaving = HashSet::new();
         for asked in self.asked.values_mut().chain(self.refused.values_mut()) {
+            // Below it has a place of its own there.
+            asked.turn = asked.turn.filter(|&(scope, _)| scope != from);
             if asked.scope != from {
                 continue;
             }
@@ -456,16 +463,24 @@ impl Decider {
         let used = fill.used.saturating_sub(memory.under_way + memory.imagined.bytes);
         let none = ReuseGuard::new(GuardConfig { hits, ..GuardConfig::default() });
         let mut guard = std::mem::replace(&mut memory.guard, none);
-        let mut leaving = Vec::new();
+        let mut turns = Vec::new();
         guard.relieve_between(used, fill.high, fill.low, |id| {
             let Some(tracked) = self.contexts.get(id) else { return Bytes::ZERO };
             if tracked.pages > 0 {
-                leaving.push(id);
+                turns.push(id);
             }
-            tracked.bytes()
+            // What is leaving already counts as gone.
+            if self.leaving.contains_key(&id) { Bytes::ZERO } else { tracked.bytes() }
         });
-        let leaving: Vec<_> =
-            leaving.into_iter().filter_map(|id| Some((id, guard.last_close(id)?))).collect();
+        let mut leaving = Vec::new();
+        for (id, close) in turns.into_iter().filter_map(|id| Some((id, guard.last_close(id)?))) {
+            // Asked for twice, it would count as two files, and be two of the worker's jobs.
+            let decision = self.leaving.get(&id);
+            match decision.and_then(|decision| self.asked.get_mut(decision)) {
+                Some(asked) => asked.turn = Some((scope, close)),
+                None => leaving.push((id, close)),
+            }
+        }
         self.totals.pressure += u64::from(used > fill.high);
         self.memories[scope].guard = guard;
         let mut requests = Vec::new();
@@ -478,8 +493,9 @@ impl Decider {
                     continue;
                 };
                 self.memories[scope].under_way += bytes;
-                let asked = Asked { context: id, scope, bytes, close, uses };
+                let asked = Asked { context: id, scope, bytes, close, uses, turn: None };
                 self.asked.insert(decision, asked);
+                self.leaving.insert(id, decision);
                 let aim = Aim::Leave;
                 requests.push(Request { context: id, decision, file, magic, bytes, aim });
             } else {
@@ -525,7 +541,8 @@ impl Decider {
     /// What was asked for has been done, or not, at this time; `again` if it may be possible later.
     pub fn done(&mut self, decision: u64, outcome: Outcome, again: bool, at: Nanos) {
         let asked = self.asked.remove(&decision);
-        if let Some(Asked { scope, bytes, .. }) = asked {
+        if let Some(Asked { context, scope, bytes, .. }) = asked {
+            self.leaving.remove(&context);
             let memory = self.memory(scope);
             memory.under_way = memory.under_way.saturating_sub(bytes);
         }
@@ -564,6 +581,9 @@ impl Decider {
             let after = AGAIN * (1 << tracked.refusals.min(DOUBLINGS));
             tracked.refusals += 1;
             self.refused.insert((self.now + after, decision), asked);
+        }
+        if let Some(Asked { context, turn: Some((scope, close)), .. }) = asked {
+            self.memory(scope).guard.put_back(context, close);
         }
     }
 
@@ -787,6 +807,42 @@ mod tests {
             assert_eq!(decider.contexts().find(&asked.file).map(|t| t.refusals), Some(0));
             assert_eq!(decider.relieve(0, &fill(990), Nanos(140)).len(), 1);
         }
+    }
+
+    /// A file that is truncated and written again each moment, on a slow disk.
+    #[test]
+    fn a_file_whose_turn_comes_while_it_is_leaving_is_asked_for_after_that() {
+        // Whether it was closed again before its pages left, or after.
+        for (left_at, again) in [(105, vec![1]), (115, Vec::new())] {
+            let mut decider = decider(true);
+            cycle(&mut decider, 1, 10, 0);
+            let first = only(decider.relieve(0, &fill(990), Nanos(100)));
+            cycle(&mut decider, 1, 110, 0);
+            cycle(&mut decider, 2, 120, 0);
+            let second = only(decider.relieve(0, &fill(990), Nanos(130)));
+            assert_eq!(inode(&second), 2);
+            assert!(decider.relieve(0, &fill(990), Nanos(131)).is_empty(), "100 pages are leaving");
+            decider.done(first.decision, dropped(&first), false, Nanos(left_at));
+            let asked = decider.relieve(0, &fill(990), Nanos(140));
+            assert_eq!(asked.iter().map(inode).collect::<Vec<_>>(), again, "left at {left_at}");
+        }
+    }
+
+    /// A group goes while files of it are leaving whose turn has come again.
+    #[test]
+    fn a_turn_in_a_memory_that_is_gone_is_one_in_the_memory_around_it() {
+        let mut decider = decider(true);
+        for at in [10, 110] {
+            decider.event(&event(Kind::Opened, 1, at, 0), 1);
+            decider.event(&event(Kind::Closed, 1, at + 1, 50), 1);
+            let asked = decider.relieve(1, &fill(990), Nanos(at + 50));
+            assert_eq!(asked.len(), usize::from(at == 10), "it is leaving already");
+        }
+        decider.merge(1, 0);
+        decider.done(1, Outcome::InUse, true, Nanos(170));
+        let asked = decider.relieve(0, &fill(990), Nanos(180));
+        assert_eq!(asked.iter().map(inode).collect::<Vec<_>>(), [1]);
+        assert!(decider.relieve(0, &fill(1200), Nanos(190)).is_empty(), "once");
     }
 
     /// The ring and the worker's answers are two ways: what comes by one may be older.
