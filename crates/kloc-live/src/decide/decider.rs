@@ -1,6 +1,7 @@
 //! From events and pressure to what is to be done.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use terrace_core::context::Context;
@@ -197,6 +198,16 @@ fn uses(tracked: &Tracked) -> Uses {
     (tracked.opened, tracked.context.last_close)
 }
 
+/// A file whose turn it is to leave: of several, the one that was closed first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    closed: Nanos,
+    scope: usize,
+    context: ContextId,
+    /// The number of its last close.
+    close: u64,
+}
+
 /// A file that could not leave is asked for again after this time, after twice this time, and so
 /// on, until it leaves or is opened.
 const AGAIN: Nanos = Nanos::seconds(1);
@@ -209,6 +220,8 @@ pub struct Decider {
     config: DeciderConfig,
     contexts: Contexts,
     memories: Vec<Memory>,
+    /// The memories within each.
+    below: Vec<Vec<usize>>,
     journal: Journal,
     totals: Totals,
     asked: HashMap<u64, Asked>,
@@ -228,6 +241,7 @@ impl Decider {
             config,
             contexts: Contexts::new(config.capacity),
             memories: Vec::new(),
+            below: Vec::new(),
             journal: Journal::default(),
             totals: Totals::default(),
             asked: HashMap::new(),
@@ -243,6 +257,12 @@ impl Decider {
     pub fn moving_to(mut self, slow: Option<usize>) -> Self {
         self.slow = slow;
         self
+    }
+
+    /// These memories lie within each one, by its place: what is in use of one of them is in use of
+    /// that one, too, and so their files leave where it is short.
+    pub fn lie_within(&mut self, below: Vec<Vec<usize>>) {
+        self.below = below;
     }
 
     /// The memory that a known file belongs to.
@@ -452,39 +472,67 @@ impl Decider {
         }))
     }
 
+    /// Takes the files of these memories that were closed first out of their queues, until no more
+    /// than `low` of what is in use is left.
+    fn turns(&mut self, scopes: &[usize], mut used: Bytes, low: Bytes) -> Vec<Turn> {
+        let mut turns = Vec::new();
+        // The first of each queue, but of the one whose first was taken last.
+        let (mut firsts, mut taken) = (BinaryHeap::new(), None);
+        for &scope in scopes {
+            firsts.extend(self.take_first(scope));
+        }
+        while used > low {
+            firsts.extend(taken.and_then(|scope| self.take_first(scope)));
+            let Some(Reverse(turn)) = firsts.pop() else { break };
+            taken = Some(turn.scope);
+            let Some(tracked) = self.contexts.get(turn.context).filter(|t| t.pages > 0) else {
+                continue;
+            };
+            let bytes = tracked.bytes();
+            // Asked for twice, it would count as two files, and be two of the worker's jobs.
+            let decision = self.leaving.get(&turn.context);
+            if let Some(asked) = decision.and_then(|decision| self.asked.get_mut(decision)) {
+                asked.turn = Some((turn.scope, turn.close));
+            } else {
+                used -= bytes;
+                turns.push(turn);
+            }
+        }
+        for Reverse(Turn { scope, context, close, .. }) in firsts {
+            self.memory(scope).guard.put_back(context, close);
+        }
+        turns
+    }
+
+    /// Takes the file of a memory that was closed first out of its queue.
+    fn take_first(&mut self, scope: usize) -> Option<Reverse<Turn>> {
+        let guard = &mut self.memory(scope).guard;
+        let context = guard.take_first()?;
+        let close = guard.last_close(context)?;
+        let closed = self.contexts.get(context)?.context.last_close.unwrap_or_default();
+        Some(Reverse(Turn { closed, scope, context, close }))
+    }
+
     /// So much of a memory is in use: gives the files whose pages are to leave now.
     pub fn relieve(&mut self, scope: usize, fill: &Fill, now: Nanos) -> Vec<Request> {
         self.now = self.now.max(now);
-        let DeciderConfig { hits, enforce, regret, .. } = self.config;
+        let DeciderConfig { enforce, regret, .. } = self.config;
         self.put_back();
-        let memory = self.memory(scope);
-        memory.charged = fill.charged;
-        memory.imagined.forget_older(regret, now);
-        let used = fill.used.saturating_sub(memory.under_way + memory.imagined.bytes);
-        let none = ReuseGuard::new(GuardConfig { hits, ..GuardConfig::default() });
-        let mut guard = std::mem::replace(&mut memory.guard, none);
-        let mut turns = Vec::new();
-        guard.relieve_between(used, fill.high, fill.low, |id| {
-            let Some(tracked) = self.contexts.get(id) else { return Bytes::ZERO };
-            if tracked.pages > 0 {
-                turns.push(id);
-            }
-            // What is leaving already counts as gone.
-            if self.leaving.contains_key(&id) { Bytes::ZERO } else { tracked.bytes() }
-        });
-        let mut leaving = Vec::new();
-        for (id, close) in turns.into_iter().filter_map(|id| Some((id, guard.last_close(id)?))) {
-            // Asked for twice, it would count as two files, and be two of the worker's jobs.
-            let decision = self.leaving.get(&id);
-            match decision.and_then(|decision| self.asked.get_mut(decision)) {
-                Some(asked) => asked.turn = Some((scope, close)),
-                None => leaving.push((id, close)),
-            }
+        self.memory(scope).charged = fill.charged;
+        let mut scopes = vec![scope];
+        scopes.extend(self.below.get(scope).into_iter().flatten());
+        let mut leaves_already = Bytes::ZERO;
+        for &scope in &scopes {
+            let memory = self.memory(scope);
+            memory.imagined.forget_older(regret, now);
+            leaves_already += memory.under_way + memory.imagined.bytes;
         }
+        let used = fill.used.saturating_sub(leaves_already);
+        let leaving =
+            if used > fill.high { self.turns(&scopes, used, fill.low) } else { Vec::new() };
         self.totals.pressure += u64::from(used > fill.high);
-        self.memories[scope].guard = guard;
         let mut requests = Vec::new();
-        for (id, close) in leaving {
+        for Turn { context: id, scope, close, .. } in leaving {
             let Some(tracked) = self.contexts.get_mut(id) else { continue };
             let (bytes, file, magic) = (tracked.bytes(), tracked.context.identity, tracked.magic);
             let uses = uses(tracked);
@@ -746,6 +794,42 @@ mod tests {
         cycle(&mut decider, 2, 100, 0);
         let leaving = decider.relieve(0, &fill(990), Nanos(200));
         assert_eq!(leaving.iter().map(inode).collect::<Vec<_>>(), [2]);
+    }
+
+    /// Programs that have groups of their own fill the machine, too, and the group around theirs.
+    #[test]
+    fn where_a_memory_is_short_files_of_those_within_it_leave_in_the_order_of_their_closes() {
+        for enforce in [false, true] {
+            let mut decider = decider(enforce);
+            decider.lie_within(vec![vec![1, 2], vec![2], Vec::new(), Vec::new()]);
+            for (file, scope) in [(1, 2), (2, 0), (3, 3), (4, 1), (5, 2), (6, 0)] {
+                decider.event(&event(Kind::Opened, file, 10 * file, 0), scope);
+                decider.event(&event(Kind::Closed, file, 10 * file + 1, 50), scope);
+            }
+            let asked = decider.relieve(0, &fill(1020), Nanos(100));
+            let named = |decider: &Decider| {
+                let files = decider.journal().last().map(|decision| decision.file);
+                let inode = |file| match file {
+                    ContextIdentity::File { inode, .. } => inode,
+                    ContextIdentity::Socket { .. } => unreachable!(),
+                };
+                files.map(inode).collect::<Vec<_>>()
+            };
+            assert_eq!(named(&decider), [5, 4, 2, 1], "3 lies elsewhere, and 6 was closed last");
+            assert_eq!(asked.len(), if enforce { 4 } else { 0 });
+            // What leaves counts for each memory that it is in.
+            for scope in [0, 1, 2] {
+                assert!(decider.relieve(scope, &fill(950), Nanos(101)).is_empty(), "{scope}");
+            }
+            assert_eq!(named(&decider).len(), 4);
+            if enforce {
+                // One that could not leave waits where it was.
+                decider.done(asked[0].decision, Outcome::InUse, true, Nanos(102));
+                let again = decider.relieve(2, &fill(990), Nanos(102) + AGAIN);
+                assert_eq!(again.iter().map(inode).collect::<Vec<_>>(), [1]);
+            }
+            assert_eq!(decider.waiting(0), 1, "the last one is in its queue still");
+        }
     }
 
     /// A file that another group closes belongs to that one from then on.

@@ -151,8 +151,11 @@ impl Daemon {
         state.listen().map_err(|e| RunError::Failed(format!("a thread: {e}")))?;
         let worker = Worker::new(setup.paths.clone())
             .map_err(|e| RunError::Failed(format!("a thread: {e}")))?;
+        let slow = scopes.slow().map(|(_, scope)| scope);
+        let mut decider = Decider::new(setup.config).moving_to(slow);
+        decider.lie_within(scopes.below().to_vec());
         Ok(Self {
-            decider: Decider::new(setup.config).moving_to(scopes.slow().map(|(_, scope)| scope)),
+            decider,
             refused: refused.iter().map(sentence).collect(),
             rights: rights.into_iter().map(str::to_owned).collect(),
             node,
@@ -328,6 +331,7 @@ impl Daemon {
         for gone in self.scopes.look() {
             self.decider.merge(gone.scope, gone.to);
         }
+        self.decider.lie_within(self.scopes.below().to_vec());
     }
 
     /// Has files looked at where nothing was seen below a directory that was named.
