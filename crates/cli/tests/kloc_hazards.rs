@@ -212,6 +212,26 @@ fn what_is_held_in_any_way_stays_until_it_is_let_go() {
     assert!(fs::read(&path).unwrap() == content);
 }
 
+/// No hook has told of an open that was there before the daemon: after somebody else's close the file
+/// seems to be closed.
+#[test]
+fn what_was_open_before_the_daemon_began_stays_until_it_is_closed() {
+    if !is_root() {
+        return;
+    }
+    let Some(disk) = Disk::new("ext4") else { return };
+    let path = disk.path().join("before");
+    let content: Vec<u8> = (0..FILE).map(|at| (at / 5) as u8).collect();
+    fs::write(&path, &content).unwrap();
+    let held = File::open(&path).unwrap();
+    let Some(mut scene) = Scene::on(disk, "before", &[]) else { return };
+    scene.group.run("cat before >/dev/null", scene.disk.path());
+    scene.stays(&path);
+    drop(held);
+    scene.until_it_has_left(&path);
+    assert!(fs::read(&path).unwrap() == content);
+}
+
 /// A file that is mapped, and not open.
 struct Mapped(*mut std::ffi::c_void);
 
