@@ -83,8 +83,8 @@ impl Fanotify {
         }
         lacks.push("inodes that the kernel drops: fanotify does not tell of them".to_owned());
         lacks.push(
-            "files of other file systems than ext4 and XFS, or used through overlayfs: they are \
-             not watched, and left alone"
+            "files of other file systems than ext4 and XFS, and before Linux 6.5 what is used \
+             through overlayfs: they are not watched, and left alone"
                 .to_owned(),
         );
         Ok(Self { group, waiting: VecDeque::new(), marked, lacks, lost: 0 })
