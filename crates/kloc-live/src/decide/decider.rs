@@ -477,7 +477,8 @@ impl Decider {
     fn turns(&mut self, scopes: &[usize], mut used: Bytes, low: Bytes) -> Vec<Turn> {
         let mut turns = Vec::new();
         // The first of each queue, but of the one whose first was taken last.
-        let (mut firsts, mut taken) = (BinaryHeap::new(), None);
+        let mut firsts: BinaryHeap<Reverse<Turn>> = BinaryHeap::new();
+        let mut taken = None;
         for &scope in scopes {
             firsts.extend(self.take_first(scope));
         }
