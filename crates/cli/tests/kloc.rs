@@ -83,7 +83,10 @@ fn a_filter_of_which_nothing_is_seen_is_told() {
     else {
         return;
     };
-    let paths = [&group.0, &idle.0, &used, &empty].map(|path| path.to_str().unwrap());
+    // A group is the same by a link to it.
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(&group.0, &link).unwrap();
+    let paths = [&link, &idle.0, &used, &empty].map(|path| path.to_str().unwrap());
     let [group_path, idle_path, used_path, empty_path] = paths;
     let arguments =
         ["--cgroup", group_path, "--cgroup", idle_path, "--path", used_path, "--path", empty_path];

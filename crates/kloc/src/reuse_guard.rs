@@ -121,6 +121,17 @@ impl ReuseGuard {
         self.known.remove(&context);
     }
 
+    /// Takes the context that leaves next, if any waits.
+    pub fn take_first(&mut self) -> Option<ContextId> {
+        let mut first = None;
+        // Whatever it has is enough.
+        self.relieve_between(Bytes(1), Bytes::ZERO, Bytes::ZERO, |context| {
+            first = Some(context);
+            Bytes(1)
+        });
+        first
+    }
+
     /// So much of the memory is in use: gives the contexts to `leave` that go now, the ones
     /// closed first first, until enough will be free. `leave` says how much that frees.
     pub fn relieve(&mut self, used: Bytes, capacity: Bytes, leave: impl FnMut(ContextId) -> Bytes) {
@@ -295,6 +306,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Of several guards, the one is asked whose first context was closed before those of others.
+    #[test]
+    fn the_first_is_taken_one_by_one_and_can_be_put_back() {
+        let mut guard = guard();
+        for context in 1..=3 {
+            cycle(&mut guard, context, false);
+        }
+        guard.opened(ContextId(1), true);
+        assert_eq!(guard.take_first(), Some(ContextId(2)), "1 is open");
+        let close = guard.last_close(ContextId(2)).expect("it is closed");
+        assert!(guard.put_back(ContextId(2), close));
+        assert_eq!([(); 3].map(|()| guard.take_first().map(|it| it.0)), [Some(2), Some(3), None]);
     }
 
     #[test]

@@ -117,7 +117,8 @@ fn render_sockets(sockets: &Sockets) -> String {
                 amount(socket.receiving),
                 amount(socket.sending),
                 amount(socket.reserved),
-                socket.age.map_or_else(|| "older than the daemon".to_owned(), time),
+                // It is older than the daemon, or one of too many.
+                socket.age.map_or_else(|| "unknown".to_owned(), time),
             ]
         })
         .collect();

@@ -36,8 +36,8 @@ use crate::output;
 #[command(after_help = "Example: terrace kloc run --mode enforce --cgroup system.slice\n         \
                         terrace kloc run --for 60s --json")]
 pub(crate) struct Args {
-    /// Only files that programs of this control group use last, when the group is nearly at its
-    /// limit. Without it, all groups that have a limit, and the machine.
+    /// Only files that programs of this control group, or of one within it, use last, when the group
+    /// is nearly at its limit. Without it, all groups that have a limit, and the machine.
     #[arg(long, value_name = "PATH")]
     cgroup: Vec<PathBuf>,
 
@@ -138,7 +138,12 @@ impl Args {
     }
 
     fn setup(&self) -> Result<Setup, Failure> {
-        let groups = self.cgroup.iter().map(|group| cgroups::directory("--cgroup", group));
+        let groups = self.cgroup.iter().map(|group| {
+            let directory = cgroups::directory("--cgroup", group)?;
+            // As the daemon finds it, by whatever links or relative path it was named.
+            std::fs::canonicalize(&directory)
+                .map_err(|e| Failure::bad_input(format!("--cgroup: {}: {e}", directory.display())))
+        });
         let mut devices = Vec::new();
         for device in &self.device {
             let name = device.display();

@@ -37,8 +37,13 @@ impl Args {
         }
         let (file, magic) = handle::identity(&self.file).map_err(|e| bad(&e))?;
         if !handle::is_supported(magic) {
+            // What is cached of a file on an overlay is of the file below it.
+            let below = match magic {
+                handle::OVERLAYFS => "; ask for the file below it, which is the one that leaves",
+                _ => "",
+            };
             return Err(Failure::unsupported(format!(
-                "{path}: files on {} are left alone",
+                "{path}: files on {} are left alone{below}",
                 handle::file_system_name(magic)
             )));
         }

@@ -21,6 +21,8 @@ use super::sys;
 pub const EXT4: u64 = 0xef53;
 /// `XFS_SUPER_MAGIC`
 pub const XFS: u64 = 0x5846_5342;
+/// `OVERLAYFS_SUPER_MAGIC`
+pub const OVERLAYFS: u64 = 0x794c_7630;
 
 /// Names of file systems that people meet, by `f_type`.
 pub fn file_system_name(magic: u64) -> String {
@@ -29,7 +31,7 @@ pub fn file_system_name(magic: u64) -> String {
         XFS => "xfs",
         0x9123_683e => "btrfs",
         0x0102_1994 => "tmpfs",
-        0x794c_7630 => "overlayfs",
+        OVERLAYFS => "overlayfs",
         0xf2f5_2010 => "f2fs",
         0x6969 => "nfs",
         0x6573_5546 => "fuse",

@@ -6,7 +6,7 @@
 //! | `lease` | the proof that nobody else has it open |
 //! | `residency` | what of it is cached, and dirty |
 //! | `pages` | its pages leave: dropped, moved to a slow node, or marked cold |
-//! | `extents` | its extents leave, and come back |
+//! | `extents` | its extents leave; the kernel reads them again when it needs them |
 //! | `prefetch` | its pages come back |
 //! | `privileges` | what of the daemon's rights is needed, and what is dropped |
 //! | `sys` | system calls that no library has |

@@ -1,6 +1,7 @@
 //! From events and pressure to what is to be done.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use terrace_core::context::Context;
@@ -113,11 +114,39 @@ pub struct Totals {
 }
 
 /// Pages that would have left. They are there in truth, so the memory is fuller than it would be.
-#[derive(Clone, Copy, Debug)]
+///
+/// Files may be deleted as fast as they are made, so each one is found by when it would have left.
+#[derive(Debug, Default)]
 struct Imagined {
-    context: ContextId,
-    at: Nanos,
+    by_time: BTreeMap<(Nanos, ContextId), Bytes>,
     bytes: Bytes,
+}
+
+impl Imagined {
+    fn add(&mut self, context: ContextId, gone: Departure) {
+        self.forget(context, gone.at);
+        self.by_time.insert((gone.at, context), gone.bytes);
+        self.bytes += gone.bytes;
+    }
+
+    /// A file that would have left at this time is used again, or is no more.
+    fn forget(&mut self, context: ContextId, at: Nanos) {
+        self.bytes -= self.by_time.remove(&(at, context)).unwrap_or_default();
+    }
+
+    /// What would have left so long ago has left by itself, or is in use.
+    fn forget_older(&mut self, age: Nanos, now: Nanos) {
+        while let Some(first) = self.by_time.first_entry()
+            && now.saturating_sub(first.key().0) > age
+        {
+            self.bytes -= first.remove();
+        }
+    }
+
+    fn append(&mut self, mut other: Self) {
+        self.by_time.append(&mut other.by_time);
+        self.bytes += other.bytes;
+    }
 }
 
 /// One memory.
@@ -126,8 +155,8 @@ struct Memory {
     guard: ReuseGuard,
     /// What was asked for, and has not been done yet.
     under_way: Bytes,
-    /// In the order of time.
-    imagined: VecDeque<Imagined>,
+    /// What would have left, where nothing is done.
+    imagined: Imagined,
     /// See [`Fill::charged`].
     charged: bool,
 }
@@ -137,7 +166,7 @@ impl Memory {
         Self {
             guard: ReuseGuard::new(GuardConfig { hits, ..GuardConfig::default() }),
             under_way: Bytes::ZERO,
-            imagined: VecDeque::new(),
+            imagined: Imagined::default(),
             charged: false,
         }
     }
@@ -153,6 +182,8 @@ struct Asked {
     close: u64,
     /// What its uses were then.
     uses: Uses,
+    /// It was closed again, and its turn has come since: the memory, and the number of that close.
+    turn: Option<(usize, u64)>,
 }
 
 /// By what it is seen whether a file was used since: how often it was opened, and when it was closed
@@ -161,6 +192,16 @@ type Uses = (u64, Option<Nanos>);
 
 fn uses(tracked: &Tracked) -> Uses {
     (tracked.opened, tracked.context.last_close)
+}
+
+/// A file whose turn it is to leave: of several, the one that was closed first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    closed: Nanos,
+    scope: usize,
+    context: ContextId,
+    /// The number of its last close.
+    close: u64,
 }
 
 /// A file that could not leave is asked for again after this time, after twice this time, and so
@@ -175,9 +216,13 @@ pub struct Decider {
     config: DeciderConfig,
     contexts: Contexts,
     memories: Vec<Memory>,
+    /// The memories within each.
+    below: Vec<Vec<usize>>,
     journal: Journal,
     totals: Totals,
     asked: HashMap<u64, Asked>,
+    /// The decision by which a file is leaving.
+    leaving: HashMap<ContextId, u64>,
     /// What could not leave, by when it is put back; with the decision's number.
     refused: BTreeMap<(Nanos, u64), Asked>,
     /// The memory that moved pages are in then.
@@ -192,9 +237,11 @@ impl Decider {
             config,
             contexts: Contexts::new(config.capacity),
             memories: Vec::new(),
+            below: Vec::new(),
             journal: Journal::default(),
             totals: Totals::default(),
             asked: HashMap::new(),
+            leaving: HashMap::new(),
             refused: BTreeMap::new(),
             slow: None,
             now: Nanos::ZERO,
@@ -206,6 +253,12 @@ impl Decider {
     pub fn moving_to(mut self, slow: Option<usize>) -> Self {
         self.slow = slow;
         self
+    }
+
+    /// These memories lie within each one, by its place: what is in use of one of them is in use of
+    /// that one, too, and so their files leave where it is short.
+    pub fn lie_within(&mut self, below: Vec<Vec<usize>>) {
+        self.below = below;
     }
 
     /// The memory that a known file belongs to.
@@ -269,9 +322,12 @@ impl Decider {
                 self.memory(scope).guard.closed(id);
                 None
             }
-            Change::Ended { .. } => {
-                self.memory(before).guard.ended(id);
-                self.forget_imagined(id, before);
+            Change::Ended { gone } => {
+                let memory = self.memory(before);
+                memory.guard.ended(id);
+                if let Some(gone) = gone {
+                    memory.imagined.forget(id, gone.at);
+                }
                 None
             }
             Change::Nothing => None,
@@ -310,10 +366,11 @@ impl Decider {
         let (under_way, imagined) = (memory.under_way, std::mem::take(&mut memory.imagined));
         let memory = self.memory(to);
         memory.under_way += under_way;
-        memory.imagined.extend(imagined);
-        memory.imagined.make_contiguous().sort_by_key(|imagined| imagined.at);
+        memory.imagined.append(imagined);
         let mut leaving = HashSet::new();
         for asked in self.asked.values_mut().chain(self.refused.values_mut()) {
+            // Below it has a place of its own there.
+            asked.turn = asked.turn.filter(|&(scope, _)| scope != from);
             if asked.scope != from {
                 continue;
             }
@@ -348,17 +405,13 @@ impl Decider {
     /// Who only observes decides on a file by what it was told until then. What waited to be told
     /// meanwhile, and is older, says that the file would not have left.
     fn take_back(&mut self, event: &FileEvent) {
-        let is_before = |tracked: &&Tracked| tracked.gone.is_some_and(|gone| event.at < gone.at);
-        let Some(tracked) = self.contexts.find(&event.file).filter(is_before) else { return };
+        let Some(tracked) = self.contexts.find(&event.file) else { return };
         let (id, scope) = (tracked.context.id, tracked.scope);
-        self.forget_imagined(id, scope);
+        let Some(gone) = tracked.gone.filter(|gone| event.at < gone.at) else { return };
+        self.memory(scope).imagined.forget(id, gone.at);
         if let Some(tracked) = self.contexts.get_mut(id) {
             tracked.gone = None;
         }
-    }
-
-    fn forget_imagined(&mut self, id: ContextId, scope: usize) {
-        self.memory(scope).imagined.retain(|imagined| imagined.context != id);
     }
 
     /// A file whose pages had left is opened again.
@@ -369,7 +422,7 @@ impl Decider {
         gone: Departure,
         scope: usize,
     ) -> Option<Request> {
-        self.forget_imagined(id, scope);
+        self.memory(scope).imagined.forget(id, gone.at);
         if !self.regret(&event.file, gone, event.at) {
             return None;
         }
@@ -415,35 +468,68 @@ impl Decider {
         }))
     }
 
+    /// Takes the files of these memories that were closed first out of their queues, until no more
+    /// than `low` of what is in use is left.
+    fn turns(&mut self, scopes: &[usize], mut used: Bytes, low: Bytes) -> Vec<Turn> {
+        let mut turns = Vec::new();
+        // The first of each queue, but of the one whose first was taken last.
+        let mut firsts: BinaryHeap<Reverse<Turn>> = BinaryHeap::new();
+        let mut taken = None;
+        for &scope in scopes {
+            firsts.extend(self.take_first(scope));
+        }
+        while used > low {
+            firsts.extend(taken.and_then(|scope| self.take_first(scope)));
+            let Some(Reverse(turn)) = firsts.pop() else { break };
+            taken = Some(turn.scope);
+            let Some(tracked) = self.contexts.get(turn.context).filter(|t| t.pages > 0) else {
+                continue;
+            };
+            let bytes = tracked.bytes();
+            // Asked for twice, it would count as two files, and be two of the worker's jobs.
+            let decision = self.leaving.get(&turn.context);
+            if let Some(asked) = decision.and_then(|decision| self.asked.get_mut(decision)) {
+                asked.turn = Some((turn.scope, turn.close));
+            } else {
+                used -= bytes;
+                turns.push(turn);
+            }
+        }
+        for Reverse(Turn { scope, context, close, .. }) in firsts {
+            self.memory(scope).guard.put_back(context, close);
+        }
+        turns
+    }
+
+    /// Takes the file of a memory that was closed first out of its queue.
+    fn take_first(&mut self, scope: usize) -> Option<Reverse<Turn>> {
+        let guard = &mut self.memory(scope).guard;
+        let context = guard.take_first()?;
+        let close = guard.last_close(context)?;
+        let closed = self.contexts.get(context)?.context.last_close.unwrap_or_default();
+        Some(Reverse(Turn { closed, scope, context, close }))
+    }
+
     /// So much of a memory is in use: gives the files whose pages are to leave now.
     pub fn relieve(&mut self, scope: usize, fill: &Fill, now: Nanos) -> Vec<Request> {
         self.now = self.now.max(now);
-        let DeciderConfig { hits, enforce, regret, .. } = self.config;
+        let DeciderConfig { enforce, regret, .. } = self.config;
         self.put_back();
-        let memory = self.memory(scope);
-        memory.charged = fill.charged;
-        // Whatever would have been dropped has left by itself in that time, or is in use.
-        while memory.imagined.front().is_some_and(|i| now.saturating_sub(i.at) > regret) {
-            memory.imagined.pop_front();
+        self.memory(scope).charged = fill.charged;
+        let mut scopes = vec![scope];
+        scopes.extend(self.below.get(scope).into_iter().flatten());
+        let mut leaves_already = Bytes::ZERO;
+        for &scope in &scopes {
+            let memory = self.memory(scope);
+            memory.imagined.forget_older(regret, now);
+            leaves_already += memory.under_way + memory.imagined.bytes;
         }
-        let imagined: Bytes = memory.imagined.iter().map(|imagined| imagined.bytes).sum();
-        let used = fill.used.saturating_sub(memory.under_way).saturating_sub(imagined);
-        let none = ReuseGuard::new(GuardConfig { hits, ..GuardConfig::default() });
-        let mut guard = std::mem::replace(&mut memory.guard, none);
-        let mut leaving = Vec::new();
-        guard.relieve_between(used, fill.high, fill.low, |id| {
-            let Some(tracked) = self.contexts.get(id) else { return Bytes::ZERO };
-            if tracked.pages > 0 {
-                leaving.push(id);
-            }
-            tracked.bytes()
-        });
-        let leaving: Vec<_> =
-            leaving.into_iter().filter_map(|id| Some((id, guard.last_close(id)?))).collect();
+        let used = fill.used.saturating_sub(leaves_already);
+        let leaving =
+            if used > fill.high { self.turns(&scopes, used, fill.low) } else { Vec::new() };
         self.totals.pressure += u64::from(used > fill.high);
-        self.memories[scope].guard = guard;
         let mut requests = Vec::new();
-        for (id, close) in leaving {
+        for Turn { context: id, scope, close, .. } in leaving {
             let Some(tracked) = self.contexts.get_mut(id) else { continue };
             let (bytes, file, magic) = (tracked.bytes(), tracked.context.identity, tracked.magic);
             let uses = uses(tracked);
@@ -452,14 +538,19 @@ impl Decider {
                     continue;
                 };
                 self.memories[scope].under_way += bytes;
-                let asked = Asked { context: id, scope, bytes, close, uses };
+                let asked = Asked { context: id, scope, bytes, close, uses, turn: None };
                 self.asked.insert(decision, asked);
+                self.leaving.insert(id, decision);
                 let aim = Aim::Leave;
                 requests.push(Request { context: id, decision, file, magic, bytes, aim });
             } else {
-                tracked.gone = Some(Departure { at: self.now, bytes });
-                let imagined = Imagined { context: id, at: self.now, bytes };
-                self.memories[scope].imagined.push_back(imagined);
+                let gone = Departure { at: self.now, bytes };
+                let before = tracked.gone.replace(gone);
+                let imagined = &mut self.memories[scope].imagined;
+                if let Some(before) = before {
+                    imagined.forget(id, before.at);
+                }
+                imagined.add(id, gone);
                 self.enter(id, fill, bytes, Outcome::Observed);
                 self.totals.left += 1;
                 self.totals.left_bytes += bytes;
@@ -471,7 +562,8 @@ impl Decider {
     /// What was asked for has been done, or not, at this time; `again` if it may be possible later.
     pub fn done(&mut self, decision: u64, outcome: Outcome, again: bool, at: Nanos) {
         let asked = self.asked.remove(&decision);
-        if let Some(Asked { scope, bytes, .. }) = asked {
+        if let Some(Asked { context, scope, bytes, .. }) = asked {
+            self.leaving.remove(&context);
             let memory = self.memory(scope);
             memory.under_way = memory.under_way.saturating_sub(bytes);
         }
@@ -510,6 +602,9 @@ impl Decider {
             let after = AGAIN * (1 << tracked.refusals.min(DOUBLINGS));
             tracked.refusals += 1;
             self.refused.insert((self.now + after, decision), asked);
+        }
+        if let Some(Asked { context, turn: Some((scope, close)), .. }) = asked {
+            self.memory(scope).guard.put_back(context, close);
         }
     }
 
@@ -673,6 +768,42 @@ mod tests {
         assert_eq!(leaving.iter().map(inode).collect::<Vec<_>>(), [2]);
     }
 
+    /// Programs that have groups of their own fill the machine, too, and the group around theirs.
+    #[test]
+    fn where_a_memory_is_short_files_of_those_within_it_leave_in_the_order_of_their_closes() {
+        for enforce in [false, true] {
+            let mut decider = decider(enforce);
+            decider.lie_within(vec![vec![1, 2], vec![2], Vec::new(), Vec::new()]);
+            for (file, scope) in [(1, 2), (2, 0), (3, 3), (4, 1), (5, 2), (6, 0)] {
+                decider.event(&event(Kind::Opened, file, 10 * file, 0), scope);
+                decider.event(&event(Kind::Closed, file, 10 * file + 1, 50), scope);
+            }
+            let asked = decider.relieve(0, &fill(1020), Nanos(100));
+            let named = |decider: &Decider| {
+                let files = decider.journal().last().map(|decision| decision.file);
+                let inode = |file| match file {
+                    ContextIdentity::File { inode, .. } => inode,
+                    ContextIdentity::Socket { .. } => unreachable!(),
+                };
+                files.map(inode).collect::<Vec<_>>()
+            };
+            assert_eq!(named(&decider), [5, 4, 2, 1], "3 lies elsewhere, and 6 was closed last");
+            assert_eq!(asked.len(), if enforce { 4 } else { 0 });
+            // What leaves counts for each memory that it is in.
+            for scope in [0, 1, 2] {
+                assert!(decider.relieve(scope, &fill(950), Nanos(101)).is_empty(), "{scope}");
+            }
+            assert_eq!(named(&decider).len(), 4);
+            if enforce {
+                // One that could not leave waits where it was.
+                decider.done(asked[0].decision, Outcome::InUse, true, Nanos(102));
+                let again = decider.relieve(2, &fill(990), Nanos(102) + AGAIN);
+                assert_eq!(again.iter().map(inode).collect::<Vec<_>>(), [1]);
+            }
+            assert_eq!(decider.waiting(0), 1, "the last one is in its queue still");
+        }
+    }
+
     /// A file that another group closes belongs to that one from then on.
     #[test]
     fn a_file_leaves_the_memory_of_who_closed_it_last() {
@@ -732,6 +863,42 @@ mod tests {
             assert_eq!(decider.contexts().find(&asked.file).map(|t| t.refusals), Some(0));
             assert_eq!(decider.relieve(0, &fill(990), Nanos(140)).len(), 1);
         }
+    }
+
+    /// A file that is truncated and written again each moment, on a slow disk.
+    #[test]
+    fn a_file_whose_turn_comes_while_it_is_leaving_is_asked_for_after_that() {
+        // Whether it was closed again before its pages left, or after.
+        for (left_at, again) in [(105, vec![1]), (115, Vec::new())] {
+            let mut decider = decider(true);
+            cycle(&mut decider, 1, 10, 0);
+            let first = only(decider.relieve(0, &fill(990), Nanos(100)));
+            cycle(&mut decider, 1, 110, 0);
+            cycle(&mut decider, 2, 120, 0);
+            let second = only(decider.relieve(0, &fill(990), Nanos(130)));
+            assert_eq!(inode(&second), 2);
+            assert!(decider.relieve(0, &fill(990), Nanos(131)).is_empty(), "100 pages are leaving");
+            decider.done(first.decision, dropped(&first), false, Nanos(left_at));
+            let asked = decider.relieve(0, &fill(990), Nanos(140));
+            assert_eq!(asked.iter().map(inode).collect::<Vec<_>>(), again, "left at {left_at}");
+        }
+    }
+
+    /// A group goes while files of it are leaving whose turn has come again.
+    #[test]
+    fn a_turn_in_a_memory_that_is_gone_is_one_in_the_memory_around_it() {
+        let mut decider = decider(true);
+        for at in [10, 110] {
+            decider.event(&event(Kind::Opened, 1, at, 0), 1);
+            decider.event(&event(Kind::Closed, 1, at + 1, 50), 1);
+            let asked = decider.relieve(1, &fill(990), Nanos(at + 50));
+            assert_eq!(asked.len(), usize::from(at == 10), "it is leaving already");
+        }
+        decider.merge(1, 0);
+        decider.done(1, Outcome::InUse, true, Nanos(170));
+        let asked = decider.relieve(0, &fill(990), Nanos(180));
+        assert_eq!(asked.iter().map(inode).collect::<Vec<_>>(), [1]);
+        assert!(decider.relieve(0, &fill(1200), Nanos(190)).is_empty(), "once");
     }
 
     /// The ring and the worker's answers are two ways: what comes by one may be older.
@@ -796,6 +963,35 @@ mod tests {
         assert_eq!(decider.totals().left, 2, "it is there still, and nobody has it open by now");
         cycle(&mut decider, 1, 200, 50);
         assert_eq!(decider.totals().regretted, 1);
+    }
+
+    /// What stands for pages that would have left goes with the file, is as large as they are, and is
+    /// there once.
+    #[test]
+    fn what_would_have_left_is_the_sum_of_the_files_that_would_have() {
+        let mut decider = decider(false);
+        for file in 1..=4 {
+            cycle(&mut decider, file, 10 * file, 0);
+        }
+        decider.relieve(0, &fill(1020), Nanos(100));
+        let imagined = |decider: &Decider| {
+            let imagined = &decider.memories[0].imagined;
+            assert_eq!(imagined.by_time.values().copied().sum::<Bytes>(), imagined.bytes);
+            imagined.bytes.get() / page().get()
+        };
+        assert_eq!((imagined(&decider), decider.totals().left), (200, 4));
+        decider.event(&event(Kind::Evicted, 1, 110, 0), 0);
+        assert_eq!(imagined(&decider), 150, "it is no more");
+        decider.event(&event(Kind::Opened, 2, 120, 50), 0);
+        assert_eq!(imagined(&decider), 100, "it came back");
+        // Opened by a way that no hook sees, and closed.
+        decider.event(&event(Kind::Closed, 3, 130, 70), 0);
+        decider.relieve(0, &fill(1020), Nanos(140));
+        assert_eq!(imagined(&decider), 120, "it would leave once more, instead of before");
+        decider.merge(0, 1);
+        assert_eq!(imagined(&decider), 0);
+        decider.relieve(1, &fill(0), Nanos(140) + Nanos::seconds(61));
+        assert!(decider.memories[1].imagined.by_time.is_empty(), "that is long ago");
     }
 
     /// What cannot ever be is not asked for again.

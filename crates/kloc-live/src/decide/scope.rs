@@ -57,6 +57,8 @@ pub struct Scopes {
     /// From the inode number of a group's directory to the place of its memory in `all`; `None`
     /// for groups of none that is looked at.
     of: HashMap<u64, Option<usize>>,
+    /// The places of the memories that lie within each.
+    below: Vec<Vec<usize>>,
     /// Groups that were asked for; without any, all that have a limit, and the machine.
     only: bool,
     marks: Marks,
@@ -224,6 +226,7 @@ impl Scopes {
             root,
             all: Vec::new(),
             of: HashMap::new(),
+            below: Vec::new(),
             only,
             marks,
             fastest,
@@ -242,13 +245,14 @@ impl Scopes {
     /// found; those that went are given. A named group that went is waited for.
     pub fn look(&mut self) -> Vec<Gone> {
         let begun = observe::now();
-        let mut seen = HashSet::new();
+        let mut seen = HashMap::new();
         if let Some(root) = self.root.clone() {
             let mut of = HashMap::new();
             let begin = if self.only { None } else { Some(0) };
             self.descend(&root, begin, &mut of, &mut seen, 0);
             self.of = of;
         }
+        self.below = self.lie_within(&seen);
         let gone = if self.only { Vec::new() } else { self.gone(&seen) };
         for gone in &gone {
             self.all[gone.scope] = None;
@@ -267,13 +271,40 @@ impl Scopes {
         }
     }
 
-    fn gone(&self, seen: &HashSet<usize>) -> Vec<Gone> {
+    /// The memories within each, from the one around each.
+    fn lie_within(&self, around: &HashMap<usize, Option<usize>>) -> Vec<Vec<usize>> {
+        let mut below = vec![Vec::new(); self.all.len()];
+        for (&scope, &its) in around {
+            let mut next = its;
+            while let Some(within) = next {
+                below[within].push(scope);
+                next = around.get(&within).copied().flatten();
+            }
+        }
+        // What a group is charged for is not less when it is on another node: no memory of a group
+        // is one of nodes.
+        if self.slow().is_some() {
+            below[0].clear();
+        }
+        for memories in &mut below {
+            memories.sort_unstable();
+        }
+        below
+    }
+
+    /// The places of the memories that lie within each memory, as of the last look: what is in use
+    /// of those is in use of it, too.
+    pub fn below(&self) -> &[Vec<usize>] {
+        &self.below
+    }
+
+    fn gone(&self, seen: &HashMap<usize, Option<usize>>) -> Vec<Gone> {
         let is_group = |scope: &usize| self.group(*scope).is_some();
-        let all = (0..self.all.len()).filter(is_group).filter(|scope| !seen.contains(scope));
+        let all = (0..self.all.len()).filter(is_group).filter(|scope| !seen.contains_key(scope));
         all.map(|scope| {
             let above = self.group(scope).into_iter().flat_map(Path::ancestors).skip(1);
             let within = above.filter_map(|path| {
-                seen.iter().copied().find(|&other| self.group(other) == Some(path))
+                seen.keys().copied().find(|&other| self.group(other) == Some(path))
             });
             Gone { scope, to: within.chain([0]).next().unwrap_or_default() }
         })
@@ -315,12 +346,14 @@ impl Scopes {
         })
     }
 
+    /// Goes through a group and those within it: which memory each group's files belong to, and which
+    /// memories were seen, each with the one that it lies within.
     fn descend(
         &mut self,
         group: &Path,
         within: Option<usize>,
         of: &mut HashMap<u64, Option<usize>>,
-        seen: &mut HashSet<usize>,
+        seen: &mut HashMap<usize, Option<usize>>,
         depth: usize,
     ) {
         let Ok(metadata) = fs::metadata(group) else { return };
@@ -328,7 +361,7 @@ impl Scopes {
         if (depth > 0 || self.only)
             && let Some(place) = self.place_of(group, metadata.ino())
         {
-            seen.insert(place);
+            seen.insert(place, within);
             own = Some(place);
         }
         of.insert(metadata.ino(), own);
@@ -476,6 +509,53 @@ mod tests {
         only.look();
         assert_eq!((only.of(inode(&inner)), only.of(inode(&limited))), (Some(0), None));
         assert!(only.look_at(0, Nanos(1)).is_none(), "it has no limit");
+    }
+
+    /// Otherwise a machine all of whose programs have groups of their own would be full, and nothing
+    /// would leave.
+    #[test]
+    fn a_memory_is_told_with_those_that_lie_within_it() {
+        let root = tempfile::tempdir().unwrap();
+        let outer = group(root.path(), "outer", "8192\n");
+        group(root.path(), "outer/free", "max\n");
+        let deep = group(root.path(), "outer/free/deep", "4096\n");
+        let beside = group(root.path(), "beside", "4096\n");
+        let mut all = scopes(root.path());
+        all.look();
+        let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+        let [outer_at, deep_at, beside_at] =
+            [&outer, &deep, &beside].map(|path| all.of(inode(path)).unwrap());
+        assert_eq!(all.below()[0], [1, 2, 3], "all of them lie within the machine");
+        assert_eq!(all.below()[outer_at], [deep_at]);
+        assert!(all.below()[deep_at].is_empty() && all.below()[beside_at].is_empty());
+        fs::remove_dir_all(&deep).unwrap();
+        all.look();
+        assert!(all.below()[outer_at].is_empty());
+        // On a machine with a slow node, its memory is that of the other nodes.
+        all.all.push(Some(Memory::new(Place::Node(7), None)));
+        all.look();
+        assert!(all.below()[0].is_empty());
+    }
+
+    /// Whoever names a group means those within it, too, limit or not.
+    #[test]
+    fn files_of_groups_within_a_named_one_belong_to_it() {
+        let root = tempfile::tempdir().unwrap();
+        let outer = group(root.path(), "outer", "8192\n");
+        let free = group(root.path(), "outer/free", "max\n");
+        let limited = group(root.path(), "outer/free/limited", "4096\n");
+        let beside = group(root.path(), "beside", "4096\n");
+        let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+        let mut only = Scopes::empty(Some(root.path().to_owned()), true, Marks::default());
+        only.add_named(&outer);
+        only.look();
+        let of = |only: &Scopes| [&outer, &free, &limited, &beside].map(|g| only.of(inode(g)));
+        assert_eq!(of(&only), [Some(0), Some(0), Some(0), None]);
+        // One of them that is named, too, has a queue of its own, from which the outer one takes.
+        only.add_named(&limited);
+        only.look();
+        assert_eq!(of(&only), [Some(0), Some(0), Some(1), None]);
+        assert_eq!(only.below(), [vec![1], Vec::new()]);
     }
 
     /// A job that ends before the next look would have none of its files looked at.

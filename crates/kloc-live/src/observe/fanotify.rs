@@ -1,5 +1,11 @@
 //! Notifications of file systems: where eBPF cannot be had. They cost each open and close some
 //! microseconds, and tell of no inode that goes.
+//!
+//! A notification has no time, and nothing of what was cached: both are as of when it is read, up to
+//! some 20 ms later, and later where many wait. So a file may count as one that came back in place
+//! though it was read from the disk just before, or as one that came back too soon though its pages
+//! left just after. The kernel tells of what one process does to one file as one notification while
+//! that waits: of two opens and a close, one open is left. It is the lease that keeps what is open.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CString;
@@ -63,6 +69,11 @@ impl Fanotify {
                 Err(e) => lacks.push(format!("{}: {e}{}", path.display(), lack(&e))),
             }
         }
+        if marked.is_empty() {
+            let why =
+                if lacks.is_empty() { String::new() } else { format!(": {}", lacks.join("; ")) };
+            return Err(format!("no file system that can be watched is mounted here{why}"));
+        }
         if !super::is_first_process_namespace() {
             lacks.push(
                 "whose files are that processes outside this process namespace use: fanotify \
@@ -71,11 +82,11 @@ impl Fanotify {
             );
         }
         lacks.push("inodes that the kernel drops: fanotify does not tell of them".to_owned());
-        if marked.is_empty() {
-            let why =
-                if lacks.len() > 1 { format!(": {}", lacks.join("; ")) } else { String::new() };
-            return Err(format!("no file system that can be watched is mounted here{why}"));
-        }
+        lacks.push(
+            "files of other file systems than ext4 and XFS, and before Linux 6.5 what is used \
+             through overlayfs: they are not watched, and left alone"
+                .to_owned(),
+        );
         Ok(Self { group, waiting: VecDeque::new(), marked, lacks, lost: 0 })
     }
 
@@ -92,13 +103,13 @@ impl Fanotify {
 
     /// The next event that waits.
     pub fn next_event(&mut self) -> Option<FileEvent> {
-        if self.waiting.is_empty() {
-            self.fill();
-        }
+        // What was read may all be of this process: behind it others may wait.
+        while self.waiting.is_empty() && self.fill() {}
         self.waiting.pop_front()
     }
 
-    fn fill(&mut self) {
+    /// Reads what waits, as far as there is room for it. Says whether there was anything.
+    fn fill(&mut self) -> bool {
         let mut buffer = [0u8; READ];
         // SAFETY: the buffer has room for so much.
         let read = unsafe { libc::read(self.group.as_raw_fd(), buffer.as_mut_ptr().cast(), READ) };
@@ -106,9 +117,10 @@ impl Fanotify {
             // An event whose file cannot be opened, for want of descriptors say, is gone by that.
             let waits = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
             self.lost += u64::from(!waits.contains(&io::Error::last_os_error().kind()));
-            return;
+            return false;
         };
         self.take(&buffer[..length]);
+        length > 0
     }
 
     /// Takes events as the kernel gives them.
@@ -201,6 +213,9 @@ fn mark(group: &OwnedFd, path: &std::path::Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::fd::IntoRawFd;
+
     use super::*;
 
     fn fanotify(group: File) -> Fanotify {
@@ -226,5 +241,27 @@ mod tests {
         };
         none.take(&[event(libc::FAN_OPEN, -1), event(libc::FAN_Q_OVERFLOW, -1)].concat());
         assert_eq!((none.lost(), none.waiting.len()), (2, 0));
+    }
+
+    /// The worker opens a file for each look: what others do would wait behind that, and be lost.
+    #[test]
+    fn what_this_process_does_holds_up_nothing() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let mut fanotify = fanotify(File::from(OwnedFd::from(reader)));
+        let mut tell = |process: u32| {
+            let mut event = [0u8; 32];
+            let file = tempfile::tempfile().unwrap();
+            event[..4].copy_from_slice(&32u32.to_le_bytes());
+            event[8..16].copy_from_slice(&libc::FAN_OPEN.to_le_bytes());
+            event[16..20].copy_from_slice(&file.into_raw_fd().to_le_bytes());
+            event[20..24].copy_from_slice(&process.to_le_bytes());
+            writer.write_all(&event).unwrap();
+        };
+        // As much as is read at once.
+        (0..READ / 32).for_each(|_| tell(std::process::id()));
+        let other = std::os::unix::process::parent_id();
+        tell(other);
+        let event = fanotify.next_event().expect("it is there");
+        assert_eq!((event.kind, event.process), (Kind::Opened, other));
     }
 }

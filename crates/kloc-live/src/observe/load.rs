@@ -22,6 +22,26 @@ pub struct Transfers {
     pub bytes: Bytes,
 }
 
+/// What entries of the table of transfers had at the last look.
+///
+/// Programs add to an entry at any time, so one that is read and removed loses what comes in between.
+/// An entry that is in use therefore stays, and what is new of it is the difference.
+#[derive(Debug, Default)]
+struct Seen(HashMap<[u64; 2], [u64; 2]>);
+
+impl Seen {
+    /// What is new of an entry since the last look. Nothing if nothing is: then it can be removed, and
+    /// begins anew when it comes again.
+    fn new_of(&mut self, key: [u64; 2], now: [u64; 2]) -> Option<[u64; 2]> {
+        let before = self.0.insert(key, now).unwrap_or_default();
+        if now == before {
+            self.0.remove(&key);
+            return None;
+        }
+        Some([now[0].wrapping_sub(before[0]), now[1].wrapping_sub(before[1])])
+    }
+}
+
 /// Programs that are attached. They go with this.
 pub struct Loaded {
     /// Owns programs and attachments.
@@ -29,6 +49,7 @@ pub struct Loaded {
     events: RingBuf<MapData>,
     counts: Array<MapData, u64>,
     transfers: Table<MapData, [u64; 2], [u64; 2]>,
+    seen: Seen,
     set: HookSet,
     attached: Vec<&'static str>,
     lacks: Vec<String>,
@@ -74,6 +95,7 @@ impl Loaded {
             events: RingBuf::try_from(map("events")?).map_err(|e| full(&e))?,
             counts: Array::try_from(map("counts")?).map_err(|e| full(&e))?,
             transfers: Table::try_from(map("transfers")?).map_err(|e| full(&e))?,
+            seen: Seen::default(),
             _programs: ebpf,
             set,
             attached,
@@ -111,15 +133,20 @@ impl Loaded {
         self.counts.get(&(what as u32), 0).unwrap_or(0)
     }
 
-    /// Takes what was transferred since the last time, by device and inode.
+    /// Takes what was transferred since the last time, by device and inode. A transfer is not counted
+    /// only if it is the first one of its file for a whole look, and comes within the microsecond in
+    /// which the file's entry goes.
     pub fn take_transfers(&mut self) -> HashMap<(u64, u64), Transfers> {
         let keys: Vec<[u64; 2]> = self.transfers.keys().filter_map(Result::ok).collect();
         let mut taken = HashMap::with_capacity(keys.len());
         for key in keys {
-            let Ok([count, bytes]) = self.transfers.get(&key, 0) else { continue };
-            if self.transfers.remove(&key).is_ok() {
+            let Ok(now) = self.transfers.get(&key, 0) else { continue };
+            if let Some([count, bytes]) = self.seen.new_of(key, now) {
                 let device = device_number(key[0] as u32);
                 taken.insert((device, key[1]), Transfers { count, bytes: Bytes(bytes) });
+            } else {
+                // Nobody else removes one.
+                let _ = self.transfers.remove(&key);
             }
         }
         taken
@@ -166,4 +193,22 @@ pub(super) fn full(error: &dyn std::error::Error) -> String {
     // The verifier's whole log may be in it.
     let text = text.replace("Verifier output:", "");
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(2000).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a program adds while an entry is read and removed would be lost.
+    #[test]
+    fn an_entry_goes_only_when_nothing_was_added_for_a_whole_look() {
+        let mut seen = Seen::default();
+        let (busy, other) = ([1, 7], [1, 8]);
+        assert_eq!(seen.new_of(busy, [1, 4096]), Some([1, 4096]));
+        assert_eq!(seen.new_of(other, [2, 8192]), Some([2, 8192]));
+        assert_eq!(seen.new_of(busy, [4, 20_480]), Some([3, 16_384]), "each once");
+        assert_eq!(seen.new_of(other, [2, 8192]), None);
+        assert_eq!(seen.new_of(busy, [4, 20_480]), None);
+        assert_eq!(seen.new_of(busy, [4, 20_480]), Some([4, 20_480]), "another entry by now");
+    }
 }

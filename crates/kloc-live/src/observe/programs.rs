@@ -14,8 +14,8 @@ use Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 
 /// Bytes of the ring: some 20 000 events.
 pub const RING: u32 = 2 << 20;
-/// Files that block transfers are counted for between two looks.
-pub const FILES: u32 = 16 << 10;
+/// Files that block transfers are counted for at the same time: those of two looks.
+pub const FILES: u32 = 32 << 10;
 
 /// What is counted in `counts`, by its place there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -443,11 +443,15 @@ impl Build {
         asm.with(Operation::Add, R2, i32::from(KEY));
         asm.copy(R3, R10);
         asm.with(Operation::Add, R3, i32::from(VALUE));
-        // Two processors may come here at once: what one of them counted is lost then. It is the
-        // first transfer of a file between two looks.
-        asm.set(R4, 0);
+        // Only if there is none yet (`BPF_NOEXIST`): another processor may have come here, too.
+        asm.set(R4, 1);
         asm.call(Helper::MapUpdate);
         asm.jump_if(Condition::Equal, R0, 0, out);
+        asm.map(R1, "transfers");
+        asm.copy(R2, R10);
+        asm.with(Operation::Add, R2, i32::from(KEY));
+        asm.call(Helper::MapLookup);
+        asm.jump_if(Condition::NotEqual, R0, 0, known);
         Self::count(&mut asm, Count::Full);
         asm.jump(out);
         asm.place(known);

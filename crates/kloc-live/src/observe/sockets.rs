@@ -34,7 +34,7 @@ pub struct Socket {
     pub sending: Bytes,
     /// Memory that it has set aside.
     pub reserved: Bytes,
-    /// How old it is; `None` if it is older than the daemon.
+    /// How old it is; `None` if it is older than the daemon, or there were too many when it was made.
     pub age: Option<Nanos>,
 }
 
@@ -46,7 +46,7 @@ impl Socket {
 }
 
 /// How many births are remembered: sockets that live at the same time, and were made since the
-/// daemon began.
+/// daemon began. Of more than that the age is not known.
 const BIRTHS: u32 = 16 << 10;
 
 const MAPS: [Map; 1] =

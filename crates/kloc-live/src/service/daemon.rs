@@ -12,7 +12,7 @@ use super::filters::{Filters, Untold};
 use super::listing::{Listing, MOST};
 use super::source::Source;
 use super::state::{Asked, Question, State, StateError};
-use super::worker::{Done, Way, Worker, is_work};
+use super::worker::{self, Done, Way, Worker, is_work};
 use crate::act::handle::{self, Mounts};
 use crate::act::privileges;
 use crate::act::residency::residency;
@@ -75,8 +75,9 @@ const LOOK: Duration = Duration::from_secs(1);
 const LOOKS: u32 = 5;
 /// Events that are taken before pressure is looked at again.
 const BATCH: usize = 4096;
-/// Batches between two looks at questions and signals.
-const BATCHES: usize = 64;
+/// For so long batches are taken before questions and signals are looked at, however many wait. An
+/// event of a program in the kernel takes a microsecond, one of fanotify ten or more.
+const TURN: Duration = Duration::from_millis(50);
 
 /// A daemon that runs.
 ///
@@ -137,6 +138,8 @@ impl Daemon {
             RunError::Unsupported(format!("no hooks can be had here: {}", all.join("; ")))
         })?;
         let sockets = Sockets::new();
+        // By this other daemons know what it does.
+        let _ = rustix::thread::set_name(worker::MAIN);
         // It has to run before those that fill memory; without that, it is late more often.
         let _ = rustix::process::setpriority_process(None, PRIORITY);
         // What there is now, for memory is short where the daemon is needed. Not what is mapped later:
@@ -148,8 +151,11 @@ impl Daemon {
         state.listen().map_err(|e| RunError::Failed(format!("a thread: {e}")))?;
         let worker = Worker::new(setup.paths.clone())
             .map_err(|e| RunError::Failed(format!("a thread: {e}")))?;
+        let slow = scopes.slow().map(|(_, scope)| scope);
+        let mut decider = Decider::new(setup.config).moving_to(slow);
+        decider.lie_within(scopes.below().to_vec());
         Ok(Self {
-            decider: Decider::new(setup.config).moving_to(scopes.slow().map(|(_, scope)| scope)),
+            decider,
             refused: refused.iter().map(sentence).collect(),
             rights: rights.into_iter().map(str::to_owned).collect(),
             node,
@@ -201,9 +207,7 @@ impl Daemon {
             if is_over || stop() || self.worker.broken().is_some() {
                 break;
             }
-            if self.lists.is_empty() {
-                std::thread::sleep(if is_near { SHORT_PAUSE } else { PAUSE });
-            }
+            std::thread::sleep(pause(is_near, self.behind || !self.lists.is_empty()));
         }
         // What was begun is waited for no longer than it takes; the last status tells of it.
         self.worker.end();
@@ -219,16 +223,12 @@ impl Daemon {
     /// Takes events, relieves memories, answers questions. Says whether a memory is nearly short.
     fn step(&mut self) -> bool {
         let mut is_near = false;
-        // Who asks waits no longer than so many take.
-        for _ in 0..BATCHES {
+        self.behind = batches(Instant::now, || {
             let left = self.take_events();
             self.take_done();
             is_near = self.relieve();
-            self.behind = left;
-            if !left {
-                break;
-            }
-        }
+            left
+        });
         for asked in self.state.asked() {
             self.answer(asked);
         }
@@ -327,12 +327,13 @@ impl Daemon {
         for gone in self.scopes.look() {
             self.decider.merge(gone.scope, gone.to);
         }
+        self.decider.lie_within(self.scopes.below().to_vec());
     }
 
     /// Has files looked at where nothing was seen below a directory that was named.
     fn look_for_paths(&mut self) {
         let contexts = self.decider.contexts();
-        let known = contexts.iter().map(|tracked| tracked.context.id);
+        let known = contexts.iter().map(|tracked| (tracked.arrival, tracked.context.id));
         self.filters.hand_over(known, |context| {
             let Some(tracked) = contexts.get(context) else { return false };
             let (file, magic, bytes) = (tracked.context.identity, tracked.magic, tracked.bytes());
@@ -346,7 +347,7 @@ impl Daemon {
         let contexts = self.decider.contexts();
         self.filters.unseen(&Untold {
             files: contexts.ever(),
-            waiting: self.filters.waiting(contexts.iter().map(|tracked| tracked.context.id)),
+            waiting: self.filters.waiting(contexts.iter().map(|tracked| tracked.arrival)),
             lost: self.source.lost(),
             behind: self.behind,
         })
@@ -586,6 +587,27 @@ impl Daemon {
     }
 }
 
+/// How long the loop sleeps; not at all where there is more to do already: the ring would be full
+/// meanwhile.
+fn pause(is_near: bool, has_more: bool) -> Duration {
+    match (has_more, is_near) {
+        (true, _) => Duration::ZERO,
+        (false, true) => SHORT_PAUSE,
+        (false, false) => PAUSE,
+    }
+}
+
+/// Takes batches until one says that nothing is left, or for a turn: whether something is.
+fn batches(mut now: impl FnMut() -> Instant, mut batch: impl FnMut() -> bool) -> bool {
+    let begun = now();
+    while batch() {
+        if now().saturating_duration_since(begun) >= TURN {
+            return true;
+        }
+    }
+    false
+}
+
 /// Processor time of this process.
 fn processor_time() -> Nanos {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -609,5 +631,41 @@ pub fn objects_without_daemon(wanted: &Wanted) -> Objects {
         lifetimes: crate::report::lifetimes::Lifetimes::default(),
         lacks,
         unseen: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Programs may open and close files faster than anybody looks at that.
+    #[test]
+    fn who_asks_has_a_turn_however_many_events_wait() {
+        let clock = Cell::new(Instant::now());
+        let take = |until: usize, each: Duration| {
+            let mut taken = 0;
+            let left = batches(
+                || clock.get(),
+                || {
+                    taken += 1;
+                    clock.set(clock.get() + each);
+                    taken < until
+                },
+            );
+            (taken, left)
+        };
+        assert_eq!(take(usize::MAX, TURN / 10), (10, true), "there is always more");
+        assert_eq!(take(usize::MAX, TURN * 2), (1, true), "slow ones");
+        assert_eq!(take(3, TURN / 10), (3, false), "it is all");
+        assert_eq!(take(1, TURN * 2), (1, false));
+    }
+
+    /// The ring is full before a pause is over.
+    #[test]
+    fn there_is_no_pause_while_events_wait() {
+        assert_eq!([true, false].map(|near| pause(near, true)), [Duration::ZERO; 2]);
+        assert_eq!([true, false].map(|near| pause(near, false)), [SHORT_PAUSE, PAUSE]);
     }
 }

@@ -107,8 +107,9 @@ pub struct Filters {
     devices: Vec<(u64, bool)>,
     groups: Vec<(PathBuf, bool)>,
     paths: Arc<Paths>,
-    /// The youngest file that was handed over to be looked at for a path.
-    youngest: ContextId,
+    /// The arrival of the youngest file that was handed over to be looked at for a path. Numbers of
+    /// contexts come round, and then a younger file has a smaller one.
+    youngest: u64,
     /// Files that were handed over.
     handed_over: u64,
 }
@@ -120,7 +121,7 @@ impl Filters {
             devices: devices.iter().map(|&device| (device, false)).collect(),
             groups: groups.iter().map(|group| (group.clone(), false)).collect(),
             paths,
-            youngest: ContextId(0),
+            youngest: 0,
             handed_over: 0,
         }
     }
@@ -140,26 +141,26 @@ impl Filters {
         }
     }
 
-    /// Hands files over to be looked at, if a path is looked for: of those that are known, in any
-    /// order, the oldest that were not yet. `look` says whether a file will be looked at. One that
-    /// there is no room for is the first the next time; otherwise it would pass for a file that lies
-    /// elsewhere. Looks have time: as long as the worker has other things to do there are no more of
-    /// them, which would take the room of what memory is short for.
+    /// Hands files over to be looked at, if a path is looked for: of those that are known, each with
+    /// its arrival, in any order, the oldest that were not yet. `look` says whether a file will be
+    /// looked at. One that there is no room for is the first the next time; otherwise it would pass
+    /// for a file that lies elsewhere. Looks have time: as long as the worker has other things to do
+    /// there are no more of them, which would take the room of what memory is short for.
     pub fn hand_over(
         &mut self,
-        known: impl Iterator<Item = ContextId>,
+        known: impl Iterator<Item = (u64, ContextId)>,
         mut look: impl FnMut(ContextId) -> bool,
     ) {
         if !self.paths.are_looked_for() || self.under_way() > 0 {
             return;
         }
-        let mut new: Vec<_> = known.filter(|&id| id > self.youngest).collect();
+        let mut new: Vec<_> = known.filter(|&(arrival, _)| arrival > self.youngest).collect();
         new.sort_unstable();
-        for id in new.into_iter().take(FILES) {
+        for (arrival, id) in new.into_iter().take(FILES) {
             if !look(id) {
                 return;
             }
-            self.youngest = id;
+            self.youngest = arrival;
             self.handed_over += 1;
         }
     }
@@ -170,9 +171,9 @@ impl Filters {
         self.handed_over.saturating_sub(self.paths.looked() + gone)
     }
 
-    /// How many of the files that are known were not handed over to be looked at.
-    pub fn waiting(&self, known: impl Iterator<Item = ContextId>) -> u64 {
-        known.filter(|&id| id > self.youngest).count() as u64
+    /// How many of the files that are known, by their arrivals, were not handed over to be looked at.
+    pub fn waiting(&self, known: impl Iterator<Item = u64>) -> u64 {
+        known.filter(|&arrival| arrival > self.youngest).count() as u64
     }
 
     /// Of what nothing was seen, a sentence each, with what may be otherwise for it.
@@ -224,14 +225,15 @@ mod tests {
         ContextIdentity::File { device, inode: 1, generation: 1 }
     }
 
-    /// What is handed over of these files to a worker that has room for so many.
+    /// What is handed over of these files to a worker that has room for so many. They came in the
+    /// order of their numbers.
     fn handed_over(
         filters: &mut Filters,
         known: impl Iterator<Item = ContextId>,
         room: usize,
     ) -> Vec<ContextId> {
         let mut files = Vec::new();
-        filters.hand_over(known, |id| {
+        filters.hand_over(known.map(|id| (id.0.into(), id)), |id| {
             let has_room = files.len() < room;
             files.extend(has_room.then_some(id));
             has_room
@@ -308,6 +310,27 @@ mod tests {
         assert_eq!(handed_over(&mut filters, known(), 9), [ContextId(3), ContextId(4)]);
     }
 
+    /// After that the younger file has the smaller number.
+    #[test]
+    fn files_are_looked_at_when_their_numbers_have_come_round() {
+        let paths = Arc::new(Paths::new(vec!["/no/such/place".into()]));
+        let mut filters = Filters::new(&[], &[], Arc::clone(&paths));
+        let last = u64::from(u32::MAX);
+        let mut look_at = |known: &[(u64, u32)]| {
+            let mut files = Vec::new();
+            filters.hand_over(known.iter().map(|&(arrival, id)| (arrival, ContextId(id))), |id| {
+                files.push(id.0);
+                true
+            });
+            files.iter().for_each(|_| paths.look(&Mounts::default(), None));
+            files
+        };
+        let old = [(last, u32::MAX), (last - 1, u32::MAX - 1)];
+        assert_eq!(look_at(&old), [u32::MAX - 1, u32::MAX]);
+        assert_eq!(look_at(&[(last, u32::MAX), (last + 1, 1)]), [1]);
+        assert_eq!(filters.waiting([last, last + 1, last + 2].into_iter()), 1);
+    }
+
     /// Thousands of files a second may be known, and few of them are looked at.
     #[test]
     fn what_was_not_looked_at_is_told_with_what_was() {
@@ -318,7 +341,7 @@ mod tests {
         let paths = Arc::new(Paths::new(vec![std::fs::canonicalize(here).unwrap()]));
         let mut filters = Filters::new(&[], &[], Arc::clone(&paths));
         let only = |filters: &Filters, files: u64, known: &[u32]| {
-            let waiting = filters.waiting(known.iter().copied().map(ContextId));
+            let waiting = filters.waiting(known.iter().copied().map(u64::from));
             let mut unseen = filters.unseen(&Untold { files, waiting, ..Untold::default() });
             assert_eq!(unseen.len(), 1, "{unseen:?}");
             unseen.remove(0)

@@ -1,6 +1,7 @@
 //! What is to be done to files, in a thread of its own: it takes its time, and events must not wait
 //! for it.
 
+use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,12 +30,23 @@ const WAITING: usize = 1024;
 /// The thread's name, by which other daemons know it, too.
 const NAME: &str = "kloc-worker";
 
+/// The same of a daemon's main thread, which opens files to tell their names. Notifications of file
+/// systems name the main thread whichever one it was.
+pub(super) const MAIN: &CStr = c"kloc-daemon";
+
+/// The thread of `terrace run --files` that looks what of a program's files is cached.
+const LOOKER: &str = "terrace-files";
+
 /// Whether an event is of a daemon's work, this one's or another's: it opens files to see whether
-/// anybody uses them, which is no use. An inode that goes is gone whoever lets go of it last: a file
-/// may be deleted while it is being looked at.
+/// anybody uses them, or what they are called, which is no use. An inode that goes is gone whoever
+/// lets go of it last: a file may be deleted while it is being looked at.
 pub fn is_work(event: &FileEvent) -> bool {
-    let (name, rest) = event.command.split_at(NAME.len());
-    event.kind != Kind::Evicted && name == NAME.as_bytes() && rest[0] == 0
+    let is = |name: &[u8]| {
+        let (begin, rest) = event.command.split_at(name.len());
+        begin == name && rest[0] == 0
+    };
+    let names = [NAME.as_bytes(), MAIN.to_bytes(), LOOKER.as_bytes()];
+    event.kind != Kind::Evicted && names.into_iter().any(is)
 }
 
 /// What is done to a file whose pages are to leave.
@@ -379,6 +391,11 @@ mod tests {
         let (ours, other) = (b"kloc-worker\0\0\0\0\0", b"kloc-workers\0\0\0\0");
         assert!(is(Kind::Opened, ours) && is(Kind::Closed, ours));
         assert!(!is(Kind::Evicted, ours) && !is(Kind::Opened, other));
+        // What is opened to tell its name is no more in use than that.
+        for ours in [b"kloc-daemon\0\0\0\0\0", b"terrace-files\0\0\0"] {
+            assert!(is(Kind::Opened, ours) && is(Kind::Closed, ours) && !is(Kind::Evicted, ours));
+        }
+        assert!(!is(Kind::Opened, b"terrace\0\0\0\0\0\0\0\0\0"));
     }
 
     /// A look that was not taken on must not count as made.
@@ -444,7 +461,7 @@ mod tests {
         let request = Request { context, decision: 0, file, magic: EXT4, bytes, aim };
         let paths = worker.paths();
         let mut filters = Filters::new(&[], &[], paths);
-        filters.hand_over([context].into_iter(), |_| worker.look(request.clone()));
+        filters.hand_over([(1, context)].into_iter(), |_| worker.look(request.clone()));
         let told = |filters: &Filters| filters.unseen(&Untold { files: 1, ..Untold::default() });
         let begun = Instant::now();
         while told(&filters)[0].contains("not looked at yet") {
