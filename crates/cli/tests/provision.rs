@@ -750,7 +750,7 @@ fn every_command_of_the_page_works() {
                 run.args(words).args(["--for", "120s", "--state"]).arg(&state);
                 run.env("TERRACE_ROOT", &root).stderr(std::process::Stdio::null());
                 daemon = Some(run.spawn().unwrap());
-                await_that(Duration::from_secs(60), "the daemon runs", || {
+                await_that(Duration::from_mins(1), "the daemon runs", || {
                     let status = terrace().args(["provision", "status", "--state"]).arg(&state);
                     status.output().unwrap().status.success()
                 });

@@ -45,11 +45,12 @@ pub struct Check {
     pub tolerance: f64,
     /// Whether agreement checks the model's arithmetic only, and says nothing of a device.
     ///
-    /// It does if the reference is a number that the model was given or that such a number was
-    /// derived from, comes from the same runs as such numbers, or is what the model itself has
-    /// counted or printed. A formula by a rule that the model does not compute with (a JEDEC
-    /// standard, queueing theory, a theorem on replacement) is none of these, though its parameters
-    /// are the model's: the model has to schedule, queue or replace rightly to come to it.
+    /// It does if the reference is a number that the model was given (or that such a number was
+    /// derived from), is of the same runs as one, or is a count or an earlier output of the model
+    /// itself.
+    /// A formula by a rule that the model does not compute with (a JEDEC standard, queueing theory, a
+    /// theorem on replacement) is a closed form, though its parameters are the model's: the model has
+    /// to schedule, queue or replace rightly to come to it.
     pub arithmetic: bool,
 }
 

@@ -228,7 +228,7 @@ pub(crate) fn shell(script: &str, directory: &Path) -> Process {
     shell
 }
 
-/// What commands of a document have said; they must all succeed.
+/// The standard output of commands of a document, which must all succeed.
 pub(crate) fn shown_works(shell: &mut Process) -> String {
     let output = shell.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
