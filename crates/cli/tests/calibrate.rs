@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{is_supported, json, refused, run, terrace};
+use common::{example, is_supported, json, refused, run, terrace};
 
 /// A file of another machine, as `terrace calibrate` writes it.
 const FIXTURE: &str = r#"costs = 1
@@ -142,18 +142,21 @@ fn what_is_measured_here_is_what_a_run_decides_by() {
 }
 
 /// The file of costs is one that the simulated kernel reads, and says where its numbers come from.
-/// Without root or tracefs nothing is measured, and that is told.
+/// Without root or tracefs nothing is measured, and that is told. The commands are the page's, with
+/// a directory of the test's own.
 #[test]
 fn what_calls_take_on_this_kernel_is_written_down() {
     let place = tempfile::tempdir_in("/var/tmp").unwrap();
     let file = place.path().join("kernel.toml");
-    let measure = || {
-        let mut command = terrace();
-        command = command.args(["calibrate", "kernel", "--json", "--output"]).arg(&file);
-        command.arg("--directory").arg(place.path()).output().unwrap()
-    };
+    let shown = example("kloc.md", "calibrate-kernel");
+    let shown = shown.replace("/var/tmp", place.path().to_str().unwrap());
+    let mut commands = shown.lines().map(|line| {
+        let words = line.strip_prefix("terrace ").unwrap().split(' ');
+        terrace().current_dir(place.path()).args(words)
+    });
 
-    let output = measure();
+    let measure = commands.next().unwrap();
+    let output = measure.arg("--json").output().unwrap();
 
     if output.status.code() == Some(3) {
         let text = String::from_utf8(output.stderr).unwrap();
@@ -164,7 +167,7 @@ fn what_calls_take_on_this_kernel_is_written_down() {
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(document["times"]["read-4096"].as_f64().unwrap() > 50.0);
     assert!(document["objects"]["open"]["kmem_cache_alloc.filp"].as_f64().unwrap() >= 0.9);
-    terrace().arg("check").arg(&file).assert().code(0);
+    commands.next().unwrap().assert().code(0);
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.contains("source = \"terrace calibrate kernel, "), "{text}");
     // Nothing of it is left in the directory, and what is there is not overwritten unasked.

@@ -589,3 +589,78 @@ fn the_first_screen_is_one() {
     let lines = read("README.md").lines().count();
     assert!(lines <= 180, "README.md has {lines} lines");
 }
+
+/// The verbs that a help text lists.
+fn verbs(help: &str) -> Vec<String> {
+    let text = read(&format!("crates/cli/tests/help/{help}.txt"));
+    let (_, list) = text.split_once("\nCommands:\n").expect("a list of verbs");
+    let list = list.lines().take_while(|line| !line.is_empty());
+    // What stands further in is the rest of a description.
+    let first = list.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    let verbs = first.filter(|verb| !verb.is_empty() && *verb != "help");
+    verbs.map(str::to_owned).collect()
+}
+
+/// Words of the first cells of the tables in a text.
+fn first_words(text: &str) -> BTreeSet<&str> {
+    let cells = text.lines().filter_map(cells).map(|row| row[0]);
+    cells.flat_map(|cell| cell.split(|c: char| !c.is_ascii_alphanumeric())).collect()
+}
+
+/// A reader finds each verb in the table of verbs, on the first screen, and among what works.
+#[test]
+fn every_verb_is_in_the_tables_of_verbs_and_of_what_works() {
+    let verbs = verbs("terrace");
+    assert!(verbs.len() > 25, "only {verbs:?} were found");
+    let (all, readme, features) =
+        (read("docs/cli.md"), read("README.md"), read("docs/features.md"));
+    let works = readme.split_once("\n## What works\n").expect("what works").1;
+    let works = works.split("\n## ").next().unwrap_or_default();
+    let mut missing = Vec::new();
+    for (place, text) in
+        [("docs/cli.md", &*all), ("README.md", works), ("docs/features.md", &*features)]
+    {
+        let words = first_words(text);
+        let not_there = verbs.iter().filter(|verb| !words.contains(verb.as_str()));
+        missing.extend(not_there.map(|verb| format!("{place}: `{verb}` has no row")));
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+/// System services, and what acts on programs from outside: each verb of theirs is in commands of a
+/// document that tests run. (`profile refine` wants counters that hardly any machine of the tests
+/// has.)
+#[test]
+fn commands_that_the_tests_run_show_every_verb_of_services() {
+    let mut shown: Vec<String> =
+        between(&read("docs/examples.md"), "```sh\n", "```").map(str::to_owned).collect();
+    for (page, name) in [
+        ("docs/kloc.md", "kloc"),
+        ("docs/kloc.md", "calibrate-kernel"),
+        ("docs/profile.md", "profile"),
+        ("docs/volume.md", "volume"),
+    ] {
+        let block = format!("<!-- example: {name} -->\n```sh\n");
+        shown.extend(between(&read(page), &block, "```").map(str::to_owned));
+    }
+    // tests/provision.rs runs what stands in lines and in sentences of this one.
+    shown.push(read("docs/provision.md"));
+
+    let mut wanted: Vec<String> = ["govern", "freeze", "thaw", "attach --engine kernel", "clean"]
+        .into_iter()
+        .chain(["calibrate", "calibrate kernel"])
+        .chain(["profile record", "profile show", "profile diff", "profile merge"])
+        .chain(["profile import", "profile export"])
+        .map(str::to_owned)
+        .collect();
+    for service in ["kloc", "provision", "volume"] {
+        wanted.extend(verbs(service).iter().map(|verb| format!("{service} {verb}")));
+    }
+    assert!(wanted.len() > 30, "only {wanted:?}");
+    let is_shown = |verb: &String| {
+        let (one, last) = (format!("terrace {verb} "), format!("terrace {verb}\n"));
+        shown.iter().any(|text| text.contains(&one) || text.contains(&last))
+    };
+    let missing: Vec<_> = wanted.iter().filter(|verb| !is_shown(verb)).collect();
+    assert!(missing.is_empty(), "in no command that the tests run: {missing:?}");
+}

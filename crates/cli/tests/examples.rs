@@ -6,6 +6,8 @@
 //! | comment | |
 //! |---|---|
 //! | `<!-- needs: swap -->` | left out where there is none and none can be made |
+//! | `<!-- needs: kernel-engine -->` | left out where the doctor says that it cannot be had |
+//! | `<!-- needs: freezer -->` | left out without swap, or where no control group can be frozen |
 //! | `<!-- guest: NAME -->` | runs in tests/guest/tests/NAME.sh: it must use the same options, and `make test` must run it |
 
 mod common;
@@ -87,7 +89,11 @@ fn every_example_works() {
                 is_missing("what the kernel engine needs");
                 continue;
             }
-            Some(("needs", "swap" | "kernel-engine")) | None => {}
+            Some(("needs", "freezer")) if swap.is_none() || !has_freezer() => {
+                is_missing("swap, and a control group that can be frozen");
+                continue;
+            }
+            Some(("needs", "swap" | "kernel-engine" | "freezer")) | None => {}
             other => panic!("line {}: {other:?} is not known", block.line),
         }
         commands += block.text.matches("terrace ").count();
@@ -105,6 +111,8 @@ fn every_example_works() {
         .env("PATH", path)
         .env("TERRACE_PRELOAD", preload())
         .env("XDG_RUNTIME_DIR", directory.path())
+        // What is measured there is no other run's.
+        .env("XDG_STATE_HOME", directory.path())
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .output()
@@ -127,6 +135,20 @@ fn has_kernel_engine() -> bool {
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let engine = &document["kernel_engine"];
     engine["works"] == true && engine["parts"][1]["has"].is_string()
+}
+
+/// Whether a control group that can be frozen can be made, where the page makes one.
+fn has_freezer() -> bool {
+    let freezer = Path::new("/sys/fs/cgroup/freezer");
+    let groups = if freezer.is_dir() { freezer } else { Path::new("/sys/fs/cgroup") };
+    let group = groups.join(format!("terrace-example-{}", std::process::id()));
+    let is_made = fs::create_dir(&group).is_ok();
+    let files = ["freezer.state", "cgroup.freeze"];
+    let can_freeze = files.iter().any(|file| group.join(file).exists());
+    if is_made {
+        let _ = fs::remove_dir(&group);
+    }
+    is_made && can_freeze
 }
 
 /// What needs two nodes cannot run here; it must not become something that runs nowhere.

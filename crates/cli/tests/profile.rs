@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{compile, json, recorder, refused};
+use common::{compile, example, json, recorder, refused, shell, shown_works};
 use snapbox::cmd::Command;
 use terrace_shown::is_missing;
 
@@ -93,6 +93,25 @@ fn one_run_makes_a_profile_that_matches_the_next() {
     let (after, touched_there) = places();
     assert!(before > 0 && after > 0 && touched > 0 && touched_there > 0);
     assert!(before.abs_diff(after) * 20 > before, "another TLB, other walks: {before} {after}");
+}
+
+/// The page's commands, as they stand there.
+#[test]
+fn the_example_of_the_page_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let probe = terrace().args(["profile", "record", "-o"]).arg(dir.path().join("probe"));
+    if probe.args(["--", "true"]).output().unwrap().status.code() == Some(3) {
+        is_missing("qemu-user");
+        return;
+    }
+    let commands = example("profile.md", "profile");
+    let said = shown_works(shell(&commands, dir.path()).env("TERRACE_RECORDER", recorder()));
+
+    assert!(said.contains("averted, first"), "{said}");
+    let csv = fs::read_to_string(dir.path().join("both.csv")).unwrap();
+    let again = fs::read_to_string(dir.path().join("again.profile")).unwrap();
+    let rules = again.lines().filter(|line| line.starts_with("rule ")).count();
+    assert!(rules > 0 && rules == csv.lines().count(), "{csv}\n{again}");
 }
 
 /// QEMU and its libraries are in the same address space. What is theirs is not the program's, and a

@@ -5,10 +5,12 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use common::{json, terrace};
+use common::{await_that, json, page, shell, shown_works, terrace};
 
 fn machine(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/provision").join(name)
@@ -390,6 +392,17 @@ fn with_room_elsewhere(directory: &Path) -> PathBuf {
     root
 }
 
+/// The same, for daemons that act. Neither too little nor too much is free there: what they would
+/// write to files that only look like the kernel's would not be what the kernel shows then.
+fn with_nothing_to_do(directory: &Path) -> PathBuf {
+    let root = with_room_elsewhere(directory);
+    let zones = fs::read_to_string(root.join("proc/zoneinfo")).unwrap();
+    let enough = zones.replacen("pages free     24576", "pages free     61440", 1);
+    assert_ne!(enough, zones);
+    fs::write(root.join("proc/zoneinfo"), enough).unwrap();
+    root
+}
+
 /// What nobody accesses is not worth its power while another node has room.
 #[test]
 fn memory_that_does_not_pay_is_not_brought_in_where_prices_are_enforced() {
@@ -556,13 +569,7 @@ fn what_is_no_file_is_not_written_and_a_dash_is_standard_output() {
 #[test]
 fn a_second_daemon_with_a_directory_of_its_own_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let root = with_room_elsewhere(directory.path());
-    // Neither too little nor too much is free: what a daemon writes to files that only look like the
-    // kernel's would not be what the kernel shows there.
-    let zones = fs::read_to_string(root.join("proc/zoneinfo")).unwrap();
-    let enough = zones.replacen("pages free     24576", "pages free     61440", 1);
-    assert_ne!(enough, zones);
-    fs::write(root.join("proc/zoneinfo"), enough).unwrap();
+    let root = with_nothing_to_do(directory.path());
     let state = |name: &str| directory.path().join(name);
     let run = |name: &str| {
         let mut run = std::process::Command::new(env!("CARGO_BIN_EXE_terrace"));
@@ -680,4 +687,103 @@ fn a_namespace_becomes_a_device_only_where_that_is_asked_for_and_nobody_uses_it(
     assert_eq!(read("sys/bus/nd/devices/region0/dax0.0/mode"), "ram");
     reload(&["namespace7.0"]).code(2).stderr_eq("terrace: there is no namespace7.0\n");
     reload(&["pmem0"]).code(2);
+}
+
+/// Commands of a document, in its order: those that have a line, and those that a sentence gives
+/// with their arguments.
+fn commands(page: &str) -> Vec<&str> {
+    let is_command = |own: &&str| own.starts_with("terrace ") || own.starts_with("awk ");
+    let has_arguments = |text: &&str| {
+        text.starts_with("terrace check ")
+            || text.starts_with("terrace provision ") && text.split(' ').count() > 3
+    };
+    let mut found = Vec::new();
+    for line in page.lines() {
+        if let Some(own) = line.strip_prefix("    ").filter(is_command) {
+            found.push(own);
+        } else {
+            found.extend(line.split('`').skip(1).step_by(2).filter(has_arguments));
+        }
+    }
+    found
+}
+
+#[test]
+fn commands_are_found_in_lines_and_in_sentences() {
+    let page = "`terrace provision plan` is a name, `terrace check FILE` is not.\n\n    terrace provision \
+                plan\n    node 0: x\n`terrace provision hide --node 2` hides.\n";
+    let wanted =
+        ["terrace check FILE", "terrace provision plan", "terrace provision hide --node 2"];
+    assert_eq!(commands(page), wanted);
+}
+
+/// As a reader would, from top to bottom: on files that look like a machine's, with what takes a day
+/// taking a second. The daemon runs from its command to the end of the page.
+#[test]
+fn every_command_of_the_page_works() {
+    let (directory, page) = (tempfile::tempdir().unwrap(), page("provision.md"));
+    let here = directory.path();
+    let (root, namespaces) = (with_nothing_to_do(here), here.join("namespaces"));
+    namespace(&namespaces);
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let config = repository.join("packaging/provision.toml");
+    let state = here.join("state");
+    let places = [
+        ("/etc/default/grub.d/", format!("{}/", here.display())),
+        ("/etc/terrace/provision.toml", config.display().to_string()),
+        ("FILE", config.display().to_string()),
+        ("--for 24h", "--every 20ms --for 1s".to_owned()),
+        ("bench/", format!("{}/bench/", repository.display())),
+    ];
+    let mut daemon = None;
+    let (mut verbs, mut said) = (BTreeSet::new(), String::new());
+    for shown in commands(&page) {
+        let mut command = shown.to_owned();
+        for (there, instead) in &places {
+            command = command.replace(there, instead);
+        }
+        let verb = shown.strip_prefix("terrace provision ").and_then(|rest| rest.split(' ').next());
+        match verb {
+            Some("run") if !shown.contains("--dry-run") => {
+                let words = command.split(' ').skip(1);
+                let mut run = std::process::Command::new(env!("CARGO_BIN_EXE_terrace"));
+                run.args(words).args(["--for", "120s", "--state"]).arg(&state);
+                run.env("TERRACE_ROOT", &root).stderr(std::process::Stdio::null());
+                daemon = Some(run.spawn().unwrap());
+                await_that(Duration::from_mins(1), "the daemon runs", || {
+                    let status = terrace().args(["provision", "status", "--state"]).arg(&state);
+                    status.output().unwrap().status.success()
+                });
+                verbs.insert("run");
+                continue;
+            }
+            Some("run") => command.push_str(&format!(" --for 100ms --state {}", state.display())),
+            Some("status" | "why") => command.push_str(&format!(" --state {}", state.display())),
+            Some("record")
+                if !Path::new("/sys/devices/system/memory/block_size_bytes").exists() =>
+            {
+                terrace_shown::is_missing("memory blocks in sysfs");
+                recorded(&here.join("day.zones"));
+                verbs.insert("record");
+                continue;
+            }
+            _ => {}
+        }
+        let below = if verb == Some("reload") { &namespaces } else { &root };
+        said = shown_works(shell(&command, here).env("TERRACE_ROOT", below));
+        verbs.extend(verb);
+    }
+    let daemon = daemon.as_mut().expect("the page has a command that runs the daemon");
+    let pid = rustix::process::Pid::from_child(daemon);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(daemon.wait().unwrap().success());
+
+    let all = ["hide", "plan", "record", "reload", "replay", "run", "status", "why"];
+    assert_eq!(verbs, all.into());
+    // The last is the replay whose figures the page has.
+    let row = page.lines().find_map(|line| line.strip_prefix("| `resolved` | ")).unwrap();
+    let mut cells = row.split(" | ");
+    let (changes, moved) = (cells.next().unwrap(), cells.next().unwrap());
+    let line = said.lines().find(|line| line.starts_with("resolved")).unwrap();
+    assert!(line.contains(&format!(" {changes}.0 ")) && line.contains(moved), "{row}\n{said}");
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use common::{json, terrace};
+use common::{example, json, shell, shown_works, terrace};
 use tempfile::TempDir;
 
 /// A directory that is not in memory, so that group commit can be had.
@@ -48,6 +48,24 @@ fn what_is_made_is_found_again_and_is_zeros_at_first() {
     assert_eq!(dumped["bytes"], info["capacity"]);
     assert_eq!(content.len() as u64, info["capacity"].as_u64().unwrap());
     assert!(content.iter().all(|byte| *byte == 0));
+}
+
+/// The page's commands, as they stand there.
+#[test]
+fn the_example_of_the_page_works() {
+    let directory = directory();
+
+    let said = shown_works(&mut shell(&example("volume.md", "volume"), directory.path()));
+
+    assert!(said.contains("group-commit"), "{said}");
+    let dumped = fs::metadata(directory.path().join("disk.img")).unwrap().len();
+    assert!(dumped > 16 << 20, "it has grown: {dumped}");
+    let mut left: Vec<_> = fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort_unstable();
+    assert_eq!(left, ["disk.img", "disk.vol"]);
 }
 
 #[test]

@@ -43,8 +43,14 @@ pub struct Check {
     pub source: &'static str,
     /// Largest difference that counts as agreement, as a share of the reference.
     pub tolerance: f64,
-    /// Whether the memory file's numbers were derived from the reference: agreement
-    /// then checks the model's arithmetic and says nothing of the device.
+    /// Whether agreement checks the model's arithmetic only, and says nothing of a device.
+    ///
+    /// It does if the reference is a number that the model was given (or that such a number was
+    /// derived from), is of the same runs as one, or is a count or an earlier output of the model
+    /// itself.
+    /// A formula by a rule that the model does not compute with (a JEDEC standard, queueing theory, a
+    /// theorem on replacement) is a closed form, though its parameters are the model's: the model has
+    /// to schedule, queue or replace rightly to come to it.
     pub arithmetic: bool,
 }
 
@@ -170,6 +176,7 @@ pub fn ddr4_curve(model: &MemoryFile) -> Vec<Check> {
             kind: Reference::Formula,
             source: "JESD79-4; every probe is a row conflict",
             tolerance: 0.05,
+            // Only a model that closes, opens and reads a row, each as late as it must, is there.
             arithmetic: false,
         },
         simulator("idle latency to the last data", idle.latency_ns, 44.3, "ns"),
@@ -181,6 +188,8 @@ pub fn ddr4_curve(model: &MemoryFile) -> Vec<Check> {
             kind: Reference::Formula,
             source: "JESD79-4",
             tolerance: 0.02,
+            // Only a model that takes groups of banks by turns and loses no cycle is there: within
+            // a group a burst comes each tCCD_L.
             arithmetic: false,
         },
         simulator("100 % reads, below the knee: traffic", gb(&knee), 18.3, "GB/s"),
@@ -234,6 +243,7 @@ pub fn closed_forms(model: &dyn Fn(&MemoryFile) -> MemoryFile) -> Vec<Check> {
         ));
         if load > 0.4 {
             checks.push(Check {
+                // Both sides are counts of the model.
                 arithmetic: true,
                 ..formula(
                     "Little's law: requests in the system, counted".into(),
@@ -267,6 +277,8 @@ pub fn closed_forms(model: &dyn Fn(&MemoryFile) -> MemoryFile) -> Vec<Check> {
         ));
         let refreshes = channel.stats().refreshes as f64;
         checks.push(Check {
+            // A timer's period comes back; tRFC stands on both sides. What refresh costs, the
+            // line above checks.
             arithmetic: true,
             ..formula(
                 format!("{name}: share of time in refresh"),
@@ -341,6 +353,7 @@ pub fn optane(file: &MemoryFile) -> Vec<Check> {
             0.10,
         ),
         Check {
+            // No number of the file says how writes of 4 KiB fare.
             arithmetic: false,
             ..hardware(
                 "Optane: 4 KiB over 256 B random writes: flat",

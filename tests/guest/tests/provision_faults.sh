@@ -2,7 +2,7 @@
 # What may happen instead of what the daemon wants: pages of a block cannot move, the kernel has no
 # memory for a block or is busy with it, a program fills the memory that was about to leave, a pool
 # goes away. The daemon says so, goes on, and nobody is killed. The last of it takes a DIMM out of
-# the machine: no test of this machine comes after it.
+# the machine: only what needs no more than the device comes after it (provision_unbound).
 . /tests/lib.sh
 load pmem
 load dax

@@ -198,6 +198,45 @@ pub(crate) fn compile(source: &str, to: &Path, flags: &[&str]) {
     assert!(done.success(), "cc failed on {}", from.display());
 }
 
+/// A document of ours.
+pub(crate) fn page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The commands of a document that stand behind `<!-- example: NAME -->`.
+pub(crate) fn example(document: &str, name: &str) -> String {
+    let text = page(document);
+    let begin = format!("<!-- example: {name} -->\n```sh\n");
+    let rest = text.split_once(&begin).map(|(_, rest)| rest);
+    let block = rest.and_then(|rest| rest.split_once("```")).map(|(block, _)| block);
+    block.unwrap_or_else(|| panic!("docs/{document} has no example `{name}`")).to_owned()
+}
+
+/// A shell that runs commands as a document shows them, in a directory of their own. It ends with
+/// the first that fails.
+pub(crate) fn shell(script: &str, directory: &Path) -> Process {
+    let bin = snapbox::cmd::cargo_bin!("terrace").parent().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let begin = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n";
+    let mut shell = Process::new("timeout");
+    shell.args(["--foreground", "-k", "10", "200", "bash", "-c", &format!("{begin}{script}")]);
+    shell.current_dir(directory).env("PATH", path).stdin(Stdio::null());
+    for setting in ["TERRACE_ROOT", "TERRACE_PRELOAD", "LD_PRELOAD"] {
+        shell.env_remove(setting);
+    }
+    shell
+}
+
+/// The standard output of commands of a document, which must all succeed.
+pub(crate) fn shown_works(shell: &mut Process) -> String {
+    let output = shell.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{shell:?}\n{}\n{out}\n{err}", output.status);
+    out
+}
+
 /// A file that the kernel swaps to, until it is dropped.
 pub(crate) struct Swap(PathBuf);
 

@@ -41,8 +41,8 @@ pub enum State {
     Fails,
     /// It does not agree, by as much as is known and for a cause that is given.
     Differs,
-    /// It agrees with numbers that the model was made of: the arithmetic is right,
-    /// and that is all.
+    /// It agrees with numbers that the model was made of, or gave itself: the arithmetic is
+    /// right, and that is all. [`Line::arithmetic`] has the rule.
     Arithmetic,
 }
 
@@ -79,8 +79,7 @@ pub struct Line {
     pub kind: Reference,
     /// Which part of the simulator is looked at.
     pub model: Model,
-    /// Whether the reference, or what it was derived from, is an input of the model:
-    /// then agreement checks arithmetic only.
+    /// Whether agreement checks arithmetic only, by the rule of [`Check::arithmetic`].
     pub arithmetic: bool,
     /// Where the reference comes from.
     pub source: String,
@@ -106,7 +105,7 @@ impl Line {
 
     /// The same line as a check of arithmetic.
     #[must_use]
-    pub fn of_inputs(self) -> Self {
+    pub fn arithmetic_only(self) -> Self {
         Self { arithmetic: true, ..self }
     }
 
@@ -217,8 +216,8 @@ mod tests {
 
     #[test]
     fn checks_of_arithmetic_are_counted_apart_and_can_fail() {
-        let right = line(100.0, Criterion::Within(0.05)).of_inputs();
-        let wrong = line(110.0, Criterion::Within(0.05)).of_inputs();
+        let right = line(100.0, Criterion::Within(0.05)).arithmetic_only();
+        let wrong = line(110.0, Criterion::Within(0.05)).arithmetic_only();
         assert_eq!((right.state(), wrong.state()), (State::Arithmetic, State::Fails));
         let tally = Tally::of([&right, &wrong, &line(100.0, Criterion::AtMost)]);
         assert_eq!((tally.holds, tally.arithmetic, tally.fails), (1, 1, 1));

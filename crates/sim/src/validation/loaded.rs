@@ -138,7 +138,7 @@ fn measured(what: &str, unit: &'static str, ours: f64, reference: f64, source: &
 
 /// Latency and traffic of reads. All of these return what the machine file says, or
 /// what Little's law makes of it: near the roof latency is lines in flight over
-/// bandwidth, whatever a device does.
+/// bandwidth, whatever a device does. So all of them check arithmetic only.
 fn under_load(cxl: &Machine) -> Vec<Line> {
     const MLC: &str = "Intel MLC on Sapphire Rapids DDR5, logs in the CXLMemSim repository; lines \
                        in flight and bandwidth were taken from them";
@@ -171,12 +171,14 @@ fn under_load(cxl: &Machine) -> Vec<Line> {
         measured("CXL, half its bandwidth: latency", "ns", half, 250.0, CARD),
         Line { unit: "GB/s", ..little },
     ]
-    .map(Line::of_inputs)
+    .map(Line::arithmetic_only)
     .into()
 }
 
 /// Reads and writes together over one link, and on one device. The machine file has
-/// reads alone and the 1:1 mix; the mixes between are in no file.
+/// reads alone and the 1:1 mix; the mixes between are in no file, and were measured in
+/// runs of their own. Optane's row is arithmetic: that reads and writes take turns is how a
+/// tier computes.
 fn mixed(cxl: &Machine) -> Vec<Line> {
     const MIXED: &str = "Intel, CacheLib on CXL (OCP wiki): 23.6 GB/s 3:1, 25.1 GB/s 2:1, 27.2 GB/s \
                          1:1; the last is the machine file's";
@@ -192,8 +194,8 @@ fn mixed(cxl: &Machine) -> Vec<Line> {
     vec![
         measured("CXL, three reads a write: traffic", "GB/s", mixed(3), 23.6, MIXED),
         measured("CXL, two reads a write: traffic", "GB/s", mixed(2), 25.1, MIXED),
-        measured("CXL, a read a write: traffic", "GB/s", mixed(1), 27.2, MIXED).of_inputs(),
-        Line { unit: "GB/s", ..optane }.of_inputs(),
+        measured("CXL, a read a write: traffic", "GB/s", mixed(1), 27.2, MIXED).arithmetic_only(),
+        Line { unit: "GB/s", ..optane }.arithmetic_only(),
     ]
 }
 

@@ -46,20 +46,23 @@ pub fn lines(programs: &[ProgramName], planned_on: &Machine) -> Result<Vec<Line>
             Criterion::AtLeast,
             "a published predictor on real CXL memory; ours is measured on simulated memory",
         ),
+        // Earlier output of ours is the reference: what is printed is right, and that is all.
         line(
             "within 10 %, as printed",
             found.within_tenth as f64,
             MEASURED.within_tenth as f64,
             Criterion::Within(0.0),
             own,
-        ),
+        )
+        .arithmetic_only(),
         line(
             "greatest error, as printed",
             found.worst,
             MEASURED.worst,
             Criterion::Within(0.01),
             own,
-        ),
+        )
+        .arithmetic_only(),
     ])
 }
 
