@@ -538,9 +538,18 @@ impl Group {
         if written == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    /// Sets the brake of version 2: the kernel slows down who allocates from so much memory on.
+    /// Sets the brake of version 2: the kernel slows down who allocates from so much memory on. What
+    /// is above that already the group's own threads put out, or whoever is asked for it, and not the
+    /// calling one (since Linux 6.16, which is told so by the flag).
     pub fn brake(&self, at: Bytes) -> io::Result<()> {
-        write(&self.directory.join("memory.high"), &at.get().to_string())
+        use std::io::Write;
+        use std::os::unix::fs::OpenOptionsExt;
+        step();
+        let path = self.directory.join("memory.high");
+        let mut options = File::options();
+        options.write(true).custom_flags(libc::O_NONBLOCK);
+        let mut file = options.open(&path).map_err(|e| named(&path, &e))?;
+        file.write_all(at.get().to_string().as_bytes()).map_err(|e| named(&path, &e))
     }
 
     /// Sets the brake of version 1, which is felt from now on; nothing without a `cpu` controller.
