@@ -237,7 +237,7 @@ fn metrics_of_all_runs_are_served_on_the_loopback_address() {
     }
     let mut run = Run::start(&[]);
     let mut server = Command::new(snapbox::cmd::cargo_bin!("terrace"))
-        .args(["metrics", "busy", "--listen", "0"])
+        .args(["metrics", &run.pid(), "--listen", "0"])
         .env("XDG_RUNTIME_DIR", &run.runtime)
         .stderr(Stdio::piped())
         .spawn()
@@ -290,7 +290,7 @@ fn leave_an_orphan(flags: &[&str]) {
 
     // Never for a moment it is not.
     for _ in 0..5 {
-        let orphan = run.terrace().args(["metrics", "busy", "--once"]).output().unwrap();
+        let orphan = run.terrace().args(["metrics", &run.pid(), "--once"]).output().unwrap();
         assert_eq!(orphan.status.code(), Some(0), "{orphan:?}");
         assert_eq!(left(&run.runtime), 1);
     }
@@ -332,7 +332,7 @@ fn top_gives_json_lines_with_rates_until_the_program_ends() {
     }
     let run = Run::start(&[]);
 
-    let top = run.terrace().args(["top", "busy", "--watch", "--interval=200ms", "--count=2"]);
+    let top = run.terrace().args(["top", &run.pid(), "--watch", "--interval=200ms", "--count=2"]);
     let output = top.output().unwrap();
 
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -487,14 +487,15 @@ fn why_explains_a_page_of_a_running_program() {
         return;
     }
     let run = Run::start(&[]);
-    let top = common::json(run.terrace().args(["top", "busy", "--json", "--interval=200ms"]), 0);
+    let top =
+        common::json(run.terrace().args(["top", &run.pid(), "--json", "--interval=200ms"]), 0);
     let region = &top["runs"][0]["processes"][0]["regions"][0];
     // In the part that is used all the time.
     let address = region["start"].as_u64().unwrap() + (5 << 20);
     let hex = format!("{address:#x}");
 
     // A page that is not moved while somebody looks has no decisions.
-    let why = run.terrace().args(["why", &hex, "--of", "busy", "--for=1s", "--json"]);
+    let why = run.terrace().args(["why", &hex, "--of", &run.pid(), "--for=1s", "--json"]);
     let answer = common::json(why, 0);
     // By its number: programs of other tests may manage the same address.
     let text = run.terrace().args(["why", &hex, "--of", &run.pid(), "--for=100ms"]);

@@ -168,6 +168,7 @@ pub(crate) fn move_block(start: usize, len: usize, new_len: usize, kind: Kind) -
 pub(crate) fn forget(start: usize, len: usize) {
     if in_window(start) {
         gave_back(start, len);
+        places::forget_left_out(start, start + len);
     } else {
         places::unmapped(start, start + len);
     }

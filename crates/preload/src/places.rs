@@ -3,7 +3,9 @@
 //! Run-time systems (Java's, JavaScript's, some allocators) reserve a range of
 //! addresses without access and give themselves access to parts of it as they grow, by
 //! `mprotect` or by a new mapping in the old one's place. While nothing is managed yet, such
-//! ranges are noted here; once there is a pager, it is told of each as it is made.
+//! ranges are noted here; once there is a pager, it is told of each as it is made. What such a
+//! system gives back, by a mapping without access in the old one's place, is noted here, too, until it
+//! is accessible again.
 
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
@@ -17,39 +19,80 @@ use terrace_live::workers::command::Command;
 
 use crate::state;
 
-static NOTED: SpinLock<Ranges> = SpinLock::new(Ranges::new());
-/// From the first to the last of them: most of what a program maps and unmaps lies elsewhere, and need
-/// not be looked up.
-static SPAN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// What is to be managed once there is a pager.
+static NOTED: List = List::new();
+/// What has lost its access, and is not managed until it has some again.
+static LEFT_OUT: List = List::new();
+/// How many parts are left out at most: each may be a mapping of its own, of which a process may have
+/// 65,530, where without Terrace it would be one with what is reserved beside it.
+const MOST_LEFT_OUT: usize = 256;
 
-fn noted<T>(work: impl FnOnce(&mut Ranges) -> T) -> T {
-    state::signals_blocked(|| {
-        let mut ranges = NOTED.lock();
-        let result = work(&mut ranges);
-        let (start, end) = ranges.span();
-        SPAN[0].store(start, Release);
-        SPAN[1].store(end, Release);
-        result
-    })
+/// Ranges that several threads change.
+struct List {
+    ranges: SpinLock<Ranges>,
+    /// From the first to the last of them: most of what a program maps and unmaps lies elsewhere,
+    /// and need not be looked up.
+    span: [AtomicUsize; 2],
 }
 
-/// Takes the list for the thread that forks: no other changes it while the copy is made.
+impl List {
+    const fn new() -> Self {
+        Self { ranges: SpinLock::new(Ranges::new()), span: [const { AtomicUsize::new(0) }; 2] }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Ranges) -> T) -> T {
+        state::signals_blocked(|| {
+            let mut ranges = self.ranges.lock();
+            let result = work(&mut ranges);
+            let (start, end) = ranges.span();
+            self.span[0].store(start, Release);
+            self.span[1].store(end, Release);
+            result
+        })
+    }
+
+    /// Whether any of a range may be in it. A child that was not made by a fork that we know of does
+    /// not touch the list: it may have been changing.
+    fn may_have(&self, start: usize, end: usize) -> bool {
+        start < self.span[1].load(Acquire)
+            && self.span[0].load(Acquire) < end
+            && state::config().is_some()
+    }
+
+    fn overlaps(&self, start: usize, end: usize) -> bool {
+        self.may_have(start, end) && self.with(|ranges| ranges.overlaps(start, end))
+    }
+
+    fn remove(&self, start: usize, end: usize) {
+        if self.may_have(start, end) {
+            // Where there are too many parts the least are left out, and stay unmanaged.
+            self.with(|ranges| ranges.remove(start, end));
+        }
+    }
+}
+
+/// Takes the lists for the thread that forks: no other changes them while the copy is made.
 pub(crate) fn hold() {
-    core::mem::forget(NOTED.lock());
+    core::mem::forget(NOTED.ranges.lock());
+    core::mem::forget(LEFT_OUT.ranges.lock());
 }
 
-/// Gives it back, in whichever process.
+/// Gives them back, in whichever process.
 ///
 /// # Safety
 /// Once after [`hold`], in the same thread.
 pub(crate) unsafe fn let_go() {
     // SAFETY: the caller's.
-    unsafe { NOTED.force_unlock() };
+    unsafe {
+        NOTED.ranges.force_unlock();
+        LEFT_OUT.ranges.force_unlock();
+    }
 }
 
 /// Private anonymous memory was mapped, in place of whatever was there.
 pub(crate) fn mapped(start: usize, end: usize) {
     if let Some(pager) = state::pager() {
+        forget_left_out(start, end);
         return ask(pager, start, end);
     }
     if state::is_broken() {
@@ -59,7 +102,7 @@ pub(crate) fn mapped(start: usize, end: usize) {
     if in_window(start) || state::signals_blocked(|| reservations::overlap(start, end)) {
         return;
     }
-    if !noted(|ranges| ranges.add(start, end)) {
+    if !NOTED.with(|ranges| ranges.add(start, end)) {
         // So many that no more can be noted: the pager can manage more.
         state::begin_early();
     }
@@ -77,6 +120,9 @@ fn ask(pager: &Pager, start: usize, end: usize) {
 
 /// Memory without access was mapped, in place of whatever was there.
 pub(crate) fn reserved(start: usize, end: usize) {
+    if leave_out(start, end) {
+        return;
+    }
     let of_large = state::signals_blocked(|| reservations::overlap(start, end));
     if of_large {
         // A part of it was given back. If that part is managed, it is to stay so.
@@ -95,8 +141,33 @@ pub(crate) fn reserved(start: usize, end: usize) {
     }
 }
 
+/// Leaves out memory without access that was mapped where memory is managed; false if it is to be
+/// managed as it is. So run-time systems give parts of their heaps back, by the thousand. Nobody can
+/// touch them before they have access again, which a hook sees ([`take_back`]). To have the pager
+/// manage them before would be a wait for it each time, and most often for nothing: what comes next
+/// is a new mapping in their place.
+fn leave_out(start: usize, end: usize) -> bool {
+    let is_managed =
+        state::regions(|regions| [start, end - PAGE].iter().all(|&at| regions.find(at).is_some()));
+    // One more may make two of one.
+    let is_room = |ranges: &Ranges| ranges.len() + 2 <= MOST_LEFT_OUT;
+    is_managed == Some(true) && LEFT_OUT.with(|ranges| is_room(ranges) && ranges.add(start, end))
+}
+
+/// A range may be accessed from now on, or is about to be moved as one: what was left out of it is
+/// managed again.
+pub(crate) fn take_back(start: usize, end: usize) {
+    while LEFT_OUT.may_have(start, end)
+        && let Some(pager) = state::pager()
+        && let Some((from, to)) = LEFT_OUT.with(|ranges| ranges.take(start, end))
+    {
+        ask(pager, from, to);
+    }
+}
+
 /// A range may be accessed from now on. Of a large reservation, that part is to be managed.
 pub(crate) fn now_accessible(start: usize, end: usize) {
+    take_back(start, end);
     if !reservations::any() || !state::signals_blocked(|| reservations::overlap(start, end)) {
         return;
     }
@@ -112,29 +183,30 @@ pub(crate) fn now_accessible(start: usize, end: usize) {
 
 /// A range was unmapped, or is of another kind now.
 pub(crate) fn unmapped(start: usize, end: usize) {
-    if may_be_noted(start, end) && !in_window(start) {
-        // Where there are too many parts the least are left out, and stay unmanaged.
-        noted(|ranges| ranges.remove(start, end));
+    forget_left_out(start, end);
+    if !in_window(start) {
+        NOTED.remove(start, end);
     }
     if are_any_reserved() {
         state::signals_blocked(|| reservations::forget(start, end));
     }
 }
 
+/// The same of a range of the window, in which nothing else is noted.
+pub(crate) fn forget_left_out(start: usize, end: usize) {
+    LEFT_OUT.remove(start, end);
+}
+
 /// Whether any of a range is to be managed.
 pub(crate) fn contains(start: usize, end: usize) -> bool {
     in_window(start)
-        || may_be_noted(start, end) && noted(|ranges| ranges.overlaps(start, end))
+        || NOTED.overlaps(start, end)
+        || LEFT_OUT.overlaps(start, end)
         || are_any_reserved() && state::signals_blocked(|| reservations::overlap(start, end))
 }
 
-/// A child that was not made by a fork that we know of does not touch the list: it may have been
-/// changing.
-fn may_be_noted(start: usize, end: usize) -> bool {
-    start < SPAN[1].load(Acquire) && SPAN[0].load(Acquire) < end && state::config().is_some()
-}
-
-/// The same of large reservations.
+/// Whether there are large reservations. A child that was not made by a fork that we know of does not
+/// look: they may have been changing.
 fn are_any_reserved() -> bool {
     reservations::any() && state::config().is_some()
 }
@@ -151,7 +223,8 @@ pub(crate) fn accessible() -> Option<usize> {
             m.end - m.start
         } else {
             let large = || reservations::shared_with(m.start, m.end);
-            noted(|ranges| ranges.shared_with(m.start, m.end)) + state::signals_blocked(large)
+            let noted = NOTED.with(|ranges| ranges.shared_with(m.start, m.end));
+            noted + state::signals_blocked(large)
         };
     });
     told.then_some(bytes)
@@ -160,7 +233,7 @@ pub(crate) fn accessible() -> Option<usize> {
 /// There is a pager: it is to manage what was noted.
 pub(crate) fn manage_all() {
     // One at a time: nobody waits for the lock while the manager works.
-    while let Some((start, end)) = noted(Ranges::pop) {
+    while let Some((start, end)) = NOTED.with(Ranges::pop) {
         // Something of ours has broken: what is offered would only be noted once more.
         if state::pager().is_none() {
             return;

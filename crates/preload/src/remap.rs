@@ -48,6 +48,10 @@ pub unsafe extern "C" fn mremap(
     let (start, pages, new_pages) = (old as usize, whole_pages(len), whole_pages(new_len));
     let end = start.saturating_add(pages);
     let ours = pages != 0 && (places::contains(start, end) || state::is_managed(start, end));
+    if ours {
+        // For the kernel it would be several mappings, of which it moves one.
+        places::take_back(start, end);
+    }
 
     if ours && in_window(start) && new_pages > pages && flags == libc::MREMAP_MAYMOVE {
         // Where it goes is ours to choose.

@@ -5,21 +5,16 @@
 //! freed and the allocator keeps. If that is not enough, the program is put on plain memory for
 //! good, which is told, and what managing took is unmapped; and the request is made once more.
 
-use core::sync::atomic::{AtomicU32, Ordering::*};
-
 use terrace_live::failsafe::give_up::Retires;
+use terrace_live::failsafe::hand_back::GivenBack;
 use terrace_live::sys;
 use terrace_live::sys::limits;
 use terrace_live::workers::{idle_priority, threads};
 
 use crate::{malloc, state};
 
-const NOTHING: u32 = 0;
-const UNDER_WAY: u32 = 1;
-const DONE: u32 = 2;
-
 /// Whether what managing takes was given back.
-static GIVEN_BACK: AtomicU32 = AtomicU32::new(NOTHING);
+static GIVEN_BACK: GivenBack = GivenBack::new();
 
 /// Makes a request for so many bytes, and makes it again as long as it is refused and what Terrace
 /// has may be the reason.
@@ -28,14 +23,14 @@ pub(crate) fn ask<T>(
     mut request: impl FnMut() -> T,
     is_refused: impl Fn(&T) -> bool,
 ) -> T {
-    let before = GIVEN_BACK.load(Acquire);
+    let was_done = GIVEN_BACK.is_done();
     let mut result = request();
     // First for the blocks that are kept, and then for the rest.
     for rest in [false, true] {
         if !is_refused(&result) {
             break;
         }
-        if make(len, before, rest) {
+        if make(len, was_done, rest) {
             result = request();
         }
     }
@@ -54,7 +49,7 @@ pub(crate) fn for_block(
 
 /// Gives blocks that are kept back, or the rest, of a program that needs so much; false if there is
 /// nothing, or it would not help.
-fn make(len: usize, before: u32, rest: bool) -> bool {
+fn make(len: usize, was_done: bool, rest: bool) -> bool {
     // Where it may be killed for the calls that this takes, it is not asked for them.
     if !state::is_configured()
         || threads::is_ours()
@@ -66,7 +61,7 @@ fn make(len: usize, before: u32, rest: bool) -> bool {
     let error = sys::errno();
     let made = state::signals_blocked(|| {
         if rest {
-            return before != DONE && give_back(len);
+            return !was_done && give_back(len);
         }
         // Most of what is refused no limit has refused.
         limits::is_short_of(len as u64) && malloc::give_freed_back()
@@ -76,42 +71,30 @@ fn make(len: usize, before: u32, rest: bool) -> bool {
     made
 }
 
-/// Gives back what managing takes.
+/// Gives back what managing takes, if so many bytes fit then.
 fn give_back(len: usize) -> bool {
-    match GIVEN_BACK.load(Acquire) {
-        NOTHING => {}
-        // Another thread's, since this one was refused.
-        DONE => return true,
-        _ => {
-            while GIVEN_BACK.load(Acquire) == UNDER_WAY {
-                sys::sleep(100_000);
-            }
-            return GIVEN_BACK.load(Acquire) == DONE;
-        }
-    }
-    // What another thread begins with has been mapped, and is not there to be given back yet.
-    state::await_start();
-    if state::pager_even_if_broken().is_none() {
-        return false;
-    }
-    let because = if limits::would_fit_without_us(len as u64) {
-        Retires::Limit
-    } else if limits::has_all_mappings() {
-        Retires::Mappings
-    } else {
-        return false;
+    let give = |because| {
+        state::retire(because);
+        state::give_memory_back()
     };
-    if GIVEN_BACK.compare_exchange(NOTHING, UNDER_WAY, AcqRel, Acquire).is_err() {
-        return give_back(len);
-    }
-    state::retire(because);
-    let done = state::give_memory_back();
-    GIVEN_BACK.store(DONE, Release);
-    done
+    GIVEN_BACK.once(|| reason(len), give)
 }
 
-/// In a forked child, which has one thread: another of the parent's may have been at it. What it
-/// has by itself it can give back.
+/// Why that helps a program that is refused so many bytes, if it does.
+fn reason(len: usize) -> Option<Retires> {
+    // What another thread begins with has been mapped, and is not there to be given back yet.
+    state::await_start();
+    state::pager_even_if_broken()?;
+    if limits::would_fit_without_us(len as u64) {
+        Some(Retires::Limit)
+    } else if limits::has_all_mappings() {
+        Some(Retires::Mappings)
+    } else {
+        None
+    }
+}
+
+/// In a forked child, which has one thread.
 pub(crate) fn reset() {
-    let _ = GIVEN_BACK.compare_exchange(UNDER_WAY, NOTHING, Relaxed, Relaxed);
+    GIVEN_BACK.reset();
 }

@@ -324,7 +324,7 @@ fn compacted_run(program: &Path, terrace: &Path, options: &Options, repeat: usiz
 /// What is broken in the middle of which programs (`TERRACE_INJECT`, see
 /// `crates/live/src/failsafe/inject.rs`): a thread of Terrace's dies, or hangs for a
 /// while, where most is half done. The program must not notice.
-const INJECTED: [(&str, &[&str]); 38] = [
+const INJECTED: [(&str, &[&str]); 40] = [
     ("fault:1:panic", EVERYTHING),
     ("fault:6:panic", &["mremap_dontunmap"]),
     ("fault:70:panic", &["madvise_guard"]),
@@ -342,6 +342,9 @@ const INJECTED: [(&str, &[&str]); 38] = [
     ("event:3:panic", &["mremap_fixed"]),
     ("event:5:panic", &["mremap_fixed"]),
     ("tick:1:panic", EVERYTHING),
+    // What managing takes can be given back whichever thread broke.
+    ("tick:1:panic", &["limit_given_back"]),
+    ("write:1:panic", &["limit_given_back"]),
     ("promote:100:stall", &["threads_same_page", "fork_while_threads_fault"]),
     ("stage:10:stall", &["madvise_dontneed", "fork_while_threads_fault"]),
     ("event:1:stall", &["madvise_dontneed", "mmap_after_unmap"]),

@@ -157,9 +157,7 @@ impl Session {
             world.divide(keeper.division());
         }
         if let Err(error) = world.hold(fast, brain.is_some()) {
-            lacks.push(format!(
-                "the kernel does not hold the program near its budget, only Terrace does: {error}"
-            ));
+            lacks.push(not_held(&error));
         }
         if !may_advise() {
             lacks.push("walks are not gone ahead of: CAP_SYS_NICE is needed for that".into());
@@ -317,9 +315,26 @@ impl Session {
                 division.set_budget(fast);
             }
             let policy = self.engine.brain().is_some();
-            self.engine.world().hold(fast, policy)?;
+            match self.engine.world().hold(fast, policy) {
+                // The run has ended.
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    self.tell(not_held(&error));
+                }
+                _ => {}
+            }
         }
         Ok(())
+    }
+
+    /// Says once what is missing; the run goes on.
+    fn tell(&mut self, lack: String) {
+        if self.lacks.contains(&lack) {
+            return;
+        }
+        if !self.how.quiet {
+            output::warn(&lack);
+        }
+        self.lacks.push(lack);
     }
 
     /// Says what stopped working.
@@ -334,14 +349,9 @@ impl Session {
         let idle = idle.map(|e| format!("nothing is done for idle compressed pages any more: {e}"));
         let degraded =
             self.engine.take_degraded().into_iter().map(|e| format!("{e}; the rest goes on"));
-        for what in blind.into_iter().chain(idle).chain(degraded).chain(self.engine.take_stuck()) {
-            if self.lacks.contains(&what) {
-                continue;
-            }
-            if !self.how.quiet {
-                output::warn(&what);
-            }
-            self.lacks.push(what);
+        let stuck = self.engine.take_stuck();
+        for what in blind.into_iter().chain(idle).chain(degraded).chain(stuck) {
+            self.tell(what);
         }
     }
 
@@ -516,6 +526,11 @@ fn keeper(swap: &SwapUse, limit: Option<Bytes>) -> Result<Option<Keeper>, Failur
     Keeper::start(Tending::new(Root::machine(), device, swap.recompresses, limit))
         .map(Some)
         .map_err(Failure::failed)
+}
+
+/// That nothing of the kernel's holds a program near its budget, as far as this error says.
+fn not_held(error: &std::io::Error) -> String {
+    format!("the kernel does not hold the program near its budget, only Terrace does: {error}")
 }
 
 /// The tiers' names, fastest first.

@@ -15,7 +15,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use terrace_core::Bytes;
+use terrace_core::{Bytes, Nanos};
+use terrace_live::sys;
 
 use crate::files::{named, number, write};
 use crate::setup::group::Group;
@@ -25,7 +26,8 @@ const ABOVE: f64 = 0.03;
 /// It is no nearer than this: what processors have charged ahead (64 pages each) counts as used.
 const LEAST_ABOVE: Bytes = Bytes::kib(512);
 /// It is lowered only to so much above what is charged, so that the guard does not reclaim itself. Where
-/// it belongs further down it follows what leaves, in steps as large.
+/// it belongs further down it follows what leaves, in steps as large. A processor charges as much
+/// ahead, or a huge page, which is more: see [`Bound::is_kept_busy`].
 const ABOVE_CHARGED: Bytes = Bytes::kib(256);
 /// What is charged, and what lies in swap.
 const BOTH: &str = "memory.memsw.usage_in_bytes";
@@ -53,6 +55,8 @@ pub(super) struct Bound {
     at: AtomicU64,
     /// Whether the kernel has taken one: it may refuse what `at` says.
     on: AtomicBool,
+    /// Since when (ns) the guard is setting one; 0 while it is not.
+    since: AtomicU64,
 }
 
 impl Bound {
@@ -76,7 +80,8 @@ impl Bound {
         };
         tell()?;
         write(&control, KILLER.0)?;
-        Ok(Self { group, at: AtomicU64::new(NONE), on: AtomicBool::new(false) })
+        let (at, on, since) = (AtomicU64::new(NONE), AtomicBool::new(false), AtomicU64::new(0));
+        Ok(Self { group, at, on, since })
     }
 
     /// Where it belongs, for a budget and files' pages beside it.
@@ -104,6 +109,10 @@ impl Bound {
     /// The system's. It is where it was then, and what is wanted is to be tried again.
     pub(super) fn set(&self, at: Option<Bytes>, charged: Bytes) -> io::Result<bool> {
         let old = self.at.load(Ordering::Acquire);
+        // More may have come since the caller looked, who has read other files meanwhile.
+        let is_lower = at.is_some_and(|at| at.get() < old);
+        let now = if is_lower { self.group.charged() } else { None };
+        let charged = now.map_or(charged, |now| now.max(charged));
         let near = (charged + ABOVE_CHARGED).get();
         let new = match at.map(Bytes::get) {
             Some(at) if near <= at || old <= at => at,
@@ -137,14 +146,37 @@ impl Bound {
         self.change(old, old.saturating_add(step.get()).max(least.get()))
     }
 
+    /// Whether the kernel has been at a limit of the guard's for so long. One below what is charged
+    /// it takes only once it has put the difference out, in the thread that sets it. As much as
+    /// [`ABOVE_CHARGED`] and more can come just then, and faster than it leaves; and meanwhile the guard
+    /// neither looks nor brakes. A signal has it give up.
+    pub(super) fn is_kept_busy(&self, how_long: Nanos) -> bool {
+        let since = self.since();
+        since != 0 && sys::now().saturating_sub(since) > how_long.get()
+    }
+
+    /// Since when (ns) it is; 0 if it is not.
+    pub(super) fn since(&self) -> u64 {
+        self.since.load(Ordering::Acquire)
+    }
+
     fn change(&self, old: u64, new: u64) -> io::Result<()> {
+        self.since.store(sys::now(), Ordering::Release);
+        let changed = self.try_to_change(old, new);
+        self.since.store(0, Ordering::Release);
+        changed
+    }
+
+    fn try_to_change(&self, old: u64, new: u64) -> io::Result<()> {
         self.at.store(new, Ordering::Release);
-        if let Err(error) = self.apply(new) {
+        if let Err(error) = self.group.limit_once(limit(new)) {
             let back =
                 self.at.compare_exchange(new, old, Ordering::AcqRel, Ordering::Acquire).is_ok();
             if back {
                 // A request that ended meanwhile may have set the new one. The error is the first.
-                let _ = self.apply(old);
+                // What ended that is not to end this.
+                self.since.store(sys::now(), Ordering::Release);
+                let _ = self.group.limit_once(limit(old));
             }
             return Err(error);
         }
@@ -195,8 +227,13 @@ impl Bound {
     }
 
     fn apply(&self, at: u64) -> io::Result<()> {
-        self.group.limit((at != NONE).then_some(Bytes(at)))
+        self.group.limit(limit(at))
     }
+}
+
+/// What [`Bound::at`] says.
+fn limit(at: u64) -> Option<Bytes> {
+    (at != NONE).then_some(Bytes(at))
 }
 
 /// For how long charges have been refused at the limit while nothing left: from the first one on, since
@@ -228,7 +265,11 @@ impl Patience {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::ffi::CString;
     use std::fs;
+    use std::io::Write;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::OpenOptionsExt;
 
     use super::*;
     use crate::setup::group::event;
@@ -270,6 +311,21 @@ pub(super) mod tests {
                 fs::remove_dir(&path).unwrap();
                 self.put(file, "");
             }
+        }
+
+        /// Has whoever writes this file wait until a signal comes, for as long as what is returned
+        /// is there: a pipe that is full.
+        pub(in crate::engine) fn hold_up(&self, file: &str) -> File {
+            let new = self.0.path().join("new");
+            let path = CString::new(new.as_os_str().as_bytes()).unwrap();
+            // SAFETY: a path of the test's.
+            assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+            let mut options = File::options();
+            options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
+            let mut pipe = options.open(&new).unwrap();
+            while let Ok(1..) = pipe.write(&[0; 4096]) {}
+            fs::rename(new, self.0.path().join(file)).unwrap();
+            pipe
         }
 
         pub(in crate::engine) fn peek(&self, file: &str) -> String {
@@ -346,6 +402,19 @@ pub(super) mod tests {
         assert_eq!(limit(&directory), "-1");
         assert!(bound.set(at(7), Bytes::mib(9)).unwrap());
         assert_eq!(limit(&directory), ((9 << 20) + ABOVE_CHARGED.get()).to_string());
+    }
+
+    /// The guard reads what files' pages are between its look and this.
+    #[test]
+    fn what_has_come_since_the_look_counts() {
+        let (directory, group) = Directory::new();
+        let bound = Bound::new(group, &event().unwrap()).unwrap();
+        let at = |mib| Some(Bytes::mib(mib));
+        directory.charge(Bytes::mib(9));
+        assert!(bound.set(at(7), Bytes::mib(6)).unwrap());
+        let near = (Bytes::mib(9) + ABOVE_CHARGED).get().to_string();
+        assert_eq!(directory.take("memory.limit_in_bytes"), near);
+        assert_eq!(bound.since(), 0, "it is set");
     }
 
     #[test]

@@ -15,6 +15,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -25,7 +26,7 @@ use terrace_live::sys;
 
 use super::bound::{Bound, Patience};
 use super::brake::{Brake, Holder, run_first, visit_processors};
-use super::reclaimer::Asking;
+use super::reclaimer::{Asking, EACH, INTERRUPT, interrupts, unblock};
 use super::{BATCH, LOW, part};
 use crate::setup::group::{Group, Pace, event};
 
@@ -56,6 +57,8 @@ const GIVEN_BACK: Duration = Duration::from_millis(20);
 /// The same where what has left is known from `memory.stat`, which the kernel adds up anew only after
 /// 64 changes for each processor: it was seen to be the same for 8 ms with 33 charges in between.
 const PATIENCE_OF_STAT: Duration = Duration::from_millis(25);
+/// For so long the kernel may be at a limit that it is given: one that it can take is set in some µs.
+const SETTING: Nanos = Nanos::millis(2);
 /// Beyond so much of the budget it is not raised, but taken off, and for how long.
 const RAISED: f64 = 0.125;
 const LIFTED: Duration = Duration::from_millis(200);
@@ -117,6 +120,9 @@ pub(super) struct Guard {
     shared: Arc<Shared>,
     wake: OwnedFd,
     thread: Option<JoinHandle<()>>,
+    bound: Option<Arc<Bound>>,
+    /// Whether it can be interrupted.
+    interrupts: bool,
 }
 
 impl Guard {
@@ -145,7 +151,7 @@ impl Guard {
         mut watch: Watch,
         spawn: impl FnOnce(Watch) -> io::Result<JoinHandle<()>>,
     ) -> io::Result<Self> {
-        let shared = Arc::clone(&watch.shared);
+        let (shared, interrupts) = (Arc::clone(&watch.shared), interrupts());
         let bound = watch.bound.as_ref().map(|(bound, _)| Arc::clone(bound));
         let brake = Arc::clone(&watch.brake);
         let started = watch.woken.try_clone().and_then(|wake| {
@@ -154,7 +160,9 @@ impl Guard {
             Ok((wake, spawn(watch)?))
         });
         match started {
-            Ok((wake, thread)) => Ok(Self { shared, wake, thread: Some(thread) }),
+            Ok((wake, thread)) => {
+                Ok(Self { shared, wake, thread: Some(thread), bound, interrupts })
+            }
             Err(error) => Err(undo(error, bound.as_deref(), &brake)),
         }
     }
@@ -186,8 +194,10 @@ impl Guard {
         self.poke();
     }
 
-    /// What it has done since the last call.
+    /// What it has done since the last call. Where it does nothing, since the kernel is at a limit
+    /// that it was given, it is freed from that.
     pub(super) fn take(&self) -> Guarded {
+        self.free();
         let mut told = self.shared.told.lock().unwrap_or_else(PoisonError::into_inner);
         let brakes = told.brakes;
         std::mem::replace(&mut *told, Guarded { brakes, ..Guarded::default() })
@@ -198,6 +208,16 @@ impl Guard {
         let shared = Arc::clone(&self.shared);
         drop(self);
         std::mem::take(&mut *shared.told.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Has the kernel give up a limit that it cannot take at once. What the guard may be at by now
+    /// goes on, or is begun anew, when a signal comes.
+    fn free(&self) {
+        let is_kept = self.bound.as_ref().is_some_and(|bound| bound.is_kept_busy(SETTING));
+        if let Some(thread) = self.thread.as_ref().filter(|_| is_kept && self.interrupts) {
+            // SAFETY: the thread has not been joined, so that its handle is valid.
+            unsafe { libc::pthread_kill(thread.as_pthread_t(), INTERRUPT) };
+        }
     }
 
     fn poke(&self) {
@@ -239,6 +259,11 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Release);
         self.poke();
+        // What goes on without the run may charge more for ever.
+        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            thread::sleep(EACH);
+            self.free();
+        }
         if let Some(thread) = self.thread.take() {
             // The brake is taken off by the engine's end in any case.
             let _ = thread.join();
@@ -422,6 +447,9 @@ impl Watch {
 
     fn run(mut self) {
         run_first();
+        if interrupts() {
+            unblock();
+        }
         let mut spent = sys::thread_cpu();
         while !self.shared.over.load(Ordering::Acquire) {
             self.look(Instant::now());
@@ -820,6 +848,28 @@ mod tests {
         let bound = Some((bound, waits));
         let guard = Guard::start((group, false), FAST, brake, bound, asking, swap).unwrap();
         (guard, signals, reclaimer)
+    }
+
+    /// More may be charged just when a limit is set than fits below it, and go on coming for ever.
+    #[test]
+    fn a_guard_whose_limit_the_kernel_does_not_take_goes_on_and_comes_to_its_end() {
+        let (directory, group) = Directory::new();
+        let (guard, _waits, _reclaimer) = guard(&group, || Bytes::gib(1));
+        let bound = guard.bound.clone().expect("one was given");
+        let _pipe = directory.hold_up("memory.limit_in_bytes");
+        guard.set_fast(FAST / 2);
+        let begun = loop {
+            match bound.since() {
+                0 => thread::yield_now(),
+                since => break since,
+            }
+        };
+        while bound.since() == begun {
+            thread::sleep(EACH);
+            guard.take();
+        }
+        // It is at the next by now, or will be.
+        drop(guard);
     }
 
     /// What the thread has, without a thread: the test says what time it is.

@@ -32,6 +32,10 @@ const FILES_ABOVE: Nanos = Nanos::millis(2);
 /// Where `memory.high` is set above the budget, under version 2 of control groups: below what is
 /// promised (5 %), and above what room is made for.
 const HIGH: f64 = 1.03;
+/// It goes with the files' pages in steps of such a part of the budget: they change singly, and the
+/// kernel may put memory out at each write. It lies eight times as far above the budget, and so does
+/// what is promised above it.
+const HIGH_STEP: u64 = 256;
 /// Processes that are open at once. Each takes two descriptors, of which this process often may have no
 /// more than 1,024; without one that is left, a limit can be neither raised nor taken off.
 const OPEN: usize = 128;
@@ -161,7 +165,8 @@ impl LinuxWorld {
     /// `policy` says whether one chooses what leaves.
     ///
     /// # Errors
-    /// The system's. Under version 1 the engine goes on without the guard, and without the limit.
+    /// The first thing that is missing. The run is held by the rest: under version 1 by the guard
+    /// without the limit, or by the engine without either.
     pub fn hold(&mut self, fast: Bytes, policy: bool) -> io::Result<()> {
         let Some(group) = self.whose.own().cloned() else { return Ok(()) };
         self.fast = Some(fast);
@@ -170,7 +175,7 @@ impl LinuxWorld {
             self.hold = Some(at);
             // With the files' pages, from the next look on.
             self.files.1 = None;
-            return self.slow_down_from(at + self.files.0);
+            return self.slow_down_from(at + self.files.0, Bytes::ZERO);
         }
         if let Some(guard) = &self.guard {
             guard.set_fast(fast);
@@ -182,14 +187,15 @@ impl LinuxWorld {
         if self.unguarded {
             return Ok(());
         }
-        // Whoever kept this group before may have been killed while it braked.
-        group.release()?;
-        if self.division.is_some() {
+        // Whoever kept this group before may have been killed while it braked. What cannot be set
+        // is no reason to have no guard.
+        let released = group.release();
+        let weighed = if self.division.is_some() {
             // Where the program makes room itself neither side is preferred, from its first page on.
-            group.balance()?;
+            group.balance()
         } else {
-            group.prefer_swap()?;
-        }
+            group.prefer_swap()
+        };
         let waits = event().inspect_err(|_| self.unguarded = true)?;
         // Without it processor time brakes.
         let bound = Bound::new(group.clone(), &waits).map(Arc::new);
@@ -198,7 +204,7 @@ impl LinuxWorld {
             Ok(guard) => {
                 guard.set_policy(policy);
                 self.guard = Some(guard);
-                bound.map(|_| ())
+                released.and(weighed).and(bound.map(|_| ()))
             }
             Err(error) => {
                 // The engine goes on by itself, and does not try again at each new budget.
@@ -230,10 +236,12 @@ impl LinuxWorld {
         Guard::start((group, files_count), fast, brake, bounds, asking, free_swap)
     }
 
-    /// Has the kernel slow the run down from so much memory on, under version 2. Where it does already
-    /// nothing is written: with each write the kernel puts out what is above that, in the writing thread.
-    fn slow_down_from(&mut self, at: Bytes) -> io::Result<()> {
-        let Some(group) = self.whose.own().filter(|_| self.high != Some(at)) else {
+    /// Has the kernel slow the run down from so much memory on, under version 2. Where it does already,
+    /// or from no more than `within` above or below that, nothing is written: before Linux 6.16 the
+    /// kernel puts out what is above it with each write, in the writing thread.
+    fn slow_down_from(&mut self, at: Bytes, within: Bytes) -> io::Result<()> {
+        let is_far = |high: Bytes| high.max(at) - high.min(at) > within;
+        let Some(group) = self.whose.own().filter(|_| self.high.is_none_or(is_far)) else {
             return Ok(());
         };
         // What becomes of a write that fails is not known.
@@ -378,7 +386,8 @@ impl World for LinuxWorld {
             if let Some(at) = self.hold.filter(|_| !self.loose) {
                 // The kernel counts files' pages, which are beside the budget. A group that is
                 // gone needs no brake; one that stays where it was brakes too early.
-                let _ = self.slow_down_from(at + self.files.0);
+                let step = self.fast.unwrap_or_default() / HIGH_STEP;
+                let _ = self.slow_down_from(at + self.files.0, step);
             }
         }
         // The guard reads them more often where it matters.
@@ -598,9 +607,29 @@ mod tests {
         let beside = (at + Bytes::mib(9)).get().to_string();
         assert_eq!(look(&mut world), beside);
         assert_eq!((look(&mut world), look(&mut world)), (String::new(), String::new()));
-        fs::write(directory.path().join("memory.stat"), "file 4096\n").unwrap();
+        let files = |files: Bytes| {
+            let text = format!("file {}\n", files.get());
+            fs::write(directory.path().join("memory.stat"), text).unwrap();
+        };
+        files(Bytes(4096));
         assert_eq!(look(&mut world), (at.get() + 4096).to_string());
         assert_eq!(look(&mut world), "");
+        // Files' pages change singly, all the time.
+        let step = Bytes::gib(1) / HIGH_STEP;
+        for more in [Bytes(8192), step / 2, step, Bytes::ZERO] {
+            files(Bytes(4096) + more);
+            assert_eq!(look(&mut world), "", "{more}");
+        }
+        let steps = Bytes(8192) + step;
+        files(steps);
+        assert_eq!(look(&mut world), (at + steps).get().to_string());
+        files(Bytes(4096));
+        assert_eq!(look(&mut world), (at.get() + 4096).to_string(), "down as well");
+        // Another budget is another one, however near.
+        world.hold(Bytes::gib(1) + Bytes(4096), false).unwrap();
+        assert!(!fs::read_to_string(&high).unwrap().is_empty());
+        world.hold(Bytes::gib(1), false).unwrap();
+        look(&mut world);
 
         // It is let go, and held again at the same.
         world.let_go(true).unwrap();
@@ -609,10 +638,34 @@ mod tests {
         assert_eq!(look(&mut world), (at.get() + 4096).to_string());
         // What fails is tried again.
         fs::remove_file(&high).unwrap();
-        fs::write(directory.path().join("memory.stat"), "file 8192\n").unwrap();
+        files(Bytes::mib(8));
         world.files.1 = None;
         world.resident(&[]);
         fs::write(&high, "").unwrap();
-        assert_eq!(look(&mut world), (at.get() + 8192).to_string());
+        assert_eq!(look(&mut world), (at + Bytes::mib(8)).get().to_string());
+    }
+
+    /// It would have neither a limit nor anybody who slows it down near its budget, for the want of one.
+    #[test]
+    fn a_run_that_can_have_no_limit_has_a_guard() {
+        for missing in ["memory.limit_in_bytes", "memory.oom_control", "cgroup.event_control"] {
+            let (directory, group) = Directory::new();
+            let cpu = tempfile::tempdir().unwrap();
+            let mut group = serde_json::to_value(&group).unwrap();
+            group["cpu"] = serde_json::to_value(cpu.path()).unwrap();
+            let group = serde_json::from_value(group).unwrap();
+            directory.refuse(missing, true);
+            let (mut world, _) = LinuxWorld::new(Whose::Run(group));
+
+            let lack = world.hold(Bytes::gib(1), false).unwrap_err();
+            assert!(lack.to_string().contains(missing), "{lack}");
+            assert!(world.guard.is_some(), "{missing}");
+            assert!(!world.has_hard_limit(), "{missing}");
+
+            // It is told once, and another budget is kept in the same way.
+            world.hold(Bytes::mib(512), false).unwrap();
+            // What was never set need not be taken off.
+            let _ = world.release();
+        }
     }
 }

@@ -20,12 +20,12 @@ use terrace_live::sys;
 
 /// What interrupts the thread. Nothing else in this process sends it, and it is none of those that are
 /// handed on to a program.
-const INTERRUPT: libc::c_int = libc::SIGPWR;
+pub(super) const INTERRUPT: libc::c_int = libc::SIGPWR;
 /// How often it is sent in the end: one that comes before a system call has begun is lost.
-const EACH: Duration = Duration::from_millis(1);
+pub(super) const EACH: Duration = Duration::from_millis(1);
 
 /// Has the signal do nothing but interrupt a system call, from now on; whether it does.
-fn interrupts() -> bool {
+pub(super) fn interrupts() -> bool {
     extern "C" fn nothing(_: libc::c_int) {}
     static INTERRUPTS: OnceLock<bool> = OnceLock::new();
     // SAFETY: a handler that does nothing may interrupt anything; the structure is plain data. Without
@@ -39,7 +39,7 @@ fn interrupts() -> bool {
 
 /// Has the calling thread be interrupted, although the signal may have been blocked when this process was
 /// started.
-fn unblock() {
+pub(super) fn unblock() {
     // SAFETY: a set of signals is plain data, which the first call makes an empty one.
     unsafe {
         let mut signals = std::mem::zeroed();

@@ -83,6 +83,8 @@ pub(crate) enum Kind {
 /// files: what is killed in between would leave a group that never swaps.
 const WEIGHTS: (&str, &str, &str) = ("200", "100", "1");
 
+/// The limit of version 1.
+const LIMIT: &str = "memory.limit_in_bytes";
 /// Below these a group of version 1 has no limit.
 const UNLIMITED: &str = "-1";
 /// How gladly anonymous memory of a group of version 1 is put out.
@@ -95,6 +97,11 @@ pub(crate) struct Setting {
     pub(crate) file: PathBuf,
     /// What is written there.
     pub(crate) text: String,
+}
+
+/// A limit of version 1 as it is written.
+fn limit_text(at: Option<Bytes>) -> String {
+    at.map_or(UNLIMITED.to_owned(), |at| at.get().to_string())
 }
 
 /// Not as much could be found as was asked for.
@@ -520,13 +527,23 @@ impl Group {
             return Err(io::ErrorKind::NotFound.into());
         };
         let limit = (charged - bytes).max(Bytes::mib(1));
-        self.write_once("memory.limit_in_bytes", &limit.get().to_string()).map_err(busy)
+        self.write_once(LIMIT, &limit.get().to_string()).map_err(busy)
     }
 
     /// Sets the limit of version 1, or takes it off.
     pub(crate) fn limit(&self, at: Option<Bytes>) -> io::Result<()> {
-        let text = at.map_or(UNLIMITED.to_owned(), |at| at.get().to_string());
-        write(&self.directory.join("memory.limit_in_bytes"), &text)
+        write(&self.directory.join(LIMIT), &limit_text(at))
+    }
+
+    /// The same, but a signal ends it. Where more is charged than a limit allows, the kernel puts
+    /// that out first, in the calling thread, and may never come to the end of it.
+    ///
+    /// # Errors
+    /// The system's; of kind `Interrupted` after a signal, and the limit is what it was.
+    pub(crate) fn limit_once(&self, at: Option<Bytes>) -> io::Result<()> {
+        step();
+        let set = self.write_once(LIMIT, &limit_text(at));
+        set.map_err(|e| named(&self.directory.join(LIMIT), &e))
     }
 
     /// Writes by one call, which a signal may end: `write_all` would begin the whole again.
@@ -538,9 +555,18 @@ impl Group {
         if written == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    /// Sets the brake of version 2: the kernel slows down who allocates from so much memory on.
+    /// Sets the brake of version 2: the kernel slows down who allocates from so much memory on. What
+    /// is above that already the group's own threads put out, or whoever is asked for it, and not the
+    /// calling one (since Linux 6.16, which is told so by the flag).
     pub fn brake(&self, at: Bytes) -> io::Result<()> {
-        write(&self.directory.join("memory.high"), &at.get().to_string())
+        use std::io::Write;
+        use std::os::unix::fs::OpenOptionsExt;
+        step();
+        let path = self.directory.join("memory.high");
+        let mut options = File::options();
+        options.write(true).custom_flags(libc::O_NONBLOCK);
+        let mut file = options.open(&path).map_err(|e| named(&path, &e))?;
+        file.write_all(at.get().to_string().as_bytes()).map_err(|e| named(&path, &e))
     }
 
     /// Sets the brake of version 1, which is felt from now on; nothing without a `cpu` controller.
@@ -615,7 +641,7 @@ impl Group {
         }
         // Where nothing bounds it nothing waits.
         let mut all = vec![
-            setting(&self.directory, "memory.limit_in_bytes", UNLIMITED),
+            setting(&self.directory, LIMIT, UNLIMITED),
             setting(&self.directory, "memory.oom_control", "0"),
         ];
         all.extend(self.cpu.iter().map(|cpu| setting(cpu, "cpu.cfs_quota_us", UNLIMITED)));

@@ -11,11 +11,13 @@
 use core::any::Any;
 use core::sync::atomic::Ordering::*;
 
+use terrace_core::Nanos;
+
 use crate::evict::staging::{NOBODY, ORPHAN, owner};
 use crate::fault::messages::Unkept;
 use crate::fault::serve::Served;
-use crate::pager::Pager;
 use crate::pager::freeze;
+use crate::pager::{MANAGER, Pager};
 use crate::space::page_state::PageState;
 use crate::space::proc_maps::{self, Mapping, Pagemap};
 use crate::space::regions::{Region, in_window};
@@ -38,6 +40,9 @@ const BEGINNING: u64 = 30_000_000_000;
 /// How long the end of a change of the address space is looked for without a pause (ns): a thread
 /// on another processor that was woken is there sooner.
 const BETWEEN_CHANGES: u64 = 50_000;
+
+/// How long a manager that broke sleeps at a time (ns): other threads read messages sooner.
+const REST: u64 = 320_000_000;
 
 /// Puts the program on plain memory. Called by the thread that broke; returns
 /// when it is done, or at once if another one is at it.
@@ -247,11 +252,26 @@ fn unregister_mappings(pager: &Pager, wanted: impl Fn(&Mapping) -> bool) {
     }
 }
 
-/// What remains to be done: messages that were on their way. Whoever unmaps or
-/// forks waits until his is read.
-pub fn afterwards(worker: &mut Worker<'_>) {
+/// What remains to be done until our threads are to end: messages that were on their way. Whoever
+/// unmaps or forks waits until his is read.
+pub(crate) fn remain(worker: &mut Worker<'_>) {
     let pager = worker.pager;
-    pager.await_message(None);
+    while !pager.is_leaving() {
+        if worker.id != MANAGER {
+            afterwards(worker, None);
+            continue;
+        }
+        // It is the one that a thread of the program's can wake, to have all of them end: the
+        // others sleep at a descriptor of ours. So it does not sleep there.
+        pager.sleep_unless(REST, || pager.is_leaving() || pager.uffd().has_message());
+        afterwards(worker, Some(Nanos::ZERO));
+    }
+}
+
+/// Reads a message, if there is one; waits for one so long (`None`: for ever).
+fn afterwards(worker: &mut Worker<'_>, wait: Option<Nanos>) {
+    let pager = worker.pager;
+    pager.await_message(wait);
     let _reading = pager.reading.lock();
     match pager.uffd().read() {
         Some(Message::Fork { child }) => pager.forked(worker, Uffd::from_raw(child)),
@@ -358,6 +378,21 @@ fn bring_in(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pager::fixture::pager;
+
+    /// What managing takes could not be given back: the others slept where only one of ours could
+    /// have woken them.
+    #[test]
+    fn a_manager_that_broke_ends_when_a_thread_of_the_program_s_rings() {
+        let pager = pager(1);
+        let manager = std::thread::spawn(move || remain(&mut Worker::new(pager, MANAGER)));
+        while !pager.bell.is_asleep() {
+            std::thread::yield_now();
+        }
+        pager.leave_program();
+        pager.ring();
+        manager.join().expect("no panic");
+    }
 
     #[test]
     fn each_reason_to_leave_has_a_number_and_words_of_its_own() {

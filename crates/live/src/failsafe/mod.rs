@@ -14,7 +14,7 @@
 pub mod core_tables;
 pub mod dying;
 pub mod give_up;
-pub(crate) mod hand_back;
+pub mod hand_back;
 pub mod inject;
 pub mod reserve_memory;
 pub(crate) mod seccomp;

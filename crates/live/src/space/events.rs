@@ -240,17 +240,22 @@ impl Pager {
     /// if it was gone; or says why it cannot be, and then some of the pages may. With the lock
     /// for reading.
     pub fn cover(&self, start: usize, end: usize) -> Result<(), Unmanaged> {
+        // Where one region alone has any of it, that one has the pages that follow, too: to look
+        // each of them up takes longer than all the rest outside of the window, where a part of a
+        // heap is given back and taken again.
+        let mut regions = 0;
+        if end - start > PAGE {
+            self.regions.for_each_in(start, end, |_, _| regions += 1);
+        }
         let mut at = start;
         while at < end {
             if let Some(place) = self.regions.find(at) {
-                // Mapped again inside a region of which other parts remain.
-                let word = self.lock_page(&place);
-                let gone = PageState::of(word) == PageState::Gone;
-                if gone {
-                    self.mapped_again(place.region);
+                let until = if regions == 1 { place.region.end().min(end) } else { 0 };
+                let count = (until.max(at + PAGE) - at) / PAGE;
+                for page in place.page..place.page + count as u32 {
+                    self.cover_page(&Place { page, word: place.region.word(page), ..place });
                 }
-                place.word.store(if gone { FRESH } else { word }, Release);
-                at += PAGE;
+                at += count * PAGE;
                 continue;
             }
             let next = self.regions.next_start_in(at, end);
@@ -258,6 +263,16 @@ impl Pager {
             at = next;
         }
         Ok(())
+    }
+
+    /// A page is mapped, perhaps again, inside a region of which other parts remain.
+    fn cover_page(&self, place: &Place<'_>) {
+        let word = self.lock_page(place);
+        let gone = PageState::of(word) == PageState::Gone;
+        if gone {
+            self.mapped_again(place.region);
+        }
+        place.word.store(if gone { FRESH } else { word }, Release);
     }
 
     /// Makes a region of a mapped range of which no page belongs to one, or says why it cannot
@@ -418,6 +433,31 @@ mod tests {
         pager.carry_out(Message::Unmap { start: AT(0), end: AT(8) });
         assert!(pager.regions.find(AT(0)).is_none());
         assert_eq!(pager.stats().counters.mapped_bytes.load(Relaxed), 0);
+    }
+
+    /// Of each page one region has it, whichever had it before.
+    #[test]
+    fn what_is_mapped_again_is_fresh_where_no_other_region_has_it() {
+        let pager = pager(8);
+        let (all, fresh) = (8 * PAGE as u64, PageState::Fresh);
+        let mapped = || pager.stats().counters.mapped_bytes.load(Relaxed);
+        pager.carry_out(Message::Unmap { start: AT(2), end: AT(6) });
+        assert_eq!(mapped(), all / 2);
+
+        pager.cover(AT(1), AT(6)).expect("room");
+        assert!((2..6).all(|page| state(pager, page) == fresh));
+        assert_eq!((mapped(), place(pager, 0).region.mapped()), (all, 8));
+
+        // Two of them come back in a region of their own, and one of these is touched.
+        pager.carry_out(Message::Unmap { start: AT(2), end: AT(6) });
+        pager.enter_region(AT(3), AT(5)).expect("room");
+        touch(pager, 3);
+        pager.cover(AT(2), AT(6)).expect("room");
+        let states = [2, 3, 4, 5].map(|page| state(pager, page));
+        assert_eq!(states, [fresh, PageState::Resident, fresh, fresh]);
+        let in_first = [2, 3, 4, 5].map(|page| place(pager, page).id == place(pager, 0).id);
+        assert_eq!(in_first, [true, false, false, true]);
+        assert_eq!((mapped(), place(pager, 0).region.mapped()), (all, 6));
     }
 
     #[test]

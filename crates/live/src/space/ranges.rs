@@ -95,6 +95,15 @@ impl Ranges {
         complete
     }
 
+    /// Takes out what of a range is in one of these; `None` once none of it is in any.
+    pub fn take(&mut self, start: usize, end: usize) -> Option<(usize, usize)> {
+        let mut held = self.held[..self.count].iter();
+        let &(s, e) = held.find(|&&(s, e)| s < end && start < e)?;
+        let part = (s.max(start), e.min(end));
+        self.remove(part.0, part.1);
+        Some(part)
+    }
+
     /// Takes any of them out.
     pub fn pop(&mut self) -> Option<(usize, usize)> {
         self.count = self.count.checked_sub(1)?;
@@ -144,6 +153,17 @@ mod tests {
         assert_eq!(list(&ranges), [(12, 15), (18, 29)]);
         assert_eq!(ranges.shared_with(14, 20), 3);
         assert!(ranges.overlaps(14, 16) && !ranges.overlaps(15, 18));
+    }
+
+    #[test]
+    fn what_is_taken_out_is_what_both_have_part_by_part() {
+        let mut ranges = Ranges::new();
+        assert!(ranges.add(10, 20) && ranges.add(30, 40) && ranges.add(50, 60));
+        let mut taken = [ranges.take(15, 35), ranges.take(15, 35)];
+        taken.sort_unstable();
+        assert_eq!(taken, [Some((15, 20)), Some((30, 35))]);
+        assert_eq!(ranges.take(15, 35), None);
+        assert_eq!(list(&ranges), [(10, 15), (35, 40), (50, 60)]);
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Desk {
     }
 
     /// Gives its buffers back, which are not used any more.
-    pub(crate) fn give_back(&mut self) {
+    fn give_back(&mut self) {
         let size = self.batches[0].size();
         self.batches.iter_mut().for_each(Batch::give_back);
         // SAFETY: as of a batch's buffer.
@@ -106,6 +106,14 @@ impl Desk {
             core::ptr::drop_in_place(batches);
             core::ptr::drop_in_place(moving);
         }
+    }
+}
+
+impl Drop for Desk {
+    /// At the end of the writer's work, and where it breaks: what is still being written comes to
+    /// nothing then, or to what nobody reads.
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 
@@ -597,6 +605,38 @@ mod tests {
         assert_eq!(read(pager, 3), Some(4));
         assert_eq!(pager.stats().counters.spilled_pages.load(Relaxed), 1);
         assert_eq!(desk.under_way, 0, "what came to nothing is not under way either");
+    }
+
+    /// What a program is refused that fits its limits only without Terrace is given back, but not
+    /// what a writer that broke had.
+    #[test]
+    fn a_writer_that_breaks_gives_its_buffers_back() {
+        use std::os::unix::fs::FileExt;
+
+        /// What no other test writes to a mapping of ours.
+        const MARK: u64 = 0x5eed_de5c_7e44_0001;
+        let (_, _, mut desk) = writer(1);
+        let mut buffers = vec![desk.segment];
+        buffers.extend(desk.batches.iter_mut().map(|batch| batch.content().as_ptr() as usize));
+        for &at in &buffers {
+            // SAFETY: a mapping of the desk's, which nobody else uses.
+            unsafe { (at as *mut u64).write(MARK) };
+        }
+        let memory = std::fs::File::open("/proc/self/mem").expect("this process's memory");
+        let is_there = |&at: &usize| {
+            let mut found = [0; 8];
+            memory.read_exact_at(&mut found, at as u64).is_ok() && u64::from_ne_bytes(found) == MARK
+        };
+        assert!(buffers.iter().all(is_there));
+
+        let broken = std::panic::catch_unwind(core::panic::AssertUnwindSafe(move || {
+            let _at_work = desk;
+            // Not by the macro, whose message the test harness would print.
+            std::panic::resume_unwind(Box::new("broken"));
+        }));
+
+        assert!(broken.is_err());
+        assert!(!buffers.iter().any(is_there));
     }
 
     #[test]

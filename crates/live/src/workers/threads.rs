@@ -369,7 +369,6 @@ extern "C" fn writer(arg: *mut c_void) {
     guarded(pager, WRITER, || {
         if let Some(mut desk) = desk {
             worker.write_back(&mut desk);
-            desk.give_back();
         } else {
             sys::complain(&["the spill file is not used: there is no memory for its buffers"]);
             while !pager.is_stopped() {
@@ -381,7 +380,10 @@ extern "C" fn writer(arg: *mut c_void) {
 
 /// Runs a thread's work. If it panics, the program is put on plain memory.
 fn guarded(pager: &Pager, id: usize, work: impl FnOnce()) {
-    if let Err(payload) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    // What it had beside was given back, if by the panic.
+    pager.workers[id].beside.store(0, Release);
+    if let Err(payload) = ended {
         let why = give_up::reason(&*payload);
         sys::complain(&[why, "; the program goes on without Terrace"]);
         give_up::give_up(pager, id, why);
@@ -393,9 +395,7 @@ fn guarded(pager: &Pager, id: usize, work: impl FnOnce()) {
     }
     // Not the thread's end: who unmaps or forks waits until his message is read.
     let mut worker = Worker::new(pager, id);
-    while !pager.is_leaving() {
-        give_up::afterwards(&mut worker);
-    }
+    give_up::remain(&mut worker);
     worker.give_back();
     give_up::leave(pager);
 }
