@@ -34,11 +34,11 @@ pub use self::recorded::{Facts, Recorded, Unusable};
 /// What to reproduce.
 #[derive(Clone, Debug)]
 pub struct KlocsConfig {
-    /// By how much memories and data are smaller than the paper's; a recording's own size says it
-    /// for that one.
+    /// By how much memories and data are smaller than the paper's. A recording has a scale of its
+    /// own ([`Recorded::scale`]).
     pub scale: u64,
-    /// Operations of each thread that are measured; of a recording, calls of all threads together
-    /// as many as all threads of a made-up program have operations.
+    /// Operations of each thread that are measured. Of a recording as many calls are measured as
+    /// all threads of a made-up program have operations.
     pub operations: u64,
     /// The same in Figure 6, which has nine machines.
     pub operations_of_sweep: u64,
