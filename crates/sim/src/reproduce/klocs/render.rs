@@ -4,18 +4,14 @@ use core::fmt;
 
 use terrace_kloc::policy::Strategy;
 
-use super::{GROUPS, KlocsTable, Run, SWEPT};
+use super::{GROUPS, KlocsTable, Origin, Run, SWEPT};
 use crate::kernel::Class;
 use crate::kernel::programs::Program;
 
 impl fmt::Display for KlocsTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "KLOCs on {}, memories and data a {}th of the paper's; calls are made up in the shape\n\
-             of the programs (no recordings)",
-            self.machine, self.scale
-        )?;
+        writeln!(f, "KLOCs on {}; {}", self.machine, self.sources())?;
+        self.origins(f)?;
         self.figure_2(f)?;
         self.figure_4(f)?;
         self.figure_5a(f)?;
@@ -43,6 +39,58 @@ impl fmt::Display for KlocsTable {
 }
 
 impl KlocsTable {
+    /// Which programs' calls were recorded, and which are made up.
+    pub fn sources(&self) -> String {
+        let names = |recorded: bool| {
+            let some = self.programs.iter().filter(|of| of.recorded.is_some() == recorded);
+            let names: Vec<&str> = some.map(|of| of.program.name()).collect();
+            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+        };
+        format!("recorded: {}; generated: {}", names(true), names(false))
+    }
+
+    /// How much each program's calls stand for.
+    fn origins(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.programs.iter().any(|of| of.recorded.is_none()) {
+            writeln!(
+                f,
+                "Generated calls are made up in the shape of the programs; memories and data are a \
+                 {}th of the paper's.",
+                self.scale
+            )?;
+        }
+        if self.programs.iter().any(|of| of.recorded.is_some()) {
+            writeln!(
+                f,
+                "Recorded calls are replayed without the program's own memory. Their first half is \
+                 preparation. Memories\nare as much smaller than the paper's as the files are \
+                 smaller than its data."
+            )?;
+        }
+        for Origin { program, scale, recorded } in &self.programs {
+            let Some(facts) = recorded else { continue };
+            writeln!(
+                f,
+                "{:>10}  {}: {} calls of {} threads, {} measured; {} of files, memories 1:{scale}",
+                program.name(),
+                facts.command,
+                facts.calls,
+                facts.threads,
+                facts.measured,
+                facts.footprint
+            )?;
+            for (count, what) in [
+                (facts.lost, "events were lost while it was recorded"),
+                (facts.left_out, "accesses to mappings are left out: no write was seen there"),
+            ] {
+                if count > 0 {
+                    writeln!(f, "{:>10}  {count} {what}", "")?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn figure_2(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\nFigure 2: pages, references and lifetimes (all memory fast)")?;
         write!(f, "{:>10}  {:>6}  {:>9}", "", "data", "pages")?;
