@@ -322,7 +322,9 @@ mod tests {
                 files.push(id.0);
                 true
             });
-            files.iter().for_each(|_| paths.look(&Mounts::default(), None));
+            for _ in &files {
+                paths.look(&Mounts::default(), None);
+            }
             files
         };
         let old = [(last, u32::MAX), (last - 1, u32::MAX - 1)];
