@@ -63,9 +63,9 @@ impl<P: Pm> Volume<P> {
         let superblocks = Superblocks::read(&pm)?;
         let superblock = superblocks.current;
         let mut kept = pm.is_grouped().then(|| Vec::with_capacity(superblock.sectors as usize));
-        let scan = scan(&pm, &superblock, |entry| {
+        let scan = scan(&pm, &superblock, |line| {
             if let Some(kept) = &mut kept {
-                kept.push(entry);
+                kept.extend(line.iter().map(|stored| Entry::of(*stored)));
             }
         })?;
         if !how.read_only {

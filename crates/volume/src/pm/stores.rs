@@ -35,7 +35,7 @@ impl WriteBack {
     }
 }
 
-pub(super) use arch::{copy_in, copy_out, fence, prefetch, write_back};
+pub(super) use arch::{copy_in, copy_out, fence, prefetch, prefetch_changed, write_back};
 
 #[cfg(target_arch = "x86_64")]
 mod arch {
@@ -193,9 +193,19 @@ mod arch {
         }
     }
 
-    /// Begins to fetch a line that will be changed.
+    /// Begins to fetch a line that will be read.
     #[inline]
     pub(in crate::pm) fn prefetch(line: *const u8) {
+        // SAFETY: a hint, which never faults.
+        unsafe {
+            asm!("prefetcht0 [{l}]", l = in(reg) line,
+                 options(nostack, preserves_flags, readonly));
+        }
+    }
+
+    /// Begins to fetch a line that will be changed.
+    #[inline]
+    pub(in crate::pm) fn prefetch_changed(line: *const u8) {
         // SAFETY: a hint, which never faults; processors without it take it for no operation.
         unsafe {
             asm!("prefetchw [{l}]", l = in(reg) line,
@@ -269,6 +279,8 @@ mod arch {
     }
 
     pub(in crate::pm) fn prefetch(_line: *const u8) {}
+
+    pub(in crate::pm) fn prefetch_changed(_line: *const u8) {}
 
     pub(in crate::pm) unsafe fn write_back(_how: WriteBack, _line: *mut u8) {}
 
