@@ -189,8 +189,8 @@ mod tests {
 
     const SECTOR: usize = 512;
 
-    /// It waits until so many requests are there, replies to them in the opposite order, and from
-    /// then on to each as it comes; by an error, if it is given one.
+    /// A server that waits until so many requests are there and replies to them in the opposite
+    /// order. From then on it replies to each as it comes. With an error, it refuses all.
     struct Backwards {
         depth: usize,
         error: u32,

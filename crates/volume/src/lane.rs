@@ -124,8 +124,8 @@ impl<'v, P: Pm> Lane<'v, P> {
         }
     }
 
-    /// What [`Self::write_direct`] does, for one sector and without lists. The next write waits for
-    /// the exchange, so what is done after that counts most.
+    /// Writes one sector as [`Self::write_direct`] writes several, without lists. The next write
+    /// waits for the exchange, so what is done after that counts most.
     #[inline]
     fn write_one(&mut self, lba: u64, bytes: &[u8]) -> Result {
         let volume = self.volume;

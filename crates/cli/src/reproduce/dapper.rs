@@ -76,7 +76,7 @@ pub(super) struct DapperArgs {
 /// The least size of the files: with less there is no volume that could be measured.
 const LEAST: Bytes = Bytes::mib(1);
 
-/// What servers are asked for at a time: one request, several of one client, one of several.
+/// Requests that servers have at a time: one, several of one client, one of each of several.
 const LOADS: [Load; 4] = [
     Load { clients: 1, depth: 1 },
     Load { clients: 1, depth: 4 },
@@ -413,7 +413,7 @@ fn servers(rows: &[Row]) -> String {
 const CLOCKED: [&str; 5] =
     ["size, order, threads", "memcpy", "libpmemblk", "volume, each durable", "volume"];
 
-/// What several threads do by the clock, beside one of them.
+/// Rates of several threads by the clock, beside those of one.
 fn by_clock(rows: &[Row]) -> Vec<[String; 5]> {
     let mut lines = Vec::new();
     for jobs in rows.chunk_by(|a, b| a.job == b.job).filter(|jobs| jobs[0].job.threads > 1) {

@@ -163,7 +163,7 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// What servers are asked for at a time.
+    /// Clients and their requests under way, for servers.
     fn loads(&self) -> Vec<Load> {
         let depths = if self.depth.is_empty() { &[1][..] } else { &self.depth };
         depths.iter().map(|depth| Load { clients: 1, depth: *depth as usize }).collect()
