@@ -86,11 +86,11 @@ fn each_mistake_is_found() {
 /// The entries of one write are exchanged one after the other, and written back together.
 #[test]
 fn each_mistake_is_found_where_several_sectors_are_written_between_two_fences() {
+    use Fault::{EarlyReuse, NoDataFence, NoMapWriteBack, OwnLaneFlush, TwoStoreMap};
     let run = |seed, fault| run(&Trial { spare: 6, ..random(seed, fault) }).1;
     for seed in 0..30 {
         assert_eq!(run(seed, None), None, "seed {seed}");
     }
-    use Fault::{EarlyReuse, NoDataFence, NoMapWriteBack, OwnLaneFlush, TwoStoreMap};
     for fault in [EarlyReuse, NoDataFence, NoMapWriteBack, OwnLaneFlush, TwoStoreMap] {
         let found = (0..400).find(|seed| run(*seed, Some(fault)).is_some());
         assert!(found.is_some(), "{fault:?} was not found");
