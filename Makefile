@@ -344,7 +344,18 @@ filesystems-short: build
 .PHONY: bench-volume
 bench-volume: build ## Volumes beside libpmemblk, nbdkit, qemu-nbd and a loop device (root; 2 minutes).
 	@scripts/setup.sh bench-volume
-	$(TERRACE) volume bench --like-dax --peers --served /dev/shm
+	$(TERRACE) volume bench --like-dax --peers --served --depth 1,4,16 /dev/shm
+
+.PHONY: bench-volume-bound
+bench-volume-bound: ## What memory alone allows a volume: copies, entries and a scan of a map, in C (half a minute).
+	@mkdir -p $(TARGET)
+	cc -O2 -Wall bench/mechanisms/volume.c -o $(TARGET)/volume-bound
+	$(TARGET)/volume-bound /dev/shm
+
+.PHONY: bench-btt
+bench-btt: build ## ext4 on a volume beside ext4 on the kernel's BTT, as ratios, in an emulated guest (minutes).
+	@scripts/setup.sh guest
+	VERBOSE=1 tests/guest/guest.sh $(TERRACE) volume_beside_btt
 
 .PHONY: validate
 validate: build ## Ours beside references, from runs made now: ten parts, exit code 1 if a row fails.

@@ -1176,6 +1176,7 @@ const VERBS: &[Verb] = &[
         path: "volume bench",
         values: &[
             JSON,
+            ("--depth", &["--depth=4"]),
             ("--durability", &["--durability=process-crash-only"]),
             ("--like-dax", &["--like-dax"]),
             ("--peers", &["--peers"]),
@@ -1193,6 +1194,7 @@ const VERBS: &[Verb] = &[
                 (&["--json"], Mode),
                 (&["--size", "--rounds", "--turn"], Changes),
                 (&["--durability", "--like-dax", "--sector", "--threads"], Elsewhere("volume.rs")),
+                (&["--depth"], Lacks("--served")),
                 // With what is installed; minutes.
                 (&["--peers", "--served"], Elsewhere("options.rs")),
             ],

@@ -34,6 +34,6 @@ pub mod suite;
 pub mod target;
 
 pub use measure::{Job, Order, Plan, Row, Spread, Way, measure};
-pub use served::Served;
+pub use served::{Load, Served};
 pub use suite::{Section, Suite};
-pub use target::{Client, Target};
+pub use target::{Client, Queue, Target};

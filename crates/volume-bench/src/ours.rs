@@ -29,23 +29,25 @@ impl<P: Pm> Target for Ours<'_, P> {
     }
     fn client(&self) -> io::Result<Box<dyn Client + '_>> {
         let lane = self.volume.lane().map_err(io::Error::other)?;
-        let sector = u64::from(self.volume.sector_size().bytes());
-        Ok(Box::new(Use { lane, sector, durable: self.durable }))
+        // A division would take a tenth of a small read, and its peers have none.
+        let shift = self.volume.sector_size().bytes().trailing_zeros();
+        Ok(Box::new(Use { lane, shift, durable: self.durable }))
     }
 }
 
 struct Use<'v, P: Pm> {
     lane: Lane<'v, P>,
-    sector: u64,
+    /// Bits of a position inside of a sector.
+    shift: u32,
     durable: bool,
 }
 
 impl<P: Pm> Client for Use<'_, P> {
     fn read(&mut self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.lane.volume().read(at / self.sector, bytes).map_err(io::Error::other)
+        self.lane.volume().read(at >> self.shift, bytes).map_err(io::Error::other)
     }
     fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.lane.write(at / self.sector, bytes, self.durable).map_err(io::Error::other)
+        self.lane.write(at >> self.shift, bytes, self.durable).map_err(io::Error::other)
     }
     fn flush(&mut self) -> io::Result<()> {
         self.lane.flush().map_err(io::Error::other)

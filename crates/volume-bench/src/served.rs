@@ -1,5 +1,5 @@
-//! A volume behind a server, beside other servers and devices: one request at a time, or one of each
-//! of several clients.
+//! A volume behind a server, beside other servers and devices: one request at a time, one of each
+//! of several clients, or several of one client.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -27,14 +27,24 @@ pub struct Served {
     pub bytes: Vec<usize>,
     /// Orders of positions.
     pub orders: Vec<Order>,
-    /// Clients at the same time, each with one request under way.
-    pub clients: Vec<usize>,
+    /// What is asked of each server at a time.
+    pub loads: Vec<Load>,
     /// Turns.
     pub plan: Plan,
     /// The command `terrace`, which serves the volume.
     pub terrace: PathBuf,
     /// Whether other servers are measured as well.
     pub peers: bool,
+}
+
+/// What is asked of a server at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Clients.
+    pub clients: usize,
+    /// Requests that each has under way. With more than one only servers of network block devices
+    /// are measured: files and devices take one at a time from a thread.
+    pub depth: usize,
 }
 
 /// What was measured.
@@ -135,11 +145,11 @@ impl Served {
             fill(*target, 64 << 10)?;
         }
         let mut jobs = Vec::new();
-        for &threads in &self.clients {
+        for &Load { clients: threads, depth } in &self.loads {
             for &order in &self.orders {
                 for &bytes in &self.bytes {
                     for way in [Way::Write, Way::Read] {
-                        jobs.push(Job { way, order, bytes, threads });
+                        jobs.push(Job { way, order, bytes, threads, depth });
                     }
                 }
             }
@@ -149,7 +159,9 @@ impl Served {
             let step = |now: usize, all: usize| {
                 progress(number * 1000 + now * 1000 / all.max(1), jobs.len() * 1000);
             };
-            rows.extend(measure(&borrowed, *job, self.plan, &step)?);
+            let mut taken = borrowed.clone();
+            taken.retain(|target| job.depth == 1 || target.has_queues());
+            rows.extend(measure(&taken, *job, self.plan, &step)?);
         }
         drop(targets);
         drop(loops);

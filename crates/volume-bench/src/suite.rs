@@ -88,7 +88,7 @@ impl Suite {
             for &order in &self.orders {
                 for &bytes in sizes.iter().filter(|bytes| bytes.is_multiple_of(one[0])) {
                     for way in [Way::Write, Way::Read] {
-                        jobs.push(Job { way, order, bytes, threads });
+                        jobs.push(Job { way, order, bytes, threads, depth: 1 });
                     }
                 }
             }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::entry::{Block, Content, Entry};
 use crate::error::{PART, Result, VolumeError};
-use crate::free::Free;
+use crate::free::{Free, Marks};
 use crate::pm::Pm;
 use crate::superblock::{NO_MAGIC, Superblock};
 
@@ -108,64 +108,110 @@ const TOO_SHORT: &str = "the image ends before it";
 /// fit into the smallest cache (32 KiB) of a processor.
 const CHUNK: usize = 1024;
 
-/// Calls a function with each sector's entry.
-pub(crate) fn entries(
-    pm: &impl Pm,
-    superblock: &Superblock,
-    mut each: impl FnMut(u64, Entry),
-) -> Result {
+/// Entries of a cache line.
+const LINE: usize = 8;
+
+/// Calls a function with the entries of up to eight sectors in a row, as they are stored, and the
+/// first one's number.
+fn lines(pm: &impl Pm, superblock: &Superblock, mut each: impl FnMut(u64, &[[u8; 8]])) -> Result {
     let mut buffer = vec![0; CHUNK * 8];
     let mut lba = 0;
     while lba < superblock.sectors {
         let count = (superblock.sectors - lba).min(CHUNK as u64) as usize;
         let bytes = &mut buffer[..count * 8];
         pm.read(superblock.entry_at(lba), bytes)?;
-        for chunk in bytes.chunks_exact(8) {
-            let word = chunk.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-            each(lba, Entry(word));
-            lba += 1;
+        for line in bytes.as_chunks::<8>().0.chunks(LINE) {
+            // Fetches the next entries meanwhile, one line for each that is looked at: a
+            // processor has only about a dozen fetches under way at a time.
+            pm.expect_read(superblock.entry_at(lba + CHUNK as u64), 64);
+            each(lba, line);
+            lba += line.len() as u64;
         }
     }
     Ok(())
 }
 
-/// Reads the whole map.
+/// Calls a function with each sector's entry.
+pub(crate) fn entries(
+    pm: &impl Pm,
+    superblock: &Superblock,
+    mut each: impl FnMut(u64, Entry),
+) -> Result {
+    lines(pm, superblock, |first, line| {
+        for (lba, stored) in (first..).zip(line) {
+            each(lba, Entry::of(*stored));
+        }
+    })
+}
+
+/// What is found in the map beside blocks that one entry names.
+#[derive(Default)]
+struct Findings {
+    usage: Usage,
+    damage: Vec<Damage>,
+    /// Blocks that more than one entry names.
+    twice: BTreeSet<Block>,
+    /// Blocks that a repair which was stopped found to be named twice: where the other entry is
+    /// left, it names the block alone.
+    disputed: BTreeMap<Block, u64>,
+}
+
+impl Findings {
+    /// Counts an entry that names no block of its own. It is kept out of the loop over all
+    /// entries, which has few registers as it is.
+    #[cold]
+    #[inline(never)]
+    fn note(&mut self, lba: u64, entry: Entry, blocks: u64) {
+        match entry.content() {
+            None => match entry.disputed().filter(|block| block.0 < blocks) {
+                Some(block) => {
+                    self.disputed.entry(block).or_insert(lba);
+                    self.damage.push(Damage::Disputed { lba, block });
+                }
+                None => self.damage.push(Damage::Malformed { lba, entry }),
+            },
+            Some(Content::Unwritten) => self.usage.unwritten += 1,
+            Some(Content::Zero) => self.usage.zero += 1,
+            Some(Content::Lost) => self.usage.lost += 1,
+            Some(Content::In(block)) if block.0 >= blocks => {
+                self.damage.push(Damage::OutOfRange { lba, block });
+            }
+            Some(Content::In(block)) => {
+                self.usage.written += 1;
+                self.twice.insert(block);
+            }
+        }
+    }
+}
+
+/// Reads the whole map. `each` is called with the entries of up to eight sectors in a row, as they
+/// are stored.
 pub(crate) fn scan(
     pm: &impl Pm,
     superblock: &Superblock,
-    mut each: impl FnMut(Entry),
+    mut each: impl FnMut(&[[u8; 8]]),
 ) -> Result<Scan> {
-    let mut usage = Usage::default();
-    let mut damage = Vec::new();
-    let mut free = Free::new(superblock.blocks);
-    let mut twice = BTreeSet::new();
-    // Blocks that a repair which was stopped found to be named twice: where the other entry is left,
-    // it names the block alone.
-    let mut disputed = BTreeMap::new();
-    entries(pm, superblock, |lba, entry| {
-        match entry.content() {
-            None => match entry.disputed().filter(|block| block.0 < superblock.blocks) {
-                Some(block) => {
-                    disputed.entry(block).or_insert(lba);
-                    damage.push(Damage::Disputed { lba, block });
-                }
-                None => damage.push(Damage::Malformed { lba, entry }),
-            },
-            Some(Content::Unwritten) => usage.unwritten += 1,
-            Some(Content::Zero) => usage.zero += 1,
-            Some(Content::Lost) => usage.lost += 1,
-            Some(Content::In(block)) if block.0 >= superblock.blocks => {
-                damage.push(Damage::OutOfRange { lba, block });
-            }
-            Some(Content::In(block)) => {
-                usage.written += 1;
-                if !free.mark(block) {
-                    twice.insert(block);
-                }
+    let mut findings = Findings::default();
+    let mut marks = Marks::new(superblock.blocks);
+    lines(pm, superblock, |first, line| {
+        // Sums of a line stay in registers. To add to one in memory takes about as long as all
+        // the rest that is done for an entry, which is why it is done once for a line.
+        let (mut written, mut unwritten) = (0, 0);
+        for (lba, stored) in (first..).zip(line) {
+            let entry = Entry::of(*stored);
+            if entry.block().is_some_and(|block| marks.mark(block)) {
+                written += 1;
+            } else if entry == Entry::UNWRITTEN {
+                unwritten += 1;
+            } else {
+                findings.note(lba, entry, superblock.blocks);
             }
         }
-        each(entry);
+        findings.usage.written += written;
+        findings.usage.unwritten += unwritten;
+        each(line);
     })?;
+    let Findings { usage, mut damage, twice, disputed } = findings;
     if !twice.is_empty() || !disputed.is_empty() {
         // Who had them first is looked up only where somebody had.
         let mut first = disputed.clone();
@@ -184,7 +230,7 @@ pub(crate) fn scan(
             }
         })?;
     }
-    Ok(Scan { usage, damage, free })
+    Ok(Scan { usage, damage, free: marks.rest() })
 }
 
 /// The superblocks of a medium.

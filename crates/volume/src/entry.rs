@@ -50,6 +50,12 @@ impl Entry {
     /// A sector that was never written.
     pub const UNWRITTEN: Self = Self(0);
 
+    /// From its bytes in the map.
+    #[inline]
+    pub(crate) fn of(bytes: [u8; 8]) -> Self {
+        Self(u64::from_le_bytes(bytes))
+    }
+
     /// What it says; `None` for a word that no volume writes.
     #[inline]
     pub fn content(self) -> Option<Content> {

@@ -6,21 +6,12 @@ use crate::entry::Block;
 /// Blocks that were released lately and are taken first: their lines may still be cached.
 const RECENT: usize = 4096;
 
-/// A set of free blocks: a bit for each block, and a stack of recent ones.
+/// Which blocks the map names, while it is read: a bit for each block.
 #[derive(Debug)]
-pub(crate) struct Free {
-    /// Set bits are blocks that are in use, or on the stack, or held by a lane.
-    taken: Vec<u64>,
-    blocks: u64,
-    /// Bits that are not set.
-    left: u64,
-    /// The word of `taken` where the search goes on.
-    cursor: usize,
-    recent: Vec<Block>,
-}
+pub(crate) struct Marks(Vec<u64>);
 
-impl Free {
-    /// All blocks are free.
+impl Marks {
+    /// No block is named.
     pub(crate) fn new(blocks: u64) -> Self {
         let mut taken = vec![0; blocks.div_ceil(64) as usize];
         // Bits behind the last block are never free.
@@ -29,22 +20,43 @@ impl Free {
         {
             *last = u64::MAX << used;
         }
-        Self { taken, blocks, left: blocks, cursor: 0, recent: Vec::new() }
+        Self(taken)
     }
 
-    /// Marks a block as used; false if it was already, or there is no such block.
+    /// Marks a block as used; false if it was already, or there is no such block. It is done for
+    /// each sector of a mount, so nothing is counted here.
     #[inline]
     pub(crate) fn mark(&mut self, block: Block) -> bool {
-        if block.0 >= self.blocks {
-            return false;
+        let bit = 1 << (block.0 % 64);
+        match self.0.get_mut((block.0 / 64) as usize) {
+            Some(word) if *word & bit == 0 => {
+                *word |= bit;
+                true
+            }
+            _ => false,
         }
-        let (word, bit) = ((block.0 / 64) as usize, 1 << (block.0 % 64));
-        let is_new = self.taken[word] & bit == 0;
-        self.taken[word] |= bit;
-        self.left -= u64::from(is_new);
-        is_new
     }
 
+    /// The blocks without a mark are free.
+    pub(crate) fn rest(self) -> Free {
+        let left = self.0.iter().map(|word| u64::from(word.count_zeros())).sum();
+        Free { taken: self.0, left, cursor: 0, recent: Vec::new() }
+    }
+}
+
+/// A set of free blocks: a bit for each block, and a stack of recent ones.
+#[derive(Debug)]
+pub(crate) struct Free {
+    /// Set bits are blocks that are in use, or on the stack, or held by a lane.
+    taken: Vec<u64>,
+    /// Bits that are not set.
+    left: u64,
+    /// The word of `taken` where the search goes on.
+    cursor: usize,
+    recent: Vec<Block>,
+}
+
+impl Free {
     /// Takes a block.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Block> {
@@ -95,8 +107,11 @@ mod tests {
     #[test]
     fn each_block_is_taken_once_and_comes_back() {
         for blocks in [1, 63, 64, 65, 10_000] {
-            let mut free = Free::new(blocks);
-            assert!(free.mark(Block(0)) && !free.mark(Block(0)) && !free.mark(Block(blocks)));
+            let mut marks = Marks::new(blocks);
+            assert!(marks.mark(Block(0)) && !marks.mark(Block(0)));
+            assert!(!marks.mark(Block(blocks)) && !marks.mark(Block(u64::MAX)), "no such block");
+            let mut free = marks.rest();
+            assert_eq!(free.count(), blocks - 1);
             for _ in 0..2 {
                 let taken: BTreeSet<Block> = std::iter::from_fn(|| free.take()).collect();
                 assert_eq!(taken.len() as u64, blocks - 1);

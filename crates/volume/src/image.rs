@@ -55,6 +55,10 @@ impl Pm for Medium {
         each!(self, medium => medium.read(at, bytes))
     }
     #[inline]
+    fn expect_read(&self, at: u64, length: u64) {
+        each!(self, medium => medium.expect_read(at, length));
+    }
+    #[inline]
     fn load(&self, at: u64) -> u64 {
         each!(self, medium => medium.load(at))
     }

@@ -13,7 +13,7 @@ use crate::entry::{Block, Content, Entry};
 use crate::error::{Result, VolumeError};
 use crate::group::Group;
 use crate::pm::{Cpu, Fault, Pm};
-use crate::volume::Volume;
+use crate::volume::{Slot, Volume};
 
 /// The right of one thread to write to a volume. Flushes and unflushed writes of several lanes
 /// are ordered as those of several queues of a disk: a flush covers each write, of whatever lane,
@@ -22,7 +22,9 @@ use crate::volume::Volume;
 pub struct Lane<'v, P: Pm> {
     volume: &'v Volume<P>,
     cpu: Cpu,
-    /// Free blocks that are set aside for this lane.
+    /// What the others are told.
+    slot: &'v Slot,
+    /// Free blocks that are set aside for this lane; the last ones are taken first.
     spare: Vec<Block>,
     /// Replaced blocks: durable entries may still name them.
     replaced: Vec<Block>,
@@ -38,6 +40,7 @@ impl<'v, P: Pm> Lane<'v, P> {
         Self {
             volume,
             cpu,
+            slot: &volume.slots[cpu.0],
             spare: Vec::new(),
             replaced: Vec::new(),
             written: Vec::new(),
@@ -58,6 +61,17 @@ impl<'v, P: Pm> Lane<'v, P> {
         if self.volume.pm.has_fault(Fault::InPlace) && self.overwrite(lba, bytes, fua)? {
             return Ok(());
         }
+        if count == 1 && self.volume.group.is_none() {
+            self.write_one(lba, bytes)?;
+        } else {
+            self.write_batches(lba, bytes)?;
+        }
+        if fua { self.finish() } else { Ok(()) }
+    }
+
+    /// Writes sectors, as many at a time as there may be between two fences.
+    #[inline(never)]
+    fn write_batches(&mut self, lba: u64, bytes: &[u8]) -> Result {
         let size = self.volume.superblock.sector.bytes() as usize;
         let mut lba = lba;
         for part in bytes.chunks(self.volume.batch * size) {
@@ -68,7 +82,7 @@ impl<'v, P: Pm> Lane<'v, P> {
             }
             lba += (part.len() / size) as u64;
         }
-        if fua { self.finish() } else { Ok(()) }
+        Ok(())
     }
 
     /// Makes a range read as zeros, and frees its blocks. Trim and write-zeroes are the same here.
@@ -110,13 +124,41 @@ impl<'v, P: Pm> Lane<'v, P> {
         }
     }
 
+    /// Writes one sector as [`Self::write_direct`] writes several, without lists. The next write
+    /// waits for the exchange, so what is done after that counts most.
+    #[inline]
+    fn write_one(&mut self, lba: u64, bytes: &[u8]) -> Result {
+        let volume = self.volume;
+        let at = volume.superblock.entry_at(lba);
+        // While the data are copied, the entry comes near.
+        volume.pm.expect_exchange(at);
+        self.set_aside(1)?;
+        let Some(&block) = self.spare.last() else {
+            return Err(VolumeError::NoLane(volume.lanes()));
+        };
+        volume.pm.write(self.cpu, volume.superblock.block_at(block.0), bytes)?;
+        // Out of the way of the fence, which gives blocks back.
+        self.spare.pop();
+        if !volume.pm.has_fault(Fault::NoDataFence) {
+            self.fence()?;
+        }
+        let old = self.publish(lba, block);
+        if !volume.pm.has_fault(Fault::NoMapWriteBack) {
+            volume.pm.write_back(self.cpu, at, 8)?;
+        }
+        self.replaced_here().extend(old.block());
+        self.published()
+    }
+
     fn write_direct(&mut self, lba: u64, bytes: &[u8]) -> Result {
         let volume = self.volume;
         let size = volume.superblock.sector.bytes() as usize;
         let count = bytes.len() / size;
-        // While the data are copied, the entries come near.
-        for line in (lba..lba + count as u64).step_by(8) {
+        // While the data are copied, the entries come near, a line of eight at a time.
+        let mut line = lba;
+        while line < lba + count as u64 {
             volume.pm.expect_exchange(volume.superblock.entry_at(line));
+            line = (line | 7) + 1;
         }
         self.set_aside(count)?;
         let first = self.spare.len() - count;
@@ -132,12 +174,31 @@ impl<'v, P: Pm> Lane<'v, P> {
         if !volume.pm.has_fault(Fault::NoDataFence) {
             self.fence()?;
         }
-        for (i, block) in blocks.iter().enumerate() {
-            self.publish(lba + i as u64, *block)?;
+        // Each place in the list has the sector's new block until the exchange; then the list has
+        // the old ones, as far as there were any.
+        let mut replaced = 0;
+        for i in 0..count {
+            if let Some(old) = self.publish(lba + i as u64, blocks[i]).block() {
+                blocks[replaced] = old;
+                replaced += 1;
+            }
         }
+        // Once for all: an exchange waits until write-backs before it are done.
+        if !volume.pm.has_fault(Fault::NoMapWriteBack) {
+            let at = volume.superblock.entry_at(lba);
+            volume.pm.write_back(self.cpu, at, count as u64 * 8)?;
+        }
+        self.replaced_here().extend_from_slice(&blocks[..replaced]);
         blocks.clear();
         self.written = blocks;
         self.published()
+    }
+
+    /// Where blocks go that entries named which are written back, and not durable yet.
+    #[inline]
+    fn replaced_here(&mut self) -> &mut Vec<Block> {
+        let early = self.volume.pm.has_fault(Fault::EarlyReuse);
+        if early { &mut self.spare } else { &mut self.replaced }
     }
 
     fn write_grouped(&mut self, lba: u64, bytes: &[u8]) -> Result {
@@ -173,19 +234,20 @@ impl<'v, P: Pm> Lane<'v, P> {
             }
         }
         for (lba, block) in (lba..).zip(blocks) {
-            self.publish(lba, block)?;
+            let old = self.publish(lba, block);
+            self.replaced(lba, old)?;
         }
         Ok(())
     }
 
-    /// The sector is in this block from now on.
+    /// The sector is in this block from now on; what its entry was until then.
     #[inline]
-    fn publish(&mut self, lba: u64, block: Block) -> Result {
+    fn publish(&self, lba: u64, block: Block) -> Entry {
         let mut entry = self.volume.entry(lba);
         loop {
             let new = entry.next(Content::In(block));
             match self.volume.exchange(self.cpu, lba, entry, new) {
-                Ok(()) => return self.replaced(lba, entry),
+                Ok(()) => return entry,
                 // Another lane was faster; then this write is the later one.
                 Err(now) => entry = now,
             }
@@ -196,10 +258,11 @@ impl<'v, P: Pm> Lane<'v, P> {
     #[inline]
     fn replaced(&mut self, lba: u64, old: Entry) -> Result {
         let volume = self.volume;
-        let early = volume.pm.has_fault(Fault::EarlyReuse);
         if let Some(group) = &volume.group {
             group.changed(lba, old.block());
-            if early && let Some(block) = old.block() {
+            if volume.pm.has_fault(Fault::EarlyReuse)
+                && let Some(block) = old.block()
+            {
                 volume.free().give(block);
             }
             return Ok(());
@@ -207,8 +270,7 @@ impl<'v, P: Pm> Lane<'v, P> {
         if !volume.pm.has_fault(Fault::NoMapWriteBack) {
             volume.pm.write_back(self.cpu, volume.superblock.entry_at(lba), 8)?;
         }
-        let to = if early { &mut self.spare } else { &mut self.replaced };
-        to.extend(old.block());
+        self.replaced_here().extend(old.block());
         Ok(())
     }
 
@@ -222,7 +284,7 @@ impl<'v, P: Pm> Lane<'v, P> {
             // Nobody could make this lane's writes durable but itself.
             return self.fence();
         }
-        self.volume.slots[self.cpu.0].unfenced.store(true, Ordering::Release);
+        self.slot.unfenced.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -236,14 +298,23 @@ impl<'v, P: Pm> Lane<'v, P> {
     /// Entries that this lane stored are durable, so what they replaced is free.
     #[inline]
     fn after_fence(&mut self) {
-        self.volume.slots[self.cpu.0].unfenced.store(false, Ordering::Release);
-        self.spare.append(&mut self.replaced);
+        self.slot.unfenced.store(false, Ordering::Release);
+        // Mostly it is one; to append the list would be a call that copies memory.
+        for &block in &self.replaced {
+            self.spare.push(block);
+        }
+        self.replaced.clear();
         if self.spare.len() > self.volume.batch {
-            // Other lanes may need them.
-            let mut free = self.volume.free();
-            for block in self.spare.drain(self.volume.batch..) {
-                free.give(block);
-            }
+            self.give_back();
+        }
+    }
+
+    /// Other lanes may need what is more than a batch.
+    #[cold]
+    fn give_back(&mut self) {
+        let mut free = self.volume.free();
+        for block in self.spare.drain(self.volume.batch..) {
+            free.give(block);
         }
     }
 
@@ -253,9 +324,11 @@ impl<'v, P: Pm> Lane<'v, P> {
     /// two batches of every lane.
     #[inline]
     fn set_aside(&mut self, count: usize) -> Result {
-        if self.spare.len() >= count {
-            return Ok(());
-        }
+        if self.spare.len() >= count { Ok(()) } else { self.take_free(count) }
+    }
+
+    #[cold]
+    fn take_free(&mut self, count: usize) -> Result {
         let mut free = self.volume.free();
         while self.spare.len() < count {
             match free.take() {
@@ -282,7 +355,7 @@ impl<P: Pm> Drop for Lane<'_, P> {
     fn drop(&mut self) {
         // What cannot be fenced stays out of use until the next mount.
         // Nor can another thread that takes the lane fence what this one has stored.
-        let unfenced = self.volume.slots[self.cpu.0].unfenced.load(Ordering::Acquire);
+        let unfenced = self.slot.unfenced.load(Ordering::Acquire);
         let fenced = self.replaced.is_empty() && !unfenced;
         if fenced || self.volume.pm.fence(self.cpu).is_ok() {
             self.after_fence();

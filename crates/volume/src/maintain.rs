@@ -104,7 +104,7 @@ pub fn repair(pm: &impl Pm, mark_lost: bool) -> Result<Repaired> {
     for lba in shared {
         let mut bytes = [0; 8];
         pm.read(current.entry_at(lba), &mut bytes)?;
-        let entry = Entry(u64::from_le_bytes(bytes));
+        let entry = Entry::of(bytes);
         if entry.block().is_some() {
             pm.write(CPU, current.entry_at(lba), &entry.dispute().0.to_le_bytes())?;
         }

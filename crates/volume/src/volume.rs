@@ -26,6 +26,10 @@ pub struct Mount {
     pub lanes: Option<usize>,
 }
 
+/// Bytes of a sector that are fetched while one before it is copied. The processor itself fetches
+/// the rest of a larger one when it sees that they are read in order.
+const FETCHED: u64 = 512;
+
 /// What a lane tells the others. On a cache line of its own: it is written with each write.
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -63,9 +67,9 @@ impl<P: Pm> Volume<P> {
         let superblocks = Superblocks::read(&pm)?;
         let superblock = superblocks.current;
         let mut kept = pm.is_grouped().then(|| Vec::with_capacity(superblock.sectors as usize));
-        let scan = scan(&pm, &superblock, |entry| {
+        let scan = scan(&pm, &superblock, |line| {
             if let Some(kept) = &mut kept {
-                kept.push(entry);
+                kept.extend(line.iter().map(|stored| Entry::of(*stored)));
             }
         })?;
         if !how.read_only {
@@ -275,54 +279,95 @@ impl<P: Pm> Volume<P> {
         }
     }
 
-    /// What a sector holds, or why that is not known.
+    /// Reads whole sectors. Each is as one write left it; a range is not read at one moment.
+    ///
+    /// Of small sectors in any order, a processor can begin to fetch the next while it waits for
+    /// this one only if few instructions are between, some two hundred. So the size of a sector is
+    /// a constant below, and what is the same for all sectors is looked at once.
     #[inline]
-    fn content(&self, lba: u64, entry: Entry) -> Result<Content> {
-        match entry.content() {
-            Some(Content::In(Block(block))) if block >= self.superblock.blocks => {
-                Err(VolumeError::Lost(lba))
-            }
-            None | Some(Content::Lost) => Err(VolumeError::Lost(lba)),
-            Some(content) => Ok(content),
+    pub fn read(&self, lba: u64, bytes: &mut [u8]) -> Result {
+        match self.superblock.sector {
+            SectorSize::B512 => self.read_sectors::<512>(lba, bytes),
+            SectorSize::B4096 => self.read_sectors::<4096>(lba, bytes),
         }
     }
 
-    /// Reads whole sectors. Each is as one write left it; a range is not read at one moment.
     #[inline]
-    pub fn read(&self, lba: u64, bytes: &mut [u8]) -> Result {
-        self.check_range(lba, self.sectors_of(bytes.len())?)?;
-        let size = self.superblock.sector.bytes() as usize;
-        for (lba, sector) in (lba..).zip(bytes.chunks_exact_mut(size)) {
+    fn read_sectors<const SIZE: usize>(&self, lba: u64, bytes: &mut [u8]) -> Result {
+        let length = bytes.len();
+        let (sectors, []) = bytes.as_chunks_mut::<SIZE>() else {
+            return Err(VolumeError::Unaligned { length, sector: SIZE as u32 });
+        };
+        let count = sectors.len() as u64;
+        self.check_range(lba, count)?;
+        if !self.unreadable.is_empty()
+            && let Some((&lba, &damage)) = self.unreadable.range(lba..lba + count).next()
+        {
+            return Err(VolumeError::Unreadable { lba, damage });
+        }
+        if let [sector] = sectors {
+            return self.read_sector(lba, sector);
+        }
+        self.read_run(lba, sectors)
+    }
+
+    /// Reads some sectors in a row; the first bytes of one come near while another is copied.
+    #[inline(never)]
+    fn read_run<const SIZE: usize>(&self, lba: u64, sectors: &mut [[u8; SIZE]]) -> Result {
+        // Copying a small one takes less time than to wait for the next.
+        let ahead = if SIZE < 4096 { 2 } else { 1 };
+        let end = lba + sectors.len() as u64;
+        for next in lba + 1..end.min(lba + ahead) {
+            self.expect_read(next);
+        }
+        let mut lba = lba;
+        for sector in sectors {
+            if end - lba > ahead {
+                self.expect_read(lba + ahead);
+            }
             self.read_sector(lba, sector)?;
+            lba += 1;
         }
         Ok(())
     }
 
+    /// A sector will be read soon.
     #[inline]
-    fn read_sector(&self, lba: u64, bytes: &mut [u8]) -> Result {
-        if !self.unreadable.is_empty()
-            && let Some(&damage) = self.unreadable.get(&lba)
+    fn expect_read(&self, lba: u64) {
+        if let Some(Block(block)) = self.entry(lba).block()
+            && block < self.superblock.blocks
         {
-            return Err(VolumeError::Unreadable { lba, damage });
+            self.pm.expect_read(self.superblock.block_at(block), FETCHED);
         }
+    }
+
+    #[inline]
+    fn read_sector<const SIZE: usize>(&self, lba: u64, bytes: &mut [u8; SIZE]) -> Result {
         let mut entry = self.entry(lba);
-        loop {
-            match self.content(lba, entry)? {
-                Content::In(Block(block)) => {
-                    self.pm.read(self.superblock.block_at(block), bytes)?;
-                    // While the entry stays, its block is not given to another write. The
-                    // sequence number tells an entry that came back from one that stayed.
-                    let now = self.entry(lba);
-                    if now == entry {
-                        return Ok(());
-                    }
-                    entry = now;
-                }
-                Content::Unwritten | Content::Zero | Content::Lost => {
-                    bytes.fill(0);
-                    return Ok(());
-                }
+        while let Some(Block(block)) = entry.block()
+            && block < self.superblock.blocks
+        {
+            self.pm.read(self.superblock.data + block * SIZE as u64, bytes)?;
+            // While the entry stays, its block is not given to another write. The sequence number
+            // tells an entry that came back from one that stayed.
+            let now = self.entry(lba);
+            if now == entry {
+                return Ok(());
             }
+            entry = now;
+        }
+        Self::read_nothing(lba, entry, bytes)
+    }
+
+    /// Reads a sector that is in no block: zeros, unless something was lost.
+    #[inline(never)]
+    fn read_nothing(lba: u64, entry: Entry, bytes: &mut [u8]) -> Result {
+        match entry.content() {
+            Some(Content::Unwritten | Content::Zero) => {
+                bytes.fill(0);
+                Ok(())
+            }
+            None | Some(Content::Lost | Content::In(_)) => Err(VolumeError::Lost(lba)),
         }
     }
 

@@ -557,6 +557,33 @@ fn a_flush_covers_what_a_lane_wrote_that_is_gone() {
     assert_eq!(bytes, [7; 4 * 512]);
 }
 
+/// An exchange waits until the write-backs before it are done, which takes as long as the data do.
+#[test]
+fn a_write_of_several_sectors_fences_once_and_writes_their_entries_back_at_once() {
+    let events = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let into = std::sync::Arc::clone(&events);
+    let hooked =
+        made(49_152, SectorSize::B512).with_hook(std::sync::Arc::new(move |_, _, event| {
+            into.lock().unwrap().push(event);
+            Ok(())
+        }));
+    let volume = Volume::mount(hooked, Mount::default()).unwrap();
+    let mut lane = volume.lane().unwrap();
+    let mut written = |lba, count: usize| {
+        events.lock().unwrap().clear();
+        lane.write(lba, &vec![7; count * 512], false).unwrap();
+        std::mem::take(&mut *events.lock().unwrap())
+    };
+    for round in 0..2 {
+        for count in [1, 2, 9] {
+            let data = std::iter::repeat_n(Event::Write, count).chain([Event::Fence]);
+            let entries = std::iter::repeat_n(Event::Exchange, count).chain([Event::WriteBack]);
+            let expected: Vec<_> = data.chain(entries).collect();
+            assert_eq!(written(5, count), expected, "{count} sectors, round {round}");
+        }
+    }
+}
+
 /// A server that ends flushes while its clients still hold all lanes.
 #[test]
 fn a_flush_without_a_lane_covers_all_lanes() {

@@ -10,14 +10,14 @@ use terrace_sim::reproduce::{DapperConfig, DapperTable, dapper};
 use terrace_sim::workload::suite::{STAND_INS, StandIn};
 use terrace_volume::SectorSize;
 use terrace_volume_bench::files::{self, Took, Work, Workloads};
-use terrace_volume_bench::{Order, Plan, Row, Section, Served, Suite, Way, served};
+use terrace_volume_bench::{Load, Order, Plan, Row, Section, Served, Suite, Way, served};
 
 use super::recording;
 use crate::args::{one_of, whole};
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
-use crate::volume::{Place, spread};
+use crate::volume::{Place, scaling, spread};
 
 /// Dapper: memory by demand in simulation (Figures 1-4, 10-14), its volume on this machine.
 ///
@@ -76,6 +76,18 @@ pub(super) struct DapperArgs {
 /// The least size of the files: with less there is no volume that could be measured.
 const LEAST: Bytes = Bytes::mib(1);
 
+/// Requests that servers have at a time: one, several of one client, one of each of several.
+const LOADS: [Load; 4] = [
+    Load { clients: 1, depth: 1 },
+    Load { clients: 1, depth: 4 },
+    Load { clients: 1, depth: 16 },
+    Load { clients: 4, depth: 1 },
+];
+
+/// Where the kernel's own driver for the task is measured: this machine's may not have it.
+const BTT: &str =
+    "BTT, the kernel's block translation table: in an emulated guest, by `make bench-btt`\n";
+
 /// A part of the evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
@@ -83,7 +95,7 @@ enum Part {
     Memory,
     /// Figure 15: sizes, orders and threads.
     Volume,
-    /// Figure 15 through servers, one request at a time.
+    /// Figure 15 through servers: clients, and requests under way of each.
     Served,
     /// Figure 16: file systems.
     Files,
@@ -201,7 +213,7 @@ impl DapperArgs {
                 size,
                 bytes: vec![4096, 65_536],
                 orders: vec![Order::Random, Order::Sequential],
-                clients: vec![1, 4],
+                loads: LOADS.to_vec(),
                 plan: Plan { processor_time: false, ..plan },
                 terrace: terrace.clone(),
                 peers: true,
@@ -286,6 +298,11 @@ fn render(document: &Document) -> String {
             section.sector
         );
         text += &figure_15(&section.rows);
+        let scaled = by_clock(&section.rows);
+        if !scaled.is_empty() {
+            text += "the same by the clock, GB/s of all threads, and how many times one thread's\n";
+            text += &output::table(CLOCKED, &scaled);
+        }
         for missing in &section.missing {
             text += &format!("left out: {missing}\n");
         }
@@ -296,8 +313,8 @@ fn render(document: &Document) -> String {
                  slightly more than PMBD\n\n";
     }
     if let Some(served) = &document.served {
-        text +=
-            "Figure 15 through servers, one request of each client at a time: the median in µs\n";
+        text += "Figure 15 through servers: the median of a request in µs; depth: requests of each \
+                 client that are under way at a time\n";
         text += &servers(&served.rows);
         for missing in &served.missing {
             text += &format!("left out: {missing}\n");
@@ -307,7 +324,10 @@ fn render(document: &Document) -> String {
     if !document.files.is_empty() {
         text += "Figure 16: ext4 on a loop device, seconds\n";
         text += &figure_16(&document.files);
-        text += "paper: the time of PMBD, less that of Dapper, on F2FS\n";
+        text += "paper: how much less time Dapper takes than PMBD, on F2FS\n";
+    }
+    if !document.volume.is_empty() || !document.files.is_empty() {
+        text += BTT;
     }
     for missing in &document.files_missing {
         text += &format!("left out: {missing}\n");
@@ -370,7 +390,7 @@ fn servers(rows: &[Row]) -> String {
         let ratio = row.p50_us.zip(kit.and_then(|kit| kit.p50_us));
         let faster = kit.map(|kit| row.per_second.median / kit.per_second.median);
         lines.push([
-            order(row),
+            format!("{}, {}", order(row), row.job.depth),
             row.target.clone(),
             row.p50_us.map_or("-".into(), |time| spread(time, 1.0, 1)),
             ratio.map_or("-".into(), |(one, kit)| format!("{:.2}", one.median / kit.median)),
@@ -378,18 +398,51 @@ fn servers(rows: &[Row]) -> String {
             faster.map_or("-".into(), |ratio| format!("{ratio:.2}")),
         ]);
     }
-    let head =
-        ["size, order, clients", "server", "p50", "of nbdkit", "thousands/s", "rate of nbdkit"];
+    let head = [
+        "size, order, clients, depth",
+        "server",
+        "p50",
+        "of nbdkit",
+        "thousands/s",
+        "rate of nbdkit",
+    ];
     output::table(head, &lines)
+}
+
+/// The head of the table of [`by_clock`].
+const CLOCKED: [&str; 5] =
+    ["size, order, threads", "memcpy", "libpmemblk", "volume, each durable", "volume"];
+
+/// Rates of several threads by the clock, beside those of one.
+fn by_clock(rows: &[Row]) -> Vec<[String; 5]> {
+    let mut lines = Vec::new();
+    for jobs in rows.chunk_by(|a, b| a.job == b.job).filter(|jobs| jobs[0].job.threads > 1) {
+        let cell = |name: &str| {
+            let row = jobs.iter().find(|row| row.target.starts_with(name));
+            let told = row.and_then(|row| {
+                let rate = row.per_second_by_clock.median * row.job.bytes as f64 / 1e9;
+                Some(format!("{rate:.2} ({:.2})", scaling(row, rows)?))
+            });
+            told.unwrap_or("-".into())
+        };
+        lines.push([
+            order(&jobs[0]),
+            cell("memcpy"),
+            cell("libpmemblk"),
+            cell("volume, durable on return"),
+            cell("volume, durable at flush"),
+        ]);
+    }
+    lines
 }
 
 fn figure_16(rows: &[Took]) -> String {
     let mut lines = Vec::new();
     for works in rows.chunk_by(|a, b| a.work == b.work) {
         let (name, paper) = match works[0].work {
-            Work::Untar => ("untar", "11.9 %"),
-            Work::Tar => ("tar", "5.8 %"),
-            Work::Orders => ("orders (for tpcc)", "8.3 %"),
+            Work::Untar => ("untar", "11.9 % less"),
+            Work::Tar => ("tar", "5.8 % less"),
+            Work::Orders => ("orders (for tpcc)", "8.3 % less"),
         };
         let ours = works[0].seconds.median;
         for took in works {
@@ -398,9 +451,88 @@ fn figure_16(rows: &[Took]) -> String {
                 took.device.clone(),
                 spread(took.seconds, 1.0, 3),
                 format!("{:.2}", ours / took.seconds.median),
+                less(ours, took.seconds.median),
                 paper.to_owned(),
             ]);
         }
     }
-    output::table(["work", "device", "seconds", "volume's time of it", "paper"], &lines)
+    let head = ["work", "device", "seconds", "volume's time of it", "volume takes", "paper"];
+    output::table(head, &lines)
+}
+
+/// By how much a time differs from another one, as the paper says it.
+fn less(time: f64, other: f64) -> String {
+    let share = (1.0 - time / other) * 100.0;
+    format!("{:.1} % {}", share.abs(), if share < 0.0 { "more" } else { "less" })
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_volume_bench::{Job, Spread};
+
+    use super::*;
+
+    fn exactly(value: f64) -> Spread {
+        Spread { median: value, low: value, high: value }
+    }
+
+    fn row(target: &str, threads: usize, depth: usize, by_clock: f64) -> Row {
+        let (way, order) = (Way::Read, Order::Random);
+        let job = Job { way, order, bytes: 1000, threads, depth };
+        let (per_second, per_second_by_clock) = (exactly(5e6), exactly(by_clock));
+        let p50_us = Some(exactly(2.0));
+        Row { target: target.into(), job, per_second, per_second_by_clock, p50_us }
+    }
+
+    /// Times of processors that are added up do not show whether threads disturb each other.
+    #[test]
+    fn several_threads_are_told_by_the_clock_beside_one() {
+        let flush = "volume, durable at flush";
+        let rows = [row("memcpy", 1, 1, 8e6), row(flush, 1, 1, 2e6), row(flush, 2, 1, 3e6)];
+        let lines = by_clock(&rows);
+        assert_eq!(lines.len(), 1, "one thread is beside itself");
+        assert_eq!(lines[0].join("; "), "1000 B, random read, 2; -; -; -; 3.00 (1.50)");
+    }
+
+    /// One request at a time says nothing of a server that answers several at once.
+    #[test]
+    fn servers_are_told_by_their_clients_and_the_depth_of_each() {
+        let text = servers(&[row("nbdkit memory", 4, 1, 1e6), row("nbdkit memory", 1, 16, 1e6)]);
+        assert!(text.contains("1000 B, random read, 4, 1 "), "{text}");
+        assert!(text.contains("1000 B, random read, 1, 16 "), "{text}");
+        let mut depths = LOADS.map(|load| (load.clients, load.depth));
+        depths.sort_unstable();
+        assert_eq!(depths, [(1, 1), (1, 4), (1, 16), (4, 1)]);
+    }
+
+    #[test]
+    fn times_of_figure_16_stand_beside_the_papers_as_it_says_them() {
+        let took = |device: &str, seconds| Took {
+            work: Work::Tar,
+            device: device.into(),
+            seconds: exactly(seconds),
+        };
+        let rows = [took("volume as FUSE file", 3.0), took("raw", 4.0), took("loop", 2.0)];
+        let text = figure_16(&rows);
+        let ends = |end: &str| text.lines().any(|line| line.ends_with(end));
+        assert!(ends("25.0 % less  5.8 % less"), "{text}");
+        assert!(ends("50.0 % more  5.8 % less"), "{text}");
+    }
+
+    #[test]
+    fn where_btt_is_measured_is_said() {
+        let took = Took { work: Work::Tar, device: "raw".into(), seconds: exactly(1.0) };
+        let document = Document {
+            paper: "",
+            size: Bytes(1),
+            rounds: 1,
+            turn_ns: 1,
+            memory: None,
+            volume: Vec::new(),
+            served: None,
+            files: vec![took],
+            files_missing: Vec::new(),
+        };
+        assert!(render(&document).contains("`make bench-btt`"));
+    }
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use serde::Serialize;
 use terrace_core::{Bytes, Nanos};
 use terrace_volume::{Durability, SectorSize, VolumeError};
-use terrace_volume_bench::{Order, Plan, Row, Section, Served, Spread, Suite, Way, served};
+use terrace_volume_bench::{
+    Job, Load, Order, Plan, Row, Section, Served, Spread, Suite, Way, served,
+};
 
 use crate::failure::Failure;
 use crate::output;
@@ -66,6 +68,12 @@ pub(crate) struct Args {
     /// Also one request at a time through servers: NBD, and the file (FUSE, root).
     #[arg(long)]
     served: bool,
+
+    /// Requests of the one client that are under way at a time, with --served; 1 if not given. With
+    /// more than one only servers of network block devices are measured.
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', requires = "served",
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    depth: Vec<u32>,
 }
 
 /// What was measured, as a document.
@@ -130,7 +138,7 @@ impl Args {
                 size: self.size,
                 bytes: vec![4096],
                 orders: vec![Order::Random],
-                clients: vec![1],
+                loads: self.loads(),
                 plan: Plan { processor_time: false, ..plan },
                 terrace,
                 peers: self.peers,
@@ -154,6 +162,12 @@ impl Args {
         output::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
+
+    /// Clients and their requests under way, for servers.
+    fn loads(&self) -> Vec<Load> {
+        let depths = if self.depth.is_empty() { &[1][..] } else { &self.depth };
+        depths.iter().map(|depth| Load { clients: 1, depth: *depth as usize }).collect()
+    }
 }
 
 fn render(measured: &Measured) -> String {
@@ -171,14 +185,16 @@ fn render(measured: &Measured) -> String {
         text += "\n";
     }
     if let Some(served) = &measured.served {
-        text += "4096 B, any order, one request at a time\n";
+        text += "4096 B, any order, one client; depth: its requests under way at a time\n";
         text += &latency(&served.rows);
         text += &missing(&served.missing);
     }
     text
 }
 
-/// Operations for each second of processor time, and the ratio to libpmemblk.
+/// Operations for each second of processor time, and the ratio to libpmemblk; and by the clock,
+/// with the ratio to one thread: times of a processor that are added up do not show whether threads
+/// disturb each other.
 fn throughput(rows: &[Row]) -> String {
     let line = |row: &Row| {
         let peer = rows.iter().find(|peer| peer.job == row.job && peer.target == "libpmemblk");
@@ -191,10 +207,30 @@ fn throughput(rows: &[Row]) -> String {
             peer.map_or("-".into(), |peer| {
                 format!("{:.2}", row.per_second.median / peer.per_second.median)
             }),
+            spread(row.per_second_by_clock, 1e-3, 0),
+            scaling(row, rows).map_or("-".into(), |ratio| format!("{ratio:.2}")),
         ]
     };
     let lines: Vec<_> = rows.iter().map(line).collect();
-    output::table(["what", "way", "threads", "thousands/s", "GB/s", "of libpmemblk"], &lines)
+    let head = [
+        "what",
+        "way",
+        "threads",
+        "thousands/s",
+        "GB/s",
+        "of libpmemblk",
+        "by the clock",
+        "of one thread",
+    ];
+    output::table(head, &lines)
+}
+
+/// By the clock, how many times as much as one thread several do; `None` if there is no row of one.
+pub(crate) fn scaling(row: &Row, rows: &[Row]) -> Option<f64> {
+    let job = Job { threads: 1, ..row.job };
+    let is_one = |other: &&Row| other.target == row.target && other.job == job;
+    let one = rows.iter().find(is_one).filter(|_| row.job.threads > 1)?;
+    Some(row.per_second_by_clock.median / one.per_second_by_clock.median)
 }
 
 fn latency(rows: &[Row]) -> String {
@@ -204,12 +240,18 @@ fn latency(rows: &[Row]) -> String {
         [
             row.target.clone(),
             way(row.job.way).to_owned(),
+            row.job.depth.to_string(),
             row.p50_us.map_or("-".into(), |time| spread(time, 1.0, 1)),
             ratio.map_or("-".into(), |(ours, peer)| format!("{:.2}", ours.median / peer.median)),
+            spread(row.per_second, 1e-3, 1),
+            peer.map_or("-".into(), |peer| {
+                format!("{:.2}", row.per_second.median / peer.per_second.median)
+            }),
         ]
     };
     let lines: Vec<_> = rows.iter().map(line).collect();
-    output::table(["what", "way", "p50 µs", "of nbdkit"], &lines)
+    let head = ["what", "way", "depth", "p50 µs", "of nbdkit", "thousands/s", "times nbdkit's"];
+    output::table(head, &lines)
 }
 
 fn missing(missing: &[String]) -> String {
@@ -227,4 +269,28 @@ fn way(way: Way) -> &'static str {
 pub(crate) fn spread(spread: Spread, times: f64, digits: usize) -> String {
     let [median, low, high] = [spread.median, spread.low, spread.high].map(|value| value * times);
     format!("{median:.digits$} ({low:.digits$} to {high:.digits$})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(target: &str, threads: usize, by_clock: f64) -> Row {
+        let spread = |value| Spread { median: value, low: value, high: value };
+        let (way, order) = (Way::Read, Order::Random);
+        let job = Job { way, order, bytes: 512, threads, depth: 1 };
+        let (per_second, per_second_by_clock) = (spread(9e6), spread(by_clock));
+        Row { target: target.into(), job, per_second, per_second_by_clock, p50_us: None }
+    }
+
+    /// Two threads on one processor do no more than one, whatever each does in its own time.
+    #[test]
+    fn threads_are_compared_by_the_clock_with_one_of_the_same_kind() {
+        let rows = [row("a", 1, 2e6), row("b", 1, 1e6), row("a", 2, 3e6), row("c", 2, 3e6)];
+        let scaled: Vec<_> = rows.iter().map(|row| scaling(row, &rows)).collect();
+        assert_eq!(scaled, [None, None, Some(1.5), None]);
+        let text = throughput(&rows);
+        let is_told = |line: &str| line.contains("3000 (3000 to 3000)") && line.ends_with(" 1.50");
+        assert!(text.lines().any(is_told), "{text}");
+    }
 }

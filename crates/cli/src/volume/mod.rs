@@ -18,7 +18,7 @@ mod info;
 mod place;
 mod serve;
 
-pub(crate) use self::bench::spread;
+pub(crate) use self::bench::{scaling, spread};
 pub(crate) use self::place::Place;
 
 use std::io;

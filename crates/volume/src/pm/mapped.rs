@@ -81,8 +81,8 @@ impl Mapped {
 
     #[inline]
     fn check(&self, at: u64, length: usize) -> Result<*mut u8> {
-        let end = usize::try_from(at).ok().and_then(|at| at.checked_add(length));
-        if end.is_none_or(|end| end > self.length) {
+        let most = self.length.checked_sub(length);
+        if most.is_none_or(|most| at > most as u64) {
             let (lba, count) = (at, length as u64);
             return Err(VolumeError::OutOfRange { lba, count, sectors: self.length as u64 });
         }
@@ -152,10 +152,21 @@ impl Pm for Mapped {
     }
 
     #[inline]
+    fn expect_read(&self, at: u64, length: u64) {
+        let end = at.saturating_add(length).min(self.length as u64);
+        let mut at = at;
+        while at < end {
+            // SAFETY: it lies inside of the mapping.
+            stores::prefetch(unsafe { self.base.add(at as usize) });
+            at += 64;
+        }
+    }
+
+    #[inline]
     fn expect_exchange(&self, at: u64) {
         if at < self.length as u64 {
             // SAFETY: it lies inside of the mapping.
-            stores::prefetch(unsafe { self.base.add(at as usize) });
+            stores::prefetch_changed(unsafe { self.base.add(at as usize) });
         }
     }
 

@@ -115,6 +115,9 @@ pub trait Pm: Send + Sync {
     /// Reads bytes as they are visible now. They may be changing meanwhile.
     fn read(&self, at: u64, bytes: &mut [u8]) -> Result;
 
+    /// Bytes will be read soon: a hint, for media where their lines are far away.
+    fn expect_read(&self, _at: u64, _length: u64) {}
+
     /// Reads an entry. Whoever reads a new one sees what was written before it was exchanged.
     fn load(&self, at: u64) -> u64;
 

@@ -46,6 +46,8 @@ pub(crate) struct Trial {
     pub(crate) threads: Vec<Vec<Op>>,
     pub(crate) fault: Option<Fault>,
     pub(crate) grouped: bool,
+    /// Spare blocks for each lane. It writes half as many sectors between two fences.
+    pub(crate) spare: u64,
     /// Whether blocks hold zeros at first. Then few words of a write differ from what is there,
     /// and all states can be tried.
     pub(crate) clean: bool,
@@ -63,15 +65,16 @@ pub(crate) struct Tried {
     pub(crate) sampled: u64,
 }
 
-fn layout(lanes: u64) -> Superblock {
+fn layout(spare: u64) -> Superblock {
+    let blocks = SECTORS + spare;
     Superblock {
         uuid: uuid_of(1),
         sector: SectorSize::B512,
         sectors: SECTORS,
-        blocks: SECTORS + lanes * 2,
+        blocks,
         map: 4096,
         data: 8192,
-        total: 8192 + ((SECTORS + lanes * 2) * 512).next_multiple_of(4096) + 4096,
+        total: 8192 + (blocks * 512).next_multiple_of(4096) + 4096,
         generation: 1,
     }
 }
@@ -250,7 +253,7 @@ fn check(
 
 /// Makes a volume that is to be crashed.
 fn prepared(trial: &Trial, lanes: u64) -> Simulated {
-    let layout = layout(lanes);
+    let layout = layout(lanes * trial.spare);
     let medium = Simulated::new(layout.total).with_faults(trial.fault);
     let medium = if trial.grouped { medium.grouped() } else { medium };
     create(&medium, &layout, false).unwrap();

@@ -12,19 +12,22 @@ fn trial(threads: Vec<Vec<Op>>, seed: u64) -> Trial {
         threads,
         fault: None,
         grouped: false,
+        spare: 2,
         clean: !seed.is_multiple_of(4),
         budget: 300,
         seed,
     }
 }
 
-/// Random programs: by turns of one to three threads, on memory and on a file. On a file there is
-/// one thread: others would wait for a commit's lock, and it for its turn.
+/// Random programs: by turns of one to three threads, on memory and on a file, with writes of one
+/// sector between two fences and of three. On a file there is one thread: others would wait for a
+/// commit's lock, and it for its turn.
 fn random(seed: u64, fault: Option<Fault>) -> Trial {
     let grouped = seed % 7 == 3;
     let threads = if grouped { 1 } else { 1 + (seed % 3) as usize };
     let steps = [8, 4, 3][threads - 1];
-    Trial { fault, grouped, ..trial(random_threads(threads, steps, seed), seed) }
+    let spare = if seed % 5 == 2 { 6 } else { 2 };
+    Trial { fault, grouped, spare, ..trial(random_threads(threads, steps, seed), seed) }
 }
 
 fn sum(total: &mut Tried, tried: Tried) {
@@ -76,6 +79,20 @@ fn every_state_of_small_programs() {
 fn each_mistake_is_found() {
     for fault in Fault::ALL {
         let found = (0..400).find(|seed| run(&random(*seed, Some(fault))).1.is_some());
+        assert!(found.is_some(), "{fault:?} was not found");
+    }
+}
+
+/// The entries of one write are exchanged one after the other, and written back together.
+#[test]
+fn each_mistake_is_found_where_several_sectors_are_written_between_two_fences() {
+    use Fault::{EarlyReuse, NoDataFence, NoMapWriteBack, OwnLaneFlush, TwoStoreMap};
+    let run = |seed, fault| run(&Trial { spare: 6, ..random(seed, fault) }).1;
+    for seed in 0..30 {
+        assert_eq!(run(seed, None), None, "seed {seed}");
+    }
+    for fault in [EarlyReuse, NoDataFence, NoMapWriteBack, OwnLaneFlush, TwoStoreMap] {
+        let found = (0..400).find(|seed| run(*seed, Some(fault)).is_some());
         assert!(found.is_some(), "{fault:?} was not found");
     }
 }
