@@ -565,6 +565,45 @@ fn pages_of_a_closed_file_leave_and_come_back_when_it_is_opened() {
     }
 }
 
+/// KLOCs places the program's pages before the kernel's (section 4.2.2): a file that is in use, and was
+/// there first, does not keep them out of the fast memory.
+#[test]
+fn pages_of_the_program_come_before_those_of_open_files() {
+    use terrace_sim::kernel::Class;
+
+    let file = 0;
+    for (strategy, comes) in
+        [(Tiering::Klocs, true), (Tiering::KlocsGuarded, true), (Tiering::Naive, false)]
+    {
+        let policy = strategy.build(&StrategyConfig::new(1, 250));
+        let mut kernel = Kernel::new(&config(Detail::Placement), policy, 1, 40).expect("it fits");
+        make(&mut kernel, &[Call::Create { file }]);
+        // More than the fast memory holds.
+        for offset in (0..1 << 20).step_by(65536) {
+            make(&mut kernel, &[Call::Write { file, offset, bytes: 65536 }]);
+        }
+        let use_both = |kernel: &mut Kernel, rounds: u32| {
+            for n in 0..rounds {
+                let offset = u64::from(n * 7 % 256) * 4096;
+                let touch = Call::Touch { page: n % 40, lines: 16, store: true };
+                let read = Call::Read { file, offset, bytes: 4096 };
+                let compute = Call::Compute { time: terrace_core::Nanos::micros(20) };
+                make(kernel, &[touch, read, compute]);
+            }
+        };
+        use_both(&mut kernel, 8000);
+        let before = kernel.counts().clone();
+        use_both(&mut kernel, 400);
+        let counts = kernel.counts().since(&before);
+        let [fast, slow] = [0, 1].map(|tier| counts.class(Class::Program).misses[tier]);
+        assert!(fast + slow > 0, "{strategy}: they are not in the last-level cache");
+        assert_eq!(slow == 0, comes, "{strategy}: {slow} misses in slow memory, {fast} in fast");
+        let demoted = kernel.counts().class(Class::PageCache).demoted;
+        assert_eq!(demoted > 0, comes, "{strategy}: {demoted} pages of the file left");
+        kernel.audit().expect("the books are right");
+    }
+}
+
 /// Counts of objects are those that the tool counted on a running kernel
 /// (`crates/kloc/data/linux-6.18-ext4-journal.toml`).
 #[test]
