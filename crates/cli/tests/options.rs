@@ -543,7 +543,7 @@ const VERBS: &[Verb] = &[
                     // It takes a longer one until pages move.
                     (&["--economist"], Elsewhere("traces.rs")),
                     (&["--fast"], Differs),
-                    // Its calls are none.
+                    // It has no calls.
                     (&["--costs"], Another),
                     (&["--partial"], Elsewhere("traces.rs")),
                     (&["--format"], Exits(2)),
@@ -2019,14 +2019,15 @@ fn decisions_of_a_recording_are_chosen_by_process() {
     }
     let bench = Bench::new();
     bench.record();
-    let decisions = |option: &str| {
-        let answer = bench.ask(&words("why", &[&["--json", "--last=1", option, "live.record"]]));
+    let decisions = |options: &[&str]| {
+        let answer = bench.ask(&words("why", &[&["--json", "--last=1", "live.record"], options]));
         let decisions = answer.field("/decisions");
         decisions.unwrap_or_else(|| panic!("{answer:?}"))
     };
-    let last = decisions("--class=demote");
+    let last = decisions(&[]);
     let process = last[0]["process"].as_u64().unwrap_or_else(|| panic!("{last}"));
-    let found = decisions(&format!("--process={process}"));
+    let option = format!("--process={process}");
+    let found = decisions(&[option.as_str()]);
     assert_eq!(found[0]["process"].as_u64(), Some(process), "{found}");
     let other = bench.ask(&words("why", &[&["--process=1", "live.record"]]));
     assert_eq!(other.code, Some(2), "{other:?}");
