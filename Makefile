@@ -86,6 +86,7 @@ test-long: ## The same for hours: more repetitions, more fuzzing, both policies.
 	@$(MAKE) --no-print-directory build
 	@$(MAKE) --no-print-directory crash-long
 	$(CARGO) test --locked --release -p terrace-cli --test crash -- --ignored
+	$(CARGO) test --locked --release -p terrace-cli --test options -- --ignored
 	@$(MAKE) --no-print-directory properties
 	FUZZ_ITERATIONS=1000000 $(TESTS) --release --test fuzz_smoke
 	@$(MAKE) --no-print-directory hazards HAZARD_REPEAT=$(HAZARD_REPEAT_LONG)

@@ -155,7 +155,8 @@ const INPUT: &[Row] = &[
 ];
 
 /// Named first: what they go with is said of them, and not of the others.
-const IN_KERNEL: &[Row] = &[(&["kernel"], &[&SCALED, &PERSIST, &ALGORITHM]), (&["shape"], &[])];
+const IN_KERNEL: &[Row] =
+    &[(&["kernel"], &[&SCALED, &PERSIST, &ALGORITHM]), (&["shape", "costs"], &[])];
 
 const SIM: &[Row] = &[
     (&["survival"], &[&PLAYED]),
@@ -390,7 +391,7 @@ mod tests {
             "terrace sim --persist ssp --ssp-flush updated --interval 1s --fold --trace t",
             "terrace sim --persist none --trace t",
             "terrace sim --kernel klocs --trace t --partial --fast 1MiB --record f --machine cxl",
-            "terrace sim --kernel klocs --shape redis --economist off --record f",
+            "terrace sim --kernel klocs --shape redis --economist off --costs f --record f",
             "terrace plan --algorithm gups --price dram=1,cxl=1 --budget 5 --size 1MiB",
             "terrace run --fast 1GiB --record f --huge-pages auto --economist off -- prog",
             "terrace run --engine kernel --fast 1GiB --policy 2q --economist off --quiet -- prog",

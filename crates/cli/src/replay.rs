@@ -76,6 +76,8 @@ struct Line {
 struct Answer {
     program: Vec<String>,
     policy: String,
+    /// What the economist did in the replay.
+    economist: Mode,
     budget: Bytes,
     /// Processes with events.
     processes: usize,
@@ -224,6 +226,7 @@ impl Args {
         Ok(Answer {
             program: header.program,
             policy: header.policy,
+            economist: mode,
             budget: live.budget,
             processes: processes.len(),
             events: processes.values().map(|process| process.stream.events()).sum(),
@@ -372,13 +375,14 @@ fn recorded_counts(recorded: &[Recorded], figures: &[&Figures]) -> Counts {
 
 fn render(answer: &Answer) -> String {
     let mut text = format!(
-        "{} events in {} of `{}` (policy {}, {} in DRAM, {} processes)\n",
+        "{} events in {} of `{}` (policy {}, {} in DRAM, {} processes), economist {}\n",
         count(answer.events),
         answer.span,
         answer.program.join(" "),
         answer.policy,
         answer.budget,
         answer.processes,
+        answer.economist.name(),
     );
     if answer.events_lost > 0 {
         text += &format!("{} more were not recorded\n", count(answer.events_lost));

@@ -27,9 +27,9 @@ use crate::progress::Progress;
 /// Miss counts beside cachegrind's (needs valgrind), the DDR4 curve, closed
 /// forms, ChampSim's counters, published shapes of Optane and CXL, orderings of
 /// papers, Kindle's figure of HSCC, predictions of
-/// plan, objects of the running kernel for fio's calls (needs root, tracefs
-/// and fio), its page cache in a limited memory (needs root). A row holds, fails, differs as is known (with
-/// the cause), or only checks arithmetic. Exit code 1 if a row fails.
+/// plan, objects of the running kernel for calls of fio and db_bench (needs root,
+/// tracefs, and one of the two), its page cache in a limited memory (needs root). A row holds, fails,
+/// differs as is known (with the cause), or only checks arithmetic. Exit code 1 if a row fails.
 /// docs/validation.md says what is checked against what.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -109,7 +109,7 @@ const PARTS: [(&str, Run); 10] = [
     ("predictions of plan for inputs that it has not seen", || {
         Ok(planner::lines(&held_out::PROGRAMS, &held_out::machine()?)?)
     }),
-    ("objects of the kernel for fio's calls", kernel_objects),
+    ("objects of the kernel for calls of fio and db_bench", kernel_objects),
     ("the page cache in a limited memory", page_cache_in_limits),
 ];
 

@@ -192,7 +192,8 @@ fn a_directory_that_is_none_and_costs_that_are_wrong_are_refused() {
     let text = costs.replace("\"478ns\"", "\"fast\"");
     let line = text.lines().position(|line| line.contains("fast")).unwrap() + 1;
     fs::write(&wrong, text).unwrap();
-    for verb in [&["check"][..], &["reproduce", "klocs", "--costs"][..]] {
+    let sim = ["sim", "--kernel", "klocs", "--shape", "redis", "--machine", "cxl", "--costs"];
+    for verb in [&["check"][..], &["reproduce", "klocs", "--costs"][..], &sim[..]] {
         let output = terrace().args(verb).arg(&wrong).output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{text}");

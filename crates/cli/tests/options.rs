@@ -44,12 +44,14 @@ enum Does {
     Lacks(&'static str),
     /// It asks for what the way does anyway.
     Anyway,
-    /// It takes more than a pair of commands, or another way shows it: this test is about it.
+    /// Another way of the verb shows it, where it means the same.
+    Another,
+    /// It takes more than a pair of commands: this test is about it.
     Elsewhere(&'static str),
 }
 use Does::{
-    Anyway, Changes, Differs, Elsewhere, Exits, Field, File, Hides, Lacks, Mode, Needed, Refused,
-    Says,
+    Another, Anyway, Changes, Differs, Elsewhere, Exits, Field, File, Hides, Lacks, Mode, Needed,
+    Refused, Says,
 };
 
 /// Options of a way, with what they do.
@@ -122,7 +124,7 @@ const VERBS: &[Verb] = &[
                     (&["--economist"], Says("economist       off")),
                     (&["--min-region"], Says("nothing was managed")),
                     (&["--quiet"], Hides("ended well after")),
-                    (&["--sampling-cap"], Elsewhere("options.rs")),
+                    (&["--sampling-cap"], Another),
                     (&["--slow"], Elsewhere("in_place.rs")),
                     (&["--report"], File("report")),
                     (&["--record"], File("record")),
@@ -141,7 +143,7 @@ const VERBS: &[Verb] = &[
                 &[
                     (&["--engine"], Elsewhere("engines.rs")),
                     (&["--files"], Elsewhere("files_in_budget.rs")),
-                    (&["--json"], Elsewhere("options.rs")),
+                    (&["--json"], Another),
                     (&["--total"], Mode),
                     (&["--slow"], Refused(2)),
                     (&["--policy"], Field("/policy")),
@@ -171,7 +173,7 @@ const VERBS: &[Verb] = &[
                     (&["--economist"], Says("economist       off")),
                     (&["--min-region"], Says("nothing was managed")),
                     (&["--quiet"], Hides("ended well after")),
-                    (&["--sampling-cap"], Elsewhere("options.rs")),
+                    (&["--sampling-cap"], Another),
                     (&["--slow"], Refused(2)),
                     (&["--report"], File("report")),
                     (&["--record"], File("record")),
@@ -194,7 +196,7 @@ const VERBS: &[Verb] = &[
                     (&["--economist"], Says("economist       off")),
                     (&["--min-region"], Says("nothing was managed")),
                     (&["--quiet"], Hides("ended well after")),
-                    (&["--sampling-cap"], Elsewhere("options.rs")),
+                    (&["--sampling-cap"], Another),
                     (&["--slow"], Refused(2)),
                     (&["--report"], File("report")),
                     (&["--record"], File("record")),
@@ -376,15 +378,15 @@ const VERBS: &[Verb] = &[
                     (&["--json"], Says("\"kind\": \"terrace.replay\"")),
                     (&["--policy", "--fast"], Differs),
                     (&["--process"], Exits(2)),
-                    // `refault` has no action that could be refused here.
-                    (&["--economist", "--partial"], Elsewhere("options.rs")),
+                    (&["--economist"], Says("economist off")),
+                    (&["--partial"], Another),
                 ],
             ),
             way(
                 &["cut.record"],
                 &[
-                    (&["--json", "--policy", "--fast"], Elsewhere("options.rs")),
-                    (&["--economist", "--process"], Elsewhere("options.rs")),
+                    (&["--json", "--policy", "--fast"], Another),
+                    (&["--economist", "--process"], Another),
                     (&["--partial"], Exits(0)),
                 ],
             ),
@@ -426,23 +428,20 @@ const VERBS: &[Verb] = &[
                     (&["--json"], Elsewhere("traces.rs")),
                     (&["--from"], Exits(0)),
                     (&["--to"], Elsewhere("traces.rs")),
-                    (&["--partial"], Elsewhere("options.rs")),
+                    (&["--partial"], Another),
                 ],
             ),
             way(
                 &["t.lackey", "out"],
                 &[
                     (&["--json"], Says("\"kind\": \"terrace.convert\"")),
-                    (&["--from", "--partial"], Elsewhere("options.rs")),
+                    (&["--from", "--partial"], Another),
                     (&["--to"], Elsewhere("traces.rs")),
                 ],
             ),
             way(
                 &["long.trace", "out"],
-                &[
-                    (&["--json", "--from", "--to"], Elsewhere("options.rs")),
-                    (&["--partial"], Exits(0)),
-                ],
+                &[(&["--json", "--from", "--to"], Another), (&["--partial"], Exits(0))],
             ),
         ],
     },
@@ -482,11 +481,12 @@ const VERBS: &[Verb] = &[
             ("--memory", &["--memory=cxl-battery"]),
             ("--interval", &["--interval=1ms"]),
             ("--background", &["--background=10us"]),
-            ("--ssp-flush", &["--ssp-flush=updated"]),
+            ("--ssp-flush", &["--ssp-flush=everything"]),
             ("--fold", &["--fold"]),
             ("--record", &["--record=record"]),
             ("--kernel", &["--kernel=naive"]),
             ("--shape", &["--shape=redis"]),
+            ("--costs", &["--costs=costs.toml"]),
         ],
         ways: &[
             way(
@@ -497,8 +497,8 @@ const VERBS: &[Verb] = &[
                     (&["--policy", "--workload", "--hot", "--hot-percent"], Differs),
                     (&["--working-set", "--shift-at", "--economist"], Differs),
                     // They make it another way.
-                    (&["--trace", "--algorithm"], Elsewhere("options.rs")),
-                    (&["--shape"], Lacks("--kernel")),
+                    (&["--trace", "--algorithm"], Another),
+                    (&["--shape", "--costs"], Lacks("--kernel")),
                     (&["--partial"], Lacks("--trace")),
                     (&["--threads", "--page-size", "--runs", "--seed"], Differs),
                     (&["--machine"], Elsewhere("sim.rs")),
@@ -512,10 +512,11 @@ const VERBS: &[Verb] = &[
                     (&["--policy", "--machine", "--page-size", "--seed"], Differs),
                     (&["--skip", "--sample-period", "--fast", "--persist"], Differs),
                     // It takes a longer one until pages move.
-                    (&["--economist"], Elsewhere("options.rs")),
-                    (&["--cores"], Elsewhere("options.rs")),
+                    (&["--economist"], Another),
+                    (&["--cores"], Another),
                     (&["--format"], Exits(2)),
-                    (&["--partial", "--kernel"], Elsewhere("options.rs")),
+                    (&["--partial", "--kernel"], Another),
+                    (&["--costs"], Lacks("--kernel")),
                     (&["--html"], File("page")),
                     (&["--record"], File("record")),
                 ],
@@ -527,8 +528,9 @@ const VERBS: &[Verb] = &[
                     (&["--size", "--accesses"], Changes),
                     (&["--policy", "--machine", "--page-size", "--seed", "--set"], Differs),
                     (&["--cores", "--skip", "--sample-period", "--fast", "--persist"], Differs),
-                    (&["--economist"], Elsewhere("options.rs")),
+                    (&["--economist"], Another),
                     (&["--partial"], Refused(2)),
+                    (&["--costs"], Lacks("--kernel")),
                     (&["--html"], File("page")),
                     (&["--record"], File("record")),
                 ],
@@ -541,6 +543,8 @@ const VERBS: &[Verb] = &[
                     // It takes a longer one until pages move.
                     (&["--economist"], Elsewhere("traces.rs")),
                     (&["--fast"], Differs),
+                    // It has no calls.
+                    (&["--costs"], Another),
                     (&["--partial"], Elsewhere("traces.rs")),
                     (&["--format"], Exits(2)),
                     (&["--record"], File("record")),
@@ -552,7 +556,7 @@ const VERBS: &[Verb] = &[
                     (&["--json", "--shape", "--kernel"], Mode),
                     (&["--machine"], Mode),
                     (&["--partial"], Refused(2)),
-                    (&["--fast"], Differs),
+                    (&["--fast", "--costs"], Differs),
                     (&["--economist"], Elsewhere("traces.rs")),
                     (&["--record"], File("record")),
                 ],
@@ -562,12 +566,10 @@ const VERBS: &[Verb] = &[
                 &["--", "true"],
                 &[
                     (&["--kernel"], Elsewhere("traces.rs")),
-                    (&["--json", "--policy", "--machine", "--page-size"], Elsewhere("options.rs")),
-                    (&["--seed", "--economist", "--cores", "--skip"], Elsewhere("options.rs")),
-                    (
-                        &["--sample-period", "--fast", "--html", "--record", "--persist"],
-                        Elsewhere("options.rs"),
-                    ),
+                    (&["--costs"], Lacks("--kernel")),
+                    (&["--json", "--policy", "--machine", "--page-size"], Another),
+                    (&["--seed", "--economist", "--cores", "--skip"], Another),
+                    (&["--sample-period", "--fast", "--html", "--record", "--persist"], Another),
                     (&["--via"], Elsewhere("traces.rs")),
                 ],
             ),
@@ -577,10 +579,11 @@ const VERBS: &[Verb] = &[
                 &[
                     (&["--seed"], Refused(2)),
                     (&["--kernel"], Elsewhere("traces.rs")),
-                    (&["--json", "--trace", "--policy", "--machine"], Elsewhere("options.rs")),
-                    (&["--page-size", "--partial", "--skip", "--cores"], Elsewhere("options.rs")),
-                    (&["--sample-period", "--fast", "--persist"], Elsewhere("options.rs")),
-                    (&["--economist", "--html", "--record", "--format"], Elsewhere("options.rs")),
+                    (&["--costs"], Lacks("--kernel")),
+                    (&["--json", "--trace", "--policy", "--machine"], Another),
+                    (&["--page-size", "--partial", "--skip", "--cores"], Another),
+                    (&["--sample-period", "--fast", "--persist"], Another),
+                    (&["--economist", "--html", "--record", "--format"], Another),
                 ],
             ),
             way(
@@ -588,10 +591,11 @@ const VERBS: &[Verb] = &[
                 &[
                     (&["--partial"], Exits(0)),
                     (&["--kernel"], Elsewhere("traces.rs")),
-                    (&["--json", "--trace", "--policy", "--machine"], Elsewhere("options.rs")),
-                    (&["--page-size", "--seed", "--skip", "--cores"], Elsewhere("options.rs")),
-                    (&["--sample-period", "--fast", "--persist"], Elsewhere("options.rs")),
-                    (&["--economist", "--html", "--record", "--format"], Elsewhere("options.rs")),
+                    (&["--costs"], Lacks("--kernel")),
+                    (&["--json", "--trace", "--policy", "--machine"], Another),
+                    (&["--page-size", "--seed", "--skip", "--cores"], Another),
+                    (&["--sample-period", "--fast", "--persist"], Another),
+                    (&["--economist", "--html", "--record", "--format"], Another),
                 ],
             ),
             way(
@@ -609,8 +613,8 @@ const VERBS: &[Verb] = &[
                     (&["--size", "--accesses", "--algorithm"], Changes),
                     (&["--seed", "--set", "--skip", "--memory", "--fold"], Differs),
                     (&["--interval", "--background"], Mode),
-                    // crates/persist compares both scopes.
-                    (&["--ssp-flush"], Elsewhere("options.rs")),
+                    (&["--ssp-flush"], Differs),
+                    (&["--costs"], Lacks("--kernel")),
                 ],
             ),
             way(
@@ -627,6 +631,7 @@ const VERBS: &[Verb] = &[
                     (&["--size", "--accesses", "--algorithm"], Changes),
                     (&["--seed", "--set", "--skip", "--memory", "--fold"], Differs),
                     (&["--interval"], Mode),
+                    (&["--costs"], Lacks("--kernel")),
                 ],
             ),
         ],
@@ -655,14 +660,11 @@ const VERBS: &[Verb] = &[
             &["--json", "--warm-up=1s", "--duration=100ms", "--scale=32768", "--policies=hemem"],
             &[
                 (&["--json"], Mode),
-                (&["--policies"], Changes),
-                (&["--seed"], Differs),
+                (&["--policies", "--warm-up", "--duration", "--scale"], Changes),
+                (&["--seed", "--workload", "--hot", "--hot-percent", "--runs"], Differs),
+                (&["--working-set", "--shift-at", "--economist"], Differs),
+                (&["--threads", "--page-size"], Differs),
                 (&["--machine"], Exits(2)),
-                // `sim` has them from the same definitions.
-                (&["--warm-up", "--duration", "--scale", "--runs"], Elsewhere("options.rs")),
-                (&["--workload", "--hot", "--working-set"], Elsewhere("options.rs")),
-                (&["--hot-percent", "--threads", "--page-size"], Elsewhere("options.rs")),
-                (&["--shift-at", "--economist"], Elsewhere("options.rs")),
             ],
         )],
     },
@@ -740,14 +742,24 @@ const VERBS: &[Verb] = &[
                 &[
                     (&["--json"], Mode),
                     (&["--policies", "--points"], Changes),
-                    (&["--trace"], Elsewhere("options.rs")),
+                    (&["--trace"], Mode),
                     (&["--machine", "--price", "--page-size", "--skip"], Differs),
-                    (&["--slowdown", "--budget", "--cores"], Elsewhere("options.rs")),
-                    (&["--sample-period", "--seed"], Elsewhere("options.rs")),
+                    (&["--slowdown", "--budget", "--cores"], Another),
+                    (&["--sample-period", "--seed"], Another),
                     (&["--format"], Exits(2)),
                     (&["--tier"], Exits(2)),
-                    (&["--partial"], Elsewhere("options.rs")),
+                    (&["--partial"], Another),
                     (&["--html"], File("page")),
+                ],
+            ),
+            way(
+                &["--json", "--policies=hemem", "--points=2", "--trace=long.trace"],
+                &[
+                    (&["--partial"], Exits(0)),
+                    (&["--json", "--policies", "--points", "--trace", "--machine"], Another),
+                    (&["--price", "--page-size", "--skip", "--slowdown", "--budget"], Another),
+                    (&["--cores", "--sample-period", "--seed", "--format", "--tier"], Another),
+                    (&["--html"], Another),
                 ],
             ),
             // Without policies nothing is random.
@@ -755,12 +767,12 @@ const VERBS: &[Verb] = &[
                 &["--json", "--policies=", "--trace=t.trace"],
                 &[
                     (&["--json"], Mode),
-                    (&["--trace", "--policies"], Elsewhere("options.rs")),
+                    (&["--trace", "--policies"], Another),
                     (&["--machine", "--price", "--page-size", "--skip"], Differs),
-                    (&["--slowdown", "--budget", "--cores"], Elsewhere("options.rs")),
+                    (&["--slowdown", "--budget", "--cores"], Another),
                     (&["--format"], Exits(2)),
                     (&["--tier"], Exits(2)),
-                    (&["--partial"], Elsewhere("options.rs")),
+                    (&["--partial"], Another),
                     (&["--html"], File("page")),
                 ],
             ),
@@ -776,10 +788,10 @@ const VERBS: &[Verb] = &[
                 &[
                     (&["--json"], Mode),
                     (&["--size", "--accesses", "--algorithm"], Changes),
-                    (&["--machine"], Elsewhere("options.rs")),
+                    (&["--machine"], Another),
                     (&["--tier", "--slowdown", "--page-size", "--seed"], Differs),
                     (&["--set", "--skip"], Differs),
-                    (&["--cores"], Elsewhere("options.rs")),
+                    (&["--cores"], Another),
                     (&["--html"], File("page")),
                 ],
             ),
@@ -787,10 +799,10 @@ const VERBS: &[Verb] = &[
             way(
                 &["--", "true"],
                 &[
-                    (&["--json", "--machine", "--tier", "--slowdown"], Elsewhere("options.rs")),
-                    (&["--policies", "--points", "--price", "--budget"], Elsewhere("options.rs")),
-                    (&["--page-size", "--seed", "--html", "--cores"], Elsewhere("options.rs")),
-                    (&["--skip", "--sample-period"], Elsewhere("options.rs")),
+                    (&["--json", "--machine", "--tier", "--slowdown"], Another),
+                    (&["--policies", "--points", "--price", "--budget"], Another),
+                    (&["--page-size", "--seed", "--html", "--cores"], Another),
+                    (&["--skip", "--sample-period"], Another),
                     (&["--via"], Elsewhere("traces.rs")),
                 ],
             ),
@@ -1024,7 +1036,7 @@ const VERBS: &[Verb] = &[
                     (&["--json"], Mode),
                     (&["--scheme", "--states"], Differs),
                     (&["--fault"], Exits(1)),
-                    (&["--seed"], Elsewhere("options.rs")),
+                    (&["--seed"], Another),
                 ],
             ),
         ],
@@ -1043,7 +1055,7 @@ const VERBS: &[Verb] = &[
             &["--json", "--hot=1GiB", "--scale=32768"],
             &[
                 (&["--json", "--hot", "--scale", "--seed"], Elsewhere("sim.rs")),
-                (&["--economist"], Elsewhere("options.rs")),
+                (&["--economist"], Field("/table/economist")),
             ],
         )],
     },
@@ -1195,8 +1207,8 @@ const VERBS: &[Verb] = &[
                 (&["--size", "--rounds", "--turn"], Changes),
                 (&["--durability", "--like-dax", "--sector", "--threads"], Elsewhere("volume.rs")),
                 (&["--depth"], Lacks("--served")),
-                // With what is installed; minutes.
-                (&["--peers", "--served"], Elsewhere("options.rs")),
+                (&["--served"], Elsewhere("volume.rs")),
+                (&["--peers"], Elsewhere("options.rs")),
             ],
         )],
     },
@@ -1277,7 +1289,8 @@ const VERBS: &[Verb] = &[
         ways: &[way(
             &[],
             &[
-                (&["--json", "--quick", "--seed", "--costs", "--html"], Elsewhere("options.rs")),
+                (&["--json", "--quick", "--seed", "--html"], Elsewhere("options.rs")),
+                (&["--costs"], Elsewhere("calibrate.rs")),
                 (&["--trace"], Elsewhere("reproduce_klocs.rs")),
             ],
         )],
@@ -1379,8 +1392,9 @@ const VERBS: &[Verb] = &[
             way(
                 &["cut.record"],
                 &[
-                    (&["--json", "--page", "--op", "--process"], Elsewhere("options.rs")),
-                    (&["--last", "--class", "--context"], Elsewhere("options.rs")),
+                    (&["--json", "--page", "--op", "--last", "--class"], Another),
+                    (&["--process"], Elsewhere("options.rs")),
+                    (&["--context"], Elsewhere("traces.rs")),
                     (&["--partial"], Exits(0)),
                 ],
             ),
@@ -1388,7 +1402,7 @@ const VERBS: &[Verb] = &[
                 &["--of=@PID", "--for=50ms", "0x100000000000"],
                 &[
                     (&["--of", "--for", "--json"], Elsewhere("observe.rs")),
-                    (&["--op", "--class", "--process", "--last"], Elsewhere("options.rs")),
+                    (&["--op", "--class", "--process", "--last"], Another),
                 ],
             ),
         ],
@@ -1509,6 +1523,9 @@ int main(int argc, char **argv) {
 
 const RECORDED: &str = include_str!("../../profile/tests/golden/recorded.profile");
 
+/// What calls cost in the simulated kernel.
+const COSTS: &str = include_str!("../../sim/data/kernel-calls.toml");
+
 /// A machine with a slow node, below a directory.
 const SLOW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/provision/01-slow-node");
 
@@ -1574,6 +1591,10 @@ impl Bench {
             "swap-ladder",
             &format!("ladder = 1\n{}{}", tier("numa:0", ""), tier("swap", "")),
         );
+        bench.write(
+            "costs.toml",
+            &COSTS.replace("\"478ns\"", "\"978ns\"").replace("1500ns", "2500ns"),
+        );
         bench.write("recorded.profile", RECORDED);
         let plain = RECORDED.split("rule").next().unwrap_or_default();
         bench.write("plain.profile", plain);
@@ -1591,9 +1612,8 @@ impl Bench {
     /// With programs under way, and recordings of one. Memory has to be managed for that.
     fn live() -> Self {
         let mut bench = Self::new();
-        compile(WORKER, &bench.path("worker"), &["-O1"]);
+        bench.record();
         compile(HOLDER, &bench.path("holder"), &["-O1"]);
-        bench.made(&["run", "--fast=16MiB", "--quiet", "--record=live.record", "--", "./worker"]);
         let whole = fs::read(bench.path("live.record")).unwrap();
         fs::write(bench.path("cut.record"), &whole[..whole.len() - 9]).unwrap();
         let run = ["run", "--quiet", "--fast=8MiB", "--", "./holder"].map(str::to_owned);
@@ -1604,6 +1624,12 @@ impl Bench {
         bench.plain = Some(started(&mut parent));
         bench.swap = common::Swap::on();
         bench
+    }
+
+    /// Records a run.
+    fn record(&self) {
+        compile(WORKER, &self.path("worker"), &["-O1"]);
+        self.made(&["run", "--fast=16MiB", "--quiet", "--record=live.record", "--", "./worker"]);
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {
@@ -1694,6 +1720,20 @@ fn words(path: &str, parts: &[&[&str]]) -> Vec<String> {
     path.chain(parts.iter().copied().flatten().copied()).map(str::to_owned).collect()
 }
 
+/// The tests below, each as its text: what the table itself says of an option is no test of it.
+fn own_tests() -> Vec<&'static str> {
+    let (_, behind_table) =
+        include_str!("options.rs").split_once("\n];\n").expect("the table has an end");
+    behind_table.split("\n#[test]\n").skip(1).collect()
+}
+
+/// Whether a test gives a verb an option. The verb may be one word or several.
+fn is_about(test: &str, path: &str, option: &str) -> bool {
+    let has = |word: &str| test.contains(&format!("\"{word}\""));
+    let verb = has(path) || path.split(' ').all(has);
+    verb && (has(option) || test.contains(&format!("\"{option}=")))
+}
+
 /// Tries an option in one way; what is wrong.
 fn try_option(
     bench: &mut Bench,
@@ -1776,6 +1816,12 @@ fn try_option(
         Anyway => {
             let (before, after) = (bench.know(&without), bench.ask(&with));
             is(before.code == after.code, "another exit code", &[&before, &after])
+        }
+        // Another test looks for that way.
+        Another => Ok(()),
+        Elsewhere("options.rs") => {
+            let about = own_tests().into_iter().any(|test| is_about(test, path, option));
+            is(about, "no test here is about it", &[])
         }
         Elsewhere(file) => {
             let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
@@ -1888,6 +1934,35 @@ fn what_is_said_of_options_is_said_of_options_that_there_are() {
     }
 }
 
+/// What another way is said to show is shown there.
+#[test]
+fn ways_that_are_referred_to_show_the_option() {
+    for verb in VERBS {
+        for (number, way) in verb.ways.iter().enumerate() {
+            let referred = way.does.iter().filter(|(_, does)| *does == Another);
+            for option in referred.flat_map(|(options, _)| *options) {
+                let mut others = verb.ways.iter().enumerate().filter(|(other, _)| *other != number);
+                let shown = others.any(|(_, other)| {
+                    let of_it = other.does.iter().find(|(options, _)| options.contains(option));
+                    of_it.is_some_and(|(_, does)| !matches!(does, Another | Refused(_) | Lacks(_)))
+                });
+                assert!(shown, "{} {:?}: no other way shows {option}", verb.path, way.base);
+            }
+        }
+    }
+}
+
+/// What a test has to have to be about an option; and the table is no part of any test.
+#[test]
+fn a_line_of_the_table_is_no_test() {
+    let table = ["const VERBS", ": "].concat();
+    assert!(own_tests().len() > 5 && own_tests().iter().all(|test| !test.contains(&table)));
+    assert!(is_about("ask(&words(\"a b\", &[&[\"--c=1\"]]))", "a b", "--c"));
+    assert!(is_about("args([\"a\", \"b\", \"--c\"])", "a b", "--c"));
+    assert!(!is_about("args([\"a\", \"--c\"])", "a b", "--c"));
+    assert!(!is_about("args([\"a\", \"b\", \"--cd\"]) // --c", "a b", "--c"));
+}
+
 /// What would have nothing to tell is refused where nothing can be managed; the rest of
 /// `--best-effort` is to run all the same.
 #[test]
@@ -1942,4 +2017,87 @@ fn a_volume_that_is_served_for_reading_alone_says_so() {
         document["read_only"].clone()
     };
     assert_eq!((served(&[]), served(&["--read-only"])), (false.into(), true.into()));
+}
+
+/// A process is chosen by its number, which no pair of commands knows before.
+#[test]
+fn decisions_of_a_recording_are_chosen_by_process() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.record();
+    let decisions = |options: &[&str]| {
+        let answer = bench.ask(&words("why", &[&["--json", "--last=1", "live.record"], options]));
+        let decisions = answer.field("/decisions");
+        decisions.unwrap_or_else(|| panic!("{answer:?}"))
+    };
+    let last = decisions(&[]);
+    let process = last[0]["process"].as_u64().unwrap_or_else(|| panic!("{last}"));
+    let option = format!("--process={process}");
+    let found = decisions(&[option.as_str()]);
+    assert_eq!(found[0]["process"].as_u64(), Some(process), "{found}");
+    let other = bench.ask(&words("why", &[&["--process=1", "live.record"]]));
+    assert_eq!(other.code, Some(2), "{other:?}");
+}
+
+/// What is measured is another each time, but what is measured is not.
+#[test]
+fn what_is_measured_of_volumes_is_what_was_asked_for() {
+    let bench = Bench::new();
+    let measured = |path: &str, options: &[&str]| {
+        let answer = bench.ask(&words(path, &[&["--json"], options]));
+        let document = answer.field("");
+        document.unwrap_or_else(|| panic!("{path} {options:?}: {answer:?}"))
+    };
+
+    let part = ["--only=volume", "--size=4MiB", "--rounds=2", "--turn=2ms", "--directory=."];
+    let dapper = measured("reproduce dapper", &part);
+    assert_eq!(dapper["size"], 4 << 20, "{dapper}");
+    assert_eq!((&dapper["rounds"], &dapper["turn_ns"]), (&2.into(), &2_000_000.into()));
+    assert!(!dapper["volume"].as_array().unwrap().is_empty());
+    assert!(
+        dapper["memory"].is_null() && dapper["served"].is_null(),
+        "the other parts are left out"
+    );
+
+    let targets = |options: &[&str]| -> BTreeSet<String> {
+        let short = ["--size=2MiB", "--rounds=1", "--turn=1ms", "--threads=1", "--sector=4096"];
+        let document = measured("volume bench", &[&short[..], options, &["."][..]].concat());
+        let rows = document["library"][0]["rows"].as_array().unwrap().clone();
+        rows.iter().map(|row| row["target"].as_str().unwrap().to_owned()).collect()
+    };
+    let (alone, beside) = (targets(&[]), targets(&["--peers"]));
+    assert!(beside.is_superset(&alone) && beside.len() > alone.len(), "{alone:?} {beside:?}");
+}
+
+/// What is wrong with its options is told before it begins.
+#[test]
+fn a_reproduction_of_klocs_with_wrong_files_does_not_begin() {
+    let bench = Bench::new();
+    for option in ["--html=nowhere/page", "--costs=nowhere", "--costs=text", "--seed=x"] {
+        let answer = bench.ask(&words("reproduce klocs", &[&["--quick", option]]));
+        assert_eq!(answer.code, Some(2), "{answer:?}");
+        let named = option.split('=').any(|part| answer.stderr.contains(part));
+        assert!(named && answer.stdout.is_empty(), "{answer:?}");
+    }
+}
+
+/// The whole of it, at its smallest.
+#[test]
+#[ignore = "simulates for minutes; `make test-long` runs it"]
+fn options_of_a_reproduction_of_klocs_change_it() {
+    let bench = Bench::new();
+    let table = |options: &[&str]| {
+        let answer = bench.ask(&words("reproduce klocs", &[&["--quick", "--json"], options]));
+        answer.field("/table").unwrap_or_else(|| panic!("{options:?}: {answer:?}"))
+    };
+    let plain = table(&[]);
+    assert_eq!(plain["scale"], 512, "the quick one");
+    let seeded = table(&["--seed=7", "--html=klocs.html"]);
+    assert_ne!(plain["runs"], seeded["runs"]);
+    let page = fs::read_to_string(bench.path("klocs.html")).unwrap();
+    assert!(page.contains("Figure 2 by kind") && page.contains("Figure 6"), "{page}");
+    let costly = table(&["--costs=costs.toml"]);
+    assert_ne!(plain["runs"], costly["runs"]);
 }

@@ -11,8 +11,8 @@ use snapbox::cmd::Command;
 use terrace_core::{Bytes, Nanos};
 use terrace_shown::is_missing;
 use terrace_sim::exact::{Access, Batch, SpaceEvent};
-use terrace_sim::kernel::Call;
 use terrace_sim::kernel::recorded::RecordedFile;
+use terrace_sim::kernel::{Advice, Call};
 use terrace_sim::trace::{IoRecord, TraceHeader, TraceReader, TraceWriter};
 
 /// A program of every system, short: the `ChampSim` file has 64 bytes an
@@ -303,6 +303,7 @@ fn calls_are_recorded_between_accesses_and_made_again() {
         | Call::Fsync { file }
         | Call::Map { file }
         | Call::Unmap { file }
+        | Call::Advise { file, .. }
         | Call::Rename { file }
         | Call::Unlink { file } => file == made || file == there,
         _ => false,
@@ -322,6 +323,7 @@ fn calls_are_recorded_between_accesses_and_made_again() {
         Err("map"),
         Ok(Call::Close { file: made }),
         Ok(Call::Open { file: made }),
+        Ok(Call::Advise { file: made, offset: 4096, bytes: 0, advice: Advice::Random }),
         Ok(Call::Close { file: made }),
         Err("again"),
         Ok(Call::Unlink { file: there }),

@@ -388,6 +388,8 @@ pub enum Reason {
     ContextClosed,
     /// The file or the socket that the page belongs to was opened again.
     ContextOpened,
+    /// The program's own pages need the room that a file's have.
+    YieldsToProgram,
 }
 
 /// An ordered list of proposals. Reused from tick to tick, so that a policy

@@ -5,6 +5,8 @@
 //! (ARMS, Nomad) and every policy's own bookkeeping need to know what became
 //! of a proposal; `pressure` because a tier that must be brought in on access
 //! (compressed RAM, file) cannot take a page "instead of" the fast tier.
+//! Where two policies share a memory, one may be asked what it lacks
+//! ([`Policy::lacks`]); no world asks.
 
 use terrace_core::{
     Bytes, ContextEvent, Done, FaultKind, Nanos, PageRange, PageRef, PageSize, Plan, Region,
@@ -153,6 +155,12 @@ pub trait Policy: Send {
     /// A proposal came to its end. Called once for each, also when it was
     /// vetoed, and also when its page was freed meanwhile.
     fn done(&mut self, done: &Done);
+
+    /// What it would bring to the fastest tier now, or is about to, if that had the room: what
+    /// another policy on the same memory should leave free for it. As of its last tick.
+    fn lacks(&self) -> Bytes {
+        Bytes::ZERO
+    }
 
     /// Memory used for the policy's own state.
     fn footprint(&self) -> Footprint;

@@ -8,8 +8,8 @@
 //! only of whether.
 
 use terrace_core::{
-    Bytes, Done, FaultKind, Nanos, PageRange, PageRef, Plan, Reason, Region, Sample, Telemetry,
-    TierId,
+    Bytes, Done, FaultKind, Nanos, PageRange, PageRef, PageSize, Plan, Reason, Region, Sample,
+    Telemetry, TierId,
 };
 
 use crate::contract::{Footprint, Needs, Policy};
@@ -44,12 +44,14 @@ pub struct Nimble {
     began: Option<Nanos>,
     /// Whether the scan of this period is over.
     scanned: bool,
+    /// Active pages that found no room in the fast tier since the last scan ended.
+    refused: Bytes,
 }
 
 impl Nimble {
     /// The policy without regions.
     pub fn new(config: NimbleConfig) -> Self {
-        Self { config, lru: Lru::default(), began: None, scanned: false }
+        Self { config, lru: Lru::default(), began: None, scanned: false, refused: Bytes::ZERO }
     }
 
     /// Checks the lists. Visits all pages.
@@ -72,6 +74,7 @@ impl Nimble {
                     Candidate { slot, heat: seen_within(unseen, 0) }
                 });
                 let roster = &mut self.lru.roster;
+                let size = roster.page(slot).map_or(PageSize::Base, |(_, size)| size);
                 let raised = roster.raise(page, fast, reason, telemetry, plan, |_| loser.take());
                 match raised {
                     Raised::Proposed => {}
@@ -79,6 +82,9 @@ impl Nimble {
                     // All of the fast tier is active: it is looked at again
                     // when the page is seen used in the next scan.
                     Raised::NoRoom | Raised::NotMovable => {
+                        if raised == Raised::NoRoom {
+                            self.refused += size.bytes();
+                        }
                         self.lru.roster.relist(slot, SEEN, End::Young);
                     }
                 }
@@ -138,6 +144,9 @@ impl Policy for Nimble {
             let pages = (self.lru.roster.slots() as u64).div_ceil(ticks);
             let placed = |tier: TierId| telemetry.tier(tier).addressable;
             self.scanned = self.lru.scan(pages, placed, plan);
+            if self.scanned {
+                self.refused = Bytes::ZERO;
+            }
         }
     }
 
@@ -149,6 +158,10 @@ impl Policy for Nimble {
         self.lru.done(done);
     }
 
+    fn lacks(&self) -> Bytes {
+        self.refused + self.lru.roster.coming(TierId::FASTEST)
+    }
+
     fn footprint(&self) -> Footprint {
         Footprint::of(size_of::<Self>(), self.lru.heap_bytes(), self.lru.roster.slots())
     }
@@ -158,8 +171,7 @@ impl Policy for Nimble {
 mod tests {
     use super::*;
     use terrace_core::{
-        Access, Action, ContextId, Cycles, Outcome, PageNo, PageSize, RegionId, SampleSource,
-        TierTelemetry,
+        Access, Action, ContextId, Cycles, Outcome, PageNo, RegionId, SampleSource, TierTelemetry,
     };
 
     const PAGES: u32 = 16;
@@ -248,11 +260,17 @@ mod tests {
         }
     }
 
-    /// Otherwise hot pages would change places with their likes for ever.
+    /// Otherwise hot pages would change places with their likes for ever. What they lack is told, to
+    /// who has the rest of the fast memory.
     #[test]
     fn nothing_moves_while_all_of_the_fast_tier_is_active() {
         let mut nimble = placed();
+        assert_eq!(nimble.lacks(), Bytes::ZERO);
         let used: Vec<_> = (0..PAGES).collect();
         assert_eq!(run(&mut nimble, 0, 40, &used), []);
+        assert_eq!(nimble.lacks(), PageSize::Base.bytes() * 8);
+        // As long as they are used.
+        assert_eq!(run(&mut nimble, 40, 40, &[0, 1, 2, 3, 4, 5, 6, 7]), []);
+        assert_eq!(nimble.lacks(), Bytes::ZERO);
     }
 }

@@ -415,6 +415,11 @@ impl<const LISTS: usize> Roster<LISTS> {
         self.room.free(tier)
     }
 
+    /// What proposals under way, those of this plan included, will take in a tier.
+    pub fn coming(&self, tier: TierId) -> Bytes {
+        self.incoming.bytes(tier)
+    }
+
     /// What proposals under way, those of this plan included, will free in a tier.
     pub fn leaving(&self, tier: TierId) -> Bytes {
         self.outgoing.bytes(tier)

@@ -148,9 +148,8 @@ impl Call {
             SOCKET | ACCEPT | ACCEPT4 => of_descriptor(done),
             MMAP if fifth < 1 << 20 => of_descriptor(fifth),
             READ | WRITE | PREAD | PWRITE | READV | WRITEV | PREADV | PWRITEV | PREADV2
-            | PWRITEV2 | FSYNC | FDATASYNC | FSTAT | SENDTO | RECVFROM | SENDMSG | RECVMSG => {
-                of_descriptor(first)
-            }
+            | PWRITEV2 | FSYNC | FDATASYNC | FADVISE | FSTAT | SENDTO | RECVFROM | SENDMSG
+            | RECVMSG => of_descriptor(first),
             _ => self.named,
         };
         let is_file = object.is_some_and(|object| object.what == 1);

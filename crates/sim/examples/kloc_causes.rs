@@ -1,7 +1,7 @@
 //! What keeps `terrace reproduce klocs` from the paper's factors: suspected causes are switched
 //! off, one at a time, and the factors printed again.
 //!
-//! `kloc_causes [guard|tiers|prefetch|sockets]…` prints those parts, or all of them, at the scale of
+//! `kloc_causes [guard|tiers|nimble|prefetch|sockets]…` prints those parts, or all of them, at the scale of
 //! `--quick`. `SCALE=128 kloc_causes guard` prints them at another scale.
 //!
 //! A switch is no machine that exists. It says how much of a factor something takes, and nothing
@@ -11,7 +11,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use terrace_core::{Bytes, BytesPerSecond, Machine, Nanos};
-use terrace_kloc::policy::{Strategy, StrategyConfig};
+use terrace_kloc::policy::{
+    Halves, KernelObjects, Leaving, ObjectsConfig, Strategy, StrategyConfig,
+};
+use terrace_policy::{Nimble, NimbleConfig, Policy};
 use terrace_sim::kernel::programs::{Amount, Program, Shapes};
 use terrace_sim::kernel::{Class, Costs, Kernel, KernelConfig, KernelReport, SocketsConfig};
 use terrace_sim::{SimError, machines};
@@ -36,6 +39,8 @@ struct Switches {
     quarter: bool,
     /// The last-level cache holds next to nothing.
     cache: bool,
+    /// Pages of files that are in use keep the program's out of the fast memory (`Klocs` alone).
+    files_first: bool,
 }
 
 const NONE: Switches = Switches {
@@ -45,6 +50,7 @@ const NONE: Switches = Switches {
     read_ahead: false,
     quarter: false,
     cache: false,
+    files_first: false,
 };
 
 const OFF: [(&str, Switches); 8] = [
@@ -82,6 +88,9 @@ fn main() -> Result<(), SimError> {
     }
     if wants("tiers") {
         tiers(&of)?;
+    }
+    if wants("nimble") {
+        nimble(&of)?;
     }
     if wants("prefetch") {
         prefetch(&of)?;
@@ -167,6 +176,42 @@ fn tiers(of: &Setup) -> Result<(), SimError> {
             print!("  {:5.2} / {:4.2}", t[1] / t[0], t[3] / t[2]);
         }
         println!();
+    }
+    Ok(())
+}
+
+/// Why KLOCs was slower than Nimble where files in use fill the fast memory: with and without the
+/// program's pages before theirs.
+fn nimble(of: &Setup) -> Result<(), SimError> {
+    let files_first = Switches { files_first: true, ..NONE };
+    let rows = [
+        ("nimble", Strategy::Nimble, NONE),
+        ("klocs, files first", Strategy::Klocs, files_first),
+        ("klocs", Strategy::Klocs, NONE),
+    ];
+    let jobs: Vec<Job> = Program::ALL
+        .into_iter()
+        .flat_map(|program| {
+            let job =
+                |strategy, switches| Job { program, strategy, switches, sockets: false, seed: 1 };
+            let rest = rows.map(|(_, strategy, switches)| job(strategy, switches));
+            core::iter::once(job(Strategy::AllSlow, NONE)).chain(rest)
+        })
+        .collect();
+    let reports = of.run_all(&jobs)?;
+    println!("\nover all slow; lines an operation that missed in slow memory: program, files");
+    for (program, of) in Program::ALL.into_iter().zip(reports.chunks(1 + rows.len())) {
+        for ((name, ..), report) in rows.iter().zip(&of[1..]) {
+            let operations = report.operations.max(1) as f64;
+            let missed = |class: Class| report.counts.class(class).misses[1] as f64 / operations;
+            println!(
+                "{:>10}  {name:20}  {:5.2}  {:8.1}  {:8.1}",
+                program.name(),
+                report.throughput() / of[0].throughput(),
+                missed(Class::Program),
+                missed(Class::PageCache),
+            );
+        }
     }
     Ok(())
 }
@@ -297,6 +342,19 @@ impl Setup {
         Ok(machine)
     }
 
+    /// KLOCs without the program's pages before those of files.
+    fn files_first(&self, cpus: usize) -> Box<dyn Policy> {
+        let scaled = |time: Nanos| Nanos((time.get() / self.scale).max(1));
+        let tick = Nanos::millis(1);
+        let period = scaled(NimbleConfig::default().period).max(tick * 2);
+        let objects = ObjectsConfig::new(cpus, Leaving::AtClose);
+        let pass = scaled(objects.pass);
+        let objects = ObjectsConfig { tick, pass, yields: false, ..objects };
+        let program = Box::new(Nimble::new(NimbleConfig { period, tick }));
+        let kernel = Box::new(KernelObjects::new(objects));
+        Box::new(Halves::new("klocs", program, kernel))
+    }
+
     fn run(&self, job: &Job) -> Result<KernelReport, SimError> {
         let Switches { disk, compute, calls, read_ahead, .. } = job.switches;
         let mut text = SHAPES.to_owned();
@@ -354,7 +412,11 @@ impl Setup {
             sockets: job.sockets.then_some(SocketsConfig { streams: STREAMS, moves }),
             ..KernelConfig::new(machine)
         };
-        let policy = job.strategy.build(&StrategyConfig::new(cpus, self.scale));
+        let policy = if job.switches.files_first {
+            self.files_first(cpus)
+        } else {
+            job.strategy.build(&StrategyConfig::new(cpus, self.scale))
+        };
         let mut kernel = Kernel::new(&config, policy, threads, program.pages())?;
         kernel
             .run(program.as_mut())

@@ -13,7 +13,9 @@ use terrace_kloc::policy::{
 };
 use terrace_kloc::{GuardConfig, Kmap, KmapConfig};
 use terrace_policy::Policy;
-use terrace_sim::kernel::{Call, CallError, Costs, Detail, Kernel, KernelConfig, SocketsConfig};
+use terrace_sim::kernel::{
+    Advice, Call, CallError, Costs, Detail, Kernel, KernelConfig, SocketsConfig,
+};
 use terrace_sim::machines;
 
 /// Few enough files and sockets that calls meet.
@@ -182,6 +184,7 @@ impl Meaning {
             Call::Close { file }
             | Call::Fsync { file }
             | Call::Map { file }
+            | Call::Advise { file, .. }
             | Call::Read { file, .. }
             | Call::Write { file, .. } => {
                 let known = &mut self.files[file as usize];
@@ -277,6 +280,11 @@ fn calls() -> impl Strategy<Value = Call> {
         8 => place.clone().prop_map(|(file, offset, bytes)| Call::Read { file, offset, bytes }),
         8 => place.clone().prop_map(|(file, offset, bytes)| Call::Write { file, offset, bytes }),
         1 => file.clone().prop_map(|file| Call::Fsync { file }),
+        2 => (place.clone(), 0usize..5).prop_map(|((file, offset, bytes), advice)| {
+            // 0 stands for all up to the end.
+            let bytes = u64::from(bytes).saturating_sub(50_000);
+            Call::Advise { file, offset, bytes, advice: Advice::ALL[advice] }
+        }),
         1 => file.clone().prop_map(|file| Call::Unlink { file }),
         1 => file.clone().prop_map(|file| Call::Rename { file }),
         1 => file.clone().prop_map(|file| Call::Stat { file }),
@@ -557,6 +565,45 @@ fn pages_of_a_closed_file_leave_and_come_back_when_it_is_opened() {
     }
 }
 
+/// KLOCs places the program's pages before the kernel's (section 4.2.2): a file that is in use, and was
+/// there first, does not keep them out of the fast memory.
+#[test]
+fn pages_of_the_program_come_before_those_of_open_files() {
+    use terrace_sim::kernel::Class;
+
+    let file = 0;
+    for (strategy, comes) in
+        [(Tiering::Klocs, true), (Tiering::KlocsGuarded, true), (Tiering::Naive, false)]
+    {
+        let policy = strategy.build(&StrategyConfig::new(1, 250));
+        let mut kernel = Kernel::new(&config(Detail::Placement), policy, 1, 40).expect("it fits");
+        make(&mut kernel, &[Call::Create { file }]);
+        // More than the fast memory holds.
+        for offset in (0..1 << 20).step_by(65536) {
+            make(&mut kernel, &[Call::Write { file, offset, bytes: 65536 }]);
+        }
+        let use_both = |kernel: &mut Kernel, rounds: u32| {
+            for n in 0..rounds {
+                let offset = u64::from(n * 7 % 256) * 4096;
+                let touch = Call::Touch { page: n % 40, lines: 16, store: true };
+                let read = Call::Read { file, offset, bytes: 4096 };
+                let compute = Call::Compute { time: terrace_core::Nanos::micros(20) };
+                make(kernel, &[touch, read, compute]);
+            }
+        };
+        use_both(&mut kernel, 8000);
+        let before = kernel.counts().clone();
+        use_both(&mut kernel, 400);
+        let counts = kernel.counts().since(&before);
+        let [fast, slow] = [0, 1].map(|tier| counts.class(Class::Program).misses[tier]);
+        assert!(fast + slow > 0, "{strategy}: they are not in the last-level cache");
+        assert_eq!(slow == 0, comes, "{strategy}: {slow} misses in slow memory, {fast} in fast");
+        let demoted = kernel.counts().class(Class::PageCache).demoted;
+        assert_eq!(demoted > 0, comes, "{strategy}: {demoted} pages of the file left");
+        kernel.audit().expect("the books are right");
+    }
+}
+
 /// Counts of objects are those that the tool counted on a running kernel
 /// (`crates/kloc/data/linux-6.18-ext4-journal.toml`).
 #[test]
@@ -609,6 +656,63 @@ fn sequential_readers_are_read_ahead_for() {
     }
     let counts = kernel.counts().since(&before);
     assert_eq!((counts.cache_misses, counts.read_ahead), (32, 0));
+}
+
+/// Makes calls that are legal.
+fn make(kernel: &mut Kernel, calls: &[Call]) {
+    for &call in calls {
+        kernel.call(0, call).unwrap_or_else(|refused| panic!("{call:?}: {refused}"));
+    }
+}
+
+/// What a program says of its file is acted on: in no order nothing is read ahead, in sequence twice
+/// as much, and what is not needed leaves, if the disk has it and nobody maps it.
+#[test]
+fn advice_changes_what_is_read_ahead_and_what_stays() {
+    let file = 0;
+    let mut kernel = Kernel::new(&config(Detail::Placement), policy(1), 1, 10).expect("it fits");
+    let advise = |advice| Call::Advise { file, offset: 0, bytes: 0, advice };
+    let pause = Call::Compute { time: terrace_core::Nanos::millis(20) };
+    cycle(&mut kernel, file, 2 << 20);
+    make(&mut kernel, &[Call::Open { file }]);
+    let mut read_ahead = |advice: Option<Advice>| {
+        make(&mut kernel, &[pause, advise(Advice::DontNeed)]);
+        assert_eq!(kernel.cached_pages(), 0, "all of it is on the disk");
+        if let Some(advice) = advice {
+            make(&mut kernel, &[advise(advice)]);
+        } else {
+            // Whoever opens it anew has said nothing.
+            make(&mut kernel, &[Call::Close { file }, Call::Open { file }]);
+        }
+        let before = kernel.counts().clone();
+        for page in 0..64u64 {
+            make(&mut kernel, &[Call::Read { file, offset: page * 4096, bytes: 4096 }]);
+        }
+        let counts = kernel.counts().since(&before);
+        (counts.cache_misses, counts.read_ahead)
+    };
+    let (misses, normal) = read_ahead(Some(Advice::Normal));
+    assert!(misses <= 2 && normal > 64, "{misses} misses, {normal} read ahead");
+    let (misses, sequential) = read_ahead(Some(Advice::Sequential));
+    assert!(misses <= 2 && sequential > normal, "{sequential} against {normal} read ahead");
+    assert_eq!(read_ahead(Some(Advice::Random)), (64, 0));
+    assert_eq!(read_ahead(None), (misses, normal));
+
+    let soon = Call::Advise { file, offset: 8192, bytes: 4 * 4096, advice: Advice::WillNeed };
+    make(&mut kernel, &[pause, advise(Advice::DontNeed), soon, pause, Call::Stat { file }]);
+    assert_eq!(kernel.cached_pages(), 4, "they were read ahead");
+    // The second and the third of the four whole, the first and the fourth in part.
+    let part = Call::Advise { file, offset: 8193, bytes: 3 * 4096, advice: Advice::DontNeed };
+    make(&mut kernel, &[part]);
+    assert_eq!(kernel.cached_pages(), 2, "pages of which a part is needed stay");
+    let write = Call::Write { file, offset: 8192, bytes: 4096 };
+    make(&mut kernel, &[write, advise(Advice::DontNeed)]);
+    assert_eq!(kernel.cached_pages(), 1, "the disk does not have it yet");
+    make(&mut kernel, &[pause, Call::Map { file }, advise(Advice::DontNeed)]);
+    assert_eq!(kernel.cached_pages(), 1, "it is mapped");
+    make(&mut kernel, &[Call::Unmap { file }, advise(Advice::DontNeed)]);
+    assert_eq!(kernel.cached_pages(), 0);
+    kernel.audit().expect("the books are right");
 }
 
 /// The same calls cost the same, and more in slow memory; through the caches as well.

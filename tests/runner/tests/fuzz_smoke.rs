@@ -10,8 +10,8 @@ use terrace_core::{Bytes, EventRef, Nanos, Region, Telemetry};
 use terrace_policy::EventWriter;
 use terrace_policy::packed::Packer;
 use terrace_sim::exact::{Batch, Source, Stream, StreamKind};
-use terrace_sim::kernel::Call;
 use terrace_sim::kernel::recorded::RecordedFile;
+use terrace_sim::kernel::{Advice, Call};
 use terrace_sim::sweep::{Grid, Journal, METRICS, Metric};
 use terrace_sim::trace::import::export_champsim;
 use terrace_sim::trace::{IoRecord, TraceHeader, TraceWriter};
@@ -179,6 +179,7 @@ fn io_records() -> Vec<u8> {
     let calls = [
         Call::Open { file: 0 },
         Call::Read { file: 0, offset: 4096, bytes: 4096 },
+        Call::Advise { file: 0, offset: 0, bytes: 4096, advice: Advice::DontNeed },
         Call::Map { file: 0 },
         Call::Close { file: 0 },
         Call::Unmap { file: 0 },
@@ -194,7 +195,7 @@ fn io_records() -> Vec<u8> {
     let mapped = IoRecord::Mapped { file: 0, start: 1 << 40, len: 8192, offset: 0, shared: true };
     let mut records: Vec<IoRecord> =
         [IoRecord::File(file), IoRecord::Socket { cookie: 9 }].into_iter().chain(calls).collect();
-    records.insert(5, mapped);
+    records.insert(6, mapped);
     let mut bytes = Vec::new();
     for record in records {
         bytes.push(0);
@@ -396,11 +397,12 @@ fn seeds_for_the_long_form() {
 
 /// Calls on a file and a socket.
 fn recorded_calls() -> Vec<u8> {
-    br#"{"terrace":"calls","schema":1,"calls":6,"program":["x"],"recorder":"r","kernel":"6.18","threads":2,"lost":0,"skipped":{},"counted":{"pages_added":1,"pages_removed":0,"bios":1,"allocated":{"dentry":1}},"files":[{"existed":false,"bytes":0},{"inode":[[254,0],7],"existed":true,"bytes":8192}],"sockets":1}
+    br#"{"terrace":"calls","schema":2,"calls":7,"program":["x"],"recorder":"r","kernel":"6.18","threads":2,"lost":0,"skipped":{},"counted":{"pages_added":1,"pages_removed":0,"bios":1,"allocated":{"dentry":1}},"files":[{"existed":false,"bytes":0},{"inode":[[254,0],7],"existed":true,"bytes":8192}],"sockets":1}
 {"thread":0,"cpu":0,"at":0,"took":5,"call":{"create":{"file":0}}}
 {"thread":1,"cpu":1,"at":3,"took":5,"call":{"open":{"file":1}}}
 {"thread":0,"cpu":0,"at":9,"took":5,"call":{"write":{"file":0,"offset":0,"bytes":4096}}}
 {"thread":1,"cpu":1,"at":9,"took":5,"call":{"accept":{"socket":0}}}
+{"thread":0,"cpu":0,"at":15,"took":5,"call":{"advise":{"file":0,"offset":0,"bytes":0,"advice":"dont-need"}}}
 {"thread":0,"cpu":0,"at":20,"took":5,"call":{"close":{"file":0}}}
 {"thread":1,"cpu":1,"at":30,"took":5,"call":{"close-socket":{"socket":0}}}
 "#

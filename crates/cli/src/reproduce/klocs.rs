@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
+use terrace_core::ObjectKind;
 use terrace_kloc::policy::Strategy;
 use terrace_report::html::{Figure, figures_page};
 use terrace_sim::kernel::programs::Program;
@@ -127,6 +128,7 @@ fn read(program: Program, path: &Path) -> Result<Recorded, Failure> {
 /// The page: a picture a figure.
 fn page(table: &KlocsTable) -> String {
     let mut figures = footprints(table);
+    figures.push(objects(table));
     figures.push(speedups(table));
     figures.push(sockets(table));
     figures.push(placed(table));
@@ -210,6 +212,29 @@ fn footprints(table: &KlocsTable) -> Vec<Figure> {
         })
         .collect();
     vec![pages, references, lives]
+}
+
+/// Figure 2 by kind of object: columns for the larger data, the smaller ones in the table alone.
+fn objects(table: &KlocsTable) -> Figure {
+    let mut picture = figure(
+        "Figure 2 by kind: objects",
+        "Objects that were allocated, those freed since included, with all memory fast. The columns \
+         are for the larger data.",
+        "objects",
+        ObjectKind::ALL.map(|kind| kind.name().to_owned()).to_vec(),
+    );
+    picture.logarithmic = true;
+    let largest = table.footprints.iter().map(|row| row.data).max();
+    for row in &table.footprints {
+        if Some(row.data) == largest {
+            let of = row.objects.iter().map(|&objects| objects as f64);
+            picture.series.push((row.program.name().to_owned(), of.collect()));
+        } else {
+            let of = row.objects.iter().map(u64::to_string);
+            picture.also.push((format!("{}, {}", row.program.name(), row.data), of.collect()));
+        }
+    }
+    picture
 }
 
 fn speedups(table: &KlocsTable) -> Figure {
@@ -364,4 +389,46 @@ fn structures(table: &KlocsTable) -> Figure {
         rows.iter().map(|row| format!("{:.0} %", row.saved * 100.0)).collect(),
     )];
     picture
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::Bytes;
+    use terrace_sim::reproduce::klocs::Footprint;
+
+    use super::*;
+
+    /// Each kind is a place of the picture, and each program a column or a cell.
+    #[test]
+    fn objects_are_drawn_by_kind() {
+        let row = |data, objects: u64| Footprint {
+            program: Program::Redis,
+            data,
+            pages: [1; 4],
+            references: [1; 4],
+            freed_ms: [None; 4],
+            all_ms: [None; 4],
+            objects: [objects; ObjectKind::COUNT],
+        };
+        let table = KlocsTable {
+            schema: 1,
+            machine: "x".to_owned(),
+            scale: 512,
+            footprints: vec![row(Bytes::gib(40), 7000), row(Bytes::gib(10), 3123)],
+            runs: Vec::new(),
+            sockets: Vec::new(),
+            prefetched: Vec::new(),
+            kinds: Vec::new(),
+            points: Vec::new(),
+            structures: Vec::new(),
+            claims: Vec::new(),
+        };
+        let page = figures_page("x", "x", "", &[objects(&table)]);
+        for kind in ObjectKind::ALL {
+            assert!(page.contains(kind.name()), "{kind:?}");
+        }
+        assert_eq!(page.matches("<rect class=\"bar").count(), ObjectKind::COUNT);
+        let cells = |number: &str| page.matches(&format!("<td>{number}</td>")).count();
+        assert_eq!((cells("7000"), cells("3123")), (ObjectKind::COUNT, ObjectKind::COUNT));
+    }
 }

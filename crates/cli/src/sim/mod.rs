@@ -150,6 +150,7 @@ impl Args {
     ) -> Result<SharedFile, Failure> {
         self.setup.names(files);
         self.traced.input.names(files);
+        self.played.names(files);
         let out = files.writes("--record", path, Kind::Recording)?;
         let header = header(MachineFacts {
             name: machine.name.clone(),

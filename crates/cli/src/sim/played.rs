@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,7 +24,7 @@ use super::input::{Input, Repeatable, failure, tell, told};
 use super::{ONLY, SharedFile, finish};
 use crate::args::one_of;
 use crate::failure::Failure;
-use crate::output::{self, count, facts, table};
+use crate::output::{self, Files, count, facts, table};
 use crate::progress::Progress;
 use crate::records::Record;
 
@@ -61,6 +61,10 @@ pub(crate) struct Played {
           conflicts_with_all = ["trace", "program", "algorithm"],
           value_parser = one_of(SHAPES, Program::name))]
     shape: Option<Program>,
+
+    /// What calls cost: a file of `terrace calibrate kernel`; the built-in one if not given.
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    costs: Option<PathBuf>,
 }
 
 /// What else `sim` was told.
@@ -98,6 +102,22 @@ impl Played {
     /// Whether such a kernel was asked for.
     pub(super) fn strategy(&self) -> Option<Strategy> {
         self.kernel
+    }
+
+    /// Tells which files are read.
+    pub(super) fn names(&self, files: &mut Files) {
+        if let Some(costs) = &self.costs {
+            files.reads("--costs", costs);
+        }
+    }
+
+    /// What calls cost.
+    fn costs(&self) -> Result<Costs, Failure> {
+        let Some(path) = &self.costs else { return Ok(Costs::builtin()) };
+        let name = path.display().to_string();
+        let bad = |e| Failure::bad_input(format!("--costs: {name}: {e}"));
+        let text = terrace_core::read_text(path).map_err(bad)?;
+        Costs::parse(&name, &text).map_err(Failure::bad_input)
     }
 
     /// What is played, and what people call it.
@@ -147,7 +167,7 @@ impl Played {
             _ => Detail::Placement,
         };
         let config = KernelConfig {
-            costs: Costs::builtin().scaled(scale),
+            costs: self.costs()?.scaled(scale),
             detail,
             scale,
             economist: around.economist,

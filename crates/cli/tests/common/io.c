@@ -51,6 +51,8 @@ int main(void)
 	close(made);
 	/* Its numbers may be given anew; the file is the same. */
 	other = open("made", O_RDONLY);
+	if (posix_fadvise(other, 4096, 0, POSIX_FADV_RANDOM))
+		return 1;
 	close(other);
 	touch("again");
 	/* The file that was there loses its name. */

@@ -16,13 +16,32 @@ pub struct Halves {
     kernel_regions: BTreeSet<RegionId>,
     /// Proposals without a page, by who made them: those of the kernel's policy.
     kernel_ops: BTreeSet<OpId>,
+    /// Whether the kernel's policy is shown as free what the program's leaves of it.
+    program_first: bool,
 }
 
 impl Halves {
     /// The program's pages under one policy, the kernel's under another.
     pub fn new(name: &'static str, program: Box<dyn Policy>, kernel: Box<dyn Policy>) -> Self {
         let (kernel_regions, kernel_ops) = (BTreeSet::new(), BTreeSet::new());
-        Self { name, program, kernel, kernel_regions, kernel_ops }
+        Self { name, program, kernel, kernel_regions, kernel_ops, program_first: false }
+    }
+
+    /// The program's pages come first: what they lack in the fastest tier is not free for the
+    /// kernel's.
+    #[must_use]
+    pub fn program_first(self) -> Self {
+        Self { program_first: true, ..self }
+    }
+
+    /// What the kernel's policy is shown, if that is not all that there is.
+    fn left_by_program(&self, telemetry: &Telemetry) -> Option<Telemetry> {
+        let lacks = if self.program_first { self.program.lacks() } else { Bytes::ZERO };
+        (!lacks.is_zero()).then(|| {
+            let mut left = *telemetry;
+            left.tiers[TierId::FASTEST.index()].free -= lacks;
+            left
+        })
     }
 
     fn of(&mut self, region: RegionId) -> &mut dyn Policy {
@@ -77,7 +96,11 @@ impl Policy for Halves {
     }
 
     fn fault(&mut self, page: PageRef, kind: FaultKind, telemetry: &Telemetry) -> TierId {
-        self.of(page.region).fault(page, kind, telemetry)
+        if !self.kernel_regions.contains(&page.region) {
+            return self.program.fault(page, kind, telemetry);
+        }
+        let left = self.left_by_program(telemetry);
+        self.kernel.fault(page, kind, left.as_ref().unwrap_or(telemetry))
     }
 
     fn samples(&mut self, samples: &[Sample]) {
@@ -101,7 +124,8 @@ impl Policy for Halves {
 
     fn tick(&mut self, telemetry: &Telemetry, plan: &mut Plan) {
         // Kernel pages that leave make room for the program's: they go first.
-        self.kernel.tick(telemetry, plan);
+        let left = self.left_by_program(telemetry);
+        self.kernel.tick(left.as_ref().unwrap_or(telemetry), plan);
         for proposal in plan.proposals() {
             if region(&proposal.action).is_none() {
                 self.kernel_ops.insert(proposal.op);

@@ -3,7 +3,7 @@
 //! A page is placed in the fast memory if the context that it is made for is active. When the
 //! last program has closed a context, its pages may leave together, at once or when memory is
 //! short; when it is opened again, they may come back. Where even the active contexts do not
-//! fit, those that were used least recently leave.
+//! fit, those that were used least recently leave. The program's own pages come before all of them.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -11,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use terrace_core::context::{ContextChange, Mobility, ObjectId};
 use terrace_core::{
     Abort, Action, Bytes, ContextEvent, ContextId, Done, FaultKind, Heat, Nanos, ObjectKind,
-    Outcome, PageRange, PageRef, PerSecond, Plan, Reason, Region, Sample, Telemetry, TierId,
+    Outcome, PageRange, PageRef, PageSize, PerSecond, Plan, Reason, Region, Sample, Telemetry,
+    TierId,
 };
-use terrace_policy::roster::{Candidate, Next, PerPage, Raised, Roster, Standing};
+use terrace_policy::roster::{Candidate, End, Next, PerPage, Raised, Roster, Standing};
 use terrace_policy::{Footprint, Needs, Policy};
 
 use super::fixed::has_room;
@@ -57,6 +58,11 @@ pub struct ObjectsConfig {
     /// follow a program that was moved to another one (KLOCs, section 4.5). The contexts are
     /// those of the processors' lists.
     pub follows: bool,
+    /// Whether the program's pages come first (KLOCs, section 4.2.2). Pages of files are not placed in the
+    /// last of the fast memory that is kept free (`headroom`): the program's are. When they have
+    /// taken half of it, pages of files leave, those first that were placed first, though the files
+    /// are in use.
+    pub yields: bool,
     /// Whether read-ahead says which pages come back. A file's slab objects come when it is
     /// opened; its pages come as a reader gets near them ([`ContextChange::Ahead`]), and not all
     /// at once (KLOCs, sections 4.4 and 7.3).
@@ -77,6 +83,7 @@ impl ObjectsConfig {
             retain: 8,
             headroom: 0.02,
             follows: false,
+            yields: true,
             prefetches: false,
         }
     }
@@ -145,6 +152,9 @@ const RETRY: Nanos = Nanos::millis(10);
 /// Members that read-ahead has named and that have not been proposed: 16 readers, each with the
 /// largest window that Linux has by default.
 const MOST_AHEAD: usize = 512;
+
+/// Pages that cannot leave are passed over when room is made for the program, so many at a time.
+const MOST_PASSED: u32 = 256;
 
 /// The one list of each tier.
 const LIST: usize = 0;
@@ -400,6 +410,7 @@ impl KernelObjects {
     /// The guard and the LRU say which contexts leave because memory is short.
     fn relieve(&mut self, telemetry: &Telemetry) {
         let fast = telemetry.tier(TierId::FASTEST);
+        let headroom = self.headroom(telemetry);
         let leaving = self.roster.leaving(TierId::FASTEST);
         let queued: Bytes =
             self.leaving.contexts().filter_map(|c| self.kmap.knode(c)).map(left_in_fast).sum();
@@ -413,7 +424,6 @@ impl KernelObjects {
                 bytes
             });
         }
-        let headroom = Bytes::from_f64(fast.capacity.as_f64() * self.config.headroom);
         if fast.free + leaving + queued >= headroom || !queue.is_empty() {
             return;
         }
@@ -424,6 +434,70 @@ impl KernelObjects {
                 return;
             }
         }
+    }
+
+    /// What of the fast memory is to be free.
+    fn headroom(&self, telemetry: &Telemetry) -> Bytes {
+        let fast = telemetry.tier(TierId::FASTEST);
+        Bytes::from_f64(fast.capacity.as_f64() * self.config.headroom)
+    }
+
+    /// Pages of files leave where the program's have taken the room that is kept for them, though
+    /// the files are in use. Those of one file that follow each other leave by one decision.
+    fn make_way(&mut self, telemetry: &Telemetry, plan: &mut Plan) {
+        let headroom = self.headroom(telemetry);
+        let free = telemetry.tier(TierId::FASTEST).free + self.roster.leaving(TierId::FASTEST);
+        // Not a page at a time.
+        if !self.config.yields || free >= headroom / 2 {
+            return;
+        }
+        let mut missing = headroom - free;
+        let mut passed = 0;
+        while let Some((_, context)) = self.placed_first(&mut passed)
+            && let Some(knode) = self.kmap.knode(context)
+            && !missing.is_zero()
+        {
+            let of = knode.page_objects_in(TierId::FASTEST) as u32;
+            let heat = heat_of(knode, telemetry.now);
+            let mut proposed = true;
+            plan.group(context, of, heat, Reason::YieldsToProgram, |plan| {
+                while proposed
+                    && !missing.is_zero()
+                    && let Some((slot, next)) = self.placed_first(&mut passed)
+                    && next == context
+                {
+                    let page = Candidate { slot, heat: Heat::default() };
+                    let reason = Reason::YieldsToProgram;
+                    proposed = self.roster.demote(page, reason, telemetry, plan);
+                    missing -= PageSize::Base.bytes();
+                }
+            });
+            if !proposed {
+                return;
+            }
+        }
+    }
+
+    /// The page of a file in the fast memory that was placed there first, and its context.
+    fn placed_first(&mut self, passed: &mut u32) -> Option<(u32, ContextId)> {
+        while *passed < MOST_PASSED {
+            let slot = self.roster.oldest(TierId::FASTEST, LIST)?;
+            let context = ContextId(self.holder[slot]);
+            if self.moves[slot] < self.config.retain && self.is_of_file(slot) {
+                return Some((slot, context));
+            }
+            *passed += 1;
+            self.roster.relist(slot, LIST, End::Young);
+        }
+        None
+    }
+
+    /// Whether a page is a file's, and no other object.
+    fn is_of_file(&self, slot: u32) -> bool {
+        let object = ObjectId(self.object[slot]);
+        let knode = self.kmap.knode(ContextId(self.holder[slot]));
+        !self.shared.contains_key(&slot)
+            && knode.is_some_and(|knode| knode.get(object, ObjectKind::PageCachePage).is_some())
     }
 
     /// Whether an open context was not used for long and has pages in the fast memory.
@@ -516,7 +590,10 @@ impl Policy for KernelObjects {
         let limited = self.kmap.is_limited(TierId::FASTEST)
             && kind_of(ObjectId(self.object[slot]))
                 .is_some_and(|kind| !self.kmap.may_place(TierId::FASTEST, kind));
-        let tier = if (cold || limited) && has_room(telemetry, slowest, size) {
+        let yields = self.config.yields
+            && telemetry.tier(TierId::FASTEST).free < self.headroom(telemetry)
+            && self.is_of_file(slot);
+        let tier = if (cold || limited || yields) && has_room(telemetry, slowest, size) {
             self.roster.place(slot, slowest, LIST, telemetry);
             slowest
         } else {
@@ -637,6 +714,7 @@ impl Policy for KernelObjects {
                 break;
             }
         }
+        self.make_way(telemetry, plan);
         while let Some(mut moving) = self.returning.pop() {
             let stays = self.kmap.knode(moving.context).is_some_and(Knode::in_use);
             if stays && !self.move_on(&mut moving, true, telemetry, plan) {

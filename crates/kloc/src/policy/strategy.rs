@@ -110,7 +110,7 @@ impl Strategy {
             let mut objects = ObjectsConfig { tick, pass, prefetches, ..objects };
             objects.kmap.kinds = config.kinds;
             let kernel = Box::new(KernelObjects::new(objects));
-            Box::new(Halves::new(self.name(), nimble(), kernel))
+            Box::new(Halves::new(self.name(), nimble(), kernel).program_first())
         };
         let klocs = |leaving| klocs_with(leaving, false);
         let balancing = || {
@@ -133,7 +133,8 @@ impl Strategy {
             }
             Self::AutoNumaKlocs => {
                 let objects = ObjectsConfig::new(config.cpus, Leaving::Never);
-                let mut objects = ObjectsConfig { tick, follows: true, ..objects };
+                // Both memories are as fast: there is nothing to yield.
+                let mut objects = ObjectsConfig { tick, follows: true, yields: false, ..objects };
                 objects.pass = scaled(objects.pass);
                 objects.kmap.kinds = config.kinds;
                 let kernel = Box::new(KernelObjects::new(objects));

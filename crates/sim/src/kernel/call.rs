@@ -3,6 +3,40 @@
 use serde::{Deserialize, Serialize};
 use terrace_core::Nanos;
 
+/// How a program says that it will use a part of a file (`posix_fadvise`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Advice {
+    /// As any file: it is read ahead for readers that go on where they ended.
+    #[default]
+    Normal,
+    /// In no order: nothing is read ahead.
+    Random,
+    /// From its beginning to its end: twice as much is read ahead.
+    Sequential,
+    /// Soon: it is read ahead now.
+    WillNeed,
+    /// Not any more: what the disk has of it leaves the page cache.
+    DontNeed,
+}
+
+impl Advice {
+    /// Every advice, by its number on Linux (`POSIX_FADV_…`).
+    pub const ALL: [Self; 5] =
+        [Self::Normal, Self::Random, Self::Sequential, Self::WillNeed, Self::DontNeed];
+
+    /// The advice with a number of Linux; nothing for what does not change the page cache
+    /// (`POSIX_FADV_NOREUSE`).
+    pub fn of_linux(number: u64) -> Option<Self> {
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    }
+
+    /// Its number on Linux.
+    pub const fn linux(self) -> u8 {
+        self as u8
+    }
+}
+
 /// One call, or work of the program between calls.
 ///
 /// Files and sockets have numbers that the program gives; offsets are explicit: `read` and
@@ -47,6 +81,18 @@ pub enum Call {
     Fsync {
         /// The file, which is open.
         file: u32,
+    },
+    /// `posix_fadvise`.
+    Advise {
+        /// The file, which is open.
+        file: u32,
+        /// Where the part that it is about begins, in bytes. Only what is read or dropped now has
+        /// a part; how the file will be read is said of all of it.
+        offset: u64,
+        /// How long that part is, in bytes; 0 for all up to the end.
+        bytes: u64,
+        /// What is said of it.
+        advice: Advice,
     },
     /// `unlink`. A file that is open lives until it is closed.
     Unlink {

@@ -3,7 +3,7 @@
 use terrace_core::context::{ContextChange, ContextIdentity};
 use terrace_core::{ContextId, ObjectKind};
 
-use super::call::{CallError, MOST};
+use super::call::{Advice, CallError, MOST};
 use super::index::Index;
 use super::kernel::{Caller, JOURNAL, Kernel};
 use super::slab::{Cache, Object};
@@ -35,6 +35,9 @@ pub(super) struct ReadAhead {
     pub(super) window: u32,
     /// The end of what contexts were told of ([`ContextChange::Ahead`]).
     pub(super) told: u32,
+    /// How its readers said that they go on. On Linux each open file has this by itself; here, all
+    /// that are open of one file have it together, until the last of them is closed.
+    pub(super) advised: Advice,
 }
 
 /// A file that exists.
@@ -237,6 +240,10 @@ impl Kernel {
         if let Some(handle) = file.handles.pop() {
             self.use_object(caller, handle, Cache::File, true);
             self.deallocate(caller, context, Cache::File, handle);
+        }
+        let file = self.file(number);
+        if file.handles.is_empty() {
+            file.ahead.advised = Advice::Normal;
         }
         self.let_go(caller, number);
         Ok(())

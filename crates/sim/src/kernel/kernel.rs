@@ -620,7 +620,14 @@ impl Kernel {
             Call::Arrive { bytes, .. } | Call::Send { bytes, .. } => bytes / 500,
             _ => 0,
         };
-        self.make_room(caller, RESERVE + pages + self.read_ahead_pages())?;
+        let ahead = match call {
+            Call::Read { file, .. }
+            | Call::Write { file, .. }
+            | Call::Access { file, .. }
+            | Call::Advise { file, .. } => self.most_ahead(file),
+            _ => self.read_ahead_pages(),
+        };
+        self.make_room(caller, RESERVE + pages + ahead)?;
         match call {
             Call::Create { file } => self.create(caller, file),
             Call::Open { file } => self.open(caller, file),
@@ -628,6 +635,9 @@ impl Kernel {
             Call::Read { file, offset, bytes } => self.read(caller, file, offset, bytes),
             Call::Write { file, offset, bytes } => self.write(caller, file, offset, bytes),
             Call::Fsync { file } => self.fsync(caller, file),
+            Call::Advise { file, offset, bytes, advice } => {
+                self.advise(caller, file, (offset, bytes), advice)
+            }
             Call::Unlink { file } => self.unlink(caller, file),
             Call::Rename { file } => self.rename(caller, file),
             Call::Stat { file } => self.stat(caller, file),

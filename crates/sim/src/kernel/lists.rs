@@ -2,7 +2,8 @@
 //!
 //! As Linux has it without generations: a page comes to the inactive list, a second use brings
 //! it to the active one, reclaim takes the end of the inactive list and refills that from the
-//! active one's when it is low.
+//! active one's when it is low. Linux also remembers when a page left, and has one that comes back
+//! soon begin as active (`mm/workingset.c`); that is not modelled.
 
 use super::memory::{ACTIVE, NONE, ObjectMemory, REFERENCED};
 
@@ -55,6 +56,8 @@ pub enum FileReplacement {
     /// What came first leaves first, however often it was used: a kernel that is wrong, for
     /// comparisons that have to see it.
     FirstCome,
+    /// What was used twice never leaves, however long ago that was: wrong in the other direction.
+    HotStays,
 }
 
 /// Both lists.
@@ -115,6 +118,9 @@ impl Lists {
     /// Moves pages from the active list's end while the inactive list is low
     /// (`inactive_is_low`: the active list may be longer by the root of ten times both in GiB).
     pub(super) fn balance(&mut self, memory: &mut ObjectMemory) {
+        if self.replacement == FileReplacement::HotStays {
+            return;
+        }
         let gib = self.len() >> 18;
         let ratio = if gib == 0 { 1 } else { (10 * gib).isqrt() };
         while self.inactive.len().saturating_mul(ratio) < self.active.len() {

@@ -20,6 +20,7 @@
 //! | `file` | inodes and names |
 //! | `index` | which pages of a file are cached |
 //! | `page_cache` | reading, writing, read-ahead, write-back, reclaim, the journal |
+//! | `advice` | what programs say of their files |
 //! | `lists` | the active and the inactive list |
 //! | `disk` | the disk's queue |
 //! | `socket` | sockets and packets |
@@ -30,6 +31,7 @@
 //!
 //! `docs/kloc.md` says what is modelled, and what is not.
 
+mod advice;
 mod call;
 mod costs;
 mod counts;
@@ -50,7 +52,7 @@ mod slab;
 mod socket;
 mod sockets;
 
-pub use call::{Call, CallError, Calls, MOST};
+pub use call::{Advice, Call, CallError, Calls, MOST};
 pub use costs::{Costs, DeviceCosts, Lines, Objects, Pace, Times};
 pub use counts::{Class, ClassCounts, Counts, Lifetimes};
 pub use kernel::{DecisionListener, Detail, Kernel, KernelConfig, KernelReport, Refused};

@@ -1,9 +1,11 @@
 //! The page cache: reads, writes, read-ahead, write-back, reclaim, and the journal.
 
+use core::ops::Range;
+
 use terrace_core::ObjectKind;
 use terrace_core::context::{ContextChange, ObjectId};
 
-use super::call::CallError;
+use super::call::{Advice, CallError};
 use super::disk::Transfer;
 use super::file::{EXTENT, JOURNAL_BUFFER};
 use super::kernel::{Caller, JOURNAL, Kernel};
@@ -93,7 +95,7 @@ impl Kernel {
     /// the largest window of read-ahead. Those that are not cached yet are told of when they are
     /// read ([`Kernel::read_further`]).
     fn tell_ahead(&mut self, caller: &Caller, number: u32, next: u32) {
-        let most = self.read_ahead_pages();
+        let most = self.most_ahead(number);
         let file = self.file(number);
         let context = file.context;
         let end = next.saturating_add(most).min(file.size.div_ceil(PAGE) as u32);
@@ -215,11 +217,12 @@ impl Kernel {
             return Ok(page);
         }
         self.memory.counts.cache_misses += 1;
-        let most = self.read_ahead_pages();
+        let most = self.most_ahead(number);
         let file = self.file(number);
         // Read-ahead begins at a file's start and where the last read ended; what is read at
         // random is read alone.
-        let sequential = index == 0 || index == file.ahead.next || index == file.ahead.end;
+        let follows = index == 0 || index == file.ahead.next || index == file.ahead.end;
+        let sequential = follows && file.ahead.advised != Advice::Random;
         let window = if sequential { first_window(wanted, most) } else { wanted.min(most) };
         file.ahead.window = window;
         file.ahead.end = index.saturating_add(window);
@@ -234,7 +237,7 @@ impl Kernel {
 
     /// A sequential reader has come to the marker: the next window is read, and nobody waits.
     fn read_further(&mut self, caller: &mut Caller, number: u32) -> Result<(), CallError> {
-        let most = self.read_ahead_pages();
+        let most = self.most_ahead(number);
         let file = self.file(number);
         file.ahead.window = next_window(file.ahead.window, most);
         let (start, window) = (file.ahead.end, file.ahead.window);
@@ -243,7 +246,7 @@ impl Kernel {
     }
 
     /// Asks the disk for those pages of a range that are not cached.
-    fn read_in(
+    pub(super) fn read_in(
         &mut self,
         caller: &mut Caller,
         number: u32,
@@ -297,7 +300,7 @@ impl Kernel {
     }
 
     /// Takes a page out of its file and frees it.
-    fn drop_page(&mut self, caller: &Caller, page: u32) {
+    pub(super) fn drop_page(&mut self, caller: &Caller, page: u32) {
         let known = *self.memory.page(page);
         let number = known.owner;
         let context = self.file(number).context;
@@ -426,7 +429,31 @@ impl Kernel {
 
     /// Asks the disk to write a file's dirty pages.
     fn flush(&mut self, caller: &mut Caller, number: u32) -> Result<(), CallError> {
-        let mut dirty = core::mem::take(&mut self.file(number).dirty);
+        let dirty = core::mem::take(&mut self.file(number).dirty);
+        self.write_pages(caller, number, dirty)
+    }
+
+    /// The same for a part of the file.
+    pub(super) fn flush_part(
+        &mut self,
+        caller: &mut Caller,
+        number: u32,
+        part: Range<u32>,
+    ) -> Result<(), CallError> {
+        let file = self.file(number);
+        let (dirty, others) =
+            core::mem::take(&mut file.dirty).into_iter().partition(|index| part.contains(index));
+        file.dirty = others;
+        self.write_pages(caller, number, dirty)
+    }
+
+    /// Asks the disk to write those of a file's pages that are dirty.
+    fn write_pages(
+        &mut self,
+        caller: &mut Caller,
+        number: u32,
+        mut dirty: Vec<u32>,
+    ) -> Result<(), CallError> {
         // A page that was written back and soiled again is in the list once more.
         dirty.sort_unstable();
         let longest = (self.costs.pace.largest_bio.value.get() / PAGE) as u32;

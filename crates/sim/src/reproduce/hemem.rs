@@ -156,6 +156,8 @@ pub struct HememTable {
     pub scale: u32,
     /// Where the randomness came from.
     pub seed: u64,
+    /// What the economist did with its opinion.
+    pub economist: Mode,
     /// By the size of the hot set.
     pub rows: Vec<Row>,
     /// The paper's claims, judged by HeMem with the paper's rule alone.
@@ -223,6 +225,7 @@ pub fn hemem(
         phases: config.phases,
         scale: config.scale,
         seed: config.seed,
+        economist: config.economist,
         claims_of_papers_rule: claims(&rows, dram, PAPERS),
         claims: claims(&rows, dram, HEMEM),
         rows,

@@ -17,7 +17,8 @@
 //! stands for an instruction, and up to 255 others may be before it; since version 3, at most 254,
 //! and 255 says that the instruction of the access before makes this one, too. Since version 4, a
 //! batch may have what its thread asked the kernel for before its accesses ([`super::io`]), behind
-//! what happened to the address space. A trace without any differs in its version alone.
+//! what happened to the address space. A trace without any differs in its version alone. Since version
+//! 5, advice (`posix_fadvise`) may be among these calls.
 //!
 //! All numbers are little-endian. A chunk can be decoded by itself, so a reader
 //! may begin at any; a zstd frame has a checksum of its content.
@@ -35,7 +36,7 @@ pub(super) const END: [u8; 8] = *b"TERREND\0";
 pub(super) const CHUNK: [u8; 4] = *b"CHNK";
 pub(super) const INDEX: [u8; 4] = *b"INDX";
 /// Version of the format that is written.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// The oldest version that is read.
 pub(super) const OLDEST: u32 = 1;
 /// The first in which accesses may be of one instruction.

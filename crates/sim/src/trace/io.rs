@@ -1,8 +1,8 @@
 //! What a program asked the kernel for, between its accesses.
 //!
-//! A trace since version 4 has these records in the order in which they happened. Files and
-//! sockets have numbers in the order in which they appear; what they were on the machine of the
-//! recording is told once, before the first call on them.
+//! A trace since version 4 has these records in the order in which they happened; advice is in those
+//! since version 5. Files and sockets have numbers in the order in which they appear; what they were
+//! on the machine of the recording is told once, before the first call on them.
 //!
 //! ```text
 //! record   u8 tag, then its numbers in groups of seven bits (0 and 1 are what happens to
@@ -19,7 +19,7 @@ use terrace_core::{Bytes, Nanos};
 
 use super::codec::{read_varint, varint};
 use crate::kernel::recorded::{Check, RecordedFile, Unfit};
-use crate::kernel::{Call, MOST};
+use crate::kernel::{Advice, Call, MOST};
 
 /// One thing that a program's recorder tells of I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +144,12 @@ impl IoRecord {
             17 => Call::Recv { socket: small(from)? },
             18 => Call::Send { socket: small(from)?, bytes: small(from)? },
             19 => Call::CloseSocket { socket: small(from)? },
+            20 => Call::Advise {
+                file: small(from)?,
+                offset: read_varint(from)?,
+                bytes: read_varint(from)?,
+                advice: Advice::of_linux(read_varint(from)?)?,
+            },
             _ => return None,
         };
         Some(Self::Call { cpu, at, took, call })
@@ -159,11 +165,11 @@ fn put(out: &mut Vec<u8>, tag: u8, numbers: &[u64]) {
 
 /// A call's tag, counted from [`CALLS`], and how many of the numbers are its own; nothing for what
 /// no recorder writes.
-fn numbers(call: &Call) -> Option<(u8, [u64; 3], usize)> {
-    let one = |tag: u8, number: u32| (tag, [u64::from(number), 0, 0], 1);
-    let two = |tag: u8, a: u32, b: u32| (tag, [u64::from(a), u64::from(b), 0], 2);
+fn numbers(call: &Call) -> Option<(u8, [u64; 4], usize)> {
+    let one = |tag: u8, number: u32| (tag, [u64::from(number), 0, 0, 0], 1);
+    let two = |tag: u8, a: u32, b: u32| (tag, [u64::from(a), u64::from(b), 0, 0], 2);
     let range = |tag: u8, file: u32, offset: u64, bytes: u32| {
-        (tag, [u64::from(file), offset, u64::from(bytes)], 3)
+        (tag, [u64::from(file), offset, u64::from(bytes), 0], 3)
     };
     Some(match *call {
         Call::Create { file } => one(0, file),
@@ -186,6 +192,9 @@ fn numbers(call: &Call) -> Option<(u8, [u64; 3], usize)> {
         Call::Recv { socket } => one(17, socket),
         Call::Send { socket, bytes } => two(18, socket, bytes),
         Call::CloseSocket { socket } => one(19, socket),
+        Call::Advise { file, offset, bytes, advice } => {
+            (20, [u64::from(file), offset, bytes, u64::from(advice.linux())], 4)
+        }
         Call::Access { .. }
         | Call::Touch { .. }
         | Call::Use { .. }
@@ -288,6 +297,7 @@ mod tests {
             Call::Recv { socket: 21 },
             Call::Send { socket: 22, bytes: 23 },
             Call::CloseSocket { socket: 24 },
+            Call::Advise { file: 25, offset: u64::MAX, bytes: 26, advice: Advice::DontNeed },
         ]
     }
 

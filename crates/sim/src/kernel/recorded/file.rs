@@ -1,11 +1,12 @@
 //! A recording's file: lines of JSON in a zstd frame.
 //!
 //! ```text
-//! line 1   {"terrace":"calls","schema":1,"calls":N,…}: program, kernel, threads, files, sockets
+//! line 1   {"terrace":"calls","schema":2,"calls":N,…}: program, kernel, threads, files, sockets
 //! line 2…  {"thread":0,"cpu":1,"at":…,"took":…,"call":{"read":{"file":3,"offset":0,"bytes":4096}}}
 //! ```
 //!
-//! Times are in nanoseconds. The frame has a checksum. `zstd -dc FILE` shows it.
+//! Times are in nanoseconds. The frame has a checksum. `zstd -dc FILE` shows it. Recordings of schema 1
+//! have no advice (`posix_fadvise`); they are read as before.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 
@@ -14,8 +15,10 @@ use serde::{Deserialize, Serialize};
 use super::recording::{Check, Made, Recording};
 use crate::kernel::MOST;
 
-/// Version of the format.
-const SCHEMA: u32 = 1;
+/// Version of the format that is written.
+const SCHEMA: u32 = 2;
+/// The oldest version that is read.
+const OLDEST: u32 = 1;
 /// Compression level: zstd's own default.
 const LEVEL: i32 = 3;
 /// Threads of the simulated kernel at most.
@@ -112,9 +115,9 @@ pub fn read_text(file: &str, mut from: impl BufRead) -> Result<Recording, CallsE
             return Err(bad(number, message, Recording::default()));
         }
     };
-    if header.terrace != "calls" || header.schema != SCHEMA {
+    if header.terrace != "calls" || !(OLDEST..=SCHEMA).contains(&header.schema) {
         let message = format!(
-            "`{}` of schema {}: this version reads calls of schema {SCHEMA} only",
+            "`{}` of schema {}: this version reads calls of schema {OLDEST} to {SCHEMA}",
             header.terrace, header.schema
         );
         return Err(bad(number, message, Recording::default()));
@@ -178,7 +181,7 @@ mod tests {
 
     use super::super::RecordedFile;
     use super::*;
-    use crate::kernel::Call;
+    use crate::kernel::{Advice, Call};
 
     fn recording(calls: &[Call]) -> Recording {
         let made = |(at, &call): (usize, &Call)| Made {
@@ -209,9 +212,27 @@ mod tests {
         out
     }
 
+    /// What was recorded before there was advice means what it meant.
+    #[test]
+    fn a_recording_of_the_first_schema_is_read() {
+        let recording = recording(&GOOD);
+        let mut text = String::new();
+        let bytes = written(&recording);
+        zstd::Decoder::new(&bytes[..]).expect("a frame").read_to_string(&mut text).expect("whole");
+        let older = text.replacen("\"schema\":2", "\"schema\":1", 1);
+        assert_ne!(older, text);
+        assert_eq!(read_text("x", older.as_bytes()).expect("good"), recording);
+        let newer = text.replacen("\"schema\":2", "\"schema\":3", 1);
+        let error = read_text("x", newer.as_bytes()).expect_err("not known yet").to_string();
+        assert!(error.contains("reads calls of schema 1 to 2"), "{error}");
+    }
+
     #[test]
     fn what_is_written_is_read() {
-        let recording = recording(&GOOD);
+        let [open, read_call, close] = GOOD;
+        let advice = Advice::DontNeed;
+        let advise = Call::Advise { file: 0, offset: 4096, bytes: 0, advice };
+        let recording = recording(&[open, read_call, advise, close]);
         let bytes = written(&recording);
         assert!(is_meant(&bytes));
         assert_eq!(read("x", &bytes[..]).expect("good"), recording);

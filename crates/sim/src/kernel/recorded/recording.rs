@@ -204,7 +204,10 @@ impl Check {
                     return Err(Unfit::NotOpen("mapping of file", file));
                 }
             }
-            Call::Read { file, .. } | Call::Write { file, .. } | Call::Fsync { file } => {
+            Call::Read { file, .. }
+            | Call::Write { file, .. }
+            | Call::Fsync { file }
+            | Call::Advise { file, .. } => {
                 if self.file(file)?.1 == 0 {
                     return Err(Unfit::NotOpen("file", file));
                 }

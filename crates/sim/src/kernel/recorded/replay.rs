@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use terrace_core::Nanos;
 
 use super::Recording;
-use crate::kernel::{Call, Calls};
+use crate::kernel::{Advice, Call, Calls};
 
 /// How long a thread waits before it looks again whether another one has made the call that its
 /// own depends on.
@@ -52,7 +52,8 @@ pub(crate) fn about(call: &Call) -> Option<(bool, u32)> {
         | Call::Stat { file }
         | Call::Map { file }
         | Call::Unmap { file }
-        | Call::Access { file, .. } => (true, file),
+        | Call::Access { file, .. }
+        | Call::Advise { file, .. } => (true, file),
         Call::Socket { socket }
         | Call::Connect { socket }
         | Call::Accept { socket }
@@ -65,7 +66,8 @@ pub(crate) fn about(call: &Call) -> Option<(bool, u32)> {
     })
 }
 
-/// Whether a call begins or ends something: calls on the same file stay before it or after it.
+/// Whether a call begins or ends something: calls on the same file stay before it or after it. Which
+/// pages leave a file that is not needed depends on what was read and written before.
 pub(crate) fn begins_or_ends(call: &Call) -> bool {
     matches!(
         call,
@@ -82,6 +84,7 @@ pub(crate) fn begins_or_ends(call: &Call) -> bool {
             // What has arrived can be received once.
             | Call::Arrive { .. }
             | Call::Recv { .. }
+            | Call::Advise { advice: Advice::DontNeed, .. }
     )
 }
 

@@ -6,7 +6,7 @@ use terrace_core::{Bytes, Nanos};
 use terrace_kloc::tracing::{Event, Inode, What};
 
 use super::{Counted, Made, RecordedFile, Recording};
-use crate::kernel::{Call, MOST};
+use crate::kernel::{Advice, Call, MOST};
 
 /// System calls of x86-64 that a recording is about.
 mod number {
@@ -210,6 +210,7 @@ impl Pending {
             | number::PWRITEV2
             | number::FSYNC
             | number::FDATASYNC
+            | number::FADVISE
             | number::FSTAT => Some(self.arguments[0]),
             number::MMAP => Some(self.arguments[4]),
             _ => None,
@@ -792,7 +793,20 @@ impl Translator {
             number::SENDFILE | number::COPY_FILE_RANGE | number::SPLICE => {
                 self.skip("copies within the kernel (sendfile, splice, copy_file_range)");
             }
-            number::FADVISE => self.skip("advice (posix_fadvise)"),
+            number::FADVISE => {
+                let (offset, bytes) = (second, third);
+                match (self.kind(process, first), Advice::of_linux(fourth)) {
+                    (None, _) => self.skip("advice on descriptors that were open before"),
+                    (Some(_), None) => {
+                        self.skip("advice that changes nothing (POSIX_FADV_NOREUSE)");
+                    }
+                    (Some(Kind::File(file)), Some(advice)) => {
+                        let call = Call::Advise { file, offset, bytes, advice };
+                        self.made(event.thread, event.cpu, time, call);
+                    }
+                    (Some(_), Some(_)) => {}
+                }
+            }
             number::SENDMMSG | number::RECVMMSG => self.skip("several messages in one call"),
             _ => {}
         }
@@ -983,7 +997,8 @@ impl Translator {
             | Call::Stat { file }
             | Call::Map { file }
             | Call::Unmap { file }
-            | Call::Access { file, .. } => *file = self.file_of(*file),
+            | Call::Access { file, .. }
+            | Call::Advise { file, .. } => *file = self.file_of(*file),
             _ => {}
         }
         call
@@ -1022,6 +1037,11 @@ mod tests {
         line("sys_enter: NR 17 (4, 1, 1000, 1000, 0, 0)");
         line("mm_filemap_get_pages: dev=254:0 ino=63 ofs=4096-8191");
         line("sys_exit: NR 17 = 4096");
+        // `POSIX_FADV_DONTNEED` of the second page; `POSIX_FADV_NOREUSE` is none of ours.
+        line("sys_enter: NR 221 (4, 1000, 1000, 4, 0, 0)");
+        line("sys_exit: NR 221 = 0");
+        line("sys_enter: NR 221 (4, 0, 0, 5, 0, 0)");
+        line("sys_exit: NR 221 = 0");
         line("sys_enter: NR 263 (ffffff9c, 1, 0, 0, 0, 0)");
         line("ext4_unlink_enter: dev 254,0 ino 99 size 8192 parent 2");
         line("sys_exit: NR 263 = 0");
@@ -1036,13 +1056,16 @@ mod tests {
                 Call::Write { file: 0, offset: 4096, bytes: 4096 },
                 Call::Open { file: 0 },
                 Call::Read { file: 0, offset: 4096, bytes: 4096 },
+                Call::Advise { file: 0, offset: 4096, bytes: 4096, advice: Advice::DontNeed },
                 Call::Unlink { file: 0 },
                 Call::Close { file: 0 },
                 Call::Close { file: 0 },
             ]
         );
         assert_eq!(recording.counted.pages_added, 2);
-        assert!(recording.skipped.is_empty(), "{:?}", recording.skipped);
+        let skipped: Vec<_> = recording.skipped.into_iter().collect();
+        let noreuse = "advice that changes nothing (POSIX_FADV_NOREUSE)".to_owned();
+        assert_eq!(skipped, [(noreuse, 1)]);
         assert_eq!(recording.files[0].bytes, Bytes::ZERO, "it was written before it was read");
     }
 

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use terrace_core::ObjectKind;
 use terrace_kloc::policy::Strategy;
 
 use super::{GROUPS, KlocsTable, Origin, Run, SWEPT};
@@ -13,6 +14,7 @@ impl fmt::Display for KlocsTable {
         writeln!(f, "KLOCs on {}; {}", self.machine, self.sources())?;
         self.origins(f)?;
         self.figure_2(f)?;
+        self.objects(f)?;
         self.figure_4(f)?;
         self.figure_5a(f)?;
         self.figure_5(f)?;
@@ -117,6 +119,26 @@ impl KlocsTable {
                 }
             }
             writeln!(f)?;
+        }
+        Ok(())
+    }
+
+    /// Figure 2, by kind of object: a table for each size of data.
+    fn objects(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nFigure 2 by kind: objects that were allocated, those freed since included")?;
+        for rows in self.footprints.chunk_by(|a, b| a.data == b.data) {
+            write!(f, "{:>18}", rows[0].data.to_string())?;
+            for row in rows {
+                write!(f, "  {:>10}", row.program.name())?;
+            }
+            writeln!(f)?;
+            for kind in ObjectKind::ALL {
+                write!(f, "{:>18}", kind.name())?;
+                for row in rows {
+                    write!(f, "  {:>10}", row.objects[kind.index()])?;
+                }
+                writeln!(f)?;
+            }
         }
         Ok(())
     }
@@ -236,5 +258,60 @@ impl KlocsTable {
             writeln!(f)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::Bytes;
+
+    use super::super::Footprint;
+    use super::*;
+
+    /// Objects of all eleven kinds are printed, for each program and size of data.
+    #[test]
+    fn objects_are_printed_by_kind() {
+        let row = |program, data, first: u64| Footprint {
+            program,
+            data,
+            pages: [1; 4],
+            references: [1; 4],
+            freed_ms: [None; 4],
+            all_ms: [None; 4],
+            objects: core::array::from_fn(|kind| first + kind as u64),
+        };
+        let (large, small) = (Bytes::gib(40), Bytes::gib(10));
+        let table = KlocsTable {
+            schema: 1,
+            machine: "x".to_owned(),
+            scale: 512,
+            footprints: vec![
+                row(Program::RocksDb, large, 1000),
+                row(Program::Redis, large, 2000),
+                row(Program::RocksDb, small, 3000),
+            ],
+            runs: Vec::new(),
+            sockets: Vec::new(),
+            prefetched: Vec::new(),
+            kinds: Vec::new(),
+            points: Vec::new(),
+            structures: Vec::new(),
+            claims: Vec::new(),
+        };
+        let text = table.to_string();
+        let (_, text) = text.split_once("Figure 2 by kind").expect("it is there");
+        for kind in ObjectKind::ALL {
+            // One name may be the beginning of another's.
+            let begin = format!("{}  ", kind.name());
+            let lines = text.lines().filter(|line| line.trim_start().starts_with(&begin));
+            let numbers = lines.map(|line| {
+                line.split_whitespace()
+                    .rev()
+                    .take_while(|word| word.bytes().all(|byte| byte.is_ascii_digit()))
+            });
+            let numbers: Vec<&str> = numbers.flatten().collect();
+            let number = |first: usize| (first + kind.index()).to_string();
+            assert_eq!(numbers, [number(2000), number(1000), number(3000)], "{text}");
+        }
     }
 }
