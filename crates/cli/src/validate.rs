@@ -27,7 +27,7 @@ use crate::progress::Progress;
 /// Miss counts beside cachegrind's (needs valgrind), the DDR4 curve, closed
 /// forms, ChampSim's counters, published shapes of Optane and CXL, orderings of
 /// papers, Kindle's figure of HSCC, predictions of
-/// plan, objects of the running kernel for calls of fio and db_bench (needs root,
+/// plan, objects of the running kernel for calls of fio and of a key-value store (needs root,
 /// tracefs, and one of the two), its page cache in a limited memory (needs root). A row holds, fails,
 /// differs as is known (with the cause), or only checks arithmetic. Exit code 1 if a row fails.
 /// docs/validation.md says what is checked against what.

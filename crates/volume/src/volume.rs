@@ -320,13 +320,11 @@ impl<P: Pm> Volume<P> {
         for next in lba + 1..end.min(lba + ahead) {
             self.expect_read(next);
         }
-        let mut lba = lba;
-        for sector in sectors {
+        for (lba, sector) in (lba..).zip(sectors) {
             if end - lba > ahead {
                 self.expect_read(lba + ahead);
             }
             self.read_sector(lba, sector)?;
-            lba += 1;
         }
         Ok(())
     }

@@ -414,6 +414,7 @@ mod tests {
             schema: 1,
             machine: "x".to_owned(),
             scale: 512,
+            programs: Vec::new(),
             footprints: vec![row(Bytes::gib(40), 7000), row(Bytes::gib(10), 3123)],
             runs: Vec::new(),
             sockets: Vec::new(),

@@ -1,6 +1,6 @@
 //! What the running kernel and the simulated one take for the same calls.
 //!
-//! fio and RocksDB's `db_bench` run here, traced: their calls, and in the same run what the kernel adds
+//! `fio` and `db_bench` run here, traced: their calls, and in the same run what the kernel adds
 //! to and takes from the page cache, which slab objects it allocates and how many bios it makes for
 //! them. The calls are made again in the simulated kernel, in the same order for each file.
 //!

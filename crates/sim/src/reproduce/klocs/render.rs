@@ -285,6 +285,7 @@ mod tests {
             schema: 1,
             machine: "x".to_owned(),
             scale: 512,
+            programs: Vec::new(),
             footprints: vec![
                 row(Program::RocksDb, large, 1000),
                 row(Program::Redis, large, 2000),
