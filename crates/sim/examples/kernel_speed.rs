@@ -1,10 +1,13 @@
 //! How fast the simulated kernel is: calls a second of processor time, by strategy and detail.
 //!
 //! `kernel_speed [PROGRAM]` runs each program (or one) under each strategy on a small two-tier
-//! machine, and prints a table. For `bench/sim/kernel_speed.sh`, `kernel_speed one PROGRAM DETAIL TIMES`
-//! prints of one program under KLOCs how many million calls and lines a second it is, and the
-//! nanoseconds of a call, without the program's preparation, with so many times the usual calls; and
-//! `kernel_speed running` how many million reads of 4 KiB that are cached the running kernel does.
+//! machine, and prints a table. `bench/sim/kernel_speed.sh` uses two other forms:
+//!
+//! - `kernel_speed one PROGRAM DETAIL TIMES` runs a program under KLOCs with so many times the usual
+//!   calls. It prints millions of calls a second, millions of lines a second, and nanoseconds a call,
+//!   all without the program's preparation.
+//! - `kernel_speed running` prints how many million cached reads of 4 KiB the running kernel does in a
+//!   second.
 
 use std::error::Error;
 use std::os::unix::fs::FileExt;

@@ -1,8 +1,8 @@
 //! What the running kernel and the simulated one take for the same calls.
 //!
-//! fio and RocksDB's `db_bench` run here, traced: their calls, and in the same run what the kernel adds
-//! to and takes from the page cache, which slab objects it allocates and how many bios it makes for
-//! them. The calls are made again in the simulated kernel, in the same order for each file.
+//! fio and RocksDB's `db_bench` run here, traced. Their calls are recorded, and in the same run what the
+//! kernel adds to and takes from the page cache for them, which slab objects it allocates, and how many
+//! bios it makes. The calls are made again in the simulated kernel, in the same order for each file.
 //!
 //! Counted are the files that they make, in a directory of their own. Sockets are not compared: a
 //! program here would talk to another one over the loopback device, which clones what it sends, and
