@@ -111,7 +111,7 @@ lint: ## Formatting, clippy, links in documentation, and shellcheck.
 	@if command -v shellcheck >/dev/null; then \
 	    echo "shellcheck scripts"; shellcheck scripts/*.sh tests/guest/*.sh tests/guest/tests/*.sh \
 	        tests/guest/host/*.sh .ci/run \
-	        bench/nodes/run.sh bench/nodes/init bench/live/tails.sh bench/cbmm/*.sh bench/families/*.sh bench/kloc/*.sh bench/dapper/*.sh tests/volume/*.sh; \
+	        bench/nodes/run.sh bench/nodes/init bench/live/tails.sh bench/cbmm/*.sh bench/families/*.sh bench/kloc/*.sh bench/dapper/*.sh bench/sim/kernel_speed.sh tests/volume/*.sh; \
 	else \
 	    echo "shellcheck is not installed: scripts NOT checked"; [ -z "$(MUST_RUN)" ]; \
 	fi
@@ -219,7 +219,7 @@ guest-short: build
 	else exit $$status; fi
 
 .PHONY: bench
-bench: bench-live bench-programs bench-sim ## Measure everything beside its peers; writes nothing, prints tables.
+bench: bench-live bench-programs bench-sim bench-kernel ## Measure everything beside its peers; writes nothing, prints tables.
 
 # How often everything runs.
 BENCH_ROUNDS ?= 3
@@ -379,6 +379,11 @@ bench-sim: build ## Speed of the simulator beside cachegrind, lackey and QEMU, i
 	$(CARGO) build --locked --release -p terrace-sim --example exact_speed
 	$(CARGO) build --locked --release -p terrace-dram --example dram_speed
 	bench/sim/exact_speed.sh $(TARGET)/release
+
+.PHONY: bench-kernel
+bench-kernel: ## Simulated calls for I/O a second beside the exact engine and the running kernel; linearity (3 minutes).
+	$(CARGO) build --locked --release -p terrace-sim --example kernel_speed --example exact_speed
+	bench/sim/kernel_speed.sh $(TARGET)/release
 
 # Seconds a target, and which.
 FUZZ_SECONDS ?= 60

@@ -1934,7 +1934,7 @@ fn what_is_said_of_options_is_said_of_options_that_there_are() {
     }
 }
 
-/// What another way is said to show is shown there.
+/// Where the table says that another way shows an option, one does.
 #[test]
 fn ways_that_are_referred_to_show_the_option() {
     for verb in VERBS {
@@ -1952,7 +1952,7 @@ fn ways_that_are_referred_to_show_the_option() {
     }
 }
 
-/// What a test has to have to be about an option; and the table is no part of any test.
+/// A test is about an option if it gives it to the verb, in quotes. The table is no part of any test.
 #[test]
 fn a_line_of_the_table_is_no_test() {
     let table = ["const VERBS", ": "].concat();

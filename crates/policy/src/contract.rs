@@ -156,8 +156,8 @@ pub trait Policy: Send {
     /// vetoed, and also when its page was freed meanwhile.
     fn done(&mut self, done: &Done);
 
-    /// What it would bring to the fastest tier now, or is about to, if that had the room: what
-    /// another policy on the same memory should leave free for it. As of its last tick.
+    /// Bytes that it would bring to the fastest tier if that had room, and those that are on their
+    /// way there, as of its last tick. Another policy on the same memory should leave so much free.
     fn lacks(&self) -> Bytes {
         Bytes::ZERO
     }

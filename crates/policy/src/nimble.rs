@@ -260,8 +260,8 @@ mod tests {
         }
     }
 
-    /// Otherwise hot pages would change places with their likes for ever. What they lack is told, to
-    /// who has the rest of the fast memory.
+    /// Otherwise hot pages would change places with their likes for ever. The policy says how much
+    /// room they lack.
     #[test]
     fn nothing_moves_while_all_of_the_fast_tier_is_active() {
         let mut nimble = placed();

@@ -665,8 +665,9 @@ fn make(kernel: &mut Kernel, calls: &[Call]) {
     }
 }
 
-/// What a program says of its file is acted on: in no order nothing is read ahead, in sequence twice
-/// as much, and what is not needed leaves, if the disk has it and nobody maps it.
+/// The kernel acts on advice. Of a file that is read in no order it reads nothing ahead, and twice as
+/// much of one that is read in sequence. What is not needed leaves, if the disk has it and nobody maps
+/// it.
 #[test]
 fn advice_changes_what_is_read_ahead_and_what_stays() {
     let file = 0;

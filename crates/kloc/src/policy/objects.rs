@@ -436,7 +436,7 @@ impl KernelObjects {
         }
     }
 
-    /// What of the fast memory is to be free.
+    /// How much of the fast memory is kept free.
     fn headroom(&self, telemetry: &Telemetry) -> Bytes {
         let fast = telemetry.tier(TierId::FASTEST);
         Bytes::from_f64(fast.capacity.as_f64() * self.config.headroom)
