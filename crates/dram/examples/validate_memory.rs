@@ -12,7 +12,7 @@ use terrace_dram::validation::{Check, INTERVALS, READ_PERCENTS, all, curve};
 fn main() -> ExitCode {
     let start = Instant::now();
     let file = presets::builtin("ddr4-2400").expect("built in");
-    let points = curve(&file, 2000);
+    let points = curve(&file, 2000, || ());
     let took = start.elapsed();
     println!("DDR4-2400, no refresh: GB/s and ns of a dependent random read, by share of reads");
     print!("{:>10}", "interval");

@@ -115,8 +115,8 @@ pub const INTERVALS: [u64; 28] = [
 pub const READ_PERCENTS: [u64; 6] = [100, 90, 80, 70, 60, 50];
 
 /// The latency–throughput curve of a memory without refresh: 168 points, as
-/// Ramulator's test has them.
-pub fn curve(file: &MemoryFile, probes: u64) -> Vec<CurvePoint> {
+/// Ramulator's test has them. `between` is called after each.
+pub fn curve(file: &MemoryFile, probes: u64, mut between: impl FnMut()) -> Vec<CurvePoint> {
     let mut points = Vec::new();
     for read_percent in READ_PERCENTS {
         for interval_quarters in INTERVALS {
@@ -130,6 +130,7 @@ pub fn curve(file: &MemoryFile, probes: u64) -> Vec<CurvePoint> {
                 latency_ns,
                 requests,
             });
+            between();
         }
     }
     points
