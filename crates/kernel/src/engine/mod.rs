@@ -23,11 +23,13 @@ mod bound;
 mod brake;
 mod guard;
 pub mod linux;
-mod reclaimer;
+pub(crate) mod reclaimer;
 pub mod stats;
 mod streams;
 pub mod world;
 
+#[cfg(test)]
+pub(crate) use self::bound::tests::Directory;
 #[cfg(test)]
 mod tests;
 
@@ -42,6 +44,7 @@ use terrace_sampler::{Governor, Health, Sampler, SamplerError, Watchers};
 
 use self::books::{Books, Room};
 use self::bound::Bound;
+pub(crate) use self::guard::processors;
 use self::stats::Stats;
 use self::streams::Walks;
 use self::world::{Advice, World};

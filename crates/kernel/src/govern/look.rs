@@ -8,6 +8,7 @@ use terrace_live::sys;
 use terrace_sampler::cpu_time;
 
 use super::Governed;
+use super::taker::Taker;
 use crate::files::{Root, number, read};
 use crate::setup::group::{Group, Version};
 use crate::setup::swap;
@@ -32,11 +33,12 @@ pub struct Look {
     pub swap_free: Option<Bytes>,
 }
 
-/// A group that is looked at.
-#[derive(Clone, Debug)]
+/// A group that is looked at, and that memory is taken from.
+#[derive(Debug)]
 pub struct Looked {
     group: Group,
     root: Root,
+    taker: Taker,
     /// Processor time by process, and of those that have ended: where the kernel does not add it up.
     cpu: CpuByProcess,
 }
@@ -63,12 +65,28 @@ impl CpuByProcess {
 impl Looked {
     /// A group, below a root directory with the kernel's files.
     pub fn new(root: Root, group: Group) -> Self {
-        Self { group, root, cpu: CpuByProcess::default() }
+        Self { taker: Taker::new(group.clone()), group, root, cpu: CpuByProcess::default() }
     }
 
     /// The group.
     pub fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// Whether memory is being taken from it at the moment. If the group has grown since that began, it
+    /// is stopped: to be asked often, for as long as it is so.
+    pub fn is_taken_from(&self) -> bool {
+        self.taker.is_at_work()
+    }
+
+    /// Takes nothing any more, and waits until that is so: no limit is set afterwards.
+    pub fn leave(&mut self) {
+        self.taker.end();
+    }
+
+    /// Processor time that was spent on taking memory since the last call, beside the calling thread.
+    pub fn take_cpu(&self) -> Nanos {
+        self.taker.take_cpu()
     }
 
     /// Looks; `None` if the group is gone.
@@ -111,8 +129,12 @@ impl Governed for Looked {
         Self::look(self)
     }
 
-    fn reclaim(&mut self, bytes: Bytes) -> io::Result<()> {
-        self.group.reclaim(bytes)
+    fn reclaim(&mut self, bytes: Bytes) -> io::Result<bool> {
+        self.taker.take(bytes)
+    }
+
+    fn stop(&mut self) {
+        self.taker.stop();
     }
 }
 

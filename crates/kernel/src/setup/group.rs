@@ -87,6 +87,10 @@ const WEIGHTS: (&str, &str, &str) = ("200", "100", "1");
 const LIMIT: &str = "memory.limit_in_bytes";
 /// Below these a group of version 1 has no limit.
 const UNLIMITED: &str = "-1";
+/// Whether the kernel kills where a group of version 1 comes to its limit and nothing is found to put
+/// out: what is written there to have it not, and to have it.
+const CONTROL: &str = "memory.oom_control";
+const KILLER: (&str, &str) = ("1", "0");
 /// How gladly anonymous memory of a group of version 1 is put out.
 const SWAPPINESS: &str = "memory.swappiness";
 
@@ -464,11 +468,26 @@ impl Group {
                 last.map_err(busy)
             }
             Version::One => {
+                self.switch_killer_off()?;
                 let lowered = self.lower(bytes);
+                // At one that could not be lifted nobody is to be killed either.
                 self.limit(None)?;
+                write(&self.directory.join(CONTROL), KILLER.1)?;
                 lowered
             }
         }
+    }
+
+    /// Has nobody killed at a limit that is lifted again right after it has come into force. If this
+    /// process is killed just then, who comes to the limit waits until the watchdog has lifted it.
+    ///
+    /// # Errors
+    /// Of kind `WouldBlock` if that is not to be had: nothing is put out at that risk.
+    fn switch_killer_off(&self) -> io::Result<()> {
+        write(&self.directory.join(CONTROL), KILLER.0).map_err(|e| {
+            // A group that is gone needs nothing.
+            if self.directory.exists() { io::Error::new(io::ErrorKind::WouldBlock, e) } else { e }
+        })
     }
 
     /// Has so much of one kind put out; `lower` asks for it under version 1, by a limit.
@@ -624,7 +643,7 @@ impl Group {
         if self.version == Version::One {
             self.each_below(&mut |directory| {
                 // A group that the program makes begins with what this one had. It may be gone.
-                let _ = write(&directory.join("memory.oom_control"), "0");
+                let _ = write(&directory.join(CONTROL), KILLER.1);
             });
         }
         done
@@ -642,7 +661,7 @@ impl Group {
         // Where nothing bounds it nothing waits.
         let mut all = vec![
             setting(&self.directory, LIMIT, UNLIMITED),
-            setting(&self.directory, "memory.oom_control", "0"),
+            setting(&self.directory, CONTROL, KILLER.1),
         ];
         all.extend(self.cpu.iter().map(|cpu| setting(cpu, "cpu.cfs_quota_us", UNLIMITED)));
         // A new group has what the one above it has.
