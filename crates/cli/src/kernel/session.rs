@@ -11,6 +11,7 @@ use terrace_core::{Bytes, Nanos};
 use terrace_economics::Mode;
 use terrace_kernel::division;
 use terrace_kernel::engine::linux::{LinuxWorld, Whose};
+use terrace_kernel::engine::stats::Stats;
 use terrace_kernel::engine::{Engine, Options};
 use terrace_kernel::files::Root;
 use terrace_kernel::setup::group::Group;
@@ -24,12 +25,13 @@ use terrace_policy::Brain;
 use terrace_policy::packed::Packer;
 use terrace_report::attach::Head;
 use terrace_report::kernel::KernelReport;
-use terrace_report::{AttachReport, End};
+use terrace_report::{AttachReport, End, RunLevel};
 use terrace_sampler::Choice;
 
 use super::chooser::Seeing;
 use super::made::Made;
 use super::member::Member;
+use super::total::{self, Total};
 use super::{LEAST, render};
 use crate::args::mode_name;
 use crate::attach::recorder::{self, Recorder};
@@ -114,6 +116,8 @@ pub(crate) struct Session {
     budget_seen: Bytes,
     /// When the store's part of `--total` is looked at next.
     share_due: Instant,
+    /// What there is of a budget that is for the store, too.
+    total: Option<Total>,
     names: BTreeMap<u32, String>,
     named: Option<Instant>,
     lacks: Vec<String>,
@@ -136,7 +140,6 @@ struct Told {
     program: Vec<String>,
     economist: Mode,
     observing_cap: f64,
-    holds_store: bool,
     json: bool,
     quiet: bool,
 }
@@ -229,7 +232,6 @@ impl Session {
                 program: how.program,
                 economist,
                 observing_cap: how.observing_cap,
-                holds_store: how.holds_store,
                 json: how.json,
                 quiet,
             },
@@ -240,6 +242,7 @@ impl Session {
             budget,
             budget_seen: fast,
             share_due: Instant::now(),
+            total: how.holds_store.then(Total::default),
             names: BTreeMap::new(),
             named: None,
             lacks,
@@ -297,15 +300,19 @@ impl Session {
             self.budget.store(share.get(), Release);
         }
         let asked = Bytes(self.budget.load(Acquire));
-        let is_due = self.how.holds_store && Instant::now() >= self.share_due;
+        let is_due = self.total.is_some() && Instant::now() >= self.share_due;
         if asked == self.budget_seen && !is_due {
             return Ok(());
         }
+        let is_new = asked != self.budget_seen;
         (self.budget_seen, self.share_due) = (asked, Instant::now() + SHARE);
         let mut fast = asked;
-        if self.how.holds_store {
-            let held = zram::held(&Root::machine(), &self.made.swap().devices);
-            let store = held.map_or(Bytes::ZERO, |held| held.memory);
+        if let Some(total) = &mut self.total {
+            let store = total::store(&Root::machine(), self.made.swap(), self.made.group());
+            if is_new {
+                total.set_budget(asked);
+            }
+            total.look(self.engine.stats().resident + store, asked);
             let most = Bytes::from_f64(asked.as_f64() * STORE_AT_MOST);
             fast = (asked - store.min(most)).max(LEAST);
         }
@@ -436,13 +443,21 @@ impl Session {
         let direct = self.engine.world().lacks_direct().is_none();
         let direct = direct.then_some(self.engine.stats().direct_bytes);
         let brain = self.engine.brain();
-        KernelReport {
+        let mut stats = self.engine.stats().clone();
+        if let Some(total) = self.total {
+            // Within the whole budget, and not within what is left of it at the moment.
+            stats.settled = total.settled;
+        }
+        let mut report = KernelReport {
             program: self.how.program.clone(),
             end,
             elapsed: Nanos(self.started.elapsed().as_nanos() as u64),
             budget: self.budget_seen,
+            budget_kept: false,
+            budget_of: self.member.as_ref().map(Member::run),
+            run_level: self.level(),
             division: self.division.as_ref().map(|division| Box::new(division.report())),
-            holds_store: self.how.holds_store,
+            holds_store: self.total.is_some(),
             swap: self.made.swap().clone(),
             backed: own_device(self.made.swap())
                 .and_then(|device| backed(&Root::machine(), device)),
@@ -451,12 +466,32 @@ impl Session {
             observing: self.how.observing.clone(),
             chooser: brain.map_or("kernel", Brain::name).to_owned(),
             policy_bytes: brain.map_or(Bytes::ZERO, |brain| brain.footprint().bytes),
-            stats: self.engine.stats().clone(),
+            stats,
             charged_peak: self.made.group().and_then(Group::charged_peak),
             reclaimed_by_itself: self.made.group().and_then(Group::reclaimed_by_itself).or(direct),
             faults_lost: self.engine.world().lost(),
             direct_lost: self.engine.world().direct_lost(),
             lacks,
+        };
+        report.budget_kept = report.keeps_budget();
+        report
+    }
+
+    /// The budget beside what is there of it; of one that is shared, what all have of it.
+    fn level(&self) -> RunLevel {
+        if let Some(level) = self.member.as_ref().and_then(Member::level) {
+            return level;
+        }
+        let Stats { resident, resident_peak, exceeded, .. } = *self.engine.stats();
+        let own = Total { now: resident, peak: resident_peak, exceeded, settled: true };
+        let Total { now, peak, exceeded, .. } = self.total.unwrap_or(own);
+        RunLevel {
+            budget: self.budget_seen,
+            resident: now,
+            // Both together are looked at more rarely.
+            resident_peak: peak.max(resident_peak),
+            exceeded: now - self.budget_seen,
+            exceeded_peak: exceeded,
         }
     }
 
