@@ -216,6 +216,7 @@ fn programs_that_the_pager_refuses_run_and_nothing_is_left_behind() {
     what_is_shown_and_recorded();
     a_budget_is_changed_and_shared();
     a_broker_divides_its_budget_with_a_run_of_this_engine();
+    a_total_that_is_exceeded_is_told_meanwhile_and_in_the_end();
     programs_that_run_already_have_a_budget();
     nothing_is_left();
     killed_runs_are_undone_by_clean(path);
@@ -416,6 +417,37 @@ fn a_broker_divides_its_budget_with_a_run_of_this_engine() {
     assert!(said.contains("reclaimed") || said.contains("asked of the kernel"), "{said}");
     Process::new("kill").args(["-TERM", &id]).status().unwrap();
     broker.wait().unwrap();
+}
+
+/// Half of its memory does not compress, and has to be somewhere.
+fn a_total_that_is_exceeded_is_told_meanwhile_and_in_the_end() {
+    let mut run = Lasting::start(&["run", "--engine", "kernel", "--total=16MiB"]);
+    let id = run.id();
+    let look = || {
+        let top = common::json(terrace().args(["top", "--json", "--interval=300ms", &id]), 0);
+        top["attached"][0].clone()
+    };
+    let mut seen = Value::Null;
+    await_that(Duration::from_mins(1), "the run is shown", || {
+        seen = look();
+        seen["kernel"]["swap"]["kind"].is_string()
+    });
+    if seen["kernel"]["swap"]["kind"] == "disk" {
+        return terrace_shown::is_missing("swap that is compressed memory");
+    }
+    await_that(Duration::from_mins(1), "more than the total is shown", || {
+        seen = look();
+        seen["kernel"]["run_level"]["exceeded"].as_u64() > Some(8 << 20)
+    });
+    assert_eq!(seen["kernel"]["budget_kept"], false, "{seen}");
+    let told = format!("are resident in a budget of 16.0 MiB; `terrace set {id} --fast ");
+    assert!(seen["advice"].to_string().contains(&told), "{seen}");
+    let stderr = run.directory.path().join("stderr");
+    await_that(Duration::from_mins(1), "a warning", || {
+        fs::read_to_string(&stderr).unwrap().contains(&told)
+    });
+    let said = run.end();
+    assert!(said.contains("16.0 MiB with the store, exceeded by "), "{said}");
 }
 
 /// Of a process, of what it has started, and of a control group.

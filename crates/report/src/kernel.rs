@@ -46,6 +46,9 @@ pub struct KernelReport {
     /// What of the programs lies in swap; `None` where the kernel does not tell.
     #[serde(default)]
     pub swapped: Option<Bytes>,
+    /// What of swap is free, if that is too little for programs that have used their budget up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short_of_swap: Option<Bytes>,
     /// Whether the budget is for what the compressed pages take, too.
     #[serde(default)]
     pub holds_store: bool,
@@ -126,6 +129,7 @@ pub(crate) mod tests {
             store: None,
             backed: None,
             swapped: None,
+            short_of_swap: None,
             holds_store: false,
             observing: Choice::default(),
             chooser: "kernel".into(),

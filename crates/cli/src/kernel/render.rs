@@ -72,6 +72,13 @@ pub(crate) fn render(report: &KernelReport) -> String {
         lost => format!(", {} more were not told", count(lost)),
     };
     rows.push(("faults", format!("{}{lost}", count(stats.faults))));
+    if !stats.thrashing.is_zero() {
+        let time = share::of_processes(stats.thrashing, report.elapsed, false);
+        rows.push((
+            "thrashing",
+            format!("{time}: what left came back at once; the budget is too small"),
+        ));
+    }
     rows.push(("room", format!("{} asked of the kernel; {chooser}", stats.reclaimed)));
     if let Some(direct) = report.reclaimed_by_itself {
         let times = match stats.direct {

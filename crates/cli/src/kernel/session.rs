@@ -33,6 +33,7 @@ use super::made::Made;
 use super::member::Member;
 use super::total::{self, Total};
 use super::{LEAST, render};
+use crate::advice::Signs;
 use crate::args::mode_name;
 use crate::attach::recorder::{self, Recorder};
 use crate::attach::session::names;
@@ -44,6 +45,7 @@ use crate::procs;
 use crate::records::{Header, LiveFacts, MachineFacts, World};
 use crate::run::absolute;
 use crate::run::child::Watch;
+use crate::run::warning::Warnings;
 use crate::runs::{KernelRun, Manifest};
 
 /// How often names of processes are looked for.
@@ -128,6 +130,8 @@ pub(crate) struct Session {
     keeper: Option<Keeper>,
     /// Tells a broker what the run has, and is told what it may have.
     member: Option<Member>,
+    /// What is warned of while it goes on; `None` where nobody is to be told.
+    warnings: Option<Warnings>,
     /// After an error the programs go on alone.
     failed: Option<Failure>,
     /// Undone after everything else.
@@ -247,6 +251,7 @@ impl Session {
             named: None,
             lacks,
             at_begin: None,
+            warnings: (!quiet).then(Warnings::new),
             failed: None,
             made,
         })
@@ -286,6 +291,7 @@ impl Session {
             self.engine.charge(division.take_cpu());
         }
         self.complain();
+        self.warn();
         self.write_down();
         self.show();
         wait.min(self.due_in())
@@ -360,6 +366,22 @@ impl Session {
         for what in blind.into_iter().chain(idle).chain(degraded).chain(stuck) {
             self.tell(what);
         }
+    }
+
+    /// Says what goes wrong while it does, if it is time to look, with the command that helps.
+    fn warn(&mut self) {
+        if !self.warnings.as_ref().is_some_and(Warnings::is_due) {
+            return;
+        }
+        let cpu = thread_cpu();
+        let elapsed = Nanos(self.started.elapsed().as_nanos() as u64);
+        let times = (elapsed, self.engine.stats().thrashing);
+        let (level, swap) = (self.level(), self.engine.short_of_swap());
+        let run = self.member.as_ref().map_or(std::process::id(), Member::run);
+        let signs = |thrashing| Signs::by_kernel(level, swap, thrashing);
+        let told = self.warnings.as_mut().map(|warnings| warnings.look(times, signs, run));
+        told.into_iter().flatten().for_each(output::warn);
+        self.engine.charge(thread_cpu().saturating_sub(cpu));
     }
 
     /// Writes decisions down, and what the policy was told.
@@ -463,6 +485,7 @@ impl Session {
                 .and_then(|device| backed(&Root::machine(), device)),
             store: zram::held(&Root::machine(), &self.made.swap().devices),
             swapped,
+            short_of_swap: self.engine.short_of_swap(),
             observing: self.how.observing.clone(),
             chooser: brain.map_or("kernel", Brain::name).to_owned(),
             policy_bytes: brain.map_or(Bytes::ZERO, |brain| brain.footprint().bytes),

@@ -520,6 +520,10 @@ impl World for LinuxWorld {
         two.and_then(Group::reclaimed_by_itself)
     }
 
+    fn stalled(&mut self) -> Option<Nanos> {
+        self.whose.counted().and_then(Group::stalled)
+    }
+
     fn let_go(&mut self, go: bool) -> io::Result<()> {
         self.loose = go;
         if let Some(guard) = &self.guard {

@@ -105,7 +105,7 @@ impl Looked {
             Version::Two => number(&directory.join("memory.swap.current")).unwrap_or(0),
         };
         let refaults = of("workingset_refault_anon");
-        let stalled = read(&directory.join("memory.pressure")).ok().and_then(|text| waited(&text));
+        let stalled = self.group.stalled();
         let areas = swap::areas(&self.root);
         let swap_free = areas.iter().fold(Bytes::ZERO, |sum, area| sum + area.free());
         let cpu = cpu_usage(directory).unwrap_or_else(|| {
@@ -150,13 +150,6 @@ fn field(stat: &str, version: Version, name: &str) -> u64 {
     line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
 }
 
-/// For how long some thread waited, of a file of pressure stall information.
-fn waited(text: &str) -> Option<Nanos> {
-    let some = text.lines().find(|line| line.starts_with("some "))?;
-    let total = some.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="))?;
-    total.parse().ok().map(Nanos::micros)
-}
-
 /// Processor time of a group, where the kernel adds it up there.
 fn cpu_usage(directory: &Path) -> Option<Nanos> {
     let file: PathBuf = directory.join("cpu.stat");
@@ -176,14 +169,6 @@ mod tests {
         assert_eq!(field(stat, Version::One, "shmem"), 6);
         assert_eq!(field("anon 7\nanon_thp 9\n", Version::Two, "anon"), 7);
         assert_eq!(field("anon 7\n", Version::Two, "workingset_refault_anon"), 0);
-    }
-
-    #[test]
-    fn waits_are_those_of_some_thread() {
-        let text = "some avg10=0.00 avg60=0.00 avg300=0.06 total=2355433\n\
-                    full avg10=0.00 avg60=0.00 avg300=0.00 total=969048\n";
-        assert_eq!(waited(text), Some(Nanos::micros(2_355_433)));
-        assert_eq!(waited("full avg10=0.00 total=1\n"), None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use terrace_core::Bytes;
+use terrace_core::{Bytes, Nanos};
 
 use crate::files::{Root, named, number, read, step, write};
 
@@ -106,6 +106,13 @@ pub(crate) struct Setting {
 /// A limit of version 1 as it is written.
 fn limit_text(at: Option<Bytes>) -> String {
     at.map_or(UNLIMITED.to_owned(), |at| at.get().to_string())
+}
+
+/// For how long some thread waited, of a file of pressure stall information.
+fn waited(text: &str) -> Option<Nanos> {
+    let some = text.lines().find(|line| line.starts_with("some "))?;
+    let total = some.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="))?;
+    total.parse().ok().map(Nanos::micros)
 }
 
 /// Not as much could be found as was asked for.
@@ -448,6 +455,12 @@ impl Group {
         line.and_then(|value| value.trim().parse().ok()).map(Bytes)
     }
 
+    /// For how long some thread of it waited for memory, since it exists; `None` where the kernel does not
+    /// say (version 1, or without pressure stall information).
+    pub fn stalled(&self) -> Option<Nanos> {
+        read(&self.directory.join("memory.pressure")).ok().and_then(|text| waited(&text))
+    }
+
     /// Has the kernel put so much of the group's memory out, the least used first as far as it
     /// knows; the calling thread does the work.
     ///
@@ -698,6 +711,14 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_are_those_of_some_thread() {
+        let text = "some avg10=0.00 avg60=0.00 avg300=0.06 total=2355433\n\
+                    full avg10=0.00 avg60=0.00 avg300=0.00 total=969048\n";
+        assert_eq!(waited(text), Some(Nanos::micros(2_355_433)));
+        assert_eq!(waited("full avg10=0.00 total=1\n"), None);
+    }
 
     /// A page leaves, comes back, with its place in swap or without, and leaves again.
     #[test]
