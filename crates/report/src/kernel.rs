@@ -125,6 +125,7 @@ pub(crate) mod tests {
                 own: true,
                 recompresses: false,
                 writes_back: false,
+                scarce: None,
             },
             store: None,
             backed: None,

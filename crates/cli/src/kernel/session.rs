@@ -154,6 +154,7 @@ impl Session {
         let How { brain, seeing, mut lacks, fast, economist, quiet, .. } = how;
         let Seeing { choice, samplers } = seeing;
         let Shown { record, observing, mut files } = shown;
+        lacks.extend(made.swap().scarce.clone());
         if made.group().is_some_and(|group| !group.can_brake()) {
             lacks.push(
                 "nothing slows the program down above its budget: no `cpu` controller".into(),

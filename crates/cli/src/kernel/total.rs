@@ -124,6 +124,7 @@ mod tests {
             own,
             recompresses: false,
             writes_back: false,
+            scarce: None,
         };
         let of = |kind, own, group| store(&root, &swap(kind, own), group);
 
