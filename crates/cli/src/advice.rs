@@ -45,7 +45,7 @@ pub(crate) struct Signs {
     pub(crate) thrashing: f64,
     /// What lies outside of the budget, where that is more than is left of it.
     pub(crate) outside: Option<Bytes>,
-    /// What of swap is free, where that is too little for a run that needs it.
+    /// Free swap, where that is too little for a run that needs it.
     pub(crate) swap: Option<Bytes>,
 }
 
@@ -59,8 +59,7 @@ impl Signs {
         Self { level, exceeds: level.exceeds(), thrashing, outside, swap: None }
     }
 
-    /// Those of a run whose faults the kernel serves: what is there of its budget, and what of swap is free
-    /// if that is too little.
+    /// Those of a run whose faults the kernel serves. `swap` is the free swap, if that is too little.
     pub(crate) fn by_kernel(level: RunLevel, swap: Option<Bytes>, thrashing: f64) -> Self {
         let exceeds = level.resident > level.budget + level.budget / BY_KERNEL;
         Self { level, exceeds, thrashing, outside: None, swap }

@@ -25,8 +25,7 @@ pub struct KernelReport {
     /// Whether they stayed within it, as [`KernelReport::keeps_budget`] has it.
     #[serde(default)]
     pub budget_kept: bool,
-    /// Whose budget it is a share of: the process of a broker, or of another run, that this run has
-    /// joined.
+    /// The process of the broker, or of the run, of whose budget this is a share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_of: Option<u32>,
     /// The budget beside what is there of it, compressed pages included where it is for them, too. Where
@@ -46,7 +45,7 @@ pub struct KernelReport {
     /// What of the programs lies in swap; `None` where the kernel does not tell.
     #[serde(default)]
     pub swapped: Option<Bytes>,
-    /// What of swap is free, if that is too little for programs that have used their budget up.
+    /// Free swap, if that is too little for programs that have used their budget up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_of_swap: Option<Bytes>,
     /// Whether the budget is for what the compressed pages take, too.

@@ -28,7 +28,7 @@ pub(crate) struct Member {
     due: Instant,
     /// The process of the broker, or of the run.
     run: u32,
-    /// What it says of all that share.
+    /// The file with the figures of all that share.
     page: PathBuf,
 }
 

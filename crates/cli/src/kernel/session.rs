@@ -118,7 +118,7 @@ pub(crate) struct Session {
     budget_seen: Bytes,
     /// When the store's part of `--total` is looked at next.
     share_due: Instant,
-    /// What there is of a budget that is for the store, too.
+    /// The figures of a budget that covers the store, too; `None` of another one.
     total: Option<Total>,
     names: BTreeMap<u32, String>,
     named: Option<Instant>,

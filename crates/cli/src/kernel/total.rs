@@ -1,4 +1,4 @@
-//! A budget that is for compressed pages as well (`--total`): what they take, and both together.
+//! A budget that covers compressed pages as well (`--total`): the memory that they take, and both together.
 
 use terrace_core::Bytes;
 use terrace_kernel::files::Root;
@@ -36,7 +36,7 @@ impl Total {
     }
 }
 
-/// What the compressed pages of a run take. Of memory that others swap to as well it is the part that
+/// Memory that the compressed pages of a run take. Of memory that others swap to as well it is the part that
 /// belongs to the run, if it is known what of it lies there.
 pub(super) fn store(root: &Root, swap: &SwapUse, group: Option<&Group>) -> Bytes {
     let held = match swap.kind {
@@ -51,7 +51,7 @@ pub(super) fn store(root: &Root, swap: &SwapUse, group: Option<&Group>) -> Bytes
     }
 }
 
-/// What of that is not as one would expect; `None` of a device of the run's own.
+/// A difference from what `--total` promises; `None` if the run has a device of its own.
 pub(crate) fn lack(root: &Root, swap: &SwapUse, has_group: bool) -> Option<String> {
     let what = &swap.what;
     match swap.kind {

@@ -14,8 +14,8 @@ use crate::runs::Manifest;
 /// Regions that are kept of each look: the largest.
 const REGIONS: usize = 64;
 
-/// What would help a run whose faults the kernel serves, and which thrashed so much lately; `own` is the
-/// number by which it is found.
+/// Advice for a run whose faults the kernel serves; none for another one. `thrashing` is the part of the
+/// time in which it thrashed lately, `own` the number by which it is found.
 pub(super) fn advice(report: &AttachReport, own: u32, thrashing: f64) -> Vec<Advice> {
     let Some(kernel) = &report.kernel else { return Vec::new() };
     let signs = Signs::by_kernel(kernel.run_level, kernel.short_of_swap, thrashing);
@@ -50,7 +50,7 @@ impl AttachHistory {
         Self { manifest, report, rates, columns }
     }
 
-    /// What would help the run now; nothing unless the kernel serves its faults.
+    /// Advice for the run as it is now; none unless the kernel serves its faults.
     pub(super) fn advice(&self) -> Vec<Advice> {
         let thrashing = self.rates.as_ref().map_or(0.0, |rates| rates.thrashing);
         advice(&self.report, self.manifest.pid, thrashing)

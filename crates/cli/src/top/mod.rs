@@ -75,7 +75,7 @@ struct AttachLook {
     run: u32,
     program: Vec<String>,
     rates: Option<AttachRates>,
-    /// What would help it, where the kernel serves its faults.
+    /// Advice for it, where the kernel serves its faults.
     advice: Vec<String>,
     #[serde(flatten)]
     report: AttachReport,

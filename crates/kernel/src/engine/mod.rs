@@ -86,7 +86,7 @@ const RAISED: Nanos = Nanos::millis(200);
 /// The least of swap that is to be free, or an eighth of the budget: below half of it the limit above the
 /// budget of version 1 of control groups is taken off.
 const SWAP_SHORT: Bytes = Bytes::mib(32);
-/// What a page takes to be put out, of whoever does it (`docs/engines.md`).
+/// The time that it takes to put a page out, whoever does it (`docs/engines.md`).
 const OUT: Nanos = Nanos::micros(5);
 /// Size of a page.
 const PAGE: u64 = PageSize::Base.bytes().get();
@@ -287,8 +287,8 @@ impl<W: World> Engine<W> {
         self.stats.own_cpu += time;
     }
 
-    /// What of swap is free, if that is so little that the budget will not be kept for long, and the run
-    /// has used its budget up. Swap that is full of others' memory is nothing to a run that fits.
+    /// Free swap, if that is too little to keep the budget for long; `None` otherwise. A run that has
+    /// not used its budget up needs no swap.
     pub fn short_of_swap(&self) -> Option<Bytes> {
         let ((_, free), looked) = self.swap;
         let is_full = self.stats.resident + room_ahead(self.fast) + self.fast / 128 >= self.fast;

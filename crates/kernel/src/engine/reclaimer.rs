@@ -61,7 +61,7 @@ struct Shared {
     busy: AtomicBool,
     /// Nobody asks any more.
     over: AtomicBool,
-    /// What it was asked for is not wanted any more.
+    /// The client does not want any more what it asked for.
     gives_up: AtomicBool,
     /// Processor time in nanoseconds that nobody has taken yet.
     cpu: AtomicU64,

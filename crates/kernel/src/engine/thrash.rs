@@ -64,9 +64,9 @@ impl Thrash {
         self.window.is_none_or(|window| now >= window.at + WINDOW)
     }
 
-    /// Looks at a moment; the time in which the run thrashed since the window began, if that is over: half
-    /// of the pages that came back had just left, and they were waited for half of the time, by all
-    /// threads together.
+    /// Looks at a moment. At the end of a window in which the run thrashed it returns the window's length,
+    /// and zero otherwise. A run thrashes if half of the pages that came back had just left, and its
+    /// threads together waited for half of the time.
     pub(super) fn look(&mut self, moment: Moment) -> Nanos {
         if moment.at >= self.turned + RECENT {
             self.turned = moment.at;

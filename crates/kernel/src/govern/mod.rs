@@ -46,7 +46,7 @@ pub trait Governed {
     /// Those of what was asked before; nothing is asked for now. Of kind `WouldBlock` if not so much was
     /// found, or the group grew meanwhile, which is no fault.
     fn reclaim(&mut self, bytes: Bytes) -> io::Result<bool>;
-    /// What it was asked for is not to go on.
+    /// Ends what [`Governed::reclaim`] has begun.
     fn stop(&mut self) {}
 }
 

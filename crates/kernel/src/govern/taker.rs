@@ -45,16 +45,13 @@ impl Taker {
     /// Those of what was begun before: of kind `WouldBlock` if it found less, or has stopped since the
     /// group had grown. Nothing is begun then. Of kind `NotFound` if the group is gone.
     pub(super) fn take(&mut self, bytes: Bytes) -> io::Result<bool> {
-        let reclaimer = match self.reclaimer.take() {
-            Some(reclaimer) => reclaimer,
-            None => {
-                let (group, most) = (self.group.clone(), Arc::clone(&self.most));
-                Reclaimer::start(move |bytes, gives_up| {
-                    step_by_step(&group, bytes, &most, gives_up)
-                })?
-            }
-        };
-        let reclaimer = self.reclaimer.insert(reclaimer);
+        if self.reclaimer.is_none() {
+            let (group, most) = (self.group.clone(), Arc::clone(&self.most));
+            self.reclaimer = Some(Reclaimer::start(move |bytes, gives_up| {
+                step_by_step(&group, bytes, &most, gives_up)
+            })?);
+        }
+        let Some(reclaimer) = &self.reclaimer else { return Ok(false) };
         if reclaimer.is_busy() {
             return Ok(false);
         }

@@ -129,9 +129,9 @@ pub enum SwapChoice {
     SwitchOn(SwapUse),
 }
 
-/// From so much free swap on what is there is enough for any program, where a device of its own would be
-/// so large. What a program will have beyond its budget is not known before, and that device is as large as
-/// memory; half of it leaves room for what others put there.
+/// From so much free swap on the swap that is there is enough for any program. How much a program will
+/// have beyond its budget is not known before. A device of its own would have `device_size`, which is that
+/// of memory; half of it leaves room for others' pages.
 pub fn enough(device_size: Bytes) -> Bytes {
     device_size / 2
 }

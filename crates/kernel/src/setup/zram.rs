@@ -173,7 +173,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// What pages take of its memory of which so much lies there, at the mean of all that it holds.
+    /// The memory that pages take which were so much before they were compressed, by the mean ratio of all.
     pub fn part(self, original: Bytes) -> Bytes {
         if self.original.is_zero() {
             return Bytes::ZERO;

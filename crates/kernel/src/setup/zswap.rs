@@ -62,8 +62,8 @@ pub fn lack(root: &Root) -> Option<String> {
     write.err().map(|e| format!("{}: {e} (root is needed)", enabled.display()))
 }
 
-/// What it holds, of all programs; `None` where the kernel does not say (before Linux 5.19). The most
-/// that it ever took it does not say: that is what it takes now.
+/// The pages that it holds, of all programs; `None` where the kernel does not tell (before Linux 5.19). The
+/// kernel tells no peak, so `peak` is what it takes now.
 pub fn held(root: &Root) -> Option<Held> {
     let text = root.read("/proc/meminfo").ok()?;
     let field = |name: &str| {
