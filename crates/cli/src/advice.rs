@@ -8,6 +8,9 @@ use terrace_report::{RunLevel, RunReport};
 
 /// The part of the time in which processes thrash, from which on the run does.
 const THRASHES: f64 = 0.5;
+/// One part of so many of its budget a run may have beyond it where the kernel serves its faults, as it
+/// is promised (`docs/engines.md`): it is bounded by 3 %, and what processors charge ahead.
+const BY_KERNEL: u64 = 20;
 
 /// Something that helps a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,8 @@ pub(crate) enum Trouble {
     Thrashing,
     /// More lies outside of the budget than is left of it.
     Outside(Bytes),
+    /// So little of swap is free that the budget cannot be kept for long.
+    ShortOfSwap(Bytes),
 }
 
 /// The figures that advice rests on.
@@ -34,10 +39,14 @@ pub(crate) enum Trouble {
 pub(crate) struct Signs {
     /// The budget beside what is resident.
     pub(crate) level: RunLevel,
+    /// Whether that is more than it may be for a moment.
+    pub(crate) exceeds: bool,
     /// Processes that thrash, on average since the look before.
     pub(crate) thrashing: f64,
     /// What lies outside of the budget, where that is more than is left of it.
     pub(crate) outside: Option<Bytes>,
+    /// Free swap, where that is too little for a run that needs it.
+    pub(crate) swap: Option<Bytes>,
 }
 
 impl Signs {
@@ -46,12 +55,19 @@ impl Signs {
         let is_outside = report.budget_kept_managed && !report.budget_kept;
         let outside = report.outside.as_ref().filter(|_| is_outside).map(|outside| outside.now);
         let outside = outside.filter(|outside| !outside.is_zero());
-        Self { level: report.level(), thrashing, outside }
+        let level = report.level();
+        Self { level, exceeds: level.exceeds(), thrashing, outside, swap: None }
+    }
+
+    /// Those of a run whose faults the kernel serves. `swap` is the free swap, if that is too little.
+    pub(crate) fn by_kernel(level: RunLevel, swap: Option<Bytes>, thrashing: f64) -> Self {
+        let exceeds = level.resident > level.budget + level.budget / BY_KERNEL;
+        Self { level, exceeds, thrashing, outside: None, swap }
     }
 
     /// Whether the budget is exceeded.
     pub(crate) fn exceeded(&self) -> Option<Trouble> {
-        self.level.exceeds().then_some(Trouble::Exceeded(self.level.resident))
+        self.exceeds.then_some(Trouble::Exceeded(self.level.resident))
     }
 
     /// Whether the run thrashes.
@@ -64,6 +80,11 @@ impl Signs {
         self.outside.map(Trouble::Outside)
     }
 
+    /// Whether too little of swap is left.
+    pub(crate) fn short_of_swap(&self) -> Option<Trouble> {
+        self.swap.map(Trouble::ShortOfSwap)
+    }
+
     /// What helps against it. `run` is the number by which the run is found.
     pub(crate) fn advice(&self, trouble: Trouble, run: u32) -> Advice {
         Advice { run, budget: self.level.budget, trouble }
@@ -71,7 +92,7 @@ impl Signs {
 
     /// All that helps now.
     pub(crate) fn all(&self, run: u32) -> Vec<Advice> {
-        let troubles = [self.exceeded(), self.thrashes(), self.outside()];
+        let troubles = [self.exceeded(), self.thrashes(), self.outside(), self.short_of_swap()];
         troubles.into_iter().flatten().map(|trouble| self.advice(trouble, run)).collect()
     }
 }
@@ -101,6 +122,12 @@ impl fmt::Display for Advice {
                 f,
                 "{outside} lie outside of the budget of {budget}; `kill -USR1 {run}` prints where"
             ),
+            Trouble::ShortOfSwap(free) => write!(
+                f,
+                "only {free} of swap are free, and the budget of {budget} cannot be kept without \
+                 more; add swap (`swapon`), or `terrace set {run} --fast {}` allows more DRAM",
+                written(*budget * 2)
+            ),
         }
     }
 }
@@ -121,7 +148,8 @@ mod tests {
             resident: Bytes(48 * (1 << 20) + 1),
             ..RunLevel::default()
         };
-        let signs = Signs { level, thrashing: 0.7, outside: Some(Bytes::mib(300)) };
+        let (outside, swap) = (Some(Bytes::mib(300)), Some(Bytes::mib(3)));
+        let signs = Signs { level, exceeds: true, thrashing: 0.7, outside, swap };
 
         let all: Vec<_> = signs.all(7).iter().map(Advice::to_string).collect();
 
@@ -133,6 +161,8 @@ mod tests {
                 "the program thrashes: a budget of 24.0 MiB is too small for what it uses; \
                  `terrace set 7 --fast 48MiB` gives it more",
                 "300 MiB lie outside of the budget of 24.0 MiB; `kill -USR1 7` prints where",
+                "only 3.00 MiB of swap are free, and the budget of 24.0 MiB cannot be kept without \
+                 more; add swap (`swapon`), or `terrace set 7 --fast 48MiB` allows more DRAM",
             ]
         );
     }
@@ -141,6 +171,12 @@ mod tests {
     fn a_run_that_is_well_needs_no_advice() {
         let level =
             RunLevel { budget: Bytes::mib(24), resident: Bytes::mib(24), ..RunLevel::default() };
-        assert_eq!(Signs { level, thrashing: 0.5, outside: None }.all(7), []);
+        let signs =
+            Signs { level, exceeds: level.exceeds(), thrashing: 0.5, outside: None, swap: None };
+        assert_eq!(signs.all(7), []);
+        assert_eq!(Signs::by_kernel(level, None, 0.5).all(7), []);
+        let level = RunLevel { resident: Bytes::mib(25), ..level };
+        assert_eq!(Signs::by_kernel(level, None, 0.5).all(7), [], "for a moment");
+        assert!(level.exceeds(), "with the pager it is too much");
     }
 }

@@ -2,13 +2,16 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command as Process;
+use std::process::{Command as Process, Output, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use common::{await_that, compile, has_kernel_engine, refused, terrace};
 use serde_json::Value;
+use terrace_kernel::setup::directory_of_records;
 
 /// Fills 96 MiB, and reads all of it twice.
 const FILLS: &str = r#"
@@ -29,49 +32,128 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Swap areas, and control groups of runs.
-fn left() -> (String, Vec<PathBuf>) {
-    fn below(directory: &Path, found: &mut Vec<PathBuf>, depth: u32) {
+/// The runs that this test has begun, by their processes, and the devices that were made for them.
+/// Other runs of the machine begin and end meanwhile.
+static BEGUN: Mutex<(BTreeSet<u32>, BTreeSet<u64>)> =
+    Mutex::new((BTreeSet::new(), BTreeSet::new()));
+
+/// The command under test, without the settings of whoever runs the tests.
+fn command(words: &[&str]) -> Process {
+    let mut command = Process::new(snapbox::cmd::cargo_bin!("terrace"));
+    for setting in ["TERRACE_ROOT", "LD_PRELOAD", "TERRACE_PRELOAD"] {
+        command.env_remove(setting);
+    }
+    command.args(words).stdin(Stdio::null());
+    command
+}
+
+/// Remembers a run, and the devices that it needs now: what it leaves behind is looked for.
+fn has_begun(run: u32) {
+    let devices = records().into_iter().filter(|(process, _)| *process == run);
+    let mut begun = BEGUN.lock().unwrap();
+    begun.1.extend(devices.flat_map(|(_, devices)| devices));
+    begun.0.insert(run);
+}
+
+/// Runs a command that must end with this status; what it printed, and its document: what it wrote to
+/// the report's file, where there is one.
+fn ended(mut command: Process, code: i32, report: Option<&Path>) -> (Output, Value) {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let run = child.id();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    let document: Value = match report {
+        Some(report) => serde_json::from_slice(&fs::read(report).unwrap()).unwrap(),
+        None => serde_json::from_slice(&output.stdout).unwrap(),
+    };
+    has_begun(run);
+    if document["swap"]["own"] == true {
+        let devices = document["swap"]["devices"].as_array().unwrap();
+        BEGUN.lock().unwrap().1.extend(devices.iter().filter_map(Value::as_u64));
+    }
+    (output, document)
+}
+
+/// What is written down of runs: the process of each, and the devices of Terrace's that it needs.
+fn records() -> Vec<(u32, Vec<u64>)> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let runtime = runtime.as_deref().filter(|path| path.is_absolute());
+    let directory = directory_of_records(rustix::process::geteuid().as_raw(), runtime);
+    let record = |entry: fs::DirEntry| {
+        let path = entry.path();
+        let is_run = entry.file_name().to_string_lossy().starts_with("run-");
+        if !is_run || path.extension().is_none_or(|extension| extension != "json") {
+            return None;
+        }
+        // It may be gone by now.
+        let record: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
+        let devices = record["devices"].as_array()?.iter().filter_map(Value::as_u64).collect();
+        Some((record["owner"]["process"].as_u64()? as u32, devices))
+    };
+    fs::read_dir(directory).into_iter().flatten().flatten().filter_map(record).collect()
+}
+
+/// The control groups of a run.
+fn groups(run: u32) -> Vec<PathBuf> {
+    fn below(directory: &Path, name: &str, found: &mut Vec<PathBuf>, depth: u32) {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-            let is_group = entry.file_name().to_string_lossy().starts_with("terrace-");
-            if is_group && !entry.file_name().to_string_lossy().contains("bench") {
+            if entry.file_name().to_string_lossy() == name {
                 found.push(entry.path());
             } else if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                below(&entry.path(), found, depth - 1);
+                below(&entry.path(), name, found, depth - 1);
             }
         }
     }
     let mut groups = Vec::new();
-    below(Path::new("/sys/fs/cgroup"), &mut groups, 4);
-    // How full they are is others' affair as well.
+    below(Path::new("/sys/fs/cgroup"), &format!("terrace-{run}"), &mut groups, 4);
+    groups
+}
+
+/// What is left of the runs that this test has begun: control groups, devices that no other run needs,
+/// and what is written down of them.
+fn left() -> Vec<String> {
+    let (runs, devices) = BEGUN.lock().unwrap().clone();
+    let groups = runs.iter().flat_map(|run| groups(*run));
+    let mut left: Vec<_> = groups.map(|group| group.display().to_string()).collect();
     let areas = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let names = areas.lines().filter_map(|line| line.split_whitespace().next());
-    (names.collect::<Vec<_>>().join(" "), groups)
+    let records = records();
+    let of_others = records.iter().filter(|(process, _)| !runs.contains(process));
+    // One that came second may swap to it as well, or it has a number that was free again.
+    let needed: BTreeSet<u64> = of_others.flat_map(|(_, devices)| devices).copied().collect();
+    for device in devices.difference(&needed) {
+        let area = format!("/dev/zram{device}");
+        if areas.lines().any(|line| line.split_whitespace().next() == Some(area.as_str())) {
+            left.push(area);
+        }
+    }
+    let ours = records.iter().filter(|(process, _)| runs.contains(process));
+    left.extend(ours.map(|(process, _)| format!("the record of run {process}")));
+    left
+}
+
+/// Undoes what nobody needs; what was undone and what was kept. Others' leftovers are no fault.
+fn clean() -> Value {
+    let output = command(&["clean", "--json"]).output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// Runs a command line with a budget of 40 MiB; its report, and what it printed.
 fn run(words: &[&str], code: i32) -> (Value, String) {
     let directory = tempfile::tempdir().unwrap();
     let report = directory.path().join("report");
-    let assert = terrace()
-        .args(["run", "--json", "--engine", "kernel", "--fast", "40MiB", "--report"])
-        .arg(&report)
-        .arg("--")
-        .args(words)
-        .assert()
-        .code(code);
-    let document = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
-    (document, String::from_utf8(assert.get_output().stdout.clone()).unwrap())
+    let mut command = command(&["run", "--json", "--engine", "kernel", "--fast", "40MiB"]);
+    command.arg("--report").arg(&report).arg("--").args(words);
+    let (output, document) = ended(command, code, Some(&report));
+    (document, String::from_utf8(output.stdout).unwrap())
 }
 
-/// One test, because what is left of a run is looked for on the whole machine.
+/// One test, because each part begins with what the one before has left: nothing.
 #[test]
 fn programs_that_the_pager_refuses_run_and_nothing_is_left_behind() {
     use std::os::unix::fs::PermissionsExt;
     if !has_kernel_engine() {
         return;
     }
-    let before = left();
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("fills");
     compile(FILLS, &program, &["-O1", "-static"]);
@@ -91,15 +173,11 @@ fn programs_that_the_pager_refuses_run_and_nothing_is_left_behind() {
 
     // Left to Terrace, the kernel serves what the pager cannot; which is said.
     let out = directory.path().join("auto");
-    let assert = terrace()
-        .args(["run", "--json", "--fast", "40MiB", "--report"])
-        .arg(&out)
-        .args(["--", path])
-        .assert()
-        .code(7);
-    let said = String::from_utf8(assert.get_output().stderr.clone()).unwrap();
+    let mut auto = command(&["run", "--json", "--fast", "40MiB", "--report"]);
+    auto.arg(&out).args(["--", path]);
+    let (output, report) = ended(auto, 7, Some(&out));
+    let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("--engine kernel: the pager cannot serve it"), "{said}");
-    let report: Value = serde_json::from_str(&fs::read_to_string(out).unwrap()).unwrap();
     assert_eq!(report["kind"], "terrace.kernel");
     // With what only the pager has, it is refused as before.
     let error = refused(terrace().args(["run", "--fast=40MiB", "--huge-pages=always", path]));
@@ -110,15 +188,9 @@ fn programs_that_the_pager_refuses_run_and_nothing_is_left_behind() {
     let text = include_str!("../../../ladders/kernel.toml");
     fs::write(&ladder, text.replace("4GiB", "40MiB")).unwrap();
     let out = directory.path().join("by-ladder");
-    terrace()
-        .args(["run", "--json", "--tiers"])
-        .arg(&ladder)
-        .arg("--report")
-        .arg(&out)
-        .args(["--", path])
-        .assert()
-        .code(7);
-    let report: Value = serde_json::from_str(&fs::read_to_string(out).unwrap()).unwrap();
+    let mut by_ladder = command(&["run", "--json", "--tiers"]);
+    by_ladder.arg(&ladder).arg("--report").arg(&out).args(["--", path]);
+    let (_, report) = ended(by_ladder, 7, Some(&out));
     assert_eq!(
         (&report["kind"], &report["budget"]),
         (&"terrace.kernel".into(), &(40 << 20).into())
@@ -131,26 +203,34 @@ fn programs_that_the_pager_refuses_run_and_nothing_is_left_behind() {
     let line = format!("{path} | cat; {path} x | cat");
     let words = ["--policy", "refault", "--", "sh", "-c", &line];
     let out = directory.path().join("policy");
-    let assert = terrace()
-        .args(["run", "--json", "--engine", "kernel", "--fast", "40MiB", "--report"])
-        .arg(&out)
-        .args(words)
-        .assert()
-        .code(0);
-    let printed = String::from_utf8(assert.get_output().stdout.clone()).unwrap();
+    let mut policy = command(&["run", "--json", "--engine", "kernel", "--fast", "40MiB"]);
+    policy.arg("--report").arg(&out).args(words);
+    let (output, report) = ended(policy, 0, Some(&out));
+    let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(printed, "1 root\n2 root\n");
-    let report: Value = serde_json::from_str(&fs::read_to_string(out).unwrap()).unwrap();
     assert_eq!(report["chooser"], "refault");
     assert!(report["put_out"].as_u64().unwrap() > 0, "{report}");
 
-    await_that(Duration::from_mins(1), "nothing that is left", || left() == before);
-    terrace().arg("clean").assert().code(0);
+    nothing_is_left();
+    clean();
     what_is_shown_and_recorded();
     a_budget_is_changed_and_shared();
     a_broker_divides_its_budget_with_a_run_of_this_engine();
+    a_total_that_is_exceeded_is_told_meanwhile_and_in_the_end();
     programs_that_run_already_have_a_budget();
-    await_that(Duration::from_mins(1), "nothing that is left", || left() == before);
-    killed_runs_are_undone_by_clean(path, &before);
+    nothing_is_left();
+    killed_runs_are_undone_by_clean(path);
+}
+
+/// Waits until it is so: who outlives a run undoes what that has made a moment later.
+fn nothing_is_left() {
+    await_that(Duration::from_mins(1), "nothing that is left", || {
+        let left = left();
+        if !left.is_empty() {
+            eprintln!("left: {left:?}");
+        }
+        left.is_empty()
+    });
 }
 
 /// A program that touches 96 MiB again and again until it is killed.
@@ -203,6 +283,7 @@ impl Lasting {
         let mut lasting = Self { child, directory, ends: false };
         let mut line = [0u8; 6];
         std::io::Read::read_exact(lasting.child.stdout.as_mut().unwrap(), &mut line).unwrap();
+        has_begun(lasting.child.id());
         lasting
     }
 
@@ -338,6 +419,37 @@ fn a_broker_divides_its_budget_with_a_run_of_this_engine() {
     broker.wait().unwrap();
 }
 
+/// Half of its memory does not compress, and has to be somewhere.
+fn a_total_that_is_exceeded_is_told_meanwhile_and_in_the_end() {
+    let mut run = Lasting::start(&["run", "--engine", "kernel", "--total=16MiB"]);
+    let id = run.id();
+    let look = || {
+        let top = common::json(terrace().args(["top", "--json", "--interval=300ms", &id]), 0);
+        top["attached"][0].clone()
+    };
+    let mut seen = Value::Null;
+    await_that(Duration::from_mins(1), "the run is shown", || {
+        seen = look();
+        seen["kernel"]["swap"]["kind"].is_string()
+    });
+    if seen["kernel"]["swap"]["kind"] == "disk" {
+        return terrace_shown::is_missing("swap that is compressed memory");
+    }
+    await_that(Duration::from_mins(1), "more than the total is shown", || {
+        seen = look();
+        seen["kernel"]["run_level"]["exceeded"].as_u64() > Some(8 << 20)
+    });
+    assert_eq!(seen["kernel"]["budget_kept"], false, "{seen}");
+    let told = format!("are resident in a budget of 16.0 MiB; `terrace set {id} --fast ");
+    assert!(seen["advice"].to_string().contains(&told), "{seen}");
+    let stderr = run.directory.path().join("stderr");
+    await_that(Duration::from_mins(1), "a warning", || {
+        fs::read_to_string(&stderr).unwrap().contains(&told)
+    });
+    let said = run.end();
+    assert!(said.contains("16.0 MiB with the store, exceeded by "), "{said}");
+}
+
 /// Of a process, of what it has started, and of a control group.
 fn programs_that_run_already_have_a_budget() {
     let program = Lasting::start(&[]);
@@ -349,12 +461,10 @@ fn programs_that_run_already_have_a_budget() {
     assert!(resident() > 90 << 20);
     let shell = std::process::id().to_string();
     for whom in [vec!["--pid", &program.id()], vec!["--tree", "--pid", &shell]] {
-        let document = common::json(
-            terrace()
-                .args(["attach", "--engine", "kernel", "--fast=40MiB", "--for=4s", "--json"])
-                .args(&whom),
-            0,
-        );
+        let words = ["attach", "--engine", "kernel", "--fast=40MiB", "--for=4s", "--json"];
+        let mut attach = command(&words);
+        attach.args(&whom);
+        let (_, document) = ended(attach, 0, None);
         assert_eq!(document["kind"], "terrace.kernel", "{document}");
         assert_eq!(document["chooser"], "refault", "{document}");
         assert_eq!(document["settled"], true, "{document}");
@@ -363,54 +473,58 @@ fn programs_that_run_already_have_a_budget() {
     let Some(group) = Some(Path::new("/sys/fs/cgroup/memory")).filter(|path| path.exists()) else {
         return;
     };
-    let group = group.join("terrace-bench-attached");
+    let group = group.join(format!("terrace-bench-attached-{}", std::process::id()));
     fs::create_dir(&group).unwrap();
     fs::write(group.join("cgroup.procs"), program.id()).unwrap();
-    let document = common::json(
-        terrace()
-            .args(["attach", "--engine", "kernel", "--fast=40MiB", "--for=1s", "--json"])
-            .arg("--cgroup")
-            .arg(&group),
-        0,
-    );
+    let words = ["attach", "--engine", "kernel", "--fast=40MiB", "--for=1s", "--json"];
+    let mut attach = command(&words);
+    attach.arg("--cgroup").arg(&group);
+    let (_, document) = ended(attach, 0, None);
     assert!(document["lacks"].to_string().contains("of a group of version 1"), "{document}");
     drop(program);
     fs::remove_dir(&group).unwrap();
 }
 
 /// The program goes on without its Terrace, and `clean` leaves what it needs.
-fn killed_runs_are_undone_by_clean(program: &str, before: &(String, Vec<PathBuf>)) {
-    let bin = snapbox::cmd::cargo_bin!("terrace");
+fn killed_runs_are_undone_by_clean(program: &str) {
     let script = format!("{program}; sleep 30; :");
-    let mut run = Process::new(bin)
-        .args(["run", "--quiet", "--engine", "kernel", "--fast", "40MiB", "--", "sh", "-c"])
-        .arg(&script)
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+    let words =
+        ["run", "--quiet", "--engine", "kernel", "--fast", "40MiB", "--", "sh", "-c", &script];
+    let mut run = command(&words).stdout(Stdio::piped()).spawn().unwrap();
     let mut byte = [0u8];
     std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut byte).unwrap();
+    let id = run.id();
+    has_begun(id);
     run.kill().unwrap();
     run.wait().unwrap();
 
-    let kept = common::json(terrace().args(["clean", "--json"]), 0);
-    assert!(kept["kept"].to_string().contains("processes run in it"), "{kept}");
-    assert_ne!(left().1, before.1);
+    let name = format!("terrace-{id}");
+    let cleaned = clean();
+    let kept = cleaned["kept"].as_array().unwrap();
+    let ours = kept.iter().find(|kept| kept["what"].to_string().contains(&name));
+    let why = ours.map_or(String::new(), |ours| ours["why"].to_string());
+    assert!(why.contains("processes run in it"), "{cleaned}");
+    assert!(!groups(id).is_empty());
 
-    for process in members(&left().1, &before.1) {
+    for process in members(id) {
         let _ = Process::new("kill").args(["-9", &process]).status().unwrap();
     }
-    let limit = Duration::from_secs(30);
-    await_that(limit, "the group is empty", || members(&left().1, &before.1).is_empty());
-    common::json(terrace().args(["clean", "--json"]), 0);
-    assert_eq!(left(), *before);
-    terrace().arg("clean").assert().code(0).stdout_eq("nothing was left behind\n");
+    await_that(Duration::from_secs(30), "the group is empty", || members(id).is_empty());
+    clean();
+    // Whoever was to do it by itself may be at it.
+    nothing_is_left();
+    let output = command(&["clean"]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let is_clean = said == "nothing was left behind\n";
+    // Of other runs there may be something to say.
+    assert!(is_clean || !said.is_empty() && !said.contains(&name), "{said}");
 }
 
-/// The processes of the groups that came.
-fn members(all: &[PathBuf], before: &[PathBuf]) -> Vec<String> {
-    let new = all.iter().filter(|group| !before.contains(group));
-    let text = new.filter_map(|group| fs::read_to_string(group.join("cgroup.procs")).ok());
+/// The processes of a run.
+fn members(run: u32) -> Vec<String> {
+    let groups = groups(run);
+    let text =
+        groups.iter().filter_map(|group| fs::read_to_string(group.join("cgroup.procs")).ok());
     text.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 

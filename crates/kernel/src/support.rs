@@ -9,7 +9,7 @@ use crate::files::Root;
 use crate::observe::choose_for_swap;
 use crate::setup::group::{self, Version};
 use crate::setup::zram::{self, Extras};
-use crate::setup::{SwapChoice, SwapKind, choose_swap, zswap};
+use crate::setup::{SwapChoice, SwapKind, choose_swap, enough, zswap};
 
 /// `CAP_SYS_NICE` of `linux/capability.h`: it lets a process advise about another's memory.
 const SYS_NICE: u32 = 23;
@@ -77,7 +77,7 @@ impl Support {
             SwapChoice::Make => true,
             SwapChoice::There(swap) | SwapChoice::SwitchOn(swap) => swap.kind != SwapKind::Disk,
         };
-        self.works && choose_swap(&Root::machine(), LEAST).as_ref().is_ok_and(is_fast)
+        self.works && choice(&Root::machine()).as_ref().is_ok_and(is_fast)
     }
 
     fn judge(
@@ -115,8 +115,16 @@ fn part(name: &'static str, state: Result<String, String>, needed: bool) -> Part
     Part { name, has, lacks, needed }
 }
 
+/// Which swap a run would have: a device of its own would be as large as memory.
+fn choice(root: &Root) -> Result<SwapChoice, String> {
+    let text = root.read("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let memory = line.and_then(|rest| rest.split_ascii_whitespace().next()?.parse().ok());
+    choose_swap(root, LEAST, enough(memory.map_or(Bytes::ZERO, Bytes::kib)))
+}
+
 fn swap(root: &Root) -> Result<String, String> {
-    choose_swap(root, LEAST).map(|choice| match choice {
+    choice(root).map(|choice| match choice {
         SwapChoice::Make => "a zram device is made".to_owned(),
         SwapChoice::There(swap) if swap.kind == SwapKind::Disk => {
             format!("{}: slow, a page takes 100 µs and more to come back", swap.what)

@@ -477,6 +477,9 @@ pub struct AttachRates {
     pub own_cpu: f64,
     /// Processors that the samplers took on average.
     pub sampling: f64,
+    /// The part of the time in which the programs thrashed; 0 unless the kernel serves their faults.
+    #[serde(default)]
+    pub thrashing: f64,
 }
 
 impl AttachRates {
@@ -502,6 +505,9 @@ impl AttachRates {
             // Nanoseconds a second.
             own_cpu: since(|report| report.own_cpu.get()) / 1e9,
             sampling: since(|report| report.sampling.get()) / 1e9,
+            thrashing: since(|report| {
+                report.kernel.as_ref().map_or(0, |kernel| kernel.stats.thrashing.get())
+            }) / 1e9,
         })
     }
 }
@@ -577,6 +583,17 @@ pub(crate) mod tests {
         assert_eq!(rates.promotions, PerSecond(20.0));
         assert_eq!(rates.moved, BytesPerSecond(160.0 * 1024.0));
         assert!((rates.sampling - 0.01).abs() < 1e-9 && (rates.own_cpu - 0.02).abs() < 1e-9);
+        assert!(rates.thrashing < 1e-9);
+        let thrashed = |mut report: AttachReport, time| {
+            let mut kernel = crate::kernel::tests::report();
+            kernel.stats.thrashing = time;
+            report.kernel = Some(Box::new(kernel));
+            report
+        };
+        let (before, after) =
+            (thrashed(report(1), Nanos::millis(200)), thrashed(report(3), Nanos::millis(1_700)));
+        let thrashing = AttachRates::between(Some(&before), &after).unwrap().thrashing;
+        assert!((thrashing - 0.75).abs() < 1e-9, "{thrashing}");
         assert_eq!((all.interval, all.promotions), (Nanos::seconds(1), PerSecond(10.0)));
         assert_eq!(AttachRates::between(Some(&first), &first), None);
     }

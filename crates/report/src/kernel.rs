@@ -9,7 +9,7 @@ use terrace_kernel::setup::SwapUse;
 use terrace_kernel::setup::zram::Held;
 use terrace_kernel::store::Backed;
 
-use crate::run::End;
+use crate::run::{End, RunLevel, most_allowed};
 
 /// What a run had, did and cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +22,16 @@ pub struct KernelReport {
     pub elapsed: Nanos,
     /// DRAM that all its processes together may have, of what can be swapped.
     pub budget: Bytes,
+    /// Whether they stayed within it, as [`KernelReport::keeps_budget`] has it.
+    #[serde(default)]
+    pub budget_kept: bool,
+    /// The process of the broker, or of the run, of whose budget this is a share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_of: Option<u32>,
+    /// The budget beside what is there of it, compressed pages included where it is for them, too. Where
+    /// it is a share, those of all runs together.
+    #[serde(default)]
+    pub run_level: RunLevel,
     /// How the budget is divided, if files' pages are in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub division: Option<Box<Divided>>,
@@ -35,6 +45,9 @@ pub struct KernelReport {
     /// What of the programs lies in swap; `None` where the kernel does not tell.
     #[serde(default)]
     pub swapped: Option<Bytes>,
+    /// Free swap, if that is too little for programs that have used their budget up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short_of_swap: Option<Bytes>,
     /// Whether the budget is for what the compressed pages take, too.
     #[serde(default)]
     pub holds_store: bool,
@@ -65,8 +78,20 @@ pub struct KernelReport {
 impl KernelReport {
     /// By how much the budget was exceeded at most, as a share of it; zero if it was not.
     pub fn exceeded(&self) -> f64 {
-        let over = self.stats.exceeded.as_f64();
-        if self.budget.is_zero() { 0.0 } else { over / self.budget.as_f64() }
+        if self.budget.is_zero() { 0.0 } else { self.most_above() / self.budget }
+    }
+
+    /// The most above the budget. What the engine keeps the programs within is less where that is for
+    /// compressed pages, too, and never less than a quarter of it, however much those take.
+    fn most_above(&self) -> Bytes {
+        if self.holds_store { self.run_level.exceeded_peak } else { self.stats.exceeded }
+    }
+
+    /// Whether the programs stayed within their budget since they were within it for the first time, as
+    /// with the pager: where it is for compressed pages, too, up to a 32nd above it counts as kept.
+    pub fn keeps_budget(&self) -> bool {
+        let is_there = self.stats.settled || self.stats.resident_peak <= self.budget;
+        is_there && self.budget + self.most_above() <= most_allowed(self.budget, self.holds_store)
     }
 
     /// How well what lies in zram is compressed; `None` where nothing does.
@@ -88,6 +113,9 @@ pub(crate) mod tests {
             end: Some(End::Exited(0)),
             elapsed: Nanos::seconds(2),
             budget: Bytes::mib(100),
+            budget_kept: true,
+            budget_of: None,
+            run_level: RunLevel::default(),
             division: None,
             swap: SwapUse {
                 kind: SwapKind::Zram,
@@ -96,10 +124,12 @@ pub(crate) mod tests {
                 own: true,
                 recompresses: false,
                 writes_back: false,
+                scarce: None,
             },
             store: None,
             backed: None,
             swapped: None,
+            short_of_swap: None,
             holds_store: false,
             observing: Choice::default(),
             chooser: "kernel".into(),
@@ -123,6 +153,34 @@ pub(crate) mod tests {
         assert!(report.exceeded() < 1e-9, "below it");
         report.stats.exceeded = Bytes::mib(4);
         assert!((report.exceeded() - 0.04).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_budget_is_kept_until_it_is_exceeded_and_not_before_it_is_reached() {
+        let mut report = report();
+        assert!(report.keeps_budget(), "nothing was ever above it");
+        report.stats.resident_peak = Bytes::mib(110);
+        assert!(!report.keeps_budget(), "it had more at first, and was never within it");
+        report.stats.settled = true;
+        assert!(report.keeps_budget());
+        report.stats.exceeded = Bytes(4096);
+        assert!(!report.keeps_budget());
+    }
+
+    /// The engine takes no more than three quarters off for compressed pages.
+    #[test]
+    fn a_total_is_exceeded_by_what_is_resident_and_compressed_together() {
+        let mut report = report();
+        report.holds_store = true;
+        report.stats.settled = true;
+        // Of the moment's smaller budget.
+        report.stats.exceeded = Bytes::mib(9);
+        assert!(report.keeps_budget() && report.exceeded() < 1e-9);
+        report.run_level.exceeded_peak = Bytes::mib(3);
+        assert!(report.keeps_budget(), "a page is there twice while it leaves");
+        report.run_level.exceeded_peak = Bytes::mib(50);
+        assert!(!report.keeps_budget());
+        assert!((report.exceeded() - 0.5).abs() < 1e-9);
     }
 
     #[test]

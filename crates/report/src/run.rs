@@ -185,6 +185,18 @@ pub struct RunLevel {
     pub exceeded_peak: Bytes,
 }
 
+impl From<Summary> for RunLevel {
+    fn from(summary: Summary) -> Self {
+        Self {
+            budget: summary.budget,
+            resident: summary.resident_now,
+            resident_peak: summary.resident,
+            exceeded: summary.resident_now - summary.budget,
+            exceeded_peak: summary.resident - summary.budget_peak,
+        }
+    }
+}
+
 impl RunLevel {
     /// Whether what is resident now is beyond the budget, by more than faults may take while
     /// others make room ([`terrace_live::pager::Pager::try_reserve_beyond`]).

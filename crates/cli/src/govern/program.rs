@@ -79,6 +79,7 @@ pub(super) fn run(args: &Args, report_to: Option<Output>, json: bool) -> Result<
     let session = Session::new(name, group, args, Vec::new());
     let mut governed = Governed { session, served, json, failed: None };
     let outcome = running.wait(&mut governed);
+    governed.session.leave();
     let end = outcome.map(|outcome| outcome.end);
     let told = match &end {
         Ok(end) => governed.session.text(Some(*end), json).and_then(|text| {

@@ -21,6 +21,8 @@ use crate::output;
 
 /// How often is looked, and memory put out.
 pub(super) const EVERY: Nanos = Nanos::seconds(1);
+/// How often is looked whether a group grows while memory is being taken from it.
+const WATCH: Duration = Duration::from_millis(10);
 /// The longest time within which is looked what is touched: while memory is only looked at, and
 /// before any is put out.
 const LONGEST: Nanos = Nanos::seconds(128);
@@ -90,12 +92,13 @@ impl Session {
     /// Looks and puts out what may go, when it is time to; for how long there is nothing to do then,
     /// or `None` if the group is gone.
     pub(super) fn step(&mut self) -> Result<Option<Duration>, Failure> {
-        let now = Instant::now();
+        let (now, cpu) = (Instant::now(), sys::thread_cpu());
         self.looked = now >= self.next;
         if !self.looked {
-            return Ok(Some(self.next - now));
+            let wait = self.until(self.next - now);
+            self.own_cpu += sys::thread_cpu().saturating_sub(cpu);
+            return Ok(Some(wait));
         }
-        let cpu = sys::thread_cpu();
         let is_there = self.governor.step().map_err(|e| {
             Failure::failed(format!("{}: memory cannot be put out: {e}", self.name))
         })?;
@@ -109,10 +112,23 @@ impl Session {
             let is_known = self.curves.whole() > 0 || !self.lacks.is_empty();
             self.governor.enforce(self.mode == Mode::Enforce && is_known);
         }
-        self.own_cpu += sys::thread_cpu().saturating_sub(cpu);
         // Of what is late nothing is made up for.
         self.next = (self.next + Duration::from_nanos(EVERY.get())).max(Instant::now());
-        Ok(Some(self.next.saturating_duration_since(Instant::now())))
+        let wait = self.until(self.next.saturating_duration_since(Instant::now()));
+        let taking = self.governor.world().take_cpu();
+        self.own_cpu += sys::thread_cpu().saturating_sub(cpu) + taking;
+        Ok(Some(wait))
+    }
+
+    /// For how long there is nothing to do, if the next look is due so much later.
+    fn until(&mut self, next: Duration) -> Duration {
+        if self.governor.world().is_taken_from() { next.min(WATCH) } else { next }
+    }
+
+    /// The group is left alone from now on: before what was made for it is undone.
+    pub(super) fn leave(&mut self) {
+        self.own_cpu += self.governor.world().take_cpu();
+        self.governor.world().leave();
     }
 
     pub(super) fn report(&self, end: Option<End>) -> GovernReport {

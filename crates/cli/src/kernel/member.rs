@@ -1,14 +1,16 @@
 //! A run's part in a budget that it shares with runs of either engine: that of a `terrace broker`, or
 //! of a run whose memory a pager serves.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use terrace_core::Bytes;
 use terrace_kernel::division::Keeper;
 use terrace_kernel::engine::stats::Stats;
 use terrace_live::broker::outsider::{Has, Outsider};
-use terrace_live::broker::page::FILE;
+use terrace_live::broker::page::{FILE, Summary};
 use terrace_live::broker::share::LEAST;
+use terrace_report::RunLevel;
 
 use crate::broker::Joined;
 use crate::failure::Failure;
@@ -24,6 +26,10 @@ const PATIENCE: Duration = Duration::from_millis(300);
 pub(crate) struct Member {
     outsider: Outsider,
     due: Instant,
+    /// The process of the broker, or of the run.
+    run: u32,
+    /// The file with the figures of all that share.
+    page: PathBuf,
 }
 
 impl Member {
@@ -36,14 +42,25 @@ impl Member {
                  not divided with a run of --engine kernel"
             )));
         }
-        let outsider = Outsider::join(&joined.directory.join(FILE))
-            .map_err(|e| Failure::failed(format!("--join {choice}: {e}")))?;
+        let page = joined.directory.join(FILE);
+        let outsider =
+            Outsider::join(&page).map_err(|e| Failure::failed(format!("--join {choice}: {e}")))?;
         // Its first share comes with the broker's next look.
         let until = Instant::now() + PATIENCE;
         while outsider.share() <= LEAST && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
         }
-        Ok(Self { outsider, due: Instant::now() })
+        Ok(Self { outsider, due: Instant::now(), run: joined.run, page })
+    }
+
+    /// The process of the broker, or of the run whose budget it is.
+    pub(crate) fn run(&self) -> u32 {
+        self.run
+    }
+
+    /// The whole budget beside what all have of it; `None` if whoever divides it has ended.
+    pub(crate) fn level(&self) -> Option<RunLevel> {
+        Summary::read(&self.page).ok().map(RunLevel::from)
     }
 
     /// What the run may have.

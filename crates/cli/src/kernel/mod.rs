@@ -8,6 +8,7 @@
 //! | [`joined`] | a program that shares the budget of another run |
 //! | [`member`] | its part in a budget that runs of either engine share |
 //! | [`chooser`] | which policy chooses what leaves |
+//! | [`total`] | a budget that is for compressed pages as well |
 //! | [`render`](mod@render) | the report as people read it |
 
 pub(crate) mod chooser;
@@ -16,6 +17,7 @@ pub(crate) mod made;
 pub(crate) mod member;
 mod render;
 pub(crate) mod session;
+pub(crate) mod total;
 
 use std::fs;
 

@@ -13,13 +13,21 @@ pub(crate) fn render(report: &KernelReport) -> String {
     let name = name.rsplit('/').next().unwrap_or(name);
     let stats = &report.stats;
     let ended = ended(report.end, report.elapsed);
-    let exceeded = report.exceeded();
-    let held = if !stats.settled {
-        "not reached yet".to_owned()
-    } else if exceeded > 0.0 {
-        format!("exceeded by {}", percent(exceeded))
-    } else {
+    let held = if report.keeps_budget() {
         "held".to_owned()
+    } else if stats.settled {
+        format!("exceeded by {}", percent(report.exceeded()))
+    } else {
+        "not reached yet".to_owned()
+    };
+    let level = &report.run_level;
+    let has = if report.holds_store {
+        format!(
+            "{} resident and compressed at most, {} now, of which {} are resident",
+            level.resident_peak, level.resident, stats.resident
+        )
+    } else {
+        format!("{} resident at most, {} now", stats.resident_peak, stats.resident)
     };
     let chooser = match report.chooser.as_str() {
         "kernel" => "the kernel's lists choose what leaves".to_owned(),
@@ -29,12 +37,10 @@ pub(crate) fn render(report: &KernelReport) -> String {
         (
             "budget",
             format!(
-                "{}{}{}, {held}: {} resident at most, {} now",
+                "{}{}{}, {held}: {has}",
                 report.budget,
                 if report.holds_store { " with the store" } else { "" },
                 if report.division.is_some() { " with files" } else { "" },
-                stats.resident_peak,
-                stats.resident
             ),
         ),
         ("swap", report.swap.what.clone()),
@@ -66,6 +72,13 @@ pub(crate) fn render(report: &KernelReport) -> String {
         lost => format!(", {} more were not told", count(lost)),
     };
     rows.push(("faults", format!("{}{lost}", count(stats.faults))));
+    if !stats.thrashing.is_zero() {
+        let time = share::of_processes(stats.thrashing, report.elapsed, false);
+        rows.push((
+            "thrashing",
+            format!("{time}: what left came back at once; the budget is too small"),
+        ));
+    }
     rows.push(("room", format!("{} asked of the kernel; {chooser}", stats.reclaimed)));
     if let Some(direct) = report.reclaimed_by_itself {
         let times = match stats.direct {

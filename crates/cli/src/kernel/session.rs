@@ -11,6 +11,7 @@ use terrace_core::{Bytes, Nanos};
 use terrace_economics::Mode;
 use terrace_kernel::division;
 use terrace_kernel::engine::linux::{LinuxWorld, Whose};
+use terrace_kernel::engine::stats::Stats;
 use terrace_kernel::engine::{Engine, Options};
 use terrace_kernel::files::Root;
 use terrace_kernel::setup::group::Group;
@@ -24,13 +25,15 @@ use terrace_policy::Brain;
 use terrace_policy::packed::Packer;
 use terrace_report::attach::Head;
 use terrace_report::kernel::KernelReport;
-use terrace_report::{AttachReport, End};
+use terrace_report::{AttachReport, End, RunLevel};
 use terrace_sampler::Choice;
 
 use super::chooser::Seeing;
 use super::made::Made;
 use super::member::Member;
+use super::total::{self, Total};
 use super::{LEAST, render};
+use crate::advice::Signs;
 use crate::args::mode_name;
 use crate::attach::recorder::{self, Recorder};
 use crate::attach::session::names;
@@ -42,6 +45,7 @@ use crate::procs;
 use crate::records::{Header, LiveFacts, MachineFacts, World};
 use crate::run::absolute;
 use crate::run::child::Watch;
+use crate::run::warning::Warnings;
 use crate::runs::{KernelRun, Manifest};
 
 /// How often names of processes are looked for.
@@ -114,6 +118,8 @@ pub(crate) struct Session {
     budget_seen: Bytes,
     /// When the store's part of `--total` is looked at next.
     share_due: Instant,
+    /// The figures of a budget that covers the store, too; `None` of another one.
+    total: Option<Total>,
     names: BTreeMap<u32, String>,
     named: Option<Instant>,
     lacks: Vec<String>,
@@ -124,6 +130,8 @@ pub(crate) struct Session {
     keeper: Option<Keeper>,
     /// Tells a broker what the run has, and is told what it may have.
     member: Option<Member>,
+    /// What is warned of while it goes on; `None` where nobody is to be told.
+    warnings: Option<Warnings>,
     /// After an error the programs go on alone.
     failed: Option<Failure>,
     /// Undone after everything else.
@@ -136,7 +144,6 @@ struct Told {
     program: Vec<String>,
     economist: Mode,
     observing_cap: f64,
-    holds_store: bool,
     json: bool,
     quiet: bool,
 }
@@ -147,6 +154,7 @@ impl Session {
         let How { brain, seeing, mut lacks, fast, economist, quiet, .. } = how;
         let Seeing { choice, samplers } = seeing;
         let Shown { record, observing, mut files } = shown;
+        lacks.extend(made.swap().scarce.clone());
         if made.group().is_some_and(|group| !group.can_brake()) {
             lacks.push(
                 "nothing slows the program down above its budget: no `cpu` controller".into(),
@@ -229,7 +237,6 @@ impl Session {
                 program: how.program,
                 economist,
                 observing_cap: how.observing_cap,
-                holds_store: how.holds_store,
                 json: how.json,
                 quiet,
             },
@@ -240,10 +247,12 @@ impl Session {
             budget,
             budget_seen: fast,
             share_due: Instant::now(),
+            total: how.holds_store.then(Total::default),
             names: BTreeMap::new(),
             named: None,
             lacks,
             at_begin: None,
+            warnings: (!quiet).then(Warnings::new),
             failed: None,
             made,
         })
@@ -283,6 +292,7 @@ impl Session {
             self.engine.charge(division.take_cpu());
         }
         self.complain();
+        self.warn();
         self.write_down();
         self.show();
         wait.min(self.due_in())
@@ -297,15 +307,19 @@ impl Session {
             self.budget.store(share.get(), Release);
         }
         let asked = Bytes(self.budget.load(Acquire));
-        let is_due = self.how.holds_store && Instant::now() >= self.share_due;
+        let is_due = self.total.is_some() && Instant::now() >= self.share_due;
         if asked == self.budget_seen && !is_due {
             return Ok(());
         }
+        let is_new = asked != self.budget_seen;
         (self.budget_seen, self.share_due) = (asked, Instant::now() + SHARE);
         let mut fast = asked;
-        if self.how.holds_store {
-            let held = zram::held(&Root::machine(), &self.made.swap().devices);
-            let store = held.map_or(Bytes::ZERO, |held| held.memory);
+        if let Some(total) = &mut self.total {
+            let store = total::store(&Root::machine(), self.made.swap(), self.made.group());
+            if is_new {
+                total.set_budget(asked);
+            }
+            total.look(self.engine.stats().resident + store, asked);
             let most = Bytes::from_f64(asked.as_f64() * STORE_AT_MOST);
             fast = (asked - store.min(most)).max(LEAST);
         }
@@ -353,6 +367,22 @@ impl Session {
         for what in blind.into_iter().chain(idle).chain(degraded).chain(stuck) {
             self.tell(what);
         }
+    }
+
+    /// Says what goes wrong while it does, if it is time to look, with the command that helps.
+    fn warn(&mut self) {
+        if !self.warnings.as_ref().is_some_and(Warnings::is_due) {
+            return;
+        }
+        let cpu = thread_cpu();
+        let elapsed = Nanos(self.started.elapsed().as_nanos() as u64);
+        let times = (elapsed, self.engine.stats().thrashing);
+        let (level, swap) = (self.level(), self.engine.short_of_swap());
+        let run = self.member.as_ref().map_or(std::process::id(), Member::run);
+        let signs = |thrashing| Signs::by_kernel(level, swap, thrashing);
+        let told = self.warnings.as_mut().map(|warnings| warnings.look(times, signs, run));
+        told.into_iter().flatten().for_each(output::warn);
+        self.engine.charge(thread_cpu().saturating_sub(cpu));
     }
 
     /// Writes decisions down, and what the policy was told.
@@ -436,27 +466,56 @@ impl Session {
         let direct = self.engine.world().lacks_direct().is_none();
         let direct = direct.then_some(self.engine.stats().direct_bytes);
         let brain = self.engine.brain();
-        KernelReport {
+        let mut stats = self.engine.stats().clone();
+        if let Some(total) = self.total {
+            // Within the whole budget, and not within what is left of it at the moment.
+            stats.settled = total.settled;
+        }
+        let mut report = KernelReport {
             program: self.how.program.clone(),
             end,
             elapsed: Nanos(self.started.elapsed().as_nanos() as u64),
             budget: self.budget_seen,
+            budget_kept: false,
+            budget_of: self.member.as_ref().map(Member::run),
+            run_level: self.level(),
             division: self.division.as_ref().map(|division| Box::new(division.report())),
-            holds_store: self.how.holds_store,
+            holds_store: self.total.is_some(),
             swap: self.made.swap().clone(),
             backed: own_device(self.made.swap())
                 .and_then(|device| backed(&Root::machine(), device)),
             store: zram::held(&Root::machine(), &self.made.swap().devices),
             swapped,
+            short_of_swap: self.engine.short_of_swap(),
             observing: self.how.observing.clone(),
             chooser: brain.map_or("kernel", Brain::name).to_owned(),
             policy_bytes: brain.map_or(Bytes::ZERO, |brain| brain.footprint().bytes),
-            stats: self.engine.stats().clone(),
+            stats,
             charged_peak: self.made.group().and_then(Group::charged_peak),
             reclaimed_by_itself: self.made.group().and_then(Group::reclaimed_by_itself).or(direct),
             faults_lost: self.engine.world().lost(),
             direct_lost: self.engine.world().direct_lost(),
             lacks,
+        };
+        report.budget_kept = report.keeps_budget();
+        report
+    }
+
+    /// The budget beside what is there of it; of one that is shared, what all have of it.
+    fn level(&self) -> RunLevel {
+        if let Some(level) = self.member.as_ref().and_then(Member::level) {
+            return level;
+        }
+        let Stats { resident, resident_peak, exceeded, .. } = *self.engine.stats();
+        let own = Total { now: resident, peak: resident_peak, exceeded, settled: true };
+        let Total { now, peak, exceeded, .. } = self.total.unwrap_or(own);
+        RunLevel {
+            budget: self.budget_seen,
+            resident: now,
+            // Both together are looked at more rarely.
+            resident_peak: peak.max(resident_peak),
+            exceeded: now - self.budget_seen,
+            exceeded_peak: exceeded,
         }
     }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use terrace_core::Bytes;
 use terrace_kernel::division;
 use terrace_kernel::engine::linux::Whose;
+use terrace_kernel::files::Root;
 use terrace_kernel::setup::{Wish, WishedGroup};
 use terrace_live::activate;
 
@@ -18,7 +19,7 @@ use crate::kernel::joined::{self, Joined};
 use crate::kernel::made::Made;
 use crate::kernel::member::Member;
 use crate::kernel::session::{How, Session, Shown};
-use crate::kernel::{LEAST, chooser, machine_memory};
+use crate::kernel::{LEAST, chooser, machine_memory, total};
 use crate::output::{self, Kind, Output};
 
 /// Runs a program.
@@ -73,11 +74,8 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
              down above its budget, and memory that its processes share is not counted"
         ));
     }
-    if holds_store && !made.swap().own {
-        lacks.push(format!(
-            "--total: what other programs have in {} is taken off, too",
-            made.swap().what
-        ));
+    if holds_store {
+        lacks.extend(total::lack(&Root::machine(), made.swap(), made.group().is_some()));
     }
     let seeing = Seeing::of(brain.as_ref(), &args.moving)?;
     let whose = made.group().cloned().map_or(Whose::Started, Whose::Run);

@@ -27,7 +27,7 @@ use super::recorder::Recorder;
 use super::render::render;
 use super::warning::Warnings;
 use super::{Args, Outputs, absolute, library, not_started};
-use crate::advice;
+use crate::advice::{self, Signs};
 use crate::args::mode_name;
 use crate::attach::Session;
 use crate::broker::{Joined, start_broker};
@@ -437,7 +437,10 @@ impl Run<'_> {
         }
         let report = self.collect(None, self.started.elapsed());
         let run = advice::whose(&report, std::process::id());
-        let told = self.warnings.as_mut().map(|warnings| warnings.look(&report, run));
+        let told = self.warnings.as_mut().map(|warnings| {
+            let times = (report.elapsed, report.total.thrashing);
+            warnings.look(times, |thrashing| Signs::of(&report, thrashing), run)
+        });
         told.into_iter().flatten().for_each(output::warn);
     }
 

@@ -36,7 +36,7 @@ mod recorder;
 pub(crate) mod render;
 mod shared_files;
 mod spill;
-mod warning;
+pub(crate) mod warning;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use terrace_core::Nanos;
-use terrace_report::RunReport;
 
 use crate::advice::{Advice, Signs};
 
@@ -43,43 +42,51 @@ impl Lasting {
     }
 }
 
-/// What was seen of a run, and told.
-pub(super) struct Warnings {
+/// What was seen of a run, of either engine, and told.
+pub(crate) struct Warnings {
     due: Instant,
     /// How long the run had gone on at the last look, and thrashed.
     before: Option<(Nanos, Nanos)>,
     exceeded: Lasting,
     thrashing: Lasting,
     outside: Lasting,
+    swap: Lasting,
 }
 
 impl Warnings {
     /// Nothing has been seen yet.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             due: Instant::now() + EVERY,
             before: None,
             exceeded: Lasting::default(),
             thrashing: Lasting::default(),
             outside: Lasting::default(),
+            swap: Lasting::default(),
         }
     }
 
     /// Whether it is time for a look.
-    pub(super) fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         Instant::now() >= self.due
     }
 
-    /// Looks at the figures; what is to be told. `run` is the number by which the run is found.
-    pub(super) fn look(&mut self, report: &RunReport, run: u32) -> Vec<Advice> {
+    /// Looks at the figures; what is to be told. `elapsed` is for how long the run has gone on, and
+    /// `thrashed` for how much of that it has thrashed; `signs` is given the part of the time since the look
+    /// before in which it did. `run` is the number by which the run is found.
+    pub(crate) fn look(
+        &mut self,
+        (elapsed, thrashed): (Nanos, Nanos),
+        signs: impl FnOnce(f64) -> Signs,
+        run: u32,
+    ) -> Vec<Advice> {
         self.due = Instant::now() + EVERY;
-        let (elapsed, thrashed) = (report.elapsed, report.total.thrashing);
         let (before, thrashed_before) =
             self.before.replace((elapsed, thrashed)).unwrap_or_default();
         let interval = elapsed - before;
         let lately = thrashed - thrashed_before;
         let thrashing = if interval.is_zero() { 0.0 } else { lately / interval };
-        self.take(elapsed, &Signs::of(report, thrashing), run)
+        self.take(elapsed, &signs(thrashing), run)
     }
 
     fn take(&mut self, now: Nanos, signs: &Signs, run: u32) -> Vec<Advice> {
@@ -87,6 +94,7 @@ impl Warnings {
             (&mut self.exceeded, signs.exceeded()),
             (&mut self.thrashing, signs.thrashes()),
             (&mut self.outside, signs.outside()),
+            (&mut self.swap, signs.short_of_swap()),
         ];
         let told = states.into_iter().filter_map(|(state, trouble)| {
             state.look(now, trouble.is_some()).then_some(trouble).flatten()
@@ -108,7 +116,7 @@ mod tests {
             resident: Bytes::mib(resident),
             ..RunLevel::default()
         };
-        Signs { level, thrashing, outside: None }
+        Signs { level, exceeds: level.exceeds(), thrashing, outside: None, swap: None }
     }
 
     /// What is told in so many seconds, each with its figures.
@@ -145,6 +153,30 @@ mod tests {
         let [(_, line)] = &lasts[..] else { panic!("{lasts:?}") };
         assert!(line.ends_with("`terrace set 7 --fast 48MiB` gives it more"), "{line}");
         assert_eq!(told(20, |_| signs(24, 0.3)), []);
+    }
+
+    /// The time since the look before counts, and not all of the run's.
+    #[test]
+    fn a_run_of_the_kernel_engine_is_told_of_in_the_same_words() {
+        let mut warnings = Warnings::new();
+        let level = |resident| RunLevel { resident: Bytes::mib(resident), ..signs(0, 0.0).level };
+        let mut told = Vec::new();
+        for second in 0..60 {
+            // It thrashes in the last half of a minute, and has more than the twentieth that this
+            // engine may have for a moment in the last quarter.
+            let thrashed = Nanos::seconds(second - second.min(30));
+            let (resident, swap) = if second < 45 { (25, None) } else { (26, Some(Bytes::mib(7))) };
+            let signs = |thrashing| Signs::by_kernel(level(resident), swap, thrashing);
+            let advice = warnings.look((Nanos::seconds(second), thrashed), signs, 7);
+            told.extend(advice.into_iter().map(|advice| (second, advice.to_string())));
+        }
+        let [(41, thrashes), (55, exceeds), (55, swap)] = &told[..] else { panic!("{told:?}") };
+        assert!(thrashes.ends_with("`terrace set 7 --fast 48MiB` gives it more"), "{thrashes}");
+        assert!(
+            exceeds.starts_with("26.0 MiB are resident in a budget of 24.0 MiB; "),
+            "{exceeds}"
+        );
+        assert!(swap.starts_with("only 7.00 MiB of swap are free"), "{swap}");
     }
 
     #[test]

@@ -8,10 +8,19 @@ use terrace_report::{AttachRates, AttachReport};
 
 use super::heat::MapRow;
 use super::history::COLUMNS;
+use crate::advice::{Advice, Signs};
 use crate::runs::Manifest;
 
 /// Regions that are kept of each look: the largest.
 const REGIONS: usize = 64;
+
+/// Advice for a run whose faults the kernel serves; none for another one. `thrashing` is the part of the
+/// time in which it thrashed lately, `own` the number by which it is found.
+pub(super) fn advice(report: &AttachReport, own: u32, thrashing: f64) -> Vec<Advice> {
+    let Some(kernel) = &report.kernel else { return Vec::new() };
+    let signs = Signs::by_kernel(kernel.run_level, kernel.short_of_swap, thrashing);
+    signs.all(kernel.budget_of.unwrap_or(own))
+}
 
 /// One attachment.
 pub(super) struct AttachHistory {
@@ -39,6 +48,12 @@ impl AttachHistory {
             columns.pop_front();
         }
         Self { manifest, report, rates, columns }
+    }
+
+    /// Advice for the run as it is now; none unless the kernel serves its faults.
+    pub(super) fn advice(&self) -> Vec<Advice> {
+        let thrashing = self.rates.as_ref().map_or(0.0, |rates| rates.thrashing);
+        advice(&self.report, self.manifest.pid, thrashing)
     }
 
     /// What lay at the addresses of a row at a look, part by part. Regions grow and merge,

@@ -1,19 +1,24 @@
 //! One look at memory whose pages stay mapped, as a screen.
 
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Rect};
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Paragraph, Row, Table};
 use terrace_core::Bytes;
 use terrace_report::AttachRates;
 
 use super::attached::AttachHistory;
-use super::draw::{DIM, Map, areas, rate};
+use super::draw::{BOLD, DIM, Map, areas, rate};
 use super::heat::{HeatMap, MapRow};
 use crate::output::{count, percent};
 
 /// Draws everything below the headline.
 pub(super) fn draw(frame: &mut Frame<'_>, body: Rect, run: &AttachHistory, map: Map) {
+    let advice = run.advice();
+    let height = Constraint::Length(advice.len() as u16);
+    let [line, body] = Layout::vertical([height, Constraint::Min(0)]).areas(body);
+    let advice = advice.iter().map(|advice| Line::styled(format!(" {advice}"), BOLD));
+    frame.render_widget(Paragraph::new(advice.collect::<Vec<_>>()), line);
     let [tiers, rates, heat, list] = areas(body, run.report.regions.len());
     draw_tiers(frame, tiers, run);
     draw_rates(frame, rates, run);
@@ -231,6 +236,35 @@ mod tests {
         let text = drawn(&[Seen::Attached(Box::new(run(20)))], 100, 40, Map::Residency);
 
         snapbox::assert_data_eq!(text, snapbox::file!["screen-attached.txt"].raw());
+    }
+
+    /// Of a run whose faults the kernel serves.
+    #[test]
+    fn what_would_help_stands_above_the_figures() {
+        let mut run = run(3);
+        assert_eq!(run.advice(), [], "its pages stay mapped, and no budget bounds it");
+        let kernel = serde_json::json!({
+            "program": ["redis-server"], "end": null, "elapsed": 3_000_000_000_u64,
+            "budget": 32 << 20, "swap": { "kind": "zram", "what": "zram0", "devices": [0] },
+            "store": null, "chooser": "kernel", "policy_bytes": 0, "charged_peak": null,
+            "faults_lost": 0, "lacks": [],
+            "resident": 48 << 20, "resident_peak": 48 << 20, "faults": 0, "reclaimed": 0,
+            "short": 0, "put_out": 0, "stayed": 0, "ahead": 0, "braked": 0, "braked_time": 0,
+            "passes": 0, "own_cpu": 0, "observing_cpu": 0,
+            "run_level": {
+                "budget": 32 << 20, "resident": 48 << 20, "resident_peak": 48 << 20,
+                "exceeded": 16 << 20, "exceeded_peak": 16 << 20,
+            },
+        });
+        run.report.kernel = Some(serde_json::from_value(kernel).unwrap());
+        run.rates.as_mut().unwrap().thrashing = 0.9;
+
+        let text = drawn(&[Seen::Attached(Box::new(run))], 100, 40, Map::Residency);
+
+        let line = |n: usize| text.lines().nth(n).unwrap_or_default();
+        assert!(line(1).contains("48.0 MiB are resident in a budget of 32.0 MiB"), "{text}");
+        assert!(line(2).contains("the program thrashes"), "{text}");
+        assert!(line(3).contains("tiers"), "{text}");
     }
 
     #[test]

@@ -75,6 +75,8 @@ struct AttachLook {
     run: u32,
     program: Vec<String>,
     rates: Option<AttachRates>,
+    /// Advice for it, where the kernel serves its faults.
+    advice: Vec<String>,
     #[serde(flatten)]
     report: AttachReport,
 }
@@ -164,6 +166,7 @@ impl Args {
                     run: run.manifest.pid,
                     program: run.manifest.program.clone(),
                     rates: run.rates.clone(),
+                    advice: run.advice().iter().map(ToString::to_string).collect(),
                     report: run.report.clone(),
                 }),
             }
@@ -175,10 +178,16 @@ impl Args {
 /// A run's report as text; `None` before there is one.
 fn report(run: &LiveRun) -> Option<String> {
     if run.manifest.in_place {
-        run.attached().map(|report| match &report.kernel {
+        let report = run.attached()?;
+        let mut text = match &report.kernel {
             Some(kernel) => crate::kernel::render(kernel) + &crate::attach::render::body(&report),
             None => crate::attach::render::render(&report),
-        })
+        };
+        // One look does not tell whether it thrashes now.
+        for advice in attached::advice(&report, run.manifest.pid, 0.0) {
+            text += &format!("\n  {advice}\n");
+        }
+        Some(text)
     } else {
         let report = run.report();
         let mut text = crate::run::render(&report);

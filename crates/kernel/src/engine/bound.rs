@@ -275,10 +275,10 @@ pub(super) mod tests {
     use crate::setup::group::event;
 
     /// A group of version 1 that is a directory.
-    pub(in crate::engine) struct Directory(tempfile::TempDir);
+    pub(crate) struct Directory(tempfile::TempDir);
 
     impl Directory {
-        pub(in crate::engine) fn new() -> (Self, Group) {
+        pub(crate) fn new() -> (Self, Group) {
             let directory = Self(tempfile::tempdir().unwrap());
             for file in ["memory.limit_in_bytes", "memory.oom_control", "cgroup.event_control"] {
                 directory.put(file, "");
@@ -290,19 +290,19 @@ pub(super) mod tests {
             (directory, group)
         }
 
-        pub(in crate::engine) fn put(&self, file: &str, text: &str) {
+        pub(crate) fn put(&self, file: &str, text: &str) {
             // In one step, as the kernel's files change.
             let new = self.0.path().join("new");
             fs::write(&new, text).unwrap();
             fs::rename(new, self.0.path().join(file)).unwrap();
         }
 
-        pub(in crate::engine) fn charge(&self, bytes: Bytes) {
+        pub(crate) fn charge(&self, bytes: Bytes) {
             self.put("memory.usage_in_bytes", &format!("{}\n", bytes.get()));
         }
 
         /// Has whoever writes this file fail, or no longer.
-        pub(in crate::engine) fn refuse(&self, file: &str, refuse: bool) {
+        pub(crate) fn refuse(&self, file: &str, refuse: bool) {
             let path = self.0.path().join(file);
             if refuse {
                 fs::remove_file(&path).unwrap();
@@ -315,25 +315,31 @@ pub(super) mod tests {
 
         /// Has whoever writes this file wait until a signal comes, for as long as what is returned
         /// is there: a pipe that is full.
-        pub(in crate::engine) fn hold_up(&self, file: &str) -> File {
+        pub(crate) fn hold_up(&self, file: &str) -> File {
+            let mut pipe = self.listen(file);
+            while let Ok(1..) = pipe.write(&[0; 4096]) {}
+            pipe
+        }
+
+        /// What is written there is read from what is returned, one write after the other: a pipe.
+        pub(crate) fn listen(&self, file: &str) -> File {
             let new = self.0.path().join("new");
             let path = CString::new(new.as_os_str().as_bytes()).unwrap();
             // SAFETY: a path of the test's.
             assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
             let mut options = File::options();
             options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
-            let mut pipe = options.open(&new).unwrap();
-            while let Ok(1..) = pipe.write(&[0; 4096]) {}
+            let pipe = options.open(&new).unwrap();
             fs::rename(new, self.0.path().join(file)).unwrap();
             pipe
         }
 
-        pub(in crate::engine) fn peek(&self, file: &str) -> String {
+        pub(crate) fn peek(&self, file: &str) -> String {
             fs::read_to_string(self.0.path().join(file)).unwrap()
         }
 
         /// What was written there since the last time.
-        pub(in crate::engine) fn take(&self, file: &str) -> String {
+        pub(crate) fn take(&self, file: &str) -> String {
             let path = self.0.path().join(file);
             let text = fs::read_to_string(&path).unwrap();
             self.put(file, "");

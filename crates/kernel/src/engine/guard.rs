@@ -296,7 +296,7 @@ fn while_files_may_go(room: Bytes, processors: u64) -> Nanos {
 }
 
 /// Processors that there are.
-fn processors() -> u64 {
+pub(crate) fn processors() -> u64 {
     // SAFETY: takes a number.
     let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     u64::try_from(online).unwrap_or(1).max(1)
@@ -842,7 +842,7 @@ mod tests {
         let signals = waits.try_clone().unwrap();
         let bound = Arc::new(Bound::new(directory_of.clone(), &waits).unwrap());
         let brake = Arc::new(Brake::new(directory_of.clone()));
-        let reclaimer = Reclaimer::start(|_| Ok(())).unwrap();
+        let reclaimer = Reclaimer::start(|_, _| Ok(())).unwrap();
         let asking = reclaimer.asking();
         let group = directory_of.clone();
         let bound = Some((bound, waits));
@@ -887,7 +887,7 @@ mod tests {
             let waits = event().unwrap();
             let bound = Arc::new(Bound::new(group.clone(), &waits).unwrap());
             let brake = Arc::new(Brake::new(group.clone()));
-            let reclaimer = Reclaimer::start(|_| Ok(())).unwrap();
+            let reclaimer = Reclaimer::start(|_, _| Ok(())).unwrap();
             let (bound, asking) = (Some((bound, waits)), reclaimer.asking());
             let swap: fn() -> Bytes = || Bytes::gib(1);
             let watch = Watch::new((group, false), FAST, brake, bound, asking, swap).unwrap();
@@ -1170,7 +1170,7 @@ mod tests {
     #[test]
     fn what_is_above_the_budget_is_told_as_the_most_since_it_was_asked() {
         let (directory, group) = Directory::new();
-        let reclaimer = Reclaimer::start(|_| Ok(())).unwrap();
+        let reclaimer = Reclaimer::start(|_, _| Ok(())).unwrap();
         let (brake, asking) = (Arc::new(Brake::new(group.clone())), reclaimer.asking());
         let swap: fn() -> Bytes = || Bytes::gib(1);
         let mut watch = Watch::new((group, false), FAST, brake, None, asking, swap).unwrap();

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_core::{Bytes, Nanos};
 use terrace_live::attach::targets::{self, Targets};
@@ -20,6 +21,7 @@ use super::brake::{Brake, Braked, Holder};
 use super::guard::{Guard, Guarded, free_swap, undo};
 use super::reclaimer::Reclaimer;
 use super::world::{Advice, DirectReclaim, MajorFault, Run, World};
+use super::{CHUNK, room_ahead};
 use crate::division::Division;
 use crate::division::count::Counts;
 use crate::setup::group::{Group, Pace, Version, event};
@@ -100,6 +102,8 @@ pub struct LinuxWorld {
     unguarded: bool,
     /// Started when memory is short for the first time.
     reclaimer: Option<Reclaimer>,
+    /// Whether what it is at may be for a smaller budget than there is by now.
+    stale: bool,
     open: BTreeMap<u32, Open>,
     /// The budget, of a group of the run's own.
     fast: Option<Bytes>,
@@ -142,6 +146,7 @@ impl LinuxWorld {
             bound: None,
             unguarded: false,
             reclaimer: None,
+            stale: false,
             open: BTreeMap::new(),
             fast: None,
             hold: None,
@@ -169,6 +174,10 @@ impl LinuxWorld {
     /// without the limit, or by the engine without either.
     pub fn hold(&mut self, fast: Bytes, policy: bool) -> io::Result<()> {
         let Some(group) = self.whose.own().cloned() else { return Ok(()) };
+        // Under version 1 the kernel goes on until the group is as small as was asked for, however
+        // much of the new budget it takes meanwhile. What room is made ahead is no reason to begin anew.
+        self.stale |= self.fast.is_some_and(|before| fast > before + room_ahead(before));
+        self.give_up_stale();
         self.fast = Some(fast);
         if group.version() == Version::Two {
             let at = Bytes::from_f64(fast.as_f64() * HIGH);
@@ -251,6 +260,15 @@ impl LinuxWorld {
         Ok(())
     }
 
+    /// Has what is being put out for a smaller budget given up, until it is.
+    fn give_up_stale(&mut self) {
+        let stale = self.stale;
+        match self.reclaimer.as_ref().filter(|reclaimer| stale && reclaimer.is_busy()) {
+            Some(reclaimer) => reclaimer.give_up(),
+            None => self.stale = false,
+        }
+    }
+
     /// The group that counts its memory, if one does.
     pub fn group(&self) -> Option<&Group> {
         self.whose.counted()
@@ -310,30 +328,50 @@ fn make_space<T>(open: &mut BTreeMap<u32, T>, process: u32) {
     }
 }
 
-/// How the kernel is asked to put so much of a group's memory out.
+/// How the kernel is asked to put so much of a group's memory out, until that is not wanted any more.
 fn make_room(
     group: Group,
     bound: Option<Arc<Bound>>,
     division: Option<Arc<Division>>,
-) -> impl Fn(Bytes) -> io::Result<()> + Send + 'static {
-    move |bytes| {
-        let Some(division) = &division else {
-            return match &bound {
-                Some(bound) => bound.reclaim(bytes),
-                None => group.reclaim(bytes),
-            };
+) -> impl Fn(Bytes, &AtomicBool) -> io::Result<()> + Send + 'static {
+    move |bytes, gives_up: &AtomicBool| {
+        let ask = |bytes: Bytes| match &bound {
+            Some(bound) => bound.reclaim(bytes),
+            None if group.version() == Version::Two => group.reclaim(bytes),
+            None => by_steps(bytes, gives_up, |step| group.reclaim(step)),
         };
+        let Some(division) = &division else { return ask(bytes) };
         division.reclaim(
             bytes,
             || Counts::of(&group).ok(),
             |kind, bytes| {
-                group.reclaim_kind(kind, bytes, |bytes| match &bound {
-                    Some(bound) => bound.reclaim(bytes),
-                    None => group.reclaim(bytes),
-                })
+                if gives_up.load(Ordering::Acquire) {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                group.reclaim_kind(kind, bytes, ask)
             },
         )
     }
+}
+
+/// Has so much put out in small steps. Where no limit above the budget bounds the group it may grow all
+/// the while, and the kernel does not return from a step before as much has gone as that is below what
+/// was charged when it began.
+fn by_steps(
+    bytes: Bytes,
+    gives_up: &AtomicBool,
+    mut reclaim: impl FnMut(Bytes) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut left = bytes;
+    while !left.is_zero() {
+        if gives_up.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let step = left.min(CHUNK.1);
+        reclaim(step)?;
+        left -= step;
+    }
+    Ok(())
 }
 
 /// What a process has in memory that is no file's, from `/proc/PID/statm`. Memory that is shared is left
@@ -439,6 +477,7 @@ impl World for LinuxWorld {
     }
 
     fn take_helped(&mut self) -> Nanos {
+        self.give_up_stale();
         self.reclaimer.as_ref().map_or(Nanos::ZERO, Reclaimer::take_cpu)
     }
 
@@ -479,6 +518,10 @@ impl World for LinuxWorld {
         // Version 1 counts nothing of the kind, and adds much up to say so.
         let two = self.whose.own().filter(|group| group.version() == Version::Two);
         two.and_then(Group::reclaimed_by_itself)
+    }
+
+    fn stalled(&mut self) -> Option<Nanos> {
+        self.whose.counted().and_then(Group::stalled)
     }
 
     fn let_go(&mut self, go: bool) -> io::Result<()> {
@@ -565,6 +608,60 @@ mod tests {
             assert_eq!(directory.take("memory.swappiness"), swappiness);
             world.release().unwrap();
         }
+    }
+
+    #[test]
+    fn without_a_limit_above_the_budget_room_is_made_in_small_steps() {
+        let gives_up = AtomicBool::new(false);
+        let mut steps = Vec::new();
+        let all = CHUNK.1 * 2 + Bytes::kib(4);
+        by_steps(all, &gives_up, |step| {
+            steps.push(step);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(steps, [CHUNK.1, CHUNK.1, Bytes::kib(4)]);
+
+        let mut steps = 0;
+        let stopped = by_steps(all, &gives_up, |_| {
+            steps += 1;
+            gives_up.store(true, Ordering::Release);
+            Ok(())
+        });
+        assert_eq!((steps, stopped.unwrap_err().kind()), (1, io::ErrorKind::WouldBlock));
+    }
+
+    /// Of the larger budget the kernel would put out what the program takes of it, for as long as it does.
+    #[test]
+    fn what_leaves_for_a_budget_leaves_for_a_larger_one_no_longer() {
+        let (directory, group) = Directory::new();
+        directory.charge(Bytes::gib(1));
+        let (mut world, _) = LinuxWorld::new(Whose::Run(group));
+        world.hold(Bytes::gib(1), false).unwrap();
+        let _pipe = directory.hold_up("memory.limit_in_bytes");
+        assert!(world.reclaim(Bytes::mib(64)).unwrap());
+        let wait = || std::thread::sleep(std::time::Duration::from_millis(1));
+        // Nobody is killed at the limit meanwhile.
+        while directory.peek("memory.oom_control") != "1" {
+            wait();
+        }
+        // What lifts it is not held up.
+        directory.put("memory.limit_in_bytes", "");
+        let is_busy = |world: &LinuxWorld| world.reclaimer.as_ref().is_some_and(Reclaimer::is_busy);
+        // As much as with `--total`, where the budget goes up and down.
+        world.hold(Bytes::gib(1) + Bytes::mib(64), false).unwrap();
+        assert!(!world.stale && is_busy(&world));
+
+        world.hold(Bytes::gib(2), false).unwrap();
+        while is_busy(&world) {
+            world.take_helped();
+            wait();
+        }
+        assert_eq!(directory.peek("memory.limit_in_bytes"), "-1");
+        assert_eq!(directory.peek("memory.oom_control"), "0");
+        assert_eq!(world.reclaim(Bytes::mib(64)).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        world.take_helped();
+        assert!(!world.stale, "what is asked for from now on is for the new one");
     }
 
     /// With all descriptors taken, no limit could be raised for threads that wait at it.

@@ -10,6 +10,7 @@
 //! | `guard` | the thread that the kernel wakes near the budget, under version 1 of control groups |
 //! | `bound` | the limit above the budget there |
 //! | `brake` | what slows a run down there without it |
+//! | `thrash` | a run that needs more than it may have |
 //! | [`stats`] | what was done |
 //! | here | one step: look, make room |
 //!
@@ -23,11 +24,14 @@ mod bound;
 mod brake;
 mod guard;
 pub mod linux;
-mod reclaimer;
+pub(crate) mod reclaimer;
 pub mod stats;
 mod streams;
+mod thrash;
 pub mod world;
 
+#[cfg(test)]
+pub(crate) use self::bound::tests::Directory;
 #[cfg(test)]
 mod tests;
 
@@ -42,9 +46,12 @@ use terrace_sampler::{Governor, Health, Sampler, SamplerError, Watchers};
 
 use self::books::{Books, Room};
 use self::bound::Bound;
+pub(crate) use self::guard::processors;
 use self::stats::Stats;
 use self::streams::Walks;
+use self::thrash::{Moment, Thrash};
 use self::world::{Advice, World};
+use crate::govern::slowdown::FAULT;
 
 /// Room is made when less than this part of the budget is free: 24 MiB of 1 GiB, as measured in
 /// `docs/engines.md`.
@@ -76,6 +83,11 @@ const RECENT: Nanos = Nanos::seconds(2);
 const BEYOND: (Bytes, Bytes) = (Bytes::kib(128), Bytes::mib(2));
 /// For how long nothing is after that limit had to be raised: the kernel found nothing to put out.
 const RAISED: Nanos = Nanos::millis(200);
+/// The least of swap that is to be free, or an eighth of the budget: below half of it the limit above the
+/// budget of version 1 of control groups is taken off.
+const SWAP_SHORT: Bytes = Bytes::mib(32);
+/// The time that it takes to put a page out, whoever does it (`docs/engines.md`).
+const OUT: Nanos = Nanos::micros(5);
 /// Size of a page.
 const PAGE: u64 = PageSize::Base.bytes().get();
 /// How long nothing may leave before the engine gives up for now, and the least and the most that
@@ -112,6 +124,7 @@ pub struct Engine<W> {
     observing: Governor,
     acting: Governor,
     stats: Stats,
+    thrash: Thrash,
     processes: Vec<u32>,
     looked: Option<Nanos>,
     swap: ((Bytes, Bytes), Option<Nanos>),
@@ -179,6 +192,7 @@ impl<W: World> Engine<W> {
             observing: Governor::new(rest),
             acting: Governor::new(options.acting_cap),
             stats: Stats::default(),
+            thrash: Thrash::default(),
             processes: Vec::new(),
             looked: None,
             swap: ((Bytes::ZERO, Bytes::ZERO), None),
@@ -273,6 +287,15 @@ impl<W: World> Engine<W> {
         self.stats.own_cpu += time;
     }
 
+    /// Free swap, if that is too little to keep the budget for long; `None` otherwise. A run that has
+    /// not used its budget up needs no swap.
+    pub fn short_of_swap(&self) -> Option<Bytes> {
+        let ((_, free), looked) = self.swap;
+        let is_full = self.stats.resident + room_ahead(self.fast) + self.fast / 128 >= self.fast;
+        let least = SWAP_SHORT.max(self.fast / 8);
+        (looked.is_some() && is_full && free < least).then_some(free)
+    }
+
     /// Why faults are not seen any more, once.
     pub fn take_blind(&mut self) -> Option<io::Error> {
         self.blind.take()
@@ -307,6 +330,7 @@ impl<W: World> Engine<W> {
         }
         let came_back = Bytes((self.stats.faults - faults) * PageSize::Base.bytes().get());
         self.fills = self.stats.resident - before.min(self.stats.resident) > came_back * 2;
+        self.count_thrashing(now);
         let result = self.make_room(now).and_then(|()| self.pass(now, false));
         self.stats.own_cpu += self.world.cpu().saturating_sub(cpu);
         result?;
@@ -394,6 +418,17 @@ impl<W: World> Engine<W> {
         });
     }
 
+    /// Takes over for how long the run has thrashed, if it is time to judge that.
+    fn count_thrashing(&mut self, now: Nanos) {
+        if !self.thrash.is_due(now) {
+            return;
+        }
+        let put_out = self.stats.direct_bytes.get() / PAGE;
+        let waited = FAULT * self.stats.faults + OUT * put_out + self.stats.braked_time;
+        let stalled = self.world.stalled();
+        self.stats.thrashing += self.thrash.look(Moment { at: now, waited, stalled });
+    }
+
     fn weigh(&mut self) {
         self.stats.resident = self.world.resident(&self.processes);
         self.stats.resident_peak = self.stats.resident_peak.max(self.stats.resident);
@@ -417,6 +452,7 @@ impl<W: World> Engine<W> {
         let room = self.room();
         let mut ahead: Vec<(u32, (u64, u64))> = Vec::new();
         for fault in seen {
+            self.thrash.fault(fault.process, fault.address);
             if let Some(books) = &mut self.books {
                 books.fault(now, &room, fault);
             }

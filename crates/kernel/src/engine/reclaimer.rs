@@ -4,8 +4,8 @@
 //! not return before the group has become as small as was asked for, however fast it grows
 //! meanwhile. The engine must look at what comes back, and at the brake, all that time.
 //!
-//! Where processes outlive the run nothing bounds them in the end, and the kernel may never come to
-//! that. A signal has it give up.
+//! Where processes outlive the run, or its budget has become larger, nothing bounds them below what was
+//! asked for, and the kernel may never come to that. A signal has it give up.
 
 use std::io;
 use std::os::unix::thread::JoinHandleExt;
@@ -61,6 +61,8 @@ struct Shared {
     busy: AtomicBool,
     /// Nobody asks any more.
     over: AtomicBool,
+    /// The client does not want any more what it asked for.
+    gives_up: AtomicBool,
     /// Processor time in nanoseconds that nobody has taken yet.
     cpu: AtomicU64,
     /// How the last request failed.
@@ -74,6 +76,7 @@ impl Asking {
         if self.shared.busy.swap(true, Ordering::AcqRel) {
             return Ok(false);
         }
+        self.shared.gives_up.store(false, Ordering::Release);
         let failed = self.shared.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
         let asked = match failed {
             Some(error) => Err(error),
@@ -96,7 +99,7 @@ impl Asking {
 /// The thread, as its client has it. It ends with its client, which interrupts what the kernel is still
 /// at, and waits for that: no limit is set afterwards.
 #[derive(Debug)]
-pub(super) struct Reclaimer {
+pub(crate) struct Reclaimer {
     /// `None` at the end only.
     asking: Option<Asking>,
     shared: Arc<Shared>,
@@ -106,9 +109,10 @@ pub(super) struct Reclaimer {
 }
 
 impl Reclaimer {
-    /// Starts the thread, which asks the kernel in some way.
-    pub(super) fn start(
-        reclaim: impl Fn(Bytes) -> io::Result<()> + Send + 'static,
+    /// Starts the thread, which asks the kernel in some way. Whoever does that in several steps is to
+    /// take no other one once the flag is set.
+    pub(crate) fn start(
+        reclaim: impl Fn(Bytes, &AtomicBool) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         let (requests, asked) = sync_channel::<Bytes>(1);
         let shared = Arc::<Shared>::default();
@@ -124,7 +128,7 @@ impl Reclaimer {
                 if told.over.load(Ordering::Acquire) {
                     break;
                 }
-                let done = reclaim(bytes);
+                let done = reclaim(bytes, &told.gives_up);
                 let now = sys::thread_cpu();
                 told.cpu.fetch_add(now.saturating_sub(spent).get(), Ordering::Relaxed);
                 spent = now;
@@ -145,12 +149,27 @@ impl Reclaimer {
 
     /// Asks for so much, unless it is at work; whether it was asked. The error is that of the
     /// request before.
-    pub(super) fn ask(&self, bytes: Bytes) -> io::Result<bool> {
+    pub(crate) fn ask(&self, bytes: Bytes) -> io::Result<bool> {
         self.asking.as_ref().map_or(Ok(false), |asking| asking.ask(bytes))
     }
 
+    /// Whether it is at work.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.shared.busy.load(Ordering::Acquire)
+    }
+
+    /// Has it give up what it is at. To be called again for as long as it is at work: a signal that comes
+    /// before a system call has begun is lost.
+    pub(crate) fn give_up(&self) {
+        self.shared.gives_up.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.as_ref().filter(|_| self.interrupts) {
+            // SAFETY: the thread has not been joined, so that its handle is valid.
+            unsafe { libc::pthread_kill(thread.as_pthread_t(), INTERRUPT) };
+        }
+    }
+
     /// Processor time since the last call, of requests that have come to their ends.
-    pub(super) fn take_cpu(&self) -> Nanos {
+    pub(crate) fn take_cpu(&self) -> Nanos {
         Nanos(self.shared.cpu.swap(0, Ordering::Relaxed))
     }
 }
@@ -158,13 +177,14 @@ impl Reclaimer {
 impl Drop for Reclaimer {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Release);
+        self.shared.gives_up.store(true, Ordering::Release);
         self.asking = None;
+        let goes_on = |thread: &JoinHandle<()>| self.interrupts && !thread.is_finished();
+        while self.thread.as_ref().is_some_and(goes_on) {
+            thread::sleep(EACH);
+            self.give_up();
+        }
         if let Some(thread) = self.thread.take() {
-            while self.interrupts && !thread.is_finished() {
-                thread::sleep(EACH);
-                // SAFETY: the thread has not been joined, so that its handle is valid.
-                unsafe { libc::pthread_kill(thread.as_pthread_t(), INTERRUPT) };
-            }
             // One that has panicked sets no limit either.
             let _ = thread.join();
         }
@@ -179,7 +199,7 @@ mod tests {
     #[test]
     fn what_may_have_no_end_is_interrupted_when_nobody_asks_any_more() {
         let (begins, begun) = sync_channel(1);
-        let reclaimer = Reclaimer::start(move |_| {
+        let reclaimer = Reclaimer::start(move |_, _| {
             let _ = begins.send(());
             // SAFETY: waits for a signal, of no descriptor.
             unsafe { libc::poll(std::ptr::null_mut(), 0, -1) };
@@ -189,5 +209,31 @@ mod tests {
         assert!(reclaimer.ask(Bytes(4096)).unwrap());
         begun.recv().unwrap();
         drop(reclaimer);
+    }
+
+    /// A budget has become larger, or a group that nothing bounds asks for its memory back.
+    #[test]
+    fn what_is_not_wanted_any_more_is_interrupted_and_the_next_request_is_not() {
+        let (begins, begun) = sync_channel(1);
+        let reclaimer = Reclaimer::start(move |bytes, gives_up| {
+            let _ = begins.send(gives_up.load(Ordering::Acquire));
+            if bytes == Bytes(4096) {
+                // SAFETY: waits for a signal, of no descriptor.
+                unsafe { libc::poll(std::ptr::null_mut(), 0, -1) };
+            }
+            let given_up = gives_up.load(Ordering::Acquire);
+            if given_up { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        })
+        .unwrap();
+        assert!(!reclaimer.is_busy());
+        assert!(reclaimer.ask(Bytes(4096)).unwrap());
+        assert!(!begun.recv().unwrap() && reclaimer.is_busy());
+        while reclaimer.is_busy() {
+            reclaimer.give_up();
+            thread::sleep(EACH);
+        }
+        assert_eq!(reclaimer.ask(Bytes(8192)).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(reclaimer.ask(Bytes(8192)).unwrap());
+        assert!(!begun.recv().unwrap(), "that was for the one before");
     }
 }

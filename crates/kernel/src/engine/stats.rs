@@ -48,6 +48,10 @@ pub struct Stats {
     pub braked: u64,
     /// How long that was.
     pub braked_time: Nanos,
+    /// Time in which the run thrashed: most of the pages that came back had just left, and it waited for
+    /// them half of the time, all threads together.
+    #[serde(default)]
+    pub thrashing: Nanos,
     /// Times that the limit above the budget was raised (version 1 of control groups), as the
     /// kernel found nothing to put out.
     #[serde(default)]

@@ -61,6 +61,8 @@ struct Fake {
     left: Option<Bytes>,
     /// The kernel finds what it is asked for, but nothing of what is swapped.
     finds_files: bool,
+    /// What of swap is not free.
+    swap_used: Bytes,
 }
 
 impl Fake {
@@ -197,7 +199,7 @@ impl World for Fake {
         Ok(())
     }
     fn swap(&mut self) -> (Bytes, Bytes) {
-        (Bytes::gib(1), Bytes::gib(1))
+        (Bytes::gib(1), Bytes::gib(1) - self.swap_used)
     }
     fn left(&mut self) -> Option<Bytes> {
         self.left
@@ -388,6 +390,25 @@ fn at_a_limit_a_walk_goes_on_at_the_cost_of_what_is_oldest() {
     assert_eq!(ask(&mut raised, &[1000]), [(1004, 32)]);
 }
 
+/// Twice as much as it may have is used all the time.
+#[test]
+fn a_run_thrashes_when_what_leaves_comes_back_at_once() {
+    // Seven times all of it, or not even once what has been in swap for long.
+    for (pages, thrashes) in [(8192, true), (65_536, false)] {
+        let mut engine = engine(None, true);
+        engine.world().pages = (0..pages).map(|page| (page, (false, 0))).collect();
+        for part in 0..120 {
+            // No walk, which would be gone ahead of.
+            engine.world().touch((part * 512..(part + 1) * 512).map(|n| n * 40_503 % pages));
+            step(&mut engine, 1);
+        }
+        let stats = engine.stats();
+        assert!(stats.faults > 50_000, "{stats:?}");
+        assert_eq!(stats.thrashing >= Nanos::millis(250), thrashes, "{stats:?}");
+        assert_eq!(stats.thrashing.is_zero(), !thrashes, "{stats:?}");
+    }
+}
+
 /// What cannot be done any more is an error once, and no program stays slowed down for it.
 #[test]
 fn an_engine_that_fails_lets_the_program_go() {
@@ -516,6 +537,25 @@ fn what_the_kernel_finds_among_files_keeps_a_budget_for_a_while_only() {
         assert_eq!(engine.world().let_go, gives_up, "{left:?} {pages}");
         assert_eq!(engine.take_stuck().is_some(), gives_up, "{left:?} {pages}");
     }
+}
+
+/// The budget of a program that fits does not depend on it.
+#[test]
+fn swap_that_comes_to_its_end_is_told_while_it_is_needed() {
+    let mut engine = engine(None, true);
+    let look = |engine: &mut Engine<Fake>| {
+        engine.world().now += REFRESH;
+        step(engine, 1);
+        engine.short_of_swap()
+    };
+    assert_eq!(engine.short_of_swap(), None, "nobody has looked");
+    engine.world().touch(0..2000);
+    engine.world().swap_used = Bytes::gib(1) - Bytes::mib(5);
+    assert_eq!(look(&mut engine), None, "it is not needed");
+    engine.world().touch(2000..4000);
+    assert_eq!(look(&mut engine), Some(Bytes::mib(5)));
+    engine.world().swap_used = Bytes::mib(500);
+    assert_eq!(look(&mut engine), None, "there is enough again");
 }
 
 /// What the report calls `slowed down` is time that the program lost.

@@ -107,6 +107,10 @@ pub trait World {
     fn reclaimed_by_itself(&mut self) -> Option<Bytes> {
         None
     }
+    /// For how long some thread of the run waited for memory since it began, where the kernel says so.
+    fn stalled(&mut self) -> Option<Nanos> {
+        None
+    }
     /// What these processes had to put out themselves since the last time.
     fn direct_reclaims(&mut self, _processes: &[u32], _each: &mut dyn FnMut(DirectReclaim)) {}
 }

@@ -8,6 +8,7 @@ use terrace_live::sys;
 use terrace_sampler::cpu_time;
 
 use super::Governed;
+use super::taker::Taker;
 use crate::files::{Root, number, read};
 use crate::setup::group::{Group, Version};
 use crate::setup::swap;
@@ -32,11 +33,12 @@ pub struct Look {
     pub swap_free: Option<Bytes>,
 }
 
-/// A group that is looked at.
-#[derive(Clone, Debug)]
+/// A group that is looked at, and that memory is taken from.
+#[derive(Debug)]
 pub struct Looked {
     group: Group,
     root: Root,
+    taker: Taker,
     /// Processor time by process, and of those that have ended: where the kernel does not add it up.
     cpu: CpuByProcess,
 }
@@ -63,12 +65,28 @@ impl CpuByProcess {
 impl Looked {
     /// A group, below a root directory with the kernel's files.
     pub fn new(root: Root, group: Group) -> Self {
-        Self { group, root, cpu: CpuByProcess::default() }
+        Self { taker: Taker::new(group.clone()), group, root, cpu: CpuByProcess::default() }
     }
 
     /// The group.
     pub fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// Whether memory is being taken from it at the moment. If the group has grown since that began, it
+    /// is stopped: to be asked often, for as long as it is so.
+    pub fn is_taken_from(&self) -> bool {
+        self.taker.is_at_work()
+    }
+
+    /// Takes nothing any more, and waits until that is so: no limit is set afterwards.
+    pub fn leave(&mut self) {
+        self.taker.end();
+    }
+
+    /// Processor time that was spent on taking memory since the last call, beside the calling thread.
+    pub fn take_cpu(&self) -> Nanos {
+        self.taker.take_cpu()
     }
 
     /// Looks; `None` if the group is gone.
@@ -87,7 +105,7 @@ impl Looked {
             Version::Two => number(&directory.join("memory.swap.current")).unwrap_or(0),
         };
         let refaults = of("workingset_refault_anon");
-        let stalled = read(&directory.join("memory.pressure")).ok().and_then(|text| waited(&text));
+        let stalled = self.group.stalled();
         let areas = swap::areas(&self.root);
         let swap_free = areas.iter().fold(Bytes::ZERO, |sum, area| sum + area.free());
         let cpu = cpu_usage(directory).unwrap_or_else(|| {
@@ -111,8 +129,12 @@ impl Governed for Looked {
         Self::look(self)
     }
 
-    fn reclaim(&mut self, bytes: Bytes) -> io::Result<()> {
-        self.group.reclaim(bytes)
+    fn reclaim(&mut self, bytes: Bytes) -> io::Result<bool> {
+        self.taker.take(bytes)
+    }
+
+    fn stop(&mut self) {
+        self.taker.stop();
     }
 }
 
@@ -126,13 +148,6 @@ fn field(stat: &str, version: Version, name: &str) -> u64 {
         .lines()
         .find_map(|line| line.strip_prefix(prefix)?.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
-}
-
-/// For how long some thread waited, of a file of pressure stall information.
-fn waited(text: &str) -> Option<Nanos> {
-    let some = text.lines().find(|line| line.starts_with("some "))?;
-    let total = some.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="))?;
-    total.parse().ok().map(Nanos::micros)
 }
 
 /// Processor time of a group, where the kernel adds it up there.
@@ -154,14 +169,6 @@ mod tests {
         assert_eq!(field(stat, Version::One, "shmem"), 6);
         assert_eq!(field("anon 7\nanon_thp 9\n", Version::Two, "anon"), 7);
         assert_eq!(field("anon 7\n", Version::Two, "workingset_refault_anon"), 0);
-    }
-
-    #[test]
-    fn waits_are_those_of_some_thread() {
-        let text = "some avg10=0.00 avg60=0.00 avg300=0.06 total=2355433\n\
-                    full avg10=0.00 avg60=0.00 avg300=0.00 total=969048\n";
-        assert_eq!(waited(text), Some(Nanos::micros(2_355_433)));
-        assert_eq!(waited("full avg10=0.00 total=1\n"), None);
     }
 
     #[test]

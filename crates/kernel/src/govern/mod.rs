@@ -5,18 +5,21 @@
 //! | [`look`] | what a group has and does, as the kernel counts it |
 //! | [`slowdown`] | how much an interval was slowed down |
 //! | [`control`] | how much to put out next |
+//! | `taker` | puts it out, and stops as soon as the group asks for more |
 //! | [`curves`] | measures that, time and again |
 //! | [`working_set`] | how much is touched within a time, and what could be saved |
 //! | [`touched`] | where that is read |
 //! | here | one step: look, judge, put out |
 //!
 //! Nothing bounds the group: what it asks for it gets at once, and nobody is killed or slowed
-//! down at a limit of ours. Only what it does not touch is put out, a little at a time.
+//! down at a limit of ours. Only what it does not touch is put out, a little at a time. Where that
+//! takes a limit (version 1 of control groups), it is lifted as soon as it is in force.
 
 pub mod control;
 pub mod curves;
 pub mod look;
 pub mod slowdown;
+mod taker;
 pub mod touched;
 pub mod working_set;
 
@@ -36,11 +39,15 @@ use self::slowdown::{Slowdown, Source};
 pub trait Governed {
     /// What the group has and does now; `None` if it is gone.
     fn look(&mut self) -> Option<Look>;
-    /// Has the kernel put so much of the group's memory out.
+    /// Has the kernel begin to put so much of the group's memory out, unless it is still at what it was
+    /// asked for before; whether it was asked.
     ///
     /// # Errors
-    /// Of kind `WouldBlock` if not so much was found, which is no fault.
-    fn reclaim(&mut self, bytes: Bytes) -> io::Result<()>;
+    /// Those of what was asked before; nothing is asked for now. Of kind `WouldBlock` if not so much was
+    /// found, or the group grew meanwhile, which is no fault.
+    fn reclaim(&mut self, bytes: Bytes) -> io::Result<bool>;
+    /// Ends what [`Governed::reclaim`] has begun.
+    fn stop(&mut self) {}
 }
 
 /// What was done, and what came of it.
@@ -164,7 +171,11 @@ impl<W: Governed> GroupGovernor<W> {
         done.slowdown_now = Some(share);
         done.slowdown_peak = Some(done.slowdown_peak.map_or(share, |peak| peak.max(share)));
         done.slowdown = Some(Slowdown { stalled: self.stalled, ran: self.ran, ..slowdown }.share());
-        done.above += u64::from(share > self.control.target());
+        let is_above = share > self.control.target();
+        done.above += u64::from(is_above);
+        if is_above {
+            self.world.stop();
+        }
         if !self.enforces {
             return Ok(true);
         }
@@ -172,9 +183,9 @@ impl<W: Governed> GroupGovernor<W> {
         if wanted.is_zero() {
             return Ok(true);
         }
-        done.asked += wanted;
         match self.world.reclaim(wanted) {
-            Ok(()) => {}
+            Ok(true) => done.asked += wanted,
+            Ok(false) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => done.found_less += 1,
             // It went away in this moment.
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),

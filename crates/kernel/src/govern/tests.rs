@@ -16,13 +16,16 @@ struct Program {
     refaults: u64,
     swap: Bytes,
     gone: bool,
+    /// How often what leaves was to stop.
+    stopped: u64,
 }
 
 impl Program {
     fn new(parts: &[(u64, f64)]) -> Self {
         let out = vec![0; parts.len()];
         let swap = Bytes::gib(64);
-        Self { parts: parts.to_vec(), now: Nanos::ZERO, out, refaults: 0, swap, gone: false }
+        let parts = parts.to_vec();
+        Self { parts, now: Nanos::ZERO, out, refaults: 0, swap, gone: false, stopped: 0 }
     }
 
     fn resident(&self) -> u64 {
@@ -55,7 +58,7 @@ impl Governed for Program {
     }
 
     /// The kernel's lists are perfect here: what is touched least leaves first.
-    fn reclaim(&mut self, bytes: Bytes) -> io::Result<()> {
+    fn reclaim(&mut self, bytes: Bytes) -> io::Result<bool> {
         let mut pages = bytes.get() / 4096;
         self.swap -= bytes;
         let mut order: Vec<usize> = (0..self.parts.len()).collect();
@@ -65,7 +68,11 @@ impl Governed for Program {
             self.out[part] += take;
             pages -= take;
         }
-        if pages > 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        if pages > 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(true) }
+    }
+
+    fn stop(&mut self) {
+        self.stopped += 1;
     }
 }
 
@@ -123,6 +130,16 @@ fn nothing_is_asked_for_without_swap() {
     program.swap = Bytes::ZERO;
     let governor = govern(program, 0.02, 100);
     assert_eq!(governor.done().asked, Bytes::ZERO);
+}
+
+/// What was asked for in a second that was well may still be under way in one that is not.
+#[test]
+fn above_the_target_what_is_being_put_out_stops() {
+    // All of it is in use: the hundredth that leaves comes back at once, 163 pages at 8 µs each.
+    let mut governor = govern(Program::new(&[(16 << 10, 1.0)]), 0.001, 100);
+    let above = governor.done().above;
+    assert!(above > 0 && above < governor.done().intervals, "{:?}", governor.done());
+    assert_eq!(governor.world().stopped, above);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use terrace_core::Bytes;
+use terrace_core::{Bytes, Nanos};
 
 use crate::files::{Root, named, number, read, step, write};
 
@@ -87,6 +87,10 @@ const WEIGHTS: (&str, &str, &str) = ("200", "100", "1");
 const LIMIT: &str = "memory.limit_in_bytes";
 /// Below these a group of version 1 has no limit.
 const UNLIMITED: &str = "-1";
+/// Whether the kernel kills where a group of version 1 comes to its limit and nothing is found to put
+/// out: what is written there to have it not, and to have it.
+const CONTROL: &str = "memory.oom_control";
+const KILLER: (&str, &str) = ("1", "0");
 /// How gladly anonymous memory of a group of version 1 is put out.
 const SWAPPINESS: &str = "memory.swappiness";
 
@@ -102,6 +106,13 @@ pub(crate) struct Setting {
 /// A limit of version 1 as it is written.
 fn limit_text(at: Option<Bytes>) -> String {
     at.map_or(UNLIMITED.to_owned(), |at| at.get().to_string())
+}
+
+/// For how long some thread waited, of a file of pressure stall information.
+fn waited(text: &str) -> Option<Nanos> {
+    let some = text.lines().find(|line| line.starts_with("some "))?;
+    let total = some.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="))?;
+    total.parse().ok().map(Nanos::micros)
 }
 
 /// Not as much could be found as was asked for.
@@ -444,6 +455,12 @@ impl Group {
         line.and_then(|value| value.trim().parse().ok()).map(Bytes)
     }
 
+    /// For how long some thread of it waited for memory, since it exists; `None` where the kernel does not
+    /// say (version 1, or without pressure stall information).
+    pub fn stalled(&self) -> Option<Nanos> {
+        read(&self.directory.join("memory.pressure")).ok().and_then(|text| waited(&text))
+    }
+
     /// Has the kernel put so much of the group's memory out, the least used first as far as it
     /// knows; the calling thread does the work.
     ///
@@ -464,11 +481,26 @@ impl Group {
                 last.map_err(busy)
             }
             Version::One => {
+                self.switch_killer_off()?;
                 let lowered = self.lower(bytes);
+                // At one that could not be lifted nobody is to be killed either.
                 self.limit(None)?;
+                write(&self.directory.join(CONTROL), KILLER.1)?;
                 lowered
             }
         }
+    }
+
+    /// Has nobody killed at a limit that is lifted again right after it has come into force. If this
+    /// process is killed just then, who comes to the limit waits until the watchdog has lifted it.
+    ///
+    /// # Errors
+    /// Of kind `WouldBlock` if that is not to be had: nothing is put out at that risk.
+    fn switch_killer_off(&self) -> io::Result<()> {
+        write(&self.directory.join(CONTROL), KILLER.0).map_err(|e| {
+            // A group that is gone needs nothing.
+            if self.directory.exists() { io::Error::new(io::ErrorKind::WouldBlock, e) } else { e }
+        })
     }
 
     /// Has so much of one kind put out; `lower` asks for it under version 1, by a limit.
@@ -624,7 +656,7 @@ impl Group {
         if self.version == Version::One {
             self.each_below(&mut |directory| {
                 // A group that the program makes begins with what this one had. It may be gone.
-                let _ = write(&directory.join("memory.oom_control"), "0");
+                let _ = write(&directory.join(CONTROL), KILLER.1);
             });
         }
         done
@@ -642,7 +674,7 @@ impl Group {
         // Where nothing bounds it nothing waits.
         let mut all = vec![
             setting(&self.directory, LIMIT, UNLIMITED),
-            setting(&self.directory, "memory.oom_control", "0"),
+            setting(&self.directory, CONTROL, KILLER.1),
         ];
         all.extend(self.cpu.iter().map(|cpu| setting(cpu, "cpu.cfs_quota_us", UNLIMITED)));
         // A new group has what the one above it has.
@@ -679,6 +711,14 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_are_those_of_some_thread() {
+        let text = "some avg10=0.00 avg60=0.00 avg300=0.06 total=2355433\n\
+                    full avg10=0.00 avg60=0.00 avg300=0.00 total=969048\n";
+        assert_eq!(waited(text), Some(Nanos::micros(2_355_433)));
+        assert_eq!(waited("full avg10=0.00 total=1\n"), None);
+    }
 
     /// A page leaves, comes back, with its place in swap or without, and leaves again.
     #[test]

@@ -86,6 +86,9 @@ pub struct SwapUse {
     /// Whether idle pages in it are written to a file, where they take more than they may.
     #[serde(default)]
     pub writes_back: bool,
+    /// That it may be too little, if that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scarce: Option<String>,
 }
 
 impl SwapUse {
@@ -98,6 +101,7 @@ impl SwapUse {
             own: false,
             recompresses: false,
             writes_back: false,
+            scarce: None,
         }
     }
 }
@@ -125,20 +129,31 @@ pub enum SwapChoice {
     SwitchOn(SwapUse),
 }
 
-/// Which swap a run would have that needs so much of it: compressed memory that is there, else
-/// that can be made, else whatever is there.
+/// From so much free swap on the swap that is there is enough for any program. How much a program will
+/// have beyond its budget is not known before. A device of its own would have `device_size`, which is that
+/// of memory; half of it leaves room for others' pages.
+pub fn enough(device_size: Bytes) -> Bytes {
+    device_size / 2
+}
+
+/// Which swap a run would have that needs so much of it, and may need any amount: compressed memory that
+/// is there and is `enough`, else that can be made, else whatever is there.
 ///
 /// # Errors
 /// What is missing where there is none and none can be made.
-pub fn choose_swap(root: &Root, need: Bytes) -> Result<SwapChoice, String> {
+pub fn choose_swap(root: &Root, need: Bytes, enough: Bytes) -> Result<SwapChoice, String> {
     let areas = swap::areas(root);
     let zrams: Vec<_> = areas.iter().filter_map(|area| Some((area.zram()?, area))).collect();
-    let free: Bytes = zrams.iter().fold(Bytes::ZERO, |sum, (_, area)| sum + area.free());
-    if !zrams.is_empty() && free >= need {
+    let compressed: Bytes = zrams.iter().fold(Bytes::ZERO, |sum, (_, area)| sum + area.free());
+    let zram_there = |scarce| {
         let devices: Vec<u32> = zrams.iter().map(|(device, _)| *device).collect();
         let names: Vec<_> = devices.iter().map(|device| format!("zram{device}")).collect();
-        let what = format!("{}, which was there ({free} free)", names.join(", "));
-        return Ok(SwapChoice::There(SwapUse { devices, ..SwapUse::there(SwapKind::Zram, what) }));
+        let what = format!("{}, which was there ({compressed} free)", names.join(", "));
+        let there = SwapUse::there(SwapKind::Zram, what);
+        Ok(SwapChoice::There(SwapUse { devices, scarce, ..there }))
+    };
+    if !zrams.is_empty() && (need.is_zero() || compressed >= need.max(enough)) {
+        return zram_there(None);
     }
     let free: Bytes = areas.iter().fold(Bytes::ZERO, |sum, area| sum + area.free());
     if need.is_zero() {
@@ -146,23 +161,36 @@ pub fn choose_swap(root: &Root, need: Bytes) -> Result<SwapChoice, String> {
     }
     if zswap::is_on(root) && free >= need {
         let what = format!("zswap in front of swap that was there ({free} free)");
-        return Ok(SwapChoice::There(SwapUse::there(SwapKind::Zswap, what)));
+        let scarce = scarce(free, enough, "zswap is in front of it");
+        return Ok(SwapChoice::There(SwapUse { scarce, ..SwapUse::there(SwapKind::Zswap, what) }));
     }
-    match zram::lack(root) {
-        None => Ok(SwapChoice::Make),
-        Some(_) if free >= need && !areas.is_empty() && zswap::lack(root).is_none() => {
-            let area = areas[0].path.display();
-            let what = format!("zswap, switched on in front of {area} ({free} free)");
-            Ok(SwapChoice::SwitchOn(SwapUse::there(SwapKind::Zswap, what)))
-        }
-        Some(_) if free >= need && !areas.is_empty() => {
-            let what = format!("{}, which was there ({free} free)", areas[0].path.display());
-            Ok(SwapChoice::There(SwapUse::there(SwapKind::Disk, what)))
-        }
-        Some(lack) => Err(format!(
-            "{free} of swap are free where {need} are needed, and no zram device can be made: {lack}"
-        )),
+    let Some(lack) = zram::lack(root) else { return Ok(SwapChoice::Make) };
+    let lack = format!("no zram device can be made: {lack}");
+    if !zrams.is_empty() && compressed >= need {
+        return zram_there(scarce(compressed, enough, &lack));
     }
+    if free < need || areas.is_empty() {
+        return Err(format!("{free} of swap are free where {need} are needed, and {lack}"));
+    }
+    let area = areas[0].path.display();
+    let scarce = scarce(free, enough, &lack);
+    if zswap::lack(root).is_none() {
+        let what = format!("zswap, switched on in front of {area} ({free} free)");
+        let there = SwapUse::there(SwapKind::Zswap, what);
+        return Ok(SwapChoice::SwitchOn(SwapUse { scarce, ..there }));
+    }
+    let there = SwapUse::there(SwapKind::Disk, format!("{area}, which was there ({free} free)"));
+    Ok(SwapChoice::There(SwapUse { scarce, ..there }))
+}
+
+/// That what is free may be too little, if it is not enough for any program, and why there is no more.
+fn scarce(free: Bytes, enough: Bytes, why: &str) -> Option<String> {
+    (free < enough).then(|| {
+        format!(
+            "only {free} of swap are free ({why}): if a program has more than that beyond its budget, \
+             the budget cannot be kept; `swapon` adds swap"
+        )
+    })
 }
 
 /// What a run asks for.
@@ -172,7 +200,7 @@ pub struct Wish {
     pub program: String,
     /// How large a zram device is made: what it can hold, not what it takes.
     pub device_size: Bytes,
-    /// Swap that has to be free, or a device is made.
+    /// Swap that has to be free at least where no device can be made.
     pub need: Bytes,
     /// In which control group the run is.
     pub group: WishedGroup,
@@ -258,7 +286,8 @@ impl SetUp {
         let root = &site.root;
         let known = records.devices()?;
         let choice = match &wish.backing {
-            None => choose_swap(root, wish.need).map_err(SetUpError::Missing)?,
+            None => choose_swap(root, wish.need, enough(wish.device_size))
+                .map_err(SetUpError::Missing)?,
             // What is there is somebody else's, and has no file.
             Some(_) => match zram::lack(root) {
                 None => SwapChoice::Make,
@@ -310,6 +339,7 @@ impl SetUp {
                     own: true,
                     recompresses: extras.recompresses,
                     writes_back: backing.is_some(),
+                    scarce: None,
                 }
             }
         };

@@ -350,6 +350,61 @@ fn swap_that_is_there_is_used_and_stays() {
     assert_eq!(machine.text("/sys/block/zram0/disksize"), "0");
 }
 
+/// The program may have any amount beyond its budget, and would lose that as soon as it is full.
+#[test]
+fn beside_swap_that_is_too_small_for_some_programs_a_device_is_made() {
+    let machine = Machine::new(2);
+    // Enough for the budget, and less than half of what a device of the run's own would hold.
+    let small = "/dev/zram7 partition 20480 0 100\n";
+    machine.put("/proc/swaps", &format!("{SWAPS}{small}"));
+
+    let set_up = machine.set_up().unwrap();
+    assert_eq!((&*set_up.swap.devices, set_up.swap.own), (&[0][..], true));
+    assert_eq!(set_up.swap.scarce, None);
+    assert_eq!(swap::areas(&machine.site.root)[1].priority, 101, "it is filled first");
+    set_up.finish(&machine.site).unwrap();
+    assert_eq!(machine.text("/proc/swaps"), format!("{SWAPS}{small}"));
+}
+
+#[test]
+fn without_the_right_to_make_a_device_small_swap_is_used_which_is_said() {
+    for (area, kind, what) in [
+        ("/dev/zram7 partition 20480 0 100", SwapKind::Zram, "zram7"),
+        ("/dev/sda2 partition 20480 0 -2", SwapKind::Disk, "/dev/sda2"),
+    ] {
+        let machine = Machine::new(2);
+        fs::remove_dir_all(machine.path("/sys/class")).unwrap();
+        machine.put("/proc/swaps", &format!("{SWAPS}{area}\n"));
+
+        let set_up = machine.set_up().unwrap();
+
+        assert_eq!((set_up.swap.kind, set_up.swap.own), (kind, false));
+        assert!(set_up.swap.what.starts_with(what), "{:?}", set_up.swap);
+        let scarce = set_up.swap.scarce.clone().unwrap();
+        assert!(scarce.contains("only 20.0 MiB") && scarce.contains("modprobe zram"), "{scarce}");
+        assert!(scarce.contains("`swapon`"), "{scarce}");
+        set_up.finish(&machine.site).unwrap();
+    }
+    // What is not even as large as the budget is none.
+    let machine = Machine::new(2);
+    fs::remove_dir_all(machine.path("/sys/class")).unwrap();
+    machine.put("/proc/swaps", &format!("{SWAPS}/dev/zram7 partition 8192 0 100\n"));
+    let error = machine.set_up().unwrap_err().to_string();
+    assert!(error.contains("8.00 MiB of swap are free where 16.0 MiB are needed"), "{error}");
+}
+
+/// What is only looked at needs none.
+#[test]
+fn who_needs_no_swap_has_no_device_made() {
+    let machine = Machine::new(2);
+    let choose = || choose_swap(&machine.site.root, Bytes::ZERO, Bytes::gib(1)).unwrap();
+    let SwapChoice::There(none) = choose() else { panic!("{:?}", choose()) };
+    assert_eq!((none.kind, none.scarce), (SwapKind::Disk, None));
+    machine.put("/proc/swaps", &format!("{SWAPS}/dev/zram7 partition 8192 0 100\n"));
+    let SwapChoice::There(zram) = choose() else { panic!("{:?}", choose()) };
+    assert_eq!((zram.kind, zram.scarce), (SwapKind::Zram, None));
+}
+
 #[test]
 fn a_machine_without_swap_and_zram_says_what_is_missing() {
     let machine = Machine::new(2);

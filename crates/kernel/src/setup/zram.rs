@@ -172,6 +172,16 @@ pub struct Held {
     pub peak: Bytes,
 }
 
+impl Held {
+    /// The memory that pages take which were so much before they were compressed, by the mean ratio of all.
+    pub fn part(self, original: Bytes) -> Bytes {
+        if self.original.is_zero() {
+            return Bytes::ZERO;
+        }
+        Bytes::from_f64(self.memory.as_f64() * (original / self.original).min(1.0))
+    }
+}
+
 /// What zram devices hold together; `None` without any.
 pub fn held(root: &Root, devices: &[u32]) -> Option<Held> {
     let one = |device: &u32| {
@@ -188,4 +198,20 @@ pub fn held(root: &Root, devices: &[u32]) -> Option<Held> {
         memory: a.memory + b.memory,
         peak: a.peak + b.peak,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_device_that_others_swap_to_each_has_its_part() {
+        let (original, memory) = (Bytes::mib(300), Bytes::mib(100));
+        let held = Held { original, memory, peak: memory };
+        assert_eq!(held.part(Bytes::ZERO), Bytes::ZERO);
+        assert_eq!(held.part(Bytes::mib(30)), Bytes::mib(10));
+        // What lies in swap was read before what the device holds.
+        assert_eq!(held.part(Bytes::mib(310)), memory);
+        assert_eq!(Held::default().part(Bytes::mib(1)), Bytes::ZERO);
+    }
 }

@@ -8,8 +8,10 @@ use std::io;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use terrace_core::Bytes;
 
 use super::records::boot;
+use super::zram::Held;
 use crate::files::{Root, read, write};
 
 /// The directory of zswap's parameters; it is there if the kernel has zswap.
@@ -60,6 +62,18 @@ pub fn lack(root: &Root) -> Option<String> {
     write.err().map(|e| format!("{}: {e} (root is needed)", enabled.display()))
 }
 
+/// The pages that it holds, of all programs; `None` where the kernel does not tell (before Linux 5.19). The
+/// kernel tells no peak, so `peak` is what it takes now.
+pub fn held(root: &Root) -> Option<Held> {
+    let text = root.read("/proc/meminfo").ok()?;
+    let field = |name: &str| {
+        let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+        rest.split_ascii_whitespace().next()?.parse().ok().map(Bytes::kib)
+    };
+    let (original, memory) = (field("Zswapped:")?, field("Zswap:")?);
+    Some(Held { original, memory, peak: memory })
+}
+
 /// Switches it on. What was there has been written down.
 pub(super) fn begin(root: &Root) -> io::Result<()> {
     for (name, value) in WANTED {
@@ -83,4 +97,24 @@ pub(super) fn end(root: &Root, record: &ZswapRecord) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_holds_is_among_what_the_machine_s_memory_is_used_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::at(directory.path());
+        let put = |text: &str| {
+            std::fs::create_dir_all(root.path("/proc")).unwrap();
+            std::fs::write(root.path("/proc/meminfo"), text).unwrap();
+        };
+        put("MemTotal:  100 kB\nSwapFree:  50 kB\n");
+        assert_eq!(held(&root), None);
+        put("MemTotal:  100 kB\nZswap:      8 kB\nZswapped:  24 kB\n");
+        let (original, memory) = (Bytes::kib(24), Bytes::kib(8));
+        assert_eq!(held(&root), Some(Held { original, memory, peak: memory }));
+    }
 }

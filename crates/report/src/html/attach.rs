@@ -365,6 +365,7 @@ fn of_kernel(report: &KernelReport) -> Vec<Vec<String>> {
         vec!["swap".to_owned(), report.swap.what.clone()],
         vec!["resident at most".to_owned(), stats.resident_peak.to_string()],
         vec!["above the budget at most".to_owned(), percent(report.exceeded())],
+        vec!["thrashing".to_owned(), stats.thrashing.to_string()],
         vec!["asked of the kernel".to_owned(), stats.reclaimed.to_string()],
         vec!["asked for ahead of walks".to_owned(), stats.ahead.to_string()],
         vec![

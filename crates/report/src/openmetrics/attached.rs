@@ -117,6 +117,12 @@ const KERNEL_COUNTERS: &[OfKernel] = &[
         Some(Unit::Bytes),
         |k| Some(k.reclaimed_by_itself?.as_f64()),
     ),
+    (
+        "kernel_thrashing",
+        "Time in which pages came back that had just left, and were waited for",
+        Some(Unit::Seconds),
+        |k| Some(seconds(k.stats.thrashing)),
+    ),
     ("kernel_braked", "Time in which programs were slowed down", Some(Unit::Seconds), |k| {
         Some(seconds(k.stats.braked_time))
     }),
