@@ -41,11 +41,8 @@ const RESET: &[(&str, &str, &str)] = &[
     ("decide/event_ring.rs", "DECISIONS", "it is the parent's: `forked`"),
     ("decide/event_ring.rs", "RING", "it is the parent's: `forked`"),
     ("workers/early_handles.rs", "HELD", "they are of the parent's memory: `forget`"),
-    (
-        "space/reservations.rs",
-        "NOTED",
-        "lock; half changed, a range is lost, and managed as a whole",
-    ),
+    ("space/reservations.rs", "CHANGING", "held by the thread that forks, which gives it back"),
+    ("space/reservations.rs", "NOTED", "lock; nothing changes it while somebody forks"),
 ];
 
 /// Statics that a child keeps as they are, and why that is right.
