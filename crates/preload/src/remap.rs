@@ -7,6 +7,7 @@
 use core::ffi::c_void;
 
 use libc::c_int;
+use terrace_live::space::dormant::has_become_large;
 use terrace_live::space::proc_maps;
 use terrace_live::space::regions::in_window;
 use terrace_live::sys::limits::with_more_descriptors;
@@ -233,34 +234,20 @@ fn begin_to_manage(start: usize, end: usize) {
     state::accessible(end - start);
 }
 
-/// Whether it is time to look at what kind of memory it is: it is large enough now and was not,
-/// or has doubled since. Who grows by a page at a time must not pay for a look each time.
-fn has_become_large(old: usize, new: usize, least: u64) -> bool {
-    let is_large = |len: usize| len as u64 >= least;
-    new > old && is_large(new) && (!is_large(old) || new.ilog2() > old.ilog2())
-}
-
+/// Whether a range is ordinary memory. If the kernel does not say, it stays unmanaged, and looks like
+/// what nobody was asked for.
 fn is_ordinary(range: (usize, usize)) -> bool {
     let mut ordinary = false;
-    proc_maps::for_each_mapping(|m| {
-        ordinary |= m.start <= range.0 && range.1 <= m.end && m.is_ordinary() && !m.heap;
-    });
-    ordinary
+    let look = || {
+        proc_maps::for_each_mapping(|m| {
+            ordinary |= m.start <= range.0 && range.1 <= m.end && m.is_ordinary() && !m.heap;
+        })
+    };
+    // To raise a limit takes calls for which the program might be killed where it is under a filter.
+    let is_told = with_more_descriptors_unless(idle_priority::is_left_alone(), look);
+    is_told && ordinary
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_grows_is_looked_at_when_it_becomes_large_and_each_time_it_doubles() {
-        let looks = |sizes: &[usize]| {
-            sizes.windows(2).filter(|two| has_become_large(two[0], two[1], 1 << 20)).count()
-        };
-        assert_eq!(looks(&[1 << 12, 1 << 16, 1 << 19]), 0, "small");
-        assert_eq!(looks(&[1 << 19, 1 << 20]), 1);
-        assert_eq!(looks(&[1 << 20, 1 << 16]), 0, "it shrinks");
-        let by_pages: Vec<_> = (0..4096).map(|n| n << 12).collect();
-        assert_eq!(looks(&by_pages), 4, "1, 2, 4 and 8 MiB");
-    }
+fn with_more_descriptors_unless(left_alone: bool, mut work: impl FnMut() -> bool) -> bool {
+    if left_alone { work() } else { with_more_descriptors(work) }
 }

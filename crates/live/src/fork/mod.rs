@@ -50,6 +50,7 @@
 //! | [`register`] | its memory is registered with a handle of its own |
 //! | [`thaw`] | the end of a freeze |
 //! | [`shared_frames`] | frames that both have until one of them writes |
+//! | [`turns`] | changes that are made between copies |
 
 mod child;
 mod children;
@@ -59,6 +60,7 @@ pub(crate) mod register;
 pub mod reset;
 pub(crate) mod shared_frames;
 pub(crate) mod thaw;
+pub mod turns;
 
 pub use parent::Announced;
 

@@ -322,6 +322,16 @@ mod tests {
         assert_eq!(statics_of("preload"), set);
     }
 
+    /// Nobody would run them, for the same reason: what can be tested apart is in this crate.
+    #[test]
+    fn the_preloaded_library_has_no_tests_of_its_own() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/src");
+        for path in sources(&root) {
+            let text = fs::read_to_string(&path).expect("a source");
+            assert!(!text.contains("#[test]"), "{}", path.display());
+        }
+    }
+
     /// What else runs in the program's process has none that change.
     #[test]
     fn other_crates_of_ours_have_no_statics() {
