@@ -6,7 +6,7 @@
 
 use core::ffi::c_void;
 
-use libc::c_int;
+use libc::{c_int, c_long};
 use terrace_live::space::dormant::has_become_large;
 use terrace_live::space::proc_maps;
 use terrace_live::space::regions::in_window;
@@ -38,8 +38,8 @@ pub unsafe extern "C" fn mremap(
     let to = if flags & libc::MREMAP_FIXED == 0 { 0 } else { to as usize };
     state::await_child();
     let remap = |flags: c_int, to: usize| {
-        // SAFETY: the caller's; sets `errno` as the C library's does.
-        (unsafe { libc::syscall(libc::SYS_mremap, old, len, new_len, flags, to) }) as *mut c_void
+        // SAFETY: the caller's.
+        (unsafe { moved(old as usize, len, new_len, flags, to) }) as *mut c_void
     };
     let Some(config) = state::config().filter(|_| !threads::is_ours()) else {
         return remap(flags, to);
@@ -121,6 +121,18 @@ pub unsafe extern "C" fn mremap(
         begin_to_manage(now.0, now.1);
     }
     at
+}
+
+/// Asks the kernel to move memory; sets `errno` as the C library does. With `MREMAP_DONTUNMAP` the move
+/// is made between copies: a child would have both places mapped, and nothing would show whether it
+/// came before its copy.
+///
+/// # Safety
+/// As of the system call.
+unsafe fn moved(old: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> c_long {
+    // SAFETY: the caller's.
+    let ask = || unsafe { libc::syscall(libc::SYS_mremap, old, len, new_len, flags, to) };
+    if flags & libc::MREMAP_DONTUNMAP == 0 { ask() } else { mapping::between_copies(ask) }
 }
 
 /// Whether anything is mapped at a page.
@@ -207,10 +219,7 @@ fn move_parts(start: usize, end: usize, flags: c_int, to: usize) -> *mut c_void 
         for &(from, until) in &parts[..count] {
             let len = until - from;
             // SAFETY: a part of what the caller of `mremap` moves.
-            let moved = unsafe {
-                libc::syscall(libc::SYS_mremap, from, len, len, flags, to + (from - start))
-            };
-            if moved == -1 {
+            if unsafe { moved(from, len, len, flags, to + (from - start)) } == -1 {
                 return not_moved();
             }
             at = until;

@@ -190,6 +190,7 @@ pub(crate) fn reset() {
     unsafe {
         if let Some(pager) = any_pager() {
             pager.fork.wiped.force_unlock();
+            pager.fork.guarded.force_unlock();
         }
         WIPED.force_unlock();
     }

@@ -15,9 +15,9 @@ use crate::state;
 
 static TURNS: Turns = Turns::new();
 
-/// From here on nothing changes. With signals blocked.
-pub(crate) fn begin_copy() {
-    TURNS.begin_copy();
+/// From here on nothing changes. With signals blocked. Whether no copy that began before is under way.
+pub(crate) fn begin_copy() -> bool {
+    TURNS.begin_copy()
 }
 
 /// A child has its memory, or there is none.

@@ -7,7 +7,7 @@
 use crate::atomic::{AtomicU32, Ordering::*};
 use crate::sys::spin::backoff;
 
-/// Who has its turn: copies, or changes. Of each there may be several at once.
+/// Whose turn it is: that of copies, or that of changes. There may be several of either at once.
 pub struct Turns {
     /// Forks of which the child may not have its memory yet.
     copies: AtomicU32,
@@ -22,10 +22,11 @@ impl Turns {
     }
 
     /// From here on nothing changes. With signals blocked: a handler's change would wait for its own
-    /// thread.
-    pub fn begin_copy(&self) {
-        self.copies.fetch_add(1, SeqCst);
+    /// thread. Whether no copy that began before is under way.
+    pub fn begin_copy(&self) -> bool {
+        let is_first = self.copies.fetch_add(1, SeqCst) == 0;
         await_none(&self.changes);
+        is_first
     }
 
     /// A child has its memory, or there is none.
@@ -77,13 +78,13 @@ mod tests {
     fn nothing_changes_while_a_copy_is_made() {
         let turns = Turns::new();
         let changed = AtomicU32::new(0);
-        turns.begin_copy();
+        assert!(turns.begin_copy());
         std::thread::scope(|threads| {
             let other = threads.spawn(|| turns.change(|| changed.store(1, SeqCst)));
             std::thread::yield_now();
             assert_eq!(changed.load(SeqCst), 0);
             // A second fork does not wait for who waits.
-            turns.begin_copy();
+            assert!(!turns.begin_copy());
             turns.end_copy();
             assert_eq!(changed.load(SeqCst), 0);
             turns.end_copy();
@@ -98,6 +99,6 @@ mod tests {
         turns.begin_copy();
         turns.reset();
         assert_eq!(turns.change(|| 7), 7);
-        turns.begin_copy();
+        assert!(turns.begin_copy());
     }
 }
