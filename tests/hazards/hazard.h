@@ -115,6 +115,26 @@ static inline size_t address_space(void)
     return pages * PAGE;
 }
 
+/* A figure of /proc/self/status that is in KiB, in bytes. */
+static inline size_t status_bytes(const char *name)
+{
+    FILE *file = fopen("/proc/self/status", "r");
+    CHECK(file);
+    char line[256];
+    size_t kib = 0, length = strlen(name);
+    while (fgets(line, sizeof line, file))
+        if (strncmp(line, name, length) == 0 && sscanf(line + length, ": %zu", &kib) == 1)
+            break;
+    fclose(file);
+    return kib * KIB;
+}
+
+/* Bytes of a process that are neither a file's nor shared. */
+static inline size_t anonymous(void)
+{
+    return status_bytes("RssAnon");
+}
+
 /* Whether the runner started this program under Terrace. Only for asking more
  * of a managed run than Linux promises, never for asking less. */
 static inline bool is_managed(void)

@@ -13,20 +13,6 @@ static unsigned char *plain(size_t bytes)
     return at;
 }
 
-/* Bytes of a process that are neither a file's nor shared. */
-static size_t anonymous(void)
-{
-    FILE *file = fopen("/proc/self/status", "r");
-    CHECK(file);
-    char line[256];
-    size_t kib = 0;
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, "RssAnon: %zu", &kib) == 1)
-            break;
-    fclose(file);
-    return kib * KIB;
-}
-
 /* Far more than the budget, of which little may stay. */
 static void use_much(void)
 {

@@ -32,20 +32,6 @@ static void uncommit(unsigned char *at, size_t bytes, bool by_mapping)
     }
 }
 
-/* Bytes of a process that are neither a file's nor shared. */
-static size_t anonymous(void)
-{
-    FILE *file = fopen("/proc/self/status", "r");
-    CHECK(file);
-    char line[256];
-    size_t kib = 0;
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, "RssAnon: %zu", &kib) == 1)
-            break;
-    fclose(file);
-    return kib * KIB;
-}
-
 static void use(size_t bytes, void *hint, bool by_mapping)
 {
     unsigned char *at =

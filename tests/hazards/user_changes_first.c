@@ -21,6 +21,21 @@ static size_t present(const void *at, size_t bytes)
     return present;
 }
 
+/* A mapping grows where it is. How far it goes the list of mappings says, which is out of reach in
+ * another root. */
+static void grow(void)
+{
+    unsigned char *at = map(MIB);
+    fill(at, MIB, 4);
+    at = mremap(at, MIB, MIB + QUARTER, MREMAP_MAYMOVE);
+    CHECKF(at != MAP_FAILED, "mremap: %s", strerror(errno));
+    verify_zero(at + MIB, QUARTER);
+    fill_from(at + MIB, QUARTER, 4, MIB / PAGE);
+    churn();
+    verify(at, MIB + QUARTER, 4);
+    SYS(munmap(at, MIB + QUARTER));
+}
+
 /* Whether it may have children that are managed: who has given up its rights without
  * becoming somebody else may not, and says so. */
 static bool forks = true;
@@ -36,6 +51,7 @@ static void serve(void)
     if (is_managed())
         CHECKF(there < pages / 4, "%zu of %zu pages are still present after a churn", there, pages);
     verify(at, bytes, 1);
+    grow();
     unsigned char *heap = malloc(bytes);
     CHECK(heap);
     fill_bytes(heap, bytes, 2);

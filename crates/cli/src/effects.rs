@@ -195,9 +195,9 @@ const WHY: &[Row] = &[
 
 const RUN: &[Row] = &[
     (&["program", "engine", "fast", "total", "join", "report", "quiet"], &[]),
-    (&["policy", "sampling_cap", "record"], &[&JOINED]),
+    (&["policy", "record"], &[&JOINED]),
     (&["with_files"], &[]),
-    (&["economist", "min_region"], &[&LISTS, &JOINED]),
+    (&["economist", "min_region", "sampling_cap"], &[&LISTS, &JOINED]),
     (&["watch", "watch_to", "metrics", "report_html"], &[&JOINED]),
     (&["slow"], &[&KERNEL]),
     (&["tiers"], &[]),
@@ -368,6 +368,7 @@ mod tests {
             ("terrace run --engine kernel --join prog --record f -- prog", "--record"),
             ("terrace run --engine kernel --fast 1GiB --best-effort -- prog", "--best-effort"),
             ("terrace run --engine kernel --fast 1GiB --economist off -- prog", "--economist"),
+            ("terrace run --engine kernel --fast 1GiB --sampling-cap 5% -- prog", "--sampling-cap"),
             ("terrace sim --persist softwrap --trace t --background 1ms", "--background"),
             ("terrace sim --trace t --policy tpp --sample-period 5", "--sample-period"),
             ("terrace sim --policy all-dram --economist off", "--economist"),
@@ -395,6 +396,7 @@ mod tests {
             "terrace plan --algorithm gups --price dram=1,cxl=1 --budget 5 --size 1MiB",
             "terrace run --fast 1GiB --record f --huge-pages auto --economist off -- prog",
             "terrace run --engine kernel --fast 1GiB --policy 2q --economist off --quiet -- prog",
+            "terrace run --engine kernel --fast 1GiB --policy 2q --sampling-cap 5% -- prog",
             "terrace crash FILE --seed 5",
             "terrace top --watch --count 3 --interval 1s",
             "terrace top --json --interval 1s",

@@ -76,6 +76,11 @@ const fn way(base: &'static [&'static str], does: Effects) -> Way {
     Way { base, does }
 }
 
+/// Tests of the kernel's engine in a guest whose kernel has all that it can use.
+const GUEST: &str = "../../../tests/guest/tests/kernel_engine.sh";
+/// Tests of it in a world where nothing takes time but what it does.
+const ENGINE: &str = "../../kernel/src/engine/tests.rs";
+
 /// The only option of some verbs.
 const JSON: (&str, &[&str]) = ("--json", &["--json"]);
 
@@ -229,6 +234,53 @@ const VERBS: &[Verb] = &[
                     (&["--quiet"], Hides("attached to")),
                 ],
             ),
+            // The kernel's own lists choose what leaves.
+            way(
+                &["--engine=kernel", "--fast=16MiB", "--", "./worker", "lasting"],
+                &[
+                    (&["--engine"], Elsewhere("engines.rs")),
+                    (&["--fast"], Needed),
+                    (&["--files"], Elsewhere("files_in_budget.rs")),
+                    (&["--json"], Says("\"kind\": \"terrace.kernel\"")),
+                    (&["--policy"], Says("first-touch chooses what leaves")),
+                    (&["--spill", "--spill-size", "--store-limit"], Elsewhere(GUEST)),
+                    (&["--report"], File("report")),
+                    (&["--record"], File("record")),
+                    (&["--watch"], Says("\"kind\":\"terrace.attach-watch\"")),
+                    (&["--watch-to"], File("lines")),
+                    (&["--metrics"], Says("serving metrics at")),
+                    (&["--report-html"], File("page")),
+                    (&["--quiet"], Hides("ended well after")),
+                ],
+            ),
+            // A policy does.
+            way(
+                &[
+                    "--engine=kernel",
+                    "--fast=16MiB",
+                    "--policy=refault",
+                    "--watch=100ms",
+                    "--",
+                    "./worker",
+                    "lasting",
+                ],
+                &[
+                    (&["--engine", "--policy"], Elsewhere("engines.rs")),
+                    (&["--fast"], Needed),
+                    (&["--json"], Says("\"kind\": \"terrace.kernel\"")),
+                    (&["--economist"], Says("\"economist\":\"off\"")),
+                    (&["--min-region"], Elsewhere(ENGINE)),
+                    (&["--sampler"], Elsewhere(GUEST)),
+                    (&["--sampling-cap"], Says("\"sampling_cap\":0.05")),
+                    (&["--spill", "--spill-size", "--store-limit"], Elsewhere(GUEST)),
+                    (&["--report"], File("report")),
+                    (&["--record"], File("record")),
+                    (&["--watch", "--watch-to"], Elsewhere("engines.rs")),
+                    (&["--metrics"], Says("serving metrics at")),
+                    (&["--report-html"], File("page")),
+                    (&["--quiet"], Hides("ended well after")),
+                ],
+            ),
         ],
     },
     Verb {
@@ -258,28 +310,57 @@ const VERBS: &[Verb] = &[
             ("--dry-run", &["--dry-run"]),
             ("--quiet", &["--quiet"]),
         ],
-        ways: &[way(
-            &["--pid=@PARENT", "--fast=numa:0", "--slow=swap", "--for=100ms", "--json"],
-            &[
-                (&["--pid", "--fast", "--slow"], Needed),
-                (&["--for", "--cgroup", "--quiet"], Elsewhere("attach.rs")),
-                (&["--engine"], Elsewhere("engines.rs")),
-                (&["--tree"], Field("/processes/1")),
-                (&["--json"], Mode),
-                (&["--limit"], Field("/limit")),
-                (&["--policy"], Field("/policy")),
-                (&["--economist"], Field("/economist")),
-                (&["--min-region"], Field("/regions/0")),
-                (&["--dry-run"], Field("/dry_run")),
-                (&["--sampler", "--sampling-cap"], Elsewhere("in_place.rs")),
-                (&["--report"], File("report")),
-                (&["--record"], File("record")),
-                (&["--watch"], Says("\"kind\":\"terrace.attach-watch\"")),
-                (&["--watch-to"], File("lines")),
-                (&["--metrics"], Says("serving metrics at")),
-                (&["--report-html"], File("page")),
-            ],
-        )],
+        ways: &[
+            way(
+                &["--pid=@PARENT", "--fast=numa:0", "--slow=swap", "--for=100ms", "--json"],
+                &[
+                    (&["--pid", "--fast", "--slow"], Needed),
+                    (&["--for", "--cgroup", "--quiet"], Elsewhere("attach.rs")),
+                    (&["--engine"], Elsewhere("engines.rs")),
+                    (&["--tree"], Field("/processes/1")),
+                    (&["--json"], Mode),
+                    (&["--limit"], Field("/limit")),
+                    (&["--policy"], Field("/policy")),
+                    (&["--economist"], Field("/economist")),
+                    (&["--min-region"], Field("/regions/0")),
+                    (&["--dry-run"], Field("/dry_run")),
+                    (&["--sampler", "--sampling-cap"], Elsewhere("in_place.rs")),
+                    (&["--report"], File("report")),
+                    (&["--record"], File("record")),
+                    (&["--watch"], Says("\"kind\":\"terrace.attach-watch\"")),
+                    (&["--watch-to"], File("lines")),
+                    (&["--metrics"], Says("serving metrics at")),
+                    (&["--report-html"], File("page")),
+                ],
+            ),
+            // The kernel serves the faults.
+            way(
+                &[
+                    "--engine=kernel",
+                    "--pid=@PARENT",
+                    "--fast=8MiB",
+                    "--for=200ms",
+                    "--json",
+                    "--watch=50ms",
+                ],
+                &[
+                    (&["--engine", "--pid", "--fast"], Needed),
+                    (&["--json"], Mode),
+                    (&["--tree"], Says("\"command\":\"holder\"")),
+                    (&["--policy"], Field("/chooser")),
+                    (&["--economist"], Says("\"economist\":\"off\"")),
+                    (&["--sampling-cap"], Says("\"sampling_cap\":0.05")),
+                    (&["--sampler"], Elsewhere(GUEST)),
+                    (&["--min-region"], Elsewhere(ENGINE)),
+                    (&["--for", "--watch", "--watch-to"], Elsewhere("engines.rs")),
+                    (&["--report"], File("report")),
+                    (&["--record"], File("record")),
+                    (&["--metrics"], Says("serving metrics at")),
+                    (&["--report-html"], File("page")),
+                    (&["--quiet"], Hides("warning: no control group")),
+                ],
+            ),
+        ],
     },
     Verb {
         path: "set",
@@ -1837,6 +1918,10 @@ fn try_all(bench: &mut Bench, paths: &[&str]) {
     for verb in VERBS.iter().filter(|verb| paths.contains(&verb.path)) {
         for Way { base, does } in verb.ways {
             let lacks_swap = base.contains(&"--slow=swap") && bench.swap.is_none();
+            // It says itself what is missing.
+            if base.contains(&"--engine=kernel") && !common::has_kernel_engine() {
+                continue;
+            }
             let lackey = Path::new("/usr/bin/valgrind");
             if lacks_swap || (base.contains(&"--via=lackey") && !lackey.exists()) {
                 eprintln!("SKIPPED: {} {base:?}: there is no swap, or no Valgrind", verb.path);

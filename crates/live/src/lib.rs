@@ -41,7 +41,7 @@
 //! and the nodes.
 
 pub mod activate;
-/// The atomics of [`decide::notes`] and [`sys::spin`]; `tests/models` gives them others.
+/// The atomics of [`decide::notes`], [`fork::turns`] and [`sys::spin`]; `tests/models` gives them others.
 mod atomic {
     pub(crate) use core::sync::atomic::*;
 }

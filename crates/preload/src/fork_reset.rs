@@ -28,8 +28,7 @@ const _: &[(&str, &str, &str)] = &[
     ("state.rs", "OWNER", "emptied by the kernel, and claimed by who has forked: `claim`"),
     ("state.rs", "STATS", "it is the parent's: made anew when it is needed"),
     ("state.rs", "WIPED", "lock; nothing changes it while somebody forks"),
-    ("wipes.rs", "CHANGES", "who is at one is not here"),
-    ("wipes.rs", "COPIES", "who forks is not here"),
+    ("wipes.rs", "TURNS", "who forks, or changes something, is not here"),
 ];
 
 /// Statics that a child keeps as they are, and why that is right.
@@ -48,11 +47,7 @@ const _: &[(&str, &str, &str)] = &[
     ("malloc.rs", "HEAP_START", "set once"),
     ("malloc.rs", "NEXT", "looked up once"),
     ("malloc.rs", "STEP", "the child's heap is the same"),
-    ("mapped.rs", "ADDED", "one number, changed in one step"),
-    ("mapped.rs", "BYTES", "the child has the same mapped"),
-    ("mapped.rs", "CHANGED", "one number, changed in one step"),
-    ("mapped.rs", "NEXT", "a time, soon over"),
-    ("mapped.rs", "ROUGHLY", "true of the child's memory, too"),
+    ("mapped.rs", "MAPPED", "the child has the same mapped; each number changes in one step"),
     ("sanitizers.rs", "HERE", "set once"),
     ("state.rs", "CONFIG", "set once"),
     ("state.rs", "PAGER", "set once; no fork is made while it is"),

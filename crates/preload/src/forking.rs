@@ -124,7 +124,13 @@ extern "C" fn prepare() {
     KIND.store(kind as u8, Release);
     // What threads of the program's may be changing in a hook.
     places::hold();
-    wipes::begin_copy();
+    // Of another child that is being made, its parent does not know what was read before its copy.
+    if wipes::begin_copy()
+        && kind == Kind::Announced
+        && let Some(pager) = state::any_pager()
+    {
+        pager.copy_is_made();
+    }
     crate::OWN.hold();
 }
 

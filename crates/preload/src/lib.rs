@@ -16,7 +16,7 @@
 //! | [`forking`] | `fork` |
 //! | [`fork_reset`] | what a forked child does with each thing of ours |
 //! | [`ending`] | `_exit`, and the return from `main` |
-//! | [`wipes`] | what a forked child is to find empty, in turns with forks |
+//! | [`wipes`] | what the kernel does not tell of memory that a child is to find empty, in turns with forks |
 //! | [`words`] | words that the kernel changes by itself: mutexes, threads' ends, futexes |
 //! | [`filters`] | filters on system calls, and what has to be done before |
 //! | [`credentials`] | changes of user and groups, which every thread takes part in |

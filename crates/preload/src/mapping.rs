@@ -10,6 +10,7 @@ use terrace_live::space::regions::{CHUNK, WINDOW, WINDOW_LEN, in_window};
 use terrace_live::space::reservations;
 use terrace_live::sys::spin::SpinLock;
 use terrace_live::sys::{self, PAGE};
+use terrace_live::workers::command::Command;
 use terrace_live::workers::threads;
 
 use crate::malloc::BLOCKS;
@@ -331,8 +332,8 @@ pub unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, prot: c_int) -> c
 const MADV_GUARD_INSTALL: c_int = 102;
 
 /// Advises on memory: `madvise(2)`. Hooked for the two kinds of advice that
-/// discard content without the kernel telling a userfaultfd, and for the one that it refuses
-/// where content is absent.
+/// discard content without the kernel telling a userfaultfd, here (guards) or in children, and for
+/// the one that it refuses where content is absent.
 ///
 /// # Safety
 /// As of the C library's.
@@ -340,57 +341,68 @@ const MADV_GUARD_INSTALL: c_int = 102;
 pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
     hand_on!(c"madvise", at => *mut c_void, len => usize, advice => c_int; c_int);
     state::await_child();
-    if matches!(advice, libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK) {
-        return advise_on_forks(at as usize, len, advice);
-    }
+    let at = at as usize;
     // SAFETY: the caller's.
-    let mut advised = unsafe { sys::madvise(at as usize, len, advice) };
-    if advice == MADV_COLLAPSE {
-        advised = collapse::after(at as usize, len, advised);
-    }
-    if let Err(error) = advised {
-        fail(error);
-        return -1;
-    }
-    if advice != MADV_GUARD_INSTALL {
-        return 0;
-    }
-    let range = (at as usize, (at as usize + len).next_multiple_of(PAGE));
-    state::signals_blocked(|| {
-        if let Some(pager) = state::pager_even_if_broken() {
-            let discard = terrace_live::workers::command::Command::Discard;
-            if pager.commands.ask(pager, discard, range.0, range.1) == 0 {
-                // Nobody answers who is given up: then content was brought in over the
-                // guards, and this takes it away again.
-                // SAFETY: the caller's.
-                let _ = unsafe { sys::madvise(range.0, range.1 - range.0, advice) };
-            }
+    let advise = || unsafe { sys::madvise(at, len, advice) };
+    let advised: Result<(), i32> = match advice {
+        libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => between_copies(|| {
+            advise()?;
+            state::wiped(whole_pages(at, len), advice == libc::MADV_WIPEONFORK);
+            Ok(())
+        }),
+        MADV_GUARD_INSTALL => install_guards(at, len, advise),
+        MADV_COLLAPSE => collapse::after(at, len, advise()),
+        _ => advise(),
+    };
+    match advised {
+        Ok(()) => 0,
+        Err(error) => {
+            fail(error);
+            -1
         }
-    });
-    0
+    }
 }
 
-/// Has the kernel and our list agree on what a child finds empty: no copy is made in between.
-fn advise_on_forks(at: usize, len: usize, advice: c_int) -> c_int {
-    let range = (at, (at + len).next_multiple_of(PAGE));
-    let advise = || {
-        // SAFETY: changes no content.
-        let advised = unsafe { sys::madvise(at, len, advice) };
-        if advised.is_ok() {
-            state::wiped(range, advice == libc::MADV_WIPEONFORK);
-        }
-        advised
-    };
-    // A child without Terrace may have been copied while others were at a change.
-    let advised = match state::config() {
-        Some(_) => state::signals_blocked(|| wipes::change(advise)),
-        None => advise(),
-    };
-    if let Err(error) = advised {
-        fail(error);
-        return -1;
+/// Has the kernel install guards. It discards what lay there, and does not tell of that, so the pager is
+/// asked to. A child of which the copy is made before the pager has done so finds the range in a list.
+/// (A thread that waits for the pager must not keep a fork waiting, for which the pager may wait.)
+fn install_guards(at: usize, len: usize, install: impl Fn() -> Result<(), i32>) -> Result<(), i32> {
+    // A handler that leaves by a jump would leave the range in the list.
+    state::signals_blocked(|| {
+        let listed = between_copies(|| -> Result<_, i32> {
+            install()?;
+            let pager = state::pager_even_if_broken();
+            Ok(pager.inspect(|pager| pager.fork.guarded.lock().push(whole_pages(at, len))))
+        });
+        let Some(pager) = listed? else { return Ok(()) };
+        let range = whole_pages(at, len);
+        pager.commands.ask(pager, Command::Discard, range.0, range.1);
+        between_copies(|| {
+            let mut guarded = pager.fork.guarded.lock();
+            if let Some(i) = guarded.iter().position(|&listed| listed == range) {
+                guarded.swap_remove(i);
+            }
+            drop(guarded);
+            // Until the pager knew of them, content may have been brought in over the guards, and all of
+            // it where nobody answers, for the program was given up. This takes it away again.
+            install()
+        })
+    })
+}
+
+/// The pages of a range that the kernel has taken, and so is not too long.
+fn whole_pages(at: usize, len: usize) -> (usize, usize) {
+    (at, (at + len).next_multiple_of(PAGE))
+}
+
+/// Makes a change that the kernel and our books are to agree on in a child: no copy is made meanwhile.
+/// A fork may wait for it, so it waits for nothing of ours, but for a message to be read.
+pub(crate) fn between_copies<T>(change: impl FnOnce() -> T) -> T {
+    match state::config() {
+        Some(_) => state::signals_blocked(|| wipes::change(change)),
+        // A child without Terrace may have been copied while others were at a change.
+        None => change(),
     }
-    0
 }
 
 /// Locks all memory: `mlockall(2)`. What is locked does not leave DRAM, since

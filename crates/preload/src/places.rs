@@ -63,11 +63,10 @@ impl List {
         self.may_have(start, end) && self.with(|ranges| ranges.overlaps(start, end))
     }
 
-    fn remove(&self, start: usize, end: usize) {
-        if self.may_have(start, end) {
-            // Where there are too many parts the least are left out, and stay unmanaged.
-            self.with(|ranges| ranges.remove(start, end));
-        }
+    /// Takes a range out. Where there are too many parts, returns one beside it that is in the list no
+    /// longer.
+    fn remove(&self, start: usize, end: usize) -> Option<(usize, usize)> {
+        if self.may_have(start, end) { self.with(|ranges| ranges.remove(start, end)) } else { None }
     }
 }
 
@@ -75,6 +74,7 @@ impl List {
 pub(crate) fn hold() {
     core::mem::forget(NOTED.ranges.lock());
     core::mem::forget(LEFT_OUT.ranges.lock());
+    reservations::hold();
 }
 
 /// Gives them back, in whichever process.
@@ -86,6 +86,7 @@ pub(crate) unsafe fn let_go() {
     unsafe {
         NOTED.ranges.force_unlock();
         LEFT_OUT.ranges.force_unlock();
+        reservations::let_go();
     }
 }
 
@@ -105,6 +106,10 @@ pub(crate) fn mapped(start: usize, end: usize) {
     if !NOTED.with(|ranges| ranges.add(start, end)) {
         // So many that no more can be noted: the pager can manage more.
         state::begin_early();
+        if state::pager().is_none() {
+            // It does not begin while somebody forks.
+            state::not_noted(start, end);
+        }
     }
     if let Some(pager) = state::pager() {
         // It has just begun, and may have looked before.
@@ -184,17 +189,27 @@ pub(crate) fn now_accessible(start: usize, end: usize) {
 /// A range was unmapped, or is of another kind now.
 pub(crate) fn unmapped(start: usize, end: usize) {
     forget_left_out(start, end);
-    if !in_window(start) {
-        NOTED.remove(start, end);
+    // A part beside it that can be noted no longer is as good as mapped just now.
+    if !in_window(start)
+        && let Some((from, to)) = NOTED.remove(start, end)
+    {
+        mapped(from, to);
     }
-    if are_any_reserved() {
-        state::signals_blocked(|| reservations::forget(start, end));
+    if are_any_reserved()
+        && let Some((from, to)) = state::signals_blocked(|| reservations::forget(start, end))
+    {
+        mapped(from, to);
     }
 }
 
 /// The same of a range of the window, in which nothing else is noted.
 pub(crate) fn forget_left_out(start: usize, end: usize) {
-    LEFT_OUT.remove(start, end);
+    if let Some((from, to)) = LEFT_OUT.remove(start, end)
+        && let Some(pager) = state::pager()
+    {
+        // It would not be known when it has access again: it is managed as it is.
+        ask(pager, from, to);
+    }
 }
 
 /// Whether any of a range is to be managed.
@@ -286,14 +301,19 @@ fn first_accessible_of_reservations(at: usize) -> Option<(usize, usize)> {
     first
 }
 
-/// The first part of a range that is private anonymous memory, accessible or reserved.
+/// The first part of a range that is private anonymous memory, accessible or reserved. If the kernel
+/// does not say what is mapped (the program is out of descriptors, say), that is all of the range, as it
+/// was when it was noted. The pager tells of what it cannot manage.
 fn first_mapped(start: usize, end: usize) -> Option<(usize, usize)> {
+    if start >= end {
+        return None;
+    }
     let mut first = None;
-    proc_maps::for_each_mapping(|m| {
+    let is_told = proc_maps::for_each_mapping(|m| {
         let part = (start.max(m.start), end.min(m.end));
         if first.is_none() && part.0 < part.1 && m.is_manageable() {
             first = Some(part);
         }
     });
-    first
+    if is_told { first } else { Some((start, end)) }
 }

@@ -6,7 +6,8 @@
 
 use core::ffi::c_void;
 
-use libc::c_int;
+use libc::{c_int, c_long};
+use terrace_live::space::dormant::has_become_large;
 use terrace_live::space::proc_maps;
 use terrace_live::space::regions::in_window;
 use terrace_live::sys::limits::with_more_descriptors;
@@ -37,8 +38,8 @@ pub unsafe extern "C" fn mremap(
     let to = if flags & libc::MREMAP_FIXED == 0 { 0 } else { to as usize };
     state::await_child();
     let remap = |flags: c_int, to: usize| {
-        // SAFETY: the caller's; sets `errno` as the C library's does.
-        (unsafe { libc::syscall(libc::SYS_mremap, old, len, new_len, flags, to) }) as *mut c_void
+        // SAFETY: the caller's.
+        (unsafe { moved(old as usize, len, new_len, flags, to) }) as *mut c_void
     };
     let Some(config) = state::config().filter(|_| !threads::is_ours()) else {
         return remap(flags, to);
@@ -120,6 +121,18 @@ pub unsafe extern "C" fn mremap(
         begin_to_manage(now.0, now.1);
     }
     at
+}
+
+/// Asks the kernel to move memory; sets `errno` as the C library does. With `MREMAP_DONTUNMAP` the move
+/// is made between copies: a child would have both places mapped, and nothing would show whether it
+/// came before its copy.
+///
+/// # Safety
+/// As of the system call.
+unsafe fn moved(old: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> c_long {
+    // SAFETY: the caller's.
+    let ask = || unsafe { libc::syscall(libc::SYS_mremap, old, len, new_len, flags, to) };
+    if flags & libc::MREMAP_DONTUNMAP == 0 { ask() } else { mapping::between_copies(ask) }
 }
 
 /// Whether anything is mapped at a page.
@@ -206,10 +219,7 @@ fn move_parts(start: usize, end: usize, flags: c_int, to: usize) -> *mut c_void 
         for &(from, until) in &parts[..count] {
             let len = until - from;
             // SAFETY: a part of what the caller of `mremap` moves.
-            let moved = unsafe {
-                libc::syscall(libc::SYS_mremap, from, len, len, flags, to + (from - start))
-            };
-            if moved == -1 {
+            if unsafe { moved(from, len, len, flags, to + (from - start)) } == -1 {
                 return not_moved();
             }
             at = until;
@@ -233,34 +243,20 @@ fn begin_to_manage(start: usize, end: usize) {
     state::accessible(end - start);
 }
 
-/// Whether it is time to look at what kind of memory it is: it is large enough now and was not,
-/// or has doubled since. Who grows by a page at a time must not pay for a look each time.
-fn has_become_large(old: usize, new: usize, least: u64) -> bool {
-    let is_large = |len: usize| len as u64 >= least;
-    new > old && is_large(new) && (!is_large(old) || new.ilog2() > old.ilog2())
-}
-
+/// Whether a range is ordinary memory. If the kernel does not say, it stays unmanaged, and looks like
+/// what nobody was asked for.
 fn is_ordinary(range: (usize, usize)) -> bool {
     let mut ordinary = false;
-    proc_maps::for_each_mapping(|m| {
-        ordinary |= m.start <= range.0 && range.1 <= m.end && m.is_ordinary() && !m.heap;
-    });
-    ordinary
+    let look = || {
+        proc_maps::for_each_mapping(|m| {
+            ordinary |= m.start <= range.0 && range.1 <= m.end && m.is_ordinary() && !m.heap;
+        })
+    };
+    // To raise a limit takes calls for which the program might be killed where it is under a filter.
+    let is_told = with_more_descriptors_unless(idle_priority::is_left_alone(), look);
+    is_told && ordinary
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_grows_is_looked_at_when_it_becomes_large_and_each_time_it_doubles() {
-        let looks = |sizes: &[usize]| {
-            sizes.windows(2).filter(|two| has_become_large(two[0], two[1], 1 << 20)).count()
-        };
-        assert_eq!(looks(&[1 << 12, 1 << 16, 1 << 19]), 0, "small");
-        assert_eq!(looks(&[1 << 19, 1 << 20]), 1);
-        assert_eq!(looks(&[1 << 20, 1 << 16]), 0, "it shrinks");
-        let by_pages: Vec<_> = (0..4096).map(|n| n << 12).collect();
-        assert_eq!(looks(&by_pages), 4, "1, 2, 4 and 8 MiB");
-    }
+fn with_more_descriptors_unless(left_alone: bool, mut work: impl FnMut() -> bool) -> bool {
+    if left_alone { work() } else { with_more_descriptors(work) }
 }

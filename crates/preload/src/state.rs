@@ -17,6 +17,7 @@ use terrace_live::failsafe::give_up::Retires;
 use terrace_live::failsafe::inject;
 use terrace_live::pager::Pager;
 use terrace_live::space::regions::{CHUNK, Regions, is_gone};
+use terrace_live::space::unmanaged::Unmanaged;
 use terrace_live::stats::process_page::{ProcessPage, State, Text};
 use terrace_live::sys;
 use terrace_live::sys::PAGE;
@@ -189,6 +190,7 @@ pub(crate) fn reset() {
     unsafe {
         if let Some(pager) = any_pager() {
             pager.fork.wiped.force_unlock();
+            pager.fork.guarded.force_unlock();
         }
         WIPED.force_unlock();
     }
@@ -362,6 +364,16 @@ pub(crate) fn begin_early() {
     {
         start(config);
     }
+}
+
+/// A range is to be managed once there is a pager, and can be noted nowhere: the statistics say so.
+pub(crate) fn not_noted(start: usize, end: usize) {
+    let Some(config) = config() else { return };
+    signals_blocked(|| {
+        if let Some(stats) = stats(config) {
+            stats.unmanaged.enter(Unmanaged::NotNoted, start, end);
+        }
+    });
 }
 
 /// A thread of the program's is about to forbid itself system calls: begins to manage
@@ -663,7 +675,15 @@ pub(crate) fn forked_dormant() {
         return;
     }
     member::forked_unmanaged(mapped::bytes());
-    STATS.store(core::ptr::null_mut(), Release);
+    let parents = STATS.swap(core::ptr::null_mut(), AcqRel);
     terrace_live::decide::event_ring::forked();
     early_handles::forget();
+    // SAFETY: null, or a page that is never unmapped here.
+    if let Some(parents) = unsafe { parents.as_ref() }
+        && parents.unmanaged.ranges().next().is_some()
+        && let Some(page) = config().and_then(stats)
+    {
+        // What cannot be noted of the parent's memory is not noted here either.
+        page.unmanaged.inherit(&parents.unmanaged);
+    }
 }

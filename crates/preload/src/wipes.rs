@@ -1,63 +1,38 @@
-//! Which memory a child is to find empty (`MADV_WIPEONFORK`), in turns with the copies that forks
-//! make.
+//! Changes that the kernel does not tell of, in turns with the copies that forks make: which memory a
+//! child is to find empty (`MADV_WIPEONFORK`), and guards (`MADV_GUARD_INSTALL`).
 //!
 //! Whoever brings a child's memory in leaves out what the child is to find empty, and has that from
 //! a list. The kernel has it from its mappings, as they were when the copy was made. Both are the
 //! same only if nothing changes from the copy until the child has its memory: a range that was
-//! listed in between read as zeros in a child that was to have its content.
-
-use core::sync::atomic::{AtomicU32, Ordering::*};
+//! listed in between read as zeros in a child that was to have its content. Under guards, a child
+//! whose books did not know of them had content where the kernel had discarded it.
 
 use libc::c_long;
+use terrace_live::fork::turns::Turns;
 use terrace_live::sys;
-use terrace_live::sys::spin::backoff;
 
 use crate::state;
 
-/// Forks of which the child may not have its memory yet.
-static COPIES: AtomicU32 = AtomicU32::new(0);
-/// Threads that are at a change.
-static CHANGES: AtomicU32 = AtomicU32::new(0);
+static TURNS: Turns = Turns::new();
 
-/// From here on nothing changes. With signals blocked: a handler's change would wait for its own
-/// thread.
-pub(crate) fn begin_copy() {
-    COPIES.fetch_add(1, SeqCst);
-    await_none(&CHANGES);
+/// From here on nothing changes. With signals blocked. Whether no copy that began before is under way.
+pub(crate) fn begin_copy() -> bool {
+    TURNS.begin_copy()
 }
 
 /// A child has its memory, or there is none.
 pub(crate) fn end_copy() {
-    COPIES.fetch_sub(1, SeqCst);
+    TURNS.end_copy();
 }
 
-/// Makes a change when no copy is under way. With signals blocked: a handler's fork would wait for
-/// its own thread.
+/// Makes a change when no copy is under way. With signals blocked.
 pub(crate) fn change<T>(work: impl FnOnce() -> T) -> T {
-    loop {
-        CHANGES.fetch_add(1, SeqCst);
-        if COPIES.load(SeqCst) == 0 {
-            break;
-        }
-        CHANGES.fetch_sub(1, SeqCst);
-        await_none(&COPIES);
-    }
-    let result = work();
-    CHANGES.fetch_sub(1, SeqCst);
-    result
-}
-
-fn await_none(number: &AtomicU32) {
-    let mut spins = 0;
-    while number.load(SeqCst) != 0 {
-        backoff(&mut spins);
-    }
+    TURNS.change(work)
 }
 
 /// In a forked child: who is at it is not here.
 pub(crate) fn reset() {
-    COPIES.store(0, SeqCst);
-    CHANGES.store(0, SeqCst);
+    TURNS.reset();
 }
 
 /// Makes a process by a system call of the program's own, which is given all its memory by threads
@@ -77,27 +52,4 @@ pub(crate) fn fork_unannounced(make: impl FnOnce() -> c_long) -> c_long {
     }
     sys::restore_signals(mask);
     result
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_changes_while_a_copy_is_made() {
-        begin_copy();
-        let changed = AtomicU32::new(0);
-        std::thread::scope(|threads| {
-            let other = threads.spawn(|| change(|| changed.store(1, SeqCst)));
-            std::thread::yield_now();
-            assert_eq!(changed.load(SeqCst), 0);
-            // A second fork does not wait for who waits.
-            begin_copy();
-            end_copy();
-            assert_eq!(changed.load(SeqCst), 0);
-            end_copy();
-            other.join().expect("no panic");
-        });
-        assert_eq!(changed.load(SeqCst), 1);
-    }
 }

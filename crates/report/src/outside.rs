@@ -29,6 +29,9 @@ pub enum Cause {
     /// The kernel does not let it be managed: the program has it registered with a userfaultfd of
     /// its own, say.
     Refused,
+    /// There were more parts of it than can be noted before anything is managed, or the kernel did
+    /// not tell what was mapped by then.
+    NotNoted,
     /// Its process was managed, and was given up.
     GivenUp,
     /// Its process runs without Terrace.
@@ -39,7 +42,7 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Shared,
         Self::NotAsked,
         Self::FileCopies,
@@ -48,6 +51,7 @@ impl Cause {
         Self::TableFull,
         Self::NoMemory,
         Self::Refused,
+        Self::NotNoted,
         Self::GivenUp,
         Self::OtherProcesses,
         Self::Small,
@@ -64,6 +68,7 @@ impl Cause {
             Self::TableFull => "table-full",
             Self::NoMemory => "no-memory",
             Self::Refused => "refused",
+            Self::NotNoted => "not-noted",
             Self::GivenUp => "given-up",
             Self::OtherProcesses => "other-processes",
             Self::Small => "small",
@@ -81,6 +86,7 @@ impl Cause {
             Self::TableFull => "more parts than can be managed",
             Self::NoMemory => "no memory for what is kept of each page",
             Self::Refused => "memory that the kernel does not let be managed",
+            Self::NotNoted => "more parts than can be noted before anything is managed",
             Self::GivenUp => "processes that were given up",
             Self::OtherProcesses => "processes without Terrace",
             Self::Small => "stacks, libraries' data and small mappings",
@@ -95,6 +101,7 @@ impl From<Unmanaged> for Cause {
             Unmanaged::NoMemory => Self::NoMemory,
             Unmanaged::Refused => Self::Refused,
             Unmanaged::GivenUp => Self::GivenUp,
+            Unmanaged::NotNoted => Self::NotNoted,
         }
     }
 }
@@ -161,6 +168,17 @@ pub(crate) fn given_up_beside(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_reason_not_to_manage_memory_is_a_cause_with_a_name_of_its_own() {
+        let mut names: Vec<_> = Cause::ALL.iter().map(|cause| cause.name()).collect();
+        let causes: Vec<_> = Unmanaged::ALL.map(Cause::from).iter().map(|c| c.name()).collect();
+        assert_eq!(causes, ["table-full", "no-memory", "refused", "given-up", "not-noted"]);
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Cause::ALL.len());
+        assert!(Cause::ALL.iter().enumerate().all(|(i, &cause)| cause as usize == i));
+    }
 
     #[test]
     fn what_was_given_up_is_told_though_nobody_has_seen_it() {

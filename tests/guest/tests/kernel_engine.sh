@@ -37,8 +37,7 @@ until_said() {
 }
 
 # A run: 48 MiB in 24, of which everything is looked at in the end.
-terrace run --json --engine kernel --fast 24MiB --sampling-cap 40% --report /tmp/run.json -- \
-    hog 48 3 >/tmp/run.out
+terrace run --json --engine kernel --fast 24MiB --report /tmp/run.json -- hog 48 3 >/tmp/run.out
 cat /tmp/run.out /tmp/run.json
 grep -q intact /tmp/run.out
 # Emulated, all of Terrace is twenty times as slow, and so is what the kernel does for it.
@@ -76,12 +75,19 @@ grep -q '"damon"' /tmp/damon.json
 expect "$(reported /tmp/damon.json samples)" -gt 0 "accesses were sampled"
 none_left
 
+# Where it is asked for, nothing looks beside it.
+terrace run --json --engine kernel --fast 24MiB --policy hemem --sampler damon --sampling-cap 40% \
+    --report /tmp/asked.json -- hog 48 3 >/tmp/asked.out
+grep -q intact /tmp/asked.out
+grep -q '"as asked for"' /tmp/asked.json
+none_left
+
 # Idle compressed pages go to a file, where this kernel's zram writes back and there are loop devices.
 # A page with one word in it takes some 60 bytes: 24 MiB of them far less than one.
 if load loop && grep -q . /tmp/run.json && [ -e /dev/loop-control ]; then
     mkdir -p /tmp/spill
-    terrace run --json --engine kernel --fast 24MiB --spill /tmp/spill/file --store-limit 64KiB \
-        --report /tmp/spill.json -- hog 48 60 >/tmp/spill.out
+    terrace run --json --engine kernel --fast 24MiB --spill /tmp/spill/file --spill-size 1GiB \
+        --store-limit 64KiB --report /tmp/spill.json -- hog 48 60 >/tmp/spill.out
     cat /tmp/spill.json
     grep -q intact /tmp/spill.out
     grep -q '"writes_back": true' /tmp/spill.json

@@ -40,6 +40,12 @@ pub mod space {
     pub mod page_state;
 }
 
+/// Of `terrace_live::fork`.
+#[path = "../../../crates/live/src/fork"]
+pub mod fork {
+    pub mod turns;
+}
+
 /// Of `terrace_live::decide`.
 #[path = "../../../crates/live/src/decide"]
 pub mod decide {

@@ -51,6 +51,7 @@ const LONG: &[&str] = &[
     "fork_before_memory",
     "fork_depth",
     "fork_discards_shared",
+    "fork_during_calls",
     "fork_during_changes",
     "fork_during_events",
     "fork_during_mremap",
@@ -77,7 +78,9 @@ const LONG: &[&str] = &[
     "regions_thousand",
     "regions_used_up",
     "reserve_commit",
+    "reserve_holes",
     "reserve_large",
+    "reserve_often",
     "sandbox_ends",
     "search_in_vain",
     "sys_process_vm",
@@ -98,7 +101,8 @@ const LINKED: &[(&str, &[&str])] = &[
 const UNSPILLED: [&str; 1] = ["namespaces_left"];
 
 /// Programs of which Terrace rightly says something, and what.
-const SAYS: [(&str, &str); 4] = [
+const SAYS: [(&str, &str); 5] = [
+    ("fork_during_calls", "a forked child goes on without Terrace"),
     ("fork_during_wipes", "a forked child goes on without Terrace"),
     ("fork_raw", "a forked child goes on without Terrace"),
     ("madvise_fork", "a forked child goes on without Terrace"),
@@ -670,6 +674,7 @@ fn managed_run(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
 
@@ -714,6 +719,61 @@ mod tests {
         for name in named.chain(permitted).chain(larger) {
             assert!(directory().join(format!("{name}.c")).exists(), "{name}");
         }
+    }
+
+    /// What the preloaded library exports in place of the C library's functions, as its sources say.
+    fn hooked() -> BTreeSet<String> {
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let mut names = BTreeSet::new();
+        let sources = fs::read_dir(terrace::root().join("crates/preload/src")).expect("sources");
+        for source in sources {
+            let text = fs::read_to_string(source.expect("an entry").path()).expect("a source");
+            for exported in text.split("#[unsafe(no_mangle)]").skip(1) {
+                let declared = exported.split(['{', ';']).next().unwrap_or_default();
+                let named = declared.split_once(" fn ").map_or("", |(_, name)| name);
+                let name = named.split(|c: char| !is_of_name(c)).next().unwrap_or_default();
+                names.insert(name.to_owned());
+            }
+            // Lists that a macro makes functions of: `name c"name"`, or `name(arguments) c"name"`.
+            for (at, _) in text.match_indices("c\"") {
+                let name = text[at + 2..].split('"').next().unwrap_or_default();
+                let before = text[..at].trim_end();
+                let before = match before.strip_suffix(')') {
+                    Some(inside) => inside.rsplit_once('(').map_or("", |(before, _)| before),
+                    None => before,
+                };
+                if before.strip_suffix(name).is_some_and(|rest| !rest.ends_with(is_of_name)) {
+                    names.insert(name.to_owned());
+                }
+            }
+        }
+        names.remove("");
+        names
+    }
+
+    /// A child is made at any moment of whatever other threads are at.
+    #[test]
+    fn every_call_that_is_hooked_is_made_by_another_thread_during_forks() {
+        let beside = ["fork_during_calls", "fork_during_changes", "fork_during_events"];
+        let text = beside.map(|name| {
+            let source = directory().join(format!("{name}.c"));
+            fs::read_to_string(source).expect("a program")
+        });
+        let is_called = |name: &str| {
+            text.iter().any(|text| {
+                text.match_indices(&format!("{name}(")).any(|(at, _)| {
+                    !text[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+                })
+            })
+        };
+        let hooked = hooked();
+        assert!(hooked.len() > 50 && hooked.contains("setresuid"), "{hooked:?}");
+        // That is what `pthread_atfork` calls, which is a part of each program.
+        let by_name = hooked.iter().map(String::as_str);
+        let by_name =
+            by_name.map(|name| if name == "__register_atfork" { "pthread_atfork" } else { name });
+        let missing: Vec<_> = by_name.filter(|name| !is_called(name)).collect();
+        assert!(missing.is_empty(), "{missing:?} is hooked, and in none of {beside:?}");
     }
 
     fn policies(program: &str, repeat: usize) -> Vec<PolicyName> {

@@ -232,19 +232,21 @@ fn engine_that_sees(
     reclaims: bool,
     samplers: Vec<Box<dyn Sampler>>,
 ) -> Engine<Fake> {
-    let economist = || Economist::new(Mode::Enforce, terrace_live::activate::calibrate());
-    let policy = policy.map(|name| Brain::new(name.build(), economist()));
     let world = Fake { reclaims, ..Fake::default() };
-    let options = Options {
+    Engine::new(world, options(policy, samplers))
+}
+
+fn options(policy: Option<PolicyName>, samplers: Vec<Box<dyn Sampler>>) -> Options {
+    let economist = || Economist::new(Mode::Enforce, terrace_live::activate::calibrate());
+    Options {
         fast: FAST,
-        policy,
+        policy: policy.map(|name| Brain::new(name.build(), economist())),
         samplers,
         ahead: true,
         min_region: Bytes::kib(64),
         observing_cap: 0.5,
         acting_cap: 1.0,
-    };
-    Engine::new(world, options)
+    }
 }
 
 /// Steps, as much later as each step asks for.
@@ -290,6 +292,24 @@ fn as_long_as_everything_fits_nothing_is_done() {
     let stats = engine.stats();
     assert_eq!((stats.reclaimed, stats.put_out, stats.braked), (Bytes::ZERO, 0, 0));
     assert_eq!(engine.world().brakes, 0);
+}
+
+/// What `--min-region` says.
+#[test]
+fn a_policy_puts_nothing_out_of_mappings_that_are_too_small() {
+    for (min_region, puts_out) in [(Bytes::mib(1), true), (Bytes::mib(33), false)] {
+        let world = Fake { reclaims: true, ..Fake::default() };
+        let options = Options { min_region, ..options(Some(PolicyName::Refault), Vec::new()) };
+        let mut engine = Engine::new(world, options);
+        // 32 MiB in one mapping.
+        for part in 0..512u64 {
+            if !engine.world().braked {
+                engine.world().touch(part * 16..(part + 1) * 16);
+            }
+            step(&mut engine, 1);
+        }
+        assert_eq!(engine.stats().put_out > 0, puts_out, "{min_region}");
+    }
 }
 
 /// A hot set that comes back again and again is not what a policy chooses.

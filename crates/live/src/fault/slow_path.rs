@@ -143,11 +143,16 @@ impl Worker<'_> {
     pub(crate) fn serve_unknown(&mut self, address: usize) -> Served {
         let pager = self.pager;
         let mut found = None;
-        proc_maps::for_each_mapping(|m| {
+        let is_told = proc_maps::for_each_mapping(|m| {
             if m.start <= address && address < m.end {
                 found = Some(m);
             }
         });
+        if !is_told {
+            // In another root nobody says how far it goes. To wake its thread would have it fault for
+            // ever; nothing is held of it, so zeros are right.
+            return fill_zeros(pager.uffd(), address);
+        }
         let Some(mapping) = found else {
             // Unmapped meanwhile: let the thread find out.
             let _ = pager.uffd().wake(address, PAGE);

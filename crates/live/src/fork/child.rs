@@ -67,6 +67,10 @@ impl Pager {
             for &(start, end) in self.fork.wiped.lock().iter() {
                 self.discarded(start, end);
             }
+            // Who installed them in the parent is not here.
+            for (start, end) in core::mem::take(&mut *self.fork.guarded.lock()) {
+                self.discarded(start, end);
+            }
         }));
         if caught_up.is_err() {
             self.restore_alone();

@@ -81,6 +81,7 @@ impl Handover {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::space::deferred::Read;
 
     fn handover() -> &'static Handover {
         // SAFETY: mapped just now, never unmapped; zero bytes are a valid value.
@@ -95,7 +96,8 @@ mod tests {
         for event in &events {
             deferred.push(*event);
         }
-        deferred.settle(0, count, count, |_| false, |_, _| None, |_, _| None);
+        let read = Read { sure: count, copied: count, seen: count };
+        deferred.settle(0, read, |_| false, |_, _| None, |_, _| None);
         (deferred, events)
     }
 

@@ -50,6 +50,7 @@
 //! | [`register`] | its memory is registered with a handle of its own |
 //! | [`thaw`] | the end of a freeze |
 //! | [`shared_frames`] | frames that both have until one of them writes |
+//! | [`turns`] | changes that are made between copies |
 
 mod child;
 mod children;
@@ -59,6 +60,7 @@ pub(crate) mod register;
 pub mod reset;
 pub(crate) mod shared_frames;
 pub(crate) mod thaw;
+pub mod turns;
 
 pub use parent::Announced;
 
@@ -105,6 +107,9 @@ pub struct ForkState {
     staging: AtomicI32,
     /// Ranges that a forked child is to find empty (`MADV_WIPEONFORK`).
     pub wiped: SpinLock<Vec<(usize, usize)>>,
+    /// Ranges whose content the kernel has discarded under guards (`MADV_GUARD_INSTALL`), and of which
+    /// our books do not know that yet. They change only between copies.
+    pub guarded: SpinLock<Vec<(usize, usize)>>,
     /// While set, threads that are about to change the address space had better wait: what they
     /// do would have to be remembered until the fork is over.
     pub(crate) gate: AtomicU32,
@@ -114,6 +119,8 @@ pub struct ForkState {
     hold_until: AtomicU64,
     /// Of how many deferred events it is sure that they were carried out before the copy.
     sure: AtomicUsize,
+    /// How many had been read just before the copy was made.
+    copied: AtomicUsize,
     /// Ranges that threads have asked to be managed meanwhile; of more than fit, they wait.
     late: [(AtomicUsize, AtomicUsize); LATE],
     late_count: AtomicUsize,
@@ -141,9 +148,11 @@ impl ForkState {
             filtered: AtomicBool::new(false),
             staging: AtomicI32::new(-1),
             wiped: SpinLock::new(Vec::new()),
+            guarded: SpinLock::new(Vec::new()),
             gate: AtomicU32::new(0),
             hold_until: AtomicU64::new(0),
             sure: AtomicUsize::new(0),
+            copied: AtomicUsize::new(0),
             late: [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; LATE],
             late_count: AtomicUsize::new(0),
             sentinel: AtomicUsize::new(0),

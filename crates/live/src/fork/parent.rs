@@ -12,6 +12,7 @@ use crate::fork::children::{CHILDREN, Child, Children};
 use crate::fork::handover::{CHILD_PLAIN, CHILD_READY, Handover, NOTHING, RELEASED};
 use crate::pager::Pager;
 use crate::pager::freeze::Why;
+use crate::space::deferred::Read;
 use crate::space::page_state::PageState;
 use crate::sys::spin::{backoff, give_way};
 use crate::sys::uffd::{Message, Uffd};
@@ -149,6 +150,12 @@ impl Pager {
         }
     }
 
+    /// In the thread that forks, just before the copy is made: what was unmapped and moved, and has been
+    /// read by now, is so in the child.
+    pub fn copy_is_made(&self) {
+        self.fork.copied.store(self.freeze.deferred.lock().noted(), Release);
+    }
+
     /// In the parent, when `fork` has returned, with a child or without. Waits until the child has
     /// its memory: a parent that goes on at once may end at once, as daemons'
     /// parents do, and what the child touches next would read as zeros.
@@ -188,7 +195,7 @@ impl Pager {
         self.freeze.begin(Why::RawFork);
         self.wait_quiet(worker.id);
         self.read_all_changes(worker);
-        self.settle(UNANNOUNCED, child, 0);
+        self.settle(UNANNOUNCED, child, (0, 0));
         self.fill_child(worker, UNANNOUNCED, child);
         self.freeze.deferred.lock().forget_child(UNANNOUNCED);
         child.uffd.close();
@@ -217,7 +224,7 @@ impl Pager {
                     let uffd = Uffd::from_raw(child);
                     let child =
                         Child { uffd, seen: self.freeze.deferred.lock().noted(), settled: false };
-                    self.settle(UNANNOUNCED, child, 0);
+                    self.settle(UNANNOUNCED, child, (0, 0));
                     self.fill_child(worker, UNANNOUNCED, child);
                     uffd.close();
                     self.stats().counters.forks_unmanaged.fetch_add(1, Relaxed);
@@ -260,8 +267,9 @@ impl Pager {
         }
     }
 
-    /// Finds out which of the deferred events hold for a child: of so many it is sure.
-    fn settle(&self, number: usize, child: Child, sure: usize) {
+    /// Finds out which of the deferred events hold for a child. Of so many it is sure; so many had been
+    /// read when its copy was made.
+    fn settle(&self, number: usize, child: Child, (sure, copied): (usize, usize)) {
         let uffd = child.uffd;
         let first_managed = |start: usize, end: usize| {
             self.regions.iter().find_map(|(_, region)| {
@@ -293,7 +301,8 @@ impl Pager {
         };
         let is_registered = |page: usize| uffd.is_registered(page);
         let mut deferred = self.freeze.deferred.lock();
-        deferred.settle(number, sure, child.seen, is_registered, first_managed, is_discarded);
+        let read = Read { sure, copied, seen: child.seen };
+        deferred.settle(number, read, is_registered, first_managed, is_discarded);
     }
 
     /// A child runs as soon as the message of its birth is read. Whoever reads
@@ -305,9 +314,11 @@ impl Pager {
         drop(self.reading.lock());
     }
 
-    /// Whether a forked child is to find an address empty (`MADV_WIPEONFORK`).
+    /// Whether a forked child is to find an address empty (`MADV_WIPEONFORK`), or guarded.
     pub fn is_wiped(&self, address: usize) -> bool {
-        self.fork.wiped.lock().iter().any(|range| (range.0..range.1).contains(&address))
+        [&self.fork.wiped, &self.fork.guarded]
+            .into_iter()
+            .any(|list| list.lock().iter().any(|range| (range.0..range.1).contains(&address)))
     }
 
     /// Brings in everything that is absent in a child.
@@ -356,7 +367,9 @@ impl Worker<'_> {
         // SAFETY: a pager is never freed, and the page is forgotten when the fork is over.
         unsafe { fork.lives.take(&handover.alive) };
         fork.children.lock().announced = true;
-        fork.sure.store(pager.freeze.deferred.lock().noted(), Release);
+        let noted = pager.freeze.deferred.lock().noted();
+        fork.sure.store(noted, Release);
+        fork.copied.store(noted, Release);
         pager.commands.answer(0);
         inject::at(Point::Fork);
         let mut released = false;
@@ -448,7 +461,9 @@ impl Worker<'_> {
             }
             Command::Discard => {
                 let _reading = pager.reading.lock();
-                pager.freeze.deferred.lock().push(Message::Remove { start: a, end: b });
+                // Its hook let no copy be made when that happened.
+                let discarded = Message::Remove { start: a, end: b };
+                pager.freeze.deferred.lock().push_between_copies(discarded);
                 pager.commands.answer(usize::from(!pager.is_stopped()));
             }
             _ => {}
@@ -478,7 +493,8 @@ impl Worker<'_> {
         let children = pager.fork.children.lock().handles;
         for (number, child) in children.into_iter().enumerate() {
             if let Some(child) = child.filter(|child| !child.settled) {
-                pager.settle(number, child, pager.fork.sure.load(Acquire));
+                let read = (pager.fork.sure.load(Acquire), pager.fork.copied.load(Acquire));
+                pager.settle(number, child, read);
                 if let Some(child) = &mut pager.fork.children.lock().handles[number] {
                     child.settled = true;
                 }

@@ -65,11 +65,14 @@ fn forget_unmapped(pager: &Pager) {
 /// had mapped it, and had not come to say so.
 fn mapped_unknown(pager: &Pager) -> Vec<(usize, usize)> {
     let mut mapped = Vec::new();
-    proc_maps::for_each_mapping(|m| {
+    let is_told = proc_maps::for_each_mapping(|m| {
         if regions::in_window(m.start) && m.is_manageable() {
             mapped.push((m.start, m.end));
         }
     });
+    if !is_told {
+        pager.window_is_not_known();
+    }
     let mut unknown: Vec<(usize, usize)> = Vec::new();
     for (start, end) in mapped {
         let mut at = start;

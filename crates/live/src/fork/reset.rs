@@ -41,11 +41,8 @@ const RESET: &[(&str, &str, &str)] = &[
     ("decide/event_ring.rs", "DECISIONS", "it is the parent's: `forked`"),
     ("decide/event_ring.rs", "RING", "it is the parent's: `forked`"),
     ("workers/early_handles.rs", "HELD", "they are of the parent's memory: `forget`"),
-    (
-        "space/reservations.rs",
-        "NOTED",
-        "lock; half changed, a range is lost, and managed as a whole",
-    ),
+    ("space/reservations.rs", "CHANGING", "held by the thread that forks, which gives it back"),
+    ("space/reservations.rs", "NOTED", "lock; nothing changes it while somebody forks"),
 ];
 
 /// Statics that a child keeps as they are, and why that is right.
@@ -117,6 +114,7 @@ const RESET_FIELDS: &[(&str, &str)] = &[
     ("fork.late_count", "what was asked for is managed: `manage_late`"),
     ("fork.staging", "a handle of its own: `open_handles`"),
     ("fork.turn", "taken by the thread that forked"),
+    ("fork.guarded", "lock; nothing changes it while somebody forks; then they are discarded"),
     ("fork.wiped", "lock; nothing changes it while somebody forks"),
     ("freeze.brought_in", "lock; what it noted is in the parent"),
     ("freeze.deferred", "lock; events that hold for the child are carried out"),
@@ -150,6 +148,7 @@ const UNCHANGED_FIELDS: &[(&str, &str)] = &[
     ("evict.staging", "the child has the same frames"),
     ("evict.wants_samples", "set once"),
     ("fault.streams", "hints; numbers changed in one step"),
+    ("fork.copied", "set anew by each fork"),
     ("fork.done", "set anew by each fork"),
     ("fork.ended", "set anew by each fork"),
     ("fork.filtered", "set anew by each fork"),
@@ -323,6 +322,16 @@ mod tests {
         let set: BTreeSet<_> = all.iter().cloned().collect();
         assert_eq!(set.len(), all.len(), "one of them is in both lists");
         assert_eq!(statics_of("preload"), set);
+    }
+
+    /// Nobody would run them, for the same reason: what can be tested apart is in this crate.
+    #[test]
+    fn the_preloaded_library_has_no_tests_of_its_own() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/src");
+        for path in sources(&root) {
+            let text = fs::read_to_string(&path).expect("a source");
+            assert!(!text.contains("#[test]"), "{}", path.display());
+        }
     }
 
     /// What else runs in the program's process has none that change.

@@ -15,9 +15,11 @@ struct Entry {
     event: Message,
     /// By bit: it came after this child's copy was made.
     lacks: u8,
+    /// Whether no copy was being made when it happened: the hook that told of it has seen to that.
+    between_copies: bool,
 }
 
-const EMPTY: Entry = Entry { event: NOTHING, lacks: 0 };
+const EMPTY: Entry = Entry { event: NOTHING, lacks: 0, between_copies: false };
 
 /// Address-space events in the order in which they were read.
 pub(crate) struct Deferred {
@@ -30,6 +32,18 @@ pub(crate) struct Deferred {
     /// Children of which it is settled which events hold for them: what is read from then on
     /// does not.
     settled: u8,
+}
+
+/// How many events had been read, at three moments of a fork.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read {
+    /// When it was announced: all of these hold for its child.
+    pub(crate) sure: usize,
+    /// Just before the copy was made: so do those of what was unmapped and moved, unless its mappings
+    /// say otherwise. The kernel tells of that when it is done.
+    pub(crate) copied: usize,
+    /// When the message of it was read.
+    pub(crate) seen: usize,
 }
 
 /// Whether something is so; `None` where it cannot be told.
@@ -58,7 +72,15 @@ impl Deferred {
     }
     /// Notes an event.
     pub(crate) fn push(&mut self, event: Message) {
-        let entry = Entry { event, lacks: self.settled };
+        self.note(event, false);
+    }
+    /// Notes an event that a hook tells of, which let no copy be made when it happened. So it holds for
+    /// the children whose messages come later, whatever their pages look like.
+    pub(crate) fn push_between_copies(&mut self, event: Message) {
+        self.note(event, true);
+    }
+    fn note(&mut self, event: Message, between_copies: bool) {
+        let entry = Entry { event, lacks: self.settled, between_copies };
         match self.events.get_mut(self.count) {
             Some(place) => *place = entry,
             None => self.events.push(entry),
@@ -169,9 +191,9 @@ impl Deferred {
     }
 
     /// Finds out which events hold for a child, that is, changed the address space before its copy
-    /// was made. Of the first `sure` it is known that they do: they were read before its parent
-    /// began to fork. That an event was read before the child's message, of which there were
-    /// `seen`, or after it says nothing certain: the kernel tells of what has happened when the lock
+    /// was made. Of those that were read before its parent began to fork it is known that they do, and
+    /// of most that were read before the copy ([`Read`]). That another was read before the child's
+    /// message, or after it, says nothing certain: the kernel tells of what has happened when the lock
     /// on the address space is free again, and so in another order. What is certain is what
     /// the child has: `is_registered` says whether an address of it is. `was_managed` says
     /// whether the books have a page; `is_discarded` finds out, of a range of which an event
@@ -182,8 +204,7 @@ impl Deferred {
     pub(crate) fn settle(
         &mut self,
         child: usize,
-        sure: usize,
-        seen: usize,
+        read: Read,
         is_registered: impl Fn(usize) -> bool,
         first_managed: impl Fn(usize, usize) -> Option<usize>,
         is_discarded: impl Fn(usize, usize) -> Known,
@@ -193,8 +214,8 @@ impl Deferred {
         for i in 0..self.count {
             self.events[i].lacks &= !bit;
         }
-        for i in (sure..self.count).rev() {
-            let by_order = i < seen;
+        for i in (read.sure..self.count).rev() {
+            let by_order = i < read.seen;
             // What the child had at an address just after event `i`, undoing what came later.
             let had = |address: usize| -> Known {
                 for entry in &self.events[i + 1..self.count] {
@@ -223,6 +244,7 @@ impl Deferred {
                 })
             };
             let holds = match self.events[i].event {
+                _ if self.events[i].between_copies => by_order,
                 Message::Remap { from, to, len } => match (had(to), had(from)) {
                     (Some(false), _) => false,
                     (_, Some(false)) => true,
@@ -231,6 +253,7 @@ impl Deferred {
                     {
                         true
                     }
+                    _ if i < read.copied => true,
                     // The kernel tells of what was left behind, too, unless it stays mapped.
                     _ => self.left_behind(i, from, len, bit).unwrap_or(by_order),
                 },
@@ -239,6 +262,7 @@ impl Deferred {
                         first_managed(start, end).or_else(|| arrived(start).then_some(start));
                     match page.and_then(had) {
                         Some(is_there) => !is_there,
+                        None if i < read.copied => true,
                         None => self.made_room(i, start..end, bit).unwrap_or(by_order),
                     }
                 }
@@ -374,6 +398,11 @@ mod tests {
         assert_eq!(deferred.destination(0x3000), Some(0x8000));
     }
 
+    /// All of them came after the copy, as far as is known; so many before the child's message.
+    fn late(seen: usize) -> Read {
+        Read { sure: 0, copied: 0, seen }
+    }
+
     /// Where a child has content that its parent's books have at 0x1000, of which moves were under
     /// way: by what it has, whatever was read when.
     #[test]
@@ -395,7 +424,7 @@ mod tests {
                     for &event in events {
                         deferred.push(event);
                     }
-                    deferred.settle(3, 0, seen, |page| within(at, page), books, |_, _| None);
+                    deferred.settle(3, late(seen), |page| within(at, page), books, |_, _| None);
                     let place = (events.len(), seen, at);
                     assert_eq!(
                         deferred.origin_in(Some(3), at + 0x1000),
@@ -411,13 +440,34 @@ mod tests {
         }
     }
 
+    /// With `MREMAP_DONTUNMAP` a child has both places, and what they look like says nothing.
+    #[test]
+    fn what_was_moved_and_read_before_the_copy_has_moved_in_the_child() {
+        let (a, b, len) = (0x10_0000, 0x20_0000, 0x4000);
+        let books = |start: usize, end: usize| (start < a + len && a < end).then_some(start.max(a));
+        let both = |page: usize| page.wrapping_sub(a) < len || page.wrapping_sub(b) < len;
+        let mut deferred = Deferred::new();
+        deferred.push(Message::Remap { from: a, to: b, len });
+        deferred.push(Message::Unmap { start: a, end: a + len });
+        deferred.push(Message::Remap { from: b, to: a, len });
+        let read = Read { sure: 0, copied: deferred.noted(), seen: deferred.noted() + 1 };
+        // What its parent unmaps later the child still has.
+        deferred.push(Message::Unmap { start: b, end: b + len });
+
+        deferred.settle(1, read, both, books, |_, _| None);
+
+        assert_eq!(deferred.origin_in(Some(1), a), Some(a), "forth and back");
+        assert_eq!(deferred.origin_in(Some(1), b), None, "left behind");
+        assert_eq!(deferred.destination_in(Some(1), a), Some(a));
+    }
+
     #[test]
     fn what_a_child_still_has_was_not_unmapped_before_its_copy() {
         let (start, end) = (0x10_0000, 0x10_4000);
         for (has, seen) in [(true, 0), (true, 1), (false, 0), (false, 1)] {
             let mut deferred = Deferred::new();
             deferred.push(Message::Unmap { start, end });
-            deferred.settle(0, 0, seen, |_| has, |start, _| Some(start), |_, _| None);
+            deferred.settle(0, late(seen), |_| has, |start, _| Some(start), |_, _| None);
             assert_eq!(deferred.origin_in(Some(0), start), has.then_some(start));
         }
     }
@@ -433,8 +483,20 @@ mod tests {
         ] {
             let mut deferred = Deferred::new();
             deferred.push(Message::Remove { start, end });
-            deferred.settle(0, 0, seen, |_| true, |start, _| Some(start), |_, _| discarded);
+            deferred.settle(0, late(seen), |_| true, |start, _| Some(start), |_, _| discarded);
             assert_eq!(deferred.origin_in(Some(0), start), content.then_some(start));
+        }
+    }
+
+    /// Guards look like pages that are there.
+    #[test]
+    fn what_was_discarded_between_copies_is_gone_whatever_its_pages_look_like() {
+        let (start, end) = (0x10_0000, 0x10_4000);
+        for seen in [0, 1] {
+            let mut deferred = Deferred::new();
+            deferred.push_between_copies(Message::Remove { start, end });
+            deferred.settle(0, late(seen), |_| true, |start, _| Some(start), |_, _| Some(false));
+            assert_eq!(deferred.origin_in(Some(0), start), (seen == 0).then_some(start));
         }
     }
 }

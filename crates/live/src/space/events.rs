@@ -278,7 +278,8 @@ impl Pager {
     /// Makes a region of a mapped range of which no page belongs to one, or says why it cannot
     /// be. With the lock for reading.
     pub fn enter_region(&self, start: usize, end: usize) -> Result<(), Unmanaged> {
-        let pages = ((end - start) / PAGE) as u32;
+        let pages = (end - start) / PAGE;
+        let pages = u32::try_from(pages).map_err(|_| Unmanaged::NoMemory)?;
         let id = self.insert_region(start, pages)?;
         self.note(Note::Alloc(Self::region_of(id, pages), start));
         self.newly_mapped(pages);
@@ -458,6 +459,15 @@ mod tests {
         let in_first = [2, 3, 4, 5].map(|page| place(pager, page).id == place(pager, 0).id);
         assert_eq!(in_first, [true, false, false, true]);
         assert_eq!((mapped(), place(pager, 0).region.mapped()), (all, 6));
+    }
+
+    /// Of 16 TiB, the number of pages was taken for none.
+    #[test]
+    fn a_range_of_more_pages_than_can_be_numbered_is_no_region() {
+        let pager = pager(1);
+        let start = 0x3000_0000_0000;
+        assert_eq!(pager.enter_region(start, start + (16 << 40)), Err(Unmanaged::NoMemory));
+        assert!(pager.regions.find(start).is_none());
     }
 
     #[test]

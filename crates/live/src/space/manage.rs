@@ -1,6 +1,8 @@
 //! Beginning to manage a range of memory that is mapped.
 
 use crate::fork::thaw::adopt;
+use crate::pager::Pager;
+use crate::space::regions::{WINDOW, WINDOW_LEN};
 use crate::space::unmanaged::Unmanaged;
 use crate::space::{proc_maps, reservations};
 use crate::sys::{PAGE, limits};
@@ -8,6 +10,14 @@ use crate::workers::worker::Worker;
 
 /// Address space that is left to the program and to our books when more of its memory is managed.
 const LEAST_SPACE_LEFT: u64 = 16 << 20;
+
+impl Pager {
+    /// The kernel does not say what is mapped (in another root, say): what the program has in the
+    /// window by now may be on plain memory. The statistics say so.
+    pub(crate) fn window_is_not_known(&self) {
+        self.stats().unmanaged.enter(Unmanaged::NotNoted, WINDOW, WINDOW + WINDOW_LEN);
+    }
+}
 
 impl Worker<'_> {
     /// Begins to manage a range that is mapped; of a reservation that is too large to be managed

@@ -3,6 +3,7 @@
 //! | file | concept |
 //! |---|---|
 //! | [`deferred`] | changes that cannot be carried out yet |
+//! | [`dormant`] | how much a program has mapped while nothing is managed |
 //! | [`events`] | unmapped, moved, discarded |
 //! | [`manage`] | beginning to manage a range |
 //! | [`page_state`] | one word a page |
@@ -13,6 +14,7 @@
 //! | [`unmanaged`] | what is not managed, and why |
 
 pub(crate) mod deferred;
+pub mod dormant;
 pub(crate) mod events;
 pub(crate) mod manage;
 pub mod page_state;

@@ -17,6 +17,9 @@ pub const LARGE: usize = 64 << 30;
 pub const PART: usize = 1 << 30;
 
 static NOTED: SpinLock<Ranges> = SpinLock::new(Ranges::new());
+/// Held by a thread of the program's that changes them, and by one that forks: the copy is made between
+/// changes. Terrace's own threads only look, and so need not wait for who forks.
+static CHANGING: SpinLock<()> = SpinLock::new(());
 /// How many there are, for those who only want to know whether there are any.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -27,19 +30,23 @@ fn noted<T>(work: impl FnOnce(&mut Ranges) -> T) -> T {
     result
 }
 
+fn changed<T>(change: impl FnOnce(&mut Ranges) -> T) -> T {
+    let _changing = CHANGING.lock();
+    noted(change)
+}
+
 /// Notes a range; false if there are too many. To be called with signals blocked, like all that
 /// follows.
 #[must_use]
 pub fn note(start: usize, end: usize) -> bool {
-    noted(|ranges| ranges.add(start, end))
+    changed(|ranges| ranges.add(start, end))
 }
 
-/// A range is no longer what it was.
-pub fn forget(start: usize, end: usize) {
-    if any() {
-        // One that has more than a thousand holes is managed without the least of what is left.
-        noted(|ranges| ranges.remove(start, end));
-    }
+/// A range is no longer what it was. Of a reservation with more than a thousand holes, returns a part
+/// beside it that can be noted no longer.
+#[must_use]
+pub fn forget(start: usize, end: usize) -> Option<(usize, usize)> {
+    if any() { changed(|ranges| ranges.remove(start, end)) } else { None }
 }
 
 /// Whether there are any.
@@ -79,19 +86,36 @@ pub fn until(address: usize, end: usize) -> usize {
     })
 }
 
+/// Takes them for the thread that forks: no other changes them while the copy is made.
+pub fn hold() {
+    core::mem::forget(CHANGING.lock());
+}
+
+/// Gives them back, in whichever process.
+///
+/// # Safety
+/// Once after [`hold`], in the same thread.
+pub unsafe fn let_go() {
+    // SAFETY: the caller's.
+    unsafe { CHANGING.force_unlock() };
+}
+
 /// In a forked child, which has one thread: another of the parent's may have had the lock.
 ///
 /// # Safety
 /// Only the calling thread may exist.
 pub unsafe fn after_fork() {
-    // SAFETY: the caller's; at worst a range that was just changing is lost.
+    // SAFETY: the caller's; whoever had it while the copy was made was looking.
     unsafe { NOTED.force_unlock() };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::space::ranges::MOST;
+    use crate::sys::PAGE;
 
+    /// All of it in one test: the list is the process's.
     #[test]
     fn an_address_has_the_part_that_it_lies_in() {
         let (start, end) = (5 * PART + 4096, 9 * PART);
@@ -104,7 +128,17 @@ mod tests {
         assert_eq!(until(start, end + 9), end);
         assert_eq!(until(end, end + 9), end + 9);
         assert!(overlap(start - 4096, start + 1) && !overlap(end, end + PART));
-        forget(start, end);
+        assert_eq!(forget(start, end), None);
         assert_eq!((part_of(7 * PART), COUNT.load(Relaxed)), (None, 0));
+
+        // One hole more than can be noted: somebody else has to see to what lies before it.
+        let hole = |i: usize| (5 * PART + 3 * i * PAGE, 5 * PART + (3 * i + 1) * PAGE);
+        assert!(note(5 * PART, end));
+        assert!((1..MOST).all(|i| forget(hole(i).0, hole(i).1).is_none()));
+        let (start, end_of_hole) = hole(MOST);
+        let before = (hole(MOST - 1).1, start);
+        assert_eq!(forget(start, end_of_hole), Some(before));
+        assert!(!overlap(before.0, before.1) && overlap(end_of_hole, end));
+        assert_eq!((forget(5 * PART, end), COUNT.load(Relaxed)), (None, 0));
     }
 }

@@ -22,11 +22,16 @@ pub enum Unmanaged {
     Refused = 3,
     /// The program is on plain memory.
     GivenUp = 4,
+    /// It was to be managed once there is a pager, and there were more parts than can be noted until
+    /// then ([`crate::space::ranges::MOST`]). Or it may have been mapped before the pager began, and
+    /// the kernel did not say so.
+    NotNoted = 5,
 }
 
 impl Unmanaged {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::TableFull, Self::NoMemory, Self::Refused, Self::GivenUp];
+    pub const ALL: [Self; 5] =
+        [Self::TableFull, Self::NoMemory, Self::Refused, Self::GivenUp, Self::NotNoted];
 
     /// By its number; `None` of a number that is no cause's.
     pub fn from_number(number: u32) -> Option<Self> {
@@ -106,7 +111,7 @@ impl Ledger {
     }
 
     /// Lists what the process has that this one was forked from.
-    pub(crate) fn inherit(&self, parent: &Self) {
+    pub fn inherit(&self, parent: &Self) {
         for (to, from) in self.lines.iter().zip(&parent.lines) {
             to.start.store(from.start.load(Relaxed), Relaxed);
             to.end.store(from.end.load(Relaxed), Relaxed);

@@ -309,7 +309,7 @@ fn begin_managing(worker: &mut Worker<'_>, start: &Start) -> Result<(), i32> {
             pager.fork.watch(pager)?;
             let mut heap_end = 0;
             let mut ranges = Vec::new();
-            proc_maps::for_each_mapping(|m| {
+            let is_told = proc_maps::for_each_mapping(|m| {
                 let ours = crate::space::regions::in_window(m.start);
                 if ours && m.is_manageable() || heap && m.heap && m.is_ordinary() {
                     ranges.push((m.start, m.end));
@@ -318,6 +318,9 @@ fn begin_managing(worker: &mut Worker<'_>, start: &Start) -> Result<(), i32> {
                     }
                 }
             });
+            if !is_told {
+                pager.window_is_not_known();
+            }
             pager.regions.heap_end.store(heap_end, Release);
             for (start, end) in ranges {
                 // What cannot be managed is told of by the statistics.
