@@ -282,7 +282,7 @@ impl Deferred {
     /// it did not.
     fn made_room(&self, i: usize, range: core::ops::Range<usize>, bit: u8) -> Known {
         match self.events[..self.count].get(i + 1)? {
-            Entry { event: Message::Remap { to, .. }, lacks } if range.contains(to) => {
+            Entry { event: Message::Remap { to, .. }, lacks, .. } if range.contains(to) => {
                 Some(lacks & bit == 0)
             }
             _ => None,
