@@ -55,6 +55,9 @@ const NEGATIVE: &str = "fio asks whether the file is there before it makes it: t
                         which no tracepoint tells the file, allocates the name's dentry";
 const METADATA: &str = "Linux also writes inodes and bitmaps, each in a bio of its own; ours has \
                         the journal's instead, which the file system here does not have";
+const SYNCED: &str = "RocksDB syncs each file: of 345 bios that were no discards, 152 wrote inodes and \
+                      bitmaps and 100 only emptied the disk's cache (block_bio_queue, 2026-11-28); \
+                      ours are those of the files' pages";
 const EXTENTS: &str = "ours are those of ext4 with a journal and blocks of 1 KiB \
                        (linux-6.18-ext4-journal.toml); blocks of 4 KiB without one take fewer";
 
@@ -111,7 +114,7 @@ const JOBS: [Job; 3] = [
             "--num=1000",
             "--readwritepercent=50",
         ],
-        known: &[],
+        known: &[("bios", 0.0095, SYNCED)],
     },
 ];
 
