@@ -26,6 +26,8 @@ use terrace_core::Xorshift;
 const PAGE: usize = 4096;
 /// What a file of B takes, as a part of the group: 4 MiB of 256.
 const FILES: usize = 64;
+/// The group for which the reads of a mix are given, in bytes.
+const GROUP: usize = 256 << 20;
 
 fn main() {
     let words: Vec<String> = std::env::args().collect();
@@ -169,7 +171,7 @@ const POLICIES: [(&str, bool); 6] = [
     ("drop-on-close of all, A opens each time", false),
     ("ours, A opens each time", true),
 ];
-/// Reads of A a cycle, and whether B only scans.
+/// Reads of A a cycle in a group of [`GROUP`], and whether B only scans.
 const MIXES: [(&str, usize, bool); 3] =
     [("300 mixed", 300, false), ("300 scan", 300, true), ("1250 mixed", 1250, false)];
 
@@ -222,6 +224,8 @@ fn cell(directory: &Path, group: &Path, policy: &str, mix: &str) {
     // As 300 MiB are to 512 MiB, with files in turn that fill three quarters.
     let size = (limit / FILES).next_multiple_of(PAGE);
     let hot = limit * 6 / 10 / size * size;
+    // A smaller group has a smaller A. As often as before, a page of it is read again.
+    let reads = (reads * limit / GROUP).max(1);
     let scanned = limit * 3 / 4 / size;
     fs::write(group.join("cgroup.procs"), "0").expect("joined");
     let direct = policy.starts_with("O_DIRECT");

@@ -12,6 +12,8 @@ use terrace_kernel::store::Backed;
 use crate::run::{End, RunLevel, most_allowed};
 
 /// What a run had, did and cost.
+///
+/// As many fields as there are figures: it is what `--json` prints, flat for who reads it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelReport {
     /// The program with its arguments.

@@ -83,6 +83,8 @@ const DESCRIPTORS: u64 = 16;
 const LATE: usize = 256;
 
 /// What the parent's and the child's threads need to know of a fork.
+///
+/// Many fields, since all of it is one static that a child resets in one place (`fork::reset`).
 pub struct ForkState {
     /// The page of the fork under way.
     handover: AtomicPtr<Handover>,
