@@ -30,7 +30,8 @@ trap 'rm -rf "$work"' EXIT
 root=$work/root
 mkdir -p "$root"/{bin,modules,proc,sys,dev,tmp}
 cp "$busybox" "$root/bin/busybox"
-cp "$terrace" "$root/bin/terrace"
+# Without what debuggers want: 100 MB of the guest's memory, which in its smallest machine are a fifth.
+strip -o "$root/bin/terrace" "$terrace"
 cc -O2 -Wall -static -o "$root/bin/hotset" "$here/hotset.c"
 cc -O2 -Wall -static -o "$root/bin/hog" "$here/hog.c"
 cc -O2 -Wall -static -o "$root/bin/pinned" "$here/pinned.c"
@@ -38,7 +39,7 @@ cc -O2 -Wall -static -o "$root/bin/pinned" "$here/pinned.c"
 cc -O2 -Wall -o "$root/bin/hotset-managed" "$here/hotset.c"
 # For `terrace run`: the library, and programs of the hazard suite, which need a loader.
 preload=$(dirname "$terrace")/libterrace_preload.so
-if [ -e "$preload" ]; then cp "$preload" "$root/bin/"; fi
+if [ -e "$preload" ]; then strip -o "$root/bin/libterrace_preload.so" "$preload"; fi
 # For tests that measure, which want a release build.
 if [ -e "$(dirname "$terrace")/examples/kloc_bench" ]; then
     cp "$(dirname "$terrace")/examples/kloc_bench" "$root/bin/"
