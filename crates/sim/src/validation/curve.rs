@@ -17,7 +17,8 @@ use crate::workload::SimRng;
 use crate::workload::updates::below;
 
 /// The most that a request of the model may take, in turns of a queue of events. Our own bound:
-/// twice what was measured (12.4 to 17.6 beside a build, Intel Xeon at 2.1 GHz, 2026-11-28).
+/// half more than the most that was measured (12.4 to 17.6 beside builds, Intel Xeon at 2.1 GHz,
+/// 2026-11-28).
 const TURNS_A_REQUEST: f64 = 26.0;
 
 /// Events that wait in the queue: as many as a memory channel with its requests, banks and buses
