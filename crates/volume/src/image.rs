@@ -15,6 +15,7 @@ use crate::error::{PART, Result, VolumeError};
 use crate::pm::file::Grouped;
 use crate::pm::mapped::Mapped;
 use crate::pm::stores::WriteBack;
+use crate::pm::view::View;
 use crate::pm::{Cpu, Durability, Pm};
 use crate::superblock::Superblock;
 
@@ -84,6 +85,9 @@ impl Pm for Medium {
     #[inline]
     fn has_fence_all(&self) -> bool {
         each!(self, medium => medium.has_fence_all())
+    }
+    fn view(&self, volume: &Superblock) -> Option<View> {
+        each!(self, medium => medium.view(volume))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::free::Free;
 use crate::group::Group;
 use crate::lane::Lane;
 use crate::maintain::heal;
+use crate::pm::view::View;
 use crate::pm::{Cpu, Fault, Pm};
 use crate::superblock::{HELD, SectorSize, Superblock};
 
@@ -56,6 +57,8 @@ pub struct Volume<P: Pm> {
     pub(crate) batch: usize,
     free: Mutex<Free>,
     pub(crate) group: Option<Group>,
+    /// The shorter way to sectors that a block holds, if all of them can be read so.
+    view: Option<View>,
 }
 
 impl<P: Pm> Volume<P> {
@@ -95,8 +98,11 @@ impl<P: Pm> Volume<P> {
         }
         let batch = (superblock.spare() / lanes).min(HELD) / 2;
         let damage = scan.damage.iter();
-        let unreadable = damage.flat_map(|one| one.sectors().map(move |lba| (lba, *one))).collect();
+        let unreadable: BTreeMap<_, _> =
+            damage.flat_map(|one| one.sectors().map(move |lba| (lba, *one))).collect();
+        let is_direct = kept.is_none() && unreadable.is_empty();
         Ok(Self {
+            view: is_direct.then(|| pm.view(&superblock)).flatten(),
             superblock,
             read_only: how.read_only,
             usage: scan.usage,
@@ -282,10 +288,21 @@ impl<P: Pm> Volume<P> {
     /// Reads whole sectors. Each is as one write left it; a range is not read at one moment.
     ///
     /// Of small sectors in any order, a processor can begin to fetch the next while it waits for
-    /// this one only if few instructions are between, some two hundred. So the size of a sector is
-    /// a constant below, and what is the same for all sectors is looked at once.
+    /// this one only if few instructions are between, some two hundred. So a [`View`] has what a
+    /// sector in a block takes and no more.
     #[inline]
     pub fn read(&self, lba: u64, bytes: &mut [u8]) -> Result {
+        if let Some(view) = &self.view
+            && view.read(lba, bytes)
+        {
+            return Ok(());
+        }
+        self.read_any(lba, bytes)
+    }
+
+    /// Reads whatever is asked for, wherever it is.
+    #[inline(never)]
+    fn read_any(&self, lba: u64, bytes: &mut [u8]) -> Result {
         match self.superblock.sector {
             SectorSize::B512 => self.read_sectors::<512>(lba, bytes),
             SectorSize::B4096 => self.read_sectors::<4096>(lba, bytes),

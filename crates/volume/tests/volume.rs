@@ -200,6 +200,50 @@ fn what_was_written_to_a_file_is_there_after_it_is_opened_again() {
     }
 }
 
+/// One sector of mapped memory is read by a shorter way than several, and a damaged map by neither.
+#[test]
+fn sectors_of_mapped_memory_are_the_same_read_one_by_one_and_in_a_row() {
+    let directory = files();
+    let wish = Some(Durability::ProcessCrashOnly);
+    for sector in [SectorSize::B512, SectorSize::B4096] {
+        let size = sector.bytes() as usize;
+        let path = directory.path().join(size.to_string());
+        let image = Image::create(&path, Some(Bytes::mib(1)), false, wish).unwrap();
+        create(&image.medium, &plan(1 << 20, sector), false).unwrap();
+        let volume = Volume::mount(image.medium, Mount::default()).unwrap();
+        let mut lane = volume.lane().unwrap();
+        for lba in (0..30).filter(|lba| lba % 4 != 3) {
+            lane.write(lba, &vec![lba as u8 + 1; size], false).unwrap();
+        }
+        lane.flush().unwrap();
+        drop(lane);
+        let mut row = vec![0xee; 30 * size];
+        volume.read(0, &mut row).unwrap();
+        for (lba, expected) in (0..30).zip(row.chunks(size)) {
+            let mut one = vec![0xee; size];
+            volume.read(lba, &mut one).unwrap();
+            assert!(one == expected, "sector {lba}");
+            let byte = if lba % 4 == 3 { 0 } else { lba as u8 + 1 };
+            assert!(one.iter().all(|found| *found == byte), "sector {lba}");
+        }
+        let end = volume.sectors();
+        assert!(matches!(
+            volume.read(end, &mut vec![0; size]),
+            Err(VolumeError::OutOfRange { .. })
+        ));
+
+        let (first, other) = (volume.superblock().entry_at(0), volume.superblock().entry_at(5));
+        let medium = volume.into_medium();
+        medium.write(Cpu(0), other, &medium.load(first).to_le_bytes()).unwrap();
+        medium.fence(Cpu(0)).unwrap();
+        let volume = Volume::mount(medium, Mount { read_only: true, lanes: None }).unwrap();
+        for lba in [0, 5] {
+            assert!(volume.read(lba, &mut vec![0; size]).is_err(), "sector {lba} shares its block");
+        }
+        assert!(volume.read(1, &mut vec![0; size]).is_ok());
+    }
+}
+
 #[test]
 fn a_second_user_of_an_image_is_refused() {
     let directory = files();

@@ -2,6 +2,7 @@
 //! kernel's pages of a file, which survive the process and not the power.
 
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
@@ -9,14 +10,49 @@ use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::stores::{self, WriteBack};
+use super::view::View;
 use super::{Cpu, Pm};
 use crate::error::{Result, VolumeError};
+use crate::superblock::Superblock;
 
-/// A mapping of a whole image, for as long as it lives.
+/// The mapping itself, for as long as somebody reads or writes there.
 #[derive(Debug)]
-pub struct Mapped {
+pub(super) struct Mapping {
     base: *mut u8,
     length: usize,
+}
+
+impl Mapping {
+    /// Where it begins.
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Its bytes.
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and nobody has it any more. Failure leaves it mapped.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length) };
+    }
+}
+
+// SAFETY: it belongs to no thread, and by itself gives no access.
+unsafe impl Send for Mapping {}
+// SAFETY: the same.
+unsafe impl Sync for Mapping {}
+
+/// A mapping of a whole image.
+#[derive(Debug)]
+pub struct Mapped {
+    /// Those of the mapping, one step nearer.
+    base: *mut u8,
+    length: usize,
+    mapping: Arc<Mapping>,
     /// `None` where write-back has no effect on what survives.
     write_back: Option<WriteBack>,
     fence_all: bool,
@@ -64,7 +100,9 @@ impl Mapped {
         // Where power failures do not matter there is nothing to fence.
         let fence_all =
             write_back.is_none() || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
-        Self { base, length: length as usize, write_back, fence_all, writable, behind: None }
+        let length = length as usize;
+        let mapping = Arc::new(Mapping { base, length });
+        Self { base, length, mapping, write_back, fence_all, writable, behind: None }
     }
 
     /// Keeps another file open for as long: the one behind a loop device, which is locked.
@@ -111,13 +149,6 @@ fn map(
     let base =
         unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, flags, file, 0) };
     base.map(<*mut _>::cast)
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: it is ours, and nobody borrows it any more. Failure leaves it mapped.
-        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length) };
-    }
 }
 
 impl Pm for Mapped {
@@ -220,5 +251,9 @@ impl Pm for Mapped {
 
     fn has_fence_all(&self) -> bool {
         self.fence_all
+    }
+
+    fn view(&self, volume: &Superblock) -> Option<View> {
+        View::of(&self.mapping, volume)
     }
 }

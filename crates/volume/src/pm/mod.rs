@@ -6,16 +6,20 @@
 //! | [`mapped`] | memory that is mapped: DAX, or a file whose pages the kernel keeps |
 //! | [`mod@file`] | a file that is written with system calls and committed in groups |
 //! | [`simulated`] | a memory that loses power |
+//! | [`view`] | where a mapped volume's entries and blocks lie, for reads of one sector |
 
 pub mod file;
 pub mod mapped;
 pub mod simulated;
 pub mod stores;
+pub mod view;
 
 use core::fmt;
 use core::str::FromStr;
 
 use crate::error::Result;
+use crate::superblock::Superblock;
+use view::View;
 
 /// What survives what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +143,11 @@ pub trait Pm: Send + Sync {
     /// Whether [`Pm::fence_all`] can be had. Without it, each write fences twice.
     fn has_fence_all(&self) -> bool {
         true
+    }
+
+    /// A shorter way to read a volume's sectors, where the medium has one.
+    fn view(&self, _volume: &Superblock) -> Option<View> {
+        None
     }
 
     /// Whether to make a mistake on purpose. Real media make none, at no cost.

@@ -35,7 +35,9 @@ impl WriteBack {
     }
 }
 
-pub(super) use arch::{copy_in, copy_out, fence, prefetch, prefetch_changed, write_back};
+pub(super) use arch::{
+    copy_in, copy_out, copy_out_wide, fence, is_wide, prefetch, prefetch_changed, write_back,
+};
 
 #[cfg(target_arch = "x86_64")]
 mod arch {
@@ -115,6 +117,59 @@ mod arch {
         }
     }
 
+    /// Whether this processor has what [`copy_out_wide`] takes.
+    pub(in crate::pm) fn is_wide() -> bool {
+        std::arch::is_x86_feature_detected!("avx")
+    }
+
+    /// Copies bytes that may be changing, 256 at a time.
+    ///
+    /// # Safety
+    /// `from` is readable for the length of `to`, which is a multiple of 256 and not 0; the processor
+    /// [`is_wide`].
+    #[inline]
+    pub(in crate::pm) unsafe fn copy_out_wide(from: *const u8, to: &mut [u8]) {
+        let target = to.as_mut_ptr();
+        // SAFETY: the caller's; each step stays inside. The compiler does not look into the
+        // instructions that touch `from`.
+        unsafe {
+            let end = target.add(to.len());
+            asm!(
+                "2:",
+                "vmovups ymm0, [{s}]",
+                "vmovups ymm1, [{s} + 32]",
+                "vmovups ymm2, [{s} + 64]",
+                "vmovups ymm3, [{s} + 96]",
+                "vmovups ymm4, [{s} + 128]",
+                "vmovups ymm5, [{s} + 160]",
+                "vmovups ymm6, [{s} + 192]",
+                "vmovups ymm7, [{s} + 224]",
+                "vmovups [{t}], ymm0",
+                "vmovups [{t} + 32], ymm1",
+                "vmovups [{t} + 64], ymm2",
+                "vmovups [{t} + 96], ymm3",
+                "vmovups [{t} + 128], ymm4",
+                "vmovups [{t} + 160], ymm5",
+                "vmovups [{t} + 192], ymm6",
+                "vmovups [{t} + 224], ymm7",
+                "add {s}, 256",
+                "add {t}, 256",
+                "cmp {t}, {e}",
+                "jne 2b",
+                "vzeroupper",
+                s = inout(reg) from => _,
+                t = inout(reg) target => _,
+                e = in(reg) end,
+                // `vzeroupper` changes all of them.
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                options(nostack),
+            );
+        }
+    }
+
     /// Copies bytes that may be changing.
     ///
     /// # Safety
@@ -129,42 +184,10 @@ mod arch {
         unsafe {
             // The fewer instructions a line takes, the more lines are under way at a time: for a
             // sector of 512 bytes, `rep movsb` takes half as long again as the second loop.
-            if left >= 256 && std::arch::is_x86_feature_detected!("avx") {
-                let end = target.add(left / 256 * 256);
-                asm!(
-                    "2:",
-                    "vmovups ymm0, [{s}]",
-                    "vmovups ymm1, [{s} + 32]",
-                    "vmovups ymm2, [{s} + 64]",
-                    "vmovups ymm3, [{s} + 96]",
-                    "vmovups ymm4, [{s} + 128]",
-                    "vmovups ymm5, [{s} + 160]",
-                    "vmovups ymm6, [{s} + 192]",
-                    "vmovups ymm7, [{s} + 224]",
-                    "vmovups [{t}], ymm0",
-                    "vmovups [{t} + 32], ymm1",
-                    "vmovups [{t} + 64], ymm2",
-                    "vmovups [{t} + 96], ymm3",
-                    "vmovups [{t} + 128], ymm4",
-                    "vmovups [{t} + 160], ymm5",
-                    "vmovups [{t} + 192], ymm6",
-                    "vmovups [{t} + 224], ymm7",
-                    "add {s}, 256",
-                    "add {t}, 256",
-                    "cmp {t}, {e}",
-                    "jne 2b",
-                    "vzeroupper",
-                    s = inout(reg) from,
-                    t = inout(reg) target,
-                    e = in(reg) end,
-                    // `vzeroupper` changes all of them.
-                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
-                    out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
-                    out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
-                    out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
-                    options(nostack),
-                );
-                left %= 256;
+            if left >= 256 && is_wide() {
+                let whole = left / 256 * 256;
+                copy_out_wide(from, to.split_at_mut_unchecked(whole).0);
+                (from, target, left) = (from.add(whole), target.add(whole), left - whole);
             }
             let lines = left / 64 * 64;
             if lines > 0 {
@@ -273,6 +296,20 @@ mod arch {
             // SAFETY: the caller's; `to` is aligned.
             unsafe { AtomicU64::from_ptr(to.add(i * 8).cast()).store(value, Ordering::Relaxed) };
         }
+    }
+
+    /// Whether this processor has what [`copy_out_wide`] takes.
+    pub(in crate::pm) fn is_wide() -> bool {
+        false
+    }
+
+    /// As [`copy_out`].
+    ///
+    /// # Safety
+    /// `from` is readable for the length of `to`.
+    pub(in crate::pm) unsafe fn copy_out_wide(from: *const u8, to: &mut [u8]) {
+        // SAFETY: the caller's.
+        unsafe { copy_out(from, to) }
     }
 
     /// Copies bytes that may be changing.
