@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::kloc::{Daemon, Group, TERRACE, cached, place};
+use common::kloc::{Daemon, Disk, Group, TERRACE, cached, place};
 use common::{await_that, is_root, refused, terrace};
 
 /// Files that are written, read once and forgotten, as a backup leaves them: each 4 MiB.
@@ -181,6 +181,67 @@ fn observing_drops_nothing_and_tells_the_regret() {
     assert!(text.contains("terrace_kloc_contexts "), "{text}");
     let sockets = daemon.ask(&["list", "--sockets"]);
     assert_eq!(sockets["kind"], "terrace.kloc.sockets");
+}
+
+/// Names in the kernel's cache and what is asked of the journal are told of each file where hooks can
+/// tell, and of the machine elsewhere; the table says which.
+#[test]
+fn names_and_the_journal_are_of_a_file_where_hooks_tell() {
+    if !is_root() {
+        return;
+    }
+    let directory = place();
+    let Some(disk) = Disk::new("ext4") else { return };
+    let Some(daemon) = Daemon::new(&directory.path().join("state"), &["--objects"]) else { return };
+    let row = |paper: &str| {
+        let report = daemon.ask(&["report"]);
+        let mut rows = report["table"].as_array().unwrap().iter();
+        let found = rows.find(|row| row["paper"] == paper).cloned();
+        found.unwrap_or_else(|| panic!("{report}"))
+    };
+    let (first, second) = (disk.path().join("first"), disk.path().join("second"));
+    let mut file = File::create(&first).unwrap();
+    file.write_all(&[7; 100_000]).unwrap();
+    file.sync_all().unwrap();
+    fs::hard_link(&first, &second).unwrap();
+    // What is open keeps its name in the cache.
+    let link = File::open(&second).unwrap();
+    let why = || daemon.ask(&["why", first.to_str().unwrap()]);
+    let mut last = serde_json::Value::Null;
+    let dentry = row("dentry");
+    if daemon.ask(&["report"])["hooks"] == "fanotify" {
+        assert_eq!(dentry["knowledge"], "aggregate", "{dentry}");
+        assert!(why()["file"]["names"].is_null());
+    } else {
+        assert_eq!(dentry["knowledge"], "exact", "{dentry}");
+        await_that(Duration::from_mins(1), "both names", || {
+            last = why();
+            last["file"]["names"] == 2
+        });
+        drop(link);
+        fs::remove_file(&second).unwrap();
+        // Where no hook tells of a name that goes, the next open does.
+        drop(File::open(&first).unwrap());
+        await_that(Duration::from_mins(1), "one name", || {
+            last = why();
+            last["file"]["names"] == 1
+        });
+    }
+    let types = ["/sys/kernel/btf/vmlinux", "/sys/kernel/btf/ext4"];
+    let grep = ["-q", "-s", "btf_trace_ext4_journal_start_inode"];
+    let has_hook = Command::new("grep").args(grep).args(types).status().unwrap().success();
+    let journal = row("journal");
+    if has_hook && last["file"]["names"].is_u64() {
+        assert_eq!(journal["knowledge"], "exact", "{journal}: {}", daemon.ask(&["report"]));
+        await_that(Duration::from_mins(1), "blocks that the file asked for", || {
+            last = why();
+            last["file"]["journal_blocks"].as_u64().unwrap() > 0
+        });
+        assert!(last["file"]["journal_handles"].as_u64().unwrap() > 0, "{last}");
+        assert!(row("journal")["count"].as_u64().unwrap() > 0);
+    } else {
+        assert_ne!(journal["knowledge"], "exact", "{journal}");
+    }
 }
 
 /// A socket's age is known if it was made since the daemon began.

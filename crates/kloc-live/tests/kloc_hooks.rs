@@ -8,7 +8,7 @@ use std::process::Command;
 
 use terrace_core::{Bytes, ContextIdentity};
 use terrace_kloc_live::observe::event::{FileEvent, Kind};
-use terrace_kloc_live::observe::hooks::{HookSet, Wanted};
+use terrace_kloc_live::observe::hooks::{HookSet, NAMES, Wanted};
 use terrace_kloc_live::observe::load::Loaded;
 
 /// A set of hooks, or nothing where this machine may lack it.
@@ -85,6 +85,35 @@ fn each_open_and_close_is_told_with_what_is_cached() {
             assert_eq!(gone.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Evicted]);
             assert_eq!(gone[0].links, 0, "it was deleted");
         }
+    }
+}
+
+/// How many names of a file the kernel's cache has is told with each open; by trampolines also when
+/// one comes or goes.
+#[test]
+fn names_are_told_with_each_open_and_as_they_come_and_go() {
+    for set in [HookSet::Trampolines, HookSet::Tracepoints] {
+        let Some(mut loaded) = loaded(set, true) else { continue };
+        assert!(loaded.has_names(), "{:?}", loaded.lacks());
+        let directory = directory();
+        let path = directory.path().join("file");
+        let opened = |events: &[FileEvent]| {
+            let last = events.iter().rev().find(|event| event.kind == Kind::Opened);
+            last.map(|event| event.names)
+        };
+        // What is open keeps its name in the cache.
+        shell(": >\"$1\"; ln \"$1\" \"$1.link\"; exec 3<\"$1\" 4<\"$1.link\"", &path);
+        let metadata = fs::metadata(&path).unwrap();
+        let file = (metadata.dev(), metadata.ino());
+        let events = events_of(&mut loaded, metadata.ino());
+        assert_eq!(opened(&events), Some(Some(2)), "{set:?}: {events:?}");
+        let told = loaded.take_names().get(&file).map(|names| names.count);
+        assert_eq!(told, loaded.knows(NAMES).then_some(2), "{set:?}: {:?}", loaded.lacks());
+        shell("rm \"$1.link\"; exec 3<\"$1\"", &path);
+        let events = events_of(&mut loaded, metadata.ino());
+        assert_eq!(opened(&events), Some(Some(1)), "{set:?}: {events:?}");
+        let told = loaded.take_names().get(&file).map(|names| names.count);
+        assert_eq!(told, loaded.knows(NAMES).then_some(1), "{set:?}: {:?}", loaded.lacks());
     }
 }
 

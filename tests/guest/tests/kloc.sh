@@ -60,4 +60,32 @@ grep -q '"node": 1' /tmp/answer
 expect "$(reported /tmp/answer cached)" -ge 3145728 "it is still cached"
 sha256sum -c /tmp/sums
 finish
+
+# Names in the kernel's cache, and what is asked of the journal, by file. A list opens no file by
+# its name, so what it says of a link and of its end comes from the hooks on names.
+begin --objects --device /dev/pmem0
+echo content >/tmp/files/one
+ln /tmp/files/one /tmp/files/two
+until_asked 60 '"names": 2' list
+rm /tmp/files/two
+patience=60
+while asked list >/tmp/answer && grep -q '"names": 2' /tmp/answer; do
+    patience=$((patience - 1))
+    [ "$patience" -gt 0 ] || { cat /tmp/answer /tmp/kloc.out; exit 1; }
+    sleep 1
+done
+asked report >/tmp/report
+asked why /tmp/files/one >/tmp/answer
+cat /tmp/report /tmp/answer
+expect "$(reported /tmp/answer names)" -eq 1 "one name is left"
+expect "$(grep -c 'names of the file, as they come and go' /tmp/report)" -eq 1 "names are told"
+sync
+if grep -q btf_trace_ext4_journal_start_inode /sys/kernel/btf/vmlinux; then
+    until_asked 60 '"journal_blocks": [1-9]' why /tmp/files/one
+    expect "$(grep -c 'blocks that files asked for' /tmp/report)" -eq 1 "the journal is of files"
+else
+    expect "$(grep -c 'handles that were started' /tmp/report)" -eq 1 "the journal is the machine's"
+    expect "$(grep -c 'no tracepoint ext4_journal_start_inode' /tmp/report)" -eq 1 "it is told why"
+fi
+finish
 umount /tmp/files

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use terrace_core::ContextIdentity;
+use terrace_kloc_live::observe::programs::MOST_NAMES;
 use terrace_kloc_live::service::documents::{File, List, Sockets};
 use terrace_kloc_live::service::state::{self, Question};
 
@@ -64,6 +65,11 @@ pub(super) fn name(file: &File) -> String {
     })
 }
 
+/// How many names are in the kernel's cache; more than so many are not counted.
+pub(super) fn names(names: u32) -> String {
+    if names < MOST_NAMES { count(names.into()) } else { format!("{MOST_NAMES} or more") }
+}
+
 fn render(list: &List) -> String {
     let mut text = render_files(list);
     for filter in &list.unseen {
@@ -93,12 +99,14 @@ pub(super) fn render_files(list: &List) -> String {
                 count(file.opened),
                 count(file.hits.into()),
                 file.extents.map_or_else(String::new, |extents| count(extents.into())),
+                file.names.map_or_else(String::new, names),
                 file.memory.clone(),
                 file.command.clone(),
             ]
         })
         .collect();
-    let header = ["file", "cached", "length", "state", "opened", "hits", "extents", "memory", "by"];
+    let header =
+        ["file", "cached", "length", "state", "opened", "hits", "extents", "names", "memory", "by"];
     let mut text = table(header, &rows);
     text.push_str(&format!("{} of {} files", list.files.len(), count(list.known)));
     text.push_str(if list.cut { CUT } else { "\n" });

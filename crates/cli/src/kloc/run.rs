@@ -54,8 +54,9 @@ pub(crate) struct Args {
           value_parser = one_of(&Mode::ALL, Mode::name))]
     mode: Mode,
 
-    /// Count block transfers, requests, journal handles, packets and receive buffers, too. Reads
-    /// that are cached cost the same; each transfer costs 0.1 µs more.
+    /// Count block transfers, requests, what files ask the journal for, packets and receive
+    /// buffers, too, and with trampolines names of files as they come and go. Reads that are cached
+    /// cost the same; each transfer costs 0.1 µs more.
     #[arg(long)]
     objects: bool,
 

@@ -117,7 +117,8 @@ pub(super) fn render(status: &Status) -> String {
         rows.push(("left alone", format!("{} events of files on {name}", count(*files))));
     }
     if status.full > 0 {
-        rows.push(("not counted", format!("transfers of {} files", count(status.full))));
+        let times = count(status.full);
+        rows.push(("not counted", format!("{times} times transfers, blocks or names of a file")));
     }
     let doubts = &status.doubts;
     if doubts.forgotten > 0 {

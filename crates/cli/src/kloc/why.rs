@@ -10,7 +10,7 @@ use terrace_kloc_live::service::state::{self, Question};
 
 use super::{amount, ask, list, time};
 use crate::failure::Failure;
-use crate::output::{self, percent};
+use crate::output::{self, count, percent};
 
 /// Say why a file stays in memory, waits to leave, or has left, and what was decided about it.
 ///
@@ -61,6 +61,16 @@ fn render(why: &Why) -> String {
     }
     if let Some(cached) = why.cached {
         text.push_str(&format!("cached now: {}\n", amount(cached)));
+    }
+    if let Some(names) = why.file.as_ref().and_then(|file| file.names) {
+        text.push_str(&format!("names in the kernel's cache: {}\n", list::names(names)));
+    }
+    if let Some(file) = why.file.as_ref().filter(|file| file.journal_handles > 0) {
+        text.push_str(&format!(
+            "journal: {} handles asked for {} blocks\n",
+            count(file.journal_handles),
+            count(file.journal_blocks)
+        ));
     }
     for line in &why.because {
         text.push_str(&format!("- {line}\n"));

@@ -7,6 +7,7 @@ use terrace_core::context::{Context, Cpu, State};
 use terrace_core::{Bytes, ContextChange, ContextEvent, ContextId, ContextIdentity, Nanos};
 
 use crate::observe::event::{FileEvent, Kind, page};
+use crate::observe::load::{Journaled, Names};
 use crate::report::lifetimes::Lifetimes;
 
 /// Why a file's pages have left, or would have.
@@ -33,6 +34,8 @@ pub struct Tracked {
     pub length: Bytes,
     /// Extents that the kernel holds of it.
     pub extents: Option<u32>,
+    /// Names of it in the kernel's cache; `None` if they were not counted.
+    pub names: Option<Names>,
     /// How often it was opened since it is known.
     pub opened: u64,
     /// How often it was opened while nobody had it open and pages of it were in place.
@@ -49,6 +52,8 @@ pub struct Tracked {
     pub transfers: u64,
     /// What they moved.
     pub transferred: Bytes,
+    /// What it asked of the journal.
+    pub journaled: Journaled,
     /// The memory that it belongs to, by its place in the list of memories.
     pub scope: usize,
     /// How often it could not leave since it was closed.
@@ -67,6 +72,13 @@ impl Tracked {
     /// Whether somebody has it open.
     pub fn is_active(&self) -> bool {
         self.context.state == State::Active
+    }
+
+    /// Enters how many names it had, unless they were counted later than that.
+    fn enter_names(&mut self, names: Names) {
+        if self.names.is_none_or(|before| names.at >= before.at) {
+            self.names = Some(names);
+        }
     }
 }
 
@@ -174,13 +186,45 @@ impl Contexts {
 
     /// Adds what was transferred for a file; hooks on transfers do not know its generation.
     pub fn transferred(&mut self, of: &HashMap<(u64, u64), (u64, Bytes)>) {
+        self.enter_all(of, |tracked, (count, bytes)| {
+            tracked.transfers += count;
+            tracked.transferred += bytes;
+        });
+    }
+
+    /// Adds what files asked of the journal; the hook does not know their generation.
+    pub fn journaled(&mut self, of: &HashMap<(u64, u64), Journaled>) {
+        self.enter_all(of, |tracked, journaled| {
+            tracked.journaled.handles += journaled.handles;
+            tracked.journaled.blocks += journaled.blocks;
+        });
+    }
+
+    /// Enters how many names files had when one came or went. What an event has told since then holds.
+    pub fn named(&mut self, of: &HashMap<(u64, u64), Names>) {
+        self.enter_all(of, |tracked, names| {
+            // Before it was known, another file may have had its number.
+            if names.at >= tracked.context.created {
+                tracked.enter_names(names);
+            }
+        });
+    }
+
+    fn enter_all<T: Copy>(
+        &mut self,
+        of: &HashMap<(u64, u64), T>,
+        mut enter: impl FnMut(&mut Tracked, T),
+    ) {
+        // Most looks have nothing to tell, and there may be many files.
+        if of.is_empty() {
+            return;
+        }
         for tracked in self.all.values_mut() {
             let ContextIdentity::File { device, inode, .. } = tracked.context.identity else {
                 continue;
             };
-            if let Some(&(count, bytes)) = of.get(&(device, inode)) {
-                tracked.transfers += count;
-                tracked.transferred += bytes;
+            if let Some(&what) = of.get(&(device, inode)) {
+                enter(tracked, what);
             }
         }
     }
@@ -277,6 +321,12 @@ impl Contexts {
         }
         tracked.length = event.length;
         tracked.extents = event.extents.or(tracked.extents);
+        // At the close of a file that has no link left, its inode may be gone already, and its list of
+        // names be something else.
+        let is_whole = event.kind == Kind::Opened || event.links > 0;
+        if let Some(count) = event.names.filter(|_| is_whole) {
+            tracked.enter_names(Names { count, at: event.at });
+        }
         if event.kind != Kind::Evicted {
             tracked.group = event.group;
             tracked.command = event.command;
@@ -353,6 +403,7 @@ impl Contexts {
             pages: event.pages,
             length: event.length,
             extents: event.extents,
+            names: None,
             opened: 0,
             hits: 0,
             group: event.group,
@@ -361,6 +412,7 @@ impl Contexts {
             activated: event.at,
             transfers: 0,
             transferred: Bytes::ZERO,
+            journaled: Journaled::default(),
             scope,
             refusals: 0,
             arrival: self.ever,
@@ -385,6 +437,7 @@ pub(super) mod tests {
             length: page() * pages,
             extents: Some(1),
             links: 1,
+            names: Some(1),
             group: 0,
             process: 1,
             command: *b"test\0\0\0\0\0\0\0\0\0\0\0\0",
@@ -448,6 +501,52 @@ pub(super) mod tests {
         };
         let numbers = [1, 2, 3, 4].map(number);
         assert_eq!(numbers, [1, u32::MAX, 2, 3].map(|number| Some((number, true))));
+    }
+
+    /// The table of names is looked at once a second, and events meanwhile.
+    #[test]
+    fn names_are_those_that_were_counted_last() {
+        let mut contexts = Contexts::new(8);
+        enter(&mut contexts, Kind::Opened, 1, 10, 0);
+        let names = |contexts: &Contexts| {
+            contexts.iter().next().and_then(|tracked| tracked.names).map(|names| names.count)
+        };
+        assert_eq!(names(&contexts), Some(1));
+        for (at, count, expected, why) in [
+            (9, 5, 1, "another file had the number"),
+            (20, 3, 3, "it is younger"),
+            (15, 2, 3, "it is older"),
+        ] {
+            let counted = Names { count, at: Nanos(at) };
+            contexts.named(&HashMap::from([((1, 1), counted), ((1, 2), counted)]));
+            assert_eq!(names(&contexts), Some(expected), "{why}");
+        }
+        contexts.enter(&FileEvent { names: Some(2), ..event(Kind::Closed, 1, 30, 0) }, 0);
+        assert_eq!(names(&contexts), Some(2));
+        let unknown = FileEvent { names: None, ..event(Kind::Opened, 1, 40, 0) };
+        contexts.enter(&unknown, 0);
+        assert_eq!(names(&contexts), Some(2), "what is not known changes nothing");
+        let deleted = FileEvent { names: Some(64), links: 0, ..event(Kind::Closed, 1, 50, 0) };
+        contexts.enter(&deleted, 0);
+        assert_eq!(names(&contexts), Some(2), "what is left of an inode has no names");
+    }
+
+    /// A hook on handles of the journal tells device and number of an inode.
+    #[test]
+    fn what_is_asked_of_the_journal_adds_up_by_file() {
+        let mut contexts = Contexts::new(8);
+        enter(&mut contexts, Kind::Opened, 1, 1, 0);
+        enter(&mut contexts, Kind::Opened, 2, 1, 0);
+        for _ in 0..2 {
+            let asked = Journaled { handles: 1, blocks: 8 };
+            contexts.journaled(&HashMap::from([((1, 1), asked), ((2, 2), asked)]));
+        }
+        let of = |inode| {
+            let file = ContextIdentity::File { device: 1, inode, generation: 1 };
+            contexts.find(&file).map(|tracked| tracked.journaled)
+        };
+        assert_eq!(of(1), Some(Journaled { handles: 2, blocks: 16 }));
+        assert_eq!(of(2), Some(Journaled::default()), "another device's");
     }
 
     /// A file that is deleted while it is open goes before its close is told.

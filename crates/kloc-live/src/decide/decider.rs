@@ -11,6 +11,7 @@ use terrace_kloc::{GuardConfig, ReuseGuard};
 use super::contexts::{Change, Contexts, Departure, Tracked};
 use super::journal::{Decision, Journal, Outcome};
 use crate::observe::event::{FileEvent, page};
+use crate::observe::load::{Journaled, Names};
 
 /// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -274,6 +275,16 @@ impl Decider {
     /// Adds what was transferred for files.
     pub fn transferred(&mut self, of: &HashMap<(u64, u64), (u64, Bytes)>) {
         self.contexts.transferred(of);
+    }
+
+    /// Adds what files asked of the journal.
+    pub fn journaled(&mut self, of: &HashMap<(u64, u64), Journaled>) {
+        self.contexts.journaled(of);
+    }
+
+    /// Enters how many names files had when one came or went.
+    pub fn named(&mut self, of: &HashMap<(u64, u64), Names>) {
+        self.contexts.named(of);
     }
 
     /// The decisions.

@@ -38,6 +38,9 @@ pub struct FileEvent {
     pub extents: Option<u32>,
     /// Names that it has.
     pub links: u32,
+    /// Names of it that the kernel's cache has (dentries), no more than
+    /// [`MOST_NAMES`](super::programs::MOST_NAMES); `None` if it is not known.
+    pub names: Option<u32>,
     /// The memory control group of the process, by its directory's inode number; 0 if unknown.
     pub group: u64,
     /// The process.
@@ -84,8 +87,10 @@ impl Record {
     pub const LINKS: i16 = 68;
     /// The thread's name, 16 bytes.
     pub const COMMAND: i16 = 72;
+    /// Names in the kernel's cache, or −1.
+    pub const NAMES: i16 = 88;
     /// All of it.
-    pub const SIZE: usize = 88;
+    pub const SIZE: usize = 92;
 
     /// Reads one; nothing if it is none.
     pub fn read(bytes: &[u8]) -> Option<FileEvent> {
@@ -105,7 +110,8 @@ impl Record {
             _ => return None,
         };
         let device = device_number(word(Self::DEVICE));
-        let command = bytes[Self::COMMAND as usize..].try_into().ok()?;
+        let command = bytes[Self::COMMAND as usize..Self::NAMES as usize].try_into().ok()?;
+        let known = |count: u32| Some(count).filter(|&count| count != u32::MAX);
         Some(FileEvent {
             kind,
             at: Nanos(double(Self::AT)),
@@ -117,8 +123,9 @@ impl Record {
             magic: double(Self::MAGIC),
             pages: double(Self::PAGES),
             length: Bytes(double(Self::LENGTH)),
-            extents: Some(word(Self::EXTENTS)).filter(|&extents| extents != u32::MAX),
+            extents: known(word(Self::EXTENTS)),
             links: word(Self::LINKS),
+            names: known(word(Self::NAMES)),
             group: double(Self::GROUP),
             process: word(Self::PROCESS),
             command,
@@ -154,12 +161,15 @@ mod tests {
         put(Record::EXTENTS, &u32::MAX.to_le_bytes());
         put(Record::KIND, &2u32.to_le_bytes());
         put(Record::COMMAND, b"cat\0");
+        put(Record::NAMES, &2u32.to_le_bytes());
         let event = Record::read(&bytes).expect("a record");
         let device = libc::makedev(254, 3);
         assert_eq!(event.file, ContextIdentity::File { device, inode: 77, generation: 11 });
         assert_eq!((event.kind, event.at, event.pages), (Kind::Closed, Nanos(5), 9));
-        assert_eq!(event.extents, None);
+        assert_eq!((event.extents, event.names), (None, Some(2)));
         assert_eq!(event.command_name(), "cat");
+        bytes[Record::NAMES as usize..].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(Record::read(&bytes).map(|event| event.names), Some(None));
         bytes[Record::KIND as usize] = 0;
         assert_eq!(Record::read(&bytes), None, "a kind that there is not");
     }

@@ -168,6 +168,7 @@ impl Fanotify {
             length: Bytes(metadata.len()),
             extents: None,
             links: metadata.nlink() as u32,
+            names: None,
             group: group_of(process),
             process,
             command: name,

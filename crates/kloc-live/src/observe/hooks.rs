@@ -10,14 +10,25 @@
 //! systems other than ext4 that go. Some kernels refuse trampolines by policy. Kernels before 6.7
 //! free a closed file's `filp` after a grace period, from whatever thread runs then: tracepoints are
 //! not used there.
+//!
+//! Where other objects are counted, too, there are hooks on them in both sets, none of which is needed:
+//!
+//! | objects | hooks |
+//! |---|---|
+//! | names (trampolines) | `fexit/d_instantiate`, `fexit/d_splice_alias`, `fentry/dentry_unlink_inode` |
+//! | journal | `raw_tp/ext4_journal_start_inode` by file, `raw_tp/jbd2_handle_start` of the machine |
+//! | all others | `tp_btf`, `COUNTERS` |
+//!
+//! Without hooks on names, they are those of the last open or close.
 
 use std::os::unix::fs::MetadataExt;
 
 use serde::{Deserialize, Serialize};
 
+use super::assembler::Code;
 use super::btf::{BtfError, Types};
 use super::event::Kind;
-use super::layout::{BioLayout, DescriptorLayout, FileLayout, GroupLayout};
+use super::layout::{BioLayout, DescriptorLayout, FileLayout, GroupLayout, JournalLayout};
 use super::object_file::Program;
 use super::programs::{Build, Cast, Count, Own};
 
@@ -52,6 +63,8 @@ impl HookSet {
 pub(super) enum Attach {
     /// To a tracepoint.
     Tracepoint,
+    /// To a tracepoint, whose arguments are numbers to it; also to one of a module.
+    RawTracepoint,
     /// To where a function begins.
     Entry,
     /// To where it ends.
@@ -62,6 +75,7 @@ impl Attach {
     const fn section(self) -> &'static str {
         match self {
             Self::Tracepoint => "tp_btf",
+            Self::RawTracepoint => "raw_tp",
             Self::Entry => "fentry",
             Self::Exit => "fexit",
         }
@@ -79,6 +93,23 @@ pub(super) struct Hook {
     /// What is not known without it.
     pub(super) gives: &'static str,
 }
+
+/// The hooks of a set, and what they tell.
+#[derive(Debug)]
+pub(super) struct Hooks {
+    pub(super) hooks: Vec<Hook>,
+    /// What this kernel has no hook for, and why.
+    pub(super) missing: Vec<String>,
+    /// Whether opens and closes tell how many names a file has in the kernel's cache.
+    pub(super) has_names: bool,
+}
+
+/// What is known by hooks on names.
+pub const NAMES: &str = "names as they come and go";
+/// What is known by a hook on handles of the journal with their inode.
+pub const JOURNAL_BY_FILE: &str = "blocks that files ask the journal for";
+/// What is known by a hook on handles of any journal.
+pub const JOURNAL: &str = "handles of journals";
 
 /// System calls whose result is a descriptor of a file that was opened.
 #[cfg(target_arch = "x86_64")]
@@ -117,7 +148,7 @@ fn own() -> Own {
 }
 
 /// The hooks of a set, for the kernel with these types.
-pub(super) fn hooks(set: HookSet, types: &Types, wanted: &Wanted) -> Result<Vec<Hook>, BtfError> {
+pub(super) fn hooks(set: HookSet, types: &Types, wanted: &Wanted) -> Result<Hooks, BtfError> {
     let build = Build {
         file: FileLayout::new(types)?,
         group: GroupLayout::new(types).ok(),
@@ -125,20 +156,17 @@ pub(super) fn hooks(set: HookSet, types: &Types, wanted: &Wanted) -> Result<Vec<
         own: own(),
         devices: wanted.devices.iter().map(|&d| super::event::kernel_device(d)).collect(),
     };
-    let mut hooks = Vec::new();
+    let (mut hooks, mut missing) = (Vec::new(), Vec::new());
+    // What is not known to be an inode is read field by field, and its names are not counted.
+    let is_typed = set == HookSet::Trampolines || build.cast.is_some();
+    let has_names = set != HookSet::Fanotify && is_typed && build.file.names.is_some();
     let mut add = |name, attach: Attach, target, needed, gives, code| {
         let program = Program { name, hook: attach.section(), code };
         hooks.push(Hook { program, attach, target, needed, gives });
     };
     match set {
         HookSet::Trampolines => {
-            let first =
-                |names: &[&'static str]| {
-                    names.iter().copied().find(|name| types.has_function(name)).ok_or_else(|| {
-                        BtfError::Missing(format!("function {}", names.join(" or ")))
-                    })
-                };
-            let open = first(&["do_dentry_open", "vfs_open"])?;
+            let open = first(types, &["do_dentry_open", "vfs_open"])?;
             // do_dentry_open(file, [inode,] open) and vfs_open(path, file): the result comes
             // behind the arguments.
             let (file, result) = if open == "vfs_open" {
@@ -148,10 +176,10 @@ pub(super) fn hooks(set: HookSet, types: &Types, wanted: &Wanted) -> Result<Vec<
             };
             let code = build.file_argument(Kind::Opened, file, Some(result));
             add("kloc_open", Attach::Exit, open, true, "opens", code);
-            let close = first(&["__fput", "security_file_free"])?;
+            let close = first(types, &["__fput", "security_file_free"])?;
             let code = build.file_argument(Kind::Closed, 0, None);
             add("kloc_close", Attach::Entry, close, true, "closes", code);
-            if let Ok(evict) = first(&["evict", "clear_inode"]) {
+            if let Ok(evict) = first(types, &["evict", "clear_inode"]) {
                 let gives = "inodes that the kernel drops";
                 add("kloc_evict", Attach::Entry, evict, false, gives, build.evict());
             }
@@ -199,19 +227,87 @@ pub(super) fn hooks(set: HookSet, types: &Types, wanted: &Wanted) -> Result<Vec<
             let code = build.transfer(&bio);
             add("kloc_bio", Attach::Tracepoint, "block_bio_queue", false, gives, code);
         }
+        match journal(types) {
+            Ok(way) => {
+                let (code, target) = (build.journaled(&way), JOURNAL_TRACEPOINT);
+                let name = "kloc_journaled";
+                add(name, Attach::RawTracepoint, target, false, JOURNAL_BY_FILE, code);
+            }
+            Err(why) => missing.push(format!("{JOURNAL_BY_FILE}: {why}")),
+        }
+        // That of a module has its types there, so whether it is there is tried.
+        let (code, target) = (Build::counter(Count::Journal), "jbd2_handle_start");
+        add("kloc_journal", Attach::RawTracepoint, target, false, JOURNAL, code);
         for (name, target, what, gives) in COUNTERS {
             if types.has_tracepoint(target) {
                 add(name, Attach::Tracepoint, target, false, gives, Build::counter(what));
             }
         }
     }
-    Ok(hooks)
+    if wanted.objects && set == HookSet::Trampolines {
+        match names(types, &build) {
+            Ok(all) => {
+                for (name, attach, target, code) in all {
+                    add(name, attach, target, false, NAMES, code);
+                }
+            }
+            Err(why) => missing.push(format!("{NAMES}: {why}")),
+        }
+    }
+    if set != HookSet::Fanotify && !has_names {
+        let why = "this kernel has no inode.i_dentry, or no bpf_rdonly_cast";
+        missing.push(format!("names of files: {why}"));
+    }
+    Ok(Hooks { hooks, missing, has_names })
+}
+
+/// The first of some functions that the kernel has.
+fn first(types: &Types, names: &[&'static str]) -> Result<&'static str, BtfError> {
+    let found = names.iter().copied().find(|name| types.has_function(name));
+    found.ok_or_else(|| BtfError::Missing(format!("function {}", names.join(" or "))))
+}
+
+/// The tracepoint that tells for which inode a handle is started.
+const JOURNAL_TRACEPOINT: &str = "ext4_journal_start_inode";
+
+/// What is needed to tell for which file a handle of the journal is started.
+fn journal(types: &Types) -> Result<JournalLayout, BtfError> {
+    if !types.has_tracepoint(JOURNAL_TRACEPOINT) {
+        return Err(BtfError::Missing(format!("tracepoint {JOURNAL_TRACEPOINT}")));
+    }
+    JournalLayout::new(types)
+}
+
+/// Hooks on names as they come and go: all of them or none, for a count that only grows would be
+/// worse than that of the last open.
+fn names(
+    types: &Types,
+    build: &Build,
+) -> Result<[(&'static str, Attach, &'static str, Code); 3], BtfError> {
+    let names = build.file.names.ok_or_else(|| BtfError::Missing("inode.i_dentry".into()))?;
+    let found = first(types, &["d_splice_alias"])?;
+    let result = types.function_arguments(found)? as i16;
+    let inode = types.offset("dentry", "d_inode")?;
+    // Both `__dentry_kill` and `d_delete` come through it.
+    let gone = first(types, &["dentry_unlink_inode"])?;
+    Ok([
+        // d_instantiate(name, inode): a link, or what some file systems make.
+        (
+            "kloc_name_new",
+            Attach::Exit,
+            first(types, &["d_instantiate"])?,
+            build.name_came(names, 1, None),
+        ),
+        // d_splice_alias(inode, name): what was looked up. With an error in place of an inode it
+        // gives that error.
+        ("kloc_name_found", Attach::Exit, found, build.name_came(names, 0, Some(result))),
+        ("kloc_name_gone", Attach::Entry, gone, build.name_goes(names, inode)),
+    ])
 }
 
 /// Tracepoints that are counted.
-const COUNTERS: [(&str, &str, Count, &str); 7] = [
+const COUNTERS: [(&str, &str, Count, &str); 6] = [
     ("kloc_request", "block_rq_issue", Count::Requests, "requests to block devices"),
-    ("kloc_journal", "ext4_journal_start_inode", Count::Journal, "handles of the journal"),
     ("kloc_consumed", "consume_skb", Count::Packets, "packets that were used up"),
     ("kloc_freed", "kfree_skb", Count::Packets, "packets that were dropped"),
     ("kloc_held", "page_pool_state_hold", Count::ReceiveHeld, "receive buffers"),

@@ -33,6 +33,9 @@ pub struct FileLayout {
     pub host: u32,
     /// From a VFS inode to ext4's count of its extents; `None` if the types of ext4 are not known.
     pub extents: Option<i32>,
+    /// `inode.i_dentry`: the first of the names that the kernel's cache has of it. Each refers to the
+    /// next one by the first field of an `hlist_node`.
+    pub names: Option<u32>,
 }
 
 impl FileLayout {
@@ -57,6 +60,7 @@ impl FileLayout {
             pages: types.offset("address_space", "nrpages")?,
             host: types.offset("address_space", "host")?,
             extents: extents(),
+            names: inode("i_dentry").ok(),
         })
     }
 
@@ -73,6 +77,25 @@ impl FileLayout {
         let begin = ends.iter().map(|(at, _)| *at).min().unwrap_or(0);
         let end = ends.iter().map(|(at, length)| at + length).max().unwrap_or(0);
         (begin, (end - begin).next_multiple_of(8))
+    }
+}
+
+/// Whether the file system of an inode has a journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalLayout {
+    /// `super_block.s_fs_info`
+    pub information: u32,
+    /// `ext4_sb_info.s_journal`
+    pub journal: u32,
+}
+
+impl JournalLayout {
+    /// Looks both up.
+    pub fn new(types: &Types) -> Result<Self, BtfError> {
+        Ok(Self {
+            information: types.offset("super_block", "s_fs_info")?,
+            journal: types.offset("ext4_sb_info", "s_journal")?,
+        })
     }
 }
 

@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 
-use aya::maps::{Array, HashMap as Table, MapData, RingBuf};
-use aya::programs::{BtfTracePoint, FEntry, FExit, ProgramError};
+use aya::maps::{Array, HashMap as Table, Map, MapData, RingBuf};
+use aya::programs::{BtfTracePoint, FEntry, FExit, ProgramError, RawTracePoint};
 use aya::{Btf, Ebpf};
-use terrace_core::Bytes;
+use terrace_core::{Bytes, Nanos};
 
 use super::btf::Types;
 use super::event::{FileEvent, Record, device_number};
-use super::hooks::{Attach, Hook, HookSet, Wanted, hooks};
+use super::hooks::{Attach, Hook, HookSet, Hooks, Wanted, hooks};
 use super::object_file::object_file;
-use super::programs::{Count, MAPS};
+use super::programs::{Count, maps};
 
 /// What was transferred for a file between two looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,25 @@ pub struct Transfers {
     pub bytes: Bytes,
 }
 
-/// What entries of the table of transfers had at the last look.
+/// What files asked of the journal between two looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Journaled {
+    /// Handles that were started for a file.
+    pub handles: u64,
+    /// Blocks that they asked for: no fewer than they changed.
+    pub blocks: u64,
+}
+
+/// Names of a file in the kernel's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// How many there are.
+    pub count: u32,
+    /// When they were counted.
+    pub at: Nanos,
+}
+
+/// What entries of a table had at the last look.
 ///
 /// Programs add to an entry at any time, so one that is read and removed loses what comes in between.
 /// An entry that is in use therefore stays, and what is new of it is the difference.
@@ -30,15 +48,47 @@ pub struct Transfers {
 struct Seen(HashMap<[u64; 2], [u64; 2]>);
 
 impl Seen {
-    /// What is new of an entry since the last look. Nothing if nothing is: then it can be removed, and
-    /// begins anew when it comes again.
-    fn new_of(&mut self, key: [u64; 2], now: [u64; 2]) -> Option<[u64; 2]> {
+    /// What an entry had at the last look, if it has something else by now. Nothing if it has the same:
+    /// then it can be removed, and begins anew when it comes again.
+    fn before(&mut self, key: [u64; 2], now: [u64; 2]) -> Option<[u64; 2]> {
         let before = self.0.insert(key, now).unwrap_or_default();
         if now == before {
             self.0.remove(&key);
             return None;
         }
-        Some([now[0].wrapping_sub(before[0]), now[1].wrapping_sub(before[1])])
+        Some(before)
+    }
+}
+
+/// A table of two numbers by device and inode, which programs write to.
+struct FileTable {
+    entries: Table<MapData, [u64; 2], [u64; 2]>,
+    seen: Seen,
+}
+
+impl FileTable {
+    /// What has changed since the last look: each file with what its entry has, and had.
+    fn changed(&mut self) -> Vec<((u64, u64), [u64; 2], [u64; 2])> {
+        let keys: Vec<[u64; 2]> = self.entries.keys().filter_map(Result::ok).collect();
+        let mut changed = Vec::with_capacity(keys.len());
+        for key in keys {
+            let Ok(now) = self.entries.get(&key, 0) else { continue };
+            if let Some(before) = self.seen.before(key, now) {
+                changed.push(((device_number(key[0] as u32), key[1]), now, before));
+            } else {
+                // Nobody else removes one.
+                let _ = self.entries.remove(&key);
+            }
+        }
+        changed
+    }
+
+    /// The same of a table of sums: what came to them.
+    fn added(&mut self) -> impl Iterator<Item = ((u64, u64), [u64; 2])> {
+        let added = |now: [u64; 2], before: [u64; 2]| {
+            [now[0].wrapping_sub(before[0]), now[1].wrapping_sub(before[1])]
+        };
+        self.changed().into_iter().map(move |(file, now, before)| (file, added(now, before)))
     }
 }
 
@@ -48,10 +98,14 @@ pub struct Loaded {
     _programs: Ebpf,
     events: RingBuf<MapData>,
     counts: Array<MapData, u64>,
-    transfers: Table<MapData, [u64; 2], [u64; 2]>,
-    seen: Seen,
+    transfers: FileTable,
+    journal: FileTable,
+    names: FileTable,
     set: HookSet,
+    has_names: bool,
     attached: Vec<&'static str>,
+    /// What a hook that was refused would have told.
+    refused: Vec<&'static str>,
     lacks: Vec<String>,
 }
 
@@ -74,31 +128,42 @@ impl Loaded {
     /// Why a hook that is needed cannot be had.
     pub fn new(set: HookSet, wanted: &Wanted) -> Result<Self, String> {
         let types = Types::of_kernel(&MODULES).map_err(|e| e.to_string())?;
-        let hooks = hooks(set, &types, wanted).map_err(|e| e.to_string())?;
+        let Hooks { hooks, missing, has_names } =
+            hooks(set, &types, wanted).map_err(|e| e.to_string())?;
         drop(types);
         let programs: Vec<_> = hooks.iter().map(|hook| hook.program.clone()).collect();
-        let file = object_file(&MAPS, &programs)?;
+        let file = object_file(&maps(wanted.objects), &programs)?;
         let mut ebpf = Ebpf::load(&file).map_err(|e| full(&e))?;
         let btf = Btf::from_sys_fs().map_err(|e| full(&e))?;
-        let (mut lacks, mut attached) = (Vec::new(), Vec::new());
+        let (mut lacks, mut attached, mut refused) = (missing, Vec::new(), Vec::new());
         for hook in &hooks {
             match attach(&mut ebpf, hook, &btf) {
                 Ok(()) => attached.push(hook.gives),
                 Err(why) if hook.needed => {
                     return Err(format!("{} at {}: {why}", hook.gives, hook.target));
                 }
-                Err(why) => lacks.push(format!("{} at {}: {why}", hook.gives, hook.target)),
+                Err(why) => {
+                    refused.push(hook.gives);
+                    lacks.push(format!("{} at {}: {why}", hook.gives, hook.target));
+                }
             }
         }
         let mut map = |name: &str| ebpf.take_map(name).ok_or_else(|| format!("no map {name}"));
+        let table = |map: Map| -> Result<FileTable, String> {
+            let entries = Table::try_from(map).map_err(|e| full(&e))?;
+            Ok(FileTable { entries, seen: Seen::default() })
+        };
         Ok(Self {
             events: RingBuf::try_from(map("events")?).map_err(|e| full(&e))?,
             counts: Array::try_from(map("counts")?).map_err(|e| full(&e))?,
-            transfers: Table::try_from(map("transfers")?).map_err(|e| full(&e))?,
-            seen: Seen::default(),
+            transfers: table(map("transfers")?)?,
+            journal: table(map("journal")?)?,
+            names: table(map("names")?)?,
+            has_names,
             _programs: ebpf,
             set,
             attached,
+            refused,
             lacks,
         })
     }
@@ -111,6 +176,16 @@ impl Loaded {
     /// What is known by them.
     pub fn attached(&self) -> &[&'static str] {
         &self.attached
+    }
+
+    /// Whether all hooks are there that tell this.
+    pub fn knows(&self, what: &str) -> bool {
+        self.attached.contains(&what) && !self.refused.contains(&what)
+    }
+
+    /// Whether events tell how many names a file has in the kernel's cache.
+    pub fn has_names(&self) -> bool {
+        self.has_names
     }
 
     /// Hooks that could not be had, and why.
@@ -137,19 +212,21 @@ impl Loaded {
     /// only if it is the first one of its file for a whole look, and comes within the microsecond in
     /// which the file's entry goes.
     pub fn take_transfers(&mut self) -> HashMap<(u64, u64), Transfers> {
-        let keys: Vec<[u64; 2]> = self.transfers.keys().filter_map(Result::ok).collect();
-        let mut taken = HashMap::with_capacity(keys.len());
-        for key in keys {
-            let Ok(now) = self.transfers.get(&key, 0) else { continue };
-            if let Some([count, bytes]) = self.seen.new_of(key, now) {
-                let device = device_number(key[0] as u32);
-                taken.insert((device, key[1]), Transfers { count, bytes: Bytes(bytes) });
-            } else {
-                // Nobody else removes one.
-                let _ = self.transfers.remove(&key);
-            }
-        }
-        taken
+        let transfers = |[count, bytes]: [u64; 2]| Transfers { count, bytes: Bytes(bytes) };
+        self.transfers.added().map(|(file, added)| (file, transfers(added))).collect()
+    }
+
+    /// Takes what files asked of the journal since the last time, by device and inode.
+    pub fn take_journal(&mut self) -> HashMap<(u64, u64), Journaled> {
+        let journaled = |[handles, blocks]: [u64; 2]| Journaled { handles, blocks };
+        self.journal.added().map(|(file, added)| (file, journaled(added))).collect()
+    }
+
+    /// Takes how many names files have of which one came or went since the last time, by device and
+    /// inode.
+    pub fn take_names(&mut self) -> HashMap<(u64, u64), Names> {
+        let names = |[count, at]: [u64; 2]| Names { count: count as u32, at: Nanos(at) };
+        self.names.changed().into_iter().map(|(file, now, _)| (file, names(now))).collect()
     }
 }
 
@@ -161,6 +238,11 @@ fn attach(ebpf: &mut Ebpf, hook: &Hook, btf: &Btf) -> Result<(), String> {
                 let program: &mut BtfTracePoint = program.try_into()?;
                 program.load(hook.target, btf)?;
                 program.attach()?;
+            }
+            Attach::RawTracepoint => {
+                let program: &mut RawTracePoint = program.try_into()?;
+                program.load()?;
+                program.attach(hook.target)?;
             }
             Attach::Entry => {
                 let program: &mut FEntry = program.try_into()?;
@@ -204,11 +286,11 @@ mod tests {
     fn an_entry_goes_only_when_nothing_was_added_for_a_whole_look() {
         let mut seen = Seen::default();
         let (busy, other) = ([1, 7], [1, 8]);
-        assert_eq!(seen.new_of(busy, [1, 4096]), Some([1, 4096]));
-        assert_eq!(seen.new_of(other, [2, 8192]), Some([2, 8192]));
-        assert_eq!(seen.new_of(busy, [4, 20_480]), Some([3, 16_384]), "each once");
-        assert_eq!(seen.new_of(other, [2, 8192]), None);
-        assert_eq!(seen.new_of(busy, [4, 20_480]), None);
-        assert_eq!(seen.new_of(busy, [4, 20_480]), Some([4, 20_480]), "another entry by now");
+        assert_eq!(seen.before(busy, [1, 4096]), Some([0, 0]));
+        assert_eq!(seen.before(other, [2, 8192]), Some([0, 0]));
+        assert_eq!(seen.before(busy, [4, 20_480]), Some([1, 4096]), "the rest is taken");
+        assert_eq!(seen.before(other, [2, 8192]), None);
+        assert_eq!(seen.before(busy, [4, 20_480]), None);
+        assert_eq!(seen.before(busy, [4, 20_480]), Some([0, 0]), "another entry by now");
     }
 }

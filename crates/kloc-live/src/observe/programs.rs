@@ -7,15 +7,18 @@
 
 use super::assembler::{Assembler, Code, Condition, Helper, Label, Operation, Register, Width};
 use super::event::{Kind, Record};
-use super::layout::{BioLayout, DescriptorLayout, FileLayout, GroupLayout};
+use super::layout::{BioLayout, DescriptorLayout, FileLayout, GroupLayout, JournalLayout};
 use super::object_file::{Map, MapKind};
 
 use Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 
 /// Bytes of the ring: some 20 000 events.
 pub const RING: u32 = 2 << 20;
-/// Files that block transfers are counted for at the same time: those of two looks.
-pub const FILES: u32 = 32 << 10;
+/// Files that each table has at the same time: those of two looks.
+const FILES: u32 = 32 << 10;
+/// More names than that of one file are not counted: a program has no loop, so each takes three
+/// instructions.
+pub const MOST_NAMES: u32 = 64;
 
 /// What is counted in `counts`, by its place there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +26,11 @@ pub const FILES: u32 = 32 << 10;
 pub enum Count {
     /// Events that the ring had no room for.
     Lost,
-    /// Files that the table of transfers had no room for.
+    /// Files that one of the tables had no room for.
     Full,
     /// Requests to block devices that were issued.
     Requests,
-    /// Handles of a journal that were started.
+    /// Handles of journals that were started.
     Journal,
     /// Packets whose headers were freed.
     Packets,
@@ -44,12 +47,24 @@ impl Count {
     pub const ALL: usize = 8;
 }
 
-/// All maps.
-pub const MAPS: [Map; 3] = [
-    Map { name: "events", kind: MapKind::Ring, key: 0, value: 0, entries: RING },
-    Map { name: "counts", kind: MapKind::Array, key: 4, value: 8, entries: Count::ALL as u32 },
-    Map { name: "transfers", kind: MapKind::Hash, key: 16, value: 16, entries: FILES },
-];
+/// All maps. Tables by device and inode have room only where other objects are counted: the kernel
+/// sets the memory of all their entries aside.
+pub fn maps(objects: bool) -> [Map; 5] {
+    let files = |name| {
+        let entries = if objects { FILES } else { 1 };
+        Map { name, kind: MapKind::Hash, key: 16, value: 16, entries }
+    };
+    [
+        Map { name: "events", kind: MapKind::Ring, key: 0, value: 0, entries: RING },
+        Map { name: "counts", kind: MapKind::Array, key: 4, value: 8, entries: Count::ALL as u32 },
+        // How many there were, and what they moved.
+        files("transfers"),
+        // How many handles there were, and the blocks that they asked for.
+        files("journal"),
+        // How many there are, and when they were counted.
+        files("names"),
+    ]
+}
 
 /// How an address becomes a file to the kernel's verifier: `bpf_rdonly_cast`, Linux 6.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,6 +235,7 @@ impl Build {
         asm.store(Width::Word, R9, Record::DEVICE, R1);
         asm.store_value(Width::Word, R9, Record::KIND, kind as i32);
         asm.store_value(Width::Word, R9, Record::EXTENTS, -1);
+        asm.store_value(Width::Word, R9, Record::NAMES, -1);
         asm.store_value(Width::Double, R9, Record::GROUP, 0);
         if typed {
             for (width, to, from) in [
@@ -236,6 +252,10 @@ impl Build {
             asm.load(Width::Double, R1, R7, file.mapping as i16);
             asm.load(Width::Double, R1, R1, file.pages as i16);
             asm.store(Width::Double, R9, Record::PAGES, R1);
+            if let Some(names) = file.names {
+                Self::count_names(asm, R2, names, 0);
+                asm.store(Width::Word, R9, Record::NAMES, R2);
+            }
         } else {
             let (begin, _) = file.head();
             let in_head = |offset: u32| HEAD + (offset - begin) as i16;
@@ -286,6 +306,55 @@ impl Build {
         asm.jump(out);
         asm.place(lost);
         Self::count(asm, Count::Lost);
+    }
+
+    /// With an inode in `R7`: counts its names in the kernel's cache, beginning with `from`, and no
+    /// more than [`MOST_NAMES`]. Destroys `R1`.
+    ///
+    /// No lock is held. A name that goes at this moment may lead elsewhere, and the count is then wrong
+    /// until the next one; the verifier lets nothing but a failed read come of it.
+    fn count_names(asm: &mut Assembler, count: Register, names: u32, from: i32) {
+        let last = asm.label();
+        asm.set(count, from);
+        asm.load(Width::Double, R1, R7, names as i16);
+        for _ in from..MOST_NAMES as i32 {
+            asm.jump_if(Condition::Equal, R1, 0, last);
+            asm.with(Operation::Add, count, 1);
+            asm.load(Width::Double, R1, R1, 0);
+        }
+        asm.place(last);
+    }
+
+    /// With a file's device and inode at `KEY`: one more in a table, of this amount.
+    fn add_of_file(asm: &mut Assembler, table: &'static str, amount: Register, out: Label) {
+        let known = asm.label();
+        asm.map(R1, table);
+        asm.copy(R2, R10);
+        asm.with(Operation::Add, R2, i32::from(KEY));
+        asm.call(Helper::MapLookup);
+        asm.jump_if(Condition::NotEqual, R0, 0, known);
+        asm.store_value(Width::Double, R10, VALUE, 1);
+        asm.store(Width::Double, R10, VALUE + 8, amount);
+        asm.map(R1, table);
+        asm.copy(R2, R10);
+        asm.with(Operation::Add, R2, i32::from(KEY));
+        asm.copy(R3, R10);
+        asm.with(Operation::Add, R3, i32::from(VALUE));
+        // Only if there is none yet (`BPF_NOEXIST`): another processor may have come here, too.
+        asm.set(R4, 1);
+        asm.call(Helper::MapUpdate);
+        asm.jump_if(Condition::Equal, R0, 0, out);
+        asm.map(R1, table);
+        asm.copy(R2, R10);
+        asm.with(Operation::Add, R2, i32::from(KEY));
+        asm.call(Helper::MapLookup);
+        asm.jump_if(Condition::NotEqual, R0, 0, known);
+        Self::count(asm, Count::Full);
+        asm.jump(out);
+        asm.place(known);
+        asm.set(R1, 1);
+        asm.add_atomically(R0, 0, R1);
+        asm.add_atomically(R0, 8, amount);
     }
 
     fn end(mut asm: Assembler, out: Label) -> Code {
@@ -395,7 +464,7 @@ impl Build {
     pub fn transfer(&self, bio: &BioLayout) -> Code {
         let file = &self.file;
         let mut asm = Assembler::new();
-        let (out, is_head, known) = (asm.label(), asm.label(), asm.label());
+        let (out, is_head) = (asm.label(), asm.label());
         asm.load(Width::Double, R6, R1, 0);
         asm.store_value(Width::Double, R10, POINTER, 0);
         asm.read(POINTER, 8, R6, bio.vector);
@@ -431,34 +500,88 @@ impl Build {
         asm.store_value(Width::Double, R10, POINTER, 0);
         asm.read(POINTER, 4, R6, bio.size);
         asm.load(Width::Word, R8, R10, POINTER);
-        asm.map(R1, "transfers");
-        asm.copy(R2, R10);
-        asm.with(Operation::Add, R2, i32::from(KEY));
-        asm.call(Helper::MapLookup);
-        asm.jump_if(Condition::NotEqual, R0, 0, known);
-        asm.store_value(Width::Double, R10, VALUE, 1);
-        asm.store(Width::Double, R10, VALUE + 8, R8);
-        asm.map(R1, "transfers");
+        Self::add_of_file(&mut asm, "transfers", R8, out);
+        Self::end(asm, out)
+    }
+
+    /// `raw_tp/ext4_journal_start_inode`: handles of the journal that are started for a file, and the
+    /// blocks that they ask for, in the table `journal`.
+    ///
+    /// As a raw tracepoint it can be had of a module, too: its types are those of the module then, which
+    /// the loader does not read, so the arguments are numbers.
+    pub fn journaled(&self, way: &JournalLayout) -> Code {
+        let (begin, _) = self.file.head();
+        let mut asm = Assembler::new();
+        let out = asm.label();
+        // (inode, blocks, …)
+        asm.load(Width::Double, R7, R1, 0);
+        asm.load(Width::Word, R6, R1, 8);
+        self.filter(&mut asm, false, out);
+        asm.load(Width::Double, R1, R10, POINTER);
+        asm.store(Width::Double, R10, KEY, R1);
+        asm.load(Width::Double, R1, R10, HEAD + (self.file.number - begin) as i16);
+        asm.store(Width::Double, R10, KEY + 8, R1);
+        // Without a journal the same is asked for, and nothing comes of it.
+        asm.read(POINTER, 8, R8, way.information);
+        asm.load(Width::Double, R8, R10, POINTER);
+        asm.jump_if(Condition::Equal, R8, 0, out);
+        asm.read(POINTER, 8, R8, way.journal);
+        asm.load(Width::Double, R1, R10, POINTER);
+        asm.jump_if(Condition::Equal, R1, 0, out);
+        Self::add_of_file(&mut asm, "journal", R6, out);
+        Self::end(asm, out)
+    }
+
+    /// Where a function ends whose argument of this number is an inode that has got a name in the
+    /// kernel's cache, the names it has now; with the number of the argument that holds the result, only
+    /// if that is 0. `names` is where an inode refers to them.
+    pub fn name_came(&self, names: u32, argument: i16, result: Option<i16>) -> Code {
+        let mut asm = Assembler::new();
+        let out = asm.label();
+        if let Some(result) = result {
+            asm.load(Width::Double, R2, R1, 8 * result);
+            asm.jump_if(Condition::NotEqual, R2, 0, out);
+        }
+        asm.load(Width::Double, R7, R1, 8 * argument);
+        self.filter(&mut asm, true, out);
+        Self::count_names(&mut asm, R9, names, 0);
+        self.enter_names(&mut asm, out);
+        Self::end(asm, out)
+    }
+
+    /// Where a function begins whose first argument is a name that goes: the names that its inode has
+    /// without it. The kernel holds the inode's lock there, so nothing comes in between. `inode` is
+    /// where a name refers to its inode.
+    pub fn name_goes(&self, names: u32, inode: u32) -> Code {
+        let mut asm = Assembler::new();
+        let out = asm.label();
+        asm.load(Width::Double, R6, R1, 0);
+        asm.load(Width::Double, R7, R6, inode as i16);
+        self.filter(&mut asm, true, out);
+        Self::count_names(&mut asm, R9, names, -1);
+        asm.jump_if(Condition::SignedLess, R9, 0, out);
+        self.enter_names(&mut asm, out);
+        Self::end(asm, out)
+    }
+
+    /// After [`Self::filter`], with a count in `R9`: puts it into the table `names`, with the time.
+    fn enter_names(&self, asm: &mut Assembler, out: Label) {
+        asm.load(Width::Double, R1, R10, POINTER);
+        asm.store(Width::Double, R10, KEY, R1);
+        asm.load(Width::Double, R1, R7, self.file.number as i16);
+        asm.store(Width::Double, R10, KEY + 8, R1);
+        asm.store(Width::Double, R10, VALUE, R9);
+        asm.call(Helper::Now);
+        asm.store(Width::Double, R10, VALUE + 8, R0);
+        asm.map(R1, "names");
         asm.copy(R2, R10);
         asm.with(Operation::Add, R2, i32::from(KEY));
         asm.copy(R3, R10);
         asm.with(Operation::Add, R3, i32::from(VALUE));
-        // Only if there is none yet (`BPF_NOEXIST`): another processor may have come here, too.
-        asm.set(R4, 1);
+        asm.set(R4, 0);
         asm.call(Helper::MapUpdate);
         asm.jump_if(Condition::Equal, R0, 0, out);
-        asm.map(R1, "transfers");
-        asm.copy(R2, R10);
-        asm.with(Operation::Add, R2, i32::from(KEY));
-        asm.call(Helper::MapLookup);
-        asm.jump_if(Condition::NotEqual, R0, 0, known);
-        Self::count(&mut asm, Count::Full);
-        asm.jump(out);
-        asm.place(known);
-        asm.set(R1, 1);
-        asm.add_atomically(R0, 0, R1);
-        asm.add_atomically(R0, 8, R8);
-        Self::end(asm, out)
+        Self::count(asm, Count::Full);
     }
 
     /// Any hook: it happened once more.
@@ -467,5 +590,76 @@ impl Build {
         let out = asm.label();
         Self::count(&mut asm, what);
         Self::end(asm, out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn build() -> Build {
+        let file = FileLayout {
+            file_inode: 32,
+            mode: 0,
+            superblock: 40,
+            mapping: 48,
+            number: 64,
+            links: 72,
+            size: 80,
+            generation: 560,
+            device: 16,
+            magic: 96,
+            pages: 88,
+            host: 0,
+            extents: Some(-64),
+            names: Some(304),
+        };
+        let own = Own { process: 1, namespace: None };
+        Build { file, group: None, cast: None, own, devices: vec![8 << 20] }
+    }
+
+    /// The kernel takes 512 bytes of stack, and jumps within the program only. Assembling fails where
+    /// a label has no place.
+    #[test]
+    fn programs_are_whole_and_refer_to_maps_that_there_are() {
+        let build = build();
+        let journal = JournalLayout { information: 896, journal: 600 };
+        let names: Vec<_> = maps(true).iter().map(|map| map.name).collect();
+        for (code, table) in [
+            (build.file_argument(Kind::Opened, 0, Some(3)), "events"),
+            (build.evict(), "events"),
+            (build.journaled(&journal), "journal"),
+            (build.name_came(304, 0, Some(2)), "names"),
+            (build.name_came(304, 1, None), "names"),
+            (build.name_goes(304, 48), "names"),
+        ] {
+            assert!(code.maps.iter().any(|(_, map)| *map == table), "{table}: {:?}", code.maps);
+            assert!(code.maps.iter().all(|(_, map)| names.contains(map)), "{:?}", code.maps);
+            let exit = [0x95, 0, 0, 0, 0, 0, 0, 0];
+            assert_eq!(code.bytes[code.bytes.len() - 8..], exit, "{table}");
+        }
+        let (_, length) = build.file.head();
+        assert!(i32::from(HEAD) + length as i32 <= i32::from(VALUE), "what is read fits");
+    }
+
+    /// A name that goes is still in the list, and is not counted.
+    #[test]
+    fn names_are_counted_up_to_the_same_number_with_and_without_the_one_that_goes() {
+        let steps = |from| {
+            let mut asm = Assembler::new();
+            Build::count_names(&mut asm, R9, 304, from);
+            asm.finish().bytes.len() / 8
+        };
+        assert_eq!(steps(0), 2 + 3 * MOST_NAMES as usize);
+        assert_eq!(steps(-1), steps(0) + 3);
+    }
+
+    /// Memory for entries that nobody makes would be set aside all the same.
+    #[test]
+    fn tables_have_room_only_where_they_are_used() {
+        let entries = |objects: bool| {
+            maps(objects).iter().filter(|m| m.kind == MapKind::Hash).map(|m| m.entries).max()
+        };
+        assert_eq!((entries(false), entries(true)), (Some(1), Some(FILES)));
     }
 }

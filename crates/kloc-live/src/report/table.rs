@@ -65,12 +65,18 @@ pub struct Known {
     pub objects: bool,
     /// Names in the machine's cache of names.
     pub dentries: Option<u64>,
+    /// Those of contexts, as of their last events; `None` if hooks do not tell.
+    pub names: Option<u64>,
+    /// Whether they are also told when one comes or goes.
+    pub names_live: bool,
     /// Block transfers for files since the beginning.
     pub transfers: Option<u64>,
     /// Requests to block devices since then.
     pub requests: Option<u64>,
     /// Handles of journals that were started since then.
     pub journal: Option<u64>,
+    /// Blocks that files asked the journal for since then; `None` if no hook tells for which file.
+    pub journal_blocks: Option<u64>,
     /// Sockets now, and what their buffers take.
     pub sockets: Option<(u64, Bytes)>,
     /// Packets that were freed since then.
@@ -86,7 +92,7 @@ pub fn table(known: &Known, page: Bytes) -> Vec<Row> {
         if count.is_some() {
             (how, by.to_owned())
         } else if known.objects {
-            (Knowledge::None, "this kernel has no such tracepoint".to_owned())
+            (Knowledge::None, "no hook that tells can be had".to_owned())
         } else {
             (Knowledge::None, "not asked for (--objects)".to_owned())
         }
@@ -109,8 +115,12 @@ pub fn table(known: &Known, page: Bytes) -> Vec<Row> {
                     "none; an inode without pages is pruned sooner",
                 ),
                 ObjectKind::Dentry => {
-                    let how = (Knowledge::Aggregate, "/proc/sys/fs/dentry-state".to_owned());
-                    let count = known.dentries.map_or((None, None), sized);
+                    let how = match (known.names, known.names_live) {
+                        (Some(_), true) => exact("names of the file, as they come and go"),
+                        (Some(_), false) => exact("names of the file at each open and close"),
+                        (None, _) => (Knowledge::Aggregate, "/proc/sys/fs/dentry-state".to_owned()),
+                    };
+                    let count = known.names.or(known.dentries).map_or((None, None), sized);
                     (how, count, "none")
                 }
                 ObjectKind::Extent => {
@@ -122,11 +132,16 @@ pub fn table(known: &Known, page: Bytes) -> Vec<Row> {
                     let count = known.extents.map_or((None, None), sized);
                     (how, count, "free (EXT4_IOC_CLEAR_ES_CACHE)")
                 }
-                ObjectKind::JournalBuffer => (
-                    objects("handles that were started", known.journal, Knowledge::Aggregate),
-                    (known.journal, None),
-                    "none",
-                ),
+                // The buffers themselves are of the block device, which all of its files share.
+                ObjectKind::JournalBuffer => {
+                    let (by, count, how) = match known.journal_blocks {
+                        Some(blocks) => {
+                            ("blocks that files asked for", Some(blocks), Knowledge::Exact)
+                        }
+                        None => ("handles that were started", known.journal, Knowledge::Aggregate),
+                    };
+                    (objects(by, count, how), (count, None), "none")
+                }
                 ObjectKind::Bio => (
                     objects("transfers by file", known.transfers, Knowledge::Exact),
                     (known.transfers, None),
@@ -188,6 +203,42 @@ mod tests {
         let rows = table(&Known { objects: true, transfers: Some(7), ..known }, Bytes::kib(4));
         let bio = rows.iter().find(|row| row.kind == ObjectKind::Bio).expect("a row");
         assert_eq!((bio.knowledge, bio.count), (Knowledge::Exact, Some(7)));
+    }
+
+    /// What is known of each file is not to be taken for what is known of the machine, nor the other
+    /// way round.
+    #[test]
+    fn names_and_the_journal_are_of_contexts_only_where_hooks_tell() {
+        let of = |known: &Known, kind| {
+            let row = table(known, Bytes::kib(4)).into_iter().find(|row| row.kind == kind);
+            let row = row.expect("a row");
+            (row.knowledge, row.count, row.by)
+        };
+        let machine = Known {
+            set: Some(HookSet::Trampolines),
+            objects: true,
+            dentries: Some(9000),
+            journal: Some(40),
+            ..Known::default()
+        };
+        let (dentry, journal) = (ObjectKind::Dentry, ObjectKind::JournalBuffer);
+        let state = "/proc/sys/fs/dentry-state".to_owned();
+        assert_eq!(of(&machine, dentry), (Knowledge::Aggregate, Some(9000), state));
+        let handles = "handles that were started".to_owned();
+        assert_eq!(of(&machine, journal), (Knowledge::Aggregate, Some(40), handles));
+        let known = Known { names: Some(7), journal_blocks: Some(0), ..machine.clone() };
+        let (how, count, by) = of(&known, dentry);
+        assert_eq!((how, count), (Knowledge::Exact, Some(7)));
+        assert!(by.contains("open and close"), "{by}");
+        let (_, _, by) = of(&Known { names_live: true, ..known.clone() }, dentry);
+        assert!(by.contains("come and go"), "{by}");
+        let (how, count, by) = of(&known, journal);
+        assert_eq!((how, count), (Knowledge::Exact, Some(0)), "nothing was asked for");
+        assert!(by.contains("blocks"), "{by}");
+        let (how, _, why) = of(&Known { journal: None, ..machine.clone() }, journal);
+        assert!(how == Knowledge::None && why.contains("no hook"), "{why}");
+        let (how, _, why) = of(&Known { journal: None, objects: false, ..machine }, journal);
+        assert!(how == Knowledge::None && why.contains("--objects"), "{why}");
     }
 
     /// The kernel counts pages, which are not of one size on all machines.

@@ -22,7 +22,7 @@ use crate::decide::marks::Marks;
 use crate::decide::nodes::slow_node;
 use crate::decide::scope::Scopes;
 use crate::observe::event::{Kind, page};
-use crate::observe::hooks::Wanted;
+use crate::observe::hooks::{JOURNAL, JOURNAL_BY_FILE, NAMES, Wanted};
 use crate::observe::now;
 use crate::observe::programs::Count;
 use crate::observe::sockets::{Socket, Sockets};
@@ -98,6 +98,8 @@ pub struct Daemon {
     locked: bool,
     begun: Nanos,
     transfers: u64,
+    /// Blocks that files asked the journal for.
+    journal_blocks: u64,
     left_alone: BTreeMap<u64, u64>,
     filters: Filters,
     unknown_groups: bool,
@@ -162,6 +164,7 @@ impl Daemon {
             mounts: Mounts::default(),
             begun: now(),
             transfers: 0,
+            journal_blocks: 0,
             left_alone: BTreeMap::new(),
             filters: Filters::new(&setup.wanted.devices, &setup.groups, worker.paths()),
             unknown_groups: false,
@@ -319,6 +322,15 @@ impl Daemon {
             let taken = self.source.take_transfers();
             self.transfers += taken.values().map(|(count, _)| count).sum::<u64>();
             self.decider.transferred(&taken);
+            let taken = self.source.take_journal();
+            self.journal_blocks += taken.values().map(|asked| asked.blocks).sum::<u64>();
+            self.decider.journaled(&taken);
+            // They are taken in any case, so that the table has room. With some of the hooks alone a
+            // name would come and never go.
+            let taken = self.source.take_names();
+            if self.source.knows(NAMES) {
+                self.decider.named(&taken);
+            }
         }
     }
 
@@ -422,8 +434,11 @@ impl Daemon {
             cached: tracked.bytes(),
             length: tracked.length,
             extents: tracked.extents,
+            names: tracked.names.map(|names| names.count),
             transfers: tracked.transfers,
             transferred: tracked.transferred,
+            journal_handles: tracked.journaled.handles,
+            journal_blocks: tracked.journaled.blocks,
             closed_for: (!tracked.is_active())
                 .then(|| context.last_close.map(|at| now().saturating_sub(at)))
                 .flatten(),
@@ -532,6 +547,7 @@ impl Daemon {
         let receive = counted(Count::ReceiveHeld)
             .zip(counted(Count::ReceiveReleased))
             .map(|(held, released)| held.saturating_sub(released));
+        let names = contexts.iter().filter_map(|tracked| tracked.names);
         let known = Known {
             set: Some(self.source.set()),
             contexts: contexts.len() as u64,
@@ -539,9 +555,12 @@ impl Daemon {
             extents: (!extents.is_empty()).then(|| extents.iter().sum()),
             objects,
             dentries: dentries(),
+            names: source.has_names().then(|| names.map(|names| u64::from(names.count)).sum()),
+            names_live: source.knows(NAMES),
             transfers: objects.then_some(self.transfers),
             requests: counted(Count::Requests),
-            journal: counted(Count::Journal),
+            journal: counted(Count::Journal).filter(|_| source.knows(JOURNAL)),
+            journal_blocks: source.knows(JOURNAL_BY_FILE).then_some(self.journal_blocks),
             sockets: sockets
                 .as_ref()
                 .ok()
@@ -616,13 +635,14 @@ fn processor_time() -> Nanos {
 
 /// What can be said of kernel objects where no daemon runs: which hooks there would be is tried.
 pub fn objects_without_daemon(wanted: &Wanted) -> Objects {
-    let (set, lacks) = match Source::new(wanted) {
-        Ok((source, _)) => (Some(source.set()), source.lacks()),
+    let (set, names, lacks) = match Source::new(wanted) {
+        Ok((source, _)) => (Some(source.set()), source.has_names().then_some(0), source.lacks()),
         Err(refused) => {
-            (None, refused.iter().map(|(set, why)| format!("{}: {why}", set.name())).collect())
+            let why = refused.iter().map(|(set, why)| format!("{}: {why}", set.name()));
+            (None, None, why.collect())
         }
     };
-    let known = Known { set, dentries: dentries(), ..Known::default() };
+    let known = Known { set, names, dentries: dentries(), ..Known::default() };
     Objects {
         hooks: set,
         observed: Nanos::ZERO,

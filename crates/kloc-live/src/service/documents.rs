@@ -60,7 +60,7 @@ pub struct Status {
     pub cached: Bytes,
     /// Events that were lost.
     pub lost: u64,
-    /// Files that the table of transfers had no room for.
+    /// How often the tables of transfers, of the journal and of names had no room for a file.
     pub full: u64,
     /// What could not be told exactly.
     pub doubts: Doubts,
@@ -100,10 +100,19 @@ pub struct File {
     pub length: Bytes,
     /// Extents that the kernel holds of it.
     pub extents: Option<u32>,
+    /// Names of it in the kernel's cache (dentries), no more than 64; `None` if it is not known.
+    #[serde(default)]
+    pub names: Option<u32>,
     /// Block transfers for it.
     pub transfers: u64,
     /// What they moved.
     pub transferred: Bytes,
+    /// Handles of the journal that were started for it.
+    #[serde(default)]
+    pub journal_handles: u64,
+    /// Blocks that they asked for, which are no fewer than they changed.
+    #[serde(default)]
+    pub journal_blocks: u64,
     /// For how long nobody has had it open.
     pub closed_for: Option<Nanos>,
     /// Whether its pages have left, or would have.

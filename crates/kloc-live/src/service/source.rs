@@ -7,7 +7,7 @@ use terrace_core::Bytes;
 use crate::observe::event::FileEvent;
 use crate::observe::fanotify::Fanotify;
 use crate::observe::hooks::{HookSet, Wanted};
-use crate::observe::load::Loaded;
+use crate::observe::load::{Journaled, Loaded, Names};
 use crate::observe::programs::Count;
 
 /// A set of hooks that works.
@@ -59,6 +59,22 @@ impl Source {
         }
     }
 
+    /// Whether there are hooks for this (`observe::hooks::NAMES`, say), all of them.
+    pub fn knows(&self, what: &str) -> bool {
+        match self {
+            Self::Programs(loaded) => loaded.knows(what),
+            Self::Notifications(_) => false,
+        }
+    }
+
+    /// Whether events tell how many names a file has in the kernel's cache.
+    pub fn has_names(&self) -> bool {
+        match self {
+            Self::Programs(loaded) => loaded.has_names(),
+            Self::Notifications(_) => false,
+        }
+    }
+
     /// The next event that waits.
     pub fn next_event(&mut self) -> Option<FileEvent> {
         match self {
@@ -91,6 +107,22 @@ impl Source {
                 .into_iter()
                 .map(|(file, transfers)| (file, (transfers.count, transfers.bytes)))
                 .collect(),
+            Self::Notifications(_) => HashMap::new(),
+        }
+    }
+
+    /// Takes what files asked of the journal, by device and inode.
+    pub fn take_journal(&mut self) -> HashMap<(u64, u64), Journaled> {
+        match self {
+            Self::Programs(loaded) => loaded.take_journal(),
+            Self::Notifications(_) => HashMap::new(),
+        }
+    }
+
+    /// Takes how many names files have of which one came or went, by device and inode.
+    pub fn take_names(&mut self) -> HashMap<(u64, u64), Names> {
+        match self {
+            Self::Programs(loaded) => loaded.take_names(),
             Self::Notifications(_) => HashMap::new(),
         }
     }

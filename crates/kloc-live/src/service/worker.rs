@@ -383,6 +383,7 @@ mod tests {
             length: Bytes::ZERO,
             extents: None,
             links: 0,
+            names: None,
             group: 0,
             process: 1,
             command: *command,
