@@ -82,14 +82,15 @@ impl Support {
         self.works && choice(&Root::machine()).as_ref().is_ok_and(is_fast)
     }
 
-    /// The compressed swap by which the engine can be had here for a program with such a budget, without
-    /// a change to the machine that others would notice: that swap is on, is no other run's, and is
-    /// enough, so that nothing is added to it; and what bounds this process bounds the program as well,
-    /// in a control group of its own. `records` is the directory in which root's runs write down what
-    /// they make.
+    /// Whether a program with such a budget can have the engine without a change to the machine that
+    /// others would notice. If so, gives the swap in words.
+    ///
+    /// Compressed swap has to be on that is no other run's and is large enough, so that nothing is added
+    /// to it. And what bounds this process has to bound the program in a control group of its own.
+    /// `records` is the directory in which root's runs write down what they make.
     ///
     /// # Errors
-    /// Why there is none.
+    /// What is missing, in words.
     pub fn without_change(root: &Root, records: &Path, budget: Bytes) -> Result<String, String> {
         let swap = present::compressed(root, records, enough(memory(root)).max(budget))?;
         if let Some(lack) = group::lack(root) {

@@ -31,7 +31,7 @@ impl Engine {
     }
 }
 
-/// What of a program and of a command line `auto` depends on.
+/// The parts of a program and of a command line that `auto` depends on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked<'a> {
     /// Why the pager cannot serve the program; `None` if it can.
@@ -42,7 +42,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) pagers_better: Option<&'a str>,
 }
 
-/// What `auto` comes to.
+/// The engine that `auto` is for a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     /// The engine; `None` if there is none.
@@ -53,9 +53,11 @@ pub(crate) struct Choice {
     pub(crate) is_told: bool,
 }
 
-/// Chooses. `without_change` gives the swap by which the kernel's engine can be had without a change to
-/// the machine that others would notice, or what is missing; `with_change` says whether it can be had
-/// at all, with fast swap. Each is looked at only if it matters.
+/// Chooses the engine of a run that names none.
+///
+/// `without_change` says whether the kernel's engine can be had without a change to the machine that
+/// others would notice ([`Support::without_change`]). `with_change` says whether it can be had at all
+/// with fast swap. Each is called only if the choice depends on it.
 pub(crate) fn choose(
     asked: Asked<'_>,
     without_change: impl FnOnce() -> Result<String, String>,
@@ -88,8 +90,8 @@ pub(crate) fn choose(
     }
 }
 
-/// The compressed swap by which the kernel's engine can be had on this machine without a change that
-/// others would notice, for such a budget; or what is missing.
+/// Whether a run with such a budget can have the kernel's engine on this machine without a change that
+/// others would notice: the swap in words, or what is missing.
 pub(crate) fn without_change(budget: Bytes) -> Result<String, String> {
     // Root's runs alone make devices.
     Support::without_change(&Root::machine(), &directory_of_records(0, None), budget)
@@ -102,8 +104,8 @@ mod tests {
     const SWAP: &str = "zram0 is on, 8.00 GiB free";
     const LACK: &str = "no swap on compressed memory is on";
 
-    /// What it comes to: the obstacle, the pager's options, whether compressed swap is on, and whether
-    /// it can be had.
+    /// The choice where there is such an obstacle, options of the pager's were given, compressed swap is
+    /// on, and compressed swap can be had.
     fn of(
         obstacle: Option<&str>,
         options: (Option<&str>, Option<&str>),

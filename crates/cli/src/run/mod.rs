@@ -345,9 +345,9 @@ impl Args {
         given.into_iter().find_map(|(given, option)| given.then_some(option))
     }
 
-    /// An option that was given, and that the kernel's engine does less with: there are no decisions
-    /// without a policy and not all policies, and what compressed pages take in swap that others use as
-    /// well is an estimate.
+    /// An option that was given, and that the kernel's engine has as well and does less with. It makes no
+    /// decisions without a policy, and has not all policies. It can only estimate what a program's
+    /// compressed pages take of swap that others use as well.
     fn better_by_pager(&self) -> Option<&'static str> {
         let given = [
             (self.total.is_some(), "--total"),

@@ -105,15 +105,15 @@ impl Division {
     }
 }
 
-/// What came back of both sides, for whoever divides a budget among several runs: in pages of the
-/// program's, as runs without files in their budgets count.
+/// Pages that came back to both sides, as a broker is told of them: runs without files in their budgets
+/// count pages of programs, so files' pages are converted to those.
 #[derive(Clone, Copy, Debug, Default)]
 struct Missed(f64);
 
 impl Missed {
-    /// Counts pages of files and of the program that came back. A page that is read from a disk is worth
-    /// as many as come back from swap in that time: in the least that it takes, so that nobody is taken
-    /// memory from for what is only assumed.
+    /// Counts pages of files and of the program that came back, with what a page takes. A file's page
+    /// counts as many as come back from swap in that time. It is the least time that it may take: no other
+    /// run loses memory for what is only assumed.
     fn add(&mut self, files: (u64, Interval), program: (u64, Interval)) {
         let each = files.1.low / program.1.expected.max(1.0);
         self.0 += files.0 as f64 * each + program.0 as f64;
@@ -264,8 +264,8 @@ impl Keeper {
         }
     }
 
-    /// What of the files has left lately and is out; and what came back of both sides, in pages of the
-    /// program's: those of files count by what they take.
+    /// Files' pages that left lately and are out; and the number of pages that came back to both sides,
+    /// where a file's page counts by the time that it takes.
     pub fn missed(&self) -> (Bytes, u64) {
         (self.found.0.absent, self.missed.pages())
     }

@@ -210,9 +210,9 @@ pub fn lack(root: &Root) -> Option<String> {
     }
 }
 
-/// What bounds this process and would not bound a program in a group of its own, or how much it could
-/// swap there; `None` if there is nothing. Under version 1 such a group lies below that of this process,
-/// under version 2 beside it or further up.
+/// A limit of this process that would not hold for a program in a group of its own, or a limit on swap
+/// that would; `None` if there is neither. Under version 1 such a group lies below the group of this
+/// process, under version 2 beside it or further up.
 pub fn bounded(root: &Root) -> Option<String> {
     let here = Here::find(root).ok()?;
     let parent = here.parent().ok()?;
