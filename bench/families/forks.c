@@ -1,7 +1,7 @@
 /* Fills memory and forks children that end at once: what a fork costs. For decision 0013.
  *
  *   cc -O2 -o forks bench/families/forks.c
- *   ./forks 400 3; terrace run --fast 600MiB -- ./forks 400 3
+ *   ./forks 400 3; terrace run --engine pager --fast 600MiB -- ./forks 400 3
  */
 #include <stdio.h>
 #include <stdlib.h>

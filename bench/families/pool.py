@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A pool of four workers that read and rewrite what they have from their parent (each object's count
 of references is in it), and make as much again of their own. For decision 0013.
-Usage: pool.py; terrace run --fast 100MiB -- python3 pool.py"""
+Usage: pool.py; terrace run --engine pager --fast 100MiB -- python3 pool.py"""
 import hashlib
 import multiprocessing
 import random

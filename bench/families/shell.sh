@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A shell that has mapped some 100 MiB and begins 300 programs, one after the other. For decision 0013.
-# Usage: shell.sh; terrace run --fast 150MiB -- bash shell.sh
+# Usage: shell.sh; terrace run --engine pager --fast 150MiB -- bash shell.sh
 text=$(head -c 20000000 /dev/zero | tr '\0' 'x')
 # Kept, to be inherited by each.
 copy=$text

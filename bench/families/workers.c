@@ -2,7 +2,7 @@
  * of both, every value checked. For decision 0013.
  *
  *   cc -O2 -o workers bench/families/workers.c
- *   ./workers 60 4 30 4000; terrace run --fast 100MiB -- ./workers 60 4 30 4000
+ *   ./workers 60 4 30 4000; terrace run --engine pager --fast 100MiB -- ./workers 60 4 30 4000
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -64,7 +64,7 @@ walk)
         done
         for pages in never auto; do
             echo "  terrace run --huge-pages $pages"
-            "$bin/terrace" run --quiet --fast 1GiB --huge-pages "$pages" -- \
+            "$bin/terrace" run --engine pager --quiet --fast 1GiB --huge-pages "$pages" -- \
                 "$work/walk" 1200 800 "$touched" default | sed 's/^/    /'
         done
     done

@@ -64,7 +64,7 @@ all() {
         fi
     done
     if [ -w "$setting" ]; then echo "$before" >"$setting"; fi
-    local run=("$bin/terrace" run --quiet --fast "${budget}MiB")
+    local run=("$bin/terrace" run --engine pager --quiet --fast "${budget}MiB")
     row "terrace run" "${run[@]}" -- "$work/tails" "$mib" "$order" "$updates"
     row "terrace run --profile" "${run[@]}" --profile "$work/profile" -- \
         "$work/tails" "$mib" "$order" "$updates"

@@ -151,6 +151,8 @@ impl Setup {
                     ready.words.extend(["--engine", "kernel"].map(String::from));
                     ready.clean = Some(self.terrace.clone());
                 } else {
+                    // Not by the kernel because swap happens to be on.
+                    ready.words.extend(["--engine", "pager"].map(String::from));
                     ready.words.extend(self.options.iter().cloned());
                     // What it loads into the program asks for the faults, as the program's user.
                     ready.by_root = false;

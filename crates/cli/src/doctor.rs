@@ -24,6 +24,7 @@ use terrace_volume::ublk;
 use crate::calibrate;
 use crate::failure::Failure;
 use crate::output::{self, facts};
+use crate::run::engine::{self, Asked, Engine};
 
 /// Say what this machine supports, and whether `terrace run` works on it.
 ///
@@ -46,6 +47,8 @@ struct Diagnosis {
     userfaultfd: Option<Userfaultfd>,
     /// What the kernel's engine has here; `None` of a machine that is not this one.
     kernel_engine: Option<Support>,
+    /// Which engine `run --engine auto` is here; `None` of a machine that is not this one.
+    auto: Option<Auto>,
     /// Ways to observe accesses, best first.
     samplers: Vec<SamplerSupport>,
     /// Ways to observe programs from outside; `None` of a machine that is not
@@ -63,6 +66,40 @@ struct Diagnosis {
     kloc: Option<KlocSupport>,
     /// What the files say.
     facts: Facts,
+}
+
+/// Which engine a run has that names none, and asks for nothing that only one of them has.
+#[derive(Debug, Serialize)]
+struct Auto {
+    /// `None` if it has none.
+    engine: Option<&'static str>,
+    /// Why.
+    why: String,
+    /// The one for a program that the pager cannot serve (a static one, say).
+    of_others: Option<&'static str>,
+}
+
+impl Auto {
+    fn of_this_machine(obstacle: Option<&str>, support: &Support) -> Self {
+        let of = |obstacle| {
+            let asked = Asked { obstacle, ..Asked::default() };
+            engine::choose(asked, || engine::without_change(Bytes::ZERO), || support.is_fast())
+        };
+        let choice = of(obstacle);
+        Self {
+            engine: choice.engine.map(Engine::name),
+            why: choice.why,
+            of_others: of(Some("static")).engine.map(Engine::name),
+        }
+    }
+
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        let of_others = self.of_others.unwrap_or("none: such programs are refused");
+        vec![
+            ("of most programs", format!("{}: {}", self.engine.unwrap_or("none"), self.why)),
+            ("what the pager cannot serve", of_others.to_owned()),
+        ]
+    }
 }
 
 /// What is known of the mechanisms' costs.
@@ -287,11 +324,13 @@ impl Diagnosis {
         let facts = Facts::read(Path::new("/"));
         let probe = UffdProbe::run();
         let obstacle = probe.usable().err();
+        let support = Support::of_this_machine();
         Self {
             works: obstacle.is_none(),
             samplers: facts.samplers(obstacle.clone(), Some(probe.features)),
+            auto: Some(Auto::of_this_machine(obstacle.as_deref(), &support)),
             obstacle,
-            kernel_engine: Some(Support::of_this_machine()),
+            kernel_engine: Some(support),
             attach: Some(AttachSupport::of_this_machine()),
             userfaultfd: Some(Userfaultfd::from(&probe)),
             spill: Some(SpillSupport::of_this_machine()),
@@ -311,6 +350,7 @@ impl Diagnosis {
             samplers: facts.samplers(obstacle.clone(), None),
             obstacle,
             kernel_engine: None,
+            auto: None,
             attach: None,
             userfaultfd: None,
             spill: None,
@@ -350,6 +390,9 @@ fn render(diagnosis: &Diagnosis) -> String {
     };
     section(&mut text, "system", &system(&diagnosis.facts));
     section(&mut text, "userfaultfd", &userfaultfd(diagnosis));
+    if let Some(auto) = &diagnosis.auto {
+        section(&mut text, "engine of a run that names none (`run --engine auto`)", &auto.rows());
+    }
     if let Some(support) = &diagnosis.kernel_engine {
         let title = "the kernel's engine (`run --engine kernel`)";
         section(&mut text, title, &kernel_engine(support));

@@ -202,7 +202,7 @@ impl Waiting {
         let mut child = Process::new(cargo_bin!("terrace"))
             .env("TERRACE_PRELOAD", preload())
             .current_dir(directory)
-            .args(["run", "--quiet", "--fast", "3MiB"])
+            .args(["run", "--engine=pager", "--quiet", "--fast", "3MiB"])
             .args(options)
             .args(["--", "./filler", "wait"])
             .stdin(Stdio::piped())

@@ -65,7 +65,7 @@ impl Bench {
             .env("TERRACE_PRELOAD", preload())
             .env("XDG_RUNTIME_DIR", self.path("runtime"))
             .current_dir(self.directory.path())
-            .args(["--json", "run", "--fast", "8MiB", "--report", "report"])
+            .args(["--json", "run", "--engine=pager", "--fast", "8MiB", "--report", "report"])
             .args(arguments)
             .args(["--", "sh", "-c", script])
             .stdout(Stdio::null())

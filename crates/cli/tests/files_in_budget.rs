@@ -70,15 +70,33 @@ impl Drop for Run {
     }
 }
 
-fn start(directory: &Path, program: &Path) -> Run {
+/// Begins a run with this budget.
+fn start(directory: &Path, program: &Path, budget: [&str; 2]) -> Run {
     let child = Command::new(TERRACE)
-        .args(["run", "--json", "--files", "--fast", "128MiB", "--report", "report", "--"])
+        .args(["run", "--json", "--files", "--report", "report"])
+        .args(budget)
+        .arg("--")
         .arg(program)
         .current_dir(directory)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     Run(child, directory.to_owned())
+}
+
+/// A file of 48 MiB, written and out of the page cache: the program's group is charged for what it
+/// reads.
+fn make_data(directory: &Path) {
+    let made = Command::new("sh")
+        .args([
+            "-c",
+            "head -c 50331648 /dev/urandom >data && sync data && \
+                      dd if=data iflag=nocache count=0 status=none",
+        ])
+        .current_dir(directory)
+        .status()
+        .unwrap();
+    assert!(made.success());
 }
 
 /// How the budget is divided, once there is a first report.
@@ -98,18 +116,8 @@ fn a_budget_goes_to_the_files_and_back_as_the_program_needs_it() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let at = |name: &str| directory.path().join(name);
     compile(WORKER, &at("worker"), &["-O1"]);
-    let made = Command::new("sh")
-        // Written, and out of the page cache: the program's group is charged for what it reads.
-        .args([
-            "-c",
-            "head -c 50331648 /dev/urandom >data && sync data && \
-                      dd if=data iflag=nocache count=0 status=none",
-        ])
-        .current_dir(directory.path())
-        .status()
-        .unwrap();
-    assert!(made.success());
-    let mut run = start(directory.path(), &at("worker"));
+    make_data(directory.path());
+    let mut run = start(directory.path(), &at("worker"), ["--fast", "128MiB"]);
     let mut last = Value::Null;
     let mut follow = |what: &str, is_there: &dyn Fn(&Value) -> bool| {
         let begun = std::time::Instant::now();
@@ -157,6 +165,82 @@ fn a_budget_goes_to_the_files_and_back_as_the_program_needs_it() {
     let peak = report["charged_peak"].as_u64().unwrap();
     assert!(peak <= (128 << 20) + most + (2 << 20), "{report}");
     assert!(report["division"]["to_files"][0].as_u64().unwrap() > 0, "{report}");
+}
+
+/// A broker; ends with this.
+struct Broker(Child);
+
+impl Broker {
+    fn start(directory: &Path, budget: &str) -> Self {
+        let said = directory.join("broker");
+        let child = Command::new(TERRACE)
+            .args(["broker", "--fast", budget])
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&said).unwrap())
+            .spawn()
+            .unwrap();
+        let broker = Self(child);
+        await_that(Duration::from_mins(1), "the broker divides", || {
+            fs::read_to_string(&said).unwrap().contains("dividing")
+        });
+        broker
+    }
+
+    fn id(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-TERM", &self.id()]).status();
+        let _ = self.0.wait();
+    }
+}
+
+/// The budget is what the broker leaves to the run, and it is divided anew when that changes.
+#[test]
+fn a_run_that_has_joined_a_broker_divides_its_share() {
+    if !works() {
+        return;
+    }
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let at = |name: &str| directory.path().join(name);
+    compile(WORKER, &at("shares"), &["-O1"]);
+    make_data(directory.path());
+    let broker = Broker::start(directory.path(), "96MiB");
+    let mut run = start(directory.path(), &at("shares"), ["--join", &broker.id()]);
+    let id = run.0.id().to_string();
+    let mut last = Value::Null;
+    let mut follow = |what: &str, is_there: &dyn Fn(u64, u64, &Value) -> bool| {
+        await_that(Duration::from_mins(3), what, || {
+            assert!(run.0.try_wait().unwrap().is_none(), "{what}: {last}");
+            let top = terrace().args(["top", "--json", "--interval=300ms", &id]).output().unwrap();
+            let top: Value = serde_json::from_slice(&top.stdout).unwrap_or_default();
+            last = top["attached"][0]["kernel"].clone();
+            let (budget, share) = (&last["budget"], &last["division"]["share"]);
+            let (Some(budget), Some(share)) = (budget.as_u64(), share.as_u64()) else {
+                return false;
+            };
+            // The program keeps an eighth, whatever the budget is.
+            assert!(share <= budget - budget / 8, "{last}");
+            is_there(budget, share, &last["division"])
+        });
+    };
+    follow("its share divided", &|budget, share, division| {
+        let decisions = division["decisions"].as_array();
+        budget > 80 << 20 && share > 0 && decisions.is_some_and(|all| !all.is_empty())
+    });
+    let set = terrace().args(["set", &broker.id(), "--fast", "48MiB"]).output().unwrap();
+    assert!(set.status.success(), "{set:?}");
+    follow("a smaller share divided", &|budget, share, _| budget <= 48 << 20 && share > 0);
+    for name in ["heap", "end"] {
+        fs::write(at(name), "").unwrap();
+    }
+    assert!(run.0.wait().unwrap().success());
+    let report: Value = serde_json::from_str(&fs::read_to_string(at("report")).unwrap()).unwrap();
+    assert_eq!(report["budget_of"], broker.0.id(), "{report}");
+    assert!(report["division"]["share"].as_u64().unwrap() <= 42 << 20, "{report}");
 }
 
 /// The run is found by its program's name as well.

@@ -98,7 +98,7 @@ fn run(directory: &Path, huge_pages: &str, economist: &str, program: &[&str]) ->
     let output = Process::new(cargo_bin!("terrace"))
         .env("TERRACE_PRELOAD", preload())
         .current_dir(directory)
-        .args(["--json", "run", "--fast", "128MiB", "--huge-pages", huge_pages])
+        .args(["--json", "run", "--engine=pager", "--fast", "128MiB", "--huge-pages", huge_pages])
         .args(["--economist", economist])
         .args(["--report", "report", "--record", "decisions", "--"])
         .args(program)
@@ -228,7 +228,7 @@ fn a_profile_puts_huge_pages_where_they_pay_before_memory_is_touched() {
     let output = Process::new(cargo_bin!("terrace"))
         .env("TERRACE_PRELOAD", preload())
         .current_dir(directory)
-        .args(["--json", "run", "--fast", "256MiB", "--profile", "walk.profile"])
+        .args(["--json", "run", "--engine=pager", "--fast", "256MiB", "--profile", "walk.profile"])
         .args(["--report", "report", "--record", "decisions", "--", "./walk"])
         .output()
         .unwrap();
@@ -293,7 +293,7 @@ fn a_profile_fills_base_pages_where_a_huge_page_does_not_fit() {
     let output = Process::new(cargo_bin!("terrace"))
         .env("TERRACE_PRELOAD", preload())
         .current_dir(directory)
-        .args(["--json", "run", "--fast", "64MiB", "--profile", "parts.profile"])
+        .args(["--json", "run", "--engine=pager", "--fast", "64MiB", "--profile", "parts.profile"])
         .args(["--report", "report", "--record", "decisions", "--", "./parts"])
         .output()
         .unwrap();

@@ -63,7 +63,17 @@ impl Run {
         let mut child = Command::new(snapbox::cmd::cargo_bin!("terrace"))
             .env("TERRACE_PRELOAD", preload())
             .current_dir(directory.path())
-            .args(["--json", "run", "--fast", fast, "--report", "report", "--", "./user"])
+            .args([
+                "--json",
+                "run",
+                "--engine=pager",
+                "--fast",
+                fast,
+                "--report",
+                "report",
+                "--",
+                "./user",
+            ])
             .args(program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

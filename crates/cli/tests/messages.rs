@@ -81,7 +81,7 @@ fn bad_usage_names_the_option_and_what_is_expected() {
     let longer = format!("the trace ends at byte {end}, but the file goes on");
 
     let attach = ["attach", "--pid", "1", "--fast"];
-    let run = ["run", "--best-effort", "--fast", "16MiB"];
+    let run = ["run", "--engine=pager", "--best-effort", "--fast", "16MiB"];
     let rows: Vec<(Vec<&str>, &str)> = vec![
         (
             [&attach[..], &["numa:0=0", "--slow", "numa:1"]].concat(),

@@ -73,7 +73,7 @@ impl Run {
         let runtime = directory.path().join("runtime");
         fs::create_dir(&runtime).unwrap();
         let mut child = Command::new(snapbox::cmd::cargo_bin!("terrace"))
-            .args(["run", "--quiet", "--fast", "16MiB"])
+            .args(["run", "--engine=pager", "--quiet", "--fast", "16MiB"])
             .args(options)
             .arg("--")
             .arg(&busy)

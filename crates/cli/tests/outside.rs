@@ -153,7 +153,7 @@ impl Bench {
             .env("TERRACE_PRELOAD", preload())
             .env("XDG_RUNTIME_DIR", self.path().join("runtime"))
             .current_dir(self.path())
-            .args(["--json", "run", "--fast", fast, "--report"])
+            .args(["--json", "run", "--engine=pager", "--fast", fast, "--report"])
             .arg(&report)
             .args(["--", "./holder", kind])
             .args(arguments)

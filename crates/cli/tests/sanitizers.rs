@@ -99,7 +99,8 @@ fn outcome(command: &[&str], options: Option<&str>) -> (Option<i32>, String, Str
 fn what_a_sanitizer_checks_starts_and_its_faults_are_found() {
     let directory = tempfile::tempdir().unwrap();
     let terrace = snapbox::cmd::cargo_bin!("terrace").to_str().unwrap();
-    let run = [terrace, "run", "--best-effort", "--quiet", "--fast", "16MiB", "--"];
+    let run =
+        [terrace, "run", "--engine=pager", "--best-effort", "--quiet", "--fast", "16MiB", "--"];
     let kinds: [&[&str]; 4] = [
         &["-fsanitize=address"],
         &["-fsanitize=thread"],

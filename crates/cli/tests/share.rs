@@ -124,7 +124,7 @@ impl Bench {
         Process::new(cargo_bin!("terrace"))
             .env("TERRACE_PRELOAD", preload())
             .current_dir(self.directory.path())
-            .args(["--json", "run", "--report", report])
+            .args(["--json", "run", "--engine=pager", "--report", report])
             .args(arguments)
             .args(["--", "sh", "-c", script])
             .stdout(Stdio::piped())

@@ -60,7 +60,7 @@ fn run(directory: &Path, before: &str, arguments: &[&str]) -> (Output, Value) {
     let output = Process::new(cargo_bin!("terrace"))
         .env("TERRACE_PRELOAD", preload())
         .current_dir(directory)
-        .args(["--json", "run", "--fast", "2MiB", "--report"])
+        .args(["--json", "run", "--engine=pager", "--fast", "2MiB", "--report"])
         .arg(&report)
         .args(arguments)
         .args(["--", "sh", "-c", &format!("{before} exec ./user 12")])

@@ -44,8 +44,34 @@ fn statuses(arguments: &[&str]) -> [Option<i32>; 4] {
 fn nobody_s_exit_status_depends_on_standard_error() {
     let (machine, none) = ("../../machines/cxl.toml", "/no/such/file");
     let commands: [(&[&str], i32); 9] = [
-        (&["run", "--best-effort", "--fast", "16MiB", "--", "sh", "-c", "exit 7"], 7),
-        (&["run", "--best-effort", "--fast", "16MiB", "--watch=10ms", "--", "sleep", "0.1"], 0),
+        (
+            &[
+                "run",
+                "--engine=pager",
+                "--best-effort",
+                "--fast",
+                "16MiB",
+                "--",
+                "sh",
+                "-c",
+                "exit 7",
+            ],
+            7,
+        ),
+        (
+            &[
+                "run",
+                "--engine=pager",
+                "--best-effort",
+                "--fast",
+                "16MiB",
+                "--watch=10ms",
+                "--",
+                "sleep",
+                "0.1",
+            ],
+            0,
+        ),
         (&["run", "--fast", "16MiB", "--", none], 2),
         (&["run"], 2),
         (&[], 2),
@@ -98,7 +124,7 @@ fn written(directory: &Path, arguments: &[&str], stderr: Stdio) -> Option<i32> {
         compile(WRITER, &program, &["-O1"]);
     }
     // A thread of Terrace's dies, on purpose, and Terrace says so from within the program.
-    let mut run = command(&["run", "--quiet", "--fast", "4MiB", "--"]);
+    let mut run = command(&["run", "--engine=pager", "--quiet", "--fast", "4MiB", "--"]);
     run.arg(&program).args(arguments).env("TERRACE_INJECT", "tick:1:panic").stderr(stderr);
     run.status().unwrap().code()
 }

@@ -1,5 +1,7 @@
 //! What the kernel's engine has on this machine, and what it lacks.
 
+use std::path::Path;
+
 use serde::Serialize;
 use terrace_core::Bytes;
 use terrace_sampler::Capabilities;
@@ -9,7 +11,7 @@ use crate::files::Root;
 use crate::observe::choose_for_swap;
 use crate::setup::group::{self, Version};
 use crate::setup::zram::{self, Extras};
-use crate::setup::{SwapChoice, SwapKind, choose_swap, enough, zswap};
+use crate::setup::{SwapChoice, SwapKind, choose_swap, enough, present, zswap};
 
 /// `CAP_SYS_NICE` of `linux/capability.h`: it lets a process advise about another's memory.
 const SYS_NICE: u32 = 23;
@@ -80,6 +82,26 @@ impl Support {
         self.works && choice(&Root::machine()).as_ref().is_ok_and(is_fast)
     }
 
+    /// Whether a program with such a budget can have the engine without a change to the machine that
+    /// others would notice. If so, gives the swap in words.
+    ///
+    /// Compressed swap has to be on that is no other run's and is large enough, so that nothing is added
+    /// to it. And what bounds this process has to bound the program in a control group of its own.
+    /// `records` is the directory in which root's runs write down what they make.
+    ///
+    /// # Errors
+    /// What is missing, in words.
+    pub fn without_change(root: &Root, records: &Path, budget: Bytes) -> Result<String, String> {
+        let swap = present::compressed(root, records, enough(memory(root)).max(budget))?;
+        if let Some(lack) = group::lack(root) {
+            return Err(format!("{swap}, but no control group can be made: {lack}"));
+        }
+        if let Some(bound) = group::bounded(root) {
+            return Err(format!("{swap}, but {bound}"));
+        }
+        Ok(swap)
+    }
+
     fn judge(
         swap: Result<String, String>,
         group: Result<String, String>,
@@ -117,10 +139,15 @@ fn part(name: &'static str, state: Result<String, String>, needed: bool) -> Part
 
 /// Which swap a run would have: a device of its own would be as large as memory.
 fn choice(root: &Root) -> Result<SwapChoice, String> {
+    choose_swap(root, LEAST, enough(memory(root)))
+}
+
+/// The machine's memory.
+fn memory(root: &Root) -> Bytes {
     let text = root.read("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let memory = line.and_then(|rest| rest.split_ascii_whitespace().next()?.parse().ok());
-    choose_swap(root, LEAST, enough(memory.map_or(Bytes::ZERO, Bytes::kib)))
+    memory.map_or(Bytes::ZERO, Bytes::kib)
 }
 
 fn swap(root: &Root) -> Result<String, String> {

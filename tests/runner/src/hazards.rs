@@ -586,7 +586,7 @@ pub(crate) fn injected_once(
     command
         .current_dir(scratch.path())
         .env("TERRACE_INJECT", fault.trim_start_matches(SPILLED))
-        .args(["--json", "run", "--fast", budget, "--report"])
+        .args(["--json", "run", "--engine=pager", "--fast", budget, "--report"])
         .arg(&report)
         .args(arguments);
     if fault.starts_with("write:") || fault.starts_with(SPILLED) {
@@ -633,7 +633,7 @@ fn managed_run(
     command
         .current_dir(scratch.path())
         .env("HAZARD_MANAGED", "1")
-        .args(["--json", "run", "--fast", budget, "--report"])
+        .args(["--json", "run", "--engine=pager", "--fast", budget, "--report"])
         .arg(&report)
         .args(arguments)
         .args(&options.arguments)

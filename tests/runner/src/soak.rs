@@ -157,7 +157,14 @@ impl Place {
         self.prepare(&mut command);
         command
             .current_dir(scratch)
-            .args(["--json", "run", "--fast", &format!("{}B", first.get()), "--report"])
+            .args([
+                "--json",
+                "run",
+                "--engine=pager",
+                "--fast",
+                &format!("{}B", first.get()),
+                "--report",
+            ])
             .arg(&report);
         if random.below(2) == 0 {
             let limit = format!("{}MiB", random.between(16, 64));

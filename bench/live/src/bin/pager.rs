@@ -53,7 +53,7 @@ struct Args {
     /// Pages to fill the memory with.
     #[arg(long)]
     corpus: PathBuf,
-    /// Further arguments for `terrace run`, separated by spaces.
+    /// Further arguments for `terrace run --engine pager`, separated by spaces.
     #[arg(long, default_value = "", allow_hyphen_values = true)]
     options: String,
     /// One JSON object a run on standard output instead of the table.

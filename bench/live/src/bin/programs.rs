@@ -152,13 +152,11 @@ fn measure(args: &Args) -> io::Result<bool> {
         packages: std::path::absolute(&args.packages)?,
         limit: Duration::from_secs(args.limit),
     };
-    let mut options = vec!["--engine".to_owned(), "pager".to_owned()];
-    options.extend(args.options.split_whitespace().map(String::from));
     let setup = Setup {
         terrace: args.terrace.canonicalize()?,
         backing: args.peer,
         swap: Bytes::gib(2),
-        options,
+        options: args.options.split_whitespace().map(String::from).collect(),
         directory: reports,
         counts: !args.no_peer,
     };

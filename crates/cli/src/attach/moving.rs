@@ -122,6 +122,11 @@ impl Moving {
         Ok(())
     }
 
+    /// Whether it was said how much of a processor observing may use.
+    pub(crate) fn names_cap(&self) -> bool {
+        self.sampling_cap.is_some()
+    }
+
     /// Whether a sampler was asked for.
     pub(crate) fn names_sampler(&self) -> bool {
         !self.sampler.is_empty()

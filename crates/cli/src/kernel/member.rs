@@ -82,11 +82,32 @@ impl Member {
         files: Option<&Keeper>,
     ) -> Bytes {
         self.due = Instant::now() + EVERY;
-        let (absent, refaults) = files.map_or((Bytes::ZERO, stats.faults), Keeper::missed);
-        self.outsider.follow(Has {
-            resident: stats.resident,
-            absent: swapped.unwrap_or_default() + absent,
-            refaults,
-        })
+        self.outsider.follow(has(stats, swapped, files.map(Keeper::missed)))
+    }
+}
+
+/// What a run has and misses. Where files are in its budget they are in what is resident, and `files`
+/// says what of them is out, and what came back of both sides.
+fn has(stats: &Stats, swapped: Option<Bytes>, files: Option<(Bytes, u64)>) -> Has {
+    let (absent, refaults) = files.unwrap_or((Bytes::ZERO, stats.faults));
+    Has { resident: stats.resident, absent: swapped.unwrap_or_default() + absent, refaults }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_asks_for_its_files_side_as_well() {
+        let stats = Stats { resident: Bytes::mib(60), faults: 50, ..Stats::default() };
+        let swapped = Some(Bytes::mib(20));
+        let with_files = has(&stats, swapped, Some((Bytes::mib(30), 900)));
+        assert_eq!(
+            with_files,
+            Has { resident: Bytes::mib(60), absent: Bytes::mib(50), refaults: 900 }
+        );
+        let without = has(&stats, swapped, None);
+        assert_eq!(without, Has { absent: Bytes::mib(20), refaults: 50, ..with_files });
+        assert_eq!(has(&stats, None, None).absent, Bytes::ZERO);
     }
 }

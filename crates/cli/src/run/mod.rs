@@ -50,8 +50,8 @@ use terrace_live::doctor::probe::UffdProbe;
 use terrace_live::evict::quiet_window::QuietWindows;
 use terrace_policy::PolicyName;
 
-use self::engine::Engine;
-use self::program::Program;
+use self::engine::{Asked, Engine};
+use self::program::{Program, Refusal};
 pub(crate) use self::render::render;
 use self::spill::SpillFile;
 use crate::args::{economist, one_of};
@@ -100,7 +100,9 @@ pub(crate) struct Args {
 
     /// Who serves the program's page faults: Terrace's library, which is loaded into it (pager);
     /// or the kernel, from swap on compressed memory that is set up by itself, and Terrace only
-    /// makes room (kernel); auto is the pager, and the kernel for what the pager cannot serve.
+    /// makes room (kernel); auto is the kernel where compressed swap is on already and nothing is
+    /// asked for that only the pager has, or where the pager cannot serve the program, and else the
+    /// pager: `terrace doctor` says which it is here.
     #[arg(long, value_name = "ENGINE", default_value = "auto",
           value_parser = one_of(&Engine::ALL, Engine::name))]
     engine: Engine,
@@ -259,15 +261,7 @@ impl Args {
             }
         }
         let program = Program::resolve(&self.program[0]);
-        let why = match &program {
-            Ok(_) => UffdProbe::run().usable().err(),
-            Err(refusal) if refusal.is_of_the_library() => Some(refusal.to_string()),
-            Err(_) => None,
-        };
-        if let Some(why) = why.filter(|_| joined.is_none() && self.may_be_by_kernel()) {
-            if !self.quiet {
-                output::say(format_args!("--engine kernel: the pager cannot serve it ({why})"));
-            }
+        if self.engine == Engine::Auto && self.is_by_kernel(&program) {
             let program = Program::locate(&self.program[0]).map_err(Failure::bad_input)?;
             return kernel::run(&self, &program, json);
         }
@@ -312,21 +306,57 @@ impl Args {
         Err(Failure::bad_input(format!("--files: {why}")))
     }
 
-    /// Whether the kernel may serve what the pager cannot: if that was left to Terrace, nothing is
-    /// asked for that only the pager has, and fast swap can be had.
-    fn may_be_by_kernel(&self) -> bool {
-        let pagers_own = self.spill.is_some()
-            || self.store_limit.is_some()
-            || self.nodes.is_some()
-            || self.tiers.is_some()
-            || self.huge_pages.is_some()
-            || self.profile.is_some()
-            || self.quiet_windows.is_some()
-            || self.best_effort
-            || self.moving.names_sampler()
-            || self.policy.is_none()
-                && (self.economist != Mode::Enforce || self.min_region != MIN_REGION);
-        self.engine == Engine::Auto && !pagers_own && Support::of_this_machine().is_fast()
+    /// Whether the kernel serves the faults, where that was left to Terrace; says so, and why.
+    fn is_by_kernel(&self, program: &Result<Program, Refusal>) -> bool {
+        let obstacle = match program {
+            Ok(_) => UffdProbe::run().usable().err(),
+            Err(refusal) if refusal.is_of_the_library() => Some(refusal.to_string()),
+            // It runs by no engine.
+            Err(_) => return false,
+        };
+        let asked = Asked {
+            obstacle: obstacle.as_deref(),
+            pagers_own: self.pagers_own(),
+            pagers_better: self.better_by_pager(),
+        };
+        let without_change = || engine::without_change(self.fast());
+        let choice = engine::choose(asked, without_change, || Support::of_this_machine().is_fast());
+        if let Some(engine) = choice.engine.filter(|_| choice.is_told && !self.quiet) {
+            output::say(format_args!("--engine {}: {}", engine.name(), choice.why));
+        }
+        choice.engine == Some(Engine::Kernel)
+    }
+
+    /// An option that was given and that only the pager has.
+    fn pagers_own(&self) -> Option<&'static str> {
+        let by_lists = self.policy.is_none();
+        let given = [
+            (self.join.is_some(), "--join"),
+            (self.tiers.is_some(), "--tiers"),
+            (self.spill.is_some() || self.store_limit.is_some(), "--spill"),
+            (self.huge_pages.is_some(), "--huge-pages"),
+            (self.profile.is_some(), "--profile"),
+            (self.quiet_windows.is_some(), "--quiet-windows"),
+            (self.best_effort, "--best-effort"),
+            (self.moving.names_sampler(), "--sampler"),
+            (by_lists && self.economist != Mode::Enforce, "--economist"),
+            (by_lists && self.min_region != MIN_REGION, "--min-region"),
+        ];
+        given.into_iter().find_map(|(given, option)| given.then_some(option))
+    }
+
+    /// An option that was given, and that the kernel's engine has as well and does less with. It makes no
+    /// decisions without a policy, and has not all policies. It can only estimate what a program's
+    /// compressed pages take of swap that others use as well.
+    fn better_by_pager(&self) -> Option<&'static str> {
+        let given = [
+            (self.total.is_some(), "--total"),
+            (self.policy.is_some(), "--policy"),
+            (self.record.is_some(), "--record"),
+            (self.observing.report_html.is_some(), "--report-html"),
+            (self.moving.names_cap(), "--sampling-cap"),
+        ];
+        given.into_iter().find_map(|(given, option)| given.then_some(option))
     }
 
     /// An option that was given and has nothing to show, or to choose, where nothing is managed.

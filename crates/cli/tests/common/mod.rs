@@ -28,7 +28,13 @@ pub(crate) fn terrace() -> Command {
 /// `terrace run` with the library that belongs to it. Where memory cannot be
 /// managed, the program runs all the same: most of what is tested holds then, too.
 pub(crate) fn run(fast: &str) -> Command {
-    terrace().env("TERRACE_PRELOAD", preload()).args(["run", "--best-effort", "--fast", fast])
+    terrace().env("TERRACE_PRELOAD", preload()).args([
+        "run",
+        "--engine=pager",
+        "--best-effort",
+        "--fast",
+        fast,
+    ])
 }
 
 /// Asks the kernel for what managing memory takes, in the way of the manual page and not in

@@ -82,6 +82,9 @@ pub struct Divider {
     budget: Bytes,
     /// What is for files; `None` before the budget was full for the first time.
     share: Option<Bytes>,
+    /// Files' part of the budget as it was decided last. A budget that a broker divides changes many
+    /// times a second, and a part of rounded shares would be worn off.
+    part: f64,
     prices: Prices,
     step: Bytes,
     /// The last step, and how many went the same way in a row.
@@ -109,6 +112,7 @@ impl Divider {
         Self {
             budget,
             share: None,
+            part: 0.0,
             prices,
             step: part(budget, STEPS.0),
             last: None,
@@ -131,13 +135,24 @@ impl Divider {
         self.share.unwrap_or(self.budget / 2)
     }
 
-    /// Another budget: both sides have the same part of it as before.
+    /// Another budget: both sides have the same part of it as before, and steps are the same part.
     pub fn set_budget(&mut self, budget: Bytes) {
-        let part_of_files = self.share.map(|share| share / self.budget.max(Bytes(1)));
-        self.budget = budget;
-        self.share = part_of_files.map(|part| self.within(Bytes::from_f64(budget.as_f64() * part)));
-        let (_, most, least) = STEPS;
-        self.step = self.step.max(part(budget, least)).min(part(budget, most));
+        let before = std::mem::replace(&mut self.budget, budget);
+        let (first, most, least) = STEPS;
+        if self.share.is_none() {
+            self.step = part(budget, first);
+            return;
+        }
+        let share = Bytes::from_f64(budget.as_f64() * self.part) + UNIT / 2;
+        self.share = Some(self.within(share));
+        let step = Bytes::from_f64(self.step.as_f64() * (budget / before.max(Bytes(1))));
+        self.step = step.max(part(budget, least)).min(part(budget, most));
+    }
+
+    /// Files have so much of the budget from now on.
+    fn set_share(&mut self, share: Bytes) {
+        self.share = Some(share);
+        self.part = share / self.budget.max(Bytes(1));
     }
 
     /// What is too much or too little for files is not.
@@ -159,7 +174,7 @@ impl Divider {
             return None;
         }
         if self.share.is_none() {
-            self.share = Some(self.within(look.files.held));
+            self.set_share(self.within(look.files.held));
         }
         if look.at < self.not_before {
             (self.since, self.counted) = (None, (0, 0));
@@ -222,7 +237,7 @@ impl Divider {
                 Side::Program => (share - bytes, &mut self.to_program),
             };
             *moved = (moved.0 + 1, moved.1 + bytes);
-            self.share = Some(target);
+            self.set_share(target);
             self.pace(to, at);
             if self.passed.len() == MOST_DECISIONS {
                 self.passed.pop_front();
@@ -420,6 +435,27 @@ mod tests {
         assert_eq!(divider.share(), Bytes::mib(77));
         divider.set_budget(Bytes::mib(256));
         assert_eq!(divider.share(), Bytes(77 << 19));
+    }
+
+    /// As the budget of a run does that has joined a broker.
+    #[test]
+    fn a_budget_that_goes_to_and_fro_wears_nothing_off_either_side() {
+        let budget = Bytes::mib(512);
+        let mut divider = Divider::new(Bytes::mib(1), PRICES);
+        divider.set_budget(budget);
+        assert_eq!(divider.step, part(budget, STEPS.0), "as if it had begun with it");
+        let files = Evidence { held: Bytes::mib(200), ..Evidence::default() };
+        divider.look(&Look { full: true, files, ..Look::default() });
+        let step = divider.step;
+        for round in 0..10_000u64 {
+            let budget = budget - Bytes(round * 7919 * 4096 % (256 << 20));
+            divider.set_budget(budget);
+            let part = divider.share() / budget;
+            assert!((part - 200.0 / 512.0).abs() < 0.001, "{part} of {budget} after {round}");
+        }
+        divider.set_budget(budget);
+        assert_eq!(divider.share(), Bytes::mib(200));
+        assert!(divider.step.get().abs_diff(step.get()) < UNIT.get(), "{:?}", divider.step);
     }
 
     fn curve() -> impl Strategy<Value = Curve> {

@@ -91,6 +91,8 @@ const UNLIMITED: &str = "-1";
 /// out: what is written there to have it not, and to have it.
 const CONTROL: &str = "memory.oom_control";
 const KILLER: (&str, &str) = ("1", "0");
+/// What bounds a group of version 2 and all below it. The first matters wherever a program is.
+const BOUNDS: &[&str] = &["memory.swap.max", "memory.max", "memory.high", "cpu.max"];
 /// How gladly anonymous memory of a group of version 1 is put out.
 const SWAPPINESS: &str = "memory.swappiness";
 
@@ -206,6 +208,27 @@ pub fn lack(root: &Root) -> Option<String> {
         }
         Err(lack) => Some(lack),
     }
+}
+
+/// A limit of this process that would not hold for a program in a group of its own, or a limit on swap
+/// that would; `None` if there is neither. Under version 1 such a group lies below the group of this
+/// process, under version 2 beside it or further up.
+pub fn bounded(root: &Root) -> Option<String> {
+    let here = Here::find(root).ok()?;
+    let parent = here.parent().ok()?;
+    let (mount, own) = &here.memory;
+    own.ancestors().take_while(|group| group.starts_with(mount)).find_map(|group| {
+        let is_left = group.starts_with(parent) && group != parent;
+        let files = if is_left { BOUNDS } else { &BOUNDS[..1] };
+        files.iter().map(|file| group.join(file)).find_map(|file| {
+            let text = read(&file).ok()?;
+            // `cpu.max` has a period behind its quota.
+            let bound = text.split_ascii_whitespace().next().filter(|word| *word != "max")?;
+            let why =
+                if is_left { "would not bound it in a group of its own" } else { "bounds swap" };
+            Some(format!("{} ({bound}) {why}", file.display()))
+        })
+    })
 }
 
 /// What keeps the kernel from telling of crossings here, under version 1; `None` if nothing does.

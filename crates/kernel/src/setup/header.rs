@@ -21,6 +21,8 @@ const MAGIC: (usize, &[u8; 10]) = (PAGE - 10, b"SWAPSPACE2");
 const INFO: usize = 1024;
 const UUID: usize = INFO + 12;
 const LABEL: usize = UUID + 16;
+/// What the label of every area says that Terrace made.
+const NAME: &[u8; 8] = b"terrace\0";
 
 /// Which area it is: 16 random bytes, as hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +65,7 @@ pub(super) fn write(device: &Path, size: Bytes, mark: &Mark) -> io::Result<()> {
     page[INFO..INFO + 4].copy_from_slice(&1u32.to_ne_bytes());
     page[INFO + 4..INFO + 8].copy_from_slice(&last.to_ne_bytes());
     page[UUID..UUID + 16].copy_from_slice(&mark.bytes());
-    page[LABEL..LABEL + 7].copy_from_slice(b"terrace");
+    page[LABEL..LABEL + NAME.len()].copy_from_slice(NAME);
     crate::files::step();
     let written = || {
         let file = OpenOptions::new().write(true).open(device)?;
@@ -73,13 +75,24 @@ pub(super) fn write(device: &Path, size: Bytes, mark: &Mark) -> io::Result<()> {
     written().map_err(|e| named(device, &e))
 }
 
-/// What is at the beginning of a device.
-pub(super) fn find(device: &Path, mark: &Mark) -> io::Result<Found> {
+/// The first page of a device.
+fn first_page(device: &Path) -> io::Result<[u8; PAGE]> {
     let mut page = [0u8; PAGE];
     File::open(device)
         .and_then(|file| file.read_exact_at(&mut page, 0))
         .map_err(|e| named(device, &e))?;
-    Ok(match &page {
+    Ok(page)
+}
+
+/// Whether a run of Terrace's has made a swap area, whichever run it was.
+pub(super) fn is_of_a_run(device: &Path) -> io::Result<bool> {
+    let page = first_page(device)?;
+    Ok(page[MAGIC.0..] == *MAGIC.1 && page[LABEL..LABEL + NAME.len()] == *NAME)
+}
+
+/// What is at the beginning of a device.
+pub(super) fn find(device: &Path, mark: &Mark) -> io::Result<Found> {
+    Ok(match &first_page(device)? {
         page if page.iter().all(|&byte| byte == 0) => Found::Nothing,
         page if page[MAGIC.0..] == *MAGIC.1 && page[UUID..UUID + 16] == mark.bytes() => Found::Ours,
         _ => Found::Other,
@@ -98,10 +111,12 @@ mod tests {
         let (ours, others) = (Mark::new().unwrap(), Mark::new().unwrap());
 
         assert_eq!(find(&device, &ours).unwrap(), Found::Nothing);
+        assert!(!is_of_a_run(&device).unwrap());
         write(&device, Bytes(4 * PAGE as u64), &ours).unwrap();
 
         assert_eq!(find(&device, &ours).unwrap(), Found::Ours);
         assert_eq!(find(&device, &others).unwrap(), Found::Other);
+        assert!(is_of_a_run(&device).unwrap(), "whichever run it was");
         let bytes = std::fs::read(&device).unwrap();
         assert_eq!(&bytes[4086..4096], b"SWAPSPACE2");
         assert_eq!(bytes[1028..1032], 3u32.to_ne_bytes(), "the last page's number");

@@ -5,6 +5,7 @@
 //! | [`swap`] | the swap that there is |
 //! | [`zram`] | a device that compresses what is swapped to it |
 //! | [`zswap`] | compressed memory in front of swap that is there |
+//! | [`present`] | compressed swap that the machine has by itself |
 //! | `backing` | a file that idle compressed pages are written to |
 //! | `header` | by which a device of Terrace's is known |
 //! | [`group`] | the control group of a run |
@@ -17,6 +18,7 @@ mod backing;
 pub mod clean;
 pub mod group;
 mod header;
+pub mod present;
 pub mod records;
 pub mod swap;
 pub mod watchdog;

@@ -104,6 +104,11 @@ pub(super) struct DeviceRecord {
     pub(super) mark: Mark,
 }
 
+/// The name of a device's record.
+pub(super) fn device_record(device: u32) -> String {
+    format!("zram-{device}.json")
+}
+
 impl RunRecord {
     pub(super) fn new(owner: Owner, program: &str) -> Self {
         let program = program.to_owned();
@@ -123,7 +128,7 @@ impl DeviceRecord {
     }
 
     pub(super) fn name(&self) -> String {
-        format!("zram-{}.json", self.device)
+        device_record(self.device)
     }
 }
 

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::clean::clean;
 use super::*;
 use crate::files::fuse;
+use crate::support::Support;
 
 /// Keeps `/proc/swaps` of a directory as the kernel keeps its own, and what becomes of a device.
 struct Fake(Root);
@@ -652,4 +653,123 @@ fn a_file_for_idle_pages_is_the_device_s_before_it_has_a_size() {
     assert!(set_up.swap.writes_back && set_up.swap.own);
     assert!(machine.text("/sys/block/zram0/backing_dev").starts_with("/dev/loop7"));
     assert_eq!(fs::read_dir(machine.path("/spill")).unwrap().count(), 0, "it has no name");
+}
+
+/// The first page of a swap area, as `mkswap` writes it, with this label.
+fn first_page(label: &[u8]) -> Vec<u8> {
+    let mut page = vec![0; 4096];
+    page[4086..].copy_from_slice(b"SWAPSPACE2");
+    page[1052..1052 + label.len()].copy_from_slice(label);
+    page
+}
+
+/// A machine with 1 GiB of memory and these areas, of which zram7 has this label.
+fn with_swap(areas: &str, label: &[u8]) -> Machine {
+    let machine = Machine::new(2);
+    machine.put("/proc/meminfo", "MemTotal: 1048576 kB\n");
+    machine.put("/proc/swaps", &format!("{SWAPS}{areas}"));
+    fs::write(machine.path("/dev/zram7"), first_page(label)).unwrap();
+    machine
+}
+
+/// By which swap the engine can be had there for a budget of so many MiB, or why not.
+fn without_change(machine: &Machine, budget: u64) -> Result<String, String> {
+    Support::without_change(&machine.site.root, &machine.site.records, Bytes::mib(budget))
+}
+
+#[test]
+fn zram_that_the_machine_swaps_to_is_enough_from_half_of_memory_and_the_budget_on() {
+    let zram = "/dev/zram7 partition 655360 1024 100\n";
+    for label in [&b""[..], b"swap", b"terrace-like"] {
+        let machine = with_swap(zram, label);
+        assert_eq!(without_change(&machine, 16), Ok("zram7 is on, 639 MiB free".into()));
+        // Nothing is added to it, and it stays.
+        let SwapChoice::There(there) =
+            choose_swap(&machine.site.root, Bytes::mib(16), Bytes::mib(512)).unwrap()
+        else {
+            panic!("a device is made");
+        };
+        assert_eq!((&*there.devices, there.own, there.scarce), (&[7][..], false, None));
+        let lack = without_change(&machine, 640).unwrap_err();
+        assert!(lack.contains("a program may need 640 MiB"), "{lack}");
+    }
+    let used = "/dev/zram7 partition 655360 262144 100\n";
+    let lack = without_change(&with_swap(used, b""), 16).unwrap_err();
+    assert!(lack.contains("zram7 is on, but only 384 MiB of it are free"), "{lack}");
+}
+
+/// It goes with that run, and pages have to come back then.
+#[test]
+fn a_device_that_a_run_has_made_is_not_the_machine_s() {
+    let zram = "/dev/zram7 partition 655360 0 100\n";
+    let lack = without_change(&with_swap(zram, b"terrace"), 16).unwrap_err();
+    assert!(lack.contains("what another run has made"), "{lack}");
+    // Beside it the machine's own counts by what is free in it alone.
+    let machine = with_swap(&format!("{zram}/dev/zram8 partition 20480 0 99\n"), b"terrace");
+    fs::write(machine.path("/dev/zram8"), first_page(b"")).unwrap();
+    let lack = without_change(&machine, 16).unwrap_err();
+    assert!(lack.contains("zram8 is on, but only 20.0 MiB of it are free"), "{lack}");
+    // As the engine makes it, wherever that is written down.
+    let machine = Machine::new(2);
+    machine.put("/proc/meminfo", "MemTotal: 65536 kB\n");
+    machine.set_up().unwrap();
+    assert_eq!(swap::areas(&machine.site.root).len(), 1);
+    let elsewhere = machine.path("/elsewhere");
+    let found = present::compressed(&machine.site.root, &elsewhere, Bytes::mib(16));
+    assert!(found.clone().unwrap_err().contains("another run"), "{found:?}");
+    // One that is on its way out.
+    let machine = with_swap(zram, b"");
+    fs::remove_file(machine.path("/dev/zram7")).unwrap();
+    assert!(without_change(&machine, 16).is_err());
+}
+
+#[test]
+fn zswap_counts_with_the_swap_behind_it_unless_a_run_has_switched_it_on() {
+    let disk = "/dev/sda2 partition 655360 0 -2\n";
+    let machine = with_swap(disk, b"");
+    let lack = without_change(&machine, 16).unwrap_err();
+    assert_eq!(lack, "no swap on compressed memory is on");
+    machine.put("/sys/module/zswap/parameters/enabled", "Y\n");
+    assert_eq!(without_change(&machine, 16), Ok("zswap is on, 640 MiB of swap free".into()));
+    let lack = without_change(&machine, 700).unwrap_err();
+    assert!(lack.contains("only 640 MiB of it are free"), "{lack}");
+    machine.put("/proc/swaps", SWAPS);
+    assert_eq!(without_change(&machine, 16).unwrap_err(), "no swap on compressed memory is on");
+
+    let machine = with_zswap();
+    machine.put("/proc/meminfo", "MemTotal: 65536 kB\n");
+    machine.set_up().unwrap();
+    let lack = without_change(&machine, 16).unwrap_err();
+    assert!(lack.contains("what another run has made"), "{lack}");
+}
+
+/// A group of the run's own lies beside that of this process, or further up.
+#[test]
+fn what_bounds_this_process_has_to_bound_the_program_as_well() {
+    let zram = "/dev/zram7 partition 655360 0 100\n";
+    for (file, text, bounds) in [
+        ("/g/slice/us/memory.max", "max\n", false),
+        ("/g/slice/us/cpu.max", "max 100000\n", false),
+        ("/g/slice/us/memory.max", "1073741824\n", true),
+        ("/g/slice/us/memory.high", "1073741824\n", true),
+        ("/g/slice/us/cpu.max", "50000 100000\n", true),
+        ("/g/slice/us/memory.swap.max", "0\n", true),
+        // A group of the run's own lies below this one.
+        ("/g/slice/memory.max", "1073741824\n", false),
+        ("/g/slice/cpu.max", "50000 100000\n", false),
+        ("/g/slice/memory.swap.max", "0\n", true),
+    ] {
+        let machine = with_swap(zram, b"");
+        machine.put(file, text);
+        let found = without_change(&machine, 16);
+        assert_eq!(found.is_err(), bounds, "{file}: {found:?}");
+        if let Err(lack) = found {
+            assert!(lack.contains(file.trim_start_matches('/')), "{lack}");
+        }
+    }
+    // Without a group nothing is had.
+    let machine = with_swap(zram, b"");
+    machine.put("/g/slice/cgroup.subtree_control", "cpu\n");
+    let lack = without_change(&machine, 16).unwrap_err();
+    assert!(lack.contains("no control group can be made"), "{lack}");
 }
