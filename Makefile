@@ -214,7 +214,7 @@ guest-6.1: build ## terrace kloc in a guest with Debian 12's own kernel, 6.1.
 guest-short: build
 	@scripts/setup.sh guest || echo "setup.sh guest failed" >&2
 	@# A test in an emulated guest says nothing for minutes where the machine is busy.
-	@scripts/watched.sh 600 tests/guest/guest.sh $(TERRACE) --short; status=$$?; \
+	@GUEST_JOBS=2 scripts/watched.sh 600 tests/guest/guest.sh $(TERRACE) --short; status=$$?; \
 	if [ $$status -eq 77 ] && [ -z "$(MUST_RUN)" ]; then \
 	    echo "SKIPPED: the tests in guests with several NUMA nodes (the reason is above)"; \
 	else exit $$status; fi
