@@ -9,8 +9,8 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Only what matches runs: make hazards ONLY=fork
 ONLY ?=
-# How often each hazard strikes in `make test` (with less, not every policy has its turn); and in
-# `make test-long`. A quarter to a half of the times under the live policies by turns, the others
+# How often each hazard strikes in `make test`, and in `make test-long`. A quarter to a half of the
+# times under the live policies by turns (of 16, eight; each program begins with another), the others
 # under the default.
 HAZARD_REPEAT ?= 16
 HAZARD_REPEAT_LONG ?= 2000
