@@ -9,8 +9,8 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Only what matches runs: make hazards ONLY=fork
 ONLY ?=
-# How often each hazard strikes in `make test` (with less, not every policy has its turn); and in
-# `make test-long`. A quarter to a half of the times under the live policies by turns, the others
+# How often each hazard strikes in `make test`, and in `make test-long`. A quarter to a half of the
+# times under the live policies by turns (of 16, eight; each program begins with another), the others
 # under the default.
 HAZARD_REPEAT ?= 16
 HAZARD_REPEAT_LONG ?= 2000
@@ -66,8 +66,9 @@ demo: ## Run redis in a quarter of its memory and compare; installs what is miss
 .PHONY: test
 test: ## Every test, in its short form; installs what is missing.
 	@scripts/setup.sh test
+	@# Compilers have parts in which one processor works alone, downloads wait: all of that at once.
 	@# Two programs at once are done sooner; that their times are not to be compared then is no matter.
-	+@MAKE="$(MAKE)" scripts/phases.sh lint deny unit hazards "sweep SWEEP_SECONDS=$(SWEEP_SECONDS_SHORT)" \
+	+@MAKE="$(MAKE)" scripts/phases.sh "lint & build & deny & fetch FOREIGN=short" unit hazards "sweep SWEEP_SECONDS=$(SWEEP_SECONDS_SHORT)" \
 	    "hazards-kernel OUTSIDE=short" "programs PROGRAM_JOBS=2" "programs-kernel-short" "soak SOAK_SECONDS=$(SOAK_SECONDS_SHORT)" "foreign FOREIGN=short" \
 	    "foreign-kernel FOREIGN=short ONLY=postgresql" \
 	    filesystems-short guest-short
@@ -116,15 +117,25 @@ lint: ## Formatting, clippy, links in documentation, and shellcheck.
 	    echo "shellcheck is not installed: scripts NOT checked"; [ -z "$(MUST_RUN)" ]; \
 	fi
 
+# What later phases of `make test` install and download, while compilers run. Whatever fails here is
+# tried again by the phase that needs it, which says so.
+.PHONY: fetch
+fetch:
+	@FOREIGN=$(FOREIGN) scripts/setup.sh foreign || true
+	@scripts/setup.sh guest || true
+	@scripts/redis-tests.sh $(abspath $(TARGET))/redis-tests || true
+	@(. tests/guest/kernel.sh && find_kernel) || true
+
 .PHONY: deny
 deny: ## Licences and sources of every dependency.
 	scripts/deny.sh
 
 .PHONY: unit
 unit: build ## Unit, property and command-line tests of every crate.
-	@# Built first: a compiler may well say nothing for minutes.
-	$(TESTS) --no-run
-	TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) $(TESTS) --no-fail-fast
+	@# Built first: a compiler may well say nothing for minutes. Neither examples, which clippy has
+	@# looked at, nor code in comments, of which there is none (a test looks).
+	$(TESTS) --tests --no-run
+	TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) scripts/unit.sh $(TESTS) --tests --no-fail-fast
 
 .PHONY: miri
 miri: ## The pager's data structures under Miri: undefined behaviour, weak memory (needs nightly).
@@ -213,7 +224,7 @@ guest-6.1: build ## terrace kloc in a guest with Debian 12's own kernel, 6.1.
 guest-short: build
 	@scripts/setup.sh guest || echo "setup.sh guest failed" >&2
 	@# A test in an emulated guest says nothing for minutes where the machine is busy.
-	@scripts/watched.sh 600 tests/guest/guest.sh $(TERRACE) --short; status=$$?; \
+	@GUEST_JOBS=2 scripts/watched.sh 600 tests/guest/guest.sh $(TERRACE) --short; status=$$?; \
 	if [ $$status -eq 77 ] && [ -z "$(MUST_RUN)" ]; then \
 	    echo "SKIPPED: the tests in guests with several NUMA nodes (the reason is above)"; \
 	else exit $$status; fi

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Makes targets one after the other, and says at the end how long each took, also where one failed.
 #
-#   scripts/phases.sh "TARGET VARIABLE=VALUE" ...
+#   scripts/phases.sh "TARGET VARIABLE=VALUE" "TARGET & TARGET" ...
+#
+# Those with a `&` in between are made at once, for compilers leave a processor idle, and downloads
+# both. What all but the first of them say is shown behind what that says.
 #
 # With PHASE_TRIES=2 one that failed is made once more, and it is told if it passed then: real
 # programs on a small machine that does other things fail for reasons of the machine's now and
@@ -17,10 +20,26 @@ summary() {
         echo "UNSURE: \`$phase' failed, and passed when it was made again. Look for the failure above."
     done
 }
-make_phase() {
+make_one() {
     # Words of the target and its variables, on purpose.
     # shellcheck disable=SC2086
     "${MAKE:-make}" --no-print-directory $1
+}
+make_phase() {
+    local parts part said=() others=() i code=0
+    mapfile -t parts <<<"${1// & /$'\n'}"
+    for part in "${parts[@]:1}"; do
+        said+=("$(mktemp)")
+        make_one "$part" >"${said[-1]}" 2>&1 </dev/null &
+        others+=($!)
+    done
+    make_one "${parts[0]}" || code=$?
+    for i in "${!others[@]}"; do
+        wait "${others[i]}" || code=$?
+        cat "${said[i]}"
+        rm -f "${said[i]}"
+    done
+    return $code
 }
 for phase in "$@"; do
     start=$SECONDS

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Boots emulated guests under a stock Debian kernel and runs the tests in
-# tests/guest/tests inside: one boot for each machine of machines.sh that a test needs.
+# tests/guest/tests inside: one boot for each machine of tests.list that a test needs.
 #
 #   tests/guest/guest.sh TERRACE [--short [MACHINE] | NAME...]
 #
-# NAMEs choose tests of tests.list, --short those that are marked so there. Where
-# the kernel comes from is in kernel.sh.
+# NAMEs choose tests of tests.list, --short those that are marked so there. GUEST_JOBS guests (1) run
+# at a time: each is emulated by one thread. Where the kernel comes from is in kernel.sh.
 # Exit code 77: this machine cannot have a guest, and the message says why.
 set -euo pipefail
 
@@ -16,6 +16,7 @@ shift
 limit=${GUEST_TIMEOUT:-2400}
 # Seconds for which it may say nothing: booting takes ten where nothing disturbs it.
 silence=120
+jobs=${GUEST_JOBS:-1}
 
 # shellcheck source=tests/guest/kernel.sh
 . "$here/kernel.sh"
@@ -26,7 +27,7 @@ silence=120
 find_kernel
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 root=$work/root
 mkdir -p "$root"/{bin,modules,proc,sys,dev,tmp}
 cp "$busybox" "$root/bin/busybox"
@@ -75,11 +76,11 @@ case ${1-} in
 esac
 if [ -n "$wanted" ]; then
     # shellcheck disable=SC2046
-    set -- $(sed -nE "s/^([a-z_]+) ($wanted) (${only:-[a-z-]+})\$/\1/p" "$here/tests.list")
+    set -- $(sed -nE "s/^([a-z_]+) ($wanted) (${only:-[a-z0-9-]+})\$/\1/p" "$here/tests.list")
     [ "$#" -gt 0 ] || { echo "guest.sh: tests.list has no test" >&2; exit 2; }
 fi
 # The machine that a test needs.
-machine_of() { sed -nE "s/^$1 (short|long|named) ([a-z-]+)\$/\2/p" "$here/tests.list"; }
+machine_of() { sed -nE "s/^$1 (short|long|named) ([a-z0-9-]+)\$/\2/p" "$here/tests.list"; }
 machines=
 for name in "$@"; do
     [ -e "$here/tests/$name.sh" ] || { echo "guest.sh: there is no test $name" >&2; exit 2; }
@@ -91,10 +92,12 @@ if [ -n "$modules" ]; then cp -r "$modules/." "$root/modules/"; fi
 cp "$here/init" "$root/init"
 chmod 755 "$root/init" "$root"/bin/*
 
-# prepare MACHINE NAME...: the file system of a guest that runs those of the tests that need it.
+# prepare MACHINE NAME...: the file system of a guest that runs those of the tests that need it, in
+# the directory of that guest. Those that end in a number are one more guest of the same kind.
 prepare() {
     local needed=$1 name number=0
     shift
+    mkdir "$work/$needed"
     rm -rf "$root/tests"
     mkdir -p "$root/tests"
     for name in "$@"; do
@@ -104,8 +107,7 @@ prepare() {
         sed 's|^\. /tests/lib.sh|. /lib.sh|' "$here/tests/$name.sh" \
             >"$root/tests/$(printf %02d $number)-$name.sh"
     done
-    (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd"
-    machine "$needed" "$work/qmp"
+    (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/$needed/initrd"
 }
 
 # What the host does meanwhile, where a test has a part for it.
@@ -113,8 +115,8 @@ beside() {
     local name
     for name in "$@"; do
         if [ "$(machine_of "$name")" = "$machine" ] && [ -e "$here/host/$name.sh" ]; then
-            bash "$here/host/$name.sh" "$terrace" "$work/qmp" "$work/console" \
-                >"$work/$name.host" 2>&1 &
+            bash "$here/host/$name.sh" "$terrace" "$place/qmp" "$place/console" \
+                >"$place/$name.host" 2>&1 &
             hosts="$hosts $!"
         fi
     done
@@ -122,31 +124,31 @@ beside() {
 
 boot() {
     # What the last boot said is not to be taken for what this one says.
-    : >"$work/console"
+    : >"$place/console"
     timeout -k 10 "$limit" qemu-system-x86_64 "${hardware[@]}" \
-        -kernel "$kernel" -initrd "$work/initrd" \
+        -kernel "$kernel" -initrd "$place/initrd" \
         -append "console=ttyS0 quiet panic=-1 no_timer_check swiotlb=noforce $append ${VERBOSE:+VERBOSE=1} ${GUEST_TEST_LIMIT:+GUEST_TEST_LIMIT=$GUEST_TEST_LIMIT}" \
-        -display none -nodefaults -serial stdio -no-reboot </dev/null >>"$work/console" 2>&1 &
+        -display none -nodefaults -serial stdio -no-reboot </dev/null >>"$place/console" 2>&1 &
     local guest=$! told=0 lines
     frozen=
     until ! kill -0 "$guest" 2>/dev/null; do
         # A kernel that has panicked may hang instead of rebooting.
-        if grep -q 'Kernel panic' "$work/console"; then
+        if grep -q 'Kernel panic' "$place/console"; then
             sleep 1
             kill "$guest" 2>/dev/null || true
             break
         fi
         # The guest says something every ten seconds, whatever its tests do.
-        if [ $(($(date +%s) - $(stat -c %Y "$work/console"))) -gt "$silence" ]; then
+        if [ $(($(date +%s) - $(stat -c %Y "$place/console"))) -gt "$silence" ]; then
             frozen=yes
             kill "$guest" 2>/dev/null || true
             break
         fi
         # Who watches for hangs hears that the guest is at work.
-        lines=$(grep -c '^GUEST' "$work/console" || true)
+        lines=$(grep -c '^GUEST' "$place/console" || true)
         if [ "$lines" -gt "$told" ]; then
             told=$lines
-            grep '^GUEST' "$work/console" | tail -n 1 | tr -d '\r' | sed 's/^/guest: /'
+            grep '^GUEST' "$place/console" | tail -n 1 | tr -d '\r' | sed 's/^/guest: /'
         fi
         sleep 0.2
     done
@@ -154,22 +156,21 @@ boot() {
     wait "$guest" || status=$?
 }
 
-# run MACHINE NAME...: its tests. What panics before the first test, or does not even run its
-# first process any more, is the kernel's or the emulator's doing.
-passed=0
-failed=0
+# run MACHINE NAME...: its tests, in a guest that is prepared; how many passed and failed is left in
+# its directory. What panics before the first test, or does not even run its first process any more,
+# is the kernel's or the emulator's doing.
 run() {
-    local again machine=$1 hosts=
+    local again machine=$1 place=$work/$1 hosts='' passed failed=0
     shift
-    prepare "$machine" "$@"
+    machine "${machine%-[0-9]}" "$place/qmp"
     beside "$@"
     boot
     for again in 2 3; do
         if [ -n "$frozen" ]; then
-            cat "$work/console" >&2
+            cat "$place/console" >&2
             echo "guest.sh: the guest has frozen: silent for $silence s; booting again ($again of 3)" >&2
-        elif grep -q 'Kernel panic' "$work/console" && ! grep -q '^GUEST' "$work/console"; then
-            grep 'Kernel panic' "$work/console" >&2
+        elif grep -q 'Kernel panic' "$place/console" && ! grep -q '^GUEST' "$place/console"; then
+            grep 'Kernel panic' "$place/console" >&2
             echo "guest.sh: the guest's kernel died before the tests; booting again ($again of 3)" >&2
         else
             break
@@ -181,15 +182,15 @@ run() {
         wait "$host" || { echo "guest.sh: what the host does beside failed" >&2; failed=$((failed + 1)); }
     done
     if [ -n "$hosts" ] && { [ -n "${VERBOSE-}" ] || [ "$failed" -gt 0 ]; }; then
-        cat "$work"/*.host
+        cat "$place"/*.host
     fi
 
-    tr -d '\r' <"$work/console" >"$work/log"
-    if [ -n "${VERBOSE-}" ] || ! grep -q '^GUEST finished' "$work/log"; then
-        cat "$work/log"
+    tr -d '\r' <"$place/console" >"$place/log"
+    if [ -n "${VERBOSE-}" ] || ! grep -q '^GUEST finished' "$place/log"; then
+        cat "$place/log"
     fi
-    grep -q '^GUEST finished' "$work/log" || {
-        if grep -q 'Kernel panic' "$work/log"; then
+    grep -q '^GUEST finished' "$place/log" || {
+        if grep -q 'Kernel panic' "$place/log"; then
             echo "guest.sh: the guest's kernel panicked" >&2
         elif [ -n "$frozen" ]; then
             echo "guest.sh: the guest froze each time it was booted" >&2
@@ -198,19 +199,34 @@ run() {
         fi
         exit 1
     }
-    passed=$((passed + $(grep -c '^GUEST .*: passed' "$work/log" || true)))
+    passed=$(grep -c '^GUEST .*: passed' "$place/log" || true)
     local bad
-    bad=$(grep -c '^GUEST .*: FAILED' "$work/log" || true)
+    bad=$(grep -c '^GUEST .*: FAILED' "$place/log" || true)
     failed=$((failed + bad))
     if [ "$bad" -gt 0 ]; then
-        sed -n '/^GUEST .*: FAILED/,$p' "$work/log"
+        sed -n '/^GUEST .*: FAILED/,$p' "$place/log"
     else
-        grep '^GUEST .*: passed' "$work/log"
+        grep '^GUEST .*: passed' "$place/log"
     fi
+    echo "$passed $failed" >"$place/result"
 }
 
 for machine in $machines; do
-    run "$machine" "$@"
+    prepare "$machine" "$@"
+done
+for machine in $machines; do
+    while [ "$(jobs -pr | wc -l)" -ge "$jobs" ]; do wait -n || true; done
+    run "$machine" "$@" &
+done
+wait
+passed=0
+failed=0
+for machine in $machines; do
+    # Without one the guest did not finish, which has been told.
+    [ -e "$work/$machine/result" ] || exit 1
+    read -r good bad <"$work/$machine/result"
+    passed=$((passed + good))
+    failed=$((failed + bad))
 done
 echo "guest: $passed passed, $failed failed, of $#"
 [ "$failed" -eq 0 ] && [ "$passed" -eq "$#" ]

@@ -3,8 +3,10 @@
 //   hog MIB [SECONDS]
 //
 // RESERVE=1 asks the kernel to have it all at once, as malloc does; otherwise it is asked for
-// page by page. Says `filled` and `intact`, each with a line of its own.
+// page by page. SIGUSR1 ends the time for which it holds it. Says `filled` and `intact`, each with a
+// line of its own.
 #define _GNU_SOURCE
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -15,10 +17,16 @@ static size_t word(size_t at)
     return at * 0x9e3779b97f4a7c15 ^ 0x5a5a;
 }
 
+static void interrupt_sleep(int signal)
+{
+    (void)signal;
+}
+
 int main(int count, char **argument)
 {
     if (count < 2)
         return 2;
+    signal(SIGUSR1, interrupt_sleep);
     size_t size = strtoul(argument[1], NULL, 10) << 20;
     int reserve = getenv("RESERVE") ? 0 : MAP_NORESERVE;
     char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,

@@ -537,6 +537,42 @@ fn every_part_of_validate_has_a_fault_that_makes_it_fail() {
     assert_eq!(parts, (1..=10).collect(), "parts with a fault");
 }
 
+/// The languages of what is fenced in comments that document items.
+fn fenced(source: &str) -> Vec<&str> {
+    let lines = source.lines().map(str::trim_start);
+    let comments =
+        lines.filter_map(|line| line.strip_prefix("///").or_else(|| line.strip_prefix("//!")));
+    let fences = comments.filter_map(|line| line.trim_start().strip_prefix("```"));
+    // Every second one closes.
+    fences.step_by(2).map(str::trim).collect()
+}
+
+/// `make test` leaves out what rustdoc would run, for there is nothing: whoever shows code makes it a
+/// test, or a file of `examples/`, which clippy looks at.
+#[test]
+fn comments_have_no_code_that_nobody_runs() {
+    assert_eq!(
+        fenced("/// ```text\n/// a\n/// ```\n    //! ```\n    //! b\n//! ```\n"),
+        ["text", ""]
+    );
+    let (mut files, mut found, mut fences) = (Vec::new(), Vec::new(), 0);
+    for directory in ["crates", "bench", "tests"] {
+        let all = fs::read_dir(root().join(directory)).unwrap().flatten();
+        for root in all.map(|krate| krate.path().join("src")).filter(|root| root.is_dir()) {
+            sources(&root, &mut files);
+        }
+    }
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let languages = fenced(&text);
+        fences += languages.len();
+        let code = languages.iter().filter(|language| !["text", "toml"].contains(language));
+        found.extend(code.map(|language| format!("{}: `{language}`", file.display())));
+    }
+    assert!(fences > 4, "only {fences} were found");
+    assert!(found.is_empty(), "code in comments, which nobody runs:\n{}", found.join("\n"));
+}
+
 /// A heading as links name it.
 fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));

@@ -1,7 +1,8 @@
 //! The page of examples does what it shows: docs/examples.md.
 //!
-//! All its blocks are one shell script, so that what one block leaves the next finds.
-//! Comments in front of a block say where it can run:
+//! Its blocks are shell scripts, so that what one block leaves the next finds: one of those up to the
+//! kernel engine, and one of the rest, both with the page's first block, which makes the programs. They
+//! run at the same time. Comments in front of a block say where it can run:
 //!
 //! | comment | |
 //! |---|---|
@@ -20,11 +21,11 @@ use std::process::{Command, Stdio};
 use common::{Swap, is_supported, preload};
 use terrace_shown::is_missing;
 
-/// How long all of them may take; a minute is usual.
+/// How long either script may take; less than a minute is usual.
 const SECONDS: &str = "270";
 
 /// A fenced block of shell commands.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Block {
     /// The line that it begins in.
     line: usize,
@@ -64,13 +65,35 @@ fn page() -> Vec<Block> {
     blocks(&fs::read_to_string(root().join("docs/examples.md")).unwrap())
 }
 
+/// The two scripts: where the page comes to the kernel engine, the second begins.
+fn halves(mut page: Vec<Block>) -> [Vec<Block>; 2] {
+    let first = page[0].clone();
+    let engine = Some(("needs".to_owned(), "kernel-engine".to_owned()));
+    let from =
+        page.iter().position(|block| block.mark == engine).expect("it has the kernel engine");
+    let mut second = page.split_off(from);
+    second.insert(0, first);
+    [page, second]
+}
+
 #[test]
-fn every_example_works() {
-    if !is_supported() {
-        return;
+fn every_example_before_the_kernel_engine_works() {
+    if is_supported() {
+        let [blocks, _] = halves(page());
+        works(blocks, None, false);
     }
-    let swap = Swap::on();
-    let has_kernel_engine = has_kernel_engine();
+}
+
+#[test]
+fn every_example_from_the_kernel_engine_on_works() {
+    if is_supported() {
+        let [_, blocks] = halves(page());
+        works(blocks, Swap::on().as_ref(), has_kernel_engine());
+    }
+}
+
+/// Runs what can run here of some blocks.
+fn works(blocks: Vec<Block>, swap: Option<&Swap>, has_kernel_engine: bool) {
     let directory = tempfile::tempdir().unwrap();
     // Errors are told with the line in the page.
     let mut script = "set -euo pipefail\ntrap 'echo \"failed at or after line $at\" >&2' ERR\n\
@@ -78,7 +101,7 @@ fn every_example_works() {
                       trap 'echo \"not done, at or after line $at\" >&2; exit 124' TERM\n"
         .to_owned();
     let mut commands = 0;
-    for block in page() {
+    for block in blocks {
         match block.mark.as_ref().map(|(what, rest)| (what.as_str(), rest.as_str())) {
             Some(("guest", _)) => continue,
             Some(("needs", "swap")) if swap.is_none() => {
@@ -100,7 +123,7 @@ fn every_example_works() {
         let _ = write!(script, "at={}\n{}", block.line, block.text);
     }
     // So that a page that is read wrongly does not count as one that works.
-    assert!(commands > 25, "only {commands} commands were found");
+    assert!(commands > 15, "only {commands} commands were found");
     let bin = snapbox::cmd::cargo_bin!("terrace").parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
 
@@ -210,5 +233,9 @@ fn a_page_is_cut_into_its_blocks() {
         text: text.to_owned(),
         mark: mark.map(|(what, rest)| (what.to_owned(), rest.to_owned())),
     };
-    assert_eq!(blocks(page), [block(3, "a\nb\n", None), block(8, "c\n", Some(("needs", "swap")))]);
+    let (first, swap) = (block(3, "a\nb\n", None), block(8, "c\n", Some(("needs", "swap"))));
+    assert_eq!(blocks(page), [first.clone(), swap.clone()]);
+    let engine = block(11, "d\n", Some(("needs", "kernel-engine")));
+    let all = vec![first.clone(), swap.clone(), engine.clone(), swap.clone()];
+    assert_eq!(halves(all), [vec![first.clone(), swap.clone()], vec![first, engine, swap]]);
 }

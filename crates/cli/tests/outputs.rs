@@ -380,57 +380,64 @@ fn a_run_that_is_killed_leaves_a_recording() {
 /// killed leaves what `--partial` reads.
 #[test]
 fn a_trace_is_finished_when_its_command_is_interrupted_and_left_when_it_is_killed() {
+    // Most of each is waiting.
+    std::thread::scope(|scope| {
+        for (signal, whole) in [(Signal::TERM, true), (Signal::INT, true), (Signal::KILL, false)] {
+            scope.spawn(move || ends_by(signal, whole));
+        }
+    });
+}
+
+/// The same with one signal, which leaves a whole trace or not.
+fn ends_by(signal: Signal, whole: bool) {
     let bench = Bench::new();
     let record = ["record", "-o", "out", "--", "/bin/cat"];
-    for (signal, whole) in [(Signal::TERM, true), (Signal::INT, true), (Signal::KILL, false)] {
-        // A script's background job, which this test may be, starts with SIGINT ignored; so would
-        // the program, rightly.
-        let mut child = bench
-            .command_of("env", &[&["--default-signal", TERRACE][..], &record].concat())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // The program takes up what is sent to it, so that there is something to record.
-        let mut input = child.stdin.take().unwrap();
-        // It is readable as far as it went a second ago.
-        let (mut status, mut begun) = (None, None);
-        await_that(Duration::from_mins(1), "a trace", || {
-            status = child.try_wait().unwrap();
-            let _ = input.write_all(b"a line\n");
-            let length = fs::metadata(bench.path("out")).map_or(0, |file| file.len());
-            if length > 1000 {
-                begun.get_or_insert_with(Instant::now);
-            }
-            let is_readable = |begun: Instant| begun.elapsed() > Duration::from_millis(1500);
-            status.is_some() || begun.is_some_and(is_readable)
-        });
-        if status.is_some_and(|status| status.code() == Some(3)) {
-            eprintln!("SKIPPED: nothing here records");
-            return;
+    // A script's background job, which this test may be, starts with SIGINT ignored; so would
+    // the program, rightly.
+    let mut child = bench
+        .command_of("env", &[&["--default-signal", TERRACE][..], &record].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The program takes up what is sent to it, so that there is something to record.
+    let mut input = child.stdin.take().unwrap();
+    // It is readable as far as it went a second ago.
+    let (mut status, mut begun) = (None, None);
+    await_that(Duration::from_mins(1), "a trace", || {
+        status = child.try_wait().unwrap();
+        let _ = input.write_all(b"a line\n");
+        let length = fs::metadata(bench.path("out")).map_or(0, |file| file.len());
+        if length > 1000 {
+            begun.get_or_insert_with(Instant::now);
         }
-        assert_eq!(status, None, "it has ended by itself");
-        kill_process(Pid::from_child(&child), signal).unwrap();
-        let ended = child.wait().unwrap();
-        drop(input);
+        let is_readable = |begun: Instant| begun.elapsed() > Duration::from_millis(1500);
+        status.is_some() || begun.is_some_and(is_readable)
+    });
+    if status.is_some_and(|status| status.code() == Some(3)) {
+        eprintln!("SKIPPED: nothing here records");
+        return;
+    }
+    assert_eq!(status, None, "it has ended by itself");
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    let ended = child.wait().unwrap();
+    drop(input);
 
-        assert_eq!(ended.code(), whole.then(|| 128 + signal.as_raw()), "{signal:?}");
-        let check = bench.command(&["check", "out"]).output().unwrap();
-        assert_eq!(check.status.code(), Some(if whole { 0 } else { 2 }), "{check:?}");
-        let sim = ["sim", "--policy", "all-dram", "--trace", "out"];
-        if whole {
-            bench.says(&sim, 0);
-        } else {
-            let message = bench.says(&sim, 2);
-            assert!(message.contains("(--partial uses what comes before)"), "{message}");
-            let message = bench.says(&[&sim[..], &["--partial"]].concat(), 0);
-            assert!(message.contains("warning: only a part was used: out: truncated"), "{message}");
-            let message = bench.says(&["convert", "--partial", "out", "whole"], 0);
-            assert!(message.contains("warning: only a part was used"), "{message}");
-            assert_eq!(bench.says(&["check", "whole"], 0), "");
-        }
-        fs::remove_file(bench.path("out")).unwrap();
+    assert_eq!(ended.code(), whole.then(|| 128 + signal.as_raw()), "{signal:?}");
+    let check = bench.command(&["check", "out"]).output().unwrap();
+    assert_eq!(check.status.code(), Some(if whole { 0 } else { 2 }), "{check:?}");
+    let sim = ["sim", "--policy", "all-dram", "--trace", "out"];
+    if whole {
+        bench.says(&sim, 0);
+    } else {
+        let message = bench.says(&sim, 2);
+        assert!(message.contains("(--partial uses what comes before)"), "{message}");
+        let message = bench.says(&[&sim[..], &["--partial"]].concat(), 0);
+        assert!(message.contains("warning: only a part was used: out: truncated"), "{message}");
+        let message = bench.says(&["convert", "--partial", "out", "whole"], 0);
+        assert!(message.contains("warning: only a part was used"), "{message}");
+        assert_eq!(bench.says(&["check", "whole"], 0), "");
     }
 }
 

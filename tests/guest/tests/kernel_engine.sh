@@ -87,7 +87,17 @@ none_left
 if load loop && grep -q . /tmp/run.json && [ -e /dev/loop-control ]; then
     mkdir -p /tmp/spill
     terrace run --json --engine kernel --fast 24MiB --spill /tmp/spill/file --spill-size 1GiB \
-        --store-limit 64KiB --report /tmp/spill.json -- hog 48 60 >/tmp/spill.out
+        --store-limit 64KiB --report /tmp/spill.json -- hog 48 60 >/tmp/spill.out &
+    run=$!
+    # Twice what is expected below, in pages. If it never comes, the report says so.
+    is_written() { [ "$(cat /sys/block/zram*/bd_stat 2>/dev/null | awk '{ print $3 }')" -ge 512 ]; }
+    patience=60
+    until is_written 2>/dev/null || [ "$patience" -eq 0 ]; do
+        patience=$((patience - 1))
+        sleep 1
+    done
+    kill -USR1 "$(pidof hog)" || true
+    wait "$run"
     cat /tmp/spill.json
     grep -q intact /tmp/spill.out
     grep -q '"writes_back": true' /tmp/spill.json
