@@ -11,7 +11,7 @@ int main(void)
 {
     unsigned char *block = malloc(BLOCK);
     CHECK(block);
-    fill_bytes(block, BLOCK, 1);
+    fill(block, BLOCK, 1);
     churn();
     struct sock_filter code[] = {NUMBER, REFUSE(munmap), OTHERWISE(SECCOMP_RET_ALLOW)};
     struct sock_fprog program = PROGRAM(code);
@@ -22,10 +22,10 @@ int main(void)
     if (is_managed())
         CHECKF(malloc_usable_size(block) >= BLOCK, "%zu KiB of it are left",
                malloc_usable_size(block) / KIB);
-    verify_bytes(block, LESS, 1);
-    fill_bytes(block, malloc_usable_size(block), 2);
+    verify(block, LESS, 1);
+    fill(block, malloc_usable_size(block), 2);
     churn();
-    verify_bytes(block, malloc_usable_size(block), 2);
+    verify(block, malloc_usable_size(block), 2);
     free(block);
     return 0;
 }
