@@ -49,8 +49,7 @@ fn has_living_thread(pid: u32) -> bool {
 
 /// Processor time of this process with all its threads, from its start.
 pub(crate) fn own_cpu() -> Nanos {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    Nanos(terrace_clocks::process_time().as_nanos() as u64)
 }
 
 /// What the first touch of a base page takes here now, without Terrace.
@@ -96,9 +95,7 @@ mod tests {
         let before = own_cpu();
 
         let spent = std::thread::spawn(|| {
-            let clock = rustix::time::ClockId::ThreadCPUTime;
-            let ran = || rustix::time::clock_gettime(clock);
-            while ran().tv_nsec < 20_000_000 {
+            while terrace_clocks::thread_time() < std::time::Duration::from_millis(20) {
                 std::hint::spin_loop();
             }
         });

@@ -62,8 +62,16 @@ type Effects = &'static [(&'static [&'static str], Does)];
 struct Way {
     /// What comes behind the verb. `@PID` is a program under `terrace run`.
     base: &'static [&'static str],
-    /// What options do. One that is not named here is refused with exit code 2.
+    /// What options do. One that is named neither here nor below is refused with exit code 2.
     does: Effects,
+    /// The same of those about what is written, which many ways have in common.
+    writes: Effects,
+}
+
+impl Way {
+    fn effects(&self) -> impl Iterator<Item = &(&'static [&'static str], Does)> {
+        self.does.iter().chain(self.writes)
+    }
 }
 
 /// A verb, with a value for each of its options: the words that give it, and what it takes beside.
@@ -74,8 +82,21 @@ struct Verb {
 }
 
 const fn way(base: &'static [&'static str], does: Effects) -> Way {
-    Way { base, does }
+    Way { base, does, writes: &[] }
 }
+
+/// A way that writes whatever is asked for ([`OUTPUTS`]).
+const fn writing(base: &'static [&'static str], does: Effects) -> Way {
+    Way { base, does, writes: OUTPUTS }
+}
+
+/// What `run` and `attach` write, whichever engine they have.
+const OUTPUTS: Effects = &[
+    (&["--report"], File("report")),
+    (&["--record"], File("record")),
+    (&["--metrics"], Says("serving metrics at")),
+    (&["--report-html"], File("page")),
+];
 
 /// Tests of the kernel's engine in a guest whose kernel has all that it can use.
 const GUEST: &str = "../../../tests/guest/tests/kernel_engine.sh";
@@ -119,7 +140,7 @@ const VERBS: &[Verb] = &[
             ("--sampling-cap", &["--sampling-cap=5%"]),
         ],
         ways: &[
-            way(
+            writing(
                 &["--fast=16MiB", "--", "./worker"],
                 &[
                     (&["--fast"], Needed),
@@ -132,19 +153,15 @@ const VERBS: &[Verb] = &[
                     (&["--quiet"], Hides("ended well after")),
                     (&["--sampling-cap"], Another),
                     (&["--slow"], Elsewhere("in_place.rs")),
-                    (&["--report"], File("report")),
-                    (&["--record"], File("record")),
                     (&["--watch"], Says("\"kind\":\"terrace.watch\"")),
                     (&["--watch-to"], File("lines")),
-                    (&["--metrics"], Says("serving metrics at")),
-                    (&["--report-html"], File("page")),
                     (&["--huge-pages", "--profile"], Elsewhere("huge.rs")),
                     (&["--quiet-windows"], Elsewhere("run.rs")),
                     (&["--best-effort"], Elsewhere("options.rs")),
                     (&["--spill", "--spill-size", "--store-limit"], Elsewhere("spill.rs")),
                 ],
             ),
-            way(
+            writing(
                 &["--json", "--total=16MiB", "--", "./worker"],
                 &[
                     (&["--engine"], Elsewhere("engines.rs")),
@@ -156,19 +173,15 @@ const VERBS: &[Verb] = &[
                     (&["--economist"], Field("/economist")),
                     (&["--min-region"], Field("/nothing_managed")),
                     (&["--sampling-cap"], Field("/sampling_cap")),
-                    (&["--report"], File("report")),
-                    (&["--record"], File("record")),
                     (&["--watch"], Says("\"kind\":\"terrace.watch\"")),
                     (&["--watch-to"], File("lines")),
-                    (&["--metrics"], Says("serving metrics at")),
-                    (&["--report-html"], File("page")),
                     (&["--huge-pages", "--profile"], Elsewhere("huge.rs")),
                     (&["--quiet-windows"], Elsewhere("run.rs")),
                     (&["--best-effort"], Elsewhere("options.rs")),
                     (&["--spill", "--spill-size", "--store-limit"], Elsewhere("spill.rs")),
                 ],
             ),
-            way(
+            writing(
                 &["--join=@PID", "--", "./worker"],
                 &[
                     (&["--join"], Mode),
@@ -181,19 +194,15 @@ const VERBS: &[Verb] = &[
                     (&["--quiet"], Hides("ended well after")),
                     (&["--sampling-cap"], Another),
                     (&["--slow"], Refused(2)),
-                    (&["--report"], File("report")),
-                    (&["--record"], File("record")),
                     (&["--watch"], Says("\"kind\":\"terrace.watch\"")),
                     (&["--watch-to"], File("lines")),
-                    (&["--metrics"], Says("serving metrics at")),
-                    (&["--report-html"], File("page")),
                     (&["--huge-pages", "--profile"], Elsewhere("huge.rs")),
                     (&["--quiet-windows"], Elsewhere("run.rs")),
                     (&["--best-effort"], Elsewhere("options.rs")),
                     (&["--spill", "--spill-size", "--store-limit"], Elsewhere("spill.rs")),
                 ],
             ),
-            way(
+            writing(
                 &["--tiers=ladder", "--", "./worker"],
                 &[
                     (&["--tiers"], Mode),
@@ -204,18 +213,14 @@ const VERBS: &[Verb] = &[
                     (&["--quiet"], Hides("ended well after")),
                     (&["--sampling-cap"], Another),
                     (&["--slow"], Refused(2)),
-                    (&["--report"], File("report")),
-                    (&["--record"], File("record")),
                     (&["--watch"], Says("\"kind\":\"terrace.watch\"")),
                     (&["--watch-to"], File("lines")),
-                    (&["--metrics"], Says("serving metrics at")),
-                    (&["--report-html"], File("page")),
                     (&["--huge-pages", "--profile"], Elsewhere("huge.rs")),
                     (&["--quiet-windows"], Elsewhere("run.rs")),
                     (&["--best-effort"], Elsewhere("options.rs")),
                 ],
             ),
-            way(
+            writing(
                 &["--fast=16MiB", "--slow=swap", "--", "./worker", "lasting"],
                 &[
                     (&["--fast"], Needed),
@@ -226,17 +231,13 @@ const VERBS: &[Verb] = &[
                     (&["--min-region"], Hides("in tiers")),
                     (&["--limit"], Elsewhere("in_place.rs")),
                     (&["--sampler", "--sampling-cap"], Elsewhere("in_place.rs")),
-                    (&["--report"], File("report")),
-                    (&["--record"], File("record")),
                     (&["--watch"], Says("\"kind\":\"terrace.attach-watch\"")),
                     (&["--watch-to"], File("lines")),
-                    (&["--metrics"], Says("serving metrics at")),
-                    (&["--report-html"], File("page")),
                     (&["--quiet"], Hides("attached to")),
                 ],
             ),
             // The kernel's own lists choose what leaves.
-            way(
+            writing(
                 &["--engine=kernel", "--fast=16MiB", "--", "./worker", "lasting"],
                 &[
                     (&["--engine"], Elsewhere("engines.rs")),
@@ -245,17 +246,25 @@ const VERBS: &[Verb] = &[
                     (&["--json"], Says("\"kind\": \"terrace.kernel\"")),
                     (&["--policy"], Says("first-touch chooses what leaves")),
                     (&["--spill", "--spill-size", "--store-limit"], Elsewhere(GUEST)),
-                    (&["--report"], File("report")),
-                    (&["--record"], File("record")),
                     (&["--watch"], Says("\"kind\":\"terrace.attach-watch\"")),
                     (&["--watch-to"], File("lines")),
-                    (&["--metrics"], Says("serving metrics at")),
-                    (&["--report-html"], File("page")),
+                    (&["--quiet"], Hides("ended well after")),
+                ],
+            ),
+            // Within the budget of a run that has a pager.
+            way(
+                &["--engine=kernel", "--join=@PID", "--", "./worker", "lasting"],
+                &[
+                    (&["--engine"], Another),
+                    (&["--join"], Mode),
+                    (&["--files"], Elsewhere("files_in_budget.rs")),
+                    (&["--json"], Says("\"kind\": \"terrace.kernel\"")),
+                    (&["--report"], File("report")),
                     (&["--quiet"], Hides("ended well after")),
                 ],
             ),
             // A policy does.
-            way(
+            writing(
                 &[
                     "--engine=kernel",
                     "--fast=16MiB",
@@ -274,11 +283,7 @@ const VERBS: &[Verb] = &[
                     (&["--sampler"], Elsewhere(GUEST)),
                     (&["--sampling-cap"], Says("\"sampling_cap\":0.05")),
                     (&["--spill", "--spill-size", "--store-limit"], Elsewhere(GUEST)),
-                    (&["--report"], File("report")),
-                    (&["--record"], File("record")),
                     (&["--watch", "--watch-to"], Elsewhere("engines.rs")),
-                    (&["--metrics"], Says("serving metrics at")),
-                    (&["--report-html"], File("page")),
                     (&["--quiet"], Hides("ended well after")),
                 ],
             ),
@@ -312,7 +317,7 @@ const VERBS: &[Verb] = &[
             ("--quiet", &["--quiet"]),
         ],
         ways: &[
-            way(
+            writing(
                 &["--pid=@PARENT", "--fast=numa:0", "--slow=swap", "--for=100ms", "--json"],
                 &[
                     (&["--pid", "--fast", "--slow"], Needed),
@@ -326,16 +331,12 @@ const VERBS: &[Verb] = &[
                     (&["--min-region"], Field("/regions/0")),
                     (&["--dry-run"], Field("/dry_run")),
                     (&["--sampler", "--sampling-cap"], Elsewhere("in_place.rs")),
-                    (&["--report"], File("report")),
-                    (&["--record"], File("record")),
                     (&["--watch"], Says("\"kind\":\"terrace.attach-watch\"")),
                     (&["--watch-to"], File("lines")),
-                    (&["--metrics"], Says("serving metrics at")),
-                    (&["--report-html"], File("page")),
                 ],
             ),
             // The kernel serves the faults.
-            way(
+            writing(
                 &[
                     "--engine=kernel",
                     "--pid=@PARENT",
@@ -354,10 +355,6 @@ const VERBS: &[Verb] = &[
                     (&["--sampler"], Elsewhere(GUEST)),
                     (&["--min-region"], Elsewhere(ENGINE)),
                     (&["--for", "--watch", "--watch-to"], Elsewhere("engines.rs")),
-                    (&["--report"], File("report")),
-                    (&["--record"], File("record")),
-                    (&["--metrics"], Says("serving metrics at")),
-                    (&["--report-html"], File("page")),
                     (&["--quiet"], Hides("warning: no control group")),
                 ],
             ),
@@ -1941,7 +1938,8 @@ fn try_option(
 fn try_all(bench: &mut Bench, paths: &[&str]) {
     let mut wrong = Vec::new();
     for verb in VERBS.iter().filter(|verb| paths.contains(&verb.path)) {
-        for Way { base, does } in verb.ways {
+        for way in verb.ways {
+            let base = way.base;
             let lacks_swap = base.contains(&"--slow=swap") && bench.swap.is_none();
             // It says itself what is missing.
             if base.contains(&"--engine=kernel") && !common::has_kernel_engine() {
@@ -1953,7 +1951,7 @@ fn try_all(bench: &mut Bench, paths: &[&str]) {
                 continue;
             }
             for &(option, value) in verb.values {
-                let named = does.iter().find(|(options, _)| options.contains(&option));
+                let named = way.effects().find(|(options, _)| options.contains(&option));
                 let does = named.map_or(Refused(2), |(_, does)| *does);
                 wrong.extend(try_option(bench, verb.path, base, (option, value), does).err());
             }
@@ -2034,8 +2032,9 @@ fn every_option_that_there_is_is_tried() {
 fn what_is_said_of_options_is_said_of_options_that_there_are() {
     for verb in VERBS {
         let all: BTreeSet<_> = verb.values.iter().map(|(option, _)| *option).collect();
-        for Way { base, does } in verb.ways {
-            let said: Vec<_> = does.iter().flat_map(|(options, _)| *options).copied().collect();
+        for way in verb.ways {
+            let base = way.base;
+            let said: Vec<_> = way.effects().flat_map(|(options, _)| *options).copied().collect();
             let once: BTreeSet<_> = said.iter().copied().collect();
             assert_eq!(said.len(), once.len(), "{} {base:?}: one is said twice", verb.path);
             let unknown: Vec<_> = once.difference(&all).collect();
@@ -2049,11 +2048,11 @@ fn what_is_said_of_options_is_said_of_options_that_there_are() {
 fn ways_that_are_referred_to_show_the_option() {
     for verb in VERBS {
         for (number, way) in verb.ways.iter().enumerate() {
-            let referred = way.does.iter().filter(|(_, does)| *does == Another);
+            let referred = way.effects().filter(|(_, does)| *does == Another);
             for option in referred.flat_map(|(options, _)| *options) {
                 let mut others = verb.ways.iter().enumerate().filter(|(other, _)| *other != number);
                 let shown = others.any(|(_, other)| {
-                    let of_it = other.does.iter().find(|(options, _)| options.contains(option));
+                    let of_it = other.effects().find(|(options, _)| options.contains(option));
                     of_it.is_some_and(|(_, does)| !matches!(does, Another | Refused(_) | Lacks(_)))
                 });
                 assert!(shown, "{} {:?}: no other way shows {option}", verb.path, way.base);

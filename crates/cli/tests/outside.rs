@@ -96,6 +96,11 @@ int main(int argc, char **argv) {
         if ((char *)syscall(SYS_brk, p + n) != p + n) return 2;
     }
     if (!strcmp(kind, "sbrk")) p = sbrk(n);
+    if (!strcmp(kind, "reserved")) {
+        // More addresses than are managed at once, and the first of them may be used.
+        p = mmap(0, 64ul << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED || mprotect(p, n, RW)) return 2;
+    }
     if (!strcmp(kind, "none")) n = 0;
     else if (p == MAP_FAILED) return 2;
     fill(p, n);
@@ -148,9 +153,14 @@ impl Bench {
     }
 
     fn start(&self, fast: &str, kind: &str, arguments: &[&str]) -> (Child, PathBuf) {
+        let (mut run, report) = self.run(fast, kind, arguments);
+        (run.spawn().unwrap(), report)
+    }
+
+    fn run(&self, fast: &str, kind: &str, arguments: &[&str]) -> (Process, PathBuf) {
         let report = self.path().join(format!("{kind}-{fast}.json"));
-        let run = Process::new(cargo_bin!("terrace"))
-            .env("TERRACE_PRELOAD", preload())
+        let mut run = Process::new(cargo_bin!("terrace"));
+        run.env("TERRACE_PRELOAD", preload())
             .env("XDG_RUNTIME_DIR", self.path().join("runtime"))
             .current_dir(self.path())
             .args(["--json", "run", "--engine=pager", "--fast", fast, "--report"])
@@ -158,9 +168,7 @@ impl Bench {
             .args(["--", "./holder", kind])
             .args(arguments)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::piped());
         (run, report)
     }
 
@@ -242,6 +250,34 @@ fn every_kind_of_memory_that_is_not_managed_is_told_for_what_it_is() {
         assert_eq!(report["budget_kept"], fast == "256MiB", "{kind}: {}", report["outside"]);
         assert_eq!(report["nothing_managed"], "outside", "{kind}: {report}");
     }
+}
+
+/// Terrace begins to manage, and cannot read what is mapped: which part of a large reservation is
+/// accessible by then nobody knows.
+#[test]
+fn what_is_used_of_a_large_reservation_is_told_where_the_kernel_does_not_say_what_is_mapped() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+    let start = |fast, fault: Option<&str>| {
+        let (mut run, report) = bench.run(fast, "reserved", &[]);
+        run.envs(fault.map(|fault| ("TERRACE_INJECT", fault)));
+        (run.spawn().unwrap(), report)
+    };
+    let runs = [start("16MiB", None), start("20MiB", Some("mappings:1:refuse"))];
+    let [managed, told] = runs.map(|(mut run, report)| {
+        // Its input stays open.
+        let input = run.stdin.take();
+        assert!(run.wait().unwrap().success());
+        drop(input);
+        serde_json::from_slice::<Value>(&fs::read(report).unwrap()).unwrap()
+    });
+
+    assert_eq!(part(&managed, "not-noted"), 0, "{managed}");
+    assert!(managed["total"]["demotions"].as_u64().unwrap() > 1000, "{managed}");
+    assert!((40..60).contains(&part(&told, "not-noted")), "{}", told["outside"]);
+    assert_eq!(told["budget_kept"], false, "{told}");
 }
 
 /// What nobody has looked at in time is bounded by the kernel's own count.

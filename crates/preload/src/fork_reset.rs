@@ -17,6 +17,11 @@ const _: &[(&str, &str, &str)] = &[
         "KNOWN_BREAK",
         "looked at anew: who noted it may not have come to tell the pager",
     ),
+    (
+        "malloc.rs",
+        "REFUSED",
+        "who is at it is not here: the child forgets addresses that nobody uses",
+    ),
     ("malloc.rs", "RESOLVING", "who looks functions up is not here"),
     ("mapping.rs", "LARGE_BLOCKS", "lock; what is half changed are addresses that are not reused"),
     ("mapping.rs", "MAPPINGS", "the same"),

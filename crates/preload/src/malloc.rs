@@ -14,8 +14,8 @@ use terrace_live::config::RunConfig;
 use terrace_live::space::regions::{CHUNK, WINDOW, WINDOW_LEN};
 use terrace_live::sys::spin::SpinLock;
 use terrace_live::sys::{self, PAGE};
-use terrace_live::workers::bump_arena;
 use terrace_live::workers::command::Command;
+use terrace_live::workers::{bump_arena, idle_priority};
 
 use crate::{arenas, mapping, room, state, words};
 
@@ -103,6 +103,9 @@ pub(crate) fn reset() {
         FREED.force_unlock();
     }
     RESOLVING.store(false, Release);
+    // Another thread may have been at the list. A child that has a block's addresses for nothing loses
+    // little.
+    REFUSED.store(0, Relaxed);
     // Another thread may have noted how far the heap goes now, and not have told the pager yet.
     KNOWN_BREAK.store(0, Relaxed);
 }
@@ -201,8 +204,7 @@ pub(crate) fn give_freed_back() -> bool {
         kept.bytes = 0;
     }
     for &(base, len) in &blocks[..count] {
-        // SAFETY: a block that the program has given up.
-        unsafe { mapping::munmap(base as *mut c_void, len) };
+        unmap_block(base, len);
     }
     // Once: from then on it is the C library's own.
     let stepped = STEP.load(Relaxed) != 0 && STEP.swap(usize::MAX / 4, Relaxed) < usize::MAX / 4;
@@ -295,9 +297,90 @@ fn free_block(p: *mut c_void) {
         true
     });
     if !is_kept {
-        // SAFETY: the program has given the block up.
-        unsafe { mapping::munmap(base as *mut c_void, len) };
+        unmap_block(base, len);
     }
+}
+
+/// The first of the blocks that the program has given up and the kernel has refused to unmap; 0 if there
+/// are none. To unmap what lies between other blocks makes two mappings of one, and a process that has
+/// been put on plain memory may have as many as it may (`vm.max_map_count`), without any of ours.
+static REFUSED: AtomicUsize = AtomicUsize::new(0);
+
+/// What such a block begins with.
+#[repr(C)]
+struct Refused {
+    next: usize,
+    len: usize,
+}
+
+/// Unmaps a block that the program has given up. One that the kernel does not unmap keeps one page, and is
+/// unmapped as soon as there is room for more mappings ([`unmap_refused`]).
+fn unmap_block(base: usize, len: usize) {
+    if !unmap(base, len) {
+        // SAFETY: the block's, which is still mapped, and which nobody else knows of.
+        unsafe { (base as *mut Refused).write(Refused { next: 0, len }) };
+        list_refused(base);
+    }
+}
+
+/// Unmaps memory that the program has given up; false if the kernel refuses that. Then the memory is
+/// empty: that takes no more mappings.
+fn unmap(start: usize, len: usize) -> bool {
+    // SAFETY: the program has given it up.
+    if unsafe { mapping::munmap(start as *mut c_void, len) } == 0 {
+        return true;
+    }
+    // A program under a filter might be killed for another call than the one that it has made.
+    if !idle_priority::is_left_alone() {
+        // SAFETY: as above. What is locked stays until it is unmapped.
+        let _ = unsafe { sys::madvise(start, len, libc::MADV_DONTNEED) };
+    }
+    false
+}
+
+/// Lists blocks that could not be unmapped: a first one, and those that it is linked to.
+fn list_refused(mut first: usize) {
+    // Without a lock: to write to a block may be to wait for the pager.
+    while REFUSED.compare_exchange(0, first, AcqRel, Relaxed).is_err() {
+        // What others have listed meanwhile is little, and goes in front.
+        let others = REFUSED.swap(0, AcqRel);
+        let mut at = others;
+        while at != 0 {
+            // SAFETY: taken out of the list, so this thread's alone.
+            let block = unsafe { &mut *(at as *mut Refused) };
+            at = block.next;
+            if at == 0 {
+                (block.next, first) = (first, others);
+            }
+        }
+    }
+}
+
+/// Memory was unmapped: unmaps what was refused before, as far as there is room for it now.
+pub(crate) fn unmap_refused() {
+    if REFUSED.load(Relaxed) != 0 {
+        unmap_refused_now();
+    }
+}
+
+#[cold]
+fn unmap_refused_now() {
+    // In a child that was not made by a fork that we know of, a block may not be there.
+    if !state::has_owner() {
+        return;
+    }
+    // A handler that leaves by a jump would leave them listed nowhere.
+    state::signals_blocked(|| {
+        let mut first = REFUSED.swap(0, AcqRel);
+        while first != 0 {
+            // SAFETY: taken out of the list, so this thread's alone.
+            let Refused { next, len } = unsafe { (first as *const Refused).read() };
+            if !mapping::unmap_again(first, len) {
+                return list_refused(first);
+            }
+            first = next;
+        }
+    });
 }
 
 /// Bytes that a block's pointer may use.
@@ -475,10 +558,10 @@ unsafe fn remap_block(p: *mut c_void, size: usize) -> *mut c_void {
     let offset = p as usize - base;
     let new_len = (size + offset).next_multiple_of(PAGE);
     if new_len <= len {
-        // SAFETY: the tail is given up.
-        unsafe {
-            mapping::munmap((base + new_len) as *mut c_void, len - new_len);
-            (*header(p)).len = new_len;
+        // A tail that stays mapped is still the block's, and goes with it.
+        if unmap(base + new_len, len - new_len) {
+            // SAFETY: a block's header.
+            unsafe { (*header(p)).len = new_len };
         }
         return p;
     }

@@ -15,7 +15,7 @@ use terrace_live::workers::threads;
 
 use crate::malloc::BLOCKS;
 use crate::sanitizers::hand_on;
-use crate::{collapse, mapped, places, room, state, wipes};
+use crate::{collapse, malloc, mapped, places, room, state, wipes};
 
 /// Mappings are placed in the lower half of the window, the allocator's large
 /// blocks in the upper.
@@ -293,16 +293,34 @@ pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
     // A hole makes two mappings of one.
     match room::ask(0, unmap, |unmapped| *unmapped == Err(libc::ENOMEM)) {
         Ok(()) => {
-            let start = at as usize;
-            if places::contains(start, start + len) {
-                forget(start, len.next_multiple_of(PAGE));
-            }
+            was_unmapped(at as usize, len);
+            malloc::unmap_refused();
             0
         }
         Err(error) => {
             fail(error);
             -1
         }
+    }
+}
+
+/// Unmaps what the program has given up and the kernel has refused to unmap before; false if it refuses
+/// that again. Leaves the error number as it is.
+pub(crate) fn unmap_again(start: usize, len: usize) -> bool {
+    let error = sys::errno();
+    // SAFETY: nobody has it any more.
+    let unmapped = unsafe { sys::munmap(start, len) }.is_ok();
+    if unmapped {
+        was_unmapped(start, len);
+    }
+    // SAFETY: this thread's own variable.
+    unsafe { *libc::__errno_location() = error };
+    unmapped
+}
+
+fn was_unmapped(start: usize, len: usize) {
+    if places::contains(start, start + len) {
+        forget(start, len.next_multiple_of(PAGE));
     }
 }
 

@@ -9,6 +9,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
+use terrace_live::failsafe::inject::{self, Point};
 use terrace_live::pager::Pager;
 use terrace_live::space::ranges::Ranges;
 use terrace_live::space::regions::{in_window, is_gone};
@@ -260,7 +261,11 @@ pub(crate) fn manage_all() {
         }
     }
     let mut at = 0;
-    while let Some((from, to)) = first_accessible_of_reservations(at) {
+    loop {
+        let Ok(first) = first_accessible_of_reservations(at) else {
+            return reservations_are_not_known(at);
+        };
+        let Some((from, to)) = first else { return };
         if state::pager().is_none() {
             return;
         }
@@ -275,13 +280,28 @@ pub(crate) fn manage_all() {
     }
 }
 
+/// The kernel does not say what is mapped (the program is out of descriptors, say).
+struct NotTold;
+
+/// What large reservations have from an address on may be accessible by now, and so on plain memory. All of
+/// it together is too much to be managed as if it were. The statistics say so.
+fn reservations_are_not_known(mut at: usize) {
+    while let Some((start, end)) = state::signals_blocked(|| reservations::next(at)) {
+        state::not_noted(start, end);
+        at = end;
+    }
+}
+
 /// The first part of large reservations, from an address on, that may be accessed.
-fn first_accessible_of_reservations(at: usize) -> Option<(usize, usize)> {
+fn first_accessible_of_reservations(at: usize) -> Result<Option<(usize, usize)>, NotTold> {
     if !reservations::any() {
-        return None;
+        return Ok(None);
+    }
+    if inject::refuses(Point::Mappings) {
+        return Err(NotTold);
     }
     let mut first = None;
-    proc_maps::for_each_mapping(|m| {
+    let is_told = proc_maps::for_each_mapping(|m| {
         let start = m.start.max(at);
         if first.is_some() || start >= m.end || !m.is_ordinary() {
             return;
@@ -298,7 +318,7 @@ fn first_accessible_of_reservations(at: usize) -> Option<(usize, usize)> {
             None
         });
     });
-    first
+    if is_told || first.is_some() { Ok(first) } else { Err(NotTold) }
 }
 
 /// The first part of a range that is private anonymous memory, accessible or reserved. If the kernel

@@ -114,6 +114,11 @@ pub(crate) fn is_owner() -> bool {
     owner() == sys::pid()
 }
 
+/// Whether this is not a child that was made by a fork that we do not know of. Asks the kernel for nothing.
+pub(crate) fn has_owner() -> bool {
+    owner() != 0
+}
+
 /// The owner: 0 in a child that was not made by our `fork`.
 fn owner() -> i32 {
     // SAFETY: null, or a page that is never unmapped.

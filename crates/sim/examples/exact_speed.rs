@@ -5,8 +5,8 @@
 //! has a stream and a part of the memory of its own.
 
 use std::env;
-use std::fs;
 
+use terrace_clocks::thread_time;
 use terrace_core::{Bytes, PageSize};
 use terrace_policy::PolicyName;
 use terrace_sim::exact::{
@@ -53,13 +53,6 @@ impl Source for Threads {
     }
 }
 
-/// Processor time of this process, in seconds.
-fn processor_time() -> f64 {
-    // Nanoseconds on a processor come first in this file (kernel, sched-stats).
-    let text = fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    text.split_whitespace().next().and_then(|n| n.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
-}
-
 fn main() {
     let mut args = env::args().skip(1);
     let wanted = args.next();
@@ -80,14 +73,14 @@ fn main() {
         let source = || Threads::new(kind, millions * 1_000_000, gib << 30, cores);
         let (mut source, mut generated) = (source(), source());
         // What the generator takes is taken off; it is not the simulator.
-        let begin = processor_time();
+        let begin = thread_time().as_secs_f64();
         let mut batch = Batch::default();
         while generated.next(&mut batch).expect("a stream does not fail") {}
-        let generator = processor_time() - begin;
-        let begin = processor_time();
+        let generator = thread_time().as_secs_f64() - begin;
+        let begin = thread_time().as_secs_f64();
         let report = setup::run(&mut machine, &config, &mut source, &mut |_, _| {})
             .expect("the stream fits");
-        let all = processor_time() - begin;
+        let all = thread_time().as_secs_f64() - begin;
         let accesses = report.accesses as f64;
         println!(
             "{:6} {:5.1} M/s ({:5.1} with the generator); {:.2} misses, {:.3} walks an access; {} simulated, {} a second; {} promoted; faults {}",

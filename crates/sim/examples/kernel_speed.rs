@@ -12,7 +12,7 @@
 use std::error::Error;
 use std::os::unix::fs::FileExt;
 
-use rustix::time::{ClockId, clock_gettime};
+use terrace_clocks::thread_time;
 use terrace_core::{Bytes, Machine};
 use terrace_kloc::policy::{Strategy, StrategyConfig};
 use terrace_sim::kernel::programs::{Amount, Program, Shapes};
@@ -123,9 +123,9 @@ fn run(
         KernelConfig { detail, scale: SCALE, ..KernelConfig::new(machine(strategy, detail)?) };
     let policy = strategy.build(&StrategyConfig::new(calls.threads(), SCALE));
     let mut kernel = Kernel::new(&config, policy, calls.threads(), calls.pages())?;
-    let began = processor_time();
+    let began = thread_time().as_secs_f64();
     let report = kernel.run(calls.as_mut())?;
-    let seconds = processor_time() - began;
+    let seconds = thread_time().as_secs_f64() - began;
     kernel.audit()?;
     Ok((report, seconds))
 }
@@ -140,18 +140,12 @@ fn running() -> Result<(), Box<dyn Error>> {
         file.write_all_at(&page, number * 4096)?;
     }
     let mut place = 1u64;
-    let began = processor_time();
+    let began = thread_time().as_secs_f64();
     for _ in 0..CALLS {
         place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         file.read_exact_at(&mut page, (place >> 33) % PAGES * 4096)?;
     }
-    let seconds = processor_time() - began;
+    let seconds = thread_time().as_secs_f64() - began;
     println!("{:.4}", CALLS as f64 / seconds / 1e6);
     Ok(())
-}
-
-/// Seconds of processor time of this thread: other programs do not count.
-fn processor_time() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use terrace_clocks::thread_time;
 use terrace_core::{Xorshift, splitmix64};
 
 use crate::target::{Client, Target};
@@ -239,7 +239,7 @@ fn run(client: &mut dyn Client, capacity: u64, job: Job, plan: Plan, seed: u64) 
     let mut buffer = Buffer::new(job.bytes);
     let mut places = Places::new(capacity, job, seed)?;
     let start = Instant::now();
-    let cpu = processor_time();
+    let cpu = thread_time();
     let (mut count, mut times) = (0, Vec::new());
     if job.depth > 1 {
         times = overlapping(client, &mut places, &mut buffer, job, start, plan.turn)?;
@@ -272,8 +272,7 @@ fn run(client: &mut dyn Client, capacity: u64, job: Job, plan: Plan, seed: u64) 
         client.flush()?;
     }
     let until = Instant::now();
-    let spent =
-        if plan.processor_time { processor_time().saturating_sub(cpu) } else { until - start };
+    let spent = if plan.processor_time { thread_time().saturating_sub(cpu) } else { until - start };
     Ok(Ran { count, seconds: spent.as_secs_f64(), from: start, until, times })
 }
 
@@ -318,12 +317,6 @@ fn overlapping(
         }
     }
     Ok(times)
-}
-
-/// What this thread has used of a processor.
-pub(crate) fn processor_time() -> Duration {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// Writes every place once, so that reads find data and writes replace some.

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use terrace_clocks::thread_time;
 use terrace_volume::{Mount, Pm, Result, Volume};
 
-use crate::measure::{Spread, processor_time};
+use crate::measure::Spread;
 
 /// How long it is mounted before anything is timed: a processor that has waited for other threads
 /// is slow at first, for some milliseconds.
@@ -18,9 +19,9 @@ pub fn mounts<P: Pm>(mut medium: P, rounds: usize) -> Result<(Option<Spread>, P)
     let mut left = rounds;
     while left > 0 {
         let is_warm = begun.elapsed() >= WARM;
-        let start = processor_time();
+        let start = thread_time();
         let volume = Volume::mount(medium, Mount::default())?;
-        let took = processor_time().saturating_sub(start);
+        let took = thread_time().saturating_sub(start);
         if is_warm {
             times.push(took.as_nanos() as f64 / volume.sectors() as f64);
             left -= 1;

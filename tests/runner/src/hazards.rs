@@ -43,6 +43,7 @@ const LARGER: &[(&str, &str, &[&str])] = &[
 /// Programs of which a run takes several tenths of a second: repeated a fifth as often, or
 /// they alone would take as long as all the others.
 const LONG: &[&str] = &[
+    "blocks_refused",
     "clone_vm_outlives",
     "credentials",
     "debugger_attached",
@@ -145,6 +146,7 @@ fn policy(program: &str, repeat: usize, round: usize) -> Option<PolicyName> {
 /// Programs of which a process cannot be managed to its end, and what the report says of it.
 /// Managed until then, they end as they do on plain Linux.
 const UNMANAGED: &[(&str, &str)] = &[
+    ("blocks_refused", "vm.max_map_count"),
     ("clone_vm_outlives", "another process goes on with its memory"),
     ("fork_no_descriptors", "it forks and may open no file any more"),
     ("limit_given_back", "fits its limits only without Terrace"),

@@ -4,7 +4,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use terrace_core::Bytes;
-use terrace_kernel::setup::{Wish, WishedGroup};
+use terrace_kernel::setup::{SwapUse, Wish, WishedGroup};
 
 use super::Args;
 use super::served::Served;
@@ -76,7 +76,13 @@ pub(super) fn run(args: &Args, report_to: Option<Output>, json: bool) -> Result<
     let served = Served::open(args)?;
     let running = start(program, arguments, &made)?;
     // Processes of the program's are this user's own.
-    let session = Session::new(name, group, args, Vec::new());
+    let mut session = Session::new(name, group, args, Vec::new());
+    if let Some(lack) = short(made.swap()) {
+        if !args.quiet {
+            output::warn(&lack);
+        }
+        session.note(lack);
+    }
     let mut governed = Governed { session, served, json, failed: None };
     let outcome = running.wait(&mut governed);
     governed.session.leave();
@@ -117,4 +123,36 @@ fn start(
             _ => Failure::failed(what),
         }
     })
+}
+
+/// That less can be put out than what the program may leave alone, where swap may be too little for that.
+fn short(swap: &SwapUse) -> Option<String> {
+    let scarce = swap.scarce.as_ref()?;
+    Some(format!("{scarce}: no more than that can be put out"))
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_kernel::setup::SwapKind;
+
+    use super::*;
+
+    #[test]
+    fn that_swap_is_short_is_said_and_not_of_a_budget() {
+        let what = "/dev/sda2, which was there (20.0 MiB free)".to_owned();
+        let enough = SwapUse {
+            kind: SwapKind::Disk,
+            what,
+            devices: Vec::new(),
+            own: false,
+            recompresses: false,
+            writes_back: false,
+            scarce: None,
+        };
+        assert_eq!(short(&enough), None);
+        let scarce = Some("only 20.0 MiB of swap are free (no zram)".to_owned());
+        let told = short(&SwapUse { scarce, ..enough }).unwrap();
+        assert!(told.starts_with("only 20.0 MiB of swap are free (no zram): "), "{told}");
+        assert!(!told.contains("budget"), "{told}");
+    }
 }

@@ -40,11 +40,14 @@ pub(super) struct Session {
     next: Instant,
     own_cpu: Nanos,
     lacks: Vec<String>,
+    /// Whether nothing can be forecast: then memory is put out before anything was.
+    is_blind: bool,
     /// Whether the last step has looked.
     looked: bool,
 }
 
 impl Session {
+    /// `lacks` is what keeps its processes from being looked at.
     pub(super) fn new(name: String, group: Group, args: &Args, lacks: Vec<String>) -> Self {
         let root = Root::machine();
         let mut governor = GroupGovernor::new(Looked::new(root.clone(), group), args.target);
@@ -69,9 +72,15 @@ impl Session {
             begun: Instant::now(),
             next: Instant::now(),
             own_cpu: Nanos::ZERO,
+            is_blind: !lacks.is_empty(),
             lacks,
             looked: false,
         }
+    }
+
+    /// Something else that the report is to say.
+    pub(super) fn note(&mut self, lack: String) {
+        self.lacks.push(lack);
     }
 
     /// Whether the last step has looked: the figures are new.
@@ -109,7 +118,7 @@ impl Session {
             let processes = self.governor.world().group().members_below();
             let look = self.governor.last().unwrap_or_default();
             self.curves.step(Nanos(sys::now()), &processes, look.cpu, look.resident);
-            let is_known = self.curves.whole() > 0 || !self.lacks.is_empty();
+            let is_known = self.curves.whole() > 0 || self.is_blind;
             self.governor.enforce(self.mode == Mode::Enforce && is_known);
         }
         // Of what is late nothing is made up for.

@@ -154,7 +154,11 @@ impl Session {
         let How { brain, seeing, mut lacks, fast, economist, quiet, .. } = how;
         let Seeing { choice, samplers } = seeing;
         let Shown { record, observing, mut files } = shown;
-        lacks.extend(made.swap().scarce.clone());
+        lacks.extend(made.swap().scarce.as_ref().map(|scarce| {
+            format!(
+                "{scarce}: if a program has more than that beyond its budget, the budget cannot be kept"
+            )
+        }));
         if made.group().is_some_and(|group| !group.can_brake()) {
             lacks.push(
                 "nothing slows the program down above its budget: no `cpu` controller".into(),

@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
     let record = record.map(|path| files.writes("--record", path, Kind::Recording)).transpose()?;
     let wish = Wish {
         program: args.shown().join(" "),
-        // What it can hold costs nothing before it holds it.
+        // What it can hold takes a few bytes a page before it holds it.
         device_size: machine_memory(),
         need: fast,
         group: WishedGroup::Own,

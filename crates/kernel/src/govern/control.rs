@@ -55,16 +55,19 @@ impl Control {
             self.rest -= 1;
             return Bytes::ZERO;
         }
-        self.calm += 1;
-        if self.calm >= CALM {
-            self.calm = 0;
-            self.last_rest /= 2;
-        }
         let part = MOST * (1.0 - slowdown / self.target);
         let wanted = Bytes::from_f64(look.resident.as_f64() * part);
         let page = PageSize::Base.bytes().get();
         let wanted = Bytes(wanted.get() / page * page);
         let room = look.swap_free.map_or(wanted, |free| wanted.min(free));
-        if room < LEAST.min(look.resident) { Bytes::ZERO } else { room }
+        if room.is_zero() || room < LEAST.min(look.resident) {
+            return Bytes::ZERO;
+        }
+        self.calm += 1;
+        if self.calm >= CALM {
+            self.calm = 0;
+            self.last_rest /= 2;
+        }
+        room
     }
 }

@@ -170,6 +170,21 @@ fn after_an_interval_above_the_target_nothing_leaves_for_ever_longer() {
     assert_eq!(rest, 2);
 }
 
+/// It shows nothing that a program is well from which nothing is taken.
+#[test]
+fn a_calm_without_swap_shortens_no_rest() {
+    let look = Look { resident: Bytes::gib(1), ..Look::default() };
+    let full = Look { swap_free: Some(Bytes::ZERO), ..look };
+    let mut control = Control::new(0.02);
+    let rest = |control: &mut Control| {
+        control.next(0.5, &look);
+        (0..100).take_while(|_| control.next(0.0, &look).is_zero()).count()
+    };
+    assert_eq!([rest(&mut control), rest(&mut control), rest(&mut control)], [2, 4, 8]);
+    (0..1000).for_each(|_| assert!(control.next(0.0, &full).is_zero()));
+    assert_eq!(rest(&mut control), 16);
+}
+
 #[test]
 fn the_nearer_the_target_the_less_leaves() {
     let look = Look { resident: Bytes::gib(1), ..Look::default() };

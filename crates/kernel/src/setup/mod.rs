@@ -88,7 +88,7 @@ pub struct SwapUse {
     /// Whether idle pages in it are written to a file, where they take more than they may.
     #[serde(default)]
     pub writes_back: bool,
-    /// That it may be too little, if that is so.
+    /// That it may be too little, if that is so; what comes of that is for whoever uses it to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scarce: Option<String>,
 }
@@ -187,12 +187,7 @@ pub fn choose_swap(root: &Root, need: Bytes, enough: Bytes) -> Result<SwapChoice
 
 /// That what is free may be too little, if it is not enough for any program, and why there is no more.
 fn scarce(free: Bytes, enough: Bytes, why: &str) -> Option<String> {
-    (free < enough).then(|| {
-        format!(
-            "only {free} of swap are free ({why}): if a program has more than that beyond its budget, \
-             the budget cannot be kept; `swapon` adds swap"
-        )
-    })
+    (free < enough).then(|| format!("only {free} of swap are free ({why}; `swapon` adds swap)"))
 }
 
 /// What a run asks for.

@@ -403,7 +403,7 @@ impl Daemon {
                 .map(|(&magic, &count)| (handle::file_system_name(magic), count))
                 .collect(),
             unseen: self.unseen(),
-            processor: processor_time(),
+            processor: Nanos(terrace_clocks::process_time().as_nanos() as u64),
         }
     }
 
@@ -625,12 +625,6 @@ fn batches(mut now: impl FnMut() -> Instant, mut batch: impl FnMut() -> bool) ->
         }
     }
     false
-}
-
-/// Processor time of this process.
-fn processor_time() -> Nanos {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// What can be said of kernel objects where no daemon runs: which hooks there would be is tried.

@@ -2,7 +2,7 @@
 //!
 //! `TERRACE_INJECT=POINT:N:WHAT` makes the N-th passage through a point panic
 //! (`panic`) or hang for 300 ms (`stall`), or has what is asked of the kernel there refused
-//! (`refuse`, at `register` only); the preloaded library reads it. What
+//! (`refuse`, at `register` and `mappings` only); the preloaded library reads it. What
 //! must hold whatever is injected: the program goes on with its content intact.
 //! The points stand where most is half done. Without the variable a point is
 //! one load of a constant zero.
@@ -42,6 +42,8 @@ pub enum Point {
     Register = 11,
     /// Pages that are shared with a child are about to become this process's alone.
     Unshare = 12,
+    /// As management begins, the kernel is asked which parts of large reservations are accessible.
+    Mappings = 13,
 }
 
 const NAMES: [(&str, Point); 11] = [
@@ -58,8 +60,8 @@ const NAMES: [(&str, Point); 11] = [
     ("unshare", Point::Unshare),
 ];
 
-/// A call that a passage asks for, and does not get.
-const REFUSED: (&str, Point) = ("register", Point::Register);
+/// Calls that a passage asks for, and does not get.
+const REFUSED: [(&str, Point); 2] = [("register", Point::Register), ("mappings", Point::Mappings)];
 
 /// What the points are called at which something of ours can break.
 pub fn names() -> impl Iterator<Item = &'static str> {
@@ -81,14 +83,12 @@ pub fn arm(text: &str) -> bool {
     else {
         return false;
     };
-    let refused = (point, what) == (REFUSED.0, "refuse");
-    let known = if refused { core::slice::from_ref(&REFUSED) } else { &NAMES[..] };
+    let known = if what == "refuse" { &REFUSED[..] } else { &NAMES[..] };
     let point = known.iter().find(|(name, _)| *name == point);
     let (Some(&(_, point)), Ok(n @ 1..)) = (point, n.parse()) else { return false };
     let stall = match what {
         "stall" => 1,
-        "panic" => 0,
-        _ if refused => 0,
+        "panic" | "refuse" => 0,
         _ => return false,
     };
     LEFT.store(n, Relaxed);
@@ -144,6 +144,7 @@ mod tests {
         at(Point::Tick);
 
         assert!(!arm("register:2:panic") && !arm("tick:2:refuse"));
+        assert!(arm("mappings:1:refuse"));
         assert!(arm("register:2:refuse"));
         let passages = [(); 3].map(|()| refuses(Point::Register));
         assert_eq!(passages, [false, true, false]);

@@ -86,6 +86,20 @@ pub fn until(address: usize, end: usize) -> usize {
     })
 }
 
+/// What of such a reservation begins at an address, or behind it first; `None` behind the last one.
+pub fn next(address: usize) -> Option<(usize, usize)> {
+    if !any() {
+        return None;
+    }
+    noted(|ranges| {
+        let start = match ranges.find(address) {
+            Some(_) => address,
+            None => ranges.next_start(address)?,
+        };
+        ranges.find(start).map(|(_, end)| (start, end))
+    })
+}
+
 /// Takes them for the thread that forks: no other changes them while the copy is made.
 pub fn hold() {
     core::mem::forget(CHANGING.lock());
@@ -127,6 +141,8 @@ mod tests {
         assert_eq!(until(start - 4096, end + 9), start);
         assert_eq!(until(start, end + 9), end);
         assert_eq!(until(end, end + 9), end + 9);
+        assert_eq!((next(0), next(start)), (Some((start, end)), Some((start, end))));
+        assert_eq!((next(end - 4096), next(end)), (Some((end - 4096, end)), None));
         assert!(overlap(start - 4096, start + 1) && !overlap(end, end + PART));
         assert_eq!(forget(start, end), None);
         assert_eq!((part_of(7 * PART), COUNT.load(Relaxed)), (None, 0));

@@ -9,6 +9,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use rand_xoshiro::rand_core::SeedableRng;
+use terrace_clocks::thread_time;
 use terrace_dram::MemoryFile;
 use terrace_dram::validation as memory;
 
@@ -31,11 +32,11 @@ const TURNS: u32 = 25_000;
 
 /// The comparison, of a model of DDR4-2400.
 pub fn lines(model: &MemoryFile) -> Vec<Line> {
-    let begun = processor_time();
+    let begun = thread_time();
     let mut queue = Queue::new();
     let mut turns = Duration::ZERO;
     let points = memory::curve(model, 4000, || turns += queue.time_of_turns());
-    let took = processor_time().saturating_sub(begun + turns);
+    let took = thread_time().saturating_sub(begun + turns);
     let turn = turns.as_secs_f64() / (f64::from(TURNS) * points.len() as f64);
     let requests: u64 = points.iter().map(|point| point.requests).sum();
     let request = took.as_secs_f64() / requests as f64;
@@ -72,17 +73,12 @@ impl Queue {
 
     /// What [`TURNS`] turns take: the first event leaves, and another comes later.
     fn time_of_turns(&mut self) -> Duration {
-        let begun = processor_time();
+        let begun = thread_time();
         for _ in 0..TURNS {
             let Reverse(now) = self.events.pop().expect("as many come as leave");
             self.events.push(Reverse(now + 1 + below(&mut self.random, 1000)));
         }
         black_box(&self.events);
-        processor_time().saturating_sub(begun)
+        thread_time().saturating_sub(begun)
     }
-}
-
-fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
