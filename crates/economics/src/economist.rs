@@ -18,6 +18,7 @@ use crate::ledger::Ledger;
 use crate::lifetime::Lifetimes;
 use crate::mode::{Mode, Verdict};
 use crate::model;
+use crate::prefetch;
 use crate::prezero;
 use crate::quote::Quote;
 use crate::touches::{LookedAt, Touches};
@@ -283,7 +284,15 @@ impl Economist {
             self.lifetimes.begin(page, self.now);
         }
         let verdict = self.judge(proposal, &ledger, conditions.hurdle());
-        if verdict.passes() {
+        if let Action::Place { .. } = proposal.action {
+            // Nothing moves: what passes is done with that. What comes of it is not watched.
+            if verdict.passes() {
+                let account = &mut self.accounts[class.index()];
+                account.completed += 1;
+                account.predicted_benefit += Cycles::from_f64(ledger.gain);
+                account.predicted_harm += Cycles::from_f64(ledger.harm);
+            }
+        } else if verdict.passes() {
             let pending = Pending::new(proposal, &ledger, (fast, slow), &conditions);
             self.pending[proposal.op.0 as usize % PENDING] = Some(pending);
         } else if verdict == Verdict::HeldOut {
@@ -335,10 +344,12 @@ impl Economist {
             account.unmatched += 1;
             return;
         };
-        account.predicted_cost += Cycles::from_f64(f64::from(pending.predicted));
-        account.predicted_benefit += Cycles::from_f64(f64::from(pending.gain));
-        account.predicted_harm += Cycles::from_f64(f64::from(pending.harm));
-        self.corrections[class.index()].outcome(f64::from(pending.calibrated), cost);
+        let part = part_done(&proposal.action, moved);
+        let predicted = |of: f32| Cycles::from_f64(f64::from(of) * part);
+        account.predicted_cost += predicted(pending.predicted);
+        account.predicted_benefit += predicted(pending.gain);
+        account.predicted_harm += predicted(pending.harm);
+        self.corrections[class.index()].outcome(f64::from(pending.calibrated) * part, cost);
         if by_profile(class) {
             let touches = &mut self.touches[class.index()];
             touches.carried_out(f64::from(pending.gain), f64::from(pending.true_of), cost);
@@ -361,6 +372,13 @@ impl Economist {
     pub fn walked_through(&mut self, pages: u64, size: PageSize) {
         let saved = prezero::saved(size, &self.calibration) * pages as f64;
         self.accounts[ActionClass::Prezero.index()].realised_benefit += Cycles::from_f64(saved);
+    }
+
+    /// Of pages that came in ahead of walks, so many were asked for, as far as can be told by those
+    /// that were left out; bringing them in had cost so much.
+    pub fn walked_into(&mut self, used: f64, cost: Cycles) {
+        let brought = prefetch::brought(used, cost, &self.calibration);
+        self.accounts[ActionClass::Prefetch.index()].realised_benefit += brought;
     }
 
     /// A place that a profile speaks of was held out, and looked at later: what was touched of it
@@ -444,9 +462,10 @@ impl Economist {
             let horizon = idle(&self.calibration);
             // Of others, what they bring is not measured.
             let judged = match proposal.action.class() {
-                ActionClass::Promote | ActionClass::Exchange | ActionClass::Prezero => {
-                    Some(&*account)
-                }
+                ActionClass::Promote
+                | ActionClass::Exchange
+                | ActionClass::Prezero
+                | ActionClass::Prefetch => Some(&*account),
                 other if by_profile(other) => Some(self.touches[class].judged()),
                 _ => None,
             };
@@ -595,7 +614,23 @@ fn ladder(action: &Action) -> (TierId, TierId) {
         Action::Demote { from, to, .. } | Action::DemoteContext { from, to, .. } => (from, to),
         Action::Exchange { fast, slow, .. } => (fast, slow),
         Action::Place { to, instead, .. } => (to.min(instead), to.max(instead)),
+        // What they take or set free is the fastest tier's.
+        Action::Prefetch { from: Some(from), .. } | Action::Reclaim { from, .. } => {
+            (TierId::FASTEST, from)
+        }
         _ => (TierId(0), TierId(1)),
+    }
+}
+
+/// Of an action on many pages that goes on until the next one of its kind is decided, the part that
+/// was carried out: more than all of it if there were more.
+fn part_done(action: &Action, moved: Bytes) -> f64 {
+    match *action {
+        Action::Prefetch { pages, .. } | Action::Reclaim { pages, .. } => {
+            let all = PageSize::Base.bytes() * u64::from(pages.max(1));
+            finite(moved.as_f64() / all.as_f64())
+        }
+        _ => 1.0,
     }
 }
 
