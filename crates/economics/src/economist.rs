@@ -28,6 +28,9 @@ use crate::watch::{Direction, Move, Watches};
 /// and the oldest predictions are lost (and counted).
 const PENDING: usize = 4096;
 
+/// Actions on many pages that are under way at once: two kinds of walks, and reclaim.
+const BATCHES: usize = 4;
+
 /// Places of the watch table that are looked at for each decision or outcome:
 /// 256 of them find every watch that has ended.
 const SWEEP: usize = 4;
@@ -51,6 +54,8 @@ pub struct Economist {
     asks: [Quote; MAX_TIERS],
     outflows: [Outflow; MAX_TIERS],
     pending: Box<[Option<Pending>]>,
+    /// The same of actions on many pages that go on for a while: other actions do not push them out.
+    batches: [Option<Pending>; BATCHES],
     watches: Watches,
     lifetimes: Lifetimes,
     /// Refusals for want of evidence, by class.
@@ -163,6 +168,7 @@ impl Economist {
             asks: Default::default(),
             outflows: Default::default(),
             pending: vec![None; pending].into_boxed_slice(),
+            batches: [None; BATCHES],
             lifetimes: Lifetimes::new(priced, idle(&calibration)),
             watches: Watches::new(priced),
             undecided: [0; CLASSES],
@@ -294,7 +300,7 @@ impl Economist {
             }
         } else if verdict.passes() {
             let pending = Pending::new(proposal, &ledger, (fast, slow), &conditions);
-            self.pending[proposal.op.0 as usize % PENDING] = Some(pending);
+            self.put_pending(proposal, pending);
         } else if verdict == Verdict::HeldOut {
             let pending = Pending::new(proposal, &ledger, (fast, slow), &conditions);
             self.watch_held_out(proposal, &pending);
@@ -327,7 +333,7 @@ impl Economist {
         if self.mode != Mode::Off {
             self.advance(telemetry);
         }
-        let pending = self.take_pending(proposal.op);
+        let pending = self.take_pending(proposal);
         let account = &mut self.accounts[class.index()];
         let Outcome::Completed { cost, moved } = done.outcome else {
             // A veto is an end as well, but counted where it was decided.
@@ -554,7 +560,23 @@ impl Economist {
         self.watches.sweep(SWEEP, self.now, &mut self.accounts);
     }
 
-    fn take_pending(&mut self, op: OpId) -> Option<Pending> {
+    fn put_pending(&mut self, proposal: &Proposal, pending: Pending) {
+        if !is_batch(&proposal.action) {
+            self.pending[proposal.op.0 as usize % PENDING] = Some(pending);
+            return;
+        }
+        let age = |place: &&mut Option<Pending>| place.map_or(0, |it| it.op.0 + 1);
+        if let Some(place) = self.batches.iter_mut().min_by_key(age) {
+            *place = Some(pending);
+        }
+    }
+
+    fn take_pending(&mut self, proposal: &Proposal) -> Option<Pending> {
+        let op = proposal.op;
+        if is_batch(&proposal.action) {
+            let here = |place: &&mut Option<Pending>| place.is_some_and(|it| it.op == op);
+            return self.batches.iter_mut().find(here).and_then(Option::take);
+        }
         if self.pending.is_empty() {
             return None;
         }
@@ -620,6 +642,11 @@ fn ladder(action: &Action) -> (TierId, TierId) {
         }
         _ => (TierId(0), TierId(1)),
     }
+}
+
+/// Whether an action is on many pages that are not named, and goes on for a while.
+fn is_batch(action: &Action) -> bool {
+    matches!(action, Action::Prefetch { .. } | Action::Reclaim { .. })
 }
 
 /// Of an action on many pages that goes on until the next one of its kind is decided, the part that

@@ -196,6 +196,12 @@ impl Brain {
         self.economist.walked_through(pages, size);
     }
 
+    /// Of pages that came in ahead of walks, so many were asked for; bringing them in had cost so
+    /// much.
+    pub fn walked_into(&mut self, used: f64, cost: Cycles) {
+        self.economist.walked_into(used, cost);
+    }
+
     /// A place that a profile speaks of was held out, and looked at later.
     pub fn looked_at(&mut self, class: ActionClass, place: LookedAt) {
         self.economist.looked_at(class, place);

@@ -240,6 +240,26 @@ impl Decider {
         self.consider(pager, action, PageSize::Huge, Heat::default(), why, &telemetry)
     }
 
+    /// Asks whether to go on bringing pages in ahead of walks; the proposal if so. Whoever has
+    /// faulted waits for all that comes with its page, so that its time counts in full.
+    pub(crate) fn prefetch(
+        &mut self,
+        pager: &Pager,
+        action: Action,
+        reason: Reason,
+    ) -> Option<Proposal> {
+        self.listen(pager);
+        let telemetry = Telemetry { cpu_load: 1.0, ..self.telemetry(pager) };
+        let why = (Urgency::Voluntary, reason);
+        self.consider(pager, action, PageSize::Base, Heat::default(), why, &telemetry)
+    }
+
+    /// Of pages that came ahead of walks, so many were asked for; bringing them in had cost so much.
+    pub(crate) fn walked_into(&mut self, stats: &ProcessPage, used: f64, cost: Cycles) {
+        self.brain.walked_into(used, cost);
+        self.publish_class(stats, ActionClass::Prefetch);
+    }
+
     /// Asks the economist about an action of the pager's own, and charges what asking took; the
     /// proposal if it may be carried out.
     fn consider(
