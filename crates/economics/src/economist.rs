@@ -275,7 +275,12 @@ impl Economist {
         if self.mode == Mode::Off {
             return Decision::unpriced(proposal, telemetry.now, Verdict::Off);
         }
-        self.advance(telemetry);
+        if let Action::Place { .. } = proposal.action {
+            // Within a fault, and often: what is watched is looked through when there is more time.
+            self.now = self.now.max(telemetry.now);
+        } else {
+            self.advance(telemetry);
+        }
         if self.surveyed.is_none_or(|last| proposal.op > last) {
             self.take_offers(proposal, telemetry);
         }

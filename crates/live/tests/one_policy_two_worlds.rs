@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use terrace_core::{Bytes, Event, EventRef, Nanos, Plan, Proposal};
+use terrace_core::{ActionClass, Bytes, Event, EventRef, Nanos, Plan, Proposal};
 use terrace_economics::{Calibration, Decision, Economist, Mode};
 use terrace_live::activate;
 use terrace_live::config::RunConfig;
@@ -89,13 +89,16 @@ fn a_stream_recorded_in_simulation_gives_the_live_decider_the_same_plans() {
     let mut world = Simulation::heard(config, seen.listeners()).expect("valid");
     world.run_for(Nanos::millis(1500));
     let (events, decided) = &*seen.0.lock().expect("not poisoned");
+    // Where new memory goes is proposed by the simulator, which is not there.
+    let by_policy = |decision: &&Decision| decision.action.class() != ActionClass::Place;
+    let decided: Vec<_> = decided.iter().filter(by_policy).copied().collect();
 
     let (by_brain, _) = plans_of_brain(events, brain(&calibration));
     let (by_live, live_decisions) = plans_of_live_decider(events, brain(&calibration));
 
     assert!(decided.len() > 20, "{} decisions", decided.len());
     assert_eq!(by_live, by_brain);
-    assert_eq!(&live_decisions, decided);
+    assert_eq!(live_decisions, decided);
 }
 
 /// The other way round: real memory under the live pager.
