@@ -183,9 +183,11 @@ fn decisions_of_a_simulation_are_explained() {
 /// proposed by the simulator.
 #[test]
 fn each_class_of_action_is_explained_from_a_run() {
-    for (policy, classes) in
-        [("hemem", &["exchange", "place"][..]), ("tpp", &["demote"]), ("autonuma", &["promote", "observe"])]
-    {
+    for (policy, classes) in [
+        ("hemem", &["exchange", "place"][..]),
+        ("tpp", &["demote"]),
+        ("autonuma", &["promote", "observe"]),
+    ] {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("records");
         let output = sim(policy).arg("--record").arg(&file).output().unwrap();

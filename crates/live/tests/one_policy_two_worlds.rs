@@ -141,14 +141,20 @@ fn a_stream_recorded_live_gives_the_same_decisions_without_the_pager() {
     let decider = pager.decide.decider.lock();
     let events = std::mem::take(&mut seen.0.lock().expect("not poisoned").0);
     let mut decided = Vec::new();
-    let lost = stats.drain_decisions(&mut 0, |decision| decided.push(decision));
+    // Whether to go ahead of walks is asked by the pager, which is not there in the other world.
+    let lost = stats.drain_decisions(&mut 0, |decision| {
+        if decision.action.class() != ActionClass::Prefetch {
+            decided.push(decision);
+        }
+    });
     drop(decider);
 
     let (_, replayed) = plans_of_brain(&events, brain(&calibration));
 
     assert!(decided.len() > 100, "{} decisions", decided.len());
     // The ring keeps the newest.
-    assert_eq!(replayed.len() as u64, decided.len() as u64 + lost);
-    assert_eq!(&replayed[lost as usize..], &decided[..]);
+    let older = replayed.len().checked_sub(decided.len()).expect("none is missing");
+    assert!(older as u64 <= lost, "{older} of {lost}");
+    assert_eq!(&replayed[older..], &decided[..]);
     assert!(pager.resident() * sys::PAGE as u64 <= BUDGET.get(), "the budget is kept");
 }

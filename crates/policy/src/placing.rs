@@ -138,8 +138,8 @@ pub(crate) fn without(telemetry: &Telemetry, tier: TierId) -> Telemetry {
 #[cfg(test)]
 mod tests {
     use terrace_core::{
-        Access, Action, ContextId, FaultKind, Machine, Nanos, PageNo, PageRef, PerSecond, Reason, Region,
-        TierTelemetry, Urgency,
+        Access, Action, ContextId, FaultKind, Machine, Nanos, PageNo, PageRef, PerSecond, Reason,
+        Region, TierTelemetry, Urgency,
     };
     use terrace_economics::{Calibration, Economist, Mode, Verdict};
 
@@ -183,7 +183,11 @@ mod tests {
     }
 
     /// Where a page goes, and whether that was asked.
-    fn touch(brain: &mut Brain, (region, page): (u32, u32), telemetry: &Telemetry) -> (TierId, bool) {
+    fn touch(
+        brain: &mut Brain,
+        (region, page): (u32, u32),
+        telemetry: &Telemetry,
+    ) -> (TierId, bool) {
         let page = PageRef { region: RegionId(region), page: PageNo(page) };
         brain.place(page, PageSize::Base, FaultKind::FirstTouch(Access::Write), telemetry)
     }

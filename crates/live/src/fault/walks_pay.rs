@@ -172,7 +172,7 @@ impl WalksPay {
 
     /// What came of a page that was left out is known.
     fn judge(&self, name: u64, used: bool) {
-        let tally = self.tally(Kind::of(name >> 62 & 1 != 0));
+        let tally = self.tally(Kind::of((name >> 62) & 1 != 0));
         tally.used.fetch_add(u64::from(used), Relaxed);
         tally.known.fetch_add(1, Relaxed);
     }
