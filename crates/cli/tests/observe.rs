@@ -525,7 +525,9 @@ fn why_knows_the_whole_history_of_a_page_where_the_run_is_recorded() {
     // What is recorded can be read a second later.
     std::thread::sleep(Duration::from_millis(2500));
     let why = common::json(
-        common::terrace().args(["why", "--json", "--partial", "--last=1"]).arg(&file),
+        common::terrace()
+            .args(["why", "--json", "--partial", "--class=demote", "--last=1"])
+            .arg(&file),
         0,
     );
     let address = why["decisions"][0]["address"].as_u64().unwrap();

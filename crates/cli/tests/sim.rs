@@ -179,12 +179,15 @@ fn decisions_of_a_simulation_are_explained() {
 }
 
 /// Each class of action that policies propose is explained from a run in which it was proposed.
-/// Those of the pager itself are in `huge.rs`, contexts in `kloc.rs`; nobody proposes to place.
+/// Those of the pager itself are in `huge.rs` and `spill.rs`, contexts in `kloc.rs`; placing is
+/// proposed by the simulator.
 #[test]
 fn each_class_of_action_is_explained_from_a_run() {
-    for (policy, classes) in
-        [("hemem", &["exchange"][..]), ("tpp", &["demote"]), ("autonuma", &["promote", "observe"])]
-    {
+    for (policy, classes) in [
+        ("hemem", &["exchange", "place"][..]),
+        ("tpp", &["demote"]),
+        ("autonuma", &["promote", "observe"]),
+    ] {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("records");
         let output = sim(policy).arg("--record").arg(&file).output().unwrap();

@@ -70,6 +70,16 @@ fn run(directory: &Path, before: &str, arguments: &[&str]) -> (Output, Value) {
     (output, report)
 }
 
+/// What `terrace why` says of the last decision of a class in what was recorded.
+fn why(directory: &Path, class: &str) -> String {
+    let output = Process::new(cargo_bin!("terrace"))
+        .current_dir(directory)
+        .args(["why", "decisions", "--class", class, "--last", "1"])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 fn assert_right(output: &Output) {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(output.stdout, b"right\n", "{output:?}");
@@ -103,6 +113,44 @@ fn what_the_store_may_not_hold_lies_in_a_file_that_nobody_sees() {
     // A child that brings its parent's file in counts that on a page of its own: neither
     // has more pages than there are, nor fewer than none.
     assert!(most(&report, &["store", "compressed_pages"]) <= 13 << 8, "{report:#}");
+}
+
+/// What the writer had to put there is priced all the same.
+#[test]
+fn what_goes_to_the_file_is_priced_and_explained() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["--spill", "spilled", "--store-limit", "1MiB", "--record", "decisions"];
+
+    let (output, _) = run(directory.path(), "", &arguments);
+    let why = why(directory.path(), "reclaim");
+
+    assert_right(&output);
+    for part in
+        ["reclaim ", " packed, compressed->", "(StoreFull): FORCED", "- refault", "came back"]
+    {
+        assert!(why.contains(part), "{part}: {why}");
+    }
+}
+
+/// Whether it pays is a question of the machine; that it is asked, and on what grounds, is not.
+#[test]
+fn the_economist_is_asked_about_going_ahead_of_walks() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+
+    let (output, report) = run(directory.path(), "", &["--record", "decisions"]);
+    let why = why(directory.path(), "prefetch");
+
+    assert_right(&output);
+    let parts = ["prefetch ", "+ avoided fault", " asked for that w", " come at once"];
+    for part in parts {
+        assert!(why.contains(part), "{part}: {why}\n{report:#}");
+    }
 }
 
 #[test]

@@ -175,6 +175,33 @@ pub enum Action {
         /// The pages.
         range: PageRange,
     },
+    /// Bring pages in before they are asked for, along walks. The evidence is what became of others:
+    /// of some, whether the program asked for them although they had not come.
+    Prefetch {
+        /// Where they lie; nowhere if they were never touched, and come as zeros.
+        from: Option<TierId>,
+        /// How many there are.
+        pages: u32,
+        /// How many come at once.
+        window: u32,
+        /// Of [`Action::Prefetch::known`] pages that were left out of what came, so many were asked
+        /// for.
+        used: u32,
+        /// Pages that were left out to see that.
+        known: u32,
+    },
+    /// Write pages that lie packed in memory to a file. The evidence behind it ([`Heat`]) is how
+    /// often a page of the file comes back.
+    Reclaim {
+        /// The memory that they lie in.
+        from: TierId,
+        /// The file.
+        to: TierId,
+        /// How many there are.
+        pages: u32,
+        /// What they take where they lie.
+        bytes: Bytes,
+    },
 }
 
 /// Actions of one kind, for accounts that are kept per kind.
@@ -207,11 +234,15 @@ pub enum ActionClass {
     Observe,
     /// [`Action::SetPeriod`], [`Action::Throttle`]
     Rate,
+    /// [`Action::Prefetch`]
+    Prefetch,
+    /// [`Action::Reclaim`]
+    Reclaim,
 }
 
 impl ActionClass {
     /// Every class, in the order of its index.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Promote,
         Self::Demote,
         Self::Exchange,
@@ -225,6 +256,8 @@ impl ActionClass {
         Self::Compact,
         Self::Observe,
         Self::Rate,
+        Self::Prefetch,
+        Self::Reclaim,
     ];
 
     /// The class's place in per-class tables.
@@ -247,6 +280,8 @@ impl ActionClass {
             Self::Compact => "compact",
             Self::Observe => "observe",
             Self::Rate => "rate",
+            Self::Prefetch => "prefetch",
+            Self::Reclaim => "reclaim",
         }
     }
 }
@@ -268,6 +303,8 @@ impl Action {
             Self::Compact { .. } => ActionClass::Compact,
             Self::Arm { .. } | Self::Scan { .. } => ActionClass::Observe,
             Self::SetPeriod { .. } | Self::Throttle { .. } => ActionClass::Rate,
+            Self::Prefetch { .. } => ActionClass::Prefetch,
+            Self::Reclaim { .. } => ActionClass::Reclaim,
         }
     }
     /// The page it is about, if it is about one (of an exchange: the promoted one).
@@ -390,6 +427,12 @@ pub enum Reason {
     ContextOpened,
     /// The program's own pages need the room that a file's have.
     YieldsToProgram,
+    /// The program walks through memory that it has used before.
+    WalksUsedMemory,
+    /// What holds packed pages holds as much as it may.
+    StoreFull,
+    /// Memory is touched for the first time.
+    NewMemory,
 }
 
 /// An ordered list of proposals. Reused from tick to tick, so that a policy

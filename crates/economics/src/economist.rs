@@ -18,6 +18,7 @@ use crate::ledger::Ledger;
 use crate::lifetime::Lifetimes;
 use crate::mode::{Mode, Verdict};
 use crate::model;
+use crate::prefetch;
 use crate::prezero;
 use crate::quote::Quote;
 use crate::touches::{LookedAt, Touches};
@@ -26,6 +27,9 @@ use crate::watch::{Direction, Move, Watches};
 /// Predictions that wait for their outcome. More actions under way than this,
 /// and the oldest predictions are lost (and counted).
 const PENDING: usize = 4096;
+
+/// Actions on many pages that are under way at once: two kinds of walks, and reclaim.
+const BATCHES: usize = 4;
 
 /// Places of the watch table that are looked at for each decision or outcome:
 /// 256 of them find every watch that has ended.
@@ -50,6 +54,8 @@ pub struct Economist {
     asks: [Quote; MAX_TIERS],
     outflows: [Outflow; MAX_TIERS],
     pending: Box<[Option<Pending>]>,
+    /// The same of actions on many pages that go on for a while: other actions do not push them out.
+    batches: [Option<Pending>; BATCHES],
     watches: Watches,
     lifetimes: Lifetimes,
     /// Refusals for want of evidence, by class.
@@ -162,6 +168,7 @@ impl Economist {
             asks: Default::default(),
             outflows: Default::default(),
             pending: vec![None; pending].into_boxed_slice(),
+            batches: [None; BATCHES],
             lifetimes: Lifetimes::new(priced, idle(&calibration)),
             watches: Watches::new(priced),
             undecided: [0; CLASSES],
@@ -268,7 +275,12 @@ impl Economist {
         if self.mode == Mode::Off {
             return Decision::unpriced(proposal, telemetry.now, Verdict::Off);
         }
-        self.advance(telemetry);
+        if let Action::Place { .. } = proposal.action {
+            // Within a fault, and often: what is watched is looked through when there is more time.
+            self.now = self.now.max(telemetry.now);
+        } else {
+            self.advance(telemetry);
+        }
         if self.surveyed.is_none_or(|last| proposal.op > last) {
             self.take_offers(proposal, telemetry);
         }
@@ -283,9 +295,17 @@ impl Economist {
             self.lifetimes.begin(page, self.now);
         }
         let verdict = self.judge(proposal, &ledger, conditions.hurdle());
-        if verdict.passes() {
+        if let Action::Place { .. } = proposal.action {
+            // Nothing moves: what passes is done with that. What comes of it is not watched.
+            if verdict.passes() {
+                let account = &mut self.accounts[class.index()];
+                account.completed += 1;
+                account.predicted_benefit += Cycles::from_f64(ledger.gain);
+                account.predicted_harm += Cycles::from_f64(ledger.harm);
+            }
+        } else if verdict.passes() {
             let pending = Pending::new(proposal, &ledger, (fast, slow), &conditions);
-            self.pending[proposal.op.0 as usize % PENDING] = Some(pending);
+            self.put_pending(proposal, pending);
         } else if verdict == Verdict::HeldOut {
             let pending = Pending::new(proposal, &ledger, (fast, slow), &conditions);
             self.watch_held_out(proposal, &pending);
@@ -318,7 +338,7 @@ impl Economist {
         if self.mode != Mode::Off {
             self.advance(telemetry);
         }
-        let pending = self.take_pending(proposal.op);
+        let pending = self.take_pending(proposal);
         let account = &mut self.accounts[class.index()];
         let Outcome::Completed { cost, moved } = done.outcome else {
             // A veto is an end as well, but counted where it was decided.
@@ -335,10 +355,12 @@ impl Economist {
             account.unmatched += 1;
             return;
         };
-        account.predicted_cost += Cycles::from_f64(f64::from(pending.predicted));
-        account.predicted_benefit += Cycles::from_f64(f64::from(pending.gain));
-        account.predicted_harm += Cycles::from_f64(f64::from(pending.harm));
-        self.corrections[class.index()].outcome(f64::from(pending.calibrated), cost);
+        let part = part_done(&proposal.action, moved);
+        let predicted = |of: f32| Cycles::from_f64(f64::from(of) * part);
+        account.predicted_cost += predicted(pending.predicted);
+        account.predicted_benefit += predicted(pending.gain);
+        account.predicted_harm += predicted(pending.harm);
+        self.corrections[class.index()].outcome(f64::from(pending.calibrated) * part, cost);
         if by_profile(class) {
             let touches = &mut self.touches[class.index()];
             touches.carried_out(f64::from(pending.gain), f64::from(pending.true_of), cost);
@@ -361,6 +383,13 @@ impl Economist {
     pub fn walked_through(&mut self, pages: u64, size: PageSize) {
         let saved = prezero::saved(size, &self.calibration) * pages as f64;
         self.accounts[ActionClass::Prezero.index()].realised_benefit += Cycles::from_f64(saved);
+    }
+
+    /// Of pages that came in ahead of walks, so many were asked for, as far as can be told by those
+    /// that were left out; bringing them in had cost so much.
+    pub fn walked_into(&mut self, used: f64, cost: Cycles) {
+        let brought = prefetch::brought(used, cost, &self.calibration);
+        self.accounts[ActionClass::Prefetch.index()].realised_benefit += brought;
     }
 
     /// A place that a profile speaks of was held out, and looked at later: what was touched of it
@@ -444,9 +473,10 @@ impl Economist {
             let horizon = idle(&self.calibration);
             // Of others, what they bring is not measured.
             let judged = match proposal.action.class() {
-                ActionClass::Promote | ActionClass::Exchange | ActionClass::Prezero => {
-                    Some(&*account)
-                }
+                ActionClass::Promote
+                | ActionClass::Exchange
+                | ActionClass::Prezero
+                | ActionClass::Prefetch => Some(&*account),
                 other if by_profile(other) => Some(self.touches[class].judged()),
                 _ => None,
             };
@@ -535,7 +565,23 @@ impl Economist {
         self.watches.sweep(SWEEP, self.now, &mut self.accounts);
     }
 
-    fn take_pending(&mut self, op: OpId) -> Option<Pending> {
+    fn put_pending(&mut self, proposal: &Proposal, pending: Pending) {
+        if !is_batch(&proposal.action) {
+            self.pending[proposal.op.0 as usize % PENDING] = Some(pending);
+            return;
+        }
+        let age = |place: &&mut Option<Pending>| place.map_or(0, |it| it.op.0 + 1);
+        if let Some(place) = self.batches.iter_mut().min_by_key(age) {
+            *place = Some(pending);
+        }
+    }
+
+    fn take_pending(&mut self, proposal: &Proposal) -> Option<Pending> {
+        let op = proposal.op;
+        if is_batch(&proposal.action) {
+            let here = |place: &&mut Option<Pending>| place.is_some_and(|it| it.op == op);
+            return self.batches.iter_mut().find(here).and_then(Option::take);
+        }
         if self.pending.is_empty() {
             return None;
         }
@@ -595,7 +641,28 @@ fn ladder(action: &Action) -> (TierId, TierId) {
         Action::Demote { from, to, .. } | Action::DemoteContext { from, to, .. } => (from, to),
         Action::Exchange { fast, slow, .. } => (fast, slow),
         Action::Place { to, instead, .. } => (to.min(instead), to.max(instead)),
+        // What they take or set free is the fastest tier's.
+        Action::Prefetch { from: Some(from), .. } | Action::Reclaim { from, .. } => {
+            (TierId::FASTEST, from)
+        }
         _ => (TierId(0), TierId(1)),
+    }
+}
+
+/// Whether an action is on many pages that are not named, and goes on for a while.
+fn is_batch(action: &Action) -> bool {
+    matches!(action, Action::Prefetch { .. } | Action::Reclaim { .. })
+}
+
+/// Of an action on many pages that goes on until the next one of its kind is decided, the part that
+/// was carried out: more than all of it if there were more.
+fn part_done(action: &Action, moved: Bytes) -> f64 {
+    match *action {
+        Action::Prefetch { pages, .. } | Action::Reclaim { pages, .. } => {
+            let all = PageSize::Base.bytes() * u64::from(pages.max(1));
+            finite(moved.as_f64() / all.as_f64())
+        }
+        _ => 1.0,
     }
 }
 

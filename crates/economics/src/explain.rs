@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use terrace_core::{Action, Cycles, Heat, Nanos, PageRange, PerSecond, Reason, TierId};
+use terrace_core::{Action, Bytes, Cycles, Heat, Nanos, PageRange, PerSecond, Reason, TierId};
 
 use crate::decision::Decision;
 use crate::interval::{AMOUNT_MAX, Interval};
@@ -80,6 +80,13 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
                 Count(pages.get(), "moved page"),
                 Averts(brings, within, left),
             )?,
+            Action::Prefetch { window, used, known, .. } => write!(
+                f,
+                "\n    evidence: {used} of {} asked for that {} left out; {window} come at once",
+                Count(known.into(), "page"),
+                if known == 1 { "was" } else { "were" }
+            )?,
+            Action::Reclaim { .. } => write!(f, "\n    evidence: {}", Returns(&d.heat))?,
             Action::SetPeriod { .. } | Action::Throttle { .. } => {}
             _ => write!(f, "\n    evidence: {}", Evidence(&d.heat))?,
         }
@@ -153,6 +160,20 @@ impl<S: AsRef<str>> Explanation<'_, S> {
                 write!(f, "sample one in {period} accesses by {source:?}")
             }
             Action::Throttle { limit } => write!(f, "limit migration to {limit}"),
+            Action::Prefetch { from, pages, .. } => {
+                write!(f, "prefetch {} ", Count(pages.into(), "page"))?;
+                match from {
+                    Some(tier) => write!(f, "from {}", self.tier(tier)),
+                    None => f.write_str("of zeros"),
+                }
+            }
+            Action::Reclaim { from, to, pages, bytes } => write!(
+                f,
+                "reclaim {}, {bytes} packed, {}->{}",
+                Count(pages.into(), "page"),
+                self.tier(from),
+                self.tier(to)
+            ),
         }
     }
 }
@@ -204,7 +225,12 @@ impl fmt::Display for Turn<'_> {
             return write!(f, "{now}, and has to be done");
         }
         let Some(flip) = self.decision.flip else {
-            return write!(f, "{now} at any access rate");
+            let any = match self.decision.action {
+                Action::Prefetch { .. } | Action::Prezero { .. } => "whatever came of others",
+                action if model::turns_on_worth(&action) => "whatever memory is worth",
+                _ => "at any access rate",
+            };
+            return write!(f, "{now} {any}");
         };
         let side = |above| if above { "above" } else { "below" };
         let above_now = self.present() > flip;
@@ -231,6 +257,18 @@ impl fmt::Display for Evidence<'_> {
             heat.loads,
             heat.stores,
         )
+    }
+}
+
+/// How often a page comes back from where it is.
+struct Returns<'a>(&'a Heat);
+
+impl fmt::Display for Returns<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let heat = self.0;
+        let window = Nanos::from_f64(heat.window.as_f64());
+        let pages = Count(heat.samples.into(), "page");
+        write!(f, "{pages} came back in {window}: {} each", heat.loads)
     }
 }
 
@@ -321,8 +359,22 @@ impl Turn<'_> {
             }
             Action::Populate { touched, .. } => PerSecond(f64::from(touched)),
             Action::Compact { wanted, .. } => PerSecond(f64::from(wanted)),
+            // More of them never make it pay less, nor does room that is worth more; a bound on moves
+            // is the other way round.
+            Action::Throttle { .. } => PerSecond(if self.pays { 0.0 } else { f64::INFINITY }),
+            Action::Prefetch { .. }
+            | Action::Prezero { .. }
+            | Action::Arm { .. }
+            | Action::Scan { .. }
+            | Action::SetPeriod { .. } => PerSecond(if self.pays { f64::INFINITY } else { 0.0 }),
             _ => self.decision.heat.accesses(),
         }
+    }
+
+    /// `47 of 64 asked for`: the least number with which it pays, or the most with which it does not.
+    fn of_outcomes(&self, turn: PerSecond, known: u32, what: &str) -> String {
+        let count = if self.pays { turn.get().ceil() } else { turn.get().floor() };
+        format!("{} of {} {what}", count as u64, known.max(model::OUTCOMES))
     }
 
     /// `812 accesses/s`, `1.20 K page walks/s`.
@@ -335,6 +387,13 @@ impl Turn<'_> {
             }
             Action::Compact { .. } => {
                 return Count(rate.get().round() as u64, "wanted block").to_string();
+            }
+            Action::Prefetch { known, .. } => return self.of_outcomes(rate, known, "asked for"),
+            Action::Prezero { known, .. } => return self.of_outcomes(rate, known, "used"),
+            Action::Reclaim { .. } => "returns of a page",
+            action if model::turns_on_worth(&action) => {
+                let earned = amount(rate.get() * Bytes::mib(1).as_f64());
+                return format!("{earned}/s that a MiB of fast memory earns");
             }
             _ => "accesses",
         };

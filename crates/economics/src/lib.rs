@@ -14,7 +14,7 @@
 //! | [`heat`] | from a policy's evidence to access rates with bounds |
 //! | `access` | what the program's accesses gain or lose |
 //! | `movement` | what moving the bytes costs |
-//! | `promote`, `demote`, `exchange`, `prezero`, `collapse`, `context`, `split`, `first_touch`, `populate`, `place`, `compact` | the models, one action each |
+//! | `promote`, `demote`, `exchange`, `prezero`, `collapse`, `context`, `split`, `first_touch`, `populate`, `place`, `compact`, `prefetch`, `reclaim` | the models, one action each |
 //! | [`division`] | the model of dividing one budget between a program's memory and its files' |
 //! | [`packing`] | how tightly a page that leaves is packed |
 //! | `observe` | the models of looking, and of rates |
@@ -52,9 +52,11 @@ mod observe;
 pub mod packing;
 mod place;
 mod populate;
+mod prefetch;
 mod prezero;
 mod promote;
 mod quote;
+mod reclaim;
 mod split;
 mod touches;
 mod watch;

@@ -8,12 +8,13 @@ use crate::interval::Interval;
 use crate::ledger::Ledger;
 use crate::observe::{self, Look};
 use crate::{
-    collapse, compact, context, demote, exchange, first_touch, place, populate, prezero, promote,
-    split,
+    collapse, compact, context, demote, exchange, first_touch, place, populate, prefetch, prezero,
+    promote, reclaim, split,
 };
 
 /// Whether an action is decided on by its expected benefit: what is done to learn, or rests on
-/// what nobody can know before. For all others the least benefit counts.
+/// what nobody can know before, as new memory has to lie somewhere. For all others the least benefit
+/// counts.
 pub fn counts_expected(action: &Action) -> bool {
     matches!(
         action,
@@ -22,6 +23,7 @@ pub fn counts_expected(action: &Action) -> bool {
             | Action::SetPeriod { .. }
             | Action::Throttle { .. }
             | Action::Split { .. }
+            | Action::Place { .. }
     )
 }
 
@@ -71,6 +73,22 @@ pub fn price(proposal: &Proposal, conditions: &Conditions<'_>) -> Ledger {
         Action::Scan { range } => observe::look(range.count, page, Look::Bit, conditions),
         Action::SetPeriod { period, .. } => observe::rate(period, page, conditions),
         Action::Throttle { limit } => observe::throttle(limit, conditions),
+        Action::Prefetch { from, pages, window, used, known } => {
+            let evidence = prefetch::Evidence { from, pages, window, used, known };
+            prefetch::price(&evidence, conditions)
+        }
+        Action::Reclaim { from, to, pages, bytes } => {
+            reclaim::price(heat, (pages, bytes), (from, to), conditions)
+        }
+    }
+}
+
+/// By how many cycles an action pays, with the benefit that counts.
+fn margin_of(action: &Action, ledger: &Ledger, hurdle: f64) -> f64 {
+    if counts_expected(action) {
+        ledger.benefit.expected - hurdle * ledger.cost.expected
+    } else {
+        ledger.margin(hurdle)
     }
 }
 
@@ -82,6 +100,7 @@ pub(crate) fn route(action: &Action) -> Option<(TierId, TierId)> {
         | Action::DemoteContext { from, to, .. } => Some((from, to)),
         Action::Exchange { fast, slow, .. } => Some((slow, fast)),
         Action::Place { to, instead, .. } => Some((instead, to)),
+        Action::Reclaim { from, to, .. } => Some((from, to)),
         _ => None,
     }
 }
@@ -151,9 +170,67 @@ fn turned(action: &Action) -> Option<Turned> {
     }
 }
 
+/// Outcomes of which a decision turns on how many were good, at least: fewer say too little.
+pub(crate) const OUTCOMES: u32 = 64;
+
+/// Where a decision turns on what came of others: the evidence with so many good ones of so many.
+type Counted = fn(Action, (u32, u32)) -> Action;
+
+fn counted(action: &Action) -> Option<(Counted, u32)> {
+    match *action {
+        Action::Prefetch { known, .. } => Some((
+            |action, (good, of)| match action {
+                Action::Prefetch { from, pages, window, .. } => {
+                    Action::Prefetch { from, pages, window, used: good, known: of }
+                }
+                other => other,
+            },
+            known,
+        )),
+        Action::Prezero { known, .. } => Some((
+            |action, (good, of)| match action {
+                Action::Prezero { walked, .. } => Action::Prezero { walked, used: good, known: of },
+                other => other,
+            },
+            known,
+        )),
+        _ => None,
+    }
+}
+
+/// Of so many, between which number and the next an answer that changes once does; `None` if it does
+/// not.
+fn turn_of_count(most: u32, pays: impl Fn(u32) -> bool) -> Option<f64> {
+    if pays(0) || !pays(most) {
+        return None;
+    }
+    let (mut no, mut yes) = (0, most);
+    while yes - no > 1 {
+        let middle = no + (yes - no) / 2;
+        if pays(middle) {
+            yes = middle;
+        } else {
+            no = middle;
+        }
+    }
+    Some(f64::from(yes) - 0.5)
+}
+
+/// Whether a decision turns on what fast memory is worth: it is about no page of its own.
+pub(crate) fn turns_on_worth(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Arm { .. }
+            | Action::Scan { .. }
+            | Action::SetPeriod { .. }
+            | Action::Throttle { .. }
+    )
+}
+
 /// The access rate of the page (of a context: of all pages; of an exchange: the promoted one) at
 /// which the decision turns, its mix of loads and stores and the number of its samples
-/// being what they are. `None` if no rate turns it.
+/// being what they are. `None` if no rate turns it. What is not about the accesses to a page turns on
+/// something else: pages, blocks, outcomes, or what a byte of fast memory earns a second.
 ///
 /// The margin is linear in the rate between addressable tiers, up to two knots:
 /// where a rate that rests on no sample begins to count, and where every
@@ -173,6 +250,22 @@ pub fn flip(
         return linear_root([stalled, stalled], margin).map(PerSecond);
     }
     let hurdle = conditions.hurdle();
+    if let Some((with, known)) = counted(&proposal.action) {
+        let of = known.max(OUTCOMES);
+        return turn_of_count(of, |good| {
+            let action = with(proposal.action, (good, of));
+            price(&Proposal { action, ..*proposal }, conditions).margin(hurdle) > 0.0
+        })
+        .map(PerSecond);
+    }
+    if turns_on_worth(&proposal.action) {
+        let margin = |worth: f64| {
+            let mut there = *conditions;
+            there.market.bid = Interval::exact(worth);
+            margin_of(&proposal.action, &price(proposal, &there), hurdle)
+        };
+        return linear_root([0.0, 0.0], margin).map(PerSecond);
+    }
     if let Some((with, most)) = turned(&proposal.action) {
         let margin = |amount: f64| {
             let action = with(proposal.action, amount);
@@ -196,7 +289,10 @@ pub fn flip(
         return flip(&one, ledger, conditions).map(|rate| PerSecond(rate.get() * count));
     }
     let (from, to) = route(&proposal.action)?;
-    let rates = Rates::of(&proposal.heat, from, proposal.page_size, conditions);
+    let mut rates = Rates::of(&proposal.heat, from, proposal.page_size, conditions);
+    if counts_expected(&proposal.action) {
+        rates.confidence = 1.0;
+    }
     let loads = load_share(&proposal.heat);
     let margin = |rate: f64| {
         let heat = Heat {
@@ -204,7 +300,7 @@ pub fn flip(
             stores: PerSecond(rate * (1.0 - loads)),
             ..proposal.heat
         };
-        price(&Proposal { heat, ..*proposal }, conditions).margin(hurdle)
+        margin_of(&proposal.action, &price(&Proposal { heat, ..*proposal }, conditions), hurdle)
     };
     let rate = if conditions.tier(from).addressable && conditions.tier(to).addressable {
         let floor = rates.floor / loads;

@@ -11,8 +11,8 @@ use common::{
 };
 use proptest::prelude::*;
 use terrace_core::{
-    Action, BytesPerSecond, ContextId, Cycles, Nanos, PageNo, PageRange, PageSize, Pages,
-    PerSecond, Proposal, RegionId, SampleSource, Telemetry,
+    Action, Bytes, BytesPerSecond, ContextId, Cycles, Nanos, PageNo, PageRange, PageSize, Pages,
+    PerSecond, Proposal, RegionId, SampleSource, Telemetry, TierId,
 };
 use terrace_economics::model::{flip, pays, price};
 use terrace_economics::{Calibration, Conditions, Ledger, Market, TermKind};
@@ -56,6 +56,20 @@ fn compact((blocks, wanted): (u32, u32), brings: u64, within: Nanos, pages: u64)
     Action::Compact { blocks, wanted, brings, within, left, pages }
 }
 
+/// So many pages that were left out, of which so many were asked for.
+fn prefetch(from: Option<TierId>, used: u32, known: u32) -> Action {
+    Action::Prefetch { from, pages: 320, window: 32, used, known }
+}
+
+/// A walk of 8 MiB, and what came of 64 huge pages ahead of others.
+fn prezero(used: u32) -> Action {
+    Action::Prezero { walked: Pages(2048), used, known: 64 }
+}
+
+/// Pages of which each takes a third of its size packed go on to a file.
+const RECLAIM: Action =
+    Action::Reclaim { from: SLOW, to: TierId(2), pages: 190, bytes: Bytes::kib(256) };
+
 fn of(action: Action) -> Proposal {
     proposal(action, heat(1000.0, 100.0, 10))
 }
@@ -96,7 +110,10 @@ fn actions() -> Vec<Action> {
     // A page that the program waits for, longer than it should.
     let waited = first_touch(512, 1_000_000, Nanos::SECOND);
     base.push(with(waited, |_, _, waits| *waits = Cycles(9_000_000)));
-    base.push(Action::Prezero { walked: Pages(4096), used: 2, known: 3 });
+    base.push(prezero(2));
+    base.push(prefetch(Some(SLOW), 60, 64));
+    base.push(prefetch(None, 0, 0));
+    base.push(RECLAIM);
     base
 }
 
@@ -121,12 +138,14 @@ fn worlds() -> Vec<(Action, Telemetry, Calibration)> {
 }
 
 /// How many those are.
-const WORLDS: usize = 15 + 2 * 4;
+const WORLDS: usize = 18 + 2 * 4;
 
 #[test]
 fn every_action_has_both_sides() {
     assert_eq!(worlds().len(), WORLDS, "properties leave none out");
-    let telemetry = laptop_telemetry();
+    // Room is worth something where there is none.
+    let mut telemetry = laptop_telemetry();
+    telemetry.tiers[1].free = Bytes::ZERO;
     for action in actions() {
         let ledger = ledger(action, &telemetry, market());
         let of =
@@ -319,6 +338,153 @@ fn a_decision_turns_where_it_says_that_it_turns() {
     }
 }
 
+/// Above zero if it pays by the benefit that counts, of new memory and looks the expected one.
+fn sign(action: Action, ledger: &Ledger, hurdle: f64) -> f64 {
+    if pays(&action, ledger.benefit, ledger.cost, hurdle) { 1.0 } else { -1.0 }
+}
+
+/// What came of others is what pages ahead of a walk turn on.
+#[test]
+fn pages_ahead_of_a_walk_turn_on_what_came_of_others_where_it_says() {
+    let mut telemetry = laptop_telemetry();
+    telemetry.tiers[0].free = telemetry.tiers[0].capacity / 100;
+    let calibration = calibration();
+    let conditions = conditions(&telemetry, &calibration);
+    let hurdle = 1.0 + calibration.parameters.hysteresis;
+    let kinds: [fn(u32) -> Action; 3] =
+        [|used| prefetch(Some(SLOW), used, 64), |used| prefetch(None, used, 64), prezero];
+    for with in kinds {
+        for now in [0, 64] {
+            let action = with(now);
+            let ledger = price(&of(action), &conditions);
+            let turn = flip(&of(action), &ledger, &conditions).expect("it turns").get();
+            let margin = |used: f64| price(&of(with(used as u32)), &conditions).margin(hurdle);
+            assert!(turn > 0.0 && turn < 64.0, "{action:?} {turn}");
+            assert!(margin(turn.ceil()) > 0.0, "{action:?} {turn}");
+            assert!(margin(turn.floor()) <= 0.0, "{action:?} {turn}");
+        }
+    }
+}
+
+/// Walks go on as a rule, and who knows nothing else lets them.
+#[test]
+fn a_walk_of_which_nothing_is_known_is_gone_ahead_of_and_one_that_wastes_is_not() {
+    let mut telemetry = laptop_telemetry();
+    telemetry.tiers[0].free = Bytes::ZERO;
+    for from in [Some(SLOW), None] {
+        let margin = |used, known| {
+            let action = Action::Prefetch { from, pages: 4, window: 4, used, known };
+            ledger(action, &telemetry, market()).margin(1.5)
+        };
+        assert!(margin(0, 0) > 0.0 && margin(64, 64) > margin(0, 0), "{from:?}");
+        assert!(margin(2, 20) < 0.0, "{from:?}");
+    }
+}
+
+/// A page that is asked for has to come in any case: what that takes says nothing against bringing
+/// it in ahead, however long it is.
+#[test]
+fn what_a_fault_would_do_as_well_is_no_cost_of_a_walk() {
+    let telemetry = laptop_telemetry();
+    let mut slow = telemetry;
+    slow.tiers[1].read_latency = Nanos::micros(500);
+    let of =
+        |telemetry: &Telemetry, used| ledger(prefetch(Some(SLOW), used, 64), telemetry, market());
+    let margin = |telemetry: &Telemetry| of(telemetry, 64).margin(1.5);
+    assert!(margin(&slow) > 0.0, "of a slow disk, too");
+    assert!(of(&slow, 10).cost.expected > 10.0 * of(&telemetry, 10).cost.expected, "waste is dear");
+    // Where processors are idle, the time is spared that would have been waited for it.
+    slow.cpu_load = 0.0;
+    assert!(of(&slow, 64).benefit.low > 20.0 * of(&telemetry, 64).benefit.low);
+}
+
+#[test]
+fn reclaim_to_a_file_turns_where_its_pages_come_back_too_often() {
+    let mut telemetry = laptop_telemetry();
+    telemetry.tiers[1].free = Bytes::ZERO;
+    telemetry.tiers[2].write_latency = Nanos::micros(2);
+    let calibration = calibration();
+    let conditions = conditions(&telemetry, &calibration);
+    let hurdle = 1.0 + calibration.parameters.hysteresis;
+    let with = |rate: f64| Proposal {
+        page_size: PageSize::Base,
+        ..proposal(RECLAIM, heat(rate, 0.0, 10))
+    };
+    let priced = |rate| price(&with(rate), &conditions);
+    let turn = flip(&with(0.01), &priced(0.01), &conditions).expect("it turns").get();
+    assert!(turn > 0.0, "{turn}");
+    assert!(priced(turn * 0.95).margin(hurdle) > 0.0, "{turn}");
+    assert!(priced(turn * 1.05).margin(hurdle) < 0.0, "{turn}");
+    // While there is room where they are, nothing is gained.
+    let roomy = laptop_telemetry();
+    assert!(ledger(RECLAIM, &roomy, market()).benefit.high <= 0.0);
+}
+
+/// Of new memory nobody knows anything but what is known of its neighbours.
+#[test]
+fn new_memory_turns_where_it_says_that_it_turns() {
+    let telemetry = optane_telemetry();
+    let calibration = optane();
+    let conditions = conditions(&telemetry, &calibration);
+    let hurdle = 1.0 + calibration.parameters.hysteresis;
+    for (to, instead, up) in [(DRAM, SLOW, 1.0), (SLOW, DRAM, -1.0)] {
+        let action = Action::Place { page: page(3), to, instead };
+        let with = |rate: f64| proposal(action, heat(rate, 0.0, 10));
+        let margin = |rate| sign(action, &price(&with(rate), &conditions), hurdle);
+        let turn = flip(&with(1.0), &price(&with(1.0), &conditions), &conditions);
+        let turn = turn.expect("it turns").get();
+        assert!(turn > 0.0, "{turn}");
+        assert!(margin(turn * 1.05) * up > 0.0 && margin(turn * 0.95) * up < 0.0, "{turn}");
+    }
+}
+
+/// A first touch has no sample; its tier's mean is what it is decided by.
+#[test]
+fn new_memory_without_a_sample_is_decided_by_its_expectation() {
+    let mut telemetry = optane_telemetry();
+    telemetry.tiers[0].free = telemetry.tiers[0].capacity / 2;
+    let calibration = optane();
+    let of = |to, instead| {
+        let action = Action::Place { page: page(3), to, instead };
+        let proposal = proposal(action, heat(0.0, 0.0, 0));
+        let ledger = price(&proposal, &Conditions::new(&telemetry, &calibration, market()));
+        pays(&action, ledger.benefit, ledger.cost, 1.5)
+    };
+    assert!(of(DRAM, SLOW), "there is room");
+    assert!(!of(SLOW, DRAM), "nothing is gained by leaving it free");
+}
+
+/// Looks, samplers and bounds are about no page: what fast memory is worth is what they turn on.
+#[test]
+fn looks_and_rates_turn_on_what_memory_is_worth() {
+    let mut telemetry = laptop_telemetry();
+    // Bytes of ours are in the way of the program's.
+    for tier in &mut telemetry.tiers[..2] {
+        tier.addressable = true;
+        (tier.read_bandwidth, tier.write_bandwidth) = (BytesPerSecond(1e15), BytesPerSecond(1e15));
+    }
+    let calibration = calibration();
+    let hurdle = 1.0 + calibration.parameters.hysteresis;
+    for (action, up) in [
+        (Action::Arm { range: range(64) }, 1.0),
+        (Action::Scan { range: range(64) }, 1.0),
+        (Action::SetPeriod { source: SampleSource::Pmu, period: 5000 }, 1.0),
+        (Action::Throttle { limit: BytesPerSecond(1e8) }, -1.0),
+    ] {
+        let priced = |worth| {
+            let bid = terrace_economics::Interval::exact(worth);
+            let market = Market { bid, ..market() };
+            let conditions = Conditions::new(&telemetry, &calibration, market);
+            let ledger = price(&of(action), &conditions);
+            (sign(action, &ledger, hurdle), flip(&of(action), &ledger, &conditions))
+        };
+        let turn = priced(1.0).1.unwrap_or_else(|| panic!("{action:?} turns")).get();
+        assert!(turn > 0.0, "{action:?} {turn}");
+        assert!(priced(turn * 1.05).0 * up > 0.0, "{action:?} {turn}");
+        assert!(priced(turn * 0.95).0 * up < 0.0, "{action:?} {turn}");
+    }
+}
+
 proptest! {
     /// Time and cycles are converted by the clock alone: a machine on which everything takes
     /// the same time and whose clock is twice as fast has prices twice as high. A model that
@@ -402,6 +568,11 @@ proptest! {
             Action::Throttle { limit: BytesPerSecond(rate) },
             Action::Split { page: page(d) },
             Action::Place { page: page(d), to: DRAM, instead: SLOW },
+            Action::Prezero { walked: Pages(a), used: d, known: u32::from(c) },
+            Action::Prefetch {
+                from: Some(SLOW), pages: d, window: u32::from(c), used: d, known: u32::from(c),
+            },
+            Action::Reclaim { from: SLOW, to: TierId(c as u8), pages: d, bytes: Bytes(a) },
         ] {
             let mut proposal = of(action);
             proposal.heat.loads = PerSecond(rate);

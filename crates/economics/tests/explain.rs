@@ -94,6 +94,55 @@ fn a_huge_page_by_a_profile_says_what_it_rests_on_and_where_it_turns() {
     }
 }
 
+#[test]
+fn pages_ahead_of_a_walk_say_what_came_of_others_and_how_many_would_have_to_be_asked_for() {
+    let mut economist = Economist::new(Mode::Enforce, laptop());
+    let mut text = |from, used, known| {
+        let mut proposal = promote(heat(0.0, 0.0, 0));
+        proposal.action = Action::Prefetch { from, pages: 96, window: 32, used, known };
+        proposal.page_size = terrace_core::PageSize::Base;
+        proposal.reason = Reason::WalksUsedMemory;
+        economist.decide(&proposal, &laptop_telemetry()).explain(&["dram", "lz4"]).to_string()
+    };
+    let good = text(Some(common::SLOW), 70, 70);
+    for part in [
+        "prefetch 96 pages from lz4 (WalksUsedMemory): PASSED",
+        "evidence: 70 of 70 pages asked for that were left out; 32 come at once\n",
+        "would not pay below ",
+        " of 70 asked for",
+        "+ avoided fault",
+        "- fetch",
+    ] {
+        assert!(good.contains(part), "{part}: {good}");
+    }
+    let bad = text(None, 0, 1);
+    for part in ["prefetch 96 pages of zeros", "0 of 1 page asked for that was left out"] {
+        assert!(bad.contains(part), "{part}: {bad}");
+    }
+}
+
+#[test]
+fn reclaim_to_a_file_says_what_leaves_and_how_often_it_comes_back() {
+    let mut economist = Economist::new(Mode::Enforce, laptop());
+    let mut proposal = promote(heat(0.25, 0.0, 3));
+    let (from, to) = (common::SLOW, terrace_core::TierId(2));
+    proposal.action =
+        Action::Reclaim { from, to, pages: 190, bytes: terrace_core::Bytes::kib(256) };
+    proposal.reason = Reason::StoreFull;
+    proposal.urgency = Urgency::Forced;
+    let text = economist.decide(&proposal, &laptop_telemetry());
+    let text = text.explain(&["dram", "lz4", "file"]).to_string();
+    for part in [
+        "reclaim 190 pages, 256 KiB packed, lz4->file (StoreFull): FORCED",
+        "and has to be done",
+        "evidence: 3 pages came back in 1.00 s: ",
+        "- refault",
+        "- store",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
 /// How many are wanted is what the decision turns on, however many become free beside them.
 #[test]
 fn compaction_says_what_its_blocks_avert_in_which_time_and_how_many_would_have_to_be_wanted() {

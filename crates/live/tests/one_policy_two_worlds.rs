@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use terrace_core::{Bytes, Event, EventRef, Nanos, Plan, Proposal};
+use terrace_core::{ActionClass, Bytes, Event, EventRef, Nanos, Plan, Proposal};
 use terrace_economics::{Calibration, Decision, Economist, Mode};
 use terrace_live::activate;
 use terrace_live::config::RunConfig;
@@ -89,13 +89,16 @@ fn a_stream_recorded_in_simulation_gives_the_live_decider_the_same_plans() {
     let mut world = Simulation::heard(config, seen.listeners()).expect("valid");
     world.run_for(Nanos::millis(1500));
     let (events, decided) = &*seen.0.lock().expect("not poisoned");
+    // Where new memory goes is proposed by the simulator, which is not there.
+    let by_policy = |decision: &&Decision| decision.action.class() != ActionClass::Place;
+    let decided: Vec<_> = decided.iter().filter(by_policy).copied().collect();
 
     let (by_brain, _) = plans_of_brain(events, brain(&calibration));
     let (by_live, live_decisions) = plans_of_live_decider(events, brain(&calibration));
 
     assert!(decided.len() > 20, "{} decisions", decided.len());
     assert_eq!(by_live, by_brain);
-    assert_eq!(&live_decisions, decided);
+    assert_eq!(live_decisions, decided);
 }
 
 /// The other way round: real memory under the live pager.
@@ -138,14 +141,20 @@ fn a_stream_recorded_live_gives_the_same_decisions_without_the_pager() {
     let decider = pager.decide.decider.lock();
     let events = std::mem::take(&mut seen.0.lock().expect("not poisoned").0);
     let mut decided = Vec::new();
-    let lost = stats.drain_decisions(&mut 0, |decision| decided.push(decision));
+    // Whether to go ahead of walks is asked by the pager, which is not there in the other world.
+    let lost = stats.drain_decisions(&mut 0, |decision| {
+        if decision.action.class() != ActionClass::Prefetch {
+            decided.push(decision);
+        }
+    });
     drop(decider);
 
     let (_, replayed) = plans_of_brain(&events, brain(&calibration));
 
     assert!(decided.len() > 100, "{} decisions", decided.len());
     // The ring keeps the newest.
-    assert_eq!(replayed.len() as u64, decided.len() as u64 + lost);
-    assert_eq!(&replayed[lost as usize..], &decided[..]);
+    let older = replayed.len().checked_sub(decided.len()).expect("none is missing");
+    assert!(older as u64 <= lost, "{older} of {lost}");
+    assert_eq!(&replayed[older..], &decided[..]);
     assert!(pager.resident() * sys::PAGE as u64 <= BUDGET.get(), "the budget is kept");
 }

@@ -13,9 +13,10 @@ use terrace_core::{
     Heat, Nanos, OpId, Outcome, PageRange, PageRef, PageSize, Plan, Proposal, Reason, Region,
     Sample, Telemetry, TierId, Upcoming, Urgency,
 };
-use terrace_economics::{Decision, Economist, LookedAt};
+use terrace_economics::{Decision, Economist, LookedAt, Mode};
 
 use crate::groups::Groups;
+use crate::placing::{self, Choice, Placing};
 
 use crate::contract::{Footprint, Needs, Policy};
 
@@ -41,6 +42,8 @@ pub struct Brain {
     considered: u64,
     /// Decisions about several pages that are under way.
     groups: Groups,
+    /// First touches for which one answer of the economist holds.
+    placing: Placing,
 }
 
 impl Brain {
@@ -54,6 +57,7 @@ impl Brain {
             recorder: None,
             considered: 0,
             groups: Groups::default(),
+            placing: Placing::default(),
         }
     }
 
@@ -101,6 +105,37 @@ impl Brain {
         self.tell(EventRef::Fault { page, kind, telemetry });
         self.policy.fault(page, kind, telemetry)
     }
+    /// A page is touched for the first time in a world that has a choice of memories: where it goes,
+    /// and whether the economist was asked, whose answer is in [`Brain::decisions`] then. It is asked
+    /// once for a run of pages. The page that it is asked about goes where the
+    /// policy said; the rest of a run that it refuses, elsewhere.
+    pub fn place(
+        &mut self,
+        page: PageRef,
+        size: PageSize,
+        kind: FaultKind,
+        telemetry: &Telemetry,
+    ) -> (TierId, bool) {
+        if self.economist.mode() == Mode::Off {
+            return (self.fault(page, kind, telemetry), false);
+        }
+        let ample = self.economist.calibration().parameters.ample_free;
+        if let Some(tier) = self.placing.refused(page.region, size, telemetry, ample) {
+            return (self.fault(page, kind, &placing::without(telemetry, tier)), false);
+        }
+        let tier = self.fault(page, kind, telemetry);
+        let Some(choice) = Choice::of(tier, size, telemetry, ample) else { return (tier, false) };
+        if self.placing.goes_on(page.region, choice) {
+            return (tier, false);
+        }
+        let urgency = if choice.is_free() { Urgency::Voluntary } else { Urgency::Forced };
+        let action = Action::Place { page, to: tier, instead: choice.instead };
+        let why = (urgency, Reason::NewMemory);
+        let passes = self.consider(action, size, Heat::default(), why, telemetry).is_some();
+        self.placing.begin(page.region, choice, !passes);
+        (tier, true)
+    }
+
     /// Accesses were observed.
     pub fn samples(&mut self, samples: &[Sample]) {
         self.tell(EventRef::Samples { samples });
@@ -194,6 +229,12 @@ impl Brain {
     /// The program has walked through pages that were zeroed for it.
     pub fn walked_through(&mut self, pages: u64, size: PageSize) {
         self.economist.walked_through(pages, size);
+    }
+
+    /// Of pages that came in ahead of walks, so many were asked for; bringing them in had cost so
+    /// much.
+    pub fn walked_into(&mut self, used: f64, cost: Cycles) {
+        self.economist.walked_into(used, cost);
     }
 
     /// A place that a profile speaks of was held out, and looked at later.

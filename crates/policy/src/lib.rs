@@ -24,6 +24,7 @@
 //! | `regions` | the regions that a policy knows, and choices along the tiers |
 //! | `dense` | state of each page that costs memory only where pages are in use |
 //! | `groups` | decisions about several pages at once |
+//! | `placing` | where new memory goes, run by run |
 //! | `bins` | pages by how often they were sampled |
 //! | [`hints`] | hint faults |
 //! | `sketch` | how often something was seen, in a few bits |
@@ -57,6 +58,7 @@ pub mod nimble;
 pub mod oracle;
 pub mod pace;
 pub mod packed;
+mod placing;
 pub mod recording;
 pub mod refault;
 mod regions;

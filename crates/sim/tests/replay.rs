@@ -5,7 +5,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 
 use common::{HEMEM, config, small_gups, small_machine};
-use terrace_core::{Bytes, Event, EventRef, Nanos, Plan};
+use terrace_core::{ActionClass, Bytes, Event, EventRef, Nanos, Plan};
 use terrace_economics::{Calibration, Decision, Economist, Mode};
 use terrace_policy::{Brain, PolicyName};
 use terrace_sim::{Listeners, Simulation};
@@ -37,6 +37,9 @@ fn the_recorded_events_lead_to_the_recorded_decisions() {
     let mut world = Simulation::heard(config, memory.listeners()).expect("valid");
     world.run_for(Nanos::millis(1500));
     let (events, decisions) = &*memory.0.lock().expect("not poisoned");
+    // Where new memory goes is proposed by the world, which is not there.
+    let by_policy = |decision: &&Decision| decision.action.class() != ActionClass::Place;
+    let decisions: Vec<_> = decisions.iter().filter(by_policy).copied().collect();
     assert!(decisions.len() > 20, "{} decisions", decisions.len());
 
     let economist = Economist::new(Mode::Shadow, Calibration::from_machine(&small_machine()));
@@ -48,5 +51,5 @@ fn the_recorded_events_lead_to_the_recorded_decisions() {
             replayed.extend_from_slice(brain.decisions());
         }
     }
-    assert_eq!(&replayed, decisions);
+    assert_eq!(replayed, decisions);
 }

@@ -19,6 +19,7 @@ use crate::decide::notes::Note;
 use crate::decide::ping_pong::PingPong;
 use crate::decide::thrash::Thrash;
 use crate::pager::Pager;
+use crate::spill::priced::Times;
 use crate::stats::process_page::ProcessPage;
 use crate::sys::{self, PAGE};
 
@@ -26,6 +27,9 @@ use crate::sys::{self, PAGE};
 pub const DRAM: TierId = TierId(0);
 /// Compressed RAM.
 pub const COMPRESSED: TierId = TierId(1);
+
+/// The spill file, if there is one.
+pub(crate) const FILE: TierId = TierId(2);
 
 /// Load-to-use latency assumed for DRAM where nothing measures it: a typical
 /// server's local memory (81 ns idle, Intel MLC on Cascade Lake).
@@ -238,6 +242,58 @@ impl Decider {
         let why = (Urgency::Voluntary, Reason::NoFreeBlock);
         let telemetry = Telemetry { cpu_load, ..self.telemetry(pager) };
         self.consider(pager, action, PageSize::Huge, Heat::default(), why, &telemetry)
+    }
+
+    /// Asks whether to go on bringing pages in ahead of walks; the proposal if so. Whoever has
+    /// faulted waits for all that comes with its page, so that its time counts in full.
+    pub(crate) fn prefetch(
+        &mut self,
+        pager: &Pager,
+        action: Action,
+        reason: Reason,
+    ) -> Option<Proposal> {
+        self.listen(pager);
+        let telemetry = Telemetry { cpu_load: 1.0, ..self.telemetry(pager) };
+        let why = (Urgency::Voluntary, reason);
+        self.consider(pager, action, PageSize::Base, Heat::default(), why, &telemetry)
+    }
+
+    /// Pages went to the file, since the store holds as much as it may. How often a page comes back
+    /// from there is in `heat`. The processors are as busy as the first of `spent` says, and it took as
+    /// long as the second.
+    pub(crate) fn reclaimed(
+        &mut self,
+        pager: &Pager,
+        action: Action,
+        heat: Heat,
+        times: Times,
+        spent: (f64, Nanos),
+    ) {
+        let Action::Reclaim { pages, .. } = action else { return };
+        self.listen(pager);
+        let (cpu_load, took) = spent;
+        let mut telemetry = Telemetry { cpu_load, ..self.telemetry(pager) };
+        // The store's room is what is scarce.
+        let (limit, held) = (Bytes(pager.store_limit()), Bytes(pager.store.occupied()));
+        let store = &mut telemetry.tiers[COMPRESSED.index()];
+        (store.capacity, store.free) = (limit.max(Bytes(1)), limit - held);
+        let file = &mut telemetry.tiers[FILE.index()];
+        (file.read_latency, file.write_latency) = (times.read, times.write);
+        file.capacity = pager.config.spill_size;
+        file.free = file.capacity - pager.spill.used();
+        telemetry.tier_count = 3;
+        let why = (Urgency::Forced, Reason::StoreFull);
+        if let Some(proposal) = self.consider(pager, action, PageSize::Base, heat, why, &telemetry)
+        {
+            let outcome = completed(pager, took.get(), u64::from(pages));
+            self.carried_out(pager, proposal, outcome);
+        }
+    }
+
+    /// Of pages that came ahead of walks, so many were asked for; bringing them in had cost so much.
+    pub(crate) fn walked_into(&mut self, stats: &ProcessPage, used: f64, cost: Cycles) {
+        self.brain.walked_into(used, cost);
+        self.publish_class(stats, ActionClass::Prefetch);
     }
 
     /// Asks the economist about an action of the pager's own, and charges what asking took; the

@@ -33,6 +33,7 @@
 //! | [`stalls`] | how long threads can have waited |
 //! | [`streams`] | which pages a program will ask for next |
 //! | [`wait`] | how handlers wait for faults: asleep, polling, parked |
+//! | [`walks_pay`] | whether it pays to go ahead of walks |
 
 pub(crate) mod content;
 pub(crate) mod messages;
@@ -43,10 +44,12 @@ pub(crate) mod slow_path;
 pub(crate) mod stalls;
 pub(crate) mod streams;
 pub(crate) mod wait;
+pub(crate) mod walks_pay;
 
 use crate::fault::stalls::Stalls;
 use crate::fault::streams::Streams;
 use crate::fault::wait::Handlers;
+use crate::fault::walks_pay::WalksPay;
 
 /// What serving faults takes, beside the pages.
 #[derive(Default)]
@@ -57,4 +60,6 @@ pub(crate) struct Serving {
     pub(crate) stalls: Stalls,
     /// What the program is expected to touch next.
     pub(crate) streams: Streams,
+    /// Whether it pays to bring that in.
+    pub(crate) pays: WalksPay,
 }

@@ -7,10 +7,12 @@ use core::sync::atomic::Ordering::*;
 
 use terrace_core::{Access, FaultKind};
 
+use crate::decide::decider::Work;
 use crate::decide::notes::Note;
 use crate::evict::reclaim::{Pace, Progress};
 use crate::fault::content::{damaged, unpack, zeros};
 use crate::fault::streams::{Ahead, MOST};
+use crate::fault::walks_pay::Kind;
 use crate::pager::Pager;
 use crate::space::page_state::PageState;
 use crate::space::regions::Place;
@@ -86,6 +88,11 @@ impl Worker<'_> {
     /// What to bring in with a page that was asked for, by the faults so far. To
     /// be called once a fault.
     pub(crate) fn look_ahead(&self, place: &Place<'_>, write: bool) -> Ahead {
+        let (streams, pays) = (&self.pager.fault.streams, &self.pager.fault.pays);
+        // It is behind where its walk is.
+        if pays.is_left_out(place.id, place.page) {
+            return Ahead::default();
+        }
         let state = PageState::of(place.word.load(Relaxed));
         // Reading what was never touched shares the kernel's zero page.
         let watched = match state {
@@ -101,7 +108,35 @@ impl Worker<'_> {
             let word = place.region.get(page);
             word.is_some_and(|word| PageState::of(word.load(Relaxed)) == PageState::Resident)
         };
-        self.pager.fault.streams.fault(place.id, place.page, most, is_resident)
+        let ahead = streams.fault(place.id, place.page, most, is_resident);
+        let kind = Kind::of(state == PageState::Fresh);
+        if ahead.count == 0 || pays.is_open(kind) {
+            return ahead;
+        }
+        streams.hold(place.id, place.page, ahead);
+        // One page would have been there if the walk had been gone ahead of.
+        if pays.ask(kind, 1).0.is_some() {
+            self.wait_for_one(place, ahead, kind);
+        }
+        Ahead { count: 0, ..ahead }
+    }
+
+    /// Of a walk that is not gone ahead of, one page is waited for that would have come.
+    fn wait_for_one(&self, place: &Place<'_>, ahead: Ahead, kind: Kind) {
+        // In the middle, as the mean page of a window is.
+        let away = i64::from(ahead.stride) * i64::from(ahead.count / 2 + 1);
+        let page = u32::try_from(i64::from(place.page) + away).ok();
+        let would_come = |page: &u32| {
+            let word = place.region.get(*page);
+            word.is_some_and(|word| match PageState::of(word.load(Relaxed)) {
+                PageState::Fresh => kind == Kind::Fresh,
+                PageState::Spilled(_) => kind == Kind::Stored,
+                other => kind == Kind::Stored && is_stored(other),
+            })
+        };
+        if let Some(page) = page.filter(would_come) {
+            self.pager.fault.pays.leave_out(kind, place.id, page);
+        }
     }
 
     /// Takes room for pages that nobody waits for yet; how many pages. It makes
@@ -136,11 +171,19 @@ impl Worker<'_> {
     pub(crate) fn bring_ahead(&mut self, place: &Place<'_>, ahead: Ahead, room: u32) {
         let pager = self.pager;
         let fresh = PageState::of(place.word.load(Relaxed)) == PageState::Fresh;
+        let (kind, pays) = (Kind::of(fresh), &pager.fault.pays);
+        let (leave, first) = pays.ask(kind, room);
+        if first {
+            // It asks the economist.
+            pager.ring();
+        }
+        let work = pays.begins_window(kind).then(Work::begin);
         let mut taken = [Taken { page: 0, word: 0 }; MOST];
         let count = if self.batch.at == 0 { 0 } else { (room as usize).min(MOST) };
-        let count = take(pager, place, ahead, fresh, &self.reader, &mut taken[..count]);
+        let count = take(pager, place, ahead, fresh, leave, &self.reader, &mut taken[..count]);
         let taken = &mut taken[..count];
         let filled = self.fill(place, taken, fresh);
+        pays.came(kind, filled, work.map(|work| work.took()));
         pager.release(u64::from(room) - u64::from(filled));
     }
 
@@ -234,15 +277,18 @@ impl Worker<'_> {
 }
 
 /// Takes the pages that are to come in: those that are of the same kind as the
-/// one that was asked for, and that nobody has. Returns how many.
+/// one that was asked for, and that nobody has, but for one of them that is to be left out. Returns
+/// how many.
 fn take(
     pager: &Pager,
     place: &Place<'_>,
     ahead: Ahead,
     fresh: bool,
+    leave: Option<u32>,
     reader: &Reader,
     taken: &mut [Taken],
 ) -> usize {
+    let mut would_come = 0;
     let mut file = File { pager, reader, window: None, reads: 0 };
     let mut count = 0;
     let mut page = i64::from(place.page);
@@ -264,6 +310,13 @@ fn take(
             other => is_stored(other),
         };
         let wanted = wanted && file.has(state);
+        if wanted {
+            would_come += 1;
+            if leave == Some(would_come - 1) {
+                pager.fault.pays.leave_out(Kind::of(fresh), place.id, page);
+                continue;
+            }
+        }
         if wanted && pager.try_lock_page(&at, state) {
             taken[count] = Taken { page, word: state.word() };
             count += 1;
@@ -346,9 +399,45 @@ mod tests {
         let worker = Worker::new(pager, 0);
         let ahead = Ahead { stride: 1, count: 6 };
         let mut taken = [Taken { page: 0, word: 0 }; MOST];
-        let count = take(pager, &place(pager, 2), ahead, false, &worker.reader, &mut taken);
+        let count = take(pager, &place(pager, 2), ahead, false, None, &worker.reader, &mut taken);
         let pages: Vec<_> = taken[..count].iter().map(|taken| taken.page).collect();
         assert_eq!(pages, [3, 6], "4 is resident, 5 is another's, 7 and 8 hold nothing");
+    }
+
+    /// What became of it says what the others are worth.
+    #[test]
+    fn a_page_that_is_left_out_does_not_come_and_is_waited_for() {
+        for fresh in [false, true] {
+            let pager = pager(10);
+            if !fresh {
+                for page in 2..8 {
+                    hold(pager, page, page as u8);
+                }
+            }
+            let worker = Worker::new(pager, 0);
+            let ahead = Ahead { stride: 1, count: 4 };
+            let mut taken = [Taken { page: 0, word: 0 }; MOST];
+            let count =
+                take(pager, &place(pager, 2), ahead, fresh, Some(1), &worker.reader, &mut taken);
+            let pages: Vec<_> = taken[..count].iter().map(|taken| taken.page).collect();
+            assert_eq!(pages, [3, 5, 6], "fresh: {fresh}");
+            let id = place(pager, 4).id;
+            assert!(!pager.fault.pays.is_left_out(id, 5));
+            assert!(pager.fault.pays.is_left_out(id, 4), "fresh: {fresh}");
+        }
+    }
+
+    /// Its thread has asked for a page that was left out: the walk is elsewhere by now.
+    #[test]
+    fn a_fault_on_a_page_that_was_left_out_brings_in_nothing_else() {
+        let pager = pager(40);
+        (0..40).for_each(|page| _ = hold(pager, page, 1));
+        let worker = Worker::new(pager, 0);
+        let look = |page| worker.look_ahead(&place(pager, page), false);
+        assert_eq!([look(10).count, look(11).count], [0, 4]);
+        pager.fault.pays.leave_out(Kind::Stored, place(pager, 14).id, 14);
+        assert_eq!(look(14), Ahead::default());
+        assert_eq!(look(16), Ahead { stride: 1, count: 8 });
     }
 
     /// The fixture's kernel takes no page: what was taken is as it was, and the room is free again.

@@ -150,6 +150,23 @@ impl Streams {
 }
 
 impl Streams {
+    /// What was to come with a page does not: its stream goes on right behind it.
+    pub(crate) fn hold(&self, region: u32, page: u32, ahead: Ahead) {
+        let (page, stride) = (i64::from(page), i64::from(ahead.stride));
+        let behind = page + stride * (i64::from(ahead.count) + 1);
+        for word in &self.known {
+            if let Some(stream) = Stream::unpack(word.load(Relaxed))
+                && stream.region == region & 0x3fff
+                && i64::from(stream.stride) == stride
+                && i64::from(stream.next) == behind
+            {
+                let next = u32::try_from(page + stride);
+                word.store(next.map_or(0, |next| Stream { next, ..stream }.pack()), Relaxed);
+                return;
+            }
+        }
+    }
+
     /// What a stream is about to come to is there already: it goes on behind that.
     pub(crate) fn jump(&self, region: u32, from: u32, to: u32) {
         for word in &self.known {
@@ -217,6 +234,20 @@ mod tests {
         assert_eq!(follow(2, &[10, 11, 14, 17, 20]), [0, 2, 2, 2, 2]);
         assert_eq!(follow(6, &[23, 28, 35]), [4, 6, 6], "a limit that is raised");
         assert_eq!(follow(0, &[42]), [0]);
+    }
+
+    /// Of a walk that nothing is brought in for, each page faults.
+    #[test]
+    fn a_stream_is_followed_page_by_page_where_nothing_comes_ahead() {
+        let streams = Streams::default();
+        for pages in [[10, 11, 12, 13, 14], [90, 89, 88, 87, 86]] {
+            let found = pages.map(|page| {
+                let ahead = streams.fault(3, page, 99, |_| false);
+                streams.hold(3, page, ahead);
+                ahead.count
+            });
+            assert_eq!(found, [0, 4, 8, 16, 32]);
+        }
     }
 
     #[test]

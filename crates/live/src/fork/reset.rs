@@ -147,6 +147,7 @@ const UNCHANGED_FIELDS: &[(&str, &str)] = &[
     ("evict.quiet", "a page of the run's; numbers changed in one step"),
     ("evict.staging", "the child has the same frames"),
     ("evict.wants_samples", "set once"),
+    ("fault.pays", "what was learnt of walks; numbers changed in one step"),
     ("fault.streams", "hints; numbers changed in one step"),
     ("fork.copied", "set anew by each fork"),
     ("fork.done", "set anew by each fork"),

@@ -7,6 +7,7 @@
 //! | [`batch`] | a segment's content while it is put together |
 //! | [`device`] | how it gets into the file |
 //! | [`mapped`] | the same where the file is memory (DAX) |
+//! | [`priced`] | what going there costs and brings |
 //! | [`publish`] | what becomes of a page's word meanwhile |
 //! | [`reader`] | how a page comes back |
 //! | [`aged`] | which pages go: the oldest |
@@ -24,6 +25,7 @@ pub mod batch;
 pub(crate) mod device;
 pub mod location;
 pub(crate) mod mapped;
+pub(crate) mod priced;
 pub mod publish;
 pub(crate) mod reader;
 pub(crate) mod segments;
@@ -39,6 +41,7 @@ use terrace_core::{Bytes, Nanos};
 use self::aged::Aged;
 use self::location::Location;
 use self::mapped::Mapping;
+use self::priced::Written;
 use self::segments::Segments;
 use crate::sys;
 
@@ -67,6 +70,8 @@ pub struct Spill {
     /// Records that pages came back from, and how long reading them took, ns.
     reads: AtomicU64,
     reading_ns: AtomicU64,
+    /// Pages that went to it, for the economist.
+    pub(crate) to_file: Written,
     /// Whether somebody has been told that it takes no more.
     told: AtomicU32,
     /// Until when (ns) it is not tried: it has refused.
@@ -107,6 +112,7 @@ impl Spill {
             written: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             reading_ns: AtomicU64::new(0),
+            to_file: Written::default(),
             told: AtomicU32::new(0),
             rest_until: AtomicU64::new(0),
             bell: AtomicU32::new(0),
@@ -177,6 +183,7 @@ impl Spill {
         self.mapping.close();
         self.read.store(0, Relaxed);
         self.written.store(0, Relaxed);
+        self.to_file.reset();
         self.segments.reset();
         self.told.store(0, Relaxed);
         self.rest_until.store(0, Relaxed);
@@ -217,6 +224,11 @@ impl Spill {
     pub(crate) fn count_page_read(&self, time: Nanos) {
         self.reads.fetch_add(1, Relaxed);
         self.reading_ns.fetch_add(time.get(), Relaxed);
+    }
+
+    /// Pages that came back from it.
+    pub(crate) fn returned(&self) -> u64 {
+        self.reads.load(Relaxed)
     }
 
     /// How long it takes to read a page on average; `None` if none has been.

@@ -10,7 +10,7 @@
 use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering::*;
 
-use terrace_core::Bytes;
+use terrace_core::{Bytes, Nanos};
 
 use super::batch::{Batch, find};
 use super::device::{DEPTH, Device};
@@ -55,6 +55,8 @@ pub struct Desk {
     next: (u32, u32),
     /// How long (ns) the file was left alone when it refused last; 0 once it has not.
     rest: u64,
+    /// This thread's processor time when pages were last counted as being in the file.
+    counted: Nanos,
 }
 
 impl Desk {
@@ -74,6 +76,7 @@ impl Desk {
             segment: reserve_memory::map(size).ok()?,
             next: (0, 0),
             rest: 0,
+            counted: Nanos::ZERO,
         })
     }
 
@@ -342,7 +345,15 @@ impl Worker<'_> {
             desk.rest = 0;
         }
         let blobs = batch.entries.iter().filter(|entry| is_blob(PageState::of(entry.word)));
-        desk.under_way -= blobs.map(|entry| entry.location.len() as u64).sum::<u64>();
+        let (pages, bytes) = blobs
+            .fold((0, 0), |(pages, bytes), entry| (pages + 1, bytes + entry.location.len() as u64));
+        desk.under_way -= bytes;
+        if error == 0 && pages > 0 {
+            let cpu = sys::thread_cpu();
+            let took = cpu.saturating_sub(desk.counted);
+            desk.counted = cpu;
+            spill.to_file.count(pages, bytes, took);
+        }
         spill.segments.close(batch.segment);
         pager.account_spill();
         if error == 0 {

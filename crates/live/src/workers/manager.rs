@@ -15,9 +15,11 @@ use crate::failsafe::inject::{self, Point};
 use crate::failsafe::{reserve_memory, sharers};
 use crate::fault::messages::Pending;
 use crate::fault::wait::LOOK;
+use crate::fault::walks_pay::Asker;
 use crate::huge::collapse::Collapser;
 use crate::observe::samples::Samplers;
 use crate::pager::{MANAGER, Pager};
+use crate::spill::priced::Showing;
 use crate::sys;
 use crate::workers::command::Command;
 use crate::workers::idle_priority;
@@ -66,6 +68,7 @@ impl Worker<'static> {
         let mut tools = Tools { samplers: Samplers::open(pager), collapser: Collapser::new(pager) };
         tools.settle_down(pager);
         let Tools { samplers, collapser } = &mut tools;
+        let (mut asker, mut showing) = (Asker::new(pager), Showing::new(pager));
         let mut next_tick = sys::now() + TICK;
         let mut sleep = TICK;
         let mut last_activity = 0;
@@ -82,6 +85,8 @@ impl Worker<'static> {
             self.keep_headroom(&mut pending);
             let preparing = self.keep_huge_pages() | self.follow_profile();
             self.collapse(collapser);
+            asker.look(pager);
+            showing.look(pager);
             let commons_due = self.look_at_commons();
             let now = sys::now();
             if now >= next_tick {

@@ -254,7 +254,9 @@ impl ExactMachine {
             | Action::FirstTouch { .. }
             | Action::Populate { .. }
             | Action::Place { .. }
-            | Action::Compact { .. } => Err(Abort::Unsupported),
+            | Action::Compact { .. }
+            | Action::Prefetch { .. }
+            | Action::Reclaim { .. } => Err(Abort::Unsupported),
             Action::Arm { .. }
             | Action::Split { .. }
             | Action::Scan { .. }

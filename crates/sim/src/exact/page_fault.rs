@@ -135,7 +135,7 @@ impl ExactMachine {
         let tier = if self.runtime.is_pinned(address) {
             TierId::FASTEST
         } else {
-            self.choose(page, FaultKind::FirstTouch(kind))
+            self.choose_new(page, size, FaultKind::FirstTouch(kind))
         };
         let size = map_size(size);
         if self.memory.frames.free_in(tier, size.order()).is_zero() {
@@ -176,6 +176,18 @@ impl ExactMachine {
             "machine",
             format!("no memory left for address {address:#x}: the tiers hold {}", held.join(" + ")),
         )
+    }
+
+    /// Where a page goes that is touched for the first time.
+    fn choose_new(&mut self, page: PageRef, size: PageSize, kind: FaultKind) -> TierId {
+        let telemetry = self.telemetry();
+        let runtime = &mut self.runtime;
+        let Some(brain) = &mut runtime.brain else { return runtime.fixed };
+        let (tier, asked) = brain.place(page, size, kind, &telemetry);
+        if asked {
+            runtime.tell_decisions();
+        }
+        tier
     }
 
     fn choose(&mut self, page: PageRef, kind: FaultKind) -> TierId {

@@ -175,7 +175,10 @@ impl Simulation {
             let name = self.pages.page_ref(page);
             let kind = FaultKind::FirstTouch(Access::Write);
             let Some(brain) = &mut self.brain else { return Ok(()) };
-            let tier = brain.fault(name, kind, &telemetry);
+            let (tier, asked) = brain.place(name, self.pages.size(page), kind, &telemetry);
+            if let (true, Some(on_decisions)) = (asked, &mut self.on_decisions) {
+                on_decisions(brain.decisions());
+            }
             if tier.index() >= self.devices.len()
                 || !self.pages.has_room(tier, self.pages.size(page))
             {
