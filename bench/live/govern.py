@@ -200,7 +200,7 @@ def table(path):
             run = json.loads(line)
             runs.setdefault(run["name"], []).append(run)
     print(
-        "MiB that could be out at 2 % by the forecast (least to most), that were out at the end, "
+        "MiB that could be out at 2 % by the forecast (least to most), that were out of late, "
         "the difference; slowdown by pages that came back, and by the work that was done"
     )
     print(f"{'program':<10} {'forecast':>16} {'out':>12} {'differs':>9} {'estimated':>11} {'by work':>9}")
@@ -216,7 +216,7 @@ def table(path):
                     at[0]["least"] / MIB,
                     at[0]["middle"] / MIB,
                     at[0]["most"] / MIB,
-                    report["swapped"] / MIB,
+                    report["swapped_lately"] / MIB,
                     report["slowdown"] or 0.0,
                     run["plain"] / run["governed"] - 1,
                 )

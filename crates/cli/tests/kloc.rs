@@ -201,7 +201,7 @@ fn names_and_the_journal_are_of_a_file_where_hooks_tell() {
     };
     let (first, second) = (disk.path().join("first"), disk.path().join("second"));
     let mut file = File::create(&first).unwrap();
-    file.write_all(&[7; 100_000]).unwrap();
+    file.write_all(&vec![7; 100_000]).unwrap();
     file.sync_all().unwrap();
     fs::hard_link(&first, &second).unwrap();
     // What is open keeps its name in the cache.

@@ -35,13 +35,13 @@ mod tests {
 
         let spent = std::thread::spawn(|| {
             let begun = thread_time();
-            while thread_time() - begun < WORK {
+            while thread_time().saturating_sub(begun) < WORK {
                 std::hint::spin_loop();
             }
         });
         spent.join().unwrap();
 
-        assert!(process_time() - process >= WORK);
-        assert!(thread_time() - thread < WORK, "it has only waited");
+        assert!(process_time().saturating_sub(process) >= WORK);
+        assert!(thread_time().saturating_sub(thread) < WORK, "it has only waited");
     }
 }

@@ -97,10 +97,10 @@ pub(crate) fn route(action: &Action) -> Option<(TierId, TierId)> {
     match *action {
         Action::Promote { from, to, .. }
         | Action::Demote { from, to, .. }
-        | Action::DemoteContext { from, to, .. } => Some((from, to)),
+        | Action::DemoteContext { from, to, .. }
+        | Action::Reclaim { from, to, .. } => Some((from, to)),
         Action::Exchange { fast, slow, .. } => Some((slow, fast)),
         Action::Place { to, instead, .. } => Some((instead, to)),
-        Action::Reclaim { from, to, .. } => Some((from, to)),
         _ => None,
     }
 }

@@ -62,7 +62,7 @@ impl Choice {
     }
 
     /// Whether the page could lie there, too.
-    pub(crate) fn is_free(&self) -> bool {
+    pub(crate) fn is_free(self) -> bool {
         self.room[1] != Room::None
     }
 }

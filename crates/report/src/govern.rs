@@ -58,11 +58,11 @@ impl GovernReport {
         if self.enforced { Some(self.done.resident) } else { self.at_target().map(|f| f.left) }
     }
 
-    /// What has left by more or less than forecast at the target, as a part of what was forecast;
+    /// By how much more or less is out of late than was forecast at the target, as a part of what was forecast;
     /// `None` where nothing was put out or forecast.
     pub fn error(&self) -> Option<f64> {
         let forecast = self.at_target().filter(|f| self.enforced && !f.middle.is_zero())?;
-        Some(self.done.swapped.as_f64() / forecast.middle.as_f64() - 1.0)
+        Some(self.done.swapped_lately.as_f64() / forecast.middle.as_f64() - 1.0)
     }
 }
 
@@ -80,7 +80,8 @@ mod tests {
             target: 0.02,
             done: Governing {
                 resident: Bytes::mib(64),
-                swapped: Bytes::mib(96),
+                swapped: Bytes::mib(80),
+                swapped_lately: Bytes::mib(96),
                 ..Default::default()
             },
             forecasts: vec![

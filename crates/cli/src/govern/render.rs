@@ -28,7 +28,7 @@ pub(super) fn render(report: &GovernReport) -> String {
         },
     )];
     let share = done.saved_share().map_or(String::new(), |s| format!(", {} of all", percent(s)));
-    rows.push(("out", format!("{} in swap{share}", done.swapped)));
+    rows.push(("out", format!("{} in swap{share}; {} of late", done.swapped, done.swapped_lately)));
     if let Some(held) = report.store.filter(|held| !held.original.is_zero()) {
         rows.push(("store", format!("{} in {}, of all groups", held.original, held.memory)));
     }

@@ -3,35 +3,54 @@
 use terrace_core::{Bytes, PageSize};
 
 use super::look::Look;
+use super::slowdown::Slowdown;
 
-/// The most that is put out in an interval, as a part of what is resident. A program that has gone to
-/// sleep has left in some five minutes. What one interval puts out wrongly comes back within the
-/// target: at 8 µs a page, 1 % of 1 GiB takes 21 ms.
-const MOST: f64 = 0.01;
+/// The most that is put out in an interval beside what came back, as a part of what is resident. A
+/// program that has gone to sleep has left in some three minutes.
+const MOST: f64 = 0.02;
 /// The least that is worth asking for.
 const LEAST: Bytes = Bytes::kib(256);
-/// How many intervals nothing is put out after one above the target: at least, and, as it doubles
-/// while it is exceeded again and again, at most.
-const REST: (u32, u32) = (2, 64);
-/// So many intervals below the target in a row, in which something was put out, show that it can
-/// go on as before.
-const CALM: u32 = 16;
+/// Intervals after which what happened counts a 2.7th. A target is a mean: who walks through memory
+/// once a minute waits in one second for all of it, and not in the others.
+const WINDOW: f64 = 30.0;
 
-/// Decides by the slowdown of the last interval.
+/// Decides by the slowdown of the last intervals.
 #[derive(Clone, Debug)]
 pub struct Control {
     target: f64,
-    /// Intervals for which nothing is put out yet.
-    rest: u32,
-    /// How many those were the last time.
-    last_rest: u32,
-    calm: u32,
+    /// Of the last intervals, each the less the longer ago it was.
+    lately: Sums,
+    /// Of all.
+    all: Sums,
+}
+
+/// What intervals had, in nanoseconds and bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    stalled: f64,
+    ran: f64,
+    back: f64,
+    intervals: f64,
+}
+
+impl Sums {
+    /// After one more interval, before which what is known counts so much of what it did.
+    fn add(&mut self, keep: f64, slowdown: &Slowdown, back: Bytes) {
+        self.stalled = self.stalled * keep + slowdown.stalled.as_f64();
+        self.ran = self.ran * keep + slowdown.ran.as_f64();
+        self.back = self.back * keep + back.as_f64();
+        self.intervals = self.intervals * keep + 1.0;
+    }
+
+    fn share(&self) -> f64 {
+        if self.ran > 0.0 { self.stalled / self.ran } else { 0.0 }
+    }
 }
 
 impl Control {
     /// With a target, a share.
     pub fn new(target: f64) -> Self {
-        Self { target, rest: 0, last_rest: 0, calm: 0 }
+        Self { target, lately: Sums::default(), all: Sums::default() }
     }
 
     /// The target.
@@ -39,35 +58,24 @@ impl Control {
         self.target
     }
 
-    /// What is to be put out now, after an interval that was slowed down by a share.
+    /// What is to be put out now, after an interval with such a slowdown, in which so much came back.
     ///
-    /// Below the target the more, the further below. Above it nothing for a while: what has left
-    /// too early comes back by itself. The while doubles where that happens time and again, or
-    /// a program that walks through its memory once a minute would pay for it each time.
-    pub fn next(&mut self, slowdown: f64, look: &Look) -> Bytes {
-        if slowdown > self.target {
-            self.calm = 0;
-            self.last_rest = (self.last_rest * 2).clamp(REST.0, REST.1);
-            self.rest = self.last_rest;
+    /// As much as came back lately, or less and less would be out; and more, the further the slowdown
+    /// is below the target. Nothing where it is above: in this interval, of late, or on the whole. What
+    /// has left too early comes back by itself.
+    pub fn next(&mut self, slowdown: &Slowdown, back: Bytes, look: &Look) -> Bytes {
+        self.lately.add((-1.0 / WINDOW).exp(), slowdown, back);
+        self.all.add(1.0, slowdown, back);
+        let lately = self.lately.share();
+        if slowdown.share() > self.target || lately >= self.target || self.all.share() > self.target
+        {
             return Bytes::ZERO;
         }
-        if self.rest > 0 {
-            self.rest -= 1;
-            return Bytes::ZERO;
-        }
-        let part = MOST * (1.0 - slowdown / self.target);
-        let wanted = Bytes::from_f64(look.resident.as_f64() * part);
+        let more = look.resident.as_f64() * MOST * (1.0 - lately / self.target);
+        let wanted = Bytes::from_f64(self.lately.back / self.lately.intervals + more);
         let page = PageSize::Base.bytes().get();
         let wanted = Bytes(wanted.get() / page * page);
         let room = look.swap_free.map_or(wanted, |free| wanted.min(free));
-        if room.is_zero() || room < LEAST.min(look.resident) {
-            return Bytes::ZERO;
-        }
-        self.calm += 1;
-        if self.calm >= CALM {
-            self.calm = 0;
-            self.last_rest /= 2;
-        }
-        room
+        if room < LEAST.min(look.resident) { Bytes::ZERO } else { room }
     }
 }

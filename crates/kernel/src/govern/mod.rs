@@ -29,11 +29,15 @@ mod tests;
 use std::io;
 
 use serde::Serialize;
-use terrace_core::{Bytes, Nanos};
+use terrace_core::{Bytes, Nanos, PageSize};
 
 use self::control::Control;
 use self::look::Look;
 use self::slowdown::{Slowdown, Source};
+
+/// What is out differs from one moment to the next where a program walks through its memory. This is
+/// about as long as the longest time that a forecast looks at before memory is put out.
+pub const LATELY: Nanos = Nanos::seconds(30);
 
 /// What is asked of the system.
 pub trait Governed {
@@ -63,6 +67,8 @@ pub struct Governing {
     pub resident: Bytes,
     /// In swap now.
     pub swapped: Bytes,
+    /// In swap of late: the mean, in which what was the time [`LATELY`] ago counts a 2.7th.
+    pub swapped_lately: Bytes,
     /// What the kernel was asked to put out.
     pub asked: Bytes,
     /// How often it found less than it was asked for.
@@ -164,7 +170,11 @@ impl<W: Governed> GroupGovernor<W> {
         let slowdown = Slowdown::between(&last, &look);
         self.stalled += slowdown.stalled;
         self.ran += slowdown.ran;
-        done.refaults += look.refaults.saturating_sub(last.refaults);
+        let back = look.refaults.saturating_sub(last.refaults);
+        done.refaults += back;
+        let weight = 1.0 - (-(look.at.saturating_sub(last.at) / LATELY)).exp();
+        let change = (look.swapped.as_f64() - done.swapped_lately.as_f64()) * weight;
+        done.swapped_lately = Bytes::from_f64(done.swapped_lately.as_f64() + change);
         done.intervals += 1;
         done.source = Some(slowdown.source);
         let share = slowdown.share();
@@ -179,7 +189,8 @@ impl<W: Governed> GroupGovernor<W> {
         if !self.enforces {
             return Ok(true);
         }
-        let wanted = self.control.next(share, &look);
+        let back = PageSize::Base.bytes() * back;
+        let wanted = self.control.next(&slowdown, back, &look);
         if wanted.is_zero() {
             return Ok(true);
         }

@@ -97,7 +97,7 @@ pub(super) struct Hook {
 /// The hooks of a set, and what they tell.
 #[derive(Debug)]
 pub(super) struct Hooks {
-    pub(super) hooks: Vec<Hook>,
+    pub(super) there: Vec<Hook>,
     /// What this kernel has no hook for, and why.
     pub(super) missing: Vec<String>,
     /// Whether opens and closes tell how many names a file has in the kernel's cache.
@@ -258,7 +258,7 @@ pub(super) fn hooks(set: HookSet, types: &Types, wanted: &Wanted) -> Result<Hook
         let why = "this kernel has no inode.i_dentry, or no bpf_rdonly_cast";
         missing.push(format!("names of files: {why}"));
     }
-    Ok(Hooks { hooks, missing, has_names })
+    Ok(Hooks { there: hooks, missing, has_names })
 }
 
 /// The first of some functions that the kernel has.

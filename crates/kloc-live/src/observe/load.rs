@@ -60,6 +60,9 @@ impl Seen {
     }
 }
 
+/// A device and an inode.
+type FileNumber = (u64, u64);
+
 /// A table of two numbers by device and inode, which programs write to.
 struct FileTable {
     entries: Table<MapData, [u64; 2], [u64; 2]>,
@@ -68,7 +71,7 @@ struct FileTable {
 
 impl FileTable {
     /// What has changed since the last look: each file with what its entry has, and had.
-    fn changed(&mut self) -> Vec<((u64, u64), [u64; 2], [u64; 2])> {
+    fn changed(&mut self) -> Vec<(FileNumber, [u64; 2], [u64; 2])> {
         let keys: Vec<[u64; 2]> = self.entries.keys().filter_map(Result::ok).collect();
         let mut changed = Vec::with_capacity(keys.len());
         for key in keys {
@@ -84,7 +87,7 @@ impl FileTable {
     }
 
     /// The same of a table of sums: what came to them.
-    fn added(&mut self) -> impl Iterator<Item = ((u64, u64), [u64; 2])> {
+    fn added(&mut self) -> impl Iterator<Item = (FileNumber, [u64; 2])> {
         let added = |now: [u64; 2], before: [u64; 2]| {
             [now[0].wrapping_sub(before[0]), now[1].wrapping_sub(before[1])]
         };
@@ -128,7 +131,7 @@ impl Loaded {
     /// Why a hook that is needed cannot be had.
     pub fn new(set: HookSet, wanted: &Wanted) -> Result<Self, String> {
         let types = Types::of_kernel(&MODULES).map_err(|e| e.to_string())?;
-        let Hooks { hooks, missing, has_names } =
+        let Hooks { there: hooks, missing, has_names } =
             hooks(set, &types, wanted).map_err(|e| e.to_string())?;
         drop(types);
         let programs: Vec<_> = hooks.iter().map(|hook| hook.program.clone()).collect();

@@ -244,7 +244,7 @@ impl Counts {
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     /// Pages that were asked for, and windows, when it asked last.
-    asked: u64,
+    pages: u64,
     windows: u64,
     /// Pages that came and are in the accounts.
     settled: u64,
@@ -265,7 +265,7 @@ impl Asked {
         let share = counts.used as f64 / counts.known.max(1) as f64;
         let known = counts.known.min(u64::from(MEMORY)) as u32;
         Self {
-            asked: counts.asked,
+            pages: counts.asked,
             windows: counts.windows,
             settled: counts.came,
             known: counts.known,
@@ -322,12 +322,12 @@ impl Asker {
         let tally = pager.fault.pays.tally(kind);
         let counts = Counts::of(tally);
         let book = &mut self.kinds[kind as usize];
-        let pages = counts.asked - book.asked;
+        let pages = counts.asked - book.pages;
         if pages == 0 {
             return false;
         }
         let windows = (counts.windows - book.windows).max(1);
-        (book.asked, book.windows) = (counts.asked, counts.windows);
+        (book.pages, book.windows) = (counts.asked, counts.windows);
         let (used, known) = book.learn(&counts);
         let mut decider = pager.decide.decider.lock();
         if let Some(proposal) = book.proposal.take() {

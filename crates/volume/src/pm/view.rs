@@ -81,9 +81,9 @@ impl View {
             // SAFETY: a block is as long as `bytes`, whose length is a multiple of 256 and not 0.
             unsafe {
                 if self.wide {
-                    stores::copy_out_wide(from, bytes)
+                    stores::copy_out_wide(from, bytes);
                 } else {
-                    stores::copy_out(from, bytes)
+                    stores::copy_out(from, bytes);
                 }
             }
             // What is read after this is not older.
