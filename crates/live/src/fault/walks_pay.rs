@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use terrace_core::{Abort, Action, Cycles, Nanos, Outcome, PageSize, Proposal, Reason};
 
 use crate::decide::decider::COMPRESSED;
+use crate::fault::streams::MOST;
 use crate::pager::Pager;
 use crate::sys;
 
@@ -246,6 +247,8 @@ struct Asked {
     /// Pages that were asked for, and windows, when it asked last.
     pages: u64,
     windows: u64,
+    /// How many pages came at once when some came last.
+    window: u32,
     /// Pages that came and are in the accounts.
     settled: u64,
     /// Outcomes that are in `evidence`.
@@ -267,6 +270,7 @@ impl Asked {
         Self {
             pages: counts.asked,
             windows: counts.windows,
+            window: window_of(counts.asked, counts.windows).unwrap_or(MOST as u32),
             settled: counts.came,
             known: counts.known,
             used: counts.used,
@@ -287,6 +291,13 @@ impl Asked {
         }
         (used, known)
     }
+}
+
+/// How many pages come at once if so many were asked for at so many times; `None` if none came. Walks that
+/// are not gone ahead of ask for each page alone, and may be among them.
+fn window_of(pages: u64, windows: u64) -> Option<u32> {
+    let each = pages.checked_div(windows)?;
+    Some(each.clamp(1, MOST as u64) as u32)
 }
 
 /// Asks the economist. The manager's.
@@ -326,7 +337,9 @@ impl Asker {
         if pages == 0 {
             return false;
         }
-        let windows = (counts.windows - book.windows).max(1);
+        if let Some(window) = window_of(pages, counts.windows - book.windows) {
+            book.window = window;
+        }
         (book.pages, book.windows) = (counts.asked, counts.windows);
         let (used, known) = book.learn(&counts);
         let mut decider = pager.decide.decider.lock();
@@ -351,9 +364,8 @@ impl Asker {
             Kind::Fresh => (None, Reason::WalksFreshMemory),
         };
         let (used, known) = book.evidence;
-        let window = u32::try_from(pages / windows).unwrap_or(u32::MAX).max(1);
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
-        let action = Action::Prefetch { from, pages, window, used, known };
+        let action = Action::Prefetch { from, pages, window: book.window, used, known };
         book.proposal = decider.prefetch(pager, action, reason);
         tally.closed.store(book.proposal.is_none(), Relaxed);
         true
@@ -503,6 +515,37 @@ mod tests {
         pays.ask(Kind::Stored, 32);
         look();
         assert!(pays.is_open(Kind::Stored), "they go on now");
+    }
+
+    /// While nothing is brought in each page of a walk is asked for alone. How many would come at once
+    /// is what did before: the calls that this takes are a part of the price.
+    #[test]
+    fn while_nothing_comes_as_many_would_come_at_once_as_did_before() {
+        let pager = pager();
+        let pays = &pager.fault.pays;
+        let mut asker = Asker::new(pager);
+        let mut asked = || {
+            asker.rest_until = 0;
+            asker.look(pager);
+            let decider = pager.decide.decider.lock();
+            let action = decider.brain().decisions().last().map(|decision| decision.action);
+            match action {
+                Some(Action::Prefetch { pages, window, .. }) => (pages, window),
+                other => panic!("{other:?}"),
+            }
+        };
+        pays.ask(Kind::Stored, 8);
+        assert_eq!(asked(), (8, MOST as u32), "nothing came so far");
+        for _ in 0..4 {
+            pays.ask(Kind::Stored, 16);
+            pays.begins_window(Kind::Stored);
+            pays.came(Kind::Stored, 16, None);
+        }
+        assert_eq!(asked(), (64, 16));
+        for _ in 0..1000 {
+            pays.ask(Kind::Stored, 1);
+        }
+        assert_eq!(asked(), (1000, 16));
     }
 
     #[test]
