@@ -187,7 +187,9 @@ mod arch {
             if left >= 256 && is_wide() {
                 let whole = left / 256 * 256;
                 copy_out_wide(from, to.split_at_mut_unchecked(whole).0);
-                (from, target, left) = (from.add(whole), target.add(whole), left - whole);
+                // Anew from `to`, which was borrowed in between.
+                target = to.as_mut_ptr().add(whole);
+                (from, left) = (from.add(whole), left - whole);
             }
             let lines = left / 64 * 64;
             if lines > 0 {
