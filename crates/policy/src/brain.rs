@@ -105,6 +105,7 @@ impl Brain {
         self.tell(EventRef::Fault { page, kind, telemetry });
         self.policy.fault(page, kind, telemetry)
     }
+
     /// A page is touched for the first time in a world that has a choice of memories: where it goes,
     /// and whether the economist was asked, whose answer is in [`Brain::decisions`] then. It is asked
     /// once for a run of pages. The page that it is asked about goes where the

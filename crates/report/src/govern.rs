@@ -58,8 +58,8 @@ impl GovernReport {
         if self.enforced { Some(self.done.resident) } else { self.at_target().map(|f| f.left) }
     }
 
-    /// By how much more or less is out of late than was forecast at the target, as a part of what was forecast;
-    /// `None` where nothing was put out or forecast.
+    /// By how much more or less is out of late than was forecast at the target, as a part of what was
+    /// forecast; `None` where nothing was put out or forecast.
     pub fn error(&self) -> Option<f64> {
         let forecast = self.at_target().filter(|f| self.enforced && !f.middle.is_zero())?;
         Some(self.done.swapped_lately.as_f64() / forecast.middle.as_f64() - 1.0)
