@@ -20,25 +20,40 @@ summary() {
         echo "UNSURE: \`$phase' failed, and passed when it was made again. Look for the failure above."
     done
 }
+# What is made beside the first target of a phase: processes, and files with what they say. An interrupt
+# from the keyboard ends the first one and this script, but is ignored by what runs in the background.
+others=()
+said=()
+end_others() {
+    if [ ${#others[@]} -gt 0 ]; then kill "${others[@]}" 2>/dev/null; fi
+    if [ ${#said[@]} -gt 0 ]; then rm -f "${said[@]}"; fi
+}
+trap end_others EXIT
+# make_one "TARGET VARIABLE=VALUE": in a process of its own, which becomes `make`. That ends what it has
+# begun if it is ended.
 make_one() {
     # Words of the target and its variables, on purpose.
     # shellcheck disable=SC2086
-    "${MAKE:-make}" --no-print-directory $1
+    exec "${MAKE:-make}" --no-print-directory $1
 }
 make_phase() {
-    local parts part said=() others=() i code=0
+    local parts part i code=0
+    others=()
+    said=()
     mapfile -t parts <<<"${1// & /$'\n'}"
     for part in "${parts[@]:1}"; do
         said+=("$(mktemp)")
         make_one "$part" >"${said[-1]}" 2>&1 </dev/null &
         others+=($!)
     done
-    make_one "${parts[0]}" || code=$?
+    (make_one "${parts[0]}") || code=$?
     for i in "${!others[@]}"; do
         wait "${others[i]}" || code=$?
+        unset "others[i]"
         cat "${said[i]}"
         rm -f "${said[i]}"
     done
+    said=()
     return $code
 }
 for phase in "$@"; do
