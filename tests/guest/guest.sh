@@ -162,6 +162,10 @@ boot() {
 run() {
     local again machine=$1 place=$work/$1 hosts='' passed failed=0
     shift
+    # It is ended by guest.sh alone, and then ends what it has started: a guest would go on for as long as
+    # it may. A second signal at the same time, as from the keyboard, would have it do nothing.
+    trap '' INT HUP
+    trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
     machine "${machine%-[0-9]}" "$place/qmp"
     beside "$@"
     boot
