@@ -118,13 +118,14 @@ lint: ## Formatting, clippy, links in documentation, and shellcheck.
 	fi
 
 # What later phases of `make test` install and download, while compilers run. Whatever fails here is
-# tried again by the phase that needs it, which says so.
+# tried again by the phase that needs it, which says so. (In a shell that stops at the first error: behind
+# `||` none does, and half a kernel would be kept for a whole one.)
 .PHONY: fetch
 fetch:
 	@FOREIGN=$(FOREIGN) scripts/setup.sh foreign || true
 	@scripts/setup.sh guest || true
 	@scripts/redis-tests.sh $(abspath $(TARGET))/redis-tests || true
-	@(. tests/guest/kernel.sh && find_kernel) || true
+	@bash -euo pipefail -c '. tests/guest/kernel.sh; find_kernel' || true
 
 .PHONY: deny
 deny: ## Licences and sources of every dependency.
