@@ -212,7 +212,8 @@ pub fn lack(root: &Root) -> Option<String> {
 
 /// A limit of this process that would not hold for a program in a group of its own, or a limit on swap
 /// that would; `None` if there is neither. Under version 1 such a group lies below the group of this
-/// process, under version 2 beside it or further up.
+/// process, under version 2 beside it or further up. Limits of version 1 on memory and swap together are not
+/// looked at.
 pub fn bounded(root: &Root) -> Option<String> {
     let here = Here::find(root).ok()?;
     let parent = here.parent().ok()?;
