@@ -150,17 +150,23 @@ fn the_parts_of_the_stall_time_make_up_the_whole() {
     }
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report");
-    let mut run = Run::start(&["--json", "--report", report.to_str().unwrap()]);
-    run.end();
-
-    let report: serde_json::Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    let run = || {
+        Run::start(&["--json", "--report", report.to_str().unwrap()]).end();
+        serde_json::from_slice::<serde_json::Value>(&fs::read(&report).unwrap()).unwrap()
+    };
+    // Where a thread waited for a processor while it was counted, that is taken off copies and
+    // wake-ups; on a busy machine it may be all of them.
+    let is_measured = |report: &serde_json::Value| {
+        let part = |name: &str| report["total"]["stall"][name].as_u64() > Some(0);
+        part("copy") && part("wake_up")
+    };
+    let report =
+        (0..10).map(|_| run()).find(is_measured).expect("copies and wake-ups are measured");
 
     let total = &report["total"];
     let waited = total["waited"].as_u64().unwrap();
     let part = |name: &str| total["stall"][name].as_u64().unwrap();
-    for name in ["decompress", "copy", "wake_up"] {
-        assert!(part(name) > 0, "{name} was not measured: {total}");
-    }
+    assert!(part("decompress") > 0, "{total}");
     let parts: u64 = ["wake_up", "reclaim", "decompress", "copy", "other"].map(part).iter().sum();
     assert_eq!(parts, waited, "{total}");
     let slowdown = &report["slowdown"];
