@@ -1,8 +1,7 @@
 /* A program under a filter that lets it unmap nothing makes a large block much smaller. What stays mapped of
  * it is not lost: it is the block's. (The C library asks by another call, and need not know.) */
-#include <malloc.h>
-
 #include "filter.h"
+#include <malloc.h>
 
 #define BLOCK (6 * MIB)
 #define LESS (2 * MIB)
