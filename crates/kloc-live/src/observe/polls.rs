@@ -159,11 +159,11 @@ fn sentence(apart: Option<Nanos>) -> String {
 
 /// Looks, and what they tell.
 pub(super) struct Polls {
-    /// Files whose use was told: that of others is.
+    /// Files whose use was told. Programs tell no further use of them.
     used: Table<MapData, [u64; 2], u64>,
     files: OpenFiles,
     waiting: VecDeque<FileEvent>,
-    /// Events that are no use of a file.
+    /// Whether an event is no use of a file.
     is_work: fn(&FileEvent) -> bool,
     mounts: Mounts,
     /// What a look reads.
@@ -279,7 +279,7 @@ impl Polls {
             .filter(|event| !is_work(event))
             .map(|event| FileEvent { at: begun, ..event });
         for event in self.files.looked(begun, found) {
-            // The next use of it is news.
+            // If it is used again, that is to be told.
             if event.kind == Kind::Closed {
                 forget(&mut self.used, &event.file);
             }
@@ -290,7 +290,7 @@ impl Polls {
     /// Enters what a hook has told; gives it if it is news.
     pub(super) fn told(&mut self, event: FileEvent) -> Option<FileEvent> {
         let is_work = (self.is_work)(&event);
-        // Nothing remembers that it was told: so the next time it has to be.
+        // No file is taken for open by this event, so no look would ask for its next use.
         if is_work || (event.kind == Kind::Evicted && self.files.has(&event.file)) {
             forget(&mut self.used, &event.file);
         }
@@ -318,7 +318,7 @@ impl Polls {
     }
 }
 
-/// The next use of a file is told.
+/// Has programs tell the next use of a file.
 fn forget(used: &mut Table<MapData, [u64; 2], u64>, file: &ContextIdentity) {
     if let Some(key) = used_key(file) {
         // It may not be there, since no use of it was told.
