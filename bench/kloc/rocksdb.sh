@@ -6,7 +6,8 @@
 #
 # TARGET is the directory of what was built (target/release). db_bench is Debian's (rocksdb-tools). Where
 # it takes place scene.sh says. Settings: KLOC_SECONDS (30) a cell, KLOC_ROUNDS (3) interleaved rounds,
-# KLOC_GROUP_MIB (384) for the group, KLOC_KEYS (2000000) of 16 + 400 bytes.
+# KLOC_GROUP_MIB (384) for the group, KLOC_KEYS (2000000) of 16 + 400 bytes, KLOC_HOOKS for the set of
+# hooks (the daemon's choice).
 #
 # Cases:
 #   small    the data are twice what the group has, reads follow no order: where it may gain
@@ -47,7 +48,10 @@ bench --benchmarks=fillrandom,compact >"$work/filled"
 size=$(du -sm "$mount/db" | cut -f 1)
 
 begin() {
-    "$terrace" kloc run --mode enforce --cgroup "$group" --state "$work/state" >"$work/status" 2>&1 &
+    local hooks=()
+    if [ -n "${KLOC_HOOKS:-}" ]; then hooks=(--hooks "$KLOC_HOOKS"); fi
+    "$terrace" kloc run --mode enforce --cgroup "$group" --state "$work/state" "${hooks[@]}" \
+        >"$work/status" 2>&1 &
     daemon=$!
     local patience=100
     until "$terrace" kloc top --times 1 --state "$work/state" >/dev/null 2>&1; do

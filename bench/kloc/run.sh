@@ -4,7 +4,7 @@
 #   bench/kloc/run.sh TARGET [costs|misses]
 #
 # TARGET is the directory of what was built (target/release). Where it takes place scene.sh says; the
-# group's limit is KLOC_GROUP_MIB (256).
+# group's limit is KLOC_GROUP_MIB (256). KLOC_HOOKS names the set of hooks that `misses` is measured with.
 set -euo pipefail
 
 target=${1:?usage: run.sh TARGET [costs|misses]}

@@ -123,7 +123,7 @@ fn hooks_that_are_named_are_those_that_are_used() {
     if !is_root() {
         return;
     }
-    for set in ["trampolines", "tracepoints", "fanotify"] {
+    for set in ["trampolines", "tracepoints", "fanotify", "polled"] {
         let directory = place();
         let state = directory.path().join("state");
         let output = Command::new(TERRACE)

@@ -105,15 +105,16 @@ fn costs(terrace: &Path, directory: &Path) {
     fs::write(&path, vec![1; 1 << 20]).expect("written");
     let file = File::open(&path).expect("there");
     let mut buffer = [0u8; PAGE];
-    let sets: [(&str, Option<&[&str]>); 5] = [
+    let sets: [(&str, Option<&[&str]>); 6] = [
         ("no hooks", None),
         ("trampolines", Some(&["--hooks", "trampolines"])),
         ("tracepoints", Some(&["--hooks", "tracepoints"])),
         ("tracepoints, --objects", Some(&["--hooks", "tracepoints", "--objects"])),
         ("fanotify", Some(&["--hooks", "fanotify"])),
+        ("polled", Some(&["--hooks", "polled"])),
     ];
-    let mut best = [[f64::INFINITY; 3]; 5];
-    let mut refused = [false; 5];
+    let mut best = [[f64::INFINITY; 3]; 6];
+    let mut refused = [false; 6];
     for round in 0..6 {
         for (index, (name, arguments)) in sets.iter().enumerate() {
             let state = directory.join(format!("state-{index}"));
@@ -180,13 +181,16 @@ fn misses(terrace: &Path, directory: &Path, group: &Path) {
     println!("|---|---|---|---|");
     let own = std::env::current_exe().expect("a path");
     let named = std::env::var("KLOC_POLICIES").ok();
+    let hooks = std::env::var("KLOC_HOOKS").ok();
     let is_named =
         |policy: &str| named.as_ref().is_none_or(|all| all.split(',').any(|one| one == policy));
     for (policy, ours) in POLICIES.into_iter().filter(|(policy, _)| is_named(policy)) {
         let mut cells = Vec::new();
         for (mix, ..) in MIXES {
             let state = directory.join("state");
-            let arguments = ["--mode", "enforce", "--cgroup", group.to_str().expect("a path")];
+            let path = group.to_str().expect("a path");
+            let mut arguments = vec!["--mode", "enforce", "--cgroup", path];
+            arguments.extend(hooks.iter().flat_map(|hooks| ["--hooks", hooks.as_str()]));
             let daemon = ours.then(|| Daemon::new(terrace, &state, &arguments));
             if matches!(daemon, Some(None)) {
                 cells.push("no hooks here".to_owned());

@@ -1,14 +1,16 @@
 //! What the hooks tell of files, on the kernel that runs: as root, or not at all.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use terrace_core::{Bytes, ContextIdentity};
+use terrace_kloc_live::act::handle;
 use terrace_kloc_live::observe::event::{FileEvent, Kind};
-use terrace_kloc_live::observe::hooks::{HookSet, NAMES, Wanted};
+use terrace_kloc_live::observe::hooks::{HookSet, NAMES, USED_IN_PLACE, Wanted};
 use terrace_kloc_live::observe::load::Loaded;
 
 /// A set of hooks, or nothing where this machine may lack it.
@@ -114,6 +116,86 @@ fn names_are_told_with_each_open_and_as_they_come_and_go() {
         assert_eq!(opened(&events), Some(Some(1)), "{set:?}: {events:?}");
         let told = loaded.take_names().get(&file).map(|names| names.count);
         assert_eq!(told, loaded.knows(NAMES).then_some(1), "{set:?}: {:?}", loaded.lacks());
+    }
+}
+
+/// Looks until a look has told this of a file; gives all that was told of it until then.
+fn looked(loaded: &mut Loaded, inode: u64, last: Kind) -> Vec<FileEvent> {
+    let (mut all, begun) = (Vec::new(), Instant::now());
+    while !all.iter().any(|event: &FileEvent| event.kind == last) {
+        assert!(begun.elapsed() < Duration::from_mins(1), "no {last:?}: {all:?}");
+        std::thread::sleep(Duration::from_millis(1));
+        loaded.poll(true);
+        all.extend(events_of(loaded, inode));
+    }
+    all
+}
+
+/// Without a hook on opens: what is used between two looks, and what a look finds open.
+#[test]
+fn looks_and_uses_of_pages_tell_what_is_opened_and_closed() {
+    let Some(mut loaded) = loaded(HookSet::Polled, false) else { return };
+    assert!(loaded.lacks().iter().any(|lack| lack.contains("lower bounds")), "{loaded:?}");
+    let directory = directory();
+    let magic = handle::file_system(directory.path()).unwrap();
+    if !handle::is_supported(magic) {
+        return eprintln!("what is closed on {} is not counted", handle::file_system_name(magic));
+    }
+    let path = directory.path().join("file");
+    // What is open now was so before.
+    loaded.poll(true);
+    while loaded.next_event().is_some() {}
+    let kinds = |events: &[FileEvent]| events.iter().map(|event| event.kind).collect::<Vec<_>>();
+    // No look sees it open: pages tell.
+    shell("head -c 1048576 /dev/zero >\"$1\"", &path);
+    let metadata = fs::metadata(&path).unwrap();
+    let inode = metadata.ino();
+    let mut written = looked(&mut loaded, inode, Kind::Closed);
+    // Its number was another file's a moment ago, perhaps, whose events are none of this one's.
+    let file = written.last().map(|event| event.file).expect("its close");
+    written.retain(|event| event.file == file);
+    assert_eq!(kinds(&written), [Kind::Opened, Kind::Closed], "{written:?}");
+    assert!(written[0].pages == 0 && written[1].at >= written[0].at, "{written:?}");
+    let ContextIdentity::File { device, .. } = file else { unreachable!() };
+    assert_eq!((device, written[1].links), (metadata.dev(), 1));
+    assert_eq!((written[1].pages, written[1].length), (256, Bytes::mib(1)));
+    // The test's own use is none.
+    let mut own = File::open(&path).unwrap();
+    own.read_exact(&mut [0; 4096]).unwrap();
+    // A look finds it open, though nothing of it is used.
+    let mut holder = Command::new("/bin/sh")
+        .args(["-c", "exec 3<\"$1\"; echo open; read line", "sh"])
+        .arg(&path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let opened = looked(&mut loaded, inode, Kind::Opened);
+    assert_eq!(kinds(&opened), [Kind::Opened], "{opened:?}");
+    assert_eq!((opened[0].file, opened[0].pages), (file, 256));
+    assert_eq!(opened[0].command_name(), "sh");
+    let pages = |loaded: &Loaded| loaded.open_files().and_then(|files| files.pages(&file));
+    assert_eq!(pages(&loaded), Some(256));
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    let closed = looked(&mut loaded, inode, Kind::Closed);
+    assert_eq!(kinds(&closed), [Kind::Closed], "{closed:?}");
+    assert_eq!(pages(&loaded), None);
+    drop(own);
+    // It is used again, and all of it is in place.
+    if loaded.knows(USED_IN_PLACE) {
+        shell("cat \"$1\" >/dev/null", &path);
+        let read = looked(&mut loaded, inode, Kind::Closed);
+        assert_eq!(kinds(&read), [Kind::Opened, Kind::Closed], "{read:?}");
+        assert_eq!((read[0].file, read[0].pages), (file, 256));
+    }
+    fs::remove_file(&path).unwrap();
+    let gone = events_of(&mut loaded, inode);
+    // On other file systems than ext4, no tracepoint tells of it.
+    if magic == handle::EXT4 {
+        assert_eq!(kinds(&gone), [Kind::Evicted]);
     }
 }
 

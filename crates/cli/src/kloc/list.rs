@@ -110,6 +110,9 @@ pub(super) fn render_files(list: &List) -> String {
     let mut text = table(header, &rows);
     text.push_str(&format!("{} of {} files", list.files.len(), count(list.known)));
     text.push_str(if list.cut { CUT } else { "\n" });
+    if let Some(bounds) = &list.bounds {
+        text.push_str(&format!("{bounds}\n"));
+    }
     text
 }
 
@@ -140,4 +143,22 @@ fn render_sockets(sockets: &Sockets) -> String {
     ));
     text.push_str(if sockets.cut { CUT } else { "\n" });
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_kloc_live::observe::hooks::HookSet;
+
+    use super::*;
+
+    /// Who reads "opened 3" takes it for three otherwise.
+    #[test]
+    fn a_list_says_where_numbers_of_opens_are_lower_bounds() {
+        let list = |set: HookSet| {
+            let (bounds, files, unseen) = (set.bounds().map(str::to_owned), Vec::new(), Vec::new());
+            render_files(&List { known: 0, files, cut: false, bounds, unseen })
+        };
+        assert!(list(HookSet::Polled).contains("opens and hits are lower bounds"));
+        assert!(!list(HookSet::Tracepoints).contains("bounds"));
+    }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use terrace_kloc_live::observe::hooks::Wanted;
+use terrace_kloc_live::observe::hooks::{HookSet, Wanted};
 use terrace_kloc_live::report::lifetimes::Times;
 use terrace_kloc_live::service::daemon::objects_without_daemon;
 use terrace_kloc_live::service::documents::Objects;
@@ -39,12 +39,15 @@ impl Args {
 }
 
 fn render(objects: &Objects) -> String {
-    let hooks = objects.hooks.map_or("none", terrace_kloc_live::observe::hooks::HookSet::name);
+    let hooks = objects.hooks.map_or("none", HookSet::name);
     let mut rows = vec![("hooks", hooks.to_owned())];
     if objects.observed.is_zero() {
         rows.push(("observed", "no daemon runs: nothing has been counted".to_owned()));
     } else {
         rows.push(("observed", time(objects.observed)));
+    }
+    if let Some(bounds) = objects.hooks.and_then(HookSet::bounds) {
+        rows.push(("lower bounds", bounds.to_owned()));
     }
     for filter in &objects.unseen {
         rows.push(("nothing seen", filter.clone()));

@@ -60,7 +60,8 @@ pub(crate) struct Args {
     #[arg(long)]
     objects: bool,
 
-    /// Use this set of hooks. Without it, the best that can be had.
+    /// Use this set of hooks. Without it, the best that can be had of the first three. `polled` looks
+    /// from time to time which files are open, so numbers of opens are lower bounds.
     #[arg(long, value_name = "SET", value_parser = one_of(&HookSet::ALL, HookSet::name))]
     hooks: Option<HookSet>,
 

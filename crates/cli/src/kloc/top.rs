@@ -118,7 +118,10 @@ pub(super) fn render(status: &Status) -> String {
     }
     if status.full > 0 {
         let times = count(status.full);
-        rows.push(("not counted", format!("{times} times transfers, blocks or names of a file")));
+        rows.push((
+            "not counted",
+            format!("{times} times transfers, blocks, names or a use of a file"),
+        ));
     }
     let doubts = &status.doubts;
     if doubts.forgotten > 0 {

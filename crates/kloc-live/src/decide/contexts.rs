@@ -210,6 +210,15 @@ impl Contexts {
         });
     }
 
+    /// Enters how many pages of files that are open are cached, where that is known by now.
+    pub fn counted(&mut self, pages: impl Fn(&ContextIdentity) -> Option<u64>) {
+        for tracked in self.all.values_mut().filter(|tracked| tracked.is_active()) {
+            if let Some(pages) = pages(&tracked.context.identity) {
+                tracked.pages = pages;
+            }
+        }
+    }
+
     fn enter_all<T: Copy>(
         &mut self,
         of: &HashMap<(u64, u64), T>,
@@ -529,6 +538,24 @@ pub(super) mod tests {
         let deleted = FileEvent { names: Some(64), links: 0, ..event(Kind::Closed, 1, 50, 0) };
         contexts.enter(&deleted, 0);
         assert_eq!(names(&contexts), Some(2), "what is left of an inode has no names");
+    }
+
+    /// Who looks which files are open sees what is cached of them, too. What is closed has left, perhaps.
+    #[test]
+    fn pages_are_counted_anew_while_a_file_is_open() {
+        let mut contexts = Contexts::new(8);
+        for inode in 1..=3 {
+            enter(&mut contexts, Kind::Opened, inode, 1, 4);
+        }
+        enter(&mut contexts, Kind::Closed, 2, 2, 4);
+        contexts.counted(|file| {
+            matches!(file, ContextIdentity::File { inode: 1 | 2, .. }).then_some(9)
+        });
+        let pages = [1, 2, 3].map(|inode| {
+            let file = ContextIdentity::File { device: 1, inode, generation: 1 };
+            contexts.find(&file).map(|tracked| tracked.pages)
+        });
+        assert_eq!(pages, [Some(9), Some(4), Some(4)]);
     }
 
     /// A hook on handles of the journal tells device and number of an inode.

@@ -287,6 +287,11 @@ impl Decider {
         self.contexts.named(of);
     }
 
+    /// Enters how many pages of files that are open are cached, where that is known by now.
+    pub fn counted(&mut self, pages: impl Fn(&ContextIdentity) -> Option<u64>) {
+        self.contexts.counted(pages);
+    }
+
     /// The decisions.
     pub fn journal(&self) -> &Journal {
         &self.journal

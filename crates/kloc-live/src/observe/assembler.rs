@@ -217,6 +217,18 @@ impl Assembler {
         self.push(JUMP | condition as u8, what, 0, 0, value);
     }
 
+    /// Jumps if `what CONDITION with`, two registers.
+    pub fn jump_if_register(
+        &mut self,
+        condition: Condition,
+        what: Register,
+        with: Register,
+        to: Label,
+    ) {
+        self.jumps.push((self.code.len(), to));
+        self.push(JUMP | condition as u8 | BY_REGISTER, what, with as u8, 0, 0);
+    }
+
     /// Jumps.
     pub fn jump(&mut self, to: Label) {
         self.jumps.push((self.code.len(), to));
@@ -307,6 +319,7 @@ mod tests {
         asm.place(end);
         asm.map(R1, "events"); // 18 11
         asm.call(Helper::Read); // 85 00 00 00 71
+        asm.jump_if_register(Condition::Equal, R1, R0, end); // 1d 01 fc ff (back over four)
         asm.exit();
         let code = asm.finish();
         let line = |index: usize| &code.bytes[8 * index..8 * index + 8];
@@ -318,7 +331,8 @@ mod tests {
         assert_eq!(line(5), [0xdb, 0x20, 8, 0, 0, 0, 0, 0]);
         assert_eq!(line(6)[..2], [0x18, 0x11]);
         assert_eq!(line(8), [0x85, 0, 0, 0, 113, 0, 0, 0]);
-        assert_eq!(line(9)[0], 0x95);
+        assert_eq!(line(9), [0x1d, 0x01, 0xfc, 0xff, 0, 0, 0, 0]);
+        assert_eq!(line(10)[0], 0x95);
         assert_eq!(code.maps, [(48, "events")]);
     }
 }

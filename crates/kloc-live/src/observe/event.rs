@@ -92,6 +92,10 @@ impl Record {
     /// All of it.
     pub const SIZE: usize = 92;
 
+    /// In the place of a [`Kind`]: a page of the file came into the cache. The file counts as opened, with
+    /// nothing of it in place before, whatever is cached by the time that the record is written.
+    pub const MISSED: u32 = 4;
+
     /// Reads one; nothing if it is none.
     pub fn read(bytes: &[u8]) -> Option<FileEvent> {
         let bytes: &[u8; Self::SIZE] = bytes.get(..Self::SIZE)?.try_into().ok()?;
@@ -103,10 +107,11 @@ impl Record {
             let at = at as usize;
             u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
         };
-        let kind = match word(Self::KIND) {
-            1 => Kind::Opened,
-            2 => Kind::Closed,
-            3 => Kind::Evicted,
+        let (kind, in_place) = match word(Self::KIND) {
+            1 => (Kind::Opened, true),
+            2 => (Kind::Closed, true),
+            3 => (Kind::Evicted, true),
+            Self::MISSED => (Kind::Opened, false),
             _ => return None,
         };
         let device = device_number(word(Self::DEVICE));
@@ -121,7 +126,7 @@ impl Record {
                 generation: word(Self::GENERATION),
             },
             magic: double(Self::MAGIC),
-            pages: double(Self::PAGES),
+            pages: if in_place { double(Self::PAGES) } else { 0 },
             length: Bytes(double(Self::LENGTH)),
             extents: known(word(Self::EXTENTS)),
             links: word(Self::LINKS),
@@ -170,6 +175,9 @@ mod tests {
         assert_eq!(event.command_name(), "cat");
         bytes[Record::NAMES as usize..].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(Record::read(&bytes).map(|event| event.names), Some(None));
+        bytes[Record::KIND as usize] = Record::MISSED as u8;
+        let missed = Record::read(&bytes).map(|event| (event.kind, event.pages));
+        assert_eq!(missed, Some((Kind::Opened, 0)), "the page was not in place");
         bytes[Record::KIND as usize] = 0;
         assert_eq!(Record::read(&bytes), None, "a kind that there is not");
     }

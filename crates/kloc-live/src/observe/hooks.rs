@@ -5,6 +5,10 @@
 //! | trampolines | `fexit/do_dentry_open` | `fentry/__fput` | `fentry/evict` |
 //! | tracepoints | `tp_btf/sys_exit` | `tp_btf/kmem_cache_free` of a `filp` | `tp_btf/ext4_evict_inode` |
 //! | fanotify | `FAN_OPEN` | `FAN_CLOSE` | none |
+//! | polled | `iter/task_file`, and pages that are used | `iter/task_file` | `tp_btf/ext4_evict_inode` |
+//!
+//! The last set is only used where it is named. It has no hook that runs at each system call, or at each
+//! object that is freed: see [`super::polls`]. No tracepoint of the kernel runs at opens and closes alone.
 //!
 //! Trampolines see each open. Tracepoints miss opens that `io_uring` makes, and inodes of file
 //! systems other than ext4 that go. Some kernels refuse trampolines by policy. Kernels before 6.7
@@ -28,7 +32,9 @@ use serde::{Deserialize, Serialize};
 use super::assembler::Code;
 use super::btf::{BtfError, Types};
 use super::event::Kind;
-use super::layout::{BioLayout, DescriptorLayout, FileLayout, GroupLayout, JournalLayout};
+use super::layout::{
+    BioLayout, DescriptorLayout, FileLayout, GroupLayout, JournalLayout, TaskLayout,
+};
 use super::object_file::Program;
 use super::programs::{Build, Cast, Count, Own};
 
@@ -42,11 +48,15 @@ pub enum HookSet {
     Tracepoints,
     /// Notifications of file systems, without eBPF.
     Fanotify,
+    /// Looks from time to time at which files are open, and tracepoints of the page cache.
+    Polled,
 }
 
 impl HookSet {
-    /// All, the best first.
-    pub const ALL: [Self; 3] = [Self::Trampolines, Self::Tracepoints, Self::Fanotify];
+    /// All.
+    pub const ALL: [Self; 4] = [Self::Trampolines, Self::Tracepoints, Self::Fanotify, Self::Polled];
+    /// Those that are tried where none is named, the best first.
+    pub const TRIED: [Self; 3] = [Self::Trampolines, Self::Tracepoints, Self::Fanotify];
 
     /// What options call it.
     pub const fn name(self) -> &'static str {
@@ -54,7 +64,24 @@ impl HookSet {
             Self::Trampolines => "trampolines",
             Self::Tracepoints => "tracepoints",
             Self::Fanotify => "fanotify",
+            Self::Polled => "polled",
         }
+    }
+
+    /// Whether opens and closes are told one by one, but for those that no hook sees.
+    pub const fn tells_each_open(self) -> bool {
+        !matches!(self, Self::Polled)
+    }
+
+    /// What has to be said beside numbers of opens that are lower bounds; nothing of others.
+    pub const fn bounds(self) -> Option<&'static str> {
+        if self.tells_each_open() {
+            return None;
+        }
+        Some(
+            "numbers of opens and hits are lower bounds: which files are open is only looked at from \
+             time to time",
+        )
     }
 }
 
@@ -69,6 +96,8 @@ pub(super) enum Attach {
     Entry,
     /// To where it ends.
     Exit,
+    /// To nothing: it runs when user space reads from this iterator.
+    Iterator,
 }
 
 impl Attach {
@@ -78,6 +107,7 @@ impl Attach {
             Self::RawTracepoint => "raw_tp",
             Self::Entry => "fentry",
             Self::Exit => "fexit",
+            Self::Iterator => "iter",
         }
     }
 }
@@ -104,6 +134,11 @@ pub(super) struct Hooks {
     pub(super) has_names: bool,
 }
 
+/// The program that writes which files are open.
+pub(super) const OPEN_FILES: &str = "kloc_files";
+
+/// What is known by hooks on pages of the cache that are read or mapped.
+pub const USED_IN_PLACE: &str = "uses of files that are in place";
 /// What is known by hooks on names.
 pub const NAMES: &str = "names as they come and go";
 /// What is known by a hook on handles of the journal with their inode.
@@ -158,7 +193,7 @@ pub(super) fn hooks(set: HookSet, types: &Types, wanted: &Wanted) -> Result<Hook
     };
     let (mut hooks, mut missing) = (Vec::new(), Vec::new());
     // What is not known to be an inode is read field by field, and its names are not counted.
-    let is_typed = set == HookSet::Trampolines || build.cast.is_some();
+    let is_typed = matches!(set, HookSet::Trampolines | HookSet::Polled) || build.cast.is_some();
     let has_names = set != HookSet::Fanotify && is_typed && build.file.names.is_some();
     let mut add = |name, attach: Attach, target, needed, gives, code| {
         let program = Program { name, hook: attach.section(), code };
@@ -219,6 +254,30 @@ pub(super) fn hooks(set: HookSet, types: &Types, wanted: &Wanted) -> Result<Hook
                 );
             }
         }
+        HookSet::Polled => {
+            if !types.has_function("bpf_iter_task_file") {
+                return Err(BtfError::Missing("iterator task_file".into()));
+            }
+            let code = build.open_files(&TaskLayout::new(types)?);
+            add(OPEN_FILES, Attach::Iterator, "task_file", true, "files that are open", code);
+            // Without it, files that are opened and closed between two looks would never be known.
+            begins_with(types, CAME, "folio")?;
+            let code = build.used(Some(types.offset("folio", "mapping")?));
+            add("kloc_came", Attach::Tracepoint, CAME, true, "files of which pages come", code);
+            for (name, target) in USES {
+                match begins_with(types, target, "address_space") {
+                    Ok(()) => {
+                        let code = build.used(None);
+                        add(name, Attach::Tracepoint, target, false, USED_IN_PLACE, code);
+                    }
+                    Err(why) => missing.push(format!("{USED_IN_PLACE}: {why}")),
+                }
+            }
+            if types.has_tracepoint("ext4_evict_inode") {
+                let (target, gives) = ("ext4_evict_inode", "inodes that the kernel drops");
+                add("kloc_evict", Attach::Tracepoint, target, false, gives, build.evict());
+            }
+        }
         HookSet::Fanotify => {}
     }
     if wanted.objects && set != HookSet::Fanotify {
@@ -265,6 +324,24 @@ pub(super) fn hooks(set: HookSet, types: &Types, wanted: &Wanted) -> Result<Hook
 fn first(types: &Types, names: &[&'static str]) -> Result<&'static str, BtfError> {
     let found = names.iter().copied().find(|name| types.has_function(name));
     found.ok_or_else(|| BtfError::Missing(format!("function {}", names.join(" or "))))
+}
+
+/// A page comes into the cache.
+const CAME: &str = "mm_filemap_add_to_page_cache";
+/// Pages that are in the cache are read, mapped, or looked for to be mapped.
+const USES: [(&str, &str); 3] = [
+    ("kloc_read", "mm_filemap_get_pages"),
+    ("kloc_mapped", "mm_filemap_map_pages"),
+    ("kloc_fault", "mm_filemap_fault"),
+];
+
+/// A tracepoint whose first argument points to such a structure.
+fn begins_with(types: &Types, tracepoint: &str, structure: &str) -> Result<(), BtfError> {
+    let arguments = types.tracepoint_arguments(tracepoint)?;
+    if arguments.first().map(String::as_str) == Some(structure) {
+        return Ok(());
+    }
+    Err(BtfError::Missing(format!("{structure} in tracepoint {tracepoint}")))
 }
 
 /// The tracepoint that tells for which inode a handle is started.
@@ -314,3 +391,32 @@ const COUNTERS: [(&str, &str, Count, &str); 6] = [
     ("kloc_released", "page_pool_state_release", Count::ReceiveReleased, "receive buffers"),
     ("kloc_sockets", "inet_sock_set_state", Count::SocketStates, "states of connections"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is being tried out is had by who names it, and by nobody else.
+    #[test]
+    fn a_set_with_lower_bounds_is_used_only_where_it_is_named() {
+        assert!(HookSet::TRIED.iter().all(|set| set.tells_each_open()));
+        assert!(HookSet::TRIED.iter().all(|set| set.bounds().is_none()));
+        let bounds = HookSet::Polled.bounds();
+        assert!(bounds.is_some_and(|text| text.contains("lower bounds")), "{bounds:?}");
+        let mut names: Vec<_> = HookSet::ALL.iter().map(|set| set.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), HookSet::ALL.len());
+    }
+
+    /// Hooks at each system call and at each free are what this set is there to do without.
+    #[test]
+    fn open_files_are_looked_for_without_a_hook_that_runs_at_each_call_or_free() {
+        // The running kernel's types; a machine without them has no programs at all.
+        let Ok(types) = Types::of_kernel(&[]) else { return };
+        let Ok(hooks) = hooks(HookSet::Polled, &types, &Wanted::default()) else { return };
+        let targets: Vec<_> = hooks.there.iter().map(|hook| hook.target).collect();
+        assert!(targets.contains(&"task_file") && targets.contains(&CAME), "{targets:?}");
+        assert!(!targets.iter().any(|&target| target == "sys_exit" || target == "kmem_cache_free"));
+    }
+}

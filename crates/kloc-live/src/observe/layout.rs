@@ -128,6 +128,23 @@ impl GroupLayout {
     }
 }
 
+/// Who a task is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskLayout {
+    /// `task_struct.tgid`
+    pub process: u32,
+    /// `task_struct.comm`
+    pub command: u32,
+}
+
+impl TaskLayout {
+    /// Looks both up.
+    pub fn new(types: &Types) -> Result<Self, BtfError> {
+        let task = |field: &str| types.offset("task_struct", field);
+        Ok(Self { process: task("tgid")?, command: task("comm")? })
+    }
+}
+
 /// The way from a task and a descriptor to the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescriptorLayout {

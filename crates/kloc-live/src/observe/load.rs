@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use aya::maps::{Array, HashMap as Table, Map, MapData, RingBuf};
-use aya::programs::{BtfTracePoint, FEntry, FExit, ProgramError, RawTracePoint};
+use aya::programs::{BtfTracePoint, FEntry, FExit, Iter, ProgramError, RawTracePoint};
 use aya::{Btf, Ebpf};
 use terrace_core::{Bytes, Nanos};
 
@@ -11,6 +11,7 @@ use super::btf::Types;
 use super::event::{FileEvent, Record, device_number};
 use super::hooks::{Attach, Hook, HookSet, Hooks, Wanted, hooks};
 use super::object_file::object_file;
+use super::polls::{OpenFiles, Polls};
 use super::programs::{Count, maps};
 
 /// What was transferred for a file between two looks.
@@ -98,8 +99,10 @@ impl FileTable {
 /// Programs that are attached. They go with this.
 pub struct Loaded {
     /// Owns programs and attachments.
-    _programs: Ebpf,
+    programs: Ebpf,
     events: RingBuf<MapData>,
+    /// Where looks tell which files are open.
+    polls: Option<Polls>,
     counts: Array<MapData, u64>,
     transfers: FileTable,
     journal: FileTable,
@@ -135,7 +138,7 @@ impl Loaded {
             hooks(set, &types, wanted).map_err(|e| e.to_string())?;
         drop(types);
         let programs: Vec<_> = hooks.iter().map(|hook| hook.program.clone()).collect();
-        let file = object_file(&maps(wanted.objects), &programs)?;
+        let file = object_file(&maps(wanted.objects, set == HookSet::Polled), &programs)?;
         let mut ebpf = Ebpf::load(&file).map_err(|e| full(&e))?;
         let btf = Btf::from_sys_fs().map_err(|e| full(&e))?;
         let (mut lacks, mut attached, mut refused) = (missing, Vec::new(), Vec::new());
@@ -156,14 +159,20 @@ impl Loaded {
             let entries = Table::try_from(map).map_err(|e| full(&e))?;
             Ok(FileTable { entries, seen: Seen::default() })
         };
+        let polls = if set == HookSet::Polled {
+            Some(Polls::new(Table::try_from(map("used")?).map_err(|e| full(&e))?))
+        } else {
+            None
+        };
         Ok(Self {
+            polls,
             events: RingBuf::try_from(map("events")?).map_err(|e| full(&e))?,
             counts: Array::try_from(map("counts")?).map_err(|e| full(&e))?,
             transfers: table(map("transfers")?)?,
             journal: table(map("journal")?)?,
             names: table(map("names")?)?,
             has_names,
-            _programs: ebpf,
+            programs: ebpf,
             set,
             attached,
             refused,
@@ -191,16 +200,48 @@ impl Loaded {
         self.has_names
     }
 
-    /// Hooks that could not be had, and why.
-    pub fn lacks(&self) -> &[String] {
-        &self.lacks
+    /// What is not known, and why: hooks that could not be had, and what those that are there miss.
+    pub fn lacks(&self) -> Vec<String> {
+        let of_polls = self.polls.iter().flat_map(Polls::lacks);
+        self.lacks.iter().cloned().chain(of_polls).collect()
+    }
+
+    /// Events for which this holds are no use of a file. Whoever takes events leaves them out by
+    /// himself; where looks tell, a file that is also used must not hide behind them.
+    #[must_use]
+    pub fn leaving_out(mut self, is_work: fn(&FileEvent) -> bool) -> Self {
+        if let Some(polls) = &mut self.polls {
+            polls.leave_out(is_work);
+        }
+        self
+    }
+
+    /// Where looks tell which files are open: looks, if that is due. `is_near` says whether a memory is
+    /// nearly short.
+    pub fn poll(&mut self, is_near: bool) {
+        if let Some(polls) = &mut self.polls {
+            polls.poll(&mut self.programs, &mut self.events, is_near);
+        }
+    }
+
+    /// Which files somebody has open, where looks tell.
+    pub fn open_files(&self) -> Option<&OpenFiles> {
+        self.polls.as_ref().map(Polls::files)
     }
 
     /// The next event that waits.
     pub fn next_event(&mut self) -> Option<FileEvent> {
+        if let Some(event) = self.polls.as_mut().and_then(Polls::next_event) {
+            return Some(event);
+        }
         while let Some(item) = self.events.next() {
-            if let Some(event) = Record::read(&item) {
-                return Some(event);
+            let Some(event) = Record::read(&item) else { continue };
+            let news = match &mut self.polls {
+                Some(polls) => polls.told(event),
+                None => Some(event),
+            };
+            if news.is_some() {
+                return news;
             }
         }
         None
@@ -256,6 +297,11 @@ fn attach(ebpf: &mut Ebpf, hook: &Hook, btf: &Btf) -> Result<(), String> {
                 let program: &mut FExit = program.try_into()?;
                 program.load(hook.target, btf)?;
                 program.attach()?;
+            }
+            // It is attached for each look.
+            Attach::Iterator => {
+                let program: &mut Iter = program.try_into()?;
+                program.load(hook.target, btf)?;
             }
         }
         Ok(())

@@ -9,6 +9,7 @@
 //! | `object_file` | programs and maps as the loader wants them |
 //! | `hooks` | sets of hooks |
 //! | `load` | programs that are attached |
+//! | `polls` | which files are open, by looking from time to time |
 //! | `event` | what they tell |
 //! | `fanotify` | notifications, where eBPF cannot be had |
 //! | `sockets` | memory and age of each socket |
@@ -21,6 +22,7 @@ pub mod hooks;
 pub mod layout;
 pub mod load;
 pub mod object_file;
+pub mod polls;
 pub mod programs;
 pub mod sockets;
 

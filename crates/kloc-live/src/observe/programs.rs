@@ -5,9 +5,13 @@
 //! anything. What they read of structures that may just be freed may be of another file: that
 //! costs at most a decision which the lease then refuses.
 
+use terrace_core::ContextIdentity;
+
 use super::assembler::{Assembler, Code, Condition, Helper, Label, Operation, Register, Width};
-use super::event::{Kind, Record};
-use super::layout::{BioLayout, DescriptorLayout, FileLayout, GroupLayout, JournalLayout};
+use super::event::{Kind, Record, kernel_device};
+use super::layout::{
+    BioLayout, DescriptorLayout, FileLayout, GroupLayout, JournalLayout, TaskLayout,
+};
 use super::object_file::{Map, MapKind};
 
 use Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
@@ -16,6 +20,8 @@ use Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 pub const RING: u32 = 2 << 20;
 /// Files that each table has at the same time: those of two looks.
 const FILES: u32 = 32 << 10;
+/// Files whose use was told, and that are taken for open since: 5 MB of the kernel's memory.
+const USED: u32 = 64 << 10;
 /// More names than that of one file are not counted: a program has no loop, so each takes three
 /// instructions.
 pub const MOST_NAMES: u32 = 64;
@@ -47,9 +53,10 @@ impl Count {
     pub const ALL: usize = 8;
 }
 
-/// All maps. Tables by device and inode have room only where other objects are counted: the kernel
-/// sets the memory of all their entries aside.
-pub fn maps(objects: bool) -> [Map; 5] {
+/// All maps. Tables by device and inode have room only where other objects are counted, and that of
+/// uses only where open files are looked for (`polled`): the kernel sets the memory of all their
+/// entries aside.
+pub fn maps(objects: bool, polled: bool) -> [Map; 6] {
     let files = |name| {
         let entries = if objects { FILES } else { 1 };
         Map { name, kind: MapKind::Hash, key: 16, value: 16, entries }
@@ -63,7 +70,21 @@ pub fn maps(objects: bool) -> [Map; 5] {
         files("journal"),
         // How many there are, and when they were counted.
         files("names"),
+        // By the key of `used_key`.
+        Map {
+            name: "used",
+            kind: MapKind::Hash,
+            key: 16,
+            value: 8,
+            entries: if polled { USED } else { 1 },
+        },
     ]
+}
+
+/// The key of a file in the table `used`, as programs make it: device and generation, inode.
+pub fn used_key(file: &ContextIdentity) -> Option<[u64; 2]> {
+    let &ContextIdentity::File { device, inode, generation } = file else { return None };
+    Some([u64::from(generation) << 32 | u64::from(kernel_device(device)), inode])
 }
 
 /// How an address becomes a file to the kernel's verifier: `bpf_rdonly_cast`, Linux 6.2.
@@ -108,11 +129,21 @@ const NO_WAKEUP: i32 = 1;
 /// `EXT4_SUPER_MAGIC`
 const EXT4: i32 = 0xef53;
 
+/// `EEXIST`: another processor was first.
+const IS_THERE: i32 = -17;
+
 /// Where things lie on the stack.
 const POINTER: i16 = -8;
 const KEY: i16 = -32;
 const VALUE: i16 = -48;
 const HEAD: i16 = -208;
+/// What is written of an open file; nothing is read into `HEAD` there.
+const RECORD: i16 = HEAD;
+
+/// Where arguments of `iter/task_file` lie: what the iterator is about, a task, a file of it.
+const META: i16 = 0;
+const TASK: i16 = 8;
+const FILE: i16 = 24;
 
 impl Build {
     /// `counts[WHAT] += 1`. Destroys `R0` to `R5`.
@@ -177,7 +208,7 @@ impl Build {
             asm.read(POINTER, 8, R6, self.file.file_inode);
             asm.load(Width::Double, R7, R10, POINTER);
         }
-        self.tell_inode(asm, kind, is_typed, out);
+        self.tell_inode(asm, kind as u32, is_typed, out);
     }
 
     /// Leaves at `out` what is no regular file of a device that is wanted; with the inode in `R7`.
@@ -217,12 +248,9 @@ impl Build {
         }
     }
 
-    /// With an inode in `R7`: tells of it.
-    ///
-    /// Where the verifier knows the types, fields are loaded directly, which takes a nanosecond
-    /// each; otherwise the kernel copies them, which takes ten or more.
-    fn tell_inode(&self, asm: &mut Assembler, kind: Kind, typed: bool, out: Label) {
-        let file = &self.file;
+    /// With an inode in `R7`: tells of it, as this `kind` in its record. Goes on behind this only if
+    /// the ring has no room.
+    fn tell_inode(&self, asm: &mut Assembler, kind: u32, typed: bool, out: Label) {
         self.filter(asm, typed, out);
         let lost = asm.label();
         asm.map(R1, "events");
@@ -231,6 +259,35 @@ impl Build {
         asm.call(Helper::Reserve);
         asm.jump_if(Condition::Equal, R0, 0, lost);
         asm.copy(R9, R0);
+        self.record_inode(asm, kind, typed);
+        if let Some(group) = &self.group {
+            asm.call(Helper::Task);
+            Self::record_group(asm, group, R0);
+        }
+        asm.call(Helper::Process);
+        asm.with(Operation::ShiftRight, R0, 32);
+        asm.store(Width::Word, R9, Record::PROCESS, R0);
+        asm.copy(R1, R9);
+        asm.with(Operation::Add, R1, i32::from(Record::COMMAND));
+        asm.set(R2, 16);
+        asm.call(Helper::Command);
+        asm.call(Helper::Now);
+        asm.store(Width::Double, R9, Record::AT, R0);
+        asm.copy(R1, R9);
+        asm.set(R2, NO_WAKEUP);
+        asm.call(Helper::Submit);
+        asm.jump(out);
+        asm.place(lost);
+        Self::count(asm, Count::Lost);
+    }
+
+    /// After [`Self::filter`], with a record in `R9`: writes what is known of the inode into it. `R8` is
+    /// something else afterwards.
+    ///
+    /// Where the verifier knows the types, fields are loaded directly, which takes a nanosecond
+    /// each; otherwise the kernel copies them, which takes ten or more.
+    fn record_inode(&self, asm: &mut Assembler, kind: u32, typed: bool) {
+        let file = &self.file;
         asm.load(Width::Word, R1, R10, POINTER);
         asm.store(Width::Word, R9, Record::DEVICE, R1);
         asm.store_value(Width::Word, R9, Record::KIND, kind as i32);
@@ -282,30 +339,16 @@ impl Build {
             asm.read_to(R9, Record::EXTENTS, 4, R8, 0);
             asm.place(other);
         }
-        if let Some(group) = &self.group {
-            asm.call(Helper::Task);
-            asm.load(Width::Double, R1, R0, group.groups as i16);
-            asm.load(Width::Double, R1, R1, group.memory as i16);
-            asm.load(Width::Double, R1, R1, group.group as i16);
-            asm.load(Width::Double, R1, R1, group.node as i16);
-            asm.load(Width::Double, R1, R1, group.number as i16);
-            asm.store(Width::Double, R9, Record::GROUP, R1);
-        }
-        asm.call(Helper::Process);
-        asm.with(Operation::ShiftRight, R0, 32);
-        asm.store(Width::Word, R9, Record::PROCESS, R0);
-        asm.copy(R1, R9);
-        asm.with(Operation::Add, R1, i32::from(Record::COMMAND));
-        asm.set(R2, 16);
-        asm.call(Helper::Command);
-        asm.call(Helper::Now);
-        asm.store(Width::Double, R9, Record::AT, R0);
-        asm.copy(R1, R9);
-        asm.set(R2, NO_WAKEUP);
-        asm.call(Helper::Submit);
-        asm.jump(out);
-        asm.place(lost);
-        Self::count(asm, Count::Lost);
+    }
+
+    /// With a record in `R9`: writes the group of a task into it. Destroys `R1`.
+    fn record_group(asm: &mut Assembler, group: &GroupLayout, task: Register) {
+        asm.load(Width::Double, R1, task, group.groups as i16);
+        asm.load(Width::Double, R1, R1, group.memory as i16);
+        asm.load(Width::Double, R1, R1, group.group as i16);
+        asm.load(Width::Double, R1, R1, group.node as i16);
+        asm.load(Width::Double, R1, R1, group.number as i16);
+        asm.store(Width::Double, R9, Record::GROUP, R1);
     }
 
     /// With an inode in `R7`: counts its names in the kernel's cache, beginning with `from`, and no
@@ -384,7 +427,7 @@ impl Build {
         let mut asm = Assembler::new();
         let out = asm.label();
         asm.load(Width::Double, R7, R1, 0);
-        self.tell_inode(&mut asm, Kind::Evicted, true, out);
+        self.tell_inode(&mut asm, Kind::Evicted as u32, true, out);
         Self::end(asm, out)
     }
 
@@ -457,6 +500,102 @@ impl Build {
         asm.load(Width::Double, R6, R10, POINTER);
         asm.jump_if(Condition::Equal, R6, 0, out);
         self.tell_file(&mut asm, Kind::Opened, false, out);
+        Self::end(asm, out)
+    }
+
+    /// After [`Self::filter`], with an inode in `R7`: makes its key in the table `used`, and gives the
+    /// address of that in `R2`. Destroys `R1`.
+    fn make_used_key(&self, asm: &mut Assembler) {
+        asm.load(Width::Word, R1, R10, POINTER);
+        asm.store(Width::Word, R10, KEY, R1);
+        asm.load(Width::Word, R1, R7, self.file.generation as i16);
+        asm.store(Width::Word, R10, KEY + 4, R1);
+        asm.load(Width::Double, R1, R7, self.file.number as i16);
+        asm.store(Width::Double, R10, KEY + 8, R1);
+        asm.copy(R2, R10);
+        asm.with(Operation::Add, R2, i32::from(KEY));
+    }
+
+    /// Tracepoints of the page cache whose first argument is a mapping of which pages are used; or a
+    /// page that came, with where it refers to its mapping.
+    ///
+    /// These run at each read. So the first use of a file is told, and entered into the table `used`;
+    /// all others end there, until user space removes that entry.
+    pub fn used(&self, came: Option<u32>) -> Code {
+        let mut asm = Assembler::new();
+        let (out, is_new) = (asm.label(), asm.label());
+        asm.load(Width::Double, R6, R1, 0);
+        if let Some(mapping) = came {
+            asm.load(Width::Double, R6, R6, mapping as i16);
+        }
+        asm.load(Width::Double, R7, R6, self.file.host as i16);
+        self.filter(&mut asm, true, out);
+        self.make_used_key(&mut asm);
+        asm.map(R1, "used");
+        asm.call(Helper::MapLookup);
+        asm.jump_if(Condition::NotEqual, R0, 0, out);
+        // May write to `KEY`.
+        self.not_own(&mut asm, out);
+        self.make_used_key(&mut asm);
+        asm.store_value(Width::Double, R10, VALUE, 1);
+        asm.map(R1, "used");
+        asm.copy(R3, R10);
+        asm.with(Operation::Add, R3, i32::from(VALUE));
+        // Only if there is none yet (`BPF_NOEXIST`): another processor may have come here, too.
+        asm.set(R4, 1);
+        asm.call(Helper::MapUpdate);
+        asm.jump_if(Condition::Equal, R0, 0, is_new);
+        asm.jump_if(Condition::Equal, R0, IS_THERE, out);
+        Self::count(&mut asm, Count::Full);
+        asm.jump(out);
+        asm.place(is_new);
+        let kind = if came.is_some() { Record::MISSED } else { Kind::Opened as u32 };
+        self.tell_inode(&mut asm, kind, true, out);
+        // It could not be told: the next use is.
+        asm.map(R1, "used");
+        asm.copy(R2, R10);
+        asm.with(Operation::Add, R2, i32::from(KEY));
+        asm.call(Helper::MapDelete);
+        Self::end(asm, out)
+    }
+
+    /// `iter/task_file`: writes a record of each regular file that a process has open, but for files of
+    /// the process that reads them. It has no time.
+    pub fn open_files(&self, who: &TaskLayout) -> Code {
+        let mut asm = Assembler::new();
+        let out = asm.label();
+        asm.copy(R6, R1);
+        // Behind the last one there is none.
+        asm.load(Width::Double, R1, R6, TASK);
+        asm.jump_if(Condition::Equal, R1, 0, out);
+        asm.load(Width::Double, R2, R6, FILE);
+        asm.jump_if(Condition::Equal, R2, 0, out);
+        asm.load(Width::Double, R7, R2, self.file.file_inode as i16);
+        self.filter(&mut asm, true, out);
+        asm.call(Helper::Process);
+        asm.with(Operation::ShiftRight, R0, 32);
+        // Both are numbers of the machine's first process namespace.
+        asm.load(Width::Double, R1, R6, TASK);
+        asm.jump_if(Condition::Equal, R1, 0, out);
+        asm.load(Width::Word, R1, R1, who.process as i16);
+        asm.jump_if_register(Condition::Equal, R1, R0, out);
+        asm.copy(R9, R10);
+        asm.with(Operation::Add, R9, i32::from(RECORD));
+        asm.store(Width::Word, R9, Record::PROCESS, R1);
+        asm.store_value(Width::Double, R9, Record::AT, 0);
+        self.record_inode(&mut asm, Kind::Opened as u32, true);
+        asm.load(Width::Double, R8, R6, TASK);
+        asm.jump_if(Condition::Equal, R8, 0, out);
+        if let Some(group) = &self.group {
+            Self::record_group(&mut asm, group, R8);
+        }
+        asm.read_to(R9, Record::COMMAND, 16, R8, who.command);
+        asm.load(Width::Double, R1, R6, META);
+        asm.load(Width::Double, R1, R1, 0);
+        asm.copy(R2, R10);
+        asm.with(Operation::Add, R2, i32::from(RECORD));
+        asm.set(R3, Record::SIZE as i32);
+        asm.call(Helper::Write);
         Self::end(asm, out)
     }
 
@@ -624,8 +763,10 @@ mod tests {
     fn programs_are_whole_and_refer_to_maps_that_there_are() {
         let build = build();
         let journal = JournalLayout { information: 896, journal: 600 };
-        let names: Vec<_> = maps(true).iter().map(|map| map.name).collect();
+        let names: Vec<_> = maps(true, true).iter().map(|map| map.name).collect();
         for (code, table) in [
+            (build.used(None), "used"),
+            (build.used(Some(24)), "events"),
             (build.file_argument(Kind::Opened, 0, Some(3)), "events"),
             (build.evict(), "events"),
             (build.journaled(&journal), "journal"),
@@ -638,8 +779,12 @@ mod tests {
             let exit = [0x95, 0, 0, 0, 0, 0, 0, 0];
             assert_eq!(code.bytes[code.bytes.len() - 8..], exit, "{table}");
         }
+        let code = build.open_files(&TaskLayout { process: 2488, command: 3016 });
+        assert!(code.maps.is_empty() && code.bytes.ends_with(&[0x95, 0, 0, 0, 0, 0, 0, 0]));
         let (_, length) = build.file.head();
         assert!(i32::from(HEAD) + length as i32 <= i32::from(VALUE), "what is read fits");
+        let written = i32::from(RECORD) + Record::SIZE as i32;
+        assert!(written <= i32::from(VALUE), "and so does what is written");
     }
 
     /// A name that goes is still in the list, and is not counted.
@@ -657,9 +802,24 @@ mod tests {
     /// Memory for entries that nobody makes would be set aside all the same.
     #[test]
     fn tables_have_room_only_where_they_are_used() {
-        let entries = |objects: bool| {
-            maps(objects).iter().filter(|m| m.kind == MapKind::Hash).map(|m| m.entries).max()
+        let entries = |objects: bool, polled: bool| {
+            let maps = maps(objects, polled);
+            maps.iter().filter(|m| m.kind == MapKind::Hash).map(|m| m.entries).max()
         };
-        assert_eq!((entries(false), entries(true)), (Some(1), Some(FILES)));
+        assert_eq!((entries(false, false), entries(true, false)), (Some(1), Some(FILES)));
+        assert_eq!(entries(false, true), Some(USED));
+    }
+
+    /// User space removes entries that programs have made: device, then generation, then inode.
+    #[test]
+    fn the_key_of_a_use_lies_in_memory_as_programs_write_it() {
+        let device = libc::makedev(8, 1);
+        let file = ContextIdentity::File { device, inode: 77, generation: 11 };
+        let key = used_key(&file).expect("a file");
+        let bytes: Vec<u8> = key.iter().flat_map(|half| half.to_le_bytes()).collect();
+        assert_eq!(bytes[..4], (8 << 20 | 1u32).to_le_bytes());
+        assert_eq!(bytes[4..8], 11u32.to_le_bytes());
+        assert_eq!(bytes[8..], 77u64.to_le_bytes());
+        assert_eq!(used_key(&ContextIdentity::Socket { cookie: 1 }), None);
     }
 }

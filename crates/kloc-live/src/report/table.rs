@@ -87,7 +87,13 @@ pub struct Known {
 
 /// Table 1 for what is known, on a machine with pages of this size.
 pub fn table(known: &Known, page: Bytes) -> Vec<Row> {
-    let hooks = known.set.is_some_and(|set| set != HookSet::Fanotify);
+    let looks = known.set.is_some_and(|set| !set.tells_each_open());
+    let inodes = match known.set {
+        Some(_) if looks => "looks at open files, uses, evictions",
+        Some(HookSet::Fanotify) | None => "opens, closes",
+        Some(_) => "opens, closes, evictions",
+    };
+    let at = |told: &'static str, looked: &'static str| if looks { looked } else { told };
     let objects = |by: &str, count: Option<u64>, how: Knowledge| {
         if count.is_some() {
             (how, by.to_owned())
@@ -105,19 +111,25 @@ pub fn table(known: &Known, page: Bytes) -> Vec<Row> {
             let paged = |count: u64| (Some(count), Some(page * count));
             let ((knowledge, by), (count, bytes), action) = match kind {
                 ObjectKind::PageCachePage => (
-                    exact("pages of the file at each open and close"),
+                    exact(at(
+                        "pages of the file at each open and close",
+                        "pages of the file at each look, and when it was found closed",
+                    )),
                     paged(known.pages),
                     "drop, move to a slow node, mark cold, prefetch",
                 ),
                 ObjectKind::Inode => (
-                    exact(if hooks { "opens, closes, evictions" } else { "opens, closes" }),
+                    exact(inodes),
                     sized(known.contexts),
                     "none; an inode without pages is pruned sooner",
                 ),
                 ObjectKind::Dentry => {
                     let how = match (known.names, known.names_live) {
                         (Some(_), true) => exact("names of the file, as they come and go"),
-                        (Some(_), false) => exact("names of the file at each open and close"),
+                        (Some(_), false) => exact(at(
+                            "names of the file at each open and close",
+                            "names of the file when a look or a use told that it is open",
+                        )),
                         (None, _) => (Knowledge::Aggregate, "/proc/sys/fs/dentry-state".to_owned()),
                     };
                     let count = known.names.or(known.dentries).map_or((None, None), sized);
@@ -125,7 +137,10 @@ pub fn table(known: &Known, page: Bytes) -> Vec<Row> {
                 }
                 ObjectKind::Extent => {
                     let how = if known.extents.is_some() {
-                        exact("ext4's count at each open and close")
+                        exact(at(
+                            "ext4's count at each open and close",
+                            "ext4's count when a look or a use told that the file is open",
+                        ))
                     } else {
                         (Knowledge::None, "no file of ext4, or its types are not known".to_owned())
                     };
@@ -239,6 +254,18 @@ mod tests {
         assert!(how == Knowledge::None && why.contains("no hook"), "{why}");
         let (how, _, why) = of(&Known { journal: None, objects: false, ..machine }, journal);
         assert!(how == Knowledge::None && why.contains("--objects"), "{why}");
+    }
+
+    /// Opens and closes that nobody was told of are not to be named.
+    #[test]
+    fn what_looks_tell_is_not_said_to_be_of_each_open() {
+        let (names, extents) = (Some(1), Some(1));
+        let by = |set| {
+            let known = Known { set: Some(set), names, extents, ..Known::default() };
+            let rows = table(&known, Bytes::kib(4)).into_iter();
+            rows.map(|row| row.by).filter(|by| by.contains("each open")).count()
+        };
+        assert_eq!((by(HookSet::Tracepoints), by(HookSet::Polled)), (3, 0));
     }
 
     /// The kernel counts pages, which are not of one size on all machines.

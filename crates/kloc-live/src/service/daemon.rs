@@ -225,6 +225,7 @@ impl Daemon {
 
     /// Takes events, relieves memories, answers questions. Says whether a memory is nearly short.
     fn step(&mut self) -> bool {
+        self.source.poll(self.scopes.are_near());
         let mut is_near = false;
         self.behind = batches(Instant::now, || {
             let left = self.take_events();
@@ -307,8 +308,12 @@ impl Daemon {
 
     fn look(&mut self) {
         let lost = self.source.lost();
-        if std::mem::replace(&mut self.lost, lost) != lost {
+        // What looks tell to be closed is closed, whatever was lost.
+        if std::mem::replace(&mut self.lost, lost) != lost && self.source.set().tells_each_open() {
             self.decider.doubt();
+        }
+        if let Some(open) = self.source.open_files() {
+            self.decider.counted(|file| open.pages(file));
         }
         // A group that has got a limit since has told of nothing.
         self.looks += 1;
@@ -471,7 +476,8 @@ impl Daemon {
         });
         if is_last && let Some((asked, known, listing)) = self.lists.pop_front() {
             let (files, cut) = listing.into_files();
-            asked.answer(&List { known, files, cut, unseen: self.unseen() });
+            let bounds = self.source.set().bounds().map(str::to_owned);
+            asked.answer(&List { known, files, cut, bounds, unseen: self.unseen() });
         }
     }
 
@@ -526,6 +532,7 @@ impl Daemon {
                 tracked.refusals
             ));
         }
+        because.extend(self.source.set().bounds().map(str::to_owned));
         if let Some(Fill { name, used, limit, high, .. }) = self.scopes.fill(tracked.scope) {
             let share = used.as_f64() / limit.as_f64();
             let verb = if used > high { "is" } else { "is not" };

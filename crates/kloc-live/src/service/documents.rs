@@ -60,7 +60,7 @@ pub struct Status {
     pub cached: Bytes,
     /// Events that were lost.
     pub lost: u64,
-    /// How often the tables of transfers, of the journal and of names had no room for a file.
+    /// How often the tables of transfers, of the journal, of names and of uses had no room for a file.
     pub full: u64,
     /// What could not be told exactly.
     pub doubts: Doubts,
@@ -134,6 +134,9 @@ pub struct List {
     /// that it takes.
     #[serde(default)]
     pub cut: bool,
+    /// Where numbers of opens are lower bounds, that they are.
+    #[serde(default)]
+    pub bounds: Option<String>,
     /// Filters of which nothing was seen, a sentence each.
     #[serde(default)]
     pub unseen: Vec<String>,

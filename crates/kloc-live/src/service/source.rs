@@ -8,7 +8,9 @@ use crate::observe::event::FileEvent;
 use crate::observe::fanotify::Fanotify;
 use crate::observe::hooks::{HookSet, Wanted};
 use crate::observe::load::{Journaled, Loaded, Names};
+use crate::observe::polls::OpenFiles;
 use crate::observe::programs::Count;
+use crate::service::worker::is_work;
 
 /// A set of hooks that works.
 #[derive(Debug)]
@@ -30,10 +32,12 @@ impl Source {
     /// Why none can be had.
     pub fn new(wanted: &Wanted) -> Result<(Self, Refused), Refused> {
         let mut refused = Refused::new();
-        for set in HookSet::ALL.into_iter().filter(|&set| wanted.set.is_none_or(|w| w == set)) {
+        let sets = wanted.set.map_or_else(|| HookSet::TRIED.to_vec(), |set| vec![set]);
+        for set in sets {
             let tried = match set {
                 HookSet::Fanotify => Fanotify::new(&wanted.devices).map(Self::Notifications),
-                _ => Loaded::new(set, wanted).map(|loaded| Self::Programs(Box::new(loaded))),
+                _ => Loaded::new(set, wanted)
+                    .map(|loaded| Self::Programs(Box::new(loaded.leaving_out(is_work)))),
             };
             match tried {
                 Ok(source) => return Ok((source, refused)),
@@ -54,7 +58,7 @@ impl Source {
     /// What is not known, and why.
     pub fn lacks(&self) -> Vec<String> {
         match self {
-            Self::Programs(loaded) => loaded.lacks().to_vec(),
+            Self::Programs(loaded) => loaded.lacks(),
             Self::Notifications(fanotify) => fanotify.lacks().to_vec(),
         }
     }
@@ -72,6 +76,21 @@ impl Source {
         match self {
             Self::Programs(loaded) => loaded.has_names(),
             Self::Notifications(_) => false,
+        }
+    }
+
+    /// Looks which files are open, where that is how opens and closes are known, and if it is due.
+    pub fn poll(&mut self, is_near: bool) {
+        if let Self::Programs(loaded) = self {
+            loaded.poll(is_near);
+        }
+    }
+
+    /// Which files somebody has open, where looks tell.
+    pub fn open_files(&self) -> Option<&OpenFiles> {
+        match self {
+            Self::Programs(loaded) => loaded.open_files(),
+            Self::Notifications(_) => None,
         }
     }
 
