@@ -51,6 +51,7 @@ const LONG: &[&str] = &[
     "exit_variants",
     "faults_beside_discards",
     "fork_before_memory",
+    "fork_beside_raw",
     "fork_depth",
     "fork_discards_shared",
     "fork_during_calls",
@@ -111,7 +112,8 @@ const LINKED: &[(&str, &[&str])] = &[
 const UNSPILLED: [&str; 1] = ["namespaces_left"];
 
 /// Programs of which Terrace rightly says something, and what.
-const SAYS: [(&str, &str); 5] = [
+const SAYS: [(&str, &str); 6] = [
+    ("fork_beside_raw", "a forked child goes on without Terrace"),
     ("fork_during_calls", "a forked child goes on without Terrace"),
     ("fork_during_wipes", "a forked child goes on without Terrace"),
     ("fork_raw", "a forked child goes on without Terrace"),

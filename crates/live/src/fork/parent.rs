@@ -183,13 +183,8 @@ impl Pager {
     pub fn forked(&self, worker: &mut Worker<'_>, uffd: Uffd) {
         self.stats().counters.forks.fetch_add(1, Relaxed);
         let child = Child { uffd, seen: self.freeze.deferred.lock().noted(), settled: false };
-        {
-            let mut children = self.fork.children.lock();
-            if children.announced && children.push(child) {
-                drop(children);
-                self.ring();
-                return;
-            }
+        if self.is_awaited(child) {
+            return;
         }
         // Not announced. Freeze, fill, let go.
         self.freeze.begin(Why::RawFork);
@@ -210,6 +205,17 @@ impl Pager {
         self.freeze.end(Why::RawFork);
     }
 
+    /// Whether a fork was announced, and so the manager takes care of this child.
+    fn is_awaited(&self, child: Child) -> bool {
+        let mut children = self.fork.children.lock();
+        let is_awaited = children.announced && children.push(child);
+        drop(children);
+        if is_awaited {
+            self.ring();
+        }
+        is_awaited
+    }
+
     /// With the lock for reading, while frozen: reads until all changes of the address space that
     /// a child may have are noted.
     fn read_all_changes(&self, worker: &mut Worker<'_>) {
@@ -224,6 +230,9 @@ impl Pager {
                     let uffd = Uffd::from_raw(child);
                     let child =
                         Child { uffd, seen: self.freeze.deferred.lock().noted(), settled: false };
+                    if self.is_awaited(child) {
+                        continue;
+                    }
                     self.settle(UNANNOUNCED, child, (0, 0));
                     self.fill_child(worker, UNANNOUNCED, child);
                     uffd.close();
@@ -434,6 +443,11 @@ impl Worker<'_> {
         // that has ended.
         pager.await_handles();
         self.let_children_go(true);
+        // Who serves a raw fork may have read of the child, and has given it all its memory: it waits
+        // for no more than that.
+        if !released && handover.step.swap(RELEASED, AcqRel) != NOTHING {
+            handover.release();
+        }
         fork.lives.give_back(&handover.alive);
         fork.gate.store(0, Release);
         self.thaw();
