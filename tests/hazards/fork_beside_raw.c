@@ -29,6 +29,7 @@ static void *maps(void *unused)
         unsigned char *own = map(MIB);
         own[0] = 1;
         SYS(munmap(own, MIB));
+        usleep(20); /* Without a pause it would be told that a child may have it as it was. */
     }
     return NULL;
 }

@@ -221,7 +221,14 @@ impl Pager {
     fn read_all_changes(&self, worker: &mut Worker<'_>) {
         let deadline = sys::now() + SETTLES;
         let mut unkept = Unkept::default();
-        while self.uffd().is_changing() && sys::now() < deadline {
+        // Asked once each time: a moment later something else may be changing, which no child has.
+        let settled = loop {
+            if !self.uffd().is_changing() {
+                break true;
+            }
+            if sys::now() > deadline {
+                break false;
+            }
             match self.uffd().read() {
                 // Their threads fault again, but not in front of what is still to be read.
                 Some(Message::Fault { page, .. }) => unkept.add(page),
@@ -241,9 +248,9 @@ impl Pager {
                 Some(event) => self.freeze.deferred.lock().push(event),
                 None => give_way(),
             }
-        }
+        };
         unkept.wake(self.uffd());
-        if self.uffd().is_changing() {
+        if !settled {
             self.tell(Tell::Unsettled);
         }
     }
