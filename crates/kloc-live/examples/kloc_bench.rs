@@ -218,6 +218,33 @@ fn aligned(buffer: &mut [u8], length: usize) -> &mut [u8] {
     &mut buffer[skip..skip + length]
 }
 
+/// Which pages of a file are in the cache. A read that must not wait (`RWF_NOWAIT`) does not tell: of
+/// memory as a disk (pmem, brd) it is served at once from there.
+struct Cached {
+    at: *mut libc::c_void,
+}
+
+impl Cached {
+    /// Maps it and touches nothing, so that no page is kept for it.
+    fn of(file: &File, length: usize) -> Self {
+        let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
+        // SAFETY: the kernel chooses where.
+        let at = unsafe {
+            libc::mmap(std::ptr::null_mut(), length, protection, flags, file.as_raw_fd(), 0)
+        };
+        assert_ne!(at, libc::MAP_FAILED, "mapped");
+        Self { at }
+    }
+
+    fn has(&self, offset: usize) -> bool {
+        let mut is_there = 0u8;
+        // SAFETY: the page is mapped, for as long as the process lives; one byte is written.
+        let failed = unsafe { libc::mincore(self.at.byte_add(offset), PAGE, &raw mut is_there) };
+        assert_eq!(failed, 0, "mincore");
+        is_there & 1 == 1
+    }
+}
+
 /// One cell of the table: misses of A in percent, and how long B's reading again takes.
 fn cell(directory: &Path, group: &Path, policy: &str, mix: &str) {
     let &(_, reads, scan) = MIXES.iter().find(|(name, ..)| *name == mix).expect("a mix");
@@ -282,6 +309,7 @@ fn cell(directory: &Path, group: &Path, policy: &str, mix: &str) {
     let (mut missed, mut total) = (0u64, 0u64);
     let mut again = Vec::new();
     let kept = File::open(&a).expect("there");
+    let cached = Cached::of(&kept, hot);
     for cycle in 0..250 {
         let measured = cycle >= 150;
         let took = if scan {
@@ -301,10 +329,8 @@ fn cell(directory: &Path, group: &Path, policy: &str, mix: &str) {
             let offset = (random.draw() % (hot / PAGE) as u64) as usize * PAGE;
             let opened = reopens.then(|| File::open(&a).expect("there"));
             let file = opened.as_ref().unwrap_or(&kept);
-            let hit = read_at(file, &mut page, offset, libc::RWF_NOWAIT).is_ok_and(|n| n == PAGE);
-            if !hit {
-                read_at(file, &mut page, offset, 0).expect("read");
-            }
+            let hit = cached.has(offset);
+            read_at(file, &mut page, offset, 0).expect("read");
             if measured {
                 missed += u64::from(!hit);
                 total += 1;
