@@ -16,15 +16,7 @@ use crate::{
 /// what nobody can know before, as new memory has to lie somewhere. For all others the least benefit
 /// counts.
 pub fn counts_expected(action: &Action) -> bool {
-    matches!(
-        action,
-        Action::Arm { .. }
-            | Action::Scan { .. }
-            | Action::SetPeriod { .. }
-            | Action::Throttle { .. }
-            | Action::Split { .. }
-            | Action::Place { .. }
-    )
+    turns_on_worth(action) || matches!(action, Action::Split { .. } | Action::Place { .. })
 }
 
 /// Whether an action pays. What neither costs nor brings anything does, if it is one that is

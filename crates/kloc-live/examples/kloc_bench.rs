@@ -14,9 +14,8 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
-use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -125,7 +124,7 @@ fn costs(terrace: &Path, directory: &Path) {
             }
             let open = least(20_000, || drop(black_box(File::open(&path).expect("there"))));
             let read = least(50_000, || {
-                read_at(&file, &mut buffer, 0, 0).expect("read");
+                file.read_at(&mut buffer, 0).expect("read");
             });
             // SAFETY: takes and gives numbers.
             let call = least(100_000, || unsafe {
@@ -153,14 +152,6 @@ fn costs(terrace: &Path, directory: &Path) {
             .collect();
         println!("| {name} | {} |", cells.join(" | "));
     }
-}
-
-/// `preadv2`
-fn read_at(file: &File, to: &mut [u8], offset: usize, flags: i32) -> io::Result<usize> {
-    let part = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
-    // SAFETY: the buffer has room for so much, and lives during the call.
-    let read = unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, offset as i64, flags) };
-    usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
 /// What B does to leave A alone.
@@ -295,7 +286,7 @@ fn cell(directory: &Path, group: &Path, policy: &str, mix: &str) {
         let file = open(&name(n), false);
         let mut offset = 0;
         while offset < size {
-            offset += read_at(&file, &mut content[offset..], offset, 0).expect("read");
+            offset += file.read_at(&mut content[offset..], offset as u64).expect("read");
         }
         let took = begun.elapsed();
         close(file, drops_b);
@@ -330,7 +321,7 @@ fn cell(directory: &Path, group: &Path, policy: &str, mix: &str) {
             let opened = reopens.then(|| File::open(&a).expect("there"));
             let file = opened.as_ref().unwrap_or(&kept);
             let hit = cached.has(offset);
-            read_at(file, &mut page, offset, 0).expect("read");
+            file.read_at(&mut page, offset as u64).expect("read");
             if measured {
                 missed += u64::from(!hit);
                 total += 1;
