@@ -203,6 +203,22 @@ fn each_class_of_action_is_explained_from_a_run() {
     }
 }
 
+/// Placing says of many pages what one of them is worth. That is a part of the time that there is: it was
+/// more than the machine has, when the first pages were promised all accesses.
+#[test]
+fn new_memory_is_not_promised_more_than_the_machine_has() {
+    let document = json(sim("hemem").arg("--json"), 0);
+    let report = &document["report"];
+    let accounts = report["accounts"].as_array().unwrap();
+    let place = accounts.iter().find(|it| it["class"] == "place").expect("memory is placed");
+    let of = |field: &str| place[field].as_f64().expect(field);
+    // 32 cores at 2.1 GHz (machines/cxl.toml).
+    let all = 32.0 * 2.1 * report["time"].as_f64().unwrap();
+    assert!(of("predicted_benefit") > 0.0 && of("predicted_benefit") < all, "{place}, {all}");
+    // That none was refused at first is in the same accounts.
+    assert!(of("completed") > 1.0, "{place}");
+}
+
 /// Huge pages are split where a policy is told which of their base pages are used, in the
 /// simulation of single accesses; sampling becomes denser when the hot memory has moved.
 #[test]

@@ -147,6 +147,9 @@ pub enum Action {
         to: TierId,
         /// Where it would lie otherwise.
         instead: TierId,
+        /// What the program has mapped, touched or not: the accesses to come are to all of it.
+        #[serde(default)]
+        mapped: Bytes,
     },
     /// Move pages together so that blocks of the size of huge pages become free.
     Compact {

@@ -37,7 +37,8 @@ pub struct Account {
     pub unmatched: u64,
     /// Predicted cost of what was carried out: processor time of the mechanism.
     pub predicted_cost: Cycles,
-    /// What it cost.
+    /// What it cost, with what came to nothing where that is known: making a huge page for which the
+    /// kernel finds no block.
     pub realised_cost: Cycles,
     /// Predicted benefit of what was carried out.
     pub predicted_benefit: Cycles,

@@ -166,6 +166,22 @@ impl<'a> Conditions<'a> {
         (accesses / pages).min(RATE_MAX)
     }
 
+    /// Accesses a second of an average page of all that is mapped: of what memory can hold of it, and
+    /// of at least what it holds. Where none are reported, the most that the faster of two tiers can serve.
+    pub(crate) fn mean_rate_of_mapped(&self, mapped: Bytes, page: PageSize, faster: TierId) -> f64 {
+        let mut held = 0.0;
+        let mut room = 0.0;
+        let mut reported = 0.0;
+        for tier in self.telemetry.tiers.iter().take(usize::from(self.telemetry.tier_count)) {
+            held += tier.capacity.saturating_sub(tier.free).as_f64();
+            room += tier.capacity.as_f64();
+            reported += finite(tier.accesses.get()).max(0.0);
+        }
+        let pages = (mapped.as_f64().min(room).max(held) / page.bytes().as_f64()).max(1.0);
+        let accesses = if reported > 0.0 { reported } else { self.most_accesses(faster) };
+        (accesses / pages).min(RATE_MAX)
+    }
+
     /// The most accesses a second that the processors can have served by a tier.
     pub(crate) fn most_accesses(&self, id: TierId) -> f64 {
         let latency = self.tier(id).read_latency.max(Nanos(1)).as_secs();

@@ -379,6 +379,11 @@ impl Economist {
         self.watch(proposal, &pending);
     }
 
+    /// An action that was let pass has cost so much, and came to nothing.
+    pub fn in_vain(&mut self, class: ActionClass, cost: Cycles) {
+        self.accounts[class.index()].realised_cost += cost;
+    }
+
     /// The program has walked through pages that were zeroed for it ahead of time.
     pub fn walked_through(&mut self, pages: u64, size: PageSize) {
         let saved = prezero::saved(size, &self.calibration) * pages as f64;

@@ -149,7 +149,7 @@ impl<S: AsRef<str>> Explanation<'_, S> {
             Action::Populate { range, .. } => {
                 write!(f, "populate {}", Pages(range))
             }
-            Action::Place { page, to, instead } => {
+            Action::Place { page, to, instead, .. } => {
                 write!(f, "place {page} in {} instead of {}", self.tier(to), self.tier(instead))
             }
             Action::Compact { blocks, pages, .. } => {

@@ -38,6 +38,16 @@ impl Rates {
     /// the longer it is looked at in vain. The upper bound is three samples a
     /// window.
     pub fn of(heat: &Heat, tier: TierId, page: PageSize, conditions: &Conditions<'_>) -> Self {
+        Self::around(conditions.mean_rate(tier, page), heat, tier, conditions)
+    }
+
+    /// The same with another mean than the tier's.
+    pub(crate) fn around(
+        mean: f64,
+        heat: &Heat,
+        tier: TierId,
+        conditions: &Conditions<'_>,
+    ) -> Self {
         let rate = |value: f64| finite(value).clamp(0.0, RATE_MAX);
         let (loads, stores) = (rate(heat.loads.get()), rate(heat.stores.get()));
         let z2 = conditions.z() * conditions.z();
@@ -56,7 +66,6 @@ impl Rates {
         let upper = (n.max(1.0) + z2 / 2.0 + spread) / n.max(1.0);
         let (confidence, floor) = if heat.samples == 0 {
             // A rate without samples is a guess of the policy: no lower bound.
-            let mean = conditions.mean_rate(tier, page);
             (0.0, if window > 0.0 { 0.5 / (1.0 / unit + 0.5 / mean) } else { mean })
         } else {
             (((n + z2 / 2.0 - spread) / n).max(0.0), 0.0)

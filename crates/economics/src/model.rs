@@ -56,7 +56,9 @@ pub fn price(proposal: &Proposal, conditions: &Conditions<'_>) -> Ledger {
         Action::Populate { range, touched, unsure } => {
             populate::price(range.count, (touched, unsure), conditions)
         }
-        Action::Place { to, instead, .. } => place::price(heat, page, (instead, to), conditions),
+        Action::Place { to, instead, mapped, .. } => {
+            place::price(heat, page, (instead, to), mapped, conditions)
+        }
         Action::Compact { blocks, wanted, brings, within, left, pages } => {
             let evidence = compact::Evidence { blocks, wanted, brings, within, left };
             compact::price(&evidence, pages, conditions)
@@ -281,7 +283,12 @@ pub fn flip(
         return flip(&one, ledger, conditions).map(|rate| PerSecond(rate.get() * count));
     }
     let (from, to) = route(&proposal.action)?;
-    let mut rates = Rates::of(&proposal.heat, from, proposal.page_size, conditions);
+    let mut rates = match proposal.action {
+        Action::Place { mapped, .. } => {
+            place::rates(&proposal.heat, proposal.page_size, (from, to), mapped, conditions)
+        }
+        _ => Rates::of(&proposal.heat, from, proposal.page_size, conditions),
+    };
     if counts_expected(&proposal.action) {
         rates.confidence = 1.0;
     }

@@ -90,6 +90,9 @@ fn calibration() -> Calibration {
     Calibration { page_walk: Nanos(50), ..laptop() }
 }
 
+/// What the program has mapped.
+const MAPPED: Bytes = Bytes::gib(4);
+
 /// Every kind of action that moves nothing.
 fn actions() -> Vec<Action> {
     let mut base = vec![
@@ -97,8 +100,8 @@ fn actions() -> Vec<Action> {
         first_touch(3, 0, Nanos::SECOND),
         populate(500),
         populate(5),
-        Action::Place { page: page(3), to: DRAM, instead: SLOW },
-        Action::Place { page: page(3), to: SLOW, instead: DRAM },
+        Action::Place { page: page(3), to: DRAM, instead: SLOW, mapped: MAPPED },
+        Action::Place { page: page(3), to: SLOW, instead: DRAM, mapped: MAPPED },
         compact((3, 1), 5_000_000, Nanos::SECOND, 700),
         Action::Split { page: page(3) },
         Action::Collapse { range: range(512) },
@@ -428,7 +431,7 @@ fn new_memory_turns_where_it_says_that_it_turns() {
     let conditions = conditions(&telemetry, &calibration);
     let hurdle = 1.0 + calibration.parameters.hysteresis;
     for (to, instead, up) in [(DRAM, SLOW, 1.0), (SLOW, DRAM, -1.0)] {
-        let action = Action::Place { page: page(3), to, instead };
+        let action = Action::Place { page: page(3), to, instead, mapped: MAPPED };
         let with = |rate: f64| proposal(action, heat(rate, 0.0, 10));
         let margin = |rate| sign(action, &price(&with(rate), &conditions), hurdle);
         let turn = flip(&with(1.0), &price(&with(1.0), &conditions), &conditions);
@@ -445,7 +448,7 @@ fn new_memory_without_a_sample_is_decided_by_its_expectation() {
     telemetry.tiers[0].free = telemetry.tiers[0].capacity / 2;
     let calibration = optane();
     let of = |to, instead| {
-        let action = Action::Place { page: page(3), to, instead };
+        let action = Action::Place { page: page(3), to, instead, mapped: MAPPED };
         let proposal = proposal(action, heat(0.0, 0.0, 0));
         let ledger = price(&proposal, &Conditions::new(&telemetry, &calibration, market()));
         pays(&action, ledger.benefit, ledger.cost, 1.5)
@@ -567,7 +570,7 @@ proptest! {
             Action::SetPeriod { source: SampleSource::Pmu, period: a },
             Action::Throttle { limit: BytesPerSecond(rate) },
             Action::Split { page: page(d) },
-            Action::Place { page: page(d), to: DRAM, instead: SLOW },
+            Action::Place { page: page(d), to: DRAM, instead: SLOW, mapped: MAPPED },
             Action::Prezero { walked: Pages(a), used: d, known: u32::from(c) },
             Action::Prefetch {
                 from: Some(SLOW), pages: d, window: u32::from(c), used: d, known: u32::from(c),

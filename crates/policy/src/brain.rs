@@ -98,6 +98,7 @@ impl Brain {
     /// The program mapped a region.
     pub fn alloc(&mut self, region: &Region) {
         self.tell(EventRef::Alloc { region });
+        self.placing.map(region);
         self.policy.alloc(region);
     }
     /// A page has to be placed.
@@ -130,7 +131,8 @@ impl Brain {
             return (tier, false);
         }
         let urgency = if choice.is_free() { Urgency::Voluntary } else { Urgency::Forced };
-        let action = Action::Place { page, to: tier, instead: choice.instead };
+        let mapped = self.placing.mapped();
+        let action = Action::Place { page, to: tier, instead: choice.instead, mapped };
         let why = (urgency, Reason::NewMemory);
         let passes = self.consider(action, size, Heat::default(), why, telemetry).is_some();
         self.placing.begin(page.region, choice, !passes);
@@ -170,6 +172,9 @@ impl Brain {
     /// Pages were given back, or a whole region unmapped.
     pub fn free(&mut self, range: PageRange, whole: bool) {
         self.tell(if whole { EventRef::Free { range } } else { EventRef::Discard { range } });
+        if whole {
+            self.placing.unmap(range.region);
+        }
         self.economist.forget(range);
         self.policy.free(range, whole);
     }
@@ -261,6 +266,11 @@ impl Brain {
     /// What a page walk costs was measured.
     pub fn set_page_walk(&mut self, cost: Nanos) {
         self.economist.set_page_walk(cost);
+    }
+
+    /// What the world proposed has cost so much, and came to nothing.
+    pub fn in_vain(&mut self, class: ActionClass, cost: Cycles) {
+        self.economist.in_vain(class, cost);
     }
 
     /// What the world proposed came to its end.

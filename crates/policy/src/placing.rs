@@ -5,7 +5,9 @@
 //! answer, and find the memories as full as before. What it refuses goes elsewhere by asking the
 //! policy again with that memory shown as full: so the policy knows where its pages lie.
 
-use terrace_core::{Bytes, PageSize, RegionId, Telemetry, TierId};
+use std::collections::BTreeMap;
+
+use terrace_core::{Bytes, PageSize, Region, RegionId, Telemetry, TierId};
 
 /// Mappings that are followed at once: programs seldom fill more at a time.
 const RUNS: usize = 8;
@@ -77,13 +79,34 @@ struct Run {
     left: u32,
 }
 
-/// The runs.
-#[derive(Clone, Copy, Debug, Default)]
+/// The runs, and what is mapped.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Placing {
     runs: [Option<Run>; RUNS],
+    mappings: BTreeMap<RegionId, Bytes>,
+    mapped: Bytes,
 }
 
 impl Placing {
+    /// The program mapped a region, maybe with the number of one that is gone.
+    pub(crate) fn map(&mut self, region: &Region) {
+        self.unmap(region.id);
+        let bytes = region.page_size.bytes() * u64::from(region.pages);
+        self.mappings.insert(region.id, bytes);
+        self.mapped += bytes;
+    }
+
+    /// A region is gone. Parts of one that went on as regions of their own count with it.
+    pub(crate) fn unmap(&mut self, region: RegionId) {
+        let bytes = self.mappings.remove(&region).unwrap_or(Bytes::ZERO);
+        self.mapped = self.mapped.saturating_sub(bytes);
+    }
+
+    /// What the program has mapped, touched or not.
+    pub(crate) fn mapped(&self) -> Bytes {
+        self.mapped
+    }
+
     fn place(&mut self, region: RegionId) -> &mut Option<Run> {
         &mut self.runs[region.0 as usize % RUNS]
     }
@@ -139,7 +162,7 @@ pub(crate) fn without(telemetry: &Telemetry, tier: TierId) -> Telemetry {
 mod tests {
     use terrace_core::{
         Access, Action, ContextId, FaultKind, Machine, Nanos, PageNo, PageRef, PerSecond, Reason,
-        Region, TierTelemetry, Urgency,
+        TierTelemetry, Urgency,
     };
     use terrace_economics::{Calibration, Economist, Mode, Verdict};
 
@@ -209,7 +232,8 @@ mod tests {
         assert_eq!(asked, [0, PAGES]);
         let decision = brain.decisions().last().expect("just decided");
         let page = PageRef { region: RegionId(1), page: PageNo(PAGES) };
-        assert_eq!(decision.action, Action::Place { page, to: FAST, instead: SLOW });
+        let mapped = Bytes::mib(32);
+        assert_eq!(decision.action, Action::Place { page, to: FAST, instead: SLOW, mapped });
         assert_eq!((decision.reason, decision.urgency), (Reason::NewMemory, Urgency::Voluntary));
         // As the memory becomes short, and then full, it is another choice.
         let scarce = telemetry(1 << 20, HALF, true);

@@ -321,6 +321,12 @@ impl Decider {
         self.publish_class(pager.stats(), proposal.action.class());
     }
 
+    /// What was let pass came to nothing, after so much work.
+    pub(crate) fn in_vain(&mut self, pager: &Pager, proposal: Proposal, abort: Abort, took: Nanos) {
+        self.brain.in_vain(proposal.action.class(), pager.clock.cycles(took));
+        self.carried_out(pager, proposal, Outcome::Aborted(abort));
+    }
+
     /// Asks about memory that a profile says something of. The processors are as busy as
     /// `cpu_load` says.
     pub(crate) fn profiled(

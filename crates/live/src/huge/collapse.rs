@@ -483,6 +483,7 @@ impl Worker<'_> {
         else {
             return;
         };
+        let work = Work::begin();
         let outcome = self.carry_out_collapse(id, first);
         match outcome {
             Outcome::Completed { .. } => (c.fruitful, c.rest) = (true, REST.0),
@@ -493,7 +494,11 @@ impl Worker<'_> {
             }
             Outcome::Aborted(_) => {}
         }
-        pager.decide.decider.lock().carried_out(pager, proposal, outcome);
+        let mut decider = pager.decide.decider.lock();
+        match outcome {
+            Outcome::Completed { .. } => decider.carried_out(pager, proposal, outcome),
+            Outcome::Aborted(abort) => decider.in_vain(pager, proposal, abort, work.took()),
+        }
     }
 
     /// Collapses a range, if it is as it was when it was chosen.

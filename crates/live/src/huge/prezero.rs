@@ -12,7 +12,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
-use terrace_core::{Abort, Nanos, Outcome, PageSize, Pages, Proposal};
+use terrace_core::{Abort, Nanos, PageSize, Pages, Proposal};
 
 use crate::decide::decider::{self, Averts, Work};
 use crate::decide::notes::Note;
@@ -354,31 +354,40 @@ impl Worker<'_> {
         };
         let (pages, load) = (to_move(free), pager.huge.cpu_load());
         let proposal = pager.decide.decider.lock().compact(pager, pages, averts, load)?;
-        let took = self.prepare();
+        let work = Work::begin();
+        let took = self.prepare().ok_or_else(|| work.took());
         self.compacted(proposal, pages, took)
     }
 
-    /// So many pages were moved together for a huge page that took so long, or in vain. What of it is
-    /// compaction's is in its account; the rest is what any huge page takes.
-    fn compacted(&self, proposal: Proposal, pages: Pages, took: Option<Nanos>) -> Option<Made> {
+    /// So many pages were moved together for a huge page that took so long; or took so long in vain. What
+    /// of it is compaction's is in its account; the rest is what any huge page takes.
+    fn compacted(
+        &self,
+        proposal: Proposal,
+        pages: Pages,
+        took: Result<Nanos, Nanos>,
+    ) -> Option<Made> {
         let pager = self.pager;
         let mut decider = pager.decide.decider.lock();
-        let made = took.map(|took| {
-            let zeroing = match pager.huge.zeroing.load(Relaxed) {
-                // There was never a free block: as it is priced.
-                0 => {
-                    let prices = decider.brain().economist().calibration();
-                    prices.copy_bandwidth.time_for(PageSize::Huge.bytes())
-                }
-                last => Nanos(last),
-            };
-            share_out(took, zeroing)
-        });
-        let outcome = made.map_or(Outcome::Aborted(Abort::NoMemory), |made| {
-            decider::completed(pager, made.moving.get(), pages.get())
-        });
+        let took = match took {
+            Ok(took) => took,
+            Err(took) => {
+                decider.in_vain(pager, proposal, Abort::NoMemory, took);
+                return None;
+            }
+        };
+        let zeroing = match pager.huge.zeroing.load(Relaxed) {
+            // There was never a free block: as it is priced.
+            0 => {
+                let prices = decider.brain().economist().calibration();
+                prices.copy_bandwidth.time_for(PageSize::Huge.bytes())
+            }
+            last => Nanos(last),
+        };
+        let made = share_out(took, zeroing);
+        let outcome = decider::completed(pager, made.moving.get(), pages.get());
         decider.carried_out(pager, proposal, outcome);
-        made
+        Some(made)
     }
 
     /// Fills a slot; the processor time that it took, or `None` if the kernel had no huge page.
@@ -516,7 +525,7 @@ mod tests {
         let moves = pager.decide.decider.lock().compact(pager, Pages(1), much, 0.0);
         pager.huge.zeroing.store(200_000, Relaxed);
         let worker = Worker::new(pager, MANAGER);
-        let made = worker.compacted(moves.expect("it pays"), Pages(1), Some(took));
+        let made = worker.compacted(moves.expect("it pays"), Pages(1), Ok(took));
         let made = made.expect("there is one");
         assert_eq!(made, Made { zeroing: Nanos::micros(200), moving: Nanos::micros(2800) });
         let mut decider = pager.decide.decider.lock();
@@ -529,6 +538,11 @@ mod tests {
         let both = cost(ActionClass::Prezero) + cost(ActionClass::Compact);
         let all = pager.clock.cycles(took);
         assert!(both.get().abs_diff(all.get()) <= 2, "{both} of {all}");
+        // What finds no block was paid for all the same.
+        let before = cost(ActionClass::Compact);
+        let moves = pager.decide.decider.lock().compact(pager, Pages(1), much, 0.0);
+        assert!(worker.compacted(moves.expect("it pays"), Pages(1), Err(took)).is_none());
+        assert_eq!(cost(ActionClass::Compact), before + all);
     }
 
     #[test]
