@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{
-    ActionClass, Bytes, BytesPerSecond, Home, Memory, Nanos, PageSize, PerSecond, TierId,
+    ActionClass, Bytes, BytesPerSecond, Cycles, Home, Memory, Nanos, PageSize, PerSecond, TierId,
 };
 use terrace_kernel::engine::Engine;
 use terrace_kernel::engine::world::World;
@@ -79,6 +79,9 @@ pub struct AttachReport {
     pub economist: String,
     /// Its accounts by class of action.
     pub accounts: Vec<AccountReport>,
+    /// What deciding on actions has cost; 0 in recordings from before that was timed.
+    #[serde(default)]
+    pub deciding: Cycles,
     /// What was managed, largest first.
     pub regions: Vec<RegionLine>,
     /// Where the kernel serves the faults: what only that engine tells.
@@ -264,6 +267,7 @@ impl AttachReport {
             sampling_cap: head.sampling_cap,
             economist: head.economist,
             accounts: account_lines(engine.brain()),
+            deciding: engine.brain().economist().own_cost(),
             regions: regions(engine.space(), &every),
             kernel: None,
         }
@@ -347,6 +351,7 @@ impl AttachReport {
             sampling_cap: head.sampling_cap,
             economist: head.economist,
             accounts: brain.map(account_lines).unwrap_or_default(),
+            deciding: brain.map_or(Cycles::ZERO, |brain| brain.economist().own_cost()),
             regions: engine.space().map(|space| regions(space, &TIERS)).unwrap_or_default(),
             kernel: Some(Box::new(report)),
         }
@@ -559,6 +564,7 @@ pub(crate) mod tests {
             sampling_cap: 0.03,
             economist: "enforce".into(),
             accounts: Vec::new(),
+            deciding: Cycles::ZERO,
             regions: vec![RegionLine {
                 process: 42,
                 start: 0x7000_0000_0000,

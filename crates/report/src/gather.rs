@@ -10,9 +10,9 @@ use terrace_live::stats::histogram::Histogram;
 use terrace_live::stats::process_page::{ClassCounters, Counters, ProcessPage, State, Text};
 
 use crate::run::{
-    AccountReport, FaultClass, FaultReport, Figures, FreedRegionReport, Head, HugeReport,
-    ProcessReport, ProcessState, RegionReport, RunReport, SharedReport, StallReport, StoreReport,
-    Usage, most_allowed, percentile,
+    AccountReport, CheckReport, FaultClass, FaultReport, Figures, FreedRegionReport, Head,
+    HugeReport, ProcessReport, ProcessState, RegionReport, RunReport, SharedReport, StallReport,
+    StoreReport, Usage, most_allowed, percentile,
 };
 use crate::slowdown::Slowdown;
 
@@ -214,6 +214,7 @@ impl Figures {
             policy_bytes: bytes_now(|c| &c.policy_bytes),
             policy_pages: level(|c| &c.policy_pages),
             accounts: accounts(pages),
+            deciding: Cycles(sum(|c| &c.deciding_cycles)),
         }
     }
 }
@@ -282,6 +283,14 @@ fn accounts(pages: &[&ProcessPage]) -> Vec<AccountReport> {
                 realised_cost: Cycles(sum(|c| &c.realised_cost)),
                 predicted_benefit: Cycles(sum(|c| &c.predicted_benefit)),
                 realised_benefit: Cycles(sum(|c| &c.realised_benefit)),
+                checks: CheckReport {
+                    explored: sum(|c| &c.explored),
+                    held_out: sum(|c| &c.held_out),
+                    judged_predicted_benefit: Cycles(sum(|c| &c.judged_predicted_benefit)),
+                    judged_realised_benefit: Cycles(sum(|c| &c.judged_realised_benefit)),
+                    predicted_harm: Cycles(sum(|c| &c.predicted_harm)),
+                    realised_harm: Cycles(sum(|c| &c.realised_harm)),
+                },
             }
         })
         .filter(|report| report.proposed > 0)

@@ -336,6 +336,9 @@ pub struct Figures {
     pub policy_pages: u64,
     /// The economist's accounts by class of action.
     pub accounts: Vec<AccountReport>,
+    /// What deciding on actions has cost.
+    #[serde(default)]
+    pub deciding: Cycles,
 }
 
 /// Which faults a figure is about.
@@ -517,6 +520,40 @@ pub struct AccountReport {
     pub predicted_benefit: Cycles,
     /// Benefit as far as it was observed.
     pub realised_benefit: Cycles,
+    /// What was tried out, and how far the predictions held.
+    #[serde(default)]
+    pub checks: CheckReport,
+}
+
+/// What the economist has tried out in one class of action, and how far its predictions held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CheckReport {
+    /// Let pass for the sake of what they teach.
+    pub explored: u64,
+    /// Left out at random, though they would have paid.
+    pub held_out: u64,
+    /// Predicted benefit of those that were watched to the end.
+    pub judged_predicted_benefit: Cycles,
+    /// What they brought.
+    pub judged_realised_benefit: Cycles,
+    /// Predicted loss of accesses: mostly of those to pages that went down.
+    pub predicted_harm: Cycles,
+    /// Regret: that loss as far as it was observed.
+    pub realised_harm: Cycles,
+}
+
+impl CheckReport {
+    /// Whether there is anything to tell.
+    pub fn is_any(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// What was brought of what was predicted, of actions that were watched to the end.
+    pub fn came_true(&self) -> Option<f64> {
+        let predicted = self.judged_predicted_benefit;
+        (!predicted.is_zero()).then(|| self.judged_realised_benefit / predicted)
+    }
 }
 
 impl AccountReport {
@@ -532,6 +569,14 @@ impl AccountReport {
             realised_cost: account.realised_cost,
             predicted_benefit: account.predicted_benefit,
             realised_benefit: account.realised_benefit,
+            checks: CheckReport {
+                explored: account.explored,
+                held_out: account.held_out,
+                judged_predicted_benefit: account.judged_predicted_benefit,
+                judged_realised_benefit: account.judged_realised_benefit,
+                predicted_harm: account.predicted_harm,
+                realised_harm: account.realised_harm,
+            },
         }
     }
 }

@@ -6,7 +6,7 @@ use terrace_core::Bytes;
 use terrace_report::{AttachReport, InPlaceSlowdown, share};
 
 use crate::output::{count, counted, facts, percent, table};
-use crate::run::render::{accounts, more, section};
+use crate::run::render::{accounts, checks, deciding, more, section};
 
 /// Regions that the report shows; JSON has them all.
 const TOP_REGIONS: usize = 8;
@@ -31,6 +31,7 @@ pub(crate) fn body(report: &AttachReport) -> String {
     text.push('\n');
     text.push_str(&facts("  ", &summary(report)));
     section(&mut text, &accounts(&report.accounts));
+    section(&mut text, &checks(&report.accounts));
     section(&mut text, &region_table(report));
     text
 }
@@ -106,7 +107,8 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
     rows.push(("our processors", share::processors(report.own_cpu, report.elapsed)));
     let decisions: u64 = report.accounts.iter().map(|line| line.proposed).sum();
     let decisions = counted(decisions, "decision", "decisions");
-    rows.push(("economist", format!("{}, {decisions}", report.economist)));
+    let took = deciding(report.deciding);
+    rows.push(("economist", format!("{}, {decisions}{took}", report.economist)));
     rows
 }
 
@@ -178,7 +180,7 @@ fn region_table(report: &AttachReport) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use terrace_core::{Bytes, BytesPerSecond, Nanos};
+    use terrace_core::{Bytes, BytesPerSecond, Cycles, Nanos};
     use terrace_live::attach::LatencyFrom;
     use terrace_report::attach::TierLine;
 
@@ -226,6 +228,7 @@ mod tests {
             sampling_cap: 0.03,
             economist: "enforce".into(),
             accounts: Vec::new(),
+            deciding: Cycles::ZERO,
             regions: Vec::new(),
             kernel: None,
         }

@@ -58,6 +58,7 @@ pub(crate) fn render(report: &RunReport) -> String {
     section(&mut text, &faults(&report.total));
     section(&mut text, &stall(&report.total));
     section(&mut text, &accounts(&report.total.accounts));
+    section(&mut text, &checks(&report.total.accounts));
     section(&mut text, &regions(report));
     section(&mut text, &freed_regions(report));
     if report.processes.len() > 1 {
@@ -172,9 +173,10 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
         (
             "economist",
             format!(
-                "{}, {}{}",
+                "{}, {}{}{}",
                 report.economist,
                 counted(total.decisions(), "decision", "decisions"),
+                deciding(total.deciding),
                 unrecorded(report.decisions_lost.unwrap_or(0)),
             ),
         ),
@@ -529,6 +531,34 @@ pub(crate) fn accounts(lines: &[AccountReport]) -> String {
 }
 
 /// A predicted amount with the realised one.
+/// What the economist has tried out, and how far its predictions held, by class of action; nothing
+/// where there is nothing to tell.
+pub(crate) fn checks(lines: &[AccountReport]) -> String {
+    let rows: Vec<_> = lines
+        .iter()
+        .filter(|line| line.checks.is_any())
+        .map(|line| {
+            let checks = &line.checks;
+            [
+                line.class.name().to_owned(),
+                count(checks.explored),
+                count(checks.held_out),
+                checks.came_true().map_or_else(|| "-".to_owned(), percent),
+                pair(checks.predicted_harm, checks.realised_harm),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(["checks", "explored", "held out", "came true", "regret, cycles (realised)"], &rows)
+}
+
+/// What deciding itself took, behind the number of decisions; nothing where it was not timed.
+pub(crate) fn deciding(took: Cycles) -> String {
+    if took.is_zero() { String::new() } else { format!(", which took {took}") }
+}
+
 fn pair(predicted: Cycles, realised: Cycles) -> String {
     let short = |cycles: Cycles| cycles.to_string().replace(" cycles", "").replace("cycles", "");
     format!("{} ({})", short(predicted), short(realised))
@@ -644,7 +674,8 @@ mod tests {
     use terrace_report::SharedReport;
     use terrace_report::outside::Cause;
     use terrace_report::run::{
-        FaultClass, FaultReport, FreedRegionReport, RegionReport, StallReport, StoreReport,
+        CheckReport, FaultClass, FaultReport, FreedRegionReport, RegionReport, StallReport,
+        StoreReport,
     };
 
     fn figures() -> Figures {
@@ -751,7 +782,9 @@ mod tests {
                 realised_cost: Cycles(15_212_000_400),
                 predicted_benefit: Cycles(88_000_000_000),
                 realised_benefit: Cycles(61_500_000_000),
+                checks: CheckReport::default(),
             }],
+            deciding: Cycles::ZERO,
         }
     }
 
@@ -846,6 +879,27 @@ mod tests {
         let text = render(&report());
 
         snapbox::assert_data_eq!(text, snapbox::file!["report-one.txt"].raw());
+    }
+
+    /// Whoever is to trust the accounts wants to know what they are checked by.
+    #[test]
+    fn what_was_tried_and_regretted_and_what_deciding_took_are_told_where_there_is_any() {
+        let mut report = report();
+        assert!(checks(&report.total.accounts).is_empty());
+        report.total.accounts[0].checks = CheckReport {
+            explored: 2,
+            held_out: 1_234,
+            judged_predicted_benefit: Cycles(8_000),
+            judged_realised_benefit: Cycles(6_000),
+            predicted_harm: Cycles(4_000_000),
+            realised_harm: Cycles(6_000_000),
+        };
+        report.total.deciding = Cycles(12_300_000);
+        let text = render(&report);
+        let line = text.lines().find(|line| line.contains("4.00 M (6.00 M)")).unwrap_or_default();
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(words[..6], ["demote", "2", "1", "234", "75.0", "%"], "{text}");
+        assert!(text.contains("1 251 003 decisions, which took 12.3 Mcycles\n"), "{text}");
     }
 
     #[test]

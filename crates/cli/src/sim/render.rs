@@ -6,7 +6,7 @@ use terrace_report::run::AccountReport;
 use terrace_sim::SimReport;
 
 use crate::output::{count, facts, percent, table};
-use crate::run::render::accounts;
+use crate::run::render::{accounts, checks};
 
 /// The whole report.
 pub(crate) fn render(report: &SimReport) -> String {
@@ -26,6 +26,10 @@ pub(crate) fn render(report: &SimReport) -> String {
             .map(|line| AccountReport::new(line.class, &line.account))
             .collect();
         section(&accounts(&lines));
+        let checks = checks(&lines);
+        if !checks.is_empty() {
+            section(&checks);
+        }
     }
     text
 }

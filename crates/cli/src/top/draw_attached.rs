@@ -140,7 +140,7 @@ fn draw_regions(frame: &mut Frame<'_>, area: Rect, run: &AttachHistory) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use terrace_core::{BytesPerSecond, Nanos};
+    use terrace_core::{BytesPerSecond, Cycles, Nanos};
     use terrace_live::stats::process_page::PARTS;
     use terrace_report::AttachReport;
     use terrace_report::attach::{ProcessLine, RegionLine, SamplerLine, TierLine};
@@ -213,6 +213,7 @@ mod tests {
             sampling_cap: 0.03,
             economist: "enforce".into(),
             accounts: Vec::new(),
+            deciding: Cycles::ZERO,
             regions,
             kernel: None,
         }

@@ -241,6 +241,12 @@ impl Books {
         }
     }
 
+    /// Deciding has taken so much processor time.
+    fn charge(&mut self, took: Nanos) {
+        let clock = self.brain.economist().calibration().clock;
+        self.brain.spent(clock.cycles(took));
+    }
+
     /// The run is over.
     pub(super) fn finish(&mut self, now: Nanos) {
         self.brain.finish(now);
@@ -435,7 +441,9 @@ impl Books {
         }
         self.next_tick = now + tick;
         let mut plan = std::mem::take(&mut self.plan);
+        let begin = world.cpu();
         self.brain.tick(&room.telemetry(now), &mut plan);
+        self.charge(world.cpu().saturating_sub(begin));
         self.note_decisions();
         let done = self.execute(world, room, &plan, stats);
         self.plan = plan;
@@ -452,7 +460,9 @@ impl Books {
     ) -> io::Result<Bytes> {
         let mut plan = std::mem::take(&mut self.plan);
         let telemetry = room.telemetry(world.now());
+        let begin = world.cpu();
         self.brain.pressure(DRAM, bytes, &telemetry, &mut plan);
+        self.charge(world.cpu().saturating_sub(begin));
         self.note_decisions();
         let left = self.execute(world, room, &plan, stats);
         self.plan = plan;

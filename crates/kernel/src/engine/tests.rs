@@ -96,6 +96,8 @@ impl World for Fake {
         self.now
     }
     fn cpu(&mut self) -> Nanos {
+        // Whatever is done between two looks takes some.
+        self.cpu += Nanos(10);
         self.cpu
     }
     fn processes(&mut self) -> Vec<u32> {
@@ -278,6 +280,9 @@ fn a_program_that_grows_beyond_its_budget_stays_within_five_percent() {
         assert!(stats.resident <= FAST, "{policy:?}: {}", stats.resident);
         assert_eq!(stats.put_out > 0, policy.is_some(), "{policy:?}: who chose");
         assert!(stats.own_cpu > Nanos::ZERO);
+        let deciding = engine.brain().map(|brain| brain.economist().own_cost());
+        assert!(deciding.is_none_or(|cost| !cost.is_zero()), "deciding itself is charged");
+        assert_eq!(deciding.is_some(), policy.is_some());
         engine.finish().expect("the end");
         assert!(!engine.world().braked && engine.world().released);
     }

@@ -441,7 +441,9 @@ impl<H: Host> Attach<H> {
     fn think(&mut self, now: Nanos, decided: &mut dyn FnMut(u32, &Decision)) -> io::Result<()> {
         let mut plan = std::mem::take(&mut self.plan);
         let telemetry = self.telemetry(now);
+        let begin = self.host.now();
         self.brain.tick(&telemetry, &mut plan);
+        self.charge(begin);
         self.tell(decided);
         let mut result = self.execute(&plan);
         // The slowest first: what it gives up makes room for those above.
@@ -455,12 +457,21 @@ impl<H: Host> Attach<H> {
                 continue;
             }
             let telemetry = self.telemetry(now);
+            let begin = self.host.now();
             self.brain.pressure(tier, bytes, &telemetry, &mut plan);
+            self.charge(begin);
             self.tell(decided);
             result = self.execute(&plan);
         }
         self.plan = plan;
         result
+    }
+
+    /// Deciding has taken since then.
+    fn charge(&mut self, begin: Nanos) {
+        let took = self.host.now().saturating_sub(begin);
+        let clock = self.brain.economist().calibration().clock;
+        self.brain.spent(clock.cycles(took));
     }
 
     fn tell(&self, decided: &mut dyn FnMut(u32, &Decision)) {

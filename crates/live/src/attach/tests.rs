@@ -229,6 +229,8 @@ fn a_hot_set_on_the_slow_node_ends_up_on_the_fast_one() {
     assert_eq!(engine.host.on(At::Node(0)), hot);
     assert_eq!(engine.stats.promotions, 64);
     assert_eq!(engine.stats.recent_share(TierId(0)), Some(1.0));
+    let took = engine.brain().economist().own_cost();
+    assert!(!took.is_zero(), "deciding itself is charged");
 }
 
 /// Both nodes are in use, and the fast one is full of what nobody uses.

@@ -440,6 +440,12 @@ impl Decider {
         to.realised_cost.store(account.realised_cost.get(), Relaxed);
         to.predicted_benefit.store(account.predicted_benefit.get(), Relaxed);
         to.realised_benefit.store(account.realised_benefit.get(), Relaxed);
+        to.explored.store(account.explored, Relaxed);
+        to.held_out.store(account.held_out, Relaxed);
+        to.judged_predicted_benefit.store(account.judged_predicted_benefit.get(), Relaxed);
+        to.judged_realised_benefit.store(account.judged_realised_benefit.get(), Relaxed);
+        to.predicted_harm.store(account.predicted_harm.get(), Relaxed);
+        to.realised_harm.store(account.realised_harm.get(), Relaxed);
     }
 }
 
@@ -669,6 +675,31 @@ mod tests {
         pager.decide.decider.lock().carried_out(pager, proposal, outcome);
         assert_eq!(seen(), [1, 0, 1]);
         assert!(class.realised_cost.load(Relaxed) > 0);
+    }
+
+    /// What was regretted is in no total of the program's.
+    #[test]
+    fn what_pages_that_left_were_missed_for_is_in_the_report() {
+        let pager = pager(64);
+        for n in 0..8 {
+            touch(pager, n);
+            let kind = FaultKind::FirstTouch(Access::Write);
+            pager.note(Note::Fault { page: page(pager, n), kind });
+        }
+        let mut leaving = Vec::new();
+        let bytes = PageSize::Base.bytes() * 4;
+        pager.decide.decider.lock().pressure(pager, bytes, |proposal| leaving.push(proposal));
+        assert!(!leaving.is_empty(), "something has to leave");
+        for proposal in leaving {
+            let Action::Demote { page, .. } = proposal.action else { panic!("{proposal:?}") };
+            let outcome = completed(pager, 1000, 1);
+            pager.note(Note::Done(Done { proposal, outcome }));
+            pager.note(Note::Fault { page, kind: FaultKind::Absent(Access::Read) });
+        }
+        listen(pager);
+        pager.decide.decider.lock().publish(pager.stats());
+        let class = &pager.stats().classes[ActionClass::Demote.index()];
+        assert!(class.realised_harm.load(Relaxed) > 0);
     }
 
     /// On a machine with more to do than processors the manager waits for one longer than it works.

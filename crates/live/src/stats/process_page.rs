@@ -22,7 +22,7 @@ use crate::sys::{limits, mapped};
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 19;
+pub const VERSION: u32 = 20;
 /// Bytes of a text, with the zero at its end.
 const TEXT: usize = 256;
 /// Regions that the page has room for; the report shows the top of them.
@@ -252,6 +252,18 @@ pub struct ClassCounters {
     pub predicted_benefit: AtomicU64,
     /// Benefit as far as it was observed, cycles.
     pub realised_benefit: AtomicU64,
+    /// Let pass for the sake of what they teach.
+    pub explored: AtomicU64,
+    /// Left out at random, though they would have paid.
+    pub held_out: AtomicU64,
+    /// Predicted benefit of those that were watched to the end, cycles.
+    pub judged_predicted_benefit: AtomicU64,
+    /// What they brought, cycles.
+    pub judged_realised_benefit: AtomicU64,
+    /// Predicted loss of accesses, cycles.
+    pub predicted_harm: AtomicU64,
+    /// That loss as far as it was observed, cycles.
+    pub realised_harm: AtomicU64,
 }
 
 impl ClassCounters {
@@ -265,6 +277,12 @@ impl ClassCounters {
             (&self.realised_cost, &ended.realised_cost),
             (&self.predicted_benefit, &ended.predicted_benefit),
             (&self.realised_benefit, &ended.realised_benefit),
+            (&self.explored, &ended.explored),
+            (&self.held_out, &ended.held_out),
+            (&self.judged_predicted_benefit, &ended.judged_predicted_benefit),
+            (&self.judged_realised_benefit, &ended.judged_realised_benefit),
+            (&self.predicted_harm, &ended.predicted_harm),
+            (&self.realised_harm, &ended.realised_harm),
         ] {
             take_in::sum(to, from);
         }
@@ -653,6 +671,8 @@ mod tests {
             page.counters.mapped_peak_bytes.store(8192 * by, Relaxed);
             page.counters.fault_own_ns.store(100 * by, Relaxed);
             page.classes[0].vetoed.store(by, Relaxed);
+            page.classes[0].held_out.store(2 * by, Relaxed);
+            page.classes[0].realised_harm.store(5 * by, Relaxed);
             page.latency[1].record(Nanos(50 * by));
         }
         all.take_in(ended);
@@ -663,6 +683,8 @@ mod tests {
         assert_eq!(counters.fault_own_ns.load(Relaxed), 550, "the mean of two faults");
         assert_eq!(counters.ended_processes.load(Relaxed), 1);
         assert_eq!(all.classes[0].vetoed.load(Relaxed), 11);
+        assert_eq!(all.classes[0].held_out.load(Relaxed), 22);
+        assert_eq!(all.classes[0].realised_harm.load(Relaxed), 55);
         assert_eq!((all.latency[1].count(), all.latency[1].max()), (2, Nanos(500)));
         assert_eq!(all.latency[1].total(), Nanos(550));
     }
