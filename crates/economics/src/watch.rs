@@ -74,6 +74,13 @@ impl Watch {
         observed: 0.0,
         touched: false,
     };
+
+    /// The part of its time that it has had.
+    fn share_at(&self, now: Nanos) -> f64 {
+        let had = now.saturating_sub(self.begin).as_f64();
+        let whole = self.moved.horizon.as_f64();
+        if whole > 0.0 { (had / whole).min(1.0) } else { 1.0 }
+    }
 }
 
 /// The table of watched pages.
@@ -131,7 +138,12 @@ impl Watches {
         }
         let place = place_of(moved.page);
         if self.holds(place, moved.page) {
-            self.close(place, 1.0, accounts);
+            // What was held out, and is proposed anew, was without it for a part of the time only.
+            let share = match self.places[place].moved.direction {
+                Direction::HeldOut => self.places[place].share_at(now),
+                Direction::Up | Direction::Down => 1.0,
+            };
+            self.close(place, share, accounts);
         }
         let unwatched = &mut self.unwatched[moved.class.index()][moved.direction as usize];
         *unwatched = unwatched.saturating_add(1);
@@ -245,9 +257,7 @@ impl Watches {
         for place in 0..self.places.len() {
             let watch = &self.places[place];
             if watch.weight > 0 {
-                let had = now.saturating_sub(watch.begin).as_f64();
-                let whole = watch.moved.horizon.as_f64();
-                let share = if whole > 0.0 { (had / whole).min(1.0) } else { 1.0 };
+                let share = watch.share_at(now);
                 self.close(place, share, accounts);
             }
         }
@@ -353,5 +363,19 @@ mod tests {
         let found = (account.held_out_predicted, account.held_out_observed);
         assert_eq!(found, (Cycles(1000), Cycles(10)));
         assert!(account.realised_benefit.is_zero() && account.realised_harm.is_zero());
+    }
+
+    /// A policy proposes again at the next tick what was refused. Were all counted that was predicted
+    /// of a whole horizon, nothing that was held out would seem to be worth anything.
+    #[test]
+    fn what_was_held_out_and_comes_later_is_judged_by_the_time_that_it_was_without() {
+        let (mut watches, mut accounts) = watching(Direction::HeldOut);
+        watches.observe(&samples(3, 5), 1, Nanos(1), &mut accounts);
+        let moved = Move { direction: Direction::Up, ..watches.places[place_of(PAGE)].moved };
+        watches.moved(OpId(2), moved, Nanos::millis(100), &mut accounts);
+        let account = accounts[CLASS.index()];
+        let found = (account.held_out_predicted, account.held_out_observed);
+        assert_eq!(found, (Cycles(100), Cycles(10)), "a tenth of a second's thousand");
+        assert_eq!(account.judged, 0);
     }
 }
