@@ -251,7 +251,8 @@ bench-huge: build ## A first touch of memory that is walked through, with and wi
 
 .PHONY: bench-tails
 bench-tails: build ## First touches to the greatest, fragmented and not, by THP setting and under terrace run with a profile (root; 2 minutes).
-	bench/live/tails.sh $(abspath $(TARGET))/release
+	@# The sizes of the table in docs/profile.md.
+	bench/live/tails.sh $(abspath $(TARGET))/release 256 10
 
 .PHONY: bench-bound
 bench-bound: build ## How fast a pager in user space could be at best, beside kernel swap on zram (root; 5 minutes).
