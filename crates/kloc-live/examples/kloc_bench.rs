@@ -9,8 +9,9 @@
 //! `misses`: a hot file A, read at random 4 KiB a time, beside streaming files B in a control
 //! group that is too small for both. B writes a file of 4 MiB, reads the one that it wrote 8
 //! cycles ago, and closes; or (`scan`) only reads files in turn. A and B take turns by count, not
-//! by time, so load of others changes no eviction. A read is a miss if the kernel would have to
-//! wait for it (`RWF_NOWAIT`). `KLOC_POLICIES` names some rows, with commas between them.
+//! by time, so load of others changes no eviction. A read is a miss if its page is not in the page
+//! cache (`mincore`). Where A is opened each time, nobody has it open or mapped in between. `KLOC_POLICIES`
+//! names some rows, with commas between them.
 
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
@@ -209,30 +210,41 @@ fn aligned(buffer: &mut [u8], length: usize) -> &mut [u8] {
     &mut buffer[skip..skip + length]
 }
 
-/// Which pages of a file are in the cache. A read that must not wait (`RWF_NOWAIT`) does not tell: of
-/// memory as a disk (pmem, brd) it is served at once from there.
+/// Which pages of a part of a file are in the cache. A read that must not wait (`RWF_NOWAIT`) does not
+/// tell: of memory as a disk (pmem, brd) it is served at once from there.
 struct Cached {
     at: *mut libc::c_void,
+    length: usize,
 }
 
 impl Cached {
     /// Maps it and touches nothing, so that no page is kept for it.
-    fn of(file: &File, length: usize) -> Self {
+    fn of(file: &File, offset: usize, length: usize) -> Self {
         let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
         // SAFETY: the kernel chooses where.
         let at = unsafe {
-            libc::mmap(std::ptr::null_mut(), length, protection, flags, file.as_raw_fd(), 0)
+            let offset = offset as libc::off_t;
+            libc::mmap(std::ptr::null_mut(), length, protection, flags, file.as_raw_fd(), offset)
         };
         assert_ne!(at, libc::MAP_FAILED, "mapped");
-        Self { at }
+        Self { at, length }
     }
 
+    /// Whether the page is that begins so many bytes behind the part's beginning.
     fn has(&self, offset: usize) -> bool {
+        assert!(offset + PAGE <= self.length, "within the part");
         let mut is_there = 0u8;
-        // SAFETY: the page is mapped, for as long as the process lives; one byte is written.
+        // SAFETY: the page is mapped, as was just checked; one byte is written.
         let failed = unsafe { libc::mincore(self.at.byte_add(offset), PAGE, &raw mut is_there) };
         assert_eq!(failed, 0, "mincore");
         is_there & 1 == 1
+    }
+}
+
+impl Drop for Cached {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's, and nobody has a reference into it.
+        unsafe { libc::munmap(self.at, self.length) };
     }
 }
 
@@ -299,8 +311,9 @@ fn cell(directory: &Path, group: &Path, policy: &str, mix: &str) {
     let mut page = [0u8; PAGE];
     let (mut missed, mut total) = (0u64, 0u64);
     let mut again = Vec::new();
-    let kept = File::open(&a).expect("there");
-    let cached = Cached::of(&kept, hot);
+    // What is open or mapped stays: held here, a file that is opened each time would be in no danger.
+    let kept = (!reopens).then(|| File::open(&a).expect("there"));
+    let mapped = kept.as_ref().map(|file| Cached::of(file, 0, hot));
     for cycle in 0..250 {
         let measured = cycle >= 150;
         let took = if scan {
@@ -319,8 +332,11 @@ fn cell(directory: &Path, group: &Path, policy: &str, mix: &str) {
         for _ in 0..reads {
             let offset = (random.draw() % (hot / PAGE) as u64) as usize * PAGE;
             let opened = reopens.then(|| File::open(&a).expect("there"));
-            let file = opened.as_ref().unwrap_or(&kept);
-            let hit = cached.has(offset);
+            let file = opened.as_ref().or(kept.as_ref()).expect("it is one of both");
+            let hit = match &mapped {
+                Some(all) => all.has(offset),
+                None => Cached::of(file, offset, PAGE).has(0),
+            };
             file.read_at(&mut page, offset as u64).expect("read");
             if measured {
                 missed += u64::from(!hit);
