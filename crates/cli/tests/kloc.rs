@@ -141,6 +141,30 @@ fn hooks_that_are_named_are_those_that_are_used() {
     }
 }
 
+/// Whoever asks the doctor before wants to know what the daemon will be by, and why not by better.
+#[test]
+fn the_doctor_names_the_hooks_that_the_daemon_uses() {
+    let directory = place();
+    let Some(daemon) = Daemon::new(&directory.path().join("state"), &[]) else { return };
+    let status = daemon.ask(&["top", "--times", "1"])["status"].clone();
+    // Whatever else works here.
+    let output = terrace().args(["doctor", "--json"]).output().unwrap();
+    let doctor: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let kloc = &doctor["kloc"];
+    assert_eq!(kloc["hooks"], status["hooks"], "{kloc} {status}");
+    // Those that are tried before it, each with a reason.
+    let refused = |of: &serde_json::Value| -> Vec<String> {
+        let all = of["refused"].as_array().unwrap().iter();
+        let set = |line: &serde_json::Value| {
+            let (set, why) = line.as_str().unwrap().split_once(": ").unwrap();
+            assert!(!why.is_empty(), "{set}");
+            set.to_owned()
+        };
+        all.map(set).collect()
+    };
+    assert_eq!(refused(kloc), refused(&status));
+}
+
 /// The default drops nothing, and says what would have left and what of it came back.
 #[test]
 fn observing_drops_nothing_and_tells_the_regret() {
