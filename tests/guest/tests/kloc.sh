@@ -51,15 +51,29 @@ finish
 grep -A 14 '"totals"' /tmp/kloc.out
 expect "$(reported /tmp/kloc.out lost)" -eq 0 "no event was lost"
 
+# files_on NODE: what pages of files take there, in KiB.
+files_on() { sed -n 's/.* FilePages: *\([0-9]*\) kB/\1/p' "/sys/devices/system/node/node$1/meminfo"; }
+
 # The machine is always fuller than that: what is closed moves to node 1, and stays cached.
 begin --high 2% --low 1% --device /dev/pmem0
+before=$(files_on 1)
 sh -c 'head -c 3145728 /dev/urandom >/tmp/files/moved; sha256sum /tmp/files/moved >/tmp/sums'
 until_asked 60 '"outcome": "moved"' why /tmp/files/moved
 cat /tmp/answer
 grep -q '"node": 1' /tmp/answer
 expect "$(reported /tmp/answer cached)" -ge 3145728 "it is still cached"
+# What is being written moves a moment later.
+patience=60
+until [ "$(($(files_on 1) - before))" -ge 3072 ]; do
+    patience=$((patience - 1))
+    [ "$patience" -gt 0 ] || { cat /sys/devices/system/node/node1/meminfo /tmp/kloc.out; exit 1; }
+    sleep 1
+done
 sha256sum -c /tmp/sums
 finish
+# Who has moved the pages had them mapped for that, and is gone.
+expect "$(($(files_on 1) - before))" -ge 3072 "they lie on node 1 without the daemon, too"
+sha256sum -c /tmp/sums
 
 # Names in the kernel's cache, and what is asked of the journal, by file. A list opens no file by
 # its name, so what it says of a link and of its end comes from the hooks on names.
