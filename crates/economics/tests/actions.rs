@@ -11,8 +11,8 @@ use common::{
 };
 use proptest::prelude::*;
 use terrace_core::{
-    Action, Bytes, BytesPerSecond, ContextId, Cycles, Nanos, PageNo, PageRange, PageSize, Pages,
-    PerSecond, Proposal, RegionId, SampleSource, Telemetry, TierId,
+    Action, ActionClass, Bytes, BytesPerSecond, ContextId, Cycles, Nanos, PageNo, PageRange,
+    PageSize, Pages, PerSecond, Proposal, RegionId, SampleSource, Telemetry, TierId,
 };
 use terrace_economics::model::{flip, pays, price};
 use terrace_economics::{Calibration, Conditions, Ledger, Market, TermKind};
@@ -157,6 +157,15 @@ fn every_action_has_both_sides() {
         let spares = !matches!(action, Action::Throttle { .. });
         assert!(of(true) || !spares, "{action:?} brings nothing at all");
         assert!(of(false), "{action:?} costs nothing at all");
+    }
+}
+
+/// A class that is added later is not to be left out here.
+#[test]
+fn properties_are_of_every_class_of_action() {
+    let there: Vec<_> = worlds().iter().map(|(action, ..)| action.class()).collect();
+    for class in ActionClass::ALL {
+        assert!(there.contains(&class), "{class:?}");
     }
 }
 
