@@ -110,6 +110,22 @@ fn a_recording_is_run_under_every_policy() {
     assert!(unknown.contains("there is no process 7"), "{unknown}");
 }
 
+/// Costs of another kernel are used as they are, and whoever reads the table has to know that.
+#[test]
+fn costs_of_another_machine_are_told_with_what_differs() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let costs = directory.path().join("mm.toml");
+    let text = "mm-costs = 1\nclock = \"2GHz\"\n[machine]\nkernel = \"0.1\"\n[cycles]\nfault = 7\n";
+    fs::write(&costs, text).expect("it can be written");
+    // It ends before anything is simulated.
+    let command = terrace().args(["reproduce", "cbmm", "--trace", "a=/nowhere.trace", "--costs"]);
+    let output = command.arg(&costs).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("mm.toml was measured on another machine or kernel ("), "{error}");
+    assert!(error.contains("kernel `0.1`, here `"), "{error}");
+}
+
 #[test]
 fn what_cannot_be_run_is_named() {
     for (options, named) in [
