@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::kloc::{Daemon, Disk, Group, TERRACE, cached, place};
-use common::{await_that, is_root, refused, terrace};
+use common::{await_that, is_root, json, refused, terrace};
 
 /// Files that are written, read once and forgotten, as a backup leaves them: each 4 MiB.
 const STREAM: &str = "for i in $(seq 24); do head -c 4194304 /dev/urandom >stream$i; \
@@ -266,6 +266,38 @@ fn names_and_the_journal_are_of_a_file_where_hooks_tell() {
     } else {
         assert_ne!(journal["knowledge"], "exact", "{journal}");
     }
+}
+
+/// That nothing has been counted yet is not that it cannot be known on this kernel.
+#[test]
+fn a_report_without_a_daemon_says_what_one_would_know() {
+    if !is_root() {
+        return;
+    }
+    let directory = place();
+    let state = directory.path().join("state");
+    let report = terrace().args(["kloc", "report", "--json", "--state"]).arg(&state);
+    let without = json(report, 0);
+    let disk = Disk::new("ext4");
+    let Some(daemon) = Daemon::new(&state, &[]) else { return };
+    if let Some(disk) = &disk {
+        fs::write(disk.path().join("file"), "x").unwrap();
+    }
+    let known = |report: &serde_json::Value, paper: &str| {
+        let rows = report["table"].as_array().unwrap();
+        rows.iter().find(|row| row["paper"] == paper).unwrap()["knowledge"].clone()
+    };
+    for paper in ["page_cache", "dentry", "sock", "skbuff->data"] {
+        let with = daemon.ask(&["report"]);
+        assert_eq!(known(&without, paper), known(&with, paper), "{paper}: {without} {with}");
+    }
+    // Of extents the daemon knows by files on ext4.
+    if disk.is_some() && known(&without, "extent") == "exact" {
+        await_that(Duration::from_mins(1), "extents", || {
+            known(&daemon.ask(&["report"]), "extent") == "exact"
+        });
+    }
+    assert!(without["observed"].as_u64() == Some(0), "{without}");
 }
 
 /// A socket's age is known if it was made since the daemon began.

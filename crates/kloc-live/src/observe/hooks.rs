@@ -132,6 +132,8 @@ pub(super) struct Hooks {
     pub(super) missing: Vec<String>,
     /// Whether opens and closes tell how many names a file has in the kernel's cache.
     pub(super) has_names: bool,
+    /// The same of extents, of files on ext4.
+    pub(super) has_extents: bool,
 }
 
 /// The program that writes which files are open.
@@ -195,6 +197,7 @@ pub(super) fn hooks(set: HookSet, types: &Types, wanted: &Wanted) -> Result<Hook
     // What is not known to be an inode is read field by field, and its names are not counted.
     let is_typed = matches!(set, HookSet::Trampolines | HookSet::Polled) || build.cast.is_some();
     let has_names = set != HookSet::Fanotify && is_typed && build.file.names.is_some();
+    let has_extents = set != HookSet::Fanotify && build.file.extents.is_some();
     let mut add = |name, attach: Attach, target, needed, gives, code| {
         let program = Program { name, hook: attach.section(), code };
         hooks.push(Hook { program, attach, target, needed, gives });
@@ -317,7 +320,7 @@ pub(super) fn hooks(set: HookSet, types: &Types, wanted: &Wanted) -> Result<Hook
         let why = "this kernel has no inode.i_dentry, or no bpf_rdonly_cast";
         missing.push(format!("names of files: {why}"));
     }
-    Ok(Hooks { there: hooks, missing, has_names })
+    Ok(Hooks { there: hooks, missing, has_names, has_extents })
 }
 
 /// The first of some functions that the kernel has.

@@ -109,6 +109,7 @@ pub struct Loaded {
     names: FileTable,
     set: HookSet,
     has_names: bool,
+    has_extents: bool,
     attached: Vec<&'static str>,
     /// What a hook that was refused would have told.
     refused: Vec<&'static str>,
@@ -134,7 +135,7 @@ impl Loaded {
     /// Why a hook that is needed cannot be had.
     pub fn new(set: HookSet, wanted: &Wanted) -> Result<Self, String> {
         let types = Types::of_kernel(&MODULES).map_err(|e| e.to_string())?;
-        let Hooks { there: hooks, missing, has_names } =
+        let Hooks { there: hooks, missing, has_names, has_extents } =
             hooks(set, &types, wanted).map_err(|e| e.to_string())?;
         drop(types);
         let programs: Vec<_> = hooks.iter().map(|hook| hook.program.clone()).collect();
@@ -172,6 +173,7 @@ impl Loaded {
             journal: table(map("journal")?)?,
             names: table(map("names")?)?,
             has_names,
+            has_extents,
             programs: ebpf,
             set,
             attached,
@@ -198,6 +200,11 @@ impl Loaded {
     /// Whether events tell how many names a file has in the kernel's cache.
     pub fn has_names(&self) -> bool {
         self.has_names
+    }
+
+    /// Whether events tell how many extents ext4 keeps of a file.
+    pub fn has_extents(&self) -> bool {
+        self.has_extents
     }
 
     /// What is not known, and why: hooks that could not be had, and what those that are there miss.

@@ -634,18 +634,25 @@ fn batches(mut now: impl FnMut() -> Instant, mut batch: impl FnMut() -> bool) ->
     false
 }
 
-/// What can be said of kernel objects where no daemon runs: which hooks there would be is tried.
+/// What can be said of kernel objects where no daemon runs: which hooks there would be is tried, and
+/// of what they would tell there is nothing yet.
 pub fn objects_without_daemon(wanted: &Wanted) -> Objects {
-    let (set, names, lacks) = match Source::new(wanted) {
-        Ok((source, _)) => (Some(source.set()), source.has_names().then_some(0), source.lacks()),
-        Err(refused) => {
-            let why = refused.iter().map(|(set, why)| format!("{}: {why}", set.name()));
-            (None, None, why.collect())
+    let mut known = Known { dentries: dentries(), ..Known::default() };
+    let mut lacks: Vec<String> = match Source::new(wanted) {
+        Ok((source, _)) => {
+            known.set = Some(source.set());
+            known.names = source.has_names().then_some(0);
+            known.extents = source.has_extents().then_some(0);
+            source.lacks()
         }
+        Err(refused) => refused.iter().map(|(set, why)| format!("{}: {why}", set.name())).collect(),
     };
-    let known = Known { set, names, dentries: dentries(), ..Known::default() };
+    match Sockets::new() {
+        Ok(_) => known.sockets = Some((0, Bytes::ZERO)),
+        Err(why) => lacks.push(format!("sockets: {why}")),
+    }
     Objects {
-        hooks: set,
+        hooks: known.set,
         observed: Nanos::ZERO,
         table: table(&known, page()),
         footprint: Footprint::now(),

@@ -79,6 +79,14 @@ impl Source {
         }
     }
 
+    /// Whether events tell how many extents ext4 keeps of a file.
+    pub fn has_extents(&self) -> bool {
+        match self {
+            Self::Programs(loaded) => loaded.has_extents(),
+            Self::Notifications(_) => false,
+        }
+    }
+
     /// Looks which files are open, where that is how opens and closes are known, and if it is due.
     pub fn poll(&mut self, is_near: bool) {
         if let Self::Programs(loaded) = self {
