@@ -530,7 +530,6 @@ pub(crate) fn accounts(lines: &[AccountReport]) -> String {
     )
 }
 
-/// A predicted amount with the realised one.
 /// What the economist has tried out, and how far its predictions held, by class of action; nothing
 /// where there is nothing to tell.
 pub(crate) fn checks(lines: &[AccountReport]) -> String {
@@ -559,6 +558,7 @@ pub(crate) fn deciding(took: Cycles) -> String {
     if took.is_zero() { String::new() } else { format!(", which took {took}") }
 }
 
+/// A predicted amount with the realised one.
 fn pair(predicted: Cycles, realised: Cycles) -> String {
     let short = |cycles: Cycles| cycles.to_string().replace(" cycles", "").replace("cycles", "");
     format!("{} ({})", short(predicted), short(realised))
