@@ -443,7 +443,7 @@ impl<H: Host> Attach<H> {
         let telemetry = self.telemetry(now);
         let begin = self.host.now();
         self.brain.tick(&telemetry, &mut plan);
-        self.charge(begin);
+        self.decided_since(begin);
         self.tell(decided);
         let mut result = self.execute(&plan);
         // The slowest first: what it gives up makes room for those above.
@@ -459,7 +459,7 @@ impl<H: Host> Attach<H> {
             let telemetry = self.telemetry(now);
             let begin = self.host.now();
             self.brain.pressure(tier, bytes, &telemetry, &mut plan);
-            self.charge(begin);
+            self.decided_since(begin);
             self.tell(decided);
             result = self.execute(&plan);
         }
@@ -468,7 +468,7 @@ impl<H: Host> Attach<H> {
     }
 
     /// Deciding has taken since then.
-    fn charge(&mut self, begin: Nanos) {
+    fn decided_since(&mut self, begin: Nanos) {
         let took = self.host.now().saturating_sub(begin);
         let clock = self.brain.economist().calibration().clock;
         self.brain.spent(clock.cycles(took));
