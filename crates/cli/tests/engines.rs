@@ -379,6 +379,14 @@ fn a_budget_is_changed_and_shared() {
             common::json(terrace().args(["top", "--json", "--interval=300ms", &first.id()]), 0);
         top["attached"][0]["processes"].as_array().unwrap().len() == 2
     });
+    // What chooses and is shown is the first one's.
+    for option in ["--policy=2q", "--record=record", "--watch"] {
+        let words = ["run", "--engine", "kernel", "--join", &first.id(), option, "--", "true"];
+        let error = refused(terrace().args(words));
+        let name = option.split('=').next().unwrap();
+        let expected = format!("{name}: has no effect with --engine kernel and --join");
+        assert!(error.starts_with(&expected), "{error}");
+    }
     // A pager's program cannot share it.
     let error = refused(terrace().args(["run", "--join", &first.id(), "--", "true"]));
     assert!(error.contains("has no budget of its own"), "{error}");
