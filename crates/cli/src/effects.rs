@@ -17,6 +17,7 @@ use terrace_core::LadderFile;
 use terrace_sim::SimPolicy;
 
 use crate::failure::Failure;
+use crate::kernel::joined::Joined;
 
 /// Whether an option was given, rather than taken from its default.
 fn given(matches: &ArgMatches, id: &str) -> bool {
@@ -86,8 +87,8 @@ const LISTS: Mode = Mode {
     applies: |m| by_kernel(m) && !given(m, "policy"),
 };
 const JOINED: Mode = Mode {
-    what: "with --engine kernel and --join: the run that is joined decides",
-    applies: |m| by_kernel(m) && given(m, "join"),
+    what: "with --engine kernel and --join of another run of it: the run that is joined decides",
+    applies: |m| by_kernel(m) && joins_kernels_run(m),
 };
 const ADDRESS: Mode = Mode { what: "with an address", applies: is_address };
 
@@ -115,6 +116,13 @@ fn by_kernels_ladder(matches: &ArgMatches) -> bool {
         let ladder = read.and_then(|(name, text)| LadderFile::parse(&name, &text).ok());
         matches!(ladder, Some(LadderFile::ByKernel(_)))
     })
+}
+
+/// Whether a run of the kernel's engine is joined, whose control group and choices are shared. One that joins
+/// a broker, or a run that has a pager, keeps its own share. That there is no such run is said later.
+fn joins_kernels_run(matches: &ArgMatches) -> bool {
+    let join = matches.try_get_one::<String>("join").ok().flatten();
+    join.is_some_and(|join| matches!(Joined::find(join), Ok(Some(_))))
 }
 
 /// What decides where pages lie in a simulation.
@@ -365,7 +373,6 @@ mod tests {
             ("terrace sim --kernel klocs", "--kernel"),
             ("terrace plan --trace t --accesses 5", "--accesses"),
             ("terrace plan --trace t --budget 5", "--budget"),
-            ("terrace run --engine kernel --join prog --record f -- prog", "--record"),
             ("terrace run --engine kernel --fast 1GiB --best-effort -- prog", "--best-effort"),
             ("terrace run --engine kernel --fast 1GiB --economist off -- prog", "--economist"),
             ("terrace run --engine kernel --fast 1GiB --sampling-cap 5% -- prog", "--sampling-cap"),
@@ -397,6 +404,7 @@ mod tests {
             "terrace run --fast 1GiB --record f --huge-pages auto --economist off -- prog",
             "terrace run --engine kernel --fast 1GiB --policy 2q --economist off --quiet -- prog",
             "terrace run --engine kernel --fast 1GiB --policy 2q --sampling-cap 5% -- prog",
+            "terrace run --engine kernel --join no-such-run --record f --spill f -- prog",
             "terrace crash FILE --seed 5",
             "terrace top --watch --count 3 --interval 1s",
             "terrace top --json --interval 1s",

@@ -45,6 +45,11 @@ impl Failure {
         }
     }
 
+    /// The same in one line.
+    pub(crate) fn line(self) -> String {
+        one_line(&self.message())
+    }
+
     /// Says it on stderr, and turns it into the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let (message, code) = match self {

@@ -9,7 +9,9 @@ use std::process::{Command as Process, Output, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use common::{await_that, compile, has_kernel_engine, refused, terrace};
+use common::{
+    await_that, compile, has_kernel_engine, is_root, is_supported, preload, refused, terrace,
+};
 use serde_json::Value;
 use terrace_kernel::setup::directory_of_records;
 
@@ -379,6 +381,14 @@ fn a_budget_is_changed_and_shared() {
             common::json(terrace().args(["top", "--json", "--interval=300ms", &first.id()]), 0);
         top["attached"][0]["processes"].as_array().unwrap().len() == 2
     });
+    // What chooses and is shown is the first one's.
+    for option in ["--policy=2q", "--record=record", "--watch"] {
+        let words = ["run", "--engine", "kernel", "--join", &first.id(), option, "--", "true"];
+        let error = refused(terrace().args(words));
+        let name = option.split('=').next().unwrap();
+        let expected = format!("{name}: has no effect with --engine kernel and --join");
+        assert!(error.starts_with(&expected), "{error}");
+    }
     // A pager's program cannot share it.
     let error = refused(terrace().args(["run", "--join", &first.id(), "--", "true"]));
     assert!(error.contains("has no budget of its own"), "{error}");
@@ -526,6 +536,79 @@ fn members(run: u32) -> Vec<String> {
     let text =
         groups.iter().filter_map(|group| fs::read_to_string(group.join("cgroup.procs")).ok());
     text.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+/// Shows a command a machine on which `auto` is the kernel's engine: zswap is on in front of much swap.
+/// What a run of this engine makes cannot be written down there, so nothing is made.
+const CANNOT_BE_SET_UP: &str = "
+    {
+        mkdir -p -m 700 /run/terrace.kernel &&
+        mount -t tmpfs none /sys/module &&
+        mkdir -p /sys/module/zswap/parameters &&
+        echo Y >/sys/module/zswap/parameters/enabled &&
+        mount --bind swaps /proc/swaps &&
+        mount -t tmpfs -o ro,mode=700 none /run/terrace.kernel
+    } || exit 99
+    exec \"$0\" \"$@\"
+";
+
+/// The guest's test `engine_auto` shows the same where no group can be made.
+#[test]
+fn auto_is_the_pager_where_the_kernel_s_engine_cannot_be_set_up() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let swaps = "Filename Type Size Used Priority\n/dev/none partition 4294967296 0 -2\n";
+    fs::write(directory.path().join("swaps"), swaps).unwrap();
+    let there = |words: &[&str]| {
+        let mut command = Process::new("unshare");
+        for setting in ["TERRACE_ROOT", "LD_PRELOAD"] {
+            command.env_remove(setting);
+        }
+        command.args(["--mount", "/bin/sh", "-c", CANNOT_BE_SET_UP]);
+        command.arg(snapbox::cmd::cargo_bin!("terrace")).args(words);
+        command.env("TERRACE_PRELOAD", preload()).current_dir(directory.path());
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let auto = is_root().then(|| there(&["doctor", "--json"]));
+    let auto = auto.and_then(|doctor| serde_json::from_slice::<Value>(&doctor.stdout).ok());
+    let auto = auto.map_or(Value::Null, |doctor| doctor["auto"].clone());
+    if auto["engine"] != "kernel" {
+        // A group around this process may bound swap, too.
+        eprintln!(
+            "SKIPPED: no machine can be shown on which `auto` is the kernel's engine: {auto}"
+        );
+        return;
+    }
+    let sh = ["--", "sh", "-c", "exit 7"];
+    let why = "the kernel's could not be set up: /run/terrace.kernel: ";
+
+    let run = ["run", "--fast=16MiB", "--json", "--report=report"];
+    let output = there(&[&run[..], &sh].concat());
+
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let told: Vec<_> = said.lines().filter(|line| line.contains("--engine")).collect();
+    assert!(told.len() == 1, "{said}");
+    assert!(told[0].starts_with(&format!("terrace: --engine pager: {why}")), "{said}");
+    let report = fs::read(directory.path().join("report")).unwrap();
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!(report["kind"], "terrace.run");
+    let engine = report["engine"].as_str().unwrap_or_default();
+    assert!(engine.starts_with(&format!("pager: {why}")), "{report}");
+    let output = there(&[&["run", "--fast=16MiB"][..], &sh].concat());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(&format!("  engine  pager: {why}")), "{said}");
+
+    // Asked for, or with what only this engine has, it is that or none.
+    for option in ["--engine=kernel", "--files"] {
+        let output = there(&[&["run", "--fast=16MiB", option][..], &sh].concat());
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.starts_with("terrace: /run/terrace.kernel: "), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
 }
 
 #[test]

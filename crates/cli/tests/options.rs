@@ -251,15 +251,18 @@ const VERBS: &[Verb] = &[
                     (&["--quiet"], Hides("ended well after")),
                 ],
             ),
-            // Within the budget of a run that has a pager.
-            way(
+            // Within the budget of a run that has a pager: its part is kept as its own would be.
+            writing(
                 &["--engine=kernel", "--join=@PID", "--", "./worker", "lasting"],
                 &[
                     (&["--engine"], Another),
                     (&["--join"], Mode),
                     (&["--files"], Elsewhere("files_in_budget.rs")),
                     (&["--json"], Says("\"kind\": \"terrace.kernel\"")),
-                    (&["--report"], File("report")),
+                    (&["--policy"], Says("first-touch chooses what leaves")),
+                    (&["--spill", "--spill-size", "--store-limit"], Elsewhere(GUEST)),
+                    (&["--watch"], Says("\"kind\":\"terrace.attach-watch\"")),
+                    (&["--watch-to"], File("lines")),
                     (&["--quiet"], Hides("ended well after")),
                 ],
             ),

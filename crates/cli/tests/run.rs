@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{compile, has_program, is_root, is_supported, preload, run, terrace};
+use common::{compile, has_program, is_root, is_supported, preload, run, run_words, terrace};
 use terrace_shown::is_missing;
 
 /// `terrace run` of a shell script, as a process that can be signalled. The
@@ -21,17 +21,8 @@ fn start(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
     let mut child = Command::new("env")
         .args(["--default-signal", "--"])
         .arg(snapbox::cmd::cargo_bin!("terrace"))
-        .args([
-            "run",
-            "--engine=pager",
-            "--best-effort",
-            "--fast",
-            "16MiB",
-            "--",
-            "sh",
-            "-c",
-            script,
-        ])
+        .args(run_words(&[]))
+        .args(["sh", "-c", script])
         .env("TERRACE_PRELOAD", preload())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -108,9 +99,7 @@ fn a_program_finds_the_environment_that_it_would_have_entry_by_entry() {
     let plain = entries(&[]);
     assert_eq!(plain.len(), 14, "{plain:?}");
 
-    let run =
-        [terrace, "run", "--engine=pager", "--quiet", "--best-effort", "--fast", "16MiB", "--"];
-    let mut found = entries(&run);
+    let mut found = entries(&[&[terrace][..], &run_words(&["--quiet"])].concat());
 
     // Where nothing can be managed nothing is added.
     if is_supported() {
@@ -260,16 +249,7 @@ fn the_program_ignores_and_blocks_the_signals_that_it_would_without_us() {
     };
     let terrace = snapbox::cmd::cargo_bin!("terrace").to_str().unwrap();
 
-    let with_us = shown(&[
-        terrace,
-        "run",
-        "--engine=pager",
-        "--best-effort",
-        "--quiet",
-        "--fast",
-        "16MiB",
-        "--",
-    ]);
+    let with_us = shown(&[&[terrace][..], &run_words(&["--quiet"])].concat());
 
     assert_eq!(with_us, shown(&[]));
     assert!(with_us.0.starts_with("SigBlk:") && with_us.1 == Some(7), "{with_us:?}");
@@ -312,15 +292,7 @@ fn a_signal_that_was_ignored_or_blocked_before_us_reaches_a_program_that_takes_i
             let mut child = Command::new("env")
                 .arg(format!("{before}={name}"))
                 .arg(snapbox::cmd::cargo_bin!("terrace"))
-                .args([
-                    "run",
-                    "--engine=pager",
-                    "--best-effort",
-                    "--quiet",
-                    "--fast",
-                    "16MiB",
-                    "--",
-                ])
+                .args(run_words(&["--quiet"]))
                 .arg(&program)
                 .env("TERRACE_PRELOAD", preload())
                 .stdout(Stdio::piped())
@@ -356,9 +328,7 @@ fn a_program_that_signals_its_group_gets_its_signal_once() {
     let program = dir.path().join("signals_its_group");
     compile(SIGNALS_ITS_GROUP, &program, &["-O1"]);
     let mut command = Command::new(snapbox::cmd::cargo_bin!("terrace"));
-    command
-        .args(["run", "--engine=pager", "--best-effort", "--quiet", "--fast", "16MiB", "--"])
-        .arg(&program);
+    command.args(run_words(&["--quiet"])).arg(&program);
     // In a group of its own, and not in this test's.
     command.env("TERRACE_PRELOAD", preload()).process_group(0);
 
@@ -454,16 +424,7 @@ fn where_userfaultfd_is_refused_it_says_so_or_runs_unmanaged() {
     let refused = as_nobody(&["doctor"]).status.code() == Some(3);
 
     let strict = as_nobody(&["run", "--fast", "16MiB", "--", "echo", "hello"]);
-    let lenient = as_nobody(&[
-        "run",
-        "--engine=pager",
-        "--best-effort",
-        "--fast",
-        "16MiB",
-        "--",
-        "echo",
-        "hello",
-    ]);
+    let lenient = as_nobody(&[&run_words(&[])[..], &["echo", "hello"]].concat());
 
     assert_eq!(lenient.status.code(), Some(0), "{lenient:?}");
     assert_eq!(String::from_utf8_lossy(&lenient.stdout), "hello\n");

@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{compile, preload};
+use common::{compile, preload, run_words};
 use terrace_shown::is_missing;
 
 /// Large blocks and a thread, which a sanitizer and we both want to know of. With an argument it
@@ -99,8 +99,7 @@ fn outcome(command: &[&str], options: Option<&str>) -> (Option<i32>, String, Str
 fn what_a_sanitizer_checks_starts_and_its_faults_are_found() {
     let directory = tempfile::tempdir().unwrap();
     let terrace = snapbox::cmd::cargo_bin!("terrace").to_str().unwrap();
-    let run =
-        [terrace, "run", "--engine=pager", "--best-effort", "--quiet", "--fast", "16MiB", "--"];
+    let run = [&[terrace][..], &run_words(&["--quiet"])].concat();
     let kinds: [&[&str]; 4] = [
         &["-fsanitize=address"],
         &["-fsanitize=thread"],
@@ -118,7 +117,7 @@ fn what_a_sanitizer_checks_starts_and_its_faults_are_found() {
             let expected = outcome(command, None);
             assert_eq!(command.len() == 1, expected.2.is_empty(), "{flags:?}: {expected:?}");
 
-            let got = outcome(&[&run, command].concat(), None);
+            let got = outcome(&[&run[..], command].concat(), None);
             assert_eq!(got, expected, "{flags:?} {command:?}");
 
             // As a test suite starts it.

@@ -8,7 +8,7 @@ use std::io::{PipeWriter, pipe};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{compile, is_supported, preload};
+use common::{compile, is_supported, preload, run_words};
 
 const TERRACE: &str = env!("CARGO_BIN_EXE_terrace");
 
@@ -43,35 +43,11 @@ fn statuses(arguments: &[&str]) -> [Option<i32>; 4] {
 #[test]
 fn nobody_s_exit_status_depends_on_standard_error() {
     let (machine, none) = ("../../machines/cxl.toml", "/no/such/file");
+    let plain = [&run_words(&[])[..], &["sh", "-c", "exit 7"]].concat();
+    let watched = [&run_words(&["--watch=10ms"])[..], &["sleep", "0.1"]].concat();
     let commands: [(&[&str], i32); 9] = [
-        (
-            &[
-                "run",
-                "--engine=pager",
-                "--best-effort",
-                "--fast",
-                "16MiB",
-                "--",
-                "sh",
-                "-c",
-                "exit 7",
-            ],
-            7,
-        ),
-        (
-            &[
-                "run",
-                "--engine=pager",
-                "--best-effort",
-                "--fast",
-                "16MiB",
-                "--watch=10ms",
-                "--",
-                "sleep",
-                "0.1",
-            ],
-            0,
-        ),
+        (&plain, 7),
+        (&watched, 0),
         (&["run", "--fast", "16MiB", "--", none], 2),
         (&["run"], 2),
         (&[], 2),

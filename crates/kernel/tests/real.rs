@@ -204,7 +204,7 @@ fn what_a_program_leaves_alone_is_taken_from_it_and_comes_back() {
 
     // What came back since the last step: the group is there until it is taken away.
     governor.step().unwrap();
-    let done = governor.done().clone();
+    let done = governor.done();
     governor.world().leave();
     set_up.finish(&site).unwrap();
     assert!(status.success(), "{status}: {done:?}");

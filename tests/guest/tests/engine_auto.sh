@@ -57,6 +57,26 @@ grep -q "zram$device, which was there" /tmp/auto.json
 grep -q "^/dev/zram$device " /proc/swaps
 set -- /sys/block/zram*
 expect "$#" -eq 1 "no device is added"
+# No group can be made, which nobody knows before: it is the pager after all, which is said once.
+echo 0 >/sys/fs/cgroup/cgroup.max.descendants
+terrace run --json --fast 24MiB --report /tmp/back.json -- /hazards/patterns >/tmp/back.out 2>/tmp/back.err
+cat /tmp/back.err
+grep -q '"kind": "terrace.run"' /tmp/back.json
+grep -q '"engine": "pager: the kernel.s could not be set up: /sys/fs/cgroup/terrace-' /tmp/back.json
+grep -q 'engine pager: the kernel.s could not be set up: /sys/fs/cgroup/terrace-' /tmp/back.err
+expect "$(grep -c -e '--engine' /tmp/back.err)" -eq 1 "one engine is told"
+# Asked for, it is that engine or none.
+if terrace run --engine kernel --fast 24MiB -- /hazards/patterns >/tmp/none.out 2>/tmp/none.err; then
+    echo "it runs without a group"
+    exit 1
+fi
+cat /tmp/none.err
+expect "$(wc -c </tmp/none.out)" -eq 0 "the program has not begun"
+for record in /run/terrace.kernel/run-*; do
+    [ ! -e "$record" ]
+done
+grep -q "^/dev/zram$device " /proc/swaps
+echo max >/sys/fs/cgroup/cgroup.max.descendants
 # What only the pager has is the pager's, which is said.
 terrace run --json --fast 24MiB --huge-pages never --report /tmp/own.json -- /hazards/patterns 2>/tmp/own.err
 cat /tmp/own.err

@@ -162,7 +162,7 @@ impl Session {
             end,
             enforced: self.mode == Mode::Enforce,
             target: self.target,
-            done: Governing { elapsed: self.elapsed(), ..self.governor.done().clone() },
+            done: Governing { elapsed: self.elapsed(), ..self.governor.done() },
             forecasts: slowdowns.iter().filter_map(|&at| forecast(known, at)).collect(),
             curves: self.curves.whole(),
             idle: self

@@ -43,7 +43,11 @@ fn watch(group: Option<&Group>, quiet: bool) -> Option<Watchdog> {
 impl Made {
     /// Makes what is wished for; `whom` is the command and its option, for errors.
     pub(crate) fn new(whom: &str, wish: &Wish, quiet: bool) -> Result<Self, Failure> {
-        let site = Site::machine(clean::records());
+        Self::on(Site::machine(clean::records()), whom, wish, quiet)
+    }
+
+    /// The same on a machine.
+    pub(crate) fn on(site: Site, whom: &str, wish: &Wish, quiet: bool) -> Result<Self, Failure> {
         let group = match wish.group {
             WishedGroup::Own => planned_group(&site.root, std::process::id()).ok(),
             WishedGroup::None => None,

@@ -262,11 +262,6 @@ impl Session {
         })
     }
 
-    /// What was made for the run.
-    pub(crate) fn made(&self) -> &Made {
-        &self.made
-    }
-
     /// Whether any process is left. Not before the first step.
     pub(crate) fn is_over(&self) -> bool {
         self.engine.processes().is_empty()

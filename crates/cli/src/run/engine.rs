@@ -51,6 +51,8 @@ pub(crate) struct Choice {
     pub(crate) why: String,
     /// Whether a run says so: not where it is the pager for want of anything else.
     pub(crate) is_told: bool,
+    /// Whether the pager serves the program if what the engine needs cannot be made after all.
+    pub(crate) or_pager: bool,
 }
 
 /// Chooses the engine of a run that names none.
@@ -72,21 +74,28 @@ pub(crate) fn choose(
             Some("the kernel's engine lacks fast swap or rights".to_owned())
         };
         let why = format!("the pager cannot serve it ({obstacle})");
-        return match lack {
-            None => Choice { engine: Some(Engine::Kernel), why, is_told: true },
-            Some(lack) => {
-                Choice { engine: None, why: format!("{why}, and {lack}"), is_told: false }
-            }
+        let (engine, why) = match lack {
+            None => (Some(Engine::Kernel), why),
+            Some(lack) => (None, format!("{why}, and {lack}")),
         };
+        return Choice { engine, why, is_told: engine.is_some(), or_pager: false };
     }
-    let pager = |why: String, is_told: bool| Choice { engine: Some(Engine::Pager), why, is_told };
+    let pager = |why: String, is_told: bool| Choice {
+        engine: Some(Engine::Pager),
+        why,
+        is_told,
+        or_pager: false,
+    };
     match (without_change(), asked.pagers_own, asked.pagers_better) {
         (Err(lack), ..) => pager(lack, false),
         (Ok(swap), Some(option), _) => pager(format!("{swap}, but {option} is the pager's"), true),
         (Ok(swap), None, Some(option)) => {
             pager(format!("{swap}, but the pager does more with {option}"), true)
         }
-        (Ok(swap), None, None) => Choice { engine: Some(Engine::Kernel), why: swap, is_told: true },
+        (Ok(swap), None, None) => {
+            let engine = Some(Engine::Kernel);
+            Choice { engine, why: swap, is_told: true, or_pager: true }
+        }
     }
 }
 
@@ -142,6 +151,8 @@ mod tests {
             let case = (obstacle, options, is_on, can_be_had);
             assert_eq!((choice.engine, choice.is_told), (engine, is_told), "{case:?}: {choice:?}");
             assert!(choice.why.contains(why), "{case:?}: {choice:?}");
+            // Where the kernel's engine cannot be set up, the other one does if it can.
+            assert_eq!(choice.or_pager, engine == kernel && obstacle.is_none(), "{case:?}");
         }
     }
 

@@ -1,18 +1,20 @@
 //! `terrace run --engine kernel`: the kernel serves the faults, Terrace decides. Nothing is
 //! loaded into the program.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use terrace_core::Bytes;
 use terrace_kernel::division;
 use terrace_kernel::engine::linux::Whose;
 use terrace_kernel::files::Root;
-use terrace_kernel::setup::{Wish, WishedGroup};
+use terrace_kernel::setup::{Site, Wish, WishedGroup};
 use terrace_live::activate;
 
 use super::child::{Running, exit_code};
+use super::engine::Choice;
 use super::program::Program;
 use super::{Args, not_started};
+use crate::clean;
 use crate::failure::Failure;
 use crate::kernel::chooser::Seeing;
 use crate::kernel::joined::{self, Joined};
@@ -22,28 +24,70 @@ use crate::kernel::session::{How, Session, Shown};
 use crate::kernel::{LEAST, chooser, machine_memory, total};
 use crate::output::{self, Kind, Output};
 
-/// Runs a program.
-pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode, Failure> {
+/// What wants what is made, in errors.
+const WHOM: &str = "--engine kernel";
+
+/// Why a run failed.
+#[derive(Debug)]
+pub(super) enum RunError {
+    /// What the engine needs could not be made. The program has not begun, and what was made is undone.
+    SetUp(Failure),
+    /// Anything else.
+    Other(Failure),
+}
+
+impl RunError {
+    /// What it is for a run that has no other engine.
+    pub(super) fn failure(self) -> Failure {
+        match self {
+            Self::SetUp(failure) | Self::Other(failure) => failure,
+        }
+    }
+}
+
+impl From<Failure> for RunError {
+    fn from(failure: Failure) -> Self {
+        Self::Other(failure)
+    }
+}
+
+/// Why the engine could not be set up, without its name.
+pub(super) fn reason(failure: Failure) -> String {
+    let line = failure.line();
+    let reason = line.strip_prefix(WHOM).and_then(|rest| rest.strip_prefix(": "));
+    reason.unwrap_or(&line).to_owned()
+}
+
+/// Runs a program. `over_pager` is how this engine was chosen where the pager serves the program as well. It
+/// is told as soon as what the run needs is there.
+pub(super) fn run(
+    args: &Args,
+    program: &Program,
+    json: bool,
+    over_pager: Option<&Choice>,
+) -> Result<ExitCode, RunError> {
     let joined = args.join.as_deref().map(Joined::find).transpose()?;
     let member = match (&args.join, &joined) {
-        (Some(choice), Some(None)) => Some(Member::join(choice)?),
+        (Some(run), Some(None)) => Some(Member::join(run)?),
         _ => None,
     };
     let mut files = args.files(program);
-    let report_to = args.open_report(&mut files)?;
+    // The report is not opened for this engine and then again for the pager: whoever reads a pipe would take
+    // the first end for the last.
+    let mut report_to = if over_pager.is_some() { None } else { args.open_report(&mut files)? };
     if let Some(joined) = joined.flatten() {
         if args.with_files {
-            return Err(Failure::bad_input(
+            return Err(RunError::Other(Failure::bad_input(
                 "--files: not with --join of a run whose group it shares: that run says what its \
                  budget covers",
-            ));
+            )));
         }
         let mut command = args.command(program);
         let made = joined.share(&args.shown().join(" "), args.quiet)?;
         made.place(&mut command)?;
         let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
         let run = joined::Run::new(joined, args.shown(), made, (json, args.quiet));
-        return follow(args, running, run, report_to);
+        return Ok(follow(args, running, run, report_to)?);
     }
     let (fast, holds_store) = match &member {
         Some(member) => (member.share(), false),
@@ -51,7 +95,8 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
     };
     if fast < LEAST {
         let option = if holds_store { "--total" } else { "--fast" };
-        return Err(Failure::bad_input(format!("{option}: the budget must be at least {LEAST}")));
+        let what = format!("{option}: the budget must be at least {LEAST}");
+        return Err(RunError::Other(Failure::bad_input(what)));
     }
     let mut brain = chooser::policy(args.policy, args.economist)?;
     let record = args.record.as_deref();
@@ -64,7 +109,14 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
         group: WishedGroup::Own,
         backing: args.spill.as_ref().map(|spill| spill.backing(args.spill_size)).transpose()?,
     };
-    let made = Made::new("--engine kernel", &wish, args.quiet)?;
+    let mut command = args.command(program);
+    let site = Site::machine(clean::records());
+    let (or_pager, quiet) = (over_pager.is_some(), args.quiet);
+    let made = set_up(site, &wish, &mut command, or_pager, quiet).map_err(RunError::SetUp)?;
+    if let Some(choice) = over_pager {
+        args.tell(choice);
+        report_to = args.open_report(&mut files)?;
+    }
     let division = args.with_files.then(|| divide(&made, fast)).transpose()?;
     let mut lacks = Vec::new();
     if let Some(lack) = made.no_group() {
@@ -99,10 +151,26 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
     };
     let shown = Shown { record, observing: args.observing.clone(), files };
     let session = Session::new(how, shown, made)?;
-    let mut command = args.command(program);
-    session.made().place(&mut command)?;
     let running = Running::start(&mut command).map_err(|e| not_started(program, &e))?;
-    follow(args, running, joined::Run::of(session), report_to)
+    Ok(follow(args, running, joined::Run::of(session), report_to)?)
+}
+
+/// Makes what a run needs, and has its command's program begin in it; or undoes all of it. Where the pager
+/// would serve the program as well, this engine is not taken without a control group.
+fn set_up(
+    site: Site,
+    wish: &Wish,
+    command: &mut Command,
+    or_pager: bool,
+    quiet: bool,
+) -> Result<Made, Failure> {
+    let made = Made::on(site, WHOM, wish, quiet)?;
+    if let Some(lack) = made.no_group().filter(|_| or_pager) {
+        let what = format!("{WHOM}: no control group can be made: {lack}");
+        return Err(Failure::unsupported(what));
+    }
+    made.place(command)?;
+    Ok(made)
 }
 
 /// One budget for the program and its files' pages.
@@ -136,4 +204,102 @@ fn follow(
         Ok(())
     });
     Ok(exit_code(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use terrace_kernel::setup::swap;
+
+    use super::*;
+
+    /// A machine that is a directory. It swaps to zram, and groups are made below `us`. The files that the
+    /// kernel puts into a new group are made by nobody.
+    struct Machine(tempfile::TempDir);
+
+    impl Machine {
+        fn new() -> Self {
+            let machine = Self(tempfile::tempdir().unwrap());
+            let process = std::process::id();
+            let swaps = "Filename Type Size Used Priority\n/dev/zram7 partition 1048572 0 100\n";
+            machine.put("proc/swaps", swaps);
+            machine.put("proc/sys/kernel/random/boot_id", "one\n");
+            let zeros = "0 ".repeat(17);
+            machine.put(&format!("proc/{process}/stat"), &format!("{process} (a) S 1 {zeros}77 0"));
+            machine.put("proc/self/mounts", "cgroup2 /g cgroup2 rw 0 0\n");
+            machine.put("proc/self/cgroup", "0::/us\n");
+            machine.put("g/us/cgroup.subtree_control", "memory\n");
+            machine
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.0.path().join(path)
+        }
+
+        fn put(&self, path: &str, text: &str) {
+            let path = self.path(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn set_up(&self, or_pager: bool) -> Result<Made, Failure> {
+            let site = Site {
+                root: Root::at(self.0.path()),
+                records: self.path("run"),
+                swapping: Box::new(swap::Linux),
+            };
+            let wish = Wish {
+                program: "prog".to_owned(),
+                device_size: Bytes::gib(1),
+                need: Bytes::mib(16),
+                group: WishedGroup::Own,
+                backing: None,
+            };
+            set_up(site, &wish, &mut Command::new("prog"), or_pager, true)
+        }
+
+        /// Why it cannot be set up; nothing must be left.
+        fn refused(&self, or_pager: bool) -> String {
+            let Err(failure) = self.set_up(or_pager) else { panic!("it was set up") };
+            let group = self.path("g/us").join(format!("terrace-{}", std::process::id()));
+            assert!(!group.exists());
+            let records = fs::read_dir(self.path("run")).into_iter().flatten().flatten();
+            let records = records.map(|entry| entry.file_name().into_string().unwrap());
+            assert_eq!(records.filter(|name| name != "lock").collect::<Vec<_>>(), [""; 0]);
+            reason(failure)
+        }
+    }
+
+    #[test]
+    fn of_a_set_up_that_fails_nothing_is_left() {
+        for or_pager in [false, true] {
+            // The group is made, and cannot be joined.
+            let why = Machine::new().refused(or_pager);
+            assert!(why.contains("/cgroup.procs: No such file"), "{why}");
+            let machine = Machine::new();
+            machine.put("proc/swaps", "");
+            let why = machine.refused(or_pager);
+            assert!(why.contains("of swap are free where"), "{why}");
+            assert!(!why.contains(WHOM), "{why}");
+            // What is made cannot be written down.
+            let machine = Machine::new();
+            machine.put("run", "");
+            let why = machine.refused(or_pager);
+            assert!(why.starts_with(&machine.path("run").display().to_string()), "{why}");
+        }
+    }
+
+    #[test]
+    fn an_engine_that_was_not_asked_for_is_not_had_without_a_control_group() {
+        let machine = Machine::new();
+        machine.put("g/us/cgroup.subtree_control", "cpu\n");
+
+        let why = machine.refused(true);
+        assert!(why.starts_with("no control group can be made: no control group above"), "{why}");
+
+        let made = machine.set_up(false).unwrap();
+        assert!(made.group().is_none() && made.no_group().is_some());
+    }
 }

@@ -325,6 +325,9 @@ struct Told<'a> {
     /// Where the economist's prices come from.
     #[serde(skip_serializing_if = "Option::is_none")]
     costs: Option<&'a Source>,
+    /// Which engine it is and why, if another was chosen and could not be set up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine: Option<&'a str>,
 }
 
 /// A run that is under way.
@@ -461,13 +464,17 @@ impl Run<'_> {
     }
 
     fn text(&self, report: &RunReport) -> Result<String, Failure> {
+        let (costs, engine) = (self.costs.as_ref(), self.args.instead_of_kernel.as_deref());
         if self.json {
-            return output::json("terrace.run", &Told { report, costs: self.costs.as_ref() });
+            return output::json("terrace.run", &Told { report, costs, engine });
         }
         let mut text = render(report);
-        if let Some(costs) = &self.costs {
-            text.push_str(&facts("  ", &[("costs", costs.line())]));
-        }
+        let rows: Vec<_> = costs
+            .map(|costs| ("costs", costs.line()))
+            .into_iter()
+            .chain(engine.map(|engine| ("engine", engine.to_owned())))
+            .collect();
+        text.push_str(&facts("  ", &rows));
         Ok(text)
     }
 

@@ -50,7 +50,8 @@ use terrace_live::doctor::probe::UffdProbe;
 use terrace_live::evict::quiet_window::QuietWindows;
 use terrace_policy::PolicyName;
 
-use self::engine::{Asked, Engine};
+use self::engine::{Asked, Choice, Engine};
+use self::kernel::RunError;
 use self::program::{Program, Refusal};
 pub(crate) use self::render::render;
 use self::spill::SpillFile;
@@ -191,6 +192,10 @@ pub(crate) struct Args {
     #[arg(skip)]
     nodes: Option<Ladder>,
 
+    /// That it is the pager, and why, where the kernel's engine was chosen and could not be set up.
+    #[arg(skip)]
+    instead_of_kernel: Option<String>,
+
     // Last, because the heading holds for all that follows.
     #[command(
         flatten,
@@ -226,7 +231,7 @@ impl Args {
         }
         if self.engine == Engine::Kernel {
             let program = Program::locate(&self.program[0]).map_err(Failure::bad_input)?;
-            return kernel::run(&self, &program, json);
+            return kernel::run(&self, &program, json, None).map_err(RunError::failure);
         }
         match ladder {
             Some(LadderFile::InPlace(_)) => return self.run_across(json),
@@ -261,9 +266,22 @@ impl Args {
             }
         }
         let program = Program::resolve(&self.program[0]);
-        if self.engine == Engine::Auto && self.is_by_kernel(&program) {
-            let program = Program::locate(&self.program[0]).map_err(Failure::bad_input)?;
-            return kernel::run(&self, &program, json);
+        if self.engine == Engine::Auto
+            && let Some(choice) = self.choose_engine(&program)
+        {
+            let over_pager = Some(&choice).filter(|choice| choice.or_pager);
+            if over_pager.is_none() {
+                self.tell(&choice);
+            }
+            if choice.engine == Some(Engine::Kernel) {
+                let program = Program::locate(&self.program[0]).map_err(Failure::bad_input)?;
+                match kernel::run(&self, &program, json, over_pager) {
+                    // An option that only the kernel's engine has names this engine, as --files and a ladder
+                    // file do. So none is dropped here.
+                    Err(RunError::SetUp(failure)) if choice.or_pager => self.take_pager(failure),
+                    done => return done.map_err(RunError::failure),
+                }
+            }
         }
         let program = program.map_err(Failure::bad_input)?;
         match UffdProbe::run().usable() {
@@ -306,13 +324,12 @@ impl Args {
         Err(Failure::bad_input(format!("--files: {why}")))
     }
 
-    /// Whether the kernel serves the faults, where that was left to Terrace; says so, and why.
-    fn is_by_kernel(&self, program: &Result<Program, Refusal>) -> bool {
+    /// Which engine a run has that names none; `None` for a program that runs by none.
+    fn choose_engine(&self, program: &Result<Program, Refusal>) -> Option<Choice> {
         let obstacle = match program {
             Ok(_) => UffdProbe::run().usable().err(),
             Err(refusal) if refusal.is_of_the_library() => Some(refusal.to_string()),
-            // It runs by no engine.
-            Err(_) => return false,
+            Err(_) => return None,
         };
         let asked = Asked {
             obstacle: obstacle.as_deref(),
@@ -320,11 +337,25 @@ impl Args {
             pagers_better: self.better_by_pager(),
         };
         let without_change = || engine::without_change(self.fast());
-        let choice = engine::choose(asked, without_change, || Support::of_this_machine().is_fast());
+        let with_change = || Support::of_this_machine().is_fast();
+        Some(engine::choose(asked, without_change, with_change))
+    }
+
+    /// Says which engine was chosen, and why.
+    fn tell(&self, choice: &Choice) {
         if let Some(engine) = choice.engine.filter(|_| choice.is_told && !self.quiet) {
             output::say(format_args!("--engine {}: {}", engine.name(), choice.why));
         }
-        choice.engine == Some(Engine::Kernel)
+    }
+
+    /// Goes on with the pager where the kernel's engine was chosen and could not be set up; says so, and why.
+    fn take_pager(&mut self, failure: Failure) {
+        let (engine, why) = (Engine::Pager.name(), kernel::reason(failure));
+        let told = format!("{engine}: the kernel's could not be set up: {why}");
+        if !self.quiet {
+            output::say(format_args!("--engine {told}"));
+        }
+        self.instead_of_kernel = Some(told);
     }
 
     /// An option that was given and that only the pager has.

@@ -25,16 +25,19 @@ pub(crate) fn terrace() -> Command {
         .stdin("")
 }
 
-/// `terrace run` with the library that belongs to it. Where memory cannot be
-/// managed, the program runs all the same: most of what is tested holds then, too.
+/// A run by the pager. Where memory cannot be managed, the program runs all the same: most of what
+/// is tested holds then, too.
+const RUN: [&str; 3] = ["run", "--engine=pager", "--best-effort"];
+
+/// `terrace run` with the library that belongs to it.
 pub(crate) fn run(fast: &str) -> Command {
-    terrace().env("TERRACE_PRELOAD", preload()).args([
-        "run",
-        "--engine=pager",
-        "--best-effort",
-        "--fast",
-        fast,
-    ])
+    terrace().env("TERRACE_PRELOAD", preload()).args(RUN).args(["--fast", fast])
+}
+
+/// The same in 16 MiB as words, for tests that start the command in a way of their own: up to
+/// where the program begins.
+pub(crate) fn run_words<'a>(options: &[&'a str]) -> Vec<&'a str> {
+    [&RUN[..], &["--fast", "16MiB"], options, &["--"]].concat()
 }
 
 /// Asks the kernel for what managing memory takes, in the way of the manual page and not in

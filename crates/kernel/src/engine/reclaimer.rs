@@ -6,9 +6,14 @@
 //!
 //! Where processes outlive the run, or its budget has become larger, nothing bounds them below what was
 //! asked for, and the kernel may never come to that. A signal has it give up.
+//!
+//! A panic in it is the error of that request. The thread stays: were it to end, a request that was sent
+//! just then would have nobody to come to its end.
 
+use std::any::Any;
 use std::io;
 use std::os::unix::thread::JoinHandleExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -47,6 +52,13 @@ pub(super) fn unblock() {
         libc::sigaddset(&raw mut signals, INTERRUPT);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const signals, std::ptr::null_mut());
     }
+}
+
+/// What a panic said.
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let said = panic.downcast_ref::<&str>().copied();
+    said.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("nothing was said")
 }
 
 /// The way to ask the thread, for the engine and for the [`Guard`](super::guard::Guard).
@@ -128,7 +140,15 @@ impl Reclaimer {
                 if told.over.load(Ordering::Acquire) {
                     break;
                 }
-                let done = reclaim(bytes, &told.gives_up);
+                // What it shares with others is atomic, or lies with the kernel. What it may have left there
+                // is undone by whoever is told.
+                let done = catch_unwind(AssertUnwindSafe(|| reclaim(bytes, &told.gives_up)));
+                let done = done.unwrap_or_else(|panic| {
+                    let said = said(&*panic);
+                    Err(io::Error::other(format!(
+                        "the thread that asks the kernel panicked: {said}"
+                    )))
+                });
                 let now = sys::thread_cpu();
                 told.cpu.fetch_add(now.saturating_sub(spent).get(), Ordering::Relaxed);
                 spent = now;
@@ -185,7 +205,7 @@ impl Drop for Reclaimer {
             self.give_up();
         }
         if let Some(thread) = self.thread.take() {
-            // One that has panicked sets no limit either.
+            // Nothing in it panics but what is told.
             let _ = thread.join();
         }
     }
@@ -235,5 +255,32 @@ mod tests {
         assert_eq!(reclaimer.ask(Bytes(8192)).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         assert!(reclaimer.ask(Bytes(8192)).unwrap());
         assert!(!begun.recv().unwrap(), "that was for the one before");
+    }
+
+    /// The engine would take it for at work for ever, and make room no more.
+    #[test]
+    fn a_panic_is_told_once_and_nobody_waits_for_its_end() {
+        let reclaimer = Reclaimer::start(|bytes, _| {
+            assert!(bytes != Bytes(4096), "on purpose, at {bytes}");
+            Ok(())
+        })
+        .unwrap();
+        let wait = || {
+            let is_there = |thread: &JoinHandle<()>| !thread.is_finished();
+            while reclaimer.is_busy() && reclaimer.thread.as_ref().is_some_and(is_there) {
+                thread::sleep(EACH);
+            }
+            assert!(!reclaimer.is_busy());
+        };
+        assert!(reclaimer.ask(Bytes(4096)).unwrap());
+        wait();
+        assert!(!reclaimer.asking().ask_unless_failed(Bytes(8192)), "the engine is told first");
+        let told = reclaimer.ask(Bytes(8192)).unwrap_err().to_string();
+        assert!(told.contains("panicked: on purpose, at "), "{told}");
+        // It works on.
+        for _ in 0..2 {
+            assert!(reclaimer.ask(Bytes(8192)).unwrap());
+            wait();
+        }
     }
 }

@@ -133,6 +133,10 @@ impl Governed for Looked {
         self.taker.take(bytes)
     }
 
+    fn asked(&self) -> Bytes {
+        self.taker.asked()
+    }
+
     fn stop(&mut self) {
         self.taker.stop();
     }

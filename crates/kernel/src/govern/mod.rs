@@ -50,6 +50,8 @@ pub trait Governed {
     /// Those of what was asked before; nothing is asked for now. Of kind `WouldBlock` if not so much was
     /// found, or the group grew meanwhile, which is no fault.
     fn reclaim(&mut self, bytes: Bytes) -> io::Result<bool>;
+    /// How much the kernel was asked for so far. What was given up before it was asked for is no part of it.
+    fn asked(&self) -> Bytes;
     /// Ends what [`Governed::reclaim`] has begun.
     fn stop(&mut self) {}
 }
@@ -69,9 +71,9 @@ pub struct Governing {
     pub swapped: Bytes,
     /// In swap of late: the mean, in which what was the time [`LATELY`] ago counts a 2.7th.
     pub swapped_lately: Bytes,
-    /// What the kernel was asked to put out.
+    /// What the kernel was asked to put out; what was given up before it was asked for is no part of it.
     pub asked: Bytes,
-    /// How often it found less than it was asked for.
+    /// How often it found less than was wanted, or the rest was given up since the group grew.
     pub found_less: u64,
     /// Pages that came back.
     pub refaults: u64,
@@ -147,8 +149,9 @@ impl<W: Governed> GroupGovernor<W> {
     }
 
     /// What was done.
-    pub fn done(&self) -> &Governing {
-        &self.done
+    pub fn done(&self) -> Governing {
+        // Another thread asks, also after the last step.
+        Governing { asked: self.world.asked(), ..self.done.clone() }
     }
 
     /// Looks at what the last interval brought, and puts out what may go. False if the group is gone.
@@ -195,8 +198,7 @@ impl<W: Governed> GroupGovernor<W> {
             return Ok(true);
         }
         match self.world.reclaim(wanted) {
-            Ok(true) => done.asked += wanted,
-            Ok(false) => {}
+            Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => done.found_less += 1,
             // It went away in this moment.
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),

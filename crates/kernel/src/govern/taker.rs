@@ -29,14 +29,22 @@ pub(super) struct Taker {
     group: Group,
     /// Started when memory is taken for the first time.
     reclaimer: Option<Reclaimer>,
+    shared: Arc<Shared>,
+}
+
+/// What the thread shares with its client.
+#[derive(Debug, Default)]
+struct Shared {
     /// With how much the group may be charged before it counts as grown.
-    most: Arc<AtomicU64>,
+    most: AtomicU64,
+    /// How much the kernel was asked for so far.
+    asked: AtomicU64,
 }
 
 impl Taker {
     /// For a group that is the caller's, if it is one of version 1: a limit of it is changed.
     pub(super) fn new(group: Group) -> Self {
-        Self { group, reclaimer: None, most: Arc::default() }
+        Self { group, reclaimer: None, shared: Arc::default() }
     }
 
     /// Begins to take so much, unless it is at work; whether it has begun.
@@ -46,9 +54,9 @@ impl Taker {
     /// group had grown. Nothing is begun then. Of kind `NotFound` if the group is gone.
     pub(super) fn take(&mut self, bytes: Bytes) -> io::Result<bool> {
         if self.reclaimer.is_none() {
-            let (group, most) = (self.group.clone(), Arc::clone(&self.most));
+            let (group, shared) = (self.group.clone(), Arc::clone(&self.shared));
             self.reclaimer = Some(Reclaimer::start(move |bytes, gives_up| {
-                step_by_step(&group, bytes, &most, gives_up)
+                step_by_step(&group, bytes, &shared, gives_up)
             })?);
         }
         let Some(reclaimer) = &self.reclaimer else { return Ok(false) };
@@ -56,7 +64,7 @@ impl Taker {
             return Ok(false);
         }
         let charged = self.group.charged().ok_or(io::ErrorKind::NotFound)?;
-        self.most.store((charged + growth()).get(), Ordering::Release);
+        self.shared.most.store((charged + growth()).get(), Ordering::Release);
         reclaimer.ask(bytes)
     }
 
@@ -64,7 +72,7 @@ impl Taker {
     /// for as long as it is.
     pub(super) fn is_at_work(&self) -> bool {
         let is_busy = self.reclaimer.as_ref().is_some_and(Reclaimer::is_busy);
-        if is_busy && has_grown(&self.group, &self.most) {
+        if is_busy && has_grown(&self.group, &self.shared) {
             self.stop();
         }
         is_busy
@@ -82,6 +90,11 @@ impl Taker {
         self.reclaimer = None;
     }
 
+    /// How much the kernel was asked for so far.
+    pub(super) fn asked(&self) -> Bytes {
+        Bytes(self.shared.asked.load(Ordering::Relaxed))
+    }
+
     /// Processor time of the thread since the last call.
     pub(super) fn take_cpu(&self) -> Nanos {
         self.reclaimer.as_ref().map_or(Nanos::ZERO, Reclaimer::take_cpu)
@@ -93,28 +106,30 @@ fn growth() -> Bytes {
     GROWN + CHARGED_AHEAD * processors()
 }
 
-fn has_grown(group: &Group, most: &AtomicU64) -> bool {
-    group.charged().is_some_and(|charged| charged.get() > most.load(Ordering::Acquire))
+fn has_grown(group: &Group, shared: &Shared) -> bool {
+    group.charged().is_some_and(|charged| charged.get() > shared.most.load(Ordering::Acquire))
 }
 
 /// Has so much put out, as long as the group does not grow and nobody says to stop.
 fn step_by_step(
     group: &Group,
     bytes: Bytes,
-    most: &AtomicU64,
+    shared: &Shared,
     gives_up: &AtomicBool,
 ) -> io::Result<()> {
     let mut left = bytes;
     while !left.is_zero() {
-        if gives_up.load(Ordering::Acquire) || has_grown(group, most) {
+        if gives_up.load(Ordering::Acquire) || has_grown(group, shared) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let step = left.min(STEP);
+        // It counts whatever the kernel finds.
+        shared.asked.fetch_add(step.get(), Ordering::Relaxed);
         group.reclaim(step)?;
         left -= step;
         // It grows from where it is now.
         if let Some(charged) = group.charged() {
-            most.fetch_min((charged + growth()).get(), Ordering::AcqRel);
+            shared.most.fetch_min((charged + growth()).get(), Ordering::AcqRel);
         }
     }
     Ok(())
@@ -158,6 +173,7 @@ mod tests {
         let (step, last) = (Bytes::mib(64) - STEP, Bytes::mib(64) - Bytes::kib(256));
         assert_eq!(text, format!("{0}-1{0}-1{0}-1{1}-1", step.get(), last.get()));
         assert_eq!(directory.peek(CONTROL), "0");
+        assert_eq!(taker.asked(), STEP * 3 + Bytes::kib(256));
         assert!(taker.take(STEP).unwrap(), "all of it was found");
     }
 
@@ -178,6 +194,7 @@ mod tests {
         until(|| !taker.is_at_work());
 
         assert_eq!(directory.peek(LIMIT), "-1", "and the rest is not asked for");
+        assert_eq!(taker.asked(), STEP, "nor counted");
         assert_eq!(directory.peek(CONTROL), "0");
         let error = taker.take(Bytes::mib(8)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
@@ -188,14 +205,14 @@ mod tests {
     fn nothing_is_taken_from_a_group_that_has_grown() {
         let (directory, group) = Directory::new();
         directory.charge(Bytes::gib(64));
-        let most = AtomicU64::new(Bytes::gib(1).get());
-        let error = step_by_step(&group, STEP, &most, &AtomicBool::new(false)).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-        assert_eq!(directory.peek(LIMIT), "");
-        let most = AtomicU64::new(u64::MAX);
-        let error = step_by_step(&group, STEP, &most, &AtomicBool::new(true)).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-        assert_eq!(directory.peek(LIMIT), "");
+        for (most, gives_up) in [(Bytes::gib(1).get(), false), (u64::MAX, true)] {
+            let shared = Shared { most: AtomicU64::new(most), ..Shared::default() };
+            let gives_up = AtomicBool::new(gives_up);
+            let error = step_by_step(&group, STEP, &shared, &gives_up).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            assert_eq!(directory.peek(LIMIT), "");
+            assert_eq!(shared.asked.into_inner(), 0);
+        }
     }
 
     #[test]

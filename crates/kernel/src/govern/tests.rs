@@ -15,6 +15,9 @@ struct Program {
     out: Vec<u64>,
     refaults: u64,
     swap: Bytes,
+    asked: Bytes,
+    /// How much of what is wanted the kernel is asked for before the rest is given up.
+    most: Bytes,
     gone: bool,
     /// How often what leaves was to stop.
     stopped: u64,
@@ -26,7 +29,17 @@ impl Program {
         // It does not get free again here.
         let swap = Bytes::gib(64 << 10);
         let parts = parts.to_vec();
-        Self { parts, now: Nanos::ZERO, out, refaults: 0, swap, gone: false, stopped: 0 }
+        Self {
+            parts,
+            now: Nanos::ZERO,
+            out,
+            refaults: 0,
+            swap,
+            asked: Bytes::ZERO,
+            most: swap,
+            gone: false,
+            stopped: 0,
+        }
     }
 
     fn resident(&self) -> u64 {
@@ -60,7 +73,9 @@ impl Governed for Program {
 
     /// The kernel's lists are perfect here: what is touched least leaves first.
     fn reclaim(&mut self, bytes: Bytes) -> io::Result<bool> {
+        let bytes = bytes.min(self.most);
         let mut pages = bytes.get() / 4096;
+        self.asked += bytes;
         self.swap -= bytes;
         let mut order: Vec<usize> = (0..self.parts.len()).collect();
         order.sort_by(|a, b| self.parts[*a].1.total_cmp(&self.parts[*b].1));
@@ -70,6 +85,10 @@ impl Governed for Program {
             pages -= take;
         }
         if pages > 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(true) }
+    }
+
+    fn asked(&self) -> Bytes {
+        self.asked
     }
 
     fn stop(&mut self) {
@@ -131,6 +150,16 @@ fn nothing_is_asked_for_without_swap() {
     program.swap = Bytes::ZERO;
     let governor = govern(program, 0.02, 100);
     assert_eq!(governor.done().asked, Bytes::ZERO);
+}
+
+/// A group that grows all the time has most of what is wanted given up.
+#[test]
+fn what_was_given_up_was_not_asked_for() {
+    let mut program = Program::new(&[(48 << 10, 0.0)]);
+    program.most = Bytes::kib(64);
+    // The first look says nothing of what may go.
+    let governor = govern(program, 0.02, 11);
+    assert_eq!(governor.done().asked, Bytes::kib(640));
 }
 
 /// What was asked for in a second that was well may still be under way in one that is not.

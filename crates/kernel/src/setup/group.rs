@@ -91,8 +91,17 @@ const UNLIMITED: &str = "-1";
 /// out: what is written there to have it not, and to have it.
 const CONTROL: &str = "memory.oom_control";
 const KILLER: (&str, &str) = ("1", "0");
-/// What bounds a group of version 2 and all below it. The first matters wherever a program is.
-const BOUNDS: &[&str] = &["memory.swap.max", "memory.max", "memory.high", "cpu.max"];
+/// What bounds the swap of a group and of all below it, which matters wherever a program is. Beyond the
+/// first nothing is swapped, and beyond the second the kernel holds up every thread that allocates. The
+/// third is that of version 1, for memory and swap together: where it is reached nothing is swapped, as
+/// that would not help.
+const SWAP_BOUNDS: &[&str] =
+    &["memory.swap.max", "memory.swap.high", "memory.memsw.limit_in_bytes"];
+/// What else bounds a group of version 2 and all below it.
+const BOUNDS: &[&str] = &["memory.max", "memory.high", "cpu.max"];
+/// From here on a limit of version 1 is none: it shows the most bytes that are whole pages, of up to
+/// 64 KiB.
+const NO_LIMIT: u64 = u64::MAX / 2 - 0xffff;
 /// How gladly anonymous memory of a group of version 1 is put out.
 const SWAPPINESS: &str = "memory.swappiness";
 
@@ -108,6 +117,11 @@ pub(crate) struct Setting {
 /// A limit of version 1 as it is written.
 fn limit_text(at: Option<Bytes>) -> String {
     at.map_or(UNLIMITED.to_owned(), |at| at.get().to_string())
+}
+
+/// Whether a limit of either version, as it is read, bounds anything.
+fn is_bound(limit: &str) -> bool {
+    limit != "max" && !limit.parse::<u64>().is_ok_and(|bytes| bytes >= NO_LIMIT)
 }
 
 /// For how long some thread waited, of a file of pressure stall information.
@@ -212,19 +226,19 @@ pub fn lack(root: &Root) -> Option<String> {
 
 /// A limit of this process that would not hold for a program in a group of its own, or a limit on swap
 /// that would; `None` if there is neither. Under version 1 such a group lies below the group of this
-/// process, under version 2 beside it or further up. Limits of version 1 on memory and swap together are not
-/// looked at.
+/// process, under version 2 beside it or further up.
 pub fn bounded(root: &Root) -> Option<String> {
     let here = Here::find(root).ok()?;
     let parent = here.parent().ok()?;
     let (mount, own) = &here.memory;
     own.ancestors().take_while(|group| group.starts_with(mount)).find_map(|group| {
         let is_left = group.starts_with(parent) && group != parent;
-        let files = if is_left { BOUNDS } else { &BOUNDS[..1] };
-        files.iter().map(|file| group.join(file)).find_map(|file| {
+        // What is above the program's group bounds it there as well.
+        let others: &[&str] = if is_left { BOUNDS } else { &[] };
+        SWAP_BOUNDS.iter().chain(others).map(|file| group.join(file)).find_map(|file| {
             let text = read(&file).ok()?;
             // `cpu.max` has a period behind its quota.
-            let bound = text.split_ascii_whitespace().next().filter(|word| *word != "max")?;
+            let bound = text.split_ascii_whitespace().next().filter(|word| is_bound(word))?;
             let why =
                 if is_left { "would not bound it in a group of its own" } else { "bounds swap" };
             Some(format!("{} ({bound}) {why}", file.display()))

@@ -665,7 +665,12 @@ fn first_page(label: &[u8]) -> Vec<u8> {
 
 /// A machine with 1 GiB of memory and these areas, of which zram7 has this label.
 fn with_swap(areas: &str, label: &[u8]) -> Machine {
-    let machine = Machine::new(2);
+    with_swap_and_groups(2, areas, label)
+}
+
+/// The same with groups of version 1 or 2.
+fn with_swap_and_groups(version: u32, areas: &str, label: &[u8]) -> Machine {
+    let machine = Machine::new(version);
     machine.put("/proc/meminfo", "MemTotal: 1048576 kB\n");
     machine.put("/proc/swaps", &format!("{SWAPS}{areas}"));
     fs::write(machine.path("/dev/zram7"), first_page(label)).unwrap();
@@ -754,12 +759,24 @@ fn what_bounds_this_process_has_to_bound_the_program_as_well() {
         ("/g/slice/us/memory.high", "1073741824\n", true),
         ("/g/slice/us/cpu.max", "50000 100000\n", true),
         ("/g/slice/us/memory.swap.max", "0\n", true),
+        ("/g/slice/us/memory.swap.high", "0\n", true),
         // A group of the run's own lies below this one.
         ("/g/slice/memory.max", "1073741824\n", false),
+        ("/g/slice/memory.high", "1073741824\n", false),
         ("/g/slice/cpu.max", "50000 100000\n", false),
+        ("/g/slice/memory.swap.max", "max\n", false),
         ("/g/slice/memory.swap.max", "0\n", true),
+        ("/g/slice/memory.swap.high", "max\n", false),
+        ("/g/slice/memory.swap.high", "1073741824\n", true),
+        // Under version 1 it always does. The number for no limit goes by the size of pages.
+        ("/g/memory/us/memory.limit_in_bytes", "1073741824\n", false),
+        ("/g/memory/us/memory.memsw.limit_in_bytes", "9223372036854771712\n", false),
+        ("/g/memory/us/memory.memsw.limit_in_bytes", "9223372036854710272\n", false),
+        ("/g/memory/us/memory.memsw.limit_in_bytes", "1073741824\n", true),
+        ("/g/memory/memory.memsw.limit_in_bytes", "1073741824\n", true),
     ] {
-        let machine = with_swap(zram, b"");
+        let version = if file.starts_with("/g/memory/") { 1 } else { 2 };
+        let machine = with_swap_and_groups(version, zram, b"");
         machine.put(file, text);
         let found = without_change(&machine, 16);
         assert_eq!(found.is_err(), bounds, "{file}: {found:?}");
