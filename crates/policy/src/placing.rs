@@ -77,12 +77,15 @@ struct Run {
     refused: bool,
     /// For how many more pages that holds.
     left: u32,
+    /// The step of all runs at which it was used last.
+    used: u64,
 }
 
 /// The runs, and what is mapped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placing {
     runs: [Option<Run>; RUNS],
+    steps: u64,
     mappings: BTreeMap<RegionId, Bytes>,
     mapped: Bytes,
 }
@@ -107,8 +110,12 @@ impl Placing {
         self.mapped
     }
 
-    fn place(&mut self, region: RegionId) -> &mut Option<Run> {
-        &mut self.runs[region.0 as usize % RUNS]
+    /// A mapping's run, used now; `None` if it is not followed.
+    fn run(&mut self, region: RegionId) -> Option<&mut Run> {
+        self.steps += 1;
+        let run = self.runs.iter_mut().flatten().find(|run| run.region == region)?;
+        run.used = self.steps;
+        Some(run)
     }
 
     /// Takes a page of a mapping to which a refusal applies, if one does: the memories are as full as
@@ -120,7 +127,7 @@ impl Placing {
         telemetry: &Telemetry,
         ample: f64,
     ) -> Option<TierId> {
-        let run = self.place(region).as_mut().filter(|run| run.region == region && run.refused)?;
+        let run = self.run(region).filter(|run| run.refused)?;
         let tier = run.choice.tier;
         let now = Choice::of(tier, size, telemetry, ample);
         if run.left == 0 || now != Some(run.choice) || !run.choice.is_free() {
@@ -132,20 +139,27 @@ impl Placing {
 
     /// Takes a page of a mapping; whether the economist's last answer holds for it.
     pub(crate) fn goes_on(&mut self, region: RegionId, choice: Choice) -> bool {
-        let run = self.place(region).as_mut();
-        let same = |run: &&mut Run| {
-            run.region == region && run.choice == choice && !run.refused && run.left > 0
-        };
-        if let Some(run) = run.filter(same) {
+        let same = |run: &&mut Run| run.choice == choice && !run.refused && run.left > 0;
+        if let Some(run) = self.run(region).filter(same) {
             run.left -= 1;
             return true;
         }
         false
     }
 
-    /// The economist has answered for a page and those that follow it.
+    /// The economist has answered for a page and those that follow it. The run that was used longest ago
+    /// gives way where there is no place.
     pub(crate) fn begin(&mut self, region: RegionId, choice: Choice, refused: bool) {
-        *self.place(region) = Some(Run { region, choice, refused, left: PAGES - 1 });
+        self.steps += 1;
+        let run = Run { region, choice, refused, left: PAGES - 1, used: self.steps };
+        let order = |place: &&mut Option<Run>| match place {
+            Some(own) if own.region == region => (0, 0),
+            None => (1, 0),
+            Some(other) => (2, other.used),
+        };
+        if let Some(place) = self.runs.iter_mut().min_by_key(order) {
+            *place = Some(run);
+        }
     }
 }
 
@@ -243,6 +257,33 @@ mod tests {
         assert_eq!(touch(&mut brain, (1, PAGES + 4), &full), (SLOW, true));
         let decision = brain.decisions().last().expect("just decided");
         assert_eq!(decision.verdict, Verdict::Forced, "there is no room elsewhere");
+    }
+
+    /// How mappings are numbered says nothing of how they are used.
+    #[test]
+    fn mappings_have_runs_whatever_their_numbers_and_the_one_used_longest_ago_gives_way() {
+        const RUNS: u32 = super::RUNS as u32;
+        let roomy = telemetry(HALF, HALF, true);
+        let number = |n| (n + 1) * RUNS;
+        // What is let pass, and what is refused.
+        for (mode, policy) in
+            [(Mode::Shadow, PolicyName::FirstTouch), (Mode::Enforce, PolicyName::Hscc)]
+        {
+            let mut brain = brain(mode, policy);
+            (0..=RUNS).for_each(|n| brain.alloc(&region(number(n))));
+            let mut asked = |n, page| touch(&mut brain, (number(n), page), &roomy).1;
+            for page in 0..3 {
+                for n in 0..RUNS {
+                    assert_eq!(asked(n, page), page == 0, "{mode:?}: {n}, {page}");
+                }
+            }
+            // The first was used again, so it is the second that gives way.
+            assert!(!asked(0, 3));
+            assert!(asked(RUNS, 0), "one more");
+            assert!(!asked(0, 4));
+            assert!((2..RUNS).all(|n| !asked(n, 3)), "{mode:?}");
+            assert!(asked(1, 3), "{mode:?}");
+        }
     }
 
     /// The policy puts new pages into the slowest memory, and the fast one is free: nothing is gained by

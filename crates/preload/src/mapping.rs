@@ -6,12 +6,14 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use libc::c_int;
 use terrace_live::huge::collapse::MADV_COLLAPSE;
+use terrace_live::space::proc_maps::{self, MayDo};
 use terrace_live::space::regions::{CHUNK, WINDOW, WINDOW_LEN, in_window};
 use terrace_live::space::reservations;
+use terrace_live::sys::limits::with_more_descriptors;
 use terrace_live::sys::spin::SpinLock;
 use terrace_live::sys::{self, PAGE};
 use terrace_live::workers::command::Command;
-use terrace_live::workers::threads;
+use terrace_live::workers::{idle_priority, threads};
 
 use crate::malloc::BLOCKS;
 use crate::sanitizers::hand_on;
@@ -75,7 +77,10 @@ fn place(half: &Half, len: usize, prot: c_int, flags: c_int) -> Option<usize> {
                 return None;
             }
             Err(libc::EEXIST) => {}
-            Err(_) => return None,
+            Err(_) => {
+                half.untake(at, len);
+                return None;
+            }
         }
     }
     None
@@ -103,6 +108,15 @@ impl Half {
         let end = self.start + WINDOW_LEN / 2;
         let after = |at: usize| at.checked_add(chunks * CHUNK).filter(|&next| next <= end);
         self.next.fetch_update(Relaxed, Relaxed, after).ok()
+    }
+
+    /// A place that was taken is not used after all. Mostly it is the last one: then the next one begins
+    /// there, however long it is.
+    fn untake(&self, at: usize, len: usize) {
+        let end = at + len.next_multiple_of(CHUNK);
+        if self.next.compare_exchange(end, at, Relaxed, Relaxed).is_err() {
+            gave_back(at, len);
+        }
     }
 }
 
@@ -137,22 +151,22 @@ pub(crate) enum Kind {
     Block,
 }
 
-/// Moves a mapping of the window to another place in it where it can have another length;
-/// `None`, and nothing has changed, if that fails.
+/// Moves a mapping of the window to another place in it where it can be longer; `None`, and nothing has
+/// changed, if that fails.
 pub(crate) fn move_block(start: usize, len: usize, new_len: usize, kind: Kind) -> Option<usize> {
     let half = match kind {
         Kind::Mapping => &MAPPINGS,
         Kind::Block => &LARGE_BLOCKS,
     };
-    let to = place(half, new_len, ACCESSIBLE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)?;
+    // Only reserved: memory that both places may have at once could be refused.
+    let to = place(half, new_len, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)?;
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: moves what the caller owns onto a fresh mapping of ours. Content in
     // other tiers follows: the kernel tells the pager of the move before the
     // call returns.
     let moved = unsafe { libc::syscall(libc::SYS_mremap, start, len, new_len, flags, to) };
     if moved == -1 {
-        // SAFETY: our own fresh mapping.
-        let _ = unsafe { sys::munmap(to, new_len) };
+        unreserve(half, to, new_len);
         return None;
     }
     forget(start, len.next_multiple_of(PAGE));
@@ -163,6 +177,29 @@ pub(crate) fn move_block(start: usize, len: usize, new_len: usize, kind: Kind) -
         Kind::Block => state::mapped(to, new_len),
     }
     Some(to)
+}
+
+/// Gives back a place that was reserved to move something to, which the kernel has refused. It may have
+/// unmapped the place before, and what lies in front of it may have grown into it since: that is another
+/// thread's memory, and stays. Where nobody may ask, the place stays reserved, which takes nothing but
+/// addresses.
+fn unreserve(half: &Half, start: usize, len: usize) {
+    // The program might be killed for the calls that this takes where it is under a filter.
+    if idle_priority::is_left_alone() {
+        return;
+    }
+    let mut is_reserved = false;
+    let is_told = with_more_descriptors(|| {
+        is_reserved = false;
+        proc_maps::for_each_mapping(|m| {
+            let whole = m.start <= start && start + len <= m.end;
+            is_reserved |= whole && m.anonymous && m.access == MayDo::Nothing;
+        })
+    });
+    // SAFETY: our own mapping, which nobody else knows of.
+    if is_told && (!is_reserved || unsafe { sys::munmap(start, len) }.is_ok()) {
+        half.untake(start, len);
+    }
 }
 
 /// A range is no longer mapped that was to be managed.

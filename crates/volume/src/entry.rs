@@ -119,8 +119,38 @@ impl fmt::Debug for Entry {
     }
 }
 
+/// Has the block copied that a sector's entry leads to, and once more if a write has replaced the
+/// entry meanwhile: so what was copied last is what one write has left. Blocks are those below
+/// `blocks`. If the entry leads to none of them, gives the entry.
+///
+/// What `load` gives after `copy` must not be older than what that has copied.
+#[inline]
+pub(crate) fn copy_block<E>(
+    blocks: u64,
+    load: impl Fn() -> Entry,
+    mut copy: impl FnMut(u64) -> Result<(), E>,
+) -> Result<Option<Entry>, E> {
+    let mut entry = load();
+    while let Some(Block(block)) = entry.block()
+        && block < blocks
+    {
+        copy(block)?;
+        // While the entry stays, its block is not given to another write. The sequence number
+        // tells an entry that came back from one that stayed.
+        let now = load();
+        if now == entry {
+            return Ok(None);
+        }
+        entry = now;
+    }
+    Ok(Some(entry))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::convert::Infallible;
+
     use super::*;
 
     #[test]
@@ -140,6 +170,35 @@ mod tests {
     fn a_sequence_number_that_wraps_does_not_reach_into_the_flags() {
         let full = Entry(USED | (SEQUENCE_MASK << SEQUENCE_SHIFT) | 7);
         assert_eq!(full.next(Content::In(Block(7))).0, USED | 7);
+    }
+
+    /// The blocks that are copied, of eight, where the entry is one after the other of these.
+    fn copied(entries: &[Entry]) -> (Vec<u64>, Result<Option<Entry>, Infallible>) {
+        let loads = Cell::new(0);
+        let load = || {
+            loads.set(loads.get() + 1);
+            entries[loads.get() - 1]
+        };
+        let mut blocks = Vec::new();
+        let left = copy_block(8, load, |block| {
+            blocks.push(block);
+            Ok(())
+        });
+        (blocks, left)
+    }
+
+    #[test]
+    fn a_block_is_copied_until_its_entry_stays_meanwhile() {
+        let entry = Entry::UNWRITTEN.next(Content::In(Block(3)));
+        let same_block = entry.next(Content::In(Block(3)));
+        let zero = entry.next(Content::Zero);
+        let beyond = entry.next(Content::In(Block(8)));
+        assert_eq!(copied(&[entry, entry]), (vec![3], Ok(None)));
+        assert_eq!(copied(&[entry, same_block, same_block]), (vec![3, 3], Ok(None)));
+        assert_eq!(copied(&[entry, zero]), (vec![3], Ok(Some(zero))));
+        assert_eq!(copied(&[beyond]), (vec![], Ok(Some(beyond))), "there is no such block");
+        let damaged = copy_block(8, || entry, |_| Err("it cannot be read"));
+        assert_eq!(damaged, Err("it cannot be read"));
     }
 
     /// Whoever reads it must find the block, to doubt all others that name it.

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use terrace_core::Bytes;
 
 use crate::check::{Damage, Superblocks, Usage, scan};
-use crate::entry::{Block, Content, Entry};
+use crate::entry::{Block, Content, Entry, copy_block};
 use crate::error::{Result, VolumeError};
 use crate::free::Free;
 use crate::group::Group;
@@ -358,20 +358,12 @@ impl<P: Pm> Volume<P> {
 
     #[inline]
     fn read_sector<const SIZE: usize>(&self, lba: u64, bytes: &mut [u8; SIZE]) -> Result {
-        let mut entry = self.entry(lba);
-        while let Some(Block(block)) = entry.block()
-            && block < self.superblock.blocks
-        {
-            self.pm.read(self.superblock.data + block * SIZE as u64, bytes)?;
-            // While the entry stays, its block is not given to another write. The sequence number
-            // tells an entry that came back from one that stayed.
-            let now = self.entry(lba);
-            if now == entry {
-                return Ok(());
-            }
-            entry = now;
+        let Superblock { blocks, data, .. } = self.superblock;
+        let copy = |block| self.pm.read(data + block * SIZE as u64, bytes);
+        match copy_block(blocks, || self.entry(lba), copy)? {
+            None => Ok(()),
+            Some(entry) => Self::read_nothing(lba, entry, bytes),
         }
-        Self::read_nothing(lba, entry, bytes)
     }
 
     /// Reads a sector that is in no block: zeros, unless something was lost.

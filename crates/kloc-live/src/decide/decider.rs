@@ -132,7 +132,14 @@ impl Imagined {
 
     /// A file that would have left at this time is used again, or is no more.
     fn forget(&mut self, context: ContextId, at: Nanos) {
-        self.bytes -= self.by_time.remove(&(at, context)).unwrap_or_default();
+        self.take(context, at);
+    }
+
+    /// What stands for a file that would have left at this time, if anything does still.
+    fn take(&mut self, context: ContextId, at: Nanos) -> Option<Departure> {
+        let bytes = self.by_time.remove(&(at, context))?;
+        self.bytes -= bytes;
+        Some(Departure { at, bytes })
     }
 
     /// What would have left so long ago has left by itself, or is in use.
@@ -350,7 +357,8 @@ impl Decider {
         }
     }
 
-    /// What a file's uses were stays known where it goes.
+    /// What a file's uses were stays known where it goes, and what stands for its pages goes with it:
+    /// it is looked for there when the file is used again, or is no more.
     fn change_memory(&mut self, id: ContextId, from: usize, to: usize) {
         if from == to {
             return;
@@ -358,8 +366,11 @@ impl Decider {
         let hits = self.memory(from).guard.hits(id);
         self.memory(from).guard.ended(id);
         self.memory(to).guard.take_over(id, hits);
-        if let Some(tracked) = self.contexts.get_mut(id) {
-            tracked.scope = to;
+        let Some(tracked) = self.contexts.get_mut(id) else { return };
+        tracked.scope = to;
+        let gone = tracked.gone;
+        if let Some(gone) = gone.and_then(|gone| self.memory(from).imagined.take(id, gone.at)) {
+            self.memory(to).imagined.add(id, gone);
         }
     }
 
@@ -1008,6 +1019,32 @@ mod tests {
         assert_eq!(imagined(&decider), 0);
         decider.relieve(1, &fill(0), Nanos(140) + Nanos::seconds(61));
         assert!(decider.memories[1].imagined.by_time.is_empty(), "that is long ago");
+    }
+
+    /// Somebody in another group opens it by a way that no hook sees, and closes it.
+    #[test]
+    fn what_would_have_left_goes_where_its_file_goes() {
+        let none = Bytes::ZERO;
+        for used_again in [Some(Kind::Opened), Some(Kind::Evicted), None] {
+            let mut decider = decider(false);
+            cycle(&mut decider, 1, 10, 0);
+            decider.relieve(0, &fill(990), Nanos(100));
+            let imagined = |decider: &Decider| {
+                [0, 1].map(|scope| {
+                    decider.memories.get(scope).map_or(none, |memory| memory.imagined.bytes)
+                })
+            };
+            assert_eq!(imagined(&decider), [page() * 50, none]);
+            decider.event(&event(Kind::Closed, 1, 110, 70), 1);
+            assert_eq!(imagined(&decider), [none, page() * 50]);
+            if let Some(kind) = used_again {
+                decider.event(&event(kind, 1, 120, 70), 1);
+                assert_eq!(imagined(&decider), [none, none], "it came back, or is no more");
+            } else {
+                decider.relieve(1, &fill(990), Nanos(120));
+                assert_eq!(imagined(&decider), [none, page() * 70], "instead of before");
+            }
+        }
     }
 
     /// What cannot ever be is not asked for again.

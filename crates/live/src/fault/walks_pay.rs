@@ -67,9 +67,10 @@ struct Tally {
     /// Of those that were timed: pages, and processor time, ns.
     timed: AtomicU64,
     timed_ns: AtomicU64,
-    /// Pages that were left out, of which it is known what came of it; and those that were asked for.
-    known: AtomicU64,
+    /// Pages that were left out, of which it is known what came of it: those that were asked for, and
+    /// those that were not. An outcome changes one of the two, so that nobody reads half of it.
     used: AtomicU64,
+    unused: AtomicU64,
     /// Whether the economist is against it.
     closed: AtomicBool,
 }
@@ -83,8 +84,8 @@ impl Default for Tally {
             windows: AtomicU64::new(0),
             timed: AtomicU64::new(0),
             timed_ns: AtomicU64::new(0),
-            known: AtomicU64::new(0),
             used: AtomicU64::new(0),
+            unused: AtomicU64::new(0),
             closed: AtomicBool::new(false),
         }
     }
@@ -102,6 +103,12 @@ struct LeftOut {
     name: AtomicU64,
     /// Since when, ns.
     since: AtomicU64,
+}
+
+impl LeftOut {
+    fn is_free(&self) -> bool {
+        self.name.load(Relaxed) == 0
+    }
 }
 
 /// What handlers count and obey.
@@ -132,23 +139,29 @@ impl WalksPay {
         if next >= before + u64::from(pages) {
             return (None, before == 0);
         }
-        let gap = if tally.known.load(Relaxed) < ENOUGH { GAP.0 } else { GAP.1 };
+        let known = tally.used.load(Relaxed) + tally.unused.load(Relaxed);
+        let gap = if known < ENOUGH { GAP.0 } else { GAP.1 };
         tally.next.store(next + gap, Relaxed);
+        // It would cost the program a fault, and nothing would be learnt.
+        if !self.places.iter().any(LeftOut::is_free) {
+            return (None, before == 0);
+        }
         (Some((next - before) as u32), before == 0)
     }
 
-    /// A page of a walk does not come, to see whether it is asked for.
+    /// A page of a walk does not come, to see whether it is asked for. Without a free place it is not
+    /// waited for, and counts as nothing. None that is waited for gives way to it: in a fast walk each
+    /// would, before [`WAITED`] is over, and only those would be known that were asked for.
     pub(crate) fn leave_out(&self, kind: Kind, region: u32, page: u32) {
         let now = sys::now();
-        let free = |place: &&LeftOut| place.name.load(Relaxed) == 0;
-        let since = |place: &&LeftOut| place.since.load(Relaxed);
-        // The one that is waited for longest gives way, and was not asked for so far.
-        let place = self.places.iter().find(free);
-        let Some(place) = place.or_else(|| self.places.iter().min_by_key(since)) else { return };
-        place.since.store(now, Relaxed);
-        match place.name.swap(name(kind, region, page), AcqRel) {
-            0 => _ = self.waiting.fetch_add(1, Relaxed),
-            old => self.judge(old, false),
+        let name = name(kind, region, page);
+        for place in self.places.iter().filter(|place| place.is_free()) {
+            place.since.store(now, Relaxed);
+            // Another handler may have taken it meanwhile.
+            if place.name.compare_exchange(0, name, AcqRel, Relaxed).is_ok() {
+                self.waiting.fetch_add(1, Relaxed);
+                return;
+            }
         }
     }
 
@@ -174,8 +187,8 @@ impl WalksPay {
     /// What came of a page that was left out is known.
     fn judge(&self, name: u64, used: bool) {
         let tally = self.tally(Kind::of((name >> 62) & 1 != 0));
-        tally.used.fetch_add(u64::from(used), Relaxed);
-        tally.known.fetch_add(1, Relaxed);
+        let outcomes = if used { &tally.used } else { &tally.unused };
+        outcomes.fetch_add(1, Relaxed);
     }
 
     /// What was waited for for long enough was not asked for.
@@ -223,14 +236,15 @@ struct Counts {
 impl Counts {
     fn of(tally: &Tally) -> Self {
         let of = |count: &AtomicU64| count.load(Relaxed);
+        let used = of(&tally.used);
         Self {
             asked: of(&tally.asked),
             came: of(&tally.came),
             windows: of(&tally.windows),
             timed: of(&tally.timed),
             timed_ns: of(&tally.timed_ns),
-            known: of(&tally.known),
-            used: of(&tally.used),
+            known: used + of(&tally.unused),
+            used,
         }
     }
 
@@ -443,14 +457,43 @@ mod tests {
         assert_eq!(pays.waiting.load(Relaxed), 0);
     }
 
+    /// If others gave way to it, what is asked for at once would be all that is ever known.
     #[test]
-    fn who_waits_longest_gives_way() {
+    fn a_page_that_no_place_is_free_for_is_not_left_out_and_says_nothing() {
         let pays = WalksPay::default();
         for page in 0..PLACES as u32 + 3 {
             pays.leave_out(Kind::Stored, REGION, page);
         }
-        assert_eq!(outcomes(&pays, Kind::Stored), (0, 3));
+        assert_eq!(outcomes(&pays, Kind::Stored), (0, 0), "nothing is known of any");
         assert_eq!(pays.waiting.load(Relaxed), PLACES as u64);
+        assert!(!pays.is_left_out(REGION, PLACES as u32), "it is not waited for");
+        let left_out = || (0..2 * GAP.1).find_map(|_| pays.ask(Kind::Stored, 1).0);
+        assert_eq!(left_out(), None);
+        assert!(pays.is_left_out(REGION, 0), "the first ones are still waited for");
+        assert_eq!(outcomes(&pays, Kind::Stored), (1, 1));
+        assert_eq!(left_out(), Some(0));
+        pays.expire(sys::now() + 2 * WAITED);
+        assert_eq!(outcomes(&pays, Kind::Stored), (1, PLACES as u64));
+        assert_eq!(pays.waiting.load(Relaxed), 0);
+    }
+
+    /// Handlers count while the manager reads.
+    #[test]
+    fn no_half_of_an_outcome_is_seen() {
+        let pays = WalksPay::default();
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..200_000 {
+                    pays.judge(name(Kind::Stored, REGION, 1), true);
+                }
+                ended.store(true, Release);
+            });
+            while !ended.load(Acquire) {
+                let (used, known) = outcomes(&pays, Kind::Stored);
+                assert_eq!(used, known, "all were asked for");
+            }
+        });
     }
 
     /// The whole round: asked at once, settled with what came, refused when it is for nothing, and let

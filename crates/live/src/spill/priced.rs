@@ -64,36 +64,66 @@ pub(crate) struct Times {
     pub(crate) write: Nanos,
 }
 
+/// What was added to a count. In a child whose file is its own they begin anew.
+fn added(now: u64, before: u64) -> u64 {
+    now.checked_sub(before).unwrap_or(now)
+}
+
+/// How long pages have been in the file, all together.
+#[derive(Debug)]
+struct Stay {
+    page_seconds: f64,
+    /// At the last look: when (ns) that was, the pages in the file, and those that had gone there.
+    seen: u64,
+    there: u64,
+    went: u64,
+}
+
+impl Stay {
+    /// So many pages are there, and so many have gone there since the start.
+    fn look(&mut self, now: u64, there: u64, went: u64) {
+        // What went and came back since the last look was there for half of the time, for all that is
+        // known.
+        let mean = (self.there + there).max(added(went, self.went)) as f64 / 2.0;
+        self.page_seconds += Nanos(now.saturating_sub(self.seen)).as_secs() * mean;
+        (self.seen, self.there, self.went) = (now, there, went);
+    }
+}
+
 /// Shows the economist what went. The manager's.
 #[derive(Debug)]
 pub(crate) struct Showing {
     shown: Counts,
     began: u64,
+    /// Pages that had come back then.
+    returned: u64,
+    stay: Stay,
     rest_until: u64,
 }
 
 impl Showing {
     /// What went so far was shown.
     pub(crate) fn new(pager: &Pager) -> Self {
-        Self { shown: pager.spill.to_file.now(), began: sys::now(), rest_until: 0 }
+        let (shown, began) = (pager.spill.to_file.now(), sys::now());
+        let stay = Stay { page_seconds: 0.0, seen: began, there: there(pager), went: shown.pages };
+        Self { shown, began, returned: pager.spill.returned(), stay, rest_until: 0 }
     }
 
     /// Shows what went since the last time, if anything did.
     pub(crate) fn look(&mut self, pager: &Pager) {
         let spill = &pager.spill;
         let now = sys::now();
+        let counts = spill.to_file.now();
+        self.stay.look(now, there(pager), counts.pages);
         if now < self.rest_until || !spill.is_open() || pager.freeze.is_on() {
             return;
         }
-        let counts = spill.to_file.now();
-        // In a child whose file is its own they begin anew.
-        let new = |now: u64, shown: u64| now.checked_sub(shown).unwrap_or(now);
-        let pages = new(counts.pages, self.shown.pages);
+        let pages = added(counts.pages, self.shown.pages);
         if pages == 0 {
             return;
         }
-        let bytes = Bytes(new(counts.bytes, self.shown.bytes));
-        let took = Nanos(new(counts.ns, self.shown.ns));
+        let bytes = Bytes(added(counts.bytes, self.shown.bytes));
+        let took = Nanos(added(counts.ns, self.shown.ns));
         self.shown = counts;
         self.rest_until = now + EVERY;
         let write = Nanos(counts.ns / counts.pages.max(1));
@@ -104,18 +134,24 @@ impl Showing {
         pager.decide.decider.lock().reclaimed(pager, action, heat, times, (load, took));
     }
 
-    /// How often a page of the file has come back.
+    /// How often a page of the file has come back, for the time that it was there: most may have come
+    /// back, and would count for the few that are left.
     fn heat(&self, pager: &Pager, now: u64) -> Heat {
-        let window = Nanos(now.saturating_sub(self.began).max(1));
-        let returned = pager.spill.returned();
-        let there = pager.stats().counters.spilled_pages.load(Relaxed).max(1);
+        let returned = pager.spill.returned().saturating_sub(self.returned);
+        let page_seconds = self.stay.page_seconds;
+        let rate = if page_seconds > 0.0 { returned as f64 / page_seconds } else { 0.0 };
         Heat {
-            loads: PerSecond::from_count(returned as f64 / there as f64, window),
+            loads: PerSecond(rate),
             samples: u32::try_from(returned).unwrap_or(u32::MAX),
-            window,
+            window: Nanos(now.saturating_sub(self.began).max(1)),
             ..Heat::default()
         }
     }
+}
+
+/// Pages in the file.
+fn there(pager: &Pager) -> u64 {
+    pager.stats().counters.spilled_pages.load(Relaxed)
 }
 
 #[cfg(test)]
@@ -165,5 +201,38 @@ mod tests {
         assert!(cost.abs_diff(pager.clock.cycles(Nanos::micros(399)).get()) < 100, "{cost}");
         look();
         assert_eq!(seen(), [1, 0, 1], "nothing is new");
+    }
+
+    /// How often a page comes back is a share of what was there, not of what is left of it.
+    #[test]
+    fn what_most_has_come_back_of_is_no_hotter_than_what_was_there() {
+        let pager = configured(8, |_| {});
+        let come_back = |pages| (0..pages).for_each(|_| pager.spill.count_page_read(Nanos(1)));
+        come_back(5);
+        let mut showing = Showing::new(pager);
+        let began = showing.began;
+        let mut look = |seconds, there| {
+            let now = began + Nanos::seconds(seconds).get();
+            showing.stay.look(now, there, pager.spill.to_file.now().pages);
+            showing.heat(pager, now)
+        };
+        assert_eq!(look(0, 1000).loads, PerSecond(0.0), "nothing came back, in no time");
+        assert_eq!(look(9, 1000).samples, 0, "what came back before is the parent's");
+        come_back(990);
+        let heat = look(10, 10);
+        assert_eq!((heat.samples, heat.window), (990, Nanos::seconds(10)));
+        // 1000 pages for 9 s, and 505 for one.
+        let rate = heat.loads.get();
+        assert!((rate - 990.0 / 9505.0).abs() < 1e-9, "{rate}");
+    }
+
+    #[test]
+    fn what_went_and_came_back_between_two_looks_was_there_for_half_of_the_time() {
+        let mut stay = Stay { page_seconds: 0.0, seen: 0, there: 0, went: 7 };
+        stay.look(Nanos::seconds(1).get(), 0, 107);
+        assert!((stay.page_seconds - 50.0).abs() < 1e-9, "{stay:?}");
+        // A file of a child's own, to which 3 pages went.
+        stay.look(Nanos::seconds(3).get(), 3, 3);
+        assert!((stay.page_seconds - 53.0).abs() < 1e-9, "{stay:?}");
     }
 }

@@ -1,11 +1,12 @@
 //! Where the entries and blocks of a mapped volume lie: all that a read of one sector needs.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::mapped::Mapping;
 use super::stores;
-use crate::entry::{Block, Entry};
+use crate::entry::{Entry, copy_block};
 use crate::superblock::Superblock;
 
 /// The entries and blocks of a volume in mapped memory.
@@ -72,11 +73,8 @@ impl View {
         if bytes.len() != self.sector || lba >= self.sectors {
             return false;
         }
-        let mut entry = self.entry(lba);
-        while let Some(Block(block)) = entry.block()
-            && block < self.blocks
-        {
-            // SAFETY: as many blocks as there are lie inside of the mapping.
+        let copy = |block: u64| {
+            // SAFETY: it is below `blocks`, and as many blocks lie inside of the mapping.
             let from = unsafe { self.data.add(block as usize * self.sector) };
             // SAFETY: a block is as long as `bytes`, whose length is a multiple of 256 and not 0.
             unsafe {
@@ -88,14 +86,8 @@ impl View {
             }
             // What is read after this is not older.
             fence(Ordering::Acquire);
-            // While the entry stays, its block is not given to another write. The sequence number
-            // tells an entry that came back from one that stayed.
-            let now = self.entry(lba);
-            if now == entry {
-                return true;
-            }
-            entry = now;
-        }
-        false
+            Ok::<_, Infallible>(())
+        };
+        matches!(copy_block(self.blocks, || self.entry(lba), copy), Ok(None))
     }
 }
