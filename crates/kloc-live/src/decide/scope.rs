@@ -36,6 +36,8 @@ struct Memory {
     limit: Option<Bytes>,
     /// As of the last look at it.
     fill: Option<Fill>,
+    /// Whether that had changed since the look before.
+    changes: bool,
     /// It cannot be short before.
     due: Nanos,
 }
@@ -436,7 +438,10 @@ impl Scopes {
             return None;
         }
         let marks = if matches!(memory.place, Place::Node(_)) { Marks::default() } else { marks };
-        memory.fill = memory.look(marks);
+        let fill = memory.look(marks);
+        let used = |fill: &Option<Fill>| fill.as_ref().map(|fill| fill.used);
+        memory.changes = used(&fill) != used(&memory.fill);
+        memory.fill = fill;
         memory.due = match &memory.fill {
             None => now + SELDOM,
             Some(fill) if fill.is_near() => now,
@@ -451,6 +456,21 @@ impl Scopes {
     /// How full a memory was when it was looked at last.
     pub fn fill(&self, scope: usize) -> Option<&Fill> {
         self.all.get(scope)?.as_ref()?.fill.as_ref()
+    }
+
+    /// How long may pass until memories that are nearly short are looked at again; nothing if none is.
+    /// Where one changes, that is as long as programs take to fill half of what it keeps free, within
+    /// these bounds; where none does, the longer one.
+    pub fn pause(&self, (least, most): (Nanos, Nanos)) -> Option<Nanos> {
+        let near = self.all.iter().flatten().filter_map(|memory| {
+            let fill = memory.fill.as_ref().filter(|fill| fill.is_near())?;
+            if !memory.changes {
+                return Some(most);
+            }
+            let free = fill.limit.saturating_sub(fill.high).as_f64();
+            Some(Nanos::from_f64(free / 2.0 / self.fastest * 1e9).max(least).min(most))
+        });
+        near.min()
     }
 
     /// Whether a memory is nearly short.
@@ -636,5 +656,29 @@ mod tests {
         assert!(used(&mut all, 1, Nanos::seconds(4)).is_some());
         assert_eq!(used(&mut all, 1, Nanos::seconds(4) + Nanos(1)), Some(8_589_930_000));
         assert!(all.are_near());
+    }
+
+    /// A small group is full before others would be looked at again.
+    #[test]
+    fn memories_that_are_nearly_short_are_looked_at_as_often_as_they_can_be_full() {
+        let root = tempfile::tempdir().unwrap();
+        let bounds = (Nanos::micros(200), Nanos::millis(2));
+        let small = group(root.path(), "small", "25165824\n");
+        let mut all = scopes(root.path());
+        all.look();
+        let mut look = |used: u64| {
+            fs::write(small.join("memory.current"), format!("{used}\n")).unwrap();
+            all.look_at(1, Nanos::seconds(5));
+            all.pause(bounds)
+        };
+        assert_eq!(look(1 << 20), None, "it is far from short");
+        // A tenth is kept free, and half of that may be filled by all processors.
+        let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let half = Nanos::from_f64(0.05 * 25_165_824.0 / (FASTEST * processors) * 1e9);
+        let expected = half.max(bounds.0).min(bounds.1).get();
+        let near = look(24_000_000).expect("it is near").get();
+        assert!(near.abs_diff(expected) <= 1, "{near} {expected}");
+        assert_eq!(look(24_000_000), Some(bounds.1), "nothing happens to it");
+        assert!(look(23_900_000).is_some_and(|pause| pause.get().abs_diff(expected) <= 1));
     }
 }

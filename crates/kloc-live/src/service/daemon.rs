@@ -63,10 +63,11 @@ pub enum RunError {
     Failed(String),
 }
 
-/// How long the loop sleeps where memory is not short, and where it is. The ring has room for
-/// 20 000 events.
-const PAUSE: Duration = Duration::from_millis(20);
-const SHORT_PAUSE: Duration = Duration::from_millis(2);
+/// How long the loop sleeps where memory is not short. The ring has room for 20 000 events.
+const PAUSE: Nanos = Nanos::millis(20);
+/// How long it sleeps at least and at most where memory is nearly short. A group of 24 MiB keeps 2.4 MiB
+/// free, which a program fills within 2 ms.
+const NEAR: (Nanos, Nanos) = (Nanos::micros(200), Nanos::millis(2));
 /// The daemon's priority (nice).
 const PRIORITY: i32 = -10;
 /// How often groups, transfers and figures are looked at.
@@ -201,7 +202,7 @@ impl Daemon {
                 .setup
                 .duration
                 .is_some_and(|duration| begun.elapsed() >= Duration::from_nanos(duration.get()));
-            let is_near = self.step();
+            self.step();
             if looked.elapsed() >= LOOK || is_over {
                 looked = Instant::now();
                 self.look();
@@ -210,7 +211,8 @@ impl Daemon {
             if is_over || stop() || self.worker.broken().is_some() {
                 break;
             }
-            std::thread::sleep(pause(is_near, self.behind || !self.lists.is_empty()));
+            let pause = pause(self.scopes.pause(NEAR), self.behind || !self.lists.is_empty());
+            std::thread::sleep(Duration::from_nanos(pause.get()));
         }
         // What was begun is waited for no longer than it takes; the last status tells of it.
         self.worker.end();
@@ -223,21 +225,19 @@ impl Daemon {
         }
     }
 
-    /// Takes events, relieves memories, answers questions. Says whether a memory is nearly short.
-    fn step(&mut self) -> bool {
+    /// Takes events, relieves memories, answers questions.
+    fn step(&mut self) {
         self.source.poll(self.scopes.are_near());
-        let mut is_near = false;
         self.behind = batches(Instant::now, || {
             let left = self.take_events();
             self.take_done();
-            is_near = self.relieve();
+            self.relieve();
             left
         });
         for asked in self.state.asked() {
             self.answer(asked);
         }
         self.go_on_with_lists();
-        is_near
     }
 
     /// Takes a batch of events; whether there may be more.
@@ -287,8 +287,8 @@ impl Daemon {
         }
     }
 
-    /// Relieves memories that can be short by now. Says whether one nearly is.
-    fn relieve(&mut self) -> bool {
+    /// Relieves memories that can be short by now.
+    fn relieve(&mut self) {
         for scope in 0..self.scopes.len() {
             let now = now();
             let is_machine = self.scopes.is_machine(scope);
@@ -303,7 +303,6 @@ impl Daemon {
                 self.ask(request, way);
             }
         }
-        self.scopes.are_near()
     }
 
     fn look(&mut self) {
@@ -613,14 +612,10 @@ impl Daemon {
     }
 }
 
-/// How long the loop sleeps; not at all where there is more to do already: the ring would be full
-/// meanwhile.
-fn pause(is_near: bool, has_more: bool) -> Duration {
-    match (has_more, is_near) {
-        (true, _) => Duration::ZERO,
-        (false, true) => SHORT_PAUSE,
-        (false, false) => PAUSE,
-    }
+/// How long the loop sleeps, or so long at most where memory is nearly short; not at all where there is
+/// more to do already: the ring would be full meanwhile.
+fn pause(near: Option<Nanos>, has_more: bool) -> Nanos {
+    if has_more { Nanos::ZERO } else { near.unwrap_or(PAUSE) }
 }
 
 /// Takes batches until one says that nothing is left, or for a turn: whether something is.
@@ -693,7 +688,7 @@ mod tests {
     /// The ring is full before a pause is over.
     #[test]
     fn there_is_no_pause_while_events_wait() {
-        assert_eq!([true, false].map(|near| pause(near, true)), [Duration::ZERO; 2]);
-        assert_eq!([true, false].map(|near| pause(near, false)), [SHORT_PAUSE, PAUSE]);
+        assert_eq!([Some(NEAR.1), None].map(|near| pause(near, true)), [Nanos::ZERO; 2]);
+        assert_eq!([Some(NEAR.1), None].map(|near| pause(near, false)), [NEAR.1, PAUSE]);
     }
 }
