@@ -96,3 +96,13 @@ fn each_program_of_tests_is_run_in_one_lane_and_its_failure_told() {
         }
     }
 }
+
+/// What `make unit` names is what the tests of the command line run.
+#[test]
+fn the_command_under_test_is_the_one_that_is_named() {
+    let named =
+        std::env::var_os("TERRACE_BIN").filter(|named| !named.is_empty()).map(PathBuf::from);
+    let built = snapbox::cmd::cargo_bin!("terrace");
+    let expected = named.as_deref().unwrap_or(built).canonicalize().unwrap();
+    assert_eq!(common::binary().canonicalize().unwrap(), expected);
+}
