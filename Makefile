@@ -66,9 +66,10 @@ demo: ## Run redis in a quarter of its memory and compare; installs what is miss
 .PHONY: test
 test: ## Every test, in its short form; installs what is missing.
 	@scripts/setup.sh test
-	@# Compilers have parts in which one processor works alone, downloads wait: all of that at once.
+	@# Compilers have parts in which one processor works alone, downloads wait: all of that at once. What
+	@# clippy refuses is not built for tests.
 	@# Two programs at once are done sooner; that their times are not to be compared then is no matter.
-	+@MAKE="$(MAKE)" scripts/phases.sh "lint & build & deny & fetch FOREIGN=short" unit hazards "sweep SWEEP_SECONDS=$(SWEEP_SECONDS_SHORT)" \
+	+@MAKE="$(MAKE)" scripts/phases.sh "lint built-tests & build & deny & fetch FOREIGN=short" unit hazards "sweep SWEEP_SECONDS=$(SWEEP_SECONDS_SHORT)" \
 	    "hazards-kernel OUTSIDE=short" "programs PROGRAM_JOBS=2" "programs-kernel-short" "soak SOAK_SECONDS=$(SOAK_SECONDS_SHORT)" "foreign FOREIGN=short" \
 	    "foreign-kernel FOREIGN=short ONLY=postgresql" \
 	    filesystems-short guest-short
@@ -131,11 +132,14 @@ fetch:
 deny: ## Licences and sources of every dependency.
 	scripts/deny.sh
 
-.PHONY: unit
-unit: build ## Unit, property and command-line tests of every crate.
-	@# Built first: a compiler may well say nothing for minutes. Neither examples, which clippy has
-	@# looked at, nor code in comments, of which there is none (a test looks).
+# Neither examples, which clippy has looked at, nor code in comments, of which there is none (a test looks).
+.PHONY: built-tests
+built-tests:
 	$(TESTS) --tests --no-run
+
+.PHONY: unit
+unit: build built-tests ## Unit, property and command-line tests of every crate.
+	@# Built before they are watched: a compiler may well say nothing for minutes.
 	TERRACE_BIN=$(abspath $(TERRACE)) $(WITH_UFFD) scripts/unit.sh $(TESTS) --tests --no-fail-fast
 
 .PHONY: miri

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Group, HOLDER, Swap, compile, refused, terrace};
+use common::{Group, HOLDER, Swap, binary, compile, refused, terrace};
 use terrace_shown::is_missing;
 
 /// A program to attach to.
@@ -249,7 +249,7 @@ fn cold_pages_of_a_control_group_leave_for_swap_newcomers_included() {
     let program = directory.path().join("holder");
     compile(HOLDER, &program, &["-O1"]);
     let first = Member::start(&program, &group.0);
-    let mut attach = Command::new(snapbox::cmd::cargo_bin!("terrace"))
+    let mut attach = Command::new(binary())
         .args(["attach", "--cgroup"])
         .arg(&group.0)
         .args(["--fast", "numa:0=8MiB", "--slow", "swap"])

@@ -9,12 +9,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command as Process, Output, Stdio};
 
-use common::{compile, has_program, is_supported, json, preload, refused, terrace};
+use common::{binary, compile, has_program, is_supported, json, preload, refused, terrace};
 use object::LittleEndian;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 use serde_json::Value;
-use snapbox::cmd::{Command, cargo_bin};
+use snapbox::cmd::Command;
 use terrace_sampler::ProcStat;
 
 const PAGE: usize = 4096;
@@ -153,7 +153,7 @@ fn kernel_dumps() -> bool {
 /// Runs a program in a directory until it has ended, with dumps allowed.
 fn run_in(directory: &Path, options: &[&str], program: &[&str]) -> Output {
     let program = program.join(" ");
-    Process::new(cargo_bin!("terrace"))
+    Process::new(binary())
         .env("TERRACE_PRELOAD", preload())
         .current_dir(directory)
         .args(["run", "--fast", "3MiB"])
@@ -199,7 +199,7 @@ struct Waiting {
 impl Waiting {
     fn start(directory: &Path, options: &[&str]) -> Self {
         compile(FILLER, &directory.join("filler"), &["-O2"]);
-        let mut child = Process::new(cargo_bin!("terrace"))
+        let mut child = Process::new(binary())
             .env("TERRACE_PRELOAD", preload())
             .current_dir(directory)
             .args(["run", "--engine=pager", "--quiet", "--fast", "3MiB"])
@@ -551,7 +551,7 @@ int main(int argc, char **argv) {
 fn what_is_no_dump_of_ours_is_refused_by_one_line() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    let program = fs::read(cargo_bin!("terrace")).unwrap();
+    let program = fs::read(binary()).unwrap();
     let mut other = program[..4096].to_vec();
     other[18] = 183;
     let mut small = program[..4096].to_vec();

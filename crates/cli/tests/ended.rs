@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
 use std::time::Duration;
 
-use common::{await_that, compile, is_supported, preload};
+use common::{await_that, binary, compile, is_supported, preload};
 use serde_json::Value;
-use snapbox::cmd::cargo_bin;
 
 /// Fills 12 MiB, forks children one after the other that each touch new pages here and there, says so,
 /// and waits for a file.
@@ -61,7 +60,7 @@ impl Bench {
     }
 
     fn start(&self, arguments: &[&str], script: &str) -> Child {
-        Process::new(cargo_bin!("terrace"))
+        Process::new(binary())
             .env("TERRACE_PRELOAD", preload())
             .env("XDG_RUNTIME_DIR", self.path("runtime"))
             .current_dir(self.directory.path())
@@ -108,7 +107,7 @@ fn what_ended_processes_had_is_not_counted_and_what_they_did_is() {
             of_processes.len() == KEPT + 1 && living.count() == 1
         }
     });
-    let now = Process::new(cargo_bin!("terrace"))
+    let now = Process::new(binary())
         .env("XDG_RUNTIME_DIR", bench.path("runtime"))
         .args(["--json", "top"])
         .output()
@@ -159,7 +158,7 @@ fn rings_of_ended_programs_are_written_down_and_removed() {
     fs::write(bench.path("go"), "").unwrap();
     assert!(run.wait().unwrap().success());
 
-    let replayed = Process::new(cargo_bin!("terrace"))
+    let replayed = Process::new(binary())
         .current_dir(bench.directory.path())
         .args(["--json", "replay", "recording", "--policy", "2q"])
         .output()

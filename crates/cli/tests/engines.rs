@@ -10,7 +10,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use common::{
-    await_that, compile, has_kernel_engine, is_root, is_supported, preload, refused, terrace,
+    await_that, binary, compile, has_kernel_engine, is_root, is_supported, preload, refused,
+    terrace,
 };
 use serde_json::Value;
 use terrace_kernel::setup::directory_of_records;
@@ -41,7 +42,7 @@ static BEGUN: Mutex<(BTreeSet<u32>, BTreeSet<u64>)> =
 
 /// The command under test, without the settings of whoever runs the tests.
 fn command(words: &[&str]) -> Process {
-    let mut command = Process::new(snapbox::cmd::cargo_bin!("terrace"));
+    let mut command = Process::new(binary());
     for setting in ["TERRACE_ROOT", "LD_PRELOAD", "TERRACE_PRELOAD"] {
         command.env_remove(setting);
     }
@@ -268,7 +269,7 @@ impl Lasting {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("lasts");
         compile(LASTS, &program, &["-O1", "-static"]);
-        let bin = Path::new(snapbox::cmd::cargo_bin!("terrace"));
+        let bin = binary();
         let mut command = Process::new(if words.is_empty() { &program } else { bin });
         if words.is_empty() {
             // Nothing slows it down: what it goes on with must fit.
@@ -409,7 +410,7 @@ fn a_budget_is_changed_and_shared() {
 fn a_broker_divides_its_budget_with_a_run_of_this_engine() {
     let directory = tempfile::tempdir().unwrap();
     let stderr = directory.path().join("stderr");
-    let mut broker = Process::new(snapbox::cmd::cargo_bin!("terrace"))
+    let mut broker = Process::new(binary())
         .args(["broker", "--fast", "48MiB"])
         .stdout(std::process::Stdio::null())
         .stderr(fs::File::create(&stderr).unwrap())
@@ -567,7 +568,7 @@ fn auto_is_the_pager_where_the_kernel_s_engine_cannot_be_set_up() {
             command.env_remove(setting);
         }
         command.args(["--mount", "/bin/sh", "-c", CANNOT_BE_SET_UP]);
-        command.arg(snapbox::cmd::cargo_bin!("terrace")).args(words);
+        command.arg(binary()).args(words);
         command.env("TERRACE_PRELOAD", preload()).current_dir(directory.path());
         command.stdin(Stdio::null()).output().unwrap()
     };

@@ -18,7 +18,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Swap, is_supported, preload};
+use common::{Swap, binary, is_supported, preload};
 use terrace_shown::is_missing;
 
 /// How long either script may take; less than a minute is usual.
@@ -124,7 +124,7 @@ fn works(blocks: Vec<Block>, swap: Option<&Swap>, has_kernel_engine: bool) {
     }
     // So that a page that is read wrongly does not count as one that works.
     assert!(commands > 15, "only {commands} commands were found");
-    let bin = snapbox::cmd::cargo_bin!("terrace").parent().unwrap();
+    let bin = binary().parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
 
     // What waits for something that does not come is ended, and told.
@@ -153,7 +153,7 @@ fn works(blocks: Vec<Block>, swap: Option<&Swap>, has_kernel_engine: bool) {
 
 /// Whether the doctor says that the kernel engine can be had, with a control group.
 fn has_kernel_engine() -> bool {
-    let bin = snapbox::cmd::cargo_bin!("terrace");
+    let bin = binary();
     let output = Command::new(bin).args(["doctor", "--json"]).output().unwrap();
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let engine = &document["kernel_engine"];

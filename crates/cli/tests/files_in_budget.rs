@@ -7,10 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{await_that, compile, has_kernel_engine, is_root, refused, terrace};
+use common::{await_that, binary, compile, has_kernel_engine, is_root, refused, terrace};
 use serde_json::Value;
-
-const TERRACE: &str = env!("CARGO_BIN_EXE_terrace");
 
 /// Has a file of 48 MiB and a heap of 112 MiB. Reads pages of the file at random until there is a file
 /// `heap` beside it, and then touches pages of the heap until there is a file `end`.
@@ -72,7 +70,7 @@ impl Drop for Run {
 
 /// Begins a run with this budget.
 fn start(directory: &Path, program: &Path, budget: [&str; 2]) -> Run {
-    let child = Command::new(TERRACE)
+    let child = Command::new(binary())
         .args(["run", "--json", "--files", "--report", "report"])
         .args(budget)
         .arg("--")
@@ -102,8 +100,10 @@ fn make_data(directory: &Path) {
 /// How the budget is divided, once there is a first report.
 fn division(run: &Child) -> Option<Value> {
     let pid = run.id().to_string();
-    let output =
-        Command::new(TERRACE).args(["why", "--division", "--json", "--of", &pid]).output().unwrap();
+    let output = Command::new(binary())
+        .args(["why", "--division", "--json", "--of", &pid])
+        .output()
+        .unwrap();
     output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
 }
 
@@ -139,7 +139,7 @@ fn a_budget_goes_to_the_files_and_back_as_the_program_needs_it() {
         last["files"].as_u64() >= Some(40 << 20) && last["to_files"][0].as_u64() > Some(0)
     });
     // What it decides on, it can explain.
-    let why = Command::new(TERRACE)
+    let why = Command::new(binary())
         .args(["why", "--division", "--of", &run_id(&files)])
         .output()
         .unwrap();
@@ -173,7 +173,7 @@ struct Broker(Child);
 impl Broker {
     fn start(directory: &Path, budget: &str) -> Self {
         let said = directory.join("broker");
-        let child = Command::new(TERRACE)
+        let child = Command::new(binary())
             .args(["broker", "--fast", budget])
             .stdout(Stdio::null())
             .stderr(fs::File::create(&said).unwrap())

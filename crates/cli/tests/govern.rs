@@ -1,11 +1,15 @@
 //! `terrace govern`: what it says, refuses and leaves behind.
 
+mod common;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Output};
 
+use common::binary;
+
 fn govern(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_terrace")).arg("govern").args(arguments).output().unwrap()
+    Command::new(binary()).arg("govern").args(arguments).output().unwrap()
 }
 
 /// The answer, unless this machine or user lacks something, which is named.

@@ -7,9 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command as Process, Output};
 
-use common::{compile, is_supported, preload};
+use common::{binary, compile, is_supported, preload};
 use serde_json::Value;
-use snapbox::cmd::cargo_bin;
 use terrace_shown::is_missing;
 
 /// Fills 96 of the 192 MiB that it maps, in pieces and with pauses, and checks them.
@@ -95,7 +94,7 @@ fn walk(directory: &Path, huge_pages: &str) -> Value {
 }
 
 fn run(directory: &Path, huge_pages: &str, economist: &str, program: &[&str]) -> (Output, Value) {
-    let output = Process::new(cargo_bin!("terrace"))
+    let output = Process::new(binary())
         .env("TERRACE_PRELOAD", preload())
         .current_dir(directory)
         .args(["--json", "run", "--engine=pager", "--fast", "128MiB", "--huge-pages", huge_pages])
@@ -115,7 +114,7 @@ fn why(directory: &Path, class: &str) -> String {
 }
 
 fn why_last(directory: &Path, class: &str, count: &str) -> String {
-    let output = Process::new(cargo_bin!("terrace"))
+    let output = Process::new(binary())
         .current_dir(directory)
         .args(["why", "decisions", "--class", class, "--last", count])
         .output()
@@ -225,7 +224,7 @@ fn a_profile_puts_huge_pages_where_they_pay_before_memory_is_touched() {
     let directory = directory.path();
     compile(WALK, &directory.join("walk"), &["-O1"]);
     fs::write(directory.join("walk.profile"), PROFILE).unwrap();
-    let output = Process::new(cargo_bin!("terrace"))
+    let output = Process::new(binary())
         .env("TERRACE_PRELOAD", preload())
         .current_dir(directory)
         .args(["--json", "run", "--engine=pager", "--fast", "256MiB", "--profile", "walk.profile"])
@@ -290,7 +289,7 @@ fn a_profile_fills_base_pages_where_a_huge_page_does_not_fit() {
         );
     }
     fs::write(directory.join("parts.profile"), profile).unwrap();
-    let output = Process::new(cargo_bin!("terrace"))
+    let output = Process::new(binary())
         .env("TERRACE_PRELOAD", preload())
         .current_dir(directory)
         .args(["--json", "run", "--engine=pager", "--fast", "64MiB", "--profile", "parts.profile"])
@@ -315,7 +314,7 @@ fn a_profile_that_cannot_be_used_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("bad"), PROFILE.replace("touched=512", "touched=x")).unwrap();
     let refused = |more: &[&str]| {
-        let output = Process::new(cargo_bin!("terrace"))
+        let output = Process::new(binary())
             .env("TERRACE_PRELOAD", preload())
             .current_dir(directory.path())
             .args(["run", "--fast", "16MiB"])

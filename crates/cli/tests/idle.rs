@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use common::{compile, is_supported, preload, terrace};
+use common::{binary, compile, is_supported, preload, terrace};
 use terrace_sampler::ProcStat;
 
 /// What is allowed, of one processor: what was promised. Measured: 0.1 %; a thread that
@@ -60,7 +60,7 @@ impl Run {
     fn start(fast: &str, program: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         compile(USER, &directory.path().join("user"), &["-O2"]);
-        let mut child = Command::new(snapbox::cmd::cargo_bin!("terrace"))
+        let mut child = Command::new(binary())
             .env("TERRACE_PRELOAD", preload())
             .current_dir(directory.path())
             .args([

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{HOLDER, Swap, ask, compile, refused, terrace};
+use common::{HOLDER, Swap, ask, binary, compile, refused, terrace};
 use serde_json::Value;
 use terrace_shown::is_missing;
 
@@ -45,7 +45,7 @@ impl Holder {
     /// Under `terrace run` with swap as the slower memory, and shown in every way.
     fn run() -> Self {
         Self::start(|program, directory| {
-            let mut command = Command::new(snapbox::cmd::cargo_bin!("terrace"));
+            let mut command = Command::new(binary());
             command.args(["run", "--quiet", "--fast", "8MiB", "--slow", "swap", "--json"]);
             command.args(["--limit", "300MiB/s", "--sampling-cap", "2%"]);
             command.args(shown(directory)).arg("--").arg(program);
@@ -257,7 +257,7 @@ fn an_attachment_is_found_by_the_program_that_it_is_about() {
         return;
     };
     let mut program = Holder::start(|program, _| Command::new(program));
-    let mut attach = Command::new(snapbox::cmd::cargo_bin!("terrace"))
+    let mut attach = Command::new(binary())
         .args(["attach", "--quiet", "--json", "--fast", "numa:0=8MiB", "--slow", "swap"])
         .args(["--pid", &program.child.id().to_string()])
         .args(shown(program.directory.path()))

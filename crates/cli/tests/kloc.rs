@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::kloc::{Daemon, Disk, Group, TERRACE, cached, place};
-use common::{await_that, is_root, json, refused, terrace};
+use common::kloc::{Daemon, Disk, Group, cached, place};
+use common::{await_that, binary, binary_text, is_root, json, refused, terrace};
 
 /// Files that are written, read once and forgotten, as a backup leaves them: each 4 MiB.
 const STREAM: &str = "for i in $(seq 24); do head -c 4194304 /dev/urandom >stream$i; \
@@ -126,7 +126,7 @@ fn hooks_that_are_named_are_those_that_are_used() {
     for set in ["trampolines", "tracepoints", "fanotify", "polled"] {
         let directory = place();
         let state = directory.path().join("state");
-        let output = Command::new(TERRACE)
+        let output = Command::new(binary())
             .args(["kloc", "run", "--json", "--for", "100ms", "--hooks", set, "--state"])
             .arg(&state)
             .output()
@@ -384,7 +384,7 @@ fn without_rights_the_missing_ones_are_named() {
     let directory = place();
     let state = directory.path().join("state");
     let output = Command::new(setpriv)
-        .args(["--bounding-set=-all", "--inh-caps=-all", TERRACE, "kloc", "run", "--state"])
+        .args(["--bounding-set=-all", "--inh-caps=-all", binary_text(), "kloc", "run", "--state"])
         .arg(&state)
         .output()
         .unwrap();
@@ -534,7 +534,7 @@ fn the_example_of_the_page_works() {
             script.push_str(begun);
         }
     }
-    let script = script.replace("terrace kloc", &format!("{TERRACE} kloc"));
+    let script = script.replace("terrace kloc", &format!("{} kloc", binary_text()));
     // The default directory may be a real daemon's: another one is named behind each question.
     let verbs = ["run", "top", "list", "why", "report"];
     let script = verbs.iter().fold(script, |script, verb| {

@@ -399,7 +399,7 @@ fn a_daemon_may_be_killed_at_any_moment() {
     let begun = Instant::now();
     let mut kills = 0;
     while begun.elapsed() < Duration::from_secs(7) {
-        let mut child = Command::new(common::kloc::TERRACE)
+        let mut child = Command::new(common::binary())
             .args(["kloc", "run", "--state"])
             .arg(&state)
             .args(arguments(&group))

@@ -1,10 +1,13 @@
 //! The Kubernetes manifest is one by the published schema, asks for no more rights than it says, and
 //! its command line is one of `terrace`.
 
+mod common;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use common::binary;
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -191,7 +194,7 @@ fn the_command_line_is_one_of_terrace() {
         "--cgroup=kubepods.slice" => "--cgroup=no-such-group.slice",
         argument => argument,
     });
-    let output = Command::new(env!("CARGO_BIN_EXE_terrace")).args(arguments).output().unwrap();
+    let output = Command::new(binary()).args(arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("`no-such-group.slice` is no control group"), "{said}");

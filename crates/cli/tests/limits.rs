@@ -6,8 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{compile, is_supported, preload};
-use snapbox::cmd::cargo_bin;
+use common::{binary, compile, is_supported, preload};
 
 /// 24 MiB, three times; says `ok` if it reads what it has written.
 const FILL: &str = r#"
@@ -109,7 +108,7 @@ fn fill() -> Option<(tempfile::TempDir, PathBuf)> {
 
 /// `terrace` in a shell that has limited it so.
 fn terrace(limit: &str, arguments: &str) -> Output {
-    let terrace = cargo_bin!("terrace").display();
+    let terrace = binary().display();
     let script = format!("ulimit {limit} && exec timeout 60 {terrace} {arguments}");
     let command = &mut Command::new("sh");
     command.args(["-c", &script]).env("TERRACE_PRELOAD", preload()).output().unwrap()

@@ -9,9 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use common::{is_supported, preload, recorder};
-
-const TERRACE: &str = env!("CARGO_BIN_EXE_terrace");
+use common::{binary, binary_text, is_supported, preload, recorder};
 
 struct Bench(tempfile::TempDir);
 
@@ -29,7 +27,7 @@ impl Bench {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(TERRACE);
+        let mut command = Command::new(binary());
         command.args(arguments).current_dir(self.0.path()).stdin(Stdio::null());
         command.env("TERRACE_PRELOAD", preload()).env("TERRACE_RECORDER", recorder());
         command
@@ -211,7 +209,7 @@ fn who_cannot_be_attached_to_is_said_alone() {
     }
     // `exec` gives the command the number of the shell.
     let output = Command::new("/bin/sh")
-        .args(["-c", "exec \"$0\" attach --pid $$ --fast numa:0 --slow swap", TERRACE])
+        .args(["-c", "exec \"$0\" attach --pid $$ --fast numa:0 --slow swap", binary_text()])
         .output()
         .unwrap();
     let message = String::from_utf8(output.stderr).unwrap();
@@ -220,13 +218,13 @@ fn who_cannot_be_attached_to_is_said_alone() {
     if common::is_root() && common::has_program("/usr/bin/setpriv") {
         let mut other = Command::new("/usr/bin/setpriv");
         other
-            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", TERRACE])
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", binary_text()])
             .args(attach("1"));
         other.current_dir("/").stdin(Stdio::null());
         let output = other.output().unwrap();
         let message = String::from_utf8(output.stderr).unwrap();
         if message.contains("Permission denied") && !message.contains("terrace: ") {
-            eprintln!("SKIPPED: another user cannot run {TERRACE}");
+            eprintln!("SKIPPED: another user cannot run {}", binary_text());
             return;
         }
         assert_eq!((output.status.code(), output.stdout.len()), (Some(3), 0), "{message}");

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{ask, compile, has_program, is_supported, preload, run};
+use common::{ask, binary, compile, has_program, is_supported, preload, run};
 use terrace_core::Xorshift;
 use terrace_shown::is_missing;
 
@@ -72,7 +72,7 @@ impl Run {
         compile(BUSY, &busy, &[&["-O1", "-pthread"], flags].concat());
         let runtime = directory.path().join("runtime");
         fs::create_dir(&runtime).unwrap();
-        let mut child = Command::new(snapbox::cmd::cargo_bin!("terrace"))
+        let mut child = Command::new(binary())
             .args(["run", "--engine=pager", "--quiet", "--fast", "16MiB"])
             .args(options)
             .arg("--")
@@ -242,7 +242,7 @@ fn metrics_of_all_runs_are_served_on_the_loopback_address() {
         return;
     }
     let mut run = Run::start(&[]);
-    let mut server = Command::new(snapbox::cmd::cargo_bin!("terrace"))
+    let mut server = Command::new(binary())
         .args(["metrics", &run.pid(), "--listen", "0"])
         .env("XDG_RUNTIME_DIR", &run.runtime)
         .stderr(Stdio::piped())
@@ -387,7 +387,7 @@ fn top_on_a_terminal_draws_and_quits_with_q_and_leaves_the_terminal_as_it_was() 
     let run = Run::start(&[]);
     let command = format!(
         "stty rows 40 cols 110; {} top busy --interval 100ms; echo status $?; stty -a",
-        snapbox::cmd::cargo_bin!("terrace").display()
+        binary().display()
     );
     let mut terminal = Command::new("script")
         .args(["--quiet", "--return", "--command", &command, "/dev/null"])

@@ -14,9 +14,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{HOLDER, compile, is_supported, preload, recorder, terrace};
-
-const TERRACE: &str = env!("CARGO_BIN_EXE_terrace");
+use common::{HOLDER, binary, binary_text, compile, is_supported, preload, recorder, terrace};
 
 /// What an option does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -1725,7 +1723,7 @@ impl Bench {
     }
 
     fn command(&self, words: &[String]) -> Command {
-        let mut command = Command::new(TERRACE);
+        let mut command = Command::new(binary());
         command.args(words).current_dir(self.directory.path()).stdin(Stdio::null());
         command.env("TERRACE_PRELOAD", preload()).env("TERRACE_RECORDER", recorder());
         command.env("XDG_RUNTIME_DIR", self.directory.path()).env_remove("TERRACE_ROOT");
@@ -2086,7 +2084,7 @@ fn options_without_effect_on_an_unmanaged_program_are_refused() {
     let bench = Bench::new();
     let run = |option: &[&str]| {
         let mut command = Command::new("/usr/bin/setpriv");
-        command.args(["--bounding-set=-sys_ptrace", TERRACE, "run", "--best-effort"]);
+        command.args(["--bounding-set=-sys_ptrace", binary_text(), "run", "--best-effort"]);
         command.args(["--fast=16MiB"]).args(option).args(["--", "sh", "-c", "exit 7"]);
         command.current_dir(bench.directory.path()).stdin(Stdio::null());
         Answer::of(&command.output().unwrap())

@@ -10,10 +10,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{await_that, preload, recorder};
+use common::{await_that, binary_text, preload, recorder};
 use rustix::process::{Pid, Signal, kill_process};
-
-const TERRACE: &str = env!("CARGO_BIN_EXE_terrace");
 
 /// A directory with files that are worth something.
 struct Bench(tempfile::TempDir);
@@ -47,7 +45,7 @@ impl Bench {
 
     /// A command in the directory.
     fn command(&self, arguments: &[&str]) -> Command {
-        self.command_of(TERRACE, arguments)
+        self.command_of(binary_text(), arguments)
     }
 
     /// A command that may start Terrace.
@@ -395,7 +393,7 @@ fn ends_by(signal: Signal, whole: bool) {
     // A script's background job, which this test may be, starts with SIGINT ignored; so would
     // the program, rightly.
     let mut child = bench
-        .command_of("env", &[&["--default-signal", TERRACE][..], &record].concat())
+        .command_of("env", &[&["--default-signal", binary_text()][..], &record].concat())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -475,7 +473,7 @@ fn a_program_s_status_is_its_own_whatever_cannot_be_written() {
         done
         ls small";
     let mut command = Command::new("unshare");
-    command.args(["--mount", "/bin/sh", "-c", script, TERRACE]).current_dir(bench.0.path());
+    command.args(["--mount", "/bin/sh", "-c", script, binary_text()]).current_dir(bench.0.path());
     let output = command.env("TERRACE_PRELOAD", preload()).stdin(Stdio::null()).output().unwrap();
     if output.status.code() == Some(99) || !common::is_root() {
         eprintln!("SKIPPED: no small file system");

@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
 use std::time::Duration;
 
-use common::{await_that, compile, is_supported, preload};
+use common::{await_that, binary, compile, is_supported, preload};
 use serde_json::Value;
-use snapbox::cmd::cargo_bin;
 
 /// Has 48 MiB of the kind that it is told, says so, and goes on for a moment, or until its input
 /// ends.
@@ -159,7 +158,7 @@ impl Bench {
 
     fn run(&self, fast: &str, kind: &str, arguments: &[&str]) -> (Process, PathBuf) {
         let report = self.path().join(format!("{kind}-{fast}.json"));
-        let mut run = Process::new(cargo_bin!("terrace"));
+        let mut run = Process::new(binary());
         run.env("TERRACE_PRELOAD", preload())
             .env("XDG_RUNTIME_DIR", self.path().join("runtime"))
             .current_dir(self.path())
@@ -173,7 +172,7 @@ impl Bench {
     }
 
     fn other(&self, arguments: &[&str]) -> String {
-        let output = Process::new(cargo_bin!("terrace"))
+        let output = Process::new(binary())
             .env("XDG_RUNTIME_DIR", self.path().join("runtime"))
             .args(arguments)
             .output()

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{await_that, json, page, shell, shown_works, terrace};
+use common::{await_that, binary, json, page, shell, shown_works, terrace};
 
 fn machine(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/provision").join(name)
@@ -466,7 +466,7 @@ fn one_daemon_runs_at_a_time_and_its_figures_are_its_owner_s() {
 
     let directory = tempfile::tempdir().unwrap();
     let (state, socket) = (directory.path().join("state"), directory.path().join("metrics"));
-    let mut first = std::process::Command::new(env!("CARGO_BIN_EXE_terrace"))
+    let mut first = std::process::Command::new(binary())
         .args(["provision", "run", "--dry-run", "--for", "60s", "--root"])
         .arg(machine("01-slow-node"))
         .arg("--state")
@@ -572,7 +572,7 @@ fn a_second_daemon_with_a_directory_of_its_own_is_refused() {
     let root = with_nothing_to_do(directory.path());
     let state = |name: &str| directory.path().join(name);
     let run = |name: &str| {
-        let mut run = std::process::Command::new(env!("CARGO_BIN_EXE_terrace"));
+        let mut run = std::process::Command::new(binary());
         run.args(["provision", "run", "--root"]).arg(&root).arg("--state").arg(state(name));
         run
     };
@@ -607,7 +607,7 @@ fn events_that_cannot_be_printed_are_a_failure_and_the_journal_has_them() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let ran = std::process::Command::new(env!("CARGO_BIN_EXE_terrace"))
+    let ran = std::process::Command::new(binary())
         .args(["provision", "run", "--json", "--dry-run", "--for", "100ms", "--root"])
         .arg(machine("01-slow-node"))
         .arg("--state")
@@ -746,7 +746,7 @@ fn every_command_of_the_page_works() {
         match verb {
             Some("run") if !shown.contains("--dry-run") => {
                 let words = command.split(' ').skip(1);
-                let mut run = std::process::Command::new(env!("CARGO_BIN_EXE_terrace"));
+                let mut run = std::process::Command::new(binary());
                 run.args(words).args(["--for", "120s", "--state"]).arg(&state);
                 run.env("TERRACE_ROOT", &root).stderr(std::process::Stdio::null());
                 daemon = Some(run.spawn().unwrap());

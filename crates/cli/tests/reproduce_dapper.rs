@@ -6,7 +6,7 @@ use std::fs;
 
 mod common;
 
-use common::terrace;
+use common::{binary, terrace};
 
 #[test]
 fn a_recording_stands_for_one_program_of_the_suite_or_is_refused() {
@@ -60,7 +60,7 @@ fn nothing_stays_when_it_is_told_to_end() {
     use std::time::{Duration, Instant};
 
     let directory = tempfile::tempdir().unwrap();
-    let mut running = std::process::Command::new(env!("CARGO_BIN_EXE_terrace"))
+    let mut running = std::process::Command::new(binary())
         .args(["reproduce", "dapper", "--only=volume", "--size=16MiB", "--directory"])
         .arg(directory.path())
         .stdout(std::process::Stdio::null())

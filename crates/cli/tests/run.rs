@@ -10,7 +10,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{compile, has_program, is_root, is_supported, preload, run, run_words, terrace};
+use common::{
+    binary, binary_text, compile, has_program, is_root, is_supported, preload, run, run_words,
+    terrace,
+};
 use terrace_shown::is_missing;
 
 /// `terrace run` of a shell script, as a process that can be signalled. The
@@ -20,7 +23,7 @@ fn start(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
     // cannot trap what was ignored when it began.
     let mut child = Command::new("env")
         .args(["--default-signal", "--"])
-        .arg(snapbox::cmd::cargo_bin!("terrace"))
+        .arg(binary())
         .args(run_words(&[]))
         .args(["sh", "-c", script])
         .env("TERRACE_PRELOAD", preload())
@@ -95,7 +98,7 @@ fn a_program_finds_the_environment_that_it_would_have_entry_by_entry() {
         let entries = output.stdout.split(|&byte| byte == 0).map(<[u8]>::to_vec);
         entries.collect::<Vec<_>>()
     };
-    let terrace = snapbox::cmd::cargo_bin!("terrace").to_str().unwrap();
+    let terrace = binary_text();
     let plain = entries(&[]);
     assert_eq!(plain.len(), 14, "{plain:?}");
 
@@ -189,7 +192,7 @@ fn an_interrupt_typed_at_the_terminal_reaches_the_program_once() {
     // `exec`: a shell that stays would be interrupted too, and end with 130.
     let command = format!(
         "exec {} run --best-effort --quiet --fast 16MiB -- {}",
-        snapbox::cmd::cargo_bin!("terrace").display(),
+        binary().display(),
         counter.display()
     );
     let mut terminal = Command::new("script")
@@ -220,7 +223,7 @@ fn a_signal_that_was_ignored_before_us_is_ignored_in_the_program() {
     let script = format!(
         "trap '' HUP; exec {} run --best-effort --quiet --fast 16MiB -- \
          sh -c 'kill -HUP $$; echo alive'",
-        snapbox::cmd::cargo_bin!("terrace").display()
+        binary().display()
     );
     let output = Command::new("sh")
         .args(["-c", &script])
@@ -247,7 +250,7 @@ fn the_program_ignores_and_blocks_the_signals_that_it_would_without_us() {
             .unwrap();
         (String::from_utf8(output.stdout).unwrap(), output.status.code())
     };
-    let terrace = snapbox::cmd::cargo_bin!("terrace").to_str().unwrap();
+    let terrace = binary_text();
 
     let with_us = shown(&[&[terrace][..], &run_words(&["--quiet"])].concat());
 
@@ -291,7 +294,7 @@ fn a_signal_that_was_ignored_or_blocked_before_us_reaches_a_program_that_takes_i
         for name in names.into_iter().chain(["IO", "RTMIN", "RTMIN+3", "RTMIN+30"]) {
             let mut child = Command::new("env")
                 .arg(format!("{before}={name}"))
-                .arg(snapbox::cmd::cargo_bin!("terrace"))
+                .arg(binary())
                 .args(run_words(&["--quiet"]))
                 .arg(&program)
                 .env("TERRACE_PRELOAD", preload())
@@ -327,7 +330,7 @@ fn a_program_that_signals_its_group_gets_its_signal_once() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("signals_its_group");
     compile(SIGNALS_ITS_GROUP, &program, &["-O1"]);
-    let mut command = Command::new(snapbox::cmd::cargo_bin!("terrace"));
+    let mut command = Command::new(binary());
     command.args(run_words(&["--quiet"])).arg(&program);
     // In a group of its own, and not in this test's.
     command.env("TERRACE_PRELOAD", preload()).process_group(0);
@@ -410,7 +413,7 @@ fn where_userfaultfd_is_refused_it_says_so_or_runs_unmanaged() {
     // Copies, because the build directory may be closed to others.
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    for file in [snapbox::cmd::cargo_bin!("terrace"), preload()] {
+    for file in [binary(), preload()] {
         fs::copy(file, dir.path().join(file.file_name().unwrap())).unwrap();
     }
     let as_nobody = |arguments: &[&str]| {
@@ -642,10 +645,9 @@ fn an_ordinary_user_with_one_capability_is_managed() {
     }
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    for (from, name) in [
-        (snapbox::cmd::cargo_bin!("terrace").to_owned(), "terrace"),
-        (preload().into(), "libterrace_preload.so"),
-    ] {
+    for (from, name) in
+        [(binary().to_owned(), "terrace"), (preload().into(), "libterrace_preload.so")]
+    {
         fs::copy(from, path(name)).unwrap();
     }
     compile(FILLS, &path("program"), &["-O0"]);

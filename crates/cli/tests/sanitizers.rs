@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{compile, preload, run_words};
+use common::{binary_text, compile, preload, run_words};
 use terrace_shown::is_missing;
 
 /// Large blocks and a thread, which a sanitizer and we both want to know of. With an argument it
@@ -98,7 +98,7 @@ fn outcome(command: &[&str], options: Option<&str>) -> (Option<i32>, String, Str
 #[test]
 fn what_a_sanitizer_checks_starts_and_its_faults_are_found() {
     let directory = tempfile::tempdir().unwrap();
-    let terrace = snapbox::cmd::cargo_bin!("terrace").to_str().unwrap();
+    let terrace = binary_text();
     let run = [&[terrace][..], &run_words(&["--quiet"])].concat();
     let kinds: [&[&str]; 4] = [
         &["-fsanitize=address"],

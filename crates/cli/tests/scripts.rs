@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -95,4 +96,31 @@ fn each_program_of_tests_is_run_in_one_lane_and_its_failure_told() {
             assert_eq!(output.status.code(), Some(code), "{directory} {lane}: {output:?}");
         }
     }
+}
+
+/// One lane has that test, the other has the rest of its program, and there is a test of that name.
+#[test]
+fn the_longest_test_of_options_is_in_the_lane_that_computes() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("options-0123456789abcdef");
+    symlink("/bin/echo", &program).unwrap();
+    let told = |lane: &str| {
+        let mut command = Command::new(root().join("scripts/unit.sh"));
+        command.args(["--lane", lane]).arg(&program).current_dir(root().join("crates/cli"));
+        stdout(&command.output().unwrap()).trim().to_owned()
+    };
+    let name = told("computes");
+    assert_eq!(told("waits"), format!("--skip {name}"));
+    let tests = include_str!("options.rs");
+    assert!(tests.contains(&format!("#[test]\nfn {name}() {{")), "{name}");
+}
+
+/// What `make unit` names is what the tests of the command line run.
+#[test]
+fn the_command_under_test_is_the_one_that_is_named() {
+    let named =
+        std::env::var_os("TERRACE_BIN").filter(|named| !named.is_empty()).map(PathBuf::from);
+    let built = snapbox::cmd::cargo_bin!("terrace");
+    let expected = named.as_deref().unwrap_or(built).canonicalize().unwrap();
+    assert_eq!(common::binary().canonicalize().unwrap(), expected);
 }

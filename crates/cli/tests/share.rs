@@ -9,10 +9,10 @@ use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{
-    Group, await_that, compile, has_program, is_root, is_supported, preload, refused, terrace,
+    Group, await_that, binary, compile, has_program, is_root, is_supported, preload, refused,
+    terrace,
 };
 use serde_json::Value;
-use snapbox::cmd::cargo_bin;
 use terrace_shown::is_missing;
 
 /// Fills so many MiB, and checks pages at random for so many milliseconds.
@@ -121,7 +121,7 @@ impl Bench {
 
     /// `terrace run` with these arguments on a shell script that calls `user`.
     fn start(&self, arguments: &[&str], report: &str, script: &str) -> Child {
-        Process::new(cargo_bin!("terrace"))
+        Process::new(binary())
             .env("TERRACE_PRELOAD", preload())
             .current_dir(self.directory.path())
             .args(["--json", "run", "--engine=pager", "--report", report])
@@ -303,7 +303,7 @@ fn programs_that_join_a_broker_share_what_it_has() {
         return;
     }
     let bench = Bench::new();
-    let mut broker = Process::new(cargo_bin!("terrace"))
+    let mut broker = Process::new(binary())
         .args(["broker", "--fast", "16MiB"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -411,8 +411,8 @@ fn nobody_but_the_owner_and_root_talks_to_a_broker() {
     open(&runtime, 0o755);
     compile(ASK, &ask, &["-O1"]);
     // A copy, because the build directory may be closed to others.
-    fs::copy(cargo_bin!("terrace"), bench.path("terrace")).unwrap();
-    let broker = Process::new(cargo_bin!("terrace"))
+    fs::copy(binary(), bench.path("terrace")).unwrap();
+    let broker = Process::new(binary())
         .env("XDG_RUNTIME_DIR", &runtime)
         .args(["--json", "broker", "--fast", "16MiB"])
         .stdout(Stdio::piped())
@@ -511,7 +511,7 @@ fn programs_of_a_control_group_find_its_broker_by_themselves() {
         return;
     };
     let bench = Bench::new();
-    let mut broker = Process::new(cargo_bin!("terrace"))
+    let mut broker = Process::new(binary())
         .args(["--json", "broker", "--fast", "8MiB", "--cgroup"])
         .arg(&group.0)
         .stdout(Stdio::piped())
@@ -525,7 +525,7 @@ fn programs_of_a_control_group_find_its_broker_by_themselves() {
     );
     let member = Process::new("sh")
         .args(["-c", &script])
-        .arg(cargo_bin!("terrace"))
+        .arg(binary())
         .env("TERRACE_PRELOAD", preload())
         .current_dir(bench.directory.path())
         .output()

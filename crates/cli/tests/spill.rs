@@ -6,9 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command as Process, Output};
 
-use common::{compile, is_supported, preload};
+use common::{binary, compile, is_supported, preload};
 use serde_json::Value;
-use snapbox::cmd::cargo_bin;
 use terrace_shown::is_missing;
 
 /// Fills memory with what compresses by half, forks, and checks all of it in both
@@ -57,7 +56,7 @@ int main(int argc, char **argv) {
 fn run(directory: &Path, before: &str, arguments: &[&str]) -> (Output, Value) {
     compile(USER, &directory.join("user"), &["-O2"]);
     let report = directory.join("report");
-    let output = Process::new(cargo_bin!("terrace"))
+    let output = Process::new(binary())
         .env("TERRACE_PRELOAD", preload())
         .current_dir(directory)
         .args(["--json", "run", "--engine=pager", "--fast", "2MiB", "--report"])
@@ -72,7 +71,7 @@ fn run(directory: &Path, before: &str, arguments: &[&str]) -> (Output, Value) {
 
 /// What `terrace why` says of the last decision of a class in what was recorded.
 fn why(directory: &Path, class: &str) -> String {
-    let output = Process::new(cargo_bin!("terrace"))
+    let output = Process::new(binary())
         .current_dir(directory)
         .args(["why", "decisions", "--class", class, "--last", "1"])
         .output()
@@ -322,7 +321,7 @@ fn without_a_file_the_store_has_no_limit() {
 
 #[test]
 fn a_device_is_no_spill_file() {
-    let output = Process::new(cargo_bin!("terrace"))
+    let output = Process::new(binary())
         .args(["run", "--fast", "2MiB", "--spill", "dax:/dev/null", "--", "true"])
         .output()
         .unwrap();

@@ -8,13 +8,11 @@ use std::io::{PipeWriter, pipe};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{compile, is_supported, preload, run_words};
-
-const TERRACE: &str = env!("CARGO_BIN_EXE_terrace");
+use common::{binary, binary_text, compile, is_supported, preload, run_words};
 
 /// A command, with the library that belongs to it.
 fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(TERRACE);
+    let mut command = Command::new(binary());
     command.args(arguments).stdin(Stdio::null()).env("TERRACE_PRELOAD", preload());
     command
 }
@@ -34,7 +32,7 @@ fn statuses(arguments: &[&str]) -> [Option<i32>; 4] {
         command(arguments).stdout(Stdio::null()).stderr(stderr).status().unwrap().code()
     };
     let mut closed = Command::new("/bin/sh");
-    closed.args(["-c", "exec \"$@\" 2>&-", "sh", TERRACE]).args(arguments);
+    closed.args(["-c", "exec \"$@\" 2>&-", "sh", binary_text()]).args(arguments);
     closed.stdin(Stdio::null()).stdout(Stdio::null()).env("TERRACE_PRELOAD", preload());
     let closed = closed.status().unwrap().code();
     [status(Stdio::null()), status(full()), status(abandoned().into()), closed]

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{json, refused, terrace};
+use common::{binary, json, refused, terrace};
 
 const GRID: [&str; 5] = [
     "workload=gups,stream",
@@ -84,7 +84,7 @@ fn a_killed_sweep_goes_on_where_it_was() {
     let (killed, whole) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let grid = ["workload=gups", "size=4MiB", "accesses=400000", "seed=1,2,3,4,5,6,7,8"];
     let journal = killed.path().join("journal.jsonl");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_terrace"))
+    let mut child = Command::new(binary())
         .args(["sweep", "--jobs", "1", "-o"])
         .arg(killed.path())
         .args(grid)

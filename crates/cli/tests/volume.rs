@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use common::{example, json, shell, shown_works, terrace};
+use common::{binary, example, json, shell, shown_works, terrace};
 use tempfile::TempDir;
 
 /// A directory that is not in memory, so that group commit can be had.
@@ -146,7 +146,7 @@ fn a_volume_is_not_dumped_over_itself() {
     let image = made(&directory);
     let before = fs::read(&image).unwrap();
     let out = fs::File::options().write(true).open(&image).unwrap();
-    let dump = std::process::Command::new(snapbox::cmd::cargo_bin!("terrace"))
+    let dump = std::process::Command::new(binary())
         .args(["volume", "dump"])
         .args([&image, &PathBuf::from("-")])
         .stdout(out)
@@ -309,7 +309,7 @@ fn a_served_volume_is_locked_and_keeps_what_was_written() {
     let directory = directory();
     let image = made(&directory);
     let socket = directory.path().join("s");
-    let mut server = std::process::Command::new(snapbox::cmd::cargo_bin!("terrace"))
+    let mut server = std::process::Command::new(binary())
         .args(["volume", "serve", "--json", "--socket"])
         .arg(&socket)
         .arg(&image)
@@ -401,7 +401,7 @@ fn a_volume_is_served_as_a_file() {
     let image = made(&directory);
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
-    let mut server = std::process::Command::new(snapbox::cmd::cargo_bin!("terrace"))
+    let mut server = std::process::Command::new(binary())
         .args(["volume", "serve", "--json", "--fuse"])
         .args([&file, &image])
         .stdout(std::process::Stdio::piped())
@@ -479,7 +479,7 @@ fn a_bench_of_servers_that_is_told_to_end_leaves_neither_mount_nor_loop_device_n
     };
     let attached = || loops().into_iter().find(|(file, _)| file.contains(ours));
     for wait in [false, true] {
-        let mut bench = std::process::Command::new(snapbox::cmd::cargo_bin!("terrace"))
+        let mut bench = std::process::Command::new(binary())
             .args(["volume", "bench", "--served", "--size", "4MiB", "--rounds", "300"])
             .args(["--turn", "1ms", "--threads", "1", "--sector", "4096", "--like-dax"])
             .arg(directory.path())

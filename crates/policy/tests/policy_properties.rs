@@ -142,12 +142,15 @@ fn apply<P: Policy>(toy: &mut Toy<P>, step: &Step) -> Vec<Proposal> {
 /// Asks for room, and checks that it is offered if the tier can give it.
 fn pressure<P: Policy>(toy: &mut Toy<P>, tier: TierId, bytes: Bytes) -> Vec<Proposal> {
     let busy: Vec<_> = toy.busy().collect();
-    let held: Bytes = toy
-        .placed
-        .iter()
-        .filter(|&(page, &t)| t == tier && !busy.contains(page))
-        .map(|(page, _)| toy.size(*page).bytes())
-        .sum();
+    let (mut all, mut held) = (Bytes::ZERO, Bytes::ZERO);
+    for (&page, _) in toy.placed.iter().filter(|&(_, &lies)| lies == tier) {
+        let size = toy.size(page).bytes();
+        all += size;
+        if !busy.contains(&page) {
+            held += size;
+        }
+    }
+    assert_eq!(toy.used(tier), all, "what the policies are told");
     let plan = toy.pressure(tier, bytes);
     let offered: Bytes = plan.iter().map(|p| p.page_size.bytes()).sum();
     if tier.index() + 1 < toy.tiers.len() {

@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::{await_that, is_root, json, terrace};
-
-pub(crate) const TERRACE: &str = env!("CARGO_BIN_EXE_terrace");
+use super::{await_that, binary, is_root, json, terrace};
 
 /// A memory control group with a limit; it goes with this.
 pub(crate) struct Group(pub(crate) PathBuf);
@@ -69,7 +67,7 @@ impl Daemon {
         if !is_root() {
             return None;
         }
-        let mut child = Command::new(TERRACE)
+        let mut child = Command::new(binary())
             .args(["kloc", "run", "--json", "--state"])
             .arg(state)
             .args(arguments)
@@ -121,7 +119,7 @@ impl Drop for Daemon {
 }
 
 pub(crate) fn status(state: &Path) -> Option<serde_json::Value> {
-    let output = Command::new(TERRACE)
+    let output = Command::new(binary())
         .args(["kloc", "top", "--json", "--times", "1", "--state"])
         .arg(state)
         .output()

@@ -14,9 +14,28 @@ use std::time::{Duration, Instant};
 
 use snapbox::cmd::Command;
 
+/// The command under test: the one that `TERRACE_BIN` names, as `make` has built it, which is what users
+/// get; where there is none, the one that Cargo has built for these tests.
+pub(crate) fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        if !is_set("TERRACE_BIN") {
+            return snapbox::cmd::cargo_bin!("terrace").to_owned();
+        }
+        let named = PathBuf::from(std::env::var_os("TERRACE_BIN").unwrap());
+        // Many tests run it in a directory of their own.
+        named.canonicalize().unwrap_or_else(|e| panic!("TERRACE_BIN: {}: {e}", named.display()))
+    })
+}
+
+/// The same as a word of a command line.
+pub(crate) fn binary_text() -> &'static str {
+    binary().to_str().unwrap()
+}
+
 /// The command under test, without the settings of whoever runs the tests.
 pub(crate) fn terrace() -> Command {
-    Command::new(snapbox::cmd::cargo_bin!("terrace"))
+    Command::new(binary())
         .env_remove("TERRACE_ROOT")
         .env_remove("LD_PRELOAD")
         .env_remove("TERRACE_PRELOAD")
@@ -225,7 +244,7 @@ pub(crate) fn example(document: &str, name: &str) -> String {
 /// A shell that runs commands as a document shows them, in a directory of their own. It ends with
 /// the first that fails.
 pub(crate) fn shell(script: &str, directory: &Path) -> Process {
-    let bin = snapbox::cmd::cargo_bin!("terrace").parent().unwrap();
+    let bin = binary().parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let begin = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n";
     let mut shell = Process::new("timeout");

@@ -1,6 +1,8 @@
 //! A machine, a world's state and proposals to price.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+use std::sync::LazyLock;
+
 use terrace_core::{
     Action, Bytes, BytesPerSecond, Heat, Machine, Nanos, OpId, PageNo, PageRef, PageSize,
     PerSecond, Proposal, Reason, RegionId, Telemetry, TierId, TierTelemetry, Urgency,
@@ -10,14 +12,19 @@ use terrace_economics::{Calibration, Conditions, Interval, Market};
 pub const DRAM: TierId = TierId(0);
 pub const SLOW: TierId = TierId(1);
 
-/// The machine of the HeMem paper.
+/// The machine of the HeMem paper. Properties ask for it thousands of times: it is read once.
 pub fn optane() -> Calibration {
-    calibration("optane", include_str!("../../../../machines/optane-cascade-lake.toml"))
+    static OPTANE: LazyLock<Calibration> = LazyLock::new(|| {
+        calibration("optane", include_str!("../../../../machines/optane-cascade-lake.toml"))
+    });
+    *OPTANE
 }
 
 /// DRAM, compressed memory and a file.
 pub fn laptop() -> Calibration {
-    calibration("laptop", include_str!("../../../../machines/laptop.toml"))
+    static LAPTOP: LazyLock<Calibration> =
+        LazyLock::new(|| calibration("laptop", include_str!("../../../../machines/laptop.toml")));
+    *LAPTOP
 }
 
 fn calibration(name: &str, text: &str) -> Calibration {

@@ -203,11 +203,11 @@ fn placements() -> Vec<SimPolicy> {
 fn place(
     policy: SimPolicy,
     mode: Mode,
-    file: &MemoryFile,
+    machine: &Machine,
     program: ProgramName,
     config: &ProgramsConfig,
 ) -> Result<ExactReport, SimError> {
-    let mut full = ExactConfig::new(machine_with(file), policy);
+    let mut full = ExactConfig::new(machine.clone(), policy);
     (full.economist, full.seed) = (mode, config.seed);
     full.migration = MigrationConfig::kindle();
     full.sampler.period = SAMPLE_PERIOD;
@@ -225,14 +225,16 @@ pub fn policies(
     let placements = placements();
     // Each without the economist, then with it.
     let each = placements.len() * 2;
+    // Their bandwidths are measured, which takes longer than a short program.
+    let machine_of = MEMORIES.map(|name| machine_with(&memory(name)));
     let reports = on_all_processors(MEMORIES.len() * PROGRAMS.len() * each, progress, |index| {
         let (group, policy) = (index / each, placements[index % each / 2]);
         let decided = matches!(policy, SimPolicy::Policy(_));
         let mode = if index % 2 == 0 { Mode::Off } else { Mode::Enforce };
-        let file = memory(MEMORIES[group / PROGRAMS.len()]);
+        let machine = &machine_of[group / PROGRAMS.len()];
         // Where nobody decides there is nothing to veto.
         (decided || mode == Mode::Off)
-            .then(|| place(policy, mode, &file, PROGRAMS[group % PROGRAMS.len()], config))
+            .then(|| place(policy, mode, machine, PROGRAMS[group % PROGRAMS.len()], config))
             .transpose()
     })?;
     let mut rows = Vec::new();

@@ -29,7 +29,11 @@ pub(crate) struct Tier {
 pub(crate) struct Toy<P> {
     pub(crate) policy: P,
     pub(crate) tiers: Vec<Tier>,
+    /// Where each page lies: changed by [`Toy::put`] and [`Toy::take`] alone.
     pub(crate) placed: BTreeMap<PageRef, TierId>,
+    /// Memory of each tier that pages lie in: what `placed` adds up to, of which policies are told at
+    /// every fault.
+    used: [Bytes; 3],
     pub(crate) regions: BTreeMap<RegionId, Region>,
     pub(crate) under_way: VecDeque<Proposal>,
     pub(crate) now: Nanos,
@@ -73,6 +77,7 @@ impl<P: Policy> Toy<P> {
             policy,
             tiers: huge_pages.iter().enumerate().map(tier).collect(),
             placed: BTreeMap::new(),
+            used: [Bytes::ZERO; 3],
             regions: BTreeMap::new(),
             under_way: VecDeque::new(),
             void: BTreeSet::new(),
@@ -115,7 +120,23 @@ impl<P: Policy> Toy<P> {
     }
 
     pub(crate) fn used(&self, tier: TierId) -> Bytes {
-        self.placed.iter().filter(|&(_, &t)| t == tier).map(|(p, _)| self.size(*p).bytes()).sum()
+        self.used[tier.index()]
+    }
+
+    /// A page lies there from now on.
+    fn put(&mut self, page: PageRef, tier: TierId) {
+        self.take(page);
+        self.placed.insert(page, tier);
+        let size = self.size(page).bytes();
+        self.used[tier.index()] += size;
+    }
+
+    /// A page lies nowhere from now on. Its region must be there still.
+    fn take(&mut self, page: PageRef) {
+        if let Some(tier) = self.placed.remove(&page) {
+            let size = self.size(page).bytes();
+            self.used[tier.index()] -= size;
+        }
     }
 
     pub(crate) fn size(&self, page: PageRef) -> PageSize {
@@ -170,7 +191,7 @@ impl<P: Policy> Toy<P> {
         }
         self.faulting = None;
         assert!(self.has_room(tier, size), "pressure did not deliver");
-        self.placed.insert(page, tier);
+        self.put(page, tier);
         tier
     }
 
@@ -318,7 +339,7 @@ impl<P: Policy> Toy<P> {
         let traffic = proposal.page_size.bytes() * moves.len() as u64;
         self.migrated += traffic;
         for (page, _, to) in moves {
-            self.placed.insert(page, to);
+            self.put(page, to);
         }
         Outcome::Completed { cost: Cycles(1_000), moved: traffic }
     }
@@ -331,9 +352,11 @@ impl<P: Policy> Toy<P> {
         let id = RegionId(1000 + page.region.0 * 1000 + page.page.0);
         let context = ContextId::ANONYMOUS;
         let into = Region { id, pages: 512, page_size: PageSize::Base, context };
-        self.placed.remove(&page);
-        self.placed.extend(into.range().pages().map(|page| (page, tier)));
+        self.take(page);
         self.regions.insert(id, into);
+        for page in into.range().pages() {
+            self.put(page, tier);
+        }
         self.policy.split(page, &into);
         Outcome::Completed { cost: Cycles(1_000), moved: Bytes::ZERO }
     }
@@ -364,17 +387,18 @@ impl<P: Policy> Toy<P> {
     pub(crate) fn discard(&mut self, range: PageRange) {
         self.make_void(range);
         for page in range.pages() {
-            self.placed.remove(&page);
+            self.take(page);
         }
         self.policy.free(range, false);
     }
 
     pub(crate) fn free(&mut self, id: u32) {
-        let Some(region) = self.regions.remove(&RegionId(id)) else { return };
+        let Some(&region) = self.regions.get(&RegionId(id)) else { return };
         self.make_void(region.range());
         for page in region.range().pages() {
-            self.placed.remove(&page);
+            self.take(page);
         }
+        self.regions.remove(&region.id);
         self.policy.free(region.range(), true);
     }
 
