@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use terrace_core::{
     ActionClass, Bytes, BytesPerSecond, Home, Memory, Nanos, PageSize, PerSecond, TierId,
 };
+use terrace_economics::Account;
 use terrace_kernel::engine::Engine;
 use terrace_kernel::engine::world::World;
 use terrace_live::attach::host::Host;
@@ -263,7 +264,7 @@ impl AttachReport {
             sampling: engine.health().cpu,
             sampling_cap: head.sampling_cap,
             economist: head.economist,
-            accounts: account_lines(engine.brain()),
+            accounts: account_lines(|class| Some(engine.brain().economist().account(class))),
             regions: regions(engine.space(), &every),
             kernel: None,
         }
@@ -346,7 +347,7 @@ impl AttachReport {
             sampling: stats.observing_cpu + stats.sampling_cpu,
             sampling_cap: head.sampling_cap,
             economist: head.economist,
-            accounts: brain.map(account_lines).unwrap_or_default(),
+            accounts: account_lines(|class| engine.account(class)),
             regions: engine.space().map(|space| regions(space, &TIERS)).unwrap_or_default(),
             kernel: Some(Box::new(report)),
         }
@@ -370,10 +371,11 @@ impl AttachReport {
     }
 }
 
-fn account_lines(brain: &Brain) -> Vec<AccountReport> {
+/// The accounts of all classes of which anything was proposed.
+fn account_lines<'a>(of: impl Fn(ActionClass) -> Option<&'a Account>) -> Vec<AccountReport> {
     ActionClass::ALL
         .into_iter()
-        .map(|class| AccountReport::new(class, brain.economist().account(class)))
+        .filter_map(|class| Some(AccountReport::new(class, of(class)?)))
         .filter(|line| line.proposed > 0)
         .collect()
 }
