@@ -214,6 +214,7 @@ fn programs_that_the_pager_refuses_run_and_nothing_is_left_behind() {
     assert_eq!(report["chooser"], "refault");
     assert!(report["put_out"].as_u64().unwrap() > 0, "{report}");
 
+    going_ahead_of_walks_is_explained(path);
     nothing_is_left();
     clean();
     what_is_shown_and_recorded();
@@ -223,6 +224,31 @@ fn programs_that_the_pager_refuses_run_and_nothing_is_left_behind() {
     programs_that_run_already_have_a_budget();
     nothing_is_left();
     killed_runs_are_undone_by_clean(path);
+}
+
+/// No policy has proposed it, and there is none. Whether it pays is a question of how busy the machine is.
+fn going_ahead_of_walks_is_explained(program: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let (record, out) = (directory.path().join("record"), directory.path().join("report"));
+    let mut run = command(&["run", "--json", "--engine", "kernel", "--fast", "40MiB"]);
+    run.arg("--record").arg(&record).arg("--report").arg(&out).args(["--", program]);
+    let (_, report) = ended(run, 7, Some(&out));
+    if report["lacks"].to_string().contains("walks are not gone ahead") {
+        return terrace_shown::is_missing("what going ahead of walks takes");
+    }
+    // Before anything is known they are.
+    assert!(report["ahead"].as_u64().unwrap() > 0, "{report}");
+    let why = terrace().args(["why", "--class", "prefetch"]).arg(&record).output().unwrap();
+    let why = String::from_utf8(why.stdout).unwrap();
+    let parts = ["prefetch ", "from swap (WalksUsedMemory)", "+ avoided fault", " come at once"];
+    for part in parts {
+        assert!(why.contains(part), "{part}: {why}\n{report:#}");
+    }
+    let report = common::json(terrace().args(["report", "--json"]).arg(&record), 0);
+    let accounts = report["accounts"].as_array().unwrap();
+    let account = accounts.iter().find(|account| account["class"] == "prefetch");
+    let proposed = account.and_then(|account| account["proposed"].as_u64());
+    assert!(proposed.is_some_and(|proposed| proposed > 0), "{report:#}");
 }
 
 /// Waits until it is so: who outlives a run undoes what that has made a moment later.

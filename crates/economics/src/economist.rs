@@ -1,8 +1,8 @@
 //! Prices actions, decides, and keeps the accounts.
 
 use terrace_core::{
-    Action, ActionClass, Bytes, Cycles, Done, MAX_TIERS, Nanos, OpId, Outcome, PageRange, PageSize,
-    Proposal, Sample, Telemetry, TierId, Urgency,
+    Action, ActionClass, Bytes, Cycles, Done, Heat, MAX_TIERS, Nanos, OpId, Outcome, PageRange,
+    PageSize, Proposal, Reason, Sample, Telemetry, TierId, Urgency,
 };
 
 use crate::access::{self, Saving};
@@ -62,6 +62,8 @@ pub struct Economist {
     undecided: [u32; CLASSES],
     /// The last proposal whose offers are already in the prices.
     surveyed: Option<OpId>,
+    /// Proposals of the world's own.
+    considered: u64,
     now: Nanos,
     sample_period: u64,
     /// What exploring may still cost.
@@ -173,6 +175,7 @@ impl Economist {
             watches: Watches::new(priced),
             undecided: [0; CLASSES],
             surveyed: None,
+            considered: 0,
             now: Nanos::ZERO,
             sample_period: 0,
             purse: Purse::full(),
@@ -266,6 +269,26 @@ impl Economist {
             self.take_offers(proposal, telemetry);
             self.surveyed = Some(proposal.op);
         }
+    }
+
+    /// The world has something to propose that is no policy's business: decides on it. Such proposals are
+    /// numbered apart from a policy's, so that a replay gives those the same numbers. Does not allocate.
+    pub fn consider(
+        &mut self,
+        action: Action,
+        page_size: PageSize,
+        heat: Heat,
+        (urgency, reason): (Urgency, Reason),
+        telemetry: &Telemetry,
+    ) -> (Proposal, Decision) {
+        // Readers of JSON that keep numbers as doubles have them exact up to 2^53.
+        const APART: u64 = 1 << 52;
+        let op = OpId(APART + self.considered);
+        self.considered += 1;
+        let victim_heat = Heat::default();
+        let proposal = Proposal { op, action, page_size, heat, victim_heat, urgency, reason };
+        let decision = self.decide(&proposal, telemetry);
+        (proposal, decision)
     }
 
     /// Prices a proposal and says whether it passes. Does not allocate.
@@ -728,7 +751,7 @@ fn density_at(
 
 #[cfg(test)]
 mod tests {
-    use terrace_core::{Heat, Machine, PageNo, Reason, RegionId, TierTelemetry};
+    use terrace_core::{Machine, PageNo, RegionId, TierTelemetry};
 
     use super::*;
 

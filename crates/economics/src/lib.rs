@@ -17,6 +17,7 @@
 //! | `promote`, `demote`, `exchange`, `prezero`, `collapse`, `context`, `split`, `first_touch`, `populate`, `place`, `compact`, `prefetch`, `reclaim` | the models, one action each |
 //! | [`division`] | the model of dividing one budget between a program's memory and its files' |
 //! | [`packing`] | how tightly a page that leaves is packed |
+//! | [`walks`] | what a world counts of going ahead of walks, and what it asks |
 //! | `observe` | the models of looking, and of rates |
 //! | `guard` | what exploring may cost, hold-outs, and the kill switch |
 //! | [`model`] | from an action to its model; where a decision turns |
@@ -59,6 +60,7 @@ mod quote;
 mod reclaim;
 mod split;
 mod touches;
+pub mod walks;
 mod watch;
 
 pub use account::Account;

@@ -21,6 +21,8 @@ use crate::setup::zram;
 const EVERY: Duration = Duration::from_secs(5);
 /// A page that nobody has brought back for so many seconds is idle.
 const IDLE: u64 = 30;
+/// Size of a page, and of zram's units in `bd_stat`.
+const PAGE: u64 = 4096;
 
 /// What a device is asked to do for idle pages.
 #[derive(Clone, Debug)]
@@ -34,6 +36,35 @@ pub struct Tending {
     /// Whether the kernel knows how long ago a page was stored or read
     /// (`CONFIG_ZRAM_TRACK_ENTRY_ACTIME`); if not, idle is what nobody has read since the last turn.
     ages: bool,
+    /// Since when, ns.
+    began: u64,
+    /// What was written and is told already, and what the rest took of this thread's processor time.
+    told: Bytes,
+    took: Nanos,
+    /// Bytes of the programs' pages for each byte of the store, when it was asked to write last.
+    ratio: f64,
+}
+
+/// Pages that were written to a device's file since it was told last, and what is known of those that lie
+/// there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// How many.
+    pub pages: u64,
+    /// Memory that they took compressed, by the mean ratio of all.
+    pub bytes: Bytes,
+    /// Processor time that writing them took of the thread that asked for it.
+    pub took: Nanos,
+    /// Memory that compressed pages may take.
+    pub limit: Bytes,
+    /// Memory that they take now.
+    pub held: Bytes,
+    /// Pages that have been read from the file, in all.
+    pub returned: u64,
+    /// Pages that lie there now.
+    pub there: u64,
+    /// For how long it has been looked after.
+    pub window: Nanos,
 }
 
 /// What a device has written to its file.
@@ -52,7 +83,7 @@ pub fn backed(root: &Root, device: u32) -> Option<Backed> {
     let text = crate::files::read(&zram::control(root, device).join("bd_stat")).ok()?;
     // Numbers of pages of 4 KiB (`Documentation/admin-guide/blockdev/zram.rst`).
     let mut fields =
-        text.split_ascii_whitespace().map(|n| n.parse::<u64>().map(|n| Bytes(n * 4096)));
+        text.split_ascii_whitespace().map(|n| n.parse::<u64>().map(|n| Bytes(n * PAGE)));
     let mut next = || fields.next()?.ok();
     Some(Backed { held: next()?, read: next()?, written: next()? })
 }
@@ -60,7 +91,17 @@ pub fn backed(root: &Root, device: u32) -> Option<Backed> {
 impl Tending {
     /// For a device that was set up by [`crate::setup`].
     pub fn new(root: Root, device: u32, recompresses: bool, limit: Option<Bytes>) -> Self {
-        Self { root, device, recompresses, limit, ages: true }
+        Self {
+            root,
+            device,
+            recompresses,
+            limit,
+            ages: true,
+            began: sys::now(),
+            told: Bytes::ZERO,
+            took: Nanos::ZERO,
+            ratio: 1.0,
+        }
     }
 
     fn set(&self, file: &str, text: &str) -> io::Result<()> {
@@ -85,17 +126,40 @@ impl Tending {
             let excess = held.memory - limit.min(held.memory);
             if !excess.is_zero() {
                 // A page that leaves sets free what it takes compressed.
-                let ratio = held.original.as_f64() / held.memory.as_f64().max(1.0);
-                let pages = (excess.as_f64() * ratio.max(1.0) / 4096.0).ceil() as u64;
+                self.ratio = (held.original.as_f64() / held.memory.as_f64().max(1.0)).max(1.0);
+                let pages = (excess.as_f64() * self.ratio / PAGE as f64).ceil() as u64;
                 self.set("writeback_limit_enable", "1")?;
                 self.set("writeback_limit", &pages.to_string())?;
+                let begin = sys::thread_cpu();
                 self.set("writeback", "idle")?;
+                self.took += sys::thread_cpu() - begin;
             }
         }
         if !self.ages {
             self.set("idle", "all")?;
         }
         Ok(())
+    }
+
+    /// What was written since the last call, if anything was.
+    pub fn take_written(&mut self) -> Option<Written> {
+        let (limit, backed) = (self.limit?, backed(&self.root, self.device)?);
+        let pages = (backed.written - self.told).get() / PAGE;
+        if pages == 0 {
+            return None;
+        }
+        let held = zram::held(&self.root, &[self.device])?;
+        self.told = backed.written;
+        Some(Written {
+            pages,
+            bytes: Bytes::from_f64((pages * PAGE) as f64 / self.ratio),
+            took: std::mem::take(&mut self.took),
+            limit,
+            held: held.memory,
+            returned: backed.read.get() / PAGE,
+            there: backed.held.get() / PAGE,
+            window: Nanos(sys::now().saturating_sub(self.began)),
+        })
     }
 }
 
@@ -106,6 +170,7 @@ pub struct Keeper {
     stop: Option<SyncSender<()>>,
     cpu: Arc<AtomicU64>,
     failed: Arc<Mutex<Option<io::Error>>>,
+    written: Arc<Mutex<Vec<Written>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -117,12 +182,16 @@ impl Keeper {
     pub fn start(mut tending: Tending) -> io::Result<Self> {
         let (stop, stopped) = sync_channel::<()>(0);
         let (cpu, failed) = (Arc::<AtomicU64>::default(), Arc::<Mutex<_>>::default());
-        let (spent, wrong) = (Arc::clone(&cpu), Arc::clone(&failed));
+        let written = Arc::<Mutex<Vec<Written>>>::default();
+        let (spent, wrong, told) = (Arc::clone(&cpu), Arc::clone(&failed), Arc::clone(&written));
         let builder = thread::Builder::new().name("terrace-store".into());
         let thread = builder.spawn(move || {
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 let begin = sys::thread_cpu();
                 let done = tending.turn();
+                if let Some(written) = tending.take_written() {
+                    told.lock().unwrap_or_else(PoisonError::into_inner).push(written);
+                }
                 spent.fetch_add(sys::thread_cpu().saturating_sub(begin).get(), Ordering::Relaxed);
                 if let Err(error) = done {
                     *wrong.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
@@ -130,12 +199,31 @@ impl Keeper {
                 }
             }
         })?;
-        Ok(Self { stop: Some(stop), cpu, failed, thread: Some(thread) })
+        Ok(Self { stop: Some(stop), cpu, failed, written, thread: Some(thread) })
     }
 
     /// Processor time since the last call.
     pub fn take_cpu(&self) -> Nanos {
         Nanos(self.cpu.swap(0, Ordering::Relaxed))
+    }
+
+    /// What was written to the file since the last call, one entry a turn.
+    pub fn take_written(&self) -> Vec<Written> {
+        std::mem::take(&mut *self.written.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Ends it; what was written to the file since that was asked for last.
+    pub fn finish(mut self) -> Vec<Written> {
+        self.end();
+        self.take_written()
+    }
+
+    fn end(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // What it began, it ends; the device is taken away afterwards.
+            let _ = thread.join();
+        }
     }
 
     /// Why it goes on no more, once.
@@ -146,11 +234,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            // What it began, it ends; the device is taken away afterwards.
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 
@@ -209,6 +293,30 @@ mod tests {
         fs::write(zram::control(&root, 3).join("bd_stat"), "       2        1        5\n").unwrap();
         let expected = Backed { held: Bytes(8192), read: Bytes(4096), written: Bytes(20480) };
         assert_eq!(backed(&root, 3), Some(expected));
+    }
+
+    /// Each page once, with what is known of those that came back.
+    #[test]
+    fn what_was_written_is_told_with_what_it_took_in_memory() {
+        let (_directory, root) = device();
+        let stat = |text: &str| fs::write(zram::control(&root, 3).join("bd_stat"), text).unwrap();
+        let mut tending = Tending::new(root.clone(), 3, false, Some(Bytes::mib(24)));
+        stat("0 0 0\n");
+        tending.turn().unwrap();
+        assert_eq!(tending.take_written(), None, "the kernel has found nothing idle");
+        stat("90 10 100\n");
+        tending.turn().unwrap();
+        let written = tending.take_written().expect("a hundred pages");
+        // At 2 : 1.
+        assert_eq!((written.pages, written.bytes), (100, Bytes(50 * 4096)));
+        assert_eq!((written.returned, written.there), (10, 90));
+        assert_eq!((written.limit, written.held), (Bytes::mib(24), Bytes::mib(32)));
+        assert_eq!(tending.take_written(), None, "nothing is new");
+        stat("90 10 103\n");
+        assert_eq!(tending.take_written().map(|written| written.pages), Some(3));
+
+        let mut without = Tending::new(root.clone(), 3, true, None);
+        assert_eq!(without.take_written(), None, "no file");
     }
 
     #[test]

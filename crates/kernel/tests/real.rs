@@ -9,7 +9,7 @@ use terrace_core::Bytes;
 use terrace_economics::{Economist, Mode};
 use terrace_kernel::engine::linux::{LinuxWorld, Whose};
 use terrace_kernel::engine::stats::Stats;
-use terrace_kernel::engine::{Engine, Options};
+use terrace_kernel::engine::{Engine, Options, calibration};
 use terrace_kernel::files::Root;
 use terrace_kernel::govern::GroupGovernor;
 use terrace_kernel::govern::look::Looked;
@@ -87,6 +87,8 @@ fn run(policy: Option<PolicyName>) -> Option<Stats> {
         policy,
         samplers: Vec::new(),
         ahead: true,
+        // Nothing is refused: how busy the machine is decides that.
+        economist: Some(Economist::new(Mode::Shadow, calibration(set_up.swap.kind))),
         min_region: Bytes::kib(64),
         observing_cap: 0.2,
         acting_cap: 1.0,

@@ -10,8 +10,8 @@
 
 use terrace_core::{
     Abort, Action, ActionClass, Bytes, ContextEvent, Cycles, Done, Event, EventRef, FaultKind,
-    Heat, Nanos, OpId, Outcome, PageRange, PageRef, PageSize, Plan, Proposal, Reason, Region,
-    Sample, Telemetry, TierId, Upcoming, Urgency,
+    Heat, Nanos, Outcome, PageRange, PageRef, PageSize, Plan, Proposal, Reason, Region, Sample,
+    Telemetry, TierId, Upcoming, Urgency,
 };
 use terrace_economics::{Decision, Economist, LookedAt, Mode};
 
@@ -38,8 +38,6 @@ pub struct Brain {
     decisions: Vec<Decision>,
     vetoed: Vec<Done>,
     recorder: Option<Recorder>,
-    /// Proposals of the world's own.
-    considered: u64,
     /// Decisions about several pages that are under way.
     groups: Groups,
     /// First touches for which one answer of the economist holds.
@@ -55,7 +53,6 @@ impl Brain {
             decisions: Vec::new(),
             vetoed: Vec::new(),
             recorder: None,
-            considered: 0,
             groups: Groups::default(),
             placing: Placing::default(),
         }
@@ -210,23 +207,16 @@ impl Brain {
     }
 
     /// The world has something to propose that is no policy's business; the proposal if
-    /// the economist lets it pass. Numbered apart from the policy's, so that a replay
-    /// gives those the same numbers.
+    /// the economist lets it pass ([`Economist::consider`]).
     pub fn consider(
         &mut self,
         action: Action,
         page_size: PageSize,
         heat: Heat,
-        (urgency, reason): (Urgency, Reason),
+        why: (Urgency, Reason),
         telemetry: &Telemetry,
     ) -> Option<Proposal> {
-        // Readers of JSON that keep numbers as doubles have them exact up to 2^53.
-        const APART: u64 = 1 << 52;
-        let op = OpId(APART + self.considered);
-        self.considered += 1;
-        let victim_heat = Heat::default();
-        let proposal = Proposal { op, action, page_size, heat, victim_heat, urgency, reason };
-        let decision = self.economist.decide(&proposal, telemetry);
+        let (proposal, decision) = self.economist.consider(action, page_size, heat, why, telemetry);
         self.decisions.clear();
         self.decisions.push(decision);
         decision.passes.then_some(proposal)

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use terrace_core::{
     ActionClass, Bytes, BytesPerSecond, Cycles, Home, Memory, Nanos, PageSize, PerSecond, TierId,
 };
+use terrace_economics::Account;
 use terrace_kernel::engine::Engine;
 use terrace_kernel::engine::world::World;
 use terrace_live::attach::host::Host;
@@ -266,7 +267,7 @@ impl AttachReport {
             sampling: engine.health().cpu,
             sampling_cap: head.sampling_cap,
             economist: head.economist,
-            accounts: account_lines(engine.brain()),
+            accounts: account_lines(|class| Some(engine.brain().economist().account(class))),
             deciding: engine.brain().economist().own_cost(),
             regions: regions(engine.space(), &every),
             kernel: None,
@@ -350,8 +351,8 @@ impl AttachReport {
             sampling: stats.observing_cpu + stats.sampling_cpu,
             sampling_cap: head.sampling_cap,
             economist: head.economist,
-            accounts: brain.map(account_lines).unwrap_or_default(),
-            deciding: brain.map_or(Cycles::ZERO, |brain| brain.economist().own_cost()),
+            accounts: account_lines(|class| engine.account(class)),
+            deciding: engine.deciding(),
             regions: engine.space().map(|space| regions(space, &TIERS)).unwrap_or_default(),
             kernel: Some(Box::new(report)),
         }
@@ -375,10 +376,11 @@ impl AttachReport {
     }
 }
 
-fn account_lines(brain: &Brain) -> Vec<AccountReport> {
+/// The accounts of all classes of which anything was proposed.
+fn account_lines<'a>(of: impl Fn(ActionClass) -> Option<&'a Account>) -> Vec<AccountReport> {
     ActionClass::ALL
         .into_iter()
-        .map(|class| AccountReport::new(class, brain.economist().account(class)))
+        .filter_map(|class| Some(AccountReport::new(class, of(class)?)))
         .filter(|line| line.proposed > 0)
         .collect()
 }

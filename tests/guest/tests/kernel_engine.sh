@@ -87,7 +87,8 @@ none_left
 if load loop && grep -q . /tmp/run.json && [ -e /dev/loop-control ]; then
     mkdir -p /tmp/spill
     terrace run --json --engine kernel --fast 24MiB --spill /tmp/spill/file --spill-size 1GiB \
-        --store-limit 64KiB --report /tmp/spill.json -- hog 48 60 >/tmp/spill.out &
+        --store-limit 64KiB --report /tmp/spill.json --record /tmp/spill.record \
+        -- hog 48 60 >/tmp/spill.out &
     run=$!
     # Twice what is expected below, in pages. If it never comes, the report says so.
     is_written() { [ "$(cat /sys/block/zram*/bd_stat 2>/dev/null | awk '{ print $3 }')" -ge 512 ]; }
@@ -102,6 +103,9 @@ if load loop && grep -q . /tmp/run.json && [ -e /dev/loop-control ]; then
     grep -q intact /tmp/spill.out
     grep -q '"writes_back": true' /tmp/spill.json
     expect "$(reported /tmp/spill.json written)" -gt $((1 << 20)) "idle pages were written"
+    terrace why /tmp/spill.record --class reclaim --last 1 >/tmp/spill.why
+    cat /tmp/spill.why
+    grep -q 'swap->file (StoreFull): FORCED' /tmp/spill.why
     [ -z "$(ls -A /tmp/spill)" ]
     none_left
 else

@@ -81,11 +81,11 @@ impl Recorder {
         }
     }
 
-    /// Decisions of one step, after the regions that they name.
-    pub(crate) fn decisions(&mut self, space: &Space, decided: &[(u32, Decision)]) {
+    /// Decisions of one step, after the regions that they name; without a space they name none.
+    pub(crate) fn decisions(&mut self, space: Option<&Space>, decided: &[(u32, Decision)]) {
         for &(process, decision) in decided {
             let region = decision.action.page().map(|page| page.region);
-            let window = region.and_then(|id| Some((id, space.window(id)?)));
+            let window = region.and_then(|id| Some((id, space?.window(id)?)));
             if let Some((region, window)) = window
                 && self.told.insert((process, region))
             {

@@ -207,7 +207,7 @@ impl Session {
             })
             .map_err(Failure::failed)?;
         if let Some(recorder) = &mut self.recorder {
-            recorder.decisions(self.engine.space(), &decided);
+            recorder.decisions(Some(self.engine.space()), &decided);
         }
         self.showing.decided(&decided);
         self.complain()?;

@@ -185,7 +185,7 @@ impl Member {
             whose: Whose::Run(joined.group),
             brain: None,
             seeing: Seeing::nothing("the kernel's lists know what is accessed"),
-            economist: Mode::Off,
+            economist: Mode::default(),
             min_region: Bytes::kib(64),
             observing_cap: terrace_sampler::Governor::DEFAULT_CAP,
             store_limit: None,

@@ -1,6 +1,6 @@
 //! The report as people read it.
 
-use terrace_core::{Cycles, Nanos};
+use terrace_core::{Bytes, Cycles, Nanos};
 use terrace_kernel::division::Divided;
 use terrace_report::kernel::KernelReport;
 use terrace_report::{End, share};
@@ -116,8 +116,12 @@ pub(crate) fn render(report: &KernelReport) -> String {
             format!("{}, {} stayed", counted(stats.put_out, "page", "pages"), count(stats.stayed)),
         ));
     }
-    if !stats.ahead.is_zero() {
-        rows.push(("ahead", format!("{} asked for ahead of walks", stats.ahead)));
+    if !(stats.ahead + stats.ahead_refused).is_zero() {
+        let refused = match stats.ahead_refused {
+            Bytes::ZERO => String::new(),
+            refused => format!(", {refused} not, as that would not pay"),
+        };
+        rows.push(("ahead", format!("{} asked for ahead of walks{refused}", stats.ahead)));
     }
     if stats.braked > 0 {
         rows.push((

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use terrace_core::{Bytes, Nanos};
-use terrace_economics::Mode;
+use terrace_core::{Bytes, Frequency, Nanos};
+use terrace_economics::{Economist, Mode};
 use terrace_kernel::division;
 use terrace_kernel::engine::linux::{LinuxWorld, Whose};
 use terrace_kernel::engine::stats::Stats;
-use terrace_kernel::engine::{Engine, Options};
+use terrace_kernel::engine::{Engine, Options, calibration};
 use terrace_kernel::files::Root;
 use terrace_kernel::setup::group::Group;
 use terrace_kernel::setup::{SwapUse, zram};
@@ -185,8 +185,13 @@ impl Session {
             ));
         }
         let policy = brain.as_ref().map_or("kernel", Brain::name);
-        let header =
-            record.is_some().then(|| header(&how.program, economist, fast, brain.as_ref()));
+        // Of what the engine does by itself.
+        let own = (economist != Mode::Off)
+            .then(|| Economist::new(economist, calibration(made.swap().kind)));
+        let header = record.is_some().then(|| {
+            let clock = own.as_ref().map(|own| own.calibration().clock);
+            header(&how.program, economist, fast, brain.as_ref(), (clock, made.swap()))
+        });
         let mut recorder =
             record.zip(header.as_ref()).map(|(out, header)| Recorder::create(out, header));
         let recording = recorder.as_mut().and_then(Recorder::path).map(absolute);
@@ -220,6 +225,7 @@ impl Session {
                 policy: brain,
                 samplers,
                 ahead: may_advise(),
+                economist: own,
                 min_region: how.min_region,
                 observing_cap: how.observing_cap,
                 acting_cap: 1.0,
@@ -357,6 +363,7 @@ impl Session {
         let keeper = self.keeper.as_ref();
         if let Some(keeper) = keeper {
             self.engine.charge(keeper.take_cpu());
+            keeper.take_written().iter().for_each(|written| self.engine.wrote_back(written));
         }
         let idle = keeper.and_then(Keeper::take_failed);
         let idle = idle.map(|e| format!("nothing is done for idle compressed pages any more: {e}"));
@@ -389,9 +396,7 @@ impl Session {
         let decided = self.engine.take_decided();
         self.showing.decided(&decided);
         let Some(recorder) = &mut self.recorder else { return };
-        if let Some(space) = self.engine.space() {
-            recorder.decisions(space, &decided);
-        }
+        recorder.decisions(self.engine.space(), &decided);
         if let Some(events) = &self.events {
             let bytes = std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner));
             // One policy has seen all processes.
@@ -533,7 +538,8 @@ impl Session {
     ) -> bool {
         let stopped = self.engine.finish().map_err(Failure::failed);
         // What it has begun with the device has to end before that is taken away.
-        self.keeper = None;
+        let written = self.keeper.take().map(Keeper::finish).unwrap_or_default();
+        written.iter().for_each(|written| self.engine.wrote_back(written));
         self.write_down();
         let report = self.figures_in_place(end);
         let shown = self.showing.finish(&report);
@@ -597,20 +603,26 @@ fn tiers() -> Vec<String> {
 }
 
 /// What a recording begins with.
-fn header(program: &[String], mode: Mode, budget: Bytes, brain: Option<&Brain>) -> Header {
+fn header(
+    program: &[String],
+    mode: Mode,
+    budget: Bytes,
+    brain: Option<&Brain>,
+    (clock, swap): (Option<Frequency>, &SwapUse),
+) -> Header {
+    let mut tiers = tiers();
+    // Decisions are about what zram writes there, too.
+    tiers.extend(swap.writes_back.then(|| "file".to_owned()));
     let Some(brain) = brain else {
-        let machine = MachineFacts {
-            name: Facts::read(Path::new("/")).cpu.model,
-            clock: None,
-            tiers: tiers(),
-        };
+        let name = Facts::read(Path::new("/")).cpu.model;
+        let machine = MachineFacts { name, clock, tiers };
         let policy = "kernel".to_owned();
         return Header::new(World::Live, program.to_vec(), policy, mode, machine)
             .of_kernel_engine();
     };
     let calibration = *brain.economist().calibration();
     let live = LiveFacts { budget, plain_fault: procs::plain_fault(), calibration };
-    recorder::header(program.to_vec(), mode, tiers(), brain).of_live_run(live).of_kernel_engine()
+    recorder::header(program.to_vec(), mode, tiers, brain).of_live_run(live).of_kernel_engine()
 }
 
 /// Has what a policy is told packed.

@@ -370,19 +370,19 @@ impl Args {
             (self.quiet_windows.is_some(), "--quiet-windows"),
             (self.best_effort, "--best-effort"),
             (self.moving.names_sampler(), "--sampler"),
-            (by_lists && self.economist != Mode::Enforce, "--economist"),
             (by_lists && self.min_region != MIN_REGION, "--min-region"),
         ];
         given.into_iter().find_map(|(given, option)| given.then_some(option))
     }
 
-    /// An option that was given, and that the kernel's engine has as well and does less with. It makes no
+    /// An option that was given, and that the kernel's engine has as well and does less with. It makes few
     /// decisions without a policy, and has not all policies. It can only estimate what a program's
     /// compressed pages take of swap that others use as well.
     fn better_by_pager(&self) -> Option<&'static str> {
         let given = [
             (self.total.is_some(), "--total"),
             (self.policy.is_some(), "--policy"),
+            (self.economist != Mode::Enforce, "--economist"),
             (self.record.is_some(), "--record"),
             (self.observing.report_html.is_some(), "--report-html"),
             (self.moving.names_cap(), "--sampling-cap"),

@@ -24,7 +24,7 @@ use super::stats::Stats;
 use super::world::{Advice, MajorFault, Run, World};
 
 const DRAM: TierId = TierId(0);
-const SWAP: TierId = TierId(1);
+pub(super) const SWAP: TierId = TierId(1);
 const PAGE: u64 = 4096;
 /// What is put out as a whole where nothing of it is in use: what a page-table page maps.
 const COLD_PART: Bytes = Bytes::mib(2);
@@ -84,7 +84,7 @@ pub(super) struct Room {
 
 impl Room {
     /// This world, as policies see it.
-    fn telemetry(&self, now: Nanos) -> Telemetry {
+    pub(super) fn telemetry(&self, now: Nanos) -> Telemetry {
         let mut telemetry = Telemetry { now, tier_count: 2, ..Telemetry::default() };
         for (i, (capacity, free)) in [self.dram, self.swap].into_iter().enumerate() {
             let (read_latency, write_latency) = LATENCIES[i];

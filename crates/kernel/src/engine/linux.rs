@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_core::{Bytes, Nanos};
 use terrace_live::attach::targets::{self, Targets};
+use terrace_live::decide::processors::ProcessorLoad;
 use terrace_live::numa::moves::ProcessHandle;
 use terrace_live::space::proc_maps::{self, Mapping};
 use terrace_live::sys;
@@ -90,6 +91,7 @@ pub struct LinuxWorld {
     whose: Whose,
     faults: Option<MajorFaults>,
     direct: io::Result<DirectReclaims>,
+    load: ProcessorLoad,
     /// Under version 1, what slows the run down, and who is woken when it has to be. The guard goes
     /// before the reclaimer, which it asks.
     guard: Option<Guard>,
@@ -119,7 +121,8 @@ pub struct LinuxWorld {
     division: Option<Arc<Division>>,
 }
 
-/// Opened anew for every pass, as a program that executes another has a new page table.
+/// Opened anew for every pass, and with each look at the processes, as a program that executes another has
+/// a new page table.
 #[derive(Debug)]
 struct Open {
     pagemap: Pagemap,
@@ -138,6 +141,7 @@ impl LinuxWorld {
         let brake = one.map(|group| Arc::new(Brake::new(group.clone())));
         let world = Self {
             direct: DirectReclaims::open(Path::new("/")),
+            load: ProcessorLoad::begin(),
             whose,
             faults,
             guard: None,
@@ -392,16 +396,20 @@ impl World for LinuxWorld {
         sys::thread_cpu()
     }
 
+    fn load(&mut self) -> f64 {
+        self.load.now()
+    }
+
     fn processes(&mut self) -> Vec<u32> {
-        let list = match &self.whose {
+        // One of them may have ended, or execute another program by now, which has a new page table.
+        self.open.clear();
+        match &self.whose {
             Whose::Run(group) => group.members(),
             Whose::Group(group) => group.members_below(),
             // What is gone has no processes.
             Whose::Processes(targets) => targets.list().unwrap_or_default(),
             Whose::Started => targets::started(std::process::id()),
-        };
-        self.open.retain(|process, _| list.binary_search(process).is_ok());
-        list
+        }
     }
 
     fn resident(&mut self, processes: &[u32]) -> Bytes {

@@ -6,6 +6,8 @@
 //! | [`linux`] | this machine |
 //! | `books` | what a policy knows of the run, and what it puts out |
 //! | `streams` | walks, ahead of which pages are brought back |
+//! | `ahead` | whether that pays |
+//! | `desk` | what the engine does by itself, priced |
 //! | `reclaimer` | the thread that asks the kernel to put memory out |
 //! | `guard` | the thread that the kernel wakes near the budget, under version 1 of control groups |
 //! | `bound` | the limit above the budget there |
@@ -19,9 +21,11 @@
 //! for itself, which is where the long waits of plain swap come from. Who chooses what leaves is
 //! the kernel by its own lists, or a policy.
 
+mod ahead;
 mod books;
 mod bound;
 mod brake;
+mod desk;
 mod guard;
 pub mod linux;
 pub(crate) mod reclaimer;
@@ -37,21 +41,25 @@ mod tests;
 
 use std::io;
 
-use terrace_core::{Bytes, BytesPerSecond, Nanos, PageSize};
-use terrace_economics::Decision;
+use terrace_core::{ActionClass, Bytes, BytesPerSecond, Cycles, Nanos, PageSize};
+use terrace_economics::{Account, Decision, Economist};
 use terrace_live::attach::host::is_gone;
 use terrace_live::attach::space::Space;
 use terrace_policy::Brain;
 use terrace_sampler::{Governor, Health, Sampler, SamplerError, Watchers};
 
+use self::ahead::{Pays, Window};
 use self::books::{Books, Room};
 use self::bound::Bound;
+use self::desk::Desk;
+pub use self::desk::calibration;
 pub(crate) use self::guard::processors;
 use self::stats::Stats;
 use self::streams::Walks;
 use self::thrash::{Moment, Thrash};
 use self::world::{Advice, World};
 use crate::govern::slowdown::FAULT;
+use crate::store::Written;
 
 /// Room is made when less than this part of the budget is free: 24 MiB of 1 GiB, as measured in
 /// `docs/engines.md`.
@@ -107,6 +115,8 @@ pub struct Options {
     pub samplers: Vec<Box<dyn Sampler>>,
     /// Whether pages are brought back ahead of walks.
     pub ahead: bool,
+    /// What prices that, and what zram writes to a file ([`calibration`]); `None` where nobody is to.
+    pub economist: Option<Economist>,
     /// Mappings smaller than this are left to the kernel's choice.
     pub min_region: Bytes,
     /// The most of one processor that observing may use.
@@ -121,6 +131,9 @@ pub struct Engine<W> {
     fast: Bytes,
     books: Option<Books>,
     walks: Option<Walks>,
+    /// Whether that pays, where it is priced.
+    pays: Option<Pays>,
+    desk: Option<Desk>,
     observing: Governor,
     acting: Governor,
     stats: Stats,
@@ -189,6 +202,8 @@ impl<W: World> Engine<W> {
             fast: options.fast,
             books: options.policy.map(|brain| Books::new(brain, options.min_region, watchers)),
             walks: options.ahead.then(Walks::default),
+            pays: (options.ahead && options.economist.is_some()).then(Pays::new),
+            desk: options.economist.map(Desk::new),
             observing: Governor::new(rest),
             acting: Governor::new(options.acting_cap),
             stats: Stats::default(),
@@ -216,6 +231,23 @@ impl<W: World> Engine<W> {
     /// The policy and the economist, if one chooses.
     pub fn brain(&self) -> Option<&Brain> {
         self.books.as_ref().map(Books::brain)
+    }
+
+    /// What a class of action was predicted to cost and bring, and did; `None` where nobody prices it.
+    pub fn account(&self, class: ActionClass) -> Option<&Account> {
+        let economist = match class {
+            ActionClass::Prefetch | ActionClass::Reclaim => self.desk.as_ref().map(Desk::economist),
+            _ => self.brain().map(Brain::economist),
+        };
+        economist.map(|economist| economist.account(class))
+    }
+
+    /// What deciding has cost, for a policy and by itself.
+    pub fn deciding(&self) -> Cycles {
+        let policys = self.brain().map(Brain::economist);
+        let own = self.desk.as_ref().map(Desk::economist);
+        let costs = policys.into_iter().chain(own).map(Economist::own_cost);
+        costs.fold(Cycles::ZERO, |sum, cost| sum + cost)
     }
 
     /// What observes, each with how it fares.
@@ -275,11 +307,26 @@ impl<W: World> Engine<W> {
         if let Some(books) = &mut self.books {
             books.keep_decisions(keep);
         }
+        if let Some(desk) = &mut self.desk {
+            desk.keep_decisions(keep);
+        }
     }
 
-    /// The decisions since the last call, each with the process that it is about.
+    /// The decisions since the last call, each with the process that it is about: 0 where it is about
+    /// pages of several.
     pub fn take_decided(&mut self) -> Vec<(u32, Decision)> {
-        self.books.as_mut().map(Books::take_decided).unwrap_or_default()
+        let mut decided = self.books.as_mut().map(Books::take_decided).unwrap_or_default();
+        let own = self.desk.as_mut().map(Desk::take_decided).unwrap_or_default();
+        decided.extend(own.into_iter().map(|decision| (0, decision)));
+        decided
+    }
+
+    /// Pages went to the file below zram, which somebody else looks after.
+    pub fn wrote_back(&mut self, written: &Written) {
+        let room = self.room();
+        if let Some(desk) = &mut self.desk {
+            desk.wrote_back(&mut self.world, &room, written);
+        }
     }
 
     /// Time that was spent for the run beside the steps.
@@ -344,8 +391,12 @@ impl<W: World> Engine<W> {
     /// If they cannot be taken off.
     pub fn finish(&mut self) -> io::Result<()> {
         let now = self.world.now();
+        let room = self.room();
         if let Some(books) = &mut self.books {
             books.finish(now);
+        }
+        if let (Some(pays), Some(desk)) = (&mut self.pays, &mut self.desk) {
+            pays.finish(desk, &mut self.world, &room);
         }
         // Before the brake, so that what is still being put out comes to its end.
         let released = self.world.release();
@@ -456,34 +507,71 @@ impl<W: World> Engine<W> {
             if let Some(books) = &mut self.books {
                 books.fault(now, &room, fault);
             }
+            if let Some(pays) = &mut self.pays {
+                pays.fault(fault.process, fault.address);
+            }
             if let Some(walks) = &mut self.walks {
                 let range = walks.fault(fault.process, fault.address);
                 ahead.extend(range.map(|range| (fault.process, range)));
             }
         }
         self.stats.observing_cpu += self.world.cpu().saturating_sub(cpu);
+        self.go_ahead(now, &room, ahead)
+    }
+
+    /// Brings back what walks will want, as far as there is room and the economist is for it.
+    fn go_ahead(
+        &mut self,
+        now: Nanos,
+        room: &Room,
+        ahead: Vec<(u32, (u64, u64))>,
+    ) -> io::Result<()> {
         // What is brought back takes room of its own, which is made first. A program at its limit hardly
         // ever has any: what a walk brings back then puts out what is oldest, as its faults would.
         let (mut free, mut beyond) = (room.dram.1, self.beyond(now));
         for (process, (start, length)) in ahead {
             let mut bytes = Bytes(length);
-            if free < bytes {
+            let is_beyond = free < bytes;
+            if is_beyond {
                 bytes = bytes.min(Bytes(beyond.get() / PAGE * PAGE));
-                beyond -= bytes;
             }
             if bytes.is_zero() {
                 break;
             }
-            let range = (start, bytes.get());
-            match self.world.advise(process, Advice::WillNeed, &[range]) {
+            let range = (start, start + bytes.get());
+            let window = match &mut self.pays {
+                Some(pays) => pays.ask(&mut self.world, process, range),
+                None => Window::of(process, range),
+            };
+            // The program was faster.
+            if window.is_there() {
+                continue;
+            }
+            if let Some(pays) = self.pays.as_mut().filter(|pays| pays.refuses(&window)) {
+                pays.wait(&mut self.world, &window);
+                self.stats.ahead_refused += window.swapped();
+                continue;
+            }
+            if is_beyond {
+                beyond -= bytes;
+            }
+            let (ranges, cpu) = (window.ranges(), self.world.cpu());
+            match self.world.advise(process, Advice::WillNeed, &ranges) {
                 Ok(()) => {
                     free = free.saturating_sub(bytes);
-                    self.stats.ahead += bytes;
+                    self.stats.ahead += Bytes(ranges.iter().map(|(_, length)| length).sum());
+                    let took = self.world.cpu().saturating_sub(cpu);
+                    if let Some(pays) = &mut self.pays {
+                        pays.came(&mut self.world, &window, took);
+                    }
                 }
                 // It has ended, or is somebody else's: it waits for its pages as without us.
                 Err(e) if is_gone(&e) || e.kind() == io::ErrorKind::PermissionDenied => {}
                 Err(e) => return Err(e),
             }
+        }
+        if let (Some(pays), Some(desk)) = (&mut self.pays, &mut self.desk) {
+            pays.look(desk, &mut self.world, room);
         }
         Ok(())
     }

@@ -44,6 +44,9 @@ pub struct Stats {
     pub stayed: u64,
     /// Memory that was asked for ahead of walks.
     pub ahead: Bytes,
+    /// Memory that walks would have been gone ahead with, and were not, as it does not pay.
+    #[serde(default)]
+    pub ahead_refused: Bytes,
     /// Times that the run was slowed down since it was above its budget, and for how long.
     pub braked: u64,
     /// How long that was.

@@ -13,6 +13,8 @@ const GAP: u64 = 8;
 const CONFIRMED: u32 = 4;
 /// Pages that are brought back at first, and at most: 2 MiB.
 const WINDOW: (u64, u64) = (32, 512);
+/// The most pages that are asked for at once.
+pub(super) const MOST: u64 = WINDOW.1;
 
 /// A walk of one process.
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use terrace_core::{Access, Sample, SampleSource};
-use terrace_economics::{Economist, Mode};
+use terrace_core::{Access, Action, Cycles, Frequency, Sample, SampleSource, TierId, Urgency};
+use terrace_economics::{Calibration, Mode, Verdict};
 use terrace_policy::PolicyName;
 use terrace_sampler::pagemap::is;
 use terrace_sampler::{Health, Pages, ProcessRange, Sampler, SamplerError};
@@ -12,13 +12,15 @@ use terrace_sampler::{Health, Pages, ProcessRange, Sampler, SamplerError};
 use super::brake::{Braked, Slowed};
 use super::world::{Advice, DirectReclaim, Guarded, MajorFault, Run};
 use super::*;
+use crate::setup::SwapKind;
 
 const PAGE: u64 = 4096;
 const PROCESS: u32 = 7;
 const START: u64 = 1 << 32;
 
-/// What a page of the fake takes to be put out, as it does with zram.
+/// What a page of the fake takes to be put out, and to come back ahead of a walk, as it does with zram.
 const OUT: Nanos = Nanos::micros(8);
+const BACK: Nanos = Nanos::micros(5);
 
 /// A run without a kernel. It has a field for each thing that one of the tests asks for or looks at.
 #[derive(Default)]
@@ -36,6 +38,8 @@ struct Fake {
     brakes: u32,
     slowed: Slowed,
     asked_ahead: Vec<(u64, u64)>,
+    /// Pages that came back by that.
+    brought: u64,
     broken: bool,
     /// Nothing can be put out.
     locked: bool,
@@ -137,8 +141,12 @@ impl World for Fake {
                 match advice {
                     Advice::PageOut => self.put_out(page),
                     Advice::WillNeed => {
-                        if let Some((present, _)) = self.pages.get_mut(&page) {
+                        let known = self.pages.get_mut(&page);
+                        if let Some((present, _)) = known.filter(|(present, _)| !*present) {
                             *present = true;
+                            self.brought += 1;
+                            self.now += BACK;
+                            self.cpu += BACK;
                         }
                     }
                     Advice::Cold => {}
@@ -245,6 +253,7 @@ fn options(policy: Option<PolicyName>, samplers: Vec<Box<dyn Sampler>>) -> Optio
         policy: policy.map(|name| Brain::new(name.build(), economist())),
         samplers,
         ahead: true,
+        economist: None,
         min_region: Bytes::kib(64),
         observing_cap: 0.5,
         acting_cap: 1.0,
@@ -413,6 +422,178 @@ fn at_a_limit_a_walk_goes_on_at_the_cost_of_what_is_oldest() {
     raised.world().now += RAISED;
     raised.world().reclaim(Bytes(8 * PAGE)).expect("as much is there");
     assert_eq!(ask(&mut raised, &[1000]), [(1004, 32)]);
+}
+
+/// One whose pages lie in swap, with prices that do not depend on this machine. Its processors are busy.
+fn engine_that_prices(mode: Option<Mode>, pages: u64) -> Engine<Fake> {
+    let prices = || Calibration {
+        clock: Frequency::ghz(2.0),
+        cpus: 2,
+        copy_bandwidth: BytesPerSecond(1e10),
+        ..calibration(SwapKind::Zram)
+    };
+    let pages = (0..pages).map(|page| (page, (false, 0))).collect();
+    let world = Fake { reclaims: true, pages, ..Fake::default() };
+    let economist = mode.map(|mode| Economist::new(mode, prices()));
+    let mut engine = Engine::new(world, Options { economist, ..options(None, Vec::new()) });
+    engine.keep_decisions(true);
+    engine
+}
+
+/// Of so many pages that were left out, so many were asked for: used, known.
+fn evidence(decision: &Decision) -> Option<(u32, u32)> {
+    match decision.action {
+        Action::Prefetch { from: Some(TierId(1)), used, known, .. } => Some((used, known)),
+        _ => None,
+    }
+}
+
+/// Nobody wants what comes back ahead of them, and it takes the processor from the program.
+#[test]
+fn walks_that_waste_are_not_gone_ahead_of_until_they_are_better() {
+    let mut engine = engine_that_prices(Some(Mode::Enforce), 1 << 16);
+    let account = |engine: &Engine<Fake>| *engine.account(ActionClass::Prefetch).expect("priced");
+    // Four pages in a row, as a walk begins, and then no more.
+    let mut first = 0;
+    let begin = |engine: &mut Engine<Fake>, first: &mut u64| {
+        engine.world().touch(*first..*first + 4);
+        step(engine, 1);
+        *first += 128;
+        std::mem::take(&mut engine.world().asked_ahead)
+    };
+    assert_eq!(begin(&mut engine, &mut first), [(4, 32)], "nothing speaks against it");
+    assert_eq!((account(&engine).proposed, account(&engine).vetoed), (1, 0));
+    while account(&engine).vetoed == 0 {
+        assert!(first < 1 << 13, "it goes on: {:?}", account(&engine));
+        engine.world().now += Nanos::millis(300);
+        begin(&mut engine, &mut first);
+    }
+    let ahead = engine.stats().ahead;
+    for _ in 0..3 {
+        assert_eq!(begin(&mut engine, &mut first), [], "the answer is obeyed");
+    }
+    assert_eq!(engine.stats().ahead, ahead);
+    assert!(engine.stats().ahead_refused >= Bytes(3 * 32 * PAGE), "{:?}", engine.stats());
+    assert!(account(&engine).realised_benefit.is_zero(), "nothing of it was of use");
+
+    // One that goes on: pages that were waited for are asked for.
+    let mut asked = Vec::new();
+    while asked.is_empty() {
+        assert!(first < 1 << 15, "it is not gone ahead of: {:?}", account(&engine));
+        engine.world().touch(first..first + 64);
+        step(&mut engine, 1);
+        first += 64;
+        asked = std::mem::take(&mut engine.world().asked_ahead);
+    }
+    let decided: Vec<_> = engine.take_decided().into_iter().map(|(_, decision)| decision).collect();
+    let passed = decided.iter().rfind(|decision| decision.passes).expect("it was let pass");
+    assert!(evidence(passed).is_some_and(|(used, known)| used > 2 && used < known), "{passed}");
+    assert!(decided.iter().any(|decision| decision.verdict == Verdict::Vetoed), "{decided:?}");
+}
+
+#[test]
+fn going_ahead_of_walks_has_an_account_to_the_end_of_the_run() {
+    let mut engine = engine_that_prices(Some(Mode::Enforce), 1 << 13);
+    for part in 0..40 {
+        engine.world().touch(part * 64..(part + 1) * 64);
+        step(&mut engine, 1);
+    }
+    engine.finish().expect("the end");
+    let account = *engine.account(ActionClass::Prefetch).expect("priced");
+    assert!(account.completed > 0 && account.vetoed == 0, "{account:?}");
+    assert_eq!(account.completed + account.aborted, account.proposed, "the last one, too");
+    // All that came took as long as the fake says.
+    let cost = Frequency::ghz(2.0).cycles(BACK) * engine.world().brought;
+    let apart = account.realised_cost.get().abs_diff(cost.get());
+    assert!(apart <= account.proposed, "{} of {cost}", account.realised_cost);
+    assert!(account.predicted_cost > Cycles::ZERO, "{account:?}");
+    assert!(account.realised_benefit > Cycles::ZERO, "{account:?}");
+    let last = engine.take_decided().last().and_then(|(_, decision)| evidence(decision));
+    assert!(last.is_some_and(|(used, known)| known > 2 && used == known), "{last:?}");
+}
+
+/// What `--economist off` says: nothing is priced, and no page is left out to see what it is worth.
+#[test]
+fn without_an_economist_all_of_a_walk_comes_back() {
+    for (mode, asked) in [
+        (None, [(4, 32), (36, 48), (84, 96)]),
+        // The 62nd page that would have come; and what is there is not asked for.
+        (Some(Mode::Shadow), [(36, 48), (84, 41), (126, 54)]),
+    ] {
+        let mut engine = engine_that_prices(mode, 1 << 13);
+        engine.world().touch(0..64);
+        step(&mut engine, 1);
+        assert_eq!(engine.world().asked_ahead, asked);
+        assert!((64..125).chain(126..180).all(|page| engine.world().present(page)));
+        assert_eq!(engine.world().present(125), mode.is_none());
+        assert_eq!(engine.account(ActionClass::Prefetch).is_some(), mode.is_some());
+        assert_eq!(engine.take_decided().is_empty(), mode.is_none());
+    }
+}
+
+/// The kernel's buffer was full, or a thread could not be watched.
+#[test]
+fn a_page_that_is_there_in_time_was_asked_for_whether_its_fault_was_told_or_not() {
+    for comes in [true, false] {
+        let mut engine = engine_that_prices(Some(Mode::Shadow), 1 << 13);
+        for first in [0, 1000] {
+            engine.world().touch(first..first + 4);
+            step(&mut engine, 1);
+        }
+        // The 62nd page that would have come.
+        assert_eq!(engine.world().asked_ahead, [(4, 32), (1004, 29), (1034, 2)]);
+        assert!(!engine.world().present(1033) && engine.world().present(1034));
+        engine.world().pages.insert(1033, (comes, 0));
+        engine.world().now += Nanos::SECOND;
+        engine.world().touch(2000..2004);
+        step(&mut engine, 1);
+        let last = engine.take_decided().last().and_then(|(_, decision)| evidence(decision));
+        assert_eq!(last, Some((u32::from(comes), 1)));
+    }
+}
+
+/// A program may be faster than the engine looks.
+#[test]
+fn what_is_there_already_is_not_asked_for() {
+    let mut engine = engine_that_prices(Some(Mode::Enforce), 1 << 13);
+    engine.world().touch(0..36);
+    step(&mut engine, 1);
+    // Of the first window nothing is away, and of the second one nothing but what lies behind.
+    assert_eq!(engine.world().asked_ahead, [(36, 48)]);
+    let decided = engine.take_decided();
+    let (process, decision) = decided.first().expect("it was asked about");
+    assert_eq!(*process, 0, "of whichever processes");
+    assert!(
+        matches!(decision.action, Action::Prefetch { pages: 48, window: 48, .. }),
+        "{decision}"
+    );
+}
+
+/// The user bounds what compressed pages take.
+#[test]
+fn what_zram_writes_to_its_file_is_priced_and_not_refused() {
+    let mut engine = engine_that_prices(Some(Mode::Enforce), 0);
+    let written = Written {
+        pages: 100,
+        bytes: Bytes::kib(100),
+        took: Nanos::micros(300),
+        limit: Bytes::mib(24),
+        held: Bytes::mib(25),
+        returned: 3,
+        there: 90,
+        window: Nanos::seconds(30),
+    };
+    engine.wrote_back(&written);
+    let account = *engine.account(ActionClass::Reclaim).expect("priced");
+    assert_eq!((account.proposed, account.forced, account.completed), (1, 1, 1));
+    assert_eq!(account.realised_cost, Cycles(600_000));
+    let decided = engine.take_decided();
+    let (_, decision) = decided.first().expect("just decided");
+    let (from, to) = (TierId(1), TierId(2));
+    let wanted = Action::Reclaim { from, to, pages: 100, bytes: Bytes::kib(100) };
+    assert_eq!((decision.action, decision.urgency), (wanted, Urgency::Forced));
+    assert!(decision.cost.expected > 0.0 && decision.benefit.expected > 0.0, "{decision}");
+    assert_eq!(decision.heat.samples, 3);
 }
 
 /// Twice as much as it may have is used all the time.

@@ -18,6 +18,11 @@ pub trait World {
     fn now(&mut self) -> Nanos;
     /// Processor time of the calling thread.
     fn cpu(&mut self) -> Nanos;
+    /// How busy the machine's processors are, 0 (idle) to 1: the price of Terrace's own time. What is not
+    /// known is not free.
+    fn load(&mut self) -> f64 {
+        1.0
+    }
     /// The processes of the run, in the order of their numbers.
     fn processes(&mut self) -> Vec<u32>;
     /// What these processes have in DRAM of what can be swapped.

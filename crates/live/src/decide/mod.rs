@@ -14,7 +14,7 @@ pub mod decider;
 pub mod event_ring;
 pub mod notes;
 pub(crate) mod ping_pong;
-pub(crate) mod processors;
+pub mod processors;
 pub(crate) mod thrash;
 
 use crate::decide::decider::Decider;

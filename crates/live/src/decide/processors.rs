@@ -1,6 +1,6 @@
-//! How busy the machine's processors are: what a cycle of the manager's own time costs the program.
+//! How busy the machine's processors are: what a cycle of Terrace's own time costs the program.
 //!
-//! Read from the first line of `/proc/stat`, by the manager when it is about to propose something
+//! Read from the first line of `/proc/stat`, by whoever is about to propose something
 //! that takes processor time, and not more often than the figures are good for. What is not known (yet) is
 //! not taken for free: the processors count as busy until two readings say otherwise.
 
@@ -13,7 +13,7 @@ const STALE: u64 = 2_000_000_000;
 
 /// The load of all processors together.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ProcessorLoad {
+pub struct ProcessorLoad {
     last: Option<Reading>,
     /// 0 (idle) to 1, and when it was found (ns).
     share: Option<(f64, u64)>,
@@ -29,14 +29,14 @@ struct Reading {
 
 impl ProcessorLoad {
     /// Reads for the first time.
-    pub(crate) fn begin() -> Self {
+    pub fn begin() -> Self {
         let mut load = Self::default();
         load.now();
         load
     }
 
     /// The load of a moment ago, 0 to 1; 1 where it is not known.
-    pub(crate) fn now(&mut self) -> f64 {
+    pub fn now(&mut self) -> f64 {
         let now = sys::now();
         if self.is_due(now) {
             let mut buffer = [0u8; 512];

@@ -1,41 +1,26 @@
 //! Whether it pays to go ahead of walks.
 //!
 //! Handlers bring pages in ahead of walks as long as the economist is for it. They do not ask it: that
-//! would take a lock in the path of a fault. They count, and obey one flag. The manager asks, every
-//! [`EVERY`] at most, for as many pages as walks have asked for since it asked last; the answer holds
-//! until it asks again. Before the first answer, which is as far away as the manager's waking up,
-//! they go ahead, as walks pay as a rule.
-//!
-//! What it is worth is seen by leaving pages out: of the pages that are to come, one in
-//! [`GAP`] does not. If the program faults on it, it would have been of use, and so, by as much, are
-//! the others; if it does not within [`WAITED`], the others are for nothing. While the economist is
-//! against it, walks are followed all the same and single pages of them are waited for, so that it hears
-//! when they have become better.
+//! would take a lock in the path of a fault. They count, and obey one flag. The manager asks, and keeps the
+//! books ([`terrace_economics::walks`], which says how evidence comes about). Before the first answer, which
+//! is as far away as the manager's waking up, they go ahead, as walks pay as a rule.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-use terrace_core::{Abort, Action, Cycles, Nanos, Outcome, PageSize, Proposal, Reason};
+use terrace_core::{Nanos, Reason};
+use terrace_economics::walks::{self, Book, Counts, GAP, PLACES};
 
 use crate::decide::decider::COMPRESSED;
 use crate::fault::streams::MOST;
 use crate::pager::Pager;
 use crate::sys;
 
-/// One in so many pages is left out: at first, and once something is known. Each costs the program a
-/// fault. No multiples of a window, or it would always be the same page of one.
-const GAP: (u64, u64) = (61, 509);
-/// So many that were left out are enough to leave out fewer.
-const ENOUGH: u64 = 8;
-/// Pages that are waited for at once.
-const PLACES: usize = 16;
-/// For how long (ns): what is used later would have had to leave in between where memory is short.
-const WAITED: u64 = 1_000_000_000;
-/// Outcomes that are remembered: a program changes what it does.
-const MEMORY: u32 = 64;
+/// For how long a page is waited for, ns.
+const WAITED: u64 = walks::WAITED.get();
 /// One window in so many is timed: to ask for a thread's processor time is a system call.
 const TIMED: u64 = 8;
 /// The least time (ns) between two questions.
-const EVERY: u64 = 50_000_000;
+const EVERY: u64 = walks::EVERY.get();
 
 /// What a walk goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +76,22 @@ impl Default for Tally {
     }
 }
 
+impl Tally {
+    fn counts(&self) -> Counts {
+        let of = |count: &AtomicU64| count.load(Relaxed);
+        let used = of(&self.used);
+        Counts {
+            asked: of(&self.asked),
+            windows: of(&self.windows),
+            came: of(&self.came),
+            timed: of(&self.timed),
+            timed_ns: of(&self.timed_ns),
+            known: used + of(&self.unused),
+            used,
+        }
+    }
+}
+
 /// A page that was left out: present 1 bit, kind 1, region 30, page 32; 0 is none.
 fn name(kind: Kind, region: u32, page: u32) -> u64 {
     let kind = u64::from(kind == Kind::Fresh);
@@ -135,18 +136,15 @@ impl WalksPay {
     pub(crate) fn ask(&self, kind: Kind, pages: u32) -> (Option<u32>, bool) {
         let tally = self.tally(kind);
         let before = tally.asked.fetch_add(u64::from(pages), Relaxed);
-        let next = tally.next.load(Relaxed).max(before);
-        if next >= before + u64::from(pages) {
-            return (None, before == 0);
-        }
+        let asked = before..before + u64::from(pages);
         let known = tally.used.load(Relaxed) + tally.unused.load(Relaxed);
-        let gap = if known < ENOUGH { GAP.0 } else { GAP.1 };
-        tally.next.store(next + gap, Relaxed);
-        // It would cost the program a fault, and nothing would be learnt.
-        if !self.places.iter().any(LeftOut::is_free) {
-            return (None, before == 0);
+        let left = walks::left_out(asked, tally.next.load(Relaxed), known);
+        if let Some((_, next)) = left {
+            tally.next.store(next, Relaxed);
         }
-        (Some((next - before) as u32), before == 0)
+        // Without a free place it would cost the program a fault, and nothing would be learnt.
+        let left = left.filter(|_| self.places.iter().any(LeftOut::is_free));
+        (left.map(|(page, _)| page), before == 0)
     }
 
     /// A page of a walk does not come, to see whether it is asked for. Without a free place it is not
@@ -221,102 +219,9 @@ impl WalksPay {
     }
 }
 
-/// The counts of one kind at one time.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    asked: u64,
-    came: u64,
-    windows: u64,
-    timed: u64,
-    timed_ns: u64,
-    known: u64,
-    used: u64,
-}
-
-impl Counts {
-    fn of(tally: &Tally) -> Self {
-        let of = |count: &AtomicU64| count.load(Relaxed);
-        let used = of(&tally.used);
-        Self {
-            asked: of(&tally.asked),
-            came: of(&tally.came),
-            windows: of(&tally.windows),
-            timed: of(&tally.timed),
-            timed_ns: of(&tally.timed_ns),
-            known: used + of(&tally.unused),
-            used,
-        }
-    }
-
-    /// What so many pages took, by those that were timed.
-    fn time_of(&self, pages: u64) -> Nanos {
-        let each = self.timed_ns as f64 / self.timed.max(1) as f64;
-        Nanos::from_f64(each * pages as f64)
-    }
-}
-
-/// What the manager remembers of one kind.
-#[derive(Clone, Copy, Debug, Default)]
-struct Asked {
-    /// Pages that were asked for, and windows, when it asked last.
-    pages: u64,
-    windows: u64,
-    /// How many pages came at once when some came last.
-    window: u32,
-    /// Pages that came and are in the accounts.
-    settled: u64,
-    /// Outcomes that are in `evidence`.
-    known: u64,
-    used: u64,
-    /// Of so many pages that were left out of late, so many were asked for: used, known.
-    evidence: (u32, u32),
-    /// What came, and what it cost, since something was known of what was left out.
-    unjudged: (u64, Cycles),
-    /// What the economist has let pass.
-    proposal: Option<Proposal>,
-}
-
-impl Asked {
-    /// What is there already is not new.
-    fn since(counts: &Counts) -> Self {
-        let share = counts.used as f64 / counts.known.max(1) as f64;
-        let known = counts.known.min(u64::from(MEMORY)) as u32;
-        Self {
-            pages: counts.asked,
-            windows: counts.windows,
-            window: window_of(counts.asked, counts.windows).unwrap_or(MOST as u32),
-            settled: counts.came,
-            known: counts.known,
-            used: counts.used,
-            evidence: ((share * f64::from(known)).round() as u32, known),
-            ..Self::default()
-        }
-    }
-
-    /// Takes in what became of pages that were left out: of how many, and how many were asked for.
-    fn learn(&mut self, counts: &Counts) -> (u64, u64) {
-        let (used, known) = (counts.used - self.used, counts.known - self.known);
-        (self.used, self.known) = (counts.used, counts.known);
-        let (good, all) = &mut self.evidence;
-        *all = all.saturating_add(known as u32);
-        *good = good.saturating_add(used as u32).min(*all);
-        while *all > MEMORY {
-            (*good, *all) = (*good / 2, *all / 2);
-        }
-        (used, known)
-    }
-}
-
-/// How many pages come at once if so many were asked for at so many times; `None` if none came. Walks that
-/// are not gone ahead of ask for each page alone, and may be among them.
-fn window_of(pages: u64, windows: u64) -> Option<u32> {
-    let each = pages.checked_div(windows)?;
-    Some(each.clamp(1, MOST as u64) as u32)
-}
-
 /// Asks the economist. The manager's.
 pub(crate) struct Asker {
-    kinds: [Asked; 2],
+    kinds: [Book; 2],
     /// Until when (ns) it does not ask.
     rest_until: u64,
 }
@@ -324,7 +229,7 @@ pub(crate) struct Asker {
 impl Asker {
     /// Nothing is asked yet.
     pub(crate) fn new(pager: &Pager) -> Self {
-        let of = |kind| Asked::since(&Counts::of(pager.fault.pays.tally(kind)));
+        let of = |kind| Book::since(&pager.fault.pays.tally(kind).counts(), MOST as u32);
         Self { kinds: Kind::ALL.map(of), rest_until: 0 }
     }
 
@@ -345,51 +250,31 @@ impl Asker {
     /// False if no walk has asked for anything.
     fn ask(&mut self, pager: &Pager, kind: Kind) -> bool {
         let tally = pager.fault.pays.tally(kind);
-        let counts = Counts::of(tally);
         let book = &mut self.kinds[kind as usize];
-        let pages = counts.asked - book.pages;
-        if pages == 0 {
-            return false;
-        }
-        if let Some(window) = window_of(pages, counts.windows - book.windows) {
-            book.window = window;
-        }
-        (book.pages, book.windows) = (counts.asked, counts.windows);
-        let (used, known) = book.learn(&counts);
+        let Some(question) = book.look(&tally.counts(), pager.clock) else { return false };
         let mut decider = pager.decide.decider.lock();
-        if let Some(proposal) = book.proposal.take() {
-            let came = counts.came - book.settled;
-            book.settled = counts.came;
-            let cost = pager.clock.cycles(counts.time_of(came));
-            let moved = PageSize::Base.bytes() * came;
-            let done = Outcome::Completed { cost, moved };
-            let outcome = if came == 0 { Outcome::Aborted(Abort::NoMemory) } else { done };
+        if let Some((proposal, outcome)) = question.became.ended {
             decider.carried_out(pager, proposal, outcome);
-            book.unjudged = (book.unjudged.0 + came, book.unjudged.1 + cost);
         }
-        if known > 0 {
-            let share = used as f64 / known as f64;
-            let (came, cost) = core::mem::take(&mut book.unjudged);
-            let cost = Cycles::from_f64(cost.as_f64() * share);
-            decider.walked_into(pager.stats(), came as f64 * share, cost);
+        if let Some((used, cost)) = question.became.brought {
+            decider.walked_into(pager.stats(), used, cost);
         }
         let (from, reason) = match kind {
             Kind::Stored => (Some(COMPRESSED), Reason::WalksUsedMemory),
             Kind::Fresh => (None, Reason::WalksFreshMemory),
         };
-        let (used, known) = book.evidence;
-        let pages = u32::try_from(pages).unwrap_or(u32::MAX);
-        let action = Action::Prefetch { from, pages, window: book.window, used, known };
-        book.proposal = decider.prefetch(pager, action, reason);
-        tally.closed.store(book.proposal.is_none(), Relaxed);
+        let proposal = decider.prefetch(pager, question.action(from), reason);
+        tally.closed.store(proposal.is_none(), Relaxed);
+        book.answered(proposal);
         true
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use terrace_core::ActionClass;
+    use terrace_core::{Action, ActionClass};
     use terrace_economics::Mode;
+    use terrace_economics::walks::{ENOUGH, MEMORY};
 
     use super::*;
     use crate::pager::fixture::configured;
@@ -397,7 +282,7 @@ mod tests {
     const REGION: u32 = 7;
 
     fn outcomes(pays: &WalksPay, kind: Kind) -> (u64, u64) {
-        let counts = Counts::of(pays.tally(kind));
+        let counts = pays.tally(kind).counts();
         (counts.used, counts.known)
     }
 
