@@ -55,7 +55,7 @@ use self::desk::Desk;
 pub use self::desk::calibration;
 pub(crate) use self::guard::processors;
 use self::stats::Stats;
-use self::streams::Walks;
+use self::streams::{Chunk, Walks};
 use self::thrash::{Moment, Thrash};
 use self::world::{Advice, World};
 use crate::govern::slowdown::FAULT;
@@ -501,7 +501,6 @@ impl<W: World> Engine<W> {
         self.stats.faults += seen.len() as u64;
         self.count_direct();
         let room = self.room();
-        let mut ahead: Vec<(u32, (u64, u64))> = Vec::new();
         for fault in seen {
             self.thrash.fault(fault.process, fault.address);
             if let Some(books) = &mut self.books {
@@ -511,32 +510,32 @@ impl<W: World> Engine<W> {
                 pays.fault(fault.process, fault.address);
             }
             if let Some(walks) = &mut self.walks {
-                let range = walks.fault(fault.process, fault.address);
-                ahead.extend(range.map(|range| (fault.process, range)));
+                walks.fault(fault.process, fault.address);
             }
         }
+        let budget = self.fast.get() / PAGE;
+        let ahead = self.walks.as_mut().map(|walks| walks.chunks(budget)).unwrap_or_default();
         self.stats.observing_cpu += self.world.cpu().saturating_sub(cpu);
         self.go_ahead(now, &room, ahead)
     }
 
     /// Brings back what walks will want, as far as there is room and the economist is for it.
-    fn go_ahead(
-        &mut self,
-        now: Nanos,
-        room: &Room,
-        ahead: Vec<(u32, (u64, u64))>,
-    ) -> io::Result<()> {
+    fn go_ahead(&mut self, now: Nanos, room: &Room, ahead: Vec<Chunk>) -> io::Result<()> {
         // What is brought back takes room of its own, which is made first. A program at its limit hardly
         // ever has any: what a walk brings back then puts out what is oldest, as its faults would.
         let (mut free, mut beyond) = (room.dram.1, self.beyond(now));
-        for (process, (start, length)) in ahead {
-            let mut bytes = Bytes(length);
+        for chunk in ahead {
+            let (process, (start, end)) = (chunk.process, chunk.range);
+            let mut bytes = Bytes(end - start);
             let is_beyond = free < bytes;
             if is_beyond {
                 bytes = bytes.min(Bytes(beyond.get() / PAGE * PAGE));
+                if let Some(walks) = &mut self.walks {
+                    walks.cut(&chunk, start + bytes.get());
+                }
             }
             if bytes.is_zero() {
-                break;
+                continue;
             }
             let range = (start, start + bytes.get());
             let window = match &mut self.pays {
@@ -794,13 +793,17 @@ impl<W: World> Engine<W> {
         if let Some((wait, _)) = self.excess.given_up {
             return wait;
         }
+        // A walk is gone ahead of while it is there, or not at all.
+        if self.walks.as_ref().is_some_and(Walks::are_under_way) {
+            return SLEEP.0;
+        }
         let free = self.room().dram.1;
         let filled = FILL.time_for(free / 2).max(SLEEP.0);
         let most = match (self.making, saw_faults) {
             // A policy is asked again at once. The kernel is at its lists for some 100 ms, and whoever
             // looks meanwhile takes the processor from the program.
             (true, _) if self.books.is_some() => SLEEP.0,
-            // A walk is gone ahead of, or not at all.
+            // What came back may be the beginning of a walk.
             (true, _) | (false, true) => SLEEP.1,
             (false, false) => SLEEP.2,
         };

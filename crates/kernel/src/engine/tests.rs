@@ -365,8 +365,8 @@ fn pages_come_back_ahead_of_a_walk_as_far_as_there_is_room() {
 
     engine.world().touch(0..6);
     step(&mut engine, 1);
-    assert_eq!(engine.world().asked_ahead, [(4, 32)]);
-    assert!(engine.world().present(35));
+    assert_eq!(engine.world().asked_ahead, [(6, 32)]);
+    assert!(engine.world().present(37));
     assert_eq!(engine.stats().ahead, Bytes(32 * PAGE));
 
     // Without room nothing is brought back at the cost of what is there.
