@@ -45,6 +45,8 @@ pub(crate) struct Move {
     pub(crate) each: Saving,
     /// For how long that was predicted.
     pub(crate) horizon: Nanos,
+    /// What the move has cost; nothing of a page that was held out, or that makes room in an exchange.
+    pub(crate) cost: Cycles,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +58,8 @@ struct Watch {
     end: Nanos,
     observed: f64,
     touched: bool,
+    /// How often anybody had looked when it began.
+    looks: u64,
 }
 
 impl Watch {
@@ -67,13 +71,20 @@ impl Watch {
             predicted: 0.0,
             each: Saving { load: 0.0, store: 0.0, touch: 0.0 },
             horizon: Nanos::ZERO,
+            cost: Cycles::ZERO,
         },
         weight: 0,
         begin: Nanos::ZERO,
         end: Nanos::ZERO,
         observed: 0.0,
         touched: false,
+        looks: 0,
     };
+
+    fn begin(moved: Move, weight: u32, looks: u64, now: Nanos) -> Self {
+        let end = now + moved.horizon;
+        Self { moved, weight, begin: now, end, observed: 0.0, touched: false, looks }
+    }
 
     /// The part of its time that it has had.
     fn share_at(&self, now: Nanos) -> f64 {
@@ -89,10 +100,19 @@ pub(crate) struct Watches {
     places: Box<[Watch]>,
     open: usize,
     /// Moves since the last watched one, by class and direction.
-    unwatched: [[u32; 3]; 3],
+    unwatched: [[u32; 2]; MOVES],
     /// Where the next sweep for ended watches begins.
     hand: usize,
+    /// How often accesses were observed. What comes back from a memory that nobody can look at is
+    /// no look: it says nothing of pages that are mapped.
+    looks: u64,
+    /// By class: moves of which all is known that they brought, as their time is over or their pages
+    /// have moved on, and at which somebody looked. What the kill switch judges by.
+    ended: [Account; MOVES],
 }
+
+/// Classes of action that move pages of their own: promote, demote, exchange.
+const MOVES: usize = 3;
 
 impl Watches {
     /// An empty table; without places if nothing is to be watched.
@@ -101,14 +121,17 @@ impl Watches {
         Self {
             places: vec![Watch::FREE; places].into_boxed_slice(),
             open: 0,
-            unwatched: [[0; 3]; 3],
+            unwatched: [[0; 2]; MOVES],
             hand: 0,
+            looks: 0,
+            ended: Default::default(),
         }
     }
 
     /// Forgets everything that is watched.
     pub(crate) fn clear(&mut self) {
-        self.unwatched = [[0; 3]; 3];
+        self.unwatched = [[0; 2]; MOVES];
+        self.ended = Default::default();
         if self.open > 0 {
             self.places.fill(Watch::FREE);
             self.open = 0;
@@ -138,7 +161,7 @@ impl Watches {
         }
         let place = place_of(moved.page);
         if self.holds(place, moved.page) {
-            // What was held out, and is proposed anew, was without it for a part of the time only.
+            // What was held out, and moves all the same, was without it for a part of the time only.
             let share = match self.places[place].moved.direction {
                 Direction::HeldOut => self.places[place].share_at(now),
                 Direction::Up | Direction::Down => 1.0,
@@ -150,16 +173,45 @@ impl Watches {
         let weight = *unwatched;
         if self.places[place].weight == 0 && lot(op).is_multiple_of(self.sparsity()) {
             self.unwatched[moved.class.index()][moved.direction as usize] = 0;
-            self.places[place] = Watch {
-                moved,
-                weight,
-                begin: now,
-                end: now + moved.horizon,
-                observed: 0.0,
-                touched: false,
-            };
+            self.places[place] = Watch::begin(moved, weight, self.looks, now);
             self.open += 1;
         }
+    }
+
+    /// Whether a page that stays where it is could be watched. Where another one is watched, or this
+    /// one for a move, it could not be, and to hold it out would teach nothing.
+    pub(crate) fn has_room(&self, page: PageRef, now: Nanos) -> bool {
+        let watch = self.places.get(place_of(page));
+        watch.is_some_and(|watch| watch.weight == 0 || now > watch.end)
+    }
+
+    /// Whether a page's move was held out, and its time is not over.
+    pub(crate) fn holds_out(&self, page: PageRef, now: Nanos) -> bool {
+        let watch = self.places.get(place_of(page));
+        watch.is_some_and(|watch| {
+            let is_it = watch.weight > 0 && watch.moved.page == page;
+            is_it && watch.moved.direction == Direction::HeldOut && now <= watch.end
+        })
+    }
+
+    /// A page's move is held out: watches the page where it is, for all of the time. It stands for
+    /// itself alone, and is watched however full the table is: there is one for dozens of moves.
+    pub(crate) fn hold_out(&mut self, moved: Move, now: Nanos, accounts: &mut [Account; CLASSES]) {
+        debug_assert_eq!(moved.direction, Direction::HeldOut);
+        if !self.has_room(moved.page, now) {
+            return;
+        }
+        let place = place_of(moved.page);
+        if self.places[place].weight > 0 {
+            self.close(place, 1.0, accounts);
+        }
+        self.places[place] = Watch::begin(moved, 1, self.looks, now);
+        self.open += 1;
+    }
+
+    /// What moves of a class came to of which all is known; `None` of classes that move nothing.
+    pub(crate) fn ended(&self, class: ActionClass) -> Option<&Account> {
+        self.ended.get(class.index())
     }
 
     /// Accesses were observed; each nominal sample stands for `period` of them.
@@ -173,6 +225,8 @@ impl Watches {
         if self.open == 0 {
             return;
         }
+        let is_look = samples.iter().any(|sample| sample.source != SampleSource::Refault);
+        self.looks += u64::from(is_look);
         for sample in samples {
             let place = place_of(sample.page);
             if !self.holds(place, sample.page) {
@@ -288,6 +342,22 @@ impl Watches {
                 account.held_out_observed += observed;
             }
         }
+        // What nobody looked at may have brought anything. What ends before its time, with the run,
+        // has cost all that it costs, and has not brought all that it brings.
+        if self.looks > watch.looks
+            && share >= 1.0
+            && let Some(ended) = self.ended.get_mut(watch.moved.class.index())
+        {
+            let (gained, moves) = match watch.moved.direction {
+                Direction::Up => (watch.observed * weight, watch.weight),
+                Direction::Down => (-watch.observed * weight, 0),
+                Direction::HeldOut => (0.0, 0),
+            };
+            ended.completed += u64::from(moves);
+            ended.realised_cost += Cycles::from_f64(watch.moved.cost.as_f64() * weight);
+            ended.realised_benefit += Cycles::from_f64(gained.max(0.0));
+            ended.realised_harm += Cycles::from_f64((-gained).max(0.0));
+        }
         watch.weight = 0;
         self.open -= 1;
     }
@@ -300,8 +370,12 @@ fn place_of(page: PageRef) -> usize {
 
 /// Spreads pages (Fibonacci hashing; the high bits are the good ones).
 pub(crate) fn scatter(page: PageRef) -> usize {
-    let key = (u64::from(page.region.0) << 32) | u64::from(page.page.0);
-    (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize
+    (key_of(page).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize
+}
+
+/// A page as a number.
+pub(crate) fn key_of(page: PageRef) -> u64 {
+    (u64::from(page.region.0) << 32) | u64::from(page.page.0)
 }
 
 /// A number drawn for an action. Unrelated to the pages' places, or else the
@@ -328,8 +402,13 @@ mod tests {
             predicted: 1000.0,
             each: Saving { load: 10.0, store: -4.0, touch: 0.0 },
             horizon: Nanos::SECOND,
+            cost: Cycles(25),
         };
-        watches.moved(OpId(1), moved, Nanos::ZERO, &mut accounts);
+        if direction == Direction::HeldOut {
+            watches.hold_out(moved, Nanos::ZERO, &mut accounts);
+        } else {
+            watches.moved(OpId(1), moved, Nanos::ZERO, &mut accounts);
+        }
         (watches, accounts)
     }
 
@@ -377,5 +456,57 @@ mod tests {
         let found = (account.held_out_predicted, account.held_out_observed);
         assert_eq!(found, (Cycles(100), Cycles(10)), "a tenth of a second's thousand");
         assert_eq!(account.judged, 0);
+    }
+
+    /// A second watch on the same page would be of less than the whole time; and where another page is
+    /// watched, nobody would see what becomes of this one.
+    #[test]
+    fn a_page_is_held_out_for_all_of_its_time_and_only_where_it_can_be_watched() {
+        let (mut watches, mut accounts) = watching(Direction::HeldOut);
+        let moved = watches.places[place_of(PAGE)].moved;
+        let half = Nanos::millis(500);
+        assert!(watches.holds_out(PAGE, half) && !watches.has_room(PAGE, half));
+        watches.hold_out(moved, half, &mut accounts);
+        assert_eq!(accounts[CLASS.index()], Account::default(), "the first goes on");
+        let other = PageRef { region: RegionId(2), ..PAGE };
+        assert!(!watches.holds_out(other, half));
+        let over = Nanos::seconds(2);
+        assert!(!watches.holds_out(PAGE, over) && watches.has_room(PAGE, over));
+        watches.hold_out(moved, over, &mut accounts);
+        assert_eq!(accounts[CLASS.index()].held_out_predicted, Cycles(1000), "it had all its time");
+        assert!(watches.holds_out(PAGE, Nanos::millis(2900)) && watches.open == 1);
+        let (moving, _) = watching(Direction::Down);
+        assert!(!moving.has_room(PAGE, half), "what it is missed for there is still being watched");
+        assert!(!Watches::new(false).has_room(PAGE, half), "nothing is watched at all");
+    }
+
+    /// Not to be seen is not to be idle.
+    #[test]
+    fn what_nobody_looked_at_is_not_judged_and_what_came_back_is_no_look() {
+        let close = |looks: &[Sample]| {
+            let (mut watches, mut accounts) = watching(Direction::Up);
+            watches.observe(looks, 1, Nanos(1), &mut accounts);
+            watches.sweep(PLACES, Nanos::seconds(2), &mut accounts);
+            *watches.ended(CLASS).expect("it moves pages")
+        };
+        assert_eq!(close(&[]), Account::default());
+        let sample = samples(1, 0)[0];
+        let elsewhere = PageRef { region: RegionId(9), ..PAGE };
+        let back = Sample { page: elsewhere, source: SampleSource::Refault, ..sample };
+        assert_eq!(close(&[back]), Account::default());
+        let idle = close(&[Sample { page: elsewhere, ..sample }]);
+        assert_eq!((idle.completed, idle.realised_cost), (1, Cycles(25)));
+        assert!(idle.realised_benefit.is_zero(), "it was looked at, and is idle");
+        assert!((close(&samples(3, 5)).net() - (30.0 - 20.0 - 25.0)).abs() < 1e-9);
+    }
+
+    /// It has cost all that it costs.
+    #[test]
+    fn what_ends_with_the_run_before_its_time_is_not_judged() {
+        let (mut watches, mut accounts) = watching(Direction::Up);
+        watches.observe(&samples(1, 0), 1, Nanos(1), &mut accounts);
+        watches.finish(Nanos::millis(300), &mut accounts);
+        assert_eq!(watches.ended(CLASS), Some(&Account::default()));
+        assert_eq!(watches.ended(ActionClass::Prezero), None);
     }
 }
