@@ -77,6 +77,9 @@ pub struct AttachReport {
     pub sampling_cap: f64,
     /// What the economist did with its opinion.
     pub economist: String,
+    /// Why no class of action is stopped that has cost more than it brought, where that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_kill_switch: Option<String>,
     /// Its accounts by class of action.
     pub accounts: Vec<AccountReport>,
     /// What deciding on actions has cost; 0 in recordings from before that was timed.
@@ -182,6 +185,8 @@ pub struct Head {
     pub economist: String,
     /// Why these samplers.
     pub sampler_reason: String,
+    /// Why no class of action is stopped that has cost more than it brought, where that is so.
+    pub no_kill_switch: Option<String>,
     /// The most of one processor that they may use.
     pub sampling_cap: f64,
     /// The bound on migration traffic, if there is one.
@@ -266,6 +271,7 @@ impl AttachReport {
             sampling: engine.health().cpu,
             sampling_cap: head.sampling_cap,
             economist: head.economist,
+            no_kill_switch: head.no_kill_switch,
             accounts: account_lines(engine.brain()),
             deciding: engine.brain().economist().own_cost(),
             regions: regions(engine.space(), &every),
@@ -350,6 +356,7 @@ impl AttachReport {
             sampling: stats.observing_cpu + stats.sampling_cpu,
             sampling_cap: head.sampling_cap,
             economist: head.economist,
+            no_kill_switch: head.no_kill_switch,
             accounts: brain.map(account_lines).unwrap_or_default(),
             deciding: brain.map_or(Cycles::ZERO, |brain| brain.economist().own_cost()),
             regions: engine.space().map(|space| regions(space, &TIERS)).unwrap_or_default(),
@@ -563,6 +570,7 @@ pub(crate) mod tests {
             sampling: Nanos::millis(10) * n,
             sampling_cap: 0.03,
             economist: "enforce".into(),
+            no_kill_switch: None,
             accounts: Vec::new(),
             deciding: Cycles::ZERO,
             regions: vec![RegionLine {

@@ -109,6 +109,9 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
     let decisions = counted(decisions, "decision", "decisions");
     let took = deciding(report.deciding);
     rows.push(("economist", format!("{}, {decisions}{took}", report.economist)));
+    if let Some(why) = &report.no_kill_switch {
+        rows.push(("no kill switch", format!("{why}: what loses cannot be told")));
+    }
     rows
 }
 
@@ -227,6 +230,7 @@ mod tests {
             sampling: Nanos::ZERO,
             sampling_cap: 0.03,
             economist: "enforce".into(),
+            no_kill_switch: None,
             accounts: Vec::new(),
             deciding: Cycles::ZERO,
             regions: Vec::new(),
@@ -256,6 +260,16 @@ mod tests {
         assert_eq!(line(&known, "slowdown"), expected);
         let expected = "1.00 s, 10.0 % of the run, estimated: 5.00 µs a page";
         assert_eq!(line(&known, "waited for swap"), expected);
+    }
+
+    /// Who sees a class of action lose has to know why nothing is done about it.
+    #[test]
+    fn that_nothing_is_stopped_is_told_with_the_reason() {
+        let mut report = report(Vec::new(), 0);
+        assert!(!render(&report).contains("no kill switch"));
+        report.no_kill_switch = Some("damon tells that a page is in use, and not how much".into());
+        let told = line(&report, "no kill switch");
+        assert!(told.starts_with("damon tells") && told.ends_with("cannot be told"), "{told}");
     }
 
     #[test]

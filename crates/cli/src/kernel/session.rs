@@ -452,6 +452,8 @@ impl Session {
             dry_run: false,
             economist: mode_name(self.how.economist).to_owned(),
             sampler_reason: self.how.observing.reason.clone(),
+            // It moves nothing up, and what is put out has to leave.
+            no_kill_switch: None,
             sampling_cap: self.how.observing_cap,
             limit: None,
         };

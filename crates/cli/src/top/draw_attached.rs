@@ -212,6 +212,7 @@ mod tests {
             sampling: Nanos::millis(21) * n,
             sampling_cap: 0.03,
             economist: "enforce".into(),
+            no_kill_switch: None,
             accounts: Vec::new(),
             deciding: Cycles::ZERO,
             regions,
