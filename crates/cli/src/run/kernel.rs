@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
         let option = if holds_store { "--total" } else { "--fast" };
         return Err(Failure::bad_input(format!("{option}: the budget must be at least {LEAST}")));
     }
-    let mut brain = chooser::policy(args.policy, args.economist)?;
+    let mut chooser = chooser::policy(args.policy, args.economist, args.quiet)?;
     let record = args.record.as_deref();
     let record = record.map(|path| files.writes("--record", path, Kind::Recording)).transpose()?;
     let wish = Wish {
@@ -68,7 +68,8 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
     let division = args.with_files.then(|| divide(&made, fast)).transpose()?;
     let mut lacks = Vec::new();
     if let Some(lack) = made.no_group() {
-        brain = chooser::needed(brain, args.economist, &format!("without a group ({lack})"))?;
+        let why = format!("without a group ({lack})");
+        chooser = chooser::needed(chooser, args.economist, args.quiet, &why)?;
         lacks.push(format!(
             "no control group: {lack}; a policy chooses what leaves, nothing slows the program \
              down above its budget, and memory that its processes share is not counted"
@@ -77,7 +78,7 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
     if holds_store {
         lacks.extend(total::lack(&Root::machine(), made.swap(), made.group().is_some()));
     }
-    let seeing = Seeing::of(brain.as_ref(), &args.moving)?;
+    let seeing = Seeing::of(chooser.as_ref(), &args.moving)?;
     let whose = made.group().cloned().map_or(Whose::Started, Whose::Run);
     let how = How {
         verb: "run",
@@ -86,7 +87,7 @@ pub(super) fn run(args: &Args, program: &Program, json: bool) -> Result<ExitCode
         holds_store,
         division,
         whose,
-        brain,
+        chooser,
         seeing,
         economist: args.economist,
         min_region: args.min_region,
