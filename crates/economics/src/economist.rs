@@ -6,7 +6,7 @@ use terrace_core::{
 };
 
 use crate::access::{self, Saving};
-use crate::account::Account;
+use crate::account::{Account, Balance};
 use crate::calibration::Calibration;
 use crate::conditions::{Conditions, Market};
 use crate::correction::Correction;
@@ -235,9 +235,38 @@ impl Economist {
         self.own_cost
     }
 
-    /// Cycles gained by all actions, less what deciding on them has cost; negative if lost.
+    /// Cycles gained by all actions, less what deciding on them has cost; negative if lost. What is
+    /// not observed brings nothing here, so that it is below zero wherever pages have to leave; see
+    /// [`Economist::balance`].
     pub fn net(&self) -> f64 {
         self.accounts.iter().map(Account::net).sum::<f64>() - self.own_cost.as_f64()
+    }
+
+    /// What those actions come to whose benefit is known, as the kill switch knows it, and what
+    /// deciding on such has taken: each decision takes as long as another. Nothing where there is no
+    /// kill switch, as nobody sees what actions bring.
+    pub fn balance(&self) -> Balance {
+        if self.mode == Mode::Off || !self.calibration.parameters.kill_switch {
+            return Balance::default();
+        }
+        let (mut brought, mut took) = (Cycles::ZERO, Cycles::ZERO);
+        let (mut asked, mut all) = (0, 0);
+        for class in ActionClass::ALL {
+            let proposed = self.accounts[class.index()].proposed;
+            all += proposed;
+            if let Some(judged) = self.judged(class) {
+                asked += proposed;
+                brought += judged.realised_benefit;
+                took += judged.realised_cost + judged.realised_harm;
+            }
+        }
+        let part = asked as f64 / all.max(1) as f64;
+        let clock = self.calibration.clock;
+        Balance {
+            brought: clock.nanos(brought),
+            took: clock.nanos(took),
+            deciding: clock.nanos(Cycles::from_f64(self.own_cost.as_f64() * part)),
+        }
     }
 
     /// By which factor the real cost of a class of action differs from the

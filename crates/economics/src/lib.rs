@@ -61,7 +61,7 @@ mod split;
 mod touches;
 mod watch;
 
-pub use account::Account;
+pub use account::{Account, Balance};
 pub use calibration::{Calibration, CalibrationError, FAULT_PAGES, Parameters, TierCalibration};
 pub use conditions::{Conditions, Market};
 pub use decision::Decision;

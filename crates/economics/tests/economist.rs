@@ -13,7 +13,7 @@ use terrace_core::{
     Telemetry, Urgency,
 };
 use terrace_economics::{
-    Account, Calibration, Decision, Economist, Interval, LookedAt, Mode, TermKind, Verdict,
+    Account, Balance, Calibration, Decision, Economist, Interval, LookedAt, Mode, TermKind, Verdict,
 };
 
 fn enforcing() -> Economist {
@@ -350,6 +350,45 @@ fn a_class_whose_realised_net_is_negative_is_stopped() {
 #[test]
 fn a_class_that_nobody_looks_at_is_not_stopped() {
     assert_eq!(stopped_of_losing(false), 0);
+}
+
+/// What has to leave brings nothing that anybody sees; to call that a loss would be to say so of each
+/// run. What deciding takes is shared out by the number of decisions.
+#[test]
+fn the_balance_is_of_what_is_known_and_of_deciding_on_that() {
+    let mut calibration = optane();
+    calibration.parameters.kill_switch = true;
+    let telemetry = optane_telemetry();
+    let clock = calibration.clock;
+    let both = |calibration| {
+        let mut economist = Economist::new(Mode::Enforce, calibration);
+        let mut cold = demote(heat(0.0, 0.0, 0));
+        cold.urgency = Urgency::Forced;
+        cold.heat.window = Nanos::seconds(10);
+        for op in 0..3 {
+            let cold = numbered(op, 4 + op as u32, cold);
+            assert!(economist.decide(&cold, &telemetry).passes);
+            economist.settle(&completed(cold, 5_000_000), &telemetry);
+        }
+        economist.spent(Cycles(4_000_000));
+        let before = economist.balance();
+        let walks = Action::Prezero { walked: Pages(1 << 20), used: 8, known: 8 };
+        let prezero = Proposal { op: OpId(9), action: walks, ..hot() };
+        economist.decide(&prezero, &telemetry);
+        economist.settle(&completed(prezero, 7_000_000), &telemetry);
+        economist.walked_through(1, PageSize::Huge);
+        (before, economist.balance(), *economist.account(ActionClass::Prezero))
+    };
+
+    let (before, after, account) = both(calibration);
+    assert_eq!(before, Balance::default(), "three pages had to leave");
+    assert_eq!(after.took, clock.nanos(Cycles(7_000_000)));
+    assert_eq!(after.deciding, clock.nanos(Cycles(1_000_000)), "one of four decisions");
+    assert_eq!(after.brought, clock.nanos(account.realised_benefit));
+    assert!(!after.brought.is_zero());
+    // Where nobody can tell what actions bring, nobody can tell that they lose.
+    calibration.parameters.kill_switch = false;
+    assert_eq!(both(calibration).1, Balance::default());
 }
 
 /// A hot set moves, and a policy moves it up at once: what that brings is still to come.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use terrace_core::{
     ActionClass, Bytes, BytesPerSecond, Cycles, Home, Memory, Nanos, PageSize, PerSecond, TierId,
 };
+use terrace_economics::Balance;
 use terrace_kernel::engine::Engine;
 use terrace_kernel::engine::world::World;
 use terrace_live::attach::host::Host;
@@ -85,6 +86,9 @@ pub struct AttachReport {
     /// What deciding on actions has cost; 0 in recordings from before that was timed.
     #[serde(default)]
     pub deciding: Cycles,
+    /// What actions have brought and taken of which that is known.
+    #[serde(default)]
+    pub balance: Balance,
     /// What was managed, largest first.
     pub regions: Vec<RegionLine>,
     /// Where the kernel serves the faults: what only that engine tells.
@@ -274,6 +278,7 @@ impl AttachReport {
             no_kill_switch: head.no_kill_switch,
             accounts: account_lines(engine.brain()),
             deciding: engine.brain().economist().own_cost(),
+            balance: engine.brain().economist().balance(),
             regions: regions(engine.space(), &every),
             kernel: None,
         }
@@ -359,6 +364,7 @@ impl AttachReport {
             no_kill_switch: head.no_kill_switch,
             accounts: brain.map(account_lines).unwrap_or_default(),
             deciding: brain.map_or(Cycles::ZERO, |brain| brain.economist().own_cost()),
+            balance: brain.map_or_else(Balance::default, |brain| brain.economist().balance()),
             regions: engine.space().map(|space| regions(space, &TIERS)).unwrap_or_default(),
             kernel: Some(Box::new(report)),
         }
@@ -573,6 +579,7 @@ pub(crate) mod tests {
             no_kill_switch: None,
             accounts: Vec::new(),
             deciding: Cycles::ZERO,
+            balance: Balance::default(),
             regions: vec![RegionLine {
                 process: 42,
                 start: 0x7000_0000_0000,

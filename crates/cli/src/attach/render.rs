@@ -6,7 +6,7 @@ use terrace_core::Bytes;
 use terrace_report::{AttachReport, InPlaceSlowdown, share};
 
 use crate::output::{count, counted, facts, percent, table};
-use crate::run::render::{accounts, checks, deciding, more, section};
+use crate::run::render::{accounts, checks, deciding, more, net_loss, section};
 
 /// Regions that the report shows; JSON has them all.
 const TOP_REGIONS: usize = 8;
@@ -109,6 +109,7 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
     let decisions = counted(decisions, "decision", "decisions");
     let took = deciding(report.deciding);
     rows.push(("economist", format!("{}, {decisions}{took}", report.economist)));
+    rows.extend(net_loss(report.balance, report.elapsed));
     if let Some(why) = &report.no_kill_switch {
         rows.push(("no kill switch", format!("{why}: what loses cannot be told")));
     }
@@ -184,6 +185,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use terrace_core::{Bytes, BytesPerSecond, Cycles, Nanos};
+    use terrace_economics::Balance;
     use terrace_live::attach::LatencyFrom;
     use terrace_report::attach::TierLine;
 
@@ -233,6 +235,7 @@ mod tests {
             no_kill_switch: None,
             accounts: Vec::new(),
             deciding: Cycles::ZERO,
+            balance: Balance::default(),
             regions: Vec::new(),
             kernel: None,
         }

@@ -26,6 +26,7 @@ use super::moving::Moving;
 use super::recorder::{self, Recorder};
 use super::render::render;
 use super::showing::Showing;
+use crate::advice::Loss;
 use crate::args::mode_name;
 use crate::calibrate::{Prices, Source};
 use crate::failure::Failure;
@@ -95,6 +96,8 @@ pub(crate) struct Session {
     processes: Vec<u32>,
     looked: Option<Nanos>,
     names: Vec<(u32, String)>,
+    /// Whether it was told that more is spent than it brings.
+    told_loss: bool,
     /// What each tier held after the first pass.
     at_begin: Option<Vec<Bytes>>,
 }
@@ -146,6 +149,7 @@ impl Session {
             processes: Vec::new(),
             looked: None,
             names: Vec::new(),
+            told_loss: false,
             at_begin: None,
         })
     }
@@ -257,7 +261,21 @@ impl Session {
                 output::warn(degraded);
             }
         }
+        self.complain_of_loss();
         Ok(())
+    }
+
+    /// Says, once, that more is spent than it brings.
+    fn complain_of_loss(&mut self) {
+        if self.told_loss || self.how.quiet {
+            return;
+        }
+        let elapsed = self.engine.host().now().saturating_sub(self.started);
+        let balance = self.engine.brain().economist().balance();
+        if balance.loses(elapsed) {
+            self.told_loss = true;
+            output::warn(Loss(balance));
+        }
     }
 
     /// The last figures as a report; completes the recording and the page.

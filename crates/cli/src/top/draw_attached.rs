@@ -141,6 +141,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use terrace_core::{BytesPerSecond, Cycles, Nanos};
+    use terrace_economics::Balance;
     use terrace_live::stats::process_page::PARTS;
     use terrace_report::AttachReport;
     use terrace_report::attach::{ProcessLine, RegionLine, SamplerLine, TierLine};
@@ -215,6 +216,7 @@ mod tests {
             no_kill_switch: None,
             accounts: Vec::new(),
             deciding: Cycles::ZERO,
+            balance: Balance::default(),
             regions,
             kernel: None,
         }
