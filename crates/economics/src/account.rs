@@ -95,19 +95,17 @@ fn ratio(realised: Cycles, predicted: Cycles) -> Option<f64> {
     (!predicted.is_zero()).then(|| realised / predicted)
 }
 
-/// What actions have brought and taken of which it is known what they brought, all classes
-/// together, in processor time.
+/// Gains and costs, in processor time, of all actions whose gain is known.
 ///
-/// Not all that was done is in it: what has to leave, leaves; and of what is still to come nothing can
-/// be said.
+/// Other actions are not in it: pages that had to leave, and actions whose gain is still to come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Balance {
-    /// What they have saved the program.
+    /// Time that the actions have saved the program.
     pub brought: Nanos,
-    /// What they have taken themselves, and what accesses have lost by them.
+    /// Time that the actions took themselves, and that accesses lost by them.
     pub took: Nanos,
-    /// What deciding on actions of these classes has taken.
+    /// Time that deciding on actions of these classes took.
     pub deciding: Nanos,
 }
 

@@ -242,9 +242,9 @@ impl Economist {
         self.accounts.iter().map(Account::net).sum::<f64>() - self.own_cost.as_f64()
     }
 
-    /// What those actions come to whose benefit is known, as the kill switch knows it, and what
-    /// deciding on such has taken: each decision takes as long as another. Nothing where there is no
-    /// kill switch, as nobody sees what actions bring.
+    /// Gains and costs of the actions that the kill switch judges by, with their part of the cost of
+    /// deciding: each decision takes as long as another. All zero where there is no kill switch, since
+    /// nobody sees there what actions bring.
     pub fn balance(&self) -> Balance {
         if self.mode == Mode::Off || !self.calibration.parameters.kill_switch {
             return Balance::default();

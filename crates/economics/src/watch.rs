@@ -103,8 +103,8 @@ pub(crate) struct Watches {
     unwatched: [[u32; 2]; MOVES],
     /// Where the next sweep for ended watches begins.
     hand: usize,
-    /// How often accesses were observed. What comes back from a memory that nobody can look at is
-    /// no look: it says nothing of pages that are mapped.
+    /// How often accesses were observed. A refault does not count: it says nothing of pages that are
+    /// mapped.
     looks: u64,
     /// By class: moves of which all is known that they brought, as their time is over or their pages
     /// have moved on, and at which somebody looked. What the kill switch judges by.
@@ -209,7 +209,7 @@ impl Watches {
         self.open += 1;
     }
 
-    /// What moves of a class came to of which all is known; `None` of classes that move nothing.
+    /// The account of a class's moves of which all is known; `None` of classes that move nothing.
     pub(crate) fn ended(&self, class: ActionClass) -> Option<&Account> {
         self.ended.get(class.index())
     }

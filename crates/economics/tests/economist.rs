@@ -352,8 +352,8 @@ fn a_class_that_nobody_looks_at_is_not_stopped() {
     assert_eq!(stopped_of_losing(false), 0);
 }
 
-/// What has to leave brings nothing that anybody sees; to call that a loss would be to say so of each
-/// run. What deciding takes is shared out by the number of decisions.
+/// Pages that have to leave bring nothing that anybody sees. If that were a loss, each run would lose.
+/// The cost of deciding is shared out by the number of decisions.
 #[test]
 fn the_balance_is_of_what_is_known_and_of_deciding_on_that() {
     let mut calibration = optane();

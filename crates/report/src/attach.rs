@@ -86,7 +86,7 @@ pub struct AttachReport {
     /// What deciding on actions has cost; 0 in recordings from before that was timed.
     #[serde(default)]
     pub deciding: Cycles,
-    /// What actions have brought and taken of which that is known.
+    /// Gains and costs of the actions whose gain is known.
     #[serde(default)]
     pub balance: Balance,
     /// What was managed, largest first.

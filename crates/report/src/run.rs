@@ -339,7 +339,7 @@ pub struct Figures {
     /// What deciding on actions has cost.
     #[serde(default)]
     pub deciding: Cycles,
-    /// What actions have brought and taken of which that is known.
+    /// Gains and costs of the actions whose gain is known.
     #[serde(default)]
     pub balance: Balance,
 }

@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(line(&known, "waited for swap"), expected);
     }
 
-    /// Who sees a class of action lose has to know why nothing is done about it.
+    /// A reader who sees a class of action lose has to know why nothing is done about it.
     #[test]
     fn that_nothing_is_stopped_is_told_with_the_reason() {
         let mut report = report(Vec::new(), 0);

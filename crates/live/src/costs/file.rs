@@ -60,7 +60,7 @@ pub struct Fingerprint {
     pub huge_pages: String,
 }
 
-/// What a file does not say.
+/// The setting where a file does not say it.
 fn unknown() -> String {
     "unknown".to_owned()
 }

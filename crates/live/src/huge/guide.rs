@@ -73,9 +73,9 @@ impl HeldOut {
         self.since.saturating_add(wait)
     }
 
-    /// What is seen of it: so many of its pages are touched now. Who looks before the time is over
-    /// expects a part of the touches only, unless there were more: programs mostly touch at once what
-    /// they map.
+    /// The result of a look at it, at which so many of its pages are touched. Before the time is over a
+    /// part of the touches is expected; or as many as there were, if that is more: programs mostly touch
+    /// at once what they map.
     fn seen(&self, touched: u32, now: u64) -> LookedAt {
         let was = f64::from(touched) / f64::from(self.pages.max(1));
         let had = now.saturating_sub(self.since) as f64;

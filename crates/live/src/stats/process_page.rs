@@ -133,12 +133,12 @@ counters! {
     sum huge_used,
     /// What deciding on actions has cost, in cycles.
     sum deciding_cycles,
-    /// What actions have saved the program of which that is known, ns
+    /// Time that actions whose gain is known have saved the program, ns
     /// ([`terrace_economics::Balance`]).
     sum brought_ns,
-    /// What these have taken, ns.
+    /// Time that these actions took, ns.
     sum took_ns,
-    /// What deciding on such has taken, ns.
+    /// Time that deciding on them took, ns.
     sum judging_ns,
     /// Huge pages that backed memory ahead of its first touch because a profile says so.
     sum huge_profiled,
