@@ -170,7 +170,7 @@ impl Economist {
             pending: vec![None; pending].into_boxed_slice(),
             batches: [None; BATCHES],
             lifetimes: Lifetimes::new(priced, idle(&calibration)),
-            watches: Watches::new(priced),
+            watches: Watches::new(priced, idle(&calibration)),
             undecided: [0; CLASSES],
             surveyed: None,
             now: Nanos::ZERO,
@@ -493,8 +493,8 @@ impl Economist {
     /// they bring.
     fn judged(&self, class: ActionClass) -> Option<&Account> {
         match class {
-            // It comes about over a whole horizon: those that have just been done prove nothing.
-            ActionClass::Promote | ActionClass::Exchange => self.watches.ended(class),
+            // It comes about over time: those that have just been done prove nothing.
+            ActionClass::Promote | ActionClass::Exchange => self.watches.tried(class),
             // And this within moments.
             ActionClass::Prezero | ActionClass::Prefetch => Some(&self.accounts[class.index()]),
             other if by_profile(other) => Some(self.touches[class.index()].judged()),
@@ -656,13 +656,16 @@ impl Economist {
             Action::Promote { .. } => f64::from(pending.harm),
             _ => 0.0,
         };
+        // What is predicted comes about over the horizon, of which a hot page is not left out for all.
+        let horizon = pending.horizon().min(idle(&self.calibration));
+        let part = horizon.as_f64() / pending.horizon().as_f64().max(1.0);
         let watched = Move {
             page,
             class: proposal.action.class(),
             direction: Direction::HeldOut,
-            predicted: f64::from(pending.gain) - harm,
+            predicted: (f64::from(pending.gain) - harm) * part,
             each: pending.each(),
-            horizon: pending.horizon(),
+            horizon,
             cost: Cycles::ZERO,
         };
         self.watches.hold_out(watched, self.now, &mut self.accounts);

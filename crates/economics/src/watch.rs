@@ -60,6 +60,8 @@ struct Watch {
     touched: bool,
     /// How often anybody had looked when it began.
     looks: u64,
+    /// Whether it is among those that the kill switch judges by.
+    judged: bool,
 }
 
 impl Watch {
@@ -79,11 +81,13 @@ impl Watch {
         observed: 0.0,
         touched: false,
         looks: 0,
+        judged: false,
     };
 
     fn begin(moved: Move, weight: u32, looks: u64, now: Nanos) -> Self {
         let end = now + moved.horizon;
-        Self { moved, weight, begin: now, end, observed: 0.0, touched: false, looks }
+        let (observed, touched, judged) = (0.0, false, false);
+        Self { moved, weight, begin: now, end, observed, touched, looks, judged }
     }
 
     /// The part of its time that it has had.
@@ -106,9 +110,11 @@ pub(crate) struct Watches {
     /// How often accesses were observed. A refault does not count: it says nothing of pages that are
     /// mapped.
     looks: u64,
-    /// By class: moves of which all is known that they brought, as their time is over or their pages
-    /// have moved on, and at which somebody looked. What the kill switch judges by.
-    ended: [Account; MOVES],
+    /// How long a move is watched before the kill switch judges by it, unless it ends before that.
+    trial: Nanos,
+    /// By class: moves that have been watched for so long, and at which somebody looked, with the part
+    /// of their cost that falls to that time. The kill switch judges by them.
+    tried: [Account; MOVES],
 }
 
 /// Classes of action that move pages of their own: promote, demote, exchange.
@@ -116,7 +122,7 @@ const MOVES: usize = 3;
 
 impl Watches {
     /// An empty table; without places if nothing is to be watched.
-    pub(crate) fn new(enabled: bool) -> Self {
+    pub(crate) fn new(enabled: bool, trial: Nanos) -> Self {
         let places = if enabled { PLACES } else { 0 };
         Self {
             places: vec![Watch::FREE; places].into_boxed_slice(),
@@ -124,14 +130,15 @@ impl Watches {
             unwatched: [[0; 2]; MOVES],
             hand: 0,
             looks: 0,
-            ended: Default::default(),
+            trial,
+            tried: Default::default(),
         }
     }
 
     /// Forgets everything that is watched.
     pub(crate) fn clear(&mut self) {
         self.unwatched = [[0; 2]; MOVES];
-        self.ended = Default::default();
+        self.tried = Default::default();
         if self.open > 0 {
             self.places.fill(Watch::FREE);
             self.open = 0;
@@ -209,9 +216,30 @@ impl Watches {
         self.open += 1;
     }
 
-    /// The account of a class's moves of which all is known; `None` of classes that move nothing.
-    pub(crate) fn ended(&self, class: ActionClass) -> Option<&Account> {
-        self.ended.get(class.index())
+    /// The account of a class's moves that have been tried; `None` of classes that move nothing.
+    pub(crate) fn tried(&self, class: ActionClass) -> Option<&Account> {
+        self.tried.get(class.index())
+    }
+
+    /// Enters a watch into what the kill switch judges by, with a part of what the move has cost.
+    fn judge(&mut self, place: usize, part: f64) {
+        let watch = &mut self.places[place];
+        watch.judged = true;
+        // A move at which nobody looked may have brought anything.
+        if self.looks == watch.looks {
+            return;
+        }
+        let weight = f64::from(watch.weight);
+        let (gained, moves) = match watch.moved.direction {
+            Direction::Up => (watch.observed * weight, watch.weight),
+            Direction::Down => (-watch.observed * weight, 0),
+            Direction::HeldOut => return,
+        };
+        let Some(tried) = self.tried.get_mut(watch.moved.class.index()) else { return };
+        tried.completed += u64::from(moves);
+        tried.realised_cost += Cycles::from_f64(watch.moved.cost.as_f64() * weight * part);
+        tried.realised_benefit += Cycles::from_f64(gained.max(0.0));
+        tried.realised_harm += Cycles::from_f64((-gained).max(0.0));
     }
 
     /// Accesses were observed; each nominal sample stands for `period` of them.
@@ -291,7 +319,8 @@ impl Watches {
         }
     }
 
-    /// Ends the watches whose horizon has passed, looking at `count` places.
+    /// Ends the watches whose horizon has passed, and judges those that have been watched for long,
+    /// looking at `count` places. A horizon may be an hour: a class that loses is not to go on for it.
     pub(crate) fn sweep(&mut self, count: usize, now: Nanos, accounts: &mut [Account; CLASSES]) {
         if self.open == 0 {
             return;
@@ -299,8 +328,15 @@ impl Watches {
         for _ in 0..count {
             let place = self.hand;
             self.hand = (self.hand + 1) % self.places.len();
-            if self.places[place].weight > 0 && now > self.places[place].end {
+            let watch = &self.places[place];
+            if watch.weight == 0 {
+                continue;
+            }
+            if now > watch.end {
                 self.close(place, 1.0, accounts);
+            } else if !watch.judged && now > watch.begin + self.trial {
+                let part = watch.share_at(now);
+                self.judge(place, part);
             }
         }
     }
@@ -322,6 +358,10 @@ impl Watches {
     }
 
     fn close(&mut self, place: usize, share: f64, accounts: &mut [Account; CLASSES]) {
+        // What ends with the run before its time is over has not brought all that it brings.
+        if !self.places[place].judged && share >= 1.0 {
+            self.judge(place, 1.0);
+        }
         let watch = &mut self.places[place];
         let weight = f64::from(watch.weight);
         let account = &mut accounts[watch.moved.class.index()];
@@ -341,22 +381,6 @@ impl Watches {
                 account.held_out_predicted += predicted;
                 account.held_out_observed += observed;
             }
-        }
-        // What nobody looked at may have brought anything. What ends before its time, with the run,
-        // has cost all that it costs, and has not brought all that it brings.
-        if self.looks > watch.looks
-            && share >= 1.0
-            && let Some(ended) = self.ended.get_mut(watch.moved.class.index())
-        {
-            let (gained, moves) = match watch.moved.direction {
-                Direction::Up => (watch.observed * weight, watch.weight),
-                Direction::Down => (-watch.observed * weight, 0),
-                Direction::HeldOut => (0.0, 0),
-            };
-            ended.completed += u64::from(moves);
-            ended.realised_cost += Cycles::from_f64(watch.moved.cost.as_f64() * weight);
-            ended.realised_benefit += Cycles::from_f64(gained.max(0.0));
-            ended.realised_harm += Cycles::from_f64((-gained).max(0.0));
         }
         watch.weight = 0;
         self.open -= 1;
@@ -394,7 +418,8 @@ mod tests {
     /// A page that went there, of which each load gains or loses 10 cycles, and each store 4 the
     /// other way round.
     fn watching(direction: Direction) -> (Watches, [Account; CLASSES]) {
-        let (mut watches, mut accounts) = (Watches::new(true), [Account::default(); CLASSES]);
+        let mut watches = Watches::new(true, Nanos::seconds(10));
+        let mut accounts = [Account::default(); CLASSES];
         let moved = Move {
             page: PAGE,
             class: CLASS,
@@ -477,7 +502,8 @@ mod tests {
         assert!(watches.holds_out(PAGE, Nanos::millis(2900)) && watches.open == 1);
         let (moving, _) = watching(Direction::Down);
         assert!(!moving.has_room(PAGE, half), "what it is missed for there is still being watched");
-        assert!(!Watches::new(false).has_room(PAGE, half), "nothing is watched at all");
+        let off = Watches::new(false, Nanos::SECOND);
+        assert!(!off.has_room(PAGE, half), "nothing is watched at all");
     }
 
     /// Not to be seen is not to be idle.
@@ -487,7 +513,7 @@ mod tests {
             let (mut watches, mut accounts) = watching(Direction::Up);
             watches.observe(looks, 1, Nanos(1), &mut accounts);
             watches.sweep(PLACES, Nanos::seconds(2), &mut accounts);
-            *watches.ended(CLASS).expect("it moves pages")
+            *watches.tried(CLASS).expect("it moves pages")
         };
         assert_eq!(close(&[]), Account::default());
         let sample = samples(1, 0)[0];
@@ -506,7 +532,26 @@ mod tests {
         let (mut watches, mut accounts) = watching(Direction::Up);
         watches.observe(&samples(1, 0), 1, Nanos(1), &mut accounts);
         watches.finish(Nanos::millis(300), &mut accounts);
-        assert_eq!(watches.ended(CLASS), Some(&Account::default()));
-        assert_eq!(watches.ended(ActionClass::Prezero), None);
+        assert_eq!(watches.tried(CLASS), Some(&Account::default()));
+        assert_eq!(watches.tried(ActionClass::Prezero), None);
+    }
+
+    /// Pages of a steady program are taken to stay in use for an hour.
+    #[test]
+    fn a_move_with_a_long_horizon_is_judged_when_it_was_tried_by_its_part_of_the_cost() {
+        let (mut watches, mut accounts) = watching(Direction::Up);
+        let moved = Move { horizon: Nanos::seconds(100), ..watches.places[place_of(PAGE)].moved };
+        watches.clear();
+        watches.moved(OpId(1), moved, Nanos::ZERO, &mut accounts);
+        watches.observe(&samples(1, 0), 1, Nanos(1), &mut accounts);
+        watches.sweep(PLACES, Nanos::seconds(10), &mut accounts);
+        assert_eq!(watches.tried(CLASS), Some(&Account::default()));
+        watches.sweep(PLACES, Nanos::seconds(20), &mut accounts);
+        let tried = *watches.tried(CLASS).expect("it moves pages");
+        let found = (tried.completed, tried.realised_benefit, tried.realised_cost);
+        assert_eq!(found, (1, Cycles(10), Cycles(5)), "a fifth of 25");
+        watches.sweep(PLACES, Nanos::seconds(101), &mut accounts);
+        assert_eq!(watches.tried(CLASS), Some(&tried), "once");
+        assert_eq!(accounts[CLASS.index()].judged, 1, "and it was watched to its end");
     }
 }

@@ -172,12 +172,12 @@ fn calibration() -> Calibration {
 }
 
 fn attach(ladder: &[&str], policy: PolicyName, fake: Fake, hot: Vec<u64>) -> Attach<Fake> {
-    attach_by(calibration(), ladder, policy, fake, hot)
+    attach_by(&calibration(), ladder, policy, fake, hot)
 }
 
 /// The same by other prices.
 fn attach_by(
-    prices: Calibration,
+    prices: &Calibration,
     ladder: &[&str],
     policy: PolicyName,
     fake: Fake,
@@ -185,7 +185,7 @@ fn attach_by(
 ) -> Attach<Fake> {
     let tiers: Vec<LadderTier> = ladder.iter().map(|tier| tier.parse().expect("a tier")).collect();
     let ladder = Ladder::new(tiers).expect("a ladder");
-    let brain = Brain::new(policy.build(), Economist::new(Mode::Enforce, prices));
+    let brain = Brain::new(policy.build(), Economist::new(Mode::Enforce, *prices));
     let options = Options { pass_interval: Nanos::millis(100), ..Options::default() };
     // A device is the node of its region's number here.
     let homes = ladder.homes(|device| Ok::<_, ()>(device.region)).expect("homes");
@@ -254,7 +254,7 @@ fn a_page_that_is_held_out_stays_on_the_slow_node_for_its_time_and_is_seen_there
     let mut prices = calibration();
     prices.parameters.hold_out = 8;
     let ladder = ["numa:0=1MiB", "numa:1"];
-    let mut engine = attach_by(prices, &ladder, PolicyName::HeMem, fake, hot.clone());
+    let mut engine = attach_by(&prices, &ladder, PolicyName::HeMem, fake, hot.clone());
     let account = |engine: &Attach<Fake>| *engine.brain().economist().account(ActionClass::Promote);
 
     run(&mut engine, Nanos::seconds(5));
