@@ -4,6 +4,7 @@
 use std::fmt;
 
 use terrace_core::Bytes;
+use terrace_economics::Balance;
 use terrace_report::{RunLevel, RunReport};
 
 /// The part of the time in which processes thrash, from which on the run does.
@@ -32,6 +33,32 @@ pub(crate) enum Trouble {
     Outside(Bytes),
     /// So little of swap is free that the budget cannot be kept for long.
     ShortOfSwap(Bytes),
+    /// What was done for the program has taken more than it brought.
+    Loses(Balance),
+}
+
+/// That what was done for a program has taken more than it brought, and what helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loss(pub(crate) Balance);
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Balance { brought, took, deciding } = self.0;
+        if self.0.actions_pay() {
+            write!(
+                f,
+                "deciding took {deciding}, and what was decided on has gained {}; \
+                 `--economist off` decides without prices",
+                brought - took
+            )
+        } else {
+            write!(
+                f,
+                "what was moved and filled ahead took {took} and has saved the program {brought}, \
+                 as far as that is seen; without Terrace it may be faster"
+            )
+        }
+    }
 }
 
 /// The figures that advice rests on.
@@ -47,6 +74,8 @@ pub(crate) struct Signs {
     pub(crate) outside: Option<Bytes>,
     /// Free swap, where that is too little for a run that needs it.
     pub(crate) swap: Option<Bytes>,
+    /// What was done and what it brought, where that is less.
+    pub(crate) loss: Option<Balance>,
 }
 
 impl Signs {
@@ -56,13 +85,16 @@ impl Signs {
         let outside = report.outside.as_ref().filter(|_| is_outside).map(|outside| outside.now);
         let outside = outside.filter(|outside| !outside.is_zero());
         let level = report.level();
-        Self { level, exceeds: level.exceeds(), thrashing, outside, swap: None }
+        let balance = report.total.balance;
+        let loss = balance.loses(report.elapsed).then_some(balance);
+        Self { level, exceeds: level.exceeds(), thrashing, outside, swap: None, loss }
     }
 
     /// Those of a run whose faults the kernel serves. `swap` is the free swap, if that is too little.
     pub(crate) fn by_kernel(level: RunLevel, swap: Option<Bytes>, thrashing: f64) -> Self {
         let exceeds = level.resident > level.budget + level.budget / BY_KERNEL;
-        Self { level, exceeds, thrashing, outside: None, swap }
+        // Pages come back by faults: what that engine does brings nothing that could be seen.
+        Self { level, exceeds, thrashing, outside: None, swap, loss: None }
     }
 
     /// Whether the budget is exceeded.
@@ -85,6 +117,11 @@ impl Signs {
         self.swap.map(Trouble::ShortOfSwap)
     }
 
+    /// Whether what was done takes more than it brings.
+    pub(crate) fn loses(&self) -> Option<Trouble> {
+        self.loss.map(Trouble::Loses)
+    }
+
     /// What helps against it. `run` is the number by which the run is found.
     pub(crate) fn advice(&self, trouble: Trouble, run: u32) -> Advice {
         Advice { run, budget: self.level.budget, trouble }
@@ -92,7 +129,8 @@ impl Signs {
 
     /// All that helps now.
     pub(crate) fn all(&self, run: u32) -> Vec<Advice> {
-        let troubles = [self.exceeded(), self.thrashes(), self.outside(), self.short_of_swap()];
+        let troubles =
+            [self.exceeded(), self.thrashes(), self.outside(), self.short_of_swap(), self.loses()];
         troubles.into_iter().flatten().map(|trouble| self.advice(trouble, run)).collect()
     }
 }
@@ -128,6 +166,7 @@ impl fmt::Display for Advice {
                  more; add swap (`swapon`), or `terrace set {run} --fast {}` allows more DRAM",
                 written(*budget * 2)
             ),
+            Trouble::Loses(balance) => write!(f, "{}", Loss(*balance)),
         }
     }
 }
@@ -139,6 +178,8 @@ fn written(size: Bytes) -> String {
 
 #[cfg(test)]
 mod tests {
+    use terrace_core::Nanos;
+
     use super::*;
 
     #[test]
@@ -149,7 +190,12 @@ mod tests {
             ..RunLevel::default()
         };
         let (outside, swap) = (Some(Bytes::mib(300)), Some(Bytes::mib(3)));
-        let signs = Signs { level, exceeds: true, thrashing: 0.7, outside, swap };
+        let loss = Some(Balance {
+            brought: Nanos::seconds(5),
+            took: Nanos::seconds(3),
+            deciding: Nanos::seconds(4),
+        });
+        let signs = Signs { level, exceeds: true, thrashing: 0.7, outside, swap, loss };
 
         let all: Vec<_> = signs.all(7).iter().map(Advice::to_string).collect();
 
@@ -163,16 +209,31 @@ mod tests {
                 "300 MiB lie outside of the budget of 24.0 MiB; `kill -USR1 7` prints where",
                 "only 3.00 MiB of swap are free, and the budget of 24.0 MiB cannot be kept without \
                  more; add swap (`swapon`), or `terrace set 7 --fast 48MiB` allows more DRAM",
+                "deciding took 4.00 s, and what was decided on has gained 2.00 s; \
+                 `--economist off` decides without prices",
             ]
         );
+        let loss = Loss(Balance {
+            brought: Nanos::seconds(1),
+            took: Nanos::seconds(3),
+            deciding: Nanos::ZERO,
+        });
+        let told = loss.to_string();
+        assert!(told.starts_with("what was moved and filled ahead took 3.00 s"), "{told}");
     }
 
     #[test]
     fn a_run_that_is_well_needs_no_advice() {
         let level =
             RunLevel { budget: Bytes::mib(24), resident: Bytes::mib(24), ..RunLevel::default() };
-        let signs =
-            Signs { level, exceeds: level.exceeds(), thrashing: 0.5, outside: None, swap: None };
+        let signs = Signs {
+            level,
+            exceeds: level.exceeds(),
+            thrashing: 0.5,
+            outside: None,
+            swap: None,
+            loss: None,
+        };
         assert_eq!(signs.all(7), []);
         assert_eq!(Signs::by_kernel(level, None, 0.5).all(7), []);
         let level = RunLevel { resident: Bytes::mib(25), ..level };

@@ -14,7 +14,9 @@ use common::{
     terrace,
 };
 use serde_json::Value;
+use terrace_core::{BytesPerSecond, Nanos};
 use terrace_kernel::setup::directory_of_records;
+use terrace_live::costs::{CostsFile, Fingerprint, Measured};
 
 /// Fills 96 MiB, and reads all of it twice.
 const FILLS: &str = r#"
@@ -150,6 +152,23 @@ fn run(words: &[&str], code: i32) -> (Value, String) {
     (document, String::from_utf8(output.stdout).unwrap())
 }
 
+/// Writes a file of prices as `terrace calibrate` does, for who has this directory as its state.
+fn costs_of_this_machine(state: &Path) {
+    let measured = Measured {
+        user_fault: Nanos(7000),
+        bring_in: Nanos(900),
+        take_out: Nanos(1100),
+        compress: Nanos(3000),
+        decompress: Nanos(1200),
+        copy_bandwidth: BytesPerSecond(7.25e9),
+        parallelism: 7.0,
+        interference: 0.25,
+    };
+    let file = CostsFile { machine: Fingerprint::of_this_machine(), measured };
+    fs::create_dir(state.join("terrace")).unwrap();
+    fs::write(state.join("terrace/costs.toml"), file.text()).unwrap();
+}
+
 /// One test, because each part begins with what the one before has left: nothing.
 #[test]
 fn programs_that_the_pager_refuses_run_and_nothing_is_left_behind() {
@@ -173,6 +192,7 @@ fn programs_that_the_pager_refuses_run_and_nothing_is_left_behind() {
     assert!(report["store"]["peak"].as_u64().unwrap() > 1 << 20, "{report}");
     assert!(report["faults"].as_u64().unwrap() > 1000, "{report}");
     assert_eq!(report["chooser"], "kernel");
+    assert!(report["costs"].is_null(), "the kernel's lists have no prices: {report}");
 
     // Left to Terrace, the kernel serves what the pager cannot; which is said.
     let out = directory.path().join("auto");
@@ -202,17 +222,27 @@ fn programs_that_the_pager_refuses_run_and_nothing_is_left_behind() {
         refused(terrace().args(["run", "--min-region=1MiB", "--tiers"]).arg(&ladder).arg("true"));
     assert!(error.contains("--min-region: has no effect with --engine kernel"), "{error}");
 
-    // A pipeline, whose parts share the budget; and a policy.
+    // A pipeline, whose parts share the budget; and a policy, which decides by what was measured here.
+    costs_of_this_machine(directory.path());
+    let record = directory.path().join("decisions");
     let line = format!("{path} | cat; {path} x | cat");
     let words = ["--policy", "refault", "--", "sh", "-c", &line];
     let out = directory.path().join("policy");
     let mut policy = command(&["run", "--json", "--engine", "kernel", "--fast", "40MiB"]);
-    policy.arg("--report").arg(&out).args(words);
+    policy.env("XDG_STATE_HOME", directory.path());
+    policy.arg("--report").arg(&out).arg("--record").arg(&record).args(words);
     let (output, report) = ended(policy, 0, Some(&out));
     let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(printed, "1 root\n2 root\n");
     assert_eq!(report["chooser"], "refault");
     assert!(report["put_out"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(report["costs"]["prices"], "measured", "{report}");
+    let header = fs::read(&record).unwrap();
+    let header = header.split(|&byte| byte == b'\n').next().unwrap();
+    let header: Value = serde_json::from_slice(header).unwrap();
+    let calibration = &header["live"]["calibration"];
+    assert_eq!(calibration["copy-bandwidth"].as_f64(), Some(7.25e9), "{header}");
+    assert!(calibration["parameters"]["hold-out"].as_u64() > Some(0), "{header}");
 
     going_ahead_of_walks_is_explained(path);
     nothing_is_left();

@@ -1,7 +1,7 @@
 //! What was predicted and what came of it, per class of action.
 
 use serde::{Deserialize, Serialize};
-use terrace_core::Cycles;
+use terrace_core::{Cycles, Nanos};
 
 /// What one class of action was predicted to cost and bring, and did.
 ///
@@ -93,4 +93,61 @@ impl Account {
 
 fn ratio(realised: Cycles, predicted: Cycles) -> Option<f64> {
     (!predicted.is_zero()).then(|| realised / predicted)
+}
+
+/// Gains and costs, in processor time, of all actions whose gain is known.
+///
+/// Other actions are not in it: pages that had to leave, and actions whose gain is still to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Balance {
+    /// Time that the actions have saved the program.
+    pub brought: Nanos,
+    /// Time that the actions took themselves, and that accesses lost by them.
+    pub took: Nanos,
+    /// Time that deciding on actions of these classes took.
+    pub deciding: Nanos,
+}
+
+impl Balance {
+    /// How long a run goes on before its balance says anything: six horizons.
+    const LONG: Nanos = Nanos::seconds(60);
+    /// One part of so many of a processor's time is nothing that anybody would do anything about.
+    const LITTLE: u64 = 100;
+
+    /// Whether more was spent than it brought, in a run that has gone on for so long.
+    pub fn loses(&self, elapsed: Nanos) -> bool {
+        let spent = self.took + self.deciding;
+        elapsed >= Self::LONG && spent > self.brought + elapsed / Self::LITTLE
+    }
+
+    /// Whether the actions have brought what they took, if deciding had taken nothing.
+    pub fn actions_pay(&self) -> bool {
+        self.brought >= self.took
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_loses_when_it_has_gone_on_for_long_and_has_spent_what_would_be_missed() {
+        let balance = |brought, took, deciding| Balance {
+            brought: Nanos::millis(brought),
+            took: Nanos::millis(took),
+            deciding: Nanos::millis(deciding),
+        };
+        let elapsed = Nanos::seconds(100);
+        for (it, loses, actions_pay) in [
+            (balance(5_000, 4_000, 500), false, true),
+            (balance(5_000, 4_000, 2_500), true, true),
+            (balance(1_000, 4_000, 0), true, false),
+            (balance(0, 900, 0), false, false),
+            (Balance::default(), false, true),
+        ] {
+            assert_eq!((it.loses(elapsed), it.actions_pay()), (loses, actions_pay), "{it:?}");
+        }
+        assert!(!balance(0, 40_000, 0).loses(Nanos::seconds(50)), "it is too early to say");
+    }
 }

@@ -2,11 +2,11 @@
 
 use terrace_core::{
     Action, ActionClass, Bytes, Cycles, Done, Heat, MAX_TIERS, Nanos, OpId, Outcome, PageRange,
-    PageSize, Proposal, Reason, Sample, Telemetry, TierId, Urgency,
+    PageRef, PageSize, Proposal, Reason, Sample, Telemetry, TierId, Urgency,
 };
 
 use crate::access::{self, Saving};
-use crate::account::Account;
+use crate::account::{Account, Balance};
 use crate::calibration::Calibration;
 use crate::conditions::{Conditions, Market};
 use crate::correction::Correction;
@@ -42,7 +42,7 @@ pub const CLASSES: usize = ActionClass::ALL.len();
 ///
 /// Pure in the sense of the project: what it says follows from what it was
 /// told, without a clock, a thread or a system call. Allocates only in
-/// [`Economist::new`], about 330 KiB; next to nothing when it is off.
+/// [`Economist::new`], about 350 KiB; next to nothing when it is off.
 #[derive(Clone, Debug)]
 pub struct Economist {
     mode: Mode,
@@ -172,7 +172,7 @@ impl Economist {
             pending: vec![None; pending].into_boxed_slice(),
             batches: [None; BATCHES],
             lifetimes: Lifetimes::new(priced, idle(&calibration)),
-            watches: Watches::new(priced),
+            watches: Watches::new(priced, idle(&calibration)),
             undecided: [0; CLASSES],
             surveyed: None,
             considered: 0,
@@ -238,9 +238,38 @@ impl Economist {
         self.own_cost
     }
 
-    /// Cycles gained by all actions, less what deciding on them has cost; negative if lost.
+    /// Cycles gained by all actions, less what deciding on them has cost; negative if lost. What is
+    /// not observed brings nothing here, so that it is below zero wherever pages have to leave; see
+    /// [`Economist::balance`].
     pub fn net(&self) -> f64 {
         self.accounts.iter().map(Account::net).sum::<f64>() - self.own_cost.as_f64()
+    }
+
+    /// Gains and costs of the actions that the kill switch judges by, with their part of the cost of
+    /// deciding: each decision takes as long as another. All zero where there is no kill switch, since
+    /// nobody sees there what actions bring.
+    pub fn balance(&self) -> Balance {
+        if self.mode == Mode::Off || !self.calibration.parameters.kill_switch {
+            return Balance::default();
+        }
+        let (mut brought, mut took) = (Cycles::ZERO, Cycles::ZERO);
+        let (mut asked, mut all) = (0, 0);
+        for class in ActionClass::ALL {
+            let proposed = self.accounts[class.index()].proposed;
+            all += proposed;
+            if let Some(judged) = self.judged(class) {
+                asked += proposed;
+                brought += judged.realised_benefit;
+                took += judged.realised_cost + judged.realised_harm;
+            }
+        }
+        let part = asked as f64 / all.max(1) as f64;
+        let clock = self.calibration.clock;
+        Balance {
+            brought: clock.nanos(brought),
+            took: clock.nanos(took),
+            deciding: clock.nanos(Cycles::from_f64(self.own_cost.as_f64() * part)),
+        }
     }
 
     /// By which factor the real cost of a class of action differs from the
@@ -312,9 +341,7 @@ impl Economist {
         let calibration = self.calibration;
         let conditions = Conditions::new(telemetry, &calibration, market);
         let ledger = model::price(proposal, &conditions);
-        if let Action::Promote { page, .. } | Action::Exchange { promote: page, .. } =
-            proposal.action
-        {
+        if let Some(page) = moved_up(&proposal.action) {
             self.lifetimes.begin(page, self.now);
         }
         let verdict = self.judge(proposal, &ledger, conditions.hurdle());
@@ -399,7 +426,7 @@ impl Economist {
         {
             outflow.add(bytes, idle(&self.calibration), self.now);
         }
-        self.watch(proposal, &pending);
+        self.watch(proposal, &pending, cost);
     }
 
     /// An action that was let pass has cost so much, and came to nothing.
@@ -485,50 +512,77 @@ impl Economist {
         1.0 / (1.0 / self.lifetime().as_secs() + turnover + exit)
     }
 
+    /// What the kill switch judges a class of action by; `None` of those of which nobody sees what
+    /// they bring.
+    fn judged(&self, class: ActionClass) -> Option<&Account> {
+        match class {
+            // It comes about over time: those that have just been done prove nothing.
+            ActionClass::Promote | ActionClass::Exchange => self.watches.tried(class),
+            // And this within moments.
+            ActionClass::Prezero | ActionClass::Prefetch => Some(&self.accounts[class.index()]),
+            other if by_profile(other) => Some(self.touches[class.index()].judged()),
+            _ => None,
+        }
+    }
+
+    /// Whether a class of action stands still, as it has cost more than it brought.
+    fn is_stopped(&mut self, class: ActionClass) -> bool {
+        let Some(judged) = self.judged(class).copied() else { return false };
+        let horizon = idle(&self.calibration);
+        self.switches[class.index()].is_off(&judged, horizon, self.now)
+    }
+
+    /// Whether an action is drawn to be held out.
+    fn is_drawn(&self, proposal: &Proposal) -> bool {
+        let one_in = self.calibration.parameters.hold_out;
+        if let Some(page) = moved_up(&proposal.action) {
+            let number = guard::number_of(page, idle(&self.calibration), self.now);
+            return self.watches.has_room(page, self.now)
+                && guard::is_held_out(number, self.salt, one_in);
+        }
+        by_profile(proposal.action.class()) && guard::is_held_out(proposal.op.0, self.salt, one_in)
+    }
+
     /// Whether it pays, and what follows from that.
     fn judge(&mut self, proposal: &Proposal, ledger: &Ledger, hurdle: f64) -> Verdict {
-        let class = proposal.action.class().index();
-        let account = &mut self.accounts[class];
+        let class = proposal.action.class();
         if proposal.urgency == Urgency::Forced {
-            account.forced += 1;
+            self.accounts[class.index()].forced += 1;
             return Verdict::Forced;
         }
         let parameters = self.calibration.parameters;
+        // One page in so many is left where it is for all of its time, however often it is proposed
+        // meanwhile: or else it would move with the next tick, and nothing would have been seen.
+        let stays =
+            moved_up(&proposal.action).is_some_and(|page| self.watches.holds_out(page, self.now));
         if model::pays(&proposal.action, ledger.benefit, ledger.cost, hurdle) {
             if self.mode == Mode::Shadow {
                 return Verdict::Passed;
             }
-            let horizon = idle(&self.calibration);
-            // Of others, what they bring is not measured.
-            let judged = match proposal.action.class() {
-                ActionClass::Promote
-                | ActionClass::Exchange
-                | ActionClass::Prezero
-                | ActionClass::Prefetch => Some(&*account),
-                other if by_profile(other) => Some(self.touches[class].judged()),
-                _ => None,
-            };
-            if parameters.kill_switch
-                && judged.is_some_and(|it| self.switches[class].is_off(it, horizon, self.now))
-            {
-                account.vetoed += 1;
+            if parameters.kill_switch && self.is_stopped(class) {
+                self.accounts[class.index()].vetoed += 1;
                 return Verdict::Stopped;
             }
-            if can_be_held_out(proposal.action.class())
-                && guard::is_held_out(proposal.op, self.salt, parameters.hold_out)
-            {
-                account.held_out += 1;
+            if stays {
+                // The same one, again.
+                self.accounts[class.index()].vetoed += 1;
+                return Verdict::HeldOut;
+            }
+            if self.is_drawn(proposal) {
+                self.accounts[class.index()].held_out += 1;
                 return Verdict::HeldOut;
             }
             return Verdict::Passed;
         }
+        let account = &mut self.accounts[class.index()];
         if self.mode == Mode::Shadow {
             account.would_veto += 1;
             return Verdict::ShadowVeto;
         }
         // It would pay if things are as expected; only the evidence is thin.
-        let explore = self.calibration.parameters.explore;
-        if explore > 0 && ledger.benefit.expected > hurdle * ledger.cost.expected {
+        let explore = parameters.explore;
+        if explore > 0 && !stays && ledger.benefit.expected > hurdle * ledger.cost.expected {
+            let class = class.index();
             let turn = self.undecided[class].is_multiple_of(explore);
             self.undecided[class] = self.undecided[class].wrapping_add(1);
             let clock = finite(self.calibration.clock.get()).max(0.0);
@@ -619,43 +673,43 @@ impl Economist {
 
     /// Watches a page that stays where it is, for comparison.
     fn watch_held_out(&mut self, proposal: &Proposal, pending: &Pending) {
-        let (Action::Promote { page, .. } | Action::Exchange { promote: page, .. }) =
-            proposal.action
-        else {
-            return;
-        };
+        let Some(page) = moved_up(&proposal.action) else { return };
         // As for those that are carried out: of an exchange, the harm is the other page's.
         let harm = match proposal.action {
             Action::Promote { .. } => f64::from(pending.harm),
             _ => 0.0,
         };
+        // What is predicted comes about over the horizon, of which a hot page is not left out for all.
+        let horizon = pending.horizon().min(idle(&self.calibration));
+        let part = horizon.as_f64() / pending.horizon().as_f64().max(1.0);
         let watched = Move {
             page,
             class: proposal.action.class(),
             direction: Direction::HeldOut,
-            predicted: f64::from(pending.gain) - harm,
+            predicted: (f64::from(pending.gain) - harm) * part,
             each: pending.each(),
-            horizon: pending.horizon(),
+            horizon,
+            cost: Cycles::ZERO,
         };
-        self.watches.moved(proposal.op, watched, self.now, &mut self.accounts);
+        self.watches.hold_out(watched, self.now, &mut self.accounts);
     }
 
-    /// Watches the pages of an action that was carried out.
-    fn watch(&mut self, proposal: &Proposal, pending: &Pending) {
+    /// Watches the pages of an action that was carried out, and has cost so much.
+    fn watch(&mut self, proposal: &Proposal, pending: &Pending, cost: Cycles) {
         let class = proposal.action.class();
         let (each, horizon) = (pending.each(), pending.horizon());
         let (gain, harm) = (f64::from(pending.gain), f64::from(pending.harm));
-        let mut begin = |page, direction, predicted| {
-            let watched = Move { page, class, direction, predicted, each, horizon };
+        let mut begin = |page, direction, predicted, cost| {
+            let watched = Move { page, class, direction, predicted, each, horizon, cost };
             self.watches.moved(proposal.op, watched, self.now, &mut self.accounts);
         };
         match proposal.action {
             // Loads may gain where stores lose; what is observed is the balance.
-            Action::Promote { page, .. } => begin(page, Direction::Up, gain - harm),
-            Action::Demote { page, .. } => begin(page, Direction::Down, harm - gain),
+            Action::Promote { page, .. } => begin(page, Direction::Up, gain - harm, cost),
+            Action::Demote { page, .. } => begin(page, Direction::Down, harm - gain, cost),
             Action::Exchange { promote, demote, .. } => {
-                begin(promote, Direction::Up, gain);
-                begin(demote, Direction::Down, harm);
+                begin(promote, Direction::Up, gain, cost);
+                begin(demote, Direction::Down, harm, Cycles::ZERO);
             }
             _ => {}
         }
@@ -700,9 +754,13 @@ fn by_profile(class: ActionClass) -> bool {
     matches!(class, ActionClass::FirstTouch | ActionClass::Populate)
 }
 
-/// Whether an action may be left out without harm, and something can be seen without it.
-fn can_be_held_out(class: ActionClass) -> bool {
-    matches!(class, ActionClass::Promote | ActionClass::Exchange) || by_profile(class)
+/// The page that an action moves to a faster tier, if it does. That may be left out without harm, and
+/// what becomes of the page without it can be seen.
+fn moved_up(action: &Action) -> Option<PageRef> {
+    match *action {
+        Action::Promote { page, .. } | Action::Exchange { promote: page, .. } => Some(page),
+        _ => None,
+    }
 }
 
 fn idle(calibration: &Calibration) -> Nanos {

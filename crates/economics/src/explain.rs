@@ -48,12 +48,17 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
             WithRange(d.cost),
             Turn { decision: d, pays },
         )?;
+        // As `model::pays` has it.
+        let (benefit, relation) = match (model::counts_expected(&d.action), pays) {
+            (true, true) => ("expected", ">="),
+            (true, false) => ("expected", "<"),
+            (false, true) => ("least", ">"),
+            (false, false) => ("least", "<="),
+        };
         write!(
             f,
-            "\n    rule:     {} benefit {} {} {} x expected cost {} = {}",
-            if model::counts_expected(&d.action) { "expected" } else { "least" },
+            "\n    rule:     {benefit} benefit {} {relation} {} x expected cost {} = {}",
             amount(d.counted()),
-            if pays { ">" } else { "<=" },
             d.hurdle,
             amount(d.cost.expected),
             amount(d.hurdle * d.cost.expected),

@@ -1,9 +1,9 @@
 //! What keeps the economist itself honest: a budget for exploring, hold-outs, a kill switch.
 
-use terrace_core::{Nanos, OpId};
+use terrace_core::{Nanos, OpId, PageRef, splitmix64};
 
 use crate::account::Account;
-use crate::watch::lot;
+use crate::watch::{key_of, lot};
 
 /// Actions that have to be behind a judgement of a class.
 const LEAST_COMPLETED: u64 = 64;
@@ -40,11 +40,18 @@ impl Purse {
 }
 
 /// Whether an action that pays is held out, to see what becomes of its page without it: drawn by
-/// its number, one in so many; none for 0. Processes that number alike have different salts, or
+/// a number, one in so many; none for 0. Processes that number alike have different salts, or
 /// else all of them would leave out the same.
-pub(crate) fn is_held_out(op: OpId, salt: u64, one_in: u32) -> bool {
+pub(crate) fn is_held_out(number: u64, salt: u64, one_in: u32) -> bool {
     // Other bits than those that choose what is watched.
-    one_in > 0 && (lot(OpId(op.0 ^ salt)) >> 32).is_multiple_of(u64::from(one_in))
+    one_in > 0 && (lot(OpId(number ^ salt)) >> 32).is_multiple_of(u64::from(one_in))
+}
+
+/// The number by which the moves of a page are drawn: the same for one horizon. A policy proposes a
+/// page with every tick until it has moved, which may take many where traffic is bounded. Were each
+/// proposal drawn by itself, such a page would be held out in the end for certain.
+pub(crate) fn number_of(page: PageRef, horizon: Nanos, now: Nanos) -> u64 {
+    key_of(page) ^ splitmix64(now.get() / horizon.get().max(1))
 }
 
 /// A process's salt.
@@ -64,8 +71,9 @@ pub(crate) struct Switch {
 }
 
 impl Switch {
-    /// Whether the class stands still. It is judged when enough was done, and long enough ago
-    /// for its benefits to have come about; what it has lost by then stops it for a horizon.
+    /// Whether the class stands still. It is judged when enough was done and long enough has passed;
+    /// what it has lost by then stops it for a horizon. `account` is of actions whose benefits have
+    /// had the time to come about, as far as that takes long.
     pub(crate) fn is_off(&mut self, account: &Account, horizon: Nanos, now: Nanos) -> bool {
         if now < self.stopped {
             return true;
@@ -89,25 +97,42 @@ impl Switch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_core::Cycles;
+    use terrace_core::{Cycles, PageNo, RegionId};
 
     #[test]
     fn one_in_so_many_is_held_out_at_random() {
         for one_in in [20, 50, 100] {
             for salt in [0, salt_of(17), salt_of(18)] {
-                let held = (0..100_000).filter(|&op| is_held_out(OpId(op), salt, one_in)).count();
+                let held = (0..100_000).filter(|&op| is_held_out(op, salt, one_in)).count();
                 let share = held as f64 * f64::from(one_in) / 1e5;
                 assert!((0.9..1.1).contains(&share), "{one_in}: {share}");
             }
         }
-        assert!((0..1000).all(|op| !is_held_out(OpId(op), 0, 0)));
+        assert!((0..1000).all(|op| !is_held_out(op, 0, 0)));
+    }
+
+    #[test]
+    fn a_page_that_is_proposed_with_every_tick_is_drawn_once_in_a_horizon() {
+        let horizon = Nanos::seconds(10);
+        let page = |n| PageRef { region: RegionId(3), page: PageNo(n) };
+        let is_drawn = |n, now| is_held_out(number_of(page(n), horizon, now), salt_of(17), 64);
+        let ticks = || (0..100).map(|tick| Nanos::seconds(100) + Nanos::millis(100) * tick);
+        let ever = |n: &u32| ticks().any(|now| is_drawn(*n, now));
+        let drawn: Vec<u32> = (0..10_000).filter(ever).collect();
+        assert!((100..220).contains(&drawn.len()), "one of 64: {}", drawn.len());
+        let all = |n: &u32| ticks().all(|now| is_drawn(*n, now));
+        assert!(drawn.iter().all(all), "for all of it");
+        // Nor are the same pages left out for ever.
+        let later = Nanos::seconds(110);
+        let again = drawn.iter().filter(|n| is_drawn(**n, later)).count();
+        assert!(again * 8 < drawn.len(), "{again} of {}", drawn.len());
     }
 
     /// A shell that starts the same program twice has two processes that number alike.
     #[test]
     fn siblings_hold_out_different_actions() {
         let of = |process| -> Vec<u64> {
-            (0..10_000).filter(|&op| is_held_out(OpId(op), salt_of(process), 64)).collect()
+            (0..10_000).filter(|&op| is_held_out(op, salt_of(process), 64)).collect()
         };
         let (one, other) = (of(4711), of(4712));
         let both = one.iter().filter(|op| other.contains(op)).count();

@@ -63,7 +63,7 @@ mod touches;
 pub mod walks;
 mod watch;
 
-pub use account::Account;
+pub use account::{Account, Balance};
 pub use calibration::{Calibration, CalibrationError, FAULT_PAGES, Parameters, TierCalibration};
 pub use conditions::{Conditions, Market};
 pub use decision::Decision;

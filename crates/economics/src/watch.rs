@@ -45,6 +45,8 @@ pub(crate) struct Move {
     pub(crate) each: Saving,
     /// For how long that was predicted.
     pub(crate) horizon: Nanos,
+    /// What the move has cost; nothing of a page that was held out, or that makes room in an exchange.
+    pub(crate) cost: Cycles,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +58,10 @@ struct Watch {
     end: Nanos,
     observed: f64,
     touched: bool,
+    /// How often anybody had looked when it began.
+    looks: u64,
+    /// Whether it is among those that the kill switch judges by.
+    judged: bool,
 }
 
 impl Watch {
@@ -67,13 +73,22 @@ impl Watch {
             predicted: 0.0,
             each: Saving { load: 0.0, store: 0.0, touch: 0.0 },
             horizon: Nanos::ZERO,
+            cost: Cycles::ZERO,
         },
         weight: 0,
         begin: Nanos::ZERO,
         end: Nanos::ZERO,
         observed: 0.0,
         touched: false,
+        looks: 0,
+        judged: false,
     };
+
+    fn begin(moved: Move, weight: u32, looks: u64, now: Nanos) -> Self {
+        let end = now + moved.horizon;
+        let (observed, touched, judged) = (0.0, false, false);
+        Self { moved, weight, begin: now, end, observed, touched, looks, judged }
+    }
 
     /// The part of its time that it has had.
     fn share_at(&self, now: Nanos) -> f64 {
@@ -89,26 +104,41 @@ pub(crate) struct Watches {
     places: Box<[Watch]>,
     open: usize,
     /// Moves since the last watched one, by class and direction.
-    unwatched: [[u32; 3]; 3],
+    unwatched: [[u32; 2]; MOVES],
     /// Where the next sweep for ended watches begins.
     hand: usize,
+    /// How often accesses were observed. A refault does not count: it says nothing of pages that are
+    /// mapped.
+    looks: u64,
+    /// How long a move is watched before the kill switch judges by it, unless it ends before that.
+    trial: Nanos,
+    /// By class: moves that have been watched for so long, and at which somebody looked, with the part
+    /// of their cost that falls to that time. The kill switch judges by them.
+    tried: [Account; MOVES],
 }
+
+/// Classes of action that move pages of their own: promote, demote, exchange.
+const MOVES: usize = 3;
 
 impl Watches {
     /// An empty table; without places if nothing is to be watched.
-    pub(crate) fn new(enabled: bool) -> Self {
+    pub(crate) fn new(enabled: bool, trial: Nanos) -> Self {
         let places = if enabled { PLACES } else { 0 };
         Self {
             places: vec![Watch::FREE; places].into_boxed_slice(),
             open: 0,
-            unwatched: [[0; 3]; 3],
+            unwatched: [[0; 2]; MOVES],
             hand: 0,
+            looks: 0,
+            trial,
+            tried: Default::default(),
         }
     }
 
     /// Forgets everything that is watched.
     pub(crate) fn clear(&mut self) {
-        self.unwatched = [[0; 3]; 3];
+        self.unwatched = [[0; 2]; MOVES];
+        self.tried = Default::default();
         if self.open > 0 {
             self.places.fill(Watch::FREE);
             self.open = 0;
@@ -138,7 +168,7 @@ impl Watches {
         }
         let place = place_of(moved.page);
         if self.holds(place, moved.page) {
-            // What was held out, and is proposed anew, was without it for a part of the time only.
+            // What was held out, and moves all the same, was without it for a part of the time only.
             let share = match self.places[place].moved.direction {
                 Direction::HeldOut => self.places[place].share_at(now),
                 Direction::Up | Direction::Down => 1.0,
@@ -150,16 +180,66 @@ impl Watches {
         let weight = *unwatched;
         if self.places[place].weight == 0 && lot(op).is_multiple_of(self.sparsity()) {
             self.unwatched[moved.class.index()][moved.direction as usize] = 0;
-            self.places[place] = Watch {
-                moved,
-                weight,
-                begin: now,
-                end: now + moved.horizon,
-                observed: 0.0,
-                touched: false,
-            };
+            self.places[place] = Watch::begin(moved, weight, self.looks, now);
             self.open += 1;
         }
+    }
+
+    /// Whether a page that stays where it is could be watched. Where another one is watched, or this
+    /// one for a move, it could not be, and to hold it out would teach nothing.
+    pub(crate) fn has_room(&self, page: PageRef, now: Nanos) -> bool {
+        let watch = self.places.get(place_of(page));
+        watch.is_some_and(|watch| watch.weight == 0 || now > watch.end)
+    }
+
+    /// Whether a page's move was held out, and its time is not over.
+    pub(crate) fn holds_out(&self, page: PageRef, now: Nanos) -> bool {
+        let watch = self.places.get(place_of(page));
+        watch.is_some_and(|watch| {
+            let is_it = watch.weight > 0 && watch.moved.page == page;
+            is_it && watch.moved.direction == Direction::HeldOut && now <= watch.end
+        })
+    }
+
+    /// A page's move is held out: watches the page where it is, for all of the time. It stands for
+    /// itself alone, and is watched however full the table is: there is one for dozens of moves.
+    pub(crate) fn hold_out(&mut self, moved: Move, now: Nanos, accounts: &mut [Account; CLASSES]) {
+        debug_assert_eq!(moved.direction, Direction::HeldOut);
+        if !self.has_room(moved.page, now) {
+            return;
+        }
+        let place = place_of(moved.page);
+        if self.places[place].weight > 0 {
+            self.close(place, 1.0, accounts);
+        }
+        self.places[place] = Watch::begin(moved, 1, self.looks, now);
+        self.open += 1;
+    }
+
+    /// The account of a class's moves that have been tried; `None` of classes that move nothing.
+    pub(crate) fn tried(&self, class: ActionClass) -> Option<&Account> {
+        self.tried.get(class.index())
+    }
+
+    /// Enters a watch into what the kill switch judges by, with a part of what the move has cost.
+    fn judge(&mut self, place: usize, part: f64) {
+        let watch = &mut self.places[place];
+        watch.judged = true;
+        // A move at which nobody looked may have brought anything.
+        if self.looks == watch.looks {
+            return;
+        }
+        let weight = f64::from(watch.weight);
+        let (gained, moves) = match watch.moved.direction {
+            Direction::Up => (watch.observed * weight, watch.weight),
+            Direction::Down => (-watch.observed * weight, 0),
+            Direction::HeldOut => return,
+        };
+        let Some(tried) = self.tried.get_mut(watch.moved.class.index()) else { return };
+        tried.completed += u64::from(moves);
+        tried.realised_cost += Cycles::from_f64(watch.moved.cost.as_f64() * weight * part);
+        tried.realised_benefit += Cycles::from_f64(gained.max(0.0));
+        tried.realised_harm += Cycles::from_f64((-gained).max(0.0));
     }
 
     /// Accesses were observed; each nominal sample stands for `period` of them.
@@ -173,6 +253,8 @@ impl Watches {
         if self.open == 0 {
             return;
         }
+        let is_look = samples.iter().any(|sample| sample.source != SampleSource::Refault);
+        self.looks += u64::from(is_look);
         for sample in samples {
             let place = place_of(sample.page);
             if !self.holds(place, sample.page) {
@@ -237,7 +319,8 @@ impl Watches {
         }
     }
 
-    /// Ends the watches whose horizon has passed, looking at `count` places.
+    /// Ends the watches whose horizon has passed, and judges those that have been watched for long,
+    /// looking at `count` places. A horizon may be an hour: a class that loses is not to go on for it.
     pub(crate) fn sweep(&mut self, count: usize, now: Nanos, accounts: &mut [Account; CLASSES]) {
         if self.open == 0 {
             return;
@@ -245,8 +328,15 @@ impl Watches {
         for _ in 0..count {
             let place = self.hand;
             self.hand = (self.hand + 1) % self.places.len();
-            if self.places[place].weight > 0 && now > self.places[place].end {
+            let watch = &self.places[place];
+            if watch.weight == 0 {
+                continue;
+            }
+            if now > watch.end {
                 self.close(place, 1.0, accounts);
+            } else if !watch.judged && now > watch.begin + self.trial {
+                let part = watch.share_at(now);
+                self.judge(place, part);
             }
         }
     }
@@ -268,6 +358,10 @@ impl Watches {
     }
 
     fn close(&mut self, place: usize, share: f64, accounts: &mut [Account; CLASSES]) {
+        // What ends with the run before its time is over has not brought all that it brings.
+        if !self.places[place].judged && share >= 1.0 {
+            self.judge(place, 1.0);
+        }
         let watch = &mut self.places[place];
         let weight = f64::from(watch.weight);
         let account = &mut accounts[watch.moved.class.index()];
@@ -300,8 +394,12 @@ fn place_of(page: PageRef) -> usize {
 
 /// Spreads pages (Fibonacci hashing; the high bits are the good ones).
 pub(crate) fn scatter(page: PageRef) -> usize {
-    let key = (u64::from(page.region.0) << 32) | u64::from(page.page.0);
-    (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize
+    (key_of(page).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize
+}
+
+/// A page as a number.
+pub(crate) fn key_of(page: PageRef) -> u64 {
+    (u64::from(page.region.0) << 32) | u64::from(page.page.0)
 }
 
 /// A number drawn for an action. Unrelated to the pages' places, or else the
@@ -320,7 +418,8 @@ mod tests {
     /// A page that went there, of which each load gains or loses 10 cycles, and each store 4 the
     /// other way round.
     fn watching(direction: Direction) -> (Watches, [Account; CLASSES]) {
-        let (mut watches, mut accounts) = (Watches::new(true), [Account::default(); CLASSES]);
+        let mut watches = Watches::new(true, Nanos::seconds(10));
+        let mut accounts = [Account::default(); CLASSES];
         let moved = Move {
             page: PAGE,
             class: CLASS,
@@ -328,8 +427,13 @@ mod tests {
             predicted: 1000.0,
             each: Saving { load: 10.0, store: -4.0, touch: 0.0 },
             horizon: Nanos::SECOND,
+            cost: Cycles(25),
         };
-        watches.moved(OpId(1), moved, Nanos::ZERO, &mut accounts);
+        if direction == Direction::HeldOut {
+            watches.hold_out(moved, Nanos::ZERO, &mut accounts);
+        } else {
+            watches.moved(OpId(1), moved, Nanos::ZERO, &mut accounts);
+        }
         (watches, accounts)
     }
 
@@ -377,5 +481,77 @@ mod tests {
         let found = (account.held_out_predicted, account.held_out_observed);
         assert_eq!(found, (Cycles(100), Cycles(10)), "a tenth of a second's thousand");
         assert_eq!(account.judged, 0);
+    }
+
+    /// A second watch on the same page would be of less than the whole time; and where another page is
+    /// watched, nobody would see what becomes of this one.
+    #[test]
+    fn a_page_is_held_out_for_all_of_its_time_and_only_where_it_can_be_watched() {
+        let (mut watches, mut accounts) = watching(Direction::HeldOut);
+        let moved = watches.places[place_of(PAGE)].moved;
+        let half = Nanos::millis(500);
+        assert!(watches.holds_out(PAGE, half) && !watches.has_room(PAGE, half));
+        watches.hold_out(moved, half, &mut accounts);
+        assert_eq!(accounts[CLASS.index()], Account::default(), "the first goes on");
+        let other = PageRef { region: RegionId(2), ..PAGE };
+        assert!(!watches.holds_out(other, half));
+        let over = Nanos::seconds(2);
+        assert!(!watches.holds_out(PAGE, over) && watches.has_room(PAGE, over));
+        watches.hold_out(moved, over, &mut accounts);
+        assert_eq!(accounts[CLASS.index()].held_out_predicted, Cycles(1000), "it had all its time");
+        assert!(watches.holds_out(PAGE, Nanos::millis(2900)) && watches.open == 1);
+        let (moving, _) = watching(Direction::Down);
+        assert!(!moving.has_room(PAGE, half), "what it is missed for there is still being watched");
+        let off = Watches::new(false, Nanos::SECOND);
+        assert!(!off.has_room(PAGE, half), "nothing is watched at all");
+    }
+
+    /// Not to be seen is not to be idle.
+    #[test]
+    fn what_nobody_looked_at_is_not_judged_and_what_came_back_is_no_look() {
+        let close = |looks: &[Sample]| {
+            let (mut watches, mut accounts) = watching(Direction::Up);
+            watches.observe(looks, 1, Nanos(1), &mut accounts);
+            watches.sweep(PLACES, Nanos::seconds(2), &mut accounts);
+            *watches.tried(CLASS).expect("it moves pages")
+        };
+        assert_eq!(close(&[]), Account::default());
+        let sample = samples(1, 0)[0];
+        let elsewhere = PageRef { region: RegionId(9), ..PAGE };
+        let back = Sample { page: elsewhere, source: SampleSource::Refault, ..sample };
+        assert_eq!(close(&[back]), Account::default());
+        let idle = close(&[Sample { page: elsewhere, ..sample }]);
+        assert_eq!((idle.completed, idle.realised_cost), (1, Cycles(25)));
+        assert!(idle.realised_benefit.is_zero(), "it was looked at, and is idle");
+        assert!((close(&samples(3, 5)).net() - (30.0 - 20.0 - 25.0)).abs() < 1e-9);
+    }
+
+    /// It has cost all that it costs.
+    #[test]
+    fn what_ends_with_the_run_before_its_time_is_not_judged() {
+        let (mut watches, mut accounts) = watching(Direction::Up);
+        watches.observe(&samples(1, 0), 1, Nanos(1), &mut accounts);
+        watches.finish(Nanos::millis(300), &mut accounts);
+        assert_eq!(watches.tried(CLASS), Some(&Account::default()));
+        assert_eq!(watches.tried(ActionClass::Prezero), None);
+    }
+
+    /// Pages of a steady program are taken to stay in use for an hour.
+    #[test]
+    fn a_move_with_a_long_horizon_is_judged_when_it_was_tried_by_its_part_of_the_cost() {
+        let (mut watches, mut accounts) = watching(Direction::Up);
+        let moved = Move { horizon: Nanos::seconds(100), ..watches.places[place_of(PAGE)].moved };
+        watches.clear();
+        watches.moved(OpId(1), moved, Nanos::ZERO, &mut accounts);
+        watches.observe(&samples(1, 0), 1, Nanos(1), &mut accounts);
+        watches.sweep(PLACES, Nanos::seconds(10), &mut accounts);
+        assert_eq!(watches.tried(CLASS), Some(&Account::default()));
+        watches.sweep(PLACES, Nanos::seconds(20), &mut accounts);
+        let tried = *watches.tried(CLASS).expect("it moves pages");
+        let found = (tried.completed, tried.realised_benefit, tried.realised_cost);
+        assert_eq!(found, (1, Cycles(10), Cycles(5)), "a fifth of 25");
+        watches.sweep(PLACES, Nanos::seconds(101), &mut accounts);
+        assert_eq!(watches.tried(CLASS), Some(&tried), "once");
+        assert_eq!(accounts[CLASS.index()].judged, 1, "and it was watched to its end");
     }
 }

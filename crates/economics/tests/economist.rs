@@ -13,7 +13,7 @@ use terrace_core::{
     Telemetry, Urgency,
 };
 use terrace_economics::{
-    Account, Calibration, Decision, Economist, Interval, LookedAt, Mode, TermKind, Verdict,
+    Account, Balance, Calibration, Decision, Economist, Interval, LookedAt, Mode, TermKind, Verdict,
 };
 
 fn enforcing() -> Economist {
@@ -277,14 +277,51 @@ fn exploring_has_a_budget_that_comes_in_with_time() {
     assert!(explored(&mut economist, &telemetry, 200) > 0, "and has filled again");
 }
 
+/// A policy proposes a page with every tick until it has moved. If it moved with the next one, there
+/// would be nothing to compare with.
 #[test]
-fn a_class_whose_realised_net_is_negative_is_stopped() {
+fn a_page_that_is_held_out_stays_so_for_all_of_its_time() {
+    let (mut economist, mut telemetry) = (holding_out(4), optane_telemetry());
+    let mut op = 0;
+    let mut propose = |economist: &mut Economist, number, telemetry: &Telemetry| {
+        op += 1;
+        let proposal = numbered(op, number, hot());
+        let decision = economist.decide(&proposal, telemetry);
+        if decision.passes {
+            economist.settle(&completed(proposal, 1000), telemetry);
+        }
+        decision.verdict
+    };
+    let is_held_out =
+        |number: &u32| propose(&mut economist, *number, &telemetry) == Verdict::HeldOut;
+    let held = (0..100).find(is_held_out).expect("one of four");
+    let account = *economist.account(ActionClass::Promote);
+    assert_eq!(account.held_out, 1);
+    for _ in 0..990 {
+        telemetry.now += Nanos::millis(10);
+        assert_eq!(propose(&mut economist, held, &telemetry), Verdict::HeldOut);
+    }
+    let account = *economist.account(ActionClass::Promote);
+    assert_eq!((account.held_out, account.vetoed), (1, 990), "it is one that is held out");
+    assert!(account.held_out_predicted.is_zero(), "it is being watched");
+    // Not for ever: it is drawn anew.
+    let passes = (0..50).any(|_| {
+        telemetry.now += Nanos::millis(10_100);
+        propose(&mut economist, held, &telemetry) == Verdict::Passed
+    });
+    let account = *economist.account(ActionClass::Promote);
+    assert!(passes && !account.held_out_predicted.is_zero(), "{account:?}");
+}
+
+/// In how many of 400 proposals, one each half second, promotions stand still of pages that looked
+/// hot, and that nobody touches once they have been moved, dearly. What is looked at meanwhile are
+/// other pages, if anything is.
+fn stopped_of_losing(looks: bool) -> u32 {
     let mut calibration = optane();
     calibration.parameters.kill_switch = true;
     let mut economist = Economist::new(Mode::Enforce, calibration);
     let mut telemetry = optane_telemetry();
     let mut stopped = 0;
-    // Pages that looked hot, and that nobody touches once they have been moved, dearly.
     for op in 0..400 {
         telemetry.now += Nanos::millis(500);
         let proposal = numbered(op, op as u32, promote(heat(1e6, 0.0, 1000)));
@@ -293,11 +330,83 @@ fn a_class_whose_realised_net_is_negative_is_stopped() {
             let outcome = Outcome::Completed { cost: Cycles(3_000_000), moved: Bytes::mib(2) };
             economist.settle(&Done { proposal, outcome }, &telemetry);
         }
+        if looks {
+            economist.observe(&[sample(1_000_000, Access::Read)]);
+        }
         stopped += u32::from(decision.verdict == Verdict::Stopped);
     }
-    assert!(stopped > 10, "{stopped}");
     let account = economist.account(ActionClass::Promote);
     assert!(account.net() < 0.0 && account.completed > 64, "{account:?}");
+    stopped
+}
+
+#[test]
+fn a_class_whose_realised_net_is_negative_is_stopped() {
+    let stopped = stopped_of_losing(true);
+    assert!(stopped > 10, "{stopped}");
+}
+
+/// That nothing is seen of a page is no loss where nobody looks.
+#[test]
+fn a_class_that_nobody_looks_at_is_not_stopped() {
+    assert_eq!(stopped_of_losing(false), 0);
+}
+
+/// Pages that have to leave bring nothing that anybody sees. If that were a loss, each run would lose.
+/// The cost of deciding is shared out by the number of decisions.
+#[test]
+fn the_balance_is_of_what_is_known_and_of_deciding_on_that() {
+    let mut calibration = optane();
+    calibration.parameters.kill_switch = true;
+    let telemetry = optane_telemetry();
+    let clock = calibration.clock;
+    let both = |calibration| {
+        let mut economist = Economist::new(Mode::Enforce, calibration);
+        let mut cold = demote(heat(0.0, 0.0, 0));
+        cold.urgency = Urgency::Forced;
+        cold.heat.window = Nanos::seconds(10);
+        for op in 0..3 {
+            let cold = numbered(op, 4 + op as u32, cold);
+            assert!(economist.decide(&cold, &telemetry).passes);
+            economist.settle(&completed(cold, 5_000_000), &telemetry);
+        }
+        economist.spent(Cycles(4_000_000));
+        let before = economist.balance();
+        let walks = Action::Prezero { walked: Pages(1 << 20), used: 8, known: 8 };
+        let prezero = Proposal { op: OpId(9), action: walks, ..hot() };
+        economist.decide(&prezero, &telemetry);
+        economist.settle(&completed(prezero, 7_000_000), &telemetry);
+        economist.walked_through(1, PageSize::Huge);
+        (before, economist.balance(), *economist.account(ActionClass::Prezero))
+    };
+
+    let (before, after, account) = both(calibration);
+    assert_eq!(before, Balance::default(), "three pages had to leave");
+    assert_eq!(after.took, clock.nanos(Cycles(7_000_000)));
+    assert_eq!(after.deciding, clock.nanos(Cycles(1_000_000)), "one of four decisions");
+    assert_eq!(after.brought, clock.nanos(account.realised_benefit));
+    assert!(!after.brought.is_zero());
+    // Where nobody can tell what actions bring, nobody can tell that they lose.
+    calibration.parameters.kill_switch = false;
+    assert_eq!(both(calibration).1, Balance::default());
+}
+
+/// A hot set moves, and a policy moves it up at once: what that brings is still to come.
+#[test]
+fn what_was_moved_a_moment_ago_is_no_loss_yet() {
+    let mut calibration = optane();
+    calibration.parameters.kill_switch = true;
+    let mut economist = Economist::new(Mode::Enforce, calibration);
+    let mut telemetry = optane_telemetry();
+    for op in 0..300 {
+        telemetry.now += if op == 1 { Nanos::seconds(60) } else { Nanos::millis(1) };
+        let proposal = numbered(op, op as u32, hot());
+        let decision = economist.decide(&proposal, &telemetry);
+        assert_eq!(decision.verdict, Verdict::Passed, "{op}");
+        let outcome = Outcome::Completed { cost: Cycles(3_000_000), moved: Bytes::mib(2) };
+        economist.settle(&Done { proposal, outcome }, &telemetry);
+        economist.observe(&[sample(op as u32, Access::Read)]);
+    }
 }
 
 #[test]

@@ -4,7 +4,10 @@
 mod common;
 
 use common::{demote, exchange, heat, laptop, laptop_telemetry, optane, optane_telemetry, promote};
-use terrace_core::{Action, Cycles, Nanos, PageNo, PageRange, Pages, Reason, RegionId, Urgency};
+use terrace_core::{
+    Action, BytesPerSecond, Cycles, Nanos, PageNo, PageRange, Pages, Proposal, Reason, RegionId,
+    SampleSource, Urgency,
+};
 use terrace_economics::{Economist, Mode};
 
 const TIERS: [&str; 2] = ["dram", "optane"];
@@ -140,6 +143,26 @@ fn reclaim_to_a_file_says_what_leaves_and_how_often_it_comes_back() {
         "- store",
     ] {
         assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+/// A bound above all that moves costs nothing, brings nothing, and passes: 0 is not more than 0.
+#[test]
+fn the_rule_of_what_counts_as_expected_is_told_as_it_is() {
+    let mut economist = Economist::new(Mode::Enforce, optane());
+    let range = PageRange { region: RegionId(2), start: PageNo(512), count: 512 };
+    let bound = Action::Throttle { limit: BytesPerSecond(1e12) };
+    let period = |period| Action::SetPeriod { source: SampleSource::Pmu, period };
+    for action in [bound, period(1), period(5_000_000), Action::Arm { range }] {
+        let decision = economist
+            .decide(&Proposal { action, ..promote(heat(1.0, 0.0, 1)) }, &optane_telemetry());
+        let text = decision.to_string();
+        let rule = text.lines().find(|line| line.contains("rule: ")).expect("it is priced");
+        let relation = if decision.pays() { " >= 1.5 x" } else { " < 1.5 x" };
+        assert!(rule.contains("expected benefit") && rule.contains(relation), "{text}");
+        if action == bound {
+            assert!(rule.contains("0 cycles >= 1.5 x expected cost 0 cycles"), "{rule}");
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! From a configuration to a running pager.
 
 use terrace_core::{Bytes, BytesPerSecond, Frequency, Nanos};
-use terrace_economics::{Calibration, Economist};
+use terrace_economics::{Calibration, Economist, Parameters};
 use terrace_policy::Brain;
 
 use crate::config::RunConfig;
+use crate::costs::Measured;
 use crate::decide::decider::Decider;
 use crate::decide::event_ring;
 use crate::failsafe::reserve_memory;
@@ -91,15 +92,29 @@ pub fn activate_with(
     Ok(pager)
 }
 
+/// One of so many actions that pay is left out to compare with, as nobody can run a program twice:
+/// 1.6 %.
+const HOLD_OUT: u32 = 64;
+
+/// How cautious an economist is in a live world, whichever it is: what it leaves out to compare with,
+/// what it may try out (as much as by default), and that what loses stands still. The last only where
+/// what actions bring can be seen.
+pub fn parameters(sees_benefit: bool) -> Parameters {
+    Parameters { hold_out: HOLD_OUT, kill_switch: sees_benefit, ..Parameters::default() }
+}
+
 /// What the mechanisms cost here, for a run: what `terrace calibrate` measured, and
 /// constants for the rest.
 pub fn calibration(config: &RunConfig) -> Calibration {
-    let mut constants = calibrate();
-    // Nobody can run a program twice to compare: one action of 64 that pay is left out (1.6 %),
-    // and what loses stops.
-    constants.parameters.hold_out = 64;
-    constants.parameters.kill_switch = true;
+    let constants = Calibration { parameters: parameters(true), ..calibrate() };
     config.measured.map_or(constants, |measured| measured.apply(constants))
+}
+
+/// The same where the kernel moves pages: in `terrace attach`, a run across memories, and under the
+/// kernel engine.
+pub fn calibration_in_place(measured: Option<&Measured>, sees_benefit: bool) -> Calibration {
+    let constants = Calibration { parameters: parameters(sees_benefit), ..calibrate() };
+    measured.map_or(constants, |measured| measured.apply_in_place(constants))
 }
 
 /// What the mechanisms cost here as far as that is known without measuring: copying and compressing are timed (some
@@ -184,4 +199,37 @@ fn clock() -> Frequency {
     }
     #[cfg(not(target_arch = "x86_64"))]
     Frequency::ghz(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A live world that forgot one of them would check nothing of what it decides.
+    #[test]
+    fn every_live_world_holds_out_explores_and_stops_what_loses_where_that_can_be_seen() {
+        let config = RunConfig::new(Bytes::mib(8), "/nonexistent".into());
+        let measured = crate::costs::tests::example();
+        let worlds = [
+            calibration(&config),
+            calibration(&RunConfig { measured: Some(measured), ..config }),
+            calibration_in_place(None, true),
+            calibration_in_place(Some(&measured), true),
+        ];
+        for world in worlds {
+            world.check().expect("prices that can be");
+            let Parameters { hold_out, explore, explore_budget, kill_switch, .. } =
+                world.parameters;
+            assert!((20..=100).contains(&hold_out), "1 to 5 %: one of {hold_out}");
+            assert!(explore > 0 && (0.001..0.05).contains(&explore_budget));
+            assert!(kill_switch);
+        }
+        assert!(!calibration_in_place(None, false).parameters.kill_switch);
+        let [.., constants, in_place] = worlds;
+        assert_eq!(in_place.copy_bandwidth, measured.copy_bandwidth, "what is measured counts");
+        assert_eq!(
+            in_place.user_fault, constants.user_fault,
+            "a pager's fault is none of the kernel's"
+        );
+    }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use terrace_core::{
     ActionClass, Bytes, BytesPerSecond, Cycles, Home, Memory, Nanos, PageSize, PerSecond, TierId,
 };
-use terrace_economics::Account;
+use terrace_economics::{Account, Balance};
 use terrace_kernel::engine::Engine;
 use terrace_kernel::engine::world::World;
 use terrace_live::attach::host::Host;
@@ -78,11 +78,17 @@ pub struct AttachReport {
     pub sampling_cap: f64,
     /// What the economist did with its opinion.
     pub economist: String,
+    /// Why no class of action is stopped that has cost more than it brought, where that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_kill_switch: Option<String>,
     /// Its accounts by class of action.
     pub accounts: Vec<AccountReport>,
     /// What deciding on actions has cost; 0 in recordings from before that was timed.
     #[serde(default)]
     pub deciding: Cycles,
+    /// Gains and costs of the actions whose gain is known.
+    #[serde(default)]
+    pub balance: Balance,
     /// What was managed, largest first.
     pub regions: Vec<RegionLine>,
     /// Where the kernel serves the faults: what only that engine tells.
@@ -183,6 +189,8 @@ pub struct Head {
     pub economist: String,
     /// Why these samplers.
     pub sampler_reason: String,
+    /// Why no class of action is stopped that has cost more than it brought, where that is so.
+    pub no_kill_switch: Option<String>,
     /// The most of one processor that they may use.
     pub sampling_cap: f64,
     /// The bound on migration traffic, if there is one.
@@ -267,8 +275,10 @@ impl AttachReport {
             sampling: engine.health().cpu,
             sampling_cap: head.sampling_cap,
             economist: head.economist,
+            no_kill_switch: head.no_kill_switch,
             accounts: account_lines(|class| Some(engine.brain().economist().account(class))),
             deciding: engine.brain().economist().own_cost(),
+            balance: engine.brain().economist().balance(),
             regions: regions(engine.space(), &every),
             kernel: None,
         }
@@ -351,8 +361,10 @@ impl AttachReport {
             sampling: stats.observing_cpu + stats.sampling_cpu,
             sampling_cap: head.sampling_cap,
             economist: head.economist,
+            no_kill_switch: head.no_kill_switch,
             accounts: account_lines(|class| engine.account(class)),
             deciding: engine.deciding(),
+            balance: brain.map_or_else(Balance::default, |brain| brain.economist().balance()),
             regions: engine.space().map(|space| regions(space, &TIERS)).unwrap_or_default(),
             kernel: Some(Box::new(report)),
         }
@@ -565,8 +577,10 @@ pub(crate) mod tests {
             sampling: Nanos::millis(10) * n,
             sampling_cap: 0.03,
             economist: "enforce".into(),
+            no_kill_switch: None,
             accounts: Vec::new(),
             deciding: Cycles::ZERO,
+            balance: Balance::default(),
             regions: vec![RegionLine {
                 process: 42,
                 start: 0x7000_0000_0000,

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_core::{ActionClass, Bytes, Cycles, Nanos};
+use terrace_economics::Balance;
 use terrace_live::stats::freed_regions::Freed;
 use terrace_live::stats::histogram::Histogram;
 use terrace_live::stats::process_page::{ClassCounters, Counters, ProcessPage, State, Text};
@@ -215,6 +216,11 @@ impl Figures {
             policy_pages: level(|c| &c.policy_pages),
             accounts: accounts(pages),
             deciding: Cycles(sum(|c| &c.deciding_cycles)),
+            balance: Balance {
+                brought: nanos(|c| &c.brought_ns),
+                took: nanos(|c| &c.took_ns),
+                deciding: nanos(|c| &c.judging_ns),
+            },
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{ActionClass, Bytes, Cycles, Nanos, PageSize};
-use terrace_economics::Account;
+use terrace_economics::{Account, Balance};
 use terrace_live::broker::page::Summary;
 use terrace_live::stats::process_page::PARTS;
 
@@ -339,6 +339,9 @@ pub struct Figures {
     /// What deciding on actions has cost.
     #[serde(default)]
     pub deciding: Cycles,
+    /// Gains and costs of the actions whose gain is known.
+    #[serde(default)]
+    pub balance: Balance,
 }
 
 /// Which faults a figure is about.

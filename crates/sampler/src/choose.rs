@@ -51,6 +51,14 @@ impl Kind {
         })
     }
 
+    /// Whether it counts accesses to whichever page: a sample stands for so many of them. All others
+    /// tell at most that a page was in use since they looked before, or was stored to, or has faulted
+    /// where the kernel had it fault. Of a page in use that is a small part, and not the same one in
+    /// each memory.
+    pub const fn counts(self) -> bool {
+        matches!(self, Self::Hardware)
+    }
+
     /// What it is good for, in a few words.
     pub const fn merit(self) -> &'static str {
         match self {
@@ -144,6 +152,22 @@ pub struct Choice {
     pub reason: String,
 }
 
+impl Choice {
+    /// Why these do not tell what the moves of pages have brought; `None` if they do.
+    pub fn blind_to_benefit(&self) -> Option<String> {
+        let blind = self.kinds.iter().filter(|kind| !kind.counts()).map(|kind| kind.name());
+        let blind: Vec<_> = blind.collect();
+        match blind.as_slice() {
+            [] if self.kinds.is_empty() => Some("nothing observes accesses".to_owned()),
+            [] => None,
+            [one] => Some(format!("{one} tells that a page is in use, and not how much")),
+            all => {
+                Some(format!("{} tell that a page is in use, and not how much", all.join(" and ")))
+            }
+        }
+    }
+}
+
 /// The best samplers for a program that is watched from outside; an error says
 /// what each lacks.
 ///
@@ -200,6 +224,23 @@ mod tests {
         let choice = choose(&capabilities(&[Kind::Hardware, Kind::Damon])).expect("a choice");
         assert_eq!(choice.kinds, [Kind::SoftDirty]);
         assert!(choice.reason.contains("no damon"), "{}", choice.reason);
+    }
+
+    /// What is compared with the cost of a move has to be an amount.
+    #[test]
+    fn only_who_counts_accesses_sees_what_moves_bring() {
+        let blind = |kinds: &[Kind]| {
+            let choice = Choice { kinds: kinds.to_vec(), reason: String::new() };
+            choice.blind_to_benefit()
+        };
+        assert_eq!(blind(&[Kind::Hardware]), None);
+        assert_eq!(blind(&[]).as_deref(), Some("nothing observes accesses"));
+        let bits = blind(&[Kind::Damon, Kind::SoftDirty]);
+        let why = "damon and soft-dirty tell that a page is in use, and not how much";
+        assert_eq!(bits.as_deref(), Some(why));
+        // Its period would be the first one's.
+        let mixed = blind(&[Kind::Hardware, Kind::KernelHints]).expect("blind");
+        assert!(mixed.starts_with("kernel-hints tells"), "{mixed}");
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(super) fn attach(args: Args, fast: Bytes, json: bool) -> Result<ExitCode, Fa
         (Targets::Process { .. }, Some((_, name))) => name.clone(),
         (Targets::Process { process, .. }, None) => process.to_string(),
     };
-    let mut brain = chooser::policy(args.policy, args.economist)?;
+    let mut chooser = chooser::policy(args.policy, args.economist, args.quiet)?;
     let mut lacks = Vec::new();
     let whose = match &targets {
         Targets::Cgroup(path) => {
@@ -56,7 +56,7 @@ pub(super) fn attach(args: Args, fast: Bytes, json: bool) -> Result<ExitCode, Fa
                 && !group.can_be_reclaimed()
             {
                 let lack = why_not(group);
-                brain = chooser::needed(brain, args.economist, lack)?;
+                chooser = chooser::needed(chooser, args.economist, args.quiet, lack)?;
                 lacks.push(format!("{lack}: a policy chooses what leaves"));
             }
             lacks.push(
@@ -67,7 +67,8 @@ pub(super) fn attach(args: Args, fast: Bytes, json: bool) -> Result<ExitCode, Fa
             whose
         }
         Targets::Process { .. } => {
-            brain = chooser::needed(brain, args.economist, "of processes without a group")?;
+            let lack = "of processes without a group";
+            chooser = chooser::needed(chooser, args.economist, args.quiet, lack)?;
             lacks.push(
                 "no control group: a policy chooses what leaves, nothing slows the programs down \
                  above the budget, and memory that they share is not counted"
@@ -93,7 +94,7 @@ pub(super) fn attach(args: Args, fast: Bytes, json: bool) -> Result<ExitCode, Fa
         group: WishedGroup::None,
         backing: None,
     };
-    let seeing = Seeing::of(brain.as_ref(), &args.moving)?;
+    let seeing = Seeing::of(chooser.as_ref(), &args.moving)?;
     let made = Made::new("--engine kernel", &wish, args.quiet)?;
     let how = How {
         verb: "attach",
@@ -102,7 +103,7 @@ pub(super) fn attach(args: Args, fast: Bytes, json: bool) -> Result<ExitCode, Fa
         holds_store: false,
         division: None,
         whose,
-        brain,
+        chooser,
         seeing,
         economist: args.economist,
         min_region: args.min_region,

@@ -5,7 +5,7 @@ use terrace_core::{BytesPerSecond, Ladder, Memory};
 use terrace_live::config::Observer;
 use terrace_live::doctor::probe::UffdProbe;
 use terrace_live::observe::protection::Tracks;
-use terrace_policy::Brain;
+use terrace_policy::Policy;
 use terrace_sampler::{Capabilities, Choice, Governor, Kind, choose};
 
 use crate::args::one_of;
@@ -158,13 +158,13 @@ impl Moving {
     }
 
     /// What observes: as asked for, else the best that there is.
-    pub(super) fn choose(&self, brain: &Brain, ladder: &Ladder) -> Result<Choice, Failure> {
+    pub(super) fn choose(&self, policy: &dyn Policy, ladder: &Ladder) -> Result<Choice, Failure> {
         let capabilities = Capabilities::probe();
         if let Some(choice) = self.asked_from_outside(&capabilities)? {
             return Ok(choice);
         }
-        if !brain.needs().samples && !brain.needs().scans {
-            let reason = format!("the policy {} needs none", brain.name());
+        if !policy.needs().samples && !policy.needs().scans {
+            let reason = format!("the policy {} needs none", policy.name());
             if self.sampling_cap.is_some() {
                 let what = format!("--sampling-cap: has no effect: {reason}");
                 return Err(Failure::bad_input(what));

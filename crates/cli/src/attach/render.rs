@@ -6,7 +6,7 @@ use terrace_core::Bytes;
 use terrace_report::{AttachReport, InPlaceSlowdown, share};
 
 use crate::output::{count, counted, facts, percent, table};
-use crate::run::render::{accounts, checks, deciding, more, section};
+use crate::run::render::{accounts, checks, deciding, more, net_loss, section};
 
 /// Regions that the report shows; JSON has them all.
 const TOP_REGIONS: usize = 8;
@@ -109,6 +109,10 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
     let decisions = counted(decisions, "decision", "decisions");
     let took = deciding(report.deciding);
     rows.push(("economist", format!("{}, {decisions}{took}", report.economist)));
+    rows.extend(net_loss(report.balance, report.elapsed));
+    if let Some(why) = &report.no_kill_switch {
+        rows.push(("no kill switch", format!("{why}: what loses cannot be told")));
+    }
     rows
 }
 
@@ -181,6 +185,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use terrace_core::{Bytes, BytesPerSecond, Cycles, Nanos};
+    use terrace_economics::Balance;
     use terrace_live::attach::LatencyFrom;
     use terrace_report::attach::TierLine;
 
@@ -227,8 +232,10 @@ mod tests {
             sampling: Nanos::ZERO,
             sampling_cap: 0.03,
             economist: "enforce".into(),
+            no_kill_switch: None,
             accounts: Vec::new(),
             deciding: Cycles::ZERO,
+            balance: Balance::default(),
             regions: Vec::new(),
             kernel: None,
         }
@@ -256,6 +263,16 @@ mod tests {
         assert_eq!(line(&known, "slowdown"), expected);
         let expected = "1.00 s, 10.0 % of the run, estimated: 5.00 µs a page";
         assert_eq!(line(&known, "waited for swap"), expected);
+    }
+
+    /// A reader who sees a class of action lose has to know why nothing is done about it.
+    #[test]
+    fn that_nothing_is_stopped_is_told_with_the_reason() {
+        let mut report = report(Vec::new(), 0);
+        assert!(!render(&report).contains("no kill switch"));
+        report.no_kill_switch = Some("damon tells that a page is in use, and not how much".into());
+        let told = line(&report, "no kill switch");
+        assert!(told.starts_with("damon tells") && told.ends_with("cannot be told"), "{told}");
     }
 
     #[test]

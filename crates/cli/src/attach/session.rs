@@ -17,7 +17,7 @@ use terrace_live::attach::{Attach, Options};
 use terrace_live::numa::dax::{DaxDevices, DaxState};
 use terrace_live::numa::nodes::Nodes;
 use terrace_live::sys::thread_cpu;
-use terrace_policy::{Brain, PolicyName};
+use terrace_policy::{Brain, Policy, PolicyName};
 use terrace_report::AttachReport;
 use terrace_report::attach::{Head, held};
 use terrace_sampler::{Choice, Sampler, Stores};
@@ -26,6 +26,7 @@ use super::moving::Moving;
 use super::recorder::{self, Recorder};
 use super::render::render;
 use super::showing::Showing;
+use crate::advice::Loss;
 use crate::args::mode_name;
 use crate::calibrate::{Prices, Source};
 use crate::failure::Failure;
@@ -85,6 +86,8 @@ struct Told<'a> {
 pub(crate) struct Session {
     how: How,
     choice: Choice,
+    /// Why no class of action is stopped that loses, where that is so.
+    no_kill_switch: Option<String>,
     engine: Attach<LinuxHost>,
     recorder: Option<Recorder>,
     showing: Showing,
@@ -93,6 +96,8 @@ pub(crate) struct Session {
     processes: Vec<u32>,
     looked: Option<Nanos>,
     names: Vec<(u32, String)>,
+    /// Whether it was told that more is spent than it brings.
+    told_loss: bool,
     /// What each tier held after the first pass.
     at_begin: Option<Vec<Bytes>>,
 }
@@ -100,14 +105,15 @@ pub(crate) struct Session {
 impl Session {
     /// Chooses samplers and opens everything; nothing is moved yet.
     pub(crate) fn new(mut how: How) -> Result<Self, Failure> {
-        let constants = activate::calibrate();
-        let measured = how.prices.measured.as_ref();
-        let calibration = measured.map_or(constants, |m| m.apply_in_place(constants));
-        let economist = Economist::new(how.economist, calibration);
-        let brain = Brain::new(how.policy.build(), economist);
-        check_policy(&brain, &how.ladder)?;
+        let policy = how.policy.build();
+        check_policy(&*policy, &how.ladder)?;
         let homes = find_homes(&how.ladder)?;
-        let choice = how.moving.choose(&brain, &how.ladder)?;
+        let choice = how.moving.choose(&*policy, &how.ladder)?;
+        let blind = choice.blind_to_benefit();
+        let measured = how.prices.measured.as_ref();
+        let calibration = activate::calibration_in_place(measured, blind.is_none());
+        let mut brain = Brain::new(policy, Economist::new(how.economist, calibration));
+        brain.set_process(std::process::id());
         let (stores, mut samplers) = (Stores::default(), Vec::<Box<dyn Sampler>>::new());
         for kind in &choice.kinds {
             samplers.push(kind.open(&stores).map_err(Failure::unsupported)?);
@@ -129,11 +135,13 @@ impl Session {
             sampling_cap: how.moving.cap(),
             ..Options::default()
         };
+        let is_enforced = how.economist == Mode::Enforce;
         let ladder = how.ladder.clone();
         let mut engine = Attach::new(LinuxHost::new(), ladder, &homes, brain, samplers, options);
         Ok(Self {
             how,
             choice,
+            no_kill_switch: blind.filter(|_| is_enforced),
             recorder,
             showing,
             started: engine.host().now(),
@@ -141,6 +149,7 @@ impl Session {
             processes: Vec::new(),
             looked: None,
             names: Vec::new(),
+            told_loss: false,
             at_begin: None,
         })
     }
@@ -252,7 +261,21 @@ impl Session {
                 output::warn(degraded);
             }
         }
+        self.complain_of_loss();
         Ok(())
+    }
+
+    /// Says, once, that more is spent than it brings.
+    fn complain_of_loss(&mut self) {
+        if self.told_loss || self.how.quiet {
+            return;
+        }
+        let elapsed = self.engine.host().now().saturating_sub(self.started);
+        let balance = self.engine.brain().economist().balance();
+        if balance.loses(elapsed) {
+            self.told_loss = true;
+            output::warn(Loss(balance));
+        }
     }
 
     /// The last figures as a report; completes the recording and the page.
@@ -299,6 +322,7 @@ impl Session {
             dry_run: self.how.dry_run,
             economist: mode_name(self.how.economist).to_owned(),
             sampler_reason: self.choice.reason.clone(),
+            no_kill_switch: self.no_kill_switch.clone(),
             sampling_cap: self.how.moving.cap(),
             limit: Some(self.how.ladder.migration.limit),
         };
@@ -334,14 +358,14 @@ pub(crate) fn names(processes: &[u32]) -> Vec<(u32, String)> {
 }
 
 /// A policy that learns by pages that come back has to see some do so.
-fn check_policy(brain: &Brain, ladder: &Ladder) -> Result<(), Failure> {
+fn check_policy(policy: &dyn Policy, ladder: &Ladder) -> Result<(), Failure> {
     let node = ladder.tiers.iter().skip(1).find(|t| t.memory.is_addressable());
-    match node.filter(|_| brain.needs().refaults) {
+    match node.filter(|_| policy.needs().refaults) {
         None => Ok(()),
         Some(tier) => Err(Failure::bad_input(format!(
             "--policy {}: not where pages stay mapped: it learns by pages that come back, and \
              from `{}` none has to",
-            brain.name(),
+            policy.name(),
             tier.memory
         ))),
     }

@@ -114,12 +114,14 @@ fn render(document: &Document) -> String {
 
 /// What identifies this machine and kernel.
 fn here() -> BTreeMap<String, String> {
-    let Fingerprint { processor, processors, kernel, memory } = Fingerprint::of_this_machine();
+    let Fingerprint { processor, processors, kernel, memory, huge_pages } =
+        Fingerprint::of_this_machine();
     BTreeMap::from([
         ("processor".to_owned(), processor),
         ("processors".to_owned(), processors.to_string()),
         ("kernel".to_owned(), kernel),
         ("memory".to_owned(), memory.0.to_string()),
+        ("huge-pages".to_owned(), huge_pages),
     ])
 }
 

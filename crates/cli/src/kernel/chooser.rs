@@ -1,4 +1,4 @@
-//! Which policy chooses what leaves.
+//! Which policy chooses what leaves, and by which prices.
 
 use terrace_economics::{Economist, Mode};
 use terrace_kernel::observe::choose_for_swap;
@@ -8,25 +8,44 @@ use terrace_policy::{Brain, PolicyName};
 use terrace_sampler::{Capabilities, Choice, Kind, Sampler, Stores};
 
 use crate::attach::Moving;
+use crate::calibrate::{self, Source};
 use crate::failure::Failure;
 
-/// The policy that was asked for; `None` for the kernel's own lists.
-pub(crate) fn policy(name: Option<PolicyName>, mode: Mode) -> Result<Option<Brain>, Failure> {
+/// A policy that chooses.
+pub(crate) struct Chooser {
+    /// The policy, with an economist.
+    pub(crate) brain: Brain,
+    /// Where the economist's prices come from.
+    pub(crate) costs: Source,
+}
+
+/// The policy that was asked for; `None` for the kernel's own lists, which need no prices. With
+/// `quiet` nobody is told that prices are stale.
+pub(crate) fn policy(
+    name: Option<PolicyName>,
+    mode: Mode,
+    quiet: bool,
+) -> Result<Option<Chooser>, Failure> {
     let Some(name) = name else { return Ok(None) };
-    let brain = Brain::new(name.build(), Economist::new(mode, activate::calibrate()));
+    let policy = name.build();
     if !may_advise() {
         return Err(Failure::unsupported(format!(
             "--policy {name}: with --engine kernel a policy puts pages out by process_madvise, \
              which needs CAP_SYS_NICE"
         )));
     }
-    if brain.needs().scans {
+    if policy.needs().scans {
         return Err(Failure::bad_input(format!(
             "--policy {name}: not with --engine kernel: it learns by accessed bits, which the kernel \
              shows to nobody"
         )));
     }
-    Ok(Some(brain))
+    let prices = calibrate::for_run(quiet)?;
+    // Nothing moves up here but by faults: there is nothing whose benefit could not be seen.
+    let calibration = activate::calibration_in_place(prices.measured.as_ref(), true);
+    let mut brain = Brain::new(policy, Economist::new(mode, calibration));
+    brain.set_process(std::process::id());
+    Ok(Some(Chooser { brain, costs: prices.source }))
 }
 
 /// What observes accesses for a policy, beside the pages that come back.
@@ -45,8 +64,8 @@ impl Seeing {
 
     /// As asked for, else the best that there is. A policy that learns by what comes back alone can
     /// do without.
-    pub(crate) fn of(brain: Option<&Brain>, moving: &Moving) -> Result<Self, Failure> {
-        let Some(brain) = brain else {
+    pub(crate) fn of(chooser: Option<&Chooser>, moving: &Moving) -> Result<Self, Failure> {
+        let Some(Chooser { brain, .. }) = chooser else {
             if moving.names_sampler() {
                 let what = "--sampler: has no effect with --engine kernel and no --policy";
                 return Err(Failure::bad_input(what));
@@ -88,10 +107,11 @@ impl Seeing {
 /// The policy where the kernel cannot be asked to put memory out, for what `lack` says: the one
 /// that was asked for, or `refault`.
 pub(crate) fn needed(
-    chosen: Option<Brain>,
+    chosen: Option<Chooser>,
     mode: Mode,
+    quiet: bool,
     lack: &str,
-) -> Result<Option<Brain>, Failure> {
+) -> Result<Option<Chooser>, Failure> {
     if !may_advise() {
         return Err(Failure::unsupported(format!(
             "--engine kernel: {lack}, pages are put out by process_madvise, which needs \
@@ -99,7 +119,7 @@ pub(crate) fn needed(
         )));
     }
     match chosen {
-        Some(brain) => Ok(Some(brain)),
-        None => policy(Some(PolicyName::Refault), mode),
+        Some(chooser) => Ok(Some(chooser)),
+        None => policy(Some(PolicyName::Refault), mode, quiet),
     }
 }

@@ -183,7 +183,7 @@ impl Member {
             holds_store: joined.holds_store,
             division: division.flatten(),
             whose: Whose::Run(joined.group),
-            brain: None,
+            chooser: None,
             seeing: Seeing::nothing("the kernel's lists know what is accessed"),
             economist: Mode::default(),
             min_region: Bytes::kib(64),

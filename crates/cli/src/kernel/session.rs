@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use terrace_core::{Bytes, Frequency, Nanos};
 use terrace_economics::{Economist, Mode};
 use terrace_kernel::division;
@@ -28,7 +29,7 @@ use terrace_report::kernel::KernelReport;
 use terrace_report::{AttachReport, End, RunLevel};
 use terrace_sampler::Choice;
 
-use super::chooser::Seeing;
+use super::chooser::{Chooser, Seeing};
 use super::made::Made;
 use super::member::Member;
 use super::total::{self, Total};
@@ -38,9 +39,10 @@ use crate::args::mode_name;
 use crate::attach::recorder::{self, Recorder};
 use crate::attach::session::names;
 use crate::attach::showing::Showing;
+use crate::calibrate::Source;
 use crate::failure::Failure;
 use crate::observing::Observing;
-use crate::output::{self, Files, Output, count};
+use crate::output::{self, Files, Output, count, facts};
 use crate::procs;
 use crate::records::{Header, LiveFacts, MachineFacts, World};
 use crate::run::absolute;
@@ -72,7 +74,7 @@ pub(crate) struct How {
     /// Whose memory it is.
     pub(crate) whose: Whose,
     /// What chooses what leaves; `None` for the kernel's own lists.
-    pub(crate) brain: Option<Brain>,
+    pub(crate) chooser: Option<Chooser>,
     /// What observes accesses for it.
     pub(crate) seeing: Seeing,
     /// What the economist does with its opinion.
@@ -143,15 +145,28 @@ struct Told {
     observing: Choice,
     program: Vec<String>,
     economist: Mode,
+    /// Where the prices come from, if a policy chooses by any.
+    costs: Option<Source>,
     observing_cap: f64,
     json: bool,
     quiet: bool,
 }
 
+/// The report with what only the command knows.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    report: &'a KernelReport,
+    /// Where the economist's prices come from, if a policy chooses by any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    costs: Option<&'a Source>,
+}
+
 impl Session {
     /// Opens everything. Nothing is put out yet.
     pub(crate) fn new(how: How, shown: Shown, made: Made) -> Result<Self, Failure> {
-        let How { brain, seeing, mut lacks, fast, economist, quiet, .. } = how;
+        let How { chooser, seeing, mut lacks, fast, economist, quiet, .. } = how;
+        let (brain, costs) = chooser.map(|it| (it.brain, it.costs)).unzip();
         let Seeing { choice, samplers } = seeing;
         let Shown { record, observing, mut files } = shown;
         lacks.extend(made.swap().scarce.as_ref().map(|scarce| {
@@ -246,6 +261,7 @@ impl Session {
                 observing: choice,
                 program: how.program,
                 economist,
+                costs,
                 observing_cap: how.observing_cap,
                 json: how.json,
                 quiet,
@@ -452,6 +468,8 @@ impl Session {
             dry_run: false,
             economist: mode_name(self.how.economist).to_owned(),
             sampler_reason: self.how.observing.reason.clone(),
+            // It moves nothing up, and what is put out has to leave.
+            no_kill_switch: None,
             sampling_cap: self.how.observing_cap,
             limit: None,
         };
@@ -526,7 +544,12 @@ impl Session {
     /// The report as it is now.
     pub(crate) fn text(&mut self, end: Option<End>) -> Result<String, Failure> {
         let report = self.figures(end);
-        if self.how.json { output::json("terrace.kernel", &report) } else { Ok(render(&report)) }
+        let costs = self.how.costs.as_ref();
+        if self.how.json {
+            return output::json("terrace.kernel", &Document { report: &report, costs });
+        }
+        let costs = costs.map(|costs| facts("  ", &[("costs", costs.line())]));
+        Ok(render(&report) + &costs.unwrap_or_default())
     }
 
     /// Leaves the programs alone, and completes what was begun: the recording, the page, and the

@@ -98,7 +98,7 @@ pub(super) fn run(
         let what = format!("{option}: the budget must be at least {LEAST}");
         return Err(RunError::Other(Failure::bad_input(what)));
     }
-    let mut brain = chooser::policy(args.policy, args.economist)?;
+    let mut chooser = chooser::policy(args.policy, args.economist, args.quiet)?;
     let record = args.record.as_deref();
     let record = record.map(|path| files.writes("--record", path, Kind::Recording)).transpose()?;
     let wish = Wish {
@@ -120,7 +120,8 @@ pub(super) fn run(
     let division = args.with_files.then(|| divide(&made, fast)).transpose()?;
     let mut lacks = Vec::new();
     if let Some(lack) = made.no_group() {
-        brain = chooser::needed(brain, args.economist, &format!("without a group ({lack})"))?;
+        let why = format!("without a group ({lack})");
+        chooser = chooser::needed(chooser, args.economist, args.quiet, &why)?;
         lacks.push(format!(
             "no control group: {lack}; a policy chooses what leaves, nothing slows the program \
              down above its budget, and memory that its processes share is not counted"
@@ -129,7 +130,7 @@ pub(super) fn run(
     if holds_store {
         lacks.extend(total::lack(&Root::machine(), made.swap(), made.group().is_some()));
     }
-    let seeing = Seeing::of(brain.as_ref(), &args.moving)?;
+    let seeing = Seeing::of(chooser.as_ref(), &args.moving)?;
     let whose = made.group().cloned().map_or(Whose::Started, Whose::Run);
     let how = How {
         verb: "run",
@@ -138,7 +139,7 @@ pub(super) fn run(
         holds_store,
         division,
         whose,
-        brain,
+        chooser,
         seeing,
         economist: args.economist,
         min_region: args.min_region,

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use terrace_core::{Bytes, Cycles, Nanos};
+use terrace_economics::Balance;
 use terrace_live::broker::share::LEAST;
 use terrace_report::outside::{OutsideCause, OutsideReport};
 use terrace_report::plain::{PlainProgram, PlainReport};
@@ -11,6 +12,7 @@ use terrace_report::run::{
 };
 use terrace_report::{End, Slowdown, share};
 
+use crate::advice::Loss;
 use crate::attach;
 use crate::output::{count, counted, facts, percent, table};
 use crate::records::NOT_RECORDED;
@@ -181,6 +183,7 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
             ),
         ),
     ]);
+    rows.extend(net_loss(total.balance, report.elapsed));
     rows
 }
 
@@ -553,6 +556,11 @@ pub(crate) fn checks(lines: &[AccountReport]) -> String {
     table(["checks", "explored", "held out", "came true", "regret, cycles (realised)"], &rows)
 }
 
+/// That what was done has taken more than it brought, where it has.
+pub(crate) fn net_loss(balance: Balance, elapsed: Nanos) -> Option<(&'static str, String)> {
+    balance.loses(elapsed).then(|| ("net loss", Loss(balance).to_string()))
+}
+
 /// What deciding itself took, behind the number of decisions; nothing where it was not timed.
 pub(crate) fn deciding(took: Cycles) -> String {
     if took.is_zero() { String::new() } else { format!(", which took {took}") }
@@ -785,6 +793,7 @@ mod tests {
                 checks: CheckReport::default(),
             }],
             deciding: Cycles::ZERO,
+            balance: Balance::default(),
         }
     }
 
@@ -900,6 +909,18 @@ mod tests {
         let words: Vec<_> = line.split_whitespace().collect();
         assert_eq!(words[..6], ["demote", "2", "1", "234", "75.0", "%"], "{text}");
         assert!(text.contains("1 251 003 decisions, which took 12.3 Mcycles\n"), "{text}");
+    }
+
+    #[test]
+    fn that_more_was_spent_than_it_brought_is_told_where_it_was() {
+        let mut report = report();
+        report.elapsed = Nanos::seconds(200);
+        assert!(!render(&report).contains("net loss"));
+        let (brought, took, deciding) = (Nanos::seconds(2), Nanos::seconds(1), Nanos::seconds(4));
+        report.total.balance = Balance { brought, took, deciding };
+        let text = render(&report);
+        let line = text.lines().find(|line| line.contains("net loss")).unwrap_or_default();
+        assert!(line.contains("--economist off") && line.contains("took 4.00 s"), "{text}");
     }
 
     #[test]

@@ -51,6 +51,7 @@ pub(crate) struct Warnings {
     thrashing: Lasting,
     outside: Lasting,
     swap: Lasting,
+    loss: Lasting,
 }
 
 impl Warnings {
@@ -63,6 +64,7 @@ impl Warnings {
             thrashing: Lasting::default(),
             outside: Lasting::default(),
             swap: Lasting::default(),
+            loss: Lasting::default(),
         }
     }
 
@@ -90,11 +92,14 @@ impl Warnings {
     }
 
     fn take(&mut self, now: Nanos, signs: &Signs, run: u32) -> Vec<Advice> {
+        // That is of the whole run: it is told once.
+        let loss = if self.loss.told.is_none() { signs.loses() } else { None };
         let states = [
             (&mut self.exceeded, signs.exceeded()),
             (&mut self.thrashing, signs.thrashes()),
             (&mut self.outside, signs.outside()),
             (&mut self.swap, signs.short_of_swap()),
+            (&mut self.loss, loss),
         ];
         let told = states.into_iter().filter_map(|(state, trouble)| {
             state.look(now, trouble.is_some()).then_some(trouble).flatten()
@@ -106,6 +111,7 @@ impl Warnings {
 #[cfg(test)]
 mod tests {
     use terrace_core::Bytes;
+    use terrace_economics::Balance;
     use terrace_report::RunLevel;
 
     use super::*;
@@ -116,7 +122,8 @@ mod tests {
             resident: Bytes::mib(resident),
             ..RunLevel::default()
         };
-        Signs { level, exceeds: level.exceeds(), thrashing, outside: None, swap: None }
+        let exceeds = level.exceeds();
+        Signs { level, exceeds, thrashing, outside: None, swap: None, loss: None }
     }
 
     /// What is told in so many seconds, each with its figures.
@@ -177,6 +184,18 @@ mod tests {
             "{exceeds}"
         );
         assert!(swap.starts_with("only 7.00 MiB of swap are free"), "{swap}");
+    }
+
+    /// The balance is of all that was done: that it was below zero for a while says nothing new.
+    #[test]
+    fn that_a_run_loses_is_told_once() {
+        let told = told(300, |second| {
+            let took = Nanos::seconds(if second % 100 < 50 { 9 } else { 0 });
+            let loss = Balance { took, ..Balance::default() };
+            Signs { loss: (!took.is_zero()).then_some(loss), ..signs(8, 0.0) }
+        });
+        let [(10, line)] = &told[..] else { panic!("{told:?}") };
+        assert!(line.starts_with("what was moved and filled ahead took 9.00 s"), "{line}");
     }
 
     #[test]

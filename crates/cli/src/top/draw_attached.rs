@@ -141,6 +141,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use terrace_core::{BytesPerSecond, Cycles, Nanos};
+    use terrace_economics::Balance;
     use terrace_live::stats::process_page::PARTS;
     use terrace_report::AttachReport;
     use terrace_report::attach::{ProcessLine, RegionLine, SamplerLine, TierLine};
@@ -212,8 +213,10 @@ mod tests {
             sampling: Nanos::millis(21) * n,
             sampling_cap: 0.03,
             economist: "enforce".into(),
+            no_kill_switch: None,
             accounts: Vec::new(),
             deciding: Cycles::ZERO,
+            balance: Balance::default(),
             regions,
             kernel: None,
         }

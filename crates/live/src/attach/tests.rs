@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use terrace_core::{Access, BytesPerSecond, Frequency, LadderTier, PageRef, PageSize, RegionId};
+use terrace_core::{
+    Access, ActionClass, BytesPerSecond, Frequency, LadderTier, PageRef, PageSize, RegionId,
+};
 use terrace_economics::{Calibration, Economist, Mode};
 use terrace_policy::PolicyName;
 use terrace_sampler::Pages;
@@ -170,9 +172,20 @@ fn calibration() -> Calibration {
 }
 
 fn attach(ladder: &[&str], policy: PolicyName, fake: Fake, hot: Vec<u64>) -> Attach<Fake> {
+    attach_by(&calibration(), ladder, policy, fake, hot)
+}
+
+/// The same by other prices.
+fn attach_by(
+    prices: &Calibration,
+    ladder: &[&str],
+    policy: PolicyName,
+    fake: Fake,
+    hot: Vec<u64>,
+) -> Attach<Fake> {
     let tiers: Vec<LadderTier> = ladder.iter().map(|tier| tier.parse().expect("a tier")).collect();
     let ladder = Ladder::new(tiers).expect("a ladder");
-    let brain = Brain::new(policy.build(), Economist::new(Mode::Enforce, calibration()));
+    let brain = Brain::new(policy.build(), Economist::new(Mode::Enforce, *prices));
     let options = Options { pass_interval: Nanos::millis(100), ..Options::default() };
     // A device is the node of its region's number here.
     let homes = ladder.homes(|device| Ok::<_, ()>(device.region)).expect("homes");
@@ -231,6 +244,34 @@ fn a_hot_set_on_the_slow_node_ends_up_on_the_fast_one() {
     assert_eq!(engine.stats.recent_share(TierId(0)), Some(1.0));
     let took = engine.brain().economist().own_cost();
     assert!(!took.is_zero(), "deciding itself is charged");
+}
+
+/// If it moved with the next tick, nobody would know what becomes of a page that does not.
+#[test]
+fn a_page_that_is_held_out_stays_on_the_slow_node_for_its_time_and_is_seen_there() {
+    let fake = Fake::new((0..1000).map(|page| (page, At::Node(1))));
+    let hot: Vec<u64> = (100..164).collect();
+    let mut prices = calibration();
+    prices.parameters.hold_out = 8;
+    let ladder = ["numa:0=1MiB", "numa:1"];
+    let mut engine = attach_by(&prices, &ladder, PolicyName::HeMem, fake, hot.clone());
+    let account = |engine: &Attach<Fake>| *engine.brain().economist().account(ActionClass::Promote);
+
+    run(&mut engine, Nanos::seconds(5));
+
+    let held_out = account(&engine).held_out;
+    assert!((1..32).contains(&held_out), "one of eight of 64: {held_out}");
+    assert_eq!(engine.host.on(At::Node(0)).len() as u64, 64 - held_out, "all the others are up");
+
+    for _ in 0..20 {
+        run(&mut engine, Nanos::seconds(10));
+        if engine.host.on(At::Node(0)) == hot {
+            break;
+        }
+    }
+    assert_eq!(engine.host.on(At::Node(0)), hot, "not for ever");
+    let account = account(&engine);
+    assert!(!account.held_out_predicted.is_zero() && !account.held_out_observed.is_zero());
 }
 
 /// Both nodes are in use, and the fast one is full of what nobody uses.

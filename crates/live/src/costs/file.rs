@@ -8,6 +8,7 @@
 //! processors = 2
 //! kernel = "6.12.94"
 //! memory = "24GiB"
+//! huge-pages = "madvise"    # /sys/kernel/mm/transparent_hugepage/enabled
 //!
 //! [measured]
 //! user-fault = "7000ns"
@@ -52,6 +53,16 @@ pub struct Fingerprint {
     /// Memory, in whole GiB: how much of it the kernel keeps for itself differs from start
     /// to start.
     pub memory: Text<Bytes>,
+    /// Which memory the kernel backs by transparent huge pages: what a first touch takes, and how
+    /// often walks of the page table are waited for, depends on it. In files from before it was
+    /// written down it is unknown, and so another one.
+    #[serde(default = "unknown", rename(deserialize = "huge-pages"))]
+    pub huge_pages: String,
+}
+
+/// The setting where a file does not say it.
+fn unknown() -> String {
+    "unknown".to_owned()
 }
 
 impl Fingerprint {
@@ -63,6 +74,10 @@ impl Fingerprint {
             processors: facts.cpu.online,
             kernel: facts.kernel.release.clone(),
             memory: Text(Bytes::gib(gib.round() as u64)),
+            huge_pages: facts
+                .huge_pages
+                .as_ref()
+                .map_or_else(|| "none".to_owned(), |huge| huge.enabled.clone()),
         }
     }
 
@@ -84,6 +99,7 @@ impl Fingerprint {
         compare("processors", &self.processors, &here.processors);
         compare("kernel", &self.kernel, &here.kernel);
         compare("memory", &self.memory.0, &here.memory.0);
+        compare("huge pages", &self.huge_pages, &here.huge_pages);
         (!found.is_empty()).then(|| found.join("; "))
     }
 }
@@ -256,7 +272,8 @@ impl CostsFile {
              processor = {}\n\
              processors = {}\n\
              kernel = {}\n\
-             memory = \"{}GiB\"\n\n\
+             memory = \"{}GiB\"\n\
+             huge-pages = {}\n\n\
              [measured]\n\
              user-fault = \"{}ns\"         # resolved by another thread, without content\n\
              bring-in = \"{}ns\"           # UFFDIO_COPY of a page, without the copy\n\
@@ -270,6 +287,7 @@ impl CostsFile {
             machine.processors,
             quoted(&machine.kernel),
             machine.memory.0.get() >> 30,
+            quoted(&machine.huge_pages),
             costs.user_fault.get(),
             costs.bring_in.get(),
             costs.take_out.get(),
@@ -299,6 +317,7 @@ mod tests {
             processors: 4,
             kernel: "6.12.94".into(),
             memory: Text(Bytes::gib(24)),
+            huge_pages: "madvise".into(),
         };
         CostsFile { machine, measured: example() }
     }
@@ -315,11 +334,11 @@ mod tests {
         for (from, to, line, field) in [
             ("costs = 1", "costs = 9", 2, "costs"),
             ("processors = 4", "processors = 0", 6, "machine.processors"),
-            ("user-fault = \"7000ns\"", "user-fault = \"7000\"", 11, "measured.user-fault"),
-            ("user-fault = \"7000ns\"", "user-fault = \"0ns\"", 11, "measured.user-fault"),
-            ("parallelism = 7.00", "parallelism = 0.5", 17, "measured.parallelism"),
-            ("interference = 0.250", "interference = nan", 18, "measured.interference"),
-            ("compress = \"3000ns\"", "compres = \"3000ns\"", 14, "measured.compres"),
+            ("user-fault = \"7000ns\"", "user-fault = \"7000\"", 12, "measured.user-fault"),
+            ("user-fault = \"7000ns\"", "user-fault = \"0ns\"", 12, "measured.user-fault"),
+            ("parallelism = 7.00", "parallelism = 0.5", 18, "measured.parallelism"),
+            ("interference = 0.250", "interference = nan", 19, "measured.interference"),
+            ("compress = \"3000ns\"", "compres = \"3000ns\"", 15, "measured.compres"),
         ] {
             assert!(text.contains(from), "{from}");
             let error =
@@ -339,5 +358,21 @@ mod tests {
         let other = Fingerprint { processors: 8, memory: Text(Bytes::gib(32)), ..there.clone() };
         let why = there.difference(&other).expect("stale");
         assert!(why.contains("processors `4`, here `8`") && why.contains("memory"), "{why}");
+    }
+
+    /// A first touch of a huge page takes some hundred times as long as one of a base page.
+    #[test]
+    fn prices_of_another_setting_of_huge_pages_are_stale_also_where_it_is_not_known() {
+        let there = file().machine;
+        let here = Fingerprint { huge_pages: "always".into(), ..there.clone() };
+        let why = there.difference(&here).expect("stale");
+        assert_eq!(why, "huge pages `madvise`, here `always`");
+        let older = file().text().replace("huge-pages = \"madvise\"\n", "");
+        let older = CostsFile::parse("costs.toml", &older).expect("it can be read").machine;
+        let why = older.difference(&there).expect("stale");
+        assert_eq!(why, "huge pages `unknown`, here `madvise`");
+        let facts = Facts::read(Path::new("/"));
+        let set = facts.huge_pages.as_ref().map_or("none", |huge| huge.enabled.as_str());
+        assert_eq!(Fingerprint::of(&facts).huge_pages, set);
     }
 }

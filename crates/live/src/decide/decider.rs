@@ -430,6 +430,10 @@ impl Decider {
     fn publish_class(&self, stats: &ProcessPage, class: ActionClass) {
         let own = self.brain.economist().own_cost();
         stats.counters.deciding_cycles.store(own.get(), Relaxed);
+        let balance = self.brain.economist().balance();
+        stats.counters.brought_ns.store(balance.brought.get(), Relaxed);
+        stats.counters.took_ns.store(balance.took.get(), Relaxed);
+        stats.counters.judging_ns.store(balance.deciding.get(), Relaxed);
         let account = self.brain.economist().account(class);
         let to = &stats.classes[class.index()];
         to.proposed.store(account.proposed, Relaxed);

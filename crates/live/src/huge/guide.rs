@@ -7,8 +7,9 @@
 //! chunk is left to base pages, also by walks and collapses. Of mappings that the profile does
 //! not know nothing is said, and they are treated as without one.
 //!
-//! One chunk of 64 for which either would pay is held out. What is touched of it some seconds later
-//! says what the others were spared, and what the profile is worth from then on.
+//! One chunk of 64 for which either would pay is held out. What is touched of it some seconds later,
+//! or when most of the profiled run is over if that comes first, says what the others were spared, and
+//! what the profile is worth from then on.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
@@ -34,9 +35,12 @@ use crate::workers::worker::Worker;
 const MOST: usize = 1 << 16;
 /// How long (ns) the manager does this in one go: somebody waits for it, or may.
 const IN_ONE_GO: u64 = 2_000_000;
-/// A chunk that was held out is looked at after so long (ns): the economist's horizon before it
-/// has learnt another.
+/// A chunk that was held out is looked at after so long (ns) at most: the economist's horizon before
+/// it has learnt another.
 const HELD_OUT_FOR: u64 = 10_000_000_000;
+/// It is looked at earlier if so many quarters of what was left of the profiled run have passed: a
+/// run that is a little faster than the profiled one, as it is to be, must not end unjudged.
+const QUARTERS: u64 = 3;
 
 /// A mapping that has a name.
 #[derive(Clone, Copy)]
@@ -55,6 +59,29 @@ struct HeldOut {
     /// The share of it that was to be touched.
     said: f64,
     since: u64,
+    /// In which time (ns) it was to be touched: what was left of the profiled run. 0 if that was over.
+    within: u64,
+}
+
+impl HeldOut {
+    /// When it is looked at.
+    fn due(&self) -> u64 {
+        let wait = match self.within {
+            0 => HELD_OUT_FOR,
+            within => HELD_OUT_FOR.min(within / 4 * QUARTERS),
+        };
+        self.since.saturating_add(wait)
+    }
+
+    /// The result of a look at it, at which so many of its pages are touched. Before the time is over a
+    /// part of the touches is expected; or as many as there were, if that is more: programs mostly touch
+    /// at once what they map.
+    fn seen(&self, touched: u32, now: u64) -> LookedAt {
+        let was = f64::from(touched) / f64::from(self.pages.max(1));
+        let had = now.saturating_sub(self.since) as f64;
+        let part = if self.within == 0 { 1.0 } else { (had / self.within as f64).min(1.0) };
+        LookedAt { said: (self.said * part).max(self.said.min(was)), was }
+    }
 }
 
 /// What became of a task.
@@ -355,7 +382,9 @@ impl Worker<'_> {
     fn hold_out(&self, task: &Task, class: ActionClass) {
         let mut guide = self.pager.huge.guide.lock();
         let (at, pages, said) = (task.at, task.pages, task.advice.touched.expected);
-        guide.held_out.push_back(HeldOut { at, pages, class, said, since: sys::now() });
+        let since = sys::now();
+        let within = guide.left(&task.advice.huge, since).get();
+        guide.held_out.push_back(HeldOut { at, pages, class, said, since, within });
         guide.plain.insert(at);
     }
 
@@ -422,18 +451,25 @@ impl Worker<'_> {
         tried
     }
 
-    /// What was touched of a chunk that was held out says what the others were spared.
+    /// Looks at the chunks that were held out whose time has come.
     fn look_at_held_out(&mut self) {
+        let until = sys::now() + IN_ONE_GO;
+        while self.look_at_oldest() && sys::now() < until {}
+    }
+
+    /// What was touched of the chunk that was held out first says what the others were spared. False
+    /// if nothing is to be looked at now.
+    fn look_at_oldest(&mut self) -> bool {
         let pager = self.pager;
         let now = sys::now();
         let held_out = {
             let mut guide = pager.huge.guide.lock();
             match guide.held_out.front() {
-                Some(&it) if it.since + HELD_OUT_FOR <= now => {
+                Some(&it) if it.due() <= now => {
                     guide.held_out.pop_front();
                     it
                 }
-                _ => return,
+                _ => return false,
             }
         };
         let entered = pager.enter(self.id);
@@ -441,25 +477,28 @@ impl Worker<'_> {
         pager.leave(self.id);
         match touched {
             Some(touched) => {
-                let was = f64::from(touched) / f64::from(held_out.pages.max(1));
-                let place = LookedAt { said: held_out.said, was };
+                let place = held_out.seen(touched, now);
                 pager.decide.decider.lock().looked_at(pager.stats(), held_out.class, place);
             }
             // It is looked at when the fork is over.
-            None if !entered => pager.huge.guide.lock().held_out.push_front(held_out),
+            None if !entered => {
+                pager.huge.guide.lock().held_out.push_front(held_out);
+                return false;
+            }
             // Gone: the next one speaks for those that wait.
             None => {}
         }
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pager::MANAGER;
+    use crate::pager::fixture::{START, pager, place, touch};
     use terrace_core::Frequency;
     use terrace_profile::{Range, Region, SLOT, WalkTime};
-
-    const START: usize = 0x1000_0000_0000;
 
     fn guide() -> Guide {
         let mut profile = Profile::new(Vec::new(), "m".into(), Frequency::ghz(2.0), Nanos::SECOND);
@@ -576,6 +615,72 @@ mod tests {
         let averted: Vec<_> = guide.tasks.iter().map(|task| task.advice.huge.expected).collect();
         assert_eq!(averted[0], Cycles(1_000_000));
         assert!(averted[1] > Cycles(9_000) && averted[1] < Cycles(11_000), "{averted:?}");
+    }
+
+    /// A profile must be judged in a run that is as long as the profiled one, and not by what that had
+    /// not touched yet either.
+    #[test]
+    fn what_is_held_out_is_looked_at_before_the_profiled_run_is_over() {
+        let of = |within| HeldOut {
+            at: START,
+            pages: 512,
+            class: ActionClass::FirstTouch,
+            said: 0.5,
+            since: 1_000,
+            within,
+        };
+        let second = 1_000_000_000;
+        assert_eq!(of(2 * second).due(), 1_000 + second * 3 / 2);
+        assert_eq!(of(3600 * second).due(), 1_000 + HELD_OUT_FOR, "a long one is not waited for");
+        assert_eq!(of(0).due(), 1_000 + HELD_OUT_FOR, "it has outlived its profile");
+
+        let seen = |touched| {
+            let LookedAt { said, was } = of(4 * second).seen(touched, 1_000 + second);
+            (said, was)
+        };
+        let all = f64::from(512);
+        let same = |(said, was): (f64, f64), expected: (f64, f64)| {
+            assert!((said - expected.0 / all).abs() < 1e-9, "{said}");
+            assert!((was - expected.1 / all).abs() < 1e-9, "{was}");
+        };
+        same(seen(0), (64.0, 0.0));
+        same(seen(64), (64.0, 64.0));
+        same(seen(200), (200.0, 200.0));
+        same(seen(500), (256.0, 500.0));
+        let late = of(4 * second).seen(200, u64::MAX);
+        same((late.said, late.was), (256.0, 200.0));
+        let outlived = of(0).seen(200, 1_000);
+        same((outlived.said, outlived.was), (256.0, 200.0));
+    }
+
+    /// Also in a run of a second, and not only in one that takes ten.
+    #[test]
+    fn what_was_touched_of_a_chunk_that_was_held_out_is_in_the_accounts() {
+        let pager = pager(1024);
+        let class = ActionClass::Populate;
+        let range = Pager::page_range(place(pager, 0).id, 512, 512);
+        let action = Action::Populate { range, touched: 512, unsure: 0 };
+        let judged = pager.decide.decider.lock().profiled(pager, action, PageSize::Base, 0.0);
+        let Judged::Passed(proposal) = judged else { panic!("512 faults are spared for little") };
+        let outcome = decider::completed(pager, 1000, 512);
+        pager.decide.decider.lock().carried_out(pager, proposal, outcome);
+        (0..512).for_each(|page| touch(pager, page));
+        let now = sys::now();
+        let held_out =
+            |since, within| HeldOut { at: START, pages: 512, class, said: 1.0, since, within };
+        // Of a profile of a second. The last is held out in an hour.
+        let (second, long_ago) = (1_000_000_000, now.saturating_sub(900_000_000));
+        let chunks = [long_ago, long_ago, now + 3600 * second].map(|since| held_out(since, second));
+        pager.huge.guide.lock().held_out.extend(chunks);
+
+        let mut worker = Worker::new(pager, MANAGER);
+        while worker.look_at_oldest() {}
+
+        assert_eq!(pager.huge.guide.lock().held_out.len(), 1);
+        let account = &pager.stats().classes[class.index()];
+        let [said, brought] = [&account.predicted_benefit, &account.realised_benefit];
+        assert_eq!(said.load(Relaxed), brought.load(Relaxed), "all of it came true");
+        assert!(brought.load(Relaxed) > 0);
     }
 
     /// Rules of another run's addresses hold nowhere; what nobody says of touches is not all.

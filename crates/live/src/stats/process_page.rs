@@ -22,7 +22,7 @@ use crate::sys::{limits, mapped};
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 20;
+pub const VERSION: u32 = 21;
 /// Bytes of a text, with the zero at its end.
 const TEXT: usize = 256;
 /// Regions that the page has room for; the report shows the top of them.
@@ -133,6 +133,13 @@ counters! {
     sum huge_used,
     /// What deciding on actions has cost, in cycles.
     sum deciding_cycles,
+    /// Time that actions whose gain is known have saved the program, ns
+    /// ([`terrace_economics::Balance`]).
+    sum brought_ns,
+    /// Time that these actions took, ns.
+    sum took_ns,
+    /// Time that deciding on them took, ns.
+    sum judging_ns,
     /// Huge pages that backed memory ahead of its first touch because a profile says so.
     sum huge_profiled,
     /// Base pages that were filled with zeros ahead of their first touch because a profile says

@@ -403,6 +403,9 @@ fn facts(story: &AttachStory, report: &AttachReport) -> String {
         vec!["sampling at most".to_owned(), percent(report.sampling_cap)],
         vec!["samplers chosen because".to_owned(), report.sampler_reason.clone()],
     ];
+    if let Some(why) = &report.no_kill_switch {
+        rows.push(vec!["no kill switch".to_owned(), why.clone()]);
+    }
     for sampler in &report.samplers {
         let lost = count(sampler.lost);
         let what = format!("{} samples, lost {lost}", count(sampler.samples));
