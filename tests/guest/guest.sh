@@ -36,8 +36,10 @@ strip -o "$root/bin/terrace" "$terrace"
 cc -O2 -Wall -static -o "$root/bin/hotset" "$here/hotset.c"
 cc -O2 -Wall -static -o "$root/bin/hog" "$here/hog.c"
 cc -O2 -Wall -static -o "$root/bin/pinned" "$here/pinned.c"
+cc -O2 -Wall -static -o "$root/bin/fragment" "$here/../../bench/live/fragment.c"
 # Programs without a loader cannot be managed.
 cc -O2 -Wall -o "$root/bin/hotset-managed" "$here/hotset.c"
+cc -O2 -Wall -o "$root/bin/hog-managed" "$here/hog.c"
 # For `terrace run`: the library, and programs of the hazard suite, which need a loader.
 preload=$(dirname "$terrace")/libterrace_preload.so
 if [ -e "$preload" ]; then strip -o "$root/bin/libterrace_preload.so" "$preload"; fi
