@@ -210,6 +210,7 @@ foreign-kernel: build ## The foreign set under the kernel engine (root); FOREIGN
 .PHONY: guest
 guest: build ## Attach, NUMA tiers, provision in emulated guests; ONLY="name …" chooses.
 	@scripts/setup.sh guest
+	$(CARGO) build --locked --release -p terrace-kloc-live --example move_to_node
 	tests/guest/guest.sh $(TERRACE) $(ONLY)
 
 .PHONY: guest-f2fs

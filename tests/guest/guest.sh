@@ -36,15 +36,19 @@ strip -o "$root/bin/terrace" "$terrace"
 cc -O2 -Wall -static -o "$root/bin/hotset" "$here/hotset.c"
 cc -O2 -Wall -static -o "$root/bin/hog" "$here/hog.c"
 cc -O2 -Wall -static -o "$root/bin/pinned" "$here/pinned.c"
+cc -O2 -Wall -static -o "$root/bin/mapped" "$here/mapped.c"
+cc -O2 -Wall -static -o "$root/bin/fragment" "$here/../../bench/live/fragment.c"
 # Programs without a loader cannot be managed.
 cc -O2 -Wall -o "$root/bin/hotset-managed" "$here/hotset.c"
+cc -O2 -Wall -o "$root/bin/hog-managed" "$here/hog.c"
 # For `terrace run`: the library, and programs of the hazard suite, which need a loader.
 preload=$(dirname "$terrace")/libterrace_preload.so
 if [ -e "$preload" ]; then strip -o "$root/bin/libterrace_preload.so" "$preload"; fi
-# For tests that measure, which want a release build.
-if [ -e "$(dirname "$terrace")/examples/kloc_bench" ]; then
-    cp "$(dirname "$terrace")/examples/kloc_bench" "$root/bin/"
-fi
+# For tests that measure, or that call a function of ours by itself: `make` builds what they want.
+for example in kloc_bench move_to_node; do
+    file=$(dirname "$terrace")/examples/$example
+    if [ -e "$file" ]; then strip -o "$root/bin/$example" "$file"; fi
+done
 mkdir -p "$root/hazards"
 for hazard in patterns fork_both_write sys_mlock; do
     cc -std=gnu11 -O2 -Wall -pthread -o "$root/hazards/$hazard" "$here/../hazards/$hazard.c" -ldl -lm
@@ -65,6 +69,7 @@ for file in "$root"/bin/* "$root"/hazards/*; do
 done
 cp "$here/lib.sh" "$root/lib.sh"
 cp "$here/volume.sh" "$root/volume.sh"
+cp "$here/kloc.sh" "$root/kloc.sh"
 only=
 case ${1-} in
 '') wanted='short|long' ;;

@@ -35,6 +35,8 @@ machine() {
         )
         append="memmap=64M!256M"
         ;;
+    # 512 MiB of DRAM and nothing else, for what fills all of it.
+    small) parts=(-m 512M -smp 2 -cpu max) ;;
     # 512 MiB of DRAM, of which the initial file system takes up to 130; near it six blocks that are offline at boot and an NVDIMM of three.
     hidden)
         parts=(

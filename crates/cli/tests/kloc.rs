@@ -492,29 +492,6 @@ fn no_content_changes_whatever_happens_to_a_file() {
     assert!(after["contexts"].as_u64().unwrap() <= 500, "{after}");
 }
 
-/// Files made and deleted faster than anybody could look at each: the daemon follows or says how
-/// many events it has lost, and its table does not grow.
-#[test]
-fn a_flood_of_files_is_followed_or_told() {
-    let directory = place();
-    let state = directory.path().join("state");
-    let Some(daemon) = Daemon::new(&state, &["--contexts", "1000"]) else { return };
-    let script = "import os,sys\nos.chdir(sys.argv[1])\n\
-                  for i in range(20000):\n fd=os.open('x%d'%(i%50),os.O_CREAT|os.O_WRONLY)\n \
-                  os.write(fd,b'x');os.close(fd);os.unlink('x%d'%(i%50))\n";
-    let status = Command::new("python3").args(["-c", script]).arg(directory.path()).status();
-    assert!(status.unwrap().success());
-    let told = |status: &serde_json::Value| {
-        status["totals"]["events"].as_u64().unwrap() + status["lost"].as_u64().unwrap()
-    };
-    let mut top = serde_json::Value::Null;
-    await_that(Duration::from_mins(1), "events of all files", || {
-        top = daemon.ask(&["top", "--times", "1"]);
-        told(&top["status"]) >= 40_000
-    });
-    assert!(top["status"]["contexts"].as_u64().unwrap() <= 1000, "{top}");
-}
-
 /// The page's example, as it stands there, with a directory of its own.
 #[test]
 fn the_example_of_the_page_works() {

@@ -2,36 +2,13 @@
 # Files on a stock kernel: trampolines see each open and close, a stream leaves a group that is
 # short, and where there is a slow node, pages move there. No content changes.
 . /tests/lib.sh
+. /kloc.sh
 load pmem
 # The device comes a moment after its modules.
 until [ -b /dev/pmem0 ]; do sleep 0.1; done
 mkfs.ext4 -q -b 4096 /dev/pmem0
 mkdir -p /tmp/files
 mount -t ext4 /dev/pmem0 /tmp/files
-
-# asked QUESTION...: the daemon's answer.
-asked() { terrace kloc "$@" --json --state /tmp/kloc; }
-# until_asked SECONDS PATTERN QUESTION...: asks until the answer has it.
-until_asked() {
-    patience=$1
-    pattern=$2
-    shift 2
-    until asked "$@" >/tmp/answer 2>&1 && grep -q "$pattern" /tmp/answer; do
-        patience=$((patience - 1))
-        [ "$patience" -gt 0 ] || { cat /tmp/answer /tmp/kloc.out; return 1; }
-        sleep 1
-    done
-}
-# begin OPTION...: the daemon.
-begin() {
-    terrace kloc run --json --state /tmp/kloc --mode enforce "$@" >/tmp/kloc.out 2>&1 &
-    daemon=$!
-    until_asked 60 terrace.kloc.top top --times 1
-}
-finish() {
-    kill -TERM "$daemon"
-    wait "$daemon"
-}
 
 mkdir -p /sys/fs/cgroup/kloc
 echo +memory >/sys/fs/cgroup/cgroup.subtree_control
