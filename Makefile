@@ -113,7 +113,7 @@ lint: ## Formatting, clippy, links in documentation, and shellcheck.
 	@if command -v shellcheck >/dev/null; then \
 	    echo "shellcheck scripts"; shellcheck scripts/*.sh tests/guest/*.sh tests/guest/tests/*.sh \
 	        tests/guest/host/*.sh .ci/run \
-	        bench/nodes/run.sh bench/nodes/init bench/live/tails.sh bench/cbmm/*.sh bench/families/*.sh bench/kloc/*.sh bench/dapper/*.sh bench/sim/kernel_speed.sh tests/volume/*.sh; \
+	        bench/nodes/run.sh bench/nodes/init bench/live/tails.sh bench/live/tails_programs.sh bench/live/memory.sh bench/cbmm/*.sh bench/families/*.sh bench/kloc/*.sh bench/dapper/*.sh bench/sim/kernel_speed.sh tests/volume/*.sh; \
 	else \
 	    echo "shellcheck is not installed: scripts NOT checked"; [ -z "$(MUST_RUN)" ]; \
 	fi
@@ -254,10 +254,15 @@ bench-huge: build ## A first touch of memory that is walked through, with and wi
 	$(CARGO) build --locked --release -p terrace-bench
 	bench/live/run.sh walk $(TARGET)/release
 
+# How often each program runs under each system.
+TAILS_ROUNDS ?= 1
 .PHONY: bench-tails
-bench-tails: build ## First touches to the greatest, fragmented and not, by THP setting and under terrace run with a profile (root; 2 minutes).
+bench-tails: build ## First touches to the greatest, and real programs, fragmented and not, by THP setting and under terrace run with a profile (root; 12 minutes; TAILS_ROUNDS=short).
+	@scripts/setup.sh bench-tails || echo "setup.sh bench-tails failed: what is missing is left out" >&2
+	$(CARGO) build --locked --release -p terrace-bench
 	@# The sizes of the table in docs/profile.md.
-	bench/live/tails.sh $(abspath $(TARGET))/release 256 10
+	bench/live/tails.sh $(abspath $(TARGET))/release $(if $(filter short,$(TAILS_ROUNDS)),64 2,256 10)
+	bench/live/tails_programs.sh $(abspath $(TARGET))/release $(TAILS_ROUNDS)
 
 .PHONY: bench-bound
 bench-bound: build ## How fast a pager in user space could be at best, beside kernel swap on zram (root; 5 minutes).

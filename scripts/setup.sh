@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing of the programs that builds, tests and the demo use.
 #
-#   scripts/setup.sh build|demo|test|foreign|guest|filesystems|bench|bench-volume|bench-dapper|bench-kloc|
-#                    bench-kloc-record
+#   scripts/setup.sh build|demo|test|foreign|guest|filesystems|bench|bench-tails|bench-volume|bench-dapper|
+#                    bench-kloc|bench-kloc-record
 #
 # Nothing is installed that is there already. Without apt-get it says what to
 # install. Services of the installed packages are not started.
@@ -35,6 +35,7 @@ wanted() {
         echo "script bsdutils"
         echo "setpriv util-linux"
         echo "zstd zstd"
+        echo "xz xz-utils"
         [ -x /usr/local/go/bin/go ] || echo "go golang-go"
         echo "qemu-img qemu-utils"
         echo "nbdinfo libnbd-bin"
@@ -72,6 +73,15 @@ wanted() {
         echo "javac default-jdk-headless"
         echo "node nodejs"
         echo "chromium chromium"
+        ;;
+    bench-tails)
+        echo "redis-server redis-server"
+        echo "sqlite3 sqlite3"
+        echo "python3 python3"
+        echo "sort coreutils"
+        echo "xz xz-utils"
+        echo "qemu-x86_64 qemu-user"
+        /usr/bin/python3 -c 'import numpy' 2>/dev/null || echo "numpy python3-numpy"
         ;;
     bench-volume)
         echo "nbdkit nbdkit"
@@ -156,7 +166,7 @@ wanted() {
         ;;
     *)
         echo "setup.sh: unknown purpose \`$purpose\` (build, demo, test, foreign, guest," \
-            "filesystems, bench, bench-volume, bench-dapper, bench-kloc or bench-kloc-record)" >&2
+            "filesystems, bench, bench-tails, bench-volume, bench-dapper, bench-kloc or bench-kloc-record)" >&2
         exit 2
         ;;
     esac

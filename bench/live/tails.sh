@@ -12,27 +12,12 @@ bin=$1
 mib=${2:-512}
 updates=${3:-20}
 here=$(cd "$(dirname "$0")" && pwd)
-work=$(mktemp -d)
-setting=/sys/kernel/mm/transparent_hugepage/enabled
-before=$(sed -n 's/.*\[\(.*\)\].*/\1/p' "$setting")
-fragment=
-
-restore() {
-    if [ -n "$fragment" ]; then
-        exec 9>&- || true
-        wait "$fragment" 2>/dev/null || true
-        fragment=
-    fi
-    if [ -w "$setting" ]; then echo "$before" >"$setting" || true; fi
-}
-trap 'restore; rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM HUP
+# shellcheck source=bench/live/memory.sh
+. "$here/memory.sh"
 
 cc -O2 "$here/tails.c" -o "$work/tails"
-cc -O2 "$here/fragment.c" -o "$work/fragment"
 
-echo "$(date -u +%F), Linux $(uname -r), $(nproc) processors," \
-    "$(awk '/MemTotal/ {printf "%.0f GiB", $2 / 1048576}' /proc/meminfo), load $(cut -d' ' -f1 /proc/loadavg)"
+machine
 
 budget=$((mib + mib / 2 + 64))
 # One run of a tenth of the updates: what is touched, and where, does not depend on them.
@@ -57,36 +42,24 @@ all() {
     printf '%-26s %9s %9s %9s %9s %10s %9s %9s\n' "first touches, µs" p50 p99 p99.9 p99.99 \
         greatest "touches s" "updates s"
     for when in always madvise never; do
-        if [ -w "$setting" ] && echo "$when" >"$setting" 2>/dev/null; then
+        if huge_pages "$when"; then
             row "Linux, $when" "$work/tails" "$mib" "$order" "$updates"
         else
             echo "Linux, $when: NOT run, $setting cannot be written"
         fi
     done
-    if [ -w "$setting" ]; then echo "$before" >"$setting"; fi
+    huge_pages "$before" || true
     local run=("$bin/terrace" run --engine pager --quiet --fast "${budget}MiB")
     row "terrace run" "${run[@]}" -- "$work/tails" "$mib" "$order" "$updates"
     row "terrace run --profile" "${run[@]}" --profile "$work/profile" -- \
         "$work/tails" "$mib" "$order" "$updates"
 }
 
-blocks() {
-    awk '{for (i = 14; i <= NF; i++) n += $i * 2 ^ (i - 14)} END {printf "%d free blocks of 2 MiB\n", n}' /proc/buddyinfo
-}
-
 for memory in as-it-is fragmented; do
-    if [ "$memory" = fragmented ]; then
-        free=${4:-$(awk '/MemFree/ {print int($2 / 1024) - 64}' /proc/meminfo)}
-        mkfifo "$work/hold" "$work/ready"
-        "$work/fragment" "$free" <"$work/hold" >"$work/ready" &
-        fragment=$!
-        exec 9>"$work/hold"
-        read -r said <"$work/ready" || { echo "the fragmenter failed"; exit 1; }
-        [ "$said" = ready ]
-    fi
+    if [ "$memory" = fragmented ]; then fragment "${4:-}"; fi
     for order in order random; do
         echo
-        echo "memory $memory ($(blocks)), pages in turn: $order"
+        echo "memory $memory ($(free_blocks) free blocks of 2 MiB), pages in turn: $order"
         all "$order"
     done
 done

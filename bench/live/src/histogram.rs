@@ -2,10 +2,31 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use serde::{Deserialize, Serialize};
+
 /// 16 buckets for each power of two: percentiles are exact to 6 %.
 pub struct Histogram(Box<[AtomicU64]>);
 
 const SUB: u32 = 4;
+
+/// Latencies in a few figures, ns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Latencies {
+    /// How many there are.
+    pub count: u64,
+    /// Median.
+    pub p50: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// The same, 99.9th.
+    pub p999: u64,
+    /// The same, 99.99th.
+    pub p9999: u64,
+    /// Longest.
+    pub greatest: u64,
+    /// How many lie below a power of two, and not below the one before, to the longest.
+    pub below: Vec<(u64, u64)>,
+}
 
 impl Histogram {
     /// An empty one.
@@ -43,6 +64,32 @@ impl Histogram {
         }
         0
     }
+
+    /// All of it in a few figures; the greatest value is known better than from its bucket.
+    pub fn latencies(&self, greatest: u64) -> Latencies {
+        let mut below: Vec<(u64, u64)> = Vec::new();
+        for (bucket, count) in self.0.iter().enumerate() {
+            let count = count.load(Relaxed);
+            if count == 0 {
+                continue;
+            }
+            let power = (Self::upper(bucket) + 1).next_power_of_two();
+            match below.last_mut() {
+                Some((last, sum)) if *last == power => *sum += count,
+                _ => below.push((power, count)),
+            }
+        }
+        let percentile = |share| self.percentile(share).min(greatest);
+        Latencies {
+            count: below.iter().map(|(_, count)| count).sum(),
+            p50: percentile(0.5),
+            p99: percentile(0.99),
+            p999: percentile(0.999),
+            p9999: percentile(0.9999),
+            greatest,
+            below,
+        }
+    }
 }
 
 impl Default for Histogram {
@@ -73,5 +120,19 @@ mod tests {
         assert_eq!(histogram.percentile(0.5), 0);
         histogram.record(20);
         assert_eq!(histogram.percentile(0.5), 20);
+    }
+
+    #[test]
+    fn latencies_are_counted_by_powers_of_two_to_the_greatest() {
+        let histogram = Histogram::new();
+        for value in [3, 31, 32, 63, 64, 5000] {
+            histogram.record(value);
+        }
+        let latencies = histogram.latencies(5000);
+        assert_eq!(latencies.below, [(32, 2), (64, 2), (128, 1), (8192, 1)]);
+        assert_eq!((latencies.count, latencies.greatest), (6, 5000));
+        assert_eq!(latencies.p9999, 5000, "no percentile is above the greatest value");
+        let none = Histogram::new().latencies(0);
+        assert_eq!((none.count, none.p50, none.below), (0, 0, Vec::new()));
     }
 }

@@ -81,6 +81,20 @@ pub struct Finished {
     pub peak: Bytes,
     /// Processor time, the kernel's part included, of it and of those it waited for.
     pub cpu: Nanos,
+    /// What of it was the kernel's, and for what.
+    pub usage: Usage,
+}
+
+/// What a process took of the kernel, and those that it waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// Processor time in the kernel.
+    pub kernel: Nanos,
+    /// Page faults that the kernel served at once.
+    pub minor: u64,
+    /// Page faults that had to be tried again: because something was read for them, or because a pager
+    /// in user space served them.
+    pub major: u64,
 }
 
 /// A child in a process group of its own; ended when it is dropped.
@@ -90,14 +104,17 @@ pub struct Running {
     /// Where a signal's handler finds it.
     group: &'static AtomicI32,
     over: bool,
-    /// Ends it when it takes too long.
-    bound: Option<Bound>,
+    /// What is done when it takes too long.
+    bounds: Vec<Bound>,
 }
 
 /// How long one that was told to end may take for that.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// A thread that ends a process group after some time, unless it is dropped before.
+/// How soon what has started nothing yet that could be told to end is looked at again.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// A thread that does something after some time, unless it is dropped before.
 #[derive(Debug)]
 struct Bound {
     /// Closed to call it off.
@@ -106,19 +123,13 @@ struct Bound {
 }
 
 impl Bound {
-    fn new(group: i32, limit: Duration) -> Self {
+    /// `act` is given what waits so long, and says whether it is to go on then.
+    fn new(act: impl FnOnce(&dyn Fn(Duration) -> bool) + Send + 'static) -> Self {
         let (sender, called_off) = channel::<()>();
-        let ends = move || {
-            for (wait, signal) in [(limit, libc::SIGTERM), (GRACE, libc::SIGKILL)] {
-                if called_off.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
-                    return;
-                }
-                // SAFETY: has no memory effects. The leader was not collected yet, so the number
-                // is still this group's.
-                unsafe { libc::kill(-group, signal) };
-            }
-        };
-        Self { calls_off: Some(sender), thread: Some(std::thread::spawn(ends)) }
+        let thread = std::thread::spawn(move || {
+            act(&|wait| called_off.recv_timeout(wait) == Err(RecvTimeoutError::Timeout));
+        });
+        Self { calls_off: Some(sender), thread: Some(thread) }
     }
 }
 
@@ -145,7 +156,7 @@ impl Running {
         }
         let child = command.process_group(0).spawn().inspect_err(|_| group.store(0, SeqCst))?;
         group.store(child.id() as i32, SeqCst);
-        let running = Self { child, group, over: false, bound: None };
+        let running = Self { child, group, over: false, bounds: Vec::new() };
         // A signal before the group was known has killed nobody.
         check()?;
         Ok(running)
@@ -153,7 +164,30 @@ impl Running {
 
     /// Has it told to end after so long, and killed if it does not.
     pub fn bound(&mut self, limit: Duration) {
-        self.bound = Some(Bound::new(self.child.id() as i32, limit));
+        let group = self.child.id() as i32;
+        self.bounds.push(Bound::new(move |passes| {
+            for (wait, signal) in [(limit, libc::SIGTERM), (GRACE, libc::SIGKILL)] {
+                if !passes(wait) {
+                    return;
+                }
+                // SAFETY: has no memory effects. The leader was not collected yet, so the number
+                // is still this group's.
+                unsafe { libc::kill(-group, signal) };
+            }
+        }));
+    }
+
+    /// Has what it has started itself told to end after so long; it goes on, and ends in its own way. A
+    /// recorder writes then what it has.
+    pub fn cut(&mut self, after: Duration) {
+        let leader = self.child.id();
+        self.bounds.push(Bound::new(move |passes| {
+            let mut wait = after;
+            // It may not have come to start anything by then.
+            while passes(wait) && !tell_children(leader) {
+                wait = AGAIN;
+            }
+        }));
     }
 
     /// Its standard input and output, if they are pipes and were not taken before.
@@ -171,11 +205,13 @@ impl Running {
         check()?;
         let time =
             |t: libc::timeval| Nanos(t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1000);
+        let kernel = time(usage.ru_stime);
         Ok(Finished {
             status,
             stdout,
             peak: Bytes::kib(usage.ru_maxrss as u64),
-            cpu: time(usage.ru_utime) + time(usage.ru_stime),
+            cpu: time(usage.ru_utime) + kernel,
+            usage: Usage { kernel, minor: usage.ru_minflt as u64, major: usage.ru_majflt as u64 },
         })
     }
 
@@ -204,10 +240,10 @@ impl Running {
     }
 
     fn reap(&mut self) -> io::Result<(ExitStatus, libc::rusage)> {
-        if self.bound.is_some() {
+        if !self.bounds.is_empty() {
             // Nobody may be told to end by a number that is somebody else's by then.
             self.await_end();
-            self.bound = None;
+            self.bounds.clear();
         }
         let mut status = 0;
         // SAFETY: zero is a valid rusage, which the kernel overwrites.
@@ -244,6 +280,30 @@ impl Drop for Running {
     }
 }
 
+/// Tells the children of a process to end. Whether it had any. (Not every kernel lists them.)
+fn tell_children(parent: u32) -> bool {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return false };
+    let mut told = false;
+    for process in processes.flatten() {
+        let Some(id) = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok())
+        else {
+            continue;
+        };
+        let stat = std::fs::read_to_string(process.path().join("stat"));
+        if stat.is_ok_and(|stat| parent_in(&stat) == Some(parent)) {
+            // SAFETY: has no memory effects.
+            unsafe { libc::kill(id, libc::SIGTERM) };
+            told = true;
+        }
+    }
+    told
+}
+
+/// The parent by a process's `stat`: two fields after the name, in which anything can be.
+fn parent_in(stat: &str) -> Option<u32> {
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
 /// Runs a command to its end, with its standard output.
 pub fn run(command: &mut Command) -> io::Result<Finished> {
     Running::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?.wait()
@@ -277,6 +337,35 @@ mod tests {
         running.bound(Duration::from_hours(1));
 
         assert!(running.wait().unwrap().status.success());
+    }
+
+    /// A recorder has to write what it has recorded.
+    #[test]
+    fn what_a_child_has_started_is_cut_and_the_child_goes_on() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 1000; echo went on"]).stdout(Stdio::piped());
+        let mut running = Running::start(&mut command).unwrap();
+
+        running.cut(Duration::from_millis(20));
+
+        let finished = running.wait().unwrap();
+        assert!(finished.status.success(), "{}", finished.status);
+        assert_eq!(finished.stdout, b"went on\n");
+    }
+
+    #[test]
+    fn a_parent_is_found_behind_any_name() {
+        assert_eq!(parent_in("12 (sh) S 34 12 12 0 -1"), Some(34));
+        assert_eq!(parent_in("12 (a) R 9 ) (b) S 34 12 12 0 -1"), Some(34));
+        assert_eq!(parent_in("12 (sh"), None);
+    }
+
+    #[test]
+    fn page_faults_are_counted() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let usage = Running::start(&mut Command::new("true")).unwrap().wait().unwrap().usage;
+        assert!(usage.minor > 0, "{usage:?}");
     }
 
     /// `terrace run` has a device and a group to take away.

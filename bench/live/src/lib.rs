@@ -9,6 +9,7 @@
 //! | [`limits`] | what a miss costs at least on this machine |
 //! | [`breakdown`] | where the time of a miss went |
 //! | [`busy`] | other programs that want the processors, too |
+//! | [`tails`], [`vmstat`] | first touches of real programs: what runs show, and what the kernel counts |
 //! | [`corpus`], [`histogram`], [`spread`] | data, latencies, medians |
 
 pub mod breakdown;
@@ -21,6 +22,8 @@ pub mod peer;
 pub mod programs;
 pub mod spread;
 pub mod system;
+pub mod tails;
+pub mod vmstat;
 
 /// The exit status for an error: 3 for what this machine or its user does not allow.
 pub fn status(error: &std::io::Error) -> u8 {

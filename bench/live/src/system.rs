@@ -166,6 +166,20 @@ impl Setup {
 }
 
 impl Ready {
+    /// Whatever the words before a command line do with it, which may be none.
+    pub fn under(words: Vec<String>) -> Self {
+        Self {
+            outer: words.len(),
+            words,
+            by_root: true,
+            budget: Bytes(0),
+            clean: None,
+            group: None,
+            swap: None,
+            report: None,
+        }
+    }
+
     /// A command line under the system.
     pub fn command(&self, program: &Path) -> std::process::Command {
         Self::join(self.words.iter().map(String::as_str), program)

@@ -148,3 +148,66 @@ fn where_all_fits_both_take_their_turns() {
         assert!(rates.len() == 3 && rates.iter().all(|rate| rate.as_f64() > Some(0.0)), "{side}");
     }
 }
+
+/// The same answers under nothing and under something, with what shows of first touches from outside.
+#[test]
+fn runs_of_programs_that_touch_memory_are_told_and_put_into_tables() {
+    let directory = tempfile::tempdir().unwrap();
+    let corpus = corpus(directory.path());
+    let results = directory.path().join("results");
+    let touches = |verb: &str, program: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_touches"));
+        command.args([verb, program, "--scale", "smoke", "--directory"]).arg(directory.path());
+        command.arg("--scripts").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("programs"));
+        command.arg("--corpus").arg(&corpus);
+        command
+    };
+    let unders: [(&str, &[&str]); 2] = [("never", &[]), ("run", &["env"])];
+    let mut ran = Vec::new();
+    for program in ["redis", "sort", "python", "numpy", "xz", "sqlite", "pagerank", "bfs"] {
+        for (under, before) in unders {
+            let mut command = touches("run", program);
+            command.args(["--memory", "as-it-is", "--under", under, "--blocks", "7", "--results"]);
+            let output = command.arg(&results).arg("--").args(before).output().unwrap();
+            let err = String::from_utf8_lossy(&output.stderr);
+            if output.status.code() == Some(3) {
+                terrace_shown::is_missing(&format!("a program of the benchmark ({err})"));
+                continue;
+            }
+            assert!(output.status.success(), "{program}: {err}");
+            ran.push(program);
+        }
+    }
+
+    let text = fs::read_to_string(&results).unwrap();
+    let rows: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), ran.len());
+    for row in &rows {
+        let run = &row["run"]["Ok"];
+        assert!(run["minor"].as_u64() > Some(0), "{row}");
+        let requests = &run["requests"];
+        assert_eq!(requests.is_object(), row["program"] == "redis", "{row}");
+        if let Some(below) = requests["below"].as_array() {
+            let counted: u64 = below.iter().filter_map(|pair| pair[1].as_u64()).sum();
+            assert_eq!((counted, requests["count"].as_u64()), (15_000, Some(15_000)), "{row}");
+            assert!(requests["greatest"].as_u64() >= requests["p50"].as_u64(), "{row}");
+        }
+    }
+    let mut table = Command::new(env!("CARGO_BIN_EXE_touches"));
+    let output = table.arg("table").arg(&results).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(out.contains("| as it is | sort | - | - | "), "{out}");
+
+    // A recorder ends the program, and goes on itself.
+    for (seconds, much) in [("600", "all of it, "), ("0", "its beginning, ")] {
+        let mut command = touches("record", "sort");
+        let output = command
+            .args(["--seconds", seconds, "--", "sh", "-c", "\"$@\"; exit 0", "sh"])
+            .output()
+            .unwrap();
+        let out = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && out.starts_with(much), "{output:?}");
+    }
+}

@@ -2,6 +2,7 @@
 
 mod inputs;
 pub mod redis;
+pub mod touching;
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use terrace_core::Bytes;
 
-use crate::interrupt::Running;
+use crate::interrupt::{Finished, Running, Usage};
 use crate::system::Ready;
 use redis::{Beside, Keys};
 
@@ -98,6 +99,8 @@ pub struct Outcome {
     pub time: Duration,
     /// The most that the largest of its processes had resident.
     pub resident: Bytes,
+    /// What all of its processes took of the kernel.
+    pub usage: Usage,
     /// Of all that it answered; the same in every run.
     pub checksum: u64,
 }
@@ -173,32 +176,21 @@ impl Program {
             }
             _ => {}
         }
+        place.outcome(&mut self.command(place, system)?, self.name())
+    }
+
+    /// Its command under a system, in a directory of its own.
+    fn command(self, place: &Place, system: &Ready) -> io::Result<Command> {
         let directory = place.fresh()?;
         let words = self.words(place, &directory)?;
+        let program = Path::new(&words[0]);
         let mut command = if self == Self::Postgresql {
-            system.command_as_nobody(Path::new(&words[0]))
+            system.command_as_nobody(program)
         } else {
-            system.command(Path::new(&words[0]))
+            system.command(program)
         };
-        command.args(&words[1..]).env("LC_ALL", "C").env("PYTHONHASHSEED", "0");
-        command.env("POLARS_MAX_THREADS", "2").current_dir(&directory);
-        // Into files: who reads a pipe would take processor time beside it.
-        let (output, errors) = (place.directory.join("output"), place.directory.join("errors"));
-        command.stdin(Stdio::null()).stdout(File::create(&output)?);
-        command.stderr(File::create(&errors)?);
-        let began = Instant::now();
-        let mut running = Running::start(&mut command)?;
-        running.bound(place.limit);
-        let finished = running.wait()?;
-        let time = began.elapsed();
-        if !finished.status.success() {
-            let said = String::from_utf8_lossy(&std::fs::read(errors)?).into_owned();
-            let last = said.trim().lines().next_back().unwrap_or_default();
-            return Err(io::Error::other(format!("{}: {last}", finished.status)));
-        }
-        let checksum = checksum(File::open(output)?)?
-            .ok_or_else(|| io::Error::other(format!("{} wrote nothing", self.name())))?;
-        Ok(Outcome { time, resident: finished.peak, checksum })
+        command.args(&words[1..]).current_dir(&directory);
+        Ok(command)
     }
 
     /// Its command line.
@@ -296,6 +288,53 @@ impl Program {
             }
         };
         Ok(words)
+    }
+}
+
+impl Place {
+    /// Where a program's output is.
+    fn output(&self) -> PathBuf {
+        self.directory.join("output")
+    }
+
+    /// Where is what it said on standard error.
+    fn errors(&self) -> PathBuf {
+        self.directory.join("errors")
+    }
+
+    /// Runs a command to its end, however that is, bounded in some way.
+    fn finish(
+        &self,
+        command: &mut Command,
+        bounds: impl FnOnce(&mut Running),
+    ) -> io::Result<(Duration, Finished)> {
+        command.env("LC_ALL", "C").env("PYTHONHASHSEED", "0").env("POLARS_MAX_THREADS", "2");
+        // Into files: who reads a pipe would take processor time beside it.
+        command.stdin(Stdio::null()).stdout(File::create(self.output())?);
+        command.stderr(File::create(self.errors())?);
+        let began = Instant::now();
+        let mut running = Running::start(command)?;
+        bounds(&mut running);
+        let finished = running.wait()?;
+        Ok((began.elapsed(), finished))
+    }
+
+    /// Runs a program's command, which has to end well and to answer something.
+    fn outcome(&self, command: &mut Command, name: &str) -> io::Result<Outcome> {
+        let (time, finished) = self.finish(command, |running| running.bound(self.limit))?;
+        if !finished.status.success() {
+            return Err(io::Error::other(format!("{}: {}", finished.status, self.last_words())));
+        }
+        let checksum = checksum(File::open(self.output())?)?
+            .ok_or_else(|| io::Error::other(format!("{name} wrote nothing")))?;
+        Ok(Outcome { time, resident: finished.peak, usage: finished.usage, checksum })
+    }
+
+    /// What a program said last on standard error.
+    fn last_words(&self) -> String {
+        let said = std::fs::read(self.errors()).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        said.trim().lines().next_back().unwrap_or_default().to_owned()
     }
 }
 

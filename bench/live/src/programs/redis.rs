@@ -1,5 +1,6 @@
 //! redis-server with a client in this process, in redis's protocol.
 
+use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,7 +13,8 @@ use terrace_sim::workload::SimRng;
 use terrace_sim::workload::ycsb::{Zipfian, fnv};
 
 use super::{Outcome, Place, Scale};
-use crate::interrupt::Running;
+use crate::histogram::{Histogram, Latencies};
+use crate::interrupt::{Finished, Running};
 use crate::system::Ready;
 
 /// How keys are drawn.
@@ -37,7 +39,7 @@ pub enum Beside {
 /// A value's bytes: YCSB's records have 1000.
 const VALUE: usize = 1000;
 /// Requests on their way at once.
-const DEPTH: usize = 16;
+pub(super) const DEPTH: usize = 16;
 /// Of the requests, in percent; the others read. YCSB's workload B.
 const WRITES: u64 = 5;
 
@@ -60,20 +62,12 @@ pub(super) fn run(
     keys: Keys,
     beside: Beside,
 ) -> io::Result<Outcome> {
-    let (records, warm, timed) = match place.scale {
-        Scale::Full => (200_000, 100_000, 300_000),
-        Scale::Smoke => (15_000, 5_000, 20_000),
+    let records = records(place.scale);
+    let (warm, timed) = match place.scale {
+        Scale::Full => (100_000, 300_000),
+        Scale::Smoke => (5_000, 20_000),
     };
-    // A new one for each run: what another has saved would be loaded.
-    let directory = place.fresh()?;
-    let socket = directory.join("redis.sock");
-    let mut command = system.command(program);
-    command.args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"]);
-    command.arg("--unixsocket").arg(&socket);
-    command.current_dir(&directory).stdin(Stdio::null()).stdout(Stdio::null());
-    let mut server = Running::start(&mut command)?;
-    server.bound(place.limit);
-    let mut client = Client::connect(&server, &socket)?;
+    let (server, mut client) = start(place, system, program)?;
 
     for first in (0..records).step_by(DEPTH) {
         let batch = first..(first + DEPTH as u64).min(records);
@@ -111,6 +105,78 @@ pub(super) fn run(
         client.await_snapshot()?;
     }
     let time = began.elapsed();
+    let (finished, checksum) = stop(server, client, program)?;
+    Ok(Outcome { time, resident: finished.peak, usage: finished.usage, checksum })
+}
+
+/// How many records a server has.
+pub(super) const fn records(scale: Scale) -> u64 {
+    match scale {
+        Scale::Full => 200_000,
+        Scale::Smoke => 15_000,
+    }
+}
+
+/// Fills an empty server with new records and does nothing else, so many requests on their way at
+/// once; and how long requests took. Ends early where it has to.
+pub(super) fn fill(
+    place: &Place,
+    system: &Ready,
+    program: &Path,
+    depth: usize,
+    until: Option<Instant>,
+) -> io::Result<(Outcome, Latencies)> {
+    let (server, mut client) = start(place, system, program)?;
+    let (latencies, mut greatest) = (Histogram::new(), 0);
+    let records = records(place.scale);
+    let began = Instant::now();
+    for first in (0..records).step_by(depth) {
+        if until.is_some_and(|until| Instant::now() >= until) {
+            break;
+        }
+        let batch = first..(first + depth as u64).min(records);
+        for key in batch.clone() {
+            client.set(key, value(&place.corpus, key, 0));
+        }
+        let count = batch.count();
+        let sent = Instant::now();
+        client.finish(count)?;
+        let took = sent.elapsed().as_nanos() as u64;
+        greatest = greatest.max(took);
+        for _ in 0..count {
+            latencies.record(took);
+        }
+    }
+    let time = began.elapsed();
+    let (finished, checksum) = stop(server, client, program)?;
+    let outcome = Outcome { time, resident: finished.peak, usage: finished.usage, checksum };
+    Ok((outcome, latencies.latencies(greatest)))
+}
+
+/// An empty server, and a client of it.
+fn start(place: &Place, system: &Ready, program: &Path) -> io::Result<(Running, Client)> {
+    // A new one for each run: what another has saved would be loaded.
+    let directory = place.fresh()?;
+    let socket = directory.join("redis.sock");
+    let mut command = system.command(program);
+    command.args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"]);
+    command.arg("--unixsocket").arg(&socket);
+    command.current_dir(&directory).stdin(Stdio::null()).stdout(Stdio::null());
+    command.stderr(File::create(place.errors())?);
+    let mut server = Running::start(&mut command)?;
+    server.bound(place.limit);
+    match Client::connect(&server, &socket) {
+        Ok(client) => Ok((server, client)),
+        // It has not come to be a server: that it cannot be reached says nothing.
+        Err(_) if !server.is_alive() => {
+            Err(io::Error::other(format!("{}: {}", server.wait()?.status, place.last_words())))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Ends a server, which has to end well. The checksum is of all that it answered.
+fn stop(server: Running, mut client: Client, program: &Path) -> io::Result<(Finished, u64)> {
     client.request(&[b"SHUTDOWN", b"NOSAVE"]);
     // It ends the connection instead of answering.
     let _ = client.finish(1);
@@ -118,7 +184,7 @@ pub(super) fn run(
     if !finished.status.success() {
         return Err(io::Error::other(format!("{}: {}", program.display(), finished.status)));
     }
-    Ok(Outcome { time, resident: finished.peak, checksum: client.answers.finish() })
+    Ok((finished, client.answers.finish()))
 }
 
 /// A piece of the corpus: which depends on the key and the version.
