@@ -53,9 +53,14 @@ fn one_run_makes_a_profile_that_matches_the_next() {
         return;
     }
     assert_eq!(output.status.code(), Some(3), "the program's own: {said}");
+    // Of the 64 MiB alone: a walk is followed.
+    let told = said.matches("touched for the first time in random order").count();
+    assert_eq!(told, 1, "{said}");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let document: serde_json::Value =
         serde_json::from_str(&text[text.find('{').unwrap()..]).unwrap();
+    let at_random = document["walks"]["touched_at_random"].as_u64().unwrap();
+    assert!((63 << 20..66 << 20).contains(&at_random), "{document}");
     let share = document["again"]["matched_share"].as_f64().unwrap();
     assert!(share > 0.95, "addresses are random, and nothing else is: {document}");
 

@@ -87,6 +87,14 @@ impl Args {
         }
         let named = out.path().is_some();
         out.write_whole(first.profile.to_text().as_bytes())?;
+        if !first.counts.touched_at_random.is_zero() {
+            output::warn(format_args!(
+                "{} lie in mappings whose pages are touched for the first time in random order: \
+                 where memory fits into the budget, these touches take longer under `terrace run \
+                 --profile` than without a profile",
+                first.counts.touched_at_random
+            ));
+        }
         let again = if self.again {
             let second = self.run(&machine)?;
             let difference = Difference::new(&first.profile, &second.profile);

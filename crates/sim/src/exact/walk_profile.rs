@@ -41,6 +41,14 @@ const TABLES: u64 = 1 << 43;
 const TABLE: u64 = 1 << 35;
 const BASE: u64 = 1 << 12;
 
+/// Walks through a mapping that are known at once, as many as the pager follows.
+const WALKS: usize = 24;
+/// The next page of a walk is no further away, as the pager has it.
+const STRIDE: u64 = 8;
+/// Pages of a mapping in which the order matters. In a smaller one, half of the memory is there before
+/// the program touches any: `mmap` waits 2 ms for that, in which some twelve huge pages are zeroed.
+const MANY: u64 = 2 * 12 * (SLOT.get() / BASE);
+
 /// What was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WalkCounts {
@@ -59,6 +67,9 @@ pub struct WalkCounts {
     pub nameless_cycles: Cycles,
     /// Mappings of which nobody told where they come from.
     pub unknown_mappings: u64,
+    /// What was touched of large mappings (48 MiB and more of it) in which most pages were touched in
+    /// random order for the first time. A run with a profile cannot be ahead of that.
+    pub touched_at_random: Bytes,
 }
 
 /// Latencies, in cycles.
@@ -115,6 +126,37 @@ impl Total {
     }
 }
 
+/// In which order the pages of a mapping are touched for the first time.
+#[derive(Clone, Copy)]
+struct Order {
+    /// The last pages of walks, those that went on last first. What is no walk is far from any page.
+    walks: [u64; WALKS],
+    /// Pages that were touched.
+    touched: u64,
+    /// Of them, those that no walk has come to.
+    random: u64,
+}
+
+impl Order {
+    /// Before any page is touched.
+    const NONE: Self = Self { walks: [u64::MAX; WALKS], touched: 0, random: 0 };
+
+    /// A page of the mapping is touched for the first time.
+    fn first_touch(&mut self, page: u64) {
+        let walk = self.walks.iter().position(|walk| walk.abs_diff(page) <= STRIDE);
+        self.touched += 1;
+        self.random += u64::from(walk.is_none());
+        // Where it belongs to none, it takes the place of the one that has not gone on for longest.
+        self.walks[..=walk.unwrap_or(WALKS - 1)].rotate_right(1);
+        self.walks[0] = page;
+    }
+
+    /// Whether there are many, most of them in random order.
+    fn is_random(&self) -> bool {
+        self.touched >= MANY && 2 * self.random > self.touched
+    }
+}
+
 /// A mapping, or what is left of one.
 struct Mapping {
     end: u64,
@@ -125,6 +167,7 @@ struct Mapping {
     /// What it is called in every run, if it is called something.
     key: Option<Key>,
     counts: Vec<Counts>,
+    order: Order,
 }
 
 /// What all mappings of one name came to.
@@ -252,7 +295,11 @@ impl<'a> WalkProfiler<'a> {
             && mapping.origin + first + SLOT.get() <= mapping.end;
         let counts = &mut mapping.counts[slot];
         let page = offset / BASE % 512;
-        counts.touched[page as usize / 64] |= 1 << (page % 64);
+        let (word, bit) = (page as usize / 64, 1u64 << (page % 64));
+        if counts.touched[word] & bit == 0 {
+            counts.touched[word] |= bit;
+            mapping.order.first_touch(offset / BASE);
+        }
         for huge in [false, true] {
             let size = if huge && fits { MapSize::Huge } else { MapSize::Base };
             let view = &mut thread.views[usize::from(huge)];
@@ -322,7 +369,8 @@ impl<'a> WalkProfiler<'a> {
             self.next = (self.next + len) % (TABLES / 2);
             place % (TABLES / 2)
         };
-        let mapping = Mapping { end, origin: start, place, key, counts: Vec::new() };
+        let (counts, order) = (Vec::new(), Order::NONE);
+        let mapping = Mapping { end, origin: start, place, key, counts, order };
         self.mappings.insert(start, mapping);
     }
 
@@ -400,14 +448,18 @@ impl<'a> WalkProfiler<'a> {
         let hit: Vec<u64> = self.mappings.range(from..end).map(|(&first, _)| first).collect();
         for first in hit {
             let Some(mapping) = self.mappings.remove(&first) else { continue };
+            let rest = |end| Mapping {
+                end,
+                key: mapping.key.clone(),
+                counts: Vec::new(),
+                order: Order::NONE,
+                ..mapping
+            };
             if mapping.end > end {
-                let rest = Mapping { key: mapping.key.clone(), counts: Vec::new(), ..mapping };
-                self.mappings.insert(end, rest);
+                self.mappings.insert(end, rest(mapping.end));
             }
             if first < start {
-                let rest =
-                    Mapping { end: start, key: mapping.key.clone(), counts: Vec::new(), ..mapping };
-                self.mappings.insert(first, rest);
+                self.mappings.insert(first, rest(start));
             }
             self.close(mapping);
         }
@@ -416,6 +468,10 @@ impl<'a> WalkProfiler<'a> {
     /// Enters what was counted of a mapping under its name.
     fn close(&mut self, mapping: Mapping) {
         let Some(key) = mapping.key else { return };
+        // Nothing but mappings is managed in a run.
+        if matches!(key, Key::Mapping { .. }) && mapping.order.is_random() {
+            self.counts.touched_at_random += Bytes(mapping.order.touched * BASE);
+        }
         let sum = match self.sums.entry(key) {
             Slot::Occupied(there) => there.into_mut(),
             Slot::Vacant(none) => none.insert(Sum::default()),
@@ -613,6 +669,50 @@ mod tests {
         profiler.batch(&gups(START, 4, 1, 400_000));
         let (_, counts) = profiler.finish(Vec::new());
         assert!(counts.base_walks < 2100, "each page once: {counts:?}");
+    }
+
+    /// Whoever walks is followed, also in several places, backwards, and with pages left out; and it is
+    /// the first touches that count, not what comes after them.
+    #[test]
+    fn first_touches_in_random_order_are_told_apart_from_walks() {
+        let page = |page: u64| Access::load(START + page * BASE).after(3);
+        let told = |mib: u64, accesses: Vec<Access>| {
+            let mut profiler = profiler();
+            profiler.batch(&mapped(START, mib << 20, Origin::Anonymous));
+            profiler.batch(&Batch { accesses, ..Batch::default() });
+            profiler.finish(Vec::new()).1.touched_at_random
+        };
+        let random = |mib: u64| {
+            let mut accesses = gups(START, mib, 1, 100_000).accesses;
+            // Pages that were not drawn.
+            accesses.extend((0..mib << 8).map(page));
+            accesses
+        };
+        assert_eq!(told(64, random(64)), Bytes::mib(64));
+        assert_eq!(told(32, random(32)), Bytes::ZERO, "half of that is there before");
+        assert_eq!(told(64, random(40)), Bytes::ZERO, "what is touched counts");
+        let walked: Vec<Access> = (0..64 << 8).map(page).collect();
+        assert_eq!(told(64, [walked, random(64)].concat()), Bytes::ZERO);
+        let quarter = 16 << 8;
+        let four = |i: u64| page(i % 4 * quarter + i / 4);
+        assert_eq!(told(64, (0..64 << 8).map(four).collect()), Bytes::ZERO, "four walks");
+        let apart = |i: u64| page((256 << 8) - 1 - i * 4);
+        assert_eq!(told(256, (0..64 << 8).map(apart).collect()), Bytes::ZERO);
+        let backwards = |i: u64| page((64 << 8) - 1 - i);
+        assert_eq!(told(64, (0..64 << 8).map(backwards).collect()), Bytes::ZERO);
+    }
+
+    /// Of a mapping that goes part by part, nothing is counted twice.
+    #[test]
+    fn what_is_unmapped_in_part_was_touched_at_random_once() {
+        let mut profiler = profiler();
+        profiler.batch(&mapped(START, 64 << 20, Origin::Anonymous));
+        let mut accesses = gups(START, 64, 1, 100_000).accesses;
+        accesses.extend((0..64 << 8).map(|page: u64| Access::load(START + page * BASE).after(3)));
+        profiler.batch(&Batch { accesses, ..Batch::default() });
+        let events = vec![SpaceEvent::Unmap { start: START + (8 << 20), len: 8 << 20 }];
+        profiler.batch(&Batch { events, ..Batch::default() });
+        assert_eq!(profiler.finish(Vec::new()).1.touched_at_random, Bytes::mib(64));
     }
 
     #[test]
