@@ -54,12 +54,13 @@ for program in "$@"; do
     # All of it fits.
     budgets[$program]=$((need + need / 2 + 64))
     if ours "$bin/touches" record "$program" "${place[@]}" --seconds "$recorded" -- \
-        "$bin/terrace" profile record -o "$work/$program.profile" -- >"$work/much" 2>"$work/said"; then
+        "$bin/terrace" profile record -o "$work/$program.profile" -- >"$work/much" 2>"$work/said" &&
+        [ -s "$work/$program.profile" ]; then
         echo "$program: $need MiB; recorded: $(cat "$work/much");" \
             "$(sed -n 's/^walks averted  */walks averted: /p' "$work/place/errors")"
     else
         rm -f "$work/$program.profile"
-        echo "$program: $need MiB; no profile: $(tail -n 1 "$work/said")"
+        echo "$program: $need MiB; no profile: $(cat "$work/place/errors" "$work/said" | tail -n 1)"
     fi
 done
 if [ ${#programs[@]} -eq 0 ]; then

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -67,7 +67,7 @@ pub(super) fn run(
         Scale::Full => (100_000, 300_000),
         Scale::Smoke => (5_000, 20_000),
     };
-    let (server, mut client) = start(place, system, program)?;
+    let (server, mut client) = start(place, system, program, &[])?;
 
     for first in (0..records).step_by(DEPTH) {
         let batch = first..(first + DEPTH as u64).min(records);
@@ -126,7 +126,11 @@ pub(super) fn fill(
     depth: usize,
     until: Option<Instant>,
 ) -> io::Result<(Outcome, Latencies)> {
-    let (server, mut client) = start(place, system, program)?;
+    // What is measured is the kernel's setting, and not what it does about that.
+    let version = Command::new(program).arg("--version").stdin(Stdio::null()).output()?;
+    let turns_off = turns_huge_pages_off(&String::from_utf8_lossy(&version.stdout));
+    let options: &[&str] = if turns_off { &["--disable-thp", "no"] } else { &[] };
+    let (server, mut client) = start(place, system, program, options)?;
     let (latencies, mut greatest) = (Histogram::new(), 0);
     let records = records(place.scale);
     let began = Instant::now();
@@ -153,14 +157,29 @@ pub(super) fn fill(
     Ok((outcome, latencies.latencies(greatest)))
 }
 
+/// Whether a server turns huge pages off for itself where they are always, by what it says of its
+/// version: redis since 6.2, and valkey.
+fn turns_huge_pages_off(said: &str) -> bool {
+    let version = said.split_whitespace().find_map(|word| word.strip_prefix("v="));
+    let mut parts =
+        version.unwrap_or_default().split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let (major, minor) = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    (major, minor) >= (6, 2)
+}
+
 /// An empty server, and a client of it.
-fn start(place: &Place, system: &Ready, program: &Path) -> io::Result<(Running, Client)> {
+fn start(
+    place: &Place,
+    system: &Ready,
+    program: &Path,
+    options: &[&str],
+) -> io::Result<(Running, Client)> {
     // A new one for each run: what another has saved would be loaded.
     let directory = place.fresh()?;
     let socket = directory.join("redis.sock");
     let mut command = system.command(program);
     command.args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"]);
-    command.arg("--unixsocket").arg(&socket);
+    command.arg("--unixsocket").arg(&socket).args(options);
     command.current_dir(&directory).stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(File::create(place.errors())?);
     let mut server = Running::start(&mut command)?;
@@ -284,4 +303,19 @@ impl Client {
 
 fn wrong(answer: &[u8]) -> io::Error {
     io::Error::other(format!("redis-server answered {:?}", String::from_utf8_lossy(answer)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Older ones do not start with an option that they do not know.
+    #[test]
+    fn a_server_is_asked_to_leave_huge_pages_alone_if_it_would_not() {
+        let said = |version: &str| format!("Redis server v={version} sha=00000000:0 bits=64");
+        assert!(turns_huge_pages_off(&said("7.0.15")));
+        assert!(turns_huge_pages_off(&said("6.2.0")));
+        assert!(!turns_huge_pages_off(&said("6.0.16")));
+        assert!(!turns_huge_pages_off("something else"));
+    }
 }
