@@ -439,7 +439,7 @@ fn a_budget_is_changed_and_shared() {
         top["attached"][0]["processes"].as_array().unwrap().len() == 2
     });
     // What chooses and is shown is the first one's.
-    for option in ["--policy=2q", "--record=record", "--watch"] {
+    for option in ["--policy=2q", "--economist=off", "--record=record", "--watch"] {
         let words = ["run", "--engine", "kernel", "--join", &first.id(), option, "--", "true"];
         let error = refused(terrace().args(words));
         let name = option.split('=').next().unwrap();

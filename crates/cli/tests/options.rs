@@ -259,6 +259,7 @@ const VERBS: &[Verb] = &[
                     (&["--files"], Elsewhere("files_in_budget.rs")),
                     (&["--json"], Says("\"kind\": \"terrace.kernel\"")),
                     (&["--policy"], Says("first-touch chooses what leaves")),
+                    (&["--economist"], Elsewhere(ENGINE)),
                     (&["--spill", "--spill-size", "--store-limit"], Elsewhere(GUEST)),
                     (&["--watch"], Says("\"kind\":\"terrace.attach-watch\"")),
                     (&["--watch-to"], File("lines")),

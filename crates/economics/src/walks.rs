@@ -18,7 +18,7 @@ use terrace_core::{Abort, Action, Cycles, Frequency, Nanos, Outcome, PageSize, P
 pub const GAP: (u64, u64) = (61, 509);
 /// So many that were left out are enough to leave out fewer.
 pub const ENOUGH: u64 = 8;
-/// Pages that are waited for at once.
+/// Pages that are waited for at once. While all places are taken none is left out.
 pub const PLACES: usize = 16;
 /// For how long: what is used later would have had to leave in between where memory is short.
 pub const WAITED: Nanos = Nanos::SECOND;

@@ -359,7 +359,7 @@ impl<P: Pm> Volume<P> {
     #[inline]
     fn read_sector<const SIZE: usize>(&self, lba: u64, bytes: &mut [u8; SIZE]) -> Result {
         let Superblock { blocks, data, .. } = self.superblock;
-        let copy = |block| self.pm.read(data + block * SIZE as u64, bytes);
+        let copy = |block: u64| self.pm.read(data + block * SIZE as u64, bytes);
         match copy_block(blocks, || self.entry(lba), copy)? {
             None => Ok(()),
             Some(entry) => Self::read_nothing(lba, entry, bytes),

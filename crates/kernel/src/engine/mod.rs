@@ -86,7 +86,7 @@ const REFRESH: Nanos = Nanos::millis(200);
 /// What came back in so long, or twice as long, is what was touched lately.
 const RECENT: Nanos = Nanos::seconds(2);
 /// What is brought back in one step without room for it, at a limit that nothing goes beyond: at least
-/// what a walk begins with, and at most its largest window. Beyond a 64th of the budget it would put out
+/// what a walk begins with, and at most its largest chunk. Beyond a 64th of the budget it would put out
 /// what other threads use.
 const BEYOND: (Bytes, Bytes) = (Bytes::kib(128), Bytes::mib(2));
 /// For how long nothing is after that limit had to be raised: the kernel found nothing to put out.
@@ -560,6 +560,9 @@ impl<W: World> Engine<W> {
                     free = free.saturating_sub(bytes);
                     self.stats.ahead += Bytes(ranges.iter().map(|(_, length)| length).sum());
                     let took = self.world.cpu().saturating_sub(cpu);
+                    if let Some(walks) = &mut self.walks {
+                        walks.went_ahead();
+                    }
                     if let Some(pays) = &mut self.pays {
                         pays.came(&mut self.world, &window, took);
                     }

@@ -20,12 +20,12 @@ const CHUNK: (u64, u64) = (32, 512);
 /// The most pages that are asked for at once.
 pub(super) const MOST: u64 = CHUNK.1;
 /// While not more than so many chunks are ahead of a walk, another one is asked for. The engine hears of
-/// a fault a third of a millisecond later and brings 512 pages back in one more, and a program may be
+/// a fault a third of a millisecond later and takes some two to bring 512 pages back, and a program may be
 /// through them in less.
 const AHEAD: u64 = 2;
 /// A chunk is at most this part of the budget: what else is in use would leave for it.
 const PART: u64 = 64;
-/// So many steps after a chunk was asked for the walk counts as under way: some 5 ms.
+/// For so many steps after pages were brought back walks count as under way: some 5 ms.
 const STEPS: u32 = 16;
 
 /// A walk of one process. All in pages.
@@ -78,8 +78,8 @@ pub(super) struct Chunk {
 pub(super) struct Walks {
     /// The one that went on last is the last.
     walks: Vec<Walk>,
-    /// Steps since a chunk was asked for; `None` before the first.
-    steps: Option<u32>,
+    /// For how many more steps they count as under way.
+    left: u32,
 }
 
 impl Walks {
@@ -89,15 +89,14 @@ impl Walks {
         let is_it = |walk: &Walk| {
             walk.process == process && page >= walk.next && page <= walk.next.max(walk.asked) + GAP
         };
-        let mut walk = match self.walks.iter().position(is_it) {
-            Some(at) => self.walks.remove(at),
-            None => {
-                if self.walks.len() == FOLLOWED {
-                    self.walks.remove(0);
-                }
-                let (next, chunk, goes_on) = (page, CHUNK.0 / 2, true);
-                Walk { process, next, before: page, asked: page, faults: 0, chunk, goes_on }
+        let mut walk = if let Some(at) = self.walks.iter().position(is_it) {
+            self.walks.remove(at)
+        } else {
+            if self.walks.len() == FOLLOWED {
+                self.walks.remove(0);
             }
+            let (next, chunk, goes_on) = (page, CHUNK.0 / 2, true);
+            Walk { process, next, before: page, asked: page, faults: 0, chunk, goes_on }
         };
         walk.next = page + 1;
         walk.faults = walk.faults.saturating_add(1);
@@ -107,20 +106,19 @@ impl Walks {
 
     /// All faults of a step were told: what to bring back, where the budget has so many pages.
     pub(super) fn chunks(&mut self, budget: u64) -> Vec<Chunk> {
+        self.left = self.left.saturating_sub(1);
         let most = (budget / PART).clamp(CHUNK.0, CHUNK.1);
-        let walks = self.walks.iter_mut();
-        let chunks: Vec<_> = walks
-            .filter_map(|walk| {
-                let (start, end) = walk.chunk(most)?;
-                Some(Chunk { process: walk.process, range: (start * PAGE, end * PAGE) })
-            })
-            .collect();
-        if chunks.is_empty() {
-            self.steps = self.steps.map(|steps| steps.saturating_add(1));
-        } else {
-            self.steps = Some(0);
-        }
-        chunks
+        let chunks = self.walks.iter_mut().filter_map(|walk| {
+            let (start, end) = walk.chunk(most)?;
+            Some(Chunk { process: walk.process, range: (start * PAGE, end * PAGE) })
+        });
+        chunks.collect()
+    }
+
+    /// Pages were brought back in this step: the next chunk may be due in a moment. What there is no room
+    /// for, and what does not pay, is no reason to look often.
+    pub(super) fn went_ahead(&mut self) {
+        self.left = STEPS;
     }
 
     /// Of a chunk, nothing was asked for from this address on.
@@ -134,7 +132,7 @@ impl Walks {
 
     /// Whether the next chunk may be due in a moment.
     pub(super) fn are_under_way(&self) -> bool {
-        self.steps.is_some_and(|steps| steps < STEPS)
+        self.left > 0
     }
 }
 
@@ -210,8 +208,9 @@ mod tests {
     #[test]
     fn a_walk_is_under_way_for_a_while() {
         let mut walks = Walks::default();
-        assert!(!walks.are_under_way());
         assert_eq!(asked(&mut walks, 7, 0..4).len(), 1);
+        assert!(!walks.are_under_way(), "nothing has come of it");
+        walks.went_ahead();
         for _ in 0..STEPS {
             assert!(walks.are_under_way());
             assert_eq!(asked(&mut walks, 7, []), []);

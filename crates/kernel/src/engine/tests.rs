@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use terrace_core::{Access, Action, Cycles, Frequency, Sample, SampleSource, TierId, Urgency};
+use terrace_economics::walks::PLACES;
 use terrace_economics::{Calibration, Mode, Verdict};
 use terrace_policy::PolicyName;
 use terrace_sampler::pagemap::is;
@@ -497,15 +498,19 @@ fn going_ahead_of_walks_has_an_account_to_the_end_of_the_run() {
     for part in 0..40 {
         engine.world().touch(part * 64..(part + 1) * 64);
         step(&mut engine, 1);
+        // The program works on what it has, and more than one question is asked.
+        engine.world().now += Nanos::millis(3);
     }
     engine.finish().expect("the end");
     let account = *engine.account(ActionClass::Prefetch).expect("priced");
     assert!(account.completed > 0 && account.vetoed == 0, "{account:?}");
     assert_eq!(account.completed + account.aborted, account.proposed, "the last one, too");
-    // All that came took as long as the fake says.
-    let cost = Frequency::ghz(2.0).cycles(BACK) * engine.world().brought;
+    // All that came took as long as the fake says; and each time that it is asked takes 10 ns.
+    let clock = Frequency::ghz(2.0);
+    let cost = clock.cycles(BACK) * engine.world().brought;
+    let looks = clock.cycles(Nanos(10)) * engine.world().asked_ahead.len() as u64;
     let apart = account.realised_cost.get().abs_diff(cost.get());
-    assert!(apart <= account.proposed, "{} of {cost}", account.realised_cost);
+    assert!(apart <= looks.get(), "{} of {cost}", account.realised_cost);
     assert!(account.predicted_cost > Cycles::ZERO, "{account:?}");
     assert!(account.realised_benefit > Cycles::ZERO, "{account:?}");
     let last = engine.take_decided().last().and_then(|(_, decision)| evidence(decision));
@@ -516,15 +521,15 @@ fn going_ahead_of_walks_has_an_account_to_the_end_of_the_run() {
 #[test]
 fn without_an_economist_all_of_a_walk_comes_back() {
     for (mode, asked) in [
-        (None, [(4, 32), (36, 48), (84, 96)]),
-        // The 62nd page that would have come; and what is there is not asked for.
-        (Some(Mode::Shadow), [(36, 48), (84, 41), (126, 54)]),
+        (None, vec![(64, 64)]),
+        // The 62nd page that would have come.
+        (Some(Mode::Shadow), vec![(64, 61), (126, 2)]),
     ] {
         let mut engine = engine_that_prices(mode, 1 << 13);
         engine.world().touch(0..64);
         step(&mut engine, 1);
         assert_eq!(engine.world().asked_ahead, asked);
-        assert!((64..125).chain(126..180).all(|page| engine.world().present(page)));
+        assert!((64..125).chain(126..128).all(|page| engine.world().present(page)));
         assert_eq!(engine.world().present(125), mode.is_none());
         assert_eq!(engine.account(ActionClass::Prefetch).is_some(), mode.is_some());
         assert_eq!(engine.take_decided().is_empty(), mode.is_none());
@@ -552,21 +557,69 @@ fn a_page_that_is_there_in_time_was_asked_for_whether_its_fault_was_told_or_not(
     }
 }
 
+/// What is asked for at once would else be all that is ever known.
+#[test]
+fn no_page_is_left_out_that_there_is_no_place_to_wait_for() {
+    let mut engine = engine_that_prices(Some(Mode::Shadow), 1 << 13);
+    let mut begun = 0;
+    let mut begin = |engine: &mut Engine<Fake>| {
+        engine.world().touch(begun * 128..begun * 128 + 4);
+        begun += 1;
+        step(engine, 1);
+        let asked = std::mem::take(&mut engine.world().asked_ahead);
+        asked.into_iter().map(|(_, pages)| pages).sum::<u64>()
+    };
+    // Of each second one a page is left out, and none of these is asked for.
+    let asked: Vec<u64> = (0..50).map(|_| begin(&mut engine)).collect();
+    assert_eq!(asked.iter().filter(|&&pages| pages == 31).count(), PLACES);
+    assert_eq!(asked[2 * PLACES..], [32; 50 - 2 * PLACES]);
+    engine.world().now += Nanos::SECOND;
+    begin(&mut engine);
+    let last = engine.take_decided().last().and_then(|(_, decision)| evidence(decision));
+    assert_eq!(last, Some((0, PLACES as u32)), "each had its time");
+}
+
 /// A program may be faster than the engine looks.
 #[test]
 fn what_is_there_already_is_not_asked_for() {
     let mut engine = engine_that_prices(Some(Mode::Enforce), 1 << 13);
-    engine.world().touch(0..36);
+    // It has brought back what comes next, and nobody was told yet.
+    let comes = |engine: &mut Engine<Fake>, pages: std::ops::Range<u64>| {
+        engine.world().pages.extend(pages.map(|page| (page, (true, 0))));
+    };
+    comes(&mut engine, 4..40);
+    engine.world().touch(0..4);
     step(&mut engine, 1);
-    // Of the first window nothing is away, and of the second one nothing but what lies behind.
-    assert_eq!(engine.world().asked_ahead, [(36, 48)]);
+    assert_eq!(engine.world().asked_ahead, [], "nothing is away");
+    assert!(engine.take_decided().is_empty());
+    comes(&mut engine, 41..50);
+    engine.world().touch(40..41);
+    step(&mut engine, 1);
+    assert_eq!(engine.world().asked_ahead, [(41, 64)]);
     let decided = engine.take_decided();
     let (process, decision) = decided.first().expect("it was asked about");
     assert_eq!(*process, 0, "of whichever processes");
+    // What was there does not count as asked for.
     assert!(
-        matches!(decision.action, Action::Prefetch { pages: 48, window: 48, .. }),
+        matches!(decision.action, Action::Prefetch { pages: 55, window: 55, .. }),
         "{decision}"
     );
+}
+
+/// Looking takes the processor from the program.
+#[test]
+fn the_engine_looks_often_only_while_it_goes_ahead_of_walks() {
+    // With room, and without; there is none at `memory.high`.
+    for (pages, goes_ahead) in [(2048, true), (8192, false)] {
+        let mut engine = engine(None, true);
+        engine.world().bound = true;
+        engine.world().touch(0..pages);
+        engine.world().reclaim(Bytes(1024 * PAGE)).expect("as much is there");
+        engine.world().touch(0..4);
+        let wait = engine.step().expect("a step");
+        assert_eq!(!engine.world().asked_ahead.is_empty(), goes_ahead, "{pages}");
+        assert_eq!(wait == SLEEP.0, goes_ahead, "{pages}: {wait}");
+    }
 }
 
 /// The user bounds what compressed pages take.

@@ -36,8 +36,8 @@ struct Memory {
     limit: Option<Bytes>,
     /// As of the last look at it.
     fill: Option<Fill>,
-    /// Whether that had changed since the look before.
-    changes: bool,
+    /// What of it was in use at the last pause.
+    paused: Option<Bytes>,
     /// It cannot be short before.
     due: Nanos,
 }
@@ -143,7 +143,8 @@ impl Memory {
             Place::Machine => ("machine".to_owned(), Vec::new()),
             Place::Node(node) => (format!("node {node}"), meminfo_of(&[*node])),
         };
-        Self { place, name, files, limit: None, fill: None, due: Nanos::ZERO }
+        let due = Nanos::ZERO;
+        Self { place, name, files, limit: None, fill: None, paused: None, due }
     }
 
     /// The nodes whose memory it is; all where there are none.
@@ -438,10 +439,7 @@ impl Scopes {
             return None;
         }
         let marks = if matches!(memory.place, Place::Node(_)) { Marks::default() } else { marks };
-        let fill = memory.look(marks);
-        let used = |fill: &Option<Fill>| fill.as_ref().map(|fill| fill.used);
-        memory.changes = used(&fill) != used(&memory.fill);
-        memory.fill = fill;
+        memory.fill = memory.look(marks);
         memory.due = match &memory.fill {
             None => now + SELDOM,
             Some(fill) if fill.is_near() => now,
@@ -458,17 +456,23 @@ impl Scopes {
         self.all.get(scope)?.as_ref()?.fill.as_ref()
     }
 
-    /// How long may pass until memories that are nearly short are looked at again; nothing if none is.
-    /// Where one changes, that is as long as programs take to fill half of what it keeps free, within
-    /// these bounds; where none does, the longer one.
-    pub fn pause(&self, (least, most): (Nanos, Nanos)) -> Option<Nanos> {
-        let near = self.all.iter().flatten().filter_map(|memory| {
-            let fill = memory.fill.as_ref().filter(|fill| fill.is_near())?;
-            if !memory.changes {
+    /// A pause begins: how long it may be until memories that are nearly short are looked at again;
+    /// nothing if none is. Where one has changed since the last pause, that is as long as programs take to
+    /// fill half of what it keeps free, within these bounds; where none has, the longer one.
+    pub fn pause(&mut self, (least, most): (Nanos, Nanos)) -> Option<Nanos> {
+        let fastest = self.fastest;
+        let near = self.all.iter_mut().flatten().filter_map(|memory| {
+            let fill = memory.fill.as_ref()?;
+            // Between two pauses it may have been looked at several times, in next to no time.
+            let has_changed = memory.paused.replace(fill.used) != Some(fill.used);
+            if !fill.is_near() {
+                return None;
+            }
+            if !has_changed {
                 return Some(most);
             }
             let free = fill.limit.saturating_sub(fill.high).as_f64();
-            Some(Nanos::from_f64(free / 2.0 / self.fastest * 1e9).max(least).min(most))
+            Some(Nanos::from_f64(free / 2.0 / fastest * 1e9).max(least).min(most))
         });
         near.min()
     }
@@ -666,9 +670,15 @@ mod tests {
         let small = group(root.path(), "small", "25165824\n");
         let mut all = scopes(root.path());
         all.look();
+        let mut now = Nanos::seconds(5);
         let mut look = |used: u64| {
             fs::write(small.join("memory.current"), format!("{used}\n")).unwrap();
-            all.look_at(1, Nanos::seconds(5));
+            // Events come in batches, and memories are looked at after each.
+            for _ in 0..2 {
+                // What is far from short is not looked at before.
+                now += SELDOM;
+                all.look_at(1, now);
+            }
             all.pause(bounds)
         };
         assert_eq!(look(1 << 20), None, "it is far from short");
