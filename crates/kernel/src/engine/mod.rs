@@ -145,6 +145,8 @@ pub struct Engine<W> {
     making: bool,
     /// Whether memory grew lately by more than what came back.
     fills: bool,
+    /// What was brought back ahead of walks since the run was weighed last.
+    unweighed: Bytes,
     /// Whether the engine slows the run down.
     brakes: bool,
     /// Of `own_cpu`, that of making room.
@@ -213,6 +215,7 @@ impl<W: World> Engine<W> {
             swap: ((Bytes::ZERO, Bytes::ZERO), None),
             making: false,
             fills: false,
+            unweighed: Bytes::ZERO,
             brakes: false,
             acting_cpu: Nanos::ZERO,
             recent: Nanos::ZERO,
@@ -370,13 +373,14 @@ impl<W: World> Engine<W> {
     pub fn step(&mut self) -> io::Result<Nanos> {
         let (now, cpu) = (self.world.now(), self.world.cpu());
         let (before, faults) = (self.stats.resident, self.stats.faults);
+        let ahead = self.unweighed;
         self.look(now);
         self.faults(now)?;
         if let Some(books) = &mut self.books {
             books.sample(now, &mut self.stats);
         }
         let came_back = Bytes((self.stats.faults - faults) * PageSize::Base.bytes().get());
-        self.fills = self.stats.resident - before.min(self.stats.resident) > came_back * 2;
+        self.fills = self.stats.resident - before.min(self.stats.resident) > came_back * 2 + ahead;
         self.count_thrashing(now);
         let result = self.make_room(now).and_then(|()| self.pass(now, false));
         self.stats.own_cpu += self.world.cpu().saturating_sub(cpu);
@@ -481,6 +485,7 @@ impl<W: World> Engine<W> {
     }
 
     fn weigh(&mut self) {
+        self.unweighed = Bytes::ZERO;
         self.stats.resident = self.world.resident(&self.processes);
         self.stats.resident_peak = self.stats.resident_peak.max(self.stats.resident);
         if self.stats.resident <= self.fast {
@@ -558,7 +563,9 @@ impl<W: World> Engine<W> {
             match self.world.advise(process, Advice::WillNeed, &ranges) {
                 Ok(()) => {
                     free = free.saturating_sub(bytes);
-                    self.stats.ahead += Bytes(ranges.iter().map(|(_, length)| length).sum());
+                    let asked = Bytes(ranges.iter().map(|(_, length)| length).sum());
+                    self.stats.ahead += asked;
+                    self.unweighed += asked;
                     let took = self.world.cpu().saturating_sub(cpu);
                     if let Some(walks) = &mut self.walks {
                         walks.went_ahead();

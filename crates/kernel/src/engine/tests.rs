@@ -606,6 +606,29 @@ fn what_is_there_already_is_not_asked_for() {
     );
 }
 
+/// No program is slowed down for what the engine itself brings back.
+#[test]
+fn what_comes_back_ahead_of_walks_is_not_what_a_program_fills() {
+    let mut engine = engine(None, true);
+    engine.world().touch(0..8192);
+    // 560 pages are free, and 512 are to be.
+    engine.world().reclaim(Bytes((4096 + 560) * PAGE)).expect("as much is there");
+    step(&mut engine, 1);
+    for walk in 0..9u64 {
+        engine.world().touch(walk * 100..walk * 100 + 4);
+    }
+    step(&mut engine, 1);
+    assert_eq!(engine.world().brought, 9 * 32);
+    // Less than half of these are free now, and a program that fills memory would be slowed down.
+    step(&mut engine, 1);
+    assert_eq!(engine.world().brakes, 0);
+    // As this one is.
+    let free = FAST - engine.world().resident(&[]);
+    engine.world().touch(10_000..10_000 + free.get() / PAGE - 200);
+    step(&mut engine, 1);
+    assert_eq!(engine.world().brakes, 1);
+}
+
 /// Looking takes the processor from the program.
 #[test]
 fn the_engine_looks_often_only_while_it_goes_ahead_of_walks() {
