@@ -562,7 +562,9 @@ impl Session {
         let stopped = self.engine.finish().map_err(Failure::failed);
         // What it has begun with the device has to end before that is taken away.
         let written = self.keeper.take().map(Keeper::finish).unwrap_or_default();
-        written.iter().for_each(|written| self.engine.wrote_back(written));
+        for written in &written {
+            self.engine.wrote_back(written);
+        }
         self.write_down();
         let report = self.figures_in_place(end);
         let shown = self.showing.finish(&report);

@@ -558,7 +558,7 @@ mod tests {
         let much = Averts { cycles: Cycles(1_000_000_000), within, left: within };
         let proposal = pager.decide.decider.lock().compact(pager, Pages(1), much, 0.0);
         let worker = Worker::new(pager, MANAGER);
-        let long = Some(Nanos::seconds(10));
+        let long = Ok(Nanos::seconds(10));
         let made = worker.compacted(proposal.expect("it pays"), Pages(1), long);
         assert!(!made.expect("there is one").zeroing.is_zero());
     }
