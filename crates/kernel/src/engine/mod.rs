@@ -126,6 +126,8 @@ pub struct Options {
 }
 
 /// The engine. Drive it by [`Engine::step`].
+///
+/// Its parts, and what it remembers from one step to the next: a field each.
 pub struct Engine<W> {
     world: W,
     fast: Bytes,
