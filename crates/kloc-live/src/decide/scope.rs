@@ -443,10 +443,7 @@ impl Scopes {
         memory.due = match &memory.fill {
             None => now + SELDOM,
             Some(fill) if fill.is_near() => now,
-            Some(fill) => {
-                let left = fill.low.as_f64() * NEAR - fill.used.as_f64();
-                now + SELDOM.min(Nanos::from_f64(left / fastest * 1e9))
-            }
+            Some(fill) => now + SELDOM.min(Nanos::from_f64(fill.until_near() / fastest * 1e9)),
         };
         memory.fill.as_ref()
     }
@@ -456,9 +453,10 @@ impl Scopes {
         self.all.get(scope)?.as_ref()?.fill.as_ref()
     }
 
-    /// A pause begins: how long it may be until memories that are nearly short are looked at again;
-    /// nothing if none is. Where one has changed since the last pause, that is as long as programs take to
-    /// fill half of what it keeps free, within these bounds; where none has, the longer one.
+    /// A pause begins: how long it may be until memories are looked at again; nothing if that makes no
+    /// difference. Where one that is nearly short has changed since the last pause, it is as long as programs
+    /// take to fill half of what it keeps free, within these bounds; where it has not, the longer one.
+    /// Where another has changed, until it can be nearly short: a small group can be full soon.
     pub fn pause(&mut self, (least, most): (Nanos, Nanos)) -> Option<Nanos> {
         let fastest = self.fastest;
         let near = self.all.iter_mut().flatten().filter_map(|memory| {
@@ -466,7 +464,9 @@ impl Scopes {
             // Between two pauses it may have been looked at several times, in next to no time.
             let has_changed = memory.paused.replace(fill.used) != Some(fill.used);
             if !fill.is_near() {
-                return None;
+                let left = fill.until_near();
+                let time = || Nanos::from_f64(left / fastest * 1e9).max(least);
+                return has_changed.then(time);
             }
             if !has_changed {
                 return Some(most);
@@ -486,7 +486,12 @@ impl Scopes {
 impl Fill {
     /// Whether it is to be looked at each time.
     fn is_near(&self) -> bool {
-        self.used.as_f64() > NEAR * self.low.as_f64()
+        self.until_near() < 0.0
+    }
+
+    /// How many bytes more are in use when it is.
+    fn until_near(&self) -> f64 {
+        NEAR * self.low.as_f64() - self.used.as_f64()
     }
 }
 
@@ -681,7 +686,11 @@ mod tests {
             }
             all.pause(bounds)
         };
-        assert_eq!(look(1 << 20), None, "it is far from short");
+        let far = look(1 << 20).expect("it may be short soon");
+        assert!(far >= bounds.0, "{far}");
+        assert_eq!(look(1 << 20), None, "nothing happens to it");
+        let nearer = look(10 << 20).expect("it may be short soon");
+        assert!(nearer < far || far == bounds.0, "{nearer} {far}");
         // A tenth is kept free, and half of that may be filled by all processors.
         let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         let half = Nanos::from_f64(0.05 * 25_165_824.0 / (FASTEST * processors) * 1e9);

@@ -612,10 +612,10 @@ impl Daemon {
     }
 }
 
-/// How long the loop sleeps, or so long at most where memory is nearly short; not at all where there is
+/// How long the loop sleeps, where memories have to be looked at after so long; not at all where there is
 /// more to do already: the ring would be full meanwhile.
-fn pause(near: Option<Nanos>, has_more: bool) -> Nanos {
-    if has_more { Nanos::ZERO } else { near.unwrap_or(PAUSE) }
+fn pause(until: Option<Nanos>, has_more: bool) -> Nanos {
+    if has_more { Nanos::ZERO } else { until.map_or(PAUSE, |until| until.min(PAUSE)) }
 }
 
 /// Takes batches until one says that nothing is left, or for a turn: whether something is.
