@@ -4,8 +4,8 @@
  *
  *   cc -O2 -o fragment bench/live/fragment.c
  *   ./fragment 4096        of so many MiB; prints `ready`, and holds until its input ends
- *   ./fragment all         of as much as it takes until no such block is free, on a machine of
- *                          its own: memory is full for a moment, and what else is there has to leave
+ *   ./fragment all         of as much as it takes until four such blocks are free at most, on a machine
+ *                          of its own: memory is full for a moment, and what else is there has to leave
  *
  * When it ends, however it does, everything is given back.
  */
@@ -76,7 +76,8 @@ static int all(char *at, size_t bytes)
         at[done - base] = 1;
         give_back(at + begin, done - begin);
     }
-    return !blocks();
+    /* Whoever frees memory meanwhile makes a block now and then. */
+    return blocks() <= 4;
 }
 
 int main(int argc, char **argv)
