@@ -257,7 +257,7 @@ bench-huge: build ## A first touch of memory that is walked through, with and wi
 # How often each program runs under each system.
 TAILS_ROUNDS ?= 1
 .PHONY: bench-tails
-bench-tails: build ## First touches to the greatest, and real programs, fragmented and not, by THP setting and under terrace run with a profile (root; 12 minutes; TAILS_ROUNDS=short).
+bench-tails: build ## First touches to the greatest, and real programs, fragmented and not, by THP setting and under terrace run with a profile (root; 25 minutes; TAILS_ROUNDS=short).
 	@scripts/setup.sh bench-tails || echo "setup.sh bench-tails failed: what is missing is left out" >&2
 	$(CARGO) build --locked --release -p terrace-bench
 	@# The sizes of the table in docs/profile.md.
