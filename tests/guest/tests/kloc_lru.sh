@@ -23,10 +23,10 @@ for lists in classic mglru; do
     # What is on the lists is what was put there under the same kind of lists.
     echo 3 >/proc/sys/vm/drop_caches
     echo "lists: $lists, $(cat /sys/kernel/mm/lru_gen/enabled 2>/dev/null || true)"
-    KLOC_POLICIES="kernel,ours" kloc_bench misses /bin/terrace /tmp/files /sys/fs/cgroup/lru 2>/dev/null >/tmp/table
+    KLOC_POLICIES="kernel,O_DIRECT of B,ours" kloc_bench misses /bin/terrace /tmp/files /sys/fs/cgroup/lru 2>/dev/null >/tmp/table
     cat /tmp/table
-    # A row of the kernel, one of ours, and no cell that failed.
-    expect "$(grep -c '^| kernel \|^| ours ' /tmp/table)" -eq 2 "both rows"
+    # A row of the kernel, one of a job that leaves A alone, one of ours, and no cell that failed.
+    expect "$(grep -c '^| kernel \|^| O_DIRECT of B \|^| ours ' /tmp/table)" -eq 3 "all rows"
     # An OOM kill in the kernel's row is a finding; in ours it is a failure.
     expect "$(grep -c '^| ours .*failed' /tmp/table || true)" -eq 0 "ours goes through"
 done
