@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use terrace_core::Bytes;
 use terrace_economics::Mode;
 
 use crate::failure::Failure;
@@ -82,6 +83,7 @@ impl Cli {
     /// Does what was asked for.
     pub(crate) fn execute(self) -> Result<ExitCode, Failure> {
         let json = self.json;
+        room_for_threads()?;
         match self.verb {
             Verb::Run(args) => args.execute(json),
             Verb::Set(args) => args.execute(json),
@@ -116,6 +118,23 @@ impl Cli {
             Verb::Completions(args) => args.execute(json),
             Verb::Man(args) => args.execute(json),
         }
+    }
+}
+
+/// Refuses to begin where a limit leaves too little memory for a command's own threads. A thread that
+/// starts maps a stack of 2 MiB, and aborts the whole command where the rest of what it needs is
+/// refused: the language's library leaves no other way.
+fn room_for_threads() -> Result<(), Failure> {
+    /// Ten threads, as many as `run` has with the kernel engine, and a little heap.
+    const ROOM: u64 = 24 << 20;
+    match terrace_live::sys::limits::address_space_left() {
+        Some(left) if left < ROOM => Err(Failure::failed(format!(
+            "a limit (`ulimit -v`, `ulimit -d`) leaves {} of private memory, and threads of Terrace's own \
+             need {}",
+            Bytes(left),
+            Bytes(ROOM)
+        ))),
+        _ => Ok(()),
     }
 }
 

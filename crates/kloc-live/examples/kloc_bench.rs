@@ -304,6 +304,10 @@ fn cell(directory: &Path, group: &Path, policy: &str, mix: &str) {
         close(file, drops_b);
         took
     };
+    // What is open or mapped stays: held here, a file that is opened each time would be in no danger.
+    // Before the job's own files are made, or A would be the oldest file that nobody has open meanwhile.
+    let kept = (!reopens).then(|| File::open(&a).expect("there"));
+    let mapped = kept.as_ref().map(|file| Cached::of(file, 0, hot));
     if scan {
         (0..scanned).for_each(|n| write(n, content));
     }
@@ -311,9 +315,6 @@ fn cell(directory: &Path, group: &Path, policy: &str, mix: &str) {
     let mut page = [0u8; PAGE];
     let (mut missed, mut total) = (0u64, 0u64);
     let mut again = Vec::new();
-    // What is open or mapped stays: held here, a file that is opened each time would be in no danger.
-    let kept = (!reopens).then(|| File::open(&a).expect("there"));
-    let mapped = kept.as_ref().map(|file| Cached::of(file, 0, hot));
     for cycle in 0..250 {
         let measured = cycle >= 150;
         let took = if scan {
