@@ -211,7 +211,7 @@ clock 3000000000Hz
 horizon 1000000000ns
 runs 1
 region mmap class=28 order=0 len=201326592B seen=1
-range offset=0B len=33554432B averted=9000000cycles deviation=0cycles touched=512
+range offset=0B len=33554432B averted=900000000cycles deviation=0cycles touched=512
 range offset=33554432B len=33554432B averted=0cycles deviation=0cycles touched=512
 ";
 
@@ -235,6 +235,7 @@ fn a_profile_puts_huge_pages_where_they_pay_before_memory_is_touched() {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("the simulated machine `laptop`"), "{told}");
     assert!(!told.contains("is of `./walk`"), "it is the program: {told}");
+    assert!(told.contains("used from the first large mapping on"), "{told}");
     let report: Value =
         serde_json::from_slice(&fs::read(directory.join("report")).unwrap()).unwrap();
     let huge = &report["total"]["huge"];
@@ -293,6 +294,8 @@ fn a_profile_fills_base_pages_where_a_huge_page_does_not_fit() {
         .env("TERRACE_PRELOAD", preload())
         .current_dir(directory)
         .args(["--json", "run", "--engine=pager", "--fast", "64MiB", "--profile", "parts.profile"])
+        // No page walk is averted: by its price it would not be used while memory fits.
+        .args(["--economist", "shadow"])
         .args(["--report", "report", "--record", "decisions", "--", "./parts"])
         .output()
         .unwrap();
@@ -307,6 +310,41 @@ fn a_profile_fills_base_pages_where_a_huge_page_does_not_fit() {
     for part in ["populate 256 pages", "256 of 256 pages will be touched", "avoided fault"] {
         assert!(decisions.contains(part), "{part}: {decisions}");
     }
+}
+
+/// First touches take longer in managed memory. A profile whose huge pages avert less than that must not
+/// make a program slower whose memory fits; where it does not fit there is a pager anyway.
+#[test]
+fn a_profile_that_does_not_pay_is_used_only_where_memory_is_short() {
+    if !is_supported() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    compile(WALK, &directory.join("walk"), &["-O1"]);
+    let profile = PROFILE.replace("averted=900000000cycles", "averted=1000cycles");
+    fs::write(directory.join("walk.profile"), profile).unwrap();
+    let run = |fast: &str| {
+        let output = Process::new(binary())
+            .env("TERRACE_PRELOAD", preload())
+            .current_dir(directory)
+            .args(["--json", "run", "--engine=pager", "--fast", fast, "--profile", "walk.profile"])
+            .args(["--report", "report", "--", "./walk"])
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "right\n", "{output:?}");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let report = fs::read(directory.join("report")).unwrap();
+        (told, serde_json::from_slice::<Value>(&report).unwrap())
+    };
+
+    let (told, fits) = run("256MiB");
+    let (_, short) = run("128MiB");
+
+    assert!(told.contains("not used while memory fits without it"), "{told}");
+    assert_eq!(fits["profile"]["at_once"], false, "{fits}");
+    assert_eq!(fits["total"]["huge"]["mappings_known"], 0, "{fits}");
+    assert_eq!(short["total"]["huge"]["mappings_known"], 1, "{short}");
 }
 
 #[test]

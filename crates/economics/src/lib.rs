@@ -16,6 +16,7 @@
 //! | `movement` | what moving the bytes costs |
 //! | `promote`, `demote`, `exchange`, `prezero`, `collapse`, `context`, `split`, `first_touch`, `populate`, `place`, `compact`, `prefetch`, `reclaim` | the models, one action each |
 //! | [`division`] | the model of dividing one budget between a program's memory and its files' |
+//! | [`managing`] | the model of managing memory that fits, for a profile's sake |
 //! | [`packing`] | how tightly a page that leaves is packed |
 //! | [`walks`] | what a world counts of going ahead of walks, and what it asks |
 //! | `observe` | the models of looking, and of rates |
@@ -46,6 +47,7 @@ pub mod heat;
 pub mod interval;
 pub mod ledger;
 mod lifetime;
+pub mod managing;
 pub mod mode;
 pub mod model;
 mod movement;

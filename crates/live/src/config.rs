@@ -112,6 +112,8 @@ pub struct RunConfig {
     pub huge_pages: HugePages,
     /// A profile that says where huge pages pay.
     pub profile: Option<PathBuf>,
+    /// Whether memory that fits is left alone although there is a profile.
+    pub profile_waits: bool,
     /// What samples accesses.
     pub observer: Observer,
     /// The share of one processor that sampling may use, above 0 and at most 1.
@@ -149,6 +151,7 @@ impl RunConfig {
             broker: None,
             huge_pages: HugePages::Auto,
             profile: None,
+            profile_waits: false,
             observer: Observer::Auto,
             sampling_cap: Governor::DEFAULT_CAP,
             record: false,
@@ -195,6 +198,9 @@ impl RunConfig {
         if let Some(profile) = &self.profile {
             text.push_str(&format!(";profile={}", escape(&profile.to_string_lossy())));
         }
+        if self.profile_waits {
+            text.push_str(";profile-waits=1");
+        }
         if self.spill_mapped {
             text.push_str(";spill-mapped=1");
         }
@@ -235,6 +241,7 @@ impl RunConfig {
                 "spill-mapped" => config.spill_mapped = value == "1",
                 "spill" => config.spill = Some(PathBuf::from(unescape(value))),
                 "profile" => config.profile = Some(PathBuf::from(unescape(value))),
+                "profile-waits" => config.profile_waits = value == "1",
                 "broker" => config.broker = Some(PathBuf::from(unescape(value))),
                 "huge-pages" => {
                     config.huge_pages = HugePages::ALL
@@ -311,6 +318,7 @@ mod tests {
         config.measured = Some(crate::costs::tests::example());
         config.huge_pages = HugePages::Always;
         config.profile = Some(PathBuf::from("/run/a;b/profile"));
+        config.profile_waits = true;
         config.observer = Observer::PageFaults;
         config.sampling_cap = 0.07;
         config.economist = Mode::Shadow;

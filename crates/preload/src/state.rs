@@ -343,8 +343,9 @@ pub(crate) fn wake_up_if_needed() {
     if PHASE.load(Acquire) == ACTIVE || owner() != unsafe { libc::getpid() } {
         return;
     }
-    // What a profile says has to be done before memory is touched, whether it fits or not.
-    let guided = config.profile.is_some() && mapped::without_heap() >= CHUNK;
+    // What a profile says has to be done before memory is touched, whether it fits or not, if that pays.
+    let guided =
+        config.profile.is_some() && !config.profile_waits && mapped::without_heap() >= CHUNK;
     if guided || !is_enough(member::is_within, member::fits) {
         start(config);
     }

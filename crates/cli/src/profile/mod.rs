@@ -9,6 +9,7 @@
 //! | [`merge`] | several runs become one profile |
 //! | [`import`], [`export`] | CBMM's CSV |
 //! | [`applied`] | whether a profile fits a run |
+//! | [`worth`] | whether memory that fits is managed for its sake |
 
 pub(crate) mod applied;
 mod diff;
@@ -18,6 +19,7 @@ mod merge;
 mod record;
 mod refine;
 mod show;
+pub(crate) mod worth;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -38,6 +38,7 @@ use crate::observing::{Watcher, next_moment};
 use crate::output::{self, Files, Kind, Output, facts};
 use crate::procs::{self, Stat};
 use crate::profile::applied;
+use crate::profile::worth::Worth;
 use crate::records::{Header, LiveFacts, MachineFacts, World};
 use crate::runs::{Manifest, RunDirectory};
 
@@ -99,6 +100,13 @@ impl Args {
         if holds_store {
             config.counted = Counted::Total;
         }
+        let worth = worth_of_profile(&config, plain_fault)?;
+        if let Some(worth) = &worth {
+            config.profile_waits = !worth.at_once;
+            if !self.quiet {
+                output::say(format!("--profile: {}", worth.line()));
+            }
+        }
         let mut command = self.command(program);
         let environment = environment(&library, &config)?;
         let record = self.begin_record(record, &config, plain_fault)?;
@@ -110,6 +118,7 @@ impl Args {
             started: Instant::now(),
             unmanaged: None,
             costs: Some(prices.source),
+            worth,
             recorder,
             plain_fault,
             watch,
@@ -170,6 +179,7 @@ impl Args {
             started: Instant::now(),
             unmanaged: Some(why),
             costs: None,
+            worth: None,
             recorder,
             plain_fault,
             watch,
@@ -317,6 +327,14 @@ impl Divided {
     }
 }
 
+/// Whether the profile of a run is used while memory fits; `None` if it has none.
+fn worth_of_profile(config: &RunConfig, plain_fault: Nanos) -> Result<Option<Worth>, Failure> {
+    let Some(path) = &config.profile else { return Ok(None) };
+    let profile = crate::profile::read(path)?;
+    let prices = activate::calibration(config);
+    Ok(Some(Worth::of(&profile, config.economist, plain_fault, &prices)))
+}
+
 /// A report with what only `run` knows.
 #[derive(Serialize)]
 struct Told<'a> {
@@ -328,6 +346,9 @@ struct Told<'a> {
     /// Which engine it is and why, if another was chosen and could not be set up.
     #[serde(skip_serializing_if = "Option::is_none")]
     engine: Option<&'a str>,
+    /// Whether a profile is used from the first large mapping on, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<&'a Worth>,
 }
 
 /// A run that is under way.
@@ -338,6 +359,8 @@ struct Run<'a> {
     unmanaged: Option<String>,
     /// Where the economist's prices come from, if it has any.
     costs: Option<Source>,
+    /// Whether its profile is used while memory fits, if it has one.
+    worth: Option<Worth>,
     recorder: Recorder,
     /// What the first touch of a page takes without us, measured at the start.
     plain_fault: Nanos,
@@ -465,14 +488,16 @@ impl Run<'_> {
 
     fn text(&self, report: &RunReport) -> Result<String, Failure> {
         let (costs, engine) = (self.costs.as_ref(), self.args.instead_of_kernel.as_deref());
+        let profile = self.worth.as_ref();
         if self.json {
-            return output::json("terrace.run", &Told { report, costs, engine });
+            return output::json("terrace.run", &Told { report, costs, engine, profile });
         }
         let mut text = render(report);
         let rows: Vec<_> = costs
             .map(|costs| ("costs", costs.line()))
             .into_iter()
             .chain(engine.map(|engine| ("engine", engine.to_owned())))
+            .chain(profile.map(|worth| ("profile", worth.line())))
             .collect();
         text.push_str(&facts("  ", &rows));
         Ok(text)
