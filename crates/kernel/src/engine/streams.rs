@@ -38,6 +38,8 @@ struct Walk {
     before: u64,
     /// The end of what was asked for.
     asked: u64,
+    /// What that was before the last chunk.
+    asked_before: u64,
     faults: u32,
     /// Pages of the last chunk.
     chunk: u64,
@@ -60,7 +62,7 @@ impl Walk {
         self.before = self.next;
         let left_out = u64::from(ahead > 0);
         let start = self.next.max(self.asked) + left_out;
-        self.asked = start + self.chunk;
+        (self.asked_before, self.asked) = (self.asked, start + self.chunk);
         Some((start, self.asked))
     }
 }
@@ -96,7 +98,8 @@ impl Walks {
                 self.walks.remove(0);
             }
             let (next, chunk, goes_on) = (page, CHUNK.0 / 2, true);
-            Walk { process, next, before: page, asked: page, faults: 0, chunk, goes_on }
+            let (before, asked, asked_before) = (page, page, page);
+            Walk { process, next, before, asked, asked_before, faults: 0, chunk, goes_on }
         };
         walk.next = page + 1;
         walk.faults = walk.faults.saturating_add(1);
@@ -126,7 +129,8 @@ impl Walks {
         let end = chunk.range.1 / PAGE;
         let is_it = |walk: &&mut Walk| walk.process == chunk.process && walk.asked == end;
         if let Some(walk) = self.walks.iter_mut().find(is_it) {
-            walk.asked = from / PAGE;
+            // The page in front of a chunk of which nothing was asked for is in front of the next one.
+            walk.asked = if from <= chunk.range.0 { walk.asked_before } else { from / PAGE };
         }
     }
 
@@ -201,8 +205,22 @@ mod tests {
         walks.cut(&chunk, 50 * PAGE);
         assert_eq!(asked(&mut walks, 7, [40]), [(51, 80)]);
         walks.cut(&Chunk { process: 8, ..chunk }, 0);
-        walks.cut(&Chunk { process: 7, range: (0, 131 * PAGE) }, 51 * PAGE);
-        assert_eq!(asked(&mut walks, 7, [41])[0].0, 52);
+        walks.cut(&Chunk { process: 7, range: (51 * PAGE, 131 * PAGE) }, 60 * PAGE);
+        assert_eq!(asked(&mut walks, 7, [41])[0].0, 61);
+    }
+
+    /// Each page that is left out is a fault of the program's.
+    #[test]
+    fn where_nothing_of_a_chunk_was_asked_for_no_second_page_is_left_out() {
+        let mut walks = Walks::default();
+        (0..40).for_each(|page| walks.fault(7, page * PAGE));
+        assert_eq!(walks.chunks(ENOUGH)[0].range, (40 * PAGE, 80 * PAGE));
+        for page in 40..43 {
+            walks.fault(7, page * PAGE);
+            let chunk = walks.chunks(ENOUGH)[0];
+            assert_eq!(chunk.range.0, 81 * PAGE, "page 80 alone is left out");
+            walks.cut(&chunk, chunk.range.0);
+        }
     }
 
     #[test]
