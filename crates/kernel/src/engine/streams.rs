@@ -107,15 +107,19 @@ impl Walks {
         self.walks.push(walk);
     }
 
-    /// All faults of a step were told: what to bring back, where the budget has so many pages.
-    pub(super) fn chunks(&mut self, budget: u64) -> Vec<Chunk> {
+    /// All faults of a step were told.
+    pub(super) fn told(&mut self) {
         self.left = self.left.saturating_sub(1);
+    }
+
+    /// What to bring back next, where the budget has so many pages: once a step for each walk that has
+    /// gone on. A walk that is not asked about has its turn in the next step.
+    pub(super) fn next_chunk(&mut self, budget: u64) -> Option<Chunk> {
         let most = (budget / PART).clamp(CHUNK.0, CHUNK.1);
-        let chunks = self.walks.iter_mut().filter_map(|walk| {
+        self.walks.iter_mut().find_map(|walk| {
             let (start, end) = walk.chunk(most)?;
             Some(Chunk { process: walk.process, range: (start * PAGE, end * PAGE) })
-        });
-        chunks.collect()
+        })
     }
 
     /// Pages were brought back in this step: the next chunk may be due in a moment. What there is no room
@@ -146,6 +150,14 @@ mod tests {
 
     /// As many pages as no chunk is bounded by.
     const ENOUGH: u64 = 1 << 20;
+
+    impl Walks {
+        /// A step that has time for all of them.
+        fn chunks(&mut self, budget: u64) -> Vec<Chunk> {
+            self.told();
+            std::iter::from_fn(|| self.next_chunk(budget)).collect()
+        }
+    }
 
     /// Faults at pages, and then a step: what is asked for, its first page and how many.
     fn asked(
@@ -221,6 +233,18 @@ mod tests {
             assert_eq!(chunk.range.0, 81 * PAGE, "page 80 alone is left out");
             walks.cut(&chunk, chunk.range.0);
         }
+    }
+
+    #[test]
+    fn a_walk_that_a_step_had_no_time_for_has_its_turn_in_the_next_one() {
+        let mut walks = Walks::default();
+        for process in [7, 8] {
+            (0..4).for_each(|page| walks.fault(process, page * PAGE));
+        }
+        let turn = |walks: &mut Walks| walks.next_chunk(ENOUGH).map(|chunk| chunk.process);
+        assert_eq!(turn(&mut walks), Some(7));
+        walks.told();
+        assert_eq!((turn(&mut walks), turn(&mut walks)), (Some(8), None));
     }
 
     #[test]

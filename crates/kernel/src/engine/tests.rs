@@ -425,6 +425,29 @@ fn at_a_limit_a_walk_goes_on_at_the_cost_of_what_is_oldest() {
     assert_eq!(ask(&mut raised, &[1000]), [(1004, 32)]);
 }
 
+/// Meanwhile nobody looks at faults, and no room is made for a program that fills memory.
+#[test]
+fn a_step_goes_ahead_of_walks_for_a_turn_and_the_next_one_goes_on() {
+    let mut engine = engine(None, true);
+    engine.world().touch(0..8192);
+    engine.world().reclaim(Bytes(8192 * PAGE)).expect("as much is there");
+    step(&mut engine, 1);
+    // Chunks of 64 pages each.
+    let walks = 0..16u64;
+    walks.clone().for_each(|walk| engine.world().touch(walk * 500..walk * 500 + 64));
+    let begin = engine.world().now;
+    let wait = engine.step().expect("a step");
+    let took = engine.world().now - begin;
+    assert!(took >= TURN && took < TURN + BACK * 64, "{took}");
+    let first = engine.world().asked_ahead.len();
+    assert!((1..16).contains(&first), "{first}");
+    // Of the others nobody faults meanwhile.
+    engine.world().now += wait;
+    step(&mut engine, 1);
+    let all: Vec<_> = walks.map(|walk| (walk * 500 + 64, 64)).collect();
+    assert_eq!(engine.world().asked_ahead, all);
+}
+
 /// One whose pages lie in swap, with prices that do not depend on this machine. Its processors are busy.
 fn engine_that_prices(mode: Option<Mode>, pages: u64) -> Engine<Fake> {
     let prices = || Calibration {
