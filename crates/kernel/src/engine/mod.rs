@@ -90,6 +90,9 @@ const RECENT: Nanos = Nanos::seconds(2);
 /// what a walk begins with, and at most its largest chunk. Beyond a 64th of the budget it would put out
 /// what other threads use.
 const BEYOND: (Bytes, Bytes) = (Bytes::kib(128), Bytes::mib(2));
+/// Of a chunk that does not fit, what does is brought back, but no less than a walk begins with: near a
+/// full budget the engine would look often for the sake of a few pages.
+const FITS: Bytes = BEYOND.0;
 /// For how long nothing is after that limit had to be raised: the kernel found nothing to put out.
 const RAISED: Nanos = Nanos::millis(200);
 /// The least of swap that is to be free, or an eighth of the budget: below half of it the limit above the
@@ -539,9 +542,10 @@ impl<W: World> Engine<W> {
             let Some(chunk) = next else { break };
             let (process, (start, end)) = (chunk.process, chunk.range);
             let mut bytes = Bytes(end - start);
-            let is_beyond = free < bytes;
-            if is_beyond {
-                bytes = bytes.min(Bytes(beyond.get() / PAGE * PAGE));
+            let fits = if free < FITS { beyond } else { free.max(beyond) };
+            let fits = Bytes(fits.get() / PAGE * PAGE);
+            if bytes > fits {
+                bytes = fits;
                 if let Some(walks) = &mut self.walks {
                     walks.cut(&chunk, start + bytes.get());
                 }
@@ -563,7 +567,7 @@ impl<W: World> Engine<W> {
                 self.stats.ahead_refused += window.swapped();
                 continue;
             }
-            if is_beyond {
+            if bytes > free {
                 beyond -= bytes;
             }
             let (ranges, cpu) = (window.ranges(), self.world.cpu());

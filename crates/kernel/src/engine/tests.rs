@@ -386,6 +386,21 @@ fn pages_come_back_ahead_of_a_walk_as_far_as_there_is_room() {
     assert_eq!(engine.world().asked_ahead, []);
 }
 
+/// In a small budget a chunk may be longer than what is free.
+#[test]
+fn of_a_chunk_that_does_not_fit_as_much_comes_back_as_does() {
+    for (free, asked) in [(64, vec![(64, 64)]), (50, vec![(64, 50)]), (20, vec![])] {
+        let mut engine = engine(None, true);
+        engine.world().touch(0..8192);
+        // And 64 pages that the program brings back.
+        let out = Bytes((4096 + free + 64) * PAGE);
+        engine.world().reclaim(out).expect("as much is there");
+        engine.world().touch(0..64);
+        step(&mut engine, 1);
+        assert_eq!(engine.world().asked_ahead, asked, "{free} pages are free");
+    }
+}
+
 /// A program at its limit never has room.
 #[test]
 fn at_a_limit_a_walk_goes_on_at_the_cost_of_what_is_oldest() {
