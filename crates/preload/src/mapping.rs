@@ -161,6 +161,8 @@ pub(crate) fn move_block(start: usize, len: usize, new_len: usize, kind: Kind) -
     // Only reserved: memory that both places may have at once could be refused.
     let to = place(half, new_len, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)?;
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // `realloc` comes here without the hook of `mremap`.
+    state::await_child();
     // Whoever begins to manage just now may have looked before it moves.
     let is_registered = state::pager().is_some();
     // SAFETY: moves what the caller owns onto a fresh mapping of ours. Content in
