@@ -97,7 +97,8 @@ fn ratio(realised: Cycles, predicted: Cycles) -> Option<f64> {
 
 /// Gains and costs, in processor time, of all actions whose gain is known.
 ///
-/// Other actions are not in it: pages that had to leave, and actions whose gain is still to come.
+/// Other actions are not in it: pages that had to leave for other reasons than to make room for one that
+/// was moved up, and actions whose gain is still to come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Balance {

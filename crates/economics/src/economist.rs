@@ -55,6 +55,9 @@ pub struct Economist {
     bids: [Quote; MAX_TIERS],
     asks: [Quote; MAX_TIERS],
     outflows: [Outflow; MAX_TIERS],
+    /// Bytes that promotions took up, and that demotions took down.
+    promoted: Bytes,
+    demoted: Bytes,
     pending: Box<[Option<Pending>]>,
     /// The same of actions on many pages that go on for a while: other actions do not push them out.
     batches: [Option<Pending>; BATCHES],
@@ -171,6 +174,8 @@ impl Economist {
             bids: Default::default(),
             asks: Default::default(),
             outflows: Default::default(),
+            promoted: Bytes::ZERO,
+            demoted: Bytes::ZERO,
             pending: vec![None; pending].into_boxed_slice(),
             batches: [None; BATCHES],
             lifetimes: Lifetimes::new(priced, idle(&calibration)),
@@ -199,6 +204,7 @@ impl Economist {
     pub fn forked(&mut self, process: u32) {
         self.set_process(process);
         self.accounts = Default::default();
+        (self.promoted, self.demoted) = (Bytes::ZERO, Bytes::ZERO);
         self.switches = Default::default();
         self.own_cost = Cycles::ZERO;
         self.watches.clear();
@@ -247,31 +253,42 @@ impl Economist {
         self.accounts.iter().map(Account::net).sum::<f64>() - self.own_cost.as_f64()
     }
 
-    /// Gains and costs of the actions that the kill switch judges by, with their part of the cost of
-    /// deciding: each decision takes as long as another. All zero where there is no kill switch, since
-    /// nobody sees there what actions bring.
+    /// Gains and costs of the actions that the kill switch judges by, and of the demotions that made room
+    /// for promotions, with their part of the cost of deciding: each decision takes as long as another.
+    /// All zero where there is no kill switch, since nobody sees there what actions bring.
     pub fn balance(&self) -> Balance {
         if self.mode == Mode::Off || !self.calibration.parameters.kill_switch {
             return Balance::default();
         }
         let (mut brought, mut took) = (Cycles::ZERO, Cycles::ZERO);
-        let (mut asked, mut all) = (0, 0);
+        let (mut asked, mut all) = (0.0, 0);
         for class in ActionClass::ALL {
             let proposed = self.accounts[class.index()].proposed;
             all += proposed;
-            if let Some(judged) = self.judged(class) {
-                asked += proposed;
-                brought += judged.realised_benefit;
-                took += judged.realised_cost + judged.realised_harm;
+            let (judged, part) = match class {
+                ActionClass::Demote => (self.watches.tried(class), self.part_for_room()),
+                _ => (self.judged(class), 1.0),
+            };
+            if let Some(judged) = judged {
+                let part_of = |all: Cycles| Cycles::from_f64(all.as_f64() * part);
+                asked += proposed as f64 * part;
+                brought += part_of(judged.realised_benefit);
+                took += part_of(judged.realised_cost + judged.realised_harm);
             }
         }
-        let part = asked as f64 / all.max(1) as f64;
+        let part = asked / all.max(1) as f64;
         let clock = self.calibration.clock;
         Balance {
             brought: clock.nanos(brought),
             took: clock.nanos(took),
             deciding: clock.nanos(Cycles::from_f64(self.own_cost.as_f64() * part)),
         }
+    }
+
+    /// The part of the demotions that made room for promotions: as much as went up took the place of what
+    /// went down. The rest had to leave.
+    fn part_for_room(&self) -> f64 {
+        if self.demoted.is_zero() { 0.0 } else { (self.promoted / self.demoted).min(1.0) }
     }
 
     /// By which factor the real cost of a class of action differs from the
@@ -402,6 +419,11 @@ impl Economist {
         account.realised_cost += cost;
         if self.mode == Mode::Off {
             return;
+        }
+        match proposal.action {
+            Action::Promote { .. } => self.promoted += moved,
+            Action::Demote { .. } | Action::DemoteContext { .. } => self.demoted += moved,
+            _ => {}
         }
         let Some(pending) = pending else {
             account.unmatched += 1;

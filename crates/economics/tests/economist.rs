@@ -391,6 +391,40 @@ fn the_balance_is_of_what_is_known_and_of_deciding_on_that() {
     assert_eq!(both(calibration).1, Balance::default());
 }
 
+/// Where memory is full, a page moves up for as much as it takes to move another one down.
+#[test]
+fn demotions_that_make_room_for_promotions_are_in_the_balance_and_others_are_not() {
+    const UP: u64 = 5_000_000;
+    const DOWN: u64 = 3_000_000;
+    let mut calibration = optane();
+    calibration.parameters.kill_switch = true;
+    let telemetry = optane_telemetry();
+    let took = |ups: u64, downs: u64| {
+        let mut economist = Economist::new(Mode::Enforce, calibration);
+        let mut carry_out = |proposal: Proposal, cost| {
+            assert!(economist.decide(&proposal, &telemetry).passes);
+            economist.settle(&completed(proposal, cost), &telemetry);
+        };
+        for n in 0..downs {
+            let mut cold = numbered(n, 100 + n as u32, demote(heat(0.0, 0.0, 0)));
+            cold.urgency = Urgency::Forced;
+            carry_out(cold, DOWN);
+        }
+        for n in 0..ups {
+            carry_out(numbered(100 + n, n as u32, hot()), UP);
+        }
+        // Somebody looked at other pages, and these are given back.
+        economist.observe(&[sample(1_000_000, Access::Read)]);
+        economist.forget(PageRange { region: RegionId(0), start: PageNo(0), count: 200 });
+        economist.balance().took
+    };
+    let cycles = |cycles| calibration.clock.nanos(Cycles(cycles));
+    assert_eq!(took(0, 4), Nanos::ZERO, "they had to leave");
+    assert_eq!(took(2, 2), cycles(2 * UP + 2 * DOWN));
+    assert_eq!(took(2, 4), cycles(2 * UP + 2 * DOWN), "two of four had to leave");
+    assert_eq!(took(4, 2), cycles(4 * UP + 2 * DOWN), "there was room for two");
+}
+
 /// A hot set moves, and a policy moves it up at once: what that brings is still to come.
 #[test]
 fn what_was_moved_a_moment_ago_is_no_loss_yet() {

@@ -59,6 +59,7 @@ fn run(policy: Option<PolicyName>) -> Option<Stats> {
         need: Bytes::mib(256),
         group: WishedGroup::Own,
         backing: None,
+        without_change: false,
     };
     let set_up = match SetUp::new(&site, &wish) {
         Ok(set_up) => set_up,
@@ -176,6 +177,7 @@ fn what_a_program_leaves_alone_is_taken_from_it_and_comes_back() {
         need: Bytes::mib(256),
         group: WishedGroup::Own,
         backing: None,
+        without_change: false,
     };
     let set_up = match SetUp::new(&site, &wish) {
         Ok(set_up) => set_up,

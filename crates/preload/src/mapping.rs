@@ -161,6 +161,10 @@ pub(crate) fn move_block(start: usize, len: usize, new_len: usize, kind: Kind) -
     // Only reserved: memory that both places may have at once could be refused.
     let to = place(half, new_len, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)?;
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // `realloc` comes here without the hook of `mremap`.
+    state::await_child();
+    // Whoever begins to manage just now may have looked before it moves.
+    let is_registered = state::pager().is_some();
     // SAFETY: moves what the caller owns onto a fresh mapping of ours. Content in
     // other tiers follows: the kernel tells the pager of the move before the
     // call returns.
@@ -173,8 +177,8 @@ pub(crate) fn move_block(start: usize, len: usize, new_len: usize, kind: Kind) -
     match kind {
         // Registered as it was: who grows by little often does not wait for the pager, nor for
         // another thread that forks.
-        Kind::Mapping => state::accessible(new_len),
-        Kind::Block => state::mapped(to, new_len),
+        Kind::Mapping if is_registered => {}
+        Kind::Mapping | Kind::Block => state::mapped(to, new_len),
     }
     Some(to)
 }

@@ -53,12 +53,14 @@ pub unsafe extern "C" fn mremap(
         // For the kernel it would be several mappings, of which it moves one.
         places::take_back(start, end);
     }
+    // Before anything changes: whoever begins to manage just now may have looked by then.
+    let is_registered = state::pager().is_some();
 
     if ours && in_window(start) && new_pages > pages && flags == libc::MREMAP_MAYMOVE {
         // Where it goes is ours to choose.
         let at = remap(0, 0);
         if at != libc::MAP_FAILED {
-            state::accessible(new_pages - pages);
+            is_larger(end, start + new_pages, is_registered);
             return at;
         }
         if sys::errno() == libc::ENOMEM
@@ -106,7 +108,7 @@ pub unsafe extern "C" fn mremap(
             places::unmapped(now.1, start + pages);
             state::unmapped(pages - new_pages);
         } else if ours && new_pages > pages {
-            is_larger(start + pages, now.1);
+            is_larger(start + pages, now.1, is_registered);
         }
     } else {
         if flags & libc::MREMAP_DONTUNMAP == 0 && ours {
@@ -114,7 +116,7 @@ pub unsafe extern "C" fn mremap(
         }
         places::unmapped(now.0, now.1);
         if ours {
-            is_larger(now.0, now.1);
+            is_larger(now.0, now.1, is_registered);
         }
     }
     if !ours && has_become_large(pages, new_pages, config.min_region.get()) && is_ordinary(now) {
@@ -231,14 +233,18 @@ fn move_parts(start: usize, end: usize, flags: c_int, to: usize) -> *mut c_void 
     to as *mut c_void
 }
 
-/// A range belongs to what is managed, or will be.
-fn is_larger(start: usize, end: usize) {
-    if state::pager().is_none() {
+/// A range belongs to what is managed, or will be. What belongs to memory that was registered is registered
+/// as well.
+fn is_larger(start: usize, end: usize, is_registered: bool) {
+    if !is_registered {
         begin_to_manage(start, end);
     }
 }
 
 fn begin_to_manage(start: usize, end: usize) {
+    if in_window(start) {
+        return state::mapped(start, end - start);
+    }
     places::mapped(start, end);
     state::accessible(end - start);
 }

@@ -342,7 +342,7 @@ fn compacted_run(program: &Path, terrace: &Path, options: &Options, repeat: usiz
 /// What is broken in the middle of which programs (`TERRACE_INJECT`, see
 /// `crates/live/src/failsafe/inject.rs`): a thread of Terrace's dies, or hangs for a
 /// while, where most is half done. The program must not notice.
-const INJECTED: [(&str, &[&str]); 40] = [
+const INJECTED: [(&str, &[&str]); 41] = [
     ("fault:1:panic", EVERYTHING),
     ("fault:6:panic", &["mremap_dontunmap"]),
     ("fault:70:panic", &["madvise_guard"]),
@@ -381,6 +381,7 @@ const INJECTED: [(&str, &[&str]); 40] = [
     ("register:3:refuse", &["fork_chain", "fork_both_write"]),
     ("collapse:3:panic", &["collapses"]),
     ("collapse:9:stall", &["collapses"]),
+    ("listed:1:stall", &["mremap_at_start"]),
     ("unshare:1:stall", &["fork_discards_shared"]),
     ("unshare:2:stall", &["fork_discards_shared"]),
     ("unshare:1:panic", &["fork_discards_shared"]),

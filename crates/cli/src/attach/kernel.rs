@@ -93,6 +93,7 @@ pub(super) fn attach(args: Args, fast: Bytes, json: bool) -> Result<ExitCode, Fa
         need: fast,
         group: WishedGroup::None,
         backing: None,
+        without_change: false,
     };
     let seeing = Seeing::of(chooser.as_ref(), &args.moving)?;
     let made = Made::new("--engine kernel", &wish, args.quiet)?;

@@ -67,7 +67,14 @@ pub(super) fn run(args: &Args, report_to: Option<Output>, json: bool) -> Result<
     let need = if args.mode == Mode::Enforce { machine_memory() / 4 } else { Bytes::ZERO };
     let device_size = machine_memory();
     let group = WishedGroup::Own;
-    let wish = Wish { program: name.clone(), device_size, need, group, backing: None };
+    let wish = Wish {
+        program: name.clone(),
+        device_size,
+        need,
+        group,
+        backing: None,
+        without_change: false,
+    };
     let made = Made::new("govern", &wish, args.quiet)?;
     let Some(group) = made.group().cloned() else {
         let lack = made.no_group().unwrap_or_default();

@@ -108,11 +108,11 @@ pub(super) fn run(
         need: fast,
         group: WishedGroup::Own,
         backing: args.spill.as_ref().map(|spill| spill.backing(args.spill_size)).transpose()?,
+        without_change: over_pager.is_some(),
     };
     let mut command = args.command(program);
     let site = Site::machine(clean::records());
-    let (or_pager, quiet) = (over_pager.is_some(), args.quiet);
-    let made = set_up(site, &wish, &mut command, or_pager, quiet).map_err(RunError::SetUp)?;
+    let made = set_up(site, &wish, &mut command, args.quiet).map_err(RunError::SetUp)?;
     if let Some(choice) = over_pager {
         args.tell(choice);
         report_to = args.open_report(&mut files)?;
@@ -158,15 +158,9 @@ pub(super) fn run(
 
 /// Makes what a run needs, and has its command's program begin in it; or undoes all of it. Where the pager
 /// would serve the program as well, this engine is not taken without a control group.
-fn set_up(
-    site: Site,
-    wish: &Wish,
-    command: &mut Command,
-    or_pager: bool,
-    quiet: bool,
-) -> Result<Made, Failure> {
+fn set_up(site: Site, wish: &Wish, command: &mut Command, quiet: bool) -> Result<Made, Failure> {
     let made = Made::on(site, WHOM, wish, quiet)?;
-    if let Some(lack) = made.no_group().filter(|_| or_pager) {
+    if let Some(lack) = made.no_group().filter(|_| wish.without_change) {
         let what = format!("{WHOM}: no control group can be made: {lack}");
         return Err(Failure::unsupported(what));
     }
@@ -257,8 +251,9 @@ mod tests {
                 need: Bytes::mib(16),
                 group: WishedGroup::Own,
                 backing: None,
+                without_change: or_pager,
             };
-            set_up(site, &wish, &mut Command::new("prog"), or_pager, true)
+            set_up(site, &wish, &mut Command::new("prog"), true)
         }
 
         /// Why it cannot be set up; nothing must be left.

@@ -19,10 +19,10 @@ use crate::store::Written;
 
 /// The file that compressed pages are written to.
 const FILE: TierId = TierId(2);
-/// Processor time that it takes to bring a page back ahead of a walk, its copy included, until outcomes
-/// say more. This figure and those below are measured: `docs/engines.md`.
+/// Processor time that it takes to bring a page back ahead of a walk, with its copy. It holds until
+/// outcomes say more. This figure and those below are measured: `docs/engines.md`.
 const BROUGHT: Nanos = Nanos(4_900);
-/// What a page that came back ahead spares the program beside that time: a touch takes 8 µs where the page
+/// What a page that came back ahead spares the program beside that time. A touch takes 8 µs where the page
 /// is compressed, and 1.9 µs where it has come back.
 const SPARED: Nanos = Nanos(1_200);
 /// The same where it has to be read from a disk, for which nobody's processor is busy.

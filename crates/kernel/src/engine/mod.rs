@@ -55,7 +55,7 @@ use self::desk::Desk;
 pub use self::desk::calibration;
 pub(crate) use self::guard::processors;
 use self::stats::Stats;
-use self::streams::{Chunk, Walks};
+use self::streams::Walks;
 use self::thrash::{Moment, Thrash};
 use self::world::{Advice, World};
 use crate::govern::slowdown::FAULT;
@@ -71,7 +71,8 @@ const BATCH: f64 = 0.048;
 const BOUNDS: (Bytes, Bytes) = (Bytes::mib(2), Bytes::mib(128));
 /// What is asked of the kernel at once: at 5 µs a page the engine looks up each 1 to 5 ms.
 const CHUNK: (Bytes, Bytes) = (Bytes::kib(512), Bytes::mib(4));
-/// How long making room may take before faults are looked at.
+/// How long making room may take before faults are looked at, and how long going ahead of walks may. Either
+/// ends with the chunk that it is at.
 const TURN: Nanos = Nanos::millis(4);
 /// How long the engine sleeps: while memory is short, while pages come back, and at most.
 const SLEEP: (Nanos, Nanos, Nanos) = (Nanos::micros(300), Nanos::millis(2), Nanos::millis(50));
@@ -89,6 +90,9 @@ const RECENT: Nanos = Nanos::seconds(2);
 /// what a walk begins with, and at most its largest chunk. Beyond a 64th of the budget it would put out
 /// what other threads use.
 const BEYOND: (Bytes, Bytes) = (Bytes::kib(128), Bytes::mib(2));
+/// Of a chunk that does not fit, what does is brought back, but no less than a walk begins with: near a
+/// full budget the engine would look often for the sake of a few pages.
+const FITS: Bytes = BEYOND.0;
 /// For how long nothing is after that limit had to be raised: the kernel found nothing to put out.
 const RAISED: Nanos = Nanos::millis(200);
 /// The least of swap that is to be free, or an eighth of the budget: below half of it the limit above the
@@ -520,23 +524,28 @@ impl<W: World> Engine<W> {
                 walks.fault(fault.process, fault.address);
             }
         }
-        let budget = self.fast.get() / PAGE;
-        let ahead = self.walks.as_mut().map(|walks| walks.chunks(budget)).unwrap_or_default();
+        if let Some(walks) = &mut self.walks {
+            walks.told();
+        }
         self.stats.observing_cpu += self.world.cpu().saturating_sub(cpu);
-        self.go_ahead(now, &room, ahead)
+        self.go_ahead(now, &room)
     }
 
-    /// Brings back what walks will want, as far as there is room and the economist is for it.
-    fn go_ahead(&mut self, now: Nanos, room: &Room, ahead: Vec<Chunk>) -> io::Result<()> {
+    /// Brings back what walks will want, as far as there are room and time and the economist is for it.
+    fn go_ahead(&mut self, now: Nanos, room: &Room) -> io::Result<()> {
         // What is brought back takes room of its own, which is made first. A program at its limit hardly
         // ever has any: what a walk brings back then puts out what is oldest, as its faults would.
         let (mut free, mut beyond) = (room.dram.1, self.beyond(now));
-        for chunk in ahead {
+        let (budget, until) = (self.fast.get() / PAGE, self.world.now() + TURN);
+        while self.world.now() < until {
+            let next = self.walks.as_mut().and_then(|walks| walks.next_chunk(budget));
+            let Some(chunk) = next else { break };
             let (process, (start, end)) = (chunk.process, chunk.range);
             let mut bytes = Bytes(end - start);
-            let is_beyond = free < bytes;
-            if is_beyond {
-                bytes = bytes.min(Bytes(beyond.get() / PAGE * PAGE));
+            let fits = if free < FITS { beyond } else { free.max(beyond) };
+            let fits = Bytes(fits.get() / PAGE * PAGE);
+            if bytes > fits {
+                bytes = fits;
                 if let Some(walks) = &mut self.walks {
                     walks.cut(&chunk, start + bytes.get());
                 }
@@ -558,7 +567,7 @@ impl<W: World> Engine<W> {
                 self.stats.ahead_refused += window.swapped();
                 continue;
             }
-            if is_beyond {
+            if bytes > free {
                 beyond -= bytes;
             }
             let (ranges, cpu) = (window.ranges(), self.world.cpu());

@@ -38,6 +38,8 @@ struct Walk {
     before: u64,
     /// The end of what was asked for.
     asked: u64,
+    /// What that was before the last chunk.
+    asked_before: u64,
     faults: u32,
     /// Pages of the last chunk.
     chunk: u64,
@@ -60,7 +62,7 @@ impl Walk {
         self.before = self.next;
         let left_out = u64::from(ahead > 0);
         let start = self.next.max(self.asked) + left_out;
-        self.asked = start + self.chunk;
+        (self.asked_before, self.asked) = (self.asked, start + self.chunk);
         Some((start, self.asked))
     }
 }
@@ -96,7 +98,8 @@ impl Walks {
                 self.walks.remove(0);
             }
             let (next, chunk, goes_on) = (page, CHUNK.0 / 2, true);
-            Walk { process, next, before: page, asked: page, faults: 0, chunk, goes_on }
+            let (before, asked, asked_before) = (page, page, page);
+            Walk { process, next, before, asked, asked_before, faults: 0, chunk, goes_on }
         };
         walk.next = page + 1;
         walk.faults = walk.faults.saturating_add(1);
@@ -104,15 +107,19 @@ impl Walks {
         self.walks.push(walk);
     }
 
-    /// All faults of a step were told: what to bring back, where the budget has so many pages.
-    pub(super) fn chunks(&mut self, budget: u64) -> Vec<Chunk> {
+    /// All faults of a step were told.
+    pub(super) fn told(&mut self) {
         self.left = self.left.saturating_sub(1);
+    }
+
+    /// What to bring back next, where the budget has so many pages: once a step for each walk that has
+    /// gone on. A walk that is not asked about has its turn in the next step.
+    pub(super) fn next_chunk(&mut self, budget: u64) -> Option<Chunk> {
         let most = (budget / PART).clamp(CHUNK.0, CHUNK.1);
-        let chunks = self.walks.iter_mut().filter_map(|walk| {
+        self.walks.iter_mut().find_map(|walk| {
             let (start, end) = walk.chunk(most)?;
             Some(Chunk { process: walk.process, range: (start * PAGE, end * PAGE) })
-        });
-        chunks.collect()
+        })
     }
 
     /// Pages were brought back in this step: the next chunk may be due in a moment. What there is no room
@@ -126,7 +133,8 @@ impl Walks {
         let end = chunk.range.1 / PAGE;
         let is_it = |walk: &&mut Walk| walk.process == chunk.process && walk.asked == end;
         if let Some(walk) = self.walks.iter_mut().find(is_it) {
-            walk.asked = from / PAGE;
+            // The page in front of a chunk of which nothing was asked for is in front of the next one.
+            walk.asked = if from <= chunk.range.0 { walk.asked_before } else { from / PAGE };
         }
     }
 
@@ -142,6 +150,14 @@ mod tests {
 
     /// As many pages as no chunk is bounded by.
     const ENOUGH: u64 = 1 << 20;
+
+    impl Walks {
+        /// A step that has time for all of them.
+        fn chunks(&mut self, budget: u64) -> Vec<Chunk> {
+            self.told();
+            std::iter::from_fn(|| self.next_chunk(budget)).collect()
+        }
+    }
 
     /// Faults at pages, and then a step: what is asked for, its first page and how many.
     fn asked(
@@ -201,8 +217,34 @@ mod tests {
         walks.cut(&chunk, 50 * PAGE);
         assert_eq!(asked(&mut walks, 7, [40]), [(51, 80)]);
         walks.cut(&Chunk { process: 8, ..chunk }, 0);
-        walks.cut(&Chunk { process: 7, range: (0, 131 * PAGE) }, 51 * PAGE);
-        assert_eq!(asked(&mut walks, 7, [41])[0].0, 52);
+        walks.cut(&Chunk { process: 7, range: (51 * PAGE, 131 * PAGE) }, 60 * PAGE);
+        assert_eq!(asked(&mut walks, 7, [41])[0].0, 61);
+    }
+
+    /// Each page that is left out is a fault of the program's.
+    #[test]
+    fn where_nothing_of_a_chunk_was_asked_for_no_second_page_is_left_out() {
+        let mut walks = Walks::default();
+        (0..40).for_each(|page| walks.fault(7, page * PAGE));
+        assert_eq!(walks.chunks(ENOUGH)[0].range, (40 * PAGE, 80 * PAGE));
+        for page in 40..43 {
+            walks.fault(7, page * PAGE);
+            let chunk = walks.chunks(ENOUGH)[0];
+            assert_eq!(chunk.range.0, 81 * PAGE, "page 80 alone is left out");
+            walks.cut(&chunk, chunk.range.0);
+        }
+    }
+
+    #[test]
+    fn a_walk_that_a_step_had_no_time_for_has_its_turn_in_the_next_one() {
+        let mut walks = Walks::default();
+        for process in [7, 8] {
+            (0..4).for_each(|page| walks.fault(process, page * PAGE));
+        }
+        let turn = |walks: &mut Walks| walks.next_chunk(ENOUGH).map(|chunk| chunk.process);
+        assert_eq!(turn(&mut walks), Some(7));
+        walks.told();
+        assert_eq!((turn(&mut walks), turn(&mut walks)), (Some(8), None));
     }
 
     #[test]

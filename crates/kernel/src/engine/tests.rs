@@ -386,6 +386,21 @@ fn pages_come_back_ahead_of_a_walk_as_far_as_there_is_room() {
     assert_eq!(engine.world().asked_ahead, []);
 }
 
+/// In a small budget a chunk may be longer than what is free.
+#[test]
+fn of_a_chunk_that_does_not_fit_as_much_comes_back_as_does() {
+    for (free, asked) in [(64, vec![(64, 64)]), (50, vec![(64, 50)]), (20, vec![])] {
+        let mut engine = engine(None, true);
+        engine.world().touch(0..8192);
+        // And 64 pages that the program brings back.
+        let out = Bytes((4096 + free + 64) * PAGE);
+        engine.world().reclaim(out).expect("as much is there");
+        engine.world().touch(0..64);
+        step(&mut engine, 1);
+        assert_eq!(engine.world().asked_ahead, asked, "{free} pages are free");
+    }
+}
+
 /// A program at its limit never has room.
 #[test]
 fn at_a_limit_a_walk_goes_on_at_the_cost_of_what_is_oldest() {
@@ -423,6 +438,29 @@ fn at_a_limit_a_walk_goes_on_at_the_cost_of_what_is_oldest() {
     raised.world().now += RAISED;
     raised.world().reclaim(Bytes(8 * PAGE)).expect("as much is there");
     assert_eq!(ask(&mut raised, &[1000]), [(1004, 32)]);
+}
+
+/// Meanwhile nobody looks at faults, and no room is made for a program that fills memory.
+#[test]
+fn a_step_goes_ahead_of_walks_for_a_turn_and_the_next_one_goes_on() {
+    let mut engine = engine(None, true);
+    engine.world().touch(0..8192);
+    engine.world().reclaim(Bytes(8192 * PAGE)).expect("as much is there");
+    step(&mut engine, 1);
+    // Chunks of 64 pages each.
+    let walks = 0..16u64;
+    walks.clone().for_each(|walk| engine.world().touch(walk * 500..walk * 500 + 64));
+    let begin = engine.world().now;
+    let wait = engine.step().expect("a step");
+    let took = engine.world().now - begin;
+    assert!(took >= TURN && took < TURN + BACK * 64, "{took}");
+    let first = engine.world().asked_ahead.len();
+    assert!((1..16).contains(&first), "{first}");
+    // Of the others nobody faults meanwhile.
+    engine.world().now += wait;
+    step(&mut engine, 1);
+    let all: Vec<_> = walks.map(|walk| (walk * 500 + 64, 64)).collect();
+    assert_eq!(engine.world().asked_ahead, all);
 }
 
 /// One whose pages lie in swap, with prices that do not depend on this machine. Its processors are busy.

@@ -131,6 +131,13 @@ pub enum SwapChoice {
     SwitchOn(SwapUse),
 }
 
+impl SwapChoice {
+    /// Whether it is compressed swap that is on, and that is enough for any program.
+    fn is_without_change(&self) -> bool {
+        matches!(self, Self::There(swap) if swap.kind != SwapKind::Disk && swap.scarce.is_none())
+    }
+}
+
 /// From so much free swap on the swap that is there is enough for any program. How much a program will
 /// have beyond its budget is not known before. A device of its own would have `device_size`, which is that
 /// of memory; half of it leaves room for others' pages.
@@ -203,6 +210,9 @@ pub struct Wish {
     pub group: WishedGroup,
     /// A file that idle compressed pages are written to: a device is made for it.
     pub backing: Option<Backing>,
+    /// Whether only compressed swap will do that is on, and enough for any program: no device is made,
+    /// and nothing is switched on. Nobody has asked for that who has not named this engine.
+    pub without_change: bool,
 }
 
 /// A file that a zram device writes to.
@@ -291,6 +301,11 @@ impl SetUp {
                 Some(lack) => return Err(SetUpError::Missing(lack)),
             },
         };
+        // It was there when the engine was chosen. Others may have taken it off, or filled it, since.
+        if wish.without_change && !choice.is_without_change() {
+            let lack = "compressed swap that was on is off, or too little of it is free by now";
+            return Err(SetUpError::Missing(lack.into()));
+        }
         let swap = match choice {
             SwapChoice::SwitchOn(swap) => {
                 record.zswap = true;

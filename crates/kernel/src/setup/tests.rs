@@ -121,10 +121,15 @@ impl Machine {
     }
 
     fn set_up(&self) -> Result<SetUp, SetUpError> {
+        self.set_up_for(false)
+    }
+
+    fn set_up_for(&self, without_change: bool) -> Result<SetUp, SetUpError> {
         let program = "prog".to_owned();
         let (device_size, need) = (Bytes::mib(64), Bytes::mib(16));
-        let group = WishedGroup::Own;
-        SetUp::new(&self.site, &Wish { program, device_size, need, group, backing: self.backing() })
+        let (group, backing) = (WishedGroup::Own, self.backing());
+        let wish = Wish { program, device_size, need, group, backing, without_change };
+        SetUp::new(&self.site, &wish)
     }
 
     /// A file for idle pages, where there is a directory for it.
@@ -365,6 +370,36 @@ fn beside_swap_that_is_too_small_for_some_programs_a_device_is_made() {
     assert_eq!(swap::areas(&machine.site.root)[1].priority, 101, "it is filled first");
     set_up.finish(&machine.site).unwrap();
     assert_eq!(machine.text("/proc/swaps"), format!("{SWAPS}{small}"));
+}
+
+/// It has the pager then. What swap was on when the engine was chosen may be gone a moment later.
+#[test]
+fn a_run_that_has_not_asked_for_this_engine_has_no_swap_made_or_switched_on() {
+    let zswap = "/sys/module/zswap/parameters/enabled";
+    for swap in ["", "/dev/zram7 partition 20480 0 100\n", "/dev/sda2 partition 1048572 0 -2\n"] {
+        let machine = Machine::new(2);
+        machine.put(zswap, "N\n");
+        if swap.contains("sda2") {
+            // Else that would be a device, too, and nothing to switch on.
+            fs::remove_dir_all(machine.path("/sys/class")).unwrap();
+        }
+        let swaps = format!("{SWAPS}{swap}");
+        machine.put("/proc/swaps", &swaps);
+
+        let refused = match machine.set_up_for(true) {
+            Err(SetUpError::Missing(lack)) => lack,
+            other => panic!("{swap}: {other:?}"),
+        };
+
+        assert!(refused.contains("that was on is off"), "{swap}: {refused}");
+        assert!(machine.records().is_empty() && !machine.group().exists(), "{swap}");
+        assert_eq!(machine.text("/proc/swaps"), swaps);
+        assert_eq!(machine.text("/sys/block/zram0/disksize"), "0", "{swap}");
+        assert_eq!(machine.text(zswap), "N\n", "{swap}");
+    }
+    let machine = Machine::new(2);
+    machine.put("/proc/swaps", &format!("{SWAPS}/dev/zram7 partition 1048572 0 100\n"));
+    assert_eq!(machine.set_up_for(true).unwrap().swap.devices, [7]);
 }
 
 #[test]

@@ -357,8 +357,8 @@ impl Decider {
         }
     }
 
-    /// What a file's uses were stays known where it goes, and what stands for its pages goes with it:
-    /// it is looked for there when the file is used again, or is no more.
+    /// A file goes to another memory. That one takes over how often the file was used, and what stands
+    /// for the file's pages that would have left. Both are looked up there from now on.
     fn change_memory(&mut self, id: ContextId, from: usize, to: usize) {
         if from == to {
             return;
@@ -374,9 +374,10 @@ impl Decider {
         }
     }
 
-    /// Events were lost, among them perhaps the last closes of files, which would stay for ever. So what
-    /// seems to be open waits to leave as if it had been closed now: it is the lease that keeps what
-    /// is open. Who only observes has none.
+    /// Events were lost. The last closes of files may be among them, and such files would stay for ever.
+    /// So each file that seems to be open waits to leave as if it had been closed now. If it is open in
+    /// truth, no lease can be had on it, and it stays. A decider that only observes asks for no lease, and
+    /// does nothing here.
     pub fn doubt(&mut self) {
         if !self.config.enforce {
             return;

@@ -422,18 +422,28 @@ impl Decider {
         stats.counters.policy_bytes.store(footprint.bytes.get(), Relaxed);
         stats.counters.policy_pages.store(footprint.pages, Relaxed);
         for class in ActionClass::ALL {
-            self.publish_class(stats, class);
+            self.publish_account(stats, class);
         }
+        self.publish_balance(stats);
     }
 
-    /// Writes one account, and what deciding has cost, into the statistics page.
+    /// Writes one account, and what all of them come to, into the statistics page.
     fn publish_class(&self, stats: &ProcessPage, class: ActionClass) {
+        self.publish_account(stats, class);
+        self.publish_balance(stats);
+    }
+
+    /// Writes what deciding has cost, and what all classes have brought and taken.
+    fn publish_balance(&self, stats: &ProcessPage) {
         let own = self.brain.economist().own_cost();
         stats.counters.deciding_cycles.store(own.get(), Relaxed);
         let balance = self.brain.economist().balance();
         stats.counters.brought_ns.store(balance.brought.get(), Relaxed);
         stats.counters.took_ns.store(balance.took.get(), Relaxed);
         stats.counters.judging_ns.store(balance.deciding.get(), Relaxed);
+    }
+
+    fn publish_account(&self, stats: &ProcessPage, class: ActionClass) {
         let account = self.brain.economist().account(class);
         let to = &stats.classes[class.index()];
         to.proposed.store(account.proposed, Relaxed);

@@ -2,7 +2,8 @@
 //!
 //! `TERRACE_INJECT=POINT:N:WHAT` makes the N-th passage through a point panic
 //! (`panic`) or hang for 300 ms (`stall`), or has what is asked of the kernel there refused
-//! (`refuse`, at `register` and `mappings` only); the preloaded library reads it. What
+//! (`refuse`, at `register` and `mappings` only); the preloaded library reads it. At `listed`, where
+//! management begins, a passage can only hang. What
 //! must hold whatever is injected: the program goes on with its content intact.
 //! The points stand where most is half done. Without the variable a point is
 //! one load of a constant zero.
@@ -44,6 +45,8 @@ pub enum Point {
     Unshare = 12,
     /// As management begins, the kernel is asked which parts of large reservations are accessible.
     Mappings = 13,
+    /// As management begins, it is known what is mapped, and nothing of that is registered.
+    Listed = 14,
 }
 
 const NAMES: [(&str, Point); 11] = [
@@ -62,6 +65,9 @@ const NAMES: [(&str, Point); 11] = [
 
 /// Calls that a passage asks for, and does not get.
 const REFUSED: [(&str, Point); 2] = [("register", Point::Register), ("mappings", Point::Mappings)];
+
+/// Passages that can take long, and where nobody would catch a panic.
+const HELD_UP: [(&str, Point); 1] = [("listed", Point::Listed)];
 
 /// What the points are called at which something of ours can break.
 pub fn names() -> impl Iterator<Item = &'static str> {
@@ -84,7 +90,8 @@ pub fn arm(text: &str) -> bool {
         return false;
     };
     let known = if what == "refuse" { &REFUSED[..] } else { &NAMES[..] };
-    let point = known.iter().find(|(name, _)| *name == point);
+    let held_up = HELD_UP.iter().filter(|_| what == "stall");
+    let point = known.iter().chain(held_up).find(|(name, _)| *name == point);
     let (Some(&(_, point)), Ok(n @ 1..)) = (point, n.parse()) else { return false };
     let stall = match what {
         "stall" => 1,
@@ -136,6 +143,7 @@ mod tests {
     fn only_the_nth_passage_strikes() {
         assert!(!arm("stage:0:panic") && !arm("stage:1") && !arm("nowhere:1:panic"));
         assert!(!arm("stage:1:panic:2") && !arm("stage:1:explode"));
+        assert!(!arm("listed:1:panic") && !arm("listed:1:refuse") && arm("listed:1:stall"));
         assert!(arm("tick:3:panic"));
         at(Point::Tick);
         at(Point::Stage);

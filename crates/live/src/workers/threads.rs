@@ -10,6 +10,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
 
 use crate::failsafe::give_up;
+use crate::failsafe::inject::{self, Point};
 use crate::fork::register;
 use crate::observe::protection::Tracks;
 use crate::pager::{HANDLERS, MANAGER, MAX_WORKERS, Pager, WRITER};
@@ -322,6 +323,7 @@ fn begin_managing(worker: &mut Worker<'_>, start: &Start) -> Result<(), i32> {
                 pager.window_is_not_known();
             }
             pager.regions.heap_end.store(heap_end, Release);
+            inject::at(Point::Listed);
             for (start, end) in ranges {
                 // What cannot be managed is told of by the statistics.
                 if worker.manage_range(start, end).is_ok() {
