@@ -21,6 +21,7 @@
 //! | `observe` | the models of looking, and of rates |
 //! | `guard` | what exploring may cost, hold-outs, and the kill switch |
 //! | [`model`] | from an action to its model; where a decision turns |
+//! | [`alternative`] | what else could be done, and at which price |
 //! | `quote`, `correction`, `lifetime` | what is learnt: prices of memory, real costs, horizons |
 //! | `watch`, `touches`, [`account`] | predicted and realised |
 //! | [`decision`], [`explain`] | the result, and the result in words |
@@ -28,6 +29,7 @@
 
 mod access;
 pub mod account;
+pub mod alternative;
 pub mod calibration;
 mod collapse;
 mod compact;
@@ -64,6 +66,7 @@ pub mod walks;
 mod watch;
 
 pub use account::{Account, Balance};
+pub use alternative::{Alternative, Instead, MAX_ALTERNATIVES};
 pub use calibration::{Calibration, CalibrationError, FAULT_PAGES, Parameters, TierCalibration};
 pub use conditions::{Conditions, Market};
 pub use decision::Decision;
