@@ -199,6 +199,9 @@ fn each_class_of_action_is_explained_from_a_run() {
                 text.contains("rule: ") && text.contains("benefit"),
                 "{policy} {class}: {text}"
             );
+            // What has to be done leaves no choice.
+            let compares = text.contains("\n    instead:  ") || text.contains("): FORCED ");
+            assert!(compares, "{policy} {class}: {text}");
         }
     }
 }
@@ -228,8 +231,28 @@ fn splits_and_sampling_rates_are_explained_from_a_run() {
     let rate = "--policy arms --machine cxl --working-set 192GiB --hot 64GiB --threads 8 \
                 --warm-up 120s --duration 10s --shift-at 120s --scale 16384";
     for (class, run, told) in [
-        ("split", split, ["split 1:", "(SkewedUse)", "+ freed memory", "- more page walks"]),
-        ("rate", rate, ["sample one in 5003 accesses", "(Observes)", "+ knowledge", "- remapping"]),
+        (
+            "split",
+            split,
+            [
+                "split 1:",
+                "(SkewedUse)",
+                "+ freed memory",
+                "- more page walks",
+                "instead:  demote to ",
+            ],
+        ),
+        (
+            "rate",
+            rate,
+            [
+                "sample one in 5003 accesses",
+                "(Observes)",
+                "+ knowledge",
+                "- remapping",
+                "instead:  one in 2501 accesses: benefit ",
+            ],
+        ),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("records");
