@@ -586,7 +586,7 @@ impl Economist {
         let stays =
             moved_up(&proposal.action).is_some_and(|page| self.watches.holds_out(page, self.now));
         if model::pays(&proposal.action, ledger.benefit, ledger.cost, hurdle) {
-            if self.mode == Mode::Shadow {
+            if !self.mode.refuses() {
                 return Verdict::Passed;
             }
             if parameters.kill_switch && self.is_stopped(class) {
@@ -605,8 +605,10 @@ impl Economist {
             return Verdict::Passed;
         }
         let account = &mut self.accounts[class.index()];
-        if self.mode == Mode::Shadow {
+        if !self.mode.refuses() {
             account.would_veto += 1;
+            account.would_veto_cost += Cycles::from_f64(ledger.cost.expected);
+            account.would_veto_benefit += Cycles::from_f64(ledger.benefit.expected);
             return Verdict::ShadowVeto;
         }
         // It would pay if things are as expected; only the evidence is thin.

@@ -6,7 +6,7 @@
 //!
 //! | file | concept |
 //! |---|---|
-//! | [`mode`] | off, shadow, enforce; and what became of a proposal |
+//! | [`mode`] | off, shadow, advise, enforce; and what became of a proposal |
 //! | [`interval`] | quantities that are not known exactly |
 //! | [`ledger`] | the items of a price |
 //! | [`calibration`] | what the mechanisms cost on a machine, and how cautious to be |

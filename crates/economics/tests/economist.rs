@@ -78,6 +78,39 @@ fn shadow_has_the_same_opinion_and_lets_everything_pass() {
     assert_eq!(enforce.account(ActionClass::Promote).vetoed, 1);
 }
 
+/// Advice is what would be refused, with what that would spare and forgo. Nothing is tried out: what
+/// pays is not held out, and no class stands still.
+#[test]
+fn advise_lets_everything_pass_and_adds_up_what_it_would_refuse() {
+    let mut calibration = optane();
+    (calibration.parameters.hold_out, calibration.parameters.kill_switch) = (1, true);
+    let mut advise = Economist::new(Mode::Advise, calibration);
+    let telemetry = optane_telemetry();
+    let first = advise.decide(&numbered(1, 1, promote(heat(100.0, 0.0, 2))), &telemetry);
+    let second = advise.decide(&numbered(2, 2, promote(heat(50.0, 0.0, 1))), &telemetry);
+    let pays = advise.decide(&numbered(3, 3, hot()), &telemetry);
+    for refused in [&first, &second] {
+        assert_eq!((refused.verdict, refused.passes), (Verdict::ShadowVeto, true), "{refused}");
+    }
+    assert_eq!((pays.verdict, pays.passes), (Verdict::Passed, true), "{pays}");
+    let account = advise.account(ActionClass::Promote);
+    assert_eq!((account.would_veto, account.vetoed, account.held_out), (2, 0, 0));
+    let about = |cycles: Cycles, sum: f64| (cycles.as_f64() - sum).abs() <= 1.0;
+    assert!(about(account.would_veto_cost, first.cost.expected + second.cost.expected));
+    assert!(about(account.would_veto_benefit, first.benefit.expected + second.benefit.expected));
+}
+
+#[test]
+fn every_mode_has_a_name_by_which_it_is_found() {
+    for mode in Mode::ALL {
+        assert_eq!(Mode::of_name(mode.name()), Some(mode));
+        assert_eq!(mode.refuses(), mode == Mode::Enforce);
+        let written = serde_json::to_string(&mode).unwrap();
+        assert_eq!(written, format!("\"{}\"", mode.name()), "recordings have the same names");
+    }
+    assert_eq!(Mode::of_name("advice"), None);
+}
+
 #[test]
 fn a_bound_above_all_that_moves_costs_nothing_and_passes() {
     let mut proposal = hot();

@@ -450,6 +450,9 @@ impl Decider {
         to.judged_realised_benefit.store(account.judged_realised_benefit.get(), Relaxed);
         to.predicted_harm.store(account.predicted_harm.get(), Relaxed);
         to.realised_harm.store(account.realised_harm.get(), Relaxed);
+        to.would_veto.store(account.would_veto, Relaxed);
+        to.would_veto_cost.store(account.would_veto_cost.get(), Relaxed);
+        to.would_veto_benefit.store(account.would_veto_benefit.get(), Relaxed);
     }
 }
 
