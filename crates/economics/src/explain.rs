@@ -81,8 +81,9 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
             )?,
             Action::Compact { blocks, wanted, brings, within, left, pages } => write!(
                 f,
-                "\n    evidence: {}, {wanted} of them wanted, for {}{}",
-                Count(blocks.into(), "free block"),
+                "\n    evidence: {}, {} of them wanted, for {}{}",
+                Count(blocks.get(), "free block"),
+                wanted.get(),
                 Count(pages.get(), "moved page"),
                 Averts(brings, within, left),
             )?,
@@ -208,7 +209,7 @@ impl<S: AsRef<str>> Explanation<'_, S> {
             }
             Action::Compact { blocks, pages, .. } => {
                 let pages = Count(pages.get(), "page");
-                write!(f, "compact {pages} for {}", Count(blocks.into(), "block"))
+                write!(f, "compact {pages} for {}", Count(blocks.get(), "block"))
             }
             Action::SetPeriod { source, period } => {
                 write!(f, "sample one in {period} accesses by {source:?}")
@@ -425,7 +426,7 @@ impl Turn<'_> {
                 PerSecond::from_count(averted.as_f64(), within)
             }
             Action::Populate { touched, .. } => PerSecond(f64::from(touched)),
-            Action::Compact { wanted, .. } => PerSecond(f64::from(wanted)),
+            Action::Compact { wanted, .. } => PerSecond(wanted.as_f64()),
             // More of them never make it pay less, nor does room that is worth more; a bound on moves
             // is the other way round.
             Action::Throttle { .. } => PerSecond(if self.pays { 0.0 } else { f64::INFINITY }),

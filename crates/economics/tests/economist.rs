@@ -8,9 +8,9 @@ use common::{
 };
 use proptest::prelude::*;
 use terrace_core::{
-    Abort, Access, Action, ActionClass, Bytes, BytesPerSecond, Cycles, Done, Heat, Nanos, OpId,
-    Outcome, PageNo, PageRange, PageSize, Pages, PerSecond, Proposal, RegionId, Sample,
-    SampleSource, Telemetry, Urgency,
+    Abort, Access, Action, ActionClass, Bytes, BytesPerSecond, Cycles, Done, Heat, HugePages,
+    Nanos, OpId, Outcome, PageNo, PageRange, PageSize, Pages, PerSecond, Proposal, RegionId,
+    Sample, SampleSource, Telemetry, Urgency,
 };
 use terrace_economics::{
     Account, Alternative, Balance, Calibration, Decision, Economist, Interval, LookedAt, Mode,
@@ -211,8 +211,8 @@ fn what_a_block_is_for_is_in_the_account_of_the_huge_page_that_takes_it() {
     let (mut economist, telemetry) = (enforcing(), optane_telemetry());
     let mut proposal = numbered(1, 1, hot());
     proposal.action = Action::Compact {
-        blocks: 1,
-        wanted: 1,
+        blocks: HugePages(1),
+        wanted: HugePages(1),
         brings: Cycles(1_000_000_000),
         within: Nanos::SECOND,
         left: Nanos::SECOND,

@@ -5,8 +5,8 @@ mod common;
 
 use common::{demote, exchange, heat, laptop, laptop_telemetry, optane, optane_telemetry, promote};
 use terrace_core::{
-    Action, BytesPerSecond, Cycles, Nanos, PageNo, PageRange, Pages, Proposal, Reason, RegionId,
-    SampleSource, Urgency,
+    Action, BytesPerSecond, Cycles, HugePages, Nanos, PageNo, PageRange, Pages, Proposal, Reason,
+    RegionId, SampleSource, Urgency,
 };
 use terrace_economics::{Economist, Mode};
 
@@ -231,8 +231,8 @@ fn compaction_says_what_its_blocks_avert_in_which_time_and_how_many_would_have_t
     let mut text = |wanted, brings| {
         let mut proposal = promote(heat(0.0, 0.0, 0));
         proposal.action = Action::Compact {
-            blocks: 4,
-            wanted,
+            blocks: HugePages(4),
+            wanted: HugePages(wanted),
             brings: Cycles(brings),
             within: Nanos::SECOND,
             left: Nanos::SECOND,
