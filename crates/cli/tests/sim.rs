@@ -206,6 +206,26 @@ fn each_class_of_action_is_explained_from_a_run() {
     }
 }
 
+/// To advise changes nothing but what is said.
+#[test]
+fn what_would_be_refused_is_told_where_the_economist_is_to_advise() {
+    let text = |mode: &str| {
+        let output = sim("hemem").args(["--economist", mode]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (shadow, advise) = (text("shadow"), text("advise"));
+    assert!(!shadow.contains("advice"), "{shadow}");
+    assert!(advise.contains("  advice  "), "{advise}");
+    assert!(advise.contains("`--economist enforce` would have refused "), "{advise}");
+    let moved = |text: &str| {
+        let line = text.lines().find(|line| line.trim_start().starts_with("migrated "));
+        line.unwrap_or_default().trim().to_owned()
+    };
+    assert!(!moved(&shadow).is_empty(), "{shadow}");
+    assert_eq!(moved(&shadow), moved(&advise));
+}
+
 /// Placing says of many pages what one of them is worth. That is a part of the time that there is: it was
 /// more than the machine has, when the first pages were promised all accesses.
 #[test]
