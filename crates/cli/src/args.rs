@@ -281,21 +281,14 @@ where
     })
 }
 
-/// The economist's modes.
-const MODES: [Mode; 3] = [Mode::Off, Mode::Shadow, Mode::Enforce];
-
 /// What a mode of the economist is called.
 pub(crate) fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Off => "off",
-        Mode::Shadow => "shadow",
-        Mode::Enforce => "enforce",
-    }
+    mode.name()
 }
 
 /// A parser for a mode of the economist.
 pub(crate) fn economist() -> impl TypedValueParser<Value = Mode> {
-    one_of(&MODES, mode_name)
+    one_of(&Mode::ALL, Mode::name)
 }
 
 #[cfg(test)]

@@ -199,8 +199,31 @@ fn each_class_of_action_is_explained_from_a_run() {
                 text.contains("rule: ") && text.contains("benefit"),
                 "{policy} {class}: {text}"
             );
+            // What has to be done leaves no choice.
+            let compares = text.contains("\n    instead:  ") || text.contains("): FORCED ");
+            assert!(compares, "{policy} {class}: {text}");
         }
     }
+}
+
+/// To advise changes nothing but what is said.
+#[test]
+fn what_would_be_refused_is_told_where_the_economist_is_to_advise() {
+    let text = |mode: &str| {
+        let output = sim("hemem").args(["--economist", mode]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (shadow, advise) = (text("shadow"), text("advise"));
+    assert!(!shadow.contains("advice"), "{shadow}");
+    assert!(advise.contains("  advice  "), "{advise}");
+    assert!(advise.contains("`--economist enforce` would have refused "), "{advise}");
+    let moved = |text: &str| {
+        let line = text.lines().find(|line| line.trim_start().starts_with("migrated "));
+        line.unwrap_or_default().trim().to_owned()
+    };
+    assert!(!moved(&shadow).is_empty(), "{shadow}");
+    assert_eq!(moved(&shadow), moved(&advise));
 }
 
 /// Placing says of many pages what one of them is worth. That is a part of the time that there is: it was
@@ -228,8 +251,28 @@ fn splits_and_sampling_rates_are_explained_from_a_run() {
     let rate = "--policy arms --machine cxl --working-set 192GiB --hot 64GiB --threads 8 \
                 --warm-up 120s --duration 10s --shift-at 120s --scale 16384";
     for (class, run, told) in [
-        ("split", split, ["split 1:", "(SkewedUse)", "+ freed memory", "- more page walks"]),
-        ("rate", rate, ["sample one in 5003 accesses", "(Observes)", "+ knowledge", "- remapping"]),
+        (
+            "split",
+            split,
+            [
+                "split 1:",
+                "(SkewedUse)",
+                "+ freed memory",
+                "- more page walks",
+                "instead:  demote to ",
+            ],
+        ),
+        (
+            "rate",
+            rate,
+            [
+                "sample one in 5003 accesses",
+                "(Observes)",
+                "+ knowledge",
+                "- remapping",
+                "instead:  one in 2501 accesses: benefit ",
+            ],
+        ),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("records");

@@ -6,7 +6,7 @@ use crate::page::{PageRange, PageRef, PageSize};
 use crate::region::ContextId;
 use crate::sample::SampleSource;
 use crate::tier::TierId;
-use crate::units::{Bytes, BytesPerSecond, Cycles, Nanos, Pages, PerSecond};
+use crate::units::{Bytes, BytesPerSecond, Cycles, HugePages, Nanos, Pages, PerSecond};
 
 /// Which proposal; unique within one run of one policy.
 #[derive(
@@ -154,10 +154,10 @@ pub enum Action {
     /// Move pages together so that blocks of the size of huge pages become free.
     Compact {
         /// Blocks that this is expected to free.
-        blocks: u32,
+        blocks: HugePages,
         /// Of them, those that somebody is expected to ask for.
         #[serde(default)]
-        wanted: u32,
+        wanted: HugePages,
         /// What those bring besides the faults that a huge page spares: cycles that the program
         /// waits for page walks, and that they avert within `within`. Walks that are under way at
         /// the same time count once.

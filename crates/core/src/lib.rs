@@ -7,7 +7,7 @@
 //!
 //! | file | concept |
 //! |---|---|
-//! | [`units`] | quantities: [`Bytes`], [`Pages`], [`Nanos`], [`Cycles`], rates |
+//! | [`units`] | quantities: [`Bytes`], [`Pages`], [`HugePages`], [`Nanos`], [`Cycles`], rates |
 //! | [`parse`] | the one parser for `256MiB`, `10ms`, `17.8GB/s`, `25%` |
 //! | [`tier`] | a memory with its own latency, bandwidth and capacity |
 //! | [`page`] | the unit of placement |
@@ -79,4 +79,4 @@ pub use slots::SlotMap;
 pub use telemetry::{MAX_TIERS, Telemetry, TierTelemetry};
 pub use text::read_text;
 pub use tier::{TierId, TierKind, TierSpec};
-pub use units::{Bytes, BytesPerSecond, Cycles, Frequency, Nanos, Pages, PerSecond};
+pub use units::{Bytes, BytesPerSecond, Cycles, Frequency, HugePages, Nanos, Pages, PerSecond};

@@ -147,8 +147,13 @@ integer_quantity! {
     Bytes
 }
 integer_quantity! {
-    /// A number of pages. Which size of page is said by the place that counts.
+    /// A number of pages: of base pages, where the place that counts does not say otherwise.
     Pages
+}
+integer_quantity! {
+    /// A number of huge pages, or of blocks of their size. Not to be mixed up with what they are made
+    /// of: 512 base pages each.
+    HugePages
 }
 integer_quantity! {
     /// A duration, or a point on a world's clock, in nanoseconds.

@@ -16,8 +16,14 @@ pub struct Account {
     pub proposed: u64,
     /// Refused.
     pub vetoed: u64,
-    /// Found not to pay, but let pass since the economist only watches.
+    /// Found not to pay, but let pass since the economist only watches, or advises.
     pub would_veto: u64,
+    /// What those were expected to cost the program, with everything that a price has.
+    #[serde(default)]
+    pub would_veto_cost: Cycles,
+    /// What those were expected to bring, with everything that a price has.
+    #[serde(default)]
+    pub would_veto_benefit: Cycles,
     /// Let pass since they had to be.
     pub forced: u64,
     /// Let pass for the sake of what they teach.

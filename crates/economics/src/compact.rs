@@ -5,7 +5,7 @@
 //! asks for so far, between nothing and the faults alone. Each page that moves costs a copy, a new
 //! mapping and a shootdown, and whoever stores to it meanwhile waits.
 
-use terrace_core::{Cycles, Nanos, PageSize, Pages, TierId};
+use terrace_core::{Cycles, HugePages, Nanos, PageSize, Pages, TierId};
 
 use crate::conditions::Conditions;
 use crate::first_touch;
@@ -18,9 +18,9 @@ use crate::prezero;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evidence {
     /// How many there will be.
-    pub(crate) blocks: u32,
+    pub(crate) blocks: HugePages,
     /// How many of them somebody asks for.
-    pub(crate) wanted: u32,
+    pub(crate) wanted: HugePages,
     /// Cycles of waiting for page walks that those avert.
     pub(crate) brings: Cycles,
     /// The time in which that comes about.
@@ -36,8 +36,8 @@ pub(crate) fn price(evidence: &Evidence, pages: Pages, conditions: &Conditions<'
     let mut ledger = Ledger::default();
     let calibration = conditions.calibration;
     let saved = prezero::saved(PageSize::Huge, calibration);
-    let wanted = f64::from(wanted.min(blocks));
-    let others = Interval::new(0.0, saved / 2.0, saved).scale(f64::from(blocks) - wanted);
+    let wanted = wanted.min(blocks).as_f64();
+    let others = Interval::new(0.0, saved / 2.0, saved).scale(blocks.as_f64() - wanted);
     let worth = Interval::new(saved / 2.0, saved * 0.75, saved).scale(wanted) + others;
     ledger.enter(TermKind::AvoidedFault, worth);
     let walks = brings.as_f64() * first_touch::still_to_come(within, left, conditions);

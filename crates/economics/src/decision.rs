@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use terrace_core::{Action, Heat, Nanos, OpId, PageSize, PerSecond, Proposal, Reason, Urgency};
 
+use crate::alternative::{Alternative, MAX_ALTERNATIVES};
 use crate::interval::Interval;
 use crate::ledger::{Ledger, MAX_TERMS, Term};
 use crate::mode::Verdict;
@@ -43,6 +44,11 @@ pub struct Decision {
     pub verdict: Verdict,
     /// Whether it may be carried out.
     pub passes: bool,
+    /// What else could have been done, best first; `None` past the last. That nothing is done is
+    /// none of them: an action's price is against that. Of what had to be done there are none. The
+    /// last field: recordings of before 29 November 2026 end without it.
+    #[serde(default)]
+    pub alternatives: [Option<Alternative>; MAX_ALTERNATIVES],
 }
 
 impl Decision {
@@ -65,6 +71,7 @@ impl Decision {
             flip: None,
             verdict,
             passes: verdict.passes(),
+            alternatives: [None; MAX_ALTERNATIVES],
         }
     }
 

@@ -7,6 +7,7 @@ use terrace_core::{
 
 use crate::access::{self, Saving};
 use crate::account::{Account, Balance};
+use crate::alternative::{self, Alternative, MAX_ALTERNATIVES};
 use crate::calibration::Calibration;
 use crate::conditions::{Conditions, Market};
 use crate::correction::Correction;
@@ -379,13 +380,40 @@ impl Economist {
             let pending = Pending::new(proposal, &ledger, (fast, slow), &conditions);
             self.watch_held_out(proposal, &pending);
         }
+        let hurdle = conditions.hurdle();
         // What has to be done does not turn at any rate; and under pressure,
         // when a program waits, half of our time would go into finding one.
-        let flip = match verdict {
-            Verdict::Forced => None,
-            _ => model::flip(proposal, &ledger, &conditions),
+        let (flip, alternatives) = match verdict {
+            Verdict::Forced => (None, [None; MAX_ALTERNATIVES]),
+            _ => (
+                model::flip(proposal, &ledger, &conditions),
+                self.alternatives(proposal, hurdle, telemetry),
+            ),
         };
-        Decision::priced(proposal, telemetry.now, &ledger, conditions.hurdle(), flip, verdict)
+        let decision = Decision::priced(proposal, telemetry.now, &ledger, hurdle, flip, verdict);
+        Decision { alternatives, ..decision }
+    }
+
+    /// What else could be done, each with the price that it would have as a proposal; the best of
+    /// them. They are not accounted for. Does not allocate.
+    fn alternatives(
+        &self,
+        proposal: &Proposal,
+        hurdle: f64,
+        telemetry: &Telemetry,
+    ) -> [Option<Alternative>; MAX_ALTERNATIVES] {
+        let mut best = [None; MAX_ALTERNATIVES];
+        alternative::each(proposal, telemetry, |instead| {
+            let Some(action) = instead.of(&proposal.action) else { return };
+            let other = Proposal { action, victim_heat: Heat::default(), ..*proposal };
+            let ((fast, slow), class) = (ladder(&action), action.class());
+            let market = self.market(fast, slow, other.page_size, class, telemetry);
+            let conditions = Conditions::new(telemetry, &self.calibration, market);
+            let ledger = model::price(&other, &conditions);
+            let one = Alternative::new(instead, &ledger);
+            alternative::keep(&mut best, one, &proposal.action, hurdle);
+        });
+        best
     }
 
     /// Accesses were observed: refines what carried-out actions brought. A few
@@ -580,7 +608,7 @@ impl Economist {
         let stays =
             moved_up(&proposal.action).is_some_and(|page| self.watches.holds_out(page, self.now));
         if model::pays(&proposal.action, ledger.benefit, ledger.cost, hurdle) {
-            if self.mode == Mode::Shadow {
+            if !self.mode.refuses() {
                 return Verdict::Passed;
             }
             if parameters.kill_switch && self.is_stopped(class) {
@@ -599,8 +627,10 @@ impl Economist {
             return Verdict::Passed;
         }
         let account = &mut self.accounts[class.index()];
-        if self.mode == Mode::Shadow {
+        if !self.mode.refuses() {
             account.would_veto += 1;
+            account.would_veto_cost += Cycles::from_f64(ledger.cost.expected);
+            account.would_veto_benefit += Cycles::from_f64(ledger.benefit.expected);
             return Verdict::ShadowVeto;
         }
         // It would pay if things are as expected; only the evidence is thin.

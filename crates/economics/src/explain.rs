@@ -4,6 +4,7 @@ use core::fmt;
 
 use terrace_core::{Action, Bytes, Cycles, Heat, Nanos, PageRange, PerSecond, Reason, TierId};
 
+use crate::alternative::Instead;
 use crate::decision::Decision;
 use crate::interval::{AMOUNT_MAX, Interval};
 use crate::ledger::Term;
@@ -80,8 +81,9 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
             )?,
             Action::Compact { blocks, wanted, brings, within, left, pages } => write!(
                 f,
-                "\n    evidence: {}, {wanted} of them wanted, for {}{}",
-                Count(blocks.into(), "free block"),
+                "\n    evidence: {}, {} of them wanted, for {}{}",
+                Count(blocks.get(), "free block"),
+                wanted.get(),
                 Count(pages.get(), "moved page"),
                 Averts(brings, within, left),
             )?,
@@ -101,11 +103,59 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
         for term in d.terms.iter().flatten() {
             write!(f, "\n    {}", Item(*term))?;
         }
-        Ok(())
+        self.alternatives(f)
     }
 }
 
 impl<S: AsRef<str>> Explanation<'_, S> {
+    /// What else could have been done, and by how much that would have paid more or less. To do
+    /// nothing costs nothing and brings nothing.
+    fn alternatives(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let d = self.decision;
+        if d.verdict == Verdict::Forced {
+            return Ok(());
+        }
+        let margin = d.margin();
+        f.write_str("\n    instead:  ")?;
+        match d.action {
+            Action::Place { instead, .. } => write!(f, "in {}", self.tier(instead))?,
+            _ => f.write_str("nothing")?,
+        }
+        write!(f, ", {}", Beside(-margin))?;
+        for one in d.alternatives.iter().flatten() {
+            f.write_str("\n    instead:  ")?;
+            self.alternative(one.instead, f)?;
+            write!(
+                f,
+                ": benefit {}, cost {}, {}",
+                WithRange(one.benefit()),
+                WithRange(one.cost()),
+                Beside(one.margin(&d.action, d.hurdle) - margin),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// What it is that could have been done.
+    fn alternative(&self, instead: Instead, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (instead, instead.of(&self.decision.action)) {
+            (Instead::To(to), Some(Action::Promote { .. })) => {
+                write!(f, "promote to {}", self.tier(to))
+            }
+            (Instead::To(to), Some(Action::Place { .. })) => write!(f, "in {}", self.tier(to)),
+            (Instead::To(to), _) => write!(f, "demote to {}", self.tier(to)),
+            (Instead::Exchange, _) => f.write_str("exchange with a page of which nothing is known"),
+            (Instead::Promote, _) => f.write_str("promote alone"),
+            (Instead::Populate, _) => f.write_str("base pages filled ahead"),
+            (Instead::Arm, _) => f.write_str("arm"),
+            (Instead::Scan, _) => f.write_str("scan"),
+            (_, Some(Action::SetPeriod { period, .. })) => write!(f, "one in {period} accesses"),
+            (_, Some(Action::Throttle { limit })) => write!(f, "limit {limit}"),
+            (Instead::Half, _) => f.write_str("half"),
+            (Instead::Double, _) => f.write_str("twice"),
+        }
+    }
+
     fn tier(&self, id: TierId) -> Tier<'_> {
         Tier { name: self.tiers.get(id.index()).map(AsRef::as_ref), id }
     }
@@ -159,7 +209,7 @@ impl<S: AsRef<str>> Explanation<'_, S> {
             }
             Action::Compact { blocks, pages, .. } => {
                 let pages = Count(pages.get(), "page");
-                write!(f, "compact {pages} for {}", Count(blocks.into(), "block"))
+                write!(f, "compact {pages} for {}", Count(blocks.get(), "block"))
             }
             Action::SetPeriod { source, period } => {
                 write!(f, "sample one in {period} accesses by {source:?}")
@@ -180,6 +230,19 @@ impl<S: AsRef<str>> Explanation<'_, S> {
                 self.tier(to)
             ),
         }
+    }
+}
+
+/// By how many cycles an alternative pays more than what was decided on, or less.
+struct Beside(f64);
+
+impl fmt::Display for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0.0 {
+            return f.write_str("as good");
+        }
+        let which = if self.0 > 0.0 { "better" } else { "worse" };
+        write!(f, "{which} by {}", amount(self.0.abs()))
     }
 }
 
@@ -363,7 +426,7 @@ impl Turn<'_> {
                 PerSecond::from_count(averted.as_f64(), within)
             }
             Action::Populate { touched, .. } => PerSecond(f64::from(touched)),
-            Action::Compact { wanted, .. } => PerSecond(f64::from(wanted)),
+            Action::Compact { wanted, .. } => PerSecond(wanted.as_f64()),
             // More of them never make it pay less, nor does room that is worth more; a bound on moves
             // is the other way round.
             Action::Throttle { .. } => PerSecond(if self.pays { 0.0 } else { f64::INFINITY }),

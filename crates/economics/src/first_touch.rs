@@ -57,7 +57,7 @@ pub(crate) fn price(evidence: &Evidence, page: PageSize, conditions: &Conditions
 
 #[cfg(test)]
 mod tests {
-    use terrace_core::{Machine, Pages, Telemetry};
+    use terrace_core::{HugePages, Machine, Pages, Telemetry};
 
     use super::*;
     use crate::calibration::Calibration;
@@ -98,8 +98,8 @@ mod tests {
             let touch = price(&evidence, PageSize::Huge, &conditions);
             assert!((walks(&touch) - 1e6).abs() < 1.0, "{mlp}: {}", walks(&touch));
             let wanted = compact::Evidence {
-                blocks: 1,
-                wanted: 1,
+                blocks: HugePages(1),
+                wanted: HugePages(1),
                 brings: Cycles(1_000_000),
                 within: Nanos::SECOND,
                 left: Nanos::SECOND,

@@ -6,7 +6,7 @@
 //!
 //! | file | concept |
 //! |---|---|
-//! | [`mode`] | off, shadow, enforce; and what became of a proposal |
+//! | [`mode`] | off, shadow, advise, enforce; and what became of a proposal |
 //! | [`interval`] | quantities that are not known exactly |
 //! | [`ledger`] | the items of a price |
 //! | [`calibration`] | what the mechanisms cost on a machine, and how cautious to be |
@@ -22,6 +22,7 @@
 //! | `observe` | the models of looking, and of rates |
 //! | `guard` | what exploring may cost, hold-outs, and the kill switch |
 //! | [`model`] | from an action to its model; where a decision turns |
+//! | [`alternative`] | what else could be done, and at which price |
 //! | `quote`, `correction`, `lifetime` | what is learnt: prices of memory, real costs, horizons |
 //! | `watch`, `touches`, [`account`] | predicted and realised |
 //! | [`decision`], [`explain`] | the result, and the result in words |
@@ -29,6 +30,7 @@
 
 mod access;
 pub mod account;
+pub mod alternative;
 pub mod calibration;
 mod collapse;
 mod compact;
@@ -66,6 +68,7 @@ pub mod walks;
 mod watch;
 
 pub use account::{Account, Balance};
+pub use alternative::{Alternative, Instead, MAX_ALTERNATIVES};
 pub use calibration::{Calibration, CalibrationError, FAULT_PAGES, Parameters, TierCalibration};
 pub use conditions::{Conditions, Market};
 pub use decision::Decision;

@@ -10,19 +10,35 @@ pub enum Mode {
     Off,
     /// Prices and records, lets everything pass.
     Shadow,
+    /// The same, and reports say what would have been refused.
+    Advise,
     /// Refuses voluntary actions that do not pay.
     #[default]
     Enforce,
 }
 
 impl Mode {
+    /// All of them, by how much they change.
+    pub const ALL: [Self; 4] = [Self::Off, Self::Shadow, Self::Advise, Self::Enforce];
+
     /// What people call it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
             Self::Shadow => "shadow",
+            Self::Advise => "advise",
             Self::Enforce => "enforce",
         }
+    }
+
+    /// The mode of a name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+
+    /// Whether what does not pay is refused.
+    pub const fn refuses(self) -> bool {
+        matches!(self, Self::Enforce)
     }
 }
 
@@ -39,7 +55,7 @@ pub enum Verdict {
     /// Does not surely pay, but passes once in a while for the sake of what
     /// its outcome teaches (see [`Parameters::explore`](crate::Parameters::explore)).
     Explored,
-    /// Does not pay; passes because the economist only watches.
+    /// Does not pay; passes because the economist only watches, or advises.
     ShadowVeto,
     /// Does not pay, and is refused.
     Vetoed,

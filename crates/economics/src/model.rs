@@ -1,6 +1,6 @@
 //! From an action to its model, and the rate at which a decision turns.
 
-use terrace_core::{Action, Cycles, Heat, PerSecond, Proposal, TierId};
+use terrace_core::{Action, Cycles, Heat, HugePages, PerSecond, Proposal, TierId};
 
 use crate::conditions::{Conditions, RATE_MAX};
 use crate::heat::Rates;
@@ -151,9 +151,9 @@ fn turned(action: &Action) -> Option<Turned> {
         Action::Compact { .. } => Some((
             |action, blocks| match action {
                 Action::Compact { wanted, brings, within, left, pages, .. } => {
-                    let blocks = blocks.round() as u32;
-                    let each = brings.as_f64() / f64::from(wanted.max(1));
-                    let brings = Cycles::from_f64(each * f64::from(blocks));
+                    let blocks = HugePages::from_f64(blocks);
+                    let each = brings.as_f64() / wanted.as_f64().max(1.0);
+                    let brings = Cycles::from_f64(each * blocks.as_f64());
                     Action::Compact { blocks, wanted: blocks, brings, within, left, pages }
                 }
                 other => other,

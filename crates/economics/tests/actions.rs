@@ -11,8 +11,8 @@ use common::{
 };
 use proptest::prelude::*;
 use terrace_core::{
-    Action, ActionClass, Bytes, BytesPerSecond, ContextId, Cycles, Nanos, PageNo, PageRange,
-    PageSize, Pages, PerSecond, Proposal, RegionId, SampleSource, Telemetry, TierId,
+    Action, ActionClass, Bytes, BytesPerSecond, ContextId, Cycles, HugePages, Nanos, PageNo,
+    PageRange, PageSize, Pages, PerSecond, Proposal, RegionId, SampleSource, Telemetry, TierId,
 };
 use terrace_economics::model::{flip, pays, price};
 use terrace_economics::{Calibration, Conditions, Ledger, Market, TermKind};
@@ -52,6 +52,7 @@ fn populate(touched: u16) -> Action {
 /// So many blocks, and of them wanted ones, which avert so many cycles within a time of which
 /// nothing is left.
 fn compact((blocks, wanted): (u32, u32), brings: u64, within: Nanos, pages: u64) -> Action {
+    let (blocks, wanted) = (HugePages(blocks.into()), HugePages(wanted.into()));
     let (brings, left, pages) = (Cycles(brings), Nanos::ZERO, Pages(pages));
     Action::Compact { blocks, wanted, brings, within, left, pages }
 }
@@ -571,7 +572,7 @@ proptest! {
             },
             Action::Populate { range: wide, touched: c, unsure: c },
             Action::Compact {
-                blocks: d, wanted: d, brings: Cycles(b), within: Nanos(a), left: Nanos(b),
+                blocks: HugePages(d.into()), wanted: HugePages(a), brings: Cycles(b), within: Nanos(a), left: Nanos(b),
                 pages: Pages(a),
             },
             Action::Arm { range: wide },

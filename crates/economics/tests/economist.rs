@@ -8,12 +8,13 @@ use common::{
 };
 use proptest::prelude::*;
 use terrace_core::{
-    Abort, Access, Action, ActionClass, Bytes, BytesPerSecond, Cycles, Done, Nanos, OpId, Outcome,
-    PageNo, PageRange, PageSize, Pages, PerSecond, Proposal, RegionId, Sample, SampleSource,
-    Telemetry, Urgency,
+    Abort, Access, Action, ActionClass, Bytes, BytesPerSecond, Cycles, Done, Heat, HugePages,
+    Nanos, OpId, Outcome, PageNo, PageRange, PageSize, Pages, PerSecond, Proposal, RegionId,
+    Sample, SampleSource, Telemetry, Urgency,
 };
 use terrace_economics::{
-    Account, Balance, Calibration, Decision, Economist, Interval, LookedAt, Mode, TermKind, Verdict,
+    Account, Alternative, Balance, Calibration, Decision, Economist, Interval, LookedAt, Mode,
+    TermKind, Verdict,
 };
 
 fn enforcing() -> Economist {
@@ -75,6 +76,39 @@ fn shadow_has_the_same_opinion_and_lets_everything_pass() {
     assert_eq!((seen.cost, seen.benefit), (refused.cost, refused.benefit));
     assert_eq!(shadow.account(ActionClass::Promote).would_veto, 1);
     assert_eq!(enforce.account(ActionClass::Promote).vetoed, 1);
+}
+
+/// Advice is what would be refused, with what that would spare and forgo. Nothing is tried out: what
+/// pays is not held out, and no class stands still.
+#[test]
+fn advise_lets_everything_pass_and_adds_up_what_it_would_refuse() {
+    let mut calibration = optane();
+    (calibration.parameters.hold_out, calibration.parameters.kill_switch) = (1, true);
+    let mut advise = Economist::new(Mode::Advise, calibration);
+    let telemetry = optane_telemetry();
+    let first = advise.decide(&numbered(1, 1, promote(heat(100.0, 0.0, 2))), &telemetry);
+    let second = advise.decide(&numbered(2, 2, promote(heat(50.0, 0.0, 1))), &telemetry);
+    let pays = advise.decide(&numbered(3, 3, hot()), &telemetry);
+    for refused in [&first, &second] {
+        assert_eq!((refused.verdict, refused.passes), (Verdict::ShadowVeto, true), "{refused}");
+    }
+    assert_eq!((pays.verdict, pays.passes), (Verdict::Passed, true), "{pays}");
+    let account = advise.account(ActionClass::Promote);
+    assert_eq!((account.would_veto, account.vetoed, account.held_out), (2, 0, 0));
+    let about = |cycles: Cycles, sum: f64| (cycles.as_f64() - sum).abs() <= 1.0;
+    assert!(about(account.would_veto_cost, first.cost.expected + second.cost.expected));
+    assert!(about(account.would_veto_benefit, first.benefit.expected + second.benefit.expected));
+}
+
+#[test]
+fn every_mode_has_a_name_by_which_it_is_found() {
+    for mode in Mode::ALL {
+        assert_eq!(Mode::of_name(mode.name()), Some(mode));
+        assert_eq!(mode.refuses(), mode == Mode::Enforce);
+        let written = serde_json::to_string(&mode).unwrap();
+        assert_eq!(written, format!("\"{}\"", mode.name()), "recordings have the same names");
+    }
+    assert_eq!(Mode::of_name("advice"), None);
 }
 
 #[test]
@@ -177,8 +211,8 @@ fn what_a_block_is_for_is_in_the_account_of_the_huge_page_that_takes_it() {
     let (mut economist, telemetry) = (enforcing(), optane_telemetry());
     let mut proposal = numbered(1, 1, hot());
     proposal.action = Action::Compact {
-        blocks: 1,
-        wanted: 1,
+        blocks: HugePages(1),
+        wanted: HugePages(1),
         brings: Cycles(1_000_000_000),
         within: Nanos::SECOND,
         left: Nanos::SECOND,
@@ -783,7 +817,77 @@ fn a_decision_is_small_and_comes_back_from_a_file_unchanged() {
         let decision = economist.decide(&proposal, &optane_telemetry());
         let text = serde_json::to_string(&decision).unwrap();
         assert_eq!(serde_json::from_str::<Decision>(&text).unwrap(), decision, "{text}");
+        // As it was written before decisions had alternatives.
+        let mut old = serde_json::to_value(decision).unwrap();
+        assert!(old.as_object_mut().unwrap().remove("alternatives").is_some());
+        let old: Decision = serde_json::from_value(old).unwrap();
+        assert_eq!(old, Decision { alternatives: Default::default(), ..decision });
     }
+}
+
+/// Dram, which is full, over two memories that are not.
+fn three_tiers() -> Telemetry {
+    let mut telemetry = optane_telemetry();
+    telemetry.tier_count = 3;
+    telemetry.tiers[2] = telemetry.tiers[1];
+    telemetry.tiers[2].read_latency = Nanos::micros(1);
+    telemetry
+}
+
+/// An explanation with other prices than those that decide would explain nothing.
+#[test]
+fn an_alternative_has_the_price_that_it_would_have_as_a_proposal() {
+    let telemetry = three_tiers();
+    let (third, page_3) = (terrace_core::TierId(2), page(3));
+    let range = PageRange { region: RegionId(2), start: PageNo(512), count: 512 };
+    let (context, mapped) = (terrace_core::ContextId(9), Bytes::gib(900));
+    for action in [
+        Action::Promote { page: page_3, from: third, to: DRAM },
+        Action::Demote { page: page_3, from: DRAM, to: SLOW },
+        Action::DemoteContext { context, pages: 10, of: 10, from: DRAM, to: SLOW },
+        Action::Exchange { promote: page_3, demote: page(4), fast: DRAM, slow: SLOW },
+        Action::Split { page: page_3 },
+        Action::Place { page: page_3, to: DRAM, instead: SLOW, mapped },
+        profiled(1).action,
+        Action::Arm { range },
+        Action::Scan { range },
+        Action::SetPeriod { source: SampleSource::Pmu, period: 5000 },
+        Action::Throttle { limit: BytesPerSecond(1e9) },
+    ] {
+        let mut economist = strict(optane());
+        let proposal = Proposal { action, ..promote(heat(20_000.0, 100.0, 10)) };
+        // What it offers is in the prices before anything is decided, and only once.
+        economist.survey(&[proposal], &telemetry);
+        let decision = economist.decide(&proposal, &telemetry);
+        let accounts = *economist.accounts();
+        let margin = |one: &Alternative| one.margin(&action, decision.hurdle);
+        let alternatives: Vec<_> = decision.alternatives.iter().flatten().collect();
+        assert!(!alternatives.is_empty(), "{decision}");
+        assert!(alternatives.is_sorted_by(|a, b| margin(a) >= margin(b)), "{decision}");
+        let proposals: u64 = accounts.iter().map(|account| account.proposed).sum();
+        assert_eq!(proposals, 1, "alternatives are not proposed");
+        for one in alternatives {
+            let action = one.instead.of(&action).expect("it is one");
+            let other = Proposal { action, victim_heat: Heat::default(), ..proposal };
+            let other = economist.decide(&other, &telemetry);
+            let about = |a: f64, b: f64| (a - b).abs() <= 1e-6 * (a.abs() + b.abs()) + 1.0;
+            assert!(about(one.cost().expected, other.cost.expected), "{one:?} {other}");
+            assert!(about(one.cost().high, other.cost.high), "{one:?} {other}");
+            assert!(about(one.benefit().low, other.benefit.low), "{one:?} {other}");
+            assert!(about(one.benefit().expected, other.benefit.expected), "{one:?} {other}");
+            let bound = 1e-6 * (other.counted() + 1.5 * other.cost.expected) + 1.0;
+            assert!((margin(one) - other.margin()).abs() <= bound, "{one:?} {other}");
+        }
+    }
+}
+
+/// A page has to leave, and a program waits for it: nothing else is looked at.
+#[test]
+fn what_has_to_be_done_has_no_alternatives() {
+    let mut proposal = demote(heat(10.0, 0.0, 3));
+    proposal.urgency = Urgency::Forced;
+    let decision = enforcing().decide(&proposal, &three_tiers());
+    assert!(decision.alternatives.iter().all(Option::is_none), "{decision}");
 }
 
 proptest! {

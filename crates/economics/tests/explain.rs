@@ -5,8 +5,8 @@ mod common;
 
 use common::{demote, exchange, heat, laptop, laptop_telemetry, optane, optane_telemetry, promote};
 use terrace_core::{
-    Action, BytesPerSecond, Cycles, Nanos, PageNo, PageRange, Pages, Proposal, Reason, RegionId,
-    SampleSource, Urgency,
+    Action, BytesPerSecond, Cycles, HugePages, Nanos, PageNo, PageRange, Pages, Proposal, Reason,
+    RegionId, SampleSource, Urgency,
 };
 use terrace_economics::{Economist, Mode};
 
@@ -92,6 +92,8 @@ fn a_huge_page_by_a_profile_says_what_it_rests_on_and_where_it_turns() {
         "+ saved page walks",
         "- zeroing",
         "averted cycles/s",
+        "instead:  nothing, worse by ",
+        "instead:  base pages filled ahead: benefit ",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -144,6 +146,7 @@ fn reclaim_to_a_file_says_what_leaves_and_how_often_it_comes_back() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    assert!(!text.contains("instead:"), "there is no choice: {text}");
 }
 
 /// A bound above all that moves costs nothing, brings nothing, and passes: 0 is not more than 0.
@@ -162,6 +165,61 @@ fn the_rule_of_what_counts_as_expected_is_told_as_it_is() {
         assert!(rule.contains("expected benefit") && rule.contains(relation), "{text}");
         if action == bound {
             assert!(rule.contains("0 cycles >= 1.5 x expected cost 0 cycles"), "{rule}");
+            assert!(text.contains("\n    instead:  nothing, as good\n"), "{text}");
+        }
+    }
+}
+
+/// What lost is shown with its price and its distance, whatever the action is.
+#[test]
+fn what_else_could_have_been_done_is_named() {
+    let mut telemetry = optane_telemetry();
+    telemetry.tier_count = 3;
+    telemetry.tiers[2] = telemetry.tiers[1];
+    let third = terrace_core::TierId(2);
+    let range = PageRange { region: RegionId(2), start: PageNo(512), count: 512 };
+    let (page, mapped) = (common::page(3), terrace_core::Bytes::gib(900));
+    let (dram, optane_tier) = (common::DRAM, common::SLOW);
+    let period = Action::SetPeriod { source: SampleSource::Pmu, period: 5000 };
+    let cases: [(Action, &str, &[&str]); 9] = [
+        (
+            Action::Promote { page, from: third, to: dram },
+            "nothing, ",
+            &["promote to optane: ", "exchange with a page of which nothing is known: "],
+        ),
+        (Action::Demote { page, from: dram, to: optane_tier }, "nothing, ", &["demote to file: "]),
+        (Action::Split { page }, "nothing, ", &["demote to optane: ", "demote to file: "]),
+        (
+            Action::Place { page, to: dram, instead: optane_tier, mapped },
+            "in optane, ",
+            &["in file: "],
+        ),
+        (Action::Arm { range }, "nothing, ", &["scan: "]),
+        (Action::Scan { range }, "nothing, ", &["arm: "]),
+        (period, "nothing, ", &["one in 2500 accesses: ", "one in 10000 accesses: "]),
+        (
+            Action::Throttle { limit: BytesPerSecond(1e9) },
+            "nothing, ",
+            &["limit 500 MB/s: ", "limit 2.00 GB/s: "],
+        ),
+        (Action::Collapse { range }, "nothing, ", &[]),
+    ];
+    for (action, nothing, others) in cases {
+        let mut economist = Economist::new(Mode::Enforce, optane());
+        let proposal = Proposal { action, ..promote(heat(1000.0, 100.0, 10)) };
+        let decision = economist.decide(&proposal, &telemetry);
+        let text = decision.explain(&["dram", "optane", "file"]).to_string();
+        let instead: Vec<_> =
+            text.lines().filter_map(|line| line.strip_prefix("    instead:  ")).collect();
+        assert_eq!(instead.len(), 1 + others.len(), "{text}");
+        assert!(instead[0].starts_with(nothing), "{text}");
+        for other in others {
+            let line = instead.iter().find(|line| line.starts_with(*other));
+            let line = line.unwrap_or_else(|| panic!("{other}: {text}"));
+            assert!(line.contains("benefit ") && line.contains(", cost "), "{text}");
+            let compares =
+                ["worse by ", "better by ", "as good"].iter().any(|it| line.contains(it));
+            assert!(compares, "{text}");
         }
     }
 }
@@ -173,8 +231,8 @@ fn compaction_says_what_its_blocks_avert_in_which_time_and_how_many_would_have_t
     let mut text = |wanted, brings| {
         let mut proposal = promote(heat(0.0, 0.0, 0));
         proposal.action = Action::Compact {
-            blocks: 4,
-            wanted,
+            blocks: HugePages(4),
+            wanted: HugePages(wanted),
             brings: Cycles(brings),
             within: Nanos::SECOND,
             left: Nanos::SECOND,

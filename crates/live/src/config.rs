@@ -167,11 +167,7 @@ impl RunConfig {
              observer={};sampling-cap={};record={}",
             self.fast.get(),
             self.policy,
-            match self.economist {
-                Mode::Off => "off",
-                Mode::Shadow => "shadow",
-                Mode::Enforce => "enforce",
-            },
+            self.economist.name(),
             escape(&self.dir.to_string_lossy()),
             self.min_region.get(),
             self.spill_size.get(),
@@ -228,12 +224,8 @@ impl RunConfig {
                 "store-limit" => config.store_limit = Some(number()?),
                 "policy" => config.policy = value.parse().map_err(|e| BadConfig(format!("{e}")))?,
                 "economist" => {
-                    config.economist = match value {
-                        "off" => Mode::Off,
-                        "shadow" => Mode::Shadow,
-                        "enforce" => Mode::Enforce,
-                        _ => return Err(BadConfig(format!("`{value}` is not a mode"))),
-                    }
+                    config.economist = Mode::of_name(value)
+                        .ok_or_else(|| BadConfig(format!("`{value}` is not a mode")))?;
                 }
                 "total" if value == "1" => config.counted = Counted::Total,
                 "total" => config.counted = Counted::Resident,
@@ -321,8 +313,10 @@ mod tests {
         config.profile_waits = true;
         config.observer = Observer::PageFaults;
         config.sampling_cap = 0.07;
-        config.economist = Mode::Shadow;
-        assert_eq!(RunConfig::decode(&config.encode()), Ok(config));
+        for mode in Mode::ALL {
+            config.economist = mode;
+            assert_eq!(RunConfig::decode(&config.encode()), Ok(config.clone()));
+        }
     }
 
     #[test]

@@ -11,9 +11,9 @@ use terrace_live::stats::histogram::Histogram;
 use terrace_live::stats::process_page::{ClassCounters, Counters, ProcessPage, State, Text};
 
 use crate::run::{
-    AccountReport, CheckReport, FaultClass, FaultReport, Figures, FreedRegionReport, Head,
-    HugeReport, ProcessReport, ProcessState, RegionReport, RunReport, SharedReport, StallReport,
-    StoreReport, Usage, most_allowed, percentile,
+    AccountReport, AdviceReport, CheckReport, FaultClass, FaultReport, Figures, FreedRegionReport,
+    Head, HugeReport, ProcessReport, ProcessState, RegionReport, RunReport, SharedReport,
+    StallReport, StoreReport, Usage, most_allowed, percentile,
 };
 use crate::slowdown::Slowdown;
 
@@ -296,6 +296,13 @@ fn accounts(pages: &[&ProcessPage]) -> Vec<AccountReport> {
                     judged_realised_benefit: Cycles(sum(|c| &c.judged_realised_benefit)),
                     predicted_harm: Cycles(sum(|c| &c.predicted_harm)),
                     realised_harm: Cycles(sum(|c| &c.realised_harm)),
+                    // Under the pager nothing moves up that could be held out.
+                    ..CheckReport::default()
+                },
+                advice: AdviceReport {
+                    refusals: sum(|c| &c.would_veto),
+                    cost: Cycles(sum(|c| &c.would_veto_cost)),
+                    benefit: Cycles(sum(|c| &c.would_veto_benefit)),
                 },
             }
         })

@@ -526,6 +526,33 @@ pub struct AccountReport {
     /// What was tried out, and how far the predictions held.
     #[serde(default)]
     pub checks: CheckReport,
+    /// What would have been refused; nothing where the economist refuses it.
+    #[serde(default)]
+    pub advice: AdviceReport,
+}
+
+/// What the economist would have refused in one class of action, where it does not refuse.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AdviceReport {
+    /// How many proposals.
+    pub refusals: u64,
+    /// What they were expected to cost the program.
+    pub cost: Cycles,
+    /// What they were expected to bring.
+    pub benefit: Cycles,
+}
+
+impl AdviceReport {
+    /// That of several classes together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            refusals: self.refusals + other.refusals,
+            cost: self.cost + other.cost,
+            benefit: self.benefit + other.benefit,
+        }
+    }
 }
 
 /// What the economist has tried out in one class of action, and how far its predictions held.
@@ -544,6 +571,10 @@ pub struct CheckReport {
     pub predicted_harm: Cycles,
     /// Regret: that loss as far as it was observed.
     pub realised_harm: Cycles,
+    /// Predicted gain of those that were held out, for the time in which they were watched.
+    pub held_out_predicted: Cycles,
+    /// What their accesses would have gained, as far as they were observed.
+    pub held_out_observed: Cycles,
 }
 
 impl CheckReport {
@@ -579,6 +610,13 @@ impl AccountReport {
                 judged_realised_benefit: account.judged_realised_benefit,
                 predicted_harm: account.predicted_harm,
                 realised_harm: account.realised_harm,
+                held_out_predicted: account.held_out_predicted,
+                held_out_observed: account.held_out_observed,
+            },
+            advice: AdviceReport {
+                refusals: account.would_veto,
+                cost: account.would_veto_cost,
+                benefit: account.would_veto_benefit,
             },
         }
     }

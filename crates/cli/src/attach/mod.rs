@@ -98,7 +98,7 @@ pub(crate) struct Args {
           value_parser = one_of(&PolicyName::LIVE, PolicyName::name))]
     policy: Option<PolicyName>,
 
-    /// What the economist does: nothing, price and record, or also refuse what does not pay.
+    /// What the economist does: nothing, record prices, also advise, or refuse what does not pay.
     #[arg(long, value_name = "MODE", default_value = "enforce", value_parser = economist())]
     economist: Mode,
 

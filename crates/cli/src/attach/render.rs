@@ -6,7 +6,7 @@ use terrace_core::Bytes;
 use terrace_report::{AttachReport, InPlaceSlowdown, share};
 
 use crate::output::{count, counted, facts, percent, table};
-use crate::run::render::{accounts, checks, deciding, more, net_loss, section};
+use crate::run::render::{accounts, advice, advised, checks, deciding, more, net_loss, section};
 
 /// Regions that the report shows; JSON has them all.
 const TOP_REGIONS: usize = 8;
@@ -32,6 +32,7 @@ pub(crate) fn body(report: &AttachReport) -> String {
     text.push_str(&facts("  ", &summary(report)));
     section(&mut text, &accounts(&report.accounts));
     section(&mut text, &checks(&report.accounts));
+    section(&mut text, &advised(&report.economist, &report.accounts));
     section(&mut text, &region_table(report));
     text
 }
@@ -109,6 +110,7 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
     let decisions = counted(decisions, "decision", "decisions");
     let took = deciding(report.deciding);
     rows.push(("economist", format!("{}, {decisions}{took}", report.economist)));
+    rows.extend(advice(&report.economist, &report.accounts));
     rows.extend(net_loss(report.balance, report.elapsed));
     if let Some(why) = &report.no_kill_switch {
         rows.push(("no kill switch", format!("{why}: what loses cannot be told")));

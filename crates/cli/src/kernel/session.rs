@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use terrace_core::{Bytes, Frequency, Nanos};
+use terrace_core::{ActionClass, Bytes, Frequency, Nanos};
 use terrace_economics::{Economist, Mode};
 use terrace_kernel::division;
 use terrace_kernel::engine::linux::{LinuxWorld, Whose};
@@ -26,6 +26,7 @@ use terrace_policy::Brain;
 use terrace_policy::packed::Packer;
 use terrace_report::attach::Head;
 use terrace_report::kernel::KernelReport;
+use terrace_report::run::AccountReport;
 use terrace_report::{AttachReport, End, RunLevel};
 use terrace_sampler::Choice;
 
@@ -47,6 +48,7 @@ use crate::procs;
 use crate::records::{Header, LiveFacts, MachineFacts, World};
 use crate::run::absolute;
 use crate::run::child::Watch;
+use crate::run::render::advice;
 use crate::run::warning::Warnings;
 use crate::runs::{KernelRun, Manifest};
 
@@ -541,6 +543,13 @@ impl Session {
         }
     }
 
+    /// The accounts of all classes of which anything was proposed.
+    fn accounts(&self) -> Vec<AccountReport> {
+        let of = |class| Some(AccountReport::new(class, self.engine.account(class)?));
+        let all = ActionClass::ALL.into_iter().filter_map(of);
+        all.filter(|line| line.proposed > 0).collect()
+    }
+
     /// The report as it is now.
     pub(crate) fn text(&mut self, end: Option<End>) -> Result<String, Failure> {
         let report = self.figures(end);
@@ -548,8 +557,10 @@ impl Session {
         if self.how.json {
             return output::json("terrace.kernel", &Document { report: &report, costs });
         }
-        let costs = costs.map(|costs| facts("  ", &[("costs", costs.line())]));
-        Ok(render(&report) + &costs.unwrap_or_default())
+        let mut rows = Vec::new();
+        rows.extend(advice(mode_name(self.how.economist), &self.accounts()));
+        rows.extend(costs.map(|costs| ("costs", costs.line())));
+        Ok(render(&report) + &facts("  ", &rows))
     }
 
     /// Leaves the programs alone, and completes what was begun: the recording, the page, and the

@@ -9,7 +9,9 @@
 //! | kind 3 | the same and decisions, each after its length (2), as they come out of the process |
 //!
 //! Since schema 4, regions come between decisions: their length has its highest bit set. Since
-//! schema 5, decisions on compaction say in which time comes about what it brings.
+//! schema 5, decisions on compaction say in which time comes about what it brings. Alternatives are the
+//! end of a decision since 29 November 2026; whoever does not know them does not read on, and decisions
+//! of before are read as if they had none, so that the schema is the same.
 //!
 //! Frames are closed every second, each with a checksum: what a killed run
 //! leaves is readable up to its last second, and what was damaged is noticed.

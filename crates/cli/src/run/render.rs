@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 
 use terrace_core::{Bytes, Cycles, Nanos};
-use terrace_economics::Balance;
+use terrace_economics::{Balance, Mode};
 use terrace_live::broker::share::LEAST;
 use terrace_report::outside::{OutsideCause, OutsideReport};
 use terrace_report::plain::{PlainProgram, PlainReport};
 use terrace_report::run::{
-    AccountReport, CoreDumpReport, Figures, NothingManaged, ProcessReport, ProcessState, RunReport,
+    AccountReport, AdviceReport, CoreDumpReport, Figures, NothingManaged, ProcessReport,
+    ProcessState, RunReport,
 };
 use terrace_report::{End, Slowdown, share};
 
@@ -61,6 +62,7 @@ pub(crate) fn render(report: &RunReport) -> String {
     section(&mut text, &stall(&report.total));
     section(&mut text, &accounts(&report.total.accounts));
     section(&mut text, &checks(&report.total.accounts));
+    section(&mut text, &advised(&report.economist, &report.total.accounts));
     section(&mut text, &regions(report));
     section(&mut text, &freed_regions(report));
     if report.processes.len() > 1 {
@@ -183,6 +185,7 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
             ),
         ),
     ]);
+    rows.extend(advice(&report.economist, &total.accounts));
     rows.extend(net_loss(total.balance, report.elapsed));
     rows
 }
@@ -556,6 +559,49 @@ pub(crate) fn checks(lines: &[AccountReport]) -> String {
     table(["checks", "explored", "held out", "came true", "regret, cycles (realised)"], &rows)
 }
 
+/// What the economist would have refused, if it is to advise and no more.
+pub(crate) fn advice(mode: &str, lines: &[AccountReport]) -> Option<(&'static str, String)> {
+    if mode != Mode::Advise.name() {
+        return None;
+    }
+    let decisions: u64 = lines.iter().map(|line| line.proposed).sum();
+    let all = lines.iter().map(|line| line.advice).fold(AdviceReport::default(), AdviceReport::and);
+    let AdviceReport { refusals, cost, benefit } = all;
+    let would = "`--economist enforce` would have refused";
+    let text = if refusals == 0 {
+        format!("{would} nothing")
+    } else {
+        format!(
+            "{would} {} of {}: together they were expected to cost {cost}, and to bring {benefit}",
+            count(refusals),
+            counted(decisions, "decision", "decisions"),
+        )
+    };
+    Some(("advice", text))
+}
+
+/// The same by class of action; nothing where there is nothing to tell.
+pub(crate) fn advised(mode: &str, lines: &[AccountReport]) -> String {
+    let rows: Vec<_> = lines
+        .iter()
+        .filter(|line| mode == Mode::Advise.name() && line.advice.refusals > 0)
+        .map(|line| {
+            let AdviceReport { refusals, cost, benefit } = line.advice;
+            [
+                line.class.name().to_owned(),
+                count(refusals),
+                count(line.proposed),
+                cost.to_string(),
+                benefit.to_string(),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(["advice", "refuse", "of", "they cost", "they bring"], &rows)
+}
+
 /// That what was done has taken more than it brought, where it has.
 pub(crate) fn net_loss(balance: Balance, elapsed: Nanos) -> Option<(&'static str, String)> {
     balance.loses(elapsed).then(|| ("net loss", Loss(balance).to_string()))
@@ -791,6 +837,7 @@ mod tests {
                 predicted_benefit: Cycles(88_000_000_000),
                 realised_benefit: Cycles(61_500_000_000),
                 checks: CheckReport::default(),
+                advice: AdviceReport::default(),
             }],
             deciding: Cycles::ZERO,
             balance: Balance::default(),
@@ -902,6 +949,7 @@ mod tests {
             judged_realised_benefit: Cycles(6_000),
             predicted_harm: Cycles(4_000_000),
             realised_harm: Cycles(6_000_000),
+            ..CheckReport::default()
         };
         report.total.deciding = Cycles(12_300_000);
         let text = render(&report);
@@ -909,6 +957,33 @@ mod tests {
         let words: Vec<_> = line.split_whitespace().collect();
         assert_eq!(words[..6], ["demote", "2", "1", "234", "75.0", "%"], "{text}");
         assert!(text.contains("1 251 003 decisions, which took 12.3 Mcycles\n"), "{text}");
+    }
+
+    /// To advise is to say it; whoever only wants it written down chooses `shadow`.
+    #[test]
+    fn what_would_have_been_refused_is_told_where_the_economist_is_to_advise() {
+        let mut report = report();
+        report.total.accounts[0].advice = AdviceReport {
+            refusals: 1_002,
+            cost: Cycles(12_300_000_000),
+            benefit: Cycles(4_560_000),
+        };
+        for silent in ["off", "shadow", "enforce"] {
+            report.economist = silent.into();
+            assert!(!render(&report).contains("advice"), "{silent}");
+        }
+        report.economist = "advise".into();
+        let text = render(&report);
+        let told = "would have refused 1 002 of 1 251 003 decisions: together they were expected to \
+                    cost 12.3 Gcycles, and to bring 4.56 Mcycles\n";
+        assert!(text.contains(told), "{text}");
+        let line =
+            text.lines().find(|line| line.contains("4.56 Mcycles") && !line.contains("would"));
+        let words: Vec<_> = line.unwrap_or_default().split_whitespace().collect();
+        assert_eq!(words[..3], ["demote", "1", "002"], "{text}");
+        report.total.accounts[0].advice = AdviceReport::default();
+        let text = render(&report);
+        assert!(text.contains("`--economist enforce` would have refused nothing\n"), "{text}");
     }
 
     #[test]

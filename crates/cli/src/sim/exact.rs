@@ -16,6 +16,7 @@ use super::{ONLY, SharedFile, finish, listener};
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, count, facts, percent, table};
 use crate::progress::Progress;
+use crate::run::render::advice;
 
 /// What to simulate access by access.
 #[derive(Debug, clap::Args)]
@@ -218,6 +219,7 @@ fn render(report: &ExactReport, config: &ExactConfig) -> String {
         let cores = format!("{} of {} had something to do", report.cores, config.cores);
         rows.insert(2, ("cores", cores));
     }
+    rows.extend(advice(config.economist.name(), &super::render::lines(&report.accounts)));
     text.push_str(&facts("  ", &rows));
     text.push('\n');
     let cache = |name: &str, cache: &CacheReport| {

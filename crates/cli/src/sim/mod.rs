@@ -134,7 +134,7 @@ impl Args {
         let text = if json {
             output::json("terrace.sim", &Document { report })?
         } else {
-            render::render(&report)
+            render::render(&report, self.setup.economist())
         };
         output::print(&text)?;
         Ok(ExitCode::SUCCESS)

@@ -2,16 +2,26 @@
 
 use std::fmt::Write as _;
 
+use terrace_economics::Mode;
 use terrace_report::run::AccountReport;
 use terrace_sim::SimReport;
+use terrace_sim::analytic::report::ClassAccount;
 
 use crate::output::{count, facts, percent, table};
-use crate::run::render::{accounts, checks};
+use crate::run::render::{accounts, advice, advised, checks};
 
-/// The whole report.
-pub(crate) fn render(report: &SimReport) -> String {
+/// Accounts as reports of other worlds have them.
+pub(super) fn lines(accounts: &[ClassAccount]) -> Vec<AccountReport> {
+    accounts.iter().map(|line| AccountReport::new(line.class, &line.account)).collect()
+}
+
+/// The whole report of a run in which the economist was to do this.
+pub(crate) fn render(report: &SimReport, economist: Mode) -> String {
     let mut text = format!("{} on {}, policy {}\n", report.workload, report.machine, report.policy);
-    text.push_str(&facts("  ", &summary(report)));
+    let lines = lines(&report.accounts);
+    let mut rows = summary(report);
+    rows.extend(advice(economist.name(), &lines));
+    text.push_str(&facts("  ", &rows));
     let mut section = |lines: &str| {
         text.push('\n');
         for line in lines.lines() {
@@ -19,16 +29,9 @@ pub(crate) fn render(report: &SimReport) -> String {
         }
     };
     section(&tiers(report));
-    if !report.accounts.is_empty() {
-        let lines: Vec<_> = report
-            .accounts
-            .iter()
-            .map(|line| AccountReport::new(line.class, &line.account))
-            .collect();
-        section(&accounts(&lines));
-        let checks = checks(&lines);
-        if !checks.is_empty() {
-            section(&checks);
+    for table in [accounts(&lines), checks(&lines), advised(economist.name(), &lines)] {
+        if !table.is_empty() {
+            section(&table);
         }
     }
     text

@@ -104,7 +104,7 @@ pub(crate) struct Setup {
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
 
-    /// What the economist does: nothing, price and record, or also refuse what does not pay.
+    /// What the economist does: nothing, record prices, also advise, or refuse what does not pay.
     #[arg(long, value_name = "MODE", default_value = "shadow", value_parser = economist())]
     economist: Mode,
 }

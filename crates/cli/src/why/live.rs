@@ -228,10 +228,7 @@ fn headline(place: &Place, address: u64, at: Whereabouts) -> String {
 /// What an explanation needs to know of the run.
 pub(super) fn header(run: &LiveRun) -> Header {
     let manifest = &run.manifest;
-    let mode = [Mode::Off, Mode::Shadow, Mode::Enforce]
-        .into_iter()
-        .find(|mode| mode.name() == manifest.economist)
-        .unwrap_or_default();
+    let mode = Mode::of_name(&manifest.economist).unwrap_or_default();
     let machine = MachineFacts {
         name: Facts::read(Path::new("/")).cpu.model,
         clock: None,

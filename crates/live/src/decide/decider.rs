@@ -7,9 +7,9 @@
 use core::sync::atomic::Ordering::*;
 
 use terrace_core::{
-    Abort, Access, Action, ActionClass, Bytes, Cycles, Done, FaultKind, Heat, Nanos, Outcome,
-    PageSize, Pages, Plan, Proposal, Reason, RegionId, Sample, SampleSource, Telemetry, TierId,
-    TierTelemetry, Urgency,
+    Abort, Access, Action, ActionClass, Bytes, Cycles, Done, FaultKind, Heat, HugePages, Nanos,
+    Outcome, PageSize, Pages, Plan, Proposal, Reason, RegionId, Sample, SampleSource, Telemetry,
+    TierId, TierTelemetry, Urgency,
 };
 use terrace_economics::{LookedAt, Verdict};
 use terrace_policy::Brain;
@@ -238,7 +238,8 @@ impl Decider {
     ) -> Option<Proposal> {
         self.listen(pager);
         let Averts { cycles: brings, within, left } = averts;
-        let action = Action::Compact { blocks: 1, wanted: 1, brings, within, left, pages };
+        let (blocks, wanted) = (HugePages(1), HugePages(1));
+        let action = Action::Compact { blocks, wanted, brings, within, left, pages };
         let why = (Urgency::Voluntary, Reason::NoFreeBlock);
         let telemetry = Telemetry { cpu_load, ..self.telemetry(pager) };
         self.consider(pager, action, PageSize::Huge, Heat::default(), why, &telemetry)
@@ -460,6 +461,9 @@ impl Decider {
         to.judged_realised_benefit.store(account.judged_realised_benefit.get(), Relaxed);
         to.predicted_harm.store(account.predicted_harm.get(), Relaxed);
         to.realised_harm.store(account.realised_harm.get(), Relaxed);
+        to.would_veto.store(account.would_veto, Relaxed);
+        to.would_veto_cost.store(account.would_veto_cost.get(), Relaxed);
+        to.would_veto_benefit.store(account.would_veto_benefit.get(), Relaxed);
     }
 }
 

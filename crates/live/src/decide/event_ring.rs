@@ -18,7 +18,7 @@ use std::io;
 use std::path::Path;
 
 use terrace_core::{EventRef, RegionId};
-use terrace_economics::Decision;
+use terrace_economics::{Decision, MAX_ALTERNATIVES};
 use terrace_policy::Brain;
 use terrace_policy::packed::{Packer, Weight};
 
@@ -161,6 +161,15 @@ pub enum Told {
     Decision(Box<Decision>),
 }
 
+/// Reads a decision. Those of before they had alternatives end where these begin, and zeros say that
+/// there are none; behind a whole one they are not looked at.
+fn decision_of(content: &[u8]) -> Option<Box<Decision>> {
+    let mut padded = [0; DECISION + MAX_ALTERNATIVES];
+    let length = content.len() + MAX_ALTERNATIVES;
+    padded.get_mut(..content.len())?.copy_from_slice(content);
+    postcard::from_bytes(padded.get(..length)?).ok().map(Box::new)
+}
+
 /// Reads what [`Ring::push_decision`] and [`Ring::push_region`] wrote; false if that is no whole
 /// number of them.
 pub fn unpack_decisions(mut bytes: &[u8], mut take: impl FnMut(Told)) -> bool {
@@ -171,7 +180,7 @@ pub fn unpack_decisions(mut bytes: &[u8], mut take: impl FnMut(Told)) -> bool {
         let told = if length & REGION != 0 {
             Placed::unpack(content).map(Told::Region)
         } else {
-            postcard::from_bytes(content).ok().map(|it| Told::Decision(Box::new(it)))
+            decision_of(content).map(Told::Decision)
         };
         let Some(told) = told else { return false };
         take(told);
@@ -397,6 +406,26 @@ mod tests {
             assert!(!unpack_decisions(&bytes[..bytes.len() - 1], |_| {}), "cut off");
         }
         let _ = std::fs::remove_file(path);
+    }
+
+    /// Whoever has kept a recording wants to read it with the next version, too.
+    #[test]
+    fn decisions_of_before_they_had_alternatives_are_read() {
+        let decision = decision(&mut economist(), 1);
+        assert!(decision.alternatives.iter().all(Option::is_none), "it had to be done");
+        let mut place = [0; DECISION];
+        let whole = postcard::to_slice(&decision, &mut place).expect("it fits");
+        let old = &whole[..whole.len() - MAX_ALTERNATIVES];
+        for content in [&*whole, old] {
+            let mut bytes = (content.len() as u16).to_le_bytes().to_vec();
+            bytes.extend_from_slice(content);
+            let mut got = Vec::new();
+            assert!(unpack_decisions(&bytes, |told| got.push(told)));
+            assert_eq!(got, [Told::Decision(Box::new(decision))]);
+        }
+        let cut = &old[..old.len() - 1];
+        let bytes = [&(cut.len() as u16).to_le_bytes()[..], cut].concat();
+        assert!(!unpack_decisions(&bytes, |_| {}), "a part of it is missing");
     }
 
     /// A number is another region's when the first is gone: what comes between two is about the

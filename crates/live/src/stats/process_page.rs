@@ -22,7 +22,7 @@ use crate::sys::{limits, mapped};
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 21;
+pub const VERSION: u32 = 22;
 /// Bytes of a text, with the zero at its end.
 const TEXT: usize = 256;
 /// Regions that the page has room for; the report shows the top of them.
@@ -271,6 +271,12 @@ pub struct ClassCounters {
     pub predicted_harm: AtomicU64,
     /// That loss as far as it was observed, cycles.
     pub realised_harm: AtomicU64,
+    /// Let pass although they do not pay, since the economist only watches or advises.
+    pub would_veto: AtomicU64,
+    /// What those were expected to cost, cycles.
+    pub would_veto_cost: AtomicU64,
+    /// What those were expected to bring, cycles.
+    pub would_veto_benefit: AtomicU64,
 }
 
 impl ClassCounters {
@@ -290,6 +296,9 @@ impl ClassCounters {
             (&self.judged_realised_benefit, &ended.judged_realised_benefit),
             (&self.predicted_harm, &ended.predicted_harm),
             (&self.realised_harm, &ended.realised_harm),
+            (&self.would_veto, &ended.would_veto),
+            (&self.would_veto_cost, &ended.would_veto_cost),
+            (&self.would_veto_benefit, &ended.would_veto_benefit),
         ] {
             take_in::sum(to, from);
         }
@@ -680,6 +689,7 @@ mod tests {
             page.classes[0].vetoed.store(by, Relaxed);
             page.classes[0].held_out.store(2 * by, Relaxed);
             page.classes[0].realised_harm.store(5 * by, Relaxed);
+            page.classes[0].would_veto_benefit.store(7 * by, Relaxed);
             page.latency[1].record(Nanos(50 * by));
         }
         all.take_in(ended);
@@ -692,6 +702,7 @@ mod tests {
         assert_eq!(all.classes[0].vetoed.load(Relaxed), 11);
         assert_eq!(all.classes[0].held_out.load(Relaxed), 22);
         assert_eq!(all.classes[0].realised_harm.load(Relaxed), 55);
+        assert_eq!(all.classes[0].would_veto_benefit.load(Relaxed), 77);
         assert_eq!((all.latency[1].count(), all.latency[1].max()), (2, Nanos(500)));
         assert_eq!(all.latency[1].total(), Nanos(550));
     }

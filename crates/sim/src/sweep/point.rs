@@ -207,15 +207,11 @@ impl Point {
                 return Err(SimError::parameter("page-size", message));
             }
         };
-        config.economist = match self.get("economist") {
-            None | Some("shadow") => Mode::Shadow,
-            Some("off") => Mode::Off,
-            Some("enforce") => Mode::Enforce,
-            Some(other) => {
-                let message = format!("`{other}` is none of `off`, `shadow`, `enforce`");
-                return Err(SimError::parameter("economist", message));
-            }
-        };
+        let economist = self.get("economist").unwrap_or(Mode::Shadow.name());
+        config.economist = Mode::of_name(economist).ok_or_else(|| {
+            let names = Mode::ALL.map(|mode| format!("`{}`", mode.name())).join(", ");
+            SimError::parameter("economist", format!("`{economist}` is none of {names}"))
+        })?;
         config.cores = self.whole("cores")?.unwrap_or(1);
         if let Some(period) = self.whole::<core::num::NonZeroU64>("sample-period")? {
             config.sampler.period = period.get();

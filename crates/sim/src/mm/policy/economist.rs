@@ -15,8 +15,8 @@
 //! the time that the profile's run took.
 
 use terrace_core::{
-    Action, BytesPerSecond, Cycles, Frequency, Heat, Nanos, OpId, PageNo, PageRange, PageSize,
-    Pages, PerSecond, Proposal, Reason, RegionId, Telemetry, TierTelemetry, Urgency,
+    Action, BytesPerSecond, Cycles, Frequency, Heat, HugePages, Nanos, OpId, PageNo, PageRange,
+    PageSize, Pages, PerSecond, Proposal, Reason, RegionId, Telemetry, TierTelemetry, Urgency,
 };
 use terrace_economics::{Calibration, Decision, Interval, Mode, Parameters};
 use terrace_profile::Share;
@@ -307,8 +307,8 @@ impl MmPolicy for Economist {
 
     fn makes_ahead(&mut self, ask: &AheadAsk) -> bool {
         self.look(ask.now, ask.memory);
-        let blocks = u32::try_from(ask.blocks).unwrap_or(u32::MAX);
-        let wanted = (f64::from(blocks) * self.demand).round() as u32;
+        let blocks = HugePages(ask.blocks);
+        let wanted = HugePages::from_f64(blocks.as_f64() * self.demand);
         let each = ask.moved.checked_div(ask.made).unwrap_or(1).max(1);
         // What first touches averted was aged by then: all of it is still to come.
         let left = match self.profile.duration {
@@ -318,7 +318,7 @@ impl MmPolicy for Economist {
         let action = Action::Compact {
             blocks,
             wanted,
-            brings: Cycles::from_f64(self.averted * f64::from(wanted)),
+            brings: Cycles::from_f64(self.averted * wanted.as_f64()),
             within: left,
             left,
             pages: Pages(each.saturating_mul(ask.blocks)),
