@@ -6,11 +6,11 @@
 #   bench/live/govern.sh TERRACE [ROUNDS [SECONDS [PROGRAM...]]]
 #   bench/live/govern.sh TERRACE short
 #
-# The short form shows that it works, and no more: one program for 25 s, of which 16 go to the first
+# The short form shows that it works, and no more: one program for 60 s, of which 32 go to the first
 # curve.
 set -euo pipefail
 terrace=$1
-if [ "${2-}" = short ]; then set -- "$terrace" 1 25 parts; fi
+if [ "${2-}" = short ]; then set -- "$terrace" 1 60 parts; fi
 rounds=${2:-1}
 seconds=${3:-150}
 here=$(cd "$(dirname "$0")" && pwd)

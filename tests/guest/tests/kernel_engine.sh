@@ -131,12 +131,14 @@ grep -q intact /tmp/pod.out
 rmdir /sys/fs/cgroup/pod/container /sys/fs/cgroup/pod
 none_left
 
-# Governed: idle memory leaves as far as the group's stall times allow.
-terrace govern --json --mode enforce --target 5% --report /tmp/govern.json -- hog 64 32 >/tmp/govern.out
+# Governed: idle memory leaves as far as the group's stall times allow, by its age. Half of the time goes
+# to the forecast.
+terrace govern --json --mode enforce --target 5% --report /tmp/govern.json -- hog 64 64 >/tmp/govern.out
 cat /tmp/govern.json
 grep -q intact /tmp/govern.out
 grep -q '"pressure"' /tmp/govern.json
 expect "$(reported /tmp/govern.json asked)" -gt $((1 << 20)) "memory was put out"
+expect "$(reported /tmp/govern.json age)" -gt 0 "and its age was known"
 none_left
 
 # Killed: the program is bounded by nothing at once, goes on, and nothing is left when it has ended,

@@ -70,7 +70,7 @@ pub(crate) struct Args {
     target: f64,
 
     /// Forecast what could be saved, or put it out. Before anything is put out, working sets are
-    /// measured for 16 s, so that what is saved can be held against a forecast.
+    /// measured for 32 s, so that what is saved can be held against a forecast.
     #[arg(long, value_name = "MODE", default_value = "observe",
           value_parser = one_of(&Mode::ALL, Mode::name))]
     mode: Mode,

@@ -63,6 +63,11 @@ pub(super) fn render(report: &GovernReport) -> String {
             times => format!("; {} times less was found", count(times)),
         };
         rows.push(("asked", format!("{} of the kernel{less}", done.asked)));
+        let leaves = match done.age {
+            Some(age) => format!("what was not touched for {age}"),
+            None => "what the kernel chooses".to_owned(),
+        };
+        rows.push(("leaves", leaves));
     }
     if let Some(recommended) = report.recommended() {
         let by = if report.enforced { "what is left" } else { "the forecast" };

@@ -24,9 +24,10 @@ pub(super) const EVERY: Nanos = Nanos::seconds(1);
 /// How often is looked whether a group grows while memory is being taken from it.
 const WATCH: Duration = Duration::from_millis(10);
 /// The longest time within which is looked what is touched: while memory is only looked at, and
-/// before any is put out.
+/// before any is put out. That is twice as long as memory is left alone at most before it leaves, so
+/// that a forecast knows what comes back of it in as long a time.
 const LONGEST: Nanos = Nanos::seconds(128);
-const LONGEST_BEFORE: Nanos = Nanos::seconds(16);
+const LONGEST_BEFORE: Nanos = Nanos::seconds(32);
 /// Slowdowns that are forecast whatever the target.
 const SLOWDOWNS: [f64; 3] = [0.01, 0.02, 0.05];
 
@@ -104,6 +105,8 @@ impl Session {
         let (now, cpu) = (Instant::now(), sys::thread_cpu());
         self.looked = now >= self.next;
         if !self.looked {
+            // What was leaving in the last look may have left.
+            self.governor.begin_turn(Nanos(sys::now()));
             let wait = self.until(self.next - now);
             self.own_cpu += sys::thread_cpu().saturating_sub(cpu);
             return Ok(Some(wait));
@@ -119,6 +122,9 @@ impl Session {
             let look = self.governor.last().unwrap_or_default();
             self.curves.step(Nanos(sys::now()), &processes, look.cpu, look.resident);
             let is_known = self.curves.whole() > 0 || self.is_blind;
+            if let Some(age) = self.curves.age(self.target) {
+                self.governor.start_at(age);
+            }
             self.governor.enforce(self.mode == Mode::Enforce && is_known);
         }
         // Of what is late nothing is made up for.

@@ -69,6 +69,14 @@ impl Curves {
         self.denied
     }
 
+    /// For how long memory is idle that leaves at a slowdown: the median of all curves.
+    pub fn age(&self, slowdown: f64) -> Option<Nanos> {
+        let savings = self.known().iter().filter_map(|curve| curve.saving(slowdown));
+        let mut ages: Vec<Nanos> = savings.map(|saving| saving.idle).collect();
+        ages.sort_unstable();
+        ages.get(ages.len() / 2).copied()
+    }
+
     /// Looks if it is time to, at these processes, which have had so much processor time together,
     /// and have so much in DRAM.
     pub fn step(&mut self, now: Nanos, processes: &[u32], cpu: Nanos, resident: Bytes) {

@@ -9,9 +9,11 @@ use terrace_sampler::cpu_time;
 
 use super::Governed;
 use super::taker::Taker;
+use super::touched;
 use crate::files::{Root, number, read};
 use crate::setup::group::{Group, Version};
 use crate::setup::swap;
+use crate::support::may_advise;
 
 /// One look at a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,6 +141,32 @@ impl Governed for Looked {
 
     fn stop(&mut self) {
         self.taker.stop();
+    }
+
+    fn is_taking(&mut self) -> bool {
+        self.is_taken_from()
+    }
+
+    fn forget(&mut self) -> Option<Nanos> {
+        if !may_advise() {
+            return None;
+        }
+        let before = sys::thread_cpu();
+        for process in self.group.members_below() {
+            // One that has ended meanwhile has no memory.
+            if touched::level(&self.root, process).is_err()
+                && self.root.path(format!("/proc/{process}")).exists()
+            {
+                return None;
+            }
+        }
+        Some(sys::thread_cpu().saturating_sub(before))
+    }
+
+    fn idle(&mut self) -> Bytes {
+        let processes = self.group.members_below().into_iter();
+        let seen = processes.filter_map(|process| touched::since(&self.root, process).ok());
+        seen.fold(Bytes::ZERO, |sum, marked| sum + (marked.resident - marked.touched))
     }
 }
 

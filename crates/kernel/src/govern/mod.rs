@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`look`] | what a group has and does, as the kernel counts it |
 //! | [`slowdown`] | how much an interval was slowed down |
-//! | [`control`] | how much to put out next |
+//! | [`control`] | whether memory may leave, and how much where its age is not known |
+//! | [`ages`] | how old memory is when it leaves, and when that is looked at |
 //! | `taker` | puts it out, and stops as soon as the group asks for more |
 //! | [`curves`] | measures that, time and again |
 //! | [`working_set`] | how much is touched within a time, and what could be saved |
@@ -15,6 +16,7 @@
 //! down at a limit of ours. Only what it does not touch is put out, a little at a time. Where that
 //! takes a limit (version 1 of control groups), it is lifted as soon as it is in force.
 
+pub mod ages;
 pub mod control;
 pub mod curves;
 pub mod look;
@@ -31,6 +33,7 @@ use std::io;
 use serde::Serialize;
 use terrace_core::{Bytes, Nanos, PageSize};
 
+use self::ages::Ages;
 use self::control::Control;
 use self::look::Look;
 use self::slowdown::{Slowdown, Source};
@@ -54,6 +57,13 @@ pub trait Governed {
     fn asked(&self) -> Bytes;
     /// Ends what [`Governed::reclaim`] has begun.
     fn stop(&mut self) {}
+    /// Whether what it has begun is under way.
+    fn is_taking(&mut self) -> bool;
+    /// Makes all memory equally old, for the kernel and for [`Governed::idle`]; the processor time that
+    /// took. `None` if that cannot be done with all of it.
+    fn forget(&mut self) -> Option<Nanos>;
+    /// What is resident, has not been touched since [`Governed::forget`], and could leave.
+    fn idle(&mut self) -> Bytes;
 }
 
 /// What was done, and what came of it.
@@ -89,6 +99,9 @@ pub struct Governing {
     pub intervals: u64,
     /// Those above the target.
     pub above: u64,
+    /// For how long memory is idle that leaves now; `None` where memory is only looked at, or its age is
+    /// not known, and the kernel chooses by itself.
+    pub age: Option<Nanos>,
 }
 
 impl Governing {
@@ -104,6 +117,10 @@ impl Governing {
 pub struct GroupGovernor<W> {
     world: W,
     control: Control,
+    ages: Ages,
+    /// Whether memory leaves by its age. If that cannot be known once, the kernel chooses by itself from
+    /// then on: marks that were taken off part of memory would mislead it.
+    knows_ages: bool,
     /// Whether anything is put out.
     enforces: bool,
     last: Option<Look>,
@@ -119,6 +136,8 @@ impl<W: Governed> GroupGovernor<W> {
         Self {
             world,
             control: Control::new(target),
+            ages: Ages::new(target),
+            knows_ages: true,
             enforces: true,
             last: None,
             begin: None,
@@ -138,6 +157,11 @@ impl<W: Governed> GroupGovernor<W> {
         self.enforces = yes;
     }
 
+    /// Memory that leaves is to be idle for so long at first, as was forecast.
+    pub fn start_at(&mut self, age: Nanos) {
+        self.ages.start_at(age);
+    }
+
     /// Whether anything is put out.
     pub fn enforces(&self) -> bool {
         self.enforces
@@ -150,8 +174,9 @@ impl<W: Governed> GroupGovernor<W> {
 
     /// What was done.
     pub fn done(&self) -> Governing {
+        let age = (self.enforces && self.knows_ages).then(|| self.ages.age());
         // Another thread asks, also after the last step.
-        Governing { asked: self.world.asked(), ..self.done.clone() }
+        Governing { asked: self.world.asked(), age, ..self.done.clone() }
     }
 
     /// Looks at what the last interval brought, and puts out what may go. False if the group is gone.
@@ -175,8 +200,12 @@ impl<W: Governed> GroupGovernor<W> {
         self.ran += slowdown.ran;
         let back = look.refaults.saturating_sub(last.refaults);
         done.refaults += back;
-        let weight = 1.0 - (-(look.at.saturating_sub(last.at) / LATELY)).exp();
-        let change = (look.swapped.as_f64() - done.swapped_lately.as_f64()) * weight;
+        let back = PageSize::Base.bytes() * back;
+        let length = look.at.saturating_sub(last.at);
+        let weight = 1.0 - (-(length / LATELY)).exp();
+        // What came back in the interval was out for half of it.
+        let swapped = look.swapped.as_f64() + back.as_f64() / 2.0;
+        let change = (swapped - done.swapped_lately.as_f64()) * weight;
         done.swapped_lately = Bytes::from_f64(done.swapped_lately.as_f64() + change);
         done.intervals += 1;
         done.source = Some(slowdown.source);
@@ -192,18 +221,53 @@ impl<W: Governed> GroupGovernor<W> {
         if !self.enforces {
             return Ok(true);
         }
-        let back = PageSize::Base.bytes() * back;
-        let wanted = self.control.next(&slowdown, back, &look);
-        if wanted.is_zero() {
-            return Ok(true);
+        self.begin_turn(look.at);
+        let may = self.control.note(&slowdown, back);
+        self.ages.note(&slowdown, length, back, look.resident);
+        let wanted = if !may {
+            Bytes::ZERO
+        } else if !self.knows_ages {
+            self.control.rate(&look)
+        } else if self.ages.is_due(look.at) {
+            let idle = self.world.idle();
+            self.ages.end(look.at, idle)
+        } else {
+            Bytes::ZERO
+        };
+        let asked = control::asked(wanted, &look);
+        let is_there = asked.is_zero() || self.reclaim(asked)?;
+        self.begin_turn(look.at);
+        Ok(is_there)
+    }
+
+    /// Begins to let memory grow old, unless it does already, or marks are needed for what is leaving. To
+    /// be called also between two steps, for the sooner that begins the better it is known what is idle.
+    pub fn begin_turn(&mut self, now: Nanos) {
+        if !self.enforces || !self.knows_ages || self.ages.has_begun() || self.world.is_taking() {
+            return;
         }
-        match self.world.reclaim(wanted) {
-            Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => done.found_less += 1,
+        match self.world.forget() {
+            Some(took) => self.ages.begin(now, took),
+            None => self.knows_ages = false,
+        }
+    }
+
+    /// Has so much put out; false if the group is gone.
+    fn reclaim(&mut self, bytes: Bytes) -> io::Result<bool> {
+        let mut begun = self.world.reclaim(bytes);
+        if matches!(&begun, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {
+            self.done.found_less += 1;
+            // That is how the time before ended. What has grown old by now may leave nevertheless.
+            if self.knows_ages {
+                begun = self.world.reclaim(bytes);
+            }
+        }
+        match begun {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(true),
             // It went away in this moment.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(e) => return Err(e),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
         }
-        Ok(true)
     }
 }

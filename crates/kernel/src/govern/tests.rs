@@ -1,4 +1,4 @@
-use super::control::Control;
+use super::control::{self, Control};
 use super::look::Look;
 use super::slowdown::{FAULT, Slowdown, Source};
 use super::working_set::{Curve, Point, forecast};
@@ -13,6 +13,15 @@ struct Program {
     now: Nanos,
     /// Of each part, the pages that are out.
     out: Vec<u64>,
+    /// Of each part, those that are not and were not touched since that was asked for.
+    idle: Vec<u64>,
+    /// Whether the kernel can be told to forget what was touched, and how often it was.
+    knows_ages: bool,
+    forgot: u64,
+    /// Whether what was asked for still leaves.
+    taking: bool,
+    /// How often what is asked for is answered by how the time before ended.
+    fails: u64,
     refaults: u64,
     swap: Bytes,
     asked: Bytes,
@@ -25,7 +34,7 @@ struct Program {
 
 impl Program {
     fn new(parts: &[(u64, f64)]) -> Self {
-        let out = vec![0; parts.len()];
+        let (out, idle) = (vec![0; parts.len()], vec![0; parts.len()]);
         // It does not get free again here.
         let swap = Bytes::gib(64 << 10);
         let parts = parts.to_vec();
@@ -33,6 +42,11 @@ impl Program {
             parts,
             now: Nanos::ZERO,
             out,
+            idle,
+            knows_ages: false,
+            forgot: 0,
+            taking: false,
+            fails: 0,
             refaults: 0,
             swap,
             asked: Bytes::ZERO,
@@ -42,6 +56,11 @@ impl Program {
         }
     }
 
+    /// One that the kernel can be told to forget the ages of.
+    fn with_ages(parts: &[(u64, f64)]) -> Self {
+        Self { knows_ages: true, ..Self::new(parts) }
+    }
+
     fn resident(&self) -> u64 {
         self.parts.iter().map(|part| part.0).sum::<u64>() - self.out.iter().sum::<u64>()
     }
@@ -49,11 +68,28 @@ impl Program {
     /// A second goes by: what is out and is touched comes back.
     fn run(&mut self) {
         self.now += SECOND;
-        for (part, out) in self.parts.iter().zip(&mut self.out) {
-            let back = (*out as f64 * part.1.min(1.0)).round() as u64;
+        for ((part, out), idle) in self.parts.iter().zip(&mut self.out).zip(&mut self.idle) {
+            let touched = |pages: u64| (pages as f64 * part.1.min(1.0)).round() as u64;
+            let back = touched(*out);
             *out -= back;
             self.refaults += back;
+            *idle -= touched(*idle);
         }
+    }
+
+    /// What was not touched leaves, of all parts alike: nothing else is known. How much is missing.
+    fn reclaim_idle(&mut self, pages: u64) -> u64 {
+        let all = self.idle.iter().sum::<u64>();
+        let wanted = pages.min(all);
+        let (mut seen, mut taken) = (0, 0);
+        for (out, idle) in self.out.iter_mut().zip(&mut self.idle).filter(|(_, idle)| **idle > 0) {
+            seen += *idle;
+            let take = seen * wanted / all - taken;
+            taken += take;
+            *out += take;
+            *idle -= take;
+        }
+        pages - taken
     }
 }
 
@@ -71,12 +107,20 @@ impl Governed for Program {
         })
     }
 
-    /// The kernel's lists are perfect here: what is touched least leaves first.
+    /// The kernel's lists are perfect here: what is touched least leaves first. Where it was told to forget
+    /// that, what was not touched since.
     fn reclaim(&mut self, bytes: Bytes) -> io::Result<bool> {
+        if let Some(fails) = self.fails.checked_sub(1) {
+            self.fails = fails;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let bytes = bytes.min(self.most);
         let mut pages = bytes.get() / 4096;
         self.asked += bytes;
         self.swap -= bytes;
+        if self.knows_ages {
+            pages = self.reclaim_idle(pages);
+        }
         let mut order: Vec<usize> = (0..self.parts.len()).collect();
         order.sort_by(|a, b| self.parts[*a].1.total_cmp(&self.parts[*b].1));
         for part in order {
@@ -93,6 +137,21 @@ impl Governed for Program {
 
     fn stop(&mut self) {
         self.stopped += 1;
+    }
+
+    fn is_taking(&mut self) -> bool {
+        self.taking
+    }
+
+    fn forget(&mut self) -> Option<Nanos> {
+        self.forgot += 1;
+        let resident = self.parts.iter().zip(&self.out).map(|(part, out)| part.0 - out);
+        self.idle = resident.collect();
+        self.knows_ages.then_some(Nanos::ZERO)
+    }
+
+    fn idle(&mut self) -> Bytes {
+        Bytes(self.idle.iter().sum::<u64>() * 4096)
     }
 }
 
@@ -179,6 +238,15 @@ fn a_group_that_is_gone_is_not_governed() {
     assert!(!governor.step().unwrap());
 }
 
+/// What is to leave after an interval where nobody knows how old memory is.
+fn next(control: &mut Control, slowdown: &Slowdown, back: Bytes, look: &Look) -> Bytes {
+    if control.note(slowdown, back) {
+        control::asked(control.rate(look), look)
+    } else {
+        Bytes::ZERO
+    }
+}
+
 /// An interval of a second with such a slowdown.
 fn second(share: f64) -> Slowdown {
     let ran = SECOND.as_f64() / (1.0 + share);
@@ -194,7 +262,7 @@ fn the_target_is_a_mean_and_nothing_leaves_in_a_bad_second() {
     let mut asked = Bytes::ZERO;
     for at in 0..600 {
         let share = if at % 60 == 30 { 0.5 } else { 0.0 };
-        let next = control.next(&second(share), Bytes::ZERO, &look);
+        let next = next(&mut control, &second(share), Bytes::ZERO, &look);
         assert!(share == 0.0 || next.is_zero(), "{at}");
         asked += next;
     }
@@ -206,12 +274,12 @@ fn above_the_target_of_late_nothing_leaves_until_it_was_well_for_long_enough() {
     let look = Look { resident: Bytes::gib(1), ..Look::default() };
     let mut control = Control::new(0.02);
     let pass = |control: &mut Control, share, times| {
-        (0..times).for_each(|_| _ = control.next(&second(share), Bytes::ZERO, &look));
+        (0..times).for_each(|_| _ = next(control, &second(share), Bytes::ZERO, &look));
     };
     pass(&mut control, 0.0, 100);
     pass(&mut control, 0.05, 30);
     let rest = |control: &mut Control| {
-        (0..1000).take_while(|_| control.next(&second(0.0), Bytes::ZERO, &look).is_zero()).count()
+        (0..1000).take_while(|_| next(control, &second(0.0), Bytes::ZERO, &look).is_zero()).count()
     };
     let first = rest(&mut control);
     assert!((5..60).contains(&first), "{first}");
@@ -225,14 +293,15 @@ fn above_the_target_of_late_nothing_leaves_until_it_was_well_for_long_enough() {
 fn the_nearer_the_target_the_less_leaves_and_as_much_as_came_back() {
     let look = Look { resident: Bytes::gib(1), ..Look::default() };
     let asked = [0.0, 0.01, 0.019, 0.02]
-        .map(|share| Control::new(0.02).next(&second(share), Bytes::ZERO, &look));
+        .map(|share| next(&mut Control::new(0.02), &second(share), Bytes::ZERO, &look));
     assert!(asked.windows(2).all(|pair| pair[0] > pair[1]), "{asked:?}");
     assert_eq!(asked[3], Bytes::ZERO);
 
-    let back = Control::new(0.02).next(&second(0.01), Bytes::mib(4), &look);
+    let back = next(&mut Control::new(0.02), &second(0.01), Bytes::mib(4), &look);
     assert_eq!(back, asked[1] + Bytes::mib(4));
     let full = Look { swap_free: Some(Bytes::mib(2)), ..look };
-    assert_eq!(Control::new(0.02).next(&second(0.01), Bytes::mib(4), &full), Bytes::mib(2));
+    let room = next(&mut Control::new(0.02), &second(0.01), Bytes::mib(4), &full);
+    assert_eq!(room, Bytes::mib(2));
 }
 
 /// Were no more put out than a part of what is resident, as much would come back long before the target.
@@ -290,26 +359,62 @@ fn even(parts: u32, pages: u64) -> Curve {
     Curve { points: (0..8).map(|i| at(f64::from(1 << i))).collect() }
 }
 
+/// After T = 2^i seconds the parts above i are idle but for T of each period, and as much of them comes
+/// back until 2T.
 #[test]
 fn a_forecast_puts_out_what_comes_back_slowly_enough() {
     let pages = 8 << 10;
     let curve = even(8, pages);
-    // After T = 2^i seconds the parts above i are touched at pages / 2^k a second each; those that
-    // would be out are all that have not been touched yet.
-    for slowdown in [0.001, 0.01, 0.02, 0.05] {
-        let saving = curve.saving(slowdown).unwrap();
-        let idle = saving.idle.as_secs();
-        let (mut out, mut rate) = (0.0, 0.0);
-        for i in 0..8 {
-            let period = f64::from(1 << i);
-            if period > idle {
-                out += pages as f64 * (1.0 - idle / period);
-                rate += pages as f64 / period;
-            }
+    let at = |i: u32| {
+        let (time, mut rate, mut begin, mut end) = (f64::from(1 << i), 0.0, 0.0, 0.0);
+        for part in i + 1..8 {
+            let period = f64::from(1 << part);
+            rate += pages as f64 / period;
+            begin += pages as f64 * (1.0 - time / period);
+            end += pages as f64 * (1.0 - 2.0 * time / period);
         }
-        assert!((saving.out.as_f64() / 4096.0 - out).abs() < 2.0, "{slowdown}: {saving:?} {out}");
-        assert!(rate * FAULT.get() as f64 / 1e9 <= slowdown * 1.0001, "{slowdown}: {rate}");
+        (rate * FAULT.get() as f64 / 1e9, begin, end)
+    };
+    for i in 0..6 {
+        let (slowdown, begin, end) = at(i);
+        let saving = curve.saving(slowdown * 1.0001).unwrap();
+        let out = saving.out.as_f64() / 4096.0;
+        assert!((saving.idle.as_secs() / f64::from(1 << i) - 1.0).abs() < 0.01, "{i}: {saving:?}");
+        assert!(out > end && out <= (begin + end) / 2.0 + 2.0, "{i}: {saving:?} {begin} {end}");
+        let all = (saving.out + saving.left).as_f64() / 4096.0;
+        assert!((all - 8.0 * pages as f64).abs() < 2.0, "{i}: {saving:?}");
     }
+}
+
+/// Between two times there are others.
+#[test]
+fn a_forecast_makes_use_of_all_the_slowdown() {
+    let curve = even(8, 8 << 10);
+    let slowdowns = (1..=60).map(|i| 0.0005 * f64::from(i));
+    let savings: Vec<_> = slowdowns.map(|slowdown| curve.saving(slowdown).unwrap()).collect();
+    for pair in savings.windows(2) {
+        assert!(pair[0].out < pair[1].out && pair[0].idle > pair[1].idle, "{pair:?}");
+        let step = (pair[1].out - pair[0].out).as_f64() / Bytes::mib(256).as_f64();
+        assert!(step < 0.2, "{pair:?}");
+    }
+}
+
+/// A part of it is out, and as much less comes back.
+#[test]
+fn where_too_much_comes_back_at_all_times_a_part_leaves() {
+    let mut curve = even(8, 8 << 10);
+    curve.points.truncate(4);
+    let all = curve.saving(1.0).unwrap();
+    let [short, long] = curve.points[2..] else { unreachable!() };
+    let again = (long.touched - short.touched).get() / 4096;
+    let slowdown = (FAULT * again) / (long.within - short.within);
+    let whole = curve.saving(slowdown * 1.0001).unwrap();
+    let half = curve.saving(slowdown / 2.0).unwrap();
+    assert!((half.out.as_f64() / whole.out.as_f64() - 0.5).abs() < 0.001, "{half:?} {whole:?}");
+    assert!((half.idle.as_secs() - 8.0).abs() < 0.01, "half of what is idle for 4 s: {half:?}");
+    let sums = [whole, half].map(|saving| (saving.left + saving.out).as_f64());
+    assert!((sums[0] - sums[1]).abs() < 4096.0, "{half:?} {whole:?}");
+    assert!(all.out > whole.out && all.idle == SECOND, "{all:?}");
 }
 
 #[test]
@@ -336,4 +441,106 @@ fn a_forecast_says_how_far_curves_are_apart() {
     let of = forecast(&curves, 0.02).unwrap();
     assert!(of.least <= of.middle && of.middle <= of.most && of.least < of.most, "{of:?}");
     assert_eq!(forecast(&[Curve::default()], 0.02), None);
+}
+
+/// A program of so many pages that are accessed so often a second, by a power law.
+fn by_power_law(pages: u64, accesses: f64) -> Vec<(u64, f64)> {
+    const PARTS: u32 = 64;
+    let pages = pages / u64::from(PARTS);
+    let below = |part: u32| (f64::from(part) / f64::from(PARTS)).powf(1.0 / 6.0);
+    let rate = |part: u32| (below(part + 1) - below(part)) * accesses / pages as f64;
+    (0..PARTS).map(|part| (pages, 1.0 - (-rate(part)).exp())).collect()
+}
+
+/// What is touched of it, within times up to half a minute.
+fn curve_of(parts: &[(u64, f64)]) -> Curve {
+    let at = |seconds: u32| {
+        let is = |part: &(u64, f64)| part.0 as f64 * (1.0 - (1.0 - part.1).powf(seconds.into()));
+        let within = SECOND * u64::from(seconds);
+        Point {
+            within,
+            touched: Bytes::from_f64(parts.iter().map(is).sum::<f64>() * 4096.0),
+            resident: Bytes(parts.iter().map(|part| part.0 * 4096).sum()),
+            cpu: within,
+        }
+    };
+    Curve { points: (0..6).map(|i| at(1 << i)).collect() }
+}
+
+/// What is out follows the pages that the forecast counted, at the slowdown that it was made for.
+#[test]
+fn as_much_is_saved_as_was_forecast() {
+    let evenly: Vec<_> = (0..10).map(|i| (8 << 10, 0.5 / f64::from(1 << i))).collect();
+    let often = by_power_law(32 << 10, 30e3);
+    let seldom = by_power_law(32 << 10, 15e3);
+    for (name, parts) in [("evenly", &evenly), ("often", &often), ("seldom", &seldom)] {
+        for target in [0.01, 0.02, 0.05] {
+            let saving = curve_of(parts).saving(target).unwrap();
+            let mut governor = GroupGovernor::new(Program::with_ages(parts), target);
+            governor.start_at(saving.idle);
+            let mut out = 0.0;
+            for second in 0..300 {
+                assert!(governor.step().unwrap());
+                governor.world().run();
+                if second >= 100 {
+                    out += governor.done().swapped_lately.as_f64() / 200.0;
+                }
+            }
+            let done = governor.done();
+            let error = out / saving.out.as_f64() - 1.0;
+            assert!(error.abs() < 0.1, "{name}, {target}: {error}, {saving:?}, {done:?}");
+            assert!(done.slowdown.unwrap() <= target, "{name}, {target}: {done:?}");
+        }
+    }
+}
+
+/// Asked for a part of all each second, the kernel would come to what is in use in the end.
+#[test]
+fn what_was_touched_stays_however_little_else_there_is() {
+    let program = Program::with_ages(&[(16 << 10, 1.0), (48 << 10, 0.0)]);
+    let governor = govern(program, 0.02, 300);
+    let done = governor.done();
+    assert!(done.swapped > Bytes::mib(190) && done.resident >= Bytes::mib(64), "{done:?}");
+    assert_eq!((done.refaults, done.above), (0, 0), "{done:?}");
+    assert_eq!(done.age, Some(SECOND));
+}
+
+/// Marks that were taken off while memory leaves would have what is in use leave.
+#[test]
+fn a_turn_begins_when_what_was_to_leave_has_left() {
+    let mut governor = govern(Program::with_ages(&[(16 << 10, 0.0)]), 0.02, 2);
+    assert_eq!(governor.world().forgot, 1, "the first look says nothing");
+    governor.world().taking = true;
+    for _ in 0..40 {
+        governor.step().unwrap();
+        governor.world().run();
+    }
+    assert_eq!(governor.world().forgot, 1);
+    let asked = governor.done().asked;
+    assert!(!asked.is_zero(), "this turn came to its end");
+    governor.world().taking = false;
+    let now = governor.last().unwrap().at;
+    governor.begin_turn(now);
+    governor.begin_turn(now);
+    assert_eq!(governor.world().forgot, 2, "and the next one begins between two looks");
+}
+
+/// With marks that are gone of some processes only, the kernel would choose worse than by itself.
+#[test]
+fn where_ages_cannot_be_known_the_kernel_chooses() {
+    let mut governor = govern(Program::new(&[(16 << 10, 0.0)]), 0.02, 10);
+    assert_eq!(governor.world().forgot, 1, "and is not told again to forget them");
+    let done = governor.done();
+    assert!(done.age.is_none() && !done.asked.is_zero(), "{done:?}");
+}
+
+/// The error is that of what was asked for a turn ago. In it as much has grown old again.
+#[test]
+fn what_was_given_up_does_not_cost_another_turn() {
+    let mut program = Program::with_ages(&[(16 << 10, 0.0)]);
+    program.fails = 1;
+    let governor = govern(program, 0.02, 15);
+    let done = governor.done();
+    assert_eq!(done.found_less, 1, "{done:?}");
+    assert!(!done.asked.is_zero(), "{done:?}");
 }

@@ -9,6 +9,8 @@ use std::fs;
 use std::io;
 
 use terrace_core::Bytes;
+use terrace_live::attach::host::is_gone;
+use terrace_live::numa::moves::{Advice, ProcessHandle};
 
 use crate::files::{Root, read, write};
 
@@ -18,6 +20,30 @@ use crate::files::{Root, read, write};
 /// The system's.
 pub fn forget(root: &Root, process: u32) -> io::Result<()> {
     write(&root.path(format!("/proc/{process}/clear_refs")), "1")
+}
+
+/// Makes all memory of a process equally old: takes the marks off, and has the kernel put the pages on the
+/// list that it looks at first. Marked anew they stay there, and the kernel takes what is not (`MADV_COLD`;
+/// `folio_check_references` of `mm/vmscan.c`).
+///
+/// # Errors
+/// The system's; of kind `PermissionDenied` without `CAP_SYS_NICE`.
+pub fn level(root: &Root, process: u32) -> io::Result<()> {
+    forget(root, process)?;
+    // A process that has ended and was not waited for has no mappings.
+    let Ok(maps) = read(&root.path(format!("/proc/{process}/maps"))) else { return Ok(()) };
+    let told = ProcessHandle::open(process)
+        .and_then(|handle| handle.advise(Advice::Cold, &swapped_ranges(&maps)));
+    match told {
+        Err(e) if is_gone(&e) => Ok(()),
+        told => told,
+    }
+}
+
+/// Start and length of the mappings that go to swap, in a text of `/proc/PID/maps`.
+fn swapped_ranges(maps: &str) -> Vec<(u64, u64)> {
+    let heads = maps.lines().filter_map(head).filter(|head| can_be_swapped(head.path));
+    heads.map(|head| (head.start, head.end.saturating_sub(head.start))).collect()
 }
 
 /// Anonymous memory of a process that has been touched since [`forget`], and all that it has.
@@ -39,41 +65,59 @@ pub struct Marked {
 
 impl Marked {
     /// Adds up the mappings of anonymous and shared memory in a text of `/proc/PID/smaps`; files' are the
-    /// kernel's to drop.
+    /// kernel's to drop. Memory that is locked cannot leave, and counts as touched.
     pub fn parse(text: &str) -> Self {
-        let (mut sum, mut counts, mut resident) = (Self::default(), false, Bytes::ZERO);
+        let (mut sum, mut one, mut counts) = (Self::default(), Self::default(), false);
         for line in text.lines() {
             let kib = |rest: &str| {
                 let number = rest.trim_start().strip_suffix(" kB")?;
                 number.parse().ok().map(Bytes::kib)
             };
-            if let Some(rss) = line.strip_prefix("Rss:").and_then(kib) {
-                resident = rss;
-                if counts {
-                    sum.resident += rss;
-                }
+            if let Some(resident) = line.strip_prefix("Rss:").and_then(kib) {
+                one.resident = resident;
             } else if let Some(touched) = line.strip_prefix("Referenced:").and_then(kib) {
-                if counts {
-                    sum.touched += touched.min(resident);
+                one.touched = touched.min(one.resident);
+            } else if let Some(locked) = line.strip_prefix("Locked:").and_then(kib) {
+                if !locked.is_zero() {
+                    one.touched = one.resident;
                 }
-            } else if let Some(path) = head(line) {
-                counts = can_be_swapped(path);
+            } else if let Some(head) = head(line) {
+                sum.add(std::mem::take(&mut one), counts);
+                counts = can_be_swapped(head.path);
             }
         }
+        sum.add(one, counts);
         sum
+    }
+
+    /// Adds a mapping, if it counts.
+    fn add(&mut self, one: Self, counts: bool) {
+        if counts {
+            self.touched += one.touched;
+            self.resident += one.resident;
+        }
     }
 }
 
-/// The path of a mapping, if the line begins one; empty where it has none.
-fn head(line: &str) -> Option<&str> {
+/// The line that a mapping begins with.
+struct Head<'a> {
+    start: u64,
+    end: u64,
+    /// Empty where it has none.
+    path: &'a str,
+}
+
+/// The mapping that a line begins, if it begins one.
+fn head(line: &str) -> Option<Head<'_>> {
     let (range, rest) = line.split_once(' ')?;
     let (start, end) = range.split_once('-')?;
-    let is_address = |text: &str| u64::from_str_radix(text, 16).is_ok();
-    if !is_address(start) || !is_address(end) {
-        return None;
-    }
-    // Permissions, offset, device, inode; then the path, with blanks in front and perhaps within.
-    Some(rest.splitn(5, ' ').nth(4).unwrap_or("").trim_start())
+    let address = |text: &str| u64::from_str_radix(text, 16).ok();
+    Some(Head {
+        start: address(start)?,
+        end: address(end)?,
+        // Permissions, offset, device, inode; then the path, with blanks in front and perhaps within.
+        path: rest.splitn(5, ' ').nth(4).unwrap_or("").trim_start(),
+    })
 }
 
 /// Whether memory with this path goes to swap rather than to a file.
@@ -95,6 +139,7 @@ pub fn may_look(process: u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::support::may_advise;
 
     const SMAPS: &str = "\
 555500000000-555500010000 r-xp 00000000 fd:00 1234                       /usr/bin/a b
@@ -115,6 +160,26 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 Rss:                   4 kB
 Referenced:            4 kB
 ";
+
+    /// What cannot leave is neither idle nor missing.
+    #[test]
+    fn locked_memory_counts_as_touched() {
+        let locked = SMAPS.replace(
+            "Referenced:          100 kB\n",
+            "Referenced:          100 kB\nLocked:             4000 kB\nVmFlags: rd wr mr lo\n",
+        );
+        let expected = Marked { touched: Bytes::kib(4000 + 200 + 8), resident: Bytes::kib(4216) };
+        assert_eq!(Marked::parse(&locked), expected);
+        let unlocked = locked.replace("Locked:             4000 kB", "Locked:                0 kB");
+        assert_eq!(Marked::parse(&unlocked), Marked::parse(SMAPS));
+    }
+
+    #[test]
+    fn what_is_made_old_is_what_counts() {
+        let expected: [(u64, u64); 3] =
+            [(0x7f00_0000_0000, 4 << 20), (0x7f00_0050_0000, 1 << 20), (0x7f00_0070_0000, 1 << 20)];
+        assert_eq!(swapped_ranges(SMAPS), expected);
+    }
 
     #[test]
     fn files_pages_do_not_count() {
@@ -141,5 +206,16 @@ Referenced:            4 kB
         assert!(after.resident >= Bytes::mib(64), "{after:?}");
         assert!(grown >= Bytes::mib(30), "{before:?} {after:?}");
         assert!(after.touched < Bytes::mib(60), "{before:?} {after:?}");
+
+        // Here, for marks are those of the whole process, and tests run beside each other.
+        if !may_advise() {
+            return terrace_shown::is_missing("CAP_SYS_NICE");
+        }
+        level(&root, own).unwrap();
+        let level = since(&root, own).unwrap();
+        assert!(level.resident >= Bytes::mib(64), "{level:?}");
+        assert!(level.touched < Bytes::mib(30), "{level:?}");
+        let is_kept = |page: &[u8]| page[1..].iter().all(|&byte| byte == 1);
+        assert!(memory.chunks(4096).all(is_kept), "content is kept");
     }
 }

@@ -3,10 +3,10 @@
 //! What is touched within a time `T` is the working set `W(T)` (Denning, *The working set model
 //! for program behavior*, 1968). Two things follow from it:
 //!
-//! - What was not touched for `T` could be put out: all that there is, less `W(T)`.
-//! - Pages would come back at the rate at which `W` still grows at `T`. What a longer time adds to the
-//!   working set is what was touched again after just that time (section 3 there: the miss rate is
-//!   the slope).
+//! - What was not touched for `T` could be put out: all that there is, less `W(T)`. If that happens every
+//!   `T` ([`ages`](super::ages)), what is out falls until the next time by what comes back.
+//! - What comes back until then is what was not touched for `T` and is touched within the next: by how much
+//!   `W` grows from `T` to `2T` (section 3 there: the miss rate is the slope of `W`).
 
 use serde::Serialize;
 use terrace_core::{Bytes, Nanos, PageSize};
@@ -38,40 +38,98 @@ pub struct Curve {
 pub struct Saving {
     /// The slowdown, a share.
     pub slowdown: f64,
-    /// What would be out: what was not touched for as long as it takes.
+    /// What would be out, as a mean.
     pub out: Bytes,
     /// What would be left in DRAM.
     pub left: Bytes,
-    /// For how long memory is not touched that would be out.
+    /// For how long memory is idle that leaves. More than all times that were looked at where only a part
+    /// of what is idle may leave: twice the longest if that is half of it.
     pub idle: Nanos,
+}
+
+/// What becomes of it if time and again what was not touched for a time leaves, and all else stays.
+#[derive(Clone, Copy, Debug)]
+struct Turns {
+    slowdown: f64,
+    out: f64,
+    left: f64,
+    /// The time, in nanoseconds.
+    age: f64,
+}
+
+impl Turns {
+    /// Of the shorter of two times. What is touched between them has left at the first and comes back by
+    /// the second. So what is out falls meanwhile, from what was idle at the first to what still is.
+    fn between(short: Point, long: Point) -> Self {
+        let resident = (short.resident.as_f64() + long.resident.as_f64()) / 2.0;
+        let out = mean_of_decay(idle(short).as_f64(), idle(long).as_f64());
+        let left = (resident - out).max(0.0);
+        Self { slowdown: returned(short, long), out, left, age: short.within.as_f64() }
+    }
+
+    /// A part of the time like this, and otherwise like another.
+    fn mixed(self, other: Self, share: f64) -> Self {
+        let mix = |this: f64, other: f64| this + (other - this) * share;
+        Self {
+            slowdown: mix(self.slowdown, other.slowdown),
+            out: mix(self.out, other.out),
+            left: mix(self.left, other.left),
+            age: mix(self.age, other.age),
+        }
+    }
+
+    fn saving(self, slowdown: f64) -> Saving {
+        Saving {
+            slowdown,
+            out: Bytes::from_f64(self.out),
+            left: Bytes::from_f64(self.left),
+            idle: Nanos::from_f64(self.age),
+        }
+    }
+}
+
+/// The mean of what falls from one amount to another, in each moment by the same part: half-way it is the
+/// geometric mean, and between these three points Simpson's rule is near enough.
+fn mean_of_decay(from: f64, to: f64) -> f64 {
+    (from + 4.0 * (from * to).sqrt() + to) / 6.0
+}
+
+/// What had not been touched by then.
+fn idle(point: Point) -> Bytes {
+    point.resident.saturating_sub(point.touched)
 }
 
 impl Curve {
     /// What could be saved if the program were slowed down by a share at most. `None` if less than
-    /// two points are known, or if more pages come back at every time that was looked at.
+    /// two points are known.
+    ///
+    /// The shortest time at which few enough pages come back, there and at all longer times, and the
+    /// next shorter one, at which too many do, are mixed so that the slowdown is as wanted. Where too
+    /// many come back even at the longest, a part of what is idle is out.
     pub fn saving(&self, slowdown: f64) -> Option<Saving> {
-        let mut best = None;
-        // From the longest time to the shortest, as long as few enough come back.
+        let mut best: Option<Turns> = None;
         for pair in self.points.windows(2).rev() {
-            let (short, long) = (pair[0], pair[1]);
-            if returned(short, long) > slowdown {
-                break;
+            let turns = Turns::between(pair[0], pair[1]);
+            if turns.slowdown <= slowdown {
+                best = Some(turns);
+                continue;
             }
-            best = Some(Saving {
-                slowdown,
-                // Memory that was not touched for the shorter time: what came between is what
-                // would come back, at the rate that was judged.
-                out: short.resident.saturating_sub(short.touched),
-                left: short.touched,
-                idle: short.within,
+            let few = best.unwrap_or_else(|| Turns {
+                slowdown: 0.0,
+                out: 0.0,
+                left: turns.left + turns.out,
+                // Mixed with what is below, the age becomes that of which the part leaves.
+                age: turns.age * (1.0 + turns.slowdown / slowdown),
             });
+            let share = (slowdown - few.slowdown) / (turns.slowdown - few.slowdown);
+            return Some(few.mixed(turns, share).saving(slowdown));
         }
-        best
+        best.map(|turns| turns.saving(slowdown))
     }
 
     /// How much of what there was had not been touched at the end of each time.
     pub fn idle(&self) -> impl Iterator<Item = (Nanos, Bytes)> {
-        self.points.iter().map(|p| (p.within, p.resident.saturating_sub(p.touched)))
+        self.points.iter().map(|&point| (point.within, idle(point)))
     }
 }
 
@@ -102,16 +160,10 @@ pub struct Forecast {
     pub left: Bytes,
 }
 
-/// What curves forecast at a slowdown; `None` without any that says something. A curve by which
-/// nothing could be saved counts as that.
+/// What curves forecast at a slowdown; `None` without any that says something.
 pub fn forecast(curves: &[Curve], slowdown: f64) -> Option<Forecast> {
-    let known = curves.iter().filter(|curve| curve.points.len() >= 2);
-    let mut all: Vec<(Bytes, Bytes)> = known
-        .map(|curve| match curve.saving(slowdown) {
-            Some(saving) => (saving.out, saving.left),
-            None => (Bytes::ZERO, curve.points.last().map_or(Bytes::ZERO, |p| p.resident)),
-        })
-        .collect();
+    let savings = curves.iter().filter_map(|curve| curve.saving(slowdown));
+    let mut all: Vec<(Bytes, Bytes)> = savings.map(|saving| (saving.out, saving.left)).collect();
     all.sort_unstable();
     let (&(least, _), &(most, _)) = (all.first()?, all.last()?);
     let (middle, left) = all[all.len() / 2];
