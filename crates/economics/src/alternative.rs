@@ -193,16 +193,13 @@ pub(crate) fn keep(
 ) {
     let margin = |it: &Alternative| it.margin(action, hurdle);
     for place in best {
-        match place {
-            Some(there) => {
-                if margin(there) < margin(&one) {
-                    core::mem::swap(there, &mut one);
-                }
+        if let Some(there) = place {
+            if margin(there) < margin(&one) {
+                core::mem::swap(there, &mut one);
             }
-            None => {
-                *place = Some(one);
-                return;
-            }
+        } else {
+            *place = Some(one);
+            return;
         }
     }
 }

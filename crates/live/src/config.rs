@@ -83,6 +83,15 @@ impl Observer {
     }
 }
 
+/// From when on a profile is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProfileFrom {
+    /// The first large mapping, whether memory fits or not.
+    FirstMapping,
+    /// When memory no longer fits: managing it for the profile's sake does not pay.
+    Shortage,
+}
+
 /// The configuration of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunConfig {
@@ -112,8 +121,8 @@ pub struct RunConfig {
     pub huge_pages: HugePages,
     /// A profile that says where huge pages pay.
     pub profile: Option<PathBuf>,
-    /// Whether memory that fits is left alone although there is a profile.
-    pub profile_waits: bool,
+    /// From when on it is used.
+    pub profile_from: ProfileFrom,
     /// What samples accesses.
     pub observer: Observer,
     /// The share of one processor that sampling may use, above 0 and at most 1.
@@ -151,7 +160,7 @@ impl RunConfig {
             broker: None,
             huge_pages: HugePages::Auto,
             profile: None,
-            profile_waits: false,
+            profile_from: ProfileFrom::FirstMapping,
             observer: Observer::Auto,
             sampling_cap: Governor::DEFAULT_CAP,
             record: false,
@@ -194,8 +203,8 @@ impl RunConfig {
         if let Some(profile) = &self.profile {
             text.push_str(&format!(";profile={}", escape(&profile.to_string_lossy())));
         }
-        if self.profile_waits {
-            text.push_str(";profile-waits=1");
+        if self.profile_from == ProfileFrom::Shortage {
+            text.push_str(";profile-from=shortage");
         }
         if self.spill_mapped {
             text.push_str(";spill-mapped=1");
@@ -233,7 +242,9 @@ impl RunConfig {
                 "spill-mapped" => config.spill_mapped = value == "1",
                 "spill" => config.spill = Some(PathBuf::from(unescape(value))),
                 "profile" => config.profile = Some(PathBuf::from(unescape(value))),
-                "profile-waits" => config.profile_waits = value == "1",
+                "profile-from" if value == "shortage" => {
+                    config.profile_from = ProfileFrom::Shortage;
+                }
                 "broker" => config.broker = Some(PathBuf::from(unescape(value))),
                 "huge-pages" => {
                     config.huge_pages = HugePages::ALL
@@ -310,7 +321,7 @@ mod tests {
         config.measured = Some(crate::costs::tests::example());
         config.huge_pages = HugePages::Always;
         config.profile = Some(PathBuf::from("/run/a;b/profile"));
-        config.profile_waits = true;
+        config.profile_from = ProfileFrom::Shortage;
         config.observer = Observer::PageFaults;
         config.sampling_cap = 0.07;
         for mode in Mode::ALL {

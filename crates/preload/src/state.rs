@@ -12,7 +12,7 @@ use core::sync::atomic::{
 use terrace_core::Bytes;
 use terrace_live::activate;
 use terrace_live::broker::{ending, member};
-use terrace_live::config::{RunConfig, VARIABLE};
+use terrace_live::config::{ProfileFrom, RunConfig, VARIABLE};
 use terrace_live::failsafe::give_up::Retires;
 use terrace_live::failsafe::inject;
 use terrace_live::pager::Pager;
@@ -344,8 +344,9 @@ pub(crate) fn wake_up_if_needed() {
         return;
     }
     // What a profile says has to be done before memory is touched, whether it fits or not, if that pays.
-    let guided =
-        config.profile.is_some() && !config.profile_waits && mapped::without_heap() >= CHUNK;
+    let guided = config.profile.is_some()
+        && config.profile_from == ProfileFrom::FirstMapping
+        && mapped::without_heap() >= CHUNK;
     if guided || !is_enough(member::is_within, member::fits) {
         start(config);
     }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use terrace_core::{Bytes, Nanos};
 use terrace_live::activate;
 use terrace_live::broker::{self, keeper::Broker, page::Summary};
-use terrace_live::config::{self, Counted, HugePages, RunConfig};
+use terrace_live::config::{self, Counted, HugePages, ProfileFrom, RunConfig};
 use terrace_live::doctor::facts::Facts;
 use terrace_live::evict::quiet_window::{Keeper, QuietWindows};
 use terrace_live::stats::process_page::{ProcessPage, State};
@@ -102,7 +102,9 @@ impl Args {
         }
         let worth = worth_of_profile(&config, plain_fault)?;
         if let Some(worth) = &worth {
-            config.profile_waits = !worth.at_once;
+            if !worth.at_once {
+                config.profile_from = ProfileFrom::Shortage;
+            }
             if !self.quiet {
                 output::say(format!("--profile: {}", worth.line()));
             }

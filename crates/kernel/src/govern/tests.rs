@@ -380,7 +380,10 @@ fn a_forecast_puts_out_what_comes_back_slowly_enough() {
         let saving = curve.saving(slowdown * 1.0001).unwrap();
         let out = saving.out.as_f64() / 4096.0;
         assert!((saving.idle.as_secs() / f64::from(1 << i) - 1.0).abs() < 0.01, "{i}: {saving:?}");
-        assert!(out > end && out <= (begin + end) / 2.0 + 2.0, "{i}: {saving:?} {begin} {end}");
+        assert!(
+            out > end && out <= f64::midpoint(begin, end) + 2.0,
+            "{i}: {saving:?} {begin} {end}"
+        );
         let all = (saving.out + saving.left).as_f64() / 4096.0;
         assert!((all - 8.0 * pages as f64).abs() < 2.0, "{i}: {saving:?}");
     }

@@ -61,7 +61,7 @@ impl Turns {
     /// Of the shorter of two times. What is touched between them has left at the first and comes back by
     /// the second. So what is out falls meanwhile, from what was idle at the first to what still is.
     fn between(short: Point, long: Point) -> Self {
-        let resident = (short.resident.as_f64() + long.resident.as_f64()) / 2.0;
+        let resident = f64::midpoint(short.resident.as_f64(), long.resident.as_f64());
         let out = mean_of_decay(idle(short).as_f64(), idle(long).as_f64());
         let left = (resident - out).max(0.0);
         Self { slowdown: returned(short, long), out, left, age: short.within.as_f64() }
