@@ -156,7 +156,7 @@ fn sleeper() {
     for (i, page) in memory.chunks_exact_mut(512).enumerate() {
         page[..256].iter_mut().enumerate().for_each(|(j, word)| *word = (i * 7919 + j) as u64);
     }
-    let end = std::time::Instant::now() + Duration::from_secs(4);
+    let end = std::time::Instant::now() + Duration::from_secs(8);
     while std::time::Instant::now() < end {
         memory.chunks_exact_mut(512).take(PAGES / 16).for_each(|page| page[511] += 1);
         std::thread::sleep(Duration::from_millis(5));
@@ -190,6 +190,8 @@ fn what_a_program_leaves_alone_is_taken_from_it_and_comes_back() {
         return;
     };
     let mut governor = GroupGovernor::new(Looked::new(Root::machine(), group), 0.05);
+    // Memory that is idle for a second leaves, a part of it each second.
+    governor.start_at(Nanos::SECOND);
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "sleeper"]).env("TERRACE_TEST_SLEEPER", "1").stdout(Stdio::null());
     set_up.place(&mut command).unwrap();

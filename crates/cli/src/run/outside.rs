@@ -470,6 +470,8 @@ impl OutsideWatch {
                 self.read(look, at);
             }
             let once = self.once(&sharing, at);
+            // Read a moment later, there may be more of it. Counted once it is never more than in sum.
+            let sum = sum.max(once.shared + once.pool);
             self.round = Round { at: Some(at), processes, sum, once };
         }
         let once = self.round.now(processes, sum);

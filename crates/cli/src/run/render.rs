@@ -599,7 +599,7 @@ pub(crate) fn advised(mode: &str, lines: &[AccountReport]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    table(["advice", "refuse", "of", "they cost", "they bring"], &rows)
+    table(["advice", "vetoed", "decisions", "cost", "benefit"], &rows)
 }
 
 /// That what was done has taken more than it brought, where it has.

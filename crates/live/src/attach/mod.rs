@@ -110,6 +110,8 @@ impl Watcher {
 pub struct Degraded(pub SamplerError);
 
 /// The engine. Drive it by [`Attach::step`].
+///
+/// More than twenty fields: what a step goes through one after the other, each used in one part of it.
 pub struct Attach<H> {
     host: H,
     ladder: Ladder,
