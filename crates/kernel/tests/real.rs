@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use terrace_core::Bytes;
+use terrace_core::{Bytes, Nanos};
 use terrace_economics::{Economist, Mode};
 use terrace_kernel::engine::linux::{LinuxWorld, Whose};
 use terrace_kernel::engine::stats::Stats;
@@ -197,6 +197,8 @@ fn what_a_program_leaves_alone_is_taken_from_it_and_comes_back() {
     set_up.place(&mut command).unwrap();
     let mut child = command.spawn().unwrap();
 
+    // It fills its memory meanwhile: a turn in which all is touched has a long one after it.
+    std::thread::sleep(Duration::from_secs(2));
     let mut swapped = Bytes::ZERO;
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
