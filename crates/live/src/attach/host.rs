@@ -10,7 +10,6 @@ use std::thread;
 use terrace_core::{Bytes, Nanos};
 use terrace_sampler::pagemap::{Pagemap, Query, Run, is};
 
-use crate::decide::processors::ProcessorLoad;
 use crate::numa::moves::{self, Place, ProcessHandle};
 use crate::numa::nodes::{Latency, Nodes};
 use crate::space::proc_maps::{self, Mapping};
@@ -67,10 +66,6 @@ pub trait Host {
     /// How far a node is.
     fn node_latency(&mut self, node: u32) -> Latency;
 
-    /// How busy the machine's processors are, 0 (idle) to 1: the price of Terrace's own time. What is not
-    /// known is not free.
-    fn load(&mut self) -> f64;
-
     /// The clock.
     fn now(&mut self) -> Nanos;
 }
@@ -82,7 +77,6 @@ pub struct LinuxHost {
     processes: BTreeMap<u32, Process>,
     /// Processor time of threads that helped to move pages.
     helped: Nanos,
-    load: ProcessorLoad,
 }
 
 /// Opened anew for every pass: a page table that was opened before the program executed
@@ -103,12 +97,7 @@ impl Default for LinuxHost {
 impl LinuxHost {
     /// This machine.
     pub fn new() -> Self {
-        Self {
-            nodes: Nodes::new(Path::new("/")),
-            processes: BTreeMap::new(),
-            helped: Nanos::ZERO,
-            load: ProcessorLoad::default(),
-        }
+        Self { nodes: Nodes::new(Path::new("/")), processes: BTreeMap::new(), helped: Nanos::ZERO }
     }
 
     fn process(&mut self, process: u32) -> io::Result<&mut Process> {
@@ -227,10 +216,6 @@ impl Host for LinuxHost {
 
     fn node_latency(&mut self, node: u32) -> Latency {
         self.nodes.latency(node)
-    }
-
-    fn load(&mut self) -> f64 {
-        self.load.now()
     }
 
     fn now(&mut self) -> Nanos {

@@ -130,8 +130,6 @@ pub struct Attach<H> {
     /// Where every tier's pages lie, and what room there is, as last read.
     rooms: Vec<Room>,
     refreshed: Option<Nanos>,
-    /// How busy the processors were when the policy was asked last, 0 to 1.
-    load: f64,
     next_tick: Nanos,
     /// The threads that move pages.
     crew: Crew,
@@ -255,7 +253,6 @@ impl<H: Host> Attach<H> {
             pass: scan::Pass::default(),
             rooms,
             refreshed: None,
-            load: 1.0,
             next_tick: Nanos::ZERO,
             crew,
             traffic: Traffic::default(),
@@ -445,7 +442,6 @@ impl<H: Host> Attach<H> {
     /// Lets the policy plan, and carries the plan out.
     fn think(&mut self, now: Nanos, decided: &mut dyn FnMut(u32, &Decision)) -> io::Result<()> {
         let mut plan = std::mem::take(&mut self.plan);
-        self.load = self.host.load();
         let telemetry = self.telemetry(now);
         let begin = self.host.now();
         self.brain.tick(&telemetry, &mut plan);
@@ -507,7 +503,6 @@ impl<H: Host> Attach<H> {
             tier_count: self.ladder.tiers.len() as u8,
             migrated: self.stats.moved,
             migration_budget: Bytes::from_f64(self.traffic.tokens.max(0.0)),
-            cpu_load: self.load,
             sample_period: self.watchers.first().map_or(0, |w| w.sampler.period()),
             ..Telemetry::default()
         };

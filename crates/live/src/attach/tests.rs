@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use terrace_core::{
-    Access, Action, ActionClass, BytesPerSecond, Frequency, LadderTier, PageRef, PageSize, RegionId,
+    Access, ActionClass, BytesPerSecond, Frequency, LadderTier, PageRef, PageSize, RegionId,
 };
 use terrace_economics::{Calibration, Economist, Mode};
 use terrace_policy::PolicyName;
@@ -34,8 +34,6 @@ struct Fake {
     mapped: Vec<(u64, u64)>,
     free: [u64; 2],
     calls: Vec<usize>,
-    /// How busy the processors are.
-    load: f64,
 }
 
 impl Fake {
@@ -50,7 +48,6 @@ impl Fake {
             mapped: vec![(BASE, end)],
             free: [1 << 30; 2],
             calls: Vec::new(),
-            load: 0.0,
         }
     }
     fn on(&self, at: At) -> Vec<u64> {
@@ -130,9 +127,6 @@ impl Host for Fake {
     fn node_latency(&mut self, node: u32) -> Latency {
         let ns = Nanos(80 + 170 * u64::from(node));
         Latency { read: ns, write: ns, from_firmware: true }
-    }
-    fn load(&mut self) -> f64 {
-        self.load
     }
     fn now(&mut self) -> Nanos {
         self.now += 1_000;
@@ -250,33 +244,6 @@ fn a_hot_set_on_the_slow_node_ends_up_on_the_fast_one() {
     assert_eq!(engine.stats.recent_share(TierId(0)), Some(1.0));
     let took = engine.brain().economist().own_cost();
     assert!(!took.is_zero(), "deciding itself is charged");
-}
-
-/// The kernel moves pages in a thread of Terrace's, which takes the program's processor time where there is
-/// none to spare.
-#[test]
-fn moving_a_page_costs_what_the_processors_are_busy() {
-    let prices = calibration();
-    let cost = |load| {
-        let mut fake = Fake::new((0..1000).map(|page| (page, At::Node(1))));
-        fake.load = load;
-        let hot = (100..164).collect();
-        let ladder = ["numa:0=1MiB", "numa:1"];
-        let mut engine = attach_by(&prices, &ladder, PolicyName::HeMem, fake, hot);
-        let mut first = None;
-        for _ in 0..500 {
-            let decided = &mut |_: u32, decision: &Decision| {
-                if let Action::Promote { .. } = decision.action {
-                    first.get_or_insert(decision.cost.expected);
-                }
-            };
-            let next = engine.step(&[PROCESS], decided).expect("a step");
-            engine.host.now = engine.host.now.max(next.get());
-        }
-        first.expect("hot pages are to move up")
-    };
-    let (idle, half, busy) = (cost(0.0), cost(0.5), cost(1.0));
-    assert!(idle < half && half < busy, "{idle} {half} {busy}");
 }
 
 /// If it moved with the next tick, nobody would know what becomes of a page that does not.
