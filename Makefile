@@ -274,7 +274,7 @@ bench-govern: build ## What `terrace govern` forecasts, and then saves, of eight
 	bench/live/govern.sh $(abspath $(TERRACE)) $(BENCH_ROUNDS)
 
 .PHONY: bench-engines
-bench-engines: build ## The two engines beside kernel swap on zram alone (root; 6 minutes a round; BENCH_ROUNDS=short).
+bench-engines: build ## The two engines beside kernel swap on zram alone (root; 10 minutes a round; BENCH_ROUNDS=short).
 	$(CARGO) build --locked --release -p terrace-bench
 	bench/live/engines.sh $(TARGET)/release $(BENCH_ROUNDS)
 
