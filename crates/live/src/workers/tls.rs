@@ -117,6 +117,13 @@ pub(crate) fn layout() -> &'static Layout {
     if let Some(known) = unsafe { known.as_ref() } {
         return known;
     }
+    look_up()
+}
+
+/// Apart: it takes 16 KiB of stack, which the callers of [`layout`] may not have.
+#[cold]
+#[inline(never)]
+fn look_up() -> &'static Layout {
     let found = Box::into_raw(Box::new(Layout::find()));
     let first = LAYOUT.compare_exchange(core::ptr::null_mut(), found, AcqRel, Acquire);
     // SAFETY: as above; one that came second is leaked, too.
