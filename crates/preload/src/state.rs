@@ -208,6 +208,11 @@ pub(crate) fn is_managed(start: usize, end: usize) -> bool {
     regions(managed) == Some(true)
 }
 
+/// Whether an address is managed now.
+pub(crate) fn is_in_region(address: usize) -> bool {
+    regions(|regions: &Regions| regions.find(address).is_some()) == Some(true)
+}
+
 /// Whether a range lies in a region, or just before or behind memory that is managed.
 pub(crate) fn touches_managed(start: usize, end: usize) -> bool {
     let touches = |regions: &Regions| {

@@ -16,7 +16,7 @@ use terrace_live::failsafe::sharers;
 use terrace_live::space::regions::in_window;
 use terrace_live::sys::{self, PAGE};
 
-use crate::{credentials, filters, malloc, room, state, wipes};
+use crate::{credentials, filters, malloc, places, room, state, wipes};
 
 /// `struct pthread` with some room: what the C library and the kernel use of a
 /// thread's stack stands at its top.
@@ -29,7 +29,7 @@ const TRIES: usize = 100;
 
 /// Whether what lies there can leave DRAM.
 pub(crate) fn is_managed(at: usize) -> bool {
-    in_window(at) || malloc::in_heap(at)
+    in_window(at) || malloc::in_heap(at) || places::contains(at, at + 1) || state::is_in_region(at)
 }
 
 /// Keeps `len` bytes in DRAM from now on, if they can leave it.
