@@ -8,6 +8,8 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
+use terrace_live::sys::symbols;
+
 static HERE: AtomicBool = AtomicBool::new(false);
 
 /// Why nothing is managed.
@@ -17,9 +19,7 @@ pub(crate) const WHY: &str = "a sanitizer checks it, whose allocator's memory no
 pub(crate) fn look() -> bool {
     // Every runtime that has an allocator exports it (`sanitizer/allocator_interface.h`);
     // `UndefinedBehaviorSanitizer`, which is in nobody's way, does not.
-    let name = c"__sanitizer_get_allocated_size";
-    // SAFETY: a NUL-terminated name.
-    let here = !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null();
+    let here = symbols::find(c"__sanitizer_get_allocated_size", None).is_some();
     HERE.store(here, Release);
     here
 }

@@ -73,8 +73,7 @@ macro_rules! real {
         use core::sync::atomic::{AtomicPtr, Ordering};
         static REAL: AtomicPtr<core::ffi::c_void> = AtomicPtr::new(core::ptr::null_mut());
         extern "C" fn look() {
-            // SAFETY: a NUL-terminated name.
-            REAL.store(unsafe { libc::dlsym(libc::RTLD_NEXT, $name.as_ptr()) }, Ordering::Relaxed);
+            REAL.store(terrace_live::sys::symbols::next($name), Ordering::Relaxed);
         }
         #[used]
         #[unsafe(link_section = ".init_array")]
