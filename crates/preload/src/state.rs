@@ -46,10 +46,10 @@ pub(crate) fn init() {
     let Some(text) = std::env::var_os(VARIABLE) else { return };
     match text.to_str().map(RunConfig::decode) {
         Some(Ok(config)) => {
-            // Nothing is managed beside a sanitizer, and what binding has the loader allocate would
+            // Nothing is managed beside a checker, and what binding has the loader allocate would
             // look like leaks to it.
-            let is_checked = sanitizers::look();
-            if !is_checked {
+            let unmanaged = sanitizers::look();
+            if unmanaged.is_none() {
                 crate::imports::bind();
             }
             if !claim() {
@@ -60,10 +60,10 @@ pub(crate) fn init() {
             QUIET.store(config.quiet, Relaxed);
             CONFIG.store(Box::leak(Box::new(config)), Release);
             std::panic::set_hook(Box::new(|info| sys::complain(&[&info.to_string()])));
-            if is_checked {
+            if let Some(why) = unmanaged {
                 if let Some(stats) = config_even_if_off().and_then(stats) {
                     stats.state.store(State::Failed as u32, Relaxed);
-                    stats.set_text(Text::Failure, sanitizers::WHY);
+                    stats.set_text(Text::Failure, why);
                 }
                 return;
             }
