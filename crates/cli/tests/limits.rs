@@ -196,6 +196,26 @@ fn a_program_with_a_small_stack_is_managed_and_finds_the_limit_that_was_set() {
     }
 }
 
+/// The kernel counts the time of all threads of the process, and no other limit tells of ours.
+#[test]
+fn where_processor_time_is_limited_it_is_told_that_ours_counts() {
+    let Some((_directory, program)) = fill() else { return };
+    let program = program.display();
+    let says = |limit: &str, option: &str| {
+        let output =
+            terrace(limit, &format!("run --engine=pager {option} --fast 4MiB -- {program}"));
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{limit}: {err}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{limit}: {err}");
+        err.lines().filter(|line| line.contains("ulimit -t")).count()
+    };
+
+    assert_eq!(says("-t 5000", ""), 1);
+    assert_eq!(says("-t 5000", "--quiet"), 0);
+    // Of another limit there is nothing to say.
+    assert_eq!(says("-n 1024", ""), 0);
+}
+
 /// Few descriptors: Terrace needs some, and must leave the program those that it may have.
 #[test]
 fn a_program_with_few_descriptors_ends_as_it_does_without_us() {

@@ -21,6 +21,7 @@ use terrace_live::space::unmanaged::Unmanaged;
 use terrace_live::stats::process_page::{ProcessPage, State, Text};
 use terrace_live::sys;
 use terrace_live::sys::PAGE;
+use terrace_live::sys::limits;
 use terrace_live::sys::spin::SpinLock;
 use terrace_live::workers::command::Command;
 use terrace_live::workers::{early_handles, idle_priority, stack, threads};
@@ -437,6 +438,10 @@ fn reason(error: i32) -> String {
 /// Why a program is not managed whose address space is limited.
 const NO_SPACE: &str = "too little address space is left for it (ulimit -v, ulimit -d)";
 
+/// What is told where the program's processor time is limited.
+const COUNTED: &str = "a limit of processor time (ulimit -t) counts what Terrace's threads use, too: the \
+                       program may reach it earlier";
+
 /// Forks under way, while which management does not begin: a child would be in the middle of it,
 /// and have no thread that goes on.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -540,6 +545,9 @@ fn start_now(config: &RunConfig) -> bool {
                 places::manage_all();
                 // Our threads have them in a table of their own.
                 early_handles::forget();
+                if limits::processor_time_limit().is_some() {
+                    explain(&[COUNTED]);
+                }
             }
             Err(error) => {
                 PHASE.store(OFF, Release);
