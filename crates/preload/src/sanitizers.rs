@@ -1,11 +1,11 @@
-//! Programs that a checker watches: a sanitizer (`AddressSanitizer`, `ThreadSanitizer`, `LeakSanitizer`, ...),
-//! or Valgrind. Nothing of them is managed.
+//! Programs that a checker watches: a sanitizer (`AddressSanitizer`, `ThreadSanitizer`,
+//! `LeakSanitizer`, ...), or Valgrind. Nothing of them is managed.
 //!
-//! A sanitizer's runtime library takes the program's calls of the allocator and of `mmap`, to know which
-//! memory there is, and would stand in front of every other library for that. It stands behind
-//! this one (`terrace run` turns its check of the order off), and is handed every call.
-//! Its allocator asks the kernel by system calls that nobody else sees, and memory
-//! that it does not know of would be neither checked nor searched for pointers.
+//! A sanitizer's runtime library takes the program's calls of the allocator and of `mmap`, to know
+//! which memory there is, and would stand in front of every other library for that. It stands behind
+//! this one (`terrace run` turns its check of the order off), and is handed every call. Its allocator
+//! asks the kernel by system calls that nobody else sees, and memory that it does not know of would be
+//! neither checked nor searched for pointers.
 //!
 //! Valgrind runs no threads of ours ([`valgrind`]).
 
