@@ -11,6 +11,7 @@
 //! | [`procs`] | what `/proc` says of processes |
 //! | [`cgroups`] | how options name control groups, and which ones this process is in |
 //! | [`progress`] | what long work shows on a terminal |
+//! | [`stack`] | room for what a command calls |
 //! | [`records`] | the file of decisions that `--record` writes and `why` reads |
 //! | [`observing`] | what shows a run: options that `run` and `attach` share |
 //! | [`run`] | run a program in less memory |
@@ -89,6 +90,7 @@ mod run;
 mod runs;
 mod set;
 mod sim;
+mod stack;
 mod sweep;
 mod top;
 mod validate;
@@ -98,10 +100,18 @@ mod why;
 
 use std::process::ExitCode;
 
+use crate::failure::Failure;
+
 fn main() -> ExitCode {
     terrace_signals::await_children();
     terrace_live::sys::limits::share_one_heap_if_limited();
     output::outlive_limits();
+    stack::with_enough(work).unwrap_or_else(Failure::report)
+}
+
+/// What the command line asks for. Apart from `main`, whose stack may be small.
+#[inline(never)]
+fn work() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
     let outcome = match args::parse(&arguments) {
         Ok(cli) => cli.and_then(args::Cli::execute),

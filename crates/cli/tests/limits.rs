@@ -176,6 +176,46 @@ fn with_address_space_to_spare_it_is_managed_and_with_little_the_report_says_why
     assert!(failure.contains("ulimit -v"), "{little}");
 }
 
+/// To read the command line takes more stack than that: the command was once aborted.
+#[test]
+fn a_program_with_a_small_stack_is_managed_and_finds_the_limit_that_was_set() {
+    let Some((_directory, program)) = fill() else { return };
+
+    for kib in [64, 96, 1024] {
+        let limit = format!("-s {kib}");
+        let asks = "run --quiet --engine=pager --fast 4MiB -- sh -c 'ulimit -s'";
+        let asked = terrace(&limit, asks);
+        let output = limited(&limit, &program);
+
+        assert_eq!(String::from_utf8_lossy(&asked.stdout), format!("{kib}\n"), "{asked:?}");
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{kib} KiB: {err}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{kib} KiB: {err}");
+        let report = report(&program);
+        assert!(report["total"]["demotions"].as_u64() > Some(1000), "{kib} KiB: {report}");
+    }
+}
+
+/// The kernel counts the time of all threads of the process, and no other limit tells of ours.
+#[test]
+fn where_processor_time_is_limited_it_is_told_that_ours_counts() {
+    let Some((_directory, program)) = fill() else { return };
+    let program = program.display();
+    let says = |limit: &str, option: &str| {
+        let output =
+            terrace(limit, &format!("run --engine=pager {option} --fast 4MiB -- {program}"));
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{limit}: {err}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{limit}: {err}");
+        err.lines().filter(|line| line.contains("ulimit -t")).count()
+    };
+
+    assert_eq!(says("-t 5000", ""), 1);
+    assert_eq!(says("-t 5000", "--quiet"), 0);
+    // Of another limit there is nothing to say.
+    assert_eq!(says("-n 1024", ""), 0);
+}
+
 /// Few descriptors: Terrace needs some, and must leave the program those that it may have.
 #[test]
 fn a_program_with_few_descriptors_ends_as_it_does_without_us() {

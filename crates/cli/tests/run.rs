@@ -121,6 +121,101 @@ fn a_program_finds_the_environment_that_it_would_have_entry_by_entry() {
     }
 }
 
+/// A library of the user's that takes the program's calls and looks for the next functions by the
+/// loader in the middle of them. With `MORE` it takes several, under a lock of its own.
+const INTERPOSER: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <sys/mman.h>
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+long interposed;
+void free(void *block) {
+    static void (*next)(void *);
+    if (!next) next = (void (*)(void *))dlsym(RTLD_NEXT, "free");
+    pthread_mutex_lock(&lock);
+    interposed++;
+    next(block);
+    pthread_mutex_unlock(&lock);
+}
+#ifdef MORE
+void *malloc(size_t bytes) {
+    static void *(*next)(size_t);
+    if (!next) next = (void *(*)(size_t))dlsym(RTLD_NEXT, "malloc");
+    pthread_mutex_lock(&lock);
+    void *block = next(bytes);
+    pthread_mutex_unlock(&lock);
+    return block;
+}
+void *mmap(void *at, size_t bytes, int access, int flags, int file, off_t offset) {
+    static void *(*next)(void *, size_t, int, int, int, off_t);
+    if (!next) next = (void *(*)(void *, size_t, int, int, int, off_t))dlsym(RTLD_NEXT, "mmap");
+    pthread_mutex_lock(&lock);
+    void *mapped = next(at, bytes, access, flags, file, offset);
+    pthread_mutex_unlock(&lock);
+    return mapped;
+}
+#endif
+"#;
+
+/// 40 MB in small blocks, three times; asks first whether the loader has an error for it.
+const SMALL_BLOCKS: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+enum { BLOCKS = 400, BYTES = 100000 };
+int main(void) {
+    static unsigned char *blocks[BLOCKS];
+    const char *error = dlerror();
+    if (error) { puts(error); return 3; }
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < BLOCKS; i++) {
+            if (!(blocks[i] = malloc(BYTES))) return 4;
+            memset(blocks[i], i + round, BYTES);
+        }
+        for (int i = 0; i < BLOCKS; i++) {
+            for (int at = 0; at < BYTES; at += 1000)
+                if (blocks[i][at] != (unsigned char)(i + round)) return 5;
+            free(blocks[i]);
+        }
+    }
+    puts("ok");
+    return 0;
+}
+"#;
+
+/// The library's `free` was called by the loader, which freed an error of ours, while it looked
+/// for the next `free`: again and again, until the stack was full.
+#[test]
+fn a_library_that_the_user_preloads_may_look_for_the_next_functions_in_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("program");
+    compile(SMALL_BLOCKS, &program, &["-O1", "-fno-builtin"]);
+    for more in [&[][..], &["-DMORE"]] {
+        let library = directory.path().join(format!("interposer{}.so", more.len()));
+        compile(INTERPOSER, &library, &[&["-O1", "-shared", "-fPIC", "-pthread"], more].concat());
+        let report = directory.path().join("report.json");
+        let in_report = report.to_str().unwrap();
+
+        let output = run("16MiB")
+            .env("LD_PRELOAD", &library)
+            .args(["--json", "--report", in_report, "--"])
+            .arg(&program)
+            .output()
+            .unwrap();
+
+        assert_eq!(output.status.code(), Some(0), "{more:?}: {output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{more:?}");
+        if is_supported() {
+            let report: serde_json::Value =
+                serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+            assert!(report["total"]["demotions"].as_u64() > Some(1000), "{more:?}: {report}");
+        }
+    }
+}
+
 #[test]
 fn input_output_and_arguments_pass_through() {
     let text = "some\ntext\n";

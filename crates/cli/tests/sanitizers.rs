@@ -1,4 +1,4 @@
-//! Programs that a sanitizer checks run to the same end, and find the same faults.
+//! Programs that a sanitizer checks, or that Valgrind runs, run to the same end, and find the same faults.
 
 mod common;
 
@@ -143,4 +143,38 @@ fn a_program_that_a_sanitizer_checks_is_told_of() {
 
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("went on unmanaged: a sanitizer checks it"), "{text}");
+}
+
+/// Valgrind's processor runs none of our threads: a program that was managed once waited for ever.
+#[test]
+fn a_program_under_valgrind_runs_as_without_us_and_is_told_of() {
+    if !common::is_supported() {
+        return;
+    }
+    if !common::has_program("/usr/bin/valgrind") {
+        is_missing("valgrind");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("program");
+    compile(PROGRAM, &program, &["-O1", "-g", "-pthread"]);
+    let program = program.to_str().unwrap();
+
+    // The last has a fault: it writes behind a large block.
+    for (tool, arguments) in [("none", &[][..]), ("memcheck", &[]), ("memcheck", &["a"])] {
+        let tool = format!("--tool={tool}");
+        let valgrind =
+            ["-k", "5", "300", "/usr/bin/valgrind", "--error-exitcode=77", &tool, program];
+        let plain = Command::new("timeout").args(valgrind).args(arguments).output().unwrap();
+
+        let run = common::run("16MiB").args(["--", "timeout"]).args(valgrind).args(arguments);
+        let output = run.output().unwrap();
+
+        let text = String::from_utf8_lossy(&output.stderr);
+        let expected = if arguments.is_empty() { 0 } else { 77 };
+        assert_eq!(plain.status.code(), Some(expected), "{plain:?}");
+        assert_eq!(output.status.code(), Some(expected), "{tool}: {text}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{tool}: {text}");
+        assert!(text.contains("went on unmanaged: Valgrind runs it"), "{tool}: {text}");
+    }
 }

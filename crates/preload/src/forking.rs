@@ -13,9 +13,10 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 use libc::c_int;
 use terrace_live::failsafe::give_up::Retires;
 use terrace_live::fork::Announced;
+use terrace_live::pager::Pager;
 use terrace_live::sys;
 use terrace_live::sys::spin::SpinLock;
-use terrace_live::workers::credentials;
+use terrace_live::workers::{credentials, stack};
 
 use crate::words::real;
 use crate::{arenas, fork_reset, places, state, wipes};
@@ -105,7 +106,7 @@ extern "C" fn prepare() {
     MASK.store(mask, Relaxed);
     credentials::hold();
     state::enter_fork();
-    let begin = || state::pager_even_if_broken().map(terrace_live::pager::Pager::before_fork);
+    let begin = || state::pager_even_if_broken().map(Pager::before_fork);
     let announced = match begin() {
         Some(Err(libc::EMFILE)) => {
             state::retire(Retires::Descriptors);
@@ -181,16 +182,10 @@ extern "C" fn child() {
     unsafe { let_go() };
     state::fork_is_over();
     match (Kind::under_way(), state::any_pager()) {
-        (Kind::Announced, Some(pager)) => {
-            // SAFETY: the fork was announced, and this thread is alone.
-            if unsafe { pager.after_fork_in_child() } {
-                state::forked(pager);
-                arenas::manage_all();
-                places::manage_all();
-            } else {
-                state::switch_off();
-            }
-        }
+        // Nothing is asked of the kernel, not even memory.
+        (Kind::Announced, Some(pager)) if pager.is_forked_under_filter() => take_over(pager),
+        // The calling thread's may be small.
+        (Kind::Announced, Some(pager)) => stack::with_own(|| take_over(pager)),
         (Kind::Dormant, _) => state::forked_dormant(),
         _ => state::switch_off(),
     }
@@ -198,6 +193,18 @@ extern "C" fn child() {
     // SAFETY: as above.
     unsafe { TURN.force_unlock() };
     sys::restore_signals(mask);
+}
+
+/// In the child of an announced fork: manages what it was given a copy of, or leaves it on plain memory.
+fn take_over(pager: &'static Pager) {
+    // SAFETY: the fork was announced, and this thread is alone.
+    if unsafe { pager.after_fork_in_child() } {
+        state::forked(pager);
+        arenas::manage_all();
+        places::manage_all();
+    } else {
+        state::switch_off();
+    }
 }
 
 /// Forks: `fork(2)`.

@@ -20,7 +20,7 @@
 //! | [`words`] | words that the kernel changes by itself: mutexes, threads' ends, futexes |
 //! | [`filters`] | filters on system calls, and what has to be done before |
 //! | [`credentials`] | changes of user and groups, which every thread takes part in |
-//! | [`sanitizers`] | programs whose memory a sanitizer's runtime places |
+//! | [`sanitizers`] | programs that a sanitizer checks, or Valgrind runs |
 //! | [`imports`] | what this library calls, which is never the program's |
 //! | [`own_heap`] | the allocator that this library itself uses |
 //!

@@ -6,14 +6,14 @@
 //! that the heap behind it has grown, so that it can be managed, too. So it is where
 //! the program moves the heap's end itself.
 
-use core::ffi::c_void;
+use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
 
 use libc::{c_int, size_t};
 use terrace_live::config::RunConfig;
 use terrace_live::space::regions::{CHUNK, WINDOW, WINDOW_LEN};
 use terrace_live::sys::spin::SpinLock;
-use terrace_live::sys::{self, PAGE};
+use terrace_live::sys::{self, PAGE, symbols};
 use terrace_live::workers::command::Command;
 use terrace_live::workers::{bump_arena, idle_priority};
 
@@ -46,9 +46,8 @@ macro_rules! next {
             $(
                 let name = concat!(stringify!($name), "\0");
                 let name = name.strip_prefix("next_").unwrap_or(name);
-                // SAFETY: a NUL-terminated name.
-                let at = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
-                NEXT.$name.store(at, Release);
+                let name = CStr::from_bytes_with_nul(name.as_bytes());
+                NEXT.$name.store(name.map_or(core::ptr::null_mut(), symbols::next), Release);
             )*
         }
     };
@@ -83,11 +82,12 @@ fn resolve() {
 
 pub(crate) fn init() {
     resolve();
-    // SAFETY: a NUL-terminated name; the variable is a pointer-sized integer.
+    // A pointer-sized integer.
+    let at = symbols::find(c"__curbrk", None);
+    // SAFETY: asks for the heap's end, and sets a number of the C library's.
     unsafe {
-        let at = libc::dlsym(libc::RTLD_DEFAULT, c"__curbrk".as_ptr());
         HEAP_START.store(libc::sbrk(0) as usize, Relaxed);
-        CURRENT_BREAK.store(at.cast(), Release);
+        CURRENT_BREAK.store(at.unwrap_or(0) as *mut AtomicUsize, Release);
         // Requests just below ours would get mappings of their own that nobody
         // tells us of; let them come from the heap.
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE as c_int);
@@ -112,8 +112,7 @@ pub(crate) fn reset() {
 
 /// Whether what `malloc` returns is laid out as glibc does.
 fn next_is_the_c_librarys() -> bool {
-    // SAFETY: a NUL-terminated name.
-    let libc_malloc = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__libc_malloc".as_ptr()) };
+    let libc_malloc = symbols::next(c"__libc_malloc");
     !libc_malloc.is_null() && core::ptr::eq(NEXT.next_malloc.load(Acquire), libc_malloc)
 }
 

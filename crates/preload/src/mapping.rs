@@ -1,5 +1,6 @@
 //! `mmap`, `munmap`, `mprotect`: large private anonymous mappings go into the window, or
-//! are managed where the program wants them.
+//! are managed where the program wants them: at a fixed address, or where the kernel puts them
+//! by a hint.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
@@ -250,9 +251,10 @@ pub unsafe extern "C" fn mmap(
         && len < if prot == libc::PROT_NONE { ADDRESSES } else { WINDOW_LEN / 2 };
     // What is too long to be rounded up the kernel refuses.
     let pages = len.checked_next_multiple_of(PAGE).unwrap_or(len);
-    // Who reserves addresses at a place may count on it.
+    // Who asks for a place may count on it. Programs that make code at run time ask for places near
+    // their own, and may give back whatever lies elsewhere, and ask again, without end.
     let anywhere =
-        flags & FIXED == 0 && (prot == ACCESSIBLE || at.is_null() && pages < reservations::LARGE);
+        flags & FIXED == 0 && at.is_null() && (prot == ACCESSIBLE || pages < reservations::LARGE);
     if managed
         && anywhere
         && let Some(placed) = place(&MAPPINGS, pages, prot, flags)
@@ -264,6 +266,9 @@ pub unsafe extern "C" fn mmap(
         }
         return placed as *mut c_void;
     }
+    // As in the window.
+    let populates = flags & FIXED != 0 || !managed;
+    let flags = if populates { flags } else { flags & !libc::MAP_POPULATE };
     // SAFETY: the caller's.
     let map = || unsafe { sys::mmap(at as usize, len, prot, flags, fd, offset) };
     let mapped = match room::ask(pages, map, |mapped| *mapped == Err(libc::ENOMEM)) {

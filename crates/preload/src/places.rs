@@ -101,7 +101,15 @@ pub(crate) fn mapped(start: usize, end: usize) {
         return;
     }
     // What is in the window, or in a large reservation, is found by itself.
-    if in_window(start) || state::signals_blocked(|| reservations::overlap(start, end)) {
+    if in_window(start) {
+        // Whoever begins just now may have looked before.
+        state::await_start();
+        if let Some(pager) = state::pager() {
+            ask(pager, start, end);
+        }
+        return;
+    }
+    if state::signals_blocked(|| reservations::overlap(start, end)) {
         return;
     }
     if !NOTED.with(|ranges| ranges.add(start, end)) {

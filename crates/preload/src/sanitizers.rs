@@ -1,27 +1,33 @@
-//! Programs that a sanitizer checks (`AddressSanitizer`, `ThreadSanitizer`, `LeakSanitizer`, ...).
+//! Programs that a checker watches: a sanitizer (`AddressSanitizer`, `ThreadSanitizer`,
+//! `LeakSanitizer`, ...), or Valgrind. Nothing of them is managed.
 //!
-//! Its runtime library takes the program's calls of the allocator and of `mmap`, to know which
-//! memory there is, and would stand in front of every other library for that. It stands behind
-//! this one (`terrace run` turns its check of the order off), and is handed every call. Nothing
-//! is managed: its allocator asks the kernel by system calls that nobody else sees, and memory
-//! that it does not know of would be neither checked nor searched for pointers.
+//! A sanitizer's runtime library takes the program's calls of the allocator and of `mmap`, to know
+//! which memory there is, and would stand in front of every other library for that. It stands behind
+//! this one (`terrace run` turns its check of the order off), and is handed every call. Its allocator
+//! asks the kernel by system calls that nobody else sees, and memory that it does not know of would be
+//! neither checked nor searched for pointers.
+//!
+//! Valgrind runs no threads of ours ([`valgrind`]).
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
+
+use terrace_live::failsafe::valgrind;
+use terrace_live::sys::symbols;
 
 static HERE: AtomicBool = AtomicBool::new(false);
 
 /// Why nothing is managed.
-pub(crate) const WHY: &str = "a sanitizer checks it, whose allocator's memory nobody else sees";
+const SANITIZER: &str = "a sanitizer checks it, whose allocator's memory nobody else sees";
+const VALGRIND: &str = "Valgrind runs it, on a processor of its own that runs no threads of ours";
 
-/// Looks for a sanitizer's runtime; whether there is one.
-pub(crate) fn look() -> bool {
+/// Looks for a sanitizer's runtime, and for Valgrind; why nothing is managed, if one of them is here.
+pub(crate) fn look() -> Option<&'static str> {
     // Every runtime that has an allocator exports it (`sanitizer/allocator_interface.h`);
     // `UndefinedBehaviorSanitizer`, which is in nobody's way, does not.
-    let name = c"__sanitizer_get_allocated_size";
-    // SAFETY: a NUL-terminated name.
-    let here = !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null();
-    HERE.store(here, Release);
-    here
+    let is_checked = || symbols::find(c"__sanitizer_get_allocated_size", None).is_some();
+    let why = if valgrind::runs_us() { Some(VALGRIND) } else { is_checked().then_some(SANITIZER) };
+    HERE.store(why.is_some(), Release);
+    why
 }
 
 /// Whether there is one.
@@ -30,7 +36,7 @@ pub(crate) fn are_here() -> bool {
     HERE.load(Relaxed)
 }
 
-/// Where a sanitizer is here: returns what its function of a name returns, or whatever function
+/// Where a checker is here: returns what its function of a name returns, or whatever function
 /// comes next.
 macro_rules! hand_on {
     ($name:literal, $($argument:expr => $type:ty),+; $result:ty) => {

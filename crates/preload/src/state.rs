@@ -21,6 +21,7 @@ use terrace_live::space::unmanaged::Unmanaged;
 use terrace_live::stats::process_page::{ProcessPage, State, Text};
 use terrace_live::sys;
 use terrace_live::sys::PAGE;
+use terrace_live::sys::limits;
 use terrace_live::sys::spin::SpinLock;
 use terrace_live::workers::command::Command;
 use terrace_live::workers::{early_handles, idle_priority, stack, threads};
@@ -46,10 +47,10 @@ pub(crate) fn init() {
     let Some(text) = std::env::var_os(VARIABLE) else { return };
     match text.to_str().map(RunConfig::decode) {
         Some(Ok(config)) => {
-            // Nothing is managed beside a sanitizer, and what binding has the loader allocate would
+            // Nothing is managed beside a checker, and what binding has the loader allocate would
             // look like leaks to it.
-            let is_checked = sanitizers::look();
-            if !is_checked {
+            let unmanaged = sanitizers::look();
+            if unmanaged.is_none() {
                 crate::imports::bind();
             }
             if !claim() {
@@ -60,10 +61,10 @@ pub(crate) fn init() {
             QUIET.store(config.quiet, Relaxed);
             CONFIG.store(Box::leak(Box::new(config)), Release);
             std::panic::set_hook(Box::new(|info| sys::complain(&[&info.to_string()])));
-            if is_checked {
+            if let Some(why) = unmanaged {
                 if let Some(stats) = config_even_if_off().and_then(stats) {
                     stats.state.store(State::Failed as u32, Relaxed);
-                    stats.set_text(Text::Failure, sanitizers::WHY);
+                    stats.set_text(Text::Failure, why);
                 }
                 return;
             }
@@ -206,6 +207,11 @@ pub(crate) fn is_managed(start: usize, end: usize) -> bool {
     let managed =
         |regions: &Regions| regions.iter().any(|(_, r)| r.start() < end && start < r.end());
     regions(managed) == Some(true)
+}
+
+/// Whether an address is managed now.
+pub(crate) fn is_in_region(address: usize) -> bool {
+    regions(|regions: &Regions| regions.find(address).is_some()) == Some(true)
 }
 
 /// Whether a range lies in a region, or just before or behind memory that is managed.
@@ -432,6 +438,10 @@ fn reason(error: i32) -> String {
 /// Why a program is not managed whose address space is limited.
 const NO_SPACE: &str = "too little address space is left for it (ulimit -v, ulimit -d)";
 
+/// What is told where the program's processor time is limited.
+const COUNTED: &str = "a limit of processor time (ulimit -t) counts what Terrace's threads use, too: the \
+                       program may reach it earlier";
+
 /// Forks under way, while which management does not begin: a child would be in the middle of it,
 /// and have no thread that goes on.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -535,6 +545,9 @@ fn start_now(config: &RunConfig) -> bool {
                 places::manage_all();
                 // Our threads have them in a table of their own.
                 early_handles::forget();
+                if limits::processor_time_limit().is_some() {
+                    explain(&[COUNTED]);
+                }
             }
             Err(error) => {
                 PHASE.store(OFF, Release);

@@ -16,7 +16,7 @@ use terrace_live::failsafe::sharers;
 use terrace_live::space::regions::in_window;
 use terrace_live::sys::{self, PAGE};
 
-use crate::{credentials, filters, malloc, room, state, wipes};
+use crate::{credentials, filters, malloc, places, room, state, wipes};
 
 /// `struct pthread` with some room: what the C library and the kernel use of a
 /// thread's stack stands at its top.
@@ -29,7 +29,7 @@ const TRIES: usize = 100;
 
 /// Whether what lies there can leave DRAM.
 pub(crate) fn is_managed(at: usize) -> bool {
-    in_window(at) || malloc::in_heap(at)
+    in_window(at) || malloc::in_heap(at) || places::contains(at, at + 1) || state::is_in_region(at)
 }
 
 /// Keeps `len` bytes in DRAM from now on, if they can leave it.
@@ -73,8 +73,7 @@ macro_rules! real {
         use core::sync::atomic::{AtomicPtr, Ordering};
         static REAL: AtomicPtr<core::ffi::c_void> = AtomicPtr::new(core::ptr::null_mut());
         extern "C" fn look() {
-            // SAFETY: a NUL-terminated name.
-            REAL.store(unsafe { libc::dlsym(libc::RTLD_NEXT, $name.as_ptr()) }, Ordering::Relaxed);
+            REAL.store(terrace_live::sys::symbols::next($name), Ordering::Relaxed);
         }
         #[used]
         #[unsafe(link_section = ".init_array")]

@@ -10,6 +10,7 @@
 //! | [`reserve_memory`] | memory for when the kernel gives no more |
 //! | [`seccomp`] | programs that forbid themselves system calls |
 //! | [`sharers`] | processes that share the program's memory, and may outlive it |
+//! | [`valgrind`] | programs that run on no processor that we know |
 
 pub mod core_tables;
 pub mod dying;
@@ -19,3 +20,4 @@ pub mod inject;
 pub mod reserve_memory;
 pub(crate) mod seccomp;
 pub mod sharers;
+pub mod valgrind;

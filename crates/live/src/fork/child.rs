@@ -14,6 +14,12 @@ use crate::sys::{self, PAGE, limits};
 use crate::workers::worker::Worker;
 
 impl Pager {
+    /// In the child: whether the thread that forked is under a filter on system calls that is not ours.
+    /// Then [`Pager::after_fork_in_child`] asks the kernel for nothing.
+    pub fn is_forked_under_filter(&self) -> bool {
+        self.fork.filtered.load(Acquire)
+    }
+
     /// In the child: waits until the parent has let go of our memory, and
     /// forgets the parent's threads. Touches nothing that is managed. False if
     /// the child may not manage itself; it is on plain memory then.
@@ -22,7 +28,7 @@ impl Pager {
     /// Only in a child of a fork that [`Pager::before_fork`] announced, before
     /// it has any other thread.
     pub unsafe fn after_fork_in_child(&self) -> bool {
-        if self.fork.filtered.load(Acquire) {
+        if self.is_forked_under_filter() {
             self.await_memory();
             return false;
         }

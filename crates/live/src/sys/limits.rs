@@ -20,6 +20,12 @@ pub fn file_size_limit() -> u64 {
     limit(libc::RLIMIT_FSIZE).map_or(u64::MAX, |limit| limit.rlim_cur)
 }
 
+/// How many seconds of processor time this process may use (`RLIMIT_CPU`, `ulimit -t`); `None`
+/// without a limit.
+pub fn processor_time_limit() -> Option<u64> {
+    limit(libc::RLIMIT_CPU).map(|limit| limit.rlim_cur).filter(|&most| most != libc::RLIM_INFINITY)
+}
+
 /// How much more private memory this process may map (`RLIMIT_AS`, `ulimit -v`; `RLIMIT_DATA`,
 /// `ulimit -d`); `None` if neither has a limit, or what is mapped is not known.
 pub fn address_space_left() -> Option<u64> {

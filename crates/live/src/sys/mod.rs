@@ -7,6 +7,7 @@
 //! | [`spin`] | locks between Terrace's own threads |
 //! | [`robust_futex`] | a word by which a process sees that a thread of another one has died |
 //! | [`limits`] | limits of the process, and what they leave to Terrace |
+//! | [`symbols`] | what the libraries of the process define |
 //! | here | all other calls |
 //!
 //! Nothing here allocates or uses thread-local storage beyond `errno`: these
@@ -16,6 +17,7 @@ pub mod limits;
 pub mod mapped;
 pub(crate) mod robust_futex;
 pub mod spin;
+pub mod symbols;
 pub mod uffd;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};

@@ -1,7 +1,8 @@
 //! A stack of our own for a thread of the program's.
 //!
 //! Management begins in whichever thread maps memory, and takes more than 64 KiB of stack (a pager is
-//! put together there). Programs have threads with less.
+//! put together there). It goes on in a child in whichever thread has forked. Programs have threads with
+//! less.
 
 use core::arch::asm;
 use core::ffi::c_void;

@@ -12,8 +12,10 @@
 //! Where each block lies, and what it contains at first, is asked once. What is loaded later has none:
 //! our threads call nothing of it.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::*};
+
+use crate::sys::symbols;
 
 /// Blocks that are known. A program with more libraries than that which have thread-local
 /// storage cannot be managed.
@@ -96,16 +98,8 @@ pub fn thread_pointer() -> usize {
 }
 
 /// The address of something of glibc's; null if this is another C library.
-fn private(name: &CStr, version: &CStr) -> *mut c_void {
-    unsafe extern "C" {
-        fn dlvsym(
-            handle: *mut c_void,
-            symbol: *const c_char,
-            version: *const c_char,
-        ) -> *mut c_void;
-    }
-    // SAFETY: NUL-terminated names.
-    unsafe { dlvsym(libc::RTLD_DEFAULT, name.as_ptr(), version.as_ptr()) }
+fn private(name: &CStr, version: &CStr) -> *const c_void {
+    symbols::find(name, Some(version)).map_or(core::ptr::null(), |at| at as *const c_void)
 }
 
 const PRIVATE: &CStr = c"GLIBC_PRIVATE";
@@ -117,6 +111,13 @@ pub(crate) fn layout() -> &'static Layout {
     if let Some(known) = unsafe { known.as_ref() } {
         return known;
     }
+    look_up()
+}
+
+/// Apart: it takes 16 KiB of stack, which the callers of [`layout`] may not have.
+#[cold]
+#[inline(never)]
+fn look_up() -> &'static Layout {
     let found = Box::into_raw(Box::new(Layout::find()));
     let first = LAYOUT.compare_exchange(core::ptr::null_mut(), found, AcqRel, Acquire);
     // SAFETY: as above; one that came second is leaked, too.
@@ -197,7 +198,7 @@ impl Layout {
                 let versions = [c"GLIBC_2.3", c"GLIBC_2.17"];
                 let mut found = versions.map(|version| private(name, version)).into_iter();
                 let found = found.find(|place| !place.is_null())?;
-                core::mem::transmute::<*mut c_void, Option<Place>>(found)
+                core::mem::transmute::<*const c_void, Option<Place>>(found)
             });
             let vector = (thread_pointer() as *const *const usize).add(DTV).read();
             layout.generation = vector.as_ref().copied().unwrap_or(0);
