@@ -364,7 +364,8 @@ mod tests {
         let text = config.encode();
         let (before, _) = text.rsplit_once(";interface=").unwrap();
         let newer = format!("{before};interface={:016x}", !FINGERPRINT);
-        for other in [before, &newer, &format!("{before};interface=")] {
+        let empty = format!("{before};interface=");
+        for other in [before, newer.as_str(), empty.as_str()] {
             let error = RunConfig::decode(other).unwrap_err();
             assert!(error.0.contains("another version"), "{error}");
             assert!(RunConfig::is_quiet(other));
