@@ -1,6 +1,7 @@
 //! `terrace broker`: a budget for programs that have nothing else in common; and
 //! what joins a run to one.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -101,7 +102,7 @@ impl Args {
 
 /// Begins to divide a budget among the processes that find a directory.
 pub(crate) fn start_broker(directory: &Path, budget: Bytes) -> Result<Broker, Failure> {
-    Broker::start(directory, budget).map_err(|e| runs::not_made(&e, "the budget cannot be shared"))
+    Broker::start(directory, budget).map_err(|e| runs::not_made(&e, directory))
 }
 
 /// What `--join` says for the broker of the control group.
@@ -126,7 +127,14 @@ impl Joined {
             if choice == CGROUP { of_our_cgroup()? } else { runs::the_one(choice, "--join")? };
         let directory = run.directory().to_owned();
         let summary = Summary::read(&directory.join(FILE));
-        let budget = summary.map_err(|_| no_budget(choice))?.budget;
+        let summary = summary.map_err(|e| match e.kind() {
+            io::ErrorKind::InvalidData => Failure::bad_input(format!(
+                "--join: `{choice}` is of another version of terrace than this one, which cannot \
+                 share its budget"
+            )),
+            _ => no_budget(choice),
+        })?;
+        let budget = summary.budget;
         let (run, holds_store) = (run.manifest.pid, run.manifest.holds_store);
         Ok(Self { run, directory, budget, holds_store })
     }

@@ -33,9 +33,10 @@ use terrace_kernel::setup::group::Group;
 use terrace_live::broker::{self, page::Summary};
 use terrace_live::stats::opened::Opened;
 use terrace_live::stats::process_page::ProcessPage;
-use terrace_live::sys::limits;
+use terrace_live::sys::{limits, mapped};
 use terrace_report::outside::OutsideReport;
 use terrace_report::plain::PlainReport;
+use terrace_report::unread::UnreadProcess;
 use terrace_report::{AttachReport, Head, RunReport, SharedReport, Usage};
 
 use crate::failure::Failure;
@@ -227,15 +228,25 @@ pub(crate) fn now() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// What of a run is kept in a file in memory cannot be kept.
-pub(crate) fn not_made(error: &io::Error, what: &str) -> Failure {
+/// What of a run is kept in files in memory cannot be kept in this directory.
+pub(crate) fn not_made(error: &io::Error, directory: &Path) -> Failure {
+    let directory = directory.display();
     if error.kind() == io::ErrorKind::FileTooLarge {
         return Failure::unsupported(
             "a run keeps its figures in files in memory, which are longer than the longest file \
              allowed here (ulimit -f)",
         );
     }
-    Failure::failed(format!("{what}: {error}"))
+    if mapped::is_full(error) {
+        return Failure::failed(format!(
+            "{directory}: there is no room for the figures of a run; XDG_RUNTIME_DIR can name \
+             another place"
+        ));
+    }
+    Failure::failed(format!(
+        "{directory}: {error}; a run keeps its figures there, and XDG_RUNTIME_DIR can name another \
+         place"
+    ))
 }
 
 /// The directory of this process's own run; gone when this is dropped.
@@ -267,7 +278,7 @@ impl RunDirectory {
                 }
             }
         }
-        let failed = |e: io::Error| not_made(&e, &parent.display().to_string());
+        let failed = |e: io::Error| not_made(&e, &parent);
         let draft = draft.map_or_else(|| draft_in(&parent), Ok).map_err(failed)?;
         let lock = File::create_new(draft.path().join(LOCK)).map_err(failed)?;
         lock.lock().map_err(failed)?;
@@ -374,6 +385,9 @@ impl LiveRun {
             budget_of: joined.and_then(Self::open).map(|run| run.manifest.pid),
             holds_store: self.manifest.holds_store,
             unmanaged: None,
+            unread: page_files(&self.directory)
+                .filter_map(|path| UnreadProcess::of(&path))
+                .collect(),
         };
         // Of a command that was killed, what it last saw is over.
         let beside = is_kept(&self.directory).then(|| self.beside()).flatten().unwrap_or_default();

@@ -12,8 +12,8 @@ use crate::failsafe::reserve_memory;
 use crate::pager::Pager;
 use crate::stats::process_page::{ProcessPage, Text};
 use crate::store::codec::{Codec, Effort, PageBytes};
-use crate::sys::limits;
 use crate::sys::{self, PAGE};
+use crate::sys::{limits, mapped};
 use crate::workers::threads;
 
 /// The statistics page of this process; in private memory if the run's
@@ -21,17 +21,19 @@ use crate::workers::threads;
 pub fn statistics(config: &RunConfig) -> Option<&'static ProcessPage> {
     let path = config.dir.join(format!("{}.stats", std::process::id()));
     let page = ProcessPage::create(&path).or_else(|error| {
-        if error.raw_os_error() == Some(libc::EFBIG) && !config.quiet {
-            sys::complain(&[
-                "what a process does is not reported: it may write no file as large as its \
-                 figures (ulimit -f)",
-            ]);
+        let why = if error.raw_os_error() == Some(libc::EFBIG) {
+            Some("it may write no file as large as its figures (ulimit -f)")
+        } else {
+            mapped::is_full(&error).then_some(mapped::NO_ROOM)
+        };
+        if let Some(why) = why.filter(|_| !config.quiet) {
+            sys::complain(&["what a process does is not reported: ", why]);
         }
         ProcessPage::anonymous()
     });
     let page = page.ok()?;
     if config.record {
-        event_ring::prepare_decisions(&config.dir);
+        event_ring::prepare_decisions(config);
     }
     page.counters.started_ns.store(sys::now(), core::sync::atomic::Ordering::Relaxed);
     page.set_text(Text::Command, &command_name());
@@ -71,7 +73,7 @@ pub fn activate(config: RunConfig, stats: &'static ProcessPage) -> Result<&'stat
     let mut brain = Brain::new(config.policy.build(), economist);
     brain.set_process(std::process::id());
     if config.record {
-        event_ring::record(&mut brain, &config.dir);
+        event_ring::record(&mut brain, &config);
     }
     activate_with(config, stats, brain, true)
 }

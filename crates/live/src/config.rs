@@ -14,6 +14,7 @@ use terrace_policy::PolicyName;
 use terrace_sampler::Governor;
 
 use crate::costs::Measured;
+use crate::interface::FINGERPRINT;
 
 /// The variable's name.
 pub const VARIABLE: &str = "TERRACE";
@@ -212,12 +213,19 @@ impl RunConfig {
         if let Some(broker) = &self.broker {
             text.push_str(&format!(";broker={}", escape(&broker.to_string_lossy())));
         }
+        text.push_str(&format!(";interface={FINGERPRINT:016x}"));
         text
+    }
+
+    /// Whether a value asks for silence. Also one that cannot be read.
+    pub fn is_quiet(text: &str) -> bool {
+        text.split(';').any(|item| item == "quiet=1")
     }
 
     /// Reads the variable's value.
     pub fn decode(text: &str) -> Result<Self, BadConfig> {
         let mut config = Self::new(Bytes::ZERO, PathBuf::new());
+        let mut is_ours = false;
         for item in text.split(';') {
             let (key, value) =
                 item.split_once('=').ok_or_else(|| BadConfig(format!("`{item}` has no value")))?;
@@ -273,11 +281,17 @@ impl RunConfig {
                 }
                 "record" => config.record = value == "1",
                 "quiet" => config.quiet = value == "1",
+                "interface" => is_ours = u64::from_str_radix(value, 16) == Ok(FINGERPRINT),
                 _ => return Err(BadConfig(format!("`{key}` is not known"))),
             }
         }
         if config.fast < Self::MIN_FAST {
             return Err(BadConfig(format!("a budget of {} is too small", config.fast)));
+        }
+        if !is_ours {
+            // What it would write there nobody could read.
+            let what = "written by another version of `terrace` than this library is of";
+            return Err(BadConfig(what.to_owned()));
         }
         Ok(config)
     }
@@ -340,5 +354,22 @@ mod tests {
             assert!(RunConfig::decode(&text).unwrap_err().0.contains(cap), "{cap}");
         }
         assert!(RunConfig::decode("").is_err());
+    }
+
+    /// The files that both use might have another layout.
+    #[test]
+    fn what_another_version_wrote_is_not_taken() {
+        let mut config = RunConfig::new(Bytes::mib(256), PathBuf::from("/run/terrace-x"));
+        config.quiet = true;
+        let text = config.encode();
+        let (before, _) = text.rsplit_once(";interface=").unwrap();
+        let newer = format!("{before};interface={:016x}", !FINGERPRINT);
+        let empty = format!("{before};interface=");
+        for other in [before, newer.as_str(), empty.as_str()] {
+            let error = RunConfig::decode(other).unwrap_err();
+            assert!(error.0.contains("another version"), "{error}");
+            assert!(RunConfig::is_quiet(other));
+        }
+        assert!(!RunConfig::is_quiet("fast=9999999;quiet=0"));
     }
 }

@@ -17,6 +17,7 @@
 //! | room | concept |
 //! |---|---|
 //! | [`config`] | what `terrace run` asks for |
+//! | [`interface`] | by what the command and the library see that they belong together |
 //! | [`activate`] | from nothing to a running pager |
 //! | [`pager`] | what all threads of it share |
 //! | [`fault`] | the hot path: a thread waits for a page |
@@ -56,6 +57,7 @@ pub mod failsafe;
 mod fault;
 pub mod fork;
 pub mod huge;
+pub mod interface;
 pub mod numa;
 pub mod observe;
 pub mod pager;

@@ -78,6 +78,8 @@ pub(crate) fn init() {
             }
             PHASE.store(DORMANT, Release);
         }
+        // A command of another version has a library of this one loaded where that has replaced its own.
+        Some(Err(_)) if text.to_str().is_some_and(RunConfig::is_quiet) => {}
         Some(Err(error)) => sys::complain(&[&error.to_string(), "; running unmanaged"]),
         None => sys::complain(&[VARIABLE, " is not text; running unmanaged"]),
     }

@@ -67,6 +67,7 @@ impl RunReport {
             command_cpu: usage.command_cpu,
             processes,
             ended_processes: ended,
+            unread_processes: head.unread,
             decisions_lost,
             nodes: None,
             core_dump: None,

@@ -20,6 +20,7 @@
 //! | [`share`] | times of several threads, processors or processes, as shares |
 //! | [`table`] | results as CSV and Parquet |
 //! | [`slowdown`] | how much slower the program ran than on plain memory |
+//! | [`unread`] | processes of a run whose figures cannot be read |
 
 pub mod attach;
 mod gather;
@@ -35,6 +36,7 @@ pub mod run;
 pub mod share;
 pub mod slowdown;
 pub mod table;
+pub mod unread;
 
 pub use attach::{AttachRates, AttachReport, RegionLine};
 pub use in_place::InPlaceSlowdown;

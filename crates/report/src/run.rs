@@ -13,6 +13,7 @@ use crate::attach::AttachReport;
 use crate::outside::{OutsideReport, given_up_beside, least};
 use crate::plain::PlainReport;
 use crate::slowdown::Slowdown;
+use crate::unread::UnreadProcess;
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +93,9 @@ pub struct RunReport {
     /// Further processes, which have ended: their figures are in [`RunReport::total`] alone.
     #[serde(default)]
     pub ended_processes: u64,
+    /// Processes that have the library, and of which nothing more is known: their figures cannot be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread_processes: Vec<UnreadProcess>,
     /// Decisions that were taken faster than they could be recorded; `None`
     /// without a recording.
     pub decisions_lost: Option<u64>,
@@ -117,7 +121,7 @@ pub struct RunReport {
     /// file's, or have lain outside of the budget.
     #[serde(default)]
     pub unseen_peak: Bytes,
-    /// Why nothing was managed although it could be; `None` where something was.
+    /// Why nothing was managed although it could be, or that nobody knows; `None` where something was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nothing_managed: Option<NothingManaged>,
 }
@@ -132,6 +136,8 @@ pub enum NothingManaged {
     OtherProcesses,
     /// What was used cannot be managed, see [`RunReport::outside`].
     Outside,
+    /// Whether anything was is not known, see [`RunReport::unread_processes`].
+    Unknown,
 }
 
 /// How several processes shared the budget.
@@ -696,6 +702,7 @@ impl RunReport {
         let dormant = |process: &ProcessReport| process.state == ProcessState::Dormant;
         let nothing = self.unmanaged.is_none() && self.processes.iter().all(dormant);
         self.nothing_managed = nothing.then_some(match (&self.plain, &self.outside) {
+            _ if !self.unread_processes.is_empty() => NothingManaged::Unknown,
             (Some(_), _) => NothingManaged::OtherProcesses,
             (None, Some(_)) => NothingManaged::Outside,
             (None, None) => NothingManaged::Fits,
@@ -799,6 +806,7 @@ impl Moment {
             command_cpu: self.command_cpu,
             processes: self.processes,
             ended_processes: 0,
+            unread_processes: Vec::new(),
             decisions_lost: None,
             nodes: self.nodes,
             core_dump: None,
@@ -838,6 +846,8 @@ pub struct Head {
     pub holds_store: bool,
     /// Why nothing is managed, if nothing is.
     pub unmanaged: Option<String>,
+    /// Processes whose figures cannot be read.
+    pub unread: Vec<UnreadProcess>,
 }
 
 /// What the statistics pages do not know.

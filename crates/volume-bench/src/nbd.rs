@@ -54,7 +54,7 @@ impl Target for Server {
 }
 
 fn connect(socket: &PathBuf) -> io::Result<(UnixStream, u64)> {
-    let mut stream = UnixStream::connect(socket)?;
+    let mut stream = terrace_sockets::connect(socket)?;
     let mut hello = [0; 18];
     stream.read_exact(&mut hello)?;
     let mut option = Vec::new();

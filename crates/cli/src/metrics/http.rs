@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -92,7 +92,7 @@ impl Server {
                 remove_stale(path).map_err(failed)?;
                 // The socket is made with the rights that it keeps.
                 let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
-                let socket = UnixListener::bind(path);
+                let socket = terrace_sockets::bind(path);
                 rustix::process::umask(before);
                 let address = format!("unix:{}", path.display());
                 let socket = socket.map_err(|e| failed(e.to_string()))?;
@@ -144,7 +144,7 @@ fn remove_stale(path: &Path) -> Result<(), String> {
     if !there.file_type().is_socket() {
         return Err("a file that is no socket is there".to_owned());
     }
-    if UnixStream::connect(path).is_ok() {
+    if terrace_sockets::connect(path).is_ok() {
         return Err("another program listens there".to_owned());
     }
     fs::remove_file(path).map_err(|e| format!("the socket that was left there: {e}"))

@@ -2,14 +2,16 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use object::Endianness;
 use object::elf;
-use object::read::elf::FileHeader;
+use object::read::elf::{FileHeader, SectionHeader, Sym};
+use object::read::{ReadCache, ReadRef};
+use terrace_live::interface;
 
 use super::program::HOST;
 use crate::failure::Failure;
@@ -17,8 +19,8 @@ use crate::failure::Failure;
 /// The library's file name.
 const NAME: &str = "libterrace_preload.so";
 
-/// What it alone exports.
-const MARK: &[u8] = b"TERRACE_PRELOADED";
+/// What it alone exports, with the zero at its end: [`interface::MARK`] is there.
+const SYMBOL: &[u8] = b"TERRACE_PRELOADED\0";
 
 /// Names the library explicitly, for packagers and tests.
 const OVERRIDE: &str = "TERRACE_PRELOAD";
@@ -30,28 +32,28 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
         let path = PathBuf::from(path);
         let bad = |what| Failure::bad_input(format!("{OVERRIDE}: {}: {what}", path.display()));
         if !path.is_file() {
-            return Err(bad("no such file"));
+            return Err(bad("no such file".to_owned()));
         }
-        // The dynamic linker would load another, or leave out what is none, and the program
-        // would run without management.
-        let ours = is_ours(&path).map_err(|e| {
+        let mark = mark_of(&path).map_err(|e| {
             Failure::failed(format!("{OVERRIDE}: {}: error while reading it: {e}", path.display()))
         })?;
-        if !ours {
-            return Err(bad("is not terrace's library"));
-        }
+        check(mark.as_deref()).map_err(bad)?;
         path
     } else {
         let executable = env::current_exe()
             .map_err(|e| Failure::failed(format!("cannot tell where terrace is installed: {e}")))?;
         let directory = executable.parent().unwrap_or(Path::new("/"));
-        beside(directory).into_iter().find(|path| path.is_file()).ok_or_else(|| {
+        let path = beside(directory).into_iter().find(|path| path.is_file()).ok_or_else(|| {
             Failure::failed(format!(
                 "{NAME} not found in {} or {}; {OVERRIDE} can name it",
                 directory.display(),
                 directory.join("../lib/terrace").display()
             ))
-        })?
+        })?;
+        let bad = |what| Failure::failed(format!("{}: {what}", path.display()));
+        let mark = mark_of(&path).map_err(|e| bad(format!("error while reading it: {e}")))?;
+        check(mark.as_deref()).map_err(bad)?;
+        path
     };
     let library = std::path::absolute(&library).unwrap_or(library);
     // The dynamic linker separates its list by either.
@@ -65,21 +67,51 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
     Ok(library)
 }
 
-/// Whether a file is the library, for programs of this architecture.
-fn is_ours(path: &Path) -> io::Result<bool> {
-    let data = fs::read(path)?;
-    let exports = || -> object::Result<bool> {
-        let data = data.as_slice();
+/// Whether a file with this mark is the library that belongs to this command; if not, what it is. The dynamic
+/// linker would load any, or leave out what is none, and the program would run without management.
+fn check(mark: Option<&[u8]>) -> Result<(), String> {
+    let Some(mark) = mark else { return Err("is not terrace's library".to_owned()) };
+    if mark == interface::MARK {
+        return Ok(());
+    }
+    let own = interface::RELEASE;
+    let which = match interface::release_of(mark) {
+        Some(release) if release == own => format!("another build of terrace {own} than this one"),
+        Some(release) => format!("terrace {release}, and this is terrace {own}"),
+        None => format!("an older terrace than this one, {own}"),
+    };
+    // What it manages would be in no report.
+    Err(format!("is the library of {which}: both have to be of one build"))
+}
+
+/// What a file has in the library's symbol; `None` of a file that is no library for programs of this architecture,
+/// or does not have it. Only so much is read as is looked at.
+fn mark_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = ReadCache::new(File::open(path)?);
+    let mark = || -> object::Result<Option<Vec<u8>>> {
+        let data = &file;
         let header = elf::FileHeader64::<Endianness>::parse(data)?;
         let endian = header.endian()?;
         if header.e_type(endian) != elf::ET_DYN || header.e_machine(endian) != HOST {
-            return Ok(false);
+            return Ok(None);
         }
-        let symbols = header.sections(endian, data)?.symbols(endian, data, elf::SHT_DYNSYM)?;
-        let names = symbols.iter().map(|symbol| symbols.symbol_name(endian, symbol));
-        Ok(names.flatten().any(|name| name == MARK))
+        let sections = header.sections(endian, data)?;
+        let symbols = sections.symbols(endian, data, elf::SHT_DYNSYM)?;
+        let names = sections.section(symbols.string_section())?.data(endian, data)?;
+        for (index, symbol) in symbols.enumerate() {
+            let name = names.get(symbol.st_name(endian) as usize..).unwrap_or_default();
+            let section = symbols.symbol_section(endian, symbol, index)?;
+            if let Some(section) = section.filter(|_| name.starts_with(SYMBOL)) {
+                let section = sections.section(section)?;
+                let within = symbol.st_value(endian).wrapping_sub(section.sh_addr(endian));
+                let at = section.sh_offset(endian).wrapping_add(within);
+                let mark = data.read_bytes_at(at, symbol.st_size(endian));
+                return Ok(mark.ok().map(<[u8]>::to_vec));
+            }
+        }
+        Ok(None)
     };
-    Ok(exports().unwrap_or(false))
+    Ok(mark().unwrap_or(None))
 }
 
 fn beside(directory: &Path) -> [PathBuf; 2] {
@@ -128,6 +160,33 @@ mod tests {
             preload_list(library, Some("/a.so /b.so".into())),
             "/usr/lib/terrace/lib.so:/a.so /b.so"
         );
+    }
+
+    #[test]
+    fn a_library_of_another_build_is_refused_and_says_of_which() {
+        let own = interface::RELEASE;
+        let of = |number: u8, release: &str| {
+            let mut mark = interface::MARK;
+            mark[0] ^= number;
+            mark[8..].fill(0);
+            mark[8..8 + release.len()].copy_from_slice(release.as_bytes());
+            check(Some(&mark))
+        };
+        assert_eq!(of(0, own), Ok(()));
+        let refused = |checked: Result<(), String>, what: &str| {
+            let why = checked.unwrap_err();
+            assert!(why.contains(what), "{why}");
+        };
+        refused(of(1, own), "another build of terrace");
+        refused(of(1, "9.8.7"), "of terrace 9.8.7, and this is terrace ");
+        refused(check(Some(&[1])), "an older terrace");
+        refused(check(None), "is not terrace's library");
+    }
+
+    #[test]
+    fn what_has_no_mark_is_no_library_of_ours() {
+        assert_eq!(mark_of(Path::new("/proc/self/exe")).unwrap(), None);
+        assert!(mark_of(Path::new("/no/such/file")).is_err());
     }
 
     #[test]

@@ -416,6 +416,7 @@ impl Run<'_> {
             budget_of: self.broker.as_ref().and_then(Divided::run),
             holds_store: self.holds_store,
             unmanaged: self.unmanaged.clone(),
+            unread: self.recorder.unread(),
         };
         let lost = self.recorder.lost();
         let usage = Usage {

@@ -77,6 +77,9 @@ pub(super) struct OutsideWatch {
     systems: FileSystems,
     /// Shared memory as it was when it was last told apart.
     round: Round,
+    /// How much there is of it, if each file counts once, for each byte of the sum: at the last look, once
+    /// anything was told apart.
+    once: Option<f64>,
     /// The number of the run, and of the next process that will have ended.
     run: u64,
     next_ending: u64,
@@ -243,6 +246,7 @@ impl OutsideWatch {
             seen: BTreeMap::new(),
             systems: FileSystems::new(),
             round: Round::default(),
+            once: None,
             run: run_number(directory),
             next_ending: slots.map_or(0, |page| page.endings().count()),
             now: ByCause::default(),
@@ -286,19 +290,26 @@ impl OutsideWatch {
     }
 
     fn look(&mut self, pages: &[&ProcessPage]) {
-        self.take_endings(pages);
+        self.look_by(pages, Memory::of);
+    }
+
+    /// The same by what is asked for a process's memory.
+    fn look_by(&mut self, all: &[&ProcessPage], memory_of: impl Fn(u32) -> Option<Memory>) {
         let here = self.namespace;
         let living = |page: &&&ProcessPage| {
             !page.has_ended() && page.pid() != 0 && page.namespace.load(Relaxed) == here
         };
         let pages: BTreeMap<u32, &ProcessPage> =
-            pages.iter().filter(living).map(|page| (page.pid(), *page)).collect();
+            all.iter().filter(living).map(|page| (page.pid(), *page)).collect();
         let mut processes: BTreeSet<u32> = pages.keys().copied().collect();
         processes.extend(targets::started(std::process::id()));
         let memory: BTreeMap<u32, Memory> = processes
             .into_iter()
-            .filter_map(|process| Some((process, Memory::of(process)?)))
+            .filter_map(|process| Some((process, memory_of(process)?)))
             .collect();
+        // A process says what it has before it has it no longer. So who is not among those any more has
+        // said it by now, and what was seen of it is still known.
+        self.take_endings(all);
         let slots = self.slots;
         let slot = |process| slots.and_then(|page| page.own(process));
         self.plain.look(&memory, |process| {
@@ -435,12 +446,7 @@ impl OutsideWatch {
         let mut now = self.now;
         now.iter_mut().zip(before.private).for_each(|(now, was)| *now = now.saturating_sub(was));
         add(&mut now, &causes);
-        let round = &self.round;
-        let once = if before.shared >= LITTLE && round.sum > 0 {
-            round.once.shared as f64 / round.sum as f64
-        } else {
-            1.0
-        };
+        let once = self.once.filter(|_| before.shared >= LITTLE).unwrap_or(1.0);
         let shared = (look.memory.shared as f64 * once) as u64;
         let kind = look.cause_of_private(Cause::Shared) as usize;
         now[kind] = now[kind].max(shared);
@@ -469,19 +475,26 @@ impl OutsideWatch {
             for look in &sharing {
                 self.read(look, at);
             }
-            let once = self.once(&sharing, at);
-            // Read a moment later, there may be more of it. Counted once it is never more than in sum.
-            let sum = sum.max(once.shared + once.pool);
-            self.round = Round { at: Some(at), processes, sum, once };
+            // Of one that has ended meanwhile nothing was read: as often as it had mapped the same, so often
+            // that would count. It says itself what it had.
+            if sharing.iter().all(|look| Memory::of(look.process).is_some()) {
+                let once = self.told_once(&sharing, at);
+                // Read a moment later, there may be more of it. Counted once it is never more than in sum.
+                let sum = sum.max(once.shared + once.pool);
+                self.round = Round { at: Some(at), processes, sum, once };
+            }
         }
         let once = self.round.now(processes, sum);
+        if self.round.at.is_some() && sum > 0 {
+            self.once = Some(once.shared as f64 / sum as f64);
+        }
         now[Cause::Shared as usize] += once.shared - once.plain;
         now[Cause::OtherProcesses as usize] += once.plain;
         now[Cause::HugePool as usize] += once.pool;
     }
 
     /// What there is of files in memory, by what was just read.
-    fn once(&self, looks: &[&&Look<'_>], at: Instant) -> Once {
+    fn told_once(&self, looks: &[&&Look<'_>], at: Instant) -> Once {
         let (mut shared, mut of_managed, mut pool): (Vec<Part>, Vec<Part>, Vec<Part>) =
             Default::default();
         // Of a process that cannot be read it is not known what it has.
@@ -834,6 +847,59 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+    /// No process has this number.
+    const NOBODY: u32 = u32::MAX - 1;
+
+    /// What looks at the processes of a run in a directory, one of which has a page with this number.
+    fn watch(directory: &Path) -> (OutsideWatch, &'static BrokerPage, &'static ProcessPage) {
+        let file = directory.join("budget");
+        let slots = BrokerPage::create(&file).unwrap();
+        let (library, budget, region) = (Path::new("library"), Bytes::mib(16), Bytes::kib(64));
+        let watch = OutsideWatch::new(library, directory, Some(&file), budget, false, region);
+        let page = ProcessPage::anonymous().unwrap();
+        page.pid.store(NOBODY, Relaxed);
+        page.namespace.store(process_namespace(), Relaxed);
+        (watch, slots, page)
+    }
+
+    /// It had mapped the same 48 MiB three times, and counted for 144 MiB: its end came between the two
+    /// questions of one look, what processes have said and which there are.
+    #[test]
+    fn who_ends_during_a_look_has_what_it_mapped_several_times_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut watch, slots, page) = watch(directory.path());
+        let (shared, most) = (144 * MIB, 150 * MIB);
+        let once = Once { shared: 48 * MIB, ..Once::default() };
+        watch.round = Round { at: Some(Instant::now()), processes: 1, sum: shared, once };
+        let memory = Memory { shared, most, ..Memory::default() };
+        let found = |watch: &OutsideWatch| watch.found.causes[Cause::Shared as usize] / MIB;
+        watch.look_by(&[page], |process| (process == NOBODY).then_some(memory));
+        assert_eq!(found(&watch), 48);
+
+        let (process, family, run) = (NOBODY, NOBODY, run_number(directory.path()));
+        let ending = Ending { run, process, family, shared, most, ..Ending::default() };
+        watch.look_by(&[page], |process| {
+            if process == NOBODY {
+                slots.endings().push(&ending);
+            }
+            None
+        });
+        watch.look_by(&[], |_| None);
+
+        assert_eq!((found(&watch), watch.next_ending), (48, 1));
+    }
+
+    /// Nothing can be read of it any more: that it is three times the same does not show.
+    #[test]
+    fn who_ends_before_its_mappings_were_read_is_not_taken_for_one_that_cannot_be_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut watch, _, page) = watch(directory.path());
+        let memory = Memory { shared: 144 * MIB, most: 150 * MIB, ..Memory::default() };
+
+        watch.look_by(&[page], |process| (process == NOBODY).then_some(memory));
+
+        assert_eq!((watch.found.peak, watch.round.at), (0, None));
+    }
 
     /// Terrace's own counted twice, and hid as much of what had gone; what relatives have, too, counted
     /// in part, and seemed to have gone.

@@ -13,6 +13,7 @@ use terrace_live::decide::event_ring::{DECISIONS_EXTENSION, DecisionRing, EXTENS
 use terrace_live::failsafe::dying::{self, Left};
 use terrace_live::stats::opened::Opened;
 use terrace_live::stats::process_page::{ProcessPage, RING};
+use terrace_report::unread::UnreadProcess;
 use terrace_report::{Moment, RunReport};
 
 use super::ended::{Ended, MOST_ENDED, importance};
@@ -34,6 +35,8 @@ pub(crate) struct Recorder {
     ended: Option<Ended>,
     /// By file name: each file is mapped once.
     processes: BTreeMap<OsString, Process>,
+    /// By file name: of those whose pages cannot be read.
+    unread: BTreeMap<OsString, UnreadProcess>,
     /// By file name, too.
     events: BTreeMap<OsString, Events>,
     decisions: BTreeMap<OsString, Decisions>,
@@ -73,13 +76,13 @@ impl Recorder {
     /// Watches a directory; writes decisions to a file, if one is given.
     pub(crate) fn new(directory: &Path, file: Option<(Output, Header)>) -> Result<Self, Failure> {
         let file = file.map(|(out, header)| RecordFile::begin(out, &header));
-        let ended = Ended::new(directory)
-            .map_err(|e| runs::not_made(&e, &directory.display().to_string()))?;
+        let ended = Ended::new(directory).map_err(|e| runs::not_made(&e, directory))?;
         Ok(Self {
             directory: Some(directory.to_owned()),
             program: None,
             ended: Some(ended),
             processes: BTreeMap::new(),
+            unread: BTreeMap::new(),
             events: BTreeMap::new(),
             decisions: BTreeMap::new(),
             file,
@@ -93,6 +96,7 @@ impl Recorder {
             program: None,
             ended: None,
             processes: BTreeMap::new(),
+            unread: BTreeMap::new(),
             events: BTreeMap::new(),
             decisions: BTreeMap::new(),
             file: None,
@@ -109,6 +113,12 @@ impl Recorder {
         self.look_for_processes();
         let own = self.processes.values().map(|process| &*process.page);
         own.chain(self.ended.as_ref().map(Ended::page))
+    }
+
+    /// Processes whose pages cannot be read.
+    pub(crate) fn unread(&mut self) -> Vec<UnreadProcess> {
+        self.look_for_processes();
+        self.unread.values().copied().collect()
     }
 
     /// Helps processes that were killed to their end; whether any is on its way there. Of those
@@ -279,8 +289,11 @@ impl Recorder {
                 continue;
             }
             // A page that is being made is not valid yet; the next look finds it.
-            if let Ok(page) = ProcessPage::open(&entry.path()) {
+            if let Ok(page) = ProcessPage::open(&path) {
+                self.unread.remove(&name);
                 self.processes.insert(name, Process { page, next: 0, regions: BTreeSet::new() });
+            } else if let Some(unread) = UnreadProcess::of(&path) {
+                self.unread.insert(name, unread);
             }
         }
     }

@@ -11,6 +11,7 @@ use terrace_report::run::{
     AccountReport, AdviceReport, CoreDumpReport, Figures, NothingManaged, ProcessReport,
     ProcessState, RunReport,
 };
+use terrace_report::unread::UnreadProcess;
 use terrace_report::{End, Slowdown, share};
 
 use crate::advice::Loss;
@@ -38,8 +39,14 @@ pub(crate) fn render(report: &RunReport) -> String {
         return text;
     }
     if let Some(why) = report.nothing_managed {
-        let _ = writeln!(text, "  nothing was managed: {}", nothing_managed(report, why));
         let mut rows = Vec::new();
+        if why == NothingManaged::Unknown {
+            text.push_str("  what was managed is not known\n");
+            rows.extend(unread(report).map(|text| ("not known", text)));
+            rows.extend(report.plain.iter().map(|plain| ("not managed", on_plain(plain))));
+        } else {
+            let _ = writeln!(text, "  nothing was managed: {}", nothing_managed(report, why));
+        }
         if let Some(all) = &report.outside {
             let budget = format!("{}, {}", report.budget, outside_of(report, all));
             rows.extend([("budget", budget), ("outside", outside(report, all))]);
@@ -130,6 +137,9 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
     if let Some(all) = &report.outside {
         rows.insert(1, ("outside", outside(report, all)));
     }
+    if let Some(text) = unread(report) {
+        rows.insert(1, ("not known", text));
+    }
     if let Some(text) = largest_process(report) {
         let at = rows.len() - 3;
         rows.insert(at, ("largest", text));
@@ -188,6 +198,17 @@ fn summary(report: &RunReport) -> Vec<(&'static str, String)> {
     rows.extend(advice(&report.economist, &total.accounts));
     rows.extend(net_loss(total.balance, report.elapsed));
     rows
+}
+
+/// Processes whose figures cannot be read, and so are in none of the others.
+fn unread(report: &RunReport) -> Option<String> {
+    let all = &report.unread_processes;
+    let process = |one: &UnreadProcess| format!("process {}: {}", one.pid, one.why.words());
+    let mut named: Vec<_> = all.iter().take(PLAIN_PROGRAMS).map(process).collect();
+    if all.len() > named.len() {
+        named.push(format!("{} others", count((all.len() - named.len()) as u64)));
+    }
+    (!named.is_empty()).then(|| named.join("; "))
 }
 
 /// Why nothing was managed, with what there was instead.
@@ -723,6 +744,7 @@ pub(crate) fn more(all: usize, shown: usize) -> String {
 #[cfg(test)]
 mod tests {
     use terrace_core::{ActionClass, Bytes};
+    use terrace_report::unread::Unread;
 
     use super::*;
     use terrace_report::SharedReport;
@@ -919,6 +941,7 @@ mod tests {
             command_cpu: Nanos::millis(600),
             processes: vec![process(4711, "sort")],
             ended_processes: 0,
+            unread_processes: Vec::new(),
             decisions_lost: None,
             nodes: None,
             core_dump: None,
@@ -1038,6 +1061,27 @@ mod tests {
                 program("sudo", "setuid", 1, 17),
                 program("agent", "without the library", 1, 16),
             ],
+        }
+    }
+
+    /// It said that all had fitted.
+    #[test]
+    fn where_figures_cannot_be_read_it_is_not_said_that_nothing_was_managed() {
+        let one = |pid, why| UnreadProcess { pid, why };
+        let (other, none) = (Unread::OtherVersion, Unread::NotKept);
+        let unread_processes = vec![one(7, other), one(8, none)];
+        let mut alone = RunReport { processes: vec![], ..report() };
+        assert!(render(&alone.clone().beside(None, None)).contains("nothing was managed: all"));
+        alone.unread_processes.clone_from(&unread_processes);
+        let alone = alone.beside(None, None);
+        assert_eq!(alone.nothing_managed, Some(NothingManaged::Unknown));
+        let beside = RunReport { unread_processes, ..report() }.beside(None, None);
+        assert_eq!(beside.nothing_managed, None);
+        for text in [render(&alone), render(&beside)] {
+            assert!(!text.contains("nothing was managed"), "{text}");
+            let told = "process 7: the library in it is of another version than this command; \
+                        process 8: its figures could not be kept\n";
+            assert!(text.contains(told), "{text}");
         }
     }
 

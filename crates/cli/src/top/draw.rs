@@ -360,6 +360,7 @@ pub(super) mod tests {
             command_cpu: Nanos::millis(100) * u64::from(n),
             processes: vec![process],
             ended_processes: 0,
+            unread_processes: Vec::new(),
             decisions_lost: None,
             nodes: None,
             core_dump: None,

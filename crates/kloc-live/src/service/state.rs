@@ -149,7 +149,7 @@ impl State {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(io(e)),
             _ => {}
         }
-        let listener = UnixListener::bind(&socket).map_err(io)?;
+        let listener = terrace_sockets::bind(&socket).map_err(io)?;
         fs::set_permissions(&socket, Permissions::from_mode(0o600)).map_err(io)?;
         let (tell, asked) = channel();
         let (silent, stop) = (Some((listener, tell)), Arc::default());
@@ -269,7 +269,8 @@ pub fn ask<T: for<'a> Deserialize<'a>>(
     question: &Question,
 ) -> Result<T, StateError> {
     let io = |e: io::Error| StateError::Io(directory.to_owned(), e);
-    let mut stream = UnixStream::connect(directory.join("socket")).map_err(|e| match e.kind() {
+    let connected = terrace_sockets::connect(&directory.join("socket"));
+    let mut stream = connected.map_err(|e| match e.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             StateError::NoneRuns(directory.to_owned())
         }

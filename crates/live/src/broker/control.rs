@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering::*;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub fn listen_for(
     directory: &Path,
     change: impl Fn(Bytes) -> Bytes + Send + 'static,
 ) -> io::Result<()> {
-    let listener = UnixListener::bind(directory.join(SOCKET))?;
+    let listener = terrace_sockets::bind(&directory.join(SOCKET))?;
     std::thread::Builder::new().name("broker-control".to_owned()).spawn(move || {
         crate::workers::processors::block_signals();
         for stream in listener.incoming().flatten() {
@@ -113,7 +113,7 @@ pub fn parse(line: &str) -> Result<Bytes, String> {
 /// Asks the broker in a directory for another budget; returns the one before, or
 /// what the broker says against it.
 pub fn set_budget(directory: &Path, budget: Bytes) -> io::Result<Result<Bytes, String>> {
-    let mut stream = UnixStream::connect(directory.join(SOCKET))?;
+    let mut stream = terrace_sockets::connect(&directory.join(SOCKET))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     writeln!(stream, "budget {}", budget.get())?;
     let mut text = String::new();

@@ -127,7 +127,8 @@ impl Endings {
         self.count.load(Acquire)
     }
 
-    fn push(&self, ending: &Ending) {
+    /// Enters what a process has that ends.
+    pub fn push(&self, ending: &Ending) {
         let number = self.count.fetch_add(1, AcqRel);
         let line = &self.lines[(number % LINES) as usize];
         line.number.store(0, Release);

@@ -16,13 +16,13 @@ use terrace_core::Bytes;
 use super::ending::Endings;
 use super::share::LEAST;
 use crate::sys;
-use crate::sys::{limits, mapped};
+use crate::sys::mapped;
 
 /// The file's name in a run's directory.
 pub const FILE: &str = "budget";
 const MAGIC: u64 = 0x5445_5252_4255_4447; // "TERRBUDG"
 /// Raised with every change of the layout.
-const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 4;
 /// Processes that can share a budget; more go without a share of their own.
 pub const SLOTS: usize = 2048;
 /// Who has so small a part of the budget forks without more, as shells do all the time.
@@ -193,9 +193,7 @@ impl BrokerPage {
     pub fn create(path: &Path) -> io::Result<&'static Self> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
-        let size = size_of::<Self>() as u64;
-        limits::with_files_of(size, || file.set_len(size))?;
-        let page = mapped::map::<Self>(&file)?;
+        let page = mapped::make::<Self>(&file, size_of::<Self>())?;
         page.head.version.store(VERSION, Relaxed);
         page.head.magic.store(MAGIC, Release);
         Ok(page)

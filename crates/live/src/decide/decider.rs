@@ -817,9 +817,13 @@ mod tests {
     #[test]
     fn where_memory_lies_is_recorded_before_what_is_decided_about_it() {
         use event_ring::{DECISIONS_EXTENSION, DecisionRing, Told};
+        use terrace_core::Bytes;
+
+        use crate::config::RunConfig;
 
         let directory = tempfile::tempdir().expect("a directory");
-        event_ring::prepare_decisions(directory.path());
+        let (budget, of_run) = (Bytes::mib(16), directory.path().to_owned());
+        event_ring::prepare_decisions(&RunConfig::new(budget, of_run));
         let made = std::fs::read_dir(directory.path()).expect("a directory").flatten();
         let mut made = made.map(|entry| entry.path());
         let is_ring = |path: &std::path::PathBuf| {

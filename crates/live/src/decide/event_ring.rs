@@ -2,8 +2,8 @@
 //! bytes, each in a file that `terrace run` maps too and empties.
 //!
 //! Whoever holds the decider writes, so there is one writer; `terrace run` is the
-//! one reader. The writer neither waits nor allocates nor calls the kernel: what
-//! does not fit is dropped and counted. The last eighth is kept for events
+//! one reader. The writer neither waits nor allocates, and calls the kernel only for room in
+//! the file system on its first way around ([`Room`]): what does not fit is dropped and counted. The last eighth is kept for events
 //! without which the rest cannot be understood (regions, ticks), so that faults
 //! are lost first. A reader that dies costs its recording the rest of the
 //! events, and the program nothing.
@@ -12,8 +12,8 @@
 //! room back by `tail`; nothing is ever overwritten before it was read, so the
 //! reader never sees half an event.
 
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
-use std::fs::File;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
@@ -22,11 +22,13 @@ use terrace_economics::{Decision, MAX_ALTERNATIVES};
 use terrace_policy::Brain;
 use terrace_policy::packed::{Packer, Weight};
 
+use crate::config::RunConfig;
 use crate::stats::opened::Opened;
 use crate::sys;
-use crate::sys::{limits, mapped};
+use crate::sys::limits;
+use crate::sys::mapped::{self, Room};
 
-const MAGIC: u64 = 0x5445_5252_4556_5431; // "TERREVT1"
+const MAGIC: u64 = 0x5445_5252_4556_5432; // "TERREVT2"
 /// What of a ring only structure may use.
 const RESERVED_PART: u64 = 8;
 /// A decision with its length in front: two bytes.
@@ -52,8 +54,8 @@ static DECISIONS: AtomicPtr<DecisionRing> = AtomicPtr::new(core::ptr::null_mut()
 
 /// Records what a brain is told into a ring of this process's. Without a file,
 /// for whatever reason, nothing is recorded and the program does not notice.
-pub fn record(brain: &mut Brain, directory: &Path) {
-    prepare(directory);
+pub fn record(brain: &mut Brain, config: &RunConfig) {
+    prepare(config);
     let mut packer = Packer::new();
     brain.record(Some(Box::new(move |event: EventRef<'_>| {
         // SAFETY: set above from `&'static`, or null.
@@ -71,24 +73,37 @@ pub fn record(brain: &mut Brain, directory: &Path) {
 }
 
 /// Makes the ring of this process, unless there is one: the directory may be out of reach later.
-pub(crate) fn prepare(directory: &Path) {
-    make(&RING, directory, EXTENSION);
+pub(crate) fn prepare(config: &RunConfig) {
+    make(&RING, config, EXTENSION);
 }
 
 /// Makes the ring of this process's decisions, unless there is one.
-pub(crate) fn prepare_decisions(directory: &Path) {
-    make(&DECISIONS, directory, DECISIONS_EXTENSION);
+pub(crate) fn prepare_decisions(config: &RunConfig) {
+    make(&DECISIONS, config, DECISIONS_EXTENSION);
 }
 
-fn make<const CAPACITY: usize>(to: &AtomicPtr<Ring<CAPACITY>>, directory: &Path, extension: &str) {
+fn make<const CAPACITY: usize>(
+    to: &AtomicPtr<Ring<CAPACITY>>,
+    config: &RunConfig,
+    extension: &str,
+) {
     if !to.load(Acquire).is_null() {
         return;
     }
     // A process may exec a program that is managed again: its own number is
     // not enough to name the file.
     let name = format!("{}-{}.{extension}", std::process::id(), sys::now());
-    if let Ok(ring) = Ring::create(&directory.join(name)) {
-        to.store(core::ptr::from_ref(ring).cast_mut(), Release);
+    match Ring::create(&config.dir.join(name)) {
+        Ok(ring) => to.store(core::ptr::from_ref(ring).cast_mut(), Release),
+        Err(error) => tell(config, &error),
+    }
+}
+
+/// Says once that nothing is recorded, where that is for want of room.
+fn tell(config: &RunConfig, error: &io::Error) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if mapped::is_full(error) && !config.quiet && !TOLD.swap(true, Relaxed) {
+        sys::complain(&["what is decided in a process is not recorded: ", mapped::NO_ROOM]);
     }
 }
 
@@ -202,6 +217,8 @@ pub struct Ring<const CAPACITY: usize> {
     tail: AtomicU64,
     /// Events dropped because there was no room.
     lost: AtomicU64,
+    /// How much of the bytes the file system has room for.
+    room: Room,
     bytes: [AtomicU8; CAPACITY],
 }
 
@@ -219,9 +236,11 @@ impl<const CAPACITY: usize> Ring<CAPACITY> {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
-        let size = size_of::<Self>() as u64;
-        limits::with_files_of(size, || file.set_len(size))?;
-        let ring = mapped::map::<Self>(&file)?;
+        let made = mapped::make::<Self>(&file, core::mem::offset_of!(Self, bytes));
+        let ring = made.inspect_err(|_| {
+            // Nobody has to look at it again and again.
+            let _ = fs::remove_file(path);
+        })?;
         ring.pid.store(std::process::id(), Relaxed);
         ring.magic.store(MAGIC, Release);
         Ok(ring)
@@ -267,7 +286,7 @@ impl<const CAPACITY: usize> Ring<CAPACITY> {
             Weight::Bulk => CAPACITY as u64 - Self::RESERVED,
         };
         // A reader that writes nonsense into `tail` makes the ring look full.
-        if used.saturating_add(bytes.len() as u64) > room {
+        if used.saturating_add(bytes.len() as u64) > room || !self.has_room(head, bytes.len()) {
             return false;
         }
         for (i, &byte) in bytes.iter().enumerate() {
@@ -275,6 +294,13 @@ impl<const CAPACITY: usize> Ring<CAPACITY> {
         }
         self.head.store(head + bytes.len() as u64, Release);
         true
+    }
+
+    /// Whether the file system has room for so many bytes from a position on: all of it once the ring was gone
+    /// around.
+    fn has_room(&self, head: u64, len: usize) -> bool {
+        let until = head.saturating_add(len as u64).min(CAPACITY as u64) as usize;
+        self.room.take((self.bytes.as_ptr() as usize, CAPACITY), until)
     }
 
     /// Appends a decision; one that does not fit is counted. One writer at a time; does not

@@ -20,7 +20,7 @@ use std::io;
 use std::path::Path;
 
 use crate::sys;
-use crate::sys::{limits, mapped};
+use crate::sys::mapped;
 use crate::workers::processors::{self, Processors};
 
 /// On more processors, stopping all of them costs more than interrupting the
@@ -95,11 +95,7 @@ unsafe impl mapped::Atomics for QuietPage {}
 fn map(path: &Path, create: bool) -> io::Result<&'static QuietPage> {
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create_new(create).open(path)?;
-    let size = size_of::<QuietPage>();
-    if create {
-        limits::with_files_of(size as u64, || file.set_len(size as u64))?;
-    }
-    mapped::map(&file)
+    if create { mapped::make(&file, size_of::<QuietPage>()) } else { mapped::map(&file) }
 }
 
 /// Holds processors still when a pager asks for it. Dropping ends that.

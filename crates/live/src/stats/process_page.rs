@@ -13,16 +13,18 @@ use terrace_core::Nanos;
 use terrace_economics::Decision;
 
 use crate::failsafe::reserve_memory;
+use crate::interface;
 use crate::space::unmanaged::Ledger;
 use crate::stats::freed_regions::FreedRegions;
 use crate::stats::histogram::Histogram;
 use crate::stats::opened::Opened;
 use crate::sys;
-use crate::sys::{limits, mapped};
+use crate::sys::limits;
+use crate::sys::mapped::{self, Room};
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 22;
+pub const VERSION: u32 = 23;
 /// Bytes of a text, with the zero at its end.
 const TEXT: usize = 256;
 /// Regions that the page has room for; the report shows the top of them.
@@ -349,6 +351,8 @@ pub struct ProcessPage {
     version: AtomicU32,
     /// The process.
     pub pid: AtomicU32,
+    /// Of the library that writes it ([`interface::FINGERPRINT`]). The place of all so far stays the same.
+    interface: AtomicU64,
     /// [`State`].
     pub state: AtomicU32,
     /// 1 once somebody has seen that the process has ended: what it had, it has no longer.
@@ -369,7 +373,39 @@ pub struct ProcessPage {
     pub freed: FreedRegions,
     /// What could not be managed.
     pub unmanaged: Ledger,
+    /// How much of the ring the file system has room for.
+    ring_room: Room,
     ring: [Slot; RING],
+}
+
+/// Why the statistics of a process cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// The library in it is of another version.
+    OtherVersion,
+    /// They could not be kept where they can be seen: there was no room, say.
+    NotKept,
+}
+
+/// The length of a file of statistics that could not be kept.
+const NOT_KEPT: u64 = 1;
+
+/// Whose statistics a file has that cannot be read, and why. `None` of one that can be read, and of one that is
+/// being made.
+pub fn unread(path: &Path) -> Option<(u32, Unread)> {
+    let file = File::open(path).ok()?;
+    let len = file.metadata().ok()?.len();
+    if len == NOT_KEPT {
+        let process = path.file_stem()?.to_str()?.parse().ok()?;
+        return Some((process, Unread::NotKept));
+    }
+    let mut words = [[0; 8]; 3];
+    file.read_exact_at(words.as_flattened_mut(), 0).ok()?;
+    let [magic, version, interface] = words.map(u64::from_le_bytes);
+    let (version, process) = (version as u32, (version >> 32) as u32);
+    let is_ours = len == size_of::<ProcessPage>() as u64
+        && (version, interface) == (VERSION, interface::FINGERPRINT);
+    (magic == MAGIC && !is_ours).then_some((process, Unread::OtherVersion))
 }
 
 /// The name space of process numbers that the calling process is in; 0 if that is not known.
@@ -392,31 +428,49 @@ pub enum Text {
 unsafe impl mapped::Atomics for ProcessPage {}
 
 impl ProcessPage {
+    /// All but the ring, bytes.
+    const HEAD: usize = core::mem::offset_of!(Self, ring);
+
     /// Creates the file and maps it. A program that executes another has one already,
-    /// which `terrace run` may be looking at: it is emptied without becoming shorter, since
-    /// who reads from a mapping beyond the end of its file is killed.
+    /// which `terrace run` may be looking at: it is emptied in its place, since who reads from a
+    /// mapping beyond the end of its file, or where a full file system has no room, is killed.
     pub fn create(path: &Path) -> io::Result<&'static Self> {
         let file =
             File::options().read(true).write(true).create(true).truncate(false).open(path)?;
-        let size = size_of::<Self>() as u64;
-        let there = file.metadata()?.len() != 0;
-        limits::with_files_of(size, || {
-            file.set_len(size)?;
-            if there && !sys::empty_file(&file, size) {
-                let zeros = [0; 4096];
-                for at in (0..size).step_by(zeros.len()) {
-                    file.write_all_at(&zeros[..zeros.len().min((size - at) as usize)], at)?;
-                }
+        let before = file.metadata()?.len();
+        let made = mapped::make::<Self>(&file, Self::HEAD).inspect_err(|_| {
+            if before != size_of::<Self>() as u64 {
+                // Whoever looks sees that there is a process of which nothing is known.
+                let _ = limits::with_files_of(NOT_KEPT, || file.set_len(NOT_KEPT));
             }
-            Ok(())
-        })?;
-        let page = Self::map(&file)?;
+        });
+        let page = made?;
+        page.advise();
+        if before > 0 {
+            page.empty();
+        }
         page.version.store(VERSION, Relaxed);
+        page.interface.store(interface::FINGERPRINT, Relaxed);
         page.pid.store(std::process::id(), Relaxed);
         page.namespace.store(process_namespace(), Relaxed);
         page.counters.family.store(u64::from(std::process::id()), Relaxed);
         page.magic.store(MAGIC, Release);
         Ok(page)
+    }
+
+    /// Turns all but the ring into zeros. What is in the ring has numbers that nobody looks for.
+    fn empty(&self) {
+        let words = core::ptr::from_ref(self).cast::<AtomicU64>();
+        // SAFETY: so many words of atomic integers are there. Others may read and write them meanwhile.
+        let words = unsafe { core::slice::from_raw_parts(words, Self::HEAD / size_of::<u64>()) };
+        words.iter().for_each(|word| word.store(0, Relaxed));
+    }
+
+    /// Whether it is of this version.
+    fn is_ours(&self) -> bool {
+        self.magic.load(Acquire) == MAGIC
+            && self.version.load(Relaxed) == VERSION
+            && self.interface.load(Relaxed) == interface::FINGERPRINT
     }
 
     /// A page that no other process can see.
@@ -433,8 +487,9 @@ impl ProcessPage {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a statistics page"));
         }
         // SAFETY: just mapped, and known to nobody.
-        let page = unsafe { Opened::new(Self::map(&file)?) };
-        if page.magic.load(Acquire) != MAGIC || page.version.load(Relaxed) != VERSION {
+        let page = unsafe { Opened::new(mapped::map::<Self>(&file)?) };
+        page.advise();
+        if !page.is_ours() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "a statistics page of another version",
@@ -454,26 +509,25 @@ impl ProcessPage {
         }
         // SAFETY: every field is an atomic integer, valid for zero bytes.
         let mut page = unsafe { Box::<Self>::new_zeroed().assume_init() };
-        let len = core::mem::offset_of!(Self, ring);
+        let len = Self::HEAD;
         // SAFETY: the part before the ring, which lies at the end; its bytes
         // are initialised, valid whatever they are, and nobody else has them.
         let bytes = unsafe {
             core::slice::from_raw_parts_mut(core::ptr::from_mut(&mut *page).cast::<u8>(), len)
         };
         file.read_exact(bytes)?;
-        if page.magic.load(Relaxed) != MAGIC || page.version.load(Relaxed) != VERSION {
+        if !page.is_ours() {
             return Err(invalid("a statistics page of another version"));
         }
         Ok(page)
     }
 
-    fn map(file: &File) -> io::Result<&'static Self> {
-        let page: &'static Self = mapped::map(file)?;
-        let at = core::ptr::from_ref(page) as usize;
-        // Else the kernel reads all of the ring in, 2 MiB of nothing, where the directory is on disk.
+    /// Has the kernel read no more of it in than is asked for: where the directory is on disk, it would read all of
+    /// the ring, 2 MiB of nothing.
+    fn advise(&self) {
+        let at = core::ptr::from_ref(self) as usize;
         // SAFETY: changes no content.
         let _ = unsafe { sys::madvise(at, size_of::<Self>(), libc::MADV_RANDOM) };
-        Ok(page)
     }
 
     /// Writes one of the texts, cut at 255 bytes.
@@ -604,13 +658,18 @@ impl ProcessPage {
         // sees the gap.
         let seq = self.counters.decisions.load(Relaxed);
         let fits = postcard::to_slice(decision, &mut bytes).is_ok();
-        let slot = &self.ring[seq as usize % RING];
-        slot.seq.store(0, Release);
-        core::sync::atomic::fence(SeqCst);
-        for (word, chunk) in slot.bytes.iter().zip(bytes.chunks_exact(8)) {
-            word.store(u64::from_ne_bytes(chunk.try_into().unwrap_or_default()), Relaxed);
+        let index = seq as usize % RING;
+        let ring = (self.ring.as_ptr() as usize, size_of_val(&self.ring));
+        // Nor does one for which its file system has no room.
+        if self.ring_room.take(ring, (index + 1) * size_of::<Slot>()) {
+            let slot = &self.ring[index];
+            slot.seq.store(0, Release);
+            core::sync::atomic::fence(SeqCst);
+            for (word, chunk) in slot.bytes.iter().zip(bytes.chunks_exact(8)) {
+                word.store(u64::from_ne_bytes(chunk.try_into().unwrap_or_default()), Relaxed);
+            }
+            slot.seq.store(if fits { seq + 1 } else { 0 }, Release);
         }
-        slot.seq.store(if fits { seq + 1 } else { 0 }, Release);
         // Last, so that a reader never looks for what is not there yet.
         self.counters.decisions.store(seq + 1, Release);
     }
@@ -625,7 +684,13 @@ impl ProcessPage {
             *next += lost;
         }
         while *next < end {
-            let slot = &self.ring[*next as usize % RING];
+            let index = *next as usize % RING;
+            if !self.ring_room.reaches((index + 1) * size_of::<Slot>()) {
+                // Who reads where there is no room is killed.
+                (lost, *next) = (lost + 1, *next + 1);
+                continue;
+            }
+            let slot = &self.ring[index];
             let before = slot.seq.load(Acquire);
             let mut bytes = [0u8; SLOT];
             for (word, chunk) in slot.bytes.iter().zip(bytes.chunks_exact_mut(8)) {
@@ -676,6 +741,39 @@ mod tests {
             reader.join().expect("no panic");
         });
         assert_eq!(first.counters.demotions.load(Relaxed), 9, "both see the same page");
+    }
+
+    /// Its figures were left out, and a report said that all had fitted.
+    #[test]
+    fn a_page_of_another_version_is_none_and_says_whose_it_is() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("77.stats");
+        let page = ProcessPage::create(&path).expect("a page");
+        let own = std::process::id();
+        assert!(ProcessPage::open(&path).is_ok() && ProcessPage::snapshot(&path).is_ok());
+        assert_eq!(unread(&path), None);
+        let other = Some((own, Unread::OtherVersion));
+        page.interface.store(!interface::FINGERPRINT, Relaxed);
+        assert!(ProcessPage::open(&path).is_err() && ProcessPage::snapshot(&path).is_err());
+        assert_eq!(unread(&path), other);
+        page.interface.store(interface::FINGERPRINT, Relaxed);
+        page.version.store(VERSION - 1, Relaxed);
+        assert_eq!(unread(&path), other);
+        // Of another length, as they mostly are.
+        File::options().write(true).open(&path).expect("it").set_len(4096).expect("shorter");
+        assert_eq!(unread(&path), other);
+        std::fs::write(&path, "").expect("a file");
+        assert_eq!(unread(&path), None, "it is being made");
+    }
+
+    #[test]
+    fn a_page_that_cannot_be_kept_says_so_and_is_made_when_it_can() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("77.stats");
+        std::fs::write(&path, vec![0; NOT_KEPT as usize]).expect("a file");
+        assert_eq!(unread(&path), Some((77, Unread::NotKept)));
+        ProcessPage::create(&path).expect("a page");
+        assert_eq!(unread(&path), None);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 
 use libc::{c_int, c_long, c_void};
 
@@ -394,11 +395,44 @@ fn map_shared_file(file: &File, len: usize) -> io::Result<*mut c_void> {
     at.map(|a| a as *mut c_void).map_err(io::Error::from_raw_os_error)
 }
 
-/// Turns a file's first `len` bytes into zeros; false if its file system cannot.
-pub fn empty_file(file: &File, len: u64) -> bool {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: a descriptor that is open.
-    unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, len as i64) == 0 }
+/// Has a file's file system keep room for its first `len` bytes, and the file be no shorter. What is in it stays.
+///
+/// # Errors
+/// There is no room (`StorageFull`, `QuotaExceeded`), or the kernel's.
+pub(crate) fn take_room(file: &File, len: u64) -> io::Result<()> {
+    loop {
+        // SAFETY: a descriptor that is open.
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as i64) } == 0 {
+            return Ok(());
+        }
+        match errno() {
+            // A signal of the program's came.
+            libc::EINTR => {}
+            // Its file system cannot, or a filter of system calls refuses it.
+            libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM | libc::EINVAL => return fill(file, len),
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// The same by writing: what is there once more, and zeros behind it.
+fn fill(file: &File, len: u64) -> io::Result<()> {
+    for at in (0..len).step_by(PAGE) {
+        let mut block = [0; PAGE];
+        let part = &mut block[..(len - at).min(PAGE as u64) as usize];
+        let _there = file.read_at(part, at)?;
+        file.write_all_at(part, at)?;
+    }
+    Ok(())
+}
+
+/// Whether a range of a mapped file, of whole pages, can be written to. Where its file system has no room for
+/// that, who writes is killed (`SIGBUS`); the room is taken here.
+pub(crate) fn can_be_written(at: usize, len: usize) -> bool {
+    // SAFETY: changes no content.
+    let asked = unsafe { madvise(at, len, libc::MADV_POPULATE_WRITE) };
+    // A kernel that cannot be asked (before Linux 5.14) is not asked.
+    !matches!(asked, Err(libc::EFAULT | libc::ENOMEM))
 }
 
 /// `madvise` straight to the kernel.
@@ -682,6 +716,20 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+
+    /// On file systems that cannot keep room.
+    #[test]
+    fn room_is_also_taken_by_writing_and_what_is_there_stays() {
+        let file = tempfile::tempfile().expect("a file");
+        (&file).write_all(b"text").expect("room");
+        fill(&file, 2 * PAGE as u64 + 1).expect("room");
+        let mut content = Vec::new();
+        (&file).read_to_end(&mut content).expect("a file");
+        assert_eq!(content.len(), 2 * PAGE + 1 - 4, "the position is behind the text");
+        let mut begin = [0; 5];
+        file.read_exact_at(&mut begin, 0).expect("a file");
+        assert_eq!(&begin, b"text\0");
+    }
 
     /// Who maps and unmaps for ever uses no addresses up.
     #[test]

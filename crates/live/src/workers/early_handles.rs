@@ -88,7 +88,7 @@ pub fn prepare(config: &RunConfig) -> bool {
     FEATURES.store(handles.features, Release);
     quiet_window::prepare(&config.dir);
     if config.record {
-        event_ring::prepare(&config.dir);
+        event_ring::prepare(config);
     }
     true
 }

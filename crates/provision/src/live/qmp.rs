@@ -42,7 +42,7 @@ pub struct Qmp {
 impl Qmp {
     /// Connects, and begins to talk.
     pub fn connect(path: &Path) -> Result<Self, QmpError> {
-        let to = UnixStream::connect(path)?;
+        let to = terrace_sockets::connect(path)?;
         to.set_read_timeout(Some(PATIENCE))?;
         to.set_write_timeout(Some(PATIENCE))?;
         let from = BufReader::new(to.try_clone()?);

@@ -488,6 +488,7 @@ mod tests {
             budget_of,
             holds_store: false,
             unmanaged: None,
+            unread: Vec::new(),
         };
         RunReport::collect(head, pages, &Usage::default(), None)
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use terrace_sockets::ShortPath;
 
 use super::session::{Ended, session_of};
 use crate::pm::Pm;
@@ -55,7 +56,7 @@ impl Listener {
             Ok(there) if !there.file_type().is_socket() => {
                 return error(io::ErrorKind::AlreadyExists, "it is there already, and no socket");
             }
-            Ok(_) => match UnixStream::connect(path) {
+            Ok(_) => match terrace_sockets::connect(path) {
                 Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)?,
                 _ => return error(io::ErrorKind::AddrInUse, "another server has this socket"),
             },
@@ -71,7 +72,8 @@ impl Listener {
         // Linux gives the file the socket's own mode (`unix_bind_bsd`), so it is never open to
         // others, and the mask of permissions, which all threads share, is left alone.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        let short = ShortPath::of(path)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(short.path())?)?;
         let bound = UnixListener::from(socket);
         let made = Self::Unix(bound, path.to_owned(), SocketFile::at(path)?);
         rustix::net::listen(made.fd(), 64)?;
