@@ -16,7 +16,7 @@ use terrace_provision::{Config, Recording, journal};
 use terrace_sim::kernel::Costs as KernelCosts;
 use terrace_sim::kernel::recorded::{self, Recording as Recorded};
 use terrace_sim::mm::MeasuredCosts;
-use terrace_sim::trace::{TraceReader, format};
+use terrace_sim::trace::{TraceReader, format, import};
 
 use crate::failure::Failure;
 use crate::output;
@@ -156,6 +156,7 @@ fn check(file: &Path) -> Result<Content, Failure> {
     let first = String::from_utf8_lossy(first).into_owned();
     let is_calls = recorded::is_meant(&begin);
     let is_trace = format::is_meant(&begin);
+    let packed = import::packed(&begin);
     let whole = BufReader::new(Cursor::new(begin).chain(rest));
     if is_trace {
         return check_trace(file, whole);
@@ -164,6 +165,9 @@ fn check(file: &Path) -> Result<Content, Failure> {
         let recording = recorded::read(&name, whole).map_err(Failure::bad_input)?;
         let Recorded { program, calls, lost, .. } = recording;
         return Ok(Content::Calls { program, calls: calls.len(), lost });
+    }
+    if let Some(what) = packed {
+        return Err(Failure::bad_input(format!("{name}: is {what}")));
     }
     if records::is_header(&first) {
         return check_records(&name, whole);

@@ -91,6 +91,7 @@ const JOINED: Mode = Mode {
     applies: |m| by_kernel(m) && joins_kernels_run(m),
 };
 const ADDRESS: Mode = Mode { what: "with an address", applies: is_address };
+const GROUP: Mode = Mode { what: "with --cgroup", applies: |m| given(m, "cgroup") };
 
 fn single(matches: &ArgMatches) -> bool {
     ["trace", "algorithm", "program"].iter().any(|id| given(matches, id))
@@ -217,13 +218,24 @@ const RUN: &[Row] = &[
 ];
 
 const ATTACH: &[Row] = &[
-    (&["pid", "tree", "cgroup", "engine", "fast", "policy", "sampling_cap", "duration"], &[]),
+    // That another option has to be there is not looked at where a third one excludes that.
+    (&["tree"], &[&GROUP]),
+    (&["pid", "cgroup", "engine", "fast", "policy", "sampling_cap", "duration"], &[]),
     (&["report", "record", "watch", "watch_to", "metrics", "report_html", "quiet"], &[]),
     (&["economist", "min_region"], &[]),
     (&["tiers"], &[]),
     (&["slow", "limit", "dry_run"], &[&KERNEL]),
     (&["sampler"], &[]),
 ];
+
+const GOVERN: &[Row] = &[
+    // As with `attach --tree`.
+    (&["each"], &[&PROGRAM]),
+    (&["cgroup", "program", "target", "mode", "duration", "report", "metrics", "quiet"], &[]),
+];
+
+const REFINE: &[Row] =
+    &[(&["processor"], &[&PROGRAM]), (&["output", "perf_stat", "profile", "program"], &[])];
 
 const CRASH: &[Row] = &[
     (&["file", "scheme", "fault", "states", "seed"], &[]),
@@ -244,6 +256,8 @@ const TOP: &[Row] =
 const VERBS: &[(&str, &[&[Row]])] = &[
     ("run", &[RUN]),
     ("attach", &[ATTACH]),
+    ("govern", &[GOVERN]),
+    ("profile refine", &[REFINE]),
     ("sim", &[IN_KERNEL, INPUT, SIM]),
     ("plan", &[INPUT, PLAN]),
     ("why", &[WHY]),
@@ -376,6 +390,9 @@ mod tests {
             ("terrace plan --trace t --budget 5", "--budget"),
             ("terrace run --engine kernel --fast 1GiB --best-effort -- prog", "--best-effort"),
             ("terrace run --engine kernel --fast 1GiB --sampling-cap 5% -- prog", "--sampling-cap"),
+            ("terrace attach --cgroup g --tree --fast numa:0 --slow swap", "--tree"),
+            ("terrace govern --each x -- prog", "--each"),
+            ("terrace profile refine -o f --processor X PROFILE -- prog", "--processor"),
             ("terrace sim --persist softwrap --trace t --background 1ms", "--background"),
             ("terrace sim --trace t --policy tpp --sample-period 5", "--sample-period"),
             ("terrace sim --policy all-dram --economist off", "--economist"),
@@ -407,6 +424,12 @@ mod tests {
             "terrace run --engine kernel --fast 1GiB --policy 2q --sampling-cap 5% -- prog",
             "terrace run --engine kernel --join no-such-run --economist off --record f -- prog",
             "terrace run --engine kernel --join no-such-run --spill f -- prog",
+            "terrace attach --pid 1 --tree --fast numa:0 --slow swap",
+            "terrace attach --cgroup g --engine kernel --fast 1GiB",
+            "terrace govern --cgroup g --each x --for 1s",
+            "terrace govern --target 5% -- prog",
+            "terrace profile refine -o f --perf-stat g --processor X PROFILE",
+            "terrace profile refine -o f PROFILE -- prog",
             "terrace crash FILE --seed 5",
             "terrace top --watch --count 3 --interval 1s",
             "terrace top --json --interval 1s",

@@ -15,6 +15,7 @@ use terrace_sim::SimError;
 use terrace_sim::exact::{Access, Batch, Source};
 use terrace_sim::trace::{TraceHeader, TraceWriter};
 
+use crate::args::whole;
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, Output, count, facts};
 use crate::run::child::exit_code;
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     via: Option<Via>,
 
     /// Stop recording after so many accesses or calls (the program goes on).
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = whole(1..=u64::MAX))]
     limit: Option<u64>,
 
     /// Record calls for I/O alone: of files and sockets, by the kernel's

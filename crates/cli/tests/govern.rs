@@ -111,6 +111,7 @@ fn what_cannot_be_governed_is_refused_by_name() {
     refused(&["--for", "10ms", "--cgroup", "/"], &["--for"]);
     refused(&["--for", "1s", "--", "true"], &["--for"]);
     refused(&["--cgroup", "/", "--", "true"], &["--cgroup"]);
+    refused(&["--each", "x", "--", "true"], &["--each", "no effect"]);
     refused(&[], &["--cgroup"]);
 }
 

@@ -103,6 +103,55 @@ fn a_field_is_what_stands_in_its_column() {
                 app 200 3.000002: page-faults:      401140 main+0x20 (/bin/app)\n";
     let message = input("code.perf", code).refused();
     assert!(message.contains("perf record -d") && message.contains("-F +addr"), "{message}");
+
+    // The symbol is called as a number may be.
+    let code = "app  100 1.000001: cycles:u:           401136 add\n\
+                app  100 1.000002: cycles:u:           401140 add\n";
+    let message = input("symbol.perf", code).refused();
+    assert!(message.contains("perf record -d") && message.contains("-F +addr"), "{message}");
+}
+
+/// Events are called `restore_regs` and `uploads`, which neither store nor load.
+#[test]
+fn a_kind_is_a_whole_word_of_an_event_s_name() {
+    let line = |event: &str| {
+        format!("app 100/100 1.000001: 1 {event}:     7f00aa000000           401136 f+0x1 (/x)\n")
+    };
+    for event in ["restore_regs", "uploads"] {
+        let (read, errors) = input("other.perf", line(event)).converted();
+        assert_eq!((number(&read, "loads"), number(&read, "stores")), (1, 0), "{event}");
+        assert!(errors.contains("folded 1 samples that do not say what kind"), "{errors}");
+    }
+    let all = line("mem_inst_retired.all_stores") + &line("cpu/mem-loads,ldlat=30/P");
+    let (read, errors) = input("all.perf", all).converted();
+    assert_eq!((number(&read, "loads"), number(&read, "stores")), (1, 1));
+    assert!(!errors.contains("do not say"), "{errors}");
+}
+
+/// Some editors write a byte-order mark, and a program may be called by any bytes.
+#[test]
+fn texts_of_other_tools_may_have_a_byte_order_mark_and_names_of_any_bytes() {
+    let damo = "target_id: 0\nnr_regions: 1\n1000-3000 (8.000 KiB) 2 -1\n";
+    let json = r#"[{"target_id":0,"snapshots":[{"regions":[
+        {"start":4096,"end":12288,"nr_accesses":{"samples":2}}]}]}]"#;
+    let perf = "app 100/100 1.000001: 1 mem-loads: 7f00aa000000\n";
+    for (name, text, loads) in [
+        ("raw.damo", damo, 4),
+        ("json.damo", json, 4),
+        ("some.perf", perf, 1),
+        ("some.lackey", "I  04016b80,3\n L 1ffe000010,8\n", 1),
+        ("some.dramsim3", "0x1FF96FC0 READ 160\n", 1),
+        ("some.ls", "LD 0x12340\n", 1),
+    ] {
+        let (read, _) = input(name, format!("\u{feff}{text}")).converted();
+        assert_eq!(number(&read, "loads"), loads, "{name}");
+    }
+    let event = b"a\xff\xfeb 1/1 [0] 1.0: damon:damon_aggregated: target_id=0 nr_regions=1 4096-8192: 3 1\n";
+    let (read, _) = input("name.damo", event).converted();
+    assert_eq!(number(&read, "loads"), 3);
+    let sample = b"a\xff\xfeb 4/4 [000] 1.000001: 1 mem-stores: 7f00aa000040\n";
+    let (read, _) = input("name.perf", sample).converted();
+    assert_eq!(number(&read, "stores"), 1);
 }
 
 /// 50 accesses in 50 000 instructions, and what is no such trace.

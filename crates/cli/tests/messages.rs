@@ -143,7 +143,20 @@ fn bad_usage_names_the_option_and_what_is_expected() {
         (vec!["metrics", "--listen", &taken], "another program listens there"),
         (
             vec!["record", "-o", "x", "--limit", "-1", "--", "true"],
-            "invalid value '-1' for '--limit <COUNT>': expected a whole number from 0 to ",
+            "invalid value '-1' for '--limit <COUNT>': expected a whole number from 1 to ",
+        ),
+        (
+            vec!["record", "-o", "x", "--limit", "0", "--", "true"],
+            "invalid value '0' for '--limit <COUNT>': expected a whole number from 1 to ",
+        ),
+        (
+            vec!["attach", "--cgroup", "none", "--tree", "--engine", "kernel", "--fast", "1GiB"],
+            "--tree: has no effect with --cgroup",
+        ),
+        (vec!["govern", "--each", "x", "--", "true"], "--each: has no effect with a program"),
+        (
+            vec!["profile", "refine", "-o", "x", "--processor", "A", "text", "--", "true"],
+            "--processor: has no effect with a program",
         ),
         (vec!["sweep", "grid", "-o", "x", "--jobs", "-1"], "-1 is not in 1..=1024"),
         (vec!["run", "--fast", "-1MiB", "--", "true"], "`-1MiB` is negative; the least is 0"),

@@ -361,6 +361,17 @@ const VERBS: &[Verb] = &[
                     (&["--quiet"], Hides("warning: no control group")),
                 ],
             ),
+            // A group has all of its processes: `--tree` would add none.
+            way(
+                &["--cgroup=none", "--tiers=swap-ladder"],
+                &[
+                    (&["--cgroup", "--tiers"], Needed),
+                    (&["--json", "--limit", "--sampler", "--sampling-cap"], Another),
+                    (&["--policy", "--economist", "--min-region", "--for"], Another),
+                    (&["--report", "--record", "--metrics", "--report-html"], Another),
+                    (&["--watch", "--watch-to", "--dry-run", "--quiet"], Another),
+                ],
+            ),
         ],
     },
     Verb {
@@ -912,10 +923,16 @@ const VERBS: &[Verb] = &[
             ("--perf-stat", &["--perf-stat=perf-stat.csv"]),
             ("--processor", &["--processor=A Processor"]),
         ],
-        ways: &[way(
-            &["plain.profile"],
-            &[(&["--json", "--output", "--perf-stat", "--processor"], Elsewhere("profile.rs"))],
-        )],
+        ways: &[
+            way(
+                &["plain.profile"],
+                &[(&["--json", "--output", "--perf-stat", "--processor"], Elsewhere("profile.rs"))],
+            ),
+            way(
+                &["--output=new.profile", "plain.profile", "--", "true"],
+                &[(&["--output"], Needed), (&["--json"], Another)],
+            ),
+        ],
     },
     Verb {
         path: "profile show",
@@ -1299,7 +1316,7 @@ const VERBS: &[Verb] = &[
         values: &[
             JSON,
             ("--cgroup", &["--cgroup=none"]),
-            ("--each", &["--cgroup=none", "--each=*"]),
+            ("--each", &["--each=*"]),
             ("--target", &["--target=5%"]),
             ("--mode", &["--mode=enforce"]),
             ("--for", &["--for=1s"]),
@@ -1308,13 +1325,24 @@ const VERBS: &[Verb] = &[
             ("--quiet", &["--quiet"]),
         ],
         // It takes the right to make control groups.
-        ways: &[way(
-            &["--", "true"],
-            &[
-                (&["--json", "--target", "--mode", "--report"], Elsewhere("govern.rs")),
-                (&["--metrics", "--quiet", "--each"], Elsewhere("govern.rs")),
-            ],
-        )],
+        ways: &[
+            way(
+                &["--", "true"],
+                &[
+                    (&["--json", "--target", "--mode", "--report"], Elsewhere("govern.rs")),
+                    (&["--metrics", "--quiet"], Elsewhere("govern.rs")),
+                ],
+            ),
+            way(
+                &["--cgroup=none"],
+                &[
+                    (&["--cgroup"], Needed),
+                    (&["--each", "--for"], Elsewhere("govern.rs")),
+                    (&["--json", "--target", "--mode", "--report"], Another),
+                    (&["--metrics", "--quiet"], Another),
+                ],
+            ),
+        ],
     },
     Verb {
         path: "freeze",

@@ -190,6 +190,19 @@ fn bad_traces_and_programs_are_one_line() {
 
     let message = refused(terrace().args(["sim", "--trace"]).arg(&file));
     assert!(message.contains("x.trace: not a trace of Terrace"), "{message}");
+    // A trace of ours that somebody has compressed.
+    let packed = dir.path().join("x.trace.gz");
+    std::fs::write(&packed, b"\x1f\x8b\x08\0\0\0\0\0\0\x03 and more").unwrap();
+    let out = dir.path().join("out.trace");
+    for command in [
+        terrace().arg("check").arg(&packed),
+        terrace().args(["sim", "--trace"]).arg(&packed),
+        terrace().arg("convert").arg(&packed).arg(&out),
+    ] {
+        let message = refused(command);
+        let expected = "x.trace.gz: is compressed by gzip: decompress it first (gzip -d)";
+        assert!(message.contains(expected), "{message}");
+    }
     let message = refused(terrace().args(["sim", "--trace", "/no/such"]));
     assert!(message.starts_with("/no/such: "), "{message}");
     let message = refused(terrace().args(["record", "-o", "/tmp/x", "--"]).arg(&script));

@@ -113,6 +113,8 @@ fn a_flipped_bit_is_found() {
 fn a_file_that_is_no_trace_is_refused_by_name() {
     let error = read(b"#!/bin/sh\necho not a trace\n").expect_err("it is a script");
     assert!(error.starts_with("t.trace: not a trace of Terrace"), "{error}");
+    let error = read(b"\x1f\x8b\x08\0 and more").expect_err("it is compressed");
+    assert_eq!(error, "t.trace: is compressed by gzip: decompress it first (gzip -d)");
 }
 
 #[test]

@@ -9,11 +9,12 @@ use super::format::{
     CHUNK, END, INDEX, MAGIC, MOST_BYTES, MOST_ENTRIES, OLDEST, SHARED, TraceError, TraceHeader,
     VERSION, WITH_CALLS,
 };
-use super::import::Importer;
+use super::import::{self, Importer};
 use super::io::{FIRST, IoCheck, IoRecord};
 use super::summary::Notes;
 use crate::error::SimError;
 use crate::exact::{Access, Batch, SpaceEvent};
+use crate::kernel::recorded;
 
 /// Reads a trace from begin to end.
 pub struct TraceReader<R> {
@@ -82,6 +83,14 @@ impl<R: Read> TraceReader<R> {
         reader.fill(&mut magic, "the header")?;
         if magic[0] == b'{' {
             return Err(reader.bad("not a trace of memory accesses (recorded decisions are read by `terrace report`, `why` and `replay`)"));
+        }
+        if let Some(what) = import::packed(&magic) {
+            let calls = if recorded::is_meant(&magic) {
+                ", or recorded calls, which `terrace reproduce klocs --trace` reads"
+            } else {
+                ""
+            };
+            return Err(reader.bad(format!("is {what}{calls}")));
         }
         if magic != MAGIC {
             return Err(reader.bad("not a trace of Terrace (others are read with --format, or converted by `terrace convert`)"));

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::ZlibDecoder;
 use serde::Deserialize;
 
+use super::lines::{self, Lines};
 use super::{BATCH, Importer, bad};
 use crate::error::SimError;
 use crate::exact::access::ADDRESSES;
@@ -26,9 +27,7 @@ use crate::trace::summary::{Fate, Notes};
 
 /// Checks in an interval at most: an interval of hours checked every millisecond.
 const MOST_CHECKS: u32 = 1 << 24;
-/// The longest line, and the longest JSON text: a thousand times what a day of
-/// recording gives.
-const LONGEST: u64 = 1 << 16;
+/// The longest JSON text: a thousand times what a day of recording gives.
 const LARGEST: u64 = 1 << 32;
 const PAGE: u64 = 4096;
 
@@ -101,6 +100,10 @@ impl<R: Read> Damo<R> {
     fn load(&mut self, from: R) -> Result<(), SimError> {
         let mut from = BufReader::with_capacity(1 << 16, from);
         let begin = from.fill_buf().map_err(|e| self.bad(0, &e.to_string()))?;
+        if begin.starts_with(lines::BYTE_ORDER_MARK) {
+            from.consume(lines::BYTE_ORDER_MARK.len());
+        }
+        let begin = from.fill_buf().map_err(|e| self.bad(0, &e.to_string()))?;
         let first = begin.iter().find(|byte| !byte.is_ascii_whitespace()).copied();
         match first {
             None => Err(self.bad(0, "is empty")),
@@ -142,22 +145,21 @@ impl<R: Read> Damo<R> {
         Ok(())
     }
 
-    fn lines(&mut self, mut from: impl BufRead) -> Result<(), SimError> {
-        let (mut text, mut line, mut known) = (String::new(), 0, false);
+    fn lines(&mut self, from: impl Read) -> Result<(), SimError> {
+        // Names of programs stand in them, which may be of any bytes.
+        let mut lines = Lines::new(from);
+        let mut known = false;
         // Regions of the snapshot under way, and its target.
         let (mut snapshot, mut left) = (Snapshot::default(), 0u64);
         loop {
-            text.clear();
-            line += 1;
-            match from.by_ref().take(LONGEST).read_line(&mut text) {
-                Ok(0) => break,
-                Ok(n) if n as u64 == LONGEST => {
-                    return Err(self.bad(line, "the line is too long for this format"));
-                }
-                Ok(_) => {}
-                Err(e) => return Err(self.bad(line, &e.to_string())),
-            }
-            let (target, expected, region) = match parse_line(text.trim()) {
+            let parsed = match lines.next() {
+                Ok(Some(lines::Line::Whole(text))) => parse_line(text.trim()),
+                Ok(Some(lines::Line::Long)) => Err("the line is too long for this format"),
+                Ok(None) => break,
+                Err(e) => return Err(self.bad(0, &e.to_string())),
+            };
+            let line = lines.number();
+            let (target, expected, region) = match parsed {
                 Ok(Line::Field) => continue,
                 Ok(Line::Other) => {
                     self.counts.foreign += 1;
@@ -498,6 +500,25 @@ mod tests {
         for form in [perf.as_slice(), raw, json, &packed] {
             assert_eq!(read(form).as_deref(), Ok(EXPECTED.as_slice()));
         }
+    }
+
+    #[test]
+    fn a_byte_order_mark_and_names_of_any_bytes_are_read_over() {
+        let event = b"a\xff\xfeb 1/1 [0] 1.0: damon:damon_aggregated: target_id=0 nr_regions=1 \
+            4096-8192: 1 1\n";
+        assert_eq!(read(event).as_deref(), Ok([(0, 4096)].as_slice()));
+        let raw = b"target_id: 9\nnr_regions: 1\n1000-2000 (4.000 KiB) 1 -1\n";
+        let json = br#"[{"snapshots":[{"regions":[
+            {"start":4096,"end":8192,"nr_accesses":{"samples":1}}]}]}]"#;
+        for text in [raw.as_slice(), json, event] {
+            let marked = [&b"\xef\xbb\xbf"[..], text].concat();
+            assert_eq!(read(&marked).as_deref(), Ok([(0, 4096)].as_slice()));
+        }
+        let wrong =
+            read(b"\xef\xbb\xbf\xff\n\nk: damon:damon_aggregated: 1\n").expect_err("no event");
+        assert!(wrong.starts_with("some.damo:3: is no event"), "{wrong}");
+        let long = read("x".repeat(1 << 17).as_bytes()).expect_err("no line of damo is so long");
+        assert!(long.starts_with("some.damo:1: the line is too long"), "{long}");
     }
 
     /// Two targets whose events are mixed would else be taken for one.

@@ -10,7 +10,7 @@ const LONGEST: usize = 1 << 16;
 const ENDLESS: usize = 64 << 20;
 
 /// What some editors put before a text.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A line.
 pub(super) enum Line<'a> {

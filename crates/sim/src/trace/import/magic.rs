@@ -16,8 +16,8 @@ const fn known(offset: usize, mark: &'static [u8], what: &'static str) -> Known 
     Known { offset, mark, what }
 }
 
-/// Kinds of files that no trace of another tool is.
-const KNOWN: [Known; 19] = [
+/// Kinds of files in which there may be a trace, or anything else.
+const PACKED: [Known; 13] = [
     known(257, b"ustar", "a tar archive: unpack it first (tar -x)"),
     known(0, b"PK\x03\x04", "a zip archive: unpack it first (unzip)"),
     known(0, b"PK\x05\x06", "an empty zip archive"),
@@ -31,6 +31,10 @@ const KNOWN: [Known; 19] = [
     known(0, b"\x04\x22\x4d\x18", "compressed by lz4: decompress it first (lz4 -d)"),
     known(0, b"LZIP", "compressed by lzip: decompress it first (lzip -d)"),
     known(0, b"\x1f\x9d", "compressed by compress: decompress it first (uncompress)"),
+];
+
+/// Other kinds of files that no trace of another tool is.
+const OTHER: [Known; 6] = [
     known(0, b"\x7fELF", "a program or library, and no trace"),
     known(0, b"PERFILE2", "perf's own file: print it first (perf script -F +addr)"),
     known(0, b"TERRTRC\0", "a trace of Terrace: its format is called terrace"),
@@ -39,11 +43,21 @@ const KNOWN: [Known; 19] = [
     known(0, b"\x89PNG", "a picture, and no trace"),
 ];
 
-/// What a file that begins with these bytes is.
-fn kind(begin: &[u8]) -> Option<&'static str> {
+fn find(begin: &[u8], among: &[Known]) -> Option<&'static str> {
     let fits =
         |known: &&Known| begin.get(known.offset..).is_some_and(|b| b.starts_with(known.mark));
-    KNOWN.iter().find(fits).map(|known| known.what)
+    among.iter().find(fits).map(|known| known.what)
+}
+
+/// What a file that begins with these bytes is, if it is an archive or compressed, and how it is
+/// unpacked: `compressed by gzip: decompress it first (gzip -d)`.
+pub fn packed(begin: &[u8]) -> Option<&'static str> {
+    find(begin, &PACKED)
+}
+
+/// What a file that begins with these bytes is.
+fn kind(begin: &[u8]) -> Option<&'static str> {
+    packed(begin).or_else(|| find(begin, &OTHER))
 }
 
 /// What was looked at, and the rest.

@@ -43,6 +43,7 @@ use crate::exact::{Batch, Source};
 use self::imported::Imported;
 
 pub use champsim::export_champsim;
+pub use magic::packed;
 pub use requests::export_dramsim3;
 
 /// Memory that unpacking xz may take, in KiB: `xz -9` needs 64 MiB, and a corrupt

@@ -9,7 +9,8 @@
 //! An address is what stands behind the event's name, or, without one, behind the
 //! time; a lone one there, followed by a symbol, is the instruction's, unless the
 //! instruction stands in the frames below. A line that is one address alone comes
-//! from `-F addr`. What kind of access it is says `data_src`, else the event's name.
+//! from `-F addr`. What kind of access it is says `data_src`, else a word of the
+//! event's name.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -106,6 +107,14 @@ fn is_decimal(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
+/// Whether a word is an address like the one before it, and no symbol. A function may be called
+/// `add` or `f1`, but no symbol begins with a digit, and perf sets addresses right in 16 columns.
+fn is_second_address(before: &str, word: &str) -> bool {
+    let columns = (word.as_ptr().addr() + word.len()) - (before.as_ptr().addr() + before.len());
+    let is_set_right = columns > 16;
+    hex(word).is_some() && (is_set_right || word.starts_with(|c: char| c.is_ascii_digit()))
+}
+
 /// `12.000001:`.
 fn is_time(word: &str) -> bool {
     let parts = word.strip_suffix(':').and_then(|word| word.split_once('.'));
@@ -142,9 +151,13 @@ fn columns(text: &str) -> Option<(Place, Option<Told>)> {
         // `data_src` alone.
         (Some(second), _) if second.starts_with('|') => Place::Nowhere,
         _ if has_second_location(text) => Place::Data(address),
-        // A function may be called `add`: what a file's name follows is a symbol.
+        // What a file's name follows is a symbol.
         (_, Some(third)) if third.starts_with('(') => Place::Alone(address),
-        (Some(second), _) if hex(second).is_some() => Place::Data(address),
+        // `data_src` as a number and in words.
+        (Some(second), Some(third)) if hex(second).is_some() && third.starts_with('|') => {
+            Place::Data(address)
+        }
+        (Some(second), _) if is_second_address(first, second) => Place::Data(address),
         _ => Place::Alone(address),
     };
     Some((place, told))
@@ -158,10 +171,14 @@ fn has_second_location(text: &str) -> bool {
     })
 }
 
-/// What an event's name says.
+/// What an event's name says: `mem-stores`, `mem_inst_retired.all_stores`, `cpu/mem-loads,ldlat=30/P`.
+/// Whole words alone say it: `upload` loads nothing, and `restore` stores nothing.
 fn told_by(event: &str) -> Told {
-    let event = event.to_ascii_lowercase();
-    match (event.contains("load"), event.contains("store")) {
+    let has = |kind: [&str; 2]| {
+        let mut words = event.split(|c: char| !c.is_ascii_alphanumeric());
+        words.any(|word| kind.iter().any(|known| word.eq_ignore_ascii_case(known)))
+    };
+    match (has(["load", "loads"]), has(["store", "stores"])) {
         (true, false) => Told::Access(Kind::Read),
         (false, true) => Told::Access(Kind::Write),
         _ => Told::Untold,
@@ -420,6 +437,12 @@ mod tests {
                 0x7ffd_1234_5678,
             ),
             ("app 1 1.5: 7ffd12345678", 0x7ffd_1234_5678),
+            // Of `-F addr,ip`: the second is set right, or begins as no symbol can.
+            ("app 1 1.5: mem-loads:  7ffd12345678           401136", 0x7ffd_1234_5678),
+            ("app 1 1.5: mem-loads:  7ffd12345678           a01136", 0x7ffd_1234_5678),
+            ("app 1 1.5: mem-loads:  7ffd12345678 ffffffff81a01136", 0x7ffd_1234_5678),
+            ("app 1 1.5: mem-loads: 3e20 401136", 0x3e20),
+            ("app 1 1.5: mem-loads: 3e20 e8100142 |OP LOAD|LVL L1 hit|", 0x3e20),
             ("app 1 1.5: 4096 cycles:u: 3e20 401136 main+0x16 (/bin/app)", 0x3e20),
             ("beef 1/2 [3] 1.5: e: 3e20 dead (/a) 401136 add (/bin/app)", 0x3e20),
             (
@@ -437,6 +460,10 @@ mod tests {
         for line in [
             "app 1 1.5: page-faults:      401136 main+0x16 (/bin/app)",
             "app 1 1.5: page-faults:      401136 add (/bin/app)",
+            // Of `-F ip,sym`: a symbol of hexadecimal digits is no second address.
+            "app 1 1.5: cycles:u:           401136 add",
+            "app 1 1.5: cycles:u:           401136 f1",
+            "app 1 1.5:           401136 add",
             "app 1 1.5: page-faults:      401136 std::f<int (*)(long)>(int const&)+0x2 (/bin/app)",
             "app 1 1.5: cpu/mem-loads/P:  68100142 |OP LOAD|LVL L1 hit|",
             "app 1 1.5: sched:sched_switch: prev_comm=a prev_pid=1",
@@ -461,6 +488,43 @@ mod tests {
         assert!(!store("ibs_op//", "68 |OP LOAD|LVL L1 hit|", "store"));
         assert!(store("mem-loads", "68 |OP STORE|LVL L1 hit|", "f"), "data_src comes first");
         assert!(accesses(&line("ibs_op//", "68 |OP N/A|LVL N/A|", "f")).is_empty());
+    }
+
+    #[test]
+    fn the_kind_is_a_whole_word_of_the_event_s_name() {
+        let load = Told::Access(Kind::Read);
+        let store = Told::Access(Kind::Write);
+        for (event, told) in [
+            ("mem-loads", load),
+            ("mem-stores:u", store),
+            ("cpu/mem-loads,ldlat=30/P", load),
+            ("cpu_core/mem-stores/ppp", store),
+            ("dTLB-load-misses", load),
+            ("L1-dcache-stores", store),
+            ("mem_load_retired.l3_miss", load),
+            ("mem_inst_retired.all_stores", store),
+            ("MEM_UOPS_RETIRED:ALL_LOADS", load),
+            ("restore_regs", Told::Untold),
+            ("restores", Told::Untold),
+            ("uploads", Told::Untold),
+            ("download.done", Told::Untold),
+            ("storefront", Told::Untold),
+            ("cycles", Told::Untold),
+            ("arm_spe/load_filter=1,store_filter=1/", Told::Untold),
+        ] {
+            assert_eq!(told_by(event), told, "{event}");
+        }
+    }
+
+    #[test]
+    fn a_file_with_instructions_alone_is_refused_with_what_helps() {
+        let line = |n: u32| format!("app  100 1.00000{n}: cycles:u:           40113{n} add\n");
+        let text: String = (0..5).map(line).collect();
+        let mut source = PerfScript::new(text.as_bytes(), Path::new("some.perf"));
+        assert!(!source.next(&mut Batch::default()).expect("lines of perf script"));
+        let nothing = source.nothing();
+        assert!(nothing.contains("5 of them only an instruction's"), "{nothing}");
+        assert!(nothing.contains("perf script -F +addr"), "{nothing}");
     }
 
     #[test]
