@@ -71,7 +71,9 @@ const LONG: &[&str] = &[
     "mappings_used_up",
     "mmap_pieces",
     "mremap_grows_alone",
+    "mremap_onto_forks",
     "mremap_several",
+    "munmap_reused",
     "namespaces_left",
     "oom_cgroup",
     "privileges_dropped",
@@ -89,6 +91,7 @@ const LONG: &[&str] = &[
 /// Programs of which a run takes one and a half to four seconds: repeated a tenth as often.
 const LONGEST: &[&str] = &[
     "limit_given_back",
+    "mremap_onto",
     "own_allocator",
     "own_allocator_early",
     "own_functions",

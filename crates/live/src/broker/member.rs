@@ -12,7 +12,7 @@ use super::keeper::KEEPS_WAITING;
 use super::page::{BrokerPage, Slot};
 use super::share::{LEAST, WHOLE};
 use crate::config::RunConfig;
-use crate::evict::reclaim::Pace;
+use crate::evict::reclaim::{Pace, Progress};
 use crate::pager::Pager;
 use crate::sys::spin::backoff;
 use crate::sys::{self, PAGE};
@@ -550,6 +550,10 @@ impl Worker<'_> {
                 continue;
             };
             let progress = self.make_room(ring, Pace::BATCH);
+            if progress == Progress::Changing {
+                // It goes on when that is read, perhaps by this thread.
+                return true;
+            }
             if !self.gets_on(progress, STUCK) {
                 // Pinned, or a fork begins: again after a while.
                 return false;

@@ -32,7 +32,7 @@ impl Worker<'_> {
             .count();
         ring.mark_done(settled as u32);
         if ring.done() >= FRAMES.min(self.pager.staging_slots() / 8) {
-            ring.drop_done(&self.pager.evict.staging);
+            ring.drop_done(&self.pager.evict.staging, self.pager.uffd());
         }
         settled
     }

@@ -42,9 +42,13 @@ impl Worker<'_> {
     /// Whether a round of making room gives hope for the next; if it does not, the background rests
     /// for so long (ns).
     pub(crate) fn gets_on(&mut self, progress: Progress, rest: u64) -> bool {
+        if progress == Progress::Changing {
+            // Over in some microseconds, when this thread or another has read what has changed.
+            return false;
+        }
         self.unshared = match progress {
             Progress::Unshared => self.unshared + 1,
-            Progress::Made | Progress::Nothing => 0,
+            Progress::Made | Progress::Nothing | Progress::Changing => 0,
         };
         if progress != Progress::Nothing && self.unshared < UNSHARED_IN_VAIN {
             return true;
@@ -73,6 +77,10 @@ impl Worker<'_> {
             }
             if !self.make_headroom() {
                 give_way();
+                if pager.uffd().is_changing() {
+                    // The manager reads messages, too, where nobody else does.
+                    break;
+                }
             }
             if pager.commands.pending().is_some() {
                 self.obey(pending);
@@ -117,6 +125,18 @@ mod tests {
         assert!(!round(Progress::Unshared));
         assert!(round(Progress::Unshared), "once more, later");
         assert!(worker.stuck_until > 0);
+    }
+
+    /// It would rest for milliseconds, hundreds of times a second, beside a program that discards
+    /// memory now and then.
+    #[test]
+    fn a_change_of_the_address_space_does_not_have_the_background_rest() {
+        let mut worker = Worker::new(pager(1), MANAGER);
+        assert!(worker.gets_on(Progress::Unshared, STUCK));
+        for _ in 0..2 * UNSHARED_IN_VAIN {
+            assert!(!worker.gets_on(Progress::Changing, STUCK), "not at once");
+        }
+        assert_eq!((worker.stuck_until, worker.unshared), (0, 1), "but it is no failure");
     }
 
     #[test]

@@ -58,6 +58,9 @@ const FRUITLESS_FOR: u64 = 5_000_000;
 pub enum Progress {
     /// Nothing: nothing can leave just now.
     Nothing,
+    /// Nothing: the address space is changing. Pages leave again when the message is read, and
+    /// those that are absent come in again.
+    Changing,
     /// Nothing has left. Some pages that are shared can leave now, unless something else holds
     /// them, too.
     Unshared,
@@ -81,6 +84,8 @@ impl Search {
         match progress {
             // Somebody else had it, if there is no room now.
             Progress::Made => *self = Self::default(),
+            // That says nothing of the pages.
+            Progress::Changing => {}
             Progress::Unshared | Progress::Nothing => self.fails(now()),
         }
     }
@@ -157,6 +162,12 @@ impl Worker<'_> {
                 match progress {
                     Progress::Made => pager.budget.something_leaves(),
                     Progress::Unshared => {}
+                    Progress::Changing => {
+                        // This thread may be the one to read the message. The page for which the
+                        // room is cannot be filled before either.
+                        pager.reserve_over(pages);
+                        return;
+                    }
                     Progress::Nothing => {
                         // The manager can do what a handler cannot (see `unshare`).
                         pager.ring();
@@ -173,39 +184,50 @@ impl Worker<'_> {
 
     /// One round of making room.
     pub fn make_room(&mut self, mut ring: SpinGuard<'_, StagingRing>, pace: Pace) -> Progress {
-        let made = self.make_room_with(&mut ring, pace);
+        let progress = self.make_room_with(&mut ring, pace);
         // What a fault waits for is there.
-        if made && self.id != MANAGER {
-            return Progress::Made;
+        if progress == Progress::Made && self.id != MANAGER {
+            return progress;
         }
-        match (made, self.unshare(ring)) {
-            (true, _) => Progress::Made,
-            (false, true) => Progress::Unshared,
-            (false, false) => Progress::Nothing,
+        if self.unshare(ring) && progress == Progress::Nothing {
+            Progress::Unshared
+        } else {
+            progress
         }
     }
 
-    /// The same, as far as it can be done with the ring; false if nothing could be.
-    fn make_room_with(&mut self, ring: &mut StagingRing, pace: Pace) -> bool {
+    /// The same, as far as it can be done with the ring.
+    fn make_room_with(&mut self, ring: &mut StagingRing, pace: Pace) -> Progress {
         if !self.pager.may_leave() {
-            return false;
+            return Progress::Nothing;
         }
         if !self.pager.enter(self.id) {
             self.pager.leave(self.id);
-            return false;
+            return Progress::Nothing;
         }
         self.learn_commons(&mut ring.commons);
         let slots = self.pager.staging_slots();
         let room = slots.saturating_sub(ring.taken()) as usize;
         // Staging or compressing, not both: a fault may be waiting for it.
         let full = ring.taken() >= kept_staged(slots, self.pager.evict.wants_samples);
-        let staged = if room >= LEAST_ROOM && !full { self.stage(ring, room, pace) } else { 0 };
+        let stages = room >= LEAST_ROOM && !full;
+        // Asked before pages are chosen, and a quiet window is opened.
+        let mut changing = stages && self.pager.uffd().is_changing();
+        let mut staged = 0;
+        if stages && !changing {
+            staged = self.stage(ring, room, pace);
+            changing = staged == 0 && self.pager.uffd().is_changing();
+        }
         let settled = if staged == 0 { self.compress_oldest(ring, pace.compressed) } else { 0 };
         if settled > 0 && pace.asked > 0 && ring.victims.len() + pace.asked <= WINDOW {
             self.ask(ring, pace.asked);
         }
         self.pager.leave(self.id);
-        staged + settled > 0
+        match staged + settled {
+            0 if changing => Progress::Changing,
+            0 => Progress::Nothing,
+            _ => Progress::Made,
+        }
     }
 }
 
@@ -251,6 +273,10 @@ mod tests {
         assert!(search.is_over(|| 7) && search.has_tried_all());
         search.ends_round(Progress::Made, || 7);
         assert!(!search.is_over(|| u64::MAX), "something has left");
+        for _ in 0..FRUITLESS {
+            search.ends_round(Progress::Changing, || 7);
+        }
+        assert!(!search.is_over(|| u64::MAX), "nothing was tried while the address space changed");
         search.ends_round(Progress::Unshared, || 7);
         assert!(search.is_over(|| 8 + FRUITLESS_FOR));
     }

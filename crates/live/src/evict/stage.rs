@@ -3,7 +3,7 @@
 use core::cmp::Ordering::{Equal, Greater, Less};
 use core::sync::atomic::Ordering::*;
 
-use libc::{EEXIST, ENOENT};
+use libc::{EAGAIN, EEXIST, ENOENT};
 use terrace_core::{Abort, Action, Bytes, Done, Outcome, Proposal};
 
 use crate::decide::notes::Note;
@@ -97,6 +97,11 @@ impl Worker<'_> {
     /// Moves a batch of victims, at most `room`, into the staging ring; returns how many.
     pub(crate) fn stage(&mut self, ring: &mut StagingRing, room: usize, pace: Pace) -> usize {
         let pager = self.pager;
+        let slots = &pager.evict.staging;
+        if !slots.is_ready(pager.uffd()) {
+            return 0;
+        }
+        ring.clear_marks(slots, pager.uffd());
         let pays = pager.evict.quiet.pays();
         let most = room.min(if pays { pace.window } else { BATCH });
         let victims = ring.victims.len() + ring.unshared.len();
@@ -198,6 +203,9 @@ impl Worker<'_> {
             let run = run_length(&batch[i..]);
             let began = if quietly { 0 } else { sys::now() };
             let (got, tried) = self.move_run(ring, &mut batch[i..i + run], now);
+            if tried == 0 {
+                break;
+            }
             i += tried;
             moved += got;
             runs += 1;
@@ -215,7 +223,8 @@ impl Worker<'_> {
     }
 
     /// Moves consecutive pages into consecutive slots, as far as that goes
-    /// without ado; returns how many were moved, and how many are dealt with.
+    /// without ado; returns how many were moved, and how many are dealt with: none if the
+    /// address space is changing, and no page leaves.
     fn move_run(
         &self,
         ring: &mut StagingRing,
@@ -232,6 +241,12 @@ impl Worker<'_> {
         if moved.pages == moved.slots {
             return (moved.pages, moved.pages);
         }
+        if moved.pages == 0 && moved.error == EAGAIN && self.pager.uffd().is_changing() {
+            if let Some(staged) = &run[0] {
+                self.set_word(staged, PageState::Resident);
+            }
+            return (0, 0);
+        }
         if let Some(staged) = &mut run[moved.pages] {
             self.set_word(staged, PageState::Resident);
             staged.refused = true;
@@ -245,7 +260,8 @@ impl Worker<'_> {
     /// With the lock for reading held: nobody reads an event between the taking of the pages and
     /// the move. The thread that unmapped a page runs on as soon as its event is read, and may
     /// have mapped other memory there by now, which is not ours to take. In that
-    /// order, because who carries out an event waits for pages.
+    /// order, because who carries out an event waits for pages. And while anything is
+    /// unread, the kernel refuses the move: see [`crate::evict::staging`].
     fn move_pages(&self, ring: &mut StagingRing, run: &[Option<Victim>], now: u64) -> Moved {
         let pager = self.pager;
         let (first, slots) = self.take_run(ring, run, now);
@@ -253,8 +269,7 @@ impl Worker<'_> {
             return Moved { first, slots: 0, pages: 0, error: 0 };
         };
         let to = pager.evict.staging.address(first);
-        let (bytes, error) =
-            self.move_frames(pager.fork.staging_uffd(), to, from, slots as usize * PAGE);
+        let (bytes, error) = self.move_frames(pager.uffd(), to, from, slots as usize * PAGE);
         inject::at(Point::Stage);
         let pages = bytes / PAGE;
         for (i, staged) in run[..slots as usize].iter().flatten().enumerate() {
@@ -361,7 +376,8 @@ impl Worker<'_> {
             }
             if moved.error == EEXIST {
                 // A frame was left in the slot (its page had to be copied out).
-                if staging::drop_frames(&self.pager.evict.staging, moved.first, 1) {
+                let (slots, uffd) = (&self.pager.evict.staging, self.pager.uffd());
+                if staging::drop_frames(slots, uffd, &[(moved.first, 1)]) {
                     self.set_word(staged, PageState::Resident);
                     continue;
                 }
@@ -423,7 +439,8 @@ impl Worker<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pager::fixture::{START, demotion, pager, place, touch};
+    use crate::fault::messages::Pending;
+    use crate::pager::fixture::{Memory, START, demotion, pager, place, touch};
 
     fn batch(worker: &Worker<'_>, pages: &[usize]) -> Vec<Option<Victim>> {
         let found = |&page: &usize| worker.find_victim(demotion(worker.pager, page));
@@ -468,6 +485,134 @@ mod tests {
         let owners = [0, 1].map(|slot| pager.evict.staging.owner_of(slot).load(Relaxed));
         let id = place(pager, 0).id;
         assert_eq!(owners, [owner(id, 0), owner(id, 1)]);
+    }
+
+    /// Says that a test shows nothing: the kernel gives us no userfaultfd, or none that moves pages.
+    const NOT_SHOWN: &str = "there is no userfaultfd for this user: NOT shown";
+
+    fn state(memory: &Memory, page: usize) -> PageState {
+        PageState::of(memory.place(page).word.load(Acquire))
+    }
+
+    /// Of the first pages in the staging ring.
+    fn first_bytes<const N: usize>(memory: &Memory, ring: &StagingRing) -> [u8; N] {
+        let at = |i: usize| memory.pager.evict.staging.address(ring.at(i as u32).0);
+        // SAFETY: slots with a page in each.
+        core::array::from_fn(|i| unsafe { (at(i) as *const u8).read() })
+    }
+
+    /// The frame at the address of a page that has been unmapped is another's, which has moved there. It
+    /// went to the old page's slot, and was dropped with it: the program read zeros.
+    #[test]
+    fn a_page_does_not_leave_while_what_has_become_of_its_address_is_unread() {
+        let memory = Memory::new();
+        memory.map(0..8, Memory::USABLE);
+        memory.enter(0..8);
+        let Some(_registered) = memory.register() else {
+            println!("{NOT_SHOWN}");
+            return;
+        };
+        (0..4).for_each(|page| memory.fill(page, 1));
+        (4..8).for_each(|page| memory.fill(page, 2));
+        let pager = memory.pager;
+        let mut worker = Worker::new(pager, MANAGER);
+        let mut ring = pager.evict.ring.lock();
+        ring.victims.extend((0..4).map(|page| memory.demotion(page)));
+        let (from, to) = (memory.at(4), memory.at(0));
+        let (left, waited, moved_to) = std::thread::scope(|threads| {
+            // Waits in the kernel until all of it is read.
+            let mover = threads.spawn(move || {
+                let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+                let len = 4 * PAGE;
+                // SAFETY: memory of this test's, moved over other memory of its own.
+                unsafe { libc::syscall(libc::SYS_mremap, from, len, len, flags, to) as usize }
+            });
+            while !pager.uffd().is_changing() && !mover.is_finished() {
+                std::thread::yield_now();
+            }
+            let left = worker.stage(&mut ring, 8, Pace::BATCH);
+            let waited = !mover.is_finished();
+            let mut pending = Pending::new();
+            while !mover.is_finished() {
+                worker.take_messages(&mut pending);
+                std::thread::yield_now();
+            }
+            (left, waited, mover.join().expect("no panic"))
+        });
+        assert_eq!((left, waited, moved_to), (0, true, to));
+        assert!((0..4).all(|page| state(&memory, page) == PageState::Resident));
+        assert!((4..8).all(|page| state(&memory, page) == PageState::Gone));
+
+        assert_eq!(worker.stage(&mut ring, 8, Pace::BATCH), 4, "it goes on afterwards");
+        assert!((0..4).all(|page| matches!(state(&memory, page), PageState::Staged(_))));
+        assert_eq!(first_bytes(&memory, &ring), [2; 4]);
+    }
+
+    /// The kernel tells of what is discarded where it tells of the program's memory, and waits until
+    /// that is read: by the thread that discards, perhaps.
+    #[test]
+    fn the_frames_of_pages_that_have_left_go_without_a_message_and_others_come() {
+        let memory = Memory::new();
+        memory.map(0..4, Memory::USABLE);
+        memory.enter(0..4);
+        let Some(_registered) = memory.register() else {
+            println!("{NOT_SHOWN}");
+            return;
+        };
+        let (pager, uffd) = (memory.pager, memory.pager.uffd());
+        let mut worker = Worker::new(pager, MANAGER);
+        let mut ring = pager.evict.ring.lock();
+        // Some slots are used twice.
+        let slots = pager.evict.staging.slots() as usize;
+        for round in 0..=slots {
+            (0..2).for_each(|page| memory.fill(page, round as u8));
+            ring.victims.extend((0..2).map(|page| memory.demotion(page)));
+            assert_eq!(worker.stage(&mut ring, 8, Pace::BATCH), 2);
+            assert_eq!(first_bytes(&memory, &ring), [round as u8; 2]);
+            let slot = ring.at(0).0;
+            for page in 0..2 {
+                let place = memory.place(page);
+                place.word.store(PageState::Fresh.word(), Release);
+                place.region.resident.fetch_sub(1, Relaxed);
+                pager.release(1);
+            }
+            ring.mark_done(2);
+            ring.drop_done(&pager.evict.staging, uffd);
+            assert_eq!(uffd.read(), None);
+            assert_eq!(worker.pagemap.is_present(pager.evict.staging.address(slot)), Some(false));
+        }
+        assert!(uffd.is_registered(pager.evict.staging.base()));
+    }
+
+    /// `mlockall` tries to have a frame in each.
+    #[test]
+    fn who_looks_at_an_empty_slot_gets_an_error_and_pages_come_there_afterwards() {
+        let memory = Memory::new();
+        memory.map(0..4, Memory::USABLE);
+        memory.enter(0..4);
+        let Some(_registered) = memory.register() else {
+            println!("{NOT_SHOWN}");
+            return;
+        };
+        let pager = memory.pager;
+        let mut worker = Worker::new(pager, MANAGER);
+        let at = pager.evict.staging.base();
+        let is_read = std::thread::scope(|threads| {
+            let reader = threads.spawn(move || sys::read_memory(at, &mut [0; 8]));
+            let mut pending = Pending::new();
+            while !reader.is_finished() {
+                worker.serve_messages(&mut pending);
+                std::thread::yield_now();
+            }
+            reader.join().expect("no panic")
+        });
+        assert!(!is_read);
+        assert!(pager.regions.find(at).is_none(), "it is no memory of the program's");
+        (0..2).for_each(|page| memory.fill(page, 3));
+        let mut ring = pager.evict.ring.lock();
+        ring.victims.extend((0..2).map(|page| memory.demotion(page)));
+        assert_eq!(worker.stage(&mut ring, 8, Pace::BATCH), 2);
+        assert_eq!(first_bytes(&memory, &ring), [3; 2]);
     }
 
     #[test]

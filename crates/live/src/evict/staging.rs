@@ -8,6 +8,34 @@
 //! sampler of machines that have no hardware for it.
 //!
 //! The slots form a ring: filled at the head, emptied at the tail.
+//!
+//! # With whose userfaultfd the slots are registered
+//!
+//! A frame may be taken from an address only as long as our books say whose it is. The program
+//! may have unmapped the page, and moved another one to its place (`mremap`), or mapped other memory
+//! there, while what the kernel tells of that is still unread. Such a frame would go where the books
+//! say that the old page is, and be dropped with it as soon as the message is read: the program would
+//! read zeros.
+//!
+//! So the slots are registered with the handle of the program's memory, and pages move by it. The
+//! kernel refuses (`EAGAIN`) while it has something to tell by that handle. To ask it before the move,
+//! or after it, would not do:
+//!
+//! - A change is counted (`mmap_changing`) under the locks that a move takes for reading, before the
+//!   page tables change: by `userfaultfd_unmap_prep` before what is there is unmapped, by
+//!   `mremap_userfaultfd_prep` before the mappings are unlocked again. The move looks at the count
+//!   with these locks held. If it is zero, nothing has changed that is not told, and nothing
+//!   does until the frames have moved.
+//! - It is counted until its thread runs again, after the message was read. Who moves pages keeps
+//!   messages from being read (`Worker::no_events`), from before it looks at the books
+//!   until the pages have moved. So a change that is counted no more has been carried out.
+//! - Who finds out afterwards that something changed cannot tell of which of both pages the frame is,
+//!   and cannot put it back: the kernel refuses that, too, until the message is read. Memory that is
+//!   not registered the program would have read meanwhile, without a fault.
+//!
+//! By that handle the kernel also tells what is discarded in the slots, and waits until that is read.
+//! We discard frames ourselves, so the slots are registered with nobody meanwhile
+//! (`Staging::discard`).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::collections::VecDeque;
@@ -17,6 +45,7 @@ use terrace_core::Proposal;
 use crate::evict::unshare::KNOWN;
 use crate::fork::shared_frames::Commons;
 use crate::observe::hint_faults::Hints;
+use crate::sys::uffd::{Uffd, mode};
 use crate::sys::{self, PAGE};
 
 /// Nobody's slot: empty, or its frame went back to the program.
@@ -46,6 +75,10 @@ pub struct Staging {
     owners: Box<[AtomicU64]>,
     /// Whether the page in a slot was armed: its fault is part of what observing costs.
     armed: Box<[AtomicBool]>,
+    /// Whether pages can be moved here.
+    registered: AtomicBool,
+    /// Whether an empty slot may be marked ([`Uffd::poison`]): nothing can be moved there.
+    marked: AtomicBool,
 }
 
 /// The ring's two ends; held by the thread that makes room.
@@ -79,7 +112,63 @@ impl Staging {
             base: sys::map_private(slots as usize * PAGE)?,
             owners: (0..slots).map(|_| AtomicU64::new(NOBODY)).collect(),
             armed: (0..slots).map(|_| AtomicBool::new(false)).collect(),
+            registered: AtomicBool::new(false),
+            marked: AtomicBool::new(false),
         })
+    }
+    /// Registers the slots with the handle of the program's memory, or says why the kernel does not.
+    pub(crate) fn register(&self, uffd: Uffd) -> Result<(), i32> {
+        let (start, end) = self.range();
+        uffd.register(start, end - start, mode::MISSING)?;
+        self.registered.store(true, Release);
+        Ok(())
+    }
+    /// Whether pages can be moved here; tries to make it so where the kernel had no memory for that.
+    /// With the ring.
+    pub(crate) fn is_ready(&self, uffd: Uffd) -> bool {
+        self.registered.load(Acquire) || self.register(uffd).is_ok()
+    }
+    /// The slots' addresses.
+    pub(crate) fn range(&self) -> (usize, usize) {
+        (self.base, self.base + self.slots() as usize * PAGE)
+    }
+    /// Whether an address is a slot's.
+    pub(crate) fn contains(&self, address: usize) -> bool {
+        let (start, end) = self.range();
+        (start..end).contains(&address)
+    }
+    /// Notes that a slot was marked.
+    pub(crate) fn mark(&self) {
+        self.marked.store(true, Release);
+    }
+    /// Empties the memory of slots; false if the kernel refuses. With the ring, or nobody else would
+    /// know whether a page can be moved here.
+    ///
+    /// They are registered with nobody meanwhile: the kernel would tell us, and this thread would wait
+    /// until it is read. All of them are, as the mapping would be split otherwise. Pages can
+    /// leave them all the time.
+    fn discard(&self, uffd: Uffd, ranges: &[(u32, u32)]) -> bool {
+        let (start, end) = self.range();
+        let registered = self.registered.load(Acquire);
+        if registered {
+            if uffd.unregister(start, end - start).is_err() {
+                return false;
+            }
+            self.registered.store(false, Release);
+        }
+        let mut done = true;
+        for &(first, count) in ranges.iter().filter(|(_, count)| *count > 0) {
+            // SAFETY: the slots are ours and nobody's page is in them.
+            let dropped = unsafe {
+                sys::madvise(self.address(first), count as usize * PAGE, MADV_DONTNEED_LOCKED)
+            };
+            done &= dropped.is_ok();
+        }
+        if registered {
+            // What is refused here is tried again: `is_ready`.
+            let _ = self.register(uffd);
+        }
+        done
     }
     /// Gives the slots' addresses back.
     ///
@@ -179,40 +268,52 @@ impl StagingRing {
     pub fn mark_done(&mut self, count: u32) {
         self.done += count;
     }
-    /// Empties the slots that are dealt with, frames and all.
-    pub fn drop_done(&mut self, staging: &Staging) {
-        let slots = self.entries.len() as u64;
-        let first = (self.tail % slots) as u32;
-        // The ring may begin anew in between.
-        let before_end = self.done.min(slots as u32 - first);
-        for (first, count) in [(first, before_end), (0, self.done - before_end)] {
-            if count > 0 {
-                drop_frames(staging, first, count);
-            }
+    /// So many slots from a number on: first slots, and how many. The ring may begin anew in between.
+    fn ranges(&self, number: u64, count: u32) -> [(u32, u32); 2] {
+        let slots = self.entries.len() as u32;
+        let first = (number % u64::from(slots)) as u32;
+        let before_end = count.min(slots - first);
+        [(first, before_end), (0, count - before_end)]
+    }
+    /// Empties the slots that are dealt with, frames and all. `uffd`: the handle of the program's
+    /// memory.
+    pub fn drop_done(&mut self, staging: &Staging, uffd: Uffd) {
+        if self.done > 0 {
+            drop_frames(staging, uffd, &self.ranges(self.tail, self.done));
         }
         self.tail += u64::from(self.done);
         self.done = 0;
+    }
+    /// Makes free slots usable that were marked. The others are when they are dropped.
+    pub(crate) fn clear_marks(&self, staging: &Staging, uffd: Uffd) {
+        if staging.marked.swap(false, AcqRel) {
+            let free = self.entries.len() as u32 - self.taken();
+            staging.discard(uffd, &self.ranges(self.head, free));
+        }
     }
 }
 
 /// As `MADV_DONTNEED`, on memory that `mlockall` has locked, too (Linux 5.18).
 const MADV_DONTNEED_LOCKED: i32 = 24;
 
-/// Empties the memory of consecutive slots; false if the kernel refuses.
-pub fn drop_frames(staging: &Staging, first: u32, count: u32) -> bool {
-    // SAFETY: the slots are ours and nobody's page is in them.
-    let dropped = unsafe {
-        sys::madvise(staging.address(first), count as usize * PAGE, MADV_DONTNEED_LOCKED)
-    };
-    for slot in first..first + count {
-        staging.owner_of(slot).store(NOBODY, Release);
+/// Empties slots, given as first ones and how many, frames and all; false if the kernel refuses. With
+/// the ring. `uffd`: the handle of the program's memory.
+pub fn drop_frames(staging: &Staging, uffd: Uffd, ranges: &[(u32, u32)]) -> bool {
+    let dropped = staging.discard(uffd, ranges);
+    for &(first, count) in ranges {
+        for slot in first..first + count {
+            staging.owner_of(slot).store(NOBODY, Release);
+        }
     }
-    dropped.is_ok()
+    dropped
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Slots that are registered with nobody need none.
+    const NO_HANDLE: Uffd = Uffd::from_raw(-1);
 
     #[test]
     fn slots_are_taken_in_a_ring_and_the_last_can_be_given_back() {
@@ -243,7 +344,7 @@ mod tests {
             assert_eq!((ring.waiting(), ring.done()), (1, 2));
             let waiting = ring.at(0).0;
             ring.mark_done(1);
-            ring.drop_done(&staging);
+            ring.drop_done(&staging, NO_HANDLE);
             assert_eq!((ring.taken(), ring.done()), (0, 0));
             assert_eq!(waiting, (round * 3 + 2) % 4);
             for slot in 0..4 {
@@ -253,6 +354,40 @@ mod tests {
                 assert_eq!(byte, 0, "its frame was given back");
             }
         }
+    }
+
+    /// What marks an empty slot would keep every page out of it.
+    #[test]
+    fn what_is_in_free_slots_is_cleared_once_they_are_marked_and_pages_in_others_stay() {
+        let staging = Staging::new(4).expect("memory");
+        let mut ring = StagingRing::new(4, 8, 0.03);
+        // The free ones lie on both sides of the ring's end.
+        for _ in 0..3 {
+            ring.push(Purpose::Armed, 0);
+        }
+        ring.mark_done(1);
+        ring.drop_done(&staging, NO_HANDLE);
+        let byte = |slot: u32| staging.address(slot) as *mut u8;
+        for slot in 0..4 {
+            // SAFETY: a slot's memory, which nobody else uses.
+            unsafe { byte(slot).write(7) };
+        }
+        // SAFETY: as above.
+        let bytes = || [0, 1, 2, 3].map(|slot| unsafe { byte(slot).read() });
+        ring.clear_marks(&staging, NO_HANDLE);
+        assert_eq!(bytes(), [7; 4], "none is marked");
+        staging.mark();
+        ring.clear_marks(&staging, NO_HANDLE);
+        assert_eq!(bytes(), [0, 7, 7, 0]);
+    }
+
+    #[test]
+    fn only_the_addresses_of_slots_are_the_ring_s() {
+        let staging = Staging::new(2).expect("memory");
+        let (start, end) = staging.range();
+        assert_eq!((start, end - start), (staging.address(0), 2 * PAGE));
+        assert!(staging.contains(start) && staging.contains(end - 1));
+        assert!(!staging.contains(start - 1) && !staging.contains(end));
     }
 
     #[test]

@@ -93,6 +93,7 @@ pub fn give_up(pager: &Pager, who: usize, why: &str) {
 pub(crate) fn unregister_all(pager: &Pager) {
     let mut ranges: Vec<_> = pager.regions.iter().map(|(_, r)| (r.start(), r.end())).collect();
     ranges.push(pager.fork.watched());
+    ranges.push(pager.evict.staging.range());
     ranges.extend(pager.freeze.deferred.lock().moved().into_iter().map(|(at, len)| (at, at + len)));
     unregister_mappings(pager, |m| {
         let known = ranges.iter().any(|&(start, end)| start <= m.end && m.start <= end);

@@ -151,7 +151,8 @@ impl Worker<'_> {
         for _ in 0..PATIENCE {
             pager.throttle();
             if let Some(ring) = pager.evict.ring.try_lock() {
-                if self.make_room(ring, Pace::BATCH) == Progress::Nothing {
+                let progress = self.make_room(ring, Pace::BATCH);
+                if matches!(progress, Progress::Nothing | Progress::Changing) {
                     break;
                 }
             } else {

@@ -142,6 +142,9 @@ impl Worker<'_> {
     /// without telling us. Enters it.
     pub(crate) fn serve_unknown(&mut self, address: usize) -> Served {
         let pager = self.pager;
+        if pager.evict.staging.contains(address) {
+            return self.refuse_slot(address);
+        }
         let mut found = None;
         let is_told = proc_maps::for_each_mapping(|m| {
             if m.start <= address && address < m.end {
@@ -174,6 +177,27 @@ impl Worker<'_> {
         match pager.uffd().unregister(start, end - start) {
             Ok(()) => Served::Done,
             Err(_) => fill_zeros(pager.uffd(), address),
+        }
+    }
+
+    /// An empty slot of the staging ring was looked at: `mlockall` tries to have all pages, and debuggers
+    /// read all memory. Nobody is to wait for a frame there, and none is to come: it is an error.
+    fn refuse_slot(&self, address: usize) -> Served {
+        let pager = self.pager;
+        let uffd = pager.uffd();
+        match uffd.poison(address, PAGE) {
+            Ok(()) => {
+                pager.evict.staging.mark();
+                Served::Done
+            }
+            // A page has moved there meanwhile, or another thread was told already.
+            Err(EEXIST) => {
+                let _ = uffd.wake(address, PAGE);
+                Served::Done
+            }
+            // Unknown to this kernel. A frame is in the way of the next page there, and dropped then.
+            Err(libc::EINVAL) => fill_zeros(uffd, address),
+            Err(error) => not_served_by(uffd, address, error),
         }
     }
 }
@@ -218,6 +242,18 @@ mod tests {
             assert_eq!(served(gone), Served::Done, "the thread will see");
         }
         assert_eq!(served(libc::EPERM), Served::Refused(libc::EPERM));
+    }
+
+    /// It was entered as memory of the program's, which nobody has unmapped.
+    #[test]
+    fn a_fault_at_an_empty_slot_changes_nothing_in_the_books() {
+        use crate::pager::fixture::pager;
+        let pager = pager(1);
+        let mut worker = Worker::new(pager, 0);
+        let slot = pager.evict.staging.address(1);
+        // The fixture's kernel takes nothing.
+        assert_eq!(worker.serve(slot, true, sys::now()), Served::Refused(libc::EBADF));
+        assert!(pager.regions.find(slot).is_none());
     }
 
     #[test]

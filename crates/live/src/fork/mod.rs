@@ -73,7 +73,6 @@ use crate::fork::handover::{HANDOVER, Handover};
 use crate::pager::Pager;
 use crate::stats::process_page::ProcessPage;
 use crate::sys::spin::SpinLock;
-use crate::sys::uffd::Uffd;
 use crate::sys::{self, PAGE, robust_futex};
 
 /// Descriptors that a pager needs, and some to spare.
@@ -105,8 +104,6 @@ pub struct ForkState {
     /// Whether the thread that forks is under a filter on system calls that we are not under,
     /// and so will be its child: that may make none of the calls that a pager needs.
     filtered: AtomicBool,
-    /// The handle of the staging slots (it reports no forks).
-    staging: AtomicI32,
     /// Ranges that a forked child is to find empty (`MADV_WIPEONFORK`).
     pub wiped: SpinLock<Vec<(usize, usize)>>,
     /// Ranges whose content the kernel has discarded under guards (`MADV_GUARD_INSTALL`), and of which
@@ -148,7 +145,6 @@ impl ForkState {
             done: AtomicU32::new(0),
             parent: AtomicI32::new(0),
             filtered: AtomicBool::new(false),
-            staging: AtomicI32::new(-1),
             wiped: SpinLock::new(Vec::new()),
             guarded: SpinLock::new(Vec::new()),
             gate: AtomicU32::new(0),
@@ -161,14 +157,6 @@ impl ForkState {
             interim: AtomicPtr::new(core::ptr::null_mut()),
             inherited: AtomicPtr::new(core::ptr::null_mut()),
         }
-    }
-    /// The handle with which the staging slots are registered.
-    pub fn staging_uffd(&self) -> Uffd {
-        Uffd::from_raw(self.staging.load(Acquire))
-    }
-    /// Sets it.
-    pub fn set_staging_uffd(&self, uffd: Uffd) {
-        self.staging.store(uffd.raw(), Release);
     }
     /// The page of the fork under way.
     fn handover(&self) -> &Handover {

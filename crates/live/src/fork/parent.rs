@@ -572,8 +572,10 @@ impl Worker<'_> {
                 give_way();
                 continue;
             };
-            if self.make_room(ring, Pace::BATCH) == Progress::Nothing {
-                return;
+            match self.make_room(ring, Pace::BATCH) {
+                Progress::Nothing => return,
+                Progress::Changing => give_way(),
+                Progress::Unshared | Progress::Made => {}
             }
         }
     }

@@ -104,14 +104,22 @@ fn register_unclaimed(pager: &Pager, start: usize, len: usize) -> Result<(), i32
     if inject::refuses(Point::Register) {
         return Err(libc::ENOMEM);
     }
+    unclaimed(|| pager.register(start, len))
+}
+
+/// Registers the slots of the staging ring with this process's handle. In a child they may still be
+/// claimed, too.
+pub(crate) fn register_slots(pager: &Pager) -> Result<(), i32> {
+    unclaimed(|| pager.evict.staging.register(pager.uffd()))
+}
+
+/// Registers a range once no parent that died has it.
+fn unclaimed(register: impl FnMut() -> Result<(), i32>) -> Result<(), i32> {
     let until = sys::now() + UNCLAIMED_AFTER;
-    let tried = retry_while_claimed(
-        || pager.register(start, len),
-        || {
-            sys::sleep(100_000);
-            sys::now() < until
-        },
-    );
+    let tried = retry_while_claimed(register, || {
+        sys::sleep(100_000);
+        sys::now() < until
+    });
     tried.unwrap_or_else(|| {
         sys::complain(&["a parent that died holds its child's memory; it cannot go on"]);
         std::process::abort()

@@ -377,6 +377,10 @@ impl Worker<'_> {
         }
         c.count_walks(pager, now);
         let Some(mut ring) = pager.evict.ring.try_lock() else { return };
+        if pager.uffd().is_changing() {
+            // No page would move, which says nothing of the pages.
+            return;
+        }
         if !pager.enter(self.id) {
             pager.leave(self.id);
             return;

@@ -199,8 +199,13 @@ impl Worker<'_> {
         if random.is_none() && ring.hints.is_idle() {
             return;
         }
+        if pager.uffd().is_changing() {
+            // No page would move; what was asked for is looked at the next time.
+            return;
+        }
         let began = sys::thread_cpu();
         if pager.enter(self.id) {
+            ring.clear_marks(&pager.evict.staging, pager.uffd());
             let counters = &pager.stats().counters;
             let spent = Nanos(counters.sampling_ns.load(Relaxed));
             let before = counters.armed.load(Relaxed);
@@ -286,7 +291,7 @@ impl Worker<'_> {
         let to = pager.evict.staging.address(slot);
         pager.evict.staging.give(slot, owner(id, page), Purpose::Armed);
         pager.departs(place.address());
-        let (_, error) = self.move_frames(pager.fork.staging_uffd(), to, place.address(), PAGE);
+        let (_, error) = self.move_frames(pager.uffd(), to, place.address(), PAGE);
         drop(reading);
         if error == 0 {
             pager.splits(place.address());
@@ -318,7 +323,7 @@ impl Worker<'_> {
                 break;
             }
         }
-        ring.drop_done(&pager.evict.staging);
+        ring.drop_done(&pager.evict.staging, pager.uffd());
         pager.leave(self.id);
     }
 }

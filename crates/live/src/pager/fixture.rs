@@ -16,6 +16,7 @@ use crate::pager::Pager;
 use crate::space::page_state::PageState;
 use crate::space::regions::{CHUNK, Place, WINDOW, WINDOW_LEN};
 use crate::stats::process_page::ProcessPage;
+use crate::sys::uffd::{Uffd, feature};
 use crate::sys::{self, PAGE};
 
 /// Where its regions begin.
@@ -51,7 +52,10 @@ pub(crate) fn state(pager: &Pager, page: usize) -> PageState {
 
 /// Enters a page as resident, as a first touch does.
 pub(crate) fn touch(pager: &Pager, page: usize) {
-    let place = place(pager, page);
+    enter_resident(pager, &place(pager, page));
+}
+
+fn enter_resident(pager: &Pager, place: &Place<'_>) {
     pager.reserve_over(1);
     place.region.resident.fetch_add(1, Relaxed);
     place.word.store(PageState::Resident.word(), Release);
@@ -115,6 +119,37 @@ impl Memory {
         self.pager.enter_region(start, end).expect("room for a region");
     }
 
+    /// Registers all of it, and the slots of the staging ring, as a program's; `None` where the kernel
+    /// does not let us. To be dropped before the memory: who unmaps what is registered waits until
+    /// that is read.
+    pub(crate) fn register(&self) -> Option<Registered> {
+        // Not forks: other tests make some, and nobody would read of them.
+        let features = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP;
+        let (uffd, _) = Uffd::open().ok()?;
+        let registered = Registered(uffd);
+        uffd.handshake(features | feature::MOVE).ok()?;
+        self.pager.set_uffd(uffd, None);
+        self.pager.evict.staging.register(uffd).expect("slots of ours");
+        for (_, region) in self.pager.regions.iter().filter(|(_, r)| r.start() >= self.start) {
+            let len = region.pages() as usize * PAGE;
+            self.pager.register(region.start(), len).expect("memory of ours");
+        }
+        Some(registered)
+    }
+
+    /// Fills a page that is registered, and enters it, as a first touch does.
+    pub(crate) fn fill(&self, page: usize, byte: u8) {
+        let content = [byte; PAGE];
+        let filled = self.pager.uffd().copy(self.at(page), content.as_ptr() as usize, PAGE);
+        assert_eq!(filled, (PAGE, 0));
+        enter_resident(self.pager, &self.place(page));
+    }
+
+    /// A demotion of a page.
+    pub(crate) fn demotion(&self, page: usize) -> Proposal {
+        demotion_of(&self.place(page))
+    }
+
     /// Sets what the books say of a page.
     pub(crate) fn set(&self, page: usize, state: PageState) {
         let place = self.place(page);
@@ -132,9 +167,22 @@ impl Drop for Memory {
     }
 }
 
+/// A handle that closes when it is dropped.
+pub(crate) struct Registered(Uffd);
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// A demotion of a page of the region.
 pub(crate) fn demotion(pager: &Pager, page: usize) -> Proposal {
-    let page: PageRef = Pager::page_ref(&place(pager, page));
+    demotion_of(&place(pager, page))
+}
+
+fn demotion_of(place: &Place<'_>) -> Proposal {
+    let page: PageRef = Pager::page_ref(place);
     Proposal {
         op: OpId(page.page.0.into()),
         action: Action::Demote { page, from: DRAM, to: COMPRESSED },

@@ -25,6 +25,7 @@ const UFFDIO_COPY: c_ulong = 0xc028_aa03;
 const UFFDIO_ZEROPAGE: c_ulong = 0xc020_aa04;
 const UFFDIO_MOVE: c_ulong = 0xc028_aa05;
 const UFFDIO_WRITEPROTECT: c_ulong = 0xc018_aa06;
+const UFFDIO_POISON: c_ulong = 0xc020_aa08;
 const UFFDIO_RWPROTECT: c_ulong = 0xc018_aa09;
 const USERFAULTFD_IOC_NEW: c_ulong = 0xaa00;
 /// `UFFDIO_RWPROTECT_MODE_RWP`; without it protection ends.
@@ -285,6 +286,12 @@ impl Uffd {
         self.ioctl(UFFDIO_ZEROPAGE, &mut [to as u64, len as u64, 0, 0])
     }
 
+    /// Has whoever reads or writes a missing page get an error, and wakes who waits for it. What marks
+    /// the page takes no memory, and goes with `MADV_DONTNEED`.
+    pub(crate) fn poison(self, at: usize, len: usize) -> Result<(), i32> {
+        self.ioctl(UFFDIO_POISON, &mut [at as u64, len as u64, 0, 0])
+    }
+
     /// Moves present pages to a missing place that is registered with this
     /// handle, and wakes who waits there. The pages keep their frames: nothing
     /// that is written meanwhile, by the program or by a device, is lost.
@@ -421,6 +428,7 @@ mod tests {
             (UFFDIO_ZEROPAGE, READ | WRITE, 0x04, 4),
             (UFFDIO_MOVE, READ | WRITE, 0x05, 5),
             (UFFDIO_WRITEPROTECT, READ | WRITE, 0x06, 3),
+            (UFFDIO_POISON, READ | WRITE, 0x08, 4),
             (UFFDIO_RWPROTECT, READ | WRITE, 0x09, 3),
         ] {
             assert_eq!(request, ioc(direction, nr, words), "request {nr:#x}");

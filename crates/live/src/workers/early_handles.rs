@@ -3,10 +3,10 @@
 //! Services are started by root, and go on as a user of their own before they have much memory.
 //! By then the kernel refuses them a userfaultfd that reports forks, and the run's directory is out
 //! of their reach. So a process that changes its user while nothing is managed opens both
-//! before. The handles are inert until something is registered; they lie in the program's own
-//! table of descriptors, high up, and go to Terrace's threads when managing begins. A program
-//! that closes them nevertheless is as one that had none. They are of this process's memory: a
-//! forked child cannot use them.
+//! before. The handle is inert until something is registered; it lies in the program's own
+//! table of descriptors, high up, and goes to Terrace's threads when managing begins. A program
+//! that closes it nevertheless is as one that had none. It is of this process's memory: a
+//! forked child cannot use it.
 
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 
@@ -21,44 +21,37 @@ use crate::sys::uffd::{Uffd, feature};
 /// From this number on: the program's own next descriptors stay small ones.
 const HIGH: c_int = 200;
 
-/// The handles of the staging slots and of the program's memory; -1 if there are none.
-static HELD: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
-/// What they are, as the program may have closed and reused their numbers.
-static INODES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// The handle of the program's memory; -1 if there is none.
+static HELD: AtomicI32 = AtomicI32::new(-1);
+/// What it is, as the program may have closed it and reused its number.
+static INODE: AtomicU64 = AtomicU64::new(0);
 /// All features that the kernel has.
 static FEATURES: AtomicU64 = AtomicU64::new(0);
 
-/// Features of the staging slots' handle. No events: we discard the slots' frames ourselves.
-/// And nobody is to wait for a frame in an empty slot: `mlockall` tries to have them all.
-pub(crate) const STAGING: u64 = feature::MOVE | feature::SIGBUS;
-/// Features of the program's memory's, but for tracking.
-pub(crate) const MAIN: u64 = feature::EVENT_FORK
+/// Features of the handle, but for tracking.
+const FEATURES_USED: u64 = feature::EVENT_FORK
     | feature::EVENT_REMAP
     | feature::EVENT_REMOVE
     | feature::EVENT_UNMAP
     | feature::MOVE
     | feature::THREAD_ID;
 
-/// Two handles, ready to register memory with.
+/// A handle that is ready to register memory with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Handles {
-    pub staging: Uffd,
-    pub main: Uffd,
+pub(crate) struct Opened {
+    pub uffd: Uffd,
     /// All features that the kernel has.
     pub features: u64,
 }
 
-impl Handles {
-    /// Opens them. `more` gives further features of the main one, of those that the kernel has.
+impl Opened {
+    /// Opens it. `more` gives further features, of those that the kernel has.
     pub(crate) fn open(more: impl FnOnce(u64) -> u64) -> Result<Self, i32> {
-        let (staging, features) = open(STAGING)?;
-        match open(MAIN | more(features)) {
-            Ok((main, _)) => Ok(Self { staging, main, features }),
-            Err(error) => {
-                staging.close();
-                Err(error)
-            }
-        }
+        // What the kernel has it says once for each handle, together with what this one is to have.
+        let (asked, features) = open(feature::MOVE)?;
+        asked.close();
+        let (uffd, _) = open(FEATURES_USED | more(features))?;
+        Ok(Self { uffd, features })
     }
 }
 
@@ -79,13 +72,11 @@ pub fn prepare(config: &RunConfig) -> bool {
     if held().is_some() {
         return true;
     }
-    let Ok(handles) = limits::with_more_descriptors(|| Handles::open(|_| 0)) else { return false };
-    let moved = [handles.staging, handles.main].map(move_up);
-    for (i, fd) in moved.into_iter().enumerate() {
-        INODES[i].store(inode(fd).unwrap_or(0), Relaxed);
-        HELD[i].store(fd, Release);
-    }
-    FEATURES.store(handles.features, Release);
+    let Ok(opened) = limits::with_more_descriptors(|| Opened::open(|_| 0)) else { return false };
+    let fd = move_up(opened.uffd);
+    INODE.store(inode(fd).unwrap_or(0), Relaxed);
+    HELD.store(fd, Release);
+    FEATURES.store(opened.features, Release);
     quiet_window::prepare(&config.dir);
     if config.record {
         event_ring::prepare(config);
@@ -112,27 +103,22 @@ fn inode(fd: c_int) -> Option<u64> {
     }
 }
 
-/// The descriptors, if both are still what they were.
-pub(crate) fn held() -> Option<[c_int; 2]> {
-    let held = [0, 1].map(|i| {
-        let fd = HELD[i].load(Acquire);
-        (fd >= 0 && inode(fd) == Some(INODES[i].load(Relaxed))).then_some(fd)
-    });
-    Some([held[0]?, held[1]?])
+/// The descriptor, if it still is what it was.
+pub(crate) fn held() -> Option<c_int> {
+    let fd = HELD.load(Acquire);
+    (fd >= 0 && inode(fd) == Some(INODE.load(Relaxed))).then_some(fd)
 }
 
-/// The handles, for the calling thread, whose table has them.
-pub(crate) fn handles() -> Option<Handles> {
-    let [staging, main] = held()?.map(Uffd::from_raw);
-    Some(Handles { staging, main, features: FEATURES.load(Acquire) })
+/// The handle, for the calling thread, whose table has it.
+pub(crate) fn handle() -> Option<Opened> {
+    let uffd = Uffd::from_raw(held()?);
+    Some(Opened { uffd, features: FEATURES.load(Acquire) })
 }
 
-/// Closes them in the calling thread's table: managing has begun, or they are of a parent's memory.
+/// Closes it in the calling thread's table: managing has begun, or it is of a parent's memory.
 pub fn forget() {
-    for fd in held().into_iter().flatten() {
+    if let Some(fd) = held() {
         Uffd::from_raw(fd).close();
     }
-    for fd in &HELD {
-        fd.store(-1, Release);
-    }
+    HELD.store(-1, Release);
 }

@@ -17,9 +17,8 @@ use crate::pager::{HANDLERS, MANAGER, MAX_WORKERS, Pager, WRITER};
 use crate::space::proc_maps;
 use crate::spill::writer::Desk;
 use crate::stats::process_page::State;
-use crate::sys::uffd::mode;
-use crate::sys::{self, PAGE, limits};
-use crate::workers::early_handles::{self, Handles};
+use crate::sys::{self, limits};
+use crate::workers::early_handles::{self, Opened};
 use crate::workers::processors::{self, Processors};
 use crate::workers::worker::Worker;
 use crate::workers::{spawn, tls};
@@ -175,18 +174,15 @@ fn own_descriptors() {
     let close = |first: u32, last: u32, how: u32| unsafe {
         libc::syscall(libc::SYS_close_range, first, last, how);
     };
-    if let Some(mut held) = early_handles::held() {
-        held.sort_unstable();
-        let [low, high] = held.map(i32::cast_unsigned);
-        // Only the first makes the new table. An empty range of one that lies above the other
-        // (`EINVAL`) closes nothing.
-        if low > 0 {
-            close(0, low - 1, CLOSE_RANGE_UNSHARE);
+    if let Some(held) = early_handles::held() {
+        let held = held.cast_unsigned();
+        // Only the first makes the new table.
+        if held > 0 {
+            close(0, held - 1, CLOSE_RANGE_UNSHARE);
+            close(held + 1, u32::MAX, 0);
         } else {
-            close(high + 1, u32::MAX, CLOSE_RANGE_UNSHARE);
+            close(held + 1, u32::MAX, CLOSE_RANGE_UNSHARE);
         }
-        close(low + 1, high - 1, 0);
-        close(high + 1, u32::MAX, 0);
     } else {
         close(0, u32::MAX, CLOSE_RANGE_UNSHARE);
     }
@@ -250,21 +246,20 @@ extern "C" fn manager(arg: *mut c_void) {
     }
 }
 
-/// Opens the userfaultfds and the spill file.
+/// Opens the userfaultfd and the spill file.
 fn open_handles(pager: &Pager) -> Result<(), i32> {
     let mut tracks = None;
-    let opened = Handles::open(|features| {
+    let opened = Opened::open(|features| {
         tracks = crate::observe::samples::tracks(pager, features);
         // A kernel refuses the handshake for a feature that it does not know.
         tracks.map_or(0, Tracks::features)
     });
-    let handles = match (opened, early_handles::handles()) {
-        (Ok(handles), held) => {
+    let handle = match (opened, early_handles::handle()) {
+        (Ok(handle), held) => {
             if let Some(held) = held {
-                held.staging.close();
-                held.main.close();
+                held.uffd.close();
             }
-            handles
+            handle
         }
         (Err(_), Some(held)) => {
             tracks = None;
@@ -272,12 +267,10 @@ fn open_handles(pager: &Pager) -> Result<(), i32> {
         }
         (Err(error), None) => return Err(error),
     };
-    let slots = pager.evict.staging.slots() as usize;
-    handles.staging.register(pager.evict.staging.base(), slots * PAGE, mode::MISSING)?;
-    pager.handle.features.store(handles.features, Relaxed);
-    pager.set_uffd(handles.main, tracks);
+    pager.handle.features.store(handle.features, Relaxed);
+    pager.set_uffd(handle.uffd, tracks);
     pager.open_farewell();
-    pager.fork.set_staging_uffd(handles.staging);
+    register::register_slots(pager)?;
     if let Some(path) = &pager.config.spill
         && !pager.spill.is_open()
     {
