@@ -3,7 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::measure::Way;
 use crate::target::{Client, Queue, Target};
@@ -53,7 +53,7 @@ impl Target for Server {
     }
 }
 
-fn connect(socket: &PathBuf) -> io::Result<(UnixStream, u64)> {
+fn connect(socket: &Path) -> io::Result<(UnixStream, u64)> {
     let mut stream = terrace_sockets::connect(socket)?;
     let mut hello = [0; 18];
     stream.read_exact(&mut hello)?;

@@ -463,7 +463,9 @@ impl ProcessPage {
         let words = core::ptr::from_ref(self).cast::<AtomicU64>();
         // SAFETY: so many words of atomic integers are there. Others may read and write them meanwhile.
         let words = unsafe { core::slice::from_raw_parts(words, Self::HEAD / size_of::<u64>()) };
-        words.iter().for_each(|word| word.store(0, Relaxed));
+        for word in words {
+            word.store(0, Relaxed);
+        }
     }
 
     /// Whether it is of this version.
