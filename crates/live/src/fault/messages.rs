@@ -192,22 +192,57 @@ impl Worker<'_> {
         }
     }
 
-    /// Carries out an event; later, if a fork is under way. (Waiting here would
+    /// Carries out an event; later, if a fork is under way. (To wait for its end here would
     /// stop the fork's own message from being read.)
+    ///
+    /// What began before that goes by the books as they are, and an event that is kept does not wait
+    /// for its pages. Its thread runs already: it may unmap more, and move other pages there. Of these, one
+    /// would be taken for the old page, or an old one be brought in there. So those at work
+    /// finish first, before the next event can be read; until then, the kernel neither lets a page leave
+    /// nor come in once anything else has changed. They do not wait for the lock for reading
+    /// meanwhile (`no_events`).
     fn event(&self, event: Message) {
         let pager = self.pager;
-        if pager.enter(self.id) {
+        let carries_out = pager.enter(self.id);
+        if carries_out {
             pager.carry_out(event);
-        } else {
-            pager.freeze.deferred.lock().push(event);
         }
         pager.leave(self.id);
+        if !carries_out {
+            // No freeze ends while the lock for reading is held.
+            pager.wait_quiet(self.id);
+            pager.freeze.deferred.lock().push(event);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// They would go by books that are not true any more, and nothing would keep them from it.
+    #[test]
+    fn an_event_is_kept_for_later_when_those_are_done_who_were_at_work_before_the_fork() {
+        use crate::pager::fixture::{START, pager};
+        use crate::pager::freeze::Why;
+        let pager = pager(2);
+        assert!(pager.enter(1));
+        pager.freeze.begin(Why::Fork);
+        let noted = || pager.freeze.deferred.lock().noted();
+        let is_early = std::thread::scope(|threads| {
+            let unmap = Message::Unmap { start: START, end: START + PAGE };
+            let reader = threads.spawn(move || Worker::new(pager, 0).event(unmap));
+            let is_early = (0..100).any(|_| {
+                std::thread::yield_now();
+                noted() != 0
+            });
+            pager.leave(1);
+            reader.join().expect("no panic");
+            is_early
+        });
+        assert_eq!((is_early, noted()), (false, 1));
+        assert_eq!(pager.workers[0].busy.load(Relaxed), 0, "nobody waits for who has kept it");
+    }
 
     #[test]
     fn what_is_not_kept_reaches_from_the_lowest_page_to_the_highest() {
