@@ -8,8 +8,8 @@ use std::process::{Command, Output, Stdio};
 
 use common::{HOLDER, binary_text, compile, is_root, is_supported, preload};
 
-/// Runs a script in which `small` is a file system in memory of so much, and `$0` the command; `None` where none can
-/// be had.
+/// Runs a script in which `small` is a file system in memory of so much, and `$0` the command; `None`
+/// where none can be had.
 fn in_small(directory: &Path, size: &str, script: &str) -> Option<Output> {
     let mount = format!("mkdir small; mount -t tmpfs -o size={size} none small || exit 99");
     let script = format!("{mount}\nexport XDG_RUNTIME_DIR=$PWD/small\n{script}");

@@ -72,7 +72,8 @@ fn unread() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// A command that said something never ended, although its program had. Here it would be ended by `timeout`.
+/// A command that said something never ended, although its program had. Here it would be ended by
+/// `timeout`.
 #[test]
 fn a_reader_of_standard_error_who_does_not_read_holds_nobody_up() {
     let (_reader, writer) = unread();
@@ -95,7 +96,8 @@ fn a_reader_of_standard_error_who_does_not_read_holds_nobody_up() {
         let has = |option: &str| arguments.iter().any(|word| word == option);
         let mut limited = Command::new("timeout");
         limited.args(["-k", "1", "300", binary_text()]).args(&arguments);
-        // Without a place for its figures, or where nothing can be managed, a run says so before it begins.
+        // Without a place for its figures, or where nothing can be managed, a run says so before it
+        // begins.
         limited.env("TERRACE_PRELOAD", preload()).env("XDG_RUNTIME_DIR", "/proc");
         limited.stdin(Stdio::null()).stdout(Stdio::null());
         let stderr = writer.try_clone().unwrap();

@@ -41,7 +41,8 @@ static LEFT: Mutex<Duration> = Mutex::new(PATIENCE);
 /// Lines that stderr did not take.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Writes to stderr, as it is. What cannot be written is lost, and counted: nobody is left to be told now.
+/// Writes to stderr, as it is. What cannot be written is lost, and counted: nobody is left to be told
+/// now.
 pub(crate) fn show(text: &str) {
     let _ = try_show(text);
 }
@@ -71,8 +72,8 @@ pub(crate) fn lost_row() -> Option<(&'static str, String)> {
     lines_lost().map(|lost| ("messages", format!("{} not taken by standard error", lines(lost))))
 }
 
-/// Writes to a stream that others may have, too. Of a pipe or a socket the other end is waited for no longer than
-/// what is left; whoever stops a terminal goes on with it.
+/// Writes to a stream that others may have, too. Of a pipe or a socket the other end is waited for no
+/// longer than what is left; whoever stops a terminal goes on with it.
 fn put(to: BorrowedFd<'_>, bytes: &[u8], left: &mut Duration) -> io::Result<()> {
     let kind = rustix::fs::fstat(to).map(|stat| FileType::from_raw_mode(stat.st_mode));
     let is_pipe = kind == Ok(FileType::Fifo);
