@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use common::{binary, binary_text, is_supported, preload, recorder};
+use terrace_live::interface::MARK;
 
 struct Bench(tempfile::TempDir);
 
@@ -269,6 +270,29 @@ fn what_is_not_the_library_is_not_loaded() {
         assert!(message.contains(&format!("TERRACE_PRELOAD: {file}: {what}")), "{message}");
         assert!(!bench.path("was-started").exists());
     }
+}
+
+/// A program ran, and its report said that nothing had been managed since all had fitted.
+#[test]
+fn a_library_of_another_build_is_not_loaded() {
+    if !is_supported() {
+        return;
+    }
+    let bench = Bench::new();
+    let mut library = fs::read(preload()).unwrap();
+    let at = library.windows(MARK.len()).position(|bytes| bytes == MARK);
+    library[at.expect("its mark")] ^= 1;
+    bench.write("library.so", library);
+    let output = bench
+        .command(&["run", "--engine=pager", "--fast", "16MiB", "--", "touch", "was-started"])
+        .env("TERRACE_PRELOAD", "library.so")
+        .output()
+        .unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    let what = "TERRACE_PRELOAD: library.so: is the library of another build of terrace ";
+    assert!(message.contains(what) && message.lines().count() == 1, "{message}");
+    assert!(!bench.path("was-started").exists());
 }
 
 #[test]

@@ -4,7 +4,9 @@
 mod common;
 
 use std::fs;
-use std::io::{PipeWriter, pipe};
+use std::io::{PipeReader, PipeWriter, Write, pipe};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -56,6 +58,58 @@ fn nobody_s_exit_status_depends_on_standard_error() {
     ];
     for (arguments, expected) in commands {
         assert_eq!(statuses(arguments), [Some(expected); 4], "{arguments:?}");
+    }
+}
+
+/// A pipe that has no room, and its reader, which does not read.
+fn unread() -> (PipeReader, PipeWriter) {
+    let (reader, writer) = pipe().unwrap();
+    // The handle that commands get waits, as pipes do; this is another.
+    let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+    let mut own = fs::File::options();
+    let mut own = own.write(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap();
+    while own.write_all(&[b'x'; 4096]).is_ok() {}
+    (reader, writer)
+}
+
+/// A command that said something never ended, although its program had. Here it would be ended by
+/// `timeout`.
+#[test]
+fn a_reader_of_standard_error_who_does_not_read_holds_nobody_up() {
+    let (_reader, writer) = unread();
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().join("report");
+    let report_to = report.to_str().unwrap();
+    let (none, program) = ("/no/such/file", ["sh", "-c", "sleep 0.1; exit 7"]);
+    let run = |options: &[&str]| -> Vec<String> {
+        let words = [&run_words(options)[..], &program].concat();
+        words.into_iter().map(str::to_owned).collect()
+    };
+    let commands = [
+        (run(&[]), 7),
+        (run(&["--report", report_to]), 7),
+        (run(&["--watch=10ms", "--json", "--report", report_to]), 7),
+        (vec!["check".to_owned(), none.to_owned()], 2),
+        (vec!["run".to_owned()], 2),
+    ];
+    for (arguments, expected) in commands {
+        let has = |option: &str| arguments.iter().any(|word| word == option);
+        let mut limited = Command::new("timeout");
+        limited.args(["-k", "1", "300", binary_text()]).args(&arguments);
+        // Without a place for its figures, or where nothing can be managed, a run says so before it
+        // begins.
+        limited.env("TERRACE_PRELOAD", preload()).env("XDG_RUNTIME_DIR", "/proc");
+        limited.stdin(Stdio::null()).stdout(Stdio::null());
+        let stderr = writer.try_clone().unwrap();
+        let status = limited.stderr(stderr).status().unwrap();
+        assert_eq!(status.code(), Some(expected), "{arguments:?}");
+        if has("--json") {
+            let text = fs::read_to_string(&report).unwrap();
+            assert!(text.contains("\"lines_lost\":"), "{text}");
+        } else if has("--report") {
+            let text = fs::read_to_string(&report).unwrap();
+            assert!(text.contains("not taken by standard error\n"), "{text}");
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! By what the command and the library see that they belong together.
 //!
-//! The library runs in the program, and shares files with the command. Of a library of another version the command
-//! could not read what it writes, and would report that nothing was managed. So `terrace` looks at the library's
-//! [`MARK`] before it starts a program, the library at the [`FINGERPRINT`] in what it is told, and each file
-//! has that, too: a program may execute another one later, when either has been replaced.
+//! The library runs in the program, and shares files with the command. Of a library of another version
+//! the command could not read what it writes, and would report that nothing was managed. So `terrace`
+//! looks at the library's [`MARK`] before it starts a program, the library at the [`FINGERPRINT`] in
+//! what it is told, and each file has that, too: a program may execute another one later, when either
+//! has been replaced.
 
 use crate::broker::page as broker;
 use crate::decide::event_ring::{DecisionRing, EventRing};
@@ -13,8 +14,8 @@ use crate::stats::process_page::{self, COUNTER_NAMES, ProcessPage};
 /// This version.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
-/// A number that is another one where the two could misunderstand each other: of another version, or where anything
-/// that they share has another layout.
+/// A number that is another one where the two could misunderstand each other: of another version, or
+/// where anything that they share has another layout.
 pub const FINGERPRINT: u64 = {
     let numbers = [
         process_page::VERSION as u64,
@@ -54,8 +55,8 @@ pub const MARK_LENGTH: usize = 32;
 /// Where in it the version begins.
 const TEXT: usize = 8;
 
-/// What the library says of itself in the symbol `TERRACE_PRELOADED`: the fingerprint, and the version with zeros
-/// behind it.
+/// What the library says of itself in the symbol `TERRACE_PRELOADED`: the fingerprint, and the version
+/// with zeros behind it.
 pub const MARK: [u8; MARK_LENGTH] = {
     let mut mark = [0; MARK_LENGTH];
     let (number, text) = (FINGERPRINT.to_le_bytes(), RELEASE.as_bytes());

@@ -57,8 +57,8 @@ use terrace_live::interface::{MARK, MARK_LENGTH};
 #[global_allocator]
 static OWN: own_heap::OwnHeap = own_heap::OwnHeap::new();
 
-/// Tells this library from others, and from those of other versions: `terrace` looks for the name, and at
-/// what it is.
+/// Tells this library from others, and from those of other versions: `terrace` looks for the name, and
+/// at what it is.
 #[unsafe(no_mangle)]
 pub static TERRACE_PRELOADED: [u8; MARK_LENGTH] = MARK;
 

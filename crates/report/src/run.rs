@@ -93,7 +93,8 @@ pub struct RunReport {
     /// Further processes, which have ended: their figures are in [`RunReport::total`] alone.
     #[serde(default)]
     pub ended_processes: u64,
-    /// Processes that have the library, and of which nothing more is known: their figures cannot be read.
+    /// Processes that have the library, and of which nothing more is known: their figures cannot be
+    /// read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unread_processes: Vec<UnreadProcess>,
     /// Decisions that were taken faster than they could be recorded; `None`

@@ -1,4 +1,5 @@
-//! Processes of a run that have the library, and of which nothing is known all the same: their figures cannot be read.
+//! Processes of a run that have the library, and of which nothing is known all the same: their figures
+//! cannot be read.
 
 use serde::{Deserialize, Serialize};
 use terrace_live::stats::process_page;

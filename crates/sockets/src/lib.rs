@@ -1,7 +1,8 @@
 //! UNIX sockets whose paths may be of any length.
 //!
-//! A socket's address has room for a path of 107 bytes, and a directory of a user's choice may have a longer
-//! one. Then the directory is opened, and the socket is named by the handle: `/proc/self/fd/N/NAME`.
+//! A socket's address has room for a path of 107 bytes, and a directory of a user's choice may have a
+//! longer one. Then the directory is opened, and the socket is named by the handle:
+//! `/proc/self/fd/N/NAME`.
 
 use std::fs::{File, OpenOptions};
 use std::io;

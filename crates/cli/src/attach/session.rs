@@ -80,6 +80,9 @@ struct Told<'a> {
     report: &'a AttachReport,
     /// Where the economist's prices come from.
     costs: &'a Source,
+    /// Lines of the command's own that stderr did not take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lines_lost: Option<u64>,
 }
 
 /// An attachment that is under way.
@@ -309,9 +312,12 @@ impl Session {
     fn text(&self, report: &AttachReport, json: bool) -> Result<String, Failure> {
         let costs = &self.how.prices.source;
         if json {
-            return output::json("terrace.attach", &Told { report, costs });
+            let lines_lost = output::lines_lost();
+            return output::json("terrace.attach", &Told { report, costs, lines_lost });
         }
-        Ok(render(report) + &facts("  ", &[("costs", costs.line())]))
+        let mut rows = vec![("costs", costs.line())];
+        rows.extend(output::lost_row());
+        Ok(render(report) + &facts("  ", &rows))
     }
 
     /// The figures as they are now.

@@ -162,6 +162,9 @@ struct Document<'a> {
     /// Where the economist's prices come from, if a policy chooses by any.
     #[serde(skip_serializing_if = "Option::is_none")]
     costs: Option<&'a Source>,
+    /// Lines of the command's own that stderr did not take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lines_lost: Option<u64>,
 }
 
 impl Session {
@@ -555,11 +558,14 @@ impl Session {
         let report = self.figures(end);
         let costs = self.how.costs.as_ref();
         if self.how.json {
-            return output::json("terrace.kernel", &Document { report: &report, costs });
+            let lines_lost = output::lines_lost();
+            let document = Document { report: &report, costs, lines_lost };
+            return output::json("terrace.kernel", &document);
         }
         let mut rows = Vec::new();
         rows.extend(advice(mode_name(self.how.economist), &self.accounts()));
         rows.extend(costs.map(|costs| ("costs", costs.line())));
+        rows.extend(output::lost_row());
         Ok(render(&report) + &facts("  ", &rows))
     }
 

@@ -1,6 +1,6 @@
 //! `--watch`: the counters again and again, a JSON document a line.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -54,9 +54,7 @@ impl Watcher {
         match &mut self.out {
             To::File(file) => file.write_all(line.as_bytes()).map_err(|e| file.failure(&e)),
             To::Stderr => {
-                let mut stderr = io::stderr().lock();
-                let written = stderr.write_all(line.as_bytes());
-                written.map_err(|e| Failure::failed(format!("--watch: {e}")))
+                output::try_show(&line).map_err(|e| Failure::failed(format!("--watch: {e}")))
             }
         }
     }

@@ -19,5 +19,7 @@ mod text;
 pub(crate) use self::document::{json, json_line};
 pub(crate) use self::drafts::{Draft, remove_when_interrupted};
 pub(crate) use self::file::{Files, Kind, Output};
-pub(crate) use self::streams::{outlive_limits, print, say, show, warn};
+pub(crate) use self::streams::{
+    lines_lost, lost_row, outlive_limits, print, say, show, try_show, warn,
+};
 pub(crate) use self::text::{count, counted, facts, percent, plain, several, table};

@@ -67,8 +67,9 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
     Ok(library)
 }
 
-/// Whether a file with this mark is the library that belongs to this command; if not, what it is. The dynamic
-/// linker would load any, or leave out what is none, and the program would run without management.
+/// Whether a file with this mark is the library that belongs to this command; if not, what it is. The
+/// dynamic linker would load any, or leave out what is none, and the program would run without
+/// management.
 fn check(mark: Option<&[u8]>) -> Result<(), String> {
     let Some(mark) = mark else { return Err("is not terrace's library".to_owned()) };
     if mark == interface::MARK {
@@ -84,8 +85,8 @@ fn check(mark: Option<&[u8]>) -> Result<(), String> {
     Err(format!("is the library of {which}: both have to be of one build"))
 }
 
-/// What a file has in the library's symbol; `None` of a file that is no library for programs of this architecture,
-/// or does not have it. Only so much is read as is looked at.
+/// What a file has in the library's symbol; `None` of a file that is no library for programs of this
+/// architecture, or does not have it. Only so much is read as is looked at.
 fn mark_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = ReadCache::new(File::open(path)?);
     let mark = || -> object::Result<Option<Vec<u8>>> {

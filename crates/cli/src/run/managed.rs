@@ -351,6 +351,9 @@ struct Told<'a> {
     /// Whether a profile is used from the first large mapping on, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<&'a Worth>,
+    /// Lines of the command's own that stderr did not take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lines_lost: Option<u64>,
 }
 
 /// A run that is under way.
@@ -493,7 +496,9 @@ impl Run<'_> {
         let (costs, engine) = (self.costs.as_ref(), self.args.instead_of_kernel.as_deref());
         let profile = self.worth.as_ref();
         if self.json {
-            return output::json("terrace.run", &Told { report, costs, engine, profile });
+            let lines_lost = output::lines_lost();
+            let told = Told { report, costs, engine, profile, lines_lost };
+            return output::json("terrace.run", &told);
         }
         let mut text = render(report);
         let rows: Vec<_> = costs
@@ -501,6 +506,7 @@ impl Run<'_> {
             .into_iter()
             .chain(engine.map(|engine| ("engine", engine.to_owned())))
             .chain(profile.map(|worth| ("profile", worth.line())))
+            .chain(output::lost_row())
             .collect();
         text.push_str(&facts("  ", &rows));
         Ok(text)

@@ -77,8 +77,8 @@ pub(super) struct OutsideWatch {
     systems: FileSystems,
     /// Shared memory as it was when it was last told apart.
     round: Round,
-    /// How much there is of it, if each file counts once, for each byte of the sum: at the last look, once
-    /// anything was told apart.
+    /// How much there is of it, if each file counts once, for each byte of the sum: at the last look,
+    /// once anything was told apart.
     once: Option<f64>,
     /// The number of the run, and of the next process that will have ended.
     run: u64,
@@ -475,11 +475,12 @@ impl OutsideWatch {
             for look in &sharing {
                 self.read(look, at);
             }
-            // Of one that has ended meanwhile nothing was read: as often as it had mapped the same, so often
-            // that would count. It says itself what it had.
+            // Of one that has ended meanwhile nothing was read: as often as it had mapped the same, so
+            // often that would count. It says itself what it had.
             if sharing.iter().all(|look| Memory::of(look.process).is_some()) {
                 let once = self.told_once(&sharing, at);
-                // Read a moment later, there may be more of it. Counted once it is never more than in sum.
+                // Read a moment later, there may be more of it. Counted once it is never more than in
+                // sum.
                 let sum = sum.max(once.shared + once.pool);
                 self.round = Round { at: Some(at), processes, sum, once };
             }

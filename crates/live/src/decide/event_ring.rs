@@ -1,12 +1,11 @@
 //! What the policy was told, and what was decided, on its way out of the process: two rings of
 //! bytes, each in a file that `terrace run` maps too and empties.
 //!
-//! Whoever holds the decider writes, so there is one writer; `terrace run` is the
-//! one reader. The writer neither waits nor allocates, and calls the kernel only for room in
-//! the file system on its first way around ([`Room`]): what does not fit is dropped and counted. The last eighth is kept for events
-//! without which the rest cannot be understood (regions, ticks), so that faults
-//! are lost first. A reader that dies costs its recording the rest of the
-//! events, and the program nothing.
+//! Whoever holds the decider writes, so there is one writer; `terrace run` is the one reader. The
+//! writer neither waits nor allocates, and calls the kernel only for room in the file system on its
+//! first way around ([`Room`]): what does not fit is dropped and counted. The last eighth is kept for
+//! events without which the rest cannot be understood (regions, ticks), so that faults are lost first.
+//! A reader that dies costs its recording the rest of the events, and the program nothing.
 //!
 //! Positions only grow. The writer publishes bytes by `head`, the reader gives
 //! room back by `tail`; nothing is ever overwritten before it was read, so the
@@ -296,8 +295,8 @@ impl<const CAPACITY: usize> Ring<CAPACITY> {
         true
     }
 
-    /// Whether the file system has room for so many bytes from a position on: all of it once the ring was gone
-    /// around.
+    /// Whether the file system has room for so many bytes from a position on: all of it once the ring
+    /// was gone around.
     fn has_room(&self, head: u64, len: usize) -> bool {
         let until = head.saturating_add(len as u64).min(CAPACITY as u64) as usize;
         self.room.take((self.bytes.as_ptr() as usize, CAPACITY), until)

@@ -351,7 +351,8 @@ pub struct ProcessPage {
     version: AtomicU32,
     /// The process.
     pub pid: AtomicU32,
-    /// Of the library that writes it ([`interface::FINGERPRINT`]). The place of all so far stays the same.
+    /// Of the library that writes it ([`interface::FINGERPRINT`]). The place of all so far stays the
+    /// same.
     interface: AtomicU64,
     /// [`State`].
     pub state: AtomicU32,
@@ -390,8 +391,8 @@ pub enum Unread {
 /// The length of a file of statistics that could not be kept.
 const NOT_KEPT: u64 = 1;
 
-/// Whose statistics a file has that cannot be read, and why. `None` of one that can be read, and of one that is
-/// being made.
+/// Whose statistics a file has that cannot be read, and why. `None` of one that can be read, and of one
+/// that is being made.
 pub fn unread(path: &Path) -> Option<(u32, Unread)> {
     let file = File::open(path).ok()?;
     let len = file.metadata().ok()?.len();
@@ -524,8 +525,8 @@ impl ProcessPage {
         Ok(page)
     }
 
-    /// Has the kernel read no more of it in than is asked for: where the directory is on disk, it would read all of
-    /// the ring, 2 MiB of nothing.
+    /// Has the kernel read no more of it in than is asked for: where the directory is on disk, it would
+    /// read all of the ring, 2 MiB of nothing.
     fn advise(&self) {
         let at = core::ptr::from_ref(self) as usize;
         // SAFETY: changes no content.

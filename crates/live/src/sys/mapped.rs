@@ -1,8 +1,9 @@
 //! Files of atomics that processes share.
 //!
-//! Such a file has room in its file system before it is mapped. Who writes to a mapping where there is none is
-//! killed (`SIGBUS`), and there is no error that could be handled: a full tmpfs ended the command, and would
-//! end the program. What is long and seldom used as a whole has its room step by step ([`Room`]).
+//! Such a file has room in its file system before it is mapped. Who writes to a mapping where there is
+//! none is killed (`SIGBUS`), and there is no error that could be handled: a full tmpfs ended the
+//! command, and would end the program. What is long and seldom used as a whole has its room step by
+//! step ([`Room`]).
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use std::fs::File;
@@ -31,8 +32,8 @@ pub fn map<T: Atomics>(file: &File) -> io::Result<&'static T> {
     Ok(unsafe { &*at.cast::<T>() })
 }
 
-/// Gives a file the length of a `T`, and room in its file system for the first `room` bytes of that; maps it, for
-/// good.
+/// Gives a file the length of a `T`, and room in its file system for the first `room` bytes of that;
+/// maps it, for good.
 ///
 /// # Errors
 /// There is no room ([`is_full`]), or the kernel's. The file may be longer then than it was.
@@ -53,8 +54,8 @@ pub fn is_full(error: &io::Error) -> bool {
 /// What a process says of it.
 pub const NO_ROOM: &str = "there is no room in the directory of the run (XDG_RUNTIME_DIR)";
 
-/// How much of a part of a mapped file has room in its file system, from the part's first byte on. Room is taken as
-/// it is needed: most processes use little of a long ring. One writer at a time.
+/// How much of a part of a mapped file has room in its file system, from the part's first byte on. Room
+/// is taken as it is needed: most processes use little of a long ring. One writer at a time.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Room {
@@ -69,7 +70,8 @@ impl Room {
     /// So many questions in a row are not asked after one that was answered by no.
     const PAUSE: u64 = 1 << 10;
 
-    /// Whether there is known to be room for so many bytes. Also for a reader: what has no room is not to be read.
+    /// Whether there is known to be room for so many bytes. Also for a reader: what has no room is not
+    /// to be read.
     pub fn reaches(&self, bytes: usize) -> bool {
         bytes as u64 <= self.bytes.load(Acquire)
     }

@@ -395,7 +395,8 @@ fn map_shared_file(file: &File, len: usize) -> io::Result<*mut c_void> {
     at.map(|a| a as *mut c_void).map_err(io::Error::from_raw_os_error)
 }
 
-/// Has a file's file system keep room for its first `len` bytes, and the file be no shorter. What is in it stays.
+/// Has a file's file system keep room for its first `len` bytes, and the file be no shorter. What is in
+/// it stays.
 ///
 /// # Errors
 /// There is no room (`StorageFull`, `QuotaExceeded`), or the kernel's.
@@ -426,8 +427,8 @@ fn fill(file: &File, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a range of a mapped file, of whole pages, can be written to. Where its file system has no room for
-/// that, who writes is killed (`SIGBUS`); the room is taken here.
+/// Whether a range of a mapped file, of whole pages, can be written to. Where its file system has no
+/// room for that, who writes is killed (`SIGBUS`); the room is taken here.
 pub(crate) fn can_be_written(at: usize, len: usize) -> bool {
     // SAFETY: changes no content.
     let asked = unsafe { madvise(at, len, libc::MADV_POPULATE_WRITE) };
