@@ -22,6 +22,7 @@ use terrace_economics::{Decision, MAX_ALTERNATIVES};
 use terrace_policy::Brain;
 use terrace_policy::packed::{Packer, Weight};
 
+use crate::broker::number;
 use crate::stats::opened::Opened;
 use crate::sys;
 use crate::sys::{limits, mapped};
@@ -86,7 +87,7 @@ fn make<const CAPACITY: usize>(to: &AtomicPtr<Ring<CAPACITY>>, directory: &Path,
     }
     // A process may exec a program that is managed again: its own number is
     // not enough to name the file.
-    let name = format!("{}-{}.{extension}", std::process::id(), sys::now());
+    let name = format!("{}-{}.{extension}", number::name(), sys::now());
     if let Ok(ring) = Ring::create(&directory.join(name)) {
         to.store(core::ptr::from_ref(ring).cast_mut(), Release);
     }
@@ -222,7 +223,7 @@ impl<const CAPACITY: usize> Ring<CAPACITY> {
         let size = size_of::<Self>() as u64;
         limits::with_files_of(size, || file.set_len(size))?;
         let ring = mapped::map::<Self>(&file)?;
-        ring.pid.store(std::process::id(), Relaxed);
+        ring.pid.store(number::shown(), Relaxed);
         ring.magic.store(MAGIC, Release);
         Ok(ring)
     }

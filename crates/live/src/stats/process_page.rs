@@ -12,6 +12,7 @@ use std::path::Path;
 use terrace_core::Nanos;
 use terrace_economics::Decision;
 
+use crate::broker::number;
 use crate::failsafe::reserve_memory;
 use crate::space::unmanaged::Ledger;
 use crate::stats::freed_regions::FreedRegions;
@@ -347,7 +348,8 @@ struct Slot {
 pub struct ProcessPage {
     magic: AtomicU64,
     version: AtomicU32,
-    /// The process.
+    /// The process, as `terrace run` knows it: in a PID namespace of its own that is another number
+    /// than it knows itself by.
     pub pid: AtomicU32,
     /// [`State`].
     pub state: AtomicU32,
@@ -412,9 +414,10 @@ impl ProcessPage {
         })?;
         let page = Self::map(&file)?;
         page.version.store(VERSION, Relaxed);
-        page.pid.store(std::process::id(), Relaxed);
-        page.namespace.store(process_namespace(), Relaxed);
-        page.counters.family.store(u64::from(std::process::id()), Relaxed);
+        let (process, namespace) = number::with_namespace();
+        page.pid.store(process, Relaxed);
+        page.namespace.store(namespace, Relaxed);
+        page.counters.family.store(u64::from(process), Relaxed);
         page.magic.store(MAGIC, Release);
         Ok(page)
     }
