@@ -245,6 +245,7 @@ fn programs_that_the_pager_refuses_run_and_nothing_is_left_behind() {
     assert!(calibration["parameters"]["hold-out"].as_u64() > Some(0), "{header}");
 
     going_ahead_of_walks_is_explained(path);
+    what_the_kernel_has_for_threads_is_beside_the_budget();
     nothing_is_left();
     clean();
     what_is_shown_and_recorded();
@@ -279,6 +280,55 @@ fn going_ahead_of_walks_is_explained(program: &str) {
     let account = accounts.iter().find(|account| account["class"] == "prefetch");
     let proposed = account.and_then(|account| account["proposed"].as_u64());
     assert!(proposed.is_some_and(|proposed| proposed > 0), "{report:#}");
+}
+
+/// 1200 threads with 128 KiB each, all of them at once.
+const THREADS: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+enum { THREADS = 1200, LEN = 128 << 10 };
+static pthread_barrier_t all;
+static void *work(void *number) {
+    long seed = (long)number;
+    volatile long words[LEN / sizeof(long)];
+    for (unsigned i = 0; i < LEN / sizeof(long); i++) words[i] = seed * 31 + i;
+    pthread_barrier_wait(&all);
+    long wrong = 0;
+    for (unsigned i = 0; i < LEN / sizeof(long); i++) wrong += words[i] != (long)(seed * 31 + i);
+    return (void *)wrong;
+}
+int main(void) {
+    static pthread_t threads[THREADS];
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, LEN + (64 << 10));
+    pthread_barrier_init(&all, NULL, THREADS + 1);
+    for (long i = 0; i < THREADS; i++) {
+        int error = pthread_create(&threads[i], &attributes, work, (void *)i);
+        if (error) { fprintf(stderr, "%s\n", strerror(error)); return 3; }
+    }
+    pthread_barrier_wait(&all);
+    for (int i = 0; i < THREADS; i++) {
+        void *wrong;
+        if (pthread_join(threads[i], &wrong) || wrong) return 4;
+    }
+    return 7;
+}
+"#;
+
+/// It is more than such a budget, and cannot be put out: at a limit that had no room for it the program
+/// died by SIGSEGV.
+fn what_the_kernel_has_for_threads_is_beside_the_budget() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("threads");
+    compile(THREADS, &program, &["-O1", "-pthread"]);
+    let out = directory.path().join("report");
+    let mut run = command(&["run", "--json", "--engine", "kernel", "--fast", "24MiB", "--report"]);
+    run.arg(&out).arg("--").arg(&program);
+    let (_, report) = ended(run, 7, Some(&out));
+    assert!(report["kernel_beside_peak"].as_u64().unwrap() > 4 << 20, "{report}");
 }
 
 /// Waits until it is so: who outlives a run undoes what that has made a moment later.

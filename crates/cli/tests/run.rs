@@ -406,6 +406,75 @@ fn a_signal_that_was_ignored_or_blocked_before_us_reaches_a_program_that_takes_i
     }
 }
 
+/// Sends a process so many signals of two kinds: `SIGRTMIN + 1` with a value, and `SIGRTMIN + 2`.
+/// Without a process it takes as many, in that order, and looks at what comes with them.
+const QUEUES: &str = r#"
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+enum { MANY = 100 };
+static int take(int signal, siginfo_t *info) {
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, signal);
+    return sigwaitinfo(&one, info) != signal;
+}
+int main(int argc, char **argv) {
+    if (argc > 1) {
+        pid_t to = atoi(argv[1]);
+        for (int i = 0; i < MANY; i++) {
+            union sigval value = { .sival_ptr = (void *)(0x123400000000 + i) };
+            while (sigqueue(to, SIGRTMIN + 1, value)) usleep(1000);
+            if (kill(to, SIGRTMIN + 2)) return 9;
+        }
+        return 0;
+    }
+    sigset_t both;
+    sigemptyset(&both);
+    sigaddset(&both, SIGRTMIN + 1);
+    sigaddset(&both, SIGRTMIN + 2);
+    sigprocmask(SIG_BLOCK, &both, NULL);
+    puts("ready");
+    fflush(stdout);
+    alarm(60);
+    siginfo_t info;
+    for (int i = 0; i < MANY; i++) {
+        if (take(SIGRTMIN + 1, &info)) return 2;
+        if (info.si_value.sival_ptr != (void *)(0x123400000000 + i)) return 3;
+        if (info.si_code != SI_QUEUE || info.si_pid == getppid()) return 4;
+    }
+    for (int i = 0; i < MANY; i++) if (take(SIGRTMIN + 2, &info)) return 5;
+    return 7;
+}
+"#;
+
+/// Of more than five at once the rest was lost.
+#[test]
+fn real_time_signals_reach_the_program_one_by_one_with_their_values() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("queues");
+    compile(QUEUES, &program, &["-O1", "-Wall", "-Werror"]);
+    let mut child = Command::new(binary())
+        .args(run_words(&["--quiet"]))
+        .arg(&program)
+        .env("TERRACE_PRELOAD", preload())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+
+    // As many are there at once as the kernel lets wait.
+    signal(&child, "STOP");
+    let sent = Command::new(&program).arg(child.id().to_string()).status().unwrap();
+    signal(&child, "CONT");
+
+    assert!(sent.success(), "{sent}");
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+}
+
 /// Signals its whole group, which `terrace` is in, and counts what comes.
 const SIGNALS_ITS_GROUP: &str = r"
 #include <signal.h>

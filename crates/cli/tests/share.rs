@@ -154,6 +154,55 @@ fn assert_kept(report: &Value, budget: u64) {
     assert!(shared["resident_peak"].as_u64().unwrap() <= limit, "{shared}");
 }
 
+/// In a namespace of its own the first process has the number 1, which is another's outside. Two of
+/// them had one page, and no share.
+#[test]
+fn processes_in_a_pid_namespace_of_their_own_are_told_apart_and_share() {
+    if !is_supported() {
+        return;
+    }
+    let inside = ["unshare", "--pid", "--fork", "--mount-proc"];
+    let probe = Process::new(inside[0]).args(&inside[1..]).arg("true").output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        is_missing("a PID namespace");
+        return;
+    }
+    let bench = Bench::new();
+    let line = "\"$@\" & \"$@\"; wait $!";
+    for words in [&inside[..], &inside[..3]] {
+        let run = Process::new(binary())
+            .args(["run", "--engine=pager", "--fast=24MiB", "--json", "--report"])
+            .arg(bench.path("nested"))
+            .args(["--", "sh", "-c", line, "sh"])
+            .args(words)
+            .arg(bench.path("user"))
+            .args(["40", "3000"])
+            .env("TERRACE_PRELOAD", preload())
+            .env_remove("LD_PRELOAD")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let command = run.id();
+
+        assert_eq!(output(run), "right\nright\n", "{words:?}");
+
+        let report = bench.report("nested");
+        let all = report["processes"].as_array().unwrap();
+        let managed: Vec<_> = all.iter().filter(|process| process["state"] == "managed").collect();
+        assert_eq!(managed.len(), 2, "{words:?}: {report}");
+        for process in &managed {
+            // Those that they are started by have smaller ones, unless numbers begin anew.
+            let pid = process["pid"].as_u64().unwrap();
+            assert!(pid > 2 && pid != u64::from(command), "{words:?}: {report}");
+            assert!(process["figures"]["demotions"].as_u64().unwrap() > 100, "{report}");
+        }
+        assert_ne!(managed[0]["pid"], managed[1]["pid"], "{words:?}");
+        assert!(report["shared"]["processes"].as_u64().unwrap() >= 2, "{report}");
+        assert_kept(&report, 24 << 20);
+        assert!(report["outside"].is_null(), "{words:?}: {report}");
+    }
+}
+
 #[test]
 fn processes_of_one_program_share_its_budget() {
     if !is_supported() {

@@ -4,6 +4,7 @@ use terrace_core::{Bytes, BytesPerSecond, Frequency, Nanos};
 use terrace_economics::{Calibration, Economist, Parameters};
 use terrace_policy::Brain;
 
+use crate::broker::number;
 use crate::config::RunConfig;
 use crate::costs::Measured;
 use crate::decide::decider::Decider;
@@ -19,7 +20,7 @@ use crate::workers::threads;
 /// The statistics page of this process; in private memory if the run's
 /// directory is out of reach, so that the pager works all the same.
 pub fn statistics(config: &RunConfig) -> Option<&'static ProcessPage> {
-    let path = config.dir.join(format!("{}.stats", std::process::id()));
+    let path = config.dir.join(format!("{}.stats", number::name()));
     let page = ProcessPage::create(&path).or_else(|error| {
         let why = if error.raw_os_error() == Some(libc::EFBIG) {
             Some("it may write no file as large as its figures (ulimit -f)")
@@ -71,7 +72,7 @@ pub fn has_address_space(budget: Bytes, mapped: Bytes) -> bool {
 pub fn activate(config: RunConfig, stats: &'static ProcessPage) -> Result<&'static Pager, i32> {
     let economist = Economist::new(config.economist, calibration(&config));
     let mut brain = Brain::new(config.policy.build(), economist);
-    brain.set_process(std::process::id());
+    brain.set_process(number::shown());
     if config.record {
         event_ring::record(&mut brain, &config);
     }

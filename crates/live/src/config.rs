@@ -118,6 +118,8 @@ pub struct RunConfig {
     pub spill_size: Bytes,
     /// Page of the broker that the budget is shared by, if it is.
     pub broker: Option<PathBuf>,
+    /// The PID namespace of whoever began the run; 0 if that is not known.
+    pub pid_namespace: u64,
     /// When memory is backed by huge pages.
     pub huge_pages: HugePages,
     /// A profile that says where huge pages pay.
@@ -159,6 +161,7 @@ impl RunConfig {
             spill_mapped: false,
             spill_size: Bytes::gib(64),
             broker: None,
+            pid_namespace: 0,
             huge_pages: HugePages::Auto,
             profile: None,
             profile_from: ProfileFrom::FirstMapping,
@@ -210,6 +213,9 @@ impl RunConfig {
         if self.spill_mapped {
             text.push_str(";spill-mapped=1");
         }
+        if self.pid_namespace != 0 {
+            text.push_str(&format!(";pid-namespace={}", self.pid_namespace));
+        }
         if let Some(broker) = &self.broker {
             text.push_str(&format!(";broker={}", escape(&broker.to_string_lossy())));
         }
@@ -254,6 +260,11 @@ impl RunConfig {
                     config.profile_from = ProfileFrom::Shortage;
                 }
                 "broker" => config.broker = Some(PathBuf::from(unescape(value))),
+                "pid-namespace" => {
+                    config.pid_namespace = value
+                        .parse()
+                        .map_err(|_| BadConfig(format!("`{value}` is no namespace's number")))?;
+                }
                 "huge-pages" => {
                     config.huge_pages = HugePages::ALL
                         .into_iter()
@@ -329,6 +340,7 @@ mod tests {
         config.spill_mapped = true;
         config.counted = Counted::Total;
         config.broker = Some(PathBuf::from("/run/budget"));
+        config.pid_namespace = 4_026_531_836;
         config.store_limit = Some(Bytes::mib(5));
         config.record = true;
         config.quiet = true;

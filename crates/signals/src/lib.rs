@@ -15,8 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use libc::c_int;
 
 mod environment;
+mod queued;
 
 pub use self::environment::Environment;
+pub use self::queued::{RealTime, RealTimeSignal};
 
 /// Bit n - 1 stands for signal n.
 static IGNORED: AtomicU64 = AtomicU64::new(0);

@@ -45,6 +45,16 @@ pub(crate) fn render(report: &KernelReport) -> String {
         ),
         ("swap", report.swap.what.clone()),
     ];
+    if !stats.kernel_beside_peak.is_zero() {
+        let most = stats.kernel_beside_peak;
+        rows.push((
+            "kernel",
+            format!(
+                "{most} of its own beside the budget at most, for threads and page tables: \
+                 that cannot leave"
+            ),
+        ));
+    }
     if let Some(divided) = &report.division {
         rows.extend(division(divided));
     }

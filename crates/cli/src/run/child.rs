@@ -5,6 +5,7 @@
 //! ignored or blocked, and its exit status becomes ours. Whether it goes on ignoring
 //! them is its own affair: they are handed on like all others.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -22,21 +23,20 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Handle, SignalsInfo};
 use signal_hook::low_level::siginfo::Cause;
 use terrace_report::End;
-use terrace_signals::Environment;
+use terrace_signals::{Environment, RealTime, RealTimeSignal};
 
-/// The signals that we take while the program runs. SIGUSR1 is a question to us, the others, and
-/// the real-time signals, are the program's: whoever starts a program through us knows our number, and
+/// How long real-time signals wait that the program has no more room for, until they are tried again.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// The signals that we take while the program runs, beside the real-time signals, of which none may
+/// be lost ([`RealTime`]). SIGUSR1 is a question to us, the others are the program's: whoever starts
+/// a program through us knows our number, and
 /// not always the program's. What stops and continues a process is for us as for any other, and
 /// what tells of a fault or of a limit of our own is ours.
 const TAKEN: [i32; 12] = [
     SIGTERM, SIGHUP, SIGQUIT, SIGINT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGWINCH,
     SIGURG, SIGIO,
 ];
-
-/// All of them.
-fn taken() -> Vec<i32> {
-    TAKEN.into_iter().chain(terrace_signals::real_time()).collect()
-}
 
 /// How a program ended, from what its parent is told.
 fn end_of(status: ExitStatus) -> End {
@@ -87,6 +87,7 @@ struct Threads {
     happened: Receiver<Happened>,
     stop: Handle,
     signals: JoinHandle<()>,
+    real_time: RealTime,
     waiter: JoinHandle<()>,
 }
 
@@ -97,7 +98,7 @@ impl Threads {
         let (sender, happened) = mpsc::channel();
         let (program, started) = mpsc::channel::<Child>();
         let stop = signals.handle();
-        let signal_sender = sender.clone();
+        let (signal_sender, real_time_sender) = (sender.clone(), sender.clone());
         let waiter = thread::Builder::new().spawn(move || {
             let Ok(mut child) = started.recv() else { return };
             let status = child.wait();
@@ -118,12 +119,17 @@ impl Threads {
                 }
             }
         })?;
-        Ok((Self { happened, stop, signals, waiter }, program))
+        let real_time = RealTime::take(move |signal| {
+            // The receiver outlives this thread, too.
+            let _ = real_time_sender.send(Happened::Queued(signal));
+        })?;
+        Ok((Self { happened, stop, signals, real_time, waiter }, program))
     }
 
     /// Ends them; the program has ended, or never began.
     fn end(self) {
         self.stop.close();
+        self.real_time.end();
         let _ = (self.waiter.join(), self.signals.join());
     }
 }
@@ -131,6 +137,7 @@ impl Threads {
 enum Happened {
     Ended(io::Result<ExitStatus>),
     Signal { number: i32, from_terminal: bool, sender: Option<i32> },
+    Queued(RealTimeSignal),
 }
 
 impl Running {
@@ -142,9 +149,8 @@ impl Running {
     /// Starts a program in an environment.
     pub(crate) fn start_in(command: &mut Command, environment: &Environment) -> io::Result<Self> {
         // Before the program starts, so that no signal finds us without handlers.
-        let taken = taken();
-        let signals = SignalsInfo::<WithOrigin>::new(&taken)?;
-        terrace_signals::unblock(&taken);
+        let signals = SignalsInfo::<WithOrigin>::new(TAKEN)?;
+        terrace_signals::unblock(&TAKEN);
         let (threads, program) = Threads::start(signals)?;
         let started = Instant::now();
         match spawn(command, environment) {
@@ -170,16 +176,19 @@ impl Running {
     /// Waits for the program's end.
     pub(crate) fn wait(self, watch: &mut dyn Watch) -> io::Result<Outcome> {
         let mut interval = watch.poll();
+        let mut queued = Vec::new();
         let status = loop {
-            match self.threads.happened.recv_timeout(interval) {
+            let patience = if queued.is_empty() { interval } else { interval.min(AGAIN) };
+            match self.threads.happened.recv_timeout(patience) {
                 Ok(Happened::Ended(status)) => break status,
                 Ok(Happened::Signal { number: SIGUSR1, .. }) => watch.report(),
                 // A terminal signals the whole foreground group, the program
                 // included; a second one from us would be one too many.
                 Ok(Happened::Signal { from_terminal: true, .. }) => {}
                 // One that signals its whole group (`kill 0`) has had its own.
-                Ok(Happened::Signal { sender: Some(sender), .. })
-                    if u32::try_from(sender) == Ok(self.id) => {}
+                Ok(Happened::Signal { sender: Some(sender), .. }) if self.is(sender) => {}
+                Ok(Happened::Queued(signal)) if signal.sender().is_some_and(|s| self.is(s)) => {}
+                Ok(Happened::Queued(signal)) => queued.push(signal),
                 Ok(Happened::Signal { number, .. }) => {
                     // It may have ended in this moment; then there is nobody to tell.
                     let _ = terrace_signals::send(self.handle.as_fd(), number);
@@ -189,11 +198,34 @@ impl Running {
                     break Err(io::Error::other("lost track of the program"));
                 }
             }
+            self.hand_on(&mut queued);
         };
         let elapsed = self.started.elapsed();
         self.threads.end();
         let status = status?;
         Ok(Outcome { end: end_of(status), elapsed, dumped_core: status.core_dumped() })
+    }
+
+    /// Whether a process is the program's.
+    fn is(&self, process: i32) -> bool {
+        u32::try_from(process) == Ok(self.id)
+    }
+
+    /// Hands real-time signals on. Those stay for which the kernel queues no more, in their order;
+    /// their sender would have been told.
+    fn hand_on(&self, queued: &mut Vec<RealTimeSignal>) {
+        let mut full = BTreeSet::new();
+        queued.retain(|signal| {
+            let stays = full.contains(&signal.number())
+                // One that has ended in this moment nobody has to tell.
+                || signal
+                    .hand_on(self.handle.as_fd())
+                    .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+            if stays {
+                full.insert(signal.number());
+            }
+            stays
+        });
     }
 }
 

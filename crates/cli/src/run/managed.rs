@@ -13,7 +13,7 @@ use terrace_live::broker::{self, keeper::Broker, page::Summary};
 use terrace_live::config::{self, Counted, HugePages, ProfileFrom, RunConfig};
 use terrace_live::doctor::facts::Facts;
 use terrace_live::evict::quiet_window::{Keeper, QuietWindows};
-use terrace_live::stats::process_page::{ProcessPage, State};
+use terrace_live::stats::process_page::{ProcessPage, State, process_namespace};
 use terrace_live::sys;
 use terrace_report::run::CoreDumpReport;
 use terrace_report::{End, Head, Moment, RunReport, SharedReport, Usage};
@@ -208,6 +208,7 @@ impl Args {
 
     fn config(&self, directory: &Path, fast: Bytes) -> Result<RunConfig, Failure> {
         let mut config = RunConfig::new(fast, directory.to_owned());
+        config.pid_namespace = process_namespace();
         config.quiet = self.quiet;
         config.policy = self.policy();
         config.economist = self.economist;

@@ -96,11 +96,11 @@ pub struct Guarded {
 struct Shared {
     /// The budget.
     fast: AtomicU64,
-    /// What of the charge is files' pages, as it was read last.
-    files: AtomicU64,
+    /// What of the charge is beside the budget, as it was read last.
+    beside: AtomicU64,
     /// The run may have more than its budget for now.
     loose: AtomicBool,
-    /// Files' pages are in the budget, so none are beside it.
+    /// Files' pages are in the budget, so none of them are beside it.
     files_count: bool,
     /// A policy chooses what leaves: the kernel is asked only when it is too late for that.
     policy: AtomicBool,
@@ -173,14 +173,14 @@ impl Guard {
         self.poke();
     }
 
-    /// What of the charge is files' pages.
-    pub(super) fn set_files(&self, files: Bytes) {
-        self.shared.files.store(files.get(), Ordering::Release);
+    /// What of the charge is beside the budget ([`Group::beside`]).
+    pub(super) fn set_beside(&self, beside: Bytes) {
+        self.shared.beside.store(beside.get(), Ordering::Release);
     }
 
     /// The same as it was read last, by whomever.
-    pub(super) fn files(&self) -> Bytes {
-        Bytes(self.shared.files.load(Ordering::Acquire))
+    pub(super) fn beside(&self) -> Bytes {
+        Bytes(self.shared.beside.load(Ordering::Acquire))
     }
 
     /// Whether a policy chooses what leaves.
@@ -407,9 +407,10 @@ impl Watch {
         asking: Asking,
         free_swap: fn() -> Bytes,
     ) -> io::Result<Self> {
+        let beside = group.beside(fast, files_count).map(|beside| beside.all()).unwrap_or_default();
         let shared = Arc::new(Shared {
             fast: AtomicU64::new(fast.get()),
-            files: AtomicU64::new(group.files().filter(|_| !files_count).unwrap_or_default().get()),
+            beside: AtomicU64::new(beside.get()),
             files_count,
             loose: AtomicBool::new(false),
             policy: AtomicBool::new(false),
@@ -479,8 +480,8 @@ impl Watch {
         Bytes(self.shared.fast.load(Ordering::Acquire))
     }
 
-    fn files(&self) -> Bytes {
-        Bytes(self.shared.files.load(Ordering::Acquire))
+    fn beside(&self) -> Bytes {
+        Bytes(self.shared.beside.load(Ordering::Acquire))
     }
 
     /// Has the kernel tell of the marks as they are now. It takes some 10 ms for each, in a thread of
@@ -491,7 +492,7 @@ impl Watch {
         self.crossed = ready.or(self.crossed.take());
         // Files' pages are looked at from here on.
         let first = Marks::of(self.fast()).low;
-        let marks = Marks::of(self.fast()).above(self.files());
+        let marks = Marks::of(self.fast()).above(self.beside());
         let is_near = |(_, old): &(OwnedFd, Marks)| {
             old.budget.max(marks.budget) - old.budget.min(marks.budget) <= MOVED
         };
@@ -578,7 +579,7 @@ impl Watch {
             bound.set(None, Bytes::ZERO).map(|_| ())
         } else {
             // It may be above where it belongs, as more was charged.
-            bound.raise(step, Bound::place(fast, self.files()) + raised)
+            bound.raise(step, Bound::place(fast, self.beside()) + raised)
         };
         // Who waits is not told of again: the next look tries once more. A group that is gone has none.
         self.owed = done.is_err();
@@ -623,7 +624,7 @@ impl Watch {
         let is_lifted = self.lifted.is_some_and(|at| now < at + LIFTED);
         // It would find nothing to put out, and system calls would fail for that.
         let has_to_put_out = (self.free_swap)() >= SWAP_LEFT && self.locked <= fast / 2;
-        let place = Bound::place(fast, self.files());
+        let place = Bound::place(fast, self.beside());
         let at = (!is_loose && !is_lifted && has_to_put_out).then(|| {
             // Where shares move, one side grows while the other one is being put out.
             if self.shared.files_count {
@@ -650,8 +651,8 @@ impl Watch {
         };
         let fast = self.fast();
         let marks = Marks::of(fast);
-        let mut resident = charged - self.files();
-        let are_many = self.files() > fast / FEW;
+        let mut resident = charged - self.beside();
+        let are_many = self.beside() > fast / FEW;
         let every = match (resident >= marks.budget, are_many) {
             (true, _) => FILES[0],
             (false, true) => FILES[1],
@@ -663,14 +664,13 @@ impl Watch {
         let reads = charged >= marks.low && (is_due || is_most);
         if reads {
             self.read = Some(now);
-            let (files, locked) =
-                self.group.files_and_locked().unwrap_or((self.files(), self.locked));
-            let files = if self.shared.files_count { Bytes::ZERO } else { files };
-            self.shared.files.store(files.get(), Ordering::Release);
-            self.locked = locked;
-            resident = charged - files;
+            if let Some(beside) = self.group.beside(fast, self.shared.files_count) {
+                self.shared.beside.store(beside.all().get(), Ordering::Release);
+                self.locked = beside.locked;
+            }
+            resident = charged - self.beside();
         }
-        let are_many = self.files() > fast / FEW;
+        let are_many = self.beside() > fast / FEW;
         self.watches_files = (are_many && charged >= marks.low).then(|| {
             let is_known = self.read == Some(now);
             let room = if is_known { marks.low - resident } else { Bytes::ZERO };
@@ -1188,6 +1188,25 @@ mod tests {
         assert_eq!(exceeded(0, FAST), Bytes::ZERO, "it is there no longer");
         assert_eq!(exceeded(20, FAST + Bytes::mib(20)), Bytes::ZERO, "those are files' pages");
         assert_eq!(exceeded(20, FAST + Bytes::mib(30)), Bytes::mib(10), "less than once is told");
+    }
+
+    /// A limit at the budget would be a wall for a run with thousands of threads: their stacks alone would
+    /// fill it, and system calls that need memory would fail however much of the program's left.
+    #[test]
+    fn what_the_kernel_has_for_a_run_is_beside_its_budget() {
+        let mut bench = Bench::new();
+        let kernel = Bytes::gib(2);
+        bench.directory.put("memory.kmem.usage_in_bytes", &format!("{}\n", kernel.get()));
+        // A quarter of the budget is for it.
+        let beside = kernel - FAST / 4;
+        bench.directory.charge(FAST - Bytes::mib(50) + beside);
+        bench.look(0);
+        let limit = Bound::place(FAST, beside);
+        assert_eq!(bench.directory.take("memory.limit_in_bytes"), limit.get().to_string());
+        assert!(!bench.watch.brakes, "the program has less than its budget");
+        bench.directory.charge(FAST + Bytes::mib(50) + beside);
+        bench.look(1);
+        assert!(bench.watch.brakes, "and now it has more");
     }
 
     /// With swap full, or memory locked, the kernel would find nothing.

@@ -115,8 +115,10 @@ pub struct LinuxWorld {
     high: Option<Bytes>,
     /// Whether it does not for now.
     loose: bool,
-    /// What of the group's memory is files' pages beside the budget, and when that was read.
-    files: (Bytes, Option<Nanos>),
+    /// What of the group's memory is beside the budget, and when that was read.
+    beside: (Bytes, Option<Nanos>),
+    /// Of it, the kernel's own.
+    kernel: Bytes,
     /// How the budget is divided, if files are in it.
     division: Option<Arc<Division>>,
 }
@@ -156,7 +158,8 @@ impl LinuxWorld {
             hold: None,
             high: None,
             loose: false,
-            files: (Bytes::ZERO, None),
+            beside: (Bytes::ZERO, None),
+            kernel: Bytes::ZERO,
             division: None,
         };
         (world, lack)
@@ -187,8 +190,8 @@ impl LinuxWorld {
             let at = Bytes::from_f64(fast.as_f64() * HIGH);
             self.hold = Some(at);
             // With the files' pages, from the next look on.
-            self.files.1 = None;
-            return self.slow_down_from(at + self.files.0, Bytes::ZERO);
+            self.beside.1 = None;
+            return self.slow_down_from(at + self.beside.0, Bytes::ZERO);
         }
         if let Some(guard) = &self.guard {
             guard.set_fast(fast);
@@ -418,26 +421,32 @@ impl World for LinuxWorld {
         else {
             return processes.iter().filter_map(|&p| anonymous(p)).fold(Bytes::ZERO, |a, b| a + b);
         };
-        let files = self.guard.as_ref().map_or(self.files.0, Guard::files);
-        let is_above = self.fast.is_some_and(|fast| charged > fast + files);
+        let beside = self.guard.as_ref().map_or(self.beside.0, Guard::beside);
+        let is_above = self.fast.is_some_and(|fast| charged > fast + beside);
         let every = if is_above { FILES_ABOVE } else { FILES };
-        if self.files.1.is_none_or(|at| now >= at + every) {
-            if self.division.is_none() {
-                self.files.0 = group.files().unwrap_or(self.files.0);
+        if self.beside.1.is_none_or(|at| now >= at + every) {
+            // Of a group that is somebody else's no limit follows it: what it has counts.
+            let budget = self.fast.unwrap_or(Bytes(u64::MAX));
+            if let Some(beside) = group.beside(budget, self.division.is_some()) {
+                (self.beside.0, self.kernel) = (beside.all(), beside.kernel);
             }
-            self.files.1 = Some(now);
+            self.beside.1 = Some(now);
             if let Some(guard) = &self.guard {
-                guard.set_files(self.files.0);
+                guard.set_beside(self.beside.0);
             }
             if let Some(at) = self.hold.filter(|_| !self.loose) {
                 // The kernel counts files' pages, which are beside the budget. A group that is
                 // gone needs no brake; one that stays where it was brakes too early.
                 let step = self.fast.unwrap_or_default() / HIGH_STEP;
-                let _ = self.slow_down_from(at + self.files.0, step);
+                let _ = self.slow_down_from(at + self.beside.0, step);
             }
         }
         // The guard reads them more often where it matters.
-        charged - self.guard.as_ref().map_or(self.files.0, Guard::files)
+        charged - self.guard.as_ref().map_or(self.beside.0, Guard::beside)
+    }
+
+    fn kernel_beside(&self) -> Bytes {
+        self.kernel
     }
 
     fn mappings(&mut self, process: u32) -> io::Result<Vec<(u64, u64)>> {
@@ -538,7 +547,7 @@ impl World for LinuxWorld {
             guard.set_loose(go);
         }
         // Below the budget again it is held from the next look at its files' pages on.
-        (self.files.1, self.high) = (None, None);
+        (self.beside.1, self.high) = (None, None);
         match self.whose.own().filter(|g| go && g.version() == Version::Two) {
             Some(group) => group.release(),
             None => Ok(()),
@@ -700,7 +709,7 @@ mod tests {
         let (directory, mut world) = version_two(Bytes::mib(9));
         let high = directory.path().join("memory.high");
         let look = |world: &mut LinuxWorld| {
-            world.files.1 = None;
+            world.beside.1 = None;
             world.resident(&[]);
             let text = fs::read_to_string(&high).unwrap();
             fs::write(&high, "").unwrap();
@@ -744,7 +753,7 @@ mod tests {
         // What fails is tried again.
         fs::remove_file(&high).unwrap();
         files(Bytes::mib(8));
-        world.files.1 = None;
+        world.beside.1 = None;
         world.resident(&[]);
         fs::write(&high, "").unwrap();
         assert_eq!(look(&mut world), (at + Bytes::mib(8)).get().to_string());

@@ -494,6 +494,8 @@ impl<W: World> Engine<W> {
         self.unweighed = Bytes::ZERO;
         self.stats.resident = self.world.resident(&self.processes);
         self.stats.resident_peak = self.stats.resident_peak.max(self.stats.resident);
+        let kernel = self.world.kernel_beside();
+        self.stats.kernel_beside_peak = self.stats.kernel_beside_peak.max(kernel);
         if self.stats.resident <= self.fast {
             self.stats.settled = true;
         } else if self.stats.settled {

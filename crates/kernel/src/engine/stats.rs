@@ -17,6 +17,10 @@ pub struct Stats {
     /// Whether it has been within the budget since that was set.
     #[serde(default)]
     pub settled: bool,
+    /// The most of the kernel's own memory for the run (stacks of threads, page tables) that lay beside
+    /// the budget: what was more than a quarter of that. It cannot be put out.
+    #[serde(default)]
+    pub kernel_beside_peak: Bytes,
     /// Major faults: the program waited for a page.
     pub faults: u64,
     /// Times that the programs' own threads had to put memory out to go on, where that can be seen.

@@ -27,6 +27,11 @@ pub trait World {
     fn processes(&mut self) -> Vec<u32>;
     /// What these processes have in DRAM of what can be swapped.
     fn resident(&mut self, processes: &[u32]) -> Bytes;
+    /// The kernel's own memory for the run that lay beside the budget at that look: more of it than the
+    /// budget has a part for.
+    fn kernel_beside(&self) -> Bytes {
+        Bytes::ZERO
+    }
     /// The mappings of a process whose pages a policy can decide about, in order.
     ///
     /// # Errors

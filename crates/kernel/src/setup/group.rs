@@ -91,6 +91,11 @@ const UNLIMITED: &str = "-1";
 /// out: what is written there to have it not, and to have it.
 const CONTROL: &str = "memory.oom_control";
 const KILLER: (&str, &str) = ("1", "0");
+/// Of a budget, so much (a quarter) may be the kernel's own memory for the run: stacks of threads (16 KiB
+/// and more each), page tables. None of it can be put out, so what is more lies beside the budget. Of a run
+/// with thousands of threads it comes to more than a small budget has, and a limit there would be a wall:
+/// what the run has itself could leave altogether, and system calls would fail all the same.
+const KERNEL_PART: u64 = 4;
 /// What bounds the swap of a group and of all below it, which matters wherever a program is. Beyond the
 /// first nothing is swapped, and beyond the second the kernel holds up every thread that allocates. The
 /// third is that of version 1, for memory and swap together: where it is reached nothing is swapped, as
@@ -105,6 +110,24 @@ const NO_LIMIT: u64 = u64::MAX / 2 - 0xffff;
 /// How gladly anonymous memory of a group of version 1 is put out.
 const SWAPPINESS: &str = "memory.swappiness";
 
+/// What of a group's memory a budget does not cover.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Beside {
+    /// Files' pages, unless they count.
+    pub(crate) files: Bytes,
+    /// The kernel's own memory for the group, beyond its part of the budget ([`KERNEL_PART`]).
+    pub(crate) kernel: Bytes,
+    /// Pages that cannot be put out, which are in neither.
+    pub(crate) locked: Bytes,
+}
+
+impl Beside {
+    /// All that is beside the budget.
+    pub(crate) fn all(&self) -> Bytes {
+        self.files + self.kernel
+    }
+}
+
 /// A setting of a group, as it is where nobody has set it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
@@ -112,6 +135,12 @@ pub(crate) struct Setting {
     pub(crate) file: PathBuf,
     /// What is written there.
     pub(crate) text: String,
+}
+
+/// An amount of `memory.stat`.
+fn amount(text: &str, name: &str) -> Option<Bytes> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.parse().ok()).map(Bytes)
 }
 
 /// A limit of version 1 as it is written.
@@ -424,23 +453,40 @@ impl Group {
 
     /// Of it, the files' pages, which the kernel drops where it needs room: no part of the budget.
     pub fn files(&self) -> Option<Bytes> {
-        self.files_and_locked().map(|(files, _)| files)
+        let text = read(&self.directory.join("memory.stat")).ok()?;
+        self.files_and_locked(&text).map(|(files, _)| files)
     }
 
-    /// The same, and what of it cannot be put out at all.
-    pub(crate) fn files_and_locked(&self) -> Option<(Bytes, Bytes)> {
+    /// What of it is beside a budget; `files_count` says whether files' pages are in that.
+    pub(crate) fn beside(&self, budget: Bytes, files_count: bool) -> Option<Beside> {
         let text = read(&self.directory.join("memory.stat")).ok()?;
-        let field = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            line.and_then(|value| value.parse().ok()).map(Bytes)
-        };
+        let (files, locked) = self.files_and_locked(&text)?;
+        let files = if files_count { Bytes::ZERO } else { files };
+        Some(Beside { files, kernel: self.kernel_memory(&text) - budget / KERNEL_PART, locked })
+    }
+
+    /// Files' pages, and what cannot be put out at all, by the text of `memory.stat`.
+    fn files_and_locked(&self, text: &str) -> Option<(Bytes, Bytes)> {
         let (all, shared, locked) = match self.version {
             // Both hold shared memory, which is swapped as anonymous memory is.
             Version::One => ("total_cache", "total_shmem", "total_unevictable"),
             Version::Two => ("file", "shmem", "unevictable"),
         };
-        let files = field(all)? - field(shared).unwrap_or_default();
-        Some((files, field(locked).unwrap_or_default()))
+        let files = amount(text, all)? - amount(text, shared).unwrap_or_default();
+        Some((files, amount(text, locked).unwrap_or_default()))
+    }
+
+    /// What the kernel has for its processes: stacks of threads, page tables, structures. What of them it
+    /// can drop itself is left out where that is told (version 2). `text` is `memory.stat`.
+    fn kernel_memory(&self, text: &str) -> Bytes {
+        if self.version == Version::One {
+            let used = number(&self.directory.join("memory.kmem.usage_in_bytes"));
+            return used.map_or(Bytes::ZERO, Bytes);
+        }
+        let part = |name: &str| amount(text, name).unwrap_or_default();
+        // Before Linux 5.18 it is not told as one number.
+        let told = part("kernel") - part("slab_reclaimable");
+        told.max(part("kernel_stack") + part("pagetables"))
     }
 
     /// Pages that it is not charged for any more, whatever has become of them, since it exists; `None`
@@ -788,6 +834,20 @@ mod tests {
         assert_eq!(left(0, 0, 2), 2, "it has come back, and its place is gone");
         assert_eq!(left(1, 0, 2), 3);
         assert_eq!(left(0, 0, 2), 2, "the program has ended");
+    }
+
+    #[test]
+    fn the_kernels_own_memory_is_beside_a_budget_from_a_quarter_of_it_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let put = |file: &str, text: &str| fs::write(directory.path().join(file), text).unwrap();
+        put("memory.current", "0\n");
+        let group = Group::at(directory.path()).unwrap();
+        let kernel = |budget| group.beside(Bytes(budget), false).unwrap().kernel;
+        // What it can drop itself is not in the way.
+        put("memory.stat", "file 0\nkernel 900\nkernel_stack 300\nslab_reclaimable 200\n");
+        assert_eq!((kernel(400), kernel(4000)), (Bytes(600), Bytes::ZERO));
+        put("memory.stat", "file 0\nkernel_stack 300\npagetables 100\n");
+        assert_eq!(kernel(400), Bytes(300), "before Linux 5.18");
     }
 
     #[test]

@@ -556,6 +556,12 @@ fn a_group_tells_what_it_has() {
 
     assert_eq!((group.charged(), group.files()), (Some(Bytes(5000)), Some(Bytes(2000))));
     assert!(group.can_brake());
+    let beside = |count: bool| group.beside(Bytes(1000), count).unwrap();
+    assert_eq!((beside(false).all(), beside(true).all()), (Bytes(2000), Bytes::ZERO));
+    // Stacks of threads: a quarter of the budget is for them.
+    fs::write(group.directory().join("memory.kmem.usage_in_bytes"), "1900\n").unwrap();
+    assert_eq!((beside(false).kernel, beside(true).all()), (Bytes(1650), Bytes(1650)));
+    assert_eq!(group.beside(Bytes(8000), false).unwrap().all(), Bytes(2000));
     assert_eq!(group.reclaimed_by_itself(), None);
     let stat = "anon 7\npgsteal_direct 3\npgsteal_proactive 9\n";
     fs::write(group.directory().join("memory.stat"), stat).unwrap();

@@ -3,6 +3,9 @@
 //! A request is a line, and so is the answer: `budget BYTES`, and `was BYTES` or
 //! `error TEXT`. The directory is closed to others already; the broker looks
 //! all the same who is asking, and answers nobody but its own user and root.
+//!
+//! A process of a run asks which one it is for the broker ([`number`](super::number)): `number`, and
+//! `number N`. Whoever can ask may know that.
 
 use core::sync::atomic::Ordering::*;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -22,8 +25,12 @@ pub const SOCKET: &str = "broker.sock";
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Somebody who may not ask has so long to say it nevertheless.
 const STRANGERS: Duration = Duration::from_millis(200);
+/// A process that asks for its number waits no longer for the answer.
+const HASTE: Duration = Duration::from_millis(200);
 /// A longer line is no request.
 const LONGEST: u64 = 64;
+/// The question of a process for its own number.
+const NUMBER: &str = "number\n";
 
 /// Answers requests from a thread of its own for as long as the process lives.
 pub(super) fn listen(directory: &Path, page: &'static BrokerPage) -> io::Result<()> {
@@ -58,11 +65,15 @@ pub fn listen_for(
 fn answer(stream: &UnixStream, change: &impl Fn(Bytes) -> Bytes) -> io::Result<()> {
     // SAFETY: asks for this process's user.
     let us = unsafe { libc::geteuid() };
-    let may = may_ask(peer(stream)?, us);
+    let peer = peer(stream)?;
+    let may = may_ask(peer.uid, us);
     stream.set_read_timeout(Some(if may { PATIENCE } else { STRANGERS }))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = String::new();
     let read = BufReader::new(stream.take(LONGEST)).read_line(&mut line);
+    if line == NUMBER {
+        return (&*stream).write_all(format!("number {}\n", peer.pid).as_bytes());
+    }
     if !may {
         // Not before the request was read: who still writes it when we hang up loses the answer.
         return (&*stream).write_all(b"error this broker belongs to somebody else\n");
@@ -80,8 +91,8 @@ fn may_ask(who: u32, owner: u32) -> bool {
     who == owner || who == 0
 }
 
-/// The user at the other end.
-fn peer(stream: &UnixStream) -> io::Result<u32> {
+/// The process at the other end, by its number here (0 if it has none), and its user.
+fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
     let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: writes into `who`, at most `len` bytes.
@@ -94,7 +105,7 @@ fn peer(stream: &UnixStream) -> io::Result<u32> {
             &raw mut len,
         )
     };
-    if error == 0 { Ok(who.uid) } else { Err(io::Error::last_os_error()) }
+    if error == 0 { Ok(who) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Reads a request.
@@ -108,6 +119,36 @@ pub fn parse(line: &str) -> Result<Bytes, String> {
         return Err(format!("the budget must be at least {LEAST}"));
     }
     Ok(budget)
+}
+
+/// Asks the broker at a socket by which number it knows this process.
+///
+/// # Errors
+/// The system's, or that the process has no number there (`NotFound`).
+pub(super) fn own_number(socket: &Path) -> io::Result<u32> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(HASTE))?;
+    // A broker that is gone by now is no reason for a signal in the program.
+    // SAFETY: a text that is there.
+    let sent = unsafe {
+        let (at, len) = (NUMBER.as_ptr().cast(), NUMBER.len());
+        libc::send(stream.as_raw_fd(), at, len, libc::MSG_NOSIGNAL)
+    };
+    if sent != NUMBER.len() as isize {
+        return Err(io::Error::last_os_error());
+    }
+    let (mut text, mut len) = ([0; 32], 0);
+    while len < text.len() && !text[..len].ends_with(b"\n") {
+        match stream.read(&mut text[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    let answer = std::str::from_utf8(&text[..len]).ok();
+    let number = answer.and_then(|text| text.strip_prefix("number ")?.trim_end().parse().ok());
+    number.filter(|&number| number != 0).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// Asks the broker in a directory for another budget; returns the one before, or
@@ -143,6 +184,19 @@ mod tests {
         assert_eq!(was, Ok(Bytes::mib(64)));
         assert!(small.expect_err("too small").contains("at least"));
         assert_eq!(page.budget.load(Relaxed), Bytes::mib(32).get());
+    }
+
+    /// The kernel says it, in the broker's terms.
+    #[test]
+    fn a_process_is_told_the_number_that_the_broker_knows_it_by() {
+        let directory = tempfile::tempdir().expect("a directory");
+        listen_for(directory.path(), |budget| budget).expect("a socket");
+
+        let number = own_number(&directory.path().join(SOCKET)).expect("an answer");
+
+        assert_eq!(number, std::process::id());
+        let nobody = own_number(&directory.path().join("none")).expect_err("nobody listens");
+        assert_eq!(nobody.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

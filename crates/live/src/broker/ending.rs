@@ -10,6 +10,7 @@ use std::hash::{Hash, Hasher};
 use std::path::Path;
 
 use super::member;
+use super::number;
 use super::page::BrokerPage;
 use crate::stats::process_page::State;
 use crate::sys::{self, limits};
@@ -165,11 +166,17 @@ pub fn tell(state: State, mapped: usize) {
     if most_resident() < LITTLE {
         return;
     }
-    // SAFETY: asks for numbers.
-    let parent = unsafe { libc::getppid() } as u32;
+    let Some(process) = number::own() else { return };
+    // In another namespace it is another's number here.
+    let parent = if number::is_elsewhere() {
+        0
+    } else {
+        // SAFETY: asks for a number.
+        unsafe { libc::getppid() as u32 }
+    };
     let ending = Ending {
         run: member::run(),
-        process: sys::pid() as u32,
+        process,
         parent,
         family: member::family(),
         state: state as u32,

@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 
 use super::ending;
 use super::keeper::KEEPS_WAITING;
+use super::number;
 use super::page::{BrokerPage, Slot};
 use super::share::{LEAST, WHOLE};
 use crate::config::RunConfig;
@@ -82,18 +83,15 @@ pub(super) fn family() -> u32 {
     FAMILY.load(Relaxed)
 }
 
-fn pid() -> u32 {
-    std::process::id()
-}
-
 /// At the start of a program: finds the broker.
 pub fn init(config: &RunConfig) {
     let fast = config.fast.get();
     ALONE.store(fast, Relaxed);
-    FAMILY.store(pid(), Relaxed);
+    number::init(config);
+    FAMILY.store(number::shown(), Relaxed);
     RUN.store(ending::run_number(&config.dir), Relaxed);
     let Some(path) = &config.broker else { return };
-    let Ok(page) = BrokerPage::open(path) else {
+    let (Ok(page), Some(own)) = (BrokerPage::open(path), number::own()) else {
         // Out of its reach (another root or user): a modest part, for the others
         // know nothing of this process.
         ALONE.store((fast / 8).max(LEAST.get()), Relaxed);
@@ -101,9 +99,9 @@ pub fn init(config: &RunConfig) {
     };
     BROKER.store(core::ptr::from_ref(page).cast_mut(), Release);
     // What was said of the program that this process ran before is over.
-    if let Some(slot) = page.own(pid()) {
+    if let Some(slot) = page.own(own) {
         slot.forget();
-        slot.family.store(pid(), Relaxed);
+        slot.family.store(own, Relaxed);
         SLOT.store(core::ptr::from_ref(slot).cast_mut(), Release);
         page.ring();
     }
@@ -115,7 +113,7 @@ fn slot(page: &'static BrokerPage) -> Option<&'static Slot> {
     if let Some(slot) = unsafe { SLOT.load(Acquire).as_ref() } {
         return Some(slot);
     }
-    let slot = page.claim(pid())?;
+    let slot = page.claim(number::own()?)?;
     slot.family.store(FAMILY.load(Relaxed), Relaxed);
     SLOT.store(core::ptr::from_ref(slot).cast_mut(), Release);
     Some(slot)
@@ -200,7 +198,7 @@ fn ask(page: &BrokerPage, slot: &Slot, patience: u64) {
 /// Whether this process, which is not managed and has so many mapped bytes, can fork and stay so.
 pub fn fork_fits(mapped: usize) -> bool {
     match broker() {
-        Some(page) => page.has_room_for_fork(pid(), FAMILY.load(Relaxed), mapped as u64),
+        Some(page) => page.has_room_for_fork(number::shown(), FAMILY.load(Relaxed), mapped as u64),
         None => (mapped as u64).saturating_mul(2) <= ALONE.load(Relaxed),
     }
 }
@@ -437,8 +435,8 @@ impl Share {
     /// What the broker grants now, pages; `None` if nobody says.
     fn goal(&self) -> Option<u64> {
         let slot = self.slot()?;
-        // Taken for dead, as from another PID namespace: on with what we have.
-        if slot.pid.load(Relaxed) != pid() {
+        // Taken for dead, or not known by any number: on with what we have.
+        if number::own() != Some(slot.pid.load(Relaxed)) {
             return None;
         }
         let grant = slot.grant.load(Relaxed);
@@ -568,7 +566,7 @@ impl Share {
     pub(crate) fn join(&self, relatives: u32) -> &'static Slot {
         // SAFETY: a slot is numbers, and zero is one of each.
         let slot: &'static Slot = Box::leak(Box::new(unsafe { core::mem::zeroed() }));
-        slot.pid.store(pid(), Relaxed);
+        slot.pid.store(number::shown(), Relaxed);
         slot.relatives.store(relatives, Relaxed);
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Release);
         slot
@@ -598,7 +596,7 @@ mod tests {
     fn who_is_given_nothing_by_nobody_has_what_it_may_have_alone() {
         let directory = tempfile::tempdir().expect("a directory");
         let page = BrokerPage::create(&directory.path().join(FILE)).expect("a page");
-        let slot = page.claim(pid()).expect("a slot");
+        let slot = page.claim(number::shown()).expect("a slot");
         assert!(page.has_free_slot());
         page.beat.store(sys::now(), Relaxed);
         page.closed.store(1, Relaxed);
@@ -618,7 +616,7 @@ mod tests {
     fn a_question_waits_for_its_own_answer_and_one_that_nobody_answers_is_not_repeated_at_once() {
         let directory = tempfile::tempdir().expect("a directory");
         let page = BrokerPage::create(&directory.path().join(FILE)).expect("a page");
-        let slot = page.claim(pid()).expect("a slot");
+        let slot = page.claim(number::shown()).expect("a slot");
         // The next number is 0: less than what was answered last, and newer.
         slot.ask.store(u32::MAX, Relaxed);
         slot.answer.store(u32::MAX, Relaxed);
@@ -711,7 +709,7 @@ mod tests {
         assert_eq!(follow(&mut worker, 1), 300 + SLACK, "a child waits");
         share.wait_until.store(0, Relaxed);
         // Taken for dead: on with what it has.
-        slot.pid.store(pid() + 1, Relaxed);
+        slot.pid.store(number::shown() + 1, Relaxed);
         assert_eq!(follow(&mut worker, 9000), 300 + SLACK);
     }
 

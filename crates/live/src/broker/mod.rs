@@ -24,12 +24,14 @@
 //! | [`outsider`] | the side of a run whose faults the kernel serves |
 //! | [`keeper`] | the broker's side |
 //! | [`control`] | changing the budget from outside, by a socket |
+//! | [`number`] | under which number a process is known |
 
 pub mod control;
 pub mod ending;
 pub mod keeper;
 mod lent;
 pub mod member;
+pub(crate) mod number;
 pub mod outsider;
 pub mod page;
 pub mod share;

@@ -14,6 +14,7 @@ use terrace_core::{
 use terrace_economics::{LookedAt, Verdict};
 use terrace_policy::Brain;
 
+use crate::broker::number;
 use crate::decide::event_ring::{self, Placed};
 use crate::decide::notes::Note;
 use crate::decide::ping_pong::PingPong;
@@ -357,7 +358,7 @@ impl Decider {
 
     /// In a forked child: what has been done and paid for is in the parent's books.
     pub(crate) fn forked(&mut self, pager: &Pager) {
-        self.brain.forked(std::process::id());
+        self.brain.forked(number::shown());
         self.credited = pager.stats().counters.huge_used.load(Relaxed);
         self.thrash = Thrash::default();
     }

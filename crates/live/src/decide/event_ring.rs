@@ -21,6 +21,7 @@ use terrace_economics::{Decision, MAX_ALTERNATIVES};
 use terrace_policy::Brain;
 use terrace_policy::packed::{Packer, Weight};
 
+use crate::broker::number;
 use crate::config::RunConfig;
 use crate::stats::opened::Opened;
 use crate::sys;
@@ -91,7 +92,7 @@ fn make<const CAPACITY: usize>(
     }
     // A process may exec a program that is managed again: its own number is
     // not enough to name the file.
-    let name = format!("{}-{}.{extension}", std::process::id(), sys::now());
+    let name = format!("{}-{}.{extension}", number::name(), sys::now());
     match Ring::create(&config.dir.join(name)) {
         Ok(ring) => to.store(core::ptr::from_ref(ring).cast_mut(), Release),
         Err(error) => tell(config, &error),
@@ -240,7 +241,7 @@ impl<const CAPACITY: usize> Ring<CAPACITY> {
             // Nobody has to look at it again and again.
             let _ = fs::remove_file(path);
         })?;
-        ring.pid.store(std::process::id(), Relaxed);
+        ring.pid.store(number::shown(), Relaxed);
         ring.magic.store(MAGIC, Release);
         Ok(ring)
     }

@@ -17,6 +17,7 @@
 use core::sync::atomic::Ordering::*;
 
 use super::children::Children;
+use crate::broker::number;
 use crate::failsafe::sharers;
 use crate::pager::Pager;
 use crate::space::reservations;
@@ -37,6 +38,7 @@ const RESET: &[(&str, &str, &str)] = &[
     ("failsafe/sharers.rs", "SILENT", "who asks is not here"),
     ("broker/member.rs", "SLOT", "it is the parent's: `Share::forked`, `forked_unmanaged`"),
     ("broker/member.rs", "SILENT_UNTIL", "the same"),
+    ("broker/number.rs", "KNOWN", "the child has another number"),
     ("workers/credentials.rs", "TURN", "held by the thread that forks, which gives it back"),
     ("decide/event_ring.rs", "DECISIONS", "it is the parent's: `forked`"),
     ("decide/event_ring.rs", "RING", "it is the parent's: `forked`"),
@@ -61,6 +63,8 @@ const UNCHANGED: &[(&str, &str, &str)] = &[
     ("broker/member.rs", "FAMILY", "the same in all that are forked from one process"),
     ("broker/member.rs", "FORKED_AT", "one number, set anew where the child has no pager"),
     ("broker/member.rs", "RUN", "the child is of the same run"),
+    ("broker/number.rs", "ELSEWHERE", "the child is where its parent is, or further away"),
+    ("broker/number.rs", "RUN", "set once; the child is of the same run"),
     ("broker/member.rs", "INHERITED", "one number, set anew where the child has no pager"),
     ("workers/credentials.rs", "CALL", "set by who asks, who is not here"),
     ("workers/credentials.rs", "ERROR", "the same"),
@@ -188,6 +192,7 @@ const PARTS: &[(&str, &str, &str)] = &[
 pub unsafe fn statics() {
     idle_priority::reset();
     sharers::reset();
+    number::forked();
     // SAFETY: nobody else exists, in a child.
     unsafe { reservations::after_fork() };
 }

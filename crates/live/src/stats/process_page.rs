@@ -12,6 +12,7 @@ use std::path::Path;
 use terrace_core::Nanos;
 use terrace_economics::Decision;
 
+use crate::broker::number;
 use crate::failsafe::reserve_memory;
 use crate::interface;
 use crate::space::unmanaged::Ledger;
@@ -349,7 +350,8 @@ struct Slot {
 pub struct ProcessPage {
     magic: AtomicU64,
     version: AtomicU32,
-    /// The process.
+    /// The process, as `terrace run` knows it: in a PID namespace of its own that is another number
+    /// than it knows itself by.
     pub pid: AtomicU32,
     /// Of the library that writes it ([`interface::FINGERPRINT`]). The place of all so far stays the
     /// same.
@@ -452,9 +454,10 @@ impl ProcessPage {
         }
         page.version.store(VERSION, Relaxed);
         page.interface.store(interface::FINGERPRINT, Relaxed);
-        page.pid.store(std::process::id(), Relaxed);
-        page.namespace.store(process_namespace(), Relaxed);
-        page.counters.family.store(u64::from(std::process::id()), Relaxed);
+        let (process, namespace) = number::with_namespace();
+        page.pid.store(process, Relaxed);
+        page.namespace.store(namespace, Relaxed);
+        page.counters.family.store(u64::from(process), Relaxed);
         page.magic.store(MAGIC, Release);
         Ok(page)
     }

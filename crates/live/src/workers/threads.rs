@@ -9,6 +9,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
 
+use crate::broker::number;
 use crate::failsafe::give_up;
 use crate::failsafe::inject::{self, Point};
 use crate::fork::register;
@@ -275,7 +276,7 @@ fn open_handles(pager: &Pager) -> Result<(), i32> {
         && !pager.spill.is_open()
     {
         let mut name = path.clone().into_os_string();
-        name.push(format!(".{}", std::process::id()));
+        name.push(format!(".{}", number::name()));
         if let Err(e) = pager.spill.open(name.as_ref(), pager.config.spill_mapped) {
             let error = std::io::Error::from_raw_os_error(e).to_string();
             sys::complain(&["the spill file is not used: ", &error]);
