@@ -65,6 +65,15 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
     Ok(library)
 }
 
+/// Where the library is, if that is known without a look at what it is.
+pub(super) fn place() -> Option<PathBuf> {
+    if let Some(path) = env::var_os(OVERRIDE) {
+        return Some(path.into());
+    }
+    let executable = env::current_exe().ok()?;
+    beside(executable.parent()?).into_iter().find(|path| path.is_file())
+}
+
 /// Whether a file is the library, for programs of this architecture.
 fn is_ours(path: &Path) -> io::Result<bool> {
     let data = fs::read(path)?;
