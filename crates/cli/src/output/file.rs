@@ -108,6 +108,12 @@ impl Files {
         }
     }
 
+    /// Refuses what is read to be a file that an option adds to in a way of its own.
+    pub(crate) fn refuse_input(&self, option: &str, path: &Path) -> Result<(), Failure> {
+        let there = fs::metadata(path).ok().map(|there| Identity::from(&there));
+        self.input(there).map_or(Ok(()), |input| Err(same(option, input, path)))
+    }
+
     /// What reads a file.
     fn input(&self, there: Option<Identity>) -> Option<&str> {
         let input = self.inputs.iter().find(|(_, input)| Some(*input) == there);
