@@ -229,6 +229,13 @@ fn refused(error: CostsError) -> Failure {
     }
 }
 
+/// Notes the file that prices are read from.
+pub(crate) fn names(files: &mut Files) {
+    if let Some(place) = CostsFile::place() {
+        files.reads("the file of measured prices", place);
+    }
+}
+
 /// The prices by which an economist decides.
 #[derive(Clone, Debug)]
 pub(crate) struct Prices {

@@ -11,7 +11,6 @@ use serde::Serialize;
 use terrace_core::{Bytes, Machine, PageSize};
 use terrace_economics::Mode;
 use terrace_sim::SimPolicy;
-use terrace_sim::machines;
 use terrace_sim::plan::{
     Choice, How, PlanConfig, PlanPart, PlanProgress, PlanReport, is_used_in_place, plan,
 };
@@ -22,7 +21,7 @@ use crate::output::{self, Files, Kind, count, facts, percent, table};
 use crate::progress::{Progress, about};
 use crate::sim::exact::Shared;
 use crate::sim::input::{Input, failure, tell, tell_calls, told};
-use crate::sim::setup::{PAGE_SIZES, POLICIES, page_size_name};
+use crate::sim::setup::{PAGE_SIZES, POLICIES, names_machine, page_size_name};
 
 /// Say how much fast memory a program needs.
 ///
@@ -99,9 +98,7 @@ impl Args {
         let config = self.config()?;
         let mut files = Files::new();
         self.input.names(&mut files);
-        if let Some(machine) = machines::file(&self.machine) {
-            files.reads("--machine", machine);
-        }
+        names_machine(&mut files, "--machine", &self.machine);
         let html = self.html.as_deref();
         let html = html.map(|path| files.writes("--html", path, Kind::Whole)).transpose()?;
         output::remove_when_interrupted();

@@ -70,7 +70,7 @@ impl Args {
             return calls::record(&self.program, &self.output, self.limit, json);
         }
         let mut files = Files::new();
-        files.runs(&recorder::executable(&self.program[0])?, &self.program[1..]);
+        recorder::names(&mut files, &self.program)?;
         let out = files.writes("--output", &self.output, Kind::Recording)?;
         let header = TraceHeader {
             program: self.program.iter().map(|arg| arg.to_string_lossy().into_owned()).collect(),

@@ -18,6 +18,7 @@ use crate::failure::Failure;
 use crate::output::{self, Files, Kind, Output, count, table};
 use crate::progress::{Progress, about};
 use crate::sim::input::tell;
+use crate::sim::setup::names_machine;
 
 /// Simulate every combination of policies, machines, programs and parameters.
 ///
@@ -80,13 +81,14 @@ impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
         let grid = self.grid()?;
         let points = grid.points().map_err(Failure::bad_input)?;
-        let mut journal = self.journal()?;
-        // They are there when the sweep is: what cannot be written is known before.
-        let (csv, parquet) = (self.output.join("results.csv"), self.output.join("results.parquet"));
         let mut files = self.files(&points);
+        // Nothing is touched yet: whether all can be written is known before anything is.
+        let mut journal = self.journal(&mut files)?;
+        let (csv, parquet) = (self.output.join("results.csv"), self.output.join("results.parquet"));
         let to_csv = files.writes("--output", &csv, Kind::Whole)?;
         let to_parquet = files.writes("--output", &parquet, Kind::Whole)?;
         output::remove_when_interrupted();
+        journal.begin().map_err(Failure::failed)?;
         let resumed = points.iter().filter(|point| journal.done.contains_key(point)).count();
         let todo = simulations(&points, &mut journal).map_err(Failure::failed)?;
         let alike = points.len() - resumed - todo.len();
@@ -200,17 +202,21 @@ impl Args {
         Ok(grid)
     }
 
-    fn journal(&self) -> Result<Journal, Failure> {
-        let directory = &self.output;
+    /// Opens the journal, which is no other file of the command's.
+    fn journal(&self, files: &mut Files) -> Result<Journal, Failure> {
+        let (directory, path) = (&self.output, self.output.join("journal.jsonl"));
+        files.refuse_input("--output", &path)?;
         fs::create_dir_all(directory)
             .map_err(|e| Failure::bad_input(format!("--output: {}: {e}", directory.display())))?;
-        Journal::open(&directory.join("journal.jsonl"), self.fresh).map_err(|e| match e {
+        let journal = Journal::open(&path, self.fresh).map_err(|e| match e {
             sweep::JournalError::Busy { .. } => Failure::bad_input(format!(
                 "--output: {}: another sweep is writing there",
                 directory.display()
             )),
-            other => Failure::bad_input(other),
-        })
+            other => Failure::bad_input(format!("--output: {other}")),
+        })?;
+        files.reads("its journal", path);
+        Ok(journal)
     }
 
     /// What is read: nothing of it must be written.
@@ -219,11 +225,17 @@ impl Args {
         for text in self.grid.iter().filter(|text| !text.contains('=')) {
             files.reads("GRID.toml", text);
         }
-        for name in ["workload", "machine"] {
-            for point in points {
-                if let Some(path) = point.parameters.get(name) {
-                    files.reads(name, path);
-                }
+        let mut given = BTreeSet::new();
+        for point in points {
+            for name in ["workload", "machine"] {
+                given.extend(point.parameters.get(name).map(|value| (name, value)));
+            }
+        }
+        for (name, value) in given {
+            if name == "machine" {
+                names_machine(&mut files, name, value);
+            } else {
+                files.reads(name, value);
             }
         }
         files

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use common::{await_that, binary_text, preload, recorder};
 use rustix::process::{Pid, Signal, kill_process};
+use terrace_core::{BytesPerSecond, Nanos};
+use terrace_live::costs::{CostsFile, Fingerprint, Measured};
 
 /// A directory with files that are worth something.
 struct Bench(tempfile::TempDir);
@@ -22,6 +24,7 @@ impl Bench {
         for name in ["a.lackey", "b.lackey"] {
             bench.write(name, " L 1000,8\n S 2000,8\n L 3000,8\n");
         }
+        bench.write("my file.txt", "one\n");
         bench.write("prog", "#!/bin/sh\nexit 0\n");
         fs::set_permissions(bench.path("prog"), fs::Permissions::from_mode(0o755)).unwrap();
         bench.write("tiers", "ladder = 1\n[[tier]]\nmemory = \"dram\"\ncapacity = \"16MiB\"\n\n[[tier]]\nmemory = \"compressed\"\n");
@@ -132,7 +135,50 @@ fn what_is_read_is_never_what_is_written() {
             vec!["run", "--best-effort", "--tiers", "tiers", "--report", "tiers", "--", "true"],
             "--report and --tiers",
         ),
+        // Names with spaces, as shells and other languages write them, and braces.
+        (
+            with_run(&["--report", "my file.txt", "--", "sh", "-c", "sort \"my file.txt\""]),
+            "--report and argument 2 of the program",
+        ),
+        (
+            with_run(&["--report", "my file.txt", "--", "sh", "-c", "sort my\\ file.txt"]),
+            "--report and argument 2 of the program",
+        ),
+        (
+            with_run(&[
+                "--record",
+                "my file.txt",
+                "--",
+                "env",
+                "python3",
+                "-c",
+                "print(open('my file.txt').read())",
+            ]),
+            "--record and argument 3 of the program",
+        ),
+        (
+            with_run(&["--report", "my file.txt", "--", "sort", "my file.txt"]),
+            "--report and argument 1 of the program",
+        ),
+        (
+            with_run(&["--report", "hard", "--", "sh", "-c", "cat {a.lackey,none}"]),
+            "--report and argument 2 of the program",
+        ),
+        (
+            with_run(&["--report", "tiers", "--", "sh", "-c", "cat t{i,o}ers"]),
+            "--report and argument 2 of the program",
+        ),
         (vec!["record", "-o", "binary", "--", "./binary"], "--output and the program"),
+        (vec!["record", "--calls", "-o", "prog", "--", "./prog"], "--output and the program"),
+        (
+            vec!["record", "--calls", "-o", "a.lackey", "--", "cat", "hard"],
+            "--output and argument 1 of the program",
+        ),
+        (vec!["govern", "--report", "prog", "--", "./prog"], "--report and the program"),
+        (
+            vec!["govern", "--report", "a.lackey", "--", "cat", "hard"],
+            "--report and argument 1 of the program",
+        ),
         (
             vec!["record", "-o", "a.lackey", "--", "cat", "hard"],
             "--output and argument 1 of the program",
@@ -144,6 +190,141 @@ fn what_is_read_is_never_what_is_written() {
         assert!(message.starts_with(&expected), "{arguments:?}: {message}");
     }
     assert_eq!((content(), bench.names()), (before, names));
+}
+
+/// What Terrace reads without being told, or by the name of something else.
+#[test]
+fn what_is_read_by_another_name_is_not_written_either() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("machines")).unwrap();
+    bench.write("machines/my.toml", include_str!("../../../machines/laptop.toml"));
+    let kindle = include_str!("../../../machines/kindle.toml");
+    let timed = "memory-file = \"mem.toml\"\nkind = \"byte";
+    bench.write("m.toml", &kindle.replacen("kind = \"byte", timed, 1));
+    bench.write("mem.toml", include_str!("../../../machines/memory/kindle-dram.toml"));
+    fs::create_dir_all(bench.path("state/terrace")).unwrap();
+    let measured = Measured {
+        user_fault: Nanos(7000),
+        bring_in: Nanos(900),
+        take_out: Nanos(1100),
+        compress: Nanos(3000),
+        decompress: Nanos(1200),
+        copy_bandwidth: BytesPerSecond(7.25e9),
+        parallelism: 7.0,
+        interference: 0.25,
+    };
+    let costs = CostsFile { machine: Fingerprint::of_this_machine(), measured };
+    bench.write("state/terrace/costs.toml", &costs.text());
+    fs::copy(preload(), bench.path("preload.so")).unwrap();
+    fs::copy(recorder(), bench.path("recorder.so")).unwrap();
+
+    let run = ["run", "--best-effort", "--fast", "16MiB"];
+    let sim = ["sim", "--policy", "all-dram", "--trace", "a.lackey", "--machine", "m.toml"];
+    let sweep = ["sweep", "policy=all-slow", "size=4MiB", "accesses=1000", "-o", "out"];
+    fs::create_dir(bench.path("out")).unwrap();
+    fs::hard_link(bench.path("mem.toml"), bench.path("out/results.csv")).unwrap();
+    let commands: Vec<(Vec<&str>, &str, &str)> = vec![
+        (
+            vec!["profile", "record", "--machine", "my", "-o", "machines/my.toml", "--", "true"],
+            "machines/my.toml",
+            "--output and --machine",
+        ),
+        (
+            [&sim[..], &["--html", "mem.toml"]].concat(),
+            "mem.toml",
+            "--html and a memory of --machine",
+        ),
+        ([&sim[..], &["--html", "m.toml"]].concat(), "m.toml", "--html and --machine"),
+        (
+            [&sweep[..], &["machine=m.toml"]].concat(),
+            "out/results.csv",
+            "--output and a memory of machine",
+        ),
+        (
+            [&run[..], &["--record", "state/terrace/costs.toml", "--", "true"]].concat(),
+            "state/terrace/costs.toml",
+            "--record and the file of measured prices",
+        ),
+        (
+            [&run[..], &["--report", "preload.so", "--", "true"]].concat(),
+            "preload.so",
+            "--report and Terrace's library",
+        ),
+        (
+            vec!["record", "-o", "recorder.so", "--", "/bin/true"],
+            "recorder.so",
+            "--output and Terrace's recorder",
+        ),
+    ];
+    for (arguments, file, both) in commands {
+        let before = fs::read(bench.path(file)).unwrap();
+        let mut command = bench.command(&arguments);
+        command.env("XDG_STATE_HOME", bench.path("state"));
+        command.env("TERRACE_PRELOAD", bench.path("preload.so"));
+        command.env("TERRACE_RECORDER", bench.path("recorder.so"));
+        let output = command.output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        let expected = format!("terrace: {both} are the same file: {file}\n");
+        assert!(message.ends_with(&expected), "{arguments:?}: {message}");
+        assert!(fs::read(bench.path(file)).unwrap() == before, "{arguments:?}");
+    }
+}
+
+/// The program may read what a shell has opened for it.
+#[test]
+fn descriptors_that_were_opened_before_are_not_written_by_an_option_too() {
+    let bench = Bench::new();
+    let script = "exec \"$0\" \"$@\" 3<a.lackey 9<b.lackey";
+    let run = |option, file| {
+        let run = ["run", "--best-effort", "--fast", "16MiB", "--quiet", option, file];
+        let shell = ["-c", script, binary_text()];
+        let words = [&shell[..], &run, &["--", "sh", "-c", "cat <&3"]];
+        let output = bench.command_of("sh", &words.concat()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for option in ["--record", "--report"] {
+        for (file, number) in [("hard", 3), ("b.lackey", 9)] {
+            let both = format!("{option} and descriptor {number} are the same file: {file}");
+            assert_eq!(run(option, file), (Some(2), format!("terrace: {both}\n")));
+        }
+    }
+    assert_eq!(run("--report", "new"), (Some(0), String::new()));
+    assert_eq!(bench.read("a.lackey"), bench.read("b.lackey"));
+}
+
+/// Where a program finds a file, Terrace does not know. A file whose name stands in its arguments is not
+/// replaced, and others are, again and again.
+#[test]
+fn what_an_argument_seems_to_name_is_not_replaced() {
+    let bench = Bench::new();
+    let run = ["run", "--best-effort", "--fast", "16MiB", "--quiet", "--report"];
+    let say =
+        |to, words: &[&str], status| bench.says(&[&run[..], &[to, "--"], words].concat(), status);
+    fs::create_dir(bench.path("within")).unwrap();
+    let [from, to] = ["my file.txt", "within/my file.txt"].map(|name| bench.path(name));
+    fs::rename(from, to).unwrap();
+    for words in [
+        &["sh", "-c", "cd \"$D\" && sort \"my file.txt\" "][..],
+        &["sh", "-c", "sort \"$D/my file.txt\""],
+        &["env", "D=nowhere/my file.txt", "true"],
+        &["sh", "-c", "true", "sh", "nowhere/{my,your}\\ file.txt"],
+    ] {
+        let message = say("within/my file.txt", words, 2);
+        let begin = "terrace: --report: within/my file.txt: would be replaced, and argument ";
+        assert!(message.starts_with(begin), "{words:?}: {message}");
+        let end = " of the program seems to name it: choose another name, or move the file away\n";
+        assert!(message.ends_with(end), "{words:?}: {message}");
+        assert_eq!(bench.read("within/my file.txt"), "one\n");
+    }
+    // An empty file has nothing to lose, and other names are other files.
+    bench.write("empty", "");
+    assert_eq!(say("empty", &["true", "nowhere/empty"], 0), "");
+    for _ in 0..3 {
+        let others = ["true", "myreport.json", "report.json.gz", "--report", "-json"];
+        assert_eq!(say("report.json", &others, 0), "");
+    }
+    assert_ne!(bench.read("report.json"), "");
 }
 
 #[test]
@@ -487,4 +668,44 @@ fn a_program_s_status_is_its_own_whatever_cannot_be_written() {
         assert!(errors.contains(&what), "{errors}");
     }
     assert!(errors.contains("; what was written is in "), "{errors}");
+}
+
+/// A file with two names is not replaced but written over, for which room is had before.
+#[test]
+fn a_file_with_two_names_is_as_it_was_where_there_is_no_room_for_the_new_one() {
+    const PAGE: u64 = 4096;
+    let bench = Bench::new();
+    let lines: Vec<_> = (0..20_000).map(|i| format!(" L {:x},8\n", 0x10_0000 + 64 * i)).collect();
+    bench.write("long.lackey", &lines.concat());
+    bench.says(&["convert", "long.lackey", "long.dramsim3"], 0);
+    let length = fs::metadata(bench.path("long.dramsim3")).unwrap().len();
+    // The new one and the old one have room beside each other, and no more than 64 KiB are left.
+    let size = (length.div_ceil(PAGE) + 100_000_u64.div_ceil(PAGE) + 16) * PAGE;
+    assert!(length > 250_000, "{length}");
+    fs::create_dir(bench.path("small")).unwrap();
+    let script = "mount -t tmpfs -o size=$1 none small || exit 99
+        head -c 100000 /dev/zero | tr '\\0' x >small/old.dramsim3
+        ln small/old.dramsim3 small/other
+        \"$0\" convert long.lackey small/old.dramsim3
+        echo \"status $?\"
+        tr -d x <small/other | wc -c
+        wc -c <small/other
+        ls small
+        \"$0\" convert a.lackey small/old.dramsim3 >/dev/null
+        echo \"status $?\"
+        cmp small/old.dramsim3 small/other && wc -l <small/other";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "/bin/sh", "-c", script, binary_text(), &size.to_string()]);
+    let output = command.current_dir(bench.0.path()).stdin(Stdio::null()).output().unwrap();
+    if output.status.code() == Some(99) || !common::is_root() {
+        eprintln!("SKIPPED: no small file system");
+        return;
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let kept = "status 1\n0\n100000\nold.dramsim3\nother\n";
+    assert_eq!(text, format!("{kept}status 0\n3\n"), "{errors}");
+    let message = "OUTPUT: small/old.dramsim3: No space left on device (os error 28); the file that \
+                   was there is as it was";
+    assert!(errors.contains(message), "{errors}");
 }

@@ -147,6 +147,79 @@ fn a_point_that_fails_is_a_row_and_an_exit_code() {
     assert_eq!(rows[2].last().unwrap(), "");
 }
 
+/// A file of somebody's is no journal, also if it is to be begun anew.
+#[test]
+fn what_is_no_journal_is_never_written_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal.jsonl");
+    let grid = ["size=4MiB", "accesses=1000"];
+    for content in ["notes of mine", "notes of mine\nand more\n"] {
+        for fresh in [None, Some("--fresh")] {
+            fs::write(&journal, content).unwrap();
+            let words: Vec<_> = grid.into_iter().chain(fresh).collect();
+            let message = refused(sweep(dir.path(), &words));
+            let expected = format!("--output: {}:1: is no journal of a sweep", journal.display());
+            assert!(message.starts_with(&expected), "{message}");
+            assert!(message.contains("choose another directory"), "{message}");
+            assert_eq!(fs::read_to_string(&journal).unwrap(), content);
+        }
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+
+    // A trace that is simulated, and the grid.
+    let lackey = dir.path().join("a.lackey");
+    fs::write(&lackey, " L 1000,8\n S 2000,8\n").unwrap();
+    terrace().args(["convert", "--to", "terrace"]).arg(&lackey).arg(&journal).assert().success();
+    let before = fs::read(&journal).unwrap();
+    let workload = format!("workload={}", journal.display());
+    for fresh in [None, Some("--fresh")] {
+        let words: Vec<_> =
+            ["policy=first-touch", workload.as_str()].into_iter().chain(fresh).collect();
+        let message = refused(sweep(dir.path(), &words));
+        assert!(message.starts_with("--output and workload are the same file"), "{message}");
+        assert_eq!(fs::read(&journal).unwrap(), before);
+    }
+    let toml = "schema = 1\n[grid]\nsize = \"4MiB\"\naccesses = 1000\n";
+    fs::write(&journal, toml).unwrap();
+    let message = refused(sweep(dir.path(), &["--fresh", journal.to_str().unwrap()]));
+    assert!(message.starts_with("--output and GRID.toml are the same file"), "{message}");
+    assert_eq!(fs::read_to_string(&journal).unwrap(), toml);
+}
+
+#[test]
+fn what_was_done_is_forgotten_only_when_a_fresh_sweep_begins() {
+    let dir = tempfile::tempdir().unwrap();
+    let grid = ["size=4MiB", "accesses=1000", "policy=first-touch,all-slow"];
+    json(sweep(dir.path(), &grid), 0);
+    let [journal, csv] = ["journal.jsonl", "results.csv"].map(|name| dir.path().join(name));
+    let done = fs::read(&journal).unwrap();
+    fs::remove_file(&csv).unwrap();
+    fs::create_dir(&csv).unwrap();
+    let fresh: Vec<_> = grid.into_iter().chain(Some("--fresh")).collect();
+
+    let message = refused(sweep(dir.path(), &fresh));
+    assert!(message.contains("results.csv: is a directory"), "{message}");
+    refused(sweep(dir.path(), &["--fresh", "policy=nonsense"]));
+    assert_eq!(fs::read(&journal).unwrap(), done);
+
+    fs::remove_dir(&csv).unwrap();
+    // Results are no journal, either.
+    fs::hard_link(&journal, &csv).unwrap();
+    let message = refused(sweep(dir.path(), &fresh));
+    assert!(message.starts_with("--output and its journal are the same file"), "{message}");
+    assert_eq!(fs::read(&journal).unwrap(), done);
+    fs::remove_file(&csv).unwrap();
+    assert_eq!(json(sweep(dir.path(), &grid), 0)["resumed"], 2);
+    let again = json(sweep(dir.path(), &fresh), 0);
+    assert_eq!((again["simulated"].as_u64(), again["resumed"].as_u64()), (Some(2), Some(0)));
+    assert_eq!(json(sweep(dir.path(), &grid), 0)["resumed"], 2);
+    // A sweep that is refused leaves no journal of its own.
+    let new = tempfile::tempdir().unwrap();
+    fs::create_dir(new.path().join("results.csv")).unwrap();
+    refused(sweep(new.path(), &grid));
+    assert!(!new.path().join("journal.jsonl").exists());
+}
+
 #[test]
 fn a_parameter_that_is_given_twice_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -113,6 +113,15 @@ pub fn file(name_or_path: &str) -> Option<PathBuf> {
     Shelf::Machines.find(name_or_path).ok()
 }
 
+/// The files that a machine is read from: its own first, then those of the memories that its tiers
+/// name. What is built in has none.
+pub fn files(name_or_path: &str) -> Vec<PathBuf> {
+    let Some(own) = file(name_or_path) else { return Vec::new() };
+    let tiers = load(name_or_path).map(|machine| machine.tiers).unwrap_or_default();
+    let memories = tiers.iter().filter_map(|tier| presets::file(tier.memory_file.as_deref()?));
+    std::iter::once(own).chain(memories).collect()
+}
+
 /// The file of a machine that is not built in, and its text.
 fn read(name_or_path: &str) -> Result<(PathBuf, String), SimError> {
     let path = Shelf::Machines.find(name_or_path).map_err(|missing| {
@@ -154,6 +163,23 @@ mod tests {
         let line =
             text.lines().position(|line| line.starts_with("memory-file")).expect("a line") + 1;
         (format!("some/m.toml:{line}: field `tier[0].memory-file`: "), parse("some/m.toml", &text))
+    }
+
+    #[test]
+    fn a_machine_is_read_from_its_file_and_those_of_its_memories() {
+        assert_eq!(files("kindle"), [] as [PathBuf; 0]);
+        assert_eq!(files("no/such/machine"), [] as [PathBuf; 0]);
+        let directory = tempfile::tempdir().expect("a directory");
+        let [machine, memory] = ["m.toml", "mem.toml"].map(|name| directory.path().join(name));
+        let name = machine.to_str().expect("a name");
+        let (_, text) = BUILTIN.iter().find(|(name, _)| *name == "kindle").expect("built in");
+        std::fs::write(&machine, text).expect("written");
+        assert_eq!(files(name), [machine.clone()]);
+        let timed = "memory-file = \"mem.toml\"\nkind = \"byte";
+        std::fs::write(&machine, text.replacen("kind = \"byte", timed, 1)).expect("written");
+        let dram = include_str!("../../../machines/memory/kindle-dram.toml");
+        std::fs::write(&memory, dram).expect("written");
+        assert_eq!(files(name), [machine.clone(), memory]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use terrace_kernel::setup::{Wish, WishedGroup};
 use terrace_live::attach::targets::Targets;
 
 use super::{Args, session, whom};
+use crate::calibrate;
 use crate::failure::Failure;
 use crate::kernel::chooser::Seeing;
 use crate::kernel::made::Made;
@@ -82,6 +83,7 @@ pub(super) fn attach(args: Args, fast: Bytes, json: bool) -> Result<ExitCode, Fa
         files.reads("--tiers", super::ladder_file(tiers)?);
     }
     args.observing.names(&mut files);
+    calibrate::names(&mut files);
     let report_to = args.report.as_deref();
     let report_to =
         report_to.map(|path| files.writes("--report", path, Kind::Whole)).transpose()?;

@@ -167,6 +167,7 @@ impl Args {
             files.reads("--tiers", ladder_file(tiers)?);
         }
         self.observing.names(&mut files);
+        calibrate::names(&mut files);
         let report_to = self.report.as_deref();
         let report_to = report_to.map(|path| files.writes("--report", path, Kind::Whole));
         let report_to = report_to.transpose()?;

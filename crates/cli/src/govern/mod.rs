@@ -103,6 +103,7 @@ impl Args {
             return Err(Failure::bad_input("--for: the least is 1 s, in which one look is taken"));
         }
         let mut files = Files::new();
+        crate::run::program::names(&mut files, &self.program);
         let report_to = self.report.as_deref();
         let report_to = report_to.map(|path| files.writes("--report", path, Kind::Whole));
         let report_to = report_to.transpose()?;

@@ -26,6 +26,16 @@ pub(super) fn end(path: &Path) {
     with(|drafts| drafts.retain(|draft| draft != path));
 }
 
+/// Does what an interrupt must not end half-way. However it comes out, an interrupt afterwards
+/// leaves the draft alone.
+pub(super) fn undisturbed<T>(draft: Option<&Path>, work: impl FnOnce() -> T) -> T {
+    with(|drafts| {
+        let done = work();
+        drafts.retain(|path| Some(path.as_path()) != draft);
+        done
+    })
+}
+
 /// A file or a directory that is of no use until it is complete: an interrupt removes it, and so
 /// does the end of the command before that.
 #[derive(Debug, Default)]

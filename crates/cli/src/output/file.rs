@@ -5,17 +5,22 @@
 //! An output whose place is free is written there. Where a file is already, the new one is
 //! written beside it, as `FILE.terrace-partial`, and takes its place when it is complete. So is
 //! what is of no use before it is complete ([`Kind::Whole`]). Both are locked meanwhile.
+//!
+//! What a program reads is known only in part. A file that an argument of the program names, or
+//! seems to name, is not replaced.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::fs::{self, DirEntry, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Gid, OFlags, Uid};
+use rustix::fs::{FallocateFlags, FileType, Gid, OFlags, Uid};
+use rustix::io::Errno;
 
+use super::argument::Argument;
 use super::place::{Identity, Place, directory};
 use super::{drafts, warn};
 use crate::failure::Failure;
@@ -25,8 +30,6 @@ use crate::failure::Failure;
 const ENDINGS: [&str; 2] = [".terrace-partial", ".terrace-partial-2"];
 /// The longest name of a file.
 const NAME: usize = 255;
-/// The longest path (`PATH_MAX`, with its end).
-const PATH: usize = 4095;
 /// How often files change under our hands before we give up.
 const ATTEMPTS: u32 = 16;
 
@@ -45,6 +48,8 @@ pub(crate) enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     inputs: Vec<(String, Identity)>,
+    /// Arguments of a program that is run, and what each is called.
+    arguments: Vec<(String, Argument)>,
     outputs: Vec<(&'static str, Option<Identity>, Entry)>,
 }
 
@@ -52,8 +57,8 @@ pub(crate) struct Files {
 type Entry = (Identity, OsString);
 
 impl Files {
-    /// Nothing but what the command was started with: files that it reads and writes as standard
-    /// streams.
+    /// Nothing but what the command was started with: files that it and its programs read and
+    /// write as standard streams, and as other descriptors.
     pub(crate) fn new() -> Self {
         fn regular(stream: impl AsFd) -> Option<Identity> {
             let there = rustix::fs::fstat(stream).ok()?;
@@ -65,8 +70,10 @@ impl Files {
             ("standard output", regular(io::stdout())),
             ("standard error", regular(io::stderr())),
         ];
-        let inputs = streams.into_iter().filter_map(|(name, id)| Some((name.to_owned(), id?)));
-        Self { inputs: inputs.collect(), outputs: Vec::new() }
+        let streams = streams.into_iter().filter_map(|(name, id)| Some((name.to_owned(), id?)));
+        let others = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        let inputs = streams.chain(others.filter_map(|entry| inherited(&entry))).collect();
+        Self { inputs, ..Self::default() }
     }
 
     /// Notes what is read, and what names it: an option, an argument. What is not there, or is no
@@ -93,10 +100,31 @@ impl Files {
         self.reads("the program", path);
         for (i, argument) in arguments.iter().enumerate() {
             let what = format!("argument {} of the program", i + 1);
-            for name in names_in(argument.as_bytes()) {
+            let argument = Argument::new(argument.as_bytes());
+            for name in argument.paths() {
                 self.reads(what.as_str(), OsStr::from_bytes(name));
             }
+            self.arguments.push((what, argument));
         }
+    }
+
+    /// Refuses what is read to be a file that an option adds to in a way of its own.
+    pub(crate) fn refuse_input(&self, option: &str, path: &Path) -> Result<(), Failure> {
+        let there = fs::metadata(path).ok().map(|there| Identity::from(&there));
+        self.input(there).map_or(Ok(()), |input| Err(same(option, input, path)))
+    }
+
+    /// What reads a file.
+    fn input(&self, there: Option<Identity>) -> Option<&str> {
+        let input = self.inputs.iter().find(|(_, input)| Some(*input) == there);
+        input.map(|(what, _)| what.as_str())
+    }
+
+    /// Which argument of a program mentions a file's name. It may be another file of that name.
+    fn mentioned(&self, path: &Path) -> Option<&str> {
+        let name = path.file_name()?.as_bytes();
+        let argument = self.arguments.iter().find(|(_, argument)| argument.mentions(name));
+        argument.map(|(what, _)| what.as_str())
     }
 
     /// Opens what an option names, to be written. What is there is not touched yet.
@@ -152,19 +180,23 @@ impl Files {
             target.file_name().unwrap_or_default().to_owned(),
         );
         let identity = there.map(Identity::from);
-        let read = self.inputs.iter().find(|(_, input)| Some(*input) == identity);
-        let read = read.map(|(what, _)| what.as_str());
         let written = self
             .outputs
             .iter()
             .find(|(_, other, place)| *place == entry || (other.is_some() && *other == identity));
-        match read.or(written.map(|(other, ..)| *other)) {
-            None => Ok(entry),
-            Some(other) => Err(Failure::bad_input(format!(
-                "{option} and {other} are the same file: {}",
-                path.display()
-            ))),
+        if let Some(other) = self.input(identity).or(written.map(|(other, ..)| *other)) {
+            return Err(same(option, other, path));
         }
+        if there.is_some_and(|there| there.len() > 0)
+            && let Some(what) = self.mentioned(path).or_else(|| self.mentioned(target))
+        {
+            return Err(Failure::bad_input(format!(
+                "{option}: {}: would be replaced, and {what} seems to name it: choose another \
+                 name, or move the file away",
+                path.display()
+            )));
+        }
+        Ok(entry)
     }
 
     /// Opens the file, or one beside it; `None` if it changed meanwhile.
@@ -180,7 +212,13 @@ impl Files {
                 Ok(draft.map(|(file, draft)| {
                     (
                         file,
-                        Way::Beside(Beside { target, draft: Some(draft), old: None, copy: false }),
+                        Way::Beside(Beside {
+                            target,
+                            draft: Some(draft),
+                            old: None,
+                            copy: false,
+                            damaged: false,
+                        }),
                     )
                 }))
             } else {
@@ -201,7 +239,7 @@ impl Files {
             Err(e) => return Err(e),
         };
         let copy = draft.is_none() || there.nlink() > 1 || !take_after(&file, there);
-        let beside = Beside { target, draft, old: Some(old), copy };
+        let beside = Beside { target, draft, old: Some(old), copy, damaged: false };
         Ok(Some((file, Way::Beside(beside))))
     }
 
@@ -238,7 +276,9 @@ impl Files {
             options.read(true).write(true).create(true).truncate(false);
             let file = options.custom_flags(flags.bits() as i32).open(&path)?;
             let facts = file.metadata()?;
-            if self.inputs.iter().any(|(_, input)| *input == Identity::from(&facts)) {
+            if self.input(Some(Identity::from(&facts))).is_some()
+                || (facts.len() > 0 && self.mentioned(&path).is_some())
+            {
                 continue;
             }
             let owners = [Some(rustix::process::geteuid().as_raw()), there.map(Metadata::uid)];
@@ -265,22 +305,24 @@ impl Files {
     }
 }
 
-/// What of an argument may name a file: all of it, and what is left of it behind what programs put
-/// before one (`if=FILE`, `--input=FILE`, `@FILE`, `-iFILE`), also among others (`a.txt,b.txt`, and
-/// the commands of a shell).
-fn names_in(argument: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let separates = |byte: &u8| byte.is_ascii_whitespace() || b"=,:;@'\"<>()|&`".contains(byte);
-    let starts = argument.iter().enumerate().filter(move |(_, byte)| separates(byte));
-    let starts = std::iter::once(0).chain(starts.map(|(at, _)| at + 1));
-    let parts = starts.flat_map(move |start| {
-        let rest = &argument[start..];
-        let end = rest.iter().position(separates).unwrap_or(rest.len());
-        let part = &rest[..end];
-        // A letter of an option, with its value behind it.
-        let value = part.strip_prefix(b"-").and_then(|option| option.get(1..));
-        [Some(rest), Some(part), value]
-    });
-    parts.flatten().filter(|name| !name.is_empty() && name.len() <= PATH)
+/// What a file must not be that an option names, and another names as well.
+fn same(option: &str, other: &str, path: &Path) -> Failure {
+    Failure::bad_input(format!("{option} and {other} are the same file: {}", path.display()))
+}
+
+/// The file that a descriptor of this process stands for, behind the standard streams, if it was
+/// started with it. It closes its own where it starts a program.
+fn inherited(entry: &DirEntry) -> Option<(String, Identity)> {
+    let number: u32 = entry.file_name().to_str()?.parse().ok()?;
+    let there = fs::metadata(entry.path()).ok()?;
+    if number <= 2 || !there.is_file() {
+        return None;
+    }
+    let facts = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
+    let flags = facts.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
+    let is_own = flags & OFlags::CLOEXEC.bits() != 0;
+    (!is_own).then(|| (format!("descriptor {number}"), Identity::from(&there)))
 }
 
 /// Locks a file for as long as it is open. There are file systems without locks: then two
@@ -359,6 +401,8 @@ struct Beside {
     old: Option<File>,
     /// Whether its content is replaced instead of itself: it has other names, or another owner.
     copy: bool,
+    /// Whether that has failed half-way: what was there is lost, and the draft is all there is.
+    damaged: bool,
 }
 
 impl Output {
@@ -399,21 +443,20 @@ impl Output {
         self.keep = true;
     }
 
-    /// Whether a file is replaced.
-    fn replaces(&self) -> bool {
-        matches!(&self.way, Way::Beside(beside) if beside.old.is_some())
-    }
-
     /// What an error means for it, and where what was written is.
     pub(crate) fn failure(&self, error: &io::Error) -> Failure {
         let (option, shown) = (self.option, self.shown.display());
-        let left = match &self.way {
-            Way::Beside(Beside { draft: Some(draft), .. }) if self.keep => {
-                format!("; what was written is in {}", draft.display())
+        let (mut left, mut stays) = (String::new(), "");
+        if let Way::Beside(Beside { draft, old, damaged, .. }) = &self.way {
+            if let Some(draft) = draft.as_ref().filter(|_| self.keep || *damaged) {
+                left = format!("; what was written is in {}", draft.display());
             }
-            _ => String::new(),
-        };
-        let stays = if self.replaces() { "; the file that was there is as it was" } else { "" };
+            stays = match old {
+                Some(_) if *damaged => "; the file that was there is damaged",
+                Some(_) => "; the file that was there is as it was",
+                None => "",
+            };
+        }
         Failure::failed(format!("{option}: {shown}: {error}{left}{stays}"))
     }
 
@@ -465,19 +508,66 @@ impl Beside {
                 Err(e) => return Err(e),
             }
         }
-        let Some(mut old) = self.old.take() else { return Ok(()) };
-        file.seek(SeekFrom::Start(0))?;
-        let length = io::copy(file, &mut old)?;
-        old.set_len(length)?;
-        if let Some(draft) = &self.draft {
+        let Some(old) = &mut self.old else { return Ok(()) };
+        secure_room(old, file.metadata()?.len())?;
+        let draft = self.draft.as_deref();
+        if draft.is_some() {
+            // With the power what is there may be lost half-way, but not this.
+            file.sync_data()?;
+        }
+        let written = drafts::undisturbed(draft, || write_over(old, file));
+        self.damaged = written.is_err();
+        written?;
+        if let Some(draft) = draft {
             // A name that nobody needs any more.
             let _ = fs::remove_file(draft);
-            drafts::end(draft);
         }
         // What is written from now on goes to the file that has the name.
-        *file = old;
+        if let Some(old) = self.old.take() {
+            *file = old;
+        }
         Ok(())
     }
+}
+
+/// Sees to it that a file can take so much content where no room is left. If it cannot, the file
+/// stays as it is.
+fn secure_room(file: &File, length: u64) -> io::Result<()> {
+    if length == 0 {
+        return Ok(());
+    }
+    let before = file.metadata()?.len();
+    let keep = FallocateFlags::KEEP_SIZE;
+    let secured = rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, keep, 0, length));
+    let secured = match secured {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => fill(file, before, length),
+        other => other.map_err(io::Error::from),
+    };
+    if secured.is_err() {
+        // Room that was had beyond its end.
+        let _ = file.set_len(before);
+    }
+    secured
+}
+
+/// Writes zeros from the end of a file on: where room cannot be asked for, that is how it is had.
+fn fill(mut file: &File, end: u64, length: u64) -> io::Result<()> {
+    if length <= end {
+        return Ok(());
+    }
+    file.seek(SeekFrom::Start(end))?;
+    io::copy(&mut io::repeat(0).take(length - end), &mut file)?;
+    // Some file systems tell only now that there was none.
+    file.sync_data()
+}
+
+/// Replaces the content of a file by that of another.
+fn write_over(old: &mut File, new: &mut File) -> io::Result<()> {
+    new.seek(SeekFrom::Start(0))?;
+    old.seek(SeekFrom::Start(0))?;
+    let length = io::copy(new, old)?;
+    old.set_len(length)?;
+    old.sync_data()
 }
 
 impl Write for Output {
@@ -508,7 +598,7 @@ impl Drop for Output {
             Way::Named(path) => Some(path),
             Way::Beside(beside) => {
                 beside.draft.as_ref().inspect(|draft| drafts::end(draft));
-                beside.draft.as_ref()
+                beside.draft.as_ref().filter(|_| !beside.damaged)
             }
         };
         if let Some(path) = path
@@ -526,27 +616,65 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_that_an_argument_names_are_found_wherever_they_stand_in_it() {
-        for argument in [
-            "in.txt",
-            "if=in.txt",
-            "--input=in.txt",
-            "-iin.txt",
-            "@in.txt",
-            "file=@in.txt;type=text",
-            "other,in.txt",
-            "cat in.txt | sort",
-            "cat <in.txt",
-            "exec 'in.txt'",
-        ] {
-            let found = names_in(argument.as_bytes()).any(|name| name == b"in.txt");
-            assert!(found, "{argument}");
+    fn room_is_secured_without_a_change_of_what_is_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("old");
+        fs::write(&path, "old").unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+
+        for length in [0, 2, 3, 100_000] {
+            secure_room(&file, length).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"old", "{length}");
         }
-        // A name may have any of them in it.
-        for argument in ["of=a=b,c.txt", "a=b,c.txt", "--to=a=b,c.txt"] {
-            assert!(names_in(argument.as_bytes()).any(|name| name == b"a=b,c.txt"), "{argument}");
+        // No file is so long.
+        assert!(secure_room(&file, u64::MAX).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+    }
+
+    #[test]
+    fn where_room_cannot_be_asked_for_it_is_written_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("old");
+        fs::write(&path, "old").unwrap();
+        let mut file = File::options().read(true).write(true).open(&path).unwrap();
+        let mut new = tempfile::tempfile().unwrap();
+        new.write_all(b"what is new").unwrap();
+
+        fill(&file, 3, 2).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        fill(&file, 3, 11).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old\0\0\0\0\0\0\0\0");
+        write_over(&mut file, &mut new).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"what is new");
+    }
+
+    #[test]
+    fn a_file_is_not_replaced_while_an_argument_may_name_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let mut files = Files::default();
+        let script =
+            OsString::from("cd elsewhere; sort my\\ file.txt, empty, draft.terrace-partial");
+        files.runs(Path::new("/bin/sh"), &["-c".into(), script]);
+        for (name, content) in [("my file.txt", "one"), ("empty", ""), ("other", "one")] {
+            fs::write(path(name), content).unwrap();
         }
-        assert!(!names_in(b"begin.txt").any(|name| name == b"in.txt"));
-        assert_eq!(names_in(b"").count(), 0);
+        fs::write(path("draft.terrace-partial"), "one").unwrap();
+
+        let refused = files.writes("--report", &path("my file.txt"), Kind::Whole).unwrap_err();
+        let message = refused.message();
+        assert!(
+            message.starts_with("--report: ") && message.contains("seems to name"),
+            "{message}"
+        );
+        assert!(message.contains("argument 2 of the program"), "{message}");
+        for name in ["empty", "other", "new"] {
+            files.writes("--report", &path(name), Kind::Whole).unwrap();
+        }
+        // What another command has left is not replaced, either.
+        let draft = files.writes("--record", &path("draft"), Kind::Whole).unwrap();
+        assert_eq!(draft.path(), Some(path("draft.terrace-partial-2").as_path()));
+        assert_eq!(fs::read(path("my file.txt")).unwrap(), b"one");
+        assert_eq!(fs::read(path("draft.terrace-partial")).unwrap(), b"one");
     }
 }

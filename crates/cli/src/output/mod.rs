@@ -7,8 +7,10 @@
 //! | [`streams`] | stdout and stderr |
 //! | [`mod@file`] | files that options name |
 //! | [`place`] | what the path of one stands for |
+//! | [`argument`] | what an argument of a program may name |
 //! | [`drafts`] | what is not complete when a command is interrupted |
 
+mod argument;
 mod document;
 mod drafts;
 mod file;

@@ -20,6 +20,7 @@ use crate::output::{self, Files, Kind, count, facts, percent};
 use crate::run::child::exit_code;
 use crate::sim::input::tell;
 use crate::sim::recorder::{self, Via};
+use crate::sim::setup::names_machine;
 
 /// Make a profile from one run of a program.
 ///
@@ -75,10 +76,8 @@ impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
         let machine = terrace_sim::machines::load(&self.machine).map_err(Failure::bad_input)?;
         let mut files = Files::new();
-        files.runs(&recorder::executable(&self.program[0])?, &self.program[1..]);
-        if Path::new(&self.machine).is_file() {
-            files.reads("--machine", &self.machine);
-        }
+        recorder::names(&mut files, &self.program)?;
+        names_machine(&mut files, "--machine", &self.machine);
         let out = files.writes("--output", &self.output, Kind::Whole)?;
         output::remove_when_interrupted();
         let first = self.run(&machine)?;

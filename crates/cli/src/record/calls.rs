@@ -13,6 +13,7 @@ use terrace_sim::kernel::recorded::{self, Counted, Recording, Translator};
 
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, count, facts};
+use crate::run::program;
 
 /// Calls in a recording that has no limit of its own: they are kept in memory until the program
 /// ends, some 64 bytes each.
@@ -35,23 +36,24 @@ struct Document<'a> {
 
 /// Runs a program and records its calls.
 pub(super) fn record(
-    program: &[OsString],
+    command_line: &[OsString],
     to: &Path,
     limit: Option<u64>,
     json: bool,
 ) -> Result<ExitCode, Failure> {
-    let tracefs = Tracefs::find().map_err(Failure::unsupported)?;
     let mut files = Files::new();
+    program::names(&mut files, command_line);
     let out = files.writes("--output", to, Kind::Recording)?;
+    let tracefs = Tracefs::find().map_err(Failure::unsupported)?;
     let mut translator = Translator::new(Some(limit.unwrap_or(MOST)));
-    let mut command = Command::new(&program[0]);
-    command.args(&program[1..]);
+    let mut command = Command::new(&command_line[0]);
+    command.args(&command_line[1..]);
     let traced = tracefs.trace(&mut command, |line| translator.line(line));
     let traced = traced.map_err(|error| match error {
         TracingError::Program { .. } => Failure::bad_input(error),
         TracingError::NotMounted | TracingError::File { .. } => Failure::unsupported(error),
     })?;
-    let words = program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let words = command_line.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let recorder = format!("terrace {}", env!("CARGO_PKG_VERSION"));
     let recording = translator.finish(words, recorder, kernel.trim().to_owned());

@@ -67,6 +67,15 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
     Ok(library)
 }
 
+/// Where the library is, if that is known without a look at what it is.
+pub(super) fn place() -> Option<PathBuf> {
+    if let Some(path) = env::var_os(OVERRIDE) {
+        return Some(path.into());
+    }
+    let executable = env::current_exe().ok()?;
+    beside(executable.parent()?).into_iter().find(|path| path.is_file())
+}
+
 /// Whether a file with this mark is the library that belongs to this command; if not, what it is. The
 /// dynamic linker would load any, or leave out what is none, and the program would run without
 /// management.

@@ -31,7 +31,7 @@ mod memory;
 mod nodes;
 mod outside;
 mod plain;
-mod program;
+pub(crate) mod program;
 mod recorder;
 pub(crate) mod render;
 mod shared_files;
@@ -57,6 +57,7 @@ pub(crate) use self::render::render;
 use self::spill::SpillFile;
 use crate::args::{economist, one_of};
 use crate::attach::{self, Moving};
+use crate::calibrate;
 use crate::failure::Failure;
 use crate::observing::{Observing, Watcher};
 use crate::output::{self, Files, Kind, Output};
@@ -473,6 +474,10 @@ impl Args {
         if let Some(profile) = &self.profile {
             files.reads("--profile", profile);
         }
+        if let Some(library) = library::place() {
+            files.reads("Terrace's library", library);
+        }
+        calibrate::names(&mut files);
         self.observing.names(&mut files);
         files
     }

@@ -19,6 +19,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use rustix::fs::Access;
 use thiserror::Error;
 
+use crate::output::Files;
 use crate::procs::is_alive;
 
 /// Why a program cannot be run under management.
@@ -171,6 +172,15 @@ impl Program {
     /// any program will do.
     pub(crate) fn locate(name: &OsStr) -> Result<Self, Refusal> {
         find(name, env::var_os("PATH").as_deref()).map(|path| Self { path })
+    }
+}
+
+/// Notes what a command line reads, whatever program it runs: that, and the files that its
+/// arguments name. That there is no such program is told when it is to be started.
+pub(crate) fn names(files: &mut Files, command: &[OsString]) {
+    if let [name, arguments @ ..] = command {
+        let program = Program::locate(name).map_or_else(|_| PathBuf::from(name), |it| it.path);
+        files.runs(&program, arguments);
     }
 }
 

@@ -12,6 +12,7 @@ use terrace_sim::exact::{ExactConfig, ExactMachine, ExactReport, Source, setup};
 use terrace_sim::{OnDecisions, SimPolicy};
 
 use super::input::{Input, failure, tell, tell_calls};
+use super::setup::names_machine;
 use super::{ONLY, SharedFile, finish, listener};
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, count, facts, percent, table};
@@ -87,9 +88,7 @@ impl Traced {
         config.fast = self.fast;
         let mut files = Files::new();
         self.input.names(&mut files);
-        if let Some(machine) = terrace_sim::machines::file(shared.machine) {
-            files.reads("--machine", machine);
-        }
+        names_machine(&mut files, "--machine", shared.machine);
         let html = self.html.as_deref();
         let html = html.map(|path| files.writes("--html", path, Kind::Whole)).transpose()?;
         output::remove_when_interrupted();

@@ -151,10 +151,9 @@ impl Input {
         if let Some(trace) = &self.trace {
             files.reads("--trace", trace);
         }
-        if let [program, arguments @ ..] = &self.program[..]
-            && let Ok(program) = recorder::executable(program)
-        {
-            files.runs(&program, arguments);
+        if !self.program.is_empty() {
+            // Why it cannot be run is told when it is to be.
+            let _ = recorder::names(files, &self.program);
         }
     }
 

@@ -21,7 +21,7 @@ use terrace_sim::exact::Source;
 use terrace_sim::trace::import;
 
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Files};
 use crate::run::child::{Running, Watch};
 
 /// The plugin's file name.
@@ -98,6 +98,18 @@ pub(crate) fn executable(name: &OsString) -> Result<PathBuf, Failure> {
         return Err(Failure::bad_input(format!("{}: is not executable", file.display())));
     }
     Ok(file)
+}
+
+/// Notes what is read when a program is recorded: that, the files that its arguments name, and the
+/// plugin.
+pub(crate) fn names(files: &mut Files, program: &[OsString]) -> Result<(), Failure> {
+    if let [name, arguments @ ..] = program {
+        files.runs(&executable(name)?, arguments);
+    }
+    if let Ok(plugin) = plugin() {
+        files.reads("Terrace's recorder", plugin);
+    }
+    Ok(())
 }
 
 /// The best recorder that is there; says so where it is not the good one.

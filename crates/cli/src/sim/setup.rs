@@ -32,6 +32,17 @@ impl WorkloadName {
     }
 }
 
+/// Notes the files that a machine is read from, which an option names.
+pub(crate) fn names_machine(files: &mut Files, option: &str, machine: &str) {
+    let mut all = machines::files(machine).into_iter();
+    if let Some(own) = all.next() {
+        files.reads(option, own);
+    }
+    for memory in all {
+        files.reads(format!("a memory of {option}"), memory);
+    }
+}
+
 /// A page size, as it is written on the command line.
 pub(crate) const PAGE_SIZES: &[PageSize] = &[PageSize::Base, PageSize::Huge];
 
@@ -138,9 +149,7 @@ impl Setup {
 
     /// Names the files that it reads.
     pub(crate) fn names(&self, files: &mut Files) {
-        if let Some(machine) = machines::file(&self.machine) {
-            files.reads("--machine", machine);
-        }
+        names_machine(files, "--machine", &self.machine);
     }
 
     /// Where all randomness comes from.
