@@ -132,7 +132,7 @@ impl Joined {
                 "--join: `{choice}` is of another version of terrace than this one, which cannot \
                  share its budget"
             )),
-            _ => no_budget(choice),
+            _ => Failure::bad_input(format!("--join: {}", no_budget(choice).message())),
         })?;
         let budget = summary.budget;
         let (run, holds_store) = (run.manifest.pid, run.manifest.holds_store);

@@ -13,6 +13,7 @@ use crate::args::one_of;
 use crate::failure::Failure;
 use crate::output::{self, count, percent, table};
 use crate::progress::Progress;
+use crate::sim::input::failure;
 use crate::sim::setup::{POLICIES, Setup};
 
 /// Simulate several policies on one workload, and show them in one table.
@@ -62,7 +63,7 @@ impl Args {
                 Err(why @ SimError::DoesNotFit { .. }) if !named => {
                     skipped.push(Skipped { policy, why: why.to_string() });
                 }
-                Err(why) => return Err(Failure::bad_input(why)),
+                Err(why) => return Err(failure(why)),
             }
         }
         if let ([], [first, ..]) = (policies.as_slice(), skipped.as_slice()) {

@@ -167,6 +167,11 @@ impl Args {
     }
 
     fn config(&self) -> Result<PlanConfig, Failure> {
+        // Before a program is run for it.
+        if !(self.slowdown >= 0.0 && self.slowdown.is_finite()) {
+            let what = format!("--slowdown: must be zero or more (is {})", self.slowdown);
+            return Err(Failure::bad_input(what));
+        }
         let shared = Shared {
             machine: &self.machine,
             policy: SimPolicy::AllDram,

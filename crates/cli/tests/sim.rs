@@ -99,10 +99,52 @@ fn parameters_that_make_no_sense_are_refused_with_their_names() {
 
     let unknown = message(&["--machine", "abacus"]);
     assert!(unknown.contains("`abacus`") && unknown.contains("`cxl`"), "{unknown}");
-    assert!(message(&["--hot", "600GiB"]).contains("hot set"), "hot set above working set");
-    assert!(message(&["--threads", "0"]).contains("threads"));
+    let hot = message(&["--hot", "600GiB"]);
+    assert!(hot.starts_with("--hot: ") && hot.contains("the working set of 512 GiB"), "{hot}");
+    assert!(message(&["--threads", "0"]).starts_with("--threads: must be at least 1"));
+    let algorithm =
+        |arguments: &[&str]| message(&[&["--algorithm", "gups"][..], arguments].concat());
+    assert!(algorithm(&["--accesses", "0"]).starts_with("--accesses: must be above zero"));
+    assert!(algorithm(&["--set", "hot=0"]).starts_with("--set: hot: must be above zero"));
+    assert!(algorithm(&["--size", "1KiB"]).starts_with("--size: must be at least 1 MiB"));
     assert!(message(&["--duration", "0"]).contains("--duration"));
-    assert!(message(&["--working-set", "64TiB", "--hot", "16GiB"]).contains("optane"));
+    assert!(message(&["--working-set", "4TiB", "--hot", "16GiB"]).contains("optane"));
+}
+
+/// For what no simulated machine holds, no memory of this one is asked for: a command that asks
+/// for too much of it is aborted.
+#[test]
+fn sizes_that_cannot_be_simulated_are_refused_with_their_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let lackey = dir.path().join("t.lackey");
+    fs::write(&lackey, "I  04016b80,3\n L 1000,8\n").unwrap();
+    let lackey = lackey.to_str().unwrap();
+    let out = dir.path().join("out");
+    let out = out.to_str().unwrap();
+    let most = "less than 16.0 TiB";
+    for (line, option, why) in [
+        (vec!["sim", "--trace", lackey, "--fast", "999TiB"], "--fast: ", most),
+        (vec!["sim", "--kernel", "klocs", "--trace", lackey, "--fast", "999TiB"], "--fast: ", most),
+        (vec!["sim", "--working-set", "999TiB"], "--working-set: ", most),
+        (vec!["sim", "--algorithm", "btree", "--size", "999TiB"], "--size: ", most),
+        (
+            vec!["sim", "--algorithm", "gups", "--cores", "18446744073709551615"],
+            "--cores: ",
+            "1 to",
+        ),
+        (vec!["plan", "--algorithm", "chase", "--size", "999TiB"], "--size: ", most),
+        (
+            vec!["plan", "--trace", lackey, "--slowdown", "-5"],
+            "--slowdown: ",
+            "zero or more (is -5)",
+        ),
+        (vec!["compare", "--working-set", "999TiB"], "--working-set: ", most),
+        (vec!["sweep", "-o", out, "fast=999TiB"], "fast: ", most),
+        (vec!["sweep", "-o", out, "size=999TiB"], "size: ", most),
+    ] {
+        let message = refused(terrace().args(&line));
+        assert!(message.contains(option) && message.contains(why), "{line:?}: {message}");
+    }
 }
 
 /// A machine file is found by its name wherever the command is run: here in the current

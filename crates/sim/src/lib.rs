@@ -22,6 +22,7 @@
 //! | [`validation`] | ours beside references |
 //! | [`reproduce`] | published results, ours beside theirs |
 //! | `error` | why a simulation cannot be set up |
+//! | `host` | memory of the machine that simulates |
 //!
 //! `docs/simulator.md` says what is modelled, how, and what is not.
 
@@ -36,6 +37,7 @@ macro_rules! since {
 pub mod analytic;
 mod error;
 pub mod exact;
+mod host;
 pub mod kernel;
 pub mod machines;
 pub mod mm;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use terrace_core::machine::{self, TierFile};
-use terrace_core::{Machine, MachineError, Shelf};
+use terrace_core::{Bytes, Machine, MachineError, Shelf};
 use terrace_dram::{MemoryFile, presets};
 
 use crate::error::SimError;
@@ -42,6 +42,27 @@ pub(crate) fn refuse_dram_cache(machine: &Machine) -> Result<(), SimError> {
         machine.name
     );
     Err(SimError::parameter("machine", message))
+}
+
+/// All memories of a simulated machine hold less than this, and so does a simulated program: frames
+/// have numbers of 32 bits.
+pub const MOST_MEMORY: Bytes = Bytes::gib(16 << 10);
+
+/// Refuses memories that are larger than can be simulated page by page. `fast` is what the fastest
+/// of them holds, if not what the machine file says.
+pub fn refuse_too_large(machine: &Machine, fast: Option<Bytes>) -> Result<(), SimError> {
+    let mut capacities = machine.tiers.iter().map(|tier| tier.capacity.value);
+    let fastest = capacities.next().unwrap_or_default();
+    let all = fast.unwrap_or(fastest) + capacities.sum::<Bytes>();
+    if all < MOST_MEMORY {
+        return Ok(());
+    }
+    let message = format!(
+        "all memories of `{}` together would hold {all}; they must hold less than {MOST_MEMORY} \
+         to be simulated",
+        machine.name
+    );
+    Err(SimError::parameter(if fast.is_some() { "fast" } else { "machine" }, message))
 }
 
 /// A built-in machine by its name, else the machine file at that path or [of that
@@ -151,6 +172,21 @@ mod tests {
         assert!(error.contains("`optain`") && error.contains("`cxl`"), "{error}");
     }
 
+    #[test]
+    fn memories_that_cannot_be_simulated_page_by_page_are_refused_by_what_was_given() {
+        let machine = builtin("cxl").expect("built in");
+        assert!(refuse_too_large(&machine, None).is_ok());
+        assert!(refuse_too_large(&machine, Some(Bytes::gib(15 << 10))).is_ok());
+        for fast in [MOST_MEMORY, Bytes::gib(999 << 10), Bytes::MAX] {
+            let error = refuse_too_large(&machine, Some(fast)).expect_err("refused").to_string();
+            assert!(error.starts_with("fast: all memories of `cxl` together"), "{error}");
+        }
+        let mut large = machine;
+        large.tiers[1].capacity.value = MOST_MEMORY;
+        let error = refuse_too_large(&large, None).expect_err("refused").to_string();
+        assert!(error.starts_with("machine: "), "{error}");
+    }
+
     /// `kindle` with a memory for its DRAM, which stands in a line of its own.
     fn timed(memory: &str, capacity: &str) -> (String, Result<Machine, SimError>) {
         let (_, text) = BUILTIN.iter().find(|(name, _)| *name == "kindle").expect("built in");
@@ -174,7 +210,7 @@ mod tests {
         let name = machine.to_str().expect("a name");
         let (_, text) = BUILTIN.iter().find(|(name, _)| *name == "kindle").expect("built in");
         std::fs::write(&machine, text).expect("written");
-        assert_eq!(files(name), [machine.clone()]);
+        assert_eq!(files(name), std::slice::from_ref(&machine));
         let timed = "memory-file = \"mem.toml\"\nkind = \"byte";
         std::fs::write(&machine, text.replacen("kind = \"byte", timed, 1)).expect("written");
         let dram = include_str!("../../../machines/memory/kindle-dram.toml");

@@ -130,7 +130,7 @@ fn simulate(
     page: bool,
     decisions: Option<OnDecisions>,
 ) -> Result<(ExactReport, Option<Timeline>), Failure> {
-    let mut machine = ExactMachine::new(config).map_err(Failure::bad_input)?;
+    let mut machine = ExactMachine::new(config).map_err(failure)?;
     if page {
         machine.keep_timeline();
     }

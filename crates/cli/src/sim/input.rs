@@ -164,8 +164,12 @@ impl Input {
         config.economist = shared.economist;
         config.page_size = shared.page_size;
         config.seed = shared.seed.unwrap_or(SEED);
-        if self.cores == 0 {
-            return Err(Failure::bad_input("--cores: must be above zero"));
+        // An algorithm is set up for as many before the machine is.
+        let most = config.machine.cpu.cores.value;
+        if self.cores == 0 || self.cores > most as usize {
+            let name = &config.machine.name;
+            let what = format!("--cores: must be 1 to {most}, the cores of `{name}`");
+            return Err(Failure::bad_input(what));
         }
         config.cores = self.cores;
         if let Some(period) = self.sample_period {
@@ -195,6 +199,7 @@ impl Input {
             }
             spec.set(name, value).map_err(|e| Failure::bad_input(format!("--set: {e}")))?;
         }
+        spec.check().map_err(failure)?;
         Ok(spec)
     }
 
@@ -231,14 +236,41 @@ impl Input {
     }
 }
 
-/// What an error of a source means. Of a trace that is damaged behind its beginning a part can be
-/// used.
+/// What an error of a simulation means. Of a trace that is damaged behind its beginning a part can
+/// be used; a parameter is called as its option is.
 pub(crate) fn failure(error: SimError) -> Failure {
     match &error {
         SimError::Trace(trace) if trace.readable > 0 => {
             Failure::bad_input(format!("{error} (--partial uses what comes before)"))
         }
+        SimError::Parameter { parameter, message } => {
+            Failure::bad_input(format!("{}: {message}", option_of(parameter)))
+        }
         _ => Failure::bad_input(error),
+    }
+}
+
+/// The option that gives a parameter of a simulation; the parameter itself where none does.
+fn option_of(parameter: &str) -> &str {
+    match parameter {
+        "accesses" => "--accesses",
+        "budget" => "--budget",
+        "cores" => "--cores",
+        "fast" => "--fast",
+        // Of an algorithm.
+        "hot" => "--set: hot",
+        "hot-percent" => "--set: hot-percent",
+        "hot percent" => "--hot-percent",
+        "hot set" => "--hot",
+        "machine" => "--machine",
+        "price" => "--price",
+        "scale" => "--scale",
+        "size" => "--size",
+        "slowdown" => "--slowdown",
+        "threads" => "--threads",
+        "tier" => "--tier",
+        "working set" => "--working-set",
+        other => other,
     }
 }
 

@@ -126,7 +126,7 @@ impl Args {
         };
         let decisions = record.as_ref().map(|file| listener(file, ONLY));
         let listeners = Listeners { decisions, ..Listeners::default() };
-        let simulation = Simulation::heard(config, listeners).map_err(Failure::bad_input)?;
+        let simulation = Simulation::heard(config, listeners).map_err(input::failure)?;
         let report = run(simulation, &Progress::new().bar(self.policy.name()));
         if let Some(shared) = record {
             finish(&shared)?;

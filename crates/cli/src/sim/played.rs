@@ -157,6 +157,7 @@ impl Played {
         if let Some(fast) = around.fast {
             machine.tiers[0].capacity.value = fast;
         }
+        machines::refuse_too_large(&machine, around.fast).map_err(failure)?;
         if strategy == Strategy::AllFast {
             let all = machine.tiers.iter().map(|tier| tier.capacity.value).sum();
             machine.tiers[0].capacity.value = all;

@@ -10,6 +10,7 @@ use crate::args::{economist, one_of};
 use crate::failure::Failure;
 use crate::output::Files;
 use crate::sim::exact::{SEED, Shared};
+use crate::sim::input::failure;
 
 /// Everything that a simulation can run under.
 pub(crate) const POLICIES: &[SimPolicy] = &SimPolicy::ALL;
@@ -134,7 +135,7 @@ impl Setup {
             )));
         }
         let machine = machines::load(&self.machine).map_err(Failure::bad_input)?;
-        let workload = Gups::new(self.gups()).map_err(Failure::bad_input)?;
+        let workload = Gups::new(self.gups()).map_err(failure)?;
         let mut config = SimConfig::new(machine, Box::new(workload), policy);
         config.economist = self.economist;
         config.phases = Phases {

@@ -90,6 +90,7 @@ impl ExactMachine {
     pub fn check(config: &ExactConfig) -> Result<(), SimError> {
         let machine = &config.machine;
         crate::machines::refuse_dram_cache(machine)?;
+        crate::machines::refuse_too_large(machine, config.fast)?;
         if let Some(tier) = machine.tiers.iter().find(|tier| !Device::serves(tier)) {
             let message = format!(
                 "tier `{}` of `{}` is not byte-addressable; the simulator has such tiers only",

@@ -292,6 +292,7 @@ impl Kernel {
             );
             return Err(SimError::parameter("machine", message));
         }
+        crate::machines::refuse_too_large(machine, None)?;
         if threads == 0 || threads > 1 << 16 {
             return Err(SimError::parameter("threads", "must be 1 to 65536"));
         }

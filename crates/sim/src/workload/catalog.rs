@@ -17,6 +17,8 @@ use super::updates::{Pattern, Updates};
 use super::xsbench::XsBench;
 use super::ycsb::Ycsb;
 use crate::error::SimError;
+use crate::host::has_room;
+use crate::machines::MOST_MEMORY;
 
 /// An observed algorithm's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,6 +75,21 @@ impl ProgramName {
     /// Whether anything in it is drawn at random: whether `seed` says anything.
     pub const fn draws(self) -> bool {
         !matches!(self, Self::Stream)
+    }
+
+    /// How much of the memory of the machine that simulates its data take, about.
+    fn data(self, size: Bytes) -> Bytes {
+        match self {
+            // What is read decides nothing, so that the memory has no content.
+            Self::Gups | Self::GupsShifting | Self::GupsWarm | Self::GupsSparse | Self::Stream => {
+                Bytes::ZERO
+            }
+            // Four bytes for each line, and no more of them than those can number.
+            Self::Chase => (size / 16).min(Bytes::gib(16)),
+            // Energies alone, and each twice: the rest of a grid has no content.
+            Self::XsBench => size / 20,
+            _ => size,
+        }
     }
 
     /// What people call it.
@@ -188,6 +205,11 @@ impl ProgramSpec {
         if self.size < Bytes::mib(1) {
             return Err(SimError::parameter("size", "must be at least 1 MiB"));
         }
+        if self.size >= MOST_MEMORY {
+            let message =
+                format!("must be less than {MOST_MEMORY}, which no simulated machine holds");
+            return Err(SimError::parameter("size", message));
+        }
         if self.accesses == 0 {
             return Err(SimError::parameter("accesses", "must be above zero"));
         }
@@ -211,6 +233,7 @@ impl ProgramSpec {
     /// The program, set up and not begun.
     pub fn build(&self) -> Result<Program, SimError> {
         self.check()?;
+        has_room("size", self.name.data(self.size), "the algorithm's data")?;
         let hot = self.hot_bytes();
         let (size, seed, threads) = (self.size, self.seed, self.threads);
         let mut observer = Observer::default();
@@ -337,6 +360,12 @@ mod tests {
         let error = |spec: ProgramSpec| spec.build().err().expect("refused").to_string();
         assert!(error(ProgramSpec { hot: Some(Bytes::mib(9)), ..spec.clone() }).contains("hot"));
         assert!(error(ProgramSpec { accesses: 0, ..spec.clone() }).contains("accesses"));
-        assert!(error(ProgramSpec { size: Bytes(5), ..spec }).contains("size"));
+        assert!(error(ProgramSpec { size: Bytes(5), ..spec.clone() }).contains("size"));
+        for name in ProgramName::ALL {
+            for size in [MOST_MEMORY, Bytes(u64::MAX)] {
+                let error = error(ProgramSpec { name, size, ..spec.clone() });
+                assert!(error.starts_with("size: must be less than 16"), "{name}: {error}");
+            }
+        }
     }
 }

@@ -23,6 +23,7 @@ use terrace_core::{Bytes, ContextId, Cycles, Nanos, PageSize, Region, RegionId};
 use super::{Access, AccessKind, SimRng, Workload};
 use crate::analytic::cache::ReuseClass;
 use crate::error::SimError;
+use crate::machines::MOST_MEMORY;
 
 /// Bytes of an element.
 pub const ELEMENT: u64 = 8;
@@ -114,6 +115,14 @@ impl Gups {
                 "{} is not a whole number of {} pages for each of {threads} threads",
                 config.working_set,
                 config.page_size.bytes()
+            );
+            return Err(SimError::parameter("working set", message));
+        }
+        // Pages have numbers of 32 bits.
+        if config.working_set >= MOST_MEMORY {
+            let message = format!(
+                "must be less than {MOST_MEMORY}, which no simulated machine holds (is {})",
+                config.working_set
             );
             return Err(SimError::parameter("working set", message));
         }
@@ -320,6 +329,9 @@ mod tests {
         assert!(refused(too_hot).starts_with("hot set: "));
         let ragged = GupsConfig { working_set: Bytes::mib(255), ..small() };
         assert!(refused(ragged).starts_with("working set: "));
+        // Its pages could not be counted.
+        let endless = GupsConfig { working_set: MOST_MEMORY, ..small() };
+        assert!(refused(endless).starts_with("working set: must be less than "));
         assert!(refused(GupsConfig { threads: 0, ..small() }).starts_with("threads: "));
         assert!(refused(GupsConfig { in_flight: Some(0.0), ..small() }).contains("in flight"));
     }

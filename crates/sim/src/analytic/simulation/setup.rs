@@ -18,6 +18,7 @@ use crate::analytic::pages::Pages;
 use crate::analytic::sampler::Sampler;
 use crate::analytic::threads::Thread;
 use crate::error::SimError;
+use crate::host::has_room;
 use crate::workload::{SimRng, Workload};
 
 impl Simulation {
@@ -63,6 +64,9 @@ impl Simulation {
         let capacity: Vec<Bytes> = machine.tiers.iter().map(|t| t.capacity.value).collect();
         fits(&machine.name, needed, &capacity, policy)?;
         let slowest = capacity.len() - 1;
+        // Where it lies, and when it was last looked at.
+        let pages: u64 = regions.iter().map(|region| u64::from(region.pages)).sum();
+        has_room("working set", Bytes(pages * 16), "what is known of its pages")?;
 
         let devices: Vec<Device> = machine.tiers.iter().map(Device::new).collect();
         let mut rng = SimRng::seed_from_u64(config.seed);
