@@ -218,7 +218,7 @@ mod tests {
             let mut all = Vec::new();
             reader.read_to_end(&mut all).map(|_| all)
         });
-        let mut left = Duration::from_secs(600);
+        let mut left = Duration::from_mins(10);
         put(writer.as_fd(), &text, &mut left).unwrap();
         drop(writer);
         assert!(reads.join().unwrap().unwrap().ends_with(&text));
@@ -239,8 +239,8 @@ mod tests {
     fn who_reads_no_more_is_not_waited_for() {
         let (reader, writer) = pipe().unwrap();
         drop(reader);
-        let mut left = Duration::from_secs(600);
+        let mut left = Duration::from_mins(10);
         let gone = put(writer.as_fd(), b"line\n", &mut left).unwrap_err();
-        assert_eq!((gone.kind(), left), (io::ErrorKind::BrokenPipe, Duration::from_secs(600)));
+        assert_eq!((gone.kind(), left), (io::ErrorKind::BrokenPipe, Duration::from_mins(10)));
     }
 }
