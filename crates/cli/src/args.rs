@@ -234,6 +234,11 @@ pub(crate) fn explain(error: &clap::Error, arguments: &[OsString]) -> Result<Exi
             named(ContextKind::InvalidArg)
         )));
     }
+    if error.kind() == ErrorKind::InvalidUtf8
+        && let Some(what) = not_text(arguments)
+    {
+        return Err(Failure::BadInput(what));
+    }
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             output::print(&error.render().to_string())?;
@@ -245,6 +250,30 @@ pub(crate) fn explain(error: &clap::Error, arguments: &[OsString]) -> Result<Exi
         }
         _ => Err(Failure::BadInput(summary(&error.render().to_string()))),
     }
+}
+
+/// Which argument is no text where it has to be one; not every one that is none, for paths need not be.
+fn not_text(arguments: &[OsString]) -> Option<String> {
+    let mut tried = arguments.to_vec();
+    let wrong = (1..arguments.len()).find(|&at| {
+        if tried[at].to_str().is_some() {
+            return false;
+        }
+        tried[at] = tried[at].to_string_lossy().into_owned().into();
+        // It was the last one, if what is wrong is another thing now, or nothing.
+        !matches!(parse(&tried), Err(error) if error.kind() == ErrorKind::InvalidUtf8)
+    })?;
+    let argument = arguments[wrong].to_string_lossy();
+    let before = arguments[wrong - 1].to_str().filter(|before| before.starts_with('-'));
+    Some(match (argument.split_once('='), before) {
+        (Some((option, value)), _) if option.starts_with("--") => {
+            format!("invalid value '{value}' for '{option}': it is not text (UTF-8)")
+        }
+        (_, Some(option)) => {
+            format!("invalid value '{argument}' for '{option}': it is not text (UTF-8)")
+        }
+        _ => format!("invalid argument '{argument}': it is not text (UTF-8)"),
+    })
 }
 
 /// What is wrong, without clap's prefix, usage and pointer to the help.
@@ -349,6 +378,33 @@ mod tests {
         }
         // What stands behind a program is the program's.
         let line = ["terrace", "run", "--fast", "1MiB", "head", "-5"].map(OsString::from);
+        assert!(parse(&line).is_ok());
+    }
+
+    /// A path may be of any bytes, and is not blamed for what another argument is.
+    #[test]
+    fn an_argument_that_is_no_text_is_named() {
+        use std::os::unix::ffi::OsStringExt;
+
+        // A byte that is in no text for each question mark.
+        let broken = |text: &str| {
+            let bytes = text.bytes().map(|byte| if byte == b'?' { 0xff } else { byte });
+            OsString::from_vec(bytes.collect())
+        };
+        for (line, named) in [
+            ("run --fast ? -- true", "'\u{fffd}' for '--fast'"),
+            ("run --fast=1? -- true", "'1\u{fffd}' for '--fast'"),
+            ("run --report r? --fast ? -- true?", "'\u{fffd}' for '--fast'"),
+            ("run --fast ? --report r? -- true?", "'\u{fffd}' for '--fast'"),
+            ("set ? --fast 1MiB", "invalid argument '\u{fffd}'"),
+        ] {
+            let line: Vec<OsString> =
+                ["terrace"].into_iter().chain(line.split(' ')).map(broken).collect();
+            let error = parse(&line).unwrap_err();
+            let Err(Failure::BadInput(message)) = explain(&error, &line) else { panic!("{error}") };
+            assert!(message.contains(named) && message.contains("UTF-8"), "{line:?}: {message}");
+        }
+        let line = ["terrace", "run", "--fast", "1MiB", "--report", "r?", "true?"].map(broken);
         assert!(parse(&line).is_ok());
     }
 

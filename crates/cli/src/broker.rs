@@ -126,7 +126,8 @@ impl Joined {
             if choice == CGROUP { of_our_cgroup()? } else { runs::the_one(choice, "--join")? };
         let directory = run.directory().to_owned();
         let summary = Summary::read(&directory.join(FILE));
-        let budget = summary.map_err(|_| no_budget(choice))?.budget;
+        let none = |_| Failure::bad_input(format!("--join: {}", no_budget(choice).message()));
+        let budget = summary.map_err(none)?.budget;
         let (run, holds_store) = (run.manifest.pid, run.manifest.holds_store);
         Ok(Self { run, directory, budget, holds_store })
     }

@@ -451,17 +451,25 @@ pub(crate) fn budget_of(command: u32) -> Option<Bytes> {
     all().into_iter().find(|run| run.manifest.pid == command).map(|run| run.budget())
 }
 
-/// The only run that a choice is about.
+/// The only run that a choice is about. `option` is where the choice was made.
 pub(crate) fn the_one(choice: &str, option: &str) -> Result<LiveRun, Failure> {
-    let mut runs = choose(Some(choice))?;
+    let wrong = |what: String| Failure::bad_input(format!("{option}: {what}"));
+    if choice.is_empty() {
+        return Err(wrong("the name is empty".to_owned()));
+    }
+    if choice.parse::<u32>() == Ok(std::process::id()) {
+        return Err(wrong(format!("{choice} is this command itself")));
+    }
+    let mut runs = choose(Some(choice))
+        .map_err(|none| wrong(format!("{} (`terrace top` shows what there is)", none.message())))?;
     if runs.len() > 1 {
         // Of a run across memories and compression, the one with a budget.
         runs.retain(|run| !run.manifest.in_place);
     }
     match (runs.pop(), runs.len()) {
         (Some(run), 0) => Ok(run),
-        (_, more) => Err(Failure::bad_input(format!(
-            "{option}: {} runs are called `{choice}`; name one by the number of a process",
+        (_, more) => Err(wrong(format!(
+            "{} runs are called `{choice}`; name one by the number of a process",
             more + 1
         ))),
     }

@@ -38,7 +38,7 @@ struct Change {
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
-        let run = runs::the_one(&self.run, "run")?;
+        let run = runs::the_one(&self.run, "PID|NAME")?;
         let answer = control::set_budget(run.directory(), self.fast);
         let before = answer
             .map_err(|_| no_budget(&self.run))?

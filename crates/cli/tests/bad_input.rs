@@ -46,8 +46,13 @@ fn a_file_that_may_not_be_executed_and_a_directory() {
     fs::copy("/usr/bin/touch", &file).unwrap();
     set_mode(&file, 0o644);
 
-    for path in [file.as_path(), dir.path()] {
-        let expected = format!("program `{}` is not executable", path.display());
+    for (path, what) in [
+        (file.as_path(), "not executable"),
+        (dir.path(), "a directory"),
+        // Each directory of the search path has it, too.
+        (Path::new("."), "a directory"),
+    ] {
+        let expected = format!("program `{}` is {what}", path.display());
         assert_eq!(run_refused(path), expected);
     }
 }

@@ -131,6 +131,7 @@ fn bad_usage_names_the_option_and_what_is_expected() {
         ([&run[..], &["--", ""]].concat(), "the program's name is empty"),
         (vec!["record", "-o", "x", "--", ""], "the program's name is empty"),
         (vec!["sim", "--", "./script"], "script: is not executable"),
+        (vec!["sim", "--", "./directory"], "directory: is a directory"),
         (vec!["metrics", "--listen", "unix:directory"], "--listen: unix:directory: is a directory"),
         (
             vec!["metrics", "--listen", "unix:text"],

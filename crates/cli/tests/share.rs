@@ -558,9 +558,21 @@ fn await_file(path: &Path) {
 #[test]
 fn what_is_not_there_can_neither_be_joined_nor_changed() {
     let join = terrace().args(["run", "--join", "no-such-run", "--", "true"]);
-    assert!(refused(join).contains("`no-such-run`"));
+    let message = refused(join);
+    assert!(message.starts_with("--join: no program `no-such-run` runs"), "{message}");
+    assert!(message.contains("`terrace top`"), "{message}");
+    let join = |name: &str| refused(terrace().args(["run", "--join", name, "--", "true"]));
+    assert!(join("1").starts_with("--join: no process `1` runs"));
+    assert_eq!(join(""), "--join: the name is empty");
+    let itself = "exec \"$0\" run --join $$ -- true";
+    let itself = Process::new("sh").args(["-c", itself]).arg(binary()).output().unwrap();
+    assert_eq!(itself.status.code(), Some(2), "{itself:?}");
+    let message = String::from_utf8(itself.stderr).unwrap();
+    assert!(message.starts_with("terrace: --join: "), "{message}");
+    assert!(message.ends_with(" is this command itself\n"), "{message}");
     let set = terrace().args(["set", "1", "--fast", "1GiB"]);
-    assert!(refused(set).contains("`1`"));
+    let message = refused(set);
+    assert!(message.starts_with("PID|NAME: no process `1` runs"), "{message}");
     let both = terrace().args(["run", "--join", "x", "--fast", "1MiB", "--", "true"]);
     assert!(refused(both).contains("--fast"));
 }

@@ -36,6 +36,9 @@ pub(crate) enum Refusal {
     /// The file has no permission to be executed, or is no file.
     #[error("program `{0}` is not executable")]
     NotExecutable(String),
+    /// It is a directory.
+    #[error("program `{0}` is a directory")]
+    Directory(String),
     /// The file cannot be read, so that it cannot be examined.
     #[error("program `{path}` cannot be examined: {why}")]
     Unreadable {
@@ -181,11 +184,13 @@ fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Refusal> {
         return Err(Refusal::Nameless);
     }
     let shown = name.to_string_lossy().into_owned();
-    if name.as_bytes().contains(&b'/') {
+    // Each directory of the search path has these two, and none of them is meant.
+    let is_directory = name == "." || name == "..";
+    if is_directory || name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         return match fs::metadata(&path) {
             Ok(file) if is_executable(&path, &file) => Ok(path),
-            Ok(_) => Err(Refusal::NotExecutable(shown)),
+            Ok(file) => Err(unfit(shown, &file)),
             Err(e) => Err(not_readable(&shown, &e)),
         };
     }
@@ -198,14 +203,17 @@ fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Refusal> {
         let path = directory.join(name);
         match fs::metadata(&path) {
             Ok(file) if is_executable(&path, &file) => return Ok(path),
-            Ok(_) => seen = seen.or(Some(path)),
-            Err(_) => {}
+            Ok(file) if seen.is_none() => seen = Some(unfit(path.display().to_string(), &file)),
+            _ => {}
         }
     }
     // As in a shell, a file that is there but may not be executed is said to be so.
-    Err(seen.map_or(Refusal::NotInPath(shown), |path| {
-        Refusal::NotExecutable(path.display().to_string())
-    }))
+    Err(seen.unwrap_or(Refusal::NotInPath(shown)))
+}
+
+/// Why what is there cannot be executed.
+fn unfit(path: String, file: &Metadata) -> Refusal {
+    if file.is_dir() { Refusal::Directory(path) } else { Refusal::NotExecutable(path) }
 }
 
 fn not_readable(path: &str, error: &io::Error) -> Refusal {
@@ -236,7 +244,7 @@ fn examine(path: &Path, interpreters: u32) -> Result<(), Refusal> {
             Ok(file) if is_executable(&interpreter, &file) => {
                 examine(&interpreter, interpreters - 1)
             }
-            Ok(_) => Err(Refusal::NotExecutable(interpreter.display().to_string())),
+            Ok(file) => Err(unfit(interpreter.display().to_string(), &file)),
             Err(e) => Err(not_readable(&interpreter.display().to_string(), &e)),
         };
     }
@@ -354,6 +362,16 @@ mod tests {
             Err(Refusal::NotExecutable(first.join("tool").display().to_string()))
         );
         assert_eq!(find(OsStr::new("other"), Some(&path)), Err(Refusal::NotInPath("other".into())));
+
+        fs::create_dir(second.join("directory")).unwrap();
+        assert_eq!(
+            find(OsStr::new("directory"), Some(&path)),
+            Err(Refusal::Directory(second.join("directory").display().to_string()))
+        );
+        for name in [".", "..", "./", "/"] {
+            let found = find(OsStr::new(name), Some(&path));
+            assert_eq!(found, Err(Refusal::Directory(name.into())));
+        }
     }
 
     #[test]

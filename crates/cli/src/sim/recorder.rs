@@ -84,6 +84,9 @@ pub(crate) fn executable(name: &OsString) -> Result<PathBuf, Failure> {
             Failure::bad_input(format!("{}: no such program on PATH", name.display()))
         })?
     };
+    if file.is_dir() {
+        return Err(Failure::bad_input(format!("{}: is a directory", file.display())));
+    }
     if !file.is_file() {
         return Err(Failure::bad_input(format!("{}: no such program", file.display())));
     }
