@@ -41,8 +41,9 @@ pub(crate) fn keep(start: usize, len: usize) {
         static TOLD: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
         if TOLD.swap(core::ptr::dangling_mut(), Relaxed).is_null() {
             sys::complain(&[
+                // The kernel gives a thread's list up at the first word that is absent.
                 "too many robust mutexes, or threads on stacks of the program's own; \
-                            some may be lost when a thread ends",
+                            all that a thread holds may be lost when it ends",
             ]);
         }
         return;
