@@ -120,9 +120,11 @@ fn expand(word: &[u8], room: &mut usize, into: &mut BTreeSet<Vec<u8>>) {
     }
 }
 
-/// The first braces of a word that a shell expands (`{a,b}`, `{1..3}`): what stands before them,
-/// what they stand for, and what stands behind them.
-fn braces(word: &[u8]) -> Option<(&[u8], Vec<Vec<u8>>, &[u8])> {
+/// Braces of a word: what stands before them, what they stand for, and what stands behind them.
+type Braces<'a> = (&'a [u8], Vec<Vec<u8>>, &'a [u8]);
+
+/// The first braces of a word that a shell expands (`{a,b}`, `{1..3}`).
+fn braces(word: &[u8]) -> Option<Braces<'_>> {
     let opens = word.iter().enumerate().filter(|(_, byte)| **byte == b'{');
     for (open, _) in opens {
         let (mut depth, mut begin, mut parts) = (0_usize, open + 1, Vec::new());
