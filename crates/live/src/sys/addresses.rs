@@ -95,11 +95,11 @@ fn free_place(range: &Range<usize>, len: usize, seed: usize) -> usize {
 
 /// Whether nothing is mapped there. Under a limit of the address space nobody can tell.
 fn is_free(at: usize, len: usize) -> bool {
+    const FLAGS: c_int =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     if cfg!(miri) {
         return true;
     }
-    const FLAGS: c_int =
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: replaces nothing; what was mapped is unmapped, and was known to nobody.
     unsafe {
         match mmap(at, len, libc::PROT_NONE, FLAGS, -1, 0) {
