@@ -13,6 +13,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use common::{HOLDER, binary, binary_text, compile, is_supported, preload, recorder, terrace};
 
@@ -58,7 +59,8 @@ type Effects = &'static [(&'static [&'static str], Does)];
 
 /// One way of using a verb.
 struct Way {
-    /// What comes behind the verb. `@PID` is a program under `terrace run`.
+    /// What comes behind the verb. `@PID` is a program under `terrace run`, and `@ADDRESS` an address
+    /// of its managed memory.
     base: &'static [&'static str],
     /// What options do. One that is named neither here nor below is refused with exit code 2.
     does: Effects,
@@ -1509,7 +1511,7 @@ const VERBS: &[Verb] = &[
                 ],
             ),
             way(
-                &["--of=@PID", "--for=50ms", "0x100000000000"],
+                &["--of=@PID", "--for=50ms", "@ADDRESS"],
                 &[
                     (&["--of", "--for", "--json"], Elsewhere("observe.rs")),
                     (&["--op", "--class", "--process", "--last"], Another),
@@ -1643,6 +1645,7 @@ const SLOW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/provision/01-slow
 struct Bench {
     directory: tempfile::TempDir,
     managed: Option<Child>,
+    address: String,
     plain: Option<Child>,
     swap: Option<common::Swap>,
     /// What commands answered, and what then lay in the directory.
@@ -1688,7 +1691,8 @@ impl Bench {
         // Not in memory, so that all of a volume's guarantees can be had.
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (known, steady) = (BTreeMap::new(), BTreeSet::new());
-        let bench = Self { directory, managed: None, plain: None, swap: None, known, steady };
+        let (managed, address, plain, swap) = (None, String::new(), None, None);
+        let bench = Self { directory, managed, address, plain, swap, known, steady };
         let mut lackey = String::new();
         for i in 1..400 {
             let _ = writeln!(lackey, " L {:x},8\n S {:x},8", 0x10000 + i * 12288, i * 64);
@@ -1730,12 +1734,26 @@ impl Bench {
         fs::write(bench.path("cut.record"), &whole[..whole.len() - 9]).unwrap();
         let run = ["run", "--quiet", "--fast=8MiB", "--", "./holder"].map(str::to_owned);
         bench.managed = Some(started(&mut bench.command(&run)));
+        bench.address = bench.find_address();
         // With a child.
         let mut parent = Command::new("sh");
         parent.args(["-c", "./holder; exit 0"]).current_dir(bench.directory.path());
         bench.plain = Some(started(&mut parent));
         bench.swap = common::Swap::on();
         bench
+    }
+
+    /// Where the program under way has managed memory, as soon as its figures say so.
+    fn find_address(&self) -> String {
+        let top = words("top", &[&["--json", "--interval=100ms", "@PID"]]);
+        let mut start = None;
+        common::await_that(Duration::from_mins(1), "a managed region", || {
+            let document = serde_json::from_str(&self.ask(&top).stdout);
+            let document: serde_json::Value = document.unwrap_or_default();
+            start = document["runs"][0]["processes"][0]["regions"][0]["start"].as_u64();
+            start.is_some()
+        });
+        format!("{:#x}", start.unwrap())
     }
 
     /// Records a run.
@@ -1771,6 +1789,7 @@ impl Bench {
         let number =
             |child: &Option<Child>| child.as_ref().map_or(String::new(), |c| c.id().to_string());
         word.replace("@PID", &number(&self.managed))
+            .replace("@ADDRESS", &self.address)
             .replace("@PARENT", &number(&self.plain))
             .replace("@SLOW", &self.path("slow").display().to_string())
     }

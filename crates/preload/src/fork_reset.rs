@@ -52,6 +52,7 @@ const _: &[(&str, &str, &str)] = &[
     ("malloc.rs", "HEAP_START", "set once"),
     ("malloc.rs", "NEXT", "looked up once"),
     ("malloc.rs", "STEP", "the child's heap is the same"),
+    ("mapping.rs", "TOLD", "told once is enough"),
     ("mapped.rs", "MAPPED", "the child has the same mapped; each number changes in one step"),
     ("sanitizers.rs", "HERE", "set once"),
     ("state.rs", "CONFIG", "set once"),

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
 
 use libc::{c_int, size_t};
 use terrace_live::config::RunConfig;
-use terrace_live::space::regions::{CHUNK, WINDOW, WINDOW_LEN};
+use terrace_live::space::regions::{CHUNK, WINDOW_LEN, window};
 use terrace_live::sys::spin::SpinLock;
 use terrace_live::sys::{self, PAGE, symbols};
 use terrace_live::workers::command::Command;
@@ -23,7 +23,11 @@ const LARGE: usize = RunConfig::LARGE_REQUEST.get() as usize;
 const HEADER: usize = 16;
 /// Blocks live in the upper half of the window, mappings in the lower: so an
 /// address tells whether `free` is ours or the program's allocator's.
-pub(crate) const BLOCKS: usize = WINDOW + WINDOW_LEN / 2;
+pub(crate) fn blocks() -> usize {
+    window() + BLOCKS
+}
+/// Where in the window they begin.
+pub(crate) const BLOCKS: usize = WINDOW_LEN / 2;
 
 macro_rules! next {
     ($($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
@@ -232,7 +236,7 @@ fn header(p: *mut c_void) -> *mut Header {
 }
 
 fn is_block(p: *const c_void) -> bool {
-    (p as usize).wrapping_sub(BLOCKS) < WINDOW_LEN / 2
+    (p as usize).wrapping_sub(blocks()) < WINDOW_LEN / 2
 }
 
 /// Whether a request is ours to serve.

@@ -3,12 +3,12 @@
 //! by a hint.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use libc::c_int;
 use terrace_live::huge::collapse::MADV_COLLAPSE;
 use terrace_live::space::proc_maps::{self, MayDo};
-use terrace_live::space::regions::{CHUNK, WINDOW, WINDOW_LEN, in_window};
+use terrace_live::space::regions::{CHUNK, WINDOW_LEN, in_window, window};
 use terrace_live::space::reservations;
 use terrace_live::sys::limits::with_more_descriptors;
 use terrace_live::sys::spin::SpinLock;
@@ -16,18 +16,19 @@ use terrace_live::sys::{self, PAGE};
 use terrace_live::workers::command::Command;
 use terrace_live::workers::{idle_priority, threads};
 
-use crate::malloc::BLOCKS;
+use crate::malloc::{BLOCKS, blocks};
 use crate::sanitizers::hand_on;
 use crate::{collapse, malloc, mapped, places, room, state, wipes};
 
 /// Mappings are placed in the lower half of the window, the allocator's large
 /// blocks in the upper.
-static MAPPINGS: Half = Half::new(WINDOW);
+static MAPPINGS: Half = Half::new(0);
 static LARGE_BLOCKS: Half = Half::new(BLOCKS);
 
 /// One half of the window. It is filled upwards; parts that were unmapped are
 /// used again.
 struct Half {
+    /// Where in the window it begins, and up to where it was handed out.
     start: usize,
     next: AtomicUsize,
     freed: SpinLock<Freed>,
@@ -53,6 +54,10 @@ const FIXED: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 /// No program has more addresses: the kernel refuses what is longer.
 const ADDRESSES: usize = 1 << 56;
 
+/// What is mapped at the place of the program's choice, where we would map, is gone past in so many
+/// steps, each twice as long as the one before.
+const STEPS: u32 = 20;
+
 /// What may be read and written, and what is only reserved.
 const ACCESSIBLE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -66,7 +71,7 @@ fn place(half: &Half, len: usize, prot: c_int, flags: c_int) -> Option<usize> {
     let chunks = len.div_ceil(CHUNK);
     // Populating what exceeds the budget would only be undone.
     let flags = (flags & !libc::MAP_POPULATE) | libc::MAP_FIXED_NOREPLACE;
-    for _ in 0..8 {
+    for step in 0..STEPS {
         let at = half.take(chunks)?;
         // SAFETY: NOREPLACE: a mapping is made only where nothing is.
         match unsafe { sys::mmap(at, len, prot, flags, -1, 0) } {
@@ -77,7 +82,7 @@ fn place(half: &Half, len: usize, prot: c_int, flags: c_int) -> Option<usize> {
                 let _ = unsafe { sys::munmap(elsewhere, len) };
                 return None;
             }
-            Err(libc::EEXIST) => {}
+            Err(libc::EEXIST) => half.skip(at, chunks, 1 << step),
             Err(_) => {
                 half.untake(at, len);
                 return None;
@@ -106,16 +111,29 @@ impl Half {
                 return Some(at);
             }
         }
-        let end = self.start + WINDOW_LEN / 2;
-        let after = |at: usize| at.checked_add(chunks * CHUNK).filter(|&next| next <= end);
-        self.next.fetch_update(Relaxed, Relaxed, after).ok()
+        let after = |at: usize| at.checked_add(chunks * CHUNK).filter(|&next| next <= self.end());
+        let offset = self.next.fetch_update(Relaxed, Relaxed, after).ok()?;
+        Some(window() + offset)
+    }
+
+    fn end(&self) -> usize {
+        self.start + WINDOW_LEN / 2
+    }
+
+    /// Something is mapped at a place that was taken: the next one is so many chunks further up, unless
+    /// another was taken meanwhile.
+    fn skip(&self, at: usize, chunks: usize, more: usize) {
+        let end = at - window() + chunks * CHUNK;
+        let next = (end + more * CHUNK).min(self.end());
+        let _ = self.next.compare_exchange(end, next, Relaxed, Relaxed);
     }
 
     /// A place that was taken is not used after all. Mostly it is the last one: then the next one begins
     /// there, however long it is.
     fn untake(&self, at: usize, len: usize) {
-        let end = at + len.next_multiple_of(CHUNK);
-        if self.next.compare_exchange(end, at, Relaxed, Relaxed).is_err() {
+        let offset = at - window();
+        let end = offset + len.next_multiple_of(CHUNK);
+        if self.next.compare_exchange(end, offset, Relaxed, Relaxed).is_err() {
             gave_back(at, len);
         }
     }
@@ -130,10 +148,12 @@ pub(crate) fn reset() {
     }
 }
 
-/// A range of the window is unmapped; remembers its chunks if it began one.
+/// A range of the window is unmapped; remembers its chunks if it began one. Not of a place that was never
+/// handed out: there the program maps at addresses of its own choice, and may do so again.
 fn gave_back(at: usize, len: usize) {
-    let half = if at < BLOCKS { &MAPPINGS } else { &LARGE_BLOCKS };
+    let half = if at < blocks() { &MAPPINGS } else { &LARGE_BLOCKS };
     if at.is_multiple_of(CHUNK)
+        && at - window() < half.next.load(Relaxed)
         && let Some(mut freed) = half.freed.try_lock()
         && freed.count < freed.runs.len()
     {
@@ -218,7 +238,8 @@ pub(crate) fn forget(start: usize, len: usize) {
     state::unmapped(len);
 }
 
-fn fail(error: i32) -> *mut c_void {
+/// Fails with an error, as a call that maps memory does.
+pub(crate) fn fail(error: i32) -> *mut c_void {
     // SAFETY: this thread's own variable.
     unsafe { *libc::__errno_location() = error };
     libc::MAP_FAILED
@@ -266,6 +287,9 @@ pub unsafe extern "C" fn mmap(
         }
         return placed as *mut c_void;
     }
+    if flags & libc::MAP_FIXED != 0 && is_taken(at as usize, pages) {
+        return fail(libc::ENOMEM);
+    }
     // As in the window.
     let populates = flags & FIXED != 0 || !managed;
     let flags = if populates { flags } else { flags & !libc::MAP_POPULATE };
@@ -289,6 +313,10 @@ pub unsafe extern "C" fn mmap(
             places::reserved(mapped, end);
         }
         _ => {
+            if flags & FIXED != 0 && in_window(mapped) {
+                // When it is unmapped, it is counted as what is managed there.
+                mapped::count_roughly();
+            }
             if flags & libc::MAP_FIXED != 0 {
                 places::unmapped(mapped, end);
             }
@@ -299,6 +327,19 @@ pub unsafe extern "C" fn mmap(
         }
     }
     mapped as *mut c_void
+}
+
+/// Whether a program is about to map over memory of Terrace's own, which it cannot know of: nothing is
+/// there without Terrace. To let it would be its end, at a moment that nobody could make sense of.
+pub(crate) fn is_taken(start: usize, len: usize) -> bool {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let is_taken = state::is_configured() && !threads::is_ours() && sys::is_own_in(start, len);
+    if is_taken && !TOLD.swap(true, Relaxed) && !idle_priority::is_left_alone() {
+        sys::complain(&[
+            "the program maps memory at an address where Terrace has its own: refused (ENOMEM)",
+        ]);
+    }
+    is_taken
 }
 
 /// Whether private anonymous memory, however small, is mapped in the middle of managed memory, or

@@ -36,6 +36,9 @@ pub unsafe extern "C" fn mremap(
         to => *mut c_void; *mut c_void
     );
     let to = if flags & libc::MREMAP_FIXED == 0 { 0 } else { to as usize };
+    if to != 0 && mapping::is_taken(to, new_len) {
+        return mapping::fail(libc::ENOMEM);
+    }
     state::await_child();
     let remap = |flags: c_int, to: usize| {
         // SAFETY: the caller's.

@@ -21,6 +21,7 @@ use terrace_live::space::unmanaged::Unmanaged;
 use terrace_live::stats::process_page::{ProcessPage, State, Text};
 use terrace_live::sys;
 use terrace_live::sys::PAGE;
+use terrace_live::sys::addresses;
 use terrace_live::sys::limits;
 use terrace_live::sys::spin::SpinLock;
 use terrace_live::workers::command::Command;
@@ -44,6 +45,7 @@ static OWNER: AtomicPtr<AtomicI32> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Reads the configuration.
 pub(crate) fn init() {
+    addresses::choose();
     let Some(text) = std::env::var_os(VARIABLE) else { return };
     match text.to_str().map(RunConfig::decode) {
         Some(Ok(config)) => {

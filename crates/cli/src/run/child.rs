@@ -29,10 +29,9 @@ use terrace_signals::{Environment, RealTime, RealTimeSignal};
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// The signals that we take while the program runs, beside the real-time signals, of which none may
-/// be lost ([`RealTime`]). SIGUSR1 is a question to us, the others are the program's: whoever starts
-/// a program through us knows our number, and
-/// not always the program's. What stops and continues a process is for us as for any other, and
-/// what tells of a fault or of a limit of our own is ours.
+/// be lost ([`RealTime`]). SIGUSR1 is a question to us, the others are the program's: whoever starts a
+/// program through us knows our number, and not always the program's. What stops and continues a
+/// process is for us as for any other, and what tells of a fault or of a limit of our own is ours.
 const TAKEN: [i32; 12] = [
     SIGTERM, SIGHUP, SIGQUIT, SIGINT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGWINCH,
     SIGURG, SIGIO,

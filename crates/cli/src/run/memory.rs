@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::os::linux::fs::MetadataExt;
 
-use terrace_live::space::regions::{WINDOW_LEN, in_window};
 use terrace_live::sys;
+use terrace_live::sys::addresses::{WINDOW_LEN, may_be_window};
 use terrace_report::outside::Cause;
 
 use super::shared_files::{FileId, Part};
@@ -229,7 +229,7 @@ impl Mappings {
             self.own += m.pss;
         } else if m.managed {
             // In the books.
-        } else if in_window(m.start as usize) || m.name == "[heap]" {
+        } else if may_be_window(m.start as usize) || m.name == "[heap]" {
             match known.cause_of(m) {
                 Some(cause) => self.add(cause, m.pss),
                 None => self.expected += m.pss,
@@ -388,8 +388,8 @@ mod tests {
                 30,
                 "Pss_Dirty: 5 kB\nAnonymous: 20 kB",
             ),
-            smaps("100000000000-100000200000 rw-p 0 00:00 0 ", 1000, 1000, "VmFlags: rd wr um"),
-            smaps("0e0000001000-0e0000002000 rw-p 0 00:00 0 ", 77, 77, ""),
+            smaps("440000000000-440000200000 rw-p 0 00:00 0 ", 1000, 1000, "VmFlags: rd wr um"),
+            smaps("3b0000001000-3b0000002000 rw-p 0 00:00 0 ", 77, 77, ""),
             smaps("7f60-7f70 rw-s 0 00:19 7 /run/terrace-x/1.stats", 8, 4, ""),
             smaps("7f8000000000-7f8000400000 rw-p 0 00:00 0 ", 500, 500, ""),
             smaps("300000000000-340000000000 rw-p 0 00:00 0 [anon:shadow]", 90, 90, ""),
@@ -465,10 +465,10 @@ mod tests {
     #[test]
     fn what_a_process_has_its_share_for_is_expected() {
         let text = smaps("55d0c0000000-55d0c0021000 rw-p 0 00:00 0 [heap]", 100, 100, "")
-            + &smaps("100000000000-100000200000 rw-p 0 00:00 0 ", 1000, 1000, "VmFlags: rd wr");
+            + &smaps("440000000000-440000200000 rw-p 0 00:00 0 ", 1000, 1000, "VmFlags: rd wr");
 
         assert_eq!(read(&text, &[]).expected >> 10, 1100);
-        let listed = [(0x1000_0000_0000, 0x1000_0020_0000, Cause::NoMemory)];
+        let listed = [(0x4400_0000_0000, 0x4400_0020_0000, Cause::NoMemory)];
         let found = read(&text, &listed);
         assert_eq!((found.expected >> 10, of(&found, Cause::NoMemory)), (100, 1000));
     }
@@ -479,12 +479,12 @@ mod tests {
             smaps("7f0000000000-7f0000400000 rw-p 0 00:00 0 ", 300, 150, "Anonymous: 300 kB"),
             smaps("7f30-7f50 rw-p 0 fe:00 12 /usr/lib/libc.so.6", 60, 30, "Anonymous: 20 kB"),
             smaps(
-                "100000000000-100000200000 rw-p 0 00:00 0 ",
+                "440000000000-440000200000 rw-p 0 00:00 0 ",
                 1000,
                 500,
                 "Anonymous: 1000 kB\nVmFlags: rd wr um",
             ),
-            smaps("0e0000001000-0e0000002000 rw-p 0 00:00 0 ", 80, 40, "Anonymous: 80 kB"),
+            smaps("3b0000001000-3b0000002000 rw-p 0 00:00 0 ", 80, 40, "Anonymous: 80 kB"),
         ];
 
         let found = read(&text.concat(), &[]);

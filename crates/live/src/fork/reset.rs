@@ -88,6 +88,8 @@ const UNCHANGED: &[(&str, &str, &str)] = &[
     ("fault/content.rs", "ZEROS", "does not change"),
     ("failsafe/reserve_memory.rs", "GIVEN", "one number, changed in one step"),
     ("failsafe/reserve_memory.rs", "START", "the mapping is the child's, too"),
+    ("sys/addresses.rs", "OWN_START", "set once; what is the parent's is the child's, too"),
+    ("sys/addresses.rs", "WINDOW_START", "the same"),
     ("sys/mod.rs", "FREED", "each entry changes in one step"),
     ("sys/mod.rs", "OWN_NEXT", "one number, changed in one step"),
     ("workers/threads.rs", "ROOM", "the same"),

@@ -2,7 +2,7 @@
 
 use crate::fork::thaw::adopt;
 use crate::pager::Pager;
-use crate::space::regions::{WINDOW, WINDOW_LEN};
+use crate::space::regions::{WINDOW_LEN, window};
 use crate::space::unmanaged::Unmanaged;
 use crate::space::{proc_maps, reservations};
 use crate::sys::{PAGE, limits};
@@ -15,7 +15,7 @@ impl Pager {
     /// The kernel does not say what is mapped (in another root, say): what the program has in the
     /// window by now may be on plain memory. The statistics say so.
     pub(crate) fn window_is_not_known(&self) {
-        self.stats().unmanaged.enter(Unmanaged::NotNoted, WINDOW, WINDOW + WINDOW_LEN);
+        self.stats().unmanaged.enter(Unmanaged::NotNoted, window(), window() + WINDOW_LEN);
     }
 }
 

@@ -19,16 +19,8 @@ use crate::stats::process_page::PARTS;
 use crate::sys::spin::SpinLock;
 use crate::sys::{self, PAGE};
 
-/// Where managed mappings are put: an address range far from everything that
-/// the kernel chooses by itself. It is not reserved: a mapping in it is made
-/// only where nothing is.
-pub const WINDOW: usize = 0x1000_0000_0000;
-/// Length of the window, 4 TiB.
-pub const WINDOW_LEN: usize = 4 << 40;
-/// Whether an address lies in the window.
-pub fn in_window(address: usize) -> bool {
-    address.wrapping_sub(WINDOW) < WINDOW_LEN
-}
+pub use crate::sys::addresses::{WINDOW, WINDOW_LEN, in_window, window};
+
 /// Alignment of regions in the window.
 pub const CHUNK: usize = 2 << 20;
 /// The most regions managed at once. Many more than a process may have mappings by default
@@ -302,7 +294,7 @@ impl Regions {
 
     /// The region of an address.
     pub fn find(&self, address: usize) -> Option<Place<'_>> {
-        if let Some(chunk) = address.checked_sub(WINDOW).map(|o| o / CHUNK)
+        if let Some(chunk) = address.checked_sub(window()).map(|o| o / CHUNK)
             && let Some(entry) = self.chunks.get(chunk)
         {
             let entry = entry.load(Acquire);
@@ -462,7 +454,7 @@ impl Regions {
     }
 
     fn huge_mark(&self, address: usize) -> Option<&AtomicU8> {
-        self.huge.get(address.checked_sub(WINDOW)? / CHUNK)
+        self.huge.get(address.checked_sub(window())? / CHUNK)
     }
 
     /// Lets the chunks that name no region name this one.
@@ -554,7 +546,8 @@ impl Regions {
         if !in_window(start) || !in_window(end - 1) {
             return None;
         }
-        let chunks = &self.chunks[(start - WINDOW) / CHUNK..=(end - 1 - WINDOW) / CHUNK];
+        let chunk = |at: usize| (at - window()) / CHUNK;
+        let chunks = &self.chunks[chunk(start)..=chunk(end - 1)];
         let alone = chunks.iter().all(|entry| entry.load(Acquire) & SHARED == 0);
         alone.then(|| chunks.iter())
     }
@@ -630,7 +623,7 @@ const fn named(entry: u32) -> Option<u32> {
 }
 
 fn chunks_of(start: usize, pages: u32) -> core::ops::Range<usize> {
-    match start.checked_sub(WINDOW) {
+    match start.checked_sub(window()) {
         Some(offset) if offset < WINDOW_LEN => {
             let end = (offset + pages as usize * PAGE).div_ceil(CHUNK);
             offset / CHUNK..end.min(CHUNKS)

@@ -6,6 +6,7 @@
 //! | [`mapped`] | files of atomics that processes share |
 //! | [`spin`] | locks between Terrace's own threads |
 //! | [`robust_futex`] | a word by which a process sees that a thread of another one has died |
+//! | [`addresses`] | where managed memory lies, and Terrace's own |
 //! | [`limits`] | limits of the process, and what they leave to Terrace |
 //! | [`symbols`] | what the libraries of the process define |
 //! | here | all other calls |
@@ -13,6 +14,7 @@
 //! Nothing here allocates or uses thread-local storage beyond `errno`: these
 //! run in threads on which the program depends.
 
+pub mod addresses;
 pub mod limits;
 pub mod mapped;
 pub(crate) mod robust_futex;
@@ -221,9 +223,7 @@ pub unsafe fn munmap(at: usize, len: usize) -> Result<(), i32> {
         return Err(errno());
     }
     #[cfg(not(miri))]
-    if is_own(at) {
-        FREED.put(at, len);
-    }
+    FREED.put(at, len);
     #[cfg(not(miri))]
     Ok(())
 }
@@ -238,16 +238,14 @@ pub(crate) unsafe fn munmap_managed(at: usize, len: usize) {
     unsafe { libc::syscall(libc::SYS_munmap, at, len) };
 }
 
-/// Where memory of our own lies: below the window for managed memory, at addresses that the program
-/// never had. Were it in a hole that the program has just left, with the message still under way,
-/// a forked child could take it for memory of the program's.
-const OWN: core::ops::Range<usize> = 0x0e00_0000_0000..0x1000_0000_0000;
-/// Addresses from here on are free.
-static OWN_NEXT: AtomicUsize = AtomicUsize::new(OWN.start);
+/// So much of the addresses for memory of our own ([`addresses::own`]) was handed out. The program never
+/// had any there. Were it in a hole that the program has just left, with the message still under way, a
+/// forked child could take it for memory of the program's.
+static OWN_NEXT: AtomicUsize = AtomicUsize::new(0);
 /// What was unmapped below.
 static FREED: Freed = Freed([const { AtomicU64::new(0) }; 64]);
 
-/// Ranges of [`OWN`] to be used again, for mappings of the same length: what is mapped and unmapped
+/// Ranges of ours to be used again, for mappings of the same length: what is mapped and unmapped
 /// time and again, by each of many children of children say, uses no more addresses up than once.
 /// Of more than fit the addresses are lost, of which there are enough.
 ///
@@ -256,9 +254,12 @@ static FREED: Freed = Freed([const { AtomicU64::new(0) }; 64]);
 struct Freed([AtomicU64; 64]);
 
 impl Freed {
-    /// The first page's number in [`OWN`], and how many there are.
+    /// The first page's number among ours, and how many there are; `None` of what is not ours.
     fn entry(at: usize, len: usize) -> Option<u64> {
-        let page = u32::try_from((at - OWN.start) / PAGE).ok()?;
+        let offset = at.checked_sub(addresses::own().start)?;
+        // Beyond what was handed out the program may have memory at addresses of its own choice.
+        let offset = Some(offset).filter(|&offset| offset < OWN_NEXT.load(Relaxed))?;
+        let page = u32::try_from(offset / PAGE).ok()?;
         let pages = u32::try_from(len.div_ceil(PAGE)).ok().filter(|&pages| pages > 0)?;
         Some(u64::from(page) << 32 | u64::from(pages))
     }
@@ -267,19 +268,33 @@ impl Freed {
         let _ = self.0.iter().any(|entry| entry.compare_exchange(0, new, AcqRel, Relaxed).is_ok());
     }
     fn take(&self, len: usize) -> Option<usize> {
-        let pages = Self::entry(OWN.start, len)?;
+        let start = addresses::own().start;
+        let pages = Self::entry(start, len)?;
         self.0.iter().find_map(|entry| {
             let found = entry.load(Acquire);
             let fits = found & u64::from(u32::MAX) == pages;
             (fits && entry.compare_exchange(found, 0, AcqRel, Relaxed).is_ok())
-                .then(|| OWN.start + (found >> 32) as usize * PAGE)
+                .then(|| start + (found >> 32) as usize * PAGE)
         })
     }
 }
 
-/// Whether an address is in the range that Terrace's own memory lies in, in every program.
+/// Whether an address is in the range that Terrace's own memory lies in, in whichever process.
 pub fn is_own(at: usize) -> bool {
-    OWN.contains(&at)
+    addresses::may_be_own(at)
+}
+
+/// Whether memory of this process's own may be in a range: it must not be mapped over.
+pub fn is_own_in(start: usize, len: usize) -> bool {
+    let own = addresses::own().start;
+    start < own + OWN_NEXT.load(Relaxed) && own < start.saturating_add(len)
+}
+
+/// So many addresses of our own that nobody has had; `None` if there are no more.
+fn hand_out(room: usize) -> Option<usize> {
+    let next = |at: usize| at.checked_add(room).filter(|&end| end <= addresses::OWN_LEN);
+    let at = OWN_NEXT.fetch_update(Relaxed, Relaxed, next).ok()?;
+    Some(addresses::own().start + at)
 }
 
 /// New memory of our own, at a place of its own as long as there are any.
@@ -289,11 +304,7 @@ fn map_own(len: usize, flags: c_int) -> Result<usize, i32> {
     // With a page between, so that mappings stay apart.
     let room = len.checked_next_multiple_of(PAGE).and_then(|len| len.checked_add(PAGE));
     let room = room.ok_or(libc::ENOMEM)?;
-    let new = || {
-        let next = |at: usize| at.checked_add(room).filter(|&end| end <= OWN.end);
-        OWN_NEXT.fetch_update(Relaxed, Relaxed, next).ok()
-    };
-    if let Some(at) = FREED.take(len).or_else(new) {
+    if let Some(at) = FREED.take(len).or_else(|| hand_out(room)) {
         // SAFETY: replaces nothing.
         let mapped = unsafe { mmap(at, len, prot, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
         if mapped == Ok(at) {
@@ -341,9 +352,7 @@ pub unsafe fn grow_private(at: usize, len: usize, new_len: usize) -> Result<usiz
     // SAFETY: the caller's; what is replaced is a new mapping of ours.
     let r = unsafe { libc::syscall(libc::SYS_mremap, at, len, new_len, flags, to) };
     if r != -1 {
-        if is_own(at) {
-            FREED.put(at, len);
-        }
+        FREED.put(at, len);
         return Ok(r as usize);
     }
     let error = errno();
@@ -362,9 +371,7 @@ pub fn map_shared(len: usize) -> Result<usize, i32> {
 pub fn keep_addresses(len: usize) -> Result<usize, i32> {
     const HUGE: usize = 2 << 20;
     let room = len.checked_add(2 * HUGE).ok_or(libc::ENOMEM)?;
-    let place = OWN_NEXT
-        .fetch_update(Relaxed, Relaxed, |at| at.checked_add(room).filter(|&end| end <= OWN.end));
-    place.map(|at| at.next_multiple_of(HUGE)).map_err(|_| libc::ENOMEM)
+    hand_out(room).map(|at| at.next_multiple_of(HUGE)).ok_or(libc::ENOMEM)
 }
 
 /// Maps a part of a file shared, at addresses that were kept ([`keep_addresses`]).
