@@ -56,7 +56,8 @@ const SETTLED: Duration = Duration::from_millis(200);
 /// A child that was just forked has its parent's memory, and nothing of its own that tells.
 const CHILDHOOD: Duration = Duration::from_millis(200);
 
-/// Looks at all processes of a run.
+/// Looks at all processes of a run. More than twenty fields: what is seen once a second has to be kept
+/// until the processes that it was seen of have ended.
 pub(super) struct OutsideWatch {
     plain: PlainWatch,
     /// Where processes that are, or may come to be, managed say what they have.
