@@ -70,6 +70,7 @@ const UNCHANGED: &[(&str, &str, &str)] = &[
     ("workers/credentials.rs", "ERROR", "the same"),
     ("workers/credentials.rs", "LEFT", "the same"),
     ("fork/parent.rs", "TOLD", "told once is enough"),
+    ("decide/event_ring.rs", "TOLD", "the same"),
     ("failsafe/inject.rs", "ARMED", "a fault strikes in one process: whichever comes first"),
     ("failsafe/inject.rs", "LEFT", "the same"),
     ("failsafe/inject.rs", "STALLS", "set once"),

@@ -25,6 +25,27 @@ const THREAD_LOCAL: u8 = 6;
 /// `STT_GNU_IFUNC`: the address is of a function that tells it.
 const INDIRECT: u8 = 10;
 
+/// `link.h`: a library, as the loader lists it.
+#[repr(C)]
+struct LinkMap {
+    base: usize,
+    _name: *const c_char,
+    dynamic: *const [i64; 2],
+    next: *const LinkMap,
+}
+
+/// `link.h`: where a debugger finds the list.
+#[repr(C)]
+struct Debug {
+    _version: c_int,
+    first: *const LinkMap,
+}
+
+unsafe extern "C" {
+    #[link_name = "_r_debug"]
+    static LOADED: Debug;
+}
+
 /// What only the C library defines.
 const C_LIBRARYS_OWN: &CStr = c"gnu_get_libc_version";
 
@@ -78,6 +99,19 @@ impl Library {
             unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
         let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
         let dynamic = base.wrapping_add(dynamic.p_vaddr as usize) as *const [i64; 2];
+        // SAFETY: where the headers say that it is.
+        unsafe { Self::of(base, dynamic, |at| lies_in(headers, base, at)) }
+    }
+
+    /// By its dynamic section. `is_in`: whether an address may be in the library.
+    ///
+    /// # Safety
+    /// That of a library that is there.
+    unsafe fn of(
+        base: usize,
+        dynamic: *const [i64; 2],
+        is_in: impl Fn(usize) -> bool,
+    ) -> Option<Self> {
         let value = |tag: i64| {
             let mut entry = dynamic;
             // SAFETY: the section ends with a zero.
@@ -95,7 +129,7 @@ impl Library {
         let address = |tag| {
             let at = value(tag)?;
             let at = if at < base { base + at } else { at };
-            lies_in(headers, base, at).then_some(at)
+            is_in(at).then_some(at)
         };
         Some(Self {
             hash: address(tag::HASH)?,
@@ -196,10 +230,27 @@ fn any(mut look: impl FnMut(&libc::dl_phdr_info) -> bool) -> bool {
     }
     fn of<F: FnMut(&libc::dl_phdr_info) -> bool>(look: &mut F) -> bool {
         // SAFETY: the callback gets what it expects, and keeps nothing.
-        unsafe { libc::dl_iterate_phdr(Some(one::<F>), ptr::from_mut(look).cast()) != 0 }
+        unsafe { iterate()(Some(one::<F>), ptr::from_mut(look).cast()) != 0 }
     }
     of(&mut look)
 }
+
+/// `dl_iterate_phdr` of the C library. A sanitizer has one of its own, which cannot be called before the
+/// sanitizer has begun; the program's first allocation may come before that.
+fn iterate() -> Iterate {
+    let own = c_library().and_then(|library| {
+        let symbol = library.symbol(c"dl_iterate_phdr", None)?;
+        let at = library.base + symbol.st_value as usize;
+        // SAFETY: the function of this name.
+        Some(unsafe { core::mem::transmute::<*const (), Iterate>(at as *const ()) })
+    });
+    own.unwrap_or(libc::dl_iterate_phdr)
+}
+
+type Iterate = unsafe extern "C" fn(
+    Option<unsafe extern "C" fn(*mut libc::dl_phdr_info, libc::size_t, *mut c_void) -> c_int>,
+    *mut c_void,
+) -> c_int;
 
 /// Whether a library is the one that this is in.
 fn is_ours(info: &libc::dl_phdr_info) -> bool {
@@ -252,7 +303,7 @@ fn is_defined_after_us(name: &CStr) -> bool {
     })
 }
 
-/// The C library, looked up at the first call.
+/// The C library, looked up at the first call, without one of its functions: any may be somebody else's.
 fn c_library() -> Option<Library> {
     let [first, rest @ ..] = &C_LIBRARY;
     let hash = first.load(Acquire);
@@ -261,14 +312,19 @@ fn c_library() -> Option<Library> {
             rest.each_ref().map(|word| word.load(Relaxed));
         return Some(Library { hash, strings, symbols, versions, defined, base });
     }
-    let mut found = None;
-    any(|info| {
-        // SAFETY: the loader's.
-        found = unsafe { Library::read(info) }
-            .filter(|library| library.symbol(C_LIBRARYS_OWN, None).is_some());
-        found.is_some()
-    });
-    let library = found?;
+    // SAFETY: the loader's list. Only `dlclose` takes something off it, and the C library stands before
+    // all that is loaded later.
+    let mut next = unsafe { (&raw const LOADED.first).read() };
+    let library = loop {
+        // SAFETY: as above; each of them is there.
+        let map = unsafe { next.as_ref() }?;
+        // SAFETY: as above.
+        let library = unsafe { Library::of(map.base, map.dynamic, |_| true) };
+        match library.filter(|library| library.symbol(C_LIBRARYS_OWN, None).is_some()) {
+            Some(library) => break library,
+            None => next = map.next,
+        }
+    };
     let Library { hash, strings, symbols, versions, defined, base } = library;
     // Whoever does the same just now stores the same.
     for (word, value) in rest.iter().zip([strings, symbols, versions, defined, base]) {
