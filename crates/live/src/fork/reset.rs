@@ -96,6 +96,7 @@ const UNCHANGED: &[(&str, &str, &str)] = &[
     ("workers/threads.rs", "ROOM", "the same"),
     ("workers/threads.rs", "STACKS", "set once; the child's threads have them, emptied: `resume`"),
     ("workers/tls.rs", "LAYOUT", "set once"),
+    ("sys/symbols.rs", "LOADED", "the loader's"),
     ("sys/symbols.rs", "C_LIBRARY", "set once; who is at it sets the same"),
     ("sys/uffd.rs", "PAGE_OF_ZEROS", "does not change"),
 ];
