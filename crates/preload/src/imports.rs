@@ -220,7 +220,8 @@ impl Tables {
         // SAFETY: an index of a relocation's is one of the table's.
         let (symbol, version) = unsafe { (&*self.symbols.add(index), *self.versions.add(index)) };
         let name = self.string(symbol.st_name);
-        if symbol.st_info & 0xf == THREAD_LOCAL {
+        // The loader's list of libraries is no function that somebody may have replaced.
+        if symbol.st_info & 0xf == THREAD_LOCAL || name == c"_r_debug" {
             return None;
         }
         if symbol.st_shndx != 0 {
