@@ -222,8 +222,8 @@ pub(crate) fn known() -> Result<Known, Failure> {
 
 fn refused(error: CostsError) -> Failure {
     match error {
-        CostsError::Bad(error) => {
-            Failure::bad_input(format!("{error} (`terrace calibrate` writes the file anew)"))
+        wrong @ (CostsError::Bad(_) | CostsError::NoText(..)) => {
+            Failure::bad_input(format!("{wrong} (`terrace calibrate` writes the file anew)"))
         }
         unreadable @ CostsError::Unreadable(..) => Failure::bad_input(unreadable),
     }

@@ -79,6 +79,24 @@ fn a_file_that_is_wrong_is_refused_with_file_line_and_field() {
     }
 }
 
+/// It is the user's own and was damaged: defaults in its place would go unnoticed.
+#[test]
+fn a_file_that_is_no_text_is_refused_and_not_passed_over() {
+    let state = tempfile::tempdir().unwrap();
+    let file = with(state.path(), FIXTURE);
+    let mut content = FIXTURE.as_bytes().to_vec();
+    content.splice(12..12, [0xff, 0xfe]);
+    fs::write(&file, content).unwrap();
+    let what = format!("{}: is not text (UTF-8)", file.display());
+
+    let doctor = terrace().env("XDG_STATE_HOME", state.path()).arg("doctor").output().unwrap();
+    assert!(String::from_utf8(doctor.stdout).unwrap().contains(&what));
+    if is_supported() {
+        let message = refused(run("16MiB").env("XDG_STATE_HOME", state.path()).args(["true"]));
+        assert!(message.contains(&what) && message.contains("terrace calibrate"), "{message}");
+    }
+}
+
 /// What a busy machine shows is the other programs' doing.
 #[test]
 fn what_is_measured_beside_other_programs_is_not_kept() {
