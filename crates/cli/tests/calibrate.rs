@@ -142,6 +142,8 @@ fn what_is_measured_here_is_what_a_run_decides_by() {
         assert!(document["measured"][price].as_f64().unwrap() > 0.0, "{price}: {document}");
     }
     assert!(document["measured"]["parallelism"].as_f64().unwrap() >= 1.0);
+    let numbers = [&document["machine"]["memory"], &document["elapsed"]];
+    assert!(numbers.iter().all(|number| number.as_u64() > Some(1 << 20)), "{document}");
     let (status, after) = stderr(state.path());
     assert_eq!(status, Some(0));
     assert!(after.contains("measured on this machine") && !after.contains("warning"), "{after}");
@@ -228,6 +230,8 @@ fn what_memory_management_costs_is_measured_for_the_simulation() {
     let mut command = terrace();
     command = command.args(["calibrate", "mm", "--busy", "--json", "--output"]).arg(&file);
     let document = json(command, 0);
+    let numbers = [&document["machine"]["memory"], &document["elapsed"]];
+    assert!(numbers.iter().all(|number| number.as_u64() > Some(1 << 20)), "{document}");
     let measured = document["cycles"].as_object().unwrap();
     assert!(measured["fault"].as_u64() > Some(50), "{document}");
     for name in ["zero_base", "copy_base", "free_base"] {
