@@ -155,5 +155,7 @@ mod tests {
         }
         let unpriced = document(Mode::Off, Urgency::Voluntary);
         assert_eq!(unpriced["alternatives"], serde_json::json!([]), "nothing is compared");
+        let forced = document(Mode::Shadow, Urgency::Forced);
+        assert_eq!(forced["alternatives"], serde_json::json!([]), "it had to be done");
     }
 }
