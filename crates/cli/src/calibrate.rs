@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use clap::Subcommand;
 use serde::Serialize;
+use terrace_core::{Bytes, Nanos};
 use terrace_live::costs::file::{CostsError, Text};
 use terrace_live::costs::measure::{OthersTime, measure};
 use terrace_live::costs::{CostsFile, Fingerprint, Known, Measured};
@@ -49,9 +50,10 @@ enum What {
 #[derive(Serialize)]
 struct Document {
     file: String,
-    machine: Fingerprint,
+    machine: Machine,
     measured: Figures,
-    seconds: f64,
+    /// How long measuring took.
+    elapsed: Nanos,
     /// What other programs used meanwhile, as a share of one processor; `None` where the kernel
     /// does not tell.
     others: Option<f64>,
@@ -92,6 +94,24 @@ fn alone<T, E: std::fmt::Display>(
         )));
     }
     Ok((measured, others))
+}
+
+/// Of which machine the prices are.
+#[derive(Debug, Serialize)]
+struct Machine {
+    processor: String,
+    processors: u32,
+    kernel: String,
+    memory: Bytes,
+    huge_pages: String,
+}
+
+impl From<Fingerprint> for Machine {
+    fn from(machine: Fingerprint) -> Self {
+        let Fingerprint { processor, processors, kernel, memory: Text(memory), huge_pages } =
+            machine;
+        Self { processor, processors, kernel, memory, huge_pages }
+    }
 }
 
 /// Measured prices: times in nanoseconds.
@@ -144,20 +164,21 @@ impl Args {
         let (measured, others) = alone("calibrate", 6.0, self.busy, measure)?;
         let file = CostsFile { machine: Fingerprint::of_this_machine(), measured };
         out.write_whole(file.text().as_bytes())?;
-        let seconds = begun.elapsed().as_secs_f64();
+        let elapsed = Nanos(begun.elapsed().as_nanos() as u64);
         let text = if json {
             let document = Document {
                 file: place.display().to_string(),
-                machine: file.machine,
+                machine: Machine::from(file.machine),
                 measured: Figures::from(&measured),
-                seconds,
+                elapsed,
                 others,
             };
             output::json("terrace.calibrate", &document)?
         } else {
             let Text(memory) = file.machine.memory;
             format!(
-                "measured in {seconds:.1} s on {}, {} processors, {memory}, Linux {}\n{}\n{}\n",
+                "measured in {:.1} s on {}, {} processors, {memory}, Linux {}\n{}\n{}\n",
+                elapsed.as_f64() / 1e9,
                 file.machine.processor,
                 file.machine.processors,
                 file.machine.kernel,
@@ -222,8 +243,8 @@ pub(crate) fn known() -> Result<Known, Failure> {
 
 fn refused(error: CostsError) -> Failure {
     match error {
-        CostsError::Bad(error) => {
-            Failure::bad_input(format!("{error} (`terrace calibrate` writes the file anew)"))
+        wrong @ (CostsError::Bad(_) | CostsError::NoText(..)) => {
+            Failure::bad_input(format!("{wrong} (`terrace calibrate` writes the file anew)"))
         }
         unreadable @ CostsError::Unreadable(..) => Failure::bad_input(unreadable),
     }

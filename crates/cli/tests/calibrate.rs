@@ -79,6 +79,24 @@ fn a_file_that_is_wrong_is_refused_with_file_line_and_field() {
     }
 }
 
+/// It is the user's own and was damaged: defaults in its place would go unnoticed.
+#[test]
+fn a_file_that_is_no_text_is_refused_and_not_passed_over() {
+    let state = tempfile::tempdir().unwrap();
+    let file = with(state.path(), FIXTURE);
+    let mut content = FIXTURE.as_bytes().to_vec();
+    content.splice(12..12, [0xff, 0xfe]);
+    fs::write(&file, content).unwrap();
+    let what = format!("{}: is not text (UTF-8)", file.display());
+
+    let doctor = terrace().env("XDG_STATE_HOME", state.path()).arg("doctor").output().unwrap();
+    assert!(String::from_utf8(doctor.stdout).unwrap().contains(&what));
+    if is_supported() {
+        let message = refused(run("16MiB").env("XDG_STATE_HOME", state.path()).args(["true"]));
+        assert!(message.contains(&what) && message.contains("terrace calibrate"), "{message}");
+    }
+}
+
 /// What a busy machine shows is the other programs' doing.
 #[test]
 fn what_is_measured_beside_other_programs_is_not_kept() {
@@ -124,6 +142,8 @@ fn what_is_measured_here_is_what_a_run_decides_by() {
         assert!(document["measured"][price].as_f64().unwrap() > 0.0, "{price}: {document}");
     }
     assert!(document["measured"]["parallelism"].as_f64().unwrap() >= 1.0);
+    let numbers = [&document["machine"]["memory"], &document["elapsed"]];
+    assert!(numbers.iter().all(|number| number.as_u64() > Some(1 << 20)), "{document}");
     let (status, after) = stderr(state.path());
     assert_eq!(status, Some(0));
     assert!(after.contains("measured on this machine") && !after.contains("warning"), "{after}");
@@ -210,6 +230,8 @@ fn what_memory_management_costs_is_measured_for_the_simulation() {
     let mut command = terrace();
     command = command.args(["calibrate", "mm", "--busy", "--json", "--output"]).arg(&file);
     let document = json(command, 0);
+    let numbers = [&document["machine"]["memory"], &document["elapsed"]];
+    assert!(numbers.iter().all(|number| number.as_u64() > Some(1 << 20)), "{document}");
     let measured = document["cycles"].as_object().unwrap();
     assert!(measured["fault"].as_u64() > Some(50), "{document}");
     for name in ["zero_base", "copy_base", "free_base"] {

@@ -511,6 +511,7 @@ fn why_explains_a_page_of_a_running_program() {
     assert_eq!(answer["kind"], "terrace.why-page");
     assert_eq!(answer["address"], address);
     assert_eq!(answer["page"], 5 << 8);
+    assert_eq!(answer["region"]["page_size"], 4096);
     assert!(["dram", "elsewhere"].contains(&answer["where"].as_str().unwrap()), "{answer}");
     for found in answer["decisions"].as_array().unwrap() {
         assert_eq!(found["address"], address, "about another page: {found}");

@@ -176,6 +176,22 @@ fn profiles_go_to_cbmm_s_format_and_back_and_merge() {
     terrace().args(["profile", "export", "--output"]).arg(&csv).arg(&imported).assert().success();
     assert_eq!(fs::read_to_string(&csv).unwrap().lines().count(), 7);
 
+    // What the CSV cannot hold is told to people and programs alike.
+    let recorded = golden("recorded.profile");
+    let export = terrace().args(["--json", "profile", "export", "--output"]);
+    let output = export.arg(dir.path().join("lossy.csv")).arg(&recorded).output().unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    for (field, words) in [
+        ("uneven_mappings", "more in one part than in another"),
+        ("deviations_lost", "has no deviations"),
+        ("touched_lost", "lost how much is touched"),
+    ] {
+        let lost = document[field].as_u64().unwrap();
+        assert_eq!(lost > 0, said.contains(words), "{field}: {document} {said}");
+    }
+    assert!(document["deviations_lost"].as_u64() > Some(0), "{document}");
+
     let plain = dir.path().join("plain");
     let recorded = fs::read_to_string(golden("recorded.profile")).unwrap();
     fs::write(&plain, recorded.split("rule").next().unwrap()).unwrap();

@@ -207,6 +207,15 @@ fn decisions_of_a_simulation_are_explained() {
     assert!(!decisions.is_empty(), "the hot set moved without a decision");
     assert_eq!(all["decisions_recorded"].as_u64(), Some(decisions.len() as u64));
 
+    // Sizes are plain numbers, and lists have no empty places.
+    for found in decisions {
+        assert!(found["decision"]["page_size"].is_u64(), "{found}");
+        for list in ["terms", "alternatives"] {
+            let list = found["decision"][list].as_array().unwrap();
+            assert!(list.iter().all(serde_json::Value::is_object), "{found}");
+        }
+    }
+
     // Each filter finds what the whole list holds.
     let op = decisions[0]["decision"]["op"].as_u64().unwrap();
     let one = json(why(&["--json", "--op", &op.to_string()]), 0);

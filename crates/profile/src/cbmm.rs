@@ -14,7 +14,7 @@
 use terrace_core::{Cycles, Frequency, Nanos};
 
 use crate::key::{Key, Section};
-use crate::profile::{PAGES, Profile, Range, SLOT, WalkTime};
+use crate::profile::{PAGES, Profile, Range, Region, SLOT, WalkTime};
 use crate::text::ProfileError;
 
 /// What a rule is for.
@@ -355,6 +355,13 @@ pub struct Lost {
     pub merged_mappings: usize,
     /// Mappings that are alone in their class: their rule holds for every mapping of it.
     pub orders: usize,
+    /// Mappings whose parts avert different amounts, or of which only parts avert anything: the
+    /// rule of their length has the mean of all.
+    pub uneven_mappings: usize,
+    /// Regions of which deviations are left out.
+    pub deviations: usize,
+    /// Regions that are not touched throughout: how much of them is, is left out.
+    pub touched: usize,
     /// Regions of which the build identifier is left out.
     pub build_ids: usize,
     /// Whether benefits are sums of walks, which a reader takes for time in which walks are under
@@ -362,8 +369,7 @@ pub struct Lost {
     pub walk_time: bool,
 }
 
-/// Writes CBMM's CSV, and says what of the profile it cannot hold besides horizon, runs,
-/// deviations and shares.
+/// Writes CBMM's CSV, and says what of the profile it cannot hold besides horizon and runs.
 ///
 /// Conditions of CBMM are strict: a range from `a` to `b` is `section_off` above `a - 1` and
 /// below `b`.
@@ -382,9 +388,11 @@ pub fn export(profile: &Profile) -> (String, Lost) {
         conditions
     };
     for region in &profile.regions {
+        lost.deviations += usize::from(region.ranges.iter().any(|r| !r.deviation.is_zero()));
         if let Key::Mapping { .. } = region.key {
             continue;
         }
+        lost.touched += usize::from(region.ranges.iter().any(|range| range.touched < PAGES));
         lost.build_ids += usize::from(matches!(region.key, Key::Image { .. }));
         for range in &region.ranges {
             let (from, to) = (range.offset.get(), range.end().get());
@@ -414,13 +422,18 @@ pub fn export(profile: &Profile) -> (String, Lost) {
             1 => lost.orders += 1,
             several => lost.merged_mappings += several,
         }
+        lost.uneven_mappings += of_class.iter().filter(|region| is_uneven(region)).count();
+        // An eager rule holds for all of a length, or there is none.
+        if !of_class.iter().all(|region| is_touched_throughout(region)) {
+            lost.touched += of_class.len();
+        }
         // A rule is about one mapping, however often there is one.
         let total: Cycles = of_class.iter().flat_map(|r| &r.ranges).map(Range::total).sum();
         let conditions = between(Quantity::Len, (1 << (class - 1)) + 1, (1 << class) + 1);
         if !(total / slots).is_zero() {
             line(Policy::Huge, Section::Mmap, (total / slots).get(), &conditions);
         }
-        let touched = |region: &&crate::profile::Region| {
+        let touched = |region: &&Region| {
             let touched: u64 = region.ranges.iter().map(|r| u64::from(r.touched) * r.slots()).sum();
             let pages = region.len.get() / SLOT.get() * u64::from(PAGES);
             pages > 0 && touched * 10 >= pages * 9
@@ -433,6 +446,21 @@ pub fn export(profile: &Profile) -> (String, Lost) {
         text += &rule.to_csv();
     }
     (text, lost)
+}
+
+/// Whether a huge page averts more in one part of a mapping than in another.
+fn is_uneven(region: &Region) -> bool {
+    let covered: u64 = region.ranges.iter().map(Range::slots).sum();
+    let mut averted = region.ranges.iter().map(|range| range.averted);
+    let Some(first) = averted.next() else { return false };
+    let differs = averted.any(|other| other != first);
+    differs || (!first.is_zero() && covered < region.len.get().div_ceil(SLOT.get()))
+}
+
+/// Whether all base pages of a mapping are touched.
+fn is_touched_throughout(region: &Region) -> bool {
+    let touched: u64 = region.ranges.iter().map(|r| u64::from(r.touched) * r.slots()).sum();
+    touched >= region.len.get() / (SLOT.get() / u64::from(PAGES))
 }
 
 /// A line of the CSV.
@@ -454,7 +482,7 @@ pub const fn nearly_all(touched: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{Place, Region, Share, example};
+    use crate::profile::{Place, Share, example};
     use terrace_core::Bytes;
 
     fn read(text: &str) -> Result<Profile, ProfileError> {
@@ -552,7 +580,15 @@ mod tests {
     fn an_export_keeps_where_benefit_is_and_says_what_it_lost() {
         let profile = example();
         let (text, lost) = export(&profile);
-        let all = Lost { merged_mappings: 0, orders: 1, build_ids: 1, walk_time: true };
+        let all = Lost {
+            merged_mappings: 0,
+            orders: 1,
+            uneven_mappings: 0,
+            deviations: 3,
+            touched: 2,
+            build_ids: 1,
+            walk_time: true,
+        };
         assert_eq!(lost, all);
         let counted = Profile { walk_time: WalkTime::Elapsed, ..example() };
         assert_eq!(export(&counted).1, Lost { walk_time: false, ..all });
@@ -569,6 +605,31 @@ mod tests {
             assert_eq!(expected(&again), Cycles(averted), "{offset:#x}");
         }
         assert!(text.contains("huge,mmap,2000,len,>,0x4000000,len,<,0x8000001"), "{text}");
+    }
+
+    /// The mean of 20 and 0 million cycles is right for no huge page of the mapping.
+    #[test]
+    fn what_differs_within_a_mapping_and_between_runs_is_told_to_be_lost() {
+        let lost = |change: &dyn Fn(&mut Region)| {
+            let mut profile = example();
+            profile.regions.drain(..1);
+            profile.regions.truncate(1);
+            profile.regions[0].ranges[0].deviation = Cycles::ZERO;
+            change(&mut profile.regions[0]);
+            let (_, lost) = export(&profile);
+            (lost.uneven_mappings, lost.deviations, lost.touched)
+        };
+        assert_eq!(lost(&|_| {}), (0, 0, 0), "the same everywhere");
+        let halves = |region: &mut Region| {
+            let half = Bytes(region.len.get() / 2);
+            let first = Range { len: half, ..region.ranges[0] };
+            let second = Range { offset: half, averted: Cycles::ZERO, ..first };
+            region.ranges = vec![first, second];
+        };
+        assert_eq!(lost(&halves), (1, 0, 0), "a half averts nothing");
+        assert_eq!(lost(&|region| region.ranges[0].len = SLOT), (1, 0, 1), "the rest is not used");
+        assert_eq!(lost(&|region| region.ranges[0].deviation = Cycles(7)), (0, 1, 0));
+        assert_eq!(lost(&|region| region.ranges[0].touched = PAGES - 1), (0, 0, 1));
     }
 
     /// A rule of a length holds for every huge page of a mapping. Were it the mean of those that avert

@@ -32,14 +32,15 @@ use crate::run::{FaultClass, Figures, Usage};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Slowdown {
     /// Run time by estimated run time on plain memory; `None` if the stalls
-    /// leave nothing of the run (more threads waited than the model knows of).
+    /// leave nothing of the run (more threads waited than the model knows of), or less than its
+    /// first touches would have taken.
     pub factor: Option<f64>,
     /// The least that it can have been: as if all processor time of the program were its own
     /// work, none of it in faults.
     #[serde(default)]
     pub at_least: Option<f64>,
-    /// The estimated run time on plain memory.
-    pub without: Nanos,
+    /// The estimated run time on plain memory; `None` where there is no factor.
+    pub without: Option<Nanos>,
     /// Time that threads stood still for us, all together.
     pub stalled: Nanos,
     /// What the same first touches would have taken on plain memory.
@@ -70,13 +71,22 @@ impl Slowdown {
         let at_work = program_cpu + stalled - total.waited_running;
         let threads = if elapsed.is_zero() { 1.0 } else { (at_work / elapsed).max(1.0) };
         let excess = (stalled - plain_faults).get() as f64 / threads;
-        let without = elapsed - Nanos(excess as u64);
-        let factor = (!without.is_zero()).then(|| elapsed / without);
+        let left = elapsed - Nanos(excess as u64);
+        // What is left has the first touches in it. If it is less than they are, it is what the
+        // errors of the other figures left, and nothing can be said of it.
+        let known = !left.is_zero() && spread(plain_faults, threads) <= left;
+        let without = known.then_some(left);
+        let factor = without.map(|without| elapsed / without);
         // Where nothing is known of more than one thread, what is left of the run it slept.
         let slept = elapsed - at_work;
-        let busy = Nanos(((program_cpu + slept + plain_faults).as_f64() / threads) as u64) + TICK;
+        let busy = spread(program_cpu + slept + plain_faults, threads) + TICK;
         let at_least = (!elapsed.is_zero()).then(|| elapsed / busy.min(elapsed));
         Self { factor, at_least, without, stalled, plain_faults, program_cpu, threads }
+    }
+
+    /// The part of the run time on plain memory that first touches would have been.
+    pub fn first_touches(&self) -> Nanos {
+        spread(self.plain_faults, self.threads)
     }
 
     /// The factor in words, without what it rests on.
@@ -90,6 +100,11 @@ impl Slowdown {
             (None, None) => "unknown".to_owned(),
         }
     }
+}
+
+/// The part of the run that a time of all threads is.
+fn spread(time: Nanos, threads: f64) -> Nanos {
+    Nanos((time.as_f64() / threads.max(1.0)) as u64)
 }
 
 #[cfg(test)]
@@ -122,7 +137,7 @@ mod tests {
         let slowdown = Slowdown::estimate(Nanos::seconds(10), &total, &usage(Nanos::seconds(4)));
 
         // 10 s less 6 s of stalls of which 1 s would have been there anyway.
-        assert_eq!(slowdown.without, Nanos::seconds(5));
+        assert_eq!(slowdown.without, Some(Nanos::seconds(5)));
         assert_eq!(slowdown.factor, Some(2.0));
     }
 
@@ -133,7 +148,7 @@ mod tests {
         let slowdown = Slowdown::estimate(Nanos::seconds(10), &total, &usage(Nanos::seconds(30)));
 
         assert!((slowdown.threads - 4.0).abs() < 1e-9);
-        assert_eq!(slowdown.without, Nanos::millis(7500));
+        assert_eq!(slowdown.without, Some(Nanos::millis(7500)));
     }
 
     /// A thread that waits in the kernel runs there, for a part of the time: it is still one.
@@ -145,7 +160,7 @@ mod tests {
         let slowdown = Slowdown::estimate(Nanos::seconds(10), &total, &usage(Nanos::seconds(4)));
 
         assert!((slowdown.threads - 1.0).abs() < 1e-9);
-        assert_eq!(slowdown.without, Nanos::seconds(2));
+        assert_eq!(slowdown.without, Some(Nanos::seconds(2)));
     }
 
     #[test]
@@ -154,7 +169,7 @@ mod tests {
 
         let slowdown = Slowdown::estimate(Nanos::seconds(10), &total, &usage(Nanos::ZERO));
 
-        assert_eq!(slowdown.without, Nanos::seconds(9));
+        assert_eq!(slowdown.without, Some(Nanos::seconds(9)));
     }
 
     #[test]
@@ -180,6 +195,39 @@ mod tests {
             slowdown.factor_in_words(),
             format!("at least {:.1} x", slowdown.at_least.unwrap())
         );
+    }
+
+    /// 18 ms of first touches are no part of a run of 2 ms: "5.3 to 2229.7 x" said nothing.
+    #[test]
+    fn what_is_less_than_its_first_touches_is_no_estimate() {
+        let mut total = figures(Nanos::millis(3_696), 18_000);
+        total.waited_running = Nanos::millis(690);
+
+        let usage = usage(Nanos::millis(672));
+        let slowdown = Slowdown::estimate(Nanos::millis(3_680), &total, &usage);
+
+        assert_eq!((slowdown.factor, slowdown.without), (None, None), "{slowdown:?}");
+        let least = slowdown.at_least.expect("the least is known");
+        assert!((5.0..6.0).contains(&least), "{slowdown:?}");
+        assert_eq!(slowdown.factor_in_words(), format!("at least {least:.1} x"));
+    }
+
+    /// First touches of threads side by side are a part of the run, not their sum.
+    #[test]
+    fn first_touches_are_never_more_than_the_run_that_they_are_a_part_of() {
+        let total = figures(Nanos::seconds(10), 8_000_000);
+
+        let slowdown = Slowdown::estimate(Nanos::seconds(10), &total, &usage(Nanos::seconds(30)));
+
+        assert_eq!(slowdown.without, Some(Nanos::millis(9_500)));
+        assert_eq!(slowdown.first_touches(), Nanos::seconds(2));
+        for first_touches in (0..40).map(|n| n * 500_000) {
+            let total = figures(Nanos::seconds(9), first_touches);
+            let usage = usage(Nanos::seconds(1));
+            let slowdown = Slowdown::estimate(Nanos::seconds(10), &total, &usage);
+            let first = slowdown.first_touches();
+            assert!(slowdown.without.is_none_or(|whole| first <= whole), "{slowdown:?}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use terrace_live::costs::Fingerprint;
 use terrace_live::costs::kernel_memory::{Wanted, measure};
 use terrace_sim::mm::{Costs, MeasuredCosts};
 
-use super::alone;
+use super::{Machine, alone};
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, facts};
 
@@ -42,14 +42,15 @@ pub(super) struct MmArgs {
 #[derive(Serialize)]
 struct Document {
     file: String,
-    machine: BTreeMap<String, String>,
+    machine: Machine,
     /// Cycles, by piece of work.
     cycles: BTreeMap<String, Cycles>,
     /// What could not be measured, and why.
     unmeasured: BTreeMap<&'static str, String>,
     /// What was not tried, as only the simulation tells it apart: built-in values.
     built_in: Vec<&'static str>,
-    seconds: f64,
+    /// How long measuring took.
+    elapsed: Nanos,
     others: Option<f64>,
 }
 
@@ -81,10 +82,10 @@ impl MmArgs {
             built_in: names
                 .filter(|name| !file.costs.contains_key(*name) && !unmeasured.contains_key(name))
                 .collect(),
-            machine: file.machine,
+            machine: Machine::from(Fingerprint::of_this_machine()),
             cycles: file.costs,
             unmeasured,
-            seconds: begun.elapsed().as_secs_f64(),
+            elapsed: Nanos(begun.elapsed().as_nanos() as u64),
             others,
         };
         let text =
@@ -105,7 +106,8 @@ fn render(document: &Document) -> String {
             (name.as_str(), format!("{cycles}, built in {was}"))
         })
         .collect();
-    let mut text = format!("measured in {:.1} s\n{}", document.seconds, facts("  ", &rows));
+    let mut text =
+        format!("measured in {:.1} s\n{}", document.elapsed.as_f64() / 1e9, facts("  ", &rows));
     for (name, why) in &document.unmeasured {
         text += &format!("not measured, built-in value kept: {name} ({why})\n");
     }

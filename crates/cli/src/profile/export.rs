@@ -27,6 +27,9 @@ struct Document {
     rows: usize,
     merged_mappings: usize,
     orders_lost: usize,
+    uneven_mappings: usize,
+    deviations_lost: usize,
+    touched_lost: usize,
     build_ids_lost: usize,
     walk_time_lost: bool,
 }
@@ -41,6 +44,9 @@ impl Args {
             rows: csv.lines().count(),
             merged_mappings: lost.merged_mappings,
             orders_lost: lost.orders,
+            uneven_mappings: lost.uneven_mappings,
+            deviations_lost: lost.deviations,
+            touched_lost: lost.touched,
             build_ids_lost: lost.build_ids,
             walk_time_lost: lost.walk_time,
         };
@@ -56,6 +62,26 @@ impl Args {
             output::warn(format_args!(
                 "{} known by length alone: CBMM's CSV has no order",
                 output::several(lost.orders, "mapping is", "mappings are")
+            ));
+        }
+        if lost.uneven_mappings > 0 {
+            output::warn(format_args!(
+                "{} more in one part than in another: CBMM's CSV has no parts of mappings, and the \
+                 rule of a length has the mean",
+                output::several(lost.uneven_mappings, "mapping averts", "mappings avert")
+            ));
+        }
+        if lost.deviations > 0 {
+            output::warn(format_args!(
+                "{} lost how far runs differ: CBMM's CSV has no deviations",
+                output::several(lost.deviations, "region has", "regions have")
+            ));
+        }
+        if lost.touched > 0 {
+            output::warn(format_args!(
+                "{} lost how much is touched: CBMM's CSV has nine of ten pages and more as all, and \
+                 does not tell less",
+                output::several(lost.touched, "region has", "regions have")
             ));
         }
         if lost.build_ids > 0 {

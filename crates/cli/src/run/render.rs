@@ -343,17 +343,18 @@ fn promotions(total: &Figures) -> String {
 /// The estimate with what it rests on. [`terrace_report::slowdown`] says how.
 fn slowdown(slowdown: &Slowdown) -> String {
     let factor = slowdown.factor_in_words();
-    if slowdown.factor.is_none() {
+    let (Some(_), Some(without)) = (slowdown.factor, slowdown.without) else {
         return format!(
             "{factor}, estimated: the program did hardly anything but wait; it had processors for \
              {} at most, {} of first touches on plain memory beside",
             slowdown.program_cpu, slowdown.plain_faults,
         );
-    }
+    };
     format!(
-        "{factor}, estimated: {} on plain memory, {} of it first touches; waits spread over {:.1} \
-         threads",
-        slowdown.without, slowdown.plain_faults, slowdown.threads,
+        "{factor}, estimated: {without} on plain memory, {} of it first touches; waits spread over \
+         {:.1} threads",
+        slowdown.first_touches(),
+        slowdown.threads,
     )
 }
 
@@ -931,7 +932,7 @@ mod tests {
             slowdown: Some(Slowdown {
                 factor: Some(1.3),
                 at_least: Some(1.28),
-                without: Nanos::millis(29_391),
+                without: Some(Nanos::millis(29_391)),
                 stalled: Nanos::millis(9_120),
                 plain_faults: Nanos::millis(262),
                 program_cpu: Nanos::millis(29_000),
@@ -951,6 +952,25 @@ mod tests {
             unseen_peak: Bytes::ZERO,
             nothing_managed: None,
         }
+    }
+
+    /// A part is never told with less than it is a part of.
+    #[test]
+    fn without_an_estimate_the_least_slowdown_alone_is_told() {
+        let known = report().slowdown.expect("one");
+        let unknown = Slowdown {
+            factor: None,
+            at_least: Some(5.3),
+            without: None,
+            plain_faults: Nanos::millis(18),
+            ..known
+        };
+        let text = slowdown(&unknown);
+        assert!(text.starts_with("at least 5.3 x, estimated: "), "{text}");
+        assert!(!text.contains(" of it first touches"), "{text}");
+        // The threads' first touches are side by side, as their waits are.
+        let text = slowdown(&Slowdown { threads: 2.0, ..known });
+        assert!(text.contains("29.4 s on plain memory, 131 ms of it first touches"), "{text}");
     }
 
     #[test]

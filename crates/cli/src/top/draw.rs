@@ -350,7 +350,7 @@ pub(super) mod tests {
             slowdown: Some(Slowdown {
                 factor: Some(1.43),
                 at_least: Some(1.4),
-                without: Nanos::seconds(7),
+                without: Some(Nanos::seconds(7)),
                 stalled: Nanos::seconds(3),
                 plain_faults: Nanos::ZERO,
                 program_cpu: Nanos::seconds(7),

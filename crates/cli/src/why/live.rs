@@ -20,6 +20,7 @@ use terrace_live::doctor::facts::Facts;
 use terrace_live::stats::opened::Opened;
 use terrace_live::stats::process_page::ProcessPage;
 
+use super::document::RegionDocument;
 use super::{Args, Found, PageChoice, Search, in_place, render_decisions};
 use crate::failure::Failure;
 use crate::output;
@@ -48,7 +49,7 @@ struct Answer<'a> {
     program: &'a [String],
     process: u32,
     address: u64,
-    region: RegionRecord,
+    region: RegionDocument,
     page: u32,
     r#where: Whereabouts,
     /// Where the decisions come from.
@@ -110,7 +111,7 @@ fn explain_managed(
             program: &place.run.manifest.program,
             process,
             address,
-            region: place.region,
+            region: place.region.into(),
             page: place.number,
             r#where: at,
             source: &source,

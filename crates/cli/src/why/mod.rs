@@ -2,6 +2,7 @@
 //! a running program.
 
 mod division;
+mod document;
 mod in_place;
 mod live;
 
@@ -135,6 +136,7 @@ struct Found {
     /// The file or socket that it is about, as far as the recording tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<ContextLife>,
+    #[serde(serialize_with = "document::decision")]
     decision: Box<Decision>,
 }
 

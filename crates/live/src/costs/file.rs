@@ -120,6 +120,8 @@ pub enum Known {
 pub enum CostsError {
     /// It is there, and cannot be read.
     Unreadable(PathBuf, String),
+    /// It can be read, and is no text.
+    NoText(PathBuf, String),
     /// Its content is wrong: file, line and field.
     Bad(MachineError),
 }
@@ -127,7 +129,9 @@ pub enum CostsError {
 impl fmt::Display for CostsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable(path, why) => write!(f, "{}: {why}", path.display()),
+            Self::Unreadable(path, why) | Self::NoText(path, why) => {
+                write!(f, "{}: {why}", path.display())
+            }
             Self::Bad(error) => write!(f, "{error}"),
         }
     }
@@ -248,6 +252,10 @@ impl CostsFile {
         let text = match terrace_core::read_text(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            // The kernel let us read it: what is wrong is the content.
+            Err(error) if error.kind() == io::ErrorKind::Other => {
+                return Err(CostsError::NoText(path.to_owned(), error.to_string()));
+            }
             Err(error) => return Err(CostsError::Unreadable(path.to_owned(), error.to_string())),
         };
         Self::parse(&path.display().to_string(), &text).map(Some).map_err(CostsError::Bad)

@@ -454,7 +454,9 @@ fn facts(story: &Story, report: &RunReport) -> String {
         rows.push(vec!["sampler".to_owned(), process.sampler.clone()]);
     }
     if let Some(slowdown) = &report.slowdown {
-        rows.push(vec!["run time on plain memory, estimated".into(), slowdown.without.to_string()]);
+        let without =
+            slowdown.without.map_or_else(|| "unknown".to_owned(), |time| time.to_string());
+        rows.push(vec!["run time on plain memory, estimated".into(), without]);
         rows.push(vec![
             "waits spread over".into(),
             format!("{:.1} threads (processor time {})", slowdown.threads, slowdown.program_cpu),
