@@ -344,6 +344,11 @@ fn a_profile_that_does_not_pay_is_used_only_where_memory_is_short() {
 
     assert!(told.contains("not used while memory fits without it"), "{told}");
     assert_eq!(fits["profile"]["at_once"], false, "{fits}");
+    assert_eq!(fits["profile"]["used"], false, "{fits}");
+    assert_eq!(
+        (&short["profile"]["at_once"], &short["profile"]["used"]),
+        (&false.into(), &true.into())
+    );
     assert_eq!(fits["total"]["huge"]["mappings_known"], 0, "{fits}");
     assert_eq!(short["total"]["huge"]["mappings_known"], 1, "{short}");
 }

@@ -246,6 +246,13 @@ fn profiles_go_to_cbmm_s_format_and_back_and_merge() {
         assert!(text.contains(r"./w\u{1b}[2J") && !text.contains('\u{1b}'), "{text:?}");
     }
     refuses(import("0s"), "--horizon");
+    refuses(import("1s").arg("--clock=99999999GHz"), "--clock: must be 1Hz to 100GHz");
+    let other = recorded.split("rule").next().unwrap().replacen("laptop", "server", 1);
+    fs::write(&copy, other).unwrap();
+    let unlike = terrace().args(["profile", "merge", "-o"]).arg(dir.path().join("unlike"));
+    refuses(unlike.arg(&plain).arg(&copy), "copy counts cycles of another machine or clock than");
+    fs::write(&copy, b"terrace-profile 1\nprogram \xff\n").unwrap();
+    refuses(terrace().args(["profile", "show"]).arg(&copy), "copy: line 2: is not text (UTF-8)");
     fs::write(&csv, "huge,heap,1\neager,heap,7\n").unwrap();
     let import = terrace().args(["profile", "import", "--horizon", "1s", "-o"]).arg(&imported);
     refuses(import.arg(&csv), "again.csv:2: field `benefit`");
@@ -272,6 +279,9 @@ fn counted_walks_take_the_place_of_simulated_ones() {
             .arg(&refined)
             .arg(from)
     };
+    let nameless = terrace().args(["profile", "refine", "--processor", "", "--perf-stat"]);
+    let nameless = nameless.arg(golden("perf-stat.csv")).arg("--output").arg(&refined);
+    assert!(refused(nameless.arg(&simulated)).contains("--processor: is empty"));
     let document = json(refine(&simulated), 0);
     assert_eq!((&document["counted"], &document["by"]), (&743_580_245.into(), &"cycles".into()));
     let text = fs::read_to_string(&refined).unwrap();

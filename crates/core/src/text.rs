@@ -23,12 +23,24 @@ pub fn read_text_from(file: impl Read) -> io::Result<String> {
     if bytes.starts_with(b"\xef\xbb\xbf") {
         bytes.drain(..3);
     }
-    String::from_utf8(bytes).map_err(|_| io::Error::other("is not text (UTF-8)"))
+    String::from_utf8(bytes).map_err(|error| {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = good.split(|&byte| byte == b'\n').count();
+        io::Error::other(format!("line {line}: is not text (UTF-8)"))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_text_is_refused_with_its_line() {
+        let refused = |bytes: &[u8]| read_text_from(bytes).expect_err("no text").to_string();
+        assert_eq!(refused(b"\xff"), "line 1: is not text (UTF-8)");
+        assert_eq!(refused(b"\xef\xbb\xbfa\nb\n\xc3(\n\xff"), "line 3: is not text (UTF-8)");
+        assert_eq!(read_text_from(&b"a\n"[..]).expect("text"), "a\n");
+    }
 
     #[test]
     fn a_device_without_end_and_what_is_no_text_are_refused() {

@@ -2,7 +2,7 @@
 
 use terrace_core::{
     Action, ActionClass, Bytes, Cycles, Done, Heat, MAX_TIERS, Nanos, OpId, Outcome, PageRange,
-    PageRef, PageSize, Proposal, Reason, Sample, Telemetry, TierId, Urgency,
+    PageRef, PageSize, Proposal, Reason, Sample, SampleSource, Telemetry, TierId, Urgency,
 };
 
 use crate::access::{self, Saving};
@@ -19,6 +19,7 @@ use crate::ledger::Ledger;
 use crate::lifetime::Lifetimes;
 use crate::mode::{Mode, Verdict};
 use crate::model;
+use crate::observe;
 use crate::prefetch;
 use crate::prezero;
 use crate::quote::Quote;
@@ -72,6 +73,8 @@ pub struct Economist {
     considered: u64,
     now: Nanos,
     sample_period: u64,
+    /// A sampler takes samples at a rate that was proposed and carried out.
+    is_paced: bool,
     /// What exploring may still cost.
     purse: Purse,
     /// By class.
@@ -186,6 +189,7 @@ impl Economist {
             considered: 0,
             now: Nanos::ZERO,
             sample_period: 0,
+            is_paced: false,
             purse: Purse::full(),
             switches: Default::default(),
             touches: Default::default(),
@@ -419,8 +423,21 @@ impl Economist {
     /// Accesses were observed: refines what carried-out actions brought. A few
     /// nanoseconds a sample; does not allocate.
     pub fn observe(&mut self, samples: &[Sample]) {
+        self.pay_for(samples);
         self.lifetimes.observe(samples, self.now);
         self.watches.observe(samples, self.sample_period, self.now, &mut self.accounts);
+    }
+
+    /// A rate costs nothing when it is set, but with each sample that it brings: nobody times those one
+    /// by one, so each is entered at its price.
+    fn pay_for(&mut self, samples: &[Sample]) {
+        if !self.is_paced {
+            return;
+        }
+        let of_rate = samples.iter().filter(|sample| sample.source == SampleSource::Pmu).count();
+        let each = self.calibration.clock.cycles(observe::SAMPLE).as_f64();
+        let cost = Cycles::from_f64(of_rate as f64 * each);
+        self.accounts[ActionClass::Rate.index()].realised_cost += cost;
     }
 
     /// Pages were given back: what was being observed about them ends.
@@ -445,6 +462,7 @@ impl Economist {
         };
         account.completed += 1;
         account.realised_cost += cost;
+        self.is_paced |= matches!(proposal.action, Action::SetPeriod { .. });
         if self.mode == Mode::Off {
             return;
         }

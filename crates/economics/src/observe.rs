@@ -17,7 +17,7 @@ use crate::movement::{base_pages, interference};
 const FAST: TierId = TierId(0);
 /// What a program pays for a hardware sample: 200-300 ns a record of PEBS (Akiyama and Hirofuchi,
 /// ROSS'17), as machine files have it.
-const SAMPLE: Nanos = Nanos(250);
+pub(crate) const SAMPLE: Nanos = Nanos(250);
 
 /// What looking costs beside the pages' own entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +76,7 @@ pub(crate) fn rate(period: u64, page: PageSize, conditions: &Conditions<'_>) -> 
     ledger.enter(TermKind::Knowledge, knowledge(capacity * known, conditions));
     let each = conditions.cycles(SAMPLE);
     ledger.enter(TermKind::Fixed, conditions.market.correction.scale(samples * each));
+    ledger.processor = finite(samples * each);
     ledger
 }
 

@@ -285,6 +285,32 @@ fn pages_that_were_held_out_are_watched_where_they_are() {
     assert!(account.held_out_ratio().is_some() && account.judged == 0);
 }
 
+/// Setting a rate takes no time; the samples that come of it do.
+#[test]
+fn the_account_of_rates_has_what_their_samples_cost() {
+    let mut economist = Economist::new(Mode::Shadow, optane());
+    let mut telemetry = optane_telemetry();
+    telemetry.tiers[0].accesses = PerSecond(1e8);
+    let samples = [sample(1, Access::Read); 1000];
+    let faults = samples.map(|sample| Sample { source: SampleSource::HintFault, ..sample });
+    economist.observe(&samples);
+    let action = Action::SetPeriod { source: SampleSource::Pmu, period: 5000 };
+    let proposal = Proposal { action, ..hot() };
+    let decision = economist.decide(&proposal, &telemetry);
+    let outcome = Outcome::Completed { cost: Cycles::ZERO, moved: Bytes::ZERO };
+    economist.settle(&Done { proposal, outcome }, &telemetry);
+    let account = *economist.account(ActionClass::Rate);
+    let fixed = term(&decision, TermKind::Fixed).expect("samples cost").expected;
+    let predicted = account.predicted_cost.as_f64();
+    assert!(fixed > 0.0 && (predicted / fixed - 1.0).abs() < 1e-3, "{predicted} {decision}");
+    assert!(account.realised_cost.is_zero(), "those before were at no rate that was proposed");
+    economist.observe(&samples);
+    economist.observe(&faults);
+    let account = *economist.account(ActionClass::Rate);
+    let each = optane().clock.cycles(Nanos(250));
+    assert_eq!(account.realised_cost, Cycles(each.get() * 1000));
+}
+
 #[test]
 fn exploring_has_a_budget_that_comes_in_with_time() {
     let mut calibration = optane();

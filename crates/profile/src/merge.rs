@@ -1,5 +1,6 @@
 //! Several runs become one profile, with confidence.
 
+use core::fmt;
 use std::collections::BTreeSet;
 
 use terrace_core::{Bytes, Cycles, Nanos};
@@ -44,27 +45,51 @@ impl Sums {
 }
 
 /// Profiles that cannot become one.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+///
+/// A profile is meant by its number, counted from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unlike {
     /// There is nothing to merge.
-    #[error("there is no profile")]
     None,
-    /// They count cycles of different clocks.
-    #[error("profile {0} counts cycles of another machine or clock than profile 1")]
+    /// It counts cycles of another clock than the first.
     Machine(usize),
-    /// They count different things.
-    #[error(
-        "profile {0} has walks of another kind (`walk-time`) than profile 1: sums of walks, and \
-         time in which walks are under way, are not added up"
-    )]
+    /// It counts something else than the first.
     WalkTime(usize),
-    /// One consists of imported rules, which are of no number of runs.
-    #[error("profile {0} has imported rules, which tell of no single runs")]
+    /// It consists of imported rules, which are of no number of runs.
     Rules(usize),
     /// More runs than can be counted.
-    #[error("the profiles are of more runs than can be counted")]
     TooMany,
 }
+
+impl Unlike {
+    /// What is wrong, with each profile by its name.
+    pub fn told(&self, name: impl Fn(usize) -> String) -> String {
+        match *self {
+            Self::None => "there is no profile".to_owned(),
+            Self::Machine(at) => {
+                format!("{} counts cycles of another machine or clock than {}", name(at), name(1))
+            }
+            Self::WalkTime(at) => format!(
+                "{} has walks of another kind (`walk-time`) than {}: sums of walks, and time in which \
+                 walks are under way, are not added up",
+                name(at),
+                name(1)
+            ),
+            Self::Rules(at) => {
+                format!("{} has imported rules, which tell of no single runs", name(at))
+            }
+            Self::TooMany => "the profiles are of more runs than can be counted".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Unlike {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.told(|at| format!("profile {at}")))
+    }
+}
+
+impl core::error::Error for Unlike {}
 
 /// Makes one profile of several. A run in which a place was not there, or not touched, counts
 /// as one in which nothing was averted: what is seen in one run of ten is expected in one of
@@ -242,5 +267,8 @@ mod tests {
         assert_eq!(both.walk_time, WalkTime::Elapsed);
         assert_eq!(merge(&[]), Err(Unlike::None));
         assert_eq!(merge(&[example()]), Err(Unlike::Rules(1)));
+        let told = Unlike::Machine(2).told(|at| format!("{at}.profile"));
+        assert_eq!(told, "2.profile counts cycles of another machine or clock than 1.profile");
+        assert!(Unlike::Rules(1).to_string().starts_with("profile 1 has imported rules"));
     }
 }

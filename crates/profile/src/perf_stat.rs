@@ -12,7 +12,7 @@ use terrace_core::{Cycles, Frequency, Nanos};
 
 use crate::profile::WalkTime;
 use crate::refine::Counted;
-use crate::text::ProfileError;
+use crate::text::{ProfileError, is_clock};
 
 /// Events that count cycles in which a walk for data is under way, of Intel's processors.
 const WALKING: [&str; 4] = [
@@ -119,7 +119,7 @@ pub fn parse(file: &str, text: &str, processor: &str) -> Result<Counted, Profile
         }
     }
     let clock = Frequency(cycles / (running / 1e9));
-    if !(clock.get() >= 1.0 && clock.get().is_finite()) {
+    if !is_clock(clock) {
         return Err(bad(lines, "cycles", "give no clock with task-clock".to_owned()));
     }
     Ok(Counted {
@@ -179,6 +179,10 @@ mod tests {
             let error = parse("p", &twice, "").expect_err(event).to_string();
             assert!(error.contains(&format!("field `{event}`: is given twice")), "{error}");
         }
+        // 8.8 Gcycles in 4 ns.
+        let fast = GOOD.replace("3998.12,msec", "4,ns");
+        let error = parse("p", &fast, "").expect_err("no processor's").to_string();
+        assert!(error.contains("field `cycles`: give no clock"), "{error}");
         assert!(parse("p", "1,2", "").is_err() && parse("p", "", "").is_err());
         let none = GOOD.replace("walk_active", "miss_causes_a_walk");
         assert!(parse("p", &none, "").expect_err("no walks").to_string().contains("walk_active"));

@@ -9,6 +9,7 @@ use terrace_core::{Cycles, Frequency, Nanos};
 use thiserror::Error;
 
 use crate::profile::{Profile, WalkTime};
+use crate::text::is_clock;
 
 /// What a processor counted in a run in base pages.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,7 +55,7 @@ pub fn refine(profile: &Profile, counted: &Counted) -> Result<Profile, NotRefine
         return Err(NotRefined::Rules);
     }
     let simulated = profile.walks.filter(|walks| !walks.is_zero()).ok_or(NotRefined::NoWalks)?;
-    if counted.walking.is_zero() || counted.elapsed.is_zero() || counted.clock.get() < 1.0 {
+    if counted.walking.is_zero() || counted.elapsed.is_zero() || !is_clock(counted.clock) {
         return Err(NotRefined::Nothing);
     }
     if counted.walking > Profile::most_walks(counted.clock, counted.elapsed) {

@@ -38,6 +38,10 @@ const MAGIC: &str = "terrace-profile";
 pub const VERSION: u32 = 1;
 /// The most digits of a build identifier: those of SHA-512.
 const BUILD_ID: usize = 128;
+/// The fastest clock (Hz) that is believed: ten times that of any processor that was ever sold.
+const FASTEST: f64 = 100e9;
+/// What is said of a clock that none can be.
+pub const NO_CLOCK: &str = "must be 1Hz to 100GHz";
 const NO_BUILD_ID: &str = "is not 1 to 128 hexadecimal digits in lower case";
 
 /// Why a profile was refused: file, line and field.
@@ -59,6 +63,12 @@ type Wrong = (Option<String>, String);
 
 fn wrong<T>(field: &str, message: impl Into<String>) -> Result<T, Wrong> {
     Err((Some(field.to_owned()), message.into()))
+}
+
+/// Whether a processor can have such a clock. Cycles of one that it cannot have would come to nothing
+/// here, or to everything.
+pub fn is_clock(clock: Frequency) -> bool {
+    (1.0..=FASTEST).contains(&clock.get())
 }
 
 /// Whether a text is meant as a profile, valid or not.
@@ -159,6 +169,8 @@ struct Head {
     runs: Option<u32>,
     walks: Option<Cycles>,
     walk_time: Option<WalkTime>,
+    /// The line that says the walks: whether there can be so many is known at the end of the head.
+    walks_line: usize,
 }
 
 impl Head {
@@ -199,8 +211,8 @@ impl Head {
             }
             "clock" => {
                 let clock: Frequency = one()?.parse().map_err(|e| bad(format!("{e}")))?;
-                if clock.get() < 1.0 {
-                    return wrong(name, "must be at least 1Hz");
+                if !is_clock(clock) {
+                    return wrong(name, NO_CLOCK);
                 }
                 set(&mut self.clock, name, Frequency(clock.get().round()))
             }
@@ -287,6 +299,13 @@ impl Profile {
         let mut head = Some(Head::default());
         let mut profile = None;
         let mut seen = Seen::default();
+        let end_of = |head: Head, line: usize| {
+            let walks_line = head.walks_line;
+            head.profile().map_err(|wrong| {
+                let is_of_walks = wrong.0.as_deref() == Some("walks");
+                at(if is_of_walks { walks_line } else { line })(wrong)
+            })
+        };
         for (number, line) in text.lines().enumerate().skip(1) {
             let bad = at(number + 1);
             let words: Vec<_> = line.split_ascii_whitespace().collect();
@@ -294,19 +313,23 @@ impl Profile {
             if name.starts_with('#') {
                 continue;
             }
-            let taken = head.as_mut().map_or(Ok(false), |head| head.take(name, rest));
-            if taken.map_err(&bad)? {
+            if let Some(head) = &mut head
+                && head.take(name, rest).map_err(&bad)?
+            {
+                if *name == "walks" {
+                    head.walks_line = number + 1;
+                }
                 continue;
             }
             if let Some(head) = head.take() {
-                profile = Some(head.profile().map_err(&bad)?);
+                profile = Some(end_of(head, number + 1)?);
             }
             let Some(profile) = &mut profile else { continue };
             profile.take(name, rest, &mut seen).map_err(bad)?;
         }
         match (profile, head) {
             (Some(profile), _) => Ok(profile),
-            (None, head) => head.unwrap_or_default().profile().map_err(at(lines)),
+            (None, head) => end_of(head.unwrap_or_default(), lines),
         }
     }
 
@@ -444,6 +467,12 @@ fn region(words: &[&str], runs: u32) -> Result<Region, Wrong> {
     // One in each run, unless it says otherwise.
     let instances = fields.whole_or("instances", (seen, u32::MAX), seen)?;
     fields.end()?;
+    if let Key::Mapping { class, .. } = key
+        && class != Key::class_of(len)
+    {
+        let (right, len) = (Key::class_of(len), len.get());
+        return wrong("class", format!("`{class}` is not the class of {len}B, which is {right}"));
+    }
     Ok(Region { key, len, seen, instances, ranges: Vec::new() })
 }
 
@@ -613,6 +642,10 @@ mod tests {
             ("offset=6291456B", "offset=10485760B", "reaches beyond"),
             ("len=4194304B", "len=4096B", "multiple of 2MiB"),
             ("class=27", "class=99", "field `class`"),
+            ("class=27", "class=26", "a.profile:10: field `class`: `26` is not the class of"),
+            ("len=134217728B seen=1", "len=134217729B seen=1", "field `class`: `27` is not"),
+            ("clock 3000000000Hz", "clock 0Hz", "a.profile:4: field `clock`: must be"),
+            ("clock 3000000000Hz", "clock 99999999GHz", "a.profile:4: field `clock`: must be"),
             ("class=27", "class=27 colour=1", "field `colour`: is not known here"),
             ("class=27", "class=27 class=27", "field `class`: is given twice"),
             ("build-id=0badcafe99", "build-id=XYZ", "field `build-id`"),
@@ -637,7 +670,9 @@ mod tests {
             ("walks 2138077", "walks 0", "p:9: field `averted`: comes to more"),
             ("walks 2138077", "walks 2000077", "p:10: field `averted`: comes to more"),
             ("averted=1000000cycles", "averted=9000000000000000cycles", "p:9: field `averted`"),
-            ("walks 2138077", "walks 9000000000000000", "field `walks`: takes more time"),
+            ("walks 2138077", "walks 9000000000000000", "p:7: field `walks`: takes more time"),
+            // Only the end of the head shows that it cannot be; what is wrong stands above it.
+            ("horizon 1500000000ns", "horizon 1ns", "p:7: field `walks`: takes more time"),
             ("averted=41534456", "averted=9000000000000000", "field `averted`: is more than"),
             ("walks 2138077cycles\n", "build-id XYZ\n", "field `build-id`"),
         ] {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use terrace_core::{Frequency, Nanos};
 use terrace_profile::cbmm::{self, Idle};
+use terrace_profile::text;
 
 use super::{tell, write};
 use crate::failure::Failure;
@@ -49,8 +50,8 @@ impl Args {
         if self.horizon.is_zero() {
             return Err(Failure::bad_input("--horizon: must be above zero"));
         }
-        if self.clock.get() < 1.0 {
-            return Err(Failure::bad_input("--clock: must be at least 1Hz"));
+        if !text::is_clock(self.clock) {
+            return Err(Failure::bad_input(format!("--clock: {}", text::NO_CLOCK)));
         }
         let clock = Frequency(self.clock.get().round());
         let mut files = Files::new();

@@ -47,7 +47,9 @@ impl Args {
             )));
         }
         let profiles = self.files.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
-        let merged = terrace_profile::merge(&profiles).map_err(Failure::bad_input)?;
+        let name = |at: usize| self.files[at - 1].display().to_string();
+        let merged = terrace_profile::merge(&profiles)
+            .map_err(|unlike| Failure::bad_input(unlike.told(name)))?;
         if profiles.iter().any(|profile| profile.program != merged.program) {
             output::warn("the profiles are of different programs or arguments");
         }

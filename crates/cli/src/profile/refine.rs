@@ -68,6 +68,9 @@ struct Document {
 
 impl Args {
     pub(crate) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        if self.processor.as_ref().is_some_and(|model| model.trim().is_empty()) {
+            return Err(Failure::bad_input("--processor: is empty: no processor has such a model"));
+        }
         let mut files = Files::new();
         files.reads("PROFILE", &self.profile);
         if let Some(path) = &self.perf_stat {

@@ -86,6 +86,28 @@ impl Worth {
     }
 }
 
+/// The decision, and what came of it: memory may become short later on.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Outcome<'a> {
+    #[serde(flatten)]
+    worth: &'a Worth,
+    /// Whether the run has managed a mapping that the profile knows.
+    used: bool,
+}
+
+impl<'a> Outcome<'a> {
+    /// Of a run that has managed so many mappings that the profile knows.
+    pub(crate) fn new(worth: &'a Worth, mappings_known: u64) -> Self {
+        Self { worth, used: mappings_known > 0 }
+    }
+
+    /// What is said of it.
+    pub(crate) fn line(&self) -> String {
+        let line = self.worth.line();
+        if self.used && !self.worth.at_once { line + "; used once memory was short" } else { line }
+    }
+}
+
 /// What the large mappings of a profiled run avert at least, in the profile's cycles, and how many of
 /// their base pages are touched.
 fn of_mappings(profile: &Profile) -> (f64, u64) {
@@ -173,6 +195,18 @@ mod tests {
         assert!(!less.pays && !less.at_once, "{less:?}");
         let shadow = worth(&recorded(73_600_000, ""), Mode::Shadow);
         assert!(!shadow.pays && shadow.at_once && shadow.line().contains("nothing is refused"));
+    }
+
+    #[test]
+    fn a_report_says_whether_it_was_used_after_all() {
+        let waits = worth(&recorded(6_000_000, ""), Mode::Enforce);
+        let used = Outcome::new(&waits, 1);
+        assert!(used.line().ends_with("; used once memory was short"), "{}", used.line());
+        assert_eq!(Outcome::new(&waits, 0).line(), waits.line());
+        let document = serde_json::to_value(used).expect("a document");
+        assert_eq!((&document["used"], &document["at_once"]), (&true.into(), &false.into()));
+        let pays = worth(&recorded(73_800_000, ""), Mode::Enforce);
+        assert_eq!(Outcome::new(&pays, 1).line(), pays.line(), "it was to be used in any case");
     }
 
     #[test]

@@ -38,7 +38,7 @@ use crate::observing::{Watcher, next_moment};
 use crate::output::{self, Files, Kind, Output, facts};
 use crate::procs::{self, Stat};
 use crate::profile::applied;
-use crate::profile::worth::Worth;
+use crate::profile::worth::{self, Worth};
 use crate::records::{Header, LiveFacts, MachineFacts, World};
 use crate::runs::{Manifest, RunDirectory};
 
@@ -349,9 +349,9 @@ struct Told<'a> {
     /// Which engine it is and why, if another was chosen and could not be set up.
     #[serde(skip_serializing_if = "Option::is_none")]
     engine: Option<&'a str>,
-    /// Whether a profile is used from the first large mapping on, if there is one.
+    /// Whether a profile is used from the first large mapping on, and whether it was, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    profile: Option<&'a Worth>,
+    profile: Option<worth::Outcome<'a>>,
     /// Lines of the command's own that stderr did not take.
     #[serde(skip_serializing_if = "Option::is_none")]
     lines_lost: Option<u64>,
@@ -495,7 +495,8 @@ impl Run<'_> {
 
     fn text(&self, report: &RunReport) -> Result<String, Failure> {
         let (costs, engine) = (self.costs.as_ref(), self.args.instead_of_kernel.as_deref());
-        let profile = self.worth.as_ref();
+        let known = report.total.huge.mappings_known;
+        let profile = self.worth.as_ref().map(|worth| worth::Outcome::new(worth, known));
         if self.json {
             let lines_lost = output::lines_lost();
             let told = Told { report, costs, engine, profile, lines_lost };
@@ -506,7 +507,7 @@ impl Run<'_> {
             .map(|costs| ("costs", costs.line()))
             .into_iter()
             .chain(engine.map(|engine| ("engine", engine.to_owned())))
-            .chain(profile.map(|worth| ("profile", worth.line())))
+            .chain(profile.map(|profile| ("profile", profile.line())))
             .chain(output::lost_row())
             .collect();
         text.push_str(&facts("  ", &rows));

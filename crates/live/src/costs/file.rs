@@ -28,6 +28,12 @@ use terrace_core::{Bytes, BytesPerSecond, MachineError, Nanos};
 use super::Measured;
 use crate::doctor::facts::Facts;
 
+/// The longest time that is believed of an operation on one page. The slowest takes some ten
+/// microseconds; on a machine that is emulated, some hundred times that.
+const LONGEST: Nanos = Nanos::SECOND;
+/// The most bytes a second that are believed of copying: a hundred times what a processor's caches do.
+const MOST_COPIED: f64 = 1e14;
+
 /// The version of the format.
 const VERSION: u32 = 1;
 
@@ -196,8 +202,20 @@ impl Written {
                 return bad(field, "must be above zero");
             }
         }
-        if !(costs.copy_bandwidth.0.get() > 0.0 && costs.copy_bandwidth.0.get().is_finite()) {
-            return bad("measured.copy-bandwidth", "must be above zero");
+        for (field, time) in [
+            ("measured.user-fault", costs.user_fault.0),
+            ("measured.bring-in", costs.bring_in.0),
+            ("measured.take-out", costs.take_out.0),
+            ("measured.compress", costs.compress.0),
+            ("measured.decompress", costs.decompress.0),
+        ] {
+            if time > LONGEST {
+                return bad(field, "must be at most 1s: it is of one page");
+            }
+        }
+        let copied = costs.copy_bandwidth.0.get();
+        if !(copied > 0.0 && copied <= MOST_COPIED) {
+            return bad("measured.copy-bandwidth", "must be above zero, and at most 100TB/s");
         }
         if !(1.0..=1000.0).contains(&costs.parallelism) {
             return bad("measured.parallelism", "must be 1 to 1000 loads in flight");
@@ -344,6 +362,9 @@ mod tests {
             ("processors = 4", "processors = 0", 6, "machine.processors"),
             ("user-fault = \"7000ns\"", "user-fault = \"7000\"", 12, "measured.user-fault"),
             ("user-fault = \"7000ns\"", "user-fault = \"0ns\"", 12, "measured.user-fault"),
+            ("user-fault = \"7000ns\"", "user-fault = \"99999999s\"", 12, "measured.user-fault"),
+            ("compress = \"3000ns\"", "compress = \"2s\"", 15, "measured.compress"),
+            ("copy-bandwidth = \"", "copy-bandwidth = \"99999", 17, "measured.copy-bandwidth"),
             ("parallelism = 7.00", "parallelism = 0.5", 18, "measured.parallelism"),
             ("interference = 0.250", "interference = nan", 19, "measured.interference"),
             ("compress = \"3000ns\"", "compres = \"3000ns\"", 15, "measured.compres"),
