@@ -235,7 +235,7 @@ impl Head {
                 set(&mut self.walks, name, walks)
             }
             "places" => {
-                let places =
+                let places: u64 =
                     one()?.parse().map_err(|_| bad("must be a whole number".to_owned()))?;
                 set(&mut self.places, name, places)
             }
