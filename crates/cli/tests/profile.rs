@@ -257,7 +257,7 @@ fn profiles_go_to_cbmm_s_format_and_back_and_merge() {
     let import = terrace().args(["profile", "import", "--horizon", "1s", "-o"]).arg(&imported);
     refuses(import.arg(&csv), "again.csv:2: field `benefit`");
     fs::write(&plain, recorded.replacen("touched=512", "touched=600", 1)).unwrap();
-    refuses(terrace().args(["profile", "show"]).arg(&plain), "plain:8: field `touched`");
+    refuses(terrace().args(["profile", "show"]).arg(&plain), "plain:9: field `touched`");
 }
 
 /// What counters say of a run brings a simulated profile to the machine that they are of. Without

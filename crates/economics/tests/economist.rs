@@ -291,7 +291,7 @@ fn the_account_of_rates_has_what_their_samples_cost() {
     let mut economist = Economist::new(Mode::Shadow, optane());
     let mut telemetry = optane_telemetry();
     telemetry.tiers[0].accesses = PerSecond(1e8);
-    let samples = [sample(1, Access::Read); 1000];
+    let samples = [sample(1, Access::Read); 100];
     let faults = samples.map(|sample| Sample { source: SampleSource::HintFault, ..sample });
     economist.observe(&samples);
     let action = Action::SetPeriod { source: SampleSource::Pmu, period: 5000 };
@@ -308,7 +308,7 @@ fn the_account_of_rates_has_what_their_samples_cost() {
     economist.observe(&faults);
     let account = *economist.account(ActionClass::Rate);
     let each = optane().clock.cycles(Nanos(250));
-    assert_eq!(account.realised_cost, Cycles(each.get() * 1000));
+    assert_eq!(account.realised_cost, Cycles(each.get() * 100));
 }
 
 #[test]

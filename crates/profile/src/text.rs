@@ -10,6 +10,7 @@
 //! runs 2
 //! walks 90000000cycles
 //! walk-time summed
+//! places 4
 //! region heap len=9437184B seen=2
 //! range offset=0B len=4194304B averted=1000000cycles deviation=100000cycles touched=512
 //! region mmap class=27 order=3 len=134217728B seen=1 instances=3
@@ -171,6 +172,8 @@ struct Head {
     walk_time: Option<WalkTime>,
     /// The line that says the walks: whether there can be so many is known at the end of the head.
     walks_line: usize,
+    /// Regions and ranges that follow, all together. Files of older versions do not say it.
+    places: Option<u64>,
 }
 
 impl Head {
@@ -230,6 +233,11 @@ impl Head {
             "walks" => {
                 let walks: Cycles = one()?.parse().map_err(|e| bad(format!("{e}")))?;
                 set(&mut self.walks, name, walks)
+            }
+            "places" => {
+                let places: u64 =
+                    one()?.parse().map_err(|_| bad("must be a whole number".to_owned()))?;
+                set(&mut self.places, name, places)
             }
             "walk-time" => {
                 let word = one()?;
@@ -299,6 +307,7 @@ impl Profile {
         let mut head = Some(Head::default());
         let mut profile = None;
         let mut seen = Seen::default();
+        let mut places = None;
         let end_of = |head: Head, line: usize| {
             let walks_line = head.walks_line;
             head.profile().map_err(|wrong| {
@@ -322,15 +331,34 @@ impl Profile {
                 continue;
             }
             if let Some(head) = head.take() {
+                places = head.places;
                 profile = Some(end_of(head, number + 1)?);
             }
             let Some(profile) = &mut profile else { continue };
             profile.take(name, rest, &mut seen).map_err(bad)?;
         }
-        match (profile, head) {
-            (Some(profile), _) => Ok(profile),
-            (None, head) => end_of(head.unwrap_or_default(), lines),
+        let profile = if let Some(profile) = profile {
+            profile
+        } else {
+            let head = head.unwrap_or_default();
+            places = head.places;
+            end_of(head, lines)?
+        };
+        // Whole lines may be lost as well, and what is left looks like a profile.
+        let there = profile.places();
+        if places.is_some_and(|places| places != there) {
+            let message = format!(
+                "is not the number of regions and ranges, of which there are {there}: the file was \
+                 cut, or changed by hand (then without this line it is read)"
+            );
+            return Err(at(lines)((Some("places".to_owned()), message)));
         }
+        Ok(profile)
+    }
+
+    /// How many regions and ranges it has.
+    fn places(&self) -> u64 {
+        self.regions.iter().map(|region| 1 + region.ranges.len() as u64).sum()
     }
 
     /// Takes a line behind the head.
@@ -399,6 +427,10 @@ impl Profile {
         // Builds that do not know this line refuse it: better than to divide what is time already.
         if self.walk_time != WalkTime::default() {
             text += &format!("walk-time {}\n", self.walk_time.name());
+        }
+        // Rules alone are what CBMM's file said, which has no such thing either.
+        if !self.regions.is_empty() {
+            text += &format!("places {}\n", self.places());
         }
         for region in &self.regions {
             let key = match &region.key {
@@ -632,17 +664,17 @@ mod tests {
                 "walk-time summed\nruns 2\nwalk-time elapsed",
                 "field `walk-time`: is given twice",
             ),
-            ("seen=2", "seen=3", "a.profile:7: field `seen`: `3` is not a whole number"),
-            ("instances=3", "instances=0", "a.profile:10: field `instances`"),
-            ("touched=512", "touched=513", "a.profile:8: field `touched`"),
+            ("seen=2", "seen=3", "a.profile:8: field `seen`: `3` is not a whole number"),
+            ("instances=3", "instances=0", "a.profile:11: field `instances`"),
+            ("touched=512", "touched=513", "a.profile:9: field `touched`"),
             ("averted=1000000cycles", "averted=1000000", "field `averted`"),
             ("averted=1000000cycles", "averted=1000000misses", "field `averted`"),
             ("averted=1000000cycles ", "", "field `averted`: is missing"),
-            ("offset=6291456B", "offset=2097152B", "a.profile:9: field `offset`"),
+            ("offset=6291456B", "offset=2097152B", "a.profile:10: field `offset`"),
             ("offset=6291456B", "offset=10485760B", "reaches beyond"),
             ("len=4194304B", "len=4096B", "multiple of 2MiB"),
             ("class=27", "class=99", "field `class`"),
-            ("class=27", "class=26", "a.profile:10: field `class`: `26` is not the class of"),
+            ("class=27", "class=26", "a.profile:11: field `class`: `26` is not the class of"),
             ("len=134217728B seen=1", "len=134217729B seen=1", "field `class`: `27` is not"),
             ("clock 3000000000Hz", "clock 0Hz", "a.profile:4: field `clock`: must be"),
             ("clock 3000000000Hz", "clock 99999999GHz", "a.profile:4: field `clock`: must be"),
@@ -667,9 +699,9 @@ mod tests {
         let read = |from: &str, to: &str| Profile::parse("p", &good.replacen(from, to, 1));
         assert!(read("runs", "runs").is_ok());
         for (from, to, names) in [
-            ("walks 2138077", "walks 0", "p:9: field `averted`: comes to more"),
-            ("walks 2138077", "walks 2000077", "p:10: field `averted`: comes to more"),
-            ("averted=1000000cycles", "averted=9000000000000000cycles", "p:9: field `averted`"),
+            ("walks 2138077", "walks 0", "p:10: field `averted`: comes to more"),
+            ("walks 2138077", "walks 2000077", "p:11: field `averted`: comes to more"),
+            ("averted=1000000cycles", "averted=9000000000000000cycles", "p:10: field `averted`"),
             ("walks 2138077", "walks 9000000000000000", "p:7: field `walks`: takes more time"),
             // Only the end of the head shows that it cannot be; what is wrong stands above it.
             ("horizon 1500000000ns", "horizon 1ns", "p:7: field `walks`: takes more time"),
@@ -682,9 +714,26 @@ mod tests {
         let unknown = good.replace("walks 2138077cycles\n", "");
         let more = unknown.replacen("averted=1000000cycles", "averted=90000000000000cycles", 1);
         let error = Profile::parse("p", &more).expect_err("more than the horizon has");
-        assert!(error.to_string().contains("p:8: field `averted`"), "{error}");
+        assert!(error.to_string().contains("p:9: field `averted`"), "{error}");
         let named = Profile { build_id: Some("0bad".into()), ..example() };
         assert_eq!(Profile::parse("p", &named.to_text()), Ok(named));
+    }
+
+    #[test]
+    fn a_file_that_lost_whole_lines_is_refused_and_an_older_one_is_read() {
+        let text = Profile { rules: Vec::new(), ..example() }.to_text();
+        assert!(text.contains("\nplaces 7\n"), "{text}");
+        let lines: Vec<_> = text.lines().collect();
+        for kept in 8..lines.len() {
+            let cut = lines[..kept].join("\n");
+            let error = Profile::parse("p", &cut).expect_err("it is cut").to_string();
+            assert!(error.starts_with(&format!("p:{kept}: field `places`")), "{error}");
+        }
+        let head = Profile::parse("p", &lines[..7].join("\n")).expect_err("nothing but its head");
+        assert!(head.to_string().contains("field `places`"), "{head}");
+        let older = text.replace("places 7\n", "");
+        assert_eq!(Profile::parse("p", &older), Profile::parse("p", &text));
+        assert!(Profile::parse("p", &text.replace("places 7", "places -7")).is_err());
     }
 
     #[test]
