@@ -87,7 +87,8 @@ fn a_file_that_is_no_text_is_refused_and_not_passed_over() {
     let mut content = FIXTURE.as_bytes().to_vec();
     content.splice(12..12, [0xff, 0xfe]);
     fs::write(&file, content).unwrap();
-    let what = format!("{}: is not text (UTF-8)", file.display());
+    let line = 1 + FIXTURE[..12].matches('\n').count();
+    let what = format!("{}: line {line}: is not text (UTF-8)", file.display());
 
     let doctor = terrace().env("XDG_STATE_HOME", state.path()).arg("doctor").output().unwrap();
     assert!(String::from_utf8(doctor.stdout).unwrap().contains(&what));
