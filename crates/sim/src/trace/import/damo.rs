@@ -517,7 +517,7 @@ mod tests {
         let wrong =
             read(b"\xef\xbb\xbf\xff\n\nk: damon:damon_aggregated: 1\n").expect_err("no event");
         assert!(wrong.starts_with("some.damo:3: is no event"), "{wrong}");
-        let long = read("x".repeat(1 << 17).as_bytes()).expect_err("no line of damo is so long");
+        let long = read("y".repeat(1 << 17).as_bytes()).expect_err("no line of damo is so long");
         assert!(long.starts_with("some.damo:1: the line is too long"), "{long}");
     }
 
