@@ -14,7 +14,7 @@ use terrace_live::activate;
 use terrace_live::broker::{ending, member};
 use terrace_live::config::{ProfileFrom, RunConfig, VARIABLE};
 use terrace_live::failsafe::give_up::Retires;
-use terrace_live::failsafe::inject;
+use terrace_live::failsafe::{inject, valgrind};
 use terrace_live::pager::Pager;
 use terrace_live::space::regions::{CHUNK, Regions, is_gone};
 use terrace_live::space::unmanaged::Unmanaged;
@@ -45,7 +45,11 @@ static OWNER: AtomicPtr<AtomicI32> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Reads the configuration.
 pub(crate) fn init() {
-    addresses::choose();
+    // Valgrind notes for each byte of what is mapped whether it may be used: to look for a place of some
+    // TiB takes it a minute and GiBs. Nothing is managed there.
+    if !valgrind::runs_us() {
+        addresses::choose();
+    }
     let Some(text) = std::env::var_os(VARIABLE) else { return };
     match text.to_str().map(RunConfig::decode) {
         Some(Ok(config)) => {
