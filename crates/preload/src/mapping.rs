@@ -451,9 +451,11 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> 
     let advise = || unsafe { sys::madvise(at, len, advice) };
     let advised: Result<(), i32> = match advice {
         libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => between_copies(|| {
-            advise()?;
-            state::wiped(whole_pages(at, len), advice == libc::MADV_WIPEONFORK);
-            Ok(())
+            let advised = advise();
+            for part in advised_parts(at, len, advised) {
+                state::wiped(part, advice == libc::MADV_WIPEONFORK);
+            }
+            advised
         }),
         MADV_GUARD_INSTALL => install_guards(at, len, advise),
         MADV_COLLAPSE => collapse::after(at, len, advise()),
@@ -472,20 +474,27 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> 
 /// asked to. A child of which the copy is made before the pager has done so finds the range in a list.
 /// (A thread that waits for the pager must not keep a fork waiting, for which the pager may wait.)
 fn install_guards(at: usize, len: usize, install: impl Fn() -> Result<(), i32>) -> Result<(), i32> {
-    // A handler that leaves by a jump would leave the range in the list.
+    // A handler that leaves by a jump would leave the ranges in the list.
     state::signals_blocked(|| {
-        let listed = between_copies(|| -> Result<_, i32> {
-            install()?;
+        let (installed, parts, pager) = between_copies(|| {
+            let installed = install();
+            let parts = advised_parts(at, len, installed);
             let pager = state::pager_even_if_broken();
-            Ok(pager.inspect(|pager| pager.fork.guarded.lock().push(whole_pages(at, len))))
+            if let Some(pager) = pager {
+                pager.fork.guarded.lock().extend_from_slice(&parts);
+            }
+            (installed, parts, pager)
         });
-        let Some(pager) = listed? else { return Ok(()) };
-        let range = whole_pages(at, len);
-        pager.commands.ask(pager, Command::Discard, range.0, range.1);
+        let Some(pager) = pager.filter(|_| !parts.is_empty()) else { return installed };
+        for &(start, end) in &parts {
+            pager.commands.ask(pager, Command::Discard, start, end);
+        }
         between_copies(|| {
             let mut guarded = pager.fork.guarded.lock();
-            if let Some(i) = guarded.iter().position(|&listed| listed == range) {
-                guarded.swap_remove(i);
+            for part in &parts {
+                if let Some(i) = guarded.iter().position(|listed| listed == part) {
+                    guarded.swap_remove(i);
+                }
             }
             drop(guarded);
             // Until the pager knew of them, content may have been brought in over the guards, and all of
@@ -495,9 +504,29 @@ fn install_guards(at: usize, len: usize, install: impl Fn() -> Result<(), i32>) 
     })
 }
 
-/// The pages of a range that the kernel has taken, and so is not too long.
+/// What of a range the kernel has done as it was advised: behind a hole it goes on, and says at the end
+/// that there was one (`ENOMEM`).
+fn advised_parts(at: usize, len: usize, advised: Result<(), i32>) -> Vec<(usize, usize)> {
+    let (start, end) = whole_pages(at, len);
+    match advised {
+        Ok(()) => vec![(start, end)],
+        Err(libc::ENOMEM) => {
+            let mut parts = Vec::new();
+            proc_maps::for_each_mapping(|mapping| {
+                let part = (mapping.start.max(start), mapping.end.min(end));
+                if part.0 < part.1 {
+                    parts.push(part);
+                }
+            });
+            parts
+        }
+        Err(_) => Vec::new(),
+    }
+}
+
+/// The pages of a range.
 fn whole_pages(at: usize, len: usize) -> (usize, usize) {
-    (at, (at + len).next_multiple_of(PAGE))
+    (at, at.saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX))
 }
 
 /// Makes a change that the kernel and our books are to agree on in a child: no copy is made meanwhile.
