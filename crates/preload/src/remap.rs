@@ -79,6 +79,8 @@ pub unsafe extern "C" fn mremap(
         && !idle_priority::is_left_alone()
         && flags & libc::MREMAP_FIXED != 0
         && pages == new_pages
+        // Of a place that overlaps the kernel refuses all, and parts of it would not.
+        && (to >= end || to.saturating_add(pages) <= start)
         && start.is_multiple_of(PAGE)
         && is_mapped(start);
     let is_refused = |&at: &*mut c_void| at == libc::MAP_FAILED && sys::errno() == libc::ENOMEM;
