@@ -126,7 +126,7 @@ pub fn parse(line: &str) -> Result<Bytes, String> {
 /// # Errors
 /// The system's, or that the process has no number there (`NotFound`).
 pub(super) fn own_number(socket: &Path) -> io::Result<u32> {
-    let mut stream = UnixStream::connect(socket)?;
+    let mut stream = terrace_sockets::connect(socket)?;
     stream.set_read_timeout(Some(HASTE))?;
     // A broker that is gone by now is no reason for a signal in the program.
     // SAFETY: a text that is there.
