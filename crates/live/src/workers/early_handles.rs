@@ -38,13 +38,13 @@ const FEATURES_USED: u64 = feature::EVENT_FORK
 
 /// A handle that is ready to register memory with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Opened {
+pub(crate) struct ReadyHandle {
     pub uffd: Uffd,
     /// All features that the kernel has.
     pub features: u64,
 }
 
-impl Opened {
+impl ReadyHandle {
     /// Opens it. `more` gives further features, of those that the kernel has.
     pub(crate) fn open(more: impl FnOnce(u64) -> u64) -> Result<Self, i32> {
         // What the kernel has it says once for each handle, together with what this one is to have.
@@ -72,7 +72,9 @@ pub fn prepare(config: &RunConfig) -> bool {
     if held().is_some() {
         return true;
     }
-    let Ok(opened) = limits::with_more_descriptors(|| Opened::open(|_| 0)) else { return false };
+    let Ok(opened) = limits::with_more_descriptors(|| ReadyHandle::open(|_| 0)) else {
+        return false;
+    };
     let fd = move_up(opened.uffd);
     INODE.store(inode(fd).unwrap_or(0), Relaxed);
     HELD.store(fd, Release);
@@ -110,9 +112,9 @@ pub(crate) fn held() -> Option<c_int> {
 }
 
 /// The handle, for the calling thread, whose table has it.
-pub(crate) fn handle() -> Option<Opened> {
+pub(crate) fn handle() -> Option<ReadyHandle> {
     let uffd = Uffd::from_raw(held()?);
-    Some(Opened { uffd, features: FEATURES.load(Acquire) })
+    Some(ReadyHandle { uffd, features: FEATURES.load(Acquire) })
 }
 
 /// Closes it in the calling thread's table: managing has begun, or it is of a parent's memory.

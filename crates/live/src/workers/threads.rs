@@ -19,7 +19,7 @@ use crate::space::proc_maps;
 use crate::spill::writer::Desk;
 use crate::stats::process_page::State;
 use crate::sys::{self, limits};
-use crate::workers::early_handles::{self, Opened};
+use crate::workers::early_handles::{self, ReadyHandle};
 use crate::workers::processors::{self, Processors};
 use crate::workers::worker::Worker;
 use crate::workers::{spawn, tls};
@@ -250,7 +250,7 @@ extern "C" fn manager(arg: *mut c_void) {
 /// Opens the userfaultfd and the spill file.
 fn open_handles(pager: &Pager) -> Result<(), i32> {
     let mut tracks = None;
-    let opened = Opened::open(|features| {
+    let opened = ReadyHandle::open(|features| {
         tracks = crate::observe::samples::tracks(pager, features);
         // A kernel refuses the handshake for a feature that it does not know.
         tracks.map_or(0, Tracks::features)
