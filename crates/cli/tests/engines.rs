@@ -10,13 +10,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use common::{
-    await_that, binary, compile, has_kernel_engine, is_root, is_supported, preload, refused,
-    terrace,
+    await_that, binary, compile, costs_of_this_machine, has_kernel_engine, is_root, is_supported,
+    preload, refused, terrace,
 };
 use serde_json::Value;
-use terrace_core::{BytesPerSecond, Nanos};
 use terrace_kernel::setup::directory_of_records;
-use terrace_live::costs::{CostsFile, Fingerprint, Measured};
 
 /// Fills 96 MiB, and reads all of it twice.
 const FILLS: &str = r#"
@@ -150,23 +148,6 @@ fn run(words: &[&str], code: i32) -> (Value, String) {
     command.arg("--report").arg(&report).arg("--").args(words);
     let (output, document) = ended(command, code, Some(&report));
     (document, String::from_utf8(output.stdout).unwrap())
-}
-
-/// Writes a file of prices as `terrace calibrate` does, for who has this directory as its state.
-fn costs_of_this_machine(state: &Path) {
-    let measured = Measured {
-        user_fault: Nanos(7000),
-        bring_in: Nanos(900),
-        take_out: Nanos(1100),
-        compress: Nanos(3000),
-        decompress: Nanos(1200),
-        copy_bandwidth: BytesPerSecond(7.25e9),
-        parallelism: 7.0,
-        interference: 0.25,
-    };
-    let file = CostsFile { machine: Fingerprint::of_this_machine(), measured };
-    fs::create_dir(state.join("terrace")).unwrap();
-    fs::write(state.join("terrace/costs.toml"), file.text()).unwrap();
 }
 
 /// One test, because each part begins with what the one before has left: nothing.

@@ -10,10 +10,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{await_that, binary_text, preload, recorder};
+use common::{await_that, binary_text, costs_of_this_machine, preload, recorder};
 use rustix::process::{Pid, Signal, kill_process};
-use terrace_core::{BytesPerSecond, Nanos};
-use terrace_live::costs::{CostsFile, Fingerprint, Measured};
 
 /// A directory with files that are worth something.
 struct Bench(tempfile::TempDir);
@@ -202,19 +200,7 @@ fn what_is_read_by_another_name_is_not_written_either() {
     let timed = "memory-file = \"mem.toml\"\nkind = \"byte";
     bench.write("m.toml", &kindle.replacen("kind = \"byte", timed, 1));
     bench.write("mem.toml", include_str!("../../../machines/memory/kindle-dram.toml"));
-    fs::create_dir_all(bench.path("state/terrace")).unwrap();
-    let measured = Measured {
-        user_fault: Nanos(7000),
-        bring_in: Nanos(900),
-        take_out: Nanos(1100),
-        compress: Nanos(3000),
-        decompress: Nanos(1200),
-        copy_bandwidth: BytesPerSecond(7.25e9),
-        parallelism: 7.0,
-        interference: 0.25,
-    };
-    let costs = CostsFile { machine: Fingerprint::of_this_machine(), measured };
-    bench.write("state/terrace/costs.toml", &costs.text());
+    costs_of_this_machine(&bench.path("state"));
     fs::copy(preload(), bench.path("preload.so")).unwrap();
     fs::copy(recorder(), bench.path("recorder.so")).unwrap();
 

@@ -69,8 +69,8 @@ fn begins_behind(before: &[u8], name: &[u8]) -> bool {
 }
 
 /// What of a text may name a file: all of it, and what is left of it behind what programs put
-/// before one (`if=FILE`, `--input=FILE`, `@FILE`, `-iFILE`), also among others (`a.txt,b.txt`, and
-/// the commands of a shell).
+/// before one (`if=FILE`, `--input=FILE`, `@FILE`, `-iFILE`). There may be others beside it
+/// (`a.txt,b.txt`, and the commands of a shell).
 fn names_in(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let separates = |byte: &u8| byte.is_ascii_whitespace() || b"=,:;@'\"<>()|&`{}[]".contains(byte);
     let starts = text.iter().enumerate().filter(move |(_, byte)| separates(byte));

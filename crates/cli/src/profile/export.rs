@@ -51,44 +51,42 @@ impl Args {
             walk_time_lost: lost.walk_time,
         };
         let named = write(&mut files, &self.output, &csv)?;
-        if lost.merged_mappings > 0 {
-            output::warn(format_args!(
-                "{} mappings of like lengths are merged: CBMM's CSV has no order, and the rule of a \
-                 length has their mean",
-                lost.merged_mappings
-            ));
-        }
-        if lost.orders > 0 {
-            output::warn(format_args!(
-                "{} known by length alone: CBMM's CSV has no order",
-                output::several(lost.orders, "mapping is", "mappings are")
-            ));
-        }
-        if lost.uneven_mappings > 0 {
-            output::warn(format_args!(
-                "{} more in one part than in another: CBMM's CSV has no parts of mappings, and the \
-                 rule of a length has the mean",
-                output::several(lost.uneven_mappings, "mapping averts", "mappings avert")
-            ));
-        }
-        if lost.deviations > 0 {
-            output::warn(format_args!(
-                "{} lost how far runs differ: CBMM's CSV has no deviations",
-                output::several(lost.deviations, "region has", "regions have")
-            ));
-        }
-        if lost.touched > 0 {
-            output::warn(format_args!(
-                "{} lost how much is touched: CBMM's CSV has nine of ten pages and more as all, and \
-                 does not tell less",
-                output::several(lost.touched, "region has", "regions have")
-            ));
-        }
-        if lost.build_ids > 0 {
-            output::warn(format_args!(
-                "{} lost the file's build identifier",
-                output::several(lost.build_ids, "region of a file has", "regions of files have")
-            ));
+        let told = [
+            (
+                lost.merged_mappings,
+                ["mapping of a like length is", "mappings of like lengths are"],
+                "merged: CBMM's CSV has no order, and the rule of a length has their mean",
+            ),
+            (
+                lost.orders,
+                ["mapping is", "mappings are"],
+                "known by length alone: CBMM's CSV has no order",
+            ),
+            (
+                lost.uneven_mappings,
+                ["mapping averts", "mappings avert"],
+                "more in one part than in another: CBMM's CSV has no parts of mappings, and the rule \
+                 of a length has the mean",
+            ),
+            (
+                lost.deviations,
+                ["region has", "regions have"],
+                "lost how far runs differ: CBMM's CSV has no deviations",
+            ),
+            (
+                lost.touched,
+                ["region has", "regions have"],
+                "lost how much is touched: CBMM's CSV has nine of ten pages and more as all, and does \
+                 not tell less",
+            ),
+            (
+                lost.build_ids,
+                ["region of a file has", "regions of files have"],
+                "lost the file's build identifier",
+            ),
+        ];
+        for (lost, [one, many], what) in told.into_iter().filter(|(lost, ..)| *lost > 0) {
+            output::warn(format_args!("{} {what}", output::several(lost, one, many)));
         }
         if lost.walk_time {
             output::warn(

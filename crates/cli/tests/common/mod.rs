@@ -13,6 +13,25 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use snapbox::cmd::Command;
+use terrace_core::{BytesPerSecond, Nanos};
+use terrace_live::costs::{CostsFile, Fingerprint, Measured};
+
+/// Writes a file of prices as `terrace calibrate` does, for who has this directory as its state.
+pub(crate) fn costs_of_this_machine(state: &Path) {
+    let measured = Measured {
+        user_fault: Nanos(7000),
+        bring_in: Nanos(900),
+        take_out: Nanos(1100),
+        compress: Nanos(3000),
+        decompress: Nanos(1200),
+        copy_bandwidth: BytesPerSecond(7.25e9),
+        parallelism: 7.0,
+        interference: 0.25,
+    };
+    let file = CostsFile { machine: Fingerprint::of_this_machine(), measured };
+    std::fs::create_dir_all(state.join("terrace")).unwrap();
+    std::fs::write(state.join("terrace/costs.toml"), file.text()).unwrap();
+}
 
 /// The command under test: the one that `TERRACE_BIN` names, as `make` has built it, which is what users
 /// get; where there is none, the one that Cargo has built for these tests.

@@ -440,7 +440,7 @@ impl Worker<'_> {
 mod tests {
     use super::*;
     use crate::fault::messages::Pending;
-    use crate::pager::fixture::{Memory, START, demotion, pager, place, touch};
+    use crate::pager::fixture::{Memory, Registered, START, demotion, pager, place, touch};
 
     fn batch(worker: &Worker<'_>, pages: &[usize]) -> Vec<Option<Victim>> {
         let found = |&page: &usize| worker.find_victim(demotion(worker.pager, page));
@@ -490,6 +490,17 @@ mod tests {
     /// Says that a test shows nothing: the kernel gives us no userfaultfd, or none that moves pages.
     const NOT_SHOWN: &str = "there is no userfaultfd for this user: NOT shown";
 
+    /// Has so many pages of its own, registered as a program's; `None` where the kernel does not let us.
+    fn registered(memory: &Memory, pages: usize) -> Option<Registered> {
+        memory.map(0..pages, Memory::USABLE);
+        memory.enter(0..pages);
+        let registered = memory.register();
+        if registered.is_none() {
+            println!("{NOT_SHOWN}");
+        }
+        registered
+    }
+
     fn state(memory: &Memory, page: usize) -> PageState {
         PageState::of(memory.place(page).word.load(Acquire))
     }
@@ -506,12 +517,7 @@ mod tests {
     #[test]
     fn a_page_does_not_leave_while_what_has_become_of_its_address_is_unread() {
         let memory = Memory::new();
-        memory.map(0..8, Memory::USABLE);
-        memory.enter(0..8);
-        let Some(_registered) = memory.register() else {
-            println!("{NOT_SHOWN}");
-            return;
-        };
+        let Some(_registered) = registered(&memory, 8) else { return };
         (0..4).for_each(|page| memory.fill(page, 1));
         (4..8).for_each(|page| memory.fill(page, 2));
         let pager = memory.pager;
@@ -553,12 +559,7 @@ mod tests {
     #[test]
     fn the_frames_of_pages_that_have_left_go_without_a_message_and_others_come() {
         let memory = Memory::new();
-        memory.map(0..4, Memory::USABLE);
-        memory.enter(0..4);
-        let Some(_registered) = memory.register() else {
-            println!("{NOT_SHOWN}");
-            return;
-        };
+        let Some(_registered) = registered(&memory, 4) else { return };
         let (pager, uffd) = (memory.pager, memory.pager.uffd());
         let mut worker = Worker::new(pager, MANAGER);
         let mut ring = pager.evict.ring.lock();
@@ -588,12 +589,7 @@ mod tests {
     #[test]
     fn who_looks_at_an_empty_slot_gets_an_error_and_pages_come_there_afterwards() {
         let memory = Memory::new();
-        memory.map(0..4, Memory::USABLE);
-        memory.enter(0..4);
-        let Some(_registered) = memory.register() else {
-            println!("{NOT_SHOWN}");
-            return;
-        };
+        let Some(_registered) = registered(&memory, 4) else { return };
         let pager = memory.pager;
         let mut worker = Worker::new(pager, MANAGER);
         let at = pager.evict.staging.base();
