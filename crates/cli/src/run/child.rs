@@ -98,6 +98,12 @@ impl Threads {
         let (program, started) = mpsc::channel::<Child>();
         let stop = signals.handle();
         let (signal_sender, real_time_sender) = (sender.clone(), sender.clone());
+        // First, so that the others do not take any themselves: of those that several threads send on
+        // the order is lost.
+        let real_time = RealTime::take(move |signal| {
+            // The receiver outlives this thread, too.
+            let _ = real_time_sender.send(Happened::Queued(signal));
+        })?;
         let waiter = thread::Builder::new().spawn(move || {
             let Ok(mut child) = started.recv() else { return };
             let status = child.wait();
@@ -117,10 +123,6 @@ impl Threads {
                     break;
                 }
             }
-        })?;
-        let real_time = RealTime::take(move |signal| {
-            // The receiver outlives this thread, too.
-            let _ = real_time_sender.send(Happened::Queued(signal));
         })?;
         Ok((Self { happened, stop, signals, real_time, waiter }, program))
     }
