@@ -32,7 +32,6 @@ const _: &[(&str, &str, &str)] = &[
     ("state.rs", "LOOKING", "who looks is not here"),
     ("state.rs", "OWNER", "emptied by the kernel, and claimed by who has forked: `claim`"),
     ("state.rs", "STATS", "it is the parent's: made anew when it is needed"),
-    ("state.rs", "WIPED", "lock; nothing changes it while somebody forks"),
     ("wipes.rs", "TURNS", "who forks, or changes something, is not here"),
 ];
 

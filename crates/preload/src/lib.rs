@@ -49,6 +49,7 @@ mod remap;
 mod room;
 mod sanitizers;
 mod state;
+mod wiped;
 mod wipes;
 mod words;
 

@@ -18,7 +18,7 @@ use terrace_live::workers::{idle_priority, threads};
 
 use crate::malloc::{BLOCKS, blocks};
 use crate::sanitizers::hand_on;
-use crate::{collapse, malloc, mapped, places, room, state, wipes};
+use crate::{collapse, malloc, mapped, places, remap, room, state, wiped, wipes};
 
 /// Mappings are placed in the lower half of the window, the allocator's large
 /// blocks in the upper.
@@ -189,7 +189,7 @@ pub(crate) fn move_block(start: usize, len: usize, new_len: usize, kind: Kind) -
     // SAFETY: moves what the caller owns onto a fresh mapping of ours. Content in
     // other tiers follows: the kernel tells the pager of the move before the
     // call returns.
-    let moved = unsafe { libc::syscall(libc::SYS_mremap, start, len, new_len, flags, to) };
+    let moved = unsafe { remap::moved(start, len, new_len, flags, to) };
     if moved == -1 {
         unreserve(half, to, new_len);
         return None;
@@ -295,6 +295,10 @@ pub unsafe extern "C" fn mmap(
     let flags = if populates { flags } else { flags & !libc::MAP_POPULATE };
     // SAFETY: the caller's.
     let map = || unsafe { sys::mmap(at as usize, len, prot, flags, fd, offset) };
+    let map = || {
+        let over = flags & libc::MAP_FIXED != 0;
+        if over { wiped::unmapped(whole_pages(at as usize, len), map) } else { map() }
+    };
     let mapped = match room::ask(pages, map, |mapped| *mapped == Err(libc::ENOMEM)) {
         Ok(mapped) => mapped,
         Err(error) => return fail(error),
@@ -377,6 +381,7 @@ pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
     state::await_child();
     // SAFETY: the caller's.
     let unmap = || unsafe { sys::munmap(at as usize, len) };
+    let unmap = || wiped::unmapped(whole_pages(at as usize, len), unmap);
     // A hole makes two mappings of one.
     match room::ask(0, unmap, |unmapped| *unmapped == Err(libc::ENOMEM)) {
         Ok(()) => {
@@ -452,8 +457,9 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> 
     let advised: Result<(), i32> = match advice {
         libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => between_copies(|| {
             let advised = advise();
-            for part in advised_parts(at, len, advised) {
-                state::wiped(part, advice == libc::MADV_WIPEONFORK);
+            if state::config().is_some() {
+                let parts = advised_parts(at, len, advised);
+                wiped::advised(&parts, advice == libc::MADV_WIPEONFORK);
             }
             advised
         }),
@@ -525,7 +531,7 @@ fn advised_parts(at: usize, len: usize, advised: Result<(), i32>) -> Vec<(usize,
 }
 
 /// The pages of a range.
-fn whole_pages(at: usize, len: usize) -> (usize, usize) {
+pub(crate) fn whole_pages(at: usize, len: usize) -> (usize, usize) {
     (at, at.saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX))
 }
 

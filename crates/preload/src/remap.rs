@@ -15,7 +15,7 @@ use terrace_live::sys::{self, PAGE};
 use terrace_live::workers::{idle_priority, threads};
 
 use crate::sanitizers::hand_on;
-use crate::{mapping, places, room, state};
+use crate::{mapping, places, room, state, wiped};
 
 /// Changes a mapping's size, or moves it: `mremap(2)`.
 ///
@@ -130,20 +130,30 @@ pub unsafe extern "C" fn mremap(
     at
 }
 
-/// Asks the kernel to move memory; sets `errno` as the C library does. With `MREMAP_DONTUNMAP` the move
-/// is made between copies: a child would have both places mapped, and nothing would show whether it
-/// came before its copy.
+/// Asks the kernel to move memory; sets `errno` as the C library does.
 ///
 /// # Safety
 /// As of the system call.
-unsafe fn moved(old: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> c_long {
-    // SAFETY: the caller's.
-    let ask = || unsafe { libc::syscall(libc::SYS_mremap, old, len, new_len, flags, to) };
-    if flags & libc::MREMAP_DONTUNMAP == 0 { ask() } else { mapping::between_copies(ask) }
+pub(crate) unsafe fn moved(
+    old: usize,
+    len: usize,
+    new_len: usize,
+    flags: c_int,
+    to: usize,
+) -> c_long {
+    let ask = || {
+        // SAFETY: the caller's.
+        let at = unsafe { libc::syscall(libc::SYS_mremap, old, len, new_len, flags, to) };
+        if at == -1 { Err(()) } else { Ok(at as usize) }
+    };
+    let stays = flags & libc::MREMAP_DONTUNMAP != 0;
+    let from = mapping::whole_pages(old, len);
+    let onto = (flags & libc::MREMAP_FIXED != 0).then(|| mapping::whole_pages(to, new_len));
+    wiped::moved(from, new_len, onto, stays, ask).map_or(-1, |at| at as c_long)
 }
 
 /// Whether anything is mapped at a page.
-fn is_mapped(page: usize) -> bool {
+pub(crate) fn is_mapped(page: usize) -> bool {
     let mut resident = 0u8;
     // SAFETY: writes one byte.
     unsafe { libc::mincore(page as *mut c_void, PAGE, &raw mut resident) == 0 }

@@ -23,7 +23,6 @@ use terrace_live::sys;
 use terrace_live::sys::PAGE;
 use terrace_live::sys::addresses;
 use terrace_live::sys::limits;
-use terrace_live::sys::spin::SpinLock;
 use terrace_live::workers::command::Command;
 use terrace_live::workers::{early_handles, idle_priority, stack, threads};
 
@@ -203,10 +202,8 @@ pub(crate) fn reset() {
     // SAFETY: nobody else exists, in a child.
     unsafe {
         if let Some(pager) = any_pager() {
-            pager.fork.wiped.force_unlock();
             pager.fork.guarded.force_unlock();
         }
-        WIPED.force_unlock();
     }
 }
 
@@ -324,27 +321,6 @@ pub(crate) fn accessible(len: usize) {
     if counts() {
         mapped::add(len);
         wake_up_if_needed();
-    }
-}
-
-/// What a forked child is to find empty; kept here until there is a pager.
-static WIPED: SpinLock<Vec<(usize, usize)>> = SpinLock::new(Vec::new());
-
-/// A forked child is to find a range empty, or no longer.
-pub(crate) fn wiped(range: (usize, usize), wiped: bool) {
-    if config().is_none() {
-        return;
-    }
-    let mut list = pager().map_or_else(|| WIPED.lock(), |p| p.fork.wiped.lock());
-    // What remains of ranges that overlap this one.
-    let rest: Vec<_> = list
-        .iter()
-        .flat_map(|&(s, e)| [(s, e.min(range.0)), (s.max(range.1), e)])
-        .filter(|(s, e)| s < e)
-        .collect();
-    *list = rest;
-    if wiped {
-        list.push(range);
     }
 }
 
@@ -547,7 +523,6 @@ fn start_now(config: &RunConfig) -> bool {
         match started {
             Ok(pager) => {
                 PAGER.store(core::ptr::from_ref(pager).cast_mut(), Release);
-                *pager.fork.wiped.lock() = core::mem::take(&mut *WIPED.lock());
                 PHASE.store(ACTIVE, Release);
                 crate::arenas::manage_all();
                 places::manage_all();

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::*;
 use super::DESCRIPTORS;
 use super::handover::{CHILD_PLAIN, CHILD_READY, NOTHING, RELEASED};
 use crate::decide::event_ring;
+use crate::fork::wiped;
 use crate::pager::{MANAGER, Pager};
 use crate::space::page_state::{BUSY, PageState};
 use crate::stats::process_page::{ProcessPage, State, Text};
@@ -70,7 +71,7 @@ impl Pager {
         // something of ours breaks here, it is put on plain memory here.
         let caught_up = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             self.carry_out_deferred();
-            for &(start, end) in self.fork.wiped.lock().iter() {
+            for (start, end) in wiped::marked() {
                 self.discarded(start, end);
             }
             // Who installed them in the parent is not here.

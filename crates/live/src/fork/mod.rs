@@ -61,6 +61,7 @@ pub mod reset;
 pub(crate) mod shared_frames;
 pub(crate) mod thaw;
 pub mod turns;
+pub mod wiped;
 
 pub use parent::Announced;
 
@@ -104,8 +105,6 @@ pub struct ForkState {
     /// Whether the thread that forks is under a filter on system calls that we are not under,
     /// and so will be its child: that may make none of the calls that a pager needs.
     filtered: AtomicBool,
-    /// Ranges that a forked child is to find empty (`MADV_WIPEONFORK`).
-    pub wiped: SpinLock<Vec<(usize, usize)>>,
     /// Ranges whose content the kernel has discarded under guards (`MADV_GUARD_INSTALL`), and of which
     /// our books do not know that yet. They change only between copies.
     pub guarded: SpinLock<Vec<(usize, usize)>>,
@@ -145,7 +144,6 @@ impl ForkState {
             done: AtomicU32::new(0),
             parent: AtomicI32::new(0),
             filtered: AtomicBool::new(false),
-            wiped: SpinLock::new(Vec::new()),
             guarded: SpinLock::new(Vec::new()),
             gate: AtomicU32::new(0),
             hold_until: AtomicU64::new(0),

@@ -10,6 +10,7 @@ use crate::fault::messages::Unkept;
 use crate::fault::serve::Served;
 use crate::fork::children::{CHILDREN, Child, Children};
 use crate::fork::handover::{CHILD_PLAIN, CHILD_READY, Handover, NOTHING, RELEASED};
+use crate::fork::wiped;
 use crate::pager::Pager;
 use crate::pager::freeze::Why;
 use crate::space::deferred::Read;
@@ -332,9 +333,8 @@ impl Pager {
 
     /// Whether a forked child is to find an address empty (`MADV_WIPEONFORK`), or guarded.
     pub fn is_wiped(&self, address: usize) -> bool {
-        [&self.fork.wiped, &self.fork.guarded]
-            .into_iter()
-            .any(|list| list.lock().iter().any(|range| (range.0..range.1).contains(&address)))
+        wiped::is_marked((address, address + 1))
+            || self.fork.guarded.lock().iter().any(|range| (range.0..range.1).contains(&address))
     }
 
     /// Brings in everything that is absent in a child.

@@ -17,6 +17,7 @@
 use core::sync::atomic::Ordering::*;
 
 use super::children::Children;
+use super::wiped;
 use crate::broker::number;
 use crate::failsafe::sharers;
 use crate::pager::Pager;
@@ -45,6 +46,7 @@ const RESET: &[(&str, &str, &str)] = &[
     ("workers/early_handles.rs", "HELD", "it is of the parent's memory: `forget`"),
     ("space/reservations.rs", "CHANGING", "held by the thread that forks, which gives it back"),
     ("space/reservations.rs", "NOTED", "lock; nothing changes it while somebody forks"),
+    ("fork/wiped.rs", "WIPED", "lock; nothing changes it while somebody forks"),
 ];
 
 /// Statics that a child keeps as they are, and why that is right.
@@ -70,6 +72,7 @@ const UNCHANGED: &[(&str, &str, &str)] = &[
     ("workers/credentials.rs", "ERROR", "the same"),
     ("workers/credentials.rs", "LEFT", "the same"),
     ("fork/parent.rs", "TOLD", "told once is enough"),
+    ("fork/wiped.rs", "EVER", "whether to look; looked up under the lock"),
     ("decide/event_ring.rs", "TOLD", "the same"),
     ("failsafe/inject.rs", "ARMED", "a fault strikes in one process: whichever comes first"),
     ("failsafe/inject.rs", "LEFT", "the same"),
@@ -123,7 +126,6 @@ const RESET_FIELDS: &[(&str, &str)] = &[
     ("fork.late_count", "what was asked for is managed: `manage_late`"),
     ("fork.turn", "taken by the thread that forked"),
     ("fork.guarded", "lock; nothing changes it while somebody forks; then they are discarded"),
-    ("fork.wiped", "lock; nothing changes it while somebody forks"),
     ("freeze.brought_in", "lock; what it noted is in the parent"),
     ("freeze.deferred", "lock; events that hold for the child are carried out"),
     ("freeze.reasons", "the child's own threads may change everything"),
@@ -198,7 +200,10 @@ pub unsafe fn statics() {
     sharers::reset();
     number::forked();
     // SAFETY: nobody else exists, in a child.
-    unsafe { reservations::after_fork() };
+    unsafe {
+        reservations::after_fork();
+        wiped::reset();
+    }
 }
 
 impl Pager {
