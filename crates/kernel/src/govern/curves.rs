@@ -1,5 +1,6 @@
 //! Measures working sets: one curve after the other.
 
+use std::collections::VecDeque;
 use std::io;
 
 use terrace_core::{Bytes, Nanos};
@@ -27,15 +28,20 @@ pub struct Curves {
     whole: Vec<Curve>,
     /// Processes of other users, of which nothing is seen.
     denied: usize,
-    /// What was resident when a curve could have begun the last time, and how often it could have.
-    growing: (Bytes, u32),
+    /// What was resident at the last looks, since a curve could begin.
+    growing: VecDeque<Bytes>,
+    /// How many looks that are.
+    waited: usize,
 }
 
-/// No curve begins while memory grows by more than this part from one look to the next: what is new
-/// has been touched, whatever becomes of it,
+/// No curve begins while memory grows by more than this part in a quarter of its time: what is new has been
+/// touched, whatever becomes of it. A program that still reads in what it will work on, if slowly, touches
+/// much in the time of a curve that it may never touch again.
 const GROWTH: u64 = 20;
-/// unless it has grown for so many looks.
-const PATIENCE: u32 = 32;
+/// The most looks that are waited for to see that.
+const STEADY: u64 = 8;
+/// A program that has grown for so many looks may do so for ever.
+const PATIENCE: usize = 32;
 
 /// The most curves that are kept: what was long ago says little.
 const MOST_CURVES: usize = 16;
@@ -50,7 +56,8 @@ impl Curves {
             at_hand: Curve::default(),
             whole: Vec::new(),
             denied: 0,
-            growing: (Bytes::ZERO, 0),
+            growing: VecDeque::new(),
+            waited: 0,
         }
     }
 
@@ -81,14 +88,11 @@ impl Curves {
     /// and have so much in DRAM.
     pub fn step(&mut self, now: Nanos, processes: &[u32], cpu: Nanos, resident: Bytes) {
         let Some((begun, cpu_then)) = self.begun else {
-            let (before, looks) = self.growing;
-            // A program that has nothing yet is about to begin.
-            let grows = resident.is_zero() || resident > before + before / GROWTH;
-            if grows && looks < PATIENCE {
-                self.growing = (resident, looks + 1);
+            if self.still_grows(resident) && self.waited < PATIENCE {
+                self.waited += 1;
                 return;
             }
-            self.growing = (resident, 0);
+            self.waited = 0;
             self.denied = 0;
             for &process in processes {
                 if let Err(e) = touched::forget(&self.root, process) {
@@ -125,6 +129,17 @@ impl Curves {
             self.whole.push(std::mem::take(&mut self.at_hand));
             self.begun = None;
         }
+    }
+
+    /// Whether memory grows, or too little is known to say. A program that has nothing yet is about to begin.
+    fn still_grows(&mut self, resident: Bytes) -> bool {
+        self.growing.push_back(resident);
+        let looks = (self.longest.get() / Nanos::SECOND.get() / 4).clamp(1, STEADY);
+        if self.growing.len() as u64 <= looks {
+            return true;
+        }
+        let before = self.growing.pop_front().unwrap_or_default();
+        before.is_zero() || resident > before + before / GROWTH
     }
 
     /// What was idle for at least these times at the last look: the median of all curves.

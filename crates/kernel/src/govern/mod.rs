@@ -7,6 +7,7 @@
 //! | [`control`] | whether memory may leave, and how much where its age is not known |
 //! | [`ages`] | how old memory is when it leaves, and when that is looked at |
 //! | `taker` | puts it out, and stops as soon as the group asks for more |
+//! | `recent` | the mean of the last while |
 //! | [`curves`] | measures that, time and again |
 //! | [`working_set`] | how much is touched within a time, and what could be saved |
 //! | [`touched`] | where that is read |
@@ -20,6 +21,7 @@ pub mod ages;
 pub mod control;
 pub mod curves;
 pub mod look;
+mod recent;
 pub mod slowdown;
 mod taker;
 pub mod touched;
@@ -36,11 +38,13 @@ use terrace_core::{Bytes, Nanos, PageSize};
 use self::ages::Ages;
 use self::control::Control;
 use self::look::Look;
+use self::recent::Recent;
 use self::slowdown::{Slowdown, Source};
 
 /// What is out differs from one moment to the next where a program walks through its memory. This is
-/// about as long as the longest time that a forecast looks at before memory is put out.
-pub const LATELY: Nanos = Nanos::seconds(30);
+/// twice the longest time that a forecast looks at before memory is put out, so that such a walk counts
+/// as often as it comes.
+pub const LATELY: Nanos = Nanos::seconds(64);
 
 /// What is asked of the system.
 pub trait Governed {
@@ -79,7 +83,8 @@ pub struct Governing {
     pub resident: Bytes,
     /// In swap now.
     pub swapped: Bytes,
-    /// In swap of late: the mean, in which what was the time [`LATELY`] ago counts a 2.7th.
+    /// In swap of late: the mean of the last [`LATELY`], and of the time since anything was put out if that
+    /// is shorter.
     pub swapped_lately: Bytes,
     /// What the kernel was asked to put out; what was given up before it was asked for is no part of it.
     pub asked: Bytes,
@@ -127,6 +132,7 @@ pub struct GroupGovernor<W> {
     begin: Option<Nanos>,
     stalled: Nanos,
     ran: Nanos,
+    lately: Recent,
     done: Governing,
 }
 
@@ -143,6 +149,7 @@ impl<W: Governed> GroupGovernor<W> {
             begin: None,
             stalled: Nanos::ZERO,
             ran: Nanos::ZERO,
+            lately: Recent::new(LATELY),
             done: Governing::default(),
         }
     }
@@ -202,11 +209,11 @@ impl<W: Governed> GroupGovernor<W> {
         done.refaults += back;
         let back = PageSize::Base.bytes() * back;
         let length = look.at.saturating_sub(last.at);
-        let weight = 1.0 - (-(length / LATELY)).exp();
-        // What came back in the interval was out for half of it.
-        let swapped = look.swapped.as_f64() + back.as_f64() / 2.0;
-        let change = (swapped - done.swapped_lately.as_f64()) * weight;
-        done.swapped_lately = Bytes::from_f64(done.swapped_lately.as_f64() + change);
+        if self.enforces {
+            // What came back in the interval was out for half of it.
+            self.lately.add(length, look.swapped + back / 2);
+        }
+        done.swapped_lately = self.lately.mean();
         done.intervals += 1;
         done.source = Some(slowdown.source);
         let share = slowdown.share();
