@@ -189,8 +189,8 @@ pub(crate) fn move_block(start: usize, len: usize, new_len: usize, kind: Kind) -
     // SAFETY: moves what the caller owns onto a fresh mapping of ours. Content in
     // other tiers follows: the kernel tells the pager of the move before the
     // call returns.
-    let moved = unsafe { libc::syscall(libc::SYS_mremap, start, len, new_len, flags, to) };
-    if moved == -1 {
+    let moved = unsafe { sys::mremap(start, len, new_len, flags, to) };
+    if moved.is_err() {
         unreserve(half, to, new_len);
         return None;
     }
@@ -374,6 +374,15 @@ pub unsafe extern "C" fn mmap64(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
     hand_on!(c"munmap", at => *mut c_void, len => usize; c_int);
+    // SAFETY: the caller's.
+    unsafe { give_up(at, len) }
+}
+
+/// The same for whoever asks by `syscall(2)`.
+///
+/// # Safety
+/// As of [`munmap`].
+pub(crate) unsafe fn give_up(at: *mut c_void, len: usize) -> c_int {
     state::await_child();
     // SAFETY: the caller's.
     let unmap = || unsafe { sys::munmap(at as usize, len) };
@@ -445,6 +454,15 @@ const MADV_GUARD_INSTALL: c_int = 102;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
     hand_on!(c"madvise", at => *mut c_void, len => usize, advice => c_int; c_int);
+    // SAFETY: the caller's.
+    unsafe { heed(at, len, advice) }
+}
+
+/// The same for whoever asks by `syscall(2)`.
+///
+/// # Safety
+/// As of [`madvise`].
+pub(crate) unsafe fn heed(at: *mut c_void, len: usize, advice: c_int) -> c_int {
     state::await_child();
     let at = at as usize;
     // SAFETY: the caller's.

@@ -35,6 +35,22 @@ pub unsafe extern "C" fn mremap(
         c"mremap", old => *mut c_void, len => usize, new_len => usize, flags => c_int,
         to => *mut c_void; *mut c_void
     );
+    // SAFETY: the caller's.
+    unsafe { change(old, len, new_len, flags, to) }
+}
+
+/// The same for whoever asks by `syscall(2)`: no other library's, nor the program's function of the name
+/// comes first.
+///
+/// # Safety
+/// As of [`mremap`].
+pub(crate) unsafe fn change(
+    old: *mut c_void,
+    len: usize,
+    new_len: usize,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
     let to = if flags & libc::MREMAP_FIXED == 0 { 0 } else { to as usize };
     if to != 0 && mapping::is_taken(to, new_len) {
         return mapping::fail(libc::ENOMEM);
@@ -137,8 +153,11 @@ pub unsafe extern "C" fn mremap(
 /// # Safety
 /// As of the system call.
 unsafe fn moved(old: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> c_long {
-    // SAFETY: the caller's.
-    let ask = || unsafe { libc::syscall(libc::SYS_mremap, old, len, new_len, flags, to) };
+    let ask = || {
+        // SAFETY: the caller's.
+        let moved = unsafe { sys::mremap(old, len, new_len, flags, to) };
+        moved.map_or_else(|error| mapping::fail(error) as c_long, |at| at as c_long)
+    };
     if flags & libc::MREMAP_DONTUNMAP == 0 { ask() } else { mapping::between_copies(ask) }
 }
 
@@ -173,9 +192,9 @@ fn are_several_moved() -> bool {
     // unmapped.
     unsafe {
         libc::syscall(libc::SYS_mprotect, at, PAGE, libc::PROT_READ);
-        let moved = libc::syscall(libc::SYS_mremap, at, PAGES, PAGES, flags, at + PAGES);
+        let moved = sys::mremap(at, PAGES, PAGES, flags, at + PAGES);
         let _ = sys::munmap(at, 2 * PAGES);
-        moved != -1
+        moved.is_ok()
     }
 }
 
