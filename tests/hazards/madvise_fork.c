@@ -18,7 +18,8 @@ int main(void)
     fill(wiped, bytes, 2);
     fill(plain, bytes, 3);
     SYS(madvise(secret, bytes, MADV_DONTFORK));
-    SYS(madvise(wiped, bytes / 2, MADV_WIPEONFORK));
+    SYS(madvise(wiped, bytes / 4, MADV_WIPEONFORK));
+    SYS(syscall(SYS_madvise, wiped + bytes / 4, bytes / 4, MADV_WIPEONFORK));
     for (int round = 0; round < 3; round++) {
         if (round != 1)
             churn();

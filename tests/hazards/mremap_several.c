@@ -1,4 +1,5 @@
-/* One mremap moves several mappings, with what lies between them (Linux 6.17). */
+/* One mremap moves several mappings, with what lies between them (Linux 6.17), by the C library's `mremap`
+ * and by its `syscall`. */
 #include "hazard.h"
 
 #define PART (2 * QUARTER)
@@ -14,6 +15,13 @@ static bool is_done_here(void)
     return mremap(at, 2 * PAGE, 2 * PAGE, fixed, at + 2 * PAGE) == at + 2 * PAGE;
 }
 
+static void *move(bool by_number, void *at, size_t bytes, int flags, void *to)
+{
+    if (by_number)
+        return (void *)syscall(SYS_mremap, at, bytes, bytes, flags, to);
+    return mremap(at, bytes, bytes, flags, to);
+}
+
 static unsigned char *reserve(size_t bytes)
 {
     void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -26,7 +34,8 @@ int main(void)
     if (!is_done_here())
         skip("this kernel moves one mapping at a time");
     churn();
-    for (int round = 0; round < 6; round++) {
+    for (int round = 0; round < 12; round++) {
+        bool by_number = round >= 6;
         bool stays = round % 3 == 2;
         unsigned char *to = reserve(6 * PART), *at = map(6 * PART);
         fill(at, 6 * PART, 1);
@@ -36,7 +45,7 @@ int main(void)
         SYS(mprotect(at + 3 * PART, PART, PROT_NONE));
         if (round % 2)
             churn();
-        void *moved = mremap(at, 6 * PART, 6 * PART, fixed | (stays ? MREMAP_DONTUNMAP : 0), to);
+        void *moved = move(by_number, at, 6 * PART, fixed | (stays ? MREMAP_DONTUNMAP : 0), to);
         CHECKF(moved == to, "round %d: %s", round, strerror(errno));
         verify(to, PART, 1);
         verify_from(to + PART, PART, 1, PART / PAGE);
@@ -57,7 +66,7 @@ int main(void)
         SYS(munmap(at, 6 * PART));
         /* A hole at the beginning is an error, and nothing moves. */
         SYS(munmap(to, PART));
-        CHECK(mremap(to, 2 * PART, 2 * PART, fixed, at) == MAP_FAILED && errno == EFAULT);
+        CHECK(move(by_number, to, 2 * PART, fixed, at) == MAP_FAILED && errno == EFAULT);
         verify_from(to + PART, PART, 2, PART / PAGE);
         SYS(munmap(to, 6 * PART));
     }

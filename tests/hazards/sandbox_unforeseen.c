@@ -3,13 +3,7 @@
  * do: such a program goes on right, or ends at once and says so. It neither hangs nor reads
  * what it never wrote. */
 #include "filter.h"
-
-static long instruction(long number, long a, long b, long c)
-{
-    long result;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
-    return result;
-}
+#include "instruction.h"
 
 static void sandboxed(void)
 {
@@ -24,7 +18,8 @@ static void sandboxed(void)
     };
     struct sock_fprog program = PROGRAM(code);
     SYS(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    if (instruction(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, (long)&program) != 0)
+    if (instruction(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, (long)&program, 0, 0, 0)
+        != 0)
         _exit(77);
     verify(at, bytes, 1);
     fill(at, bytes, 2);

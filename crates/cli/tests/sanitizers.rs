@@ -128,6 +128,46 @@ fn what_a_sanitizer_checks_starts_and_its_faults_are_found() {
     }
 }
 
+/// Opens a library that is there already. What the loader allocates for that is reached from its own
+/// notes of the library alone, which are older than any allocator, and which no checker searches.
+const OPENING_PROGRAM: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void) {
+    if (!dlopen("libm.so.6", RTLD_NOW)) {
+        puts(dlerror());
+        return 9;
+    }
+    puts("done");
+    return 0;
+}
+"#;
+
+/// A leak checker knows what the loader keeps by who has called the allocator. Where that was a library
+/// of ours, it told of 56 bytes.
+#[test]
+fn what_the_loader_keeps_is_not_told_as_a_leak() {
+    let directory = tempfile::tempdir().unwrap();
+    let terrace = binary_text();
+    let run = [&[terrace][..], &run_words(&["--quiet"])].concat();
+    for kind in ["-fsanitize=address", "-fsanitize=leak"] {
+        if build(directory.path(), &[kind]).is_none() {
+            is_missing(&format!("a compiler that knows {kind}"));
+            continue;
+        }
+        let program = directory.path().join(kind);
+        compile(OPENING_PROGRAM, &program, &["-O1", kind, "-Wl,--no-as-needed", "-lm", "-ldl"]);
+        let program = program.to_str().unwrap();
+        let expected = (Some(0), "done\n".to_owned(), String::new());
+
+        let without = outcome(&[program], Some("detect_leaks=1"));
+        assert_eq!(without, expected, "{kind} without Terrace");
+
+        let got = outcome(&[&run[..], &[program]].concat(), Some("detect_leaks=1"));
+        assert_eq!(got, expected, "{kind}");
+    }
+}
+
 #[test]
 fn a_program_that_a_sanitizer_checks_is_told_of() {
     if !common::is_supported() {

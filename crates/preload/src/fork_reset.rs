@@ -37,6 +37,7 @@ const _: &[(&str, &str, &str)] = &[
 
 /// Statics that a child keeps as they are, and why that is right.
 const _: &[(&str, &str, &str)] = &[
+    ("allocator.rs", "CHECKING", "looked up once"),
     ("arenas.rs", "COUNT", "an entry is there before it counts"),
     ("arenas.rs", "ENABLED", "set once"),
     ("arenas.rs", "KNOWN", "an entry is there before it counts"),

@@ -9,6 +9,7 @@
 //! | [`remap`] | `mremap` |
 //! | [`mapped`] | how much is mapped that is to be managed, as long as nothing is |
 //! | [`room`] | what is given back before the program hears that there is no memory |
+//! | [`allocator`] | the allocator's functions by their names: ours, or a sanitizer's |
 //! | [`malloc`] | the allocator's large requests, and the growth of the heap |
 //! | [`arenas`] | the C library's per-thread heaps |
 //! | [`places`] | memory that the program wants at an address of its own choice |
@@ -31,6 +32,7 @@
 // The exported symbols are reached by the dynamic linker.
 #![allow(unreachable_pub)]
 
+mod allocator;
 mod arenas;
 mod collapse;
 mod credentials;

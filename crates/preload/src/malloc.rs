@@ -5,6 +5,8 @@
 //! straight to the program's allocator; afterwards one comparison notices
 //! that the heap behind it has grown, so that it can be managed, too. So it is where
 //! the program moves the heap's end itself.
+//!
+//! The program reaches most functions here by the names in [`allocator`].
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
@@ -17,7 +19,7 @@ use terrace_live::sys::{self, PAGE, symbols};
 use terrace_live::workers::command::Command;
 use terrace_live::workers::{bump_arena, idle_priority};
 
-use crate::{arenas, mapping, room, state, words};
+use crate::{allocator, arenas, mapping, room, state, words};
 
 const LARGE: usize = RunConfig::LARGE_REQUEST.get() as usize;
 const HEADER: usize = 16;
@@ -80,6 +82,7 @@ static HEAP_BUSY: SpinLock<()> = SpinLock::new(());
 fn resolve() {
     if !RESOLVING.swap(true, AcqRel) {
         resolve_all();
+        allocator::look_for_sanitizers();
         RESOLVING.store(false, Release);
     }
 }
@@ -436,8 +439,7 @@ pub unsafe extern "C" fn brk(end: *mut c_void) -> c_int {
 ///
 /// # Safety
 /// As of the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn malloc(size: size_t) -> *mut c_void {
+pub(crate) unsafe extern "C" fn malloc(size: size_t) -> *mut c_void {
     if RESOLVING.load(Relaxed) || bump_arena::applies() {
         return bump_arena::allocate(size, 16).cast();
     }
@@ -456,8 +458,7 @@ pub unsafe extern "C" fn malloc(size: size_t) -> *mut c_void {
 ///
 /// # Safety
 /// As of the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn calloc(count: size_t, size: size_t) -> *mut c_void {
+pub(crate) unsafe extern "C" fn calloc(count: size_t, size: size_t) -> *mut c_void {
     if RESOLVING.load(Relaxed) || bump_arena::applies() {
         return bump_arena::allocate(count.saturating_mul(size), 16).cast();
     }
@@ -499,8 +500,7 @@ pub unsafe extern "C" fn free(p: *mut c_void) {
 ///
 /// # Safety
 /// As of the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn realloc(p: *mut c_void, size: size_t) -> *mut c_void {
+pub(crate) unsafe extern "C" fn realloc(p: *mut c_void, size: size_t) -> *mut c_void {
     if p.is_null() {
         // SAFETY: the caller's.
         return unsafe { malloc(size) };
@@ -581,8 +581,11 @@ unsafe fn remap_block(p: *mut c_void, size: usize) -> *mut c_void {
 ///
 /// # Safety
 /// As of the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn reallocarray(p: *mut c_void, count: size_t, size: size_t) -> *mut c_void {
+pub(crate) unsafe extern "C" fn reallocarray(
+    p: *mut c_void,
+    count: size_t,
+    size: size_t,
+) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: the caller's.
         Some(bytes) => unsafe { realloc(p, bytes) },
@@ -594,8 +597,7 @@ pub unsafe extern "C" fn reallocarray(p: *mut c_void, count: size_t, size: size_
 ///
 /// # Safety
 /// As of the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memalign(align: size_t, size: size_t) -> *mut c_void {
+pub(crate) unsafe extern "C" fn memalign(align: size_t, size: size_t) -> *mut c_void {
     if RESOLVING.load(Relaxed) || bump_arena::applies() {
         return bump_arena::allocate(size, align).cast();
     }
@@ -615,8 +617,7 @@ pub unsafe extern "C" fn memalign(align: size_t, size: size_t) -> *mut c_void {
 ///
 /// # Safety
 /// As of the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn aligned_alloc(align: size_t, size: size_t) -> *mut c_void {
+pub(crate) unsafe extern "C" fn aligned_alloc(align: size_t, size: size_t) -> *mut c_void {
     // SAFETY: the caller's.
     unsafe { memalign(align, size) }
 }
@@ -625,8 +626,7 @@ pub unsafe extern "C" fn aligned_alloc(align: size_t, size: size_t) -> *mut c_vo
 ///
 /// # Safety
 /// As of the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_memalign(
+pub(crate) unsafe extern "C" fn posix_memalign(
     to: *mut *mut c_void,
     align: size_t,
     size: size_t,
@@ -652,8 +652,7 @@ pub unsafe extern "C" fn posix_memalign(
 ///
 /// # Safety
 /// As of the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn valloc(size: size_t) -> *mut c_void {
+pub(crate) unsafe extern "C" fn valloc(size: size_t) -> *mut c_void {
     // SAFETY: the caller's.
     unsafe { memalign(PAGE, size) }
 }
@@ -662,8 +661,7 @@ pub unsafe extern "C" fn valloc(size: size_t) -> *mut c_void {
 ///
 /// # Safety
 /// As of the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pvalloc(size: size_t) -> *mut c_void {
+pub(crate) unsafe extern "C" fn pvalloc(size: size_t) -> *mut c_void {
     match size.checked_next_multiple_of(PAGE) {
         // SAFETY: the caller's.
         Some(size) => unsafe { memalign(PAGE, size.max(PAGE)) },

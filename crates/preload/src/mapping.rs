@@ -378,6 +378,15 @@ pub unsafe extern "C" fn mmap64(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
     hand_on!(c"munmap", at => *mut c_void, len => usize; c_int);
+    // SAFETY: the caller's.
+    unsafe { give_up(at, len) }
+}
+
+/// The same for whoever asks by `syscall(2)`.
+///
+/// # Safety
+/// As of [`munmap`].
+pub(crate) unsafe fn give_up(at: *mut c_void, len: usize) -> c_int {
     state::await_child();
     // SAFETY: the caller's.
     let unmap = || unsafe { sys::munmap(at as usize, len) };
@@ -450,6 +459,15 @@ const MADV_GUARD_INSTALL: c_int = 102;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
     hand_on!(c"madvise", at => *mut c_void, len => usize, advice => c_int; c_int);
+    // SAFETY: the caller's.
+    unsafe { heed(at, len, advice) }
+}
+
+/// The same for whoever asks by `syscall(2)`.
+///
+/// # Safety
+/// As of [`madvise`].
+pub(crate) unsafe fn heed(at: *mut c_void, len: usize, advice: c_int) -> c_int {
     state::await_child();
     let at = at as usize;
     // SAFETY: the caller's.

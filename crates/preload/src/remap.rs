@@ -35,6 +35,22 @@ pub unsafe extern "C" fn mremap(
         c"mremap", old => *mut c_void, len => usize, new_len => usize, flags => c_int,
         to => *mut c_void; *mut c_void
     );
+    // SAFETY: the caller's.
+    unsafe { change(old, len, new_len, flags, to) }
+}
+
+/// The same for whoever asks by `syscall(2)`: no other library's, nor the program's function of the name
+/// comes first.
+///
+/// # Safety
+/// As of [`mremap`].
+pub(crate) unsafe fn change(
+    old: *mut c_void,
+    len: usize,
+    new_len: usize,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
     let to = if flags & libc::MREMAP_FIXED == 0 { 0 } else { to as usize };
     if to != 0 && mapping::is_taken(to, new_len) {
         return mapping::fail(libc::ENOMEM);
@@ -143,13 +159,13 @@ pub(crate) unsafe fn moved(
 ) -> c_long {
     let ask = || {
         // SAFETY: the caller's.
-        let at = unsafe { libc::syscall(libc::SYS_mremap, old, len, new_len, flags, to) };
-        if at == -1 { Err(()) } else { Ok(at as usize) }
+        unsafe { sys::mremap(old, len, new_len, flags, to) }
     };
     let stays = flags & libc::MREMAP_DONTUNMAP != 0;
     let from = mapping::whole_pages(old, len);
     let onto = (flags & libc::MREMAP_FIXED != 0).then(|| mapping::whole_pages(to, new_len));
-    wiped::moved(from, new_len, onto, stays, ask).map_or(-1, |at| at as c_long)
+    let moved = wiped::moved(from, new_len, onto, stays, ask);
+    moved.map_or_else(|error| mapping::fail(error) as c_long, |at| at as c_long)
 }
 
 /// Whether anything is mapped at a page.
@@ -183,9 +199,9 @@ fn are_several_moved() -> bool {
     // unmapped.
     unsafe {
         libc::syscall(libc::SYS_mprotect, at, PAGE, libc::PROT_READ);
-        let moved = libc::syscall(libc::SYS_mremap, at, PAGES, PAGES, flags, at + PAGES);
+        let moved = sys::mremap(at, PAGES, PAGES, flags, at + PAGES);
         let _ = sys::munmap(at, 2 * PAGES);
-        moved != -1
+        moved.is_ok()
     }
 }
 

@@ -22,12 +22,16 @@ const VALGRIND: &str = "Valgrind runs it, on a processor of its own that runs no
 
 /// Looks for a sanitizer's runtime, and for Valgrind; why nothing is managed, if one of them is here.
 pub(crate) fn look() -> Option<&'static str> {
-    // Every runtime that has an allocator exports it (`sanitizer/allocator_interface.h`);
-    // `UndefinedBehaviorSanitizer`, which is in nobody's way, does not.
-    let is_checked = || symbols::find(c"__sanitizer_get_allocated_size", None).is_some();
-    let why = if valgrind::runs_us() { Some(VALGRIND) } else { is_checked().then_some(SANITIZER) };
+    let why =
+        if valgrind::runs_us() { Some(VALGRIND) } else { have_allocator().then_some(SANITIZER) };
     HERE.store(why.is_some(), Release);
     why
+}
+
+/// Whether a sanitizer's runtime with an allocator is loaded. Every such runtime exports this name
+/// (`sanitizer/allocator_interface.h`); `UndefinedBehaviorSanitizer`, which is in nobody's way, does not.
+pub(crate) fn have_allocator() -> bool {
+    symbols::find(c"__sanitizer_get_allocated_size", None).is_some()
 }
 
 /// Whether there is one.

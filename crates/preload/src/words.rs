@@ -5,6 +5,8 @@
 //! The kernel does not wait for absent memory there: it gives up, silently or
 //! with `EFAULT`. What it does at a thread's end needs the page in place
 //! (see [`terrace_live::evict::pinned_pages`]); an operation that fails can be repeated.
+//!
+//! [`syscall`], by which a program may make such calls, is here for all calls that concern us.
 
 use core::arch::naked_asm;
 use core::ffi::{c_long, c_void};
@@ -16,7 +18,7 @@ use terrace_live::failsafe::sharers;
 use terrace_live::space::regions::in_window;
 use terrace_live::sys::{self, PAGE};
 
-use crate::{credentials, filters, malloc, places, room, state, wipes};
+use crate::{credentials, filters, malloc, mapping, places, remap, room, sanitizers, state, wipes};
 
 /// `struct pthread` with some room: what the C library and the kernel use of a
 /// thread's stack stands at its top.
@@ -209,6 +211,12 @@ pub unsafe extern "C" fn syscall(
     naked_asm!(
         "cmp rdi, {futex}",
         "je {ours}",
+        "cmp rdi, {mremap}",
+        "je {ours}",
+        "cmp rdi, {munmap}",
+        "je {ours}",
+        "cmp rdi, {madvise}",
+        "je {ours}",
         "cmp rdi, {tid}",
         "je {ours}",
         "cmp rdi, {seccomp}",
@@ -276,6 +284,9 @@ pub unsafe extern "C" fn syscall(
         "6:",
         "ret",
         futex = const libc::SYS_futex,
+        mremap = const libc::SYS_mremap,
+        munmap = const libc::SYS_munmap,
+        madvise = const libc::SYS_madvise,
         tid = const libc::SYS_set_tid_address,
         seccomp = const libc::SYS_seccomp,
         prctl = const libc::SYS_prctl,
@@ -308,8 +319,11 @@ extern "C" fn failed(result: c_long) -> c_long {
     -1
 }
 
-/// The system calls that are given words which the kernel changes, those that install filters, and
-/// those by which rights are given up.
+/// The system calls that are given words which the kernel changes, those that install filters, those by
+/// which rights are given up, and those that move memory, discard it, or mark it for children.
+///
+/// The last are served as the C library's functions are. Beside a checker they are left to the kernel, as
+/// without us. `mmap` always is: a program that maps memory by `syscall` may want none but the kernel's.
 extern "C" fn concerns_us(
     number: c_long,
     word: usize,
@@ -319,12 +333,26 @@ extern "C" fn concerns_us(
     second_word: usize,
     a6: usize,
 ) -> c_long {
+    let are_hooked = !sanitizers::are_here();
     match number {
+        libc::SYS_mremap if are_hooked => {
+            let (old, to) = (word as *mut c_void, second_word as *mut c_void);
+            // SAFETY: what the program asked for.
+            return unsafe { remap::change(old, a2, a3, a4 as c_int, to) } as c_long;
+        }
+        libc::SYS_munmap if are_hooked => {
+            // SAFETY: as above.
+            return unsafe { mapping::give_up(word as *mut c_void, a2) }.into();
+        }
+        libc::SYS_madvise if are_hooked => {
+            // SAFETY: as above.
+            return unsafe { mapping::heed(word as *mut c_void, a2, a3 as c_int) }.into();
+        }
         libc::SYS_set_tid_address => keep(word, size_of::<c_int>()),
         libc::SYS_seccomp => filters::seccomp(word, a2, a3),
         libc::SYS_prctl => filters::control(word, a2, a3),
         libc::SYS_capset => state::before_rights_change(),
-        // SAFETY: what the program asked for.
+        // SAFETY: as above.
         libc::SYS_unshare => return unsafe { credentials::unshare(word as c_int) }.into(),
         // SAFETY: as above.
         libc::SYS_setns => return unsafe { credentials::setns(word as c_int, a2 as c_int) }.into(),

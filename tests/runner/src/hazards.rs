@@ -26,7 +26,7 @@ pub(crate) const SKIPPED: i32 = 77;
 const LIMIT: i32 = 78;
 
 /// Programs that may meet one, and so end. From any other it is a failure.
-const LIMITED: &[&str] = &["sys_proc_mem", "sys_ptrace"];
+const LIMITED: &[&str] = &["mremap_several_raw", "sys_proc_mem", "sys_ptrace"];
 
 /// The budget of a managed run: a third of what one churn sweeps over.
 const BUDGET: &str = "1MiB";
@@ -73,6 +73,7 @@ const LONG: &[&str] = &[
     "mremap_grows_alone",
     "mremap_onto_forks",
     "mremap_several",
+    "mremap_several_raw",
     "munmap_reused",
     "namespaces_left",
     "oom_cgroup",

@@ -65,6 +65,11 @@ pub unsafe fn raw(number: c_long, arguments: [usize; 6]) -> c_long {
     result
 }
 
+/// The result of a call by [`raw`], or its error number.
+fn outcome(result: c_long) -> Result<usize, i32> {
+    if (-4095..0).contains(&result) { Err(-result as i32) } else { Ok(result as usize) }
+}
+
 /// Blocks all signals in the calling thread but [`crate::workers::credentials::SIGNAL`], which nobody
 /// blocks; returns those that were blocked before.
 pub fn block_signals() -> u64 {
@@ -207,7 +212,8 @@ pub unsafe fn mmap(
     if r == -1 { Err(errno()) } else { Ok(r as usize) }
 }
 
-/// `munmap` straight to the kernel.
+/// `munmap` straight to the kernel. Not by the C library's `syscall`, which is interposed by ourselves,
+/// too, and calls the hooks of `munmap`, `mremap` and `madvise`.
 ///
 /// # Safety
 /// As of `munmap(2)`: nothing may use the range afterwards.
@@ -217,11 +223,9 @@ pub unsafe fn munmap(at: usize, len: usize) -> Result<(), i32> {
     return Ok(unsafe { interpreted::unmap(at, len) });
     // SAFETY: the caller's.
     #[cfg(not(miri))]
-    let r = unsafe { libc::syscall(libc::SYS_munmap, at, len) };
+    let result = unsafe { raw(libc::SYS_munmap, [at, len, 0, 0, 0, 0]) };
     #[cfg(not(miri))]
-    if r == -1 {
-        return Err(errno());
-    }
+    outcome(result)?;
     #[cfg(not(miri))]
     FREED.put(at, len);
     #[cfg(not(miri))]
@@ -235,7 +239,23 @@ pub unsafe fn munmap(at: usize, len: usize) -> Result<(), i32> {
 /// As of [`munmap`].
 pub(crate) unsafe fn munmap_managed(at: usize, len: usize) {
     // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_munmap, at, len) };
+    unsafe { raw(libc::SYS_munmap, [at, len, 0, 0, 0, 0]) };
+}
+
+/// `mremap` straight to the kernel.
+///
+/// # Safety
+/// As of `mremap(2)`: nothing may use the old range afterwards, nor, with `MREMAP_FIXED`, what was at the
+/// new one.
+pub unsafe fn mremap(
+    at: usize,
+    len: usize,
+    new_len: usize,
+    flags: c_int,
+    to: usize,
+) -> Result<usize, i32> {
+    // SAFETY: the caller's.
+    outcome(unsafe { raw(libc::SYS_mremap, [at, len, new_len, flags as usize, to, 0]) })
 }
 
 /// So much of the addresses for memory of our own ([`addresses::own`]) was handed out. The program never
@@ -350,15 +370,14 @@ pub unsafe fn grow_private(at: usize, len: usize, new_len: usize) -> Result<usiz
     let to = map_private(new_len)?;
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the caller's; what is replaced is a new mapping of ours.
-    let r = unsafe { libc::syscall(libc::SYS_mremap, at, len, new_len, flags, to) };
-    if r != -1 {
+    let moved = unsafe { mremap(at, len, new_len, flags, to) };
+    if moved.is_ok() {
         FREED.put(at, len);
-        return Ok(r as usize);
+    } else {
+        // SAFETY: nobody else knows of it.
+        let _ = unsafe { munmap(to, new_len) };
     }
-    let error = errno();
-    // SAFETY: nobody else knows of it.
-    let _ = unsafe { munmap(to, new_len) };
-    Err(error)
+    moved
 }
 
 /// New memory of our own that is shared with children.
@@ -453,8 +472,7 @@ pub unsafe fn madvise(at: usize, len: usize, advice: c_int) -> Result<(), i32> {
         return Ok(());
     }
     // SAFETY: the caller's.
-    let r = unsafe { libc::syscall(libc::SYS_madvise, at, len, advice) };
-    if r == -1 { Err(errno()) } else { Ok(()) }
+    outcome(unsafe { raw(libc::SYS_madvise, [at, len, advice as usize, 0, 0, 0]) }).map(|_| ())
 }
 
 /// Reads this process's memory; false if it is not mapped.
