@@ -821,6 +821,15 @@ mod tests {
     }
 
     #[test]
+    fn the_example_of_the_page_is_read() {
+        let page = include_str!("../../../docs/profile.md");
+        let begin = page.find("\nterrace-profile 2\n").expect("an example") + 1;
+        let text = page[begin..].split("```").next().unwrap_or_default();
+        let profile = Profile::parse("profile.md", text).expect("a good profile");
+        assert_eq!((profile.regions.len(), profile.rules.len()), (1, 1));
+    }
+
+    #[test]
     fn every_text_of_arguments_comes_back() {
         for text in ["", "%", "a b", "ü\n\t", "50%", "%20"] {
             assert_eq!(unescape(&escape(text)).as_deref(), Some(text));
