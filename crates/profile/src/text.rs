@@ -793,7 +793,7 @@ mod tests {
         for (line, names) in [
             ("places", "p:11: field `places`: is missing"),
             ("rules", "p:11: field `rules`: is missing"),
-            ("region data", "p:18: field `offset`: lies before"),
+            ("region data", "p:17: field `offset`: lies before"),
             ("range offset=6291456B", "p:19: field `places`: is not the number of regions and"),
             ("rule huge mmap averted=41534456", "p:19: field `rules`: is not the number of rules"),
         ] {
