@@ -1712,8 +1712,8 @@ impl Bench {
             &COSTS.replace("\"478ns\"", "\"978ns\"").replace("1500ns", "2500ns"),
         );
         bench.write("recorded.profile", RECORDED);
-        let plain = RECORDED.split("rule").next().unwrap_or_default();
-        bench.write("plain.profile", plain);
+        let plain = common::without_rules(RECORDED);
+        bench.write("plain.profile", &plain);
         bench.write("other.profile", &plain.replace("runs 2\n", "runs 3\n"));
         bench.write("cbmm.profile", include_str!("../../profile/tests/golden/cbmm.profile"));
         bench.write("cbmm.csv", include_str!("../../profile/tests/golden/cbmm.csv"));

@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{compile, example, json, recorder, refused, shell, shown_works};
+use common::{compile, example, json, recorder, refused, shell, shown_works, without_rules};
 use snapbox::cmd::Command;
 use terrace_shown::is_missing;
 
@@ -194,7 +194,7 @@ fn profiles_go_to_cbmm_s_format_and_back_and_merge() {
 
     let plain = dir.path().join("plain");
     let recorded = fs::read_to_string(golden("recorded.profile")).unwrap();
-    fs::write(&plain, recorded.split("rule").next().unwrap()).unwrap();
+    fs::write(&plain, without_rules(&recorded)).unwrap();
     let merged = dir.path().join("merged");
     let merge = terrace().args(["--json", "profile", "merge", "--output"]).arg(&merged);
     let copy = dir.path().join("copy");
@@ -247,7 +247,7 @@ fn profiles_go_to_cbmm_s_format_and_back_and_merge() {
     }
     refuses(import("0s"), "--horizon");
     refuses(import("1s").arg("--clock=99999999GHz"), "--clock: must be 1Hz to 100GHz");
-    let other = recorded.split("rule").next().unwrap().replacen("laptop", "server", 1);
+    let other = without_rules(&recorded).replacen("laptop", "server", 1);
     fs::write(&copy, other).unwrap();
     let unlike = terrace().args(["profile", "merge", "-o"]).arg(dir.path().join("unlike"));
     refuses(unlike.arg(&plain).arg(&copy), "copy counts cycles of another machine or clock than");
@@ -257,7 +257,13 @@ fn profiles_go_to_cbmm_s_format_and_back_and_merge() {
     let import = terrace().args(["profile", "import", "--horizon", "1s", "-o"]).arg(&imported);
     refuses(import.arg(&csv), "again.csv:2: field `benefit`");
     fs::write(&plain, recorded.replacen("touched=512", "touched=600", 1)).unwrap();
-    refuses(terrace().args(["profile", "show"]).arg(&plain), "plain:9: field `touched`");
+    refuses(terrace().args(["profile", "show"]).arg(&plain), "plain:10: field `touched`");
+    fs::write(&plain, recorded.strip_suffix("6cycles\n").unwrap()).unwrap();
+    refuses(terrace().arg("check").arg(&plain), "plain:16: field `rule`: its line has no end");
+    // Without its last line, which is its only rule.
+    fs::write(&plain, without_rules(&recorded).replace("rules 0", "rules 1")).unwrap();
+    refuses(terrace().arg("check").arg(&plain), "plain:15: field `rules`: is not the number");
+    terrace().arg("check").arg(golden("recorded-1.profile")).assert().success();
 }
 
 /// What counters say of a run brings a simulated profile to the machine that they are of. Without
@@ -268,7 +274,7 @@ fn counted_walks_take_the_place_of_simulated_ones() {
     let golden = |name: &str| Path::new(GOLDEN).join(name);
     let (simulated, refined) = (dir.path().join("simulated"), dir.path().join("refined"));
     let recorded = fs::read_to_string(golden("recorded.profile")).unwrap();
-    let plain = recorded.split("rule").next().unwrap();
+    let plain = without_rules(&recorded);
     // 743 580 245 cycles were counted: twice as many as these.
     fs::write(&simulated, plain.replace("runs 2\n", "runs 2\nwalks 371790122cycles\n")).unwrap();
     let refine = |from: &Path| {

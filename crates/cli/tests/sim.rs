@@ -289,6 +289,10 @@ fn new_memory_is_not_promised_more_than_the_machine_has() {
     // 32 cores at 2.1 GHz (machines/cxl.toml).
     let all = 32.0 * 2.1 * report["time"].as_f64().unwrap();
     assert!(of("predicted_benefit") > 0.0 && of("predicted_benefit") < all, "{place}, {all}");
+    // Nobody looks what it brings.
+    assert!(place["realised_benefit"].is_null() && place["realised_harm"].is_null(), "{place}");
+    let moves = accounts.iter().find(|it| it["class"] == "exchange").expect("pages change places");
+    assert!(moves["realised_benefit"].is_u64(), "{moves}");
     // That none was refused at first is in the same accounts.
     assert!(of("completed") > 1.0, "{place}");
 }

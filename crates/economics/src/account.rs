@@ -1,7 +1,7 @@
 //! What was predicted and what came of it, per class of action.
 
 use serde::{Deserialize, Serialize};
-use terrace_core::{Cycles, Nanos};
+use terrace_core::{ActionClass, Cycles, Nanos};
 
 /// What one class of action was predicted to cost and bring, and did.
 ///
@@ -49,12 +49,12 @@ pub struct Account {
     /// Predicted benefit of what was carried out.
     pub predicted_benefit: Cycles,
     /// Benefit as far as it was observed afterwards, extrapolated from the
-    /// watched pages to all.
+    /// watched pages to all; zero where nobody observes it ([`benefit_is_observed`]).
     pub realised_benefit: Cycles,
     /// Predicted loss of accesses: mostly of those to pages that went down.
     pub predicted_harm: Cycles,
     /// Regret: that loss as far as it was observed afterwards, extrapolated
-    /// from the watched pages to all.
+    /// from the watched pages to all; zero where nobody observes it ([`harm_is_observed`]).
     pub realised_harm: Cycles,
     /// Actions whose consequences were watched to the end.
     pub judged: u64,
@@ -95,6 +95,34 @@ impl Account {
     pub fn net(&self) -> f64 {
         self.realised_benefit.as_f64() - self.realised_harm.as_f64() - self.realised_cost.as_f64()
     }
+}
+
+/// Whether anybody observes what actions of a class bring. Where nobody does, the zero in the account
+/// says nothing.
+pub const fn benefit_is_observed(class: ActionClass) -> bool {
+    match class {
+        ActionClass::Promote
+        | ActionClass::Demote
+        | ActionClass::Exchange
+        | ActionClass::Prezero
+        | ActionClass::FirstTouch
+        | ActionClass::Populate
+        | ActionClass::Prefetch => true,
+        ActionClass::Collapse
+        | ActionClass::DemoteContext
+        | ActionClass::Split
+        | ActionClass::Place
+        | ActionClass::Compact
+        | ActionClass::Observe
+        | ActionClass::Rate
+        | ActionClass::Reclaim => false,
+    }
+}
+
+/// Whether anybody observes what the accesses to pages lose by actions of a class: only pages that
+/// moved are watched.
+pub const fn harm_is_observed(class: ActionClass) -> bool {
+    matches!(class, ActionClass::Promote | ActionClass::Demote | ActionClass::Exchange)
 }
 
 fn ratio(realised: Cycles, predicted: Cycles) -> Option<f64> {

@@ -93,8 +93,19 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
                 Count(known.into(), "page"),
                 if known == 1 { "was" } else { "were" }
             )?,
+            Action::Prezero { walked, used, known } => write!(
+                f,
+                "\n    evidence: {} walked, {used} of {} used that came ahead",
+                Count(walked.get(), "page"),
+                Count(known.into(), "huge page"),
+            )?,
             Action::Reclaim { .. } => write!(f, "\n    evidence: {}", Returns(&d.heat))?,
-            Action::SetPeriod { .. } | Action::Throttle { .. } => {}
+            Action::Place { mapped, .. } if d.heat == Heat::default() => write!(
+                f,
+                "\n    evidence: none of its own: as the average page of {mapped} that are mapped"
+            )?,
+            // Nothing is known of what is to be looked at.
+            action if model::turns_on_worth(&action) => {}
             _ => write!(f, "\n    evidence: {}", Evidence(&d.heat))?,
         }
         if matches!(d.action, Action::Exchange { .. }) {
@@ -192,12 +203,9 @@ impl<S: AsRef<str>> Explanation<'_, S> {
             Action::Scan { range } => {
                 write!(f, "scan {}", Pages(range))
             }
-            Action::Prezero { walked, used, known } => write!(
-                f,
-                "prezero {}, {} walked, {used} of {known} used",
-                self.decision.page_size.bytes(),
-                Count(walked.get(), "page"),
-            ),
+            Action::Prezero { .. } => {
+                write!(f, "prezero {}", self.decision.page_size.bytes())
+            }
             Action::FirstTouch { range, .. } => {
                 write!(f, "huge page first at {}:{}", range.region.0, range.start.0)
             }

@@ -99,6 +99,29 @@ fn a_huge_page_by_a_profile_says_what_it_rests_on_and_where_it_turns() {
     }
 }
 
+/// Evidence is what the price rests on: not samples, where nobody has taken any.
+#[test]
+fn what_is_known_of_no_page_says_what_it_rests_on_instead() {
+    let range = PageRange { region: RegionId(2), start: PageNo(512), count: 512 };
+    let (page, mapped) = (common::page(3), terrace_core::Bytes::gib(900));
+    let place = Action::Place { page, to: common::DRAM, instead: common::SLOW, mapped };
+    for (action, evidence) in [
+        (
+            Action::Prezero { walked: Pages(1024), used: 3, known: 10 },
+            "evidence: 1024 pages walked, 3 of 10 huge pages used that came ahead\n",
+        ),
+        (place, "evidence: none of its own: as the average page of 900 GiB that are mapped\n"),
+        (Action::Arm { range }, ""),
+        (Action::Scan { range }, ""),
+    ] {
+        let mut economist = Economist::new(Mode::Enforce, optane());
+        let proposal = common::proposal(action, terrace_core::Heat::default());
+        let text = economist.decide(&proposal, &optane_telemetry()).to_string();
+        assert!(text.contains(evidence) && !text.contains("0 samples"), "{text}");
+        assert_eq!(text.contains("evidence: "), !evidence.is_empty(), "{text}");
+    }
+}
+
 #[test]
 fn pages_ahead_of_a_walk_say_what_came_of_others_and_how_many_would_have_to_be_asked_for() {
     let mut economist = Economist::new(Mode::Enforce, laptop());

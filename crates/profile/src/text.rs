@@ -1,7 +1,7 @@
 //! The file format: lines of fields, each with its name and its unit.
 //!
 //! ```text
-//! terrace-profile 1
+//! terrace-profile 2
 //! program ./walk 100
 //! build-id 0badcafe99
 //! machine laptop
@@ -11,6 +11,7 @@
 //! walks 90000000cycles
 //! walk-time summed
 //! places 4
+//! rules 2
 //! region heap len=9437184B seen=2
 //! range offset=0B len=4194304B averted=1000000cycles deviation=100000cycles touched=512
 //! region mmap class=27 order=3 len=134217728B seen=1 instances=3
@@ -20,7 +21,8 @@
 //! ```
 //!
 //! The version stands first. What is not known is refused with its line and field: a benefit
-//! that was misread would be paid for. An eager rule has no benefit, as it is no amount of
+//! that was misread would be paid for. So is a file that was cut: its head counts what follows, and
+//! its last line has an end. Files of version 1 need no counts, and none of rules. An eager rule has no benefit, as it is no amount of
 //! anything; CBMM's files give it a 1, which its kernel compares with thousands of cycles.
 
 use core::str::FromStr;
@@ -35,8 +37,10 @@ use crate::profile::{PAGES, Profile, Range, Region, SLOT, WalkTime};
 
 /// What a file begins with.
 const MAGIC: &str = "terrace-profile";
-/// The version that is written and read.
-pub const VERSION: u32 = 1;
+/// The version that is written.
+pub const VERSION: u32 = 2;
+/// The oldest that is read: in files of it, only regions and ranges may be counted.
+const OLDEST: u32 = 1;
 /// The most digits of a build identifier: those of SHA-512.
 const BUILD_ID: usize = 128;
 /// The fastest clock (Hz) that is believed: ten times that of any processor that was ever sold.
@@ -159,6 +163,45 @@ struct Seen {
     slots: u64,
 }
 
+/// How many lines of each kind follow the head, as it says.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    /// Regions and ranges, all together.
+    places: Option<u64>,
+    rules: Option<u64>,
+}
+
+impl Counts {
+    /// Each count is there since version 2, so that no cut takes one away unnoticed.
+    fn are_given(self) -> Result<(), Wrong> {
+        for (name, count) in [("places", self.places), ("rules", self.rules)] {
+            if count.is_none() {
+                return wrong(name, "is missing");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a profile has as much. What is left of a file that lost whole lines looks like a
+    /// profile.
+    fn are_of(self, profile: &Profile) -> Result<(), Wrong> {
+        let rules = profile.rules.len() as u64;
+        for (name, said, there, what) in [
+            ("places", self.places, profile.places(), "regions and ranges"),
+            ("rules", self.rules, rules, "rules"),
+        ] {
+            if said.is_some_and(|said| said != there) {
+                let message = format!(
+                    "is not the number of {what}, of which there are {there}: the file was cut, or \
+                     changed by hand (then change this number, too)"
+                );
+                return wrong(name, message);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The head's lines, as they come.
 #[derive(Default)]
 struct Head {
@@ -172,8 +215,7 @@ struct Head {
     walk_time: Option<WalkTime>,
     /// The line that says the walks: whether there can be so many is known at the end of the head.
     walks_line: usize,
-    /// Regions and ranges that follow, all together. Files of older versions do not say it.
-    places: Option<u64>,
+    counts: Counts,
 }
 
 impl Head {
@@ -234,10 +276,11 @@ impl Head {
                 let walks: Cycles = one()?.parse().map_err(|e| bad(format!("{e}")))?;
                 set(&mut self.walks, name, walks)
             }
-            "places" => {
-                let places: u64 =
+            "places" | "rules" => {
+                let count: u64 =
                     one()?.parse().map_err(|_| bad("must be a whole number".to_owned()))?;
-                set(&mut self.places, name, places)
+                let Counts { places, rules } = &mut self.counts;
+                set(if name == "rules" { rules } else { places }, name, count)
             }
             "walk-time" => {
                 let word = one()?;
@@ -290,30 +333,44 @@ impl Profile {
         };
         let first = text.lines().next().unwrap_or_default();
         let version: Vec<_> = first.split(' ').collect();
-        match version[..] {
-            [MAGIC, version] if version.parse() == Ok(VERSION) => {}
-            [MAGIC, version] => {
-                let message = format!(
-                    "is `{}`; this version of Terrace reads version {VERSION}",
-                    shown(version)
-                );
-                return Err(at(1)((Some("version".to_owned()), message)));
-            }
+        let version = match version[..] {
+            [MAGIC, version] => match version.parse::<u32>() {
+                Ok(version) if (OLDEST..=VERSION).contains(&version) => version,
+                _ => {
+                    let message = format!(
+                        "is `{}`; this version of Terrace reads versions {OLDEST} to {VERSION}",
+                        shown(version)
+                    );
+                    return Err(at(1)((Some("version".to_owned()), message)));
+                }
+            },
             _ => {
                 let message = format!("is no profile: its first line is not `{MAGIC} {VERSION}`");
                 return Err(at(1)((None, message)));
             }
+        };
+        let is_counted = version > OLDEST;
+        if is_counted && !text.ends_with('\n') {
+            // Its number may have lost digits, or a rule a condition.
+            let name =
+                text.lines().next_back().and_then(|line| line.split_ascii_whitespace().next());
+            let message = "its line has no end: the file was cut".to_owned();
+            return Err(at(lines)((name.map(shown), message)));
         }
         let mut head = Some(Head::default());
         let mut profile = None;
         let mut seen = Seen::default();
-        let mut places = None;
-        let end_of = |head: Head, line: usize| {
-            let walks_line = head.walks_line;
-            head.profile().map_err(|wrong| {
+        let mut counts = Counts::default();
+        let end_of = |head: Head, line: usize| -> Result<(Profile, Counts), ProfileError> {
+            let (walks_line, counts) = (head.walks_line, head.counts);
+            let profile = head.profile().map_err(|wrong| {
                 let is_of_walks = wrong.0.as_deref() == Some("walks");
                 at(if is_of_walks { walks_line } else { line })(wrong)
-            })
+            })?;
+            if is_counted {
+                counts.are_given().map_err(at(line))?;
+            }
+            Ok((profile, counts))
         };
         for (number, line) in text.lines().enumerate().skip(1) {
             let bad = at(number + 1);
@@ -331,28 +388,18 @@ impl Profile {
                 continue;
             }
             if let Some(head) = head.take() {
-                places = head.places;
-                profile = Some(end_of(head, number + 1)?);
+                let (begun, said) = end_of(head, number + 1)?;
+                (profile, counts) = (Some(begun), said);
             }
             let Some(profile) = &mut profile else { continue };
             profile.take(name, rest, &mut seen).map_err(bad)?;
         }
-        let profile = if let Some(profile) = profile {
-            profile
+        let (profile, counts) = if let Some(profile) = profile {
+            (profile, counts)
         } else {
-            let head = head.unwrap_or_default();
-            places = head.places;
-            end_of(head, lines)?
+            end_of(head.unwrap_or_default(), lines)?
         };
-        // Whole lines may be lost as well, and what is left looks like a profile.
-        let there = profile.places();
-        if places.is_some_and(|places| places != there) {
-            let message = format!(
-                "is not the number of regions and ranges, of which there are {there}: the file was \
-                 cut, or changed by hand (then without this line it is read)"
-            );
-            return Err(at(lines)((Some("places".to_owned()), message)));
-        }
+        counts.are_of(&profile).map_err(at(lines))?;
         Ok(profile)
     }
 
@@ -428,10 +475,7 @@ impl Profile {
         if self.walk_time != WalkTime::default() {
             text += &format!("walk-time {}\n", self.walk_time.name());
         }
-        // Rules alone are what CBMM's file said, which has no such thing either.
-        if !self.regions.is_empty() {
-            text += &format!("places {}\n", self.places());
-        }
+        text += &format!("places {}\nrules {}\n", self.places(), self.rules.len());
         for region in &self.regions {
             let key = match &region.key {
                 Key::Heap => "heap".to_owned(),
@@ -651,8 +695,8 @@ mod tests {
             error.to_string()
         };
         for (from, to, names) in [
-            ("terrace-profile 1", "terrace-profile 2", "a.profile:1: field `version`"),
-            ("terrace-profile 1", "profile 1", "a.profile:1: is no profile"),
+            ("terrace-profile 2", "terrace-profile 3", "a.profile:1: field `version`"),
+            ("terrace-profile 2", "profile 2", "a.profile:1: is no profile"),
             ("horizon 1500000000ns\n", "", "field `horizon`: is missing"),
             ("horizon 1500000000ns", "horizon 0ns", "a.profile:5: field `horizon`"),
             ("horizon 1500000000ns", "horizon 1500000000", "has no unit"),
@@ -664,17 +708,17 @@ mod tests {
                 "walk-time summed\nruns 2\nwalk-time elapsed",
                 "field `walk-time`: is given twice",
             ),
-            ("seen=2", "seen=3", "a.profile:8: field `seen`: `3` is not a whole number"),
-            ("instances=3", "instances=0", "a.profile:11: field `instances`"),
-            ("touched=512", "touched=513", "a.profile:9: field `touched`"),
+            ("seen=2", "seen=3", "a.profile:9: field `seen`: `3` is not a whole number"),
+            ("instances=3", "instances=0", "a.profile:12: field `instances`"),
+            ("touched=512", "touched=513", "a.profile:10: field `touched`"),
             ("averted=1000000cycles", "averted=1000000", "field `averted`"),
             ("averted=1000000cycles", "averted=1000000misses", "field `averted`"),
             ("averted=1000000cycles ", "", "field `averted`: is missing"),
-            ("offset=6291456B", "offset=2097152B", "a.profile:10: field `offset`"),
+            ("offset=6291456B", "offset=2097152B", "a.profile:11: field `offset`"),
             ("offset=6291456B", "offset=10485760B", "reaches beyond"),
             ("len=4194304B", "len=4096B", "multiple of 2MiB"),
             ("class=27", "class=99", "field `class`"),
-            ("class=27", "class=26", "a.profile:11: field `class`: `26` is not the class of"),
+            ("class=27", "class=26", "a.profile:12: field `class`: `26` is not the class of"),
             ("len=134217728B seen=1", "len=134217729B seen=1", "field `class`: `27` is not"),
             ("clock 3000000000Hz", "clock 0Hz", "a.profile:4: field `clock`: must be"),
             ("clock 3000000000Hz", "clock 99999999GHz", "a.profile:4: field `clock`: must be"),
@@ -699,9 +743,9 @@ mod tests {
         let read = |from: &str, to: &str| Profile::parse("p", &good.replacen(from, to, 1));
         assert!(read("runs", "runs").is_ok());
         for (from, to, names) in [
-            ("walks 2138077", "walks 0", "p:10: field `averted`: comes to more"),
-            ("walks 2138077", "walks 2000077", "p:11: field `averted`: comes to more"),
-            ("averted=1000000cycles", "averted=9000000000000000cycles", "p:10: field `averted`"),
+            ("walks 2138077", "walks 0", "p:11: field `averted`: comes to more"),
+            ("walks 2138077", "walks 2000077", "p:12: field `averted`: comes to more"),
+            ("averted=1000000cycles", "averted=9000000000000000cycles", "p:11: field `averted`"),
             ("walks 2138077", "walks 9000000000000000", "p:7: field `walks`: takes more time"),
             // Only the end of the head shows that it cannot be; what is wrong stands above it.
             ("horizon 1500000000ns", "horizon 1ns", "p:7: field `walks`: takes more time"),
@@ -714,26 +758,75 @@ mod tests {
         let unknown = good.replace("walks 2138077cycles\n", "");
         let more = unknown.replacen("averted=1000000cycles", "averted=90000000000000cycles", 1);
         let error = Profile::parse("p", &more).expect_err("more than the horizon has");
-        assert!(error.to_string().contains("p:9: field `averted`"), "{error}");
+        assert!(error.to_string().contains("p:10: field `averted`"), "{error}");
         let named = Profile { build_id: Some("0bad".into()), ..example() };
         assert_eq!(Profile::parse("p", &named.to_text()), Ok(named));
     }
 
+    /// In its head, its regions, its ranges, its rules, or within a line: what is left never passes for
+    /// the whole, and where it ends is told.
     #[test]
-    fn a_file_that_lost_whole_lines_is_refused_and_an_older_one_is_read() {
-        let text = Profile { rules: Vec::new(), ..example() }.to_text();
-        assert!(text.contains("\nplaces 7\n"), "{text}");
-        let lines: Vec<_> = text.lines().collect();
-        for kept in 8..lines.len() {
+    fn a_file_that_was_cut_anywhere_is_refused_with_line_and_field() {
+        let mut whole = example();
+        whole.walks = Some(Cycles(5_000_000));
+        whole.walk_time = WalkTime::Elapsed;
+        whole.build_id = Some("0bad".into());
+        let narrow = rule(&["huge", "mmap", "averted=7cycles", "len=8192", "prot=3"]);
+        whole.rules.push(narrow.expect("a rule"));
+        let rules = Profile { regions: Vec::new(), ..whole.clone() };
+        let regions = Profile { rules: Vec::new(), ..whole.clone() };
+        let empty = Profile { rules: Vec::new(), ..rules.clone() };
+        for profile in [&whole, &rules, &regions, &empty] {
+            let text = profile.to_text();
+            assert_eq!(Profile::parse("p", &text).as_ref(), Ok(profile));
+            let ends = text.char_indices().map(|(at, _)| at);
+            for cut in ends.map(|end| &text[..end]) {
+                let error = Profile::parse("p", cut).expect_err(cut).to_string();
+                let line = cut.lines().count().max(1);
+                assert!(error.starts_with(&format!("p:{line}: ")), "{cut}: {error}");
+                let has_version = cut.starts_with(&format!("{MAGIC} "));
+                assert!(error.contains("field `") || !has_version, "{cut}: {error}");
+            }
+        }
+        // A line from the middle, by what it begins with.
+        let text = whole.to_text();
+        for (line, names) in [
+            ("places", "p:11: field `places`: is missing"),
+            ("rules", "p:11: field `rules`: is missing"),
+            ("region data", "p:17: field `offset`: lies before"),
+            ("range offset=6291456B", "p:19: field `places`: is not the number of regions and"),
+            ("rule huge mmap averted=41534456", "p:19: field `rules`: is not the number of rules"),
+        ] {
+            let lost = text.split_inclusive('\n').filter(|it| !it.starts_with(line));
+            let error = Profile::parse("p", &lost.collect::<String>()).expect_err(line).to_string();
+            assert!(error.starts_with(names), "{line}: {error}");
+        }
+    }
+
+    /// Files of version 1 count their regions and ranges, or nothing.
+    #[test]
+    fn a_file_of_the_first_version_is_read() {
+        let first = include_str!("../tests/golden/recorded-1.profile");
+        assert_eq!(Profile::parse("p", first), Ok(example()));
+        assert_eq!(Profile::parse("p", first.trim_end()), Ok(example()), "without a last end");
+        let uncounted = first.replace("places 7\n", "");
+        assert_eq!(Profile::parse("p", &uncounted), Ok(example()));
+        let lines: Vec<_> = first.lines().collect();
+        for kept in 7..lines.len() - 1 {
             let cut = lines[..kept].join("\n");
             let error = Profile::parse("p", &cut).expect_err("it is cut").to_string();
             assert!(error.starts_with(&format!("p:{kept}: field `places`")), "{error}");
         }
-        let head = Profile::parse("p", &lines[..7].join("\n")).expect_err("nothing but its head");
-        assert!(head.to_string().contains("field `places`"), "{head}");
-        let older = text.replace("places 7\n", "");
-        assert_eq!(Profile::parse("p", &older), Profile::parse("p", &text));
-        assert!(Profile::parse("p", &text.replace("places 7", "places -7")).is_err());
+        assert!(Profile::parse("p", &first.replace("places 7", "places -7")).is_err());
+    }
+
+    #[test]
+    fn the_example_of_the_page_is_read() {
+        let page = include_str!("../../../docs/profile.md");
+        let begin = page.find("\nterrace-profile 2\n").expect("an example") + 1;
+        let text = page[begin..].split("```").next().unwrap_or_default();
+        let profile = Profile::parse("profile.md", text).expect("a good profile");
+        assert_eq!((profile.regions.len(), profile.rules.len()), (1, 1));
     }
 
     #[test]

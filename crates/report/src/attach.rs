@@ -19,6 +19,7 @@ use terrace_policy::Brain;
 
 use crate::in_place::InPlaceSlowdown;
 use crate::kernel::KernelReport;
+use crate::page_size;
 use crate::run::AccountReport;
 
 /// What an attachment observed and did.
@@ -164,7 +165,8 @@ pub struct RegionLine {
     /// The address behind the last.
     pub end: u64,
     /// The size in which its pages are placed.
-    pub page_size: String,
+    #[serde(with = "page_size")]
+    pub page_size: PageSize,
     /// Bytes in each tier.
     pub held: Vec<Bytes>,
     /// Accesses that were observed in it lately: in the last two to four seconds.
@@ -439,12 +441,17 @@ impl RegionLine {
             process: first.process,
             start: first.base,
             end: first.base + WINDOW * windows.len() as u64,
-            page_size: size_name(first.page_size).to_owned(),
+            page_size: first.page_size,
             held: tiers.iter().map(|tier| sum(&all, *tier)).collect(),
             accesses: parts.iter().map(|&n| u64::from(n)).sum(),
             parts,
             fastest,
         })
+    }
+
+    /// The size of its pages, as tables have it.
+    pub const fn page_size_name(&self) -> &'static str {
+        page_size::name(self.page_size)
     }
 
     /// What of it lies anywhere.
@@ -464,14 +471,6 @@ impl RegionLine {
             let (at, length) = (address - self.start, self.end - self.start);
             (u128::from(at) * PARTS as u128 / u128::from(length)) as usize
         })
-    }
-}
-
-/// A size's name, for tables.
-const fn size_name(size: PageSize) -> &'static str {
-    match size {
-        PageSize::Base => "4 KiB",
-        PageSize::Huge => "2 MiB",
     }
 }
 
@@ -585,7 +584,7 @@ pub(crate) mod tests {
                 process: 42,
                 start: 0x7000_0000_0000,
                 end: 0x7000_0400_0000,
-                page_size: "4 KiB".into(),
+                page_size: PageSize::Base,
                 held: vec![Bytes::mib(2), Bytes::mib(2)],
                 accesses: 7,
                 parts: std::array::from_fn(|i| if i == 0 { 7 } else { 0 }),
@@ -670,5 +669,25 @@ pub(crate) mod tests {
     fn what_is_published_is_read_as_it_was() {
         let text = serde_json::to_string(&report(2)).unwrap();
         assert_eq!(serde_json::from_str::<AttachReport>(&text).unwrap(), report(2));
+    }
+
+    #[test]
+    fn the_size_of_pages_is_in_bytes_and_older_recordings_with_its_name_are_read() {
+        let mut line = report(1).regions.remove(0);
+        for (size, bytes, name) in
+            [(PageSize::Base, 4096, "4 KiB"), (PageSize::Huge, 2 << 20, "2 MiB")]
+        {
+            line.page_size = size;
+            let mut written = serde_json::to_value(&line).unwrap();
+            assert_eq!(written["page_size"], bytes);
+            assert_eq!(line.page_size_name(), name);
+
+            written["page_size"] = name.into();
+            assert_eq!(serde_json::from_value::<RegionLine>(written.clone()).unwrap(), line);
+            for none in [serde_json::json!(8192), "8 KiB".into()] {
+                written["page_size"] = none;
+                assert!(serde_json::from_value::<RegionLine>(written.clone()).is_err());
+            }
+        }
     }
 }

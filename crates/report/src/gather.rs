@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_core::{ActionClass, Bytes, Cycles, Nanos};
 use terrace_economics::Balance;
+use terrace_economics::account::{benefit_is_observed, harm_is_observed};
 use terrace_live::stats::freed_regions::Freed;
 use terrace_live::stats::histogram::Histogram;
 use terrace_live::stats::process_page::{ClassCounters, Counters, ProcessPage, State, Text};
@@ -289,14 +290,16 @@ fn accounts(pages: &[&ProcessPage]) -> Vec<AccountReport> {
                 predicted_cost: Cycles(sum(|c| &c.predicted_cost)),
                 realised_cost: Cycles(sum(|c| &c.realised_cost)),
                 predicted_benefit: Cycles(sum(|c| &c.predicted_benefit)),
-                realised_benefit: Cycles(sum(|c| &c.realised_benefit)),
+                realised_benefit: benefit_is_observed(class)
+                    .then(|| Cycles(sum(|c| &c.realised_benefit))),
                 checks: CheckReport {
                     explored: sum(|c| &c.explored),
                     held_out: sum(|c| &c.held_out),
                     judged_predicted_benefit: Cycles(sum(|c| &c.judged_predicted_benefit)),
                     judged_realised_benefit: Cycles(sum(|c| &c.judged_realised_benefit)),
                     predicted_harm: Cycles(sum(|c| &c.predicted_harm)),
-                    realised_harm: Cycles(sum(|c| &c.realised_harm)),
+                    realised_harm: harm_is_observed(class)
+                        .then(|| Cycles(sum(|c| &c.realised_harm))),
                     // Under the pager nothing moves up that could be held out.
                     ..CheckReport::default()
                 },

@@ -14,6 +14,7 @@
 //! | [`kernel`] | the report of a run in which the kernel served the faults |
 //! | [`openmetrics`] | figures as OpenMetrics text |
 //! | [`outside`] | memory of a run's processes that no budget bounds |
+//! | `page_size` | the size of a region's pages, in bytes and by its name |
 //! | [`plain`] | processes of a run that nothing was loaded into |
 //! | [`run`] | the report of a run: every process's figures, and their sums |
 //! | [`rates`] | what happened between two looks at a run |
@@ -30,6 +31,7 @@ pub mod in_place;
 pub mod kernel;
 pub mod openmetrics;
 pub mod outside;
+mod page_size;
 pub mod plain;
 pub mod rates;
 pub mod run;

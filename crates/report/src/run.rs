@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use terrace_core::{ActionClass, Bytes, Cycles, Nanos, PageSize};
+use terrace_economics::account::{benefit_is_observed, harm_is_observed};
 use terrace_economics::{Account, Balance};
 use terrace_live::broker::page::Summary;
 use terrace_live::stats::process_page::PARTS;
@@ -528,8 +529,8 @@ pub struct AccountReport {
     pub realised_cost: Cycles,
     /// Predicted benefit of what was carried out.
     pub predicted_benefit: Cycles,
-    /// Benefit as far as it was observed.
-    pub realised_benefit: Cycles,
+    /// Benefit as far as it was observed; `None` where nobody observes what such actions bring.
+    pub realised_benefit: Option<Cycles>,
     /// What was tried out, and how far the predictions held.
     #[serde(default)]
     pub checks: CheckReport,
@@ -576,8 +577,8 @@ pub struct CheckReport {
     pub judged_realised_benefit: Cycles,
     /// Predicted loss of accesses: mostly of those to pages that went down.
     pub predicted_harm: Cycles,
-    /// Regret: that loss as far as it was observed.
-    pub realised_harm: Cycles,
+    /// Regret: that loss as far as it was observed; `None` where nobody observes it.
+    pub realised_harm: Option<Cycles>,
     /// Predicted gain of those that were held out, for the time in which they were watched.
     pub held_out_predicted: Cycles,
     /// What their accesses would have gained, as far as they were observed.
@@ -587,7 +588,8 @@ pub struct CheckReport {
 impl CheckReport {
     /// Whether there is anything to tell.
     pub fn is_any(&self) -> bool {
-        *self != Self::default()
+        let realised_harm = self.realised_harm.filter(|harm| !harm.is_zero());
+        Self { realised_harm, ..*self } != Self::default()
     }
 
     /// What was brought of what was predicted, of actions that were watched to the end.
@@ -609,14 +611,14 @@ impl AccountReport {
             predicted_cost: account.predicted_cost,
             realised_cost: account.realised_cost,
             predicted_benefit: account.predicted_benefit,
-            realised_benefit: account.realised_benefit,
+            realised_benefit: benefit_is_observed(class).then_some(account.realised_benefit),
             checks: CheckReport {
                 explored: account.explored,
                 held_out: account.held_out,
                 judged_predicted_benefit: account.judged_predicted_benefit,
                 judged_realised_benefit: account.judged_realised_benefit,
                 predicted_harm: account.predicted_harm,
-                realised_harm: account.realised_harm,
+                realised_harm: harm_is_observed(class).then_some(account.realised_harm),
                 held_out_predicted: account.held_out_predicted,
                 held_out_observed: account.held_out_observed,
             },

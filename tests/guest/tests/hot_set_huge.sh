@@ -11,6 +11,6 @@ stop_hotset
 cat /tmp/report.json
 expect "$before" -ge 45000 "the program has huge pages"
 expect "$after" -ge "$before" "and keeps them"
-grep -q '"page_size": "2 MiB"' /tmp/report.json
+grep -q '"page_size": 2097152' /tmp/report.json
 expect "$(placed hot node0)" -ge 1000 "hot pages on the fast node"
 expect "$(in_all node0)" -le 3072 "the capacity is kept"

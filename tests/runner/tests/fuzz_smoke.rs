@@ -127,8 +127,15 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
                 let path = terrace::root().join("crates/profile/tests/golden").join(name);
                 fs::read(path).unwrap()
             };
-            let mut seeds =
-                ["cbmm.csv", "cbmm.profile", "recorded.profile", "perf-stat.csv"].map(of).to_vec();
+            let mut seeds = [
+                "cbmm.csv",
+                "cbmm.profile",
+                "recorded.profile",
+                "recorded-1.profile",
+                "perf-stat.csv",
+            ]
+            .map(of)
+            .to_vec();
             let costs = "mm-costs = 1\nclock = \"2GHz\"\n[machine]\nkernel = \"6.18\"\n[cycles]\n\
                          fault = 2400\nmove_page = 9000\n";
             seeds.push(costs.as_bytes().to_vec());

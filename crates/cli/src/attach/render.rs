@@ -173,7 +173,7 @@ fn region_table(report: &AttachReport) -> String {
             [
                 format!("{:x}-{:x}", region.start, region.end),
                 region.process.to_string(),
-                region.page_size.clone(),
+                region.page_size_name().to_owned(),
                 held.join(" + "),
             ]
         })

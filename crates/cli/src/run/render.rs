@@ -536,7 +536,7 @@ pub(crate) fn accounts(lines: &[AccountReport]) -> String {
                 count(line.vetoed),
                 count(line.completed),
                 count(line.aborted),
-                pair(line.predicted_cost, line.realised_cost),
+                pair(line.predicted_cost, Some(line.realised_cost)),
                 pair(line.predicted_benefit, line.realised_benefit),
             ]
         })
@@ -634,10 +634,11 @@ pub(crate) fn deciding(took: Cycles) -> String {
     if took.is_zero() { String::new() } else { format!(", which took {took}") }
 }
 
-/// A predicted amount with the realised one.
-fn pair(predicted: Cycles, realised: Cycles) -> String {
+/// A predicted amount with the realised one, which nobody may have observed.
+fn pair(predicted: Cycles, realised: Option<Cycles>) -> String {
     let short = |cycles: Cycles| cycles.to_string().replace(" cycles", "").replace("cycles", "");
-    format!("{} ({})", short(predicted), short(realised))
+    let realised = realised.map_or_else(|| "not observed".to_owned(), short);
+    format!("{} ({realised})", short(predicted))
 }
 
 fn regions(report: &RunReport) -> String {
@@ -858,7 +859,7 @@ mod tests {
                 predicted_cost: Cycles(14_976_012_000),
                 realised_cost: Cycles(15_212_000_400),
                 predicted_benefit: Cycles(88_000_000_000),
-                realised_benefit: Cycles(61_500_000_000),
+                realised_benefit: Some(Cycles(61_500_000_000)),
                 checks: CheckReport::default(),
                 advice: AdviceReport::default(),
             }],
@@ -991,7 +992,7 @@ mod tests {
             judged_predicted_benefit: Cycles(8_000),
             judged_realised_benefit: Cycles(6_000),
             predicted_harm: Cycles(4_000_000),
-            realised_harm: Cycles(6_000_000),
+            realised_harm: Some(Cycles(6_000_000)),
             ..CheckReport::default()
         };
         report.total.deciding = Cycles(12_300_000);
@@ -999,6 +1000,11 @@ mod tests {
         let line = text.lines().find(|line| line.contains("4.00 M (6.00 M)")).unwrap_or_default();
         let words: Vec<_> = line.split_whitespace().collect();
         assert_eq!(words[..6], ["demote", "2", "1", "234", "75.0", "%"], "{text}");
+        let accounts = &mut report.total.accounts;
+        (accounts[0].realised_benefit, accounts[0].checks.realised_harm) = (None, None);
+        for told in ["88.0 G (not observed)", "4.00 M (not observed)"] {
+            assert!(render(&report).contains(told), "{told}: {}", render(&report));
+        }
         assert!(text.contains("1 251 003 decisions, which took 12.3 Mcycles\n"), "{text}");
     }
 

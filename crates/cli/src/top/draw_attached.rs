@@ -119,7 +119,7 @@ fn draw_regions(frame: &mut Frame<'_>, area: Rect, run: &AttachHistory) {
         Row::new([
             format!("{:x}-{:x}", region.start, region.end),
             region.process.to_string(),
-            region.page_size.clone(),
+            region.page_size_name().to_owned(),
             held.join(" + "),
             count(region.accesses),
         ])
@@ -140,7 +140,7 @@ fn draw_regions(frame: &mut Frame<'_>, area: Rect, run: &AttachHistory) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use terrace_core::{BytesPerSecond, Cycles, Nanos};
+    use terrace_core::{BytesPerSecond, Cycles, Nanos, PageSize};
     use terrace_economics::Balance;
     use terrace_live::stats::process_page::PARTS;
     use terrace_report::AttachReport;
@@ -168,7 +168,7 @@ mod tests {
             process: 4711,
             start: 0x7000_0000_0000,
             end: 0x7000_0800_0000,
-            page_size: "4 KiB".into(),
+            page_size: PageSize::Base,
             held: vec![Bytes::mib(32), Bytes::mib(64), Bytes::mib(16)],
             accesses: 90,
             parts: std::array::from_fn(|i| if i == n { 90 } else { 0 }),

@@ -33,6 +33,12 @@ pub(crate) fn costs_of_this_machine(state: &Path) {
     std::fs::write(state.join("terrace/costs.toml"), file.text()).unwrap();
 }
 
+/// A profile's file as if it had no rules.
+pub(crate) fn without_rules(profile: &str) -> String {
+    let profile = profile.replace("\nrules 1\n", "\nrules 0\n");
+    profile.split_inclusive('\n').filter(|line| !line.starts_with("rule ")).collect()
+}
+
 /// The command under test: the one that `TERRACE_BIN` names, as `make` has built it, which is what users
 /// get; where there is none, the one that Cargo has built for these tests.
 pub(crate) fn binary() -> &'static Path {

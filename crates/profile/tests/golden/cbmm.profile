@@ -1,9 +1,11 @@
-terrace-profile 1
+terrace-profile 2
 program 
 machine cbmm
 clock 2200000000Hz
 horizon 10000000000ns
 runs 1
+places 0
+rules 7
 rule huge mmap averted=1200000cycles addr>139633681760256 addr<139638245163008
 rule huge mmap averted=350000cycles addr>139638245163007 addr<139640124211200
 rule huge mmap averted=9000cycles

@@ -340,7 +340,7 @@ fn regions(report: &AttachReport) -> String {
         vec![
             format!("{:x}-{:x}", region.start, region.end),
             region.process.to_string(),
-            region.page_size.clone(),
+            region.page_size_name().to_owned(),
             held.join(" + "),
             count(region.accesses),
         ]

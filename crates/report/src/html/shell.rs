@@ -52,7 +52,8 @@ pub(super) fn account_table(lines: &[AccountReport]) -> String {
             line.predicted_cost.to_string(),
             line.realised_cost.to_string(),
             line.predicted_benefit.to_string(),
-            line.realised_benefit.to_string(),
+            line.realised_benefit
+                .map_or_else(|| "not observed".to_owned(), |benefit| benefit.to_string()),
         ]
     });
     table(

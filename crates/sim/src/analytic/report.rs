@@ -1,7 +1,10 @@
 //! What came of a simulation.
 
-use serde::Serialize;
+use serde::ser::Error as _;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 use terrace_core::{ActionClass, Bytes, BytesPerSecond, Nanos, Pages, PerSecond};
+use terrace_economics::account::{benefit_is_observed, harm_is_observed};
 use terrace_economics::{Account, Economist};
 use terrace_policy::Footprint;
 
@@ -57,14 +60,36 @@ pub struct SeriesPoint {
     pub migrated: Bytes,
 }
 
-/// The economist's account of one class of action.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// The economist's account of one class of action. Written with a null for what nobody observes of the
+/// class.
+#[derive(Clone, Debug, PartialEq)]
 pub struct ClassAccount {
     /// The class.
     pub class: ActionClass,
     /// Its account.
-    #[serde(flatten)]
     pub account: Account,
+}
+
+impl Serialize for ClassAccount {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Written {
+            class: ActionClass,
+            #[serde(flatten)]
+            account: Value,
+        }
+        let class = self.class;
+        let mut account = serde_json::to_value(self.account).map_err(S::Error::custom)?;
+        for (field, is_observed) in [
+            ("realised_benefit", benefit_is_observed(class)),
+            ("realised_harm", harm_is_observed(class)),
+        ] {
+            if !is_observed {
+                account[field] = Value::Null;
+            }
+        }
+        Written { class, account }.serialize(to)
+    }
 }
 
 /// Memory of the policy's own state.
