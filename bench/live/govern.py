@@ -73,21 +73,20 @@ def skewed(clock):
 
 
 def cache(clock):
-    """A dictionary of objects that is looked up, mostly what is new, and grows old."""
+    """A dictionary of objects that is looked up, mostly what is new; the oldest makes room for a new one."""
     numbers = random.Random(2)
-    table = {i: bytes(600) + i.to_bytes(8, "little") for i in range(200_000)}
-    newest = len(table)
+    size = 200_000
+    table = {i: bytes(600) + i.to_bytes(8, "little") for i in range(size)}
+    newest = size
     while clock.goes_on():
         for _ in range(40):
             # An object is the less wanted the older it is.
-            age = int(newest * numbers.random() ** 5)
+            age = int(size * numbers.random() ** 5)
             _ = table[newest - 1 - age]
         for _ in range(2):
-            del table[newest - 200_000]
+            del table[newest - size]
             table[newest] = bytes(600) + newest.to_bytes(8, "little")
             newest += 1
-            # Keys are dense, so ages are of those that are there.
-            table[newest - 200_001] = table.get(newest - 200_001, b"")
         clock.spin()
 
 

@@ -18,7 +18,7 @@ use crate::workers::worker::Worker;
 
 /// Frames of pages that have left are given back so many at once: it flushes the TLBs of
 /// all processors.
-const FRAMES: u32 = 32;
+const FRAMES: u32 = 128;
 
 impl Worker<'_> {
     /// Deals with up to `count` of the oldest slots; returns how many.

@@ -209,7 +209,8 @@ impl Worker<'_> {
         let slots = self.pager.staging_slots();
         let room = slots.saturating_sub(ring.taken()) as usize;
         // Staging or compressing, not both: a fault may be waiting for it.
-        let full = ring.taken() >= kept_staged(slots, self.pager.evict.wants_samples);
+        // Not those of which only the frames are still there.
+        let full = ring.waiting() >= kept_staged(slots, self.pager.evict.wants_samples);
         let stages = room >= LEAST_ROOM && !full;
         // Asked before pages are chosen, and a quiet window is opened.
         let mut changing = stages && self.pager.uffd().is_changing();
