@@ -332,22 +332,18 @@ impl Profile {
             }
         };
         let first = text.lines().next().unwrap_or_default();
-        let version: Vec<_> = first.split(' ').collect();
-        let version = match version[..] {
-            [MAGIC, version] => match version.parse::<u32>() {
-                Ok(version) if (OLDEST..=VERSION).contains(&version) => version,
-                _ => {
-                    let message = format!(
-                        "is `{}`; this version of Terrace reads versions {OLDEST} to {VERSION}",
-                        shown(version)
-                    );
-                    return Err(at(1)((Some("version".to_owned()), message)));
-                }
-            },
-            _ => {
-                let message = format!("is no profile: its first line is not `{MAGIC} {VERSION}`");
-                return Err(at(1)((None, message)));
-            }
+        let words: Vec<_> = first.split(' ').collect();
+        let [MAGIC, version] = words[..] else {
+            let message = format!("is no profile: its first line is not `{MAGIC} {VERSION}`");
+            return Err(at(1)((None, message)));
+        };
+        let known = version.parse::<u32>().ok();
+        let Some(version) = known.filter(|known| (OLDEST..=VERSION).contains(known)) else {
+            let message = format!(
+                "is `{}`; this version of Terrace reads versions {OLDEST} to {VERSION}",
+                shown(version)
+            );
+            return Err(at(1)((Some("version".to_owned()), message)));
         };
         let is_counted = version > OLDEST;
         if is_counted && !text.ends_with('\n') {

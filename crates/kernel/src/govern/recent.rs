@@ -32,7 +32,8 @@ impl Recent {
 
     /// The mean; of less than the span where not so much is known. Zero of nothing.
     pub(super) fn mean(&self) -> Bytes {
-        let weighted = self.intervals.iter().map(|(length, amount)| amount.as_f64() * length.as_f64());
+        let weighted =
+            self.intervals.iter().map(|(length, amount)| amount.as_f64() * length.as_f64());
         Bytes::from_f64(weighted.sum::<f64>() / self.length().max(Nanos(1)).as_f64())
     }
 
