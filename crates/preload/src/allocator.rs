@@ -1,6 +1,6 @@
 //! The allocator's functions by their names, and who serves them.
 //!
-//! That is [`malloc`], unless a sanitizer's runtime comes next. The runtime gets each
+//! That is the module `malloc`, unless a sanitizer's runtime comes next. The runtime gets each
 //! request by a jump, so that its caller is the program, or the loader, as without this library.
 //! `LeakSanitizer` goes by the caller: the loader's blocks are reached from memory that it does not
 //! search, and it excuses what was allocated from there.
