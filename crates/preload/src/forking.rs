@@ -46,6 +46,9 @@ enum Kind {
     /// The pager could not be told: its threads give the child all its memory, and the child is on
     /// its own.
     Unannounced,
+    /// The process that forks is itself the child of a fork that we do not know of: it has no pager, and
+    /// what it has inherited of one is of no use to its child either.
+    Unknown,
 }
 
 impl Kind {
@@ -53,6 +56,7 @@ impl Kind {
         match KIND.load(Acquire) {
             1 => Self::Announced,
             2 => Self::Unannounced,
+            3 => Self::Unknown,
             _ => Self::Dormant,
         }
     }
@@ -117,6 +121,7 @@ extern "C" fn prepare() {
     let kind = match announced {
         Some(Ok(Announced::Yes)) => Kind::Announced,
         Some(Err(_)) => Kind::Unannounced,
+        None if !state::has_owner() => Kind::Unknown,
         Some(Ok(Announced::Unneeded)) | None => {
             state::forks_dormant();
             Kind::Dormant

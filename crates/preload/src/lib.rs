@@ -32,6 +32,7 @@
 // The exported symbols are reached by the dynamic linker.
 #![allow(unreachable_pub)]
 
+mod advised;
 mod allocator;
 mod arenas;
 mod collapse;

@@ -19,7 +19,7 @@ use terrace_live::sys::{self, PAGE, symbols};
 use terrace_live::workers::command::Command;
 use terrace_live::workers::{bump_arena, idle_priority};
 
-use crate::{allocator, arenas, mapping, room, state, words};
+use crate::{allocator, arenas, mapping, room, state, wiped, words};
 
 const LARGE: usize = RunConfig::LARGE_REQUEST.get() as usize;
 const HEADER: usize = 16;
@@ -161,7 +161,10 @@ fn heap_moved() {
     state::signals_blocked(|| {
         let Some(_busy) = HEAP_BUSY.try_lock() else { return };
         let end = current_break();
-        KNOWN_BREAK.store(end, Relaxed);
+        let before = KNOWN_BREAK.swap(end, Relaxed);
+        if end < before {
+            wiped::heap_shrank(end, before);
+        }
         take_larger_steps(end.saturating_sub(HEAP_START.load(Relaxed)));
         let Some(pager) = state::pager() else { return };
         let end = end.next_multiple_of(PAGE);
@@ -493,6 +496,10 @@ pub unsafe extern "C" fn free(p: *mut c_void) {
     {
         // SAFETY: the next allocator's pointer.
         unsafe { next(p) }
+        // It may have made the heap shorter. What lies there when it grows again is not marked.
+        if terrace_live::fork::wiped::is_any() {
+            look_at_heap();
+        }
     }
 }
 

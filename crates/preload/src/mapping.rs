@@ -6,6 +6,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use libc::c_int;
+use terrace_live::fork::wiped::Range;
 use terrace_live::huge::collapse::MADV_COLLAPSE;
 use terrace_live::space::proc_maps::{self, MayDo};
 use terrace_live::space::regions::{CHUNK, WINDOW_LEN, in_window, window};
@@ -18,7 +19,7 @@ use terrace_live::workers::{idle_priority, threads};
 
 use crate::malloc::{BLOCKS, blocks};
 use crate::sanitizers::hand_on;
-use crate::{collapse, malloc, mapped, places, remap, room, state, wiped, wipes};
+use crate::{advised, collapse, malloc, mapped, places, remap, room, state, wiped, wipes};
 
 /// Mappings are placed in the lower half of the window, the allocator's large
 /// blocks in the upper.
@@ -75,7 +76,10 @@ fn place(half: &Half, len: usize, prot: c_int, flags: c_int) -> Option<usize> {
         let at = half.take(chunks)?;
         // SAFETY: NOREPLACE: a mapping is made only where nothing is.
         match unsafe { sys::mmap(at, len, prot, flags, -1, 0) } {
-            Ok(got) if got == at => return Some(at),
+            Ok(got) if got == at => {
+                wiped::mapped_anew((at, at + len));
+                return Some(at);
+            }
             Ok(elsewhere) => {
                 // A kernel that does not know the flag took it as a hint.
                 // SAFETY: our own fresh mapping.
@@ -304,6 +308,9 @@ pub unsafe extern "C" fn mmap(
         Err(error) => return fail(error),
     };
     let end = mapped + pages;
+    if flags & libc::MAP_FIXED == 0 {
+        wiped::mapped_anew((mapped, end));
+    }
     let chosen = flags & FIXED != 0 || !at.is_null();
     let is_ours = managed || ordinary && chosen && is_piece_of_managed(mapped, end);
     match prot {
@@ -472,16 +479,18 @@ pub(crate) unsafe fn heed(at: *mut c_void, len: usize, advice: c_int) -> c_int {
     let at = at as usize;
     // SAFETY: the caller's.
     let advise = || unsafe { sys::madvise(at, len, advice) };
+    // SAFETY: of what the caller gives, and once more.
+    let again = |part: Range| unsafe { sys::madvise(part.0, part.1 - part.0, advice) };
     let advised: Result<(), i32> = match advice {
         libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => between_copies(|| {
             let advised = advise();
             if state::config().is_some() {
-                let parts = advised_parts(at, len, advised);
+                let parts = advised::parts((at, len), advised, again);
                 wiped::advised(&parts, advice == libc::MADV_WIPEONFORK);
             }
             advised
         }),
-        MADV_GUARD_INSTALL => install_guards(at, len, advise),
+        MADV_GUARD_INSTALL => install_guards((at, len), advise, again),
         MADV_COLLAPSE => collapse::after(at, len, advise()),
         _ => advise(),
     };
@@ -497,12 +506,16 @@ pub(crate) unsafe fn heed(at: *mut c_void, len: usize, advice: c_int) -> c_int {
 /// Has the kernel install guards. It discards what lay there, and does not tell of that, so the pager is
 /// asked to. A child of which the copy is made before the pager has done so finds the range in a list.
 /// (A thread that waits for the pager must not keep a fork waiting, for which the pager may wait.)
-fn install_guards(at: usize, len: usize, install: impl Fn() -> Result<(), i32>) -> Result<(), i32> {
+fn install_guards(
+    range: (usize, usize),
+    install: impl Fn() -> Result<(), i32>,
+    again: impl Fn(Range) -> Result<(), i32>,
+) -> Result<(), i32> {
     // A handler that leaves by a jump would leave the ranges in the list.
     state::signals_blocked(|| {
         let (installed, parts, pager) = between_copies(|| {
             let installed = install();
-            let parts = advised_parts(at, len, installed);
+            let parts = advised::parts(range, installed, &again);
             let pager = state::pager_even_if_broken();
             if let Some(pager) = pager {
                 pager.fork.guarded.lock().extend_from_slice(&parts);
@@ -528,26 +541,6 @@ fn install_guards(at: usize, len: usize, install: impl Fn() -> Result<(), i32>) 
     })
 }
 
-/// What of a range the kernel has done as it was advised: behind a hole it goes on, and says at the end
-/// that there was one (`ENOMEM`).
-fn advised_parts(at: usize, len: usize, advised: Result<(), i32>) -> Vec<(usize, usize)> {
-    let (start, end) = whole_pages(at, len);
-    match advised {
-        Ok(()) => vec![(start, end)],
-        Err(libc::ENOMEM) => {
-            let mut parts = Vec::new();
-            proc_maps::for_each_mapping(|mapping| {
-                let part = (mapping.start.max(start), mapping.end.min(end));
-                if part.0 < part.1 {
-                    parts.push(part);
-                }
-            });
-            parts
-        }
-        Err(_) => Vec::new(),
-    }
-}
-
 /// The pages of a range.
 pub(crate) fn whole_pages(at: usize, len: usize) -> (usize, usize) {
     (at, at.saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX))
@@ -557,9 +550,10 @@ pub(crate) fn whole_pages(at: usize, len: usize) -> (usize, usize) {
 /// A fork may wait for it, so it waits for nothing of ours, but for a message to be read.
 pub(crate) fn between_copies<T>(change: impl FnOnce() -> T) -> T {
     match state::config() {
-        Some(_) => state::signals_blocked(|| wipes::change(change)),
+        // Who only borrows our memory (`vfork`) may be killed in the middle of it, and nobody would know.
+        Some(_) if state::is_owner() => state::signals_blocked(|| wipes::change(change)),
         // A child without Terrace may have been copied while others were at a change.
-        None => change(),
+        _ => change(),
     }
 }
 

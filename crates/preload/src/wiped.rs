@@ -3,6 +3,7 @@
 use terrace_live::fork::wiped::{self, Range};
 
 use terrace_live::sys::{self, PAGE};
+use terrace_live::workers::idle_priority;
 
 use crate::{mapping, remap, state};
 
@@ -14,6 +15,19 @@ pub(crate) fn advised(ranges: &[Range], empty: bool) {
     if empty {
         wiped::mark(ranges);
     }
+}
+
+/// A range is mapped that was not. What it is marked as is of something that has gone without being seen:
+/// by a system call past the C library, or since a child does not inherit it (`MADV_DONTFORK`).
+pub(crate) fn mapped_anew(range: Range) {
+    if is_marked(range) {
+        mapping::between_copies(|| wiped::unmark(range));
+    }
+}
+
+/// The heap ends at an address, and was longer.
+pub(crate) fn heap_shrank(end: usize, before: usize) {
+    mapped_anew((end.next_multiple_of(PAGE), before.next_multiple_of(PAGE)));
 }
 
 /// Makes a change that unmaps a range, or maps something else there. Where it failed, the marks are back
@@ -76,7 +90,9 @@ fn is_marked(range: Range) -> bool {
 /// After a change that failed. Leaves the error number as it is.
 fn mark_again(marks: impl IntoIterator<Item = Range>) {
     let error = sys::errno();
-    let marks: Vec<_> = marks.into_iter().filter(|mark| remap::is_mapped(mark.0)).collect();
+    // A program under a filter might be killed for the question.
+    let is_there = |mark: &Range| idle_priority::is_left_alone() || remap::is_mapped(mark.0);
+    let marks: Vec<_> = marks.into_iter().filter(is_there).collect();
     wiped::mark(&marks);
     // SAFETY: this thread's own variable.
     unsafe { *libc::__errno_location() = error };
