@@ -265,6 +265,8 @@ pub unsafe extern "C" fn mmap(
     let ordinary = flags & (libc::MAP_ANONYMOUS | libc::MAP_PRIVATE)
         == libc::MAP_ANONYMOUS | libc::MAP_PRIVATE
         && flags & SPECIAL == 0
+        // The kernel refuses what is no number of pages.
+        && (offset as usize).is_multiple_of(PAGE)
         && !threads::is_ours();
     let managed = ordinary
         && matches!(prot, ACCESSIBLE | libc::PROT_NONE)

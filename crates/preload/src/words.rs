@@ -335,7 +335,8 @@ extern "C" fn concerns_us(
 ) -> c_long {
     let are_hooked = !sanitizers::are_here();
     match number {
-        libc::SYS_mremap if are_hooked => {
+        // Flags that are none of the C library's are the kernel's to refuse.
+        libc::SYS_mremap if are_hooked && c_int::try_from(a4).is_ok() => {
             let (old, to) = (word as *mut c_void, second_word as *mut c_void);
             // SAFETY: what the program asked for.
             return unsafe { remap::change(old, a2, a3, a4 as c_int, to) } as c_long;
