@@ -153,6 +153,8 @@ static void check_reserved(void)
 
 static bool locks(void)
 {
+    if (mlock(words, PAGE) == -1 || mlock2(words + PAGE, PAGE, MLOCK_ONFAULT) == -1)
+        return false;
     if (mlockall(MCL_CURRENT) == -1)
         return false;
     SYS(munlockall());

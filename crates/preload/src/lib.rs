@@ -11,6 +11,7 @@
 //! | [`room`] | what is given back before the program hears that there is no memory |
 //! | [`allocator`] | the allocator's functions by their names: ours, or a sanitizer's |
 //! | [`malloc`] | the allocator's large requests, and the growth of the heap |
+//! | [`attributes`] | what a program changes of its memory that stays with the mapping |
 //! | [`arenas`] | the C library's per-thread heaps |
 //! | [`places`] | memory that the program wants at an address of its own choice |
 //! | [`own_faults`] | programs that use userfaultfd themselves |
@@ -34,6 +35,7 @@
 
 mod allocator;
 mod arenas;
+mod attributes;
 mod collapse;
 mod credentials;
 mod ending;

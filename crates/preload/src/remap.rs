@@ -15,7 +15,7 @@ use terrace_live::sys::{self, PAGE};
 use terrace_live::workers::{idle_priority, threads};
 
 use crate::sanitizers::hand_on;
-use crate::{mapping, places, room, state, wiped};
+use crate::{attributes, mapping, places, room, state, wiped};
 
 /// Changes a mapping's size, or moves it: `mremap(2)`.
 ///
@@ -54,6 +54,10 @@ pub(crate) unsafe fn change(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
+    attributes::changed(old as usize, len);
+    if flags & libc::MREMAP_FIXED != 0 {
+        attributes::changed(to as usize, new_len);
+    }
     let error = sys::errno();
     // SAFETY: the caller's.
     let at = unsafe { resize(old, len, new_len, flags, to) };

@@ -43,6 +43,7 @@ const LARGER: &[(&str, &str, &[&str])] = &[
 /// Programs of which a run takes several tenths of a second: repeated a fifth as often, or
 /// they alone would take as long as all the others.
 const LONG: &[&str] = &[
+    "blocks_changed",
     "blocks_refused",
     "clone_vm_outlives",
     "credentials",
