@@ -7,6 +7,7 @@
 //! | [`mapping`] | `mmap`, `munmap`: large mappings go into the window |
 //! | [`collapse`] | huge pages that the program asks for |
 //! | [`remap`] | `mremap` |
+//! | [`shmat`] | shared memory in the place of what was mapped |
 //! | [`mapped`] | how much is mapped that is to be managed, as long as nothing is |
 //! | [`room`] | what is given back before the program hears that there is no memory |
 //! | [`allocator`] | the allocator's functions by their names: ours, or a sanitizer's |
@@ -28,7 +29,7 @@
 //!
 //! What is hooked is what places memory. Everything that takes memory away or
 //! moves it (`munmap`, `mremap`, `madvise`, `brk`, by whatever route) is told
-//! to us by the kernel.
+//! to us by the kernel; but not of shared memory in its place (`shmat`).
 
 // The exported symbols are reached by the dynamic linker.
 #![allow(unreachable_pub)]
@@ -52,6 +53,7 @@ mod places;
 mod remap;
 mod room;
 mod sanitizers;
+mod shmat;
 mod state;
 mod wiped;
 mod wipes;

@@ -19,8 +19,8 @@ use terrace_live::space::regions::in_window;
 use terrace_live::sys::{self, PAGE};
 
 use crate::{
-    attributes, credentials, filters, malloc, mapping, places, remap, room, sanitizers, state,
-    wipes,
+    attributes, credentials, filters, malloc, mapping, places, remap, room, sanitizers, shmat,
+    state, wipes,
 };
 
 /// `struct pthread` with some room: what the C library and the kernel use of a
@@ -220,6 +220,8 @@ pub unsafe extern "C" fn syscall(
         "je {ours}",
         "cmp rdi, {madvise}",
         "je {ours}",
+        "cmp rdi, {shmat}",
+        "je {ours}",
         "cmp rdi, {mprotect}",
         "je {ours}",
         "cmp rdi, {pkey_mprotect}",
@@ -304,6 +306,7 @@ pub unsafe extern "C" fn syscall(
         mremap = const libc::SYS_mremap,
         munmap = const libc::SYS_munmap,
         madvise = const libc::SYS_madvise,
+        shmat = const libc::SYS_shmat,
         mprotect = const libc::SYS_mprotect,
         pkey_mprotect = const libc::SYS_pkey_mprotect,
         mlock = const libc::SYS_mlock,
@@ -344,8 +347,8 @@ extern "C" fn failed(result: c_long) -> c_long {
 }
 
 /// The system calls that are given words which the kernel changes, those that install filters, those by
-/// which rights are given up, those that give memory attributes, and those that move memory, discard it, or
-/// mark it for children.
+/// which rights are given up, those that give memory attributes, and those that move memory, discard it,
+/// map something else there, or mark it for children.
 ///
 /// The last are served as the C library's functions are. Beside a checker they are left to the kernel, as
 /// without us. `mmap` always is: a program that maps memory by `syscall` may want none but the kernel's.
@@ -374,6 +377,10 @@ extern "C" fn concerns_us(
         libc::SYS_madvise if are_hooked => {
             // SAFETY: as above.
             return unsafe { mapping::heed(word as *mut c_void, a2, a3 as c_int) }.into();
+        }
+        libc::SYS_shmat if are_hooked => {
+            // SAFETY: as above.
+            return unsafe { shmat::attach([word, a2, a3, a4, second_word, a6]) };
         }
         libc::SYS_mprotect => attributes::protected(word, a2, a3 as c_int),
         libc::SYS_pkey_mprotect

@@ -85,6 +85,7 @@ const LONG: &[&str] = &[
     "reserve_often",
     "sandbox_ends",
     "search_in_vain",
+    "shm_remap",
     "sys_process_vm",
     "thread_small_stack",
     "user_changes_first",
