@@ -152,6 +152,20 @@ static void check_reserved(void)
         }
 }
 
+/* By a descriptor of this process, and to no effect. */
+static bool advises_itself(void)
+{
+    static int self = -1;
+    if (self == -1)
+        self = (int)SYS(syscall(SYS_pidfd_open, getpid(), 0));
+    const struct iovec part = {still, large};
+#if __GLIBC_PREREQ(2, 36)
+    return process_madvise(self, &part, 1, MADV_KEEPONFORK, 0) == (ssize_t)large;
+#else
+    return syscall(SYS_process_madvise, self, &part, 1, MADV_KEEPONFORK, 0) == (ssize_t)large;
+#endif
+}
+
 /* Shared memory, for a moment in the place of other memory. */
 static unsigned char *const attached = (void *)0x360000000000;
 static bool attaches(void)
@@ -447,6 +461,7 @@ static const struct {
     {"madvise(MADV_GUARD_INSTALL)", guards, check_guards, -1, false},
     {"mremap(MREMAP_DONTUNMAP)", leaves_behind, check_left_behind, -1, false},
     {"mmap of 65 GiB", reserves, check_reserved, 8, false},
+    {"process_madvise", advises_itself, verify_still, 8, false},
     {"shmat(SHM_REMAP)", attaches, check_attached, 8, false},
     {"malloc", allocates, verify_still, -1, false},
     {"futex", waits, verify_still, -1, false},

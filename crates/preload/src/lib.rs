@@ -8,6 +8,7 @@
 //! | [`collapse`] | huge pages that the program asks for |
 //! | [`remap`] | `mremap` |
 //! | [`shmat`] | shared memory in the place of what was mapped |
+//! | [`process_madvise`] | advice by a descriptor of the process |
 //! | [`mapped`] | how much is mapped that is to be managed, as long as nothing is |
 //! | [`room`] | what is given back before the program hears that there is no memory |
 //! | [`allocator`] | the allocator's functions by their names: ours, or a sanitizer's |
@@ -50,6 +51,7 @@ mod mapping;
 mod own_faults;
 mod own_heap;
 mod places;
+mod process_madvise;
 mod remap;
 mod room;
 mod sanitizers;

@@ -19,8 +19,8 @@ use terrace_live::space::regions::in_window;
 use terrace_live::sys::{self, PAGE};
 
 use crate::{
-    attributes, credentials, filters, malloc, mapping, places, remap, room, sanitizers, shmat,
-    state, wipes,
+    attributes, credentials, filters, malloc, mapping, places, process_madvise, remap, room,
+    sanitizers, shmat, state, wipes,
 };
 
 /// `struct pthread` with some room: what the C library and the kernel use of a
@@ -222,6 +222,8 @@ pub unsafe extern "C" fn syscall(
         "je {ours}",
         "cmp rdi, {shmat}",
         "je {ours}",
+        "cmp rdi, {process_madvise}",
+        "je {ours}",
         "cmp rdi, {mprotect}",
         "je {ours}",
         "cmp rdi, {pkey_mprotect}",
@@ -307,6 +309,7 @@ pub unsafe extern "C" fn syscall(
         munmap = const libc::SYS_munmap,
         madvise = const libc::SYS_madvise,
         shmat = const libc::SYS_shmat,
+        process_madvise = const libc::SYS_process_madvise,
         mprotect = const libc::SYS_mprotect,
         pkey_mprotect = const libc::SYS_pkey_mprotect,
         mlock = const libc::SYS_mlock,
@@ -377,6 +380,10 @@ extern "C" fn concerns_us(
         libc::SYS_madvise if are_hooked => {
             // SAFETY: as above.
             return unsafe { mapping::heed(word as *mut c_void, a2, a3 as c_int) }.into();
+        }
+        libc::SYS_process_madvise if are_hooked => {
+            // SAFETY: as above.
+            return unsafe { process_madvise::advise([word, a2, a3, a4, second_word, a6]) };
         }
         libc::SYS_shmat if are_hooked => {
             // SAFETY: as above.
