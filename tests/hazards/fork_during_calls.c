@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <sys/ioctl.h>
+#include <sys/shm.h>
 
 #define GUARD_INSTALL 102
 #define GUARD_REMOVE 103
@@ -151,8 +152,61 @@ static void check_reserved(void)
         }
 }
 
+/* By a descriptor of this process, and to no effect. */
+static bool advises_itself(void)
+{
+    static int self = -1;
+    if (self == -1)
+        self = (int)SYS(syscall(SYS_pidfd_open, getpid(), 0));
+    const struct iovec part = {still, large};
+#if __GLIBC_PREREQ(2, 36)
+    return process_madvise(self, &part, 1, MADV_KEEPONFORK, 0) == (ssize_t)large;
+#else
+    return syscall(SYS_process_madvise, self, &part, 1, MADV_KEEPONFORK, 0) == (ssize_t)large;
+#endif
+}
+
+/* Shared memory, for a moment in the place of other memory. */
+static unsigned char *const attached = (void *)0x360000000000;
+static bool attaches(void)
+{
+    static int segment = -1;
+    if (segment == -1) {
+        segment = shmget(IPC_PRIVATE, bytes, IPC_CREAT | 0600);
+        if (segment == -1)
+            return false;
+        void *at = shmat(segment, NULL, 0); /* it stays as long as this process */
+        SYS(shmctl(segment, IPC_RMID, NULL));
+        CHECK(at != (void *)-1);
+        fill(at, bytes, 6);
+    }
+    CHECK(mmap(attached, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) ==
+          attached);
+    fill(attached, bytes, 5);
+    CHECK(shmat(segment, attached, SHM_REMAP) == attached);
+    verify(attached, bytes, 6);
+    SYS(shmdt(attached));
+    return true;
+}
+static void check_attached(void)
+{
+    for (size_t page = 0; page < PAGES; page++) {
+        const unsigned char *at = attached + page * PAGE;
+        const uint64_t *word = (const void *)at;
+        if (!is_readable(at))
+            continue;
+        size_t i = 0;
+        while (i < WORDS && word[i] == pattern(6, page, i))
+            i++;
+        if (i < WORDS)
+            check_written(at, 5, page);
+    }
+}
+
 static bool locks(void)
 {
+    if (mlock(words, PAGE) == -1 || mlock2(words + PAGE, PAGE, MLOCK_ONFAULT) == -1)
+        return false;
     if (mlockall(MCL_CURRENT) == -1)
         return false;
     SYS(munlockall());
@@ -407,6 +461,8 @@ static const struct {
     {"madvise(MADV_GUARD_INSTALL)", guards, check_guards, -1, false},
     {"mremap(MREMAP_DONTUNMAP)", leaves_behind, check_left_behind, -1, false},
     {"mmap of 65 GiB", reserves, check_reserved, 8, false},
+    {"process_madvise", advises_itself, verify_still, 8, false},
+    {"shmat(SHM_REMAP)", attaches, check_attached, 8, false},
     {"malloc", allocates, verify_still, -1, false},
     {"futex", waits, verify_still, -1, false},
     {"clone(CLONE_VM)", lends, verify_still, 1, false},

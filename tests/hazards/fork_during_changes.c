@@ -42,13 +42,13 @@ static void *discards(void *unused) /* madvise */
     }
     return NULL;
 }
-static void *protects(void *unused) /* mprotect, reads */
+static void *protects(void *unused) /* mprotect, pkey_mprotect, reads */
 {
     (void)unused;
     while (!atomic_load(&stop)) {
         SYS(mprotect(mine[1], bytes, PROT_READ));
         verify(mine[1], bytes, 5);
-        SYS(mprotect(mine[1], bytes, PROT_READ | PROT_WRITE));
+        SYS(pkey_mprotect(mine[1], bytes, PROT_READ | PROT_WRITE, -1));
     }
     return NULL;
 }

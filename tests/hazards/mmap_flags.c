@@ -51,6 +51,7 @@ int main(void)
     /* What plain Linux refuses is refused. */
     CHECK(mmap(NULL, 0, access, anonymous, -1, 0) == MAP_FAILED && errno == EINVAL);
     CHECK(mmap(NULL, PAGE, access, MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == EINVAL);
+    CHECK(mmap(NULL, bytes, access, anonymous, -1, 1) == MAP_FAILED && errno == EINVAL);
     CHECK(mmap(NULL, 1ul << 60, access, anonymous, -1, 0) == MAP_FAILED && errno == ENOMEM);
     CHECK(mmap((void *)1, PAGE, access, anonymous | MAP_FIXED, -1, 0) == MAP_FAILED && errno == EINVAL);
     CHECK(mmap(NULL, PAGE, access, MAP_PRIVATE, -1, 0) == MAP_FAILED && errno == EBADF);

@@ -41,6 +41,7 @@ const _: &[(&str, &str, &str)] = &[
     ("arenas.rs", "COUNT", "an entry is there before it counts"),
     ("arenas.rs", "ENABLED", "set once"),
     ("arenas.rs", "KNOWN", "an entry is there before it counts"),
+    ("attributes.rs", "CHANGED", "the child's blocks are the same"),
     ("ending.rs", "END", "does not change"),
     ("forking.rs", "KIND", "the child reads what its parent noted, under the same lock"),
     ("forking.rs", "MASK", "the same"),

@@ -7,10 +7,13 @@
 //! | [`mapping`] | `mmap`, `munmap`: large mappings go into the window |
 //! | [`collapse`] | huge pages that the program asks for |
 //! | [`remap`] | `mremap` |
+//! | [`shmat`] | shared memory in the place of what was mapped |
+//! | [`process_madvise`] | advice by a descriptor of the process |
 //! | [`mapped`] | how much is mapped that is to be managed, as long as nothing is |
 //! | [`room`] | what is given back before the program hears that there is no memory |
 //! | [`allocator`] | the allocator's functions by their names: ours, or a sanitizer's |
 //! | [`malloc`] | the allocator's large requests, and the growth of the heap |
+//! | [`attributes`] | what a program changes of its memory that stays with the mapping |
 //! | [`arenas`] | the C library's per-thread heaps |
 //! | [`places`] | memory that the program wants at an address of its own choice |
 //! | [`own_faults`] | programs that use userfaultfd themselves |
@@ -27,7 +30,7 @@
 //!
 //! What is hooked is what places memory. Everything that takes memory away or
 //! moves it (`munmap`, `mremap`, `madvise`, `brk`, by whatever route) is told
-//! to us by the kernel.
+//! to us by the kernel; but not of shared memory in its place (`shmat`).
 
 // The exported symbols are reached by the dynamic linker.
 #![allow(unreachable_pub)]
@@ -35,6 +38,7 @@
 mod advised;
 mod allocator;
 mod arenas;
+mod attributes;
 mod collapse;
 mod credentials;
 mod ending;
@@ -48,9 +52,11 @@ mod mapping;
 mod own_faults;
 mod own_heap;
 mod places;
+mod process_madvise;
 mod remap;
 mod room;
 mod sanitizers;
+mod shmat;
 mod state;
 mod wiped;
 mod wipes;

@@ -19,7 +19,7 @@ use terrace_live::sys::{self, PAGE, symbols};
 use terrace_live::workers::command::Command;
 use terrace_live::workers::{bump_arena, idle_priority};
 
-use crate::{allocator, arenas, mapping, room, state, wiped, words};
+use crate::{allocator, arenas, attributes, mapping, room, state, wiped, words};
 
 const LARGE: usize = RunConfig::LARGE_REQUEST.get() as usize;
 const HEADER: usize = 16;
@@ -197,7 +197,7 @@ fn take_larger_steps(heap: usize) {
 }
 
 /// Freed blocks that are kept mapped: a program that frees a large block
-/// mostly wants one like it again.
+/// mostly wants one like it again. As long as blocks are as they were made ([`attributes`]).
 static FREED: SpinLock<FreedBlocks> =
     SpinLock::new(FreedBlocks { blocks: [(0, 0); 16], count: 0, bytes: 0 });
 const KEEP_BYTES: usize = 64 << 20;
@@ -205,6 +205,18 @@ const KEEP_BYTES: usize = 64 << 20;
 /// Gives kept blocks back, and has the heap grow by no more than it must: of a program that gets
 /// no memory. False if there was nothing to give.
 pub(crate) fn give_freed_back() -> bool {
+    let were_kept = unmap_kept();
+    // Once: from then on it is the C library's own.
+    let stepped = STEP.load(Relaxed) != 0 && STEP.swap(usize::MAX / 4, Relaxed) < usize::MAX / 4;
+    if stepped {
+        // SAFETY: what the library adds to the top of its heap.
+        unsafe { libc::mallopt(libc::M_TOP_PAD, 128 << 10) };
+    }
+    were_kept || stepped
+}
+
+/// Unmaps kept blocks; false if there were none. With signals blocked.
+pub(crate) fn unmap_kept() -> bool {
     let mut blocks = [(0, 0); 16];
     let mut count = 0;
     if let Some(mut kept) = FREED.try_lock() {
@@ -215,13 +227,7 @@ pub(crate) fn give_freed_back() -> bool {
     for &(base, len) in &blocks[..count] {
         unmap_block(base, len);
     }
-    // Once: from then on it is the C library's own.
-    let stepped = STEP.load(Relaxed) != 0 && STEP.swap(usize::MAX / 4, Relaxed) < usize::MAX / 4;
-    if stepped {
-        // SAFETY: what the library adds to the top of its heap.
-        unsafe { libc::mallopt(libc::M_TOP_PAD, 128 << 10) };
-    }
-    count > 0 || stepped
+    count > 0
 }
 
 struct FreedBlocks {
@@ -292,7 +298,7 @@ fn free_block(p: *mut c_void) {
     let Header { base, len } = unsafe { header(p).read() };
     let is_kept = state::signals_blocked(|| {
         // Nobody reuses it in a program that is on plain memory.
-        if state::config().is_none() {
+        if state::config().is_none() || attributes::are_changed() {
             return false;
         }
         let Some(mut kept) = FREED.try_lock() else { return false };
@@ -325,26 +331,31 @@ struct Refused {
 /// Unmaps a block that the program has given up. One that the kernel does not unmap keeps one page, and is
 /// unmapped as soon as there is room for more mappings ([`unmap_refused`]).
 fn unmap_block(base: usize, len: usize) {
-    if !unmap(base, len) {
-        // SAFETY: the block's, which is still mapped, and which nobody else knows of.
-        unsafe { (base as *mut Refused).write(Refused { next: 0, len }) };
-        list_refused(base);
+    match unmap(base, len) {
+        // The program has sealed it (`mseal`): it stays as it is for good, and may not be written to.
+        Ok(()) | Err(libc::EPERM) => {}
+        Err(_) => {
+            // SAFETY: the block's, which is still mapped, and which nobody else knows of.
+            unsafe { (base as *mut Refused).write(Refused { next: 0, len }) };
+            list_refused(base);
+        }
     }
 }
 
-/// Unmaps memory that the program has given up; false if the kernel refuses that. Then the memory is
+/// Unmaps memory that the program has given up, or says why the kernel refuses that. Then the memory is
 /// empty: that takes no more mappings.
-fn unmap(start: usize, len: usize) -> bool {
+fn unmap(start: usize, len: usize) -> Result<(), i32> {
     // SAFETY: the program has given it up.
-    if unsafe { mapping::munmap(start as *mut c_void, len) } == 0 {
-        return true;
+    if unsafe { mapping::give_up(start as *mut c_void, len) } == 0 {
+        return Ok(());
     }
+    let error = sys::errno();
     // A program under a filter might be killed for another call than the one that it has made.
     if !idle_priority::is_left_alone() {
         // SAFETY: as above. What is locked stays until it is unmapped.
         let _ = unsafe { sys::madvise(start, len, libc::MADV_DONTNEED) };
     }
-    false
+    Err(error)
 }
 
 /// Lists blocks that could not be unmapped: a first one, and those that it is linked to.
@@ -569,7 +580,7 @@ unsafe fn remap_block(p: *mut c_void, size: usize) -> *mut c_void {
     let new_len = (size + offset).next_multiple_of(PAGE);
     if new_len <= len {
         // A tail that stays mapped is still the block's, and goes with it.
-        if unmap(base + new_len, len - new_len) {
+        if unmap(base + new_len, len - new_len).is_ok() {
             // SAFETY: a block's header.
             unsafe { (*header(p)).len = new_len };
         }

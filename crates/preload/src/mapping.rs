@@ -19,7 +19,9 @@ use terrace_live::workers::{idle_priority, threads};
 
 use crate::malloc::{BLOCKS, blocks};
 use crate::sanitizers::hand_on;
-use crate::{advised, collapse, malloc, mapped, places, remap, room, state, wiped, wipes};
+use crate::{
+    advised, attributes, collapse, malloc, mapped, places, remap, room, state, wiped, wipes,
+};
 
 /// Mappings are placed in the lower half of the window, the allocator's large
 /// blocks in the upper.
@@ -269,6 +271,8 @@ pub unsafe extern "C" fn mmap(
     let ordinary = flags & (libc::MAP_ANONYMOUS | libc::MAP_PRIVATE)
         == libc::MAP_ANONYMOUS | libc::MAP_PRIVATE
         && flags & SPECIAL == 0
+        // The kernel refuses what is no number of pages.
+        && (offset as usize).is_multiple_of(PAGE)
         && !threads::is_ours();
     let managed = ordinary
         && matches!(prot, ACCESSIBLE | libc::PROT_NONE)
@@ -291,8 +295,11 @@ pub unsafe extern "C" fn mmap(
         }
         return placed as *mut c_void;
     }
-    if flags & libc::MAP_FIXED != 0 && is_taken(at as usize, pages) {
-        return fail(libc::ENOMEM);
+    if flags & libc::MAP_FIXED != 0 {
+        attributes::changed(at as usize, pages);
+        if is_taken(at as usize, pages) {
+            return fail(libc::ENOMEM);
+        }
     }
     // As in the window.
     let populates = flags & FIXED != 0 || !managed;
@@ -385,6 +392,7 @@ pub unsafe extern "C" fn mmap64(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
     hand_on!(c"munmap", at => *mut c_void, len => usize; c_int);
+    attributes::changed(at as usize, len);
     // SAFETY: the caller's.
     unsafe { give_up(at, len) }
 }
@@ -440,6 +448,7 @@ fn was_unmapped(start: usize, len: usize) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, prot: c_int) -> c_int {
     hand_on!(c"mprotect", at => *mut c_void, len => usize, prot => c_int; c_int);
+    attributes::protected(at as usize, len, prot);
     // SAFETY: the caller's; sets `errno` as the C library's does.
     let change = || unsafe { libc::syscall(libc::SYS_mprotect, at, len, prot) } as c_int;
     let result = room::ask(len, change, |&done| done == -1 && sys::errno() == libc::ENOMEM);
@@ -455,7 +464,7 @@ pub unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, prot: c_int) -> c
 }
 
 /// `MADV_GUARD_INSTALL` (Linux 6.13).
-const MADV_GUARD_INSTALL: c_int = 102;
+pub(crate) const MADV_GUARD_INSTALL: c_int = 102;
 
 /// Advises on memory: `madvise(2)`. Hooked for the two kinds of advice that
 /// discard content without the kernel telling a userfaultfd, here (guards) or in children, and for
@@ -477,6 +486,7 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> 
 pub(crate) unsafe fn heed(at: *mut c_void, len: usize, advice: c_int) -> c_int {
     state::await_child();
     let at = at as usize;
+    attributes::advised(at, len, advice);
     // SAFETY: the caller's.
     let advise = || unsafe { sys::madvise(at, len, advice) };
     // SAFETY: of what the caller gives, and once more.
@@ -567,6 +577,7 @@ pub(crate) fn between_copies<T>(change: impl FnOnce() -> T) -> T {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     hand_on!(c"mlockall", flags => c_int; c_int);
+    attributes::all_changed();
     // SAFETY: the caller's; sets `errno` as the C library's does.
     let result = unsafe { libc::syscall(libc::SYS_mlockall, flags) } as c_int;
     if let Some(pager) = state::pager() {

@@ -15,7 +15,7 @@ use terrace_live::sys::{self, PAGE};
 use terrace_live::workers::{idle_priority, threads};
 
 use crate::sanitizers::hand_on;
-use crate::{mapping, places, room, state, wiped};
+use crate::{attributes, mapping, places, room, state, wiped};
 
 /// Changes a mapping's size, or moves it: `mremap(2)`.
 ///
@@ -35,6 +35,9 @@ pub unsafe extern "C" fn mremap(
         c"mremap", old => *mut c_void, len => usize, new_len => usize, flags => c_int,
         to => *mut c_void; *mut c_void
     );
+    // For memory that stays mapped at its old place newer C libraries take it, too, and older ones pass
+    // whatever the register holds.
+    let to = if flags & libc::MREMAP_FIXED == 0 { core::ptr::null_mut() } else { to };
     // SAFETY: the caller's.
     unsafe { change(old, len, new_len, flags, to) }
 }
@@ -51,8 +54,37 @@ pub(crate) unsafe fn change(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    let to = if flags & libc::MREMAP_FIXED == 0 { 0 } else { to as usize };
-    if to != 0 && mapping::is_taken(to, new_len) {
+    attributes::changed(old as usize, len);
+    if flags & libc::MREMAP_FIXED != 0 {
+        attributes::changed(to as usize, new_len);
+    }
+    let error = sys::errno();
+    // SAFETY: the caller's.
+    let at = unsafe { resize(old, len, new_len, flags, to) };
+    if at != libc::MAP_FAILED {
+        // What was tried first may have been refused.
+        // SAFETY: this thread's own variable.
+        unsafe { *libc::__errno_location() = error };
+    }
+    at
+}
+
+/// The same, but for the error number where it succeeds.
+///
+/// # Safety
+/// As of [`mremap`].
+unsafe fn resize(
+    old: *mut c_void,
+    len: usize,
+    new_len: usize,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
+    let is_fixed = flags & libc::MREMAP_FIXED != 0;
+    // What stays mapped at its old place may have a new one that is only wished for.
+    let has_place = is_fixed || flags & libc::MREMAP_DONTUNMAP != 0;
+    let to = if has_place { to as usize } else { 0 };
+    if is_fixed && to != 0 && mapping::is_taken(to, new_len) {
         return mapping::fail(libc::ENOMEM);
     }
     state::await_child();
@@ -93,7 +125,7 @@ pub(crate) unsafe fn change(
     // calls for which the program might be killed where it is under a filter.
     let by_parts = ours
         && !idle_priority::is_left_alone()
-        && flags & libc::MREMAP_FIXED != 0
+        && is_fixed
         && pages == new_pages
         // Of a place that overlaps the kernel refuses all, and parts of it would not.
         && (to >= end || to.saturating_add(pages) <= start)

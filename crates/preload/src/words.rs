@@ -18,7 +18,10 @@ use terrace_live::failsafe::sharers;
 use terrace_live::space::regions::in_window;
 use terrace_live::sys::{self, PAGE};
 
-use crate::{credentials, filters, malloc, mapping, places, remap, room, sanitizers, state, wipes};
+use crate::{
+    attributes, credentials, filters, malloc, mapping, places, process_madvise, remap, room,
+    sanitizers, shmat, state, wipes,
+};
 
 /// `struct pthread` with some room: what the C library and the kernel use of a
 /// thread's stack stands at its top.
@@ -217,6 +220,24 @@ pub unsafe extern "C" fn syscall(
         "je {ours}",
         "cmp rdi, {madvise}",
         "je {ours}",
+        "cmp rdi, {shmat}",
+        "je {ours}",
+        "cmp rdi, {process_madvise}",
+        "je {ours}",
+        "cmp rdi, {mprotect}",
+        "je {ours}",
+        "cmp rdi, {pkey_mprotect}",
+        "je {ours}",
+        "cmp rdi, {mlock}",
+        "je {ours}",
+        "cmp rdi, {mlock2}",
+        "je {ours}",
+        "cmp rdi, {mlockall}",
+        "je {ours}",
+        "cmp rdi, {mbind}",
+        "je {ours}",
+        "cmp rdi, {mseal}",
+        "je {ours}",
         "cmp rdi, {tid}",
         "je {ours}",
         "cmp rdi, {seccomp}",
@@ -287,6 +308,15 @@ pub unsafe extern "C" fn syscall(
         mremap = const libc::SYS_mremap,
         munmap = const libc::SYS_munmap,
         madvise = const libc::SYS_madvise,
+        shmat = const libc::SYS_shmat,
+        process_madvise = const libc::SYS_process_madvise,
+        mprotect = const libc::SYS_mprotect,
+        pkey_mprotect = const libc::SYS_pkey_mprotect,
+        mlock = const libc::SYS_mlock,
+        mlock2 = const libc::SYS_mlock2,
+        mlockall = const libc::SYS_mlockall,
+        mbind = const libc::SYS_mbind,
+        mseal = const libc::SYS_mseal,
         tid = const libc::SYS_set_tid_address,
         seccomp = const libc::SYS_seccomp,
         prctl = const libc::SYS_prctl,
@@ -320,7 +350,8 @@ extern "C" fn failed(result: c_long) -> c_long {
 }
 
 /// The system calls that are given words which the kernel changes, those that install filters, those by
-/// which rights are given up, and those that move memory, discard it, or mark it for children.
+/// which rights are given up, those that give memory attributes, and those that move memory, discard it,
+/// map something else there, or mark it for children.
 ///
 /// The last are served as the C library's functions are. Beside a checker they are left to the kernel, as
 /// without us. `mmap` always is: a program that maps memory by `syscall` may want none but the kernel's.
@@ -335,12 +366,14 @@ extern "C" fn concerns_us(
 ) -> c_long {
     let are_hooked = !sanitizers::are_here();
     match number {
-        libc::SYS_mremap if are_hooked => {
+        // Flags that are none of the C library's are the kernel's to refuse.
+        libc::SYS_mremap if are_hooked && c_int::try_from(a4).is_ok() => {
             let (old, to) = (word as *mut c_void, second_word as *mut c_void);
             // SAFETY: what the program asked for.
             return unsafe { remap::change(old, a2, a3, a4 as c_int, to) } as c_long;
         }
         libc::SYS_munmap if are_hooked => {
+            attributes::changed(word, a2);
             // SAFETY: as above.
             return unsafe { mapping::give_up(word as *mut c_void, a2) }.into();
         }
@@ -348,6 +381,21 @@ extern "C" fn concerns_us(
             // SAFETY: as above.
             return unsafe { mapping::heed(word as *mut c_void, a2, a3 as c_int) }.into();
         }
+        libc::SYS_process_madvise if are_hooked => {
+            // SAFETY: as above.
+            return unsafe { process_madvise::advise([word, a2, a3, a4, second_word, a6]) };
+        }
+        libc::SYS_shmat if are_hooked => {
+            // SAFETY: as above.
+            return unsafe { shmat::attach([word, a2, a3, a4, second_word, a6]) };
+        }
+        libc::SYS_mprotect => attributes::protected(word, a2, a3 as c_int),
+        libc::SYS_pkey_mprotect
+        | libc::SYS_mlock
+        | libc::SYS_mlock2
+        | libc::SYS_mbind
+        | libc::SYS_mseal => attributes::changed(word, a2),
+        libc::SYS_mlockall => attributes::all_changed(),
         libc::SYS_set_tid_address => keep(word, size_of::<c_int>()),
         libc::SYS_seccomp => filters::seccomp(word, a2, a3),
         libc::SYS_prctl => filters::control(word, a2, a3),

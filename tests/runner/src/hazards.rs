@@ -43,6 +43,7 @@ const LARGER: &[(&str, &str, &[&str])] = &[
 /// Programs of which a run takes several tenths of a second: repeated a fifth as often, or
 /// they alone would take as long as all the others.
 const LONG: &[&str] = &[
+    "blocks_changed",
     "blocks_refused",
     "clone_vm_outlives",
     "credentials",
@@ -84,6 +85,7 @@ const LONG: &[&str] = &[
     "reserve_often",
     "sandbox_ends",
     "search_in_vain",
+    "shm_remap",
     "sys_process_vm",
     "thread_small_stack",
     "user_changes_first",

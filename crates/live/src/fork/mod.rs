@@ -105,8 +105,8 @@ pub struct ForkState {
     /// Whether the thread that forks is under a filter on system calls that we are not under,
     /// and so will be its child: that may make none of the calls that a pager needs.
     filtered: AtomicBool,
-    /// Ranges whose content the kernel has discarded under guards (`MADV_GUARD_INSTALL`), and of which
-    /// our books do not know that yet. They change only between copies.
+    /// Ranges whose content the kernel has discarded under guards (`MADV_GUARD_INSTALL`) or shared memory
+    /// (`SHM_REMAP`), and of which our books do not know that yet. They change only between copies.
     pub guarded: SpinLock<Vec<(usize, usize)>>,
     /// While set, threads that are about to change the address space had better wait: what they
     /// do would have to be remembered until the fork is over.

@@ -480,11 +480,15 @@ impl Worker<'_> {
                     pager.commands.answer(1);
                 }
             }
-            Command::Discard => {
+            Command::Discard | Command::Unmapped => {
                 let _reading = pager.reading.lock();
+                let (start, end) = (a, b);
+                let event = match command {
+                    Command::Discard => Message::Remove { start, end },
+                    _ => Message::Unmap { start, end },
+                };
                 // Its hook let no copy be made when that happened.
-                let discarded = Message::Remove { start: a, end: b };
-                pager.freeze.deferred.lock().push_between_copies(discarded);
+                pager.freeze.deferred.lock().push_between_copies(event);
                 pager.commands.answer(usize::from(!pager.is_stopped()));
             }
             _ => {}
@@ -657,13 +661,16 @@ mod tests {
     /// The child's copy of the books has the page still: it must not be freed before.
     #[test]
     fn what_is_discarded_while_a_fork_is_under_way_is_noted_and_not_carried_out() {
-        let pager = pager(2);
-        let held = hold(pager, 0, 3);
-        pager.freeze.begin(Why::Fork);
-        assert_eq!(asked(pager, Command::Discard, START, START + PAGE), 1);
-        assert_eq!(state(pager, 0), held);
-        assert_eq!(pager.freeze.deferred.lock().noted(), 1);
-        assert_eq!(pager.freeze.deferred.lock().origin(START), None, "it reads zeros from now on");
+        for command in [Command::Discard, Command::Unmapped] {
+            let pager = pager(2);
+            let held = hold(pager, 0, 3);
+            pager.freeze.begin(Why::Fork);
+            assert_eq!(asked(pager, command, START, START + PAGE), 1);
+            assert_eq!(state(pager, 0), held);
+            assert_eq!(pager.freeze.deferred.lock().noted(), 1);
+            let origin = pager.freeze.deferred.lock().origin(START);
+            assert_eq!(origin, None, "it reads zeros from now on");
+        }
     }
 
     fn child(settled: bool) -> Child {

@@ -29,6 +29,8 @@ pub enum Command {
     /// The program ends: put it on plain memory if another process goes on with its memory
     /// ([`crate::failsafe::sharers`]).
     Leave = 6,
+    /// The range `[a, b)` is no longer mapped as it was, in a way that the kernel does not tell us of.
+    Unmapped = 7,
 }
 
 impl Command {
@@ -41,6 +43,7 @@ impl Command {
             4 => Self::Retire,
             5 => Self::Collapsed,
             6 => Self::Leave,
+            7 => Self::Unmapped,
             _ => return None,
         })
     }
@@ -167,10 +170,11 @@ mod tests {
             Command::Retire,
             Command::Collapsed,
             Command::Leave,
+            Command::Unmapped,
         ] {
             assert_eq!(Command::from_number(command as u32), Some(command));
         }
-        for number in [0, 7, 8, u32::MAX] {
+        for number in [0, 8, 9, u32::MAX] {
             assert_eq!(Command::from_number(number), None, "{number}");
         }
     }

@@ -154,6 +154,11 @@ impl Worker<'_> {
                     // Not if everything was brought in before the lock was to be had.
                     pager.commands.answer(usize::from(!pager.is_stopped()));
                 }
+                Command::Unmapped => {
+                    let _reading = pager.reading.lock();
+                    pager.unmapped(a, b);
+                    pager.commands.answer(usize::from(!pager.is_stopped()));
+                }
                 Command::Collapsed => {
                     pager.became_huge(a, b);
                     pager.commands.answer(1);
@@ -240,6 +245,18 @@ mod tests {
         assert_eq!(asked(pager, Command::Discard, START, START + PAGE), 1);
         assert_eq!([state(pager, 0), state(pager, 1)], [PageState::Fresh, kept]);
         assert_eq!(pager.stats().counters.stored_pages.load(Relaxed), 1);
+    }
+
+    /// What is mapped there by then is nobody's page in the books, and what comes there later is fresh.
+    #[test]
+    fn what_a_thread_maps_something_over_is_gone_when_it_goes_on() {
+        let pager = pager(2);
+        hold(pager, 0, 3);
+        let kept = hold(pager, 1, 4);
+        assert_eq!(asked(pager, Command::Unmapped, START, START + PAGE), 1);
+        assert_eq!([state(pager, 0), state(pager, 1)], [PageState::Gone, kept]);
+        pager.cover(START, START + PAGE).expect("room");
+        assert_eq!(state(pager, 0), PageState::Fresh);
     }
 
     /// It would read what it discarded.
